@@ -1,0 +1,1 @@
+//! The HTTP APIs of shim and runner: types, routes and clients.

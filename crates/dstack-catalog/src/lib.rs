@@ -1,0 +1,1 @@
+//! Offers and prices of every cloud: collect, store, query.

@@ -1,0 +1,1 @@
+//! Reconcilers and operations: executes what dstack-plan decides.

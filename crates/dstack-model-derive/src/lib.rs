@@ -1,0 +1,1 @@
+//! Derive macro for the wire and YAML types of dstack-model.

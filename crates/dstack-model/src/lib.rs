@@ -1,0 +1,1 @@
+//! Wire and YAML types of dstack: configurations, profiles, runs, jobs, fleets, instances, offers.

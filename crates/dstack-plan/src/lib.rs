@@ -1,0 +1,1 @@
+//! Pure decisions: job specs, requirements, offers, placement, retry, state machines. No I/O, no clock.

@@ -1,0 +1,1 @@
+//! Job agent: prepares code, runs commands, streams logs, serves SSH.

@@ -1,0 +1,1 @@
+//! The server: HTTP handlers, authentication, config.yml; wires the engine.

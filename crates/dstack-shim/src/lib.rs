@@ -1,0 +1,1 @@
+//! Host agent: images, containers, GPUs, volumes.

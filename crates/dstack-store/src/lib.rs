@@ -1,0 +1,1 @@
+//! Persistence on SQLite and PostgreSQL: entities, leases, operations, migrations.

@@ -1,0 +1,1 @@
+//! The whole control plane in one process: virtual time, faults, invariants.
