@@ -1,1 +1,11 @@
 //! The HTTP APIs of shim and runner: types, routes and clients.
+//!
+//! Both agents follow dstack 0.22.5's conventions: JSON bodies in which `null` and a missing field mean the zero
+//! value, plain-text errors, and no request from an agent to the server, ever.
+
+pub mod http;
+pub mod runner;
+pub mod runner_client;
+pub mod shim;
+pub mod shim_client;
+pub mod stream;
