@@ -9,3 +9,6 @@ pub mod runner_client;
 pub mod shim;
 pub mod shim_client;
 pub mod stream;
+
+mod base64_bytes;
+pub(crate) mod lenient;
