@@ -104,6 +104,11 @@ kinds! {
     Job => JobId, "a job submission: one row, one attempt.";
     Instance => InstanceId, "an instance.";
     Fleet => FleetId, "a fleet.";
+    Volume => VolumeId, "a volume.";
+    Gateway => GatewayId, "a gateway.";
+    Export => ExportId, "an export.";
+    Import => ImportId, "an import.";
+    PublicKey => PublicKeyId, "a user's public key.";
     Event => EventId, "an event.";
     Secret => SecretId, "a secret.";
     Archive => ArchiveId, "a file archive.";

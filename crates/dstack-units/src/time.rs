@@ -136,11 +136,11 @@ mod tests {
     fn prints_six_digits_or_none() {
         assert_eq!(
             Time::from_micros(1_795_245_473_000_000).to_string(),
-            "2026-11-21T06:37:53Z"
+            "2026-11-21T07:17:53Z"
         );
         assert_eq!(
             Time::from_micros(1_795_245_473_010_000).to_string(),
-            "2026-11-21T06:37:53.010000Z"
+            "2026-11-21T07:17:53.010000Z"
         );
     }
 
