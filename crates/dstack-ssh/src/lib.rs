@@ -1,1 +1,15 @@
-//! Connections to hosts over SSH.
+//! Connections to hosts over SSH, in process: no `ssh` program, no local ports.
+//!
+//! [`Connection`] is a client connection (through any chain of jump hosts) over which commands run and streams to the
+//! remote side's ports are opened. [`keys`] makes, parses and normalises keys. [`inbox`] is the flow control that both
+//! this client and the job agent's server put between the protocol and slow readers.
+
+pub mod channel;
+pub mod client;
+pub mod error;
+pub mod inbox;
+pub mod keys;
+
+pub use channel::{ChannelStream, ExecChannel, ExitStatus};
+pub use client::{ConnectOptions, Connection, Endpoint, Output};
+pub use error::SshError;

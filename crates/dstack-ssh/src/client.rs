@@ -1,0 +1,434 @@
+//! Client connections, through any chain of jump hosts.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use russh::client::{self, Handle, Session};
+use russh::keys::{HashAlg, PrivateKey, PrivateKeyWithHashAlg, PublicKeyOrCertificate};
+use russh::{ChannelId, Disconnect, Sig};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+use crate::channel::{ChannelStream, ExecChannel, ExitStatus};
+use crate::error::SshError;
+use crate::inbox::{Event, Inbox};
+
+/// One SSH server on the way, and how to log in there.
+#[derive(Debug, Clone)]
+pub struct Endpoint {
+    /// Host name or address.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+    /// Login name.
+    pub user: String,
+    /// Keys to offer, in this order.
+    pub keys: Vec<Arc<PrivateKey>>,
+    /// Expected fingerprint of the host key (`SHA256:...`); `None` accepts any, as dstack 0.22.5 does.
+    pub host_key: Option<String>,
+}
+
+/// Time limits of a connection.
+#[derive(Debug, Clone)]
+pub struct ConnectOptions {
+    /// Limit for each hop: TCP connection, handshake and authentication together.
+    pub timeout: Duration,
+    /// A silent peer is asked for a sign of life this often.
+    pub keepalive_interval: Duration,
+    /// After so many unanswered requests the connection counts as dead.
+    pub keepalive_max: usize,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(10),
+            keepalive_interval: Duration::from_secs(10),
+            keepalive_max: 3,
+        }
+    }
+}
+
+/// What a finished command left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Output {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// Standard output.
+    pub stdout: Vec<u8>,
+    /// Error output.
+    pub stderr: Vec<u8>,
+}
+
+/// A live, authenticated connection. Any number of commands and streams share it.
+pub struct Connection {
+    handle: Handle<Events>,
+    inbox: Inbox,
+    host_key: String,
+    closed: watch::Receiver<bool>,
+    // The connection this one runs through lives as long as this one.
+    _via: Option<Box<Connection>>,
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection")
+            .field("host_key", &self.host_key)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Connection {
+    /// Connects to `target` through `jumps` (nearest first) and authenticates at each of them.
+    pub async fn open(
+        target: &Endpoint,
+        jumps: &[Endpoint],
+        options: &ConnectOptions,
+    ) -> Result<Self, SshError> {
+        let mut via: Option<Box<Connection>> = None;
+        for hop in jumps.iter().chain(std::iter::once(target)) {
+            let next = Self::open_hop(hop, via.take(), options);
+            let next =
+                tokio::time::timeout(options.timeout, next)
+                    .await
+                    .map_err(|_| SshError::Timeout {
+                        host: hop.host.clone(),
+                        port: hop.port,
+                        limit: options.timeout,
+                    })??;
+            via = Some(Box::new(next));
+        }
+        via.map(|connection| *connection).ok_or(SshError::Closed)
+    }
+
+    async fn open_hop(
+        hop: &Endpoint,
+        via: Option<Box<Self>>,
+        options: &ConnectOptions,
+    ) -> Result<Self, SshError> {
+        if let Some(via) = via {
+            let stream = via.direct_tcpip(&hop.host, hop.port).await?;
+            let mut connection = Self::over(stream, hop, options).await?;
+            connection._via = Some(via);
+            return Ok(connection);
+        }
+        let connect_error = |source| SshError::Connect {
+            host: hop.host.clone(),
+            port: hop.port,
+            source,
+        };
+        let stream = TcpStream::connect((hop.host.as_str(), hop.port))
+            .await
+            .map_err(connect_error)?;
+        stream.set_nodelay(true).map_err(connect_error)?;
+        Self::over(stream, hop, options).await
+    }
+
+    /// Speaks SSH with `hop` over an existing stream. Has no time limit of its own.
+    pub async fn over<S>(stream: S, hop: &Endpoint, options: &ConnectOptions) -> Result<Self, SshError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let config = Arc::new(client::Config {
+            keepalive_interval: Some(options.keepalive_interval),
+            keepalive_max: options.keepalive_max,
+            nodelay: true,
+            ..client::Config::default()
+        });
+        let inbox = Inbox::new();
+        let (alive, closed) = watch::channel(false);
+        let (host_key_sent, host_key) = watch::channel(String::new());
+        let events = Events {
+            inbox: inbox.clone(),
+            expected: hop.host_key.clone(),
+            host_key: host_key_sent,
+            alive,
+        };
+        let connected = client::connect_stream(config, stream, events).await;
+        let presented = host_key.borrow().clone();
+        let mut handle = connected.map_err(|source| handshake_error(hop, &presented, source))?;
+        authenticate(&mut handle, hop).await?;
+        Ok(Self {
+            handle,
+            inbox,
+            host_key: presented,
+            closed,
+            _via: None,
+        })
+    }
+
+    /// Fingerprint of the host key the server presented (`SHA256:...`).
+    pub fn host_key(&self) -> &str {
+        &self.host_key
+    }
+
+    /// Whether the connection is gone.
+    pub fn is_closed(&self) -> bool {
+        *self.closed.borrow() || self.handle.is_closed()
+    }
+
+    /// Waits until the connection is gone.
+    pub async fn closed(&self) {
+        // An error means that the sending side is gone, and the connection with it.
+        let _ = self.closed.clone().wait_for(|closed| *closed).await;
+    }
+
+    /// Ends the connection and everything on it.
+    pub async fn close(&self) {
+        // Failing means that it is closed already.
+        let _ = self.handle.disconnect(Disconnect::ByApplication, "", "en").await;
+    }
+
+    /// Opens a stream to `host:port` as seen from the remote side.
+    pub async fn direct_tcpip(&self, host: &str, port: u16) -> Result<ChannelStream, SshError> {
+        let opened = self
+            .handle
+            .channel_open_direct_tcpip(host, port.into(), "127.0.0.1", 0)
+            .await;
+        self.stream(opened, || format!("{host}:{port}"))
+    }
+
+    /// Opens a stream to a Unix socket of the remote side.
+    pub async fn direct_streamlocal(&self, path: &str) -> Result<ChannelStream, SshError> {
+        let opened = self.handle.channel_open_direct_streamlocal(path).await;
+        self.stream(opened, || path.to_owned())
+    }
+
+    fn stream(
+        &self,
+        opened: Result<russh::Channel<client::Msg>, russh::Error>,
+        target: impl FnOnce() -> String,
+    ) -> Result<ChannelStream, SshError> {
+        let channel = opened.map_err(|source| self.channel_error(target(), source))?;
+        // The receiving half is replaced by our own queue, which never blocks the protocol task.
+        let (_, sending) = channel.split();
+        Ok(ChannelStream::new(self.inbox.reader(sending.id()), sending))
+    }
+
+    fn channel_error(&self, target: String, source: russh::Error) -> SshError {
+        if self.is_closed() {
+            SshError::Closed
+        } else {
+            SshError::ChannelRefused { target, source }
+        }
+    }
+
+    /// Starts a command in the remote user's shell.
+    pub async fn start(&self, command: &str) -> Result<ExecChannel, SshError> {
+        self.request(command, Request::Exec).await
+    }
+
+    /// Starts a subsystem, such as `sftp`.
+    pub async fn subsystem(&self, name: &str) -> Result<ChannelStream, SshError> {
+        Ok(self.request(name, Request::Subsystem).await?.into_stream())
+    }
+
+    async fn request(&self, text: &str, request: Request) -> Result<ExecChannel, SshError> {
+        let opened = self.handle.channel_open_session().await;
+        let channel = opened.map_err(|source| self.channel_error("session".to_owned(), source))?;
+        let (_, sending) = channel.split();
+        let reader = self.inbox.reader(sending.id());
+        let sent = match request {
+            Request::Exec => sending.exec(true, text).await,
+            Request::Subsystem => sending.request_subsystem(true, text).await,
+        };
+        sent.map_err(|_| SshError::Closed)?;
+        let mut exec = ExecChannel::new(ChannelStream::new(reader, sending));
+        match exec.next().await {
+            Some(Event::Reply(true)) => Ok(exec),
+            Some(_) => Err(SshError::ExecRefused {
+                command: text.to_owned(),
+            }),
+            None => Err(SshError::Closed),
+        }
+    }
+
+    /// Runs a command with this standard input and waits for its end.
+    pub async fn exec(&self, command: &str, stdin: &[u8]) -> Result<Output, SshError> {
+        let mut exec = self.start(command).await?;
+        // A command that does not read its input closes the channel early: its status says enough.
+        let _ = exec.stdin().write_all(stdin).await;
+        let _ = exec.stdin().shutdown().await;
+        let mut output = Output {
+            status: ExitStatus::Unknown,
+            stdout: Vec::new(),
+            stderr: Vec::new(),
+        };
+        while let Some(event) = exec.next().await {
+            match event {
+                Event::Data(data) => output.stdout.extend_from_slice(&data),
+                Event::Stderr(data) => output.stderr.extend_from_slice(&data),
+                Event::Exit(code) => output.status = ExitStatus::Code(code),
+                Event::Killed(signal) => output.status = ExitStatus::Signal(signal),
+                Event::Reply(_) | Event::Eof => {}
+            }
+        }
+        Ok(output)
+    }
+}
+
+enum Request {
+    Exec,
+    Subsystem,
+}
+
+fn handshake_error(hop: &Endpoint, presented: &str, source: russh::Error) -> SshError {
+    match &hop.host_key {
+        Some(expected) if !presented.is_empty() && expected != presented => SshError::HostKey {
+            host: hop.host.clone(),
+            port: hop.port,
+            expected: expected.clone(),
+            found: presented.to_owned(),
+        },
+        _ => SshError::Handshake {
+            host: hop.host.clone(),
+            port: hop.port,
+            source,
+        },
+    }
+}
+
+async fn authenticate(handle: &mut Handle<Events>, hop: &Endpoint) -> Result<(), SshError> {
+    let handshake = |source| SshError::Handshake {
+        host: hop.host.clone(),
+        port: hop.port,
+        source,
+    };
+    // A server that names no algorithms is an old one: SHA-256 is what every server still running accepts.
+    let rsa_hash = handle.best_supported_rsa_hash().await.map_err(handshake)?;
+    let rsa_hash = rsa_hash.unwrap_or(Some(HashAlg::Sha256));
+    for key in &hop.keys {
+        let key = PrivateKeyWithHashAlg::new(Arc::clone(key), rsa_hash);
+        let result = handle
+            .authenticate_publickey(&hop.user, key)
+            .await
+            .map_err(handshake)?;
+        if result.success() {
+            return Ok(());
+        }
+    }
+    Err(SshError::Denied {
+        user: hop.user.clone(),
+        host: hop.host.clone(),
+        port: hop.port,
+    })
+}
+
+/// Receives what the protocol task reads and sorts it into the inbox.
+struct Events {
+    inbox: Inbox,
+    expected: Option<String>,
+    host_key: watch::Sender<String>,
+    alive: watch::Sender<bool>,
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        self.inbox.close_all();
+        self.alive.send_replace(true);
+    }
+}
+
+impl client::Handler for Events {
+    type Error = russh::Error;
+
+    async fn check_server_key(&mut self, key: &PublicKeyOrCertificate) -> Result<bool, Self::Error> {
+        let fingerprint = match key {
+            PublicKeyOrCertificate::PublicKey { key, .. } => key.fingerprint(HashAlg::Sha256),
+            PublicKeyOrCertificate::Certificate(certificate) => {
+                certificate.public_key().fingerprint(HashAlg::Sha256)
+            }
+        }
+        .to_string();
+        self.host_key.send_replace(fingerprint.clone());
+        Ok(self
+            .expected
+            .as_ref()
+            .is_none_or(|expected| *expected == fingerprint))
+    }
+
+    async fn channel_open_confirmation(
+        &mut self,
+        id: ChannelId,
+        _max_packet_size: u32,
+        _window_size: u32,
+        _session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        self.inbox.expect(id);
+        Ok(())
+    }
+
+    async fn data(&mut self, id: ChannelId, data: &[u8], _session: &mut Session) -> Result<(), Self::Error> {
+        self.inbox.push(id, Event::Data(Bytes::copy_from_slice(data)));
+        self.inbox.throttle().await;
+        Ok(())
+    }
+
+    async fn extended_data(
+        &mut self,
+        id: ChannelId,
+        _code: u32,
+        data: &[u8],
+        _session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        self.inbox.push(id, Event::Stderr(Bytes::copy_from_slice(data)));
+        self.inbox.throttle().await;
+        Ok(())
+    }
+
+    async fn channel_success(&mut self, id: ChannelId, _session: &mut Session) -> Result<(), Self::Error> {
+        self.inbox.push(id, Event::Reply(true));
+        Ok(())
+    }
+
+    async fn channel_failure(&mut self, id: ChannelId, _session: &mut Session) -> Result<(), Self::Error> {
+        self.inbox.push(id, Event::Reply(false));
+        Ok(())
+    }
+
+    async fn channel_eof(&mut self, id: ChannelId, _session: &mut Session) -> Result<(), Self::Error> {
+        self.inbox.push(id, Event::Eof);
+        Ok(())
+    }
+
+    async fn channel_close(&mut self, id: ChannelId, _session: &mut Session) -> Result<(), Self::Error> {
+        self.inbox.close(id);
+        Ok(())
+    }
+
+    async fn exit_status(
+        &mut self,
+        id: ChannelId,
+        status: u32,
+        _session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        self.inbox.push(id, Event::Exit(status));
+        Ok(())
+    }
+
+    async fn exit_signal(
+        &mut self,
+        id: ChannelId,
+        signal: Sig,
+        _core_dumped: bool,
+        _message: &str,
+        _language: &str,
+        _session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        let name = match signal {
+            Sig::Custom(name) => name,
+            known => format!("{known:?}"),
+        };
+        self.inbox.push(id, Event::Killed(name));
+        Ok(())
+    }
+}
+
+impl From<SshError> for io::Error {
+    fn from(error: SshError) -> Self {
+        io::Error::other(error)
+    }
+}

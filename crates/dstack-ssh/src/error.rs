@@ -1,0 +1,81 @@
+//! Why a connection, a channel or a command over SSH failed.
+
+use std::io;
+use std::time::Duration;
+
+/// A failure of the SSH client. `Display` names the host and the step; the cause is the source.
+#[derive(Debug, thiserror::Error)]
+pub enum SshError {
+    /// TCP connection (or the channel through the last jump host) could not be opened.
+    #[error("cannot connect to {host}:{port}")]
+    Connect {
+        /// Host as given.
+        host: String,
+        /// TCP port.
+        port: u16,
+        /// What the network said.
+        #[source]
+        source: io::Error,
+    },
+    /// Connecting, the handshake and authentication together took too long.
+    #[error("no SSH connection to {host}:{port} within {} s", limit.as_secs_f32())]
+    Timeout {
+        /// Host as given.
+        host: String,
+        /// TCP port.
+        port: u16,
+        /// The limit that passed.
+        limit: Duration,
+    },
+    /// Every offered key was refused.
+    #[error("{user}@{host}:{port}: permission denied (publickey)")]
+    Denied {
+        /// Login name.
+        user: String,
+        /// Host as given.
+        host: String,
+        /// TCP port.
+        port: u16,
+    },
+    /// The host presented another key than the expected one.
+    #[error("{host}:{port}: host key {found} is not the expected {expected}")]
+    HostKey {
+        /// Host as given.
+        host: String,
+        /// TCP port.
+        port: u16,
+        /// Fingerprint that was expected.
+        expected: String,
+        /// Fingerprint that was presented.
+        found: String,
+    },
+    /// The handshake failed or the connection broke during it.
+    #[error("{host}:{port}: SSH handshake failed")]
+    Handshake {
+        /// Host as given.
+        host: String,
+        /// TCP port.
+        port: u16,
+        /// What the protocol said.
+        #[source]
+        source: russh::Error,
+    },
+    /// The remote side refused a channel (nothing listens there, forwarding is off, ...).
+    #[error("the remote side refused a channel to {target}")]
+    ChannelRefused {
+        /// `host:port`, a socket path, or `session`.
+        target: String,
+        /// What the protocol said.
+        #[source]
+        source: russh::Error,
+    },
+    /// The remote side refused to run the command.
+    #[error("the remote side refused to run `{command}`")]
+    ExecRefused {
+        /// The command.
+        command: String,
+    },
+    /// The connection is gone.
+    #[error("the SSH connection is closed")]
+    Closed,
+}
