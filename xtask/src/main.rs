@@ -1,1 +1,68 @@
-fn main() {}
+//! Every developer command. See `cargo xtask --help`.
+//!
+//! This tool drives other programs and is not part of the product: it may print, read the environment and
+//! the wall clock, and start threads.
+#![allow(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)]
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+mod bench;
+mod build;
+mod compat;
+mod demo;
+mod dist;
+mod exec;
+mod interrupt;
+mod junit;
+mod layout;
+mod net;
+mod package;
+mod postgres;
+mod python;
+mod report;
+mod test;
+mod testenv;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Developer commands of this repository")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Build everything, start a server in a temporary folder, run an example task, show its logs, clean up
+    Demo(demo::Args),
+    /// Install what the tests need where it is missing and may be, then run every test
+    Test(test::Args),
+    /// Replay recorded exchanges of dstack 0.22.5 against our server and show every difference
+    Compat(compat::Args),
+    /// Measure, beside the reference from PyPI on the same machine
+    Bench(bench::Args),
+    /// Build the static release binaries
+    Dist(dist::Args),
+}
+
+fn main() {
+    let outcome = match Cli::parse().command {
+        Command::Demo(args) => demo::run(&args),
+        Command::Test(args) => test::run(&args),
+        Command::Compat(args) => compat::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Dist(args) => dist::run(&args).map(|()| 0),
+    };
+    std::process::exit(exit_code(outcome));
+}
+
+/// Commands return the exit code they want; an error is printed with its causes and exits with 1.
+fn exit_code(outcome: Result<i32>) -> i32 {
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            1
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! `cargo xtask test`: everything CI checks.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::build::{self, Profile, cargo};
+use crate::exec::{status, step, succeeds};
+use crate::junit;
+use crate::layout;
+use crate::report::Tally;
+use crate::testenv::TestEnv;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Run only the tests whose name contains one of these (and no lints)
+    filter: Vec<String>,
+}
+
+/// Runs all tests and checks; the exit code is 0 only when everything that could run passed.
+pub(crate) fn run(args: &Args) -> Result<i32> {
+    crate::interrupt::catch()?;
+    let env = TestEnv::prepare();
+    let mut tally = Tally::default();
+    match build_binaries() {
+        Ok(binaries) => {
+            tally.add(run_tests(&env, &binaries, &args.filter)?);
+            if args.filter.is_empty() {
+                tally.add(doc_tests()?);
+            }
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            tally.fail("build");
+        }
+    }
+    if args.filter.is_empty() {
+        tally.add(lints()?);
+    }
+    println!();
+    for line in &env.missing {
+        println!("missing  {line}");
+    }
+    drop(env);
+    if crate::interrupt::happened() {
+        tally.fail("interrupted");
+    }
+    tally.print();
+    Ok(i32::from(!tally.failed.is_empty()))
+}
+
+type Variables = Vec<(&'static str, String)>;
+
+/// The end-to-end tests start the real programs.
+fn build_binaries() -> Result<Variables> {
+    step("building the static agent");
+    let agent = build::agent(Profile::DEV)?.display().to_string();
+    step("building dstack");
+    let dstack = build::dstack(Profile::DEV, None)?.display().to_string();
+    Ok(vec![("DSTACK_TEST_AGENT", agent), ("DSTACK_TEST_DSTACK", dstack)])
+}
+
+fn run_tests(env: &TestEnv, binaries: &Variables, filter: &[String]) -> Result<Tally> {
+    let variables = env
+        .variables
+        .iter()
+        .chain(binaries)
+        .cloned()
+        .collect::<Variables>();
+    if ensure_nextest() {
+        nextest(&variables, filter)
+    } else {
+        cargo_test(&variables, filter)
+    }
+}
+
+fn ensure_nextest() -> bool {
+    let present = || succeeds(cargo().args(["nextest", "--version"]));
+    if present() {
+        return true;
+    }
+    step("installing cargo-nextest");
+    let installed = succeeds(cargo().args(["install", "--quiet", "--locked", "cargo-nextest"])) && present();
+    if !installed {
+        println!(
+            "warning: cargo-nextest cannot be installed; using cargo test (no retries to name flaky tests)"
+        );
+    }
+    installed
+}
+
+fn nextest(variables: &Variables, filter: &[String]) -> Result<Tally> {
+    step("running the tests");
+    let report = layout::target().join("nextest/ci/junit.xml");
+    if report.exists() {
+        fs_err::remove_file(&report)?;
+    }
+    let mut command = cargo();
+    command
+        .args([
+            "nextest",
+            "run",
+            "--workspace",
+            "--profile",
+            "ci",
+            "--no-tests",
+            "warn",
+        ])
+        .args(filter);
+    let ended = status(command.envs(variables.iter().cloned()))?;
+    let mut tally = fs_err::read_to_string(&report)
+        .map(|xml| junit::read(&xml))
+        .unwrap_or_default();
+    if !ended.success() && tally.failed.is_empty() {
+        tally.fail(format!("cargo nextest run ({ended})"));
+    }
+    Ok(tally)
+}
+
+/// The way without nextest: one process per crate, counted from the summary lines.
+fn cargo_test(variables: &Variables, filter: &[String]) -> Result<Tally> {
+    step("running the tests");
+    let mut command = cargo();
+    command.args([
+        "test",
+        "--workspace",
+        "--lib",
+        "--bins",
+        "--tests",
+        "--no-fail-fast",
+    ]);
+    command.arg("--").arg("--show-output").args(filter);
+    counted(command.envs(variables.iter().cloned()), "cargo test")
+}
+
+fn doc_tests() -> Result<Tally> {
+    step("running the examples in the documentation");
+    counted(
+        cargo().args(["test", "--workspace", "--doc", "--quiet", "--no-fail-fast"]),
+        "cargo test --doc",
+    )
+}
+
+/// Runs the standard test harness and reads its summary lines.
+fn counted(command: &mut Command, name: &str) -> Result<Tally> {
+    let output = command.stderr(std::process::Stdio::inherit()).output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut tally = summaries(&text);
+    if !output.status.success() {
+        print!("{text}");
+        if tally.failed.is_empty() {
+            tally.fail(format!("{name} ({})", output.status));
+        }
+    }
+    Ok(tally)
+}
+
+fn summaries(text: &str) -> Tally {
+    let mut tally = Tally::default();
+    for line in text.lines() {
+        if let Some(counts) = line.strip_prefix("test result: ") {
+            tally.passed += count(counts, "passed");
+            (0..count(counts, "failed")).for_each(|_| tally.fail("a test (see above)"));
+        } else if let Some(reason) = junit::skip_reason(line) {
+            tally.skip("a test", reason);
+        }
+    }
+    tally.passed = tally.passed.saturating_sub(tally.skipped.len());
+    tally
+}
+
+/// The number before a word, as in `ok. 3 passed; 0 failed; ...`.
+fn count(text: &str, word: &str) -> usize {
+    let words: Vec<&str> = text.split([' ', ';']).collect();
+    let at = words.iter().position(|each| *each == word);
+    at.and_then(|at| words.get(at.checked_sub(1)?)?.parse().ok())
+        .unwrap_or(0)
+}
+
+/// Lints and formatting, each one check.
+fn lints() -> Result<Tally> {
+    let checks: [(&str, &[&str]); 2] = [
+        (
+            "clippy",
+            &[
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--quiet",
+                "--",
+                "-D",
+                "warnings",
+            ],
+        ),
+        ("rustfmt", &["fmt", "--all", "--check"]),
+    ];
+    let mut tally = Tally::default();
+    for (name, args) in checks {
+        step(&format!("checking with {name}"));
+        if status(cargo().args(args))?.success() {
+            tally.pass();
+        } else {
+            tally.fail(name);
+        }
+    }
+    Ok(tally)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_summary_lines_of_the_standard_harness() {
+        let text = "running 3 tests\n\ntest result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out\n\
+                    test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out\n";
+        let tally = summaries(text);
+        assert_eq!((tally.passed, tally.failed.len()), (4, 2));
+    }
+
+    #[test]
+    fn a_skipped_test_is_not_counted_as_passed() {
+        let tally = summaries("skipped: no root\ntest result: ok. 3 passed; 0 failed; 0 ignored\n");
+        assert_eq!((tally.passed, tally.skipped.len()), (2, 1));
+    }
+}
