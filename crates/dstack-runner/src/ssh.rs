@@ -1,5 +1,6 @@
 //! The runner's own SSH server: exec, shell with PTY, SFTP, port forwarding, in any image.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -40,6 +41,9 @@ pub struct SshOptions {
     pub api_port: u16,
     /// Serves such a forwarding.
     pub serve_api: ServeApi,
+    /// Command that speaks SFTP on its standard input and output by calling [`sftp::serve_stdio`]; it is started as the
+    /// user of the login. In the agent: `/proc/self/exe runner sftp-server`. Empty: no SFTP.
+    pub sftp_server: Vec<OsString>,
 }
 
 impl std::fmt::Debug for SshOptions {
