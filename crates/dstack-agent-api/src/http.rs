@@ -1,1 +1,581 @@
+//! HTTP/1.1 to an agent over any byte stream: TCP, a Unix socket, an SSH channel.
+//!
+//! One connection serves one call: a kept connection could die between two calls, and a call whose effect is
+//! unknown must not be sent twice. Opening one costs a round trip on an SSH channel and nothing on this machine.
 
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use http::{Method, Request, StatusCode, header};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+
+use dstack_system::{Secret, task};
+
+/// Time for an ordinary call, connecting included (dstack 0.22.5's).
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(9);
+/// Time for an upload (dstack 0.22.5's).
+pub const UPLOAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// A stream that says nothing for so long is dead: ticks come every 5 s.
+pub const STREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The largest answer read into memory.
+const MAX_ANSWER_BYTES: usize = 256 * 1024 * 1024;
+/// As much of an error's text as is shown.
+const MAX_ERROR_BYTES: usize = 512;
+/// The longest line of a stream: a 32 KiB log event is 44 KiB as JSON.
+const MAX_LINE_BYTES: usize = 4 * 1024 * 1024;
+
+/// A byte stream in both directions.
+pub trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
+
+/// Opens connections to one agent.
+#[async_trait]
+pub trait Connector: Send + Sync + fmt::Debug {
+    /// A new connection; an error means that the peer cannot be reached now.
+    async fn connect(&self) -> io::Result<Box<dyn Wire>>;
+}
+
+/// Connects over TCP.
+#[derive(Debug, Clone, Copy)]
+pub struct TcpConnector {
+    /// Where the agent listens.
+    pub address: SocketAddr,
+}
+
+#[async_trait]
+impl Connector for TcpConnector {
+    async fn connect(&self) -> io::Result<Box<dyn Wire>> {
+        let stream = TcpStream::connect(self.address).await?;
+        stream.set_nodelay(true)?;
+        Ok(Box::new(stream))
+    }
+}
+
+/// Why a call brought no result. `call` is method and path, e.g. `GET /api/pull`.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// No connection, or it broke before the answer was complete: may heal.
+    #[error("{call}: the agent cannot be reached")]
+    Unreachable {
+        /// Method and path.
+        call: String,
+        /// What the connection said.
+        #[source]
+        source: io::Error,
+    },
+    /// No answer in time: may heal.
+    #[error("{call}: no answer within {} s", after.as_secs())]
+    Timeout {
+        /// Method and path.
+        call: String,
+        /// The limit.
+        after: Duration,
+    },
+    /// The agent answered with an error.
+    #[error("{call}: the agent answered {status}: {message}")]
+    Refused {
+        /// Method and path.
+        call: String,
+        /// 400 or above.
+        status: StatusCode,
+        /// First 512 bytes of the answer.
+        message: String,
+    },
+    /// The answer is not what the route promises.
+    #[error("{call}: unreadable answer")]
+    Unreadable {
+        /// Method and path.
+        call: String,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl CallError {
+    /// The peer was not reached or did not answer: nothing is known about it, and a retry may work.
+    pub const fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Timeout { .. })
+    }
+
+    /// The error status of the answer, if there was one.
+    pub const fn status(&self) -> Option<StatusCode> {
+        match self {
+            Self::Refused { status, .. } => Some(*status),
+            _ => None,
+        }
+    }
+}
+
+/// A request to an agent.
+#[derive(Debug, Clone)]
+pub struct Call {
+    method: Method,
+    path: String,
+    content_type: Option<String>,
+    body: Bytes,
+    timeout: Duration,
+}
+
+impl Call {
+    /// `GET` of a path with its query.
+    pub fn get(path: impl Into<String>) -> Self {
+        Self::new(Method::GET, path)
+    }
+
+    /// `POST` to a path, without a body.
+    pub fn post(path: impl Into<String>) -> Self {
+        Self::new(Method::POST, path)
+    }
+
+    fn new(method: Method, path: impl Into<String>) -> Self {
+        Self {
+            method,
+            path: path.into(),
+            content_type: None,
+            body: Bytes::new(),
+            timeout: CALL_TIMEOUT,
+        }
+    }
+
+    /// With a JSON body.
+    pub fn json<T: serde::Serialize>(self, body: &T) -> Result<Self, CallError> {
+        match serde_json::to_vec(body) {
+            Ok(bytes) => Ok(self.body("application/json", bytes)),
+            Err(source) => Err(CallError::Unreadable {
+                call: self.name(),
+                source: source.into(),
+            }),
+        }
+    }
+
+    /// With a body of some type.
+    pub fn body(mut self, content_type: impl Into<String>, bytes: impl Into<Bytes>) -> Self {
+        self.content_type = Some(content_type.into());
+        self.body = bytes.into();
+        self
+    }
+
+    /// With a body and no `Content-Type`, as the server uploads code.
+    pub fn raw_body(mut self, bytes: impl Into<Bytes>) -> Self {
+        self.body = bytes.into();
+        self
+    }
+
+    /// With another time limit than [`CALL_TIMEOUT`].
+    pub fn within(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Method and path without the query, for messages.
+    pub fn name(&self) -> String {
+        let path = self.path.split('?').next().unwrap_or_default();
+        format!("{} {path}", self.method)
+    }
+}
+
+/// A whole answer.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    call: String,
+    /// Its `Content-Type` without parameters.
+    pub content_type: String,
+    /// Its body.
+    pub body: Bytes,
+}
+
+impl Answer {
+    /// The body as JSON.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, CallError> {
+        serde_json::from_slice(&self.body).map_err(|source| CallError::Unreadable {
+            call: self.call.clone(),
+            source: source.into(),
+        })
+    }
+
+    /// Whether the body says it is JSON.
+    pub fn is_json(&self) -> bool {
+        self.content_type == "application/json"
+    }
+}
+
+/// Calls one agent.
+#[derive(Debug, Clone)]
+pub struct AgentHttp {
+    connector: Arc<dyn Connector>,
+    token: Option<Secret>,
+}
+
+impl AgentHttp {
+    /// Calls through this connector.
+    pub fn new(connector: Arc<dyn Connector>) -> Self {
+        Self {
+            connector,
+            token: None,
+        }
+    }
+
+    /// With `Authorization: Bearer`, which our agents can be told to require.
+    pub fn with_token(mut self, token: Secret) -> Self {
+        self.token = Some(token);
+        self
+    }
+
+    /// Sends a request and reads the whole answer.
+    pub async fn send(&self, call: Call) -> Result<Answer, CallError> {
+        let (name, limit) = (call.name(), call.timeout);
+        let deadline = Instant::now() + limit;
+        let whole = async {
+            let answer = self.exchange(call).await?;
+            read_whole(&name, answer).await
+        };
+        timeout_at(deadline, whole).await.unwrap_or_else(|_| {
+            Err(CallError::Timeout {
+                call: name.clone(),
+                after: limit,
+            })
+        })
+    }
+
+    /// Sends a request whose answer is a stream of lines; the time limit covers the head of the answer.
+    pub async fn stream(&self, call: Call) -> Result<Lines, CallError> {
+        let (name, limit) = (call.name(), call.timeout);
+        let deadline = Instant::now() + limit;
+        let opened = async {
+            let answer = self.exchange(call).await?;
+            if answer.status().is_client_error() || answer.status().is_server_error() {
+                return Err(read_whole(&name, answer)
+                    .await
+                    .err()
+                    .unwrap_or_else(|| unexpected_end(&name)));
+            }
+            Ok(answer.into_body())
+        };
+        let body = timeout_at(deadline, opened).await.unwrap_or_else(|_| {
+            Err(CallError::Timeout {
+                call: name.clone(),
+                after: limit,
+            })
+        })?;
+        Ok(Lines {
+            call: name,
+            body,
+            buffer: BytesMut::new(),
+            scanned: 0,
+            ended: false,
+        })
+    }
+
+    async fn exchange(&self, call: Call) -> Result<http::Response<Incoming>, CallError> {
+        let name = call.name();
+        let unreachable = |source| CallError::Unreachable {
+            call: name.clone(),
+            source,
+        };
+        let wire = self.connector.connect().await.map_err(unreachable)?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(wire))
+            .await
+            .map_err(|e| unreachable(to_io(e)))?;
+        // Ends with the answer's body: the request says that the connection closes.
+        task::spawn("agent connection", async move {
+            let _ = connection.await;
+        });
+        let request = self.request(call)?;
+        sender
+            .send_request(request)
+            .await
+            .map_err(|e| unreachable(to_io(e)))
+    }
+
+    fn request(&self, call: Call) -> Result<Request<Full<Bytes>>, CallError> {
+        let name = call.name();
+        let mut request = Request::builder()
+            .method(call.method)
+            .uri(call.path)
+            .header(header::HOST, "localhost")
+            .header(header::CONNECTION, "close");
+        if let Some(content_type) = call.content_type {
+            request = request.header(header::CONTENT_TYPE, content_type);
+        }
+        if let Some(token) = &self.token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {}", token.expose()));
+        }
+        request
+            .body(Full::new(call.body))
+            .map_err(|source| CallError::Unreadable {
+                call: name,
+                source: source.into(),
+            })
+    }
+}
+
+async fn read_whole(call: &str, answer: http::Response<Incoming>) -> Result<Answer, CallError> {
+    let status = answer.status();
+    let content_type = answer
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.split(';').next())
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase();
+    let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES)
+        .collect()
+        .await
+        .map_err(|source| {
+            if source.is::<LengthLimitError>() {
+                CallError::Unreadable {
+                    call: call.to_owned(),
+                    source,
+                }
+            } else {
+                CallError::Unreachable {
+                    call: call.to_owned(),
+                    source: io::Error::other(source),
+                }
+            }
+        })?;
+    let body = body.to_bytes();
+    if status.is_client_error() || status.is_server_error() {
+        let shown = body.get(..MAX_ERROR_BYTES).unwrap_or(&body);
+        let message = String::from_utf8_lossy(shown).trim().to_owned();
+        return Err(CallError::Refused {
+            call: call.to_owned(),
+            status,
+            message,
+        });
+    }
+    Ok(Answer {
+        call: call.to_owned(),
+        content_type,
+        body,
+    })
+}
+
+/// Lines of a streamed answer. Dropping it closes the connection.
+#[derive(Debug)]
+pub struct Lines {
+    call: String,
+    body: Incoming,
+    buffer: BytesMut,
+    // How much of `buffer` is known to hold no line end.
+    scanned: usize,
+    ended: bool,
+}
+
+impl Lines {
+    /// The next line without its end; `None` after the last. Safe to cancel: nothing read is lost.
+    ///
+    /// An error is final. An answer cut off within a line is an error, never a short line.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, CallError> {
+        loop {
+            if let Some(line) = self.take_line() {
+                return Ok(Some(line));
+            }
+            if self.ended {
+                return if self.buffer.is_empty() {
+                    Ok(None)
+                } else {
+                    Err(unexpected_end(&self.call))
+                };
+            }
+            if self.buffer.len() > MAX_LINE_BYTES {
+                let source = format!("a line is longer than {MAX_LINE_BYTES} bytes").into();
+                return Err(CallError::Unreadable {
+                    call: self.call.clone(),
+                    source,
+                });
+            }
+            self.read_more().await?;
+        }
+    }
+
+    fn take_line(&mut self) -> Option<Bytes> {
+        let rest = self.buffer.get(self.scanned..).unwrap_or_default();
+        match rest.iter().position(|&byte| byte == b'\n') {
+            Some(at) => {
+                let mut line = self.buffer.split_to(self.scanned + at + 1);
+                line.truncate(line.len() - 1);
+                self.scanned = 0;
+                Some(line.freeze())
+            }
+            None => {
+                self.scanned = self.buffer.len();
+                None
+            }
+        }
+    }
+
+    async fn read_more(&mut self) -> Result<(), CallError> {
+        let frame = tokio::time::timeout(STREAM_IDLE_TIMEOUT, self.body.frame())
+            .await
+            .map_err(|_| CallError::Timeout {
+                call: self.call.clone(),
+                after: STREAM_IDLE_TIMEOUT,
+            })?;
+        match frame {
+            Some(Ok(frame)) => {
+                if let Some(data) = frame.data_ref() {
+                    self.buffer.extend_from_slice(data);
+                }
+            }
+            Some(Err(source)) => {
+                return Err(CallError::Unreachable {
+                    call: self.call.clone(),
+                    source: to_io(source),
+                });
+            }
+            None => self.ended = true,
+        }
+        Ok(())
+    }
+}
+
+fn unexpected_end(call: &str) -> CallError {
+    CallError::Unreachable {
+        call: call.to_owned(),
+        source: io::ErrorKind::UnexpectedEof.into(),
+    }
+}
+
+fn to_io(source: hyper::Error) -> io::Error {
+    io::Error::other(source)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    use super::*;
+
+    /// Hands out one prepared connection, then refuses.
+    #[derive(Debug)]
+    struct Once(Mutex<Option<DuplexStream>>);
+
+    #[async_trait]
+    impl Connector for Once {
+        async fn connect(&self) -> io::Result<Box<dyn Wire>> {
+            let stream = self
+                .0
+                .lock()
+                .unwrap()
+                .take()
+                .ok_or(io::ErrorKind::ConnectionRefused)?;
+            Ok(Box::new(stream))
+        }
+    }
+
+    /// An agent that reads one request head and answers with these pieces, then closes.
+    fn agent(pieces: &'static [&'static str]) -> (AgentHttp, tokio::task::JoinHandle<Option<String>>) {
+        let (ours, mut theirs) = duplex(64);
+        let served = task::spawn("agent", async move {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(theirs.read_u8().await.unwrap());
+            }
+            for piece in pieces {
+                theirs.write_all(piece.as_bytes()).await.unwrap();
+                theirs.flush().await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            String::from_utf8(head).unwrap()
+        });
+        (AgentHttp::new(Arc::new(Once(Mutex::new(Some(ours))))), served)
+    }
+
+    #[tokio::test]
+    async fn sends_what_the_agent_expects() {
+        let (http, served) = agent(&[
+            "HTTP/1.1 200 OK\r\nContent-Type: application/json; x=y\r\nContent-Length: 3\r\n\r\n[1]",
+        ]);
+        let answer = http
+            .with_token("tok".into())
+            .send(Call::get("/api/x?y=1"))
+            .await
+            .unwrap();
+        assert!(answer.is_json());
+        assert_eq!(answer.json::<Vec<i32>>().unwrap(), [1]);
+        let head = served.await.unwrap().unwrap().to_lowercase();
+        assert!(head.starts_with("get /api/x?y=1 http/1.1\r\n"), "{head}");
+        assert!(
+            head.contains("authorization: bearer tok\r\n") && head.contains("connection: close\r\n"),
+            "{head}"
+        );
+    }
+
+    #[tokio::test]
+    async fn errors_tell_unreachable_from_refused() {
+        let (http, _served) = agent(&["HTTP/1.1 409 Conflict\r\nContent-Length: 9\r\n\r\nConflict\n"]);
+        let refused = http.send(Call::post("/api/run")).await.unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "POST /api/run: the agent answered 409 Conflict: Conflict"
+        );
+        assert!(!refused.is_unreachable());
+        let unreachable = http.send(Call::post("/api/run")).await.unwrap_err();
+        assert!(unreachable.is_unreachable(), "{unreachable}");
+        let (http, _served) = agent(&["HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"]);
+        assert!(http.send(Call::get("/")).await.unwrap_err().is_unreachable());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_agent_times_out() {
+        let (ours, _theirs) = duplex(64);
+        let http = AgentHttp::new(Arc::new(Once(Mutex::new(Some(ours)))));
+        let error = http.send(Call::get("/api/healthcheck")).await.unwrap_err();
+        assert_eq!(error.to_string(), "GET /api/healthcheck: no answer within 9 s");
+    }
+
+    #[tokio::test]
+    async fn lines_survive_any_split() {
+        let (http, _served) = agent(&[
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "3\r\na\nb\r\n",
+            "2\r\nc\n\r\n",
+            "4\r\n\nd\nx\r\n",
+            "1\r\n\n\r\n0\r\n\r\n",
+        ]);
+        let mut lines = http.stream(Call::get("/api/stream")).await.unwrap();
+        let mut got = Vec::new();
+        while let Some(line) = lines.next().await.unwrap() {
+            got.push(String::from_utf8(line.to_vec()).unwrap());
+        }
+        assert_eq!(got, ["a", "bc", "", "d", "x"]);
+    }
+
+    #[tokio::test]
+    async fn a_cut_line_is_an_error() {
+        for body in [
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\na\nb\r\n0\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\na\nb\r\n",
+        ] {
+            let (http, _served) = agent(Box::leak(Box::new([body])));
+            let mut lines = http.stream(Call::get("/api/stream")).await.unwrap();
+            assert_eq!(lines.next().await.unwrap().as_deref(), Some(&b"a"[..]));
+            assert!(lines.next().await.unwrap_err().is_unreachable());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_refused_stream_says_why() {
+        let (http, _served) =
+            agent(&["HTTP/1.1 404 Not Found\r\nContent-Length: 19\r\n\r\n404 page not found\n"]);
+        let error = http.stream(Call::get("/api/stream")).await.unwrap_err();
+        assert_eq!(error.status(), Some(StatusCode::NOT_FOUND));
+    }
+}
