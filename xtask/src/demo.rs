@@ -159,7 +159,7 @@ fn wait_until_ready(server: &mut Child) -> Result<()> {
         match lines.recv_timeout(Duration::from_secs(60)) {
             Ok(line) => {
                 println!("    {line}");
-                if line.contains(" is running at ") {
+                if line.contains(" is running at") {
                     return Ok(());
                 }
             }

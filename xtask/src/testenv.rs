@@ -3,10 +3,11 @@
 //! Each part that cannot be had is reported with the tests that will be skipped for want of it; the tests
 //! find the parts through `DSTACK_TEST_*` variables and skip themselves, with a reason, when one is unset.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
 
 use crate::exec::{is_root, run_quietly, step, succeeds, which};
 use crate::postgres::Postgres;
@@ -59,13 +60,20 @@ impl TestEnv {
 
     fn docker(&mut self) {
         let started = DockerDaemon::ensure();
-        if let Some(daemon) = self.note("tests with containers", started) {
-            self._docker = daemon;
-            let image = docker_image();
-            if let Some(image) = self.note("tests with containers", image) {
-                self.variables.push(("DSTACK_TEST_IMAGE", image));
+        let Some(daemon) = self.note("tests with containers", started) else {
+            return;
+        };
+        let image = match &daemon {
+            Some(daemon) => {
+                self.variables.push(("DOCKER_HOST", daemon.host.clone()));
+                Ok(())
             }
+            None => import_image(),
+        };
+        if self.note("tests with containers", image).is_some() {
+            self.variables.push(("DSTACK_TEST_IMAGE", IMAGE.to_owned()));
         }
+        self._docker = daemon;
     }
 
     fn postgres(&mut self) {
@@ -102,7 +110,10 @@ fn sshd() -> Result<()> {
 }
 
 /// A container engine that we started because none answered.
-struct DockerDaemon;
+struct DockerDaemon {
+    folder: TempDir,
+    host: String,
+}
 
 impl DockerDaemon {
     /// `None` when an engine answers already.
@@ -120,17 +131,18 @@ impl DockerDaemon {
             bail!("no container engine answers, and only root can start dockerd");
         }
         step("starting dockerd");
-        run_quietly(&mut script("start")).context("dockerd does not start on this machine")?;
-        if !engine_answers() {
-            bail!("dockerd was started but does not answer");
-        }
-        Ok(Some(DockerDaemon))
+        // Not below the target folder: the path of a socket may have 107 bytes at most.
+        let folder = TempDir::with_prefix("dstack-test-docker-")?;
+        let output = run_quietly(script("start").arg(folder.path()))?;
+        let host = output.lines().find_map(|line| line.strip_prefix("DOCKER_HOST="));
+        let host = host.context("dockerd.sh names no DOCKER_HOST")?.to_owned();
+        Ok(Some(DockerDaemon { folder, host }))
     }
 }
 
 impl Drop for DockerDaemon {
     fn drop(&mut self) {
-        succeeds(&mut script("stop"));
+        succeeds(script("stop").arg(self.folder.path()));
     }
 }
 
@@ -146,17 +158,19 @@ fn engine_answers() -> bool {
     succeeds(Command::new("docker").args(["version", "--format", "{{.Server.Version}}"]))
 }
 
-/// A small image made of this machine's static busybox: no registry is needed.
-fn docker_image() -> Result<String> {
-    const IMAGE: &str = "dstack-test-busybox:1";
+/// The image tests use: made of this machine's static busybox, so that no registry is needed.
+const IMAGE: &str = "dstack-test/busybox:1";
+
+/// Makes [`IMAGE`] in an engine that was there before us; `dockerd.sh` makes it in its own.
+fn import_image() -> Result<()> {
     if succeeds(Command::new("docker").args(["image", "inspect", IMAGE])) {
-        return Ok(IMAGE.to_owned());
+        return Ok(());
     }
     step(&format!("importing the test image {IMAGE}"));
     let busybox = which("busybox").context("no busybox to make a test image of")?;
     let folder = tempfile::tempdir()?;
     let rootfs = folder.path().join("rootfs");
-    for dir in ["bin", "etc", "tmp", "root", "home", "usr/bin", "var"] {
+    for dir in ["bin", "etc", "tmp", "root"] {
         fs_err::create_dir_all(rootfs.join(dir))?;
     }
     fs_err::copy(&busybox, rootfs.join("bin/busybox"))?;
@@ -164,25 +178,23 @@ fn docker_image() -> Result<String> {
     for applet in applets.lines().filter(|name| *name != "busybox") {
         fs_err::os::unix::fs::symlink("busybox", rootfs.join("bin").join(applet))?;
     }
-    fs_err::write(
-        rootfs.join("etc/passwd"),
-        "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home:/bin/sh\n",
-    )?;
-    fs_err::write(rootfs.join("etc/group"), "root:x:0:\nuser:x:1000:\n")?;
-    let archive = folder.path().join("rootfs.tar");
+    fs_err::write(rootfs.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n")?;
+    fs_err::write(rootfs.join("etc/group"), "root:x:0:\n")?;
+    import(&rootfs, IMAGE)?;
+    // Nothing to run in it: what an image without a shell looks like.
+    import(&rootfs.join("etc"), "dstack-test/empty:1")
+}
+
+fn import(root: &Path, image: &str) -> Result<()> {
+    let archive = root.with_extension("tar");
     run_quietly(
         Command::new("tar")
             .arg("-cf")
             .arg(&archive)
             .arg("-C")
-            .arg(&rootfs)
+            .arg(root)
             .arg("."),
     )?;
-    run_quietly(
-        Command::new("docker")
-            .args(["import", "--change", "CMD [\"/bin/sh\"]"])
-            .arg(&archive)
-            .arg(IMAGE),
-    )?;
-    Ok(IMAGE.to_owned())
+    run_quietly(Command::new("docker").arg("import").arg(&archive).arg(image))?;
+    Ok(fs_err::remove_file(archive)?)
 }

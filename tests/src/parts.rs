@@ -1,0 +1,78 @@
+//! The parts a test may need, as `cargo xtask test` names them.
+
+use std::path::{Path, PathBuf};
+
+/// Ends the test early with a reason, which `cargo xtask test` lists at its end.
+#[macro_export]
+macro_rules! skip {
+    ($($reason:tt)*) => {{
+        eprintln!("skipped: {}", format_args!($($reason)*));
+        return;
+    }};
+}
+
+/// The part, or the end of the test with the reason why it is not there.
+#[macro_export]
+macro_rules! need {
+    ($part:expr) => {
+        match $part {
+            Ok(part) => part,
+            Err(reason) => $crate::skip!("{reason}"),
+        }
+    };
+}
+
+/// A part that is not there, with what to do about it.
+pub type Part<T> = Result<T, String>;
+
+/// The built `dstack`: `DSTACK_TEST_DSTACK`, else beside the running test.
+pub fn dstack() -> Part<PathBuf> {
+    binary("DSTACK_TEST_DSTACK", "dstack")
+}
+
+/// The built `dstack-agent`: `DSTACK_TEST_AGENT`, else beside the running test.
+pub fn agent() -> Part<PathBuf> {
+    binary("DSTACK_TEST_AGENT", "dstack-agent")
+}
+
+/// The virtual environment with the Python CLI.
+pub fn python_env() -> Part<PathBuf> {
+    let folder = variable("DSTACK_TEST_PYTHON_ENV")?;
+    Ok(PathBuf::from(folder))
+}
+
+/// A PostgreSQL server on which tests may make databases.
+pub fn postgres_url() -> Part<String> {
+    variable("DSTACK_TEST_POSTGRES_URL")
+}
+
+/// A container image that needs no registry; present only where a container engine answers.
+pub fn image() -> Part<String> {
+    variable("DSTACK_TEST_IMAGE")
+}
+
+/// The root of the repository.
+pub fn repository() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest).to_owned()
+}
+
+fn variable(name: &str) -> Part<String> {
+    std::env::var(name).map_err(|_| format!("{name} is not set; run the tests with: cargo xtask test"))
+}
+
+/// Test programs lie in `<target>/<profile>/deps`, the binaries one folder up.
+fn binary(name: &str, file: &str) -> Part<PathBuf> {
+    if let Ok(path) = variable(name) {
+        return Ok(PathBuf::from(path));
+    }
+    let running = std::env::current_exe().map_err(|error| error.to_string())?;
+    let near = running
+        .ancestors()
+        .skip(1)
+        .take(3)
+        .map(|folder| folder.join(file));
+    near.into_iter()
+        .find(|path| path.is_file())
+        .ok_or_else(|| format!("{file} is not built; run the tests with: cargo xtask test"))
+}
