@@ -1,1 +1,162 @@
+//! Calls the host agent: ours and dstack 0.22.5's.
 
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::net::UnixStream;
+
+use crate::http::{AgentHttp, Call, CallError, Connector, Lines, Wire};
+use crate::shim::{
+    ComponentInstall, Components, Healthcheck, HostReport, InstanceHealth, InstanceInfo, ShutdownRequest,
+    StreamEvent, TaskConfig, TaskInfo, TaskList, TaskTerminate, paths,
+};
+
+/// Beyond the grace period given to a terminating task: the time the engine needs to stop and unmount.
+const TERMINATE_MARGIN: Duration = Duration::from_secs(20);
+
+/// Connects to an agent's Unix socket on this machine.
+#[derive(Debug, Clone)]
+pub struct UnixConnector {
+    /// The socket's file.
+    pub path: PathBuf,
+}
+
+#[async_trait]
+impl Connector for UnixConnector {
+    async fn connect(&self) -> io::Result<Box<dyn Wire>> {
+        Ok(Box::new(UnixStream::connect(&self.path).await?))
+    }
+}
+
+/// Client of one host agent.
+#[derive(Debug, Clone)]
+pub struct ShimClient {
+    http: AgentHttp,
+}
+
+impl ShimClient {
+    /// A client over this connector.
+    pub fn new(connector: Arc<dyn Connector>) -> Self {
+        Self {
+            http: AgentHttp::new(connector),
+        }
+    }
+
+    /// Who answers, and its version. Another `service` than [`crate::shim::SERVICE`] is not a host agent.
+    pub async fn healthcheck(&self) -> Result<Healthcheck, CallError> {
+        self.http.send(Call::get(paths::HEALTHCHECK)).await?.json()
+    }
+
+    /// Lets the agent exit; its supervisor starts it again.
+    pub async fn shutdown(&self, force: bool) -> Result<(), CallError> {
+        self.http
+            .send(Call::post(paths::SHUTDOWN).json(&ShutdownRequest { force })?)
+            .await
+            .map(drop)
+    }
+
+    /// GPU health. `Refused` 404: an agent before 0.19.22.
+    pub async fn instance_health(&self) -> Result<InstanceHealth, CallError> {
+        self.http.send(Call::get(paths::INSTANCE_HEALTH)).await?.json()
+    }
+
+    /// GPU vendor and driver. `Refused` 404: an agent before 0.20.30.
+    pub async fn instance_info(&self) -> Result<InstanceInfo, CallError> {
+        self.http.send(Call::get(paths::INSTANCE_INFO)).await?.json()
+    }
+
+    /// What the machine has and how it runs tasks. `Refused` 404: dstack 0.22.5's agent.
+    pub async fn host(&self) -> Result<HostReport, CallError> {
+        self.http.send(Call::get(paths::HOST)).await?.json()
+    }
+
+    /// Installed binaries.
+    pub async fn components(&self) -> Result<Components, CallError> {
+        self.http.send(Call::get(paths::COMPONENTS)).await?.json()
+    }
+
+    /// Downloads and installs a binary in the background. `Refused` 409: it is being installed.
+    pub async fn install_component(&self, request: &ComponentInstall) -> Result<(), CallError> {
+        self.http
+            .send(Call::post(paths::COMPONENTS_INSTALL).json(request)?)
+            .await
+            .map(drop)
+    }
+
+    /// All tasks.
+    pub async fn tasks(&self) -> Result<TaskList, CallError> {
+        self.http.send(Call::get(paths::TASKS)).await?.json()
+    }
+
+    /// Submits a task, which starts at once. `Refused` 409: it is there already, see [`Self::task`]. (dstack 0.22.5's
+    /// agent answers under other keys: read the task again instead of this answer.)
+    pub async fn submit(&self, config: &TaskConfig) -> Result<TaskInfo, CallError> {
+        self.http
+            .send(Call::post(paths::TASKS).json(config)?)
+            .await?
+            .json()
+    }
+
+    /// One task. `Refused` 404: not known.
+    pub async fn task(&self, id: &str) -> Result<TaskInfo, CallError> {
+        self.http.send(Call::get(paths::task(id))).await?.json()
+    }
+
+    /// Ends a task; may be repeated. `Refused` 404: not known.
+    pub async fn terminate(&self, id: &str, order: &TaskTerminate) -> Result<TaskInfo, CallError> {
+        let limit = Duration::from_secs(u64::from(order.timeout)) + TERMINATE_MARGIN;
+        self.http
+            .send(Call::post(paths::terminate(id)).json(order)?.within(limit))
+            .await?
+            .json()
+    }
+
+    /// Forgets a terminated task. `Refused` 404: not known; 409: not terminated.
+    pub async fn remove(&self, id: &str) -> Result<(), CallError> {
+        self.http
+            .send(Call::post(paths::remove(id)).within(TERMINATE_MARGIN))
+            .await
+            .map(drop)
+    }
+
+    /// Prometheus text of a task's GPUs. `Refused` 404: no exporter, or no such task.
+    pub async fn metrics(&self, id: &str) -> Result<String, CallError> {
+        let answer = self.http.send(Call::get(paths::metrics(id))).await?;
+        Ok(String::from_utf8_lossy(&answer.body).into_owned())
+    }
+
+    /// All tasks, then every change as it happens. `Refused` 404: dstack 0.22.5's agent, use [`Self::task`].
+    pub async fn stream(&self) -> Result<TaskStream, CallError> {
+        Ok(TaskStream {
+            lines: self.http.stream(Call::get(paths::STREAM)).await?,
+        })
+    }
+}
+
+/// Changes of a host agent's tasks.
+#[derive(Debug)]
+pub struct TaskStream {
+    lines: Lines,
+}
+
+impl TaskStream {
+    /// The next event; `None` when the agent goes away. Safe to cancel. After an error open the stream again: it starts
+    /// with all tasks. [`StreamEvent::Unknown`] is passed over.
+    pub async fn next(&mut self) -> Result<Option<StreamEvent>, CallError> {
+        loop {
+            let Some(line) = self.lines.next().await? else {
+                return Ok(None);
+            };
+            let parsed = serde_json::from_slice(&line).map_err(|source| CallError::Unreadable {
+                call: format!("GET {}", paths::STREAM),
+                source: source.into(),
+            })?;
+            if parsed != StreamEvent::Unknown {
+                return Ok(Some(parsed));
+            }
+        }
+    }
+}
