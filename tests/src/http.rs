@@ -46,6 +46,8 @@ impl Default for Client {
             .allow_non_standard_methods(true)
             .timeout_global(Some(Duration::from_secs(120)))
             .proxy(None)
+            // A server may close an idle connection just when it is used again.
+            .max_idle_connections(0)
             .build();
         Client { agent: config.into() }
     }

@@ -65,11 +65,11 @@ fn run(args: &Args, suite: &str, cases: &[Case], catalog: &Catalog) -> Result<Ve
         }
     };
     if let Some(url) = &args.url {
-        return compat::replay(cases, url, shown);
+        return Ok(compat::replay(cases, url, shown));
     }
     let program = parts::dstack().map_err(anyhow::Error::msg)?;
     let server = setup::start(&program, suite, &catalog.url())?;
-    compat::replay(cases, &server.url(), shown)
+    Ok(compat::replay(cases, &server.url(), shown))
 }
 
 /// Prints the counts of a suite; gives how many of its cases differ.

@@ -230,7 +230,9 @@ impl Comparison<'_> {
     /// Whether two scalars mean the same. Equal texts may still be unequal: when they were paired with others.
     fn equal(&mut self, recorded: &Value, actual: &Value) -> bool {
         match (recorded, actual) {
-            (Value::String(recorded), Value::String(actual)) => self.pairs.equal(recorded, actual),
+            (Value::String(recorded), Value::String(actual)) => {
+                self.pairs.stands_for(recorded, actual) || self.pairs.equal(recorded, actual)
+            }
             (Value::Number(recorded), Value::Number(actual)) => recorded.as_f64() == actual.as_f64(),
             _ => recorded == actual,
         }

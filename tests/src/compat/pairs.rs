@@ -41,6 +41,11 @@ impl Pairs {
         self.actual_of.insert(recorded.to_owned(), actual.to_owned());
     }
 
+    /// Whether a recorded text was remembered to be this one now.
+    pub fn stands_for(&self, recorded: &str, actual: &str) -> bool {
+        self.actual_of.get(recorded).is_some_and(|known| known == actual)
+    }
+
     /// A recorded text with everything remembered replaced by what it is now.
     pub fn translate(&self, recorded: &str) -> String {
         if let Some(actual) = self.actual_of.get(recorded) {
