@@ -3,13 +3,15 @@
 //! `cargo xtask test` builds and installs what they need and names it in `DSTACK_TEST_*` variables
 //! ([`parts`]); a test that lacks its part prints `skipped: <reason>` and ends.
 //!
-//! The programs here drive other programs: they may print, read the environment and the wall clock.
-#![allow(clippy::disallowed_methods)]
+//! Everything here is test code: it drives other programs, reads the environment and the wall clock, and may
+//! fail by panicking.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::indexing_slicing)]
 
 pub mod compat;
 pub mod http;
 pub mod load;
 pub mod parts;
 pub mod python;
+pub mod runs;
 pub mod server;
 pub mod terminal;

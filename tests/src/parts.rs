@@ -1,6 +1,7 @@
 //! The parts a test may need, as `cargo xtask test` names them.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Ends the test early with a reason, which `cargo xtask test` lists at its end.
 #[macro_export]
@@ -27,7 +28,15 @@ pub type Part<T> = Result<T, String>;
 
 /// The built `dstack`: `DSTACK_TEST_DSTACK`, else beside the running test.
 pub fn dstack() -> Part<PathBuf> {
-    binary("DSTACK_TEST_DSTACK", "dstack")
+    let program = binary("DSTACK_TEST_DSTACK", "dstack")?;
+    let version = Command::new(&program)
+        .arg("--version")
+        .output()
+        .map_err(|error| error.to_string())?;
+    if version.stdout.is_empty() {
+        return Err(format!("{} is not the real program yet", program.display()));
+    }
+    Ok(program)
 }
 
 /// The built `dstack-agent`: `DSTACK_TEST_AGENT`, else beside the running test.

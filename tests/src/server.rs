@@ -14,6 +14,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::http::{Answer, Client};
+use crate::parts::{self, Part};
 
 /// The admin token of servers under test.
 pub const TOKEN: &str = "test-admin-token";
@@ -40,6 +41,17 @@ impl Setup {
             variables: Vec::new(),
             arguments: Vec::new(),
         }
+    }
+
+    /// The server built from this workspace, with this machine as its only instance and jobs as plain processes.
+    ///
+    /// # Errors
+    /// The reason to skip the test, when the binaries are not built.
+    pub fn local() -> Part<Setup> {
+        let setup = Setup::new(parts::dstack()?)
+            .variable("DSTACK_AGENT_PATH", parts::agent()?.display().to_string())
+            .variable("DSTACK_LOCAL_RUNTIME", "process");
+        Ok(setup)
     }
 
     #[must_use]

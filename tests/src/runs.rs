@@ -1,0 +1,129 @@
+//! Tasks on a server under test, through its API.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use crate::server::{Server, eventually};
+
+/// How long anything may take that is expected to happen.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+
+/// What every test machine has.
+pub fn small() -> Value {
+    json!({"cpu": "1..", "memory": "0.1GB..", "disk": "1GB.."})
+}
+
+/// The same, for a YAML file.
+pub const SMALL_YAML: &str = "resources: {cpu: 1.., memory: 0.1GB.., disk: 1GB..}\n";
+
+/// A submitted run.
+pub struct Run<'a> {
+    server: &'a Server,
+    pub name: String,
+}
+
+/// Submits a task that runs `commands`; `more` holds further fields of its configuration.
+pub fn submit<'a>(server: &'a Server, name: &str, commands: &[&str], more: &Value) -> Result<Run<'a>> {
+    let mut configuration = json!({"type": "task", "name": name, "commands": commands, "resources": small()});
+    if let (Value::Object(all), Value::Object(more)) = (&mut configuration, more) {
+        all.extend(more.clone());
+    }
+    let spec = json!({"run_name": name, "configuration": configuration, "profile": {"name": "default"}});
+    server.get(
+        "/api/project/main/runs/apply",
+        &json!({"plan": {"run_spec": spec}, "force": false}),
+    )?;
+    Ok(attach(server, name))
+}
+
+/// A run that was submitted before.
+pub fn attach<'a>(server: &'a Server, name: &str) -> Run<'a> {
+    Run {
+        server,
+        name: name.into(),
+    }
+}
+
+impl Run<'_> {
+    /// The run as the API shows it.
+    pub fn get(&self) -> Result<Value> {
+        self.server
+            .get("/api/project/main/runs/get", &json!({"run_name": self.name}))
+    }
+
+    pub fn status(&self) -> Result<String> {
+        Ok(self.get()?["status"].as_str().unwrap_or_default().to_owned())
+    }
+
+    pub fn stop(&self, abort: bool) -> Result<()> {
+        let body = json!({"runs_names": [self.name], "abort": abort});
+        self.server.get("/api/project/main/runs/stop", &body).map(drop)
+    }
+
+    /// Waits until the status is one of these; an end that is none of them is an error.
+    pub fn wait_for(&self, statuses: &[&str]) -> Result<String> {
+        let what = format!("run {} is one of {statuses:?}", self.name);
+        eventually(&what, PATIENCE, || {
+            let run = self.get()?;
+            let status = run["status"].as_str().unwrap_or_default();
+            if statuses.contains(&status) {
+                return Ok(Some(status.to_owned()));
+            }
+            if ["done", "failed", "terminated"].contains(&status) {
+                bail!("run {} is {status}, not one of {statuses:?}: {run:#}", self.name);
+            }
+            Ok(None)
+        })
+    }
+
+    /// Waits for the end of the run, whatever it is.
+    pub fn wait_until_finished(&self) -> Result<String> {
+        self.wait_for(&["done", "failed", "terminated"])
+    }
+
+    /// The latest submission of the first job.
+    pub fn submission(&self) -> Result<Value> {
+        let run = self.get()?;
+        let submissions = run
+            .pointer("/jobs/0/job_submissions")
+            .and_then(Value::as_array)
+            .cloned();
+        submissions
+            .and_then(|mut all| all.pop())
+            .context("the run has no submission")
+    }
+
+    /// Everything the job has printed so far.
+    pub fn logs(&self) -> Result<String> {
+        let id = self.submission()?["id"].clone();
+        let mut text = Vec::new();
+        let mut token = Value::Null;
+        loop {
+            let body = json!({
+                "run_name": self.name, "job_submission_id": id, "limit": 1000, "next_token": token,
+            });
+            let page = self.server.get("/api/project/main/logs/poll", &body)?;
+            let events = page["logs"].as_array().cloned().unwrap_or_default();
+            for event in &events {
+                text.extend(STANDARD.decode(event["message"].as_str().unwrap_or_default())?);
+            }
+            token = page["next_token"].clone();
+            if token.is_null() || events.is_empty() {
+                return Ok(String::from_utf8_lossy(&text).replace("\r\n", "\n"));
+            }
+        }
+    }
+
+    /// Waits until the job has printed a text.
+    pub fn wait_for_log(&self, text: &str) -> Result<()> {
+        eventually(
+            &format!("{text:?} in the logs of {}", self.name),
+            PATIENCE,
+            || Ok(self.logs()?.contains(text).then_some(())),
+        )
+    }
+}

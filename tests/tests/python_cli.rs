@@ -1,0 +1,205 @@
+//! The unmodified Python CLI 0.22.5 against our server.
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use anyhow::Result;
+use dstack_tests::need;
+use dstack_tests::python::{Ended, PythonCli};
+use dstack_tests::runs::{SMALL_YAML, attach};
+use dstack_tests::server::{Server, Setup};
+use dstack_tests::terminal::Terminal;
+
+/// A server, and a CLI that knows it.
+fn start(setup: Setup, cli: &PythonCli) -> Server {
+    let server = setup.start().unwrap();
+    let added = cli.add_project(&server).unwrap();
+    assert_eq!(added.code, Some(0), "{}", added.text);
+    server
+}
+
+fn succeeds(cli: &PythonCli, args: &[&str]) -> Result<String> {
+    let Ended { code, text } = cli.run(args)?;
+    assert_eq!(code, Some(0), "dstack {}:\n{text}", args.join(" "));
+    Ok(text)
+}
+
+fn task(cli: &PythonCli, name: &str, commands: &[&str]) -> Result<()> {
+    let commands: String = commands
+        .iter()
+        .map(|command| format!("  - {command}\n"))
+        .collect();
+    cli.write(
+        "task.yml",
+        &format!("type: task\nname: {name}\ncommands:\n{commands}{SMALL_YAML}"),
+    )
+}
+
+#[test]
+fn project_add_checks_the_token() {
+    let (setup, cli) = (need!(Setup::local()), need!(PythonCli::new()));
+    let server = start(setup, &cli);
+    let url = server.url();
+    let args = [
+        "project", "add", "--name", "main", "--url", &url, "--token", "wrong", "-y",
+    ];
+    let refused = cli.run(&args).unwrap();
+    assert_eq!(refused.code, Some(1), "{}", refused.text);
+    assert!(refused.text.contains("Access to"), "{}", refused.text);
+    let listed = succeeds(&cli, &["project", "list", "-v"]).unwrap();
+    assert!(listed.contains("main") && listed.contains("admin"), "{listed}");
+}
+
+#[test]
+fn apply_attached_shows_the_lines_and_the_end() {
+    let (setup, cli) = (need!(Setup::local()), need!(PythonCli::new()));
+    let _server = start(setup, &cli);
+    task(&cli, "hello", &["echo one", "sleep 3", "echo two"]).unwrap();
+    let shown = succeeds(&cli, &["apply", "-f", "task.yml", "-y"]).unwrap();
+    let (one, two) = (shown.find("\none"), shown.find("\ntwo"));
+    assert!(one.is_some() && two.is_some() && one < two, "{shown}");
+    assert!(shown.contains("Done"), "{shown}");
+}
+
+#[test]
+fn apply_attached_fails_when_the_job_does() {
+    let (setup, cli) = (need!(Setup::local()), need!(PythonCli::new()));
+    let server = start(setup, &cli);
+    task(&cli, "broken", &["echo before", "sleep 3", "exit 7"]).unwrap();
+    let ended = cli.run(&["apply", "-f", "task.yml", "-y"]).unwrap();
+    assert_eq!(ended.code, Some(1), "{}", ended.text);
+    assert!(ended.text.contains("before"), "{}", ended.text);
+    let submission = attach(&server, "broken").submission().unwrap();
+    assert_eq!(submission["exit_status"], 7, "{submission:#}");
+}
+
+#[test]
+fn apply_detached_then_ps_logs_and_events() {
+    let (setup, cli) = (need!(Setup::local()), need!(PythonCli::new()));
+    let server = start(setup, &cli);
+    task(&cli, "quiet", &["echo from the job"]).unwrap();
+    let applied = succeeds(&cli, &["apply", "-f", "task.yml", "-y", "-d"]).unwrap();
+    assert!(applied.contains("Run quiet submitted, detaching..."), "{applied}");
+
+    assert_eq!(attach(&server, "quiet").wait_until_finished().unwrap(), "done");
+    let listed = succeeds(&cli, &["ps", "-a"]).unwrap();
+    assert!(listed.contains("quiet") && listed.contains("done"), "{listed}");
+    let logs = succeeds(&cli, &["logs", "quiet"]).unwrap();
+    assert_eq!(logs.replace("\r\n", "\n"), "from the job\n");
+    let events = succeeds(&cli, &["event", "list"]).unwrap();
+    for event in [
+        "Run submitted. Status: SUBMITTED",
+        "[run quiet] Run status changed",
+        "[job quiet-0-0]",
+    ] {
+        assert!(events.contains(event), "{event} not in {events}");
+    }
+    let json = succeeds(&cli, &["run", "get", "quiet", "--json"]).unwrap();
+    assert!(json.contains("\"status\": \"done\""), "{json}");
+}
+
+#[test]
+fn stop_ends_a_running_task() {
+    let (setup, cli) = (need!(Setup::local()), need!(PythonCli::new()));
+    let server = start(setup, &cli);
+    task(&cli, "endless", &["echo started", "sleep 1000"]).unwrap();
+    succeeds(&cli, &["apply", "-f", "task.yml", "-y", "-d"]).unwrap();
+    let run = attach(&server, "endless");
+    run.wait_for_log("started").unwrap();
+    succeeds(&cli, &["stop", "endless", "-y"]).unwrap();
+    assert_eq!(run.wait_until_finished().unwrap(), "terminated");
+    let submission = run.submission().unwrap();
+    assert_eq!(
+        submission["termination_reason"], "terminated_by_user",
+        "{submission:#}"
+    );
+}
+
+#[test]
+fn a_second_apply_of_a_running_task_asks_for_force() {
+    let (setup, cli) = (need!(Setup::local()), need!(PythonCli::new()));
+    let server = start(setup, &cli);
+    task(&cli, "twice", &["sleep 1000"]).unwrap();
+    succeeds(&cli, &["apply", "-f", "task.yml", "-y", "-d"]).unwrap();
+    attach(&server, "twice").wait_for(&["running"]).unwrap();
+    let again = cli.run(&["apply", "-f", "task.yml", "-y", "-d"]).unwrap();
+    assert!(again.text.contains("--force"), "{}", again.text);
+}
+
+#[test]
+fn ctrl_c_on_a_terminal_offers_to_stop_the_run() {
+    let (setup, cli) = (need!(Setup::local()), need!(PythonCli::new()));
+    let server = start(setup, &cli);
+    task(&cli, "watched", &["echo visible", "sleep 1000"]).unwrap();
+    let args = ["apply", "-f", "task.yml"];
+    let mut terminal = Terminal::start(cli.program(), &args, cli.folder(), &cli.variables()).unwrap();
+    let patience = Duration::from_secs(90);
+    terminal.wait_for("[y/n]", patience).unwrap();
+    terminal.type_text("y\r").unwrap();
+    terminal.wait_for("visible", patience).unwrap();
+    terminal.type_text("\x03").unwrap();
+    terminal.wait_for("before detaching?", patience).unwrap();
+    terminal.type_text("y\r").unwrap();
+    assert_eq!(terminal.wait().unwrap(), 0, "{}", terminal.text());
+    assert_eq!(attach(&server, "watched").status().unwrap(), "terminated");
+}
+
+#[test]
+fn this_machine_is_a_fleet_with_offers() {
+    let (setup, cli) = (need!(Setup::local()), need!(PythonCli::new()));
+    let _server = start(setup, &cli);
+    let fleets = succeeds(&cli, &["fleet", "list", "-v"]).unwrap();
+    assert!(fleets.contains("ssh") || fleets.contains("local"), "{fleets}");
+    let offers = succeeds(
+        &cli,
+        &["offer", "--cpu", "1..", "--memory", "0.1GB..", "--disk", "1GB.."],
+    )
+    .unwrap();
+    assert!(offers.contains("ssh"), "{offers}");
+    assert!(offers.contains("$0"), "{offers}");
+}
+
+#[test]
+fn secrets_reach_the_job() {
+    let (setup, cli) = (need!(Setup::local()), need!(PythonCli::new()));
+    let server = start(setup, &cli);
+    succeeds(&cli, &["secret", "set", "TOKEN", "canary-5f1d"]).unwrap();
+    let listed = succeeds(&cli, &["secret", "list"]).unwrap();
+    assert!(
+        listed.contains("TOKEN") && !listed.contains("canary-5f1d"),
+        "{listed}"
+    );
+    let shown = succeeds(&cli, &["secret", "get", "TOKEN"]).unwrap();
+    assert!(shown.contains("canary-5f1d"), "{shown}");
+
+    let yaml = format!(
+        "type: task\nname: secretive\nenv:\n  - VALUE=${{{{ secrets.TOKEN }}}}\ncommands:\n  - echo got $VALUE\n{SMALL_YAML}"
+    );
+    cli.write("task.yml", &yaml).unwrap();
+    succeeds(&cli, &["apply", "-f", "task.yml", "-y", "-d"]).unwrap();
+    let run = attach(&server, "secretive");
+    assert_eq!(run.wait_until_finished().unwrap(), "done");
+    assert_eq!(run.logs().unwrap(), "got canary-5f1d\n");
+    succeeds(&cli, &["secret", "delete", "TOKEN", "-y"]).unwrap();
+    let listed = succeeds(&cli, &["secret", "list"]).unwrap();
+    assert!(!listed.contains("TOKEN"), "{listed}");
+}
+
+#[test]
+fn files_are_copied_into_the_job() {
+    let (setup, cli) = (need!(Setup::local()), need!(PythonCli::new()));
+    let server = start(setup, &cli);
+    cli.write("data.txt", "forty-two\n").unwrap();
+    let yaml =
+        format!("type: task\nname: reader\nfiles:\n  - data.txt\ncommands:\n  - cat data.txt\n{SMALL_YAML}");
+    cli.write("task.yml", &yaml).unwrap();
+    succeeds(&cli, &["apply", "-f", "task.yml", "-y", "-d"]).unwrap();
+    let run = attach(&server, "reader");
+    assert_eq!(
+        run.wait_until_finished().unwrap(),
+        "done",
+        "{:#}",
+        run.get().unwrap()
+    );
+    assert_eq!(run.logs().unwrap(), "forty-two\n");
+}
