@@ -1,7 +1,16 @@
 //! Offers and prices of every cloud: collect, store, query.
 
 pub mod accelerators;
+mod archive;
+mod builtin;
+mod cache;
+mod catalog;
+mod check;
+mod collect;
+mod diff;
+mod directory;
 mod filter;
+pub mod http;
 mod item;
 mod provider;
 mod query;
@@ -13,6 +22,19 @@ mod text;
 mod texts;
 mod write;
 
+pub use archive::{
+    ArchiveError, MAX_ARCHIVE_BYTES, read_archive, read_single_archive, write_archive, write_single_archive,
+};
+pub use builtin::{builtin, pack};
+pub use cache::{Cache, CacheError};
+pub use catalog::{
+    Answer, Catalog, LiveOptions, PUBLISHED_URL, Problem, REFRESH_INTERVAL, RefreshError, RefreshReport,
+    Settings,
+};
+pub use check::{Violation, check_file, check_table};
+pub use collect::{CollectContext, CollectError, LogProgress, OfflineProvider, OnlineProvider, Progress};
+pub use diff::{Difference, PriceChange, diff};
+pub use directory::{Directory, DirectoryError, read_directory, read_provider, read_some};
 pub use filter::{Filter, FilterError, parse_compute_capability};
 pub use item::{CpuArch, Item, ProviderData, Vendor};
 pub use provider::Provider;

@@ -370,7 +370,33 @@ fn looks_like(first_line: &[u8]) -> &'static str {
     }
 }
 
-struct Fields<'a> {
+/// Calls `visit` with line number and fields of every data row, whether it can be understood or not.
+pub(crate) fn visit_rows(
+    source: impl Read,
+    mut visit: impl FnMut(u64, &Fields<'_>),
+) -> Result<(), ReadError> {
+    let mut records = Records::new(source);
+    let Some(header) = records.next().map_err(ReadError::Io)? else {
+        return Ok(());
+    };
+    let header = Header::read(records.bytes(&header))?;
+    let (mut text, mut ends) = (Vec::new(), Vec::new());
+    while let Some(record) = records.next().map_err(ReadError::Io)? {
+        split_fields(records.bytes(&record), &mut text, &mut ends);
+        visit(
+            record.line,
+            &Fields {
+                header: &header,
+                text: &text,
+                ends: &ends,
+            },
+        );
+    }
+    Ok(())
+}
+
+/// The fields of one row.
+pub(crate) struct Fields<'a> {
     header: &'a Header,
     text: &'a [u8],
     ends: &'a [usize],
@@ -388,7 +414,8 @@ impl<'a> Fields<'a> {
         Ok(())
     }
 
-    fn get(&self, column: &str) -> Result<Option<&'a str>, String> {
+    /// A field's text; `None` when the row or the file has no such column.
+    pub(crate) fn get(&self, column: &str) -> Result<Option<&'a str>, String> {
         let Some(at) = self.header.position(column) else {
             return Ok(None);
         };

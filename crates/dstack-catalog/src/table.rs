@@ -58,6 +58,18 @@ pub struct TableInfo {
     pub as_of: Option<Time>,
 }
 
+impl TableInfo {
+    /// Of a file that says nothing about itself.
+    pub fn unversioned(provider: Provider) -> Self {
+        Self {
+            provider,
+            version: String::new(),
+            origin: Origin::Directory,
+            as_of: None,
+        }
+    }
+}
+
 /// What filters look at, except the price.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Spec {
