@@ -1,1 +1,156 @@
 //! Where the output of jobs is kept.
+//!
+//! [`LogStore`] is what the engine appends to and the API reads from; [`FileLogStore`] keeps it in files of the
+//! server's directory, in the layout and line format of dstack 0.22.5.
+
+mod file;
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use dstack_units::{JobId, Time};
+
+pub use file::{Durability, FileLogStore};
+
+/// Who wrote the lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Producer {
+    /// The job's commands.
+    Job,
+    /// The runner itself: shown by `logs --diagnose`.
+    Runner,
+}
+
+impl Producer {
+    /// As in file names.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Job => "job",
+            Self::Runner => "runner",
+        }
+    }
+}
+
+/// Names one log.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct LogStream {
+    /// Project name.
+    pub project: String,
+    /// Run name.
+    pub run: String,
+    /// Job submission.
+    pub job: JobId,
+    /// Whose output.
+    pub producer: Producer,
+}
+
+impl fmt::Display for LogStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}/{}/{}/{}",
+            self.project,
+            self.run,
+            self.job,
+            self.producer.as_str()
+        )
+    }
+}
+
+/// Which pipe a message came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Source {
+    /// Standard output, and everything of a pty.
+    #[default]
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// One message: usually a line with its line end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogEntry {
+    /// When. Strictly increasing within a stream.
+    pub timestamp: Time,
+    /// From which pipe.
+    pub source: Source,
+    /// The bytes as they came.
+    pub message: Bytes,
+}
+
+/// Which part of a log is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PollQuery {
+    /// Only later entries.
+    pub start_time: Option<Time>,
+    /// Only earlier entries (descending: or as late).
+    pub end_time: Option<Time>,
+    /// Newest first.
+    pub descending: bool,
+    /// Where the previous page ended.
+    pub next_token: Option<String>,
+    /// Most entries to return; 0 is taken as 1.
+    pub limit: usize,
+}
+
+/// Part of a log.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LogPage {
+    /// The entries.
+    pub entries: Vec<LogEntry>,
+    /// Where the next page begins; `None` when there is none now.
+    pub next_token: Option<String>,
+}
+
+/// Why a log cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// Refused before anything was read.
+    #[error("Invalid next_token: {0}. Must be a non-negative integer.")]
+    Token(String),
+    /// The name of the run or project is longer than the file system permits.
+    #[error("Filename too long")]
+    NameTooLong,
+    /// The name of the run or project cannot be part of a path.
+    #[error("`{0}` cannot be used as the name of a log")]
+    Name(String),
+    /// Nothing was stored: the entries may be appended again.
+    #[error("cannot write the log {path}: check free space and permissions")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The file cannot be read.
+    #[error("cannot read the log {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A task panicked.
+    #[error(transparent)]
+    Panicked(#[from] dstack_system::task::Panicked),
+}
+
+/// Keeps the output of jobs.
+#[async_trait]
+pub trait LogStore: Send + Sync + fmt::Debug {
+    /// Stores entries. They are durable when this returns `Ok`; after an error none of them is there.
+    ///
+    /// Entries not later than the last one stored are dropped, so a batch may be appended again.
+    async fn append(&self, stream: &LogStream, entries: Vec<LogEntry>) -> Result<(), LogError>;
+
+    /// Timestamp of the last stored entry: everything up to it need not be sent again.
+    async fn last_timestamp(&self, stream: &LogStream) -> Result<Option<Time>, LogError>;
+
+    /// Reads a page. A log that does not exist is empty.
+    async fn poll(&self, stream: &LogStream, query: &PollQuery) -> Result<LogPage, LogError>;
+}
