@@ -1,1 +1,55 @@
-//! Reconcilers and operations: executes what dstack-plan decides.
+//! The engine: keeps every run, job, instance and fleet moving.
+//!
+//! ```text
+//! wake(entity) ─► snapshot ─► dstack_plan::lifecycle::decide(facts, now) ─► commit {rows, events, operations}
+//!      ▲                                                                      │ after the commit
+//!      └───── observation ◄──────────── operation (call to an agent) ◄────────┘
+//! ```
+//!
+//! * [`wakes`] — who wants to be looked at, and when; one entity is looked at by one worker at a time.
+//! * [`reconcile`] — one module per entity: load, decide, commit.
+//! * [`operations`] — durable calls to agents, repeated until confirmed or refused.
+//! * [`follow`] — streams of agents: task changes of a shim, output and states of a runner.
+//! * [`observations`] — what the streams said last: never needed for correctness, all of it is said again
+//!   after a restart.
+//!
+//! It sees the store, the agents, the logs and the clock through traits, so that the simulation runs this very code.
+
+pub mod agents;
+pub mod context;
+pub mod engine;
+pub mod events;
+pub mod failpoint;
+pub mod follow;
+pub mod inputs;
+pub mod observations;
+pub mod operations;
+pub mod output;
+pub mod reconcile;
+pub mod task_config;
+pub mod wakes;
+
+pub use agents::{AgentError, Agents, EventSource, Runner, Shim, TaskSource};
+pub use context::{Context, EngineDeps, Settings};
+pub use engine::Engine;
+pub use failpoint::Failpoints;
+pub use inputs::{InputError, Inputs, StartInputs};
+pub use output::{Batch, Output, Piece};
+pub use wakes::Key;
+
+/// Why the engine could not do a step; the step is tried again.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The store refused.
+    #[error("the store refused")]
+    Store(#[from] dstack_store::StoreError),
+    /// The log store refused.
+    #[error("job output cannot be stored")]
+    Logs(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// A simulated crash: the engine stops here, as a killed process would.
+    #[error("killed at failpoint {0}")]
+    Killed(&'static str),
+}
+
+/// Result of the engine.
+pub type Result<T, E = EngineError> = std::result::Result<T, E>;

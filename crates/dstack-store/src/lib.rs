@@ -1,1 +1,106 @@
-//! Persistence on SQLite and PostgreSQL: entities, leases, operations, migrations.
+//! Persistence on SQLite and PostgreSQL.
+//!
+//! One schema and one SQL text serve both: ids, enums and JSON are `TEXT`, times are microseconds in `BIGINT`,
+//! parameters are `$1, $2, …` (which both understand), and `sqlx::Any` carries them. See `docs/adr/001-sqlx-any.md`.
+//!
+//! * [`Database`] opens the database, migrates it, and runs reads and writes.
+//! * [`rows`] are the entities of the engine, one struct per table.
+//! * [`EngineStore`] is what the engine needs: snapshots to decide upon, and [`Commit`]s that change several
+//!   rows, write their events and add operations in one transaction, or not at all.
+//! * [`SqlStore`] and [`MemoryStore`] implement it: the latter for simulation.
+
+pub mod commit;
+pub mod database;
+pub mod encryption;
+mod entity;
+pub mod memory;
+mod migrations;
+pub mod rows;
+pub mod snapshot;
+mod sql;
+
+pub use commit::{Commit, EventTarget, Lease, NewEvent, Put};
+pub use database::{Database, Dialect, Tx};
+pub use entity::{Column, Entity, Json};
+pub use memory::MemoryStore;
+pub use snapshot::{EngineStore, EntityRef, FleetSnapshot, InstanceSnapshot, JobSnapshot, PlacementSnapshot, RunSnapshot};
+pub use sql::SqlStore;
+
+/// Why the store could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// A row was changed by someone else since it was read: read again and decide again.
+    #[error("{entity} {id} was changed meanwhile")]
+    Conflict {
+        /// Table name.
+        entity: &'static str,
+        /// The row's id.
+        id: String,
+    },
+    /// The row does not exist.
+    #[error("{entity} {id} does not exist")]
+    Missing {
+        /// Table name.
+        entity: &'static str,
+        /// The row's id.
+        id: String,
+    },
+    /// A stored value cannot be read.
+    #[error("the stored value of {entity}.{column} cannot be read")]
+    Corrupt {
+        /// Table name.
+        entity: &'static str,
+        /// Column name.
+        column: &'static str,
+        /// What the decoder said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A value cannot be decrypted: the key is missing from `encryption.keys`.
+    #[error("a stored secret cannot be decrypted: the key it was encrypted with is not among the configured encryption keys")]
+    Undecryptable,
+    /// The database URL cannot be used.
+    #[error("the database URL is not usable: {reason}")]
+    Url {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The schema could not be brought up to date.
+    #[error("migration {version} of the database failed")]
+    Migration {
+        /// Number of the migration.
+        version: i64,
+        /// What the database said.
+        #[source]
+        source: sqlx::Error,
+    },
+    /// The database was written by a newer version.
+    #[error("the database has schema version {found}, this server knows up to {known}: use a newer server")]
+    TooNew {
+        /// Version found in the database.
+        found: i64,
+        /// Latest version known here.
+        known: i64,
+    },
+    /// The writer has stopped (the server is shutting down).
+    #[error("the database is closed")]
+    Closed,
+    /// The database refused.
+    #[error("database error")]
+    Sql(#[from] sqlx::Error),
+}
+
+impl StoreError {
+    /// Whether reading again and deciding again may succeed.
+    pub const fn is_conflict(&self) -> bool {
+        matches!(self, Self::Conflict { .. })
+    }
+
+    /// Whether a uniqueness rule was violated.
+    pub fn is_unique_violation(&self) -> bool {
+        matches!(self, Self::Sql(sqlx::Error::Database(e)) if e.is_unique_violation())
+    }
+}
+
+/// Result of the store.
+pub type Result<T, E = StoreError> = std::result::Result<T, E>;

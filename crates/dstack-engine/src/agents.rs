@@ -1,0 +1,176 @@
+//! The agents of an instance, behind traits: real ones speak HTTP, simulated ones live in the same process.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use dstack_agent_api::http::CallError;
+use dstack_agent_api::runner::{JobInfo, JobStatus, SubmitBody};
+use dstack_agent_api::runner_client::{EventStream, RunnerClient};
+use dstack_agent_api::shim::{StreamEvent, TaskConfig, TaskInfo, TaskTerminate};
+use dstack_agent_api::shim_client::{ShimClient, TaskStream};
+use dstack_agent_api::stream::StreamLine;
+use dstack_store::rows::AgentAddress;
+use dstack_units::JobId;
+
+/// Why a call to an agent brought no answer.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum AgentError {
+    /// No connection, or it broke: may heal.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The agent answered with an error.
+    #[error("{message}")]
+    Refused {
+        /// HTTP status.
+        status: u16,
+        /// What it said.
+        message: String,
+    },
+}
+
+impl AgentError {
+    /// Whether the agent answered with this status.
+    pub const fn is_status(&self, wanted: u16) -> bool {
+        matches!(self, Self::Refused { status, .. } if *status == wanted)
+    }
+}
+
+impl From<CallError> for AgentError {
+    fn from(error: CallError) -> Self {
+        match error.status() {
+            Some(status) => Self::Refused { status: status.as_u16(), message: error.to_string() },
+            None => Self::Unreachable(error.to_string()),
+        }
+    }
+}
+
+/// Changes of the tasks of a shim, as they happen.
+#[async_trait]
+pub trait TaskSource: Send {
+    /// The next change; `None` when the shim closed the stream.
+    async fn next(&mut self) -> Result<Option<StreamEvent>, AgentError>;
+}
+
+/// Output and states of a runner, as they happen.
+#[async_trait]
+pub trait EventSource: Send {
+    /// The next line; `None` when the runner closed the stream.
+    async fn next(&mut self) -> Result<Option<StreamLine>, AgentError>;
+}
+
+/// The agent of a host.
+#[async_trait]
+pub trait Shim: Send + Sync + Debug {
+    /// Hands over a task; the same id again is refused with 409.
+    async fn submit(&self, config: &TaskConfig) -> Result<(), AgentError>;
+    /// Ends a task.
+    async fn terminate(&self, id: &str, order: &TaskTerminate) -> Result<(), AgentError>;
+    /// Forgets a terminated task.
+    async fn remove(&self, id: &str) -> Result<(), AgentError>;
+    /// Follows all tasks.
+    async fn watch(&self) -> Result<Box<dyn TaskSource>, AgentError>;
+}
+
+/// The agent of a job.
+#[async_trait]
+pub trait Runner: Send + Sync + Debug {
+    /// Whether it is up.
+    async fn healthcheck(&self) -> Result<(), AgentError>;
+    /// How far it is.
+    async fn job(&self) -> Result<JobStatus, AgentError>;
+    /// Hands over the job.
+    async fn submit(&self, body: &SubmitBody) -> Result<(), AgentError>;
+    /// Hands over an archive of files.
+    async fn upload_archive(&self, id: &str, archive: &[u8]) -> Result<(), AgentError>;
+    /// Hands over code: a tar or a diff.
+    async fn upload_code(&self, code: Vec<u8>) -> Result<(), AgentError>;
+    /// Starts the commands.
+    async fn run(&self) -> Result<Option<JobInfo>, AgentError>;
+    /// Asks the commands to end.
+    async fn stop(&self) -> Result<(), AgentError>;
+    /// Everything up to this time is stored.
+    async fn ack(&self, timestamp: i64) -> Result<(), AgentError>;
+    /// Follows output and states after `cursor`.
+    async fn follow(&self, cursor: i64) -> Result<Box<dyn EventSource>, AgentError>;
+}
+
+/// Reaches agents by the address of their instance.
+pub trait Agents: Send + Sync + Debug {
+    /// The host agent.
+    fn shim(&self, address: &AgentAddress) -> Arc<dyn Shim>;
+    /// The agent of a job; `port` is where its API is on the host.
+    fn runner(&self, address: &AgentAddress, job: JobId, port: u16) -> Arc<dyn Runner>;
+}
+
+/// A shim reached over HTTP.
+#[derive(Debug)]
+pub struct HttpShim(pub ShimClient);
+
+/// A runner reached over HTTP.
+#[derive(Debug)]
+pub struct HttpRunner(pub RunnerClient);
+
+#[async_trait]
+impl TaskSource for TaskStream {
+    async fn next(&mut self) -> Result<Option<StreamEvent>, AgentError> {
+        Ok(TaskStream::next(self).await?)
+    }
+}
+
+#[async_trait]
+impl EventSource for EventStream {
+    async fn next(&mut self) -> Result<Option<StreamLine>, AgentError> {
+        Ok(EventStream::next(self).await?)
+    }
+}
+
+#[async_trait]
+impl Shim for HttpShim {
+    async fn submit(&self, config: &TaskConfig) -> Result<(), AgentError> {
+        self.0.submit(config).await?;
+        Ok(())
+    }
+    async fn terminate(&self, id: &str, order: &TaskTerminate) -> Result<(), AgentError> {
+        self.0.terminate(id, order).await?;
+        Ok(())
+    }
+    async fn remove(&self, id: &str) -> Result<(), AgentError> {
+        Ok(self.0.remove(id).await?)
+    }
+    async fn watch(&self) -> Result<Box<dyn TaskSource>, AgentError> {
+        Ok(Box::new(self.0.stream().await?))
+    }
+}
+
+#[async_trait]
+impl Runner for HttpRunner {
+    async fn healthcheck(&self) -> Result<(), AgentError> {
+        self.0.healthcheck().await?;
+        Ok(())
+    }
+    async fn job(&self) -> Result<JobStatus, AgentError> {
+        Ok(self.0.job().await?)
+    }
+    async fn submit(&self, body: &SubmitBody) -> Result<(), AgentError> {
+        Ok(self.0.submit(body).await?)
+    }
+    async fn upload_archive(&self, id: &str, archive: &[u8]) -> Result<(), AgentError> {
+        Ok(self.0.upload_archive(id, archive).await?)
+    }
+    async fn upload_code(&self, code: Vec<u8>) -> Result<(), AgentError> {
+        Ok(self.0.upload_code(code).await?)
+    }
+    async fn run(&self) -> Result<Option<JobInfo>, AgentError> {
+        Ok(self.0.run().await?)
+    }
+    async fn stop(&self) -> Result<(), AgentError> {
+        Ok(self.0.stop().await?)
+    }
+    async fn ack(&self, timestamp: i64) -> Result<(), AgentError> {
+        Ok(self.0.ack(timestamp).await?)
+    }
+    async fn follow(&self, cursor: i64) -> Result<Box<dyn EventSource>, AgentError> {
+        Ok(Box::new(self.0.stream(cursor).await?))
+    }
+}

@@ -1,0 +1,141 @@
+//! Audit events: the fixed texts of dstack 0.22.5, which clients show verbatim.
+
+use dstack_store::rows::{FleetRow, InstanceRow, JobRow, RunRow};
+use dstack_store::{EventTarget, NewEvent};
+use dstack_system::Random;
+use dstack_units::{Time, UserId};
+
+/// Builds events that happen at one time by one actor.
+#[derive(Debug, Clone)]
+pub struct Events {
+    /// When.
+    pub now: Time,
+    /// Who; `None` = the system.
+    pub actor: Option<UserId>,
+    /// For ids.
+    pub random: Random,
+}
+
+impl Events {
+    /// By the system.
+    pub const fn system(now: Time, random: Random) -> Self {
+        Self { now, actor: None, random }
+    }
+
+    /// An event with this text about these targets.
+    pub fn event(&self, message: impl Into<String>, targets: Vec<EventTarget>) -> NewEvent {
+        NewEvent { id: self.random.uuid().into(), message: message.into(), recorded_at: self.now, actor: self.actor, targets }
+    }
+
+    /// `Job status changed A -> B. Termination reason: R (message)`.
+    pub fn job_status(&self, from: &JobRow, to: &JobRow) -> NewEvent {
+        let mut text = format!("Job status changed {} -> {}", upper(&from.status), upper(&to.status));
+        if from.termination_reason != to.termination_reason
+            && let Some(reason) = &to.termination_reason
+        {
+            text.push_str(&format!(". Termination reason: {}", upper(reason)));
+            if let Some(message) = to.termination_reason_message.as_deref().filter(|message| !message.is_empty()) {
+                text.push_str(&format!(" ({message})"));
+            }
+        }
+        self.event(text, vec![job(to)])
+    }
+
+    /// `Run status changed A -> B. Termination reason: R`.
+    pub fn run_status(&self, from: &RunRow, to: &RunRow) -> NewEvent {
+        let mut text = format!("Run status changed {} -> {}", upper(&from.status), upper(&to.status));
+        if from.termination_reason != to.termination_reason
+            && let Some(reason) = &to.termination_reason
+        {
+            text.push_str(&format!(". Termination reason: {}", upper(reason)));
+        }
+        self.event(text, vec![run(to)])
+    }
+
+    /// `Instance status changed A -> B`.
+    pub fn instance_status(&self, from: &InstanceRow, to: &InstanceRow) -> NewEvent {
+        let mut text = format!("Instance status changed {} -> {}", upper(&from.status), upper(&to.status));
+        if from.termination_reason != to.termination_reason
+            && let Some(reason) = &to.termination_reason
+        {
+            text.push_str(&format!(". Termination reason: {}", upper(reason)));
+            if let Some(message) = to.termination_reason_message.as_deref().filter(|message| !message.is_empty()) {
+                text.push_str(&format!(" ({message})"));
+            }
+        }
+        self.event(text, vec![instance(to)])
+    }
+
+    /// `Job assigned to instance. Instance blocks: a/b busy`.
+    pub fn assigned(&self, on: &JobRow, to: &InstanceRow) -> NewEvent {
+        let text = format!("Job assigned to instance. Instance blocks: {}", blocks(to));
+        self.event(text, vec![job(on), instance(to)])
+    }
+
+    /// `Job unassigned from instance. Instance blocks: a/b busy`.
+    pub fn unassigned(&self, from: &JobRow, on: &InstanceRow) -> NewEvent {
+        let text = format!("Job unassigned from instance. Instance blocks: {}", blocks(on));
+        self.event(text, vec![job(from), instance(on)])
+    }
+}
+
+fn blocks(instance: &InstanceRow) -> String {
+    format!("{}/{} busy", instance.busy_blocks, instance.total_blocks.unwrap_or(1))
+}
+
+/// Enum values in messages are upper-cased.
+pub fn upper<T: serde::Serialize>(value: &T) -> String {
+    serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_uppercase)).unwrap_or_default()
+}
+
+/// A run as a target.
+pub fn run(row: &RunRow) -> EventTarget {
+    EventTarget {
+        entity_type: "run",
+        entity_id: row.id.to_string(),
+        entity_name: row.run_name.clone(),
+        project_id: Some(row.project_id.to_string()),
+        run_id: Some(row.id.to_string()),
+        fleet_id: None,
+        gateway_id: None,
+    }
+}
+
+/// A job as a target.
+pub fn job(row: &JobRow) -> EventTarget {
+    EventTarget {
+        entity_type: "job",
+        entity_id: row.id.to_string(),
+        entity_name: row.job_name.clone(),
+        project_id: Some(row.project_id.to_string()),
+        run_id: Some(row.run_id.to_string()),
+        fleet_id: None,
+        gateway_id: None,
+    }
+}
+
+/// An instance as a target.
+pub fn instance(row: &InstanceRow) -> EventTarget {
+    EventTarget {
+        entity_type: "instance",
+        entity_id: row.id.to_string(),
+        entity_name: row.name.clone(),
+        project_id: Some(row.project_id.to_string()),
+        run_id: None,
+        fleet_id: row.fleet_id.map(|id| id.to_string()),
+        gateway_id: None,
+    }
+}
+
+/// A fleet as a target.
+pub fn fleet(row: &FleetRow) -> EventTarget {
+    EventTarget {
+        entity_type: "fleet",
+        entity_id: row.id.to_string(),
+        entity_name: row.name.clone(),
+        project_id: Some(row.project_id.to_string()),
+        run_id: None,
+        fleet_id: Some(row.id.to_string()),
+        gateway_id: None,
+    }
+}

@@ -1,0 +1,15 @@
+//! Streams of the agents. A broken stream is opened again where it broke.
+
+pub mod runner;
+pub mod shim;
+
+use std::time::Duration;
+
+/// Pause before a broken stream is opened again; doubles up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// The pause after this one.
+fn longer(pause: Duration) -> Duration {
+    (pause * 2).min(LONGEST_PAUSE)
+}

@@ -1,0 +1,126 @@
+//! Follows the tasks of an instance.
+
+use std::sync::Arc;
+
+use dstack_agent_api::shim::{StreamEvent, TaskTerminate};
+use dstack_store::rows::AgentAddress;
+use dstack_store::EntityRef;
+use dstack_units::{InstanceId, JobId};
+
+use super::{FIRST_PAUSE, longer};
+use crate::context::Context;
+use crate::{AgentError, Result, Shim};
+
+/// Makes sure that the shim of an instance is followed.
+pub fn ensure(ctx: &Arc<Context>, instance: InstanceId, address: AgentAddress) {
+    if !ctx.running.begin_instance(instance) {
+        return;
+    }
+    let context = Arc::clone(ctx);
+    ctx.spawn("follow shim", async move {
+        follow(&context, instance, &address).await;
+        context.running.end_instance(instance);
+    });
+}
+
+async fn follow(ctx: &Arc<Context>, instance: InstanceId, address: &AgentAddress) {
+    let shim = ctx.deps.agents.shim(address);
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let ended = listen(ctx, instance, shim.as_ref()).await;
+        match ended {
+            Ok(heard) => {
+                if heard {
+                    pause = FIRST_PAUSE;
+                }
+            }
+            Err(error) => return ctx.report("follow shim", &error),
+        }
+        let now = ctx.now();
+        ctx.seen.update_instance(instance, |seen| {
+            seen.synced = false;
+            seen.unreachable_since.get_or_insert(now);
+        });
+        ctx.wakes.wake(EntityRef::Instance(instance));
+        match ctx.deps.store.instance(instance).await {
+            Ok(Some(snapshot)) if !snapshot.instance.deleted => {}
+            Ok(_) => return,
+            Err(error) => ctx.report("follow shim", &error.into()),
+        }
+        tokio::time::sleep(pause).await;
+        pause = longer(pause);
+    }
+}
+
+/// Until the stream breaks; says whether anything was heard.
+async fn listen(ctx: &Arc<Context>, instance: InstanceId, shim: &dyn Shim) -> Result<bool> {
+    let mut stream = match shim.watch().await {
+        Ok(stream) => stream,
+        Err(error) => {
+            tracing::debug!(instance.id = %instance, %error, "shim is out of reach");
+            return Ok(false);
+        }
+    };
+    // What was known may be out of date: everything is told again before `Synced`.
+    let mut told = std::collections::HashMap::new();
+    let mut heard = false;
+    loop {
+        let event = match stream.next().await {
+            Ok(Some(event)) => event,
+            Ok(None) | Err(AgentError::Unreachable(_) | AgentError::Refused { .. }) => return Ok(heard),
+        };
+        heard = true;
+        match event {
+            StreamEvent::Task(task) => {
+                let id = task.id.clone();
+                ctx.seen.update_instance(instance, |seen| {
+                    if !seen.synced {
+                        told.insert(id.clone(), task.clone());
+                    }
+                    seen.tasks.insert(id.clone(), task);
+                });
+                wake_job(ctx, &id);
+            }
+            StreamEvent::Removed { id } => {
+                ctx.seen.update_instance(instance, |seen| seen.tasks.remove(&id));
+                told.remove(&id);
+                wake_job(ctx, &id);
+            }
+            StreamEvent::Synced => {
+                let ids: Vec<String> = told.keys().cloned().collect();
+                ctx.seen.update_instance(instance, |seen| {
+                    seen.tasks = std::mem::take(&mut told);
+                    seen.synced = true;
+                    seen.unreachable_since = None;
+                });
+                ctx.wakes.wake(EntityRef::Instance(instance));
+                remove_dangling(ctx, shim, &ids).await?;
+            }
+            StreamEvent::Tick | StreamEvent::Unknown => {}
+        }
+    }
+}
+
+fn wake_job(ctx: &Context, id: &str) {
+    if let Ok(id) = id.parse::<JobId>() {
+        ctx.wakes.wake(EntityRef::Job(id));
+    }
+}
+
+/// Ends tasks of jobs that are over or that we do not know: left by a server that died between two calls.
+async fn remove_dangling(ctx: &Context, shim: &dyn Shim, ids: &[String]) -> Result<()> {
+    for id in ids {
+        let Ok(job) = id.parse::<JobId>() else { continue };
+        let wanted = ctx.deps.store.job(job).await?.is_some_and(|snapshot| !snapshot.job.status.is_finished());
+        if wanted {
+            continue;
+        }
+        tracing::warn!(task.id = %id, "removing a task that no job owns");
+        ctx.reached("dangling.remove.before")?;
+        let order = TaskTerminate::default();
+        if shim.terminate(id, &order).await.is_ok() {
+            shim.remove(id).await.ok(); // found again at the next connection if it fails
+        }
+    }
+    Ok(())
+}

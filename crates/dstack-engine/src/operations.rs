@@ -1,0 +1,284 @@
+//! Durable calls to agents: written down before they are made, repeated until the agent confirms or refuses.
+//!
+//! Every call may be repeated safely, because the agents know jobs by their id: a task submitted twice is
+//! answered with 409, which counts as done.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use dstack_agent_api::runner::RunnerState;
+use dstack_agent_api::shim::{RUNNER_HTTP_PORT, TaskTerminate};
+use dstack_model::runs::JobStatus;
+use dstack_store::rows::{AgentAddress, OperationKind, OperationRow, OperationState};
+use dstack_store::{Commit, JobSnapshot, Json, Put};
+use dstack_units::{InstanceId, JobId};
+use serde_json::{Value, json};
+
+use crate::context::Context;
+use crate::task_config::task_config;
+use crate::wakes::Key;
+use crate::{AgentError, Result, Runner};
+
+/// Pause before the first repetition; it doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Calls and streams under way in this process.
+#[derive(Debug, Default)]
+pub struct Running {
+    operations: Mutex<HashSet<(JobId, OperationKind)>>,
+    jobs: Mutex<HashSet<JobId>>,
+    instances: Mutex<HashSet<InstanceId>>,
+}
+
+impl Running {
+    fn begin<T: std::hash::Hash + Eq>(set: &Mutex<HashSet<T>>, key: T) -> bool {
+        set.lock().unwrap_or_else(PoisonError::into_inner).insert(key)
+    }
+
+    fn end<T: std::hash::Hash + Eq>(set: &Mutex<HashSet<T>>, key: &T) {
+        set.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+
+    /// Marks the output of a job as followed; false when it is already.
+    pub fn begin_job(&self, id: JobId) -> bool {
+        Self::begin(&self.jobs, id)
+    }
+
+    /// The output of a job is no longer followed.
+    pub fn end_job(&self, id: JobId) {
+        Self::end(&self.jobs, &id);
+    }
+
+    /// Marks the shim of an instance as followed; false when it is already.
+    pub fn begin_instance(&self, id: InstanceId) -> bool {
+        Self::begin(&self.instances, id)
+    }
+
+    /// The shim of an instance is no longer followed.
+    pub fn end_instance(&self, id: InstanceId) {
+        Self::end(&self.instances, &id);
+    }
+}
+
+/// What came of one attempt.
+enum Attempt {
+    Done(Value),
+    /// Not now.
+    Again(String),
+    /// Never.
+    Refused(String),
+}
+
+impl From<AgentError> for Attempt {
+    fn from(error: AgentError) -> Self {
+        match error {
+            AgentError::Refused { status, message } if (400..500).contains(&status) => Self::Refused(message),
+            other => Self::Again(other.to_string()),
+        }
+    }
+}
+
+/// Makes sure that an intended operation of a job is being carried out.
+pub fn ensure(ctx: &Arc<Context>, job: JobId, kind: OperationKind) {
+    if !Running::begin(&ctx.running.operations, (job, kind)) {
+        return;
+    }
+    let context = Arc::clone(ctx);
+    ctx.spawn("operation", async move {
+        if let Err(error) = carry_out(&context, job, kind).await {
+            context.report("operation", &error);
+        }
+        Running::end(&context.running.operations, &(job, kind));
+        // Decides on the outcome, or starts again what failed to be recorded.
+        context.wakes.wake(Key::Entity(dstack_store::EntityRef::Job(job)));
+    });
+}
+
+async fn carry_out(ctx: &Context, job: JobId, kind: OperationKind) -> Result<()> {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let Some(snapshot) = ctx.deps.store.job(job).await? else { return Ok(()) };
+        let Some(operation) = intended(&snapshot, kind) else { return Ok(()) };
+        let attempt = if still_wanted(&snapshot, kind) {
+            attempt(ctx, &snapshot, kind).await?
+        } else {
+            Attempt::Refused("no longer wanted".to_owned())
+        };
+        match attempt {
+            Attempt::Done(result) => {
+                return record(ctx, operation, OperationState::Done, None, Some(result)).await;
+            }
+            Attempt::Refused(error) => {
+                return record(ctx, operation, OperationState::Failed, Some(error), None).await;
+            }
+            Attempt::Again(error) => {
+                if operation.error.as_ref() != Some(&error) {
+                    record(ctx, operation, OperationState::Intended, Some(error), None).await?;
+                }
+                let jitter = ctx.deps.random.fraction() * 0.2 + 0.9;
+                tokio::time::sleep(pause.mul_f64(jitter)).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+}
+
+fn intended(snapshot: &JobSnapshot, kind: OperationKind) -> Option<OperationRow> {
+    snapshot.operations.iter().find(|row| row.kind == kind && row.state == OperationState::Intended).cloned()
+}
+
+/// Nothing is started for a job that is ending, and nothing is done for one that is final.
+fn still_wanted(snapshot: &JobSnapshot, kind: OperationKind) -> bool {
+    match kind {
+        OperationKind::SubmitTask | OperationKind::StartJob => {
+            matches!(snapshot.job.status, JobStatus::Provisioning | JobStatus::Pulling)
+        }
+        OperationKind::StopJob | OperationKind::RemoveTask => !snapshot.job.status.is_finished(),
+    }
+}
+
+async fn record(
+    ctx: &Context,
+    mut operation: OperationRow,
+    state: OperationState,
+    error: Option<String>,
+    result: Option<Value>,
+) -> Result<()> {
+    operation.state = state;
+    operation.attempt += 1;
+    operation.error = error;
+    operation.result = result.map(Json::new);
+    let commit = Commit { puts: vec![Put::Operation(operation)], ..Commit::default() };
+    ctx.commit(("operation.record.before", "operation.record.after"), commit).await
+}
+
+async fn attempt(ctx: &Context, snapshot: &JobSnapshot, kind: OperationKind) -> Result<Attempt> {
+    let Some(address) = snapshot.instance.as_ref().and_then(|instance| instance.agent.clone()) else {
+        return Ok(Attempt::Refused("the instance has no agent".to_owned()));
+    };
+    match kind {
+        OperationKind::SubmitTask => submit_task(ctx, snapshot, &address).await,
+        OperationKind::StartJob => start_job(ctx, snapshot, &address).await,
+        OperationKind::StopJob => stop_job(ctx, snapshot, &address).await,
+        OperationKind::RemoveTask => remove_task(ctx, snapshot, &address).await,
+    }
+}
+
+async fn submit_task(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress) -> Result<Attempt> {
+    let registry = match ctx.deps.inputs.registry_auth(snapshot).await? {
+        Ok(registry) => registry,
+        Err(error) => return Ok(Attempt::Refused(error.to_string())),
+    };
+    let keys = ctx.deps.inputs.ssh_keys(snapshot).await?;
+    let config = task_config(snapshot, registry, keys);
+    let shim = ctx.deps.agents.shim(address);
+    ctx.reached("shim.submit.before")?;
+    let answer = shim.submit(&config).await;
+    ctx.reached("shim.submit.after")?;
+    Ok(match answer {
+        Ok(()) => Attempt::Done(Value::Null),
+        // Submitted by an earlier attempt whose answer we never saw.
+        Err(error) if error.is_status(409) => Attempt::Done(Value::Null),
+        Err(error) => error.into(),
+    })
+}
+
+/// The runner's API on the host, once the shim has said where it is.
+pub fn runner_of(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress) -> Option<Arc<dyn Runner>> {
+    let runtime = snapshot.job.job_runtime_data.as_ref()?;
+    let port = match &runtime.ports {
+        Some(ports) if !ports.is_empty() => {
+            ports.iter().find(|(container, _)| i64::from(**container) == i64::from(RUNNER_HTTP_PORT)).map(|(_, host)| *host)?
+        }
+        _ => RUNNER_HTTP_PORT.into(),
+    };
+    Some(ctx.deps.agents.runner(address, snapshot.job.id, u16::try_from(port).ok()?))
+}
+
+async fn start_job(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress) -> Result<Attempt> {
+    let Some(runner) = runner_of(ctx, snapshot, address) else {
+        return Ok(Attempt::Again("the runner's port is not known yet".to_owned()));
+    };
+    ctx.reached("runner.start.before")?;
+    let state = match runner.job().await {
+        Ok(status) => status,
+        // An agent of dstack 0.22.5 has no such route; then nothing was started by us.
+        Err(error) if error.is_status(404) => dstack_agent_api::runner::JobStatus::default(),
+        Err(error) => return Ok(error.into()),
+    };
+    if matches!(state.state, RunnerState::ServeLogs | RunnerState::WaitLogsFinished) {
+        return Ok(started(&state.working_dir, &state.username));
+    }
+    let inputs = match ctx.deps.inputs.start(snapshot).await? {
+        Ok(inputs) => inputs,
+        Err(error) => return Ok(Attempt::Refused(error.to_string())),
+    };
+    let answer = hand_over(ctx, runner.as_ref(), inputs).await?;
+    ctx.reached("runner.start.after")?;
+    Ok(match answer {
+        Ok(Some(info)) => started(&info.working_dir, &info.username),
+        Ok(None) => started("", ""),
+        // Started by an earlier attempt meanwhile: ask again.
+        Err(error) if error.is_status(409) => Attempt::Again(error.to_string()),
+        Err(error) => error.into(),
+    })
+}
+
+fn started(working_dir: &str, username: &str) -> Attempt {
+    Attempt::Done(json!({ "working_dir": working_dir, "username": username }))
+}
+
+type HandedOver = Result<Option<dstack_agent_api::runner::JobInfo>, AgentError>;
+
+async fn hand_over(ctx: &Context, runner: &dyn Runner, inputs: crate::StartInputs) -> Result<HandedOver> {
+    if let Err(error) = runner.submit(&inputs.body).await {
+        return Ok(Err(error));
+    }
+    ctx.reached("runner.submit.after")?;
+    for (id, archive) in &inputs.archives {
+        if let Err(error) = runner.upload_archive(id, archive).await {
+            return Ok(Err(error));
+        }
+    }
+    if let Some(code) = inputs.code
+        && let Err(error) = runner.upload_code(code).await
+    {
+        return Ok(Err(error));
+    }
+    ctx.reached("runner.run.before")?;
+    Ok(runner.run().await)
+}
+
+async fn stop_job(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress) -> Result<Attempt> {
+    let Some(runner) = runner_of(ctx, snapshot, address) else {
+        return Ok(Attempt::Refused("the job was never started".to_owned()));
+    };
+    ctx.reached("runner.stop.before")?;
+    let answer = runner.stop().await;
+    ctx.reached("runner.stop.after")?;
+    Ok(answer.map_or_else(Attempt::from, |()| Attempt::Done(Value::Null)))
+}
+
+async fn remove_task(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress) -> Result<Attempt> {
+    let shim = ctx.deps.agents.shim(address);
+    let id = snapshot.job.id.to_string();
+    ctx.reached("shim.remove.before")?;
+    let order = TaskTerminate {
+        termination_reason: snapshot.job.termination_reason.map(|reason| reason.to_string()).unwrap_or_default(),
+        termination_message: snapshot.job.termination_reason_message.clone().unwrap_or_default(),
+        timeout: 0,
+    };
+    let result = match shim.terminate(&id, &order).await {
+        Err(error) if !error.is_status(404) => Err(error),
+        _ => shim.remove(&id).await,
+    };
+    ctx.reached("shim.remove.after")?;
+    Ok(match result {
+        Ok(()) => Attempt::Done(Value::Null),
+        Err(error) if error.is_status(404) => Attempt::Done(Value::Null),
+        // Whatever the shim says, what it did not confirm may still run: ask again.
+        Err(error) => Attempt::Again(error.to_string()),
+    })
+}

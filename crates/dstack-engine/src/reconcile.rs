@@ -1,0 +1,37 @@
+//! One module per entity: load a snapshot, decide, commit.
+
+pub mod fleet;
+pub mod instance;
+pub mod job;
+pub mod run;
+pub mod schedule;
+
+use std::sync::Arc;
+
+use dstack_store::EntityRef;
+
+use crate::context::Context;
+use crate::wakes::Key;
+use crate::{EngineError, Result};
+
+/// Conflicts are met by deciding again on fresh rows; so many in a row would be a bug.
+const ATTEMPTS: usize = 50;
+
+/// Looks at whatever the key names.
+pub async fn reconcile(ctx: &Arc<Context>, key: Key) -> Result<()> {
+    let mut result = Ok(());
+    for _ in 0..ATTEMPTS {
+        result = match key {
+            Key::Entity(EntityRef::Run(id)) => run::reconcile(ctx, id).await,
+            Key::Entity(EntityRef::Job(id)) => job::reconcile(ctx, id).await,
+            Key::Entity(EntityRef::Instance(id)) => instance::reconcile(ctx, id).await,
+            Key::Entity(EntityRef::Fleet(id)) => fleet::reconcile(ctx, id).await,
+            Key::Schedule(project) => schedule::reconcile(ctx, project).await,
+        };
+        match &result {
+            Err(EngineError::Store(error)) if error.is_conflict() => {}
+            _ => return result,
+        }
+    }
+    result
+}

@@ -1,0 +1,320 @@
+//! Placed jobs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dstack_agent_api::shim::{RUNNER_SSH_PORT, TaskInfo, TaskStatus};
+use dstack_model::instances::InstanceStatus;
+use dstack_model::runs::{JobProvisioningData, JobRuntimeData, JobStatus, JobTerminationReason};
+use dstack_plan::lifecycle::Wait;
+use dstack_plan::lifecycle::job::{Decision, Ended, Facts, Operation, Progress, Task, decide};
+use dstack_plan::lifecycle::transitions::job_allowed;
+use dstack_store::rows::{InstanceRow, JobRow, OperationKind, OperationRow, OperationState};
+use dstack_store::{Commit, EntityRef, JobSnapshot, Json, Put};
+use dstack_units::{JobId, Time};
+
+use crate::Result;
+use crate::context::Context;
+use crate::events::Events;
+use crate::observations::JobSeen;
+use crate::wakes::Key;
+use crate::{follow, operations};
+
+/// Decides about a job and does what was decided.
+pub async fn reconcile(ctx: &Arc<Context>, id: JobId) -> Result<()> {
+    let Some(snapshot) = ctx.deps.store.job(id).await? else { return Ok(()) };
+    if snapshot.job.status.is_finished() {
+        ctx.seen.forget_job(id);
+        ctx.wakes.wake_at(EntityRef::Job(id), None);
+        return Ok(());
+    }
+    if snapshot.job.status == JobStatus::Submitted {
+        ctx.wakes.wake(Key::Schedule(snapshot.job.project_id));
+        return Ok(());
+    }
+    let now = ctx.now();
+    let seen = ctx.seen.job(id);
+    let task = task_of(ctx, &snapshot);
+    let facts = facts(&snapshot, &seen, &task);
+    let change = apply(ctx, &snapshot, &seen, &task, &decide(&facts, now), now);
+    ctx.wakes.wake_at(EntityRef::Job(id), change.job.next_wake_at);
+    commit(ctx, &snapshot, change, now).await?;
+    keep_going(ctx, id).await
+}
+
+/// Starts, after the commit, the calls and streams that the stored state wants.
+async fn keep_going(ctx: &Arc<Context>, id: JobId) -> Result<()> {
+    let Some(snapshot) = ctx.deps.store.job(id).await? else { return Ok(()) };
+    for operation in &snapshot.operations {
+        if operation.state == OperationState::Intended {
+            operations::ensure(ctx, id, operation.kind);
+        }
+    }
+    let listening = match snapshot.job.status {
+        JobStatus::Running => true,
+        JobStatus::Terminating => snapshot.job.running_at.is_some() && !ctx.seen.job(id).drained,
+        _ => false,
+    };
+    if listening {
+        follow::runner::ensure(ctx, id);
+    }
+    Ok(())
+}
+
+fn task_of(ctx: &Context, snapshot: &JobSnapshot) -> Option<Option<TaskInfo>> {
+    let instance = snapshot.instance.as_ref()?;
+    ctx.seen.task(instance.id, snapshot.job.id)
+}
+
+fn facts(snapshot: &JobSnapshot, seen: &JobSeen, task: &Option<Option<TaskInfo>>) -> Facts {
+    let job = &snapshot.job;
+    let instance = snapshot.instance.as_ref();
+    let max_duration = job.job_spec.max_duration.and_then(|seconds| u64::try_from(i64::from(seconds)).ok());
+    Facts {
+        status: job.status,
+        placed_at: snapshot.operations.first().map_or(job.last_processed_at, |first| first.created_at),
+        running_at: job.running_at,
+        disconnected_at: job.disconnected_at.or(seen.disconnected_at),
+        stop_requested_at: job.stop_requested_at,
+        remove_at: job.remove_at,
+        termination_reason: job.termination_reason,
+        max_duration: max_duration.map(Duration::from_secs),
+        spot: job.job_provisioning_data.as_ref().is_some_and(|data| data.instance_type.resources.spot),
+        instance_alive: instance
+            .is_some_and(|row| !matches!(row.status, InstanceStatus::Terminating | InstanceStatus::Terminated)),
+        instance_name: instance.map(|row| row.name.clone()).unwrap_or_default(),
+        task: task_facts(task, job),
+        ended: seen.ended.clone(),
+        drained: seen.drained,
+        submit_task: progress(snapshot, OperationKind::SubmitTask),
+        start_job: progress(snapshot, OperationKind::StartJob),
+        stop_job: progress(snapshot, OperationKind::StopJob),
+        remove_task: progress(snapshot, OperationKind::RemoveTask),
+    }
+}
+
+fn task_facts(task: &Option<Option<TaskInfo>>, job: &JobRow) -> Task {
+    match task {
+        None => Task::Unknown,
+        // The list may be older than our own submission: only a task that was there can be missing.
+        Some(None) if job.status == JobStatus::Pulling && job.job_runtime_data.as_ref().is_none_or(|d| d.ports.is_none()) => {
+            Task::Unknown
+        }
+        Some(None) => Task::Missing,
+        Some(Some(info)) => match info.status {
+            TaskStatus::Terminated => Task::Terminated {
+                reason: JobTerminationReason::from_agent(&info.termination_reason),
+                message: info.termination_message.clone(),
+            },
+            TaskStatus::Running if info.ports.is_some() => Task::Running,
+            TaskStatus::Running => Task::Starting("the ports of the container".to_owned()),
+            TaskStatus::Pulling => Task::Starting("the image to be pulled".to_owned()),
+            TaskStatus::Creating => Task::Starting("the container to be created".to_owned()),
+            TaskStatus::Pending | TaskStatus::Preparing => Task::Starting("the task to be prepared".to_owned()),
+        },
+    }
+}
+
+fn progress(snapshot: &JobSnapshot, kind: OperationKind) -> Progress {
+    match snapshot.operations.iter().find(|row| row.kind == kind) {
+        None => Progress::None,
+        Some(row) => match row.state {
+            OperationState::Intended => Progress::Intended(row.error.clone()),
+            OperationState::Done => Progress::Done,
+            OperationState::Failed => Progress::Refused(row.error.clone().unwrap_or_default()),
+        },
+    }
+}
+
+/// The rows as they shall be.
+struct Change {
+    job: JobRow,
+    instance: Option<InstanceRow>,
+    operation: Option<OperationRow>,
+}
+
+fn apply(
+    ctx: &Context,
+    snapshot: &JobSnapshot,
+    seen: &JobSeen,
+    task: &Option<Option<TaskInfo>>,
+    decision: &Decision,
+    now: Time,
+) -> Change {
+    let mut change = Change { job: snapshot.job.clone(), instance: None, operation: None };
+    observe(&mut change.job, seen, task.as_ref().and_then(Option::as_ref));
+    match decision {
+        Decision::Intend(operation, wait) => {
+            change.operation = Some(intend(ctx, snapshot, *operation, now));
+            wait_for(&mut change.job, wait);
+        }
+        Decision::Wait(wait) => wait_for(&mut change.job, wait),
+        Decision::Advance(status) => advance(snapshot, &mut change.job, *status, now),
+        Decision::Terminate(ended) => terminate(&mut change.job, ended, now),
+        Decision::Stop { drain_until, ask } => {
+            change.job.remove_at = Some(*drain_until);
+            if *ask {
+                change.job.stop_requested_at = Some(now);
+                change.operation = Some(intend(ctx, snapshot, Operation::StopJob, now));
+            }
+            wait_for(&mut change.job, &Wait::until(*drain_until, "the commands to end and their last output"));
+        }
+        Decision::Finish(status) => finish(snapshot, &mut change, *status, now),
+    }
+    change
+}
+
+/// What the streams said and is worth keeping.
+fn observe(job: &mut JobRow, seen: &JobSeen, task: Option<&TaskInfo>) {
+    if seen.cursor > job.runner_timestamp.unwrap_or(0) {
+        job.runner_timestamp = Some(seen.cursor);
+    }
+    job.disconnected_at = seen.disconnected_at;
+    job.inactivity_secs = seen.no_connections_secs.or(job.inactivity_secs);
+    let Some(task) = task else { return };
+    job.image_pull_progress = task.image_pull_progress.map(|p| {
+        Json::new(dstack_model::runs::ImagePullProgress {
+            downloaded_bytes: i64::try_from(p.downloaded_bytes).unwrap_or(i64::MAX),
+            extracted_bytes: i64::try_from(p.extracted_bytes).unwrap_or(i64::MAX),
+            total_bytes: i64::try_from(p.total_bytes).unwrap_or(i64::MAX),
+            is_total_bytes_final: p.is_total_bytes_final,
+        })
+    });
+    if let Some(ports) = task.ports.as_ref().filter(|_| task.status == TaskStatus::Running) {
+        keep_ports(job, ports);
+    }
+}
+
+fn keep_ports(job: &mut JobRow, ports: &[dstack_agent_api::shim::PortMapping]) {
+    let Some(runtime) = &job.job_runtime_data else { return };
+    if runtime.ports.is_some() {
+        return;
+    }
+    let mapped = ports.iter().map(|port| (port.container.into(), port.host.into())).collect();
+    job.job_runtime_data = Some(Json::new(JobRuntimeData { ports: Some(mapped), ..JobRuntimeData::clone(runtime) }));
+    // Without a host sshd clients go straight to the job's own SSH server, wherever it is mapped.
+    let ssh = ports.iter().find(|port| port.container == RUNNER_SSH_PORT).map(|port| port.host.into());
+    if let Some(data) = job.job_provisioning_data.as_ref().filter(|data| !data.dockerized) {
+        let data = JobProvisioningData { ssh_port: ssh.or(data.ssh_port), ..JobProvisioningData::clone(data) };
+        job.job_provisioning_data = Some(Json::new(data));
+    }
+}
+
+fn wait_for(job: &mut JobRow, wait: &Wait) {
+    job.deadline_at = wait.deadline;
+    job.next_wake_at = wait.wake_at;
+    job.waiting_for = Some(wait.reason.clone()).filter(|reason| !reason.is_empty());
+}
+
+fn intend(ctx: &Context, snapshot: &JobSnapshot, operation: Operation, now: Time) -> OperationRow {
+    let kind = match operation {
+        Operation::SubmitTask => OperationKind::SubmitTask,
+        Operation::StartJob => OperationKind::StartJob,
+        Operation::StopJob => OperationKind::StopJob,
+        Operation::RemoveTask => OperationKind::RemoveTask,
+    };
+    let job = snapshot.job.id;
+    OperationRow {
+        id: ctx.deps.random.uuid().into(),
+        key: format!("{job}:{}", dstack_store::Column::to_raw(&kind)),
+        kind,
+        job_id: Some(job),
+        instance_id: snapshot.job.instance_id,
+        state: OperationState::Intended,
+        attempt: 0,
+        created_at: now,
+        next_attempt_at: None,
+        error: None,
+        result: None,
+        version: 0,
+    }
+}
+
+fn advance(snapshot: &JobSnapshot, job: &mut JobRow, status: JobStatus, now: Time) {
+    job.status = status;
+    if status == JobStatus::Running {
+        job.running_at = Some(now);
+        let started = snapshot.operations.iter().find(|row| row.kind == OperationKind::StartJob);
+        let text = |name: &str| {
+            let value = started?.result.as_ref()?.get(name)?.as_str()?;
+            Some(value.to_owned()).filter(|value| !value.is_empty())
+        };
+        if let Some(runtime) = &job.job_runtime_data {
+            job.job_runtime_data = Some(Json::new(JobRuntimeData {
+                working_dir: text("working_dir"),
+                username: text("username"),
+                ..JobRuntimeData::clone(runtime)
+            }));
+        }
+    }
+    job.next_wake_at = Some(now);
+    job.waiting_for = None;
+}
+
+fn terminate(job: &mut JobRow, ended: &Ended, now: Time) {
+    job.status = JobStatus::Terminating;
+    job.termination_reason = Some(ended.reason);
+    job.termination_reason_message.clone_from(&ended.message);
+    job.exit_status = ended.exit_status.or(job.exit_status);
+    job.next_wake_at = Some(now);
+    job.waiting_for = Some("the job to be ended".to_owned());
+}
+
+fn finish(snapshot: &JobSnapshot, change: &mut Change, status: JobStatus, now: Time) {
+    let job = &mut change.job;
+    job.status = status;
+    job.finished_at = Some(now);
+    job.instance_id = None;
+    job.deadline_at = None;
+    job.next_wake_at = None;
+    job.waiting_for = None;
+    if snapshot.job.instance_id.is_none() {
+        return;
+    }
+    change.instance = snapshot.instance.clone().map(|mut instance| {
+        instance.busy_blocks = (instance.busy_blocks - blocks_of(job)).max(0);
+        instance.last_job_processed_at = Some(now);
+        if instance.busy_blocks == 0 && instance.status == InstanceStatus::Busy {
+            instance.status = InstanceStatus::Idle;
+        }
+        instance
+    });
+}
+
+/// Blocks of its instance that a job takes.
+pub fn blocks_of(job: &JobRow) -> i64 {
+    job.job_runtime_data.as_ref().and_then(|data| data.offer.as_ref()).map_or(1, |offer| offer.blocks)
+}
+
+async fn commit(ctx: &Arc<Context>, snapshot: &JobSnapshot, change: Change, now: Time) -> Result<()> {
+    let before = &snapshot.job;
+    let Change { mut job, instance, operation } = change;
+    let events = Events::system(now, ctx.deps.random.clone());
+    let mut commit = Commit::default();
+    if job.status != before.status {
+        if !job_allowed(before.status, job.status) {
+            tracing::error!(job.id = %job.id, from = ?before.status, to = ?job.status, "transition is not allowed");
+            return Ok(());
+        }
+        commit.events.push(events.job_status(before, &job));
+    }
+    if job != *before {
+        job.last_processed_at = now;
+        commit.puts.push(Put::Job(job.clone()));
+    }
+    commit.puts.extend(operation.map(Put::Operation));
+    if let (Some(mut row), Some(was)) = (instance, &snapshot.instance) {
+        row.last_processed_at = now;
+        commit.events.push(events.unassigned(before, &row));
+        if row.status != was.status {
+            commit.events.push(events.instance_status(was, &row));
+        }
+        commit.puts.push(Put::Instance(row));
+    }
+    ctx.commit(("job.commit.before", "job.commit.after"), commit).await?;
+    if job.status != before.status {
+        ctx.wakes.wake(EntityRef::Run(job.run_id));
+        tracing::info!(job.id = %job.id, job.name = %job.job_name, from = ?before.status, to = ?job.status, "job changed");
+    }
+    Ok(())
+}

@@ -1,0 +1,232 @@
+//! Runs: their status follows from their jobs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use dstack_model::profiles::StopCriteria;
+use dstack_model::runs::{JobStatus, JobTerminationReason, RunStatus};
+use dstack_plan::lifecycle::retry::RetryFacts;
+use dstack_plan::lifecycle::run::{Decision, Facts, JobFacts, decide};
+use dstack_plan::lifecycle::transitions::{job_allowed, run_allowed};
+use dstack_store::rows::{JobRow, RunRow};
+use dstack_store::{Commit, EntityRef, NewEvent, Put, RunSnapshot};
+use dstack_units::{RunId, Time};
+
+use crate::Result;
+use crate::context::Context;
+use crate::events::{self, Events};
+
+/// Decides about a run and does what was decided.
+pub async fn reconcile(ctx: &Arc<Context>, id: RunId) -> Result<()> {
+    let Some(snapshot) = ctx.deps.store.run(id).await? else { return Ok(()) };
+    if snapshot.run.status.is_finished() {
+        ctx.wakes.wake_at(EntityRef::Run(id), None);
+        return Ok(());
+    }
+    let now = ctx.now();
+    let latest = latest(&snapshot.jobs);
+    let decision = decide(&facts(&snapshot, &latest), now);
+    let mut change = Change { run: snapshot.run.clone(), jobs: Vec::new(), events: Vec::new() };
+    let maker = Events::system(now, ctx.deps.random.clone());
+    apply(ctx, &maker, &latest, decision, &mut change, now);
+    ctx.wakes.wake_at(EntityRef::Run(id), change.run.next_wake_at);
+    commit(ctx, &maker, &snapshot, change, now).await
+}
+
+/// The latest submission of each job.
+fn latest(jobs: &[JobRow]) -> Vec<&JobRow> {
+    let mut latest: BTreeMap<(i64, i64), &JobRow> = BTreeMap::new();
+    for job in jobs {
+        let slot = latest.entry((job.replica_num, job.job_num)).or_insert(job);
+        if job.submission_num > slot.submission_num {
+            *slot = job;
+        }
+    }
+    latest.into_values().collect()
+}
+
+fn facts<'a>(snapshot: &'a RunSnapshot, latest: &[&'a JobRow]) -> Facts<'a> {
+    let run = &snapshot.run;
+    let profile = run.run_spec.merged_profile();
+    let provisioned_at = |job: &JobRow| {
+        let same = |other: &&JobRow| {
+            (other.replica_num, other.job_num) == (job.replica_num, job.job_num) && other.job_provisioning_data.is_some()
+        };
+        snapshot.jobs.iter().filter(same).map(|other| other.last_processed_at).max()
+    };
+    Facts {
+        status: run.status,
+        termination_reason: run.termination_reason,
+        resubmission_attempt: run.resubmission_attempt,
+        jobs_changed_at: latest.iter().map(|job| job.last_processed_at).max().unwrap_or(run.submitted_at),
+        master_done_ends: profile.stop_criteria == Some(StopCriteria::MasterDone),
+        scheduled: profile.schedule.is_some(),
+        next_triggered_at: run.next_triggered_at,
+        jobs: latest
+            .iter()
+            .map(|job| JobFacts {
+                replica_num: job.replica_num,
+                job_num: job.job_num,
+                status: job.status,
+                reason: job.termination_reason,
+                retry: RetryFacts {
+                    retry: job.job_spec.retry.as_ref(),
+                    reason: job.termination_reason,
+                    run_started_at: run.next_triggered_at.unwrap_or(run.submitted_at),
+                    last_provisioned_at: provisioned_at(job),
+                },
+            })
+            .collect(),
+    }
+}
+
+struct Change {
+    run: RunRow,
+    jobs: Vec<JobRow>,
+    events: Vec<NewEvent>,
+}
+
+fn apply(ctx: &Context, maker: &Events, latest: &[&JobRow], decision: Decision, change: &mut Change, now: Time) {
+    let run = &mut change.run;
+    run.next_wake_at = None;
+    run.deadline_at = None;
+    run.waiting_for = None;
+    match decision {
+        Decision::Stay { wake_at, waiting_for } => {
+            run.next_wake_at = wake_at;
+            run.deadline_at = wake_at;
+            run.waiting_for = waiting_for.map(str::to_owned);
+        }
+        Decision::Follow { status, retry_replicas } => {
+            run.status = status;
+            if status == RunStatus::Provisioning {
+                run.resubmission_attempt = 0;
+            }
+            if run.fleet_id.is_none() {
+                run.fleet_id = latest.iter().find_map(|job| job.fleet_id);
+            }
+            run.waiting_for = Some("its jobs".to_owned());
+            for job in latest.iter().filter(|job| retry_replicas.contains(&job.replica_num)) {
+                retry(ctx, maker, job, change, now);
+            }
+        }
+        Decision::Requeue { attempt } => {
+            run.status = RunStatus::Pending;
+            run.resubmission_attempt = attempt;
+            run.fleet_id = None;
+            let ended = JobTerminationReason::TerminatedByServer;
+            end_jobs(maker, latest, ended, Some("Run is to be resubmitted"), change, now);
+        }
+        Decision::Resubmit => {
+            run.status = RunStatus::Submitted;
+            for job in latest {
+                resubmit(ctx, maker, job, change, now);
+            }
+        }
+        Decision::Terminate(reason) => {
+            run.status = RunStatus::Terminating;
+            run.termination_reason = Some(reason);
+            run.next_wake_at = Some(now);
+        }
+        Decision::EndJobs(reason) => {
+            run.waiting_for = Some("its jobs to end".to_owned());
+            end_jobs(maker, latest, reason, None, change, now);
+        }
+        Decision::Finish(status) => run.status = status,
+        Decision::Reschedule => {
+            run.status = RunStatus::Pending;
+            run.termination_reason = None;
+            run.fleet_id = None;
+            run.resubmission_attempt = 0;
+            run.next_triggered_at = run.run_spec.merged_profile().schedule.as_ref().and_then(|s| s.next_after(now));
+        }
+    }
+}
+
+/// A new submission of a replica's job; a sibling that still lives is ended first.
+fn retry(ctx: &Context, maker: &Events, job: &JobRow, change: &mut Change, now: Time) {
+    if !job.status.is_finished() {
+        let reason = JobTerminationReason::TerminatedByServer;
+        end_jobs(maker, &[job], reason, Some("Run is to be resubmitted"), change, now);
+        return;
+    }
+    resubmit(ctx, maker, job, change, now);
+}
+
+fn resubmit(ctx: &Context, maker: &Events, job: &JobRow, change: &mut Change, now: Time) {
+    let next = JobRow {
+        id: ctx.deps.random.uuid().into(),
+        submission_num: job.submission_num + 1,
+        submitted_at: now,
+        running_at: None,
+        finished_at: None,
+        status: JobStatus::Submitted,
+        termination_reason: None,
+        termination_reason_message: None,
+        exit_status: None,
+        job_provisioning_data: None,
+        job_runtime_data: None,
+        fleet_id: None,
+        instance_id: None,
+        used_instance_id: None,
+        runner_timestamp: None,
+        inactivity_secs: None,
+        disconnected_at: None,
+        stop_requested_at: None,
+        remove_at: None,
+        ready: false,
+        registered: false,
+        image_pull_progress: None,
+        last_processed_at: now,
+        next_wake_at: Some(now),
+        deadline_at: None,
+        waiting_for: Some("a place to run".to_owned()),
+        version: 0,
+        ..job.clone()
+    };
+    change.events.push(maker.event("Job created on retry. Status: SUBMITTED", vec![events::job(&next)]));
+    change.jobs.push(next);
+}
+
+fn end_jobs(
+    maker: &Events,
+    jobs: &[&JobRow],
+    reason: JobTerminationReason,
+    message: Option<&str>,
+    change: &mut Change,
+    now: Time,
+) {
+    for job in jobs.iter().filter(|job| job_allowed(job.status, JobStatus::Terminating)) {
+        let ending = JobRow {
+            status: JobStatus::Terminating,
+            termination_reason: Some(reason),
+            termination_reason_message: message.map(str::to_owned),
+            last_processed_at: now,
+            next_wake_at: Some(now),
+            waiting_for: Some("the job to be ended".to_owned()),
+            ..(*job).clone()
+        };
+        change.events.push(maker.job_status(job, &ending));
+        change.jobs.push(ending);
+    }
+}
+
+async fn commit(ctx: &Context, maker: &Events, snapshot: &RunSnapshot, mut change: Change, now: Time) -> Result<()> {
+    let before = &snapshot.run;
+    let mut commit = Commit::default();
+    if change.run.status != before.status {
+        if !run_allowed(before.status, change.run.status) {
+            tracing::error!(run.id = %before.id, from = ?before.status, to = ?change.run.status, "transition is not allowed");
+            return Ok(());
+        }
+        commit.events.push(maker.run_status(before, &change.run));
+        tracing::info!(run.id = %before.id, run.name = %before.run_name, from = ?before.status, to = ?change.run.status, "run changed");
+    }
+    commit.events.append(&mut change.events);
+    if change.run != *before {
+        change.run.last_processed_at = now;
+        commit.puts.push(Put::Run(change.run));
+    }
+    commit.puts.extend(change.jobs.into_iter().map(Put::Job));
+    ctx.commit(("run.commit.before", "run.commit.after"), commit).await
+}

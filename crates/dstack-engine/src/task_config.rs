@@ -1,0 +1,52 @@
+//! From a placed job to the task that its shim is given (dstack 0.22.5: pipelines §6.4).
+
+use dstack_agent_api::shim::{InstanceMount, NetworkMode, TaskConfig};
+use dstack_model::configurations::MountPoint;
+use dstack_model::runs::NetworkMode as JobNetworkMode;
+use dstack_store::JobSnapshot;
+use dstack_system::Secret;
+
+const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
+
+/// The task for the shim.
+pub fn task_config(job: &JobSnapshot, registry: Option<(String, Secret)>, ssh_keys: Vec<String>) -> TaskConfig {
+    let spec = &job.job.job_spec;
+    let share = job.job.job_runtime_data.as_ref();
+    let (registry_username, registry_password) = registry.unwrap_or_default();
+    TaskConfig {
+        id: job.job.id.to_string(),
+        name: spec.job_name.clone(),
+        registry_username,
+        registry_password,
+        image_name: spec.image_name.clone(),
+        container_user: "root".to_owned(),
+        privileged: spec.privileged,
+        gpu: share.and_then(|share| share.gpu).unwrap_or(-1),
+        cpu: share.and_then(|share| share.cpu).unwrap_or(0.0),
+        memory: share.and_then(|share| share.memory.as_ref()).map_or(0, |memory| bytes(memory.gb())),
+        shm_size: spec.requirements.resources.shm_size.as_ref().map_or(0, |size| bytes(size.gb())),
+        network_mode: match share.map(|share| share.network_mode) {
+            Some(JobNetworkMode::Host) => NetworkMode::Host,
+            _ => NetworkMode::Bridge,
+        },
+        instance_mounts: spec.volumes.iter().flatten().filter_map(instance_mount).collect(),
+        container_ssh_keys: ssh_keys,
+        ..TaskConfig::default()
+    }
+}
+
+fn instance_mount(mount: &MountPoint) -> Option<InstanceMount> {
+    match mount {
+        MountPoint::Instance(mount) => Some(InstanceMount {
+            instance_path: mount.instance_path.clone(),
+            path: mount.path.clone(),
+            optional: mount.optional,
+        }),
+        MountPoint::Volume(_) => None,
+    }
+}
+
+#[allow(clippy::cast_possible_truncation)] // gigabytes of a machine fit by far
+fn bytes(gigabytes: f64) -> i64 {
+    (gigabytes * GIB) as i64
+}

@@ -1,0 +1,326 @@
+//! A placed job, from its instance to its final status (dstack 0.22.5: pipelines §6 and §7).
+
+use std::time::Duration;
+
+use dstack_model::runs::{JobStatus, JobTerminationReason};
+use dstack_units::Time;
+
+use super::Wait;
+
+/// How long the agents may take to accept a job.
+pub const PROVISIONING_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+/// How long the image may take: the shim itself gives up pulling after 20 minutes.
+pub const PULLING_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+/// A job whose agent cannot be reached for this long is lost.
+pub const DISCONNECTED_TIMEOUT: Duration = Duration::from_secs(2 * 60);
+/// The runner enforces `max_duration` itself; the server steps in this much later.
+pub const MAX_DURATION_GRACE: Duration = Duration::from_secs(2 * 60);
+/// How long the last output of a stopped job is waited for.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A call to the agents of a job. The engine repeats it until it is done or refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Operation {
+    /// Hand the task to the shim.
+    SubmitTask,
+    /// Hand job, code and files to the runner and start the commands.
+    StartJob,
+    /// Ask the runner to end the commands.
+    StopJob,
+    /// End the container and remove everything of the task.
+    RemoveTask,
+}
+
+/// How far an operation is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Progress {
+    /// Not intended yet.
+    #[default]
+    None,
+    /// Intended; the last call, if any, failed with this.
+    Intended(Option<String>),
+    /// Confirmed by the agent.
+    Done,
+    /// Refused for good, with this answer.
+    Refused(String),
+}
+
+/// What the shim says of the task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Task {
+    /// The shim has not been heard since we (re)connected.
+    Unknown,
+    /// The shim was heard and does not know the task.
+    Missing,
+    /// Being prepared: image, container. The text says what it does.
+    Starting(String),
+    /// The container runs and its ports are known.
+    Running,
+    /// The container ended.
+    Terminated {
+        /// Reason as the agent gave it.
+        reason: Option<JobTerminationReason>,
+        /// Its message.
+        message: String,
+    },
+}
+
+/// The last state that the runner reported for its job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// Why.
+    pub reason: JobTerminationReason,
+    /// Details.
+    pub message: Option<String>,
+    /// Exit code of the commands.
+    pub exit_status: Option<i64>,
+}
+
+/// All that is known of a placed job.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// Present status.
+    pub status: JobStatus,
+    /// When it was placed on its instance (its last change before the agents are called).
+    pub placed_at: Time,
+    /// When its commands started.
+    pub running_at: Option<Time>,
+    /// Since when its agent cannot be reached.
+    pub disconnected_at: Option<Time>,
+    /// When it was asked to stop.
+    pub stop_requested_at: Option<Time>,
+    /// Until when its last output is waited for.
+    pub remove_at: Option<Time>,
+    /// Why it ends.
+    pub termination_reason: Option<JobTerminationReason>,
+    /// `max_duration` of its spec.
+    pub max_duration: Option<Duration>,
+    /// Whether it runs on spot capacity.
+    pub spot: bool,
+    /// Its instance still exists.
+    pub instance_alive: bool,
+    /// Name of the instance, for reasons.
+    pub instance_name: String,
+    /// What the shim says.
+    pub task: Task,
+    /// What the runner reported at the end.
+    pub ended: Option<Ended>,
+    /// Everything the runner had to say is stored.
+    pub drained: bool,
+    /// Progress of each operation.
+    pub submit_task: Progress,
+    /// See [`Operation::StartJob`].
+    pub start_job: Progress,
+    /// See [`Operation::StopJob`].
+    pub stop_job: Progress,
+    /// See [`Operation::RemoveTask`].
+    pub remove_task: Progress,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// Intend an operation, and wait for it.
+    Intend(Operation, Wait),
+    /// Go to the next status of a healthy job.
+    Advance(JobStatus),
+    /// Begin to end it.
+    Terminate(Ended),
+    /// Ask for a graceful stop, and wait for the last output until then.
+    Stop {
+        /// Until when the last output is waited for.
+        drain_until: Time,
+        /// Whether the runner is to be asked (it is not when the commands have ended by themselves).
+        ask: bool,
+    },
+    /// Nothing to do but wait.
+    Wait(Wait),
+    /// It is over: release the instance.
+    Finish(JobStatus),
+}
+
+/// Decides about a job that has been placed; jobs still waiting for a place are the scheduler's.
+pub fn decide(facts: &Facts, now: Time) -> Decision {
+    match facts.status {
+        JobStatus::Provisioning => provisioning(facts, now),
+        JobStatus::Pulling => pulling(facts, now),
+        JobStatus::Running => running(facts, now),
+        JobStatus::Terminating => terminating(facts, now),
+        JobStatus::Submitted | JobStatus::Terminated | JobStatus::Aborted | JobStatus::Failed | JobStatus::Done => {
+            Decision::Wait(Wait { deadline: None, wake_at: None, reason: String::new() })
+        }
+    }
+}
+
+fn failed(reason: JobTerminationReason, message: impl Into<String>) -> Decision {
+    Decision::Terminate(Ended { reason, message: Some(message.into()), exit_status: None })
+}
+
+fn with_error(doing: &str, error: Option<&String>) -> String {
+    error.map_or_else(|| doing.to_owned(), |error| format!("{doing} (last attempt: {error})"))
+}
+
+fn provisioning(facts: &Facts, now: Time) -> Decision {
+    let deadline = facts.placed_at + PROVISIONING_TIMEOUT;
+    let doing = format!("the agent of {} to accept the job", facts.instance_name);
+    if !facts.instance_alive {
+        return failed(JobTerminationReason::WaitingInstanceLimitExceeded, "Instance is terminated");
+    }
+    match &facts.submit_task {
+        Progress::Done => Decision::Advance(JobStatus::Pulling),
+        Progress::Refused(error) => failed(JobTerminationReason::ExecutorError, format!("The agent refused the task: {error}")),
+        _ if now >= deadline => failed(
+            JobTerminationReason::WaitingRunnerLimitExceeded,
+            format!("Runner did not become available within {}s", PROVISIONING_TIMEOUT.as_secs()),
+        ),
+        Progress::None => Decision::Intend(Operation::SubmitTask, Wait::until(deadline, doing)),
+        Progress::Intended(error) => Decision::Wait(Wait::until(deadline, with_error(&doing, error.as_ref()))),
+    }
+}
+
+fn pulling(facts: &Facts, now: Time) -> Decision {
+    let deadline = facts.placed_at + PULLING_TIMEOUT;
+    if let Some(lost) = lost(facts, now) {
+        return lost;
+    }
+    if facts.start_job == Progress::Done {
+        return Decision::Advance(JobStatus::Running);
+    }
+    let doing = match &facts.task {
+        Task::Terminated { reason, message } => {
+            // A start that was refused explains more than the container that ended because of it.
+            if let Progress::Refused(error) = &facts.start_job {
+                return failed(JobTerminationReason::ExecutorError, error.clone());
+            }
+            let reason = reason.unwrap_or(JobTerminationReason::ExecutorError);
+            return Decision::Terminate(Ended {
+                reason,
+                message: Some(message.clone()).filter(|m| !m.is_empty()),
+                exit_status: None,
+            });
+        }
+        Task::Missing => {
+            return failed(JobTerminationReason::ExecutorError, "The agent lost the task (was its state removed?)");
+        }
+        Task::Running => match &facts.start_job {
+            Progress::None => {
+                return Decision::Intend(Operation::StartJob, Wait::until(deadline, "the container to accept the job"));
+            }
+            Progress::Refused(error) => {
+                return failed(JobTerminationReason::ExecutorError, format!("The runner refused the job: {error}"));
+            }
+            Progress::Intended(error) => with_error("the container to accept the job", error.as_ref()),
+            Progress::Done => "the job to start".to_owned(),
+        },
+        Task::Starting(doing) => doing.clone(),
+        Task::Unknown => format!("news from the agent of {}", facts.instance_name),
+    };
+    if now >= deadline {
+        return failed(
+            JobTerminationReason::WaitingRunnerLimitExceeded,
+            format!("The job did not start within {}s. It was waiting for {doing}", PULLING_TIMEOUT.as_secs()),
+        );
+    }
+    Decision::Wait(wait_connected(facts, Wait::until(deadline, doing)))
+}
+
+fn running(facts: &Facts, now: Time) -> Decision {
+    if let Some(ended) = &facts.ended {
+        return Decision::Terminate(ended.clone());
+    }
+    // The container may end without a last word of the runner (killed, out of memory). While the runner's
+    // output is still being read, its own report comes first.
+    if let (Task::Terminated { reason, message }, true) = (&facts.task, facts.disconnected_at.is_some() || facts.drained) {
+        let reason = match reason {
+            Some(reason) if *reason != JobTerminationReason::DoneByRunner => *reason,
+            _ => JobTerminationReason::ContainerExitedWithError,
+        };
+        let message = if message.is_empty() { "The container ended without reporting a result" } else { message };
+        return failed(reason, message);
+    }
+    if facts.task == Task::Missing && facts.disconnected_at.is_some() {
+        return failed(JobTerminationReason::ExecutorError, "The agent lost the task (was its state removed?)");
+    }
+    if let Some(lost) = lost(facts, now) {
+        return lost;
+    }
+    let deadline = match (facts.running_at, facts.max_duration) {
+        (Some(running_at), Some(max)) => Some(running_at + max + MAX_DURATION_GRACE),
+        _ => None,
+    };
+    if deadline.is_some_and(|deadline| now >= deadline) {
+        return failed(JobTerminationReason::MaxDurationExceeded, "Max duration exceeded");
+    }
+    Decision::Wait(wait_connected(facts, Wait { deadline, wake_at: deadline, reason: "the commands to end".to_owned() }))
+}
+
+/// The agent has been out of reach for too long, or its instance is gone.
+fn lost(facts: &Facts, now: Time) -> Option<Decision> {
+    let too_long = facts.disconnected_at.is_some_and(|since| now >= since + DISCONNECTED_TIMEOUT);
+    if facts.instance_alive && !too_long {
+        return None;
+    }
+    let reason = if facts.spot {
+        JobTerminationReason::InterruptedByNoCapacity
+    } else {
+        JobTerminationReason::InstanceUnreachable
+    };
+    Some(failed(reason, "Instance is unreachable"))
+}
+
+/// While the agent is out of reach, that is what is waited for.
+fn wait_connected(facts: &Facts, wait: Wait) -> Wait {
+    match facts.disconnected_at {
+        Some(since) => {
+            Wait::until(since + DISCONNECTED_TIMEOUT, format!("the agent of {} to be reachable again", facts.instance_name))
+        }
+        None => wait,
+    }
+}
+
+fn terminating(facts: &Facts, now: Time) -> Decision {
+    let reason = facts.termination_reason.unwrap_or(JobTerminationReason::TerminatedByServer);
+    let never_placed = facts.submit_task == Progress::None;
+    if !facts.instance_alive || never_placed {
+        return Decision::Finish(reason.to_status());
+    }
+    let aborted = reason == JobTerminationReason::AbortedByUser;
+    // Operations under way are let end first, so that a late `submit` can never follow a `remove`.
+    if facts.running_at.is_some() && !aborted {
+        match facts.remove_at {
+            None => {
+                // A runner that ended by itself needs no asking; one out of reach is asked all the same.
+                let ask = facts.stop_requested_at.is_none() && !ended_by_itself(reason);
+                return Decision::Stop { drain_until: now + DRAIN_TIMEOUT, ask };
+            }
+            Some(until) if !facts.drained && now < until && facts.task != Task::Missing => {
+                return Decision::Wait(Wait::until(until, "the last output of the job"));
+            }
+            Some(_) => {}
+        }
+    }
+    let doing = format!("the agent of {} to remove the job", facts.instance_name);
+    match &facts.remove_task {
+        Progress::None => Decision::Intend(Operation::RemoveTask, Wait { deadline: None, wake_at: None, reason: doing }),
+        Progress::Done => Decision::Finish(reason.to_status()),
+        // Never given up: what the agent did not confirm may still run.
+        Progress::Intended(error) => {
+            Decision::Wait(Wait { deadline: None, wake_at: None, reason: with_error(&doing, error.as_ref()) })
+        }
+        Progress::Refused(error) => {
+            Decision::Wait(Wait { deadline: None, wake_at: None, reason: with_error(&doing, Some(error)) })
+        }
+    }
+}
+
+const fn ended_by_itself(reason: JobTerminationReason) -> bool {
+    matches!(
+        reason,
+        JobTerminationReason::DoneByRunner
+            | JobTerminationReason::ContainerExitedWithError
+            | JobTerminationReason::ExecutorError
+            | JobTerminationReason::LogQuotaExceeded
+            | JobTerminationReason::PortsBindingFailed
+            | JobTerminationReason::CreatingContainerError
+    )
+}

@@ -1,0 +1,198 @@
+//! A run: its status follows from its jobs (dstack 0.22.5: pipelines §3).
+
+use dstack_model::runs::{JobStatus, JobTerminationReason, RunStatus, RunTerminationReason};
+use dstack_units::Time;
+
+use super::retry::{RetryFacts, Verdict, backoff, judge};
+
+/// The latest submission of one job of a replica.
+#[derive(Debug, Clone)]
+pub struct JobFacts<'a> {
+    /// Replica number.
+    pub replica_num: i64,
+    /// Node number.
+    pub job_num: i64,
+    /// Status.
+    pub status: JobStatus,
+    /// Why it ends or ended.
+    pub reason: Option<JobTerminationReason>,
+    /// What its retry depends on.
+    pub retry: RetryFacts<'a>,
+}
+
+/// All that is known of a run.
+#[derive(Debug, Clone)]
+pub struct Facts<'a> {
+    /// Present status.
+    pub status: RunStatus,
+    /// Why it ends.
+    pub termination_reason: Option<RunTerminationReason>,
+    /// Attempts in a row that got no capacity.
+    pub resubmission_attempt: i64,
+    /// When its jobs changed last.
+    pub jobs_changed_at: Time,
+    /// `stop_criteria: master-done`.
+    pub master_done_ends: bool,
+    /// It has a schedule.
+    pub scheduled: bool,
+    /// Next time of the schedule.
+    pub next_triggered_at: Option<Time>,
+    /// Latest submissions.
+    pub jobs: Vec<JobFacts<'a>>,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// Nothing changes; look again at this time.
+    Stay {
+        /// For a retry back-off or a schedule.
+        wake_at: Option<Time>,
+        /// What is waited for.
+        waiting_for: Option<&'static str>,
+    },
+    /// The run follows its jobs.
+    Follow {
+        /// New status (may be the present one).
+        status: RunStatus,
+        /// Replicas that get a new submission for each of their jobs.
+        retry_replicas: Vec<i64>,
+    },
+    /// Go back to waiting: every living job of these replicas ends, and the run is tried again later.
+    Requeue {
+        /// Number of this attempt.
+        attempt: i64,
+    },
+    /// The back-off or the schedule is over: new submissions for all replicas.
+    Resubmit,
+    /// Begin to end.
+    Terminate(RunTerminationReason),
+    /// Every job that is not ending yet must end for this reason.
+    EndJobs(JobTerminationReason),
+    /// All jobs are final.
+    Finish(RunStatus),
+    /// All jobs are final, and the schedule brings the next execution.
+    Reschedule,
+}
+
+/// Decides about a run.
+pub fn decide(facts: &Facts<'_>, now: Time) -> Decision {
+    match facts.status {
+        RunStatus::Pending => pending(facts, now),
+        RunStatus::Submitted | RunStatus::Provisioning | RunStatus::Running => active(facts, now),
+        RunStatus::Terminating => terminating(facts),
+        RunStatus::Terminated | RunStatus::Failed | RunStatus::Done => Decision::Stay { wake_at: None, waiting_for: None },
+    }
+}
+
+fn pending(facts: &Facts<'_>, now: Time) -> Decision {
+    let (at, waiting_for) = if facts.resubmission_attempt > 0 {
+        (facts.jobs_changed_at + backoff(facts.resubmission_attempt), "the next attempt after a failed one")
+    } else {
+        match facts.next_triggered_at {
+            Some(at) => (at, "its schedule"),
+            None => return Decision::Resubmit,
+        }
+    };
+    // Jobs of the attempt before must be gone first.
+    if facts.jobs.iter().any(|job| !job.status.is_finished()) {
+        return Decision::Stay { wake_at: None, waiting_for: Some("the jobs of the last attempt to end") };
+    }
+    if now >= at { Decision::Resubmit } else { Decision::Stay { wake_at: Some(at), waiting_for: Some(waiting_for) } }
+}
+
+/// What the jobs of a run add up to.
+#[derive(Debug, Default)]
+struct Tally {
+    job_failed: bool,
+    retries_exhausted: bool,
+    running: bool,
+    provisioning: bool,
+    submitted: bool,
+    done: bool,
+    retry_replicas: Vec<i64>,
+}
+
+fn active(facts: &Facts<'_>, now: Time) -> Decision {
+    let tally = tally(facts, now);
+    let master_done = || facts.jobs.iter().any(|job| job.job_num == 0 && job.replica_num == 0 && job.status == JobStatus::Done);
+    if tally.job_failed {
+        return Decision::Terminate(RunTerminationReason::JobFailed);
+    }
+    if tally.retries_exhausted {
+        return Decision::Terminate(RunTerminationReason::RetryLimitExceeded);
+    }
+    if facts.master_done_ends && master_done() {
+        return Decision::Terminate(RunTerminationReason::AllJobsDone);
+    }
+    let status = if tally.running {
+        RunStatus::Running
+    } else if tally.provisioning {
+        RunStatus::Provisioning
+    } else if tally.submitted {
+        RunStatus::Submitted
+    } else if tally.done && tally.retry_replicas.is_empty() {
+        return Decision::Terminate(RunTerminationReason::AllJobsDone);
+    } else {
+        return Decision::Requeue { attempt: facts.resubmission_attempt + 1 };
+    };
+    Decision::Follow { status, retry_replicas: tally.retry_replicas }
+}
+
+fn tally(facts: &Facts<'_>, now: Time) -> Tally {
+    let mut total = Tally::default();
+    let mut replicas: Vec<i64> = facts.jobs.iter().map(|job| job.replica_num).collect();
+    replicas.sort_unstable();
+    replicas.dedup();
+    for replica in replicas {
+        let mut own = Tally::default();
+        for job in facts.jobs.iter().filter(|job| job.replica_num == replica) {
+            count(&mut own, job, now);
+        }
+        // A failed replica counts only as failed, one to be retried only as that.
+        if own.job_failed || own.retries_exhausted {
+            total.job_failed |= own.job_failed;
+            total.retries_exhausted |= own.retries_exhausted;
+        } else if !own.retry_replicas.is_empty() {
+            total.retry_replicas.push(replica);
+        } else {
+            total.running |= own.running;
+            total.provisioning |= own.provisioning;
+            total.submitted |= own.submitted;
+            total.done |= own.done;
+        }
+    }
+    total
+}
+
+fn count(tally: &mut Tally, job: &JobFacts<'_>, now: Time) {
+    let ending = job.status == JobStatus::Terminating;
+    match job.status {
+        JobStatus::Done => tally.done = true,
+        _ if ending && job.reason == Some(JobTerminationReason::DoneByRunner) => tally.done = true,
+        _ if job.reason == Some(JobTerminationReason::ScaledDown) => {}
+        JobStatus::Running => tally.running = true,
+        JobStatus::Provisioning | JobStatus::Pulling => tally.provisioning = true,
+        JobStatus::Submitted => tally.submitted = true,
+        JobStatus::Terminating | JobStatus::Terminated | JobStatus::Aborted | JobStatus::Failed => {
+            match judge(&job.retry, now) {
+                Verdict::NotRetryable => tally.job_failed = true,
+                Verdict::Exhausted => tally.retries_exhausted = true,
+                Verdict::Retry => tally.retry_replicas.push(job.replica_num),
+            }
+        }
+    }
+}
+
+fn terminating(facts: &Facts<'_>) -> Decision {
+    let reason = facts.termination_reason.unwrap_or(RunTerminationReason::ServerError);
+    let alive = |job: &JobFacts<'_>| !job.status.is_finished() && job.status != JobStatus::Terminating;
+    if facts.jobs.iter().any(alive) {
+        return Decision::EndJobs(reason.to_job_termination_reason());
+    }
+    if facts.jobs.iter().any(|job| !job.status.is_finished()) {
+        return Decision::Stay { wake_at: None, waiting_for: Some("its jobs to end") };
+    }
+    let by_user = matches!(reason, RunTerminationReason::StoppedByUser | RunTerminationReason::AbortedByUser);
+    if facts.scheduled && !by_user { Decision::Reschedule } else { Decision::Finish(reason.to_status()) }
+}

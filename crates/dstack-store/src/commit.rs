@@ -1,0 +1,108 @@
+//! Changes that belong together: rows, their events and the operations they intend.
+
+use dstack_units::{EventId, Time, UserId};
+
+use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
+use crate::{Entity, EntityRef};
+
+/// One row to insert (version 0) or to update (if it still has the version read).
+#[derive(Debug, Clone, PartialEq)]
+pub enum Put {
+    /// A run.
+    Run(RunRow),
+    /// A job submission.
+    Job(JobRow),
+    /// An instance.
+    Instance(InstanceRow),
+    /// A fleet.
+    Fleet(FleetRow),
+    /// An operation.
+    Operation(OperationRow),
+}
+
+impl Put {
+    /// Whom a change of this row concerns first; operations concern their job or instance.
+    pub fn entity(&self) -> Option<EntityRef> {
+        match self {
+            Self::Run(row) => Some(EntityRef::Run(row.id)),
+            Self::Job(row) => Some(EntityRef::Job(row.id)),
+            Self::Instance(row) => Some(EntityRef::Instance(row.id)),
+            Self::Fleet(row) => Some(EntityRef::Fleet(row.id)),
+            Self::Operation(row) => {
+                row.job_id.map(EntityRef::Job).or_else(|| row.instance_id.map(EntityRef::Instance))
+            }
+        }
+    }
+
+    /// Whether it is a new row.
+    pub fn is_insert(&self) -> bool {
+        match self {
+            Self::Run(row) => row.version() == 0,
+            Self::Job(row) => row.version() == 0,
+            Self::Instance(row) => row.version() == 0,
+            Self::Fleet(row) => row.version() == 0,
+            Self::Operation(row) => row.version() == 0,
+        }
+    }
+}
+
+/// What an event is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventTarget {
+    /// `run`, `job`, `instance`, `fleet`, `user`, `project`, `secret`, …
+    pub entity_type: &'static str,
+    /// Its id.
+    pub entity_id: String,
+    /// Its name at the time.
+    pub entity_name: String,
+    /// For the `within_*` filters.
+    pub project_id: Option<String>,
+    /// For the `within_*` filters.
+    pub run_id: Option<String>,
+    /// For the `within_*` filters.
+    pub fleet_id: Option<String>,
+    /// For the `within_*` filters.
+    pub gateway_id: Option<String>,
+}
+
+/// An audit event, written in the transaction of the change it reports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewEvent {
+    /// Id.
+    pub id: EventId,
+    /// Fixed text that clients show verbatim.
+    pub message: String,
+    /// When.
+    pub recorded_at: Time,
+    /// Who; `None` = the system.
+    pub actor: Option<UserId>,
+    /// What it is about; the order is kept.
+    pub targets: Vec<EventTarget>,
+}
+
+/// Changes made in one transaction, or not at all.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Commit {
+    /// Rows.
+    pub puts: Vec<Put>,
+    /// Events.
+    pub events: Vec<NewEvent>,
+    /// Who drives the rows inserted here, and until when; `None`: whoever claims them.
+    pub lease: Option<Lease>,
+}
+
+/// The right of one server process to drive a row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// Name of the server process, new at each start.
+    pub owner: String,
+    /// When others may take over.
+    pub until: Time,
+}
+
+impl Commit {
+    /// Whether there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.puts.is_empty() && self.events.is_empty()
+    }
+}

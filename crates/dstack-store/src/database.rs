@@ -1,0 +1,279 @@
+//! Opening the database; reads from a pool, writes through one writer on SQLite.
+
+use std::future::Future;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use dstack_system::task;
+use sqlx::any::AnyPoolOptions;
+use sqlx::{AnyConnection, AnyPool, AssertSqlSafe, Connection, Executor};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::{Result, StoreError, migrations};
+
+/// An open transaction.
+pub type Tx = AnyConnection;
+
+/// A future that borrows the transaction.
+pub type TxFuture<'c, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'c>>;
+
+/// Which database it is: for the few words in which they differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// One server process.
+    Sqlite,
+    /// Any number of servers.
+    Postgres,
+}
+
+/// Transactions that are joined into one commit on SQLite: one flush to disk serves them all.
+const GROUP_COMMIT: usize = 256;
+
+/// An open, migrated database. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Database {
+    dialect: Dialect,
+    pool: AnyPool,
+    writer: Option<mpsc::Sender<WriteJob>>,
+}
+
+struct WriteJob {
+    run: Box<dyn for<'c> FnOnce(&'c mut Tx) -> TxFuture<'c, ()> + Send>,
+    done: oneshot::Sender<Result<()>>,
+}
+
+impl Database {
+    /// Opens (and creates, for SQLite) the database and brings its schema up to date.
+    ///
+    /// URLs: `sqlite:///path`, `postgresql://…`; the driver suffixes of dstack 0.22.5 (`sqlite+aiosqlite`,
+    /// `postgresql+asyncpg`) are accepted.
+    pub async fn open(url: &str) -> Result<Self> {
+        sqlx::any::install_default_drivers();
+        let (dialect, url) = normalize_url(url)?;
+        let pool = pool_options(dialect, if dialect == Dialect::Sqlite { 8 } else { 40 }).connect(&url).await?;
+        migrations::run(&pool, dialect).await?;
+        let writer = match dialect {
+            Dialect::Sqlite => Some(start_writer(&url).await?),
+            Dialect::Postgres => None,
+        };
+        Ok(Self { dialect, pool, writer })
+    }
+
+    /// Opens the SQLite database in this file.
+    pub async fn open_file(path: &Path) -> Result<Self> {
+        Self::open(&format!("sqlite://{}", path.display())).await
+    }
+
+    /// Which database it is.
+    pub const fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
+    /// For reads.
+    pub const fn pool(&self) -> &AnyPool {
+        &self.pool
+    }
+
+    /// Runs `work` in one transaction: all of it is durable when this returns `Ok`, nothing of it otherwise.
+    pub async fn write<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut Tx) -> TxFuture<'c, T> + Send + 'static,
+    {
+        match &self.writer {
+            Some(writer) => write_grouped(writer, work).await,
+            None => {
+                let mut tx = self.pool.begin().await?;
+                let value = work(&mut tx).await?;
+                tx.commit().await?;
+                Ok(value)
+            }
+        }
+    }
+
+    /// Closes all connections after the writes under way.
+    pub async fn close(&self) {
+        self.pool.close().await;
+    }
+}
+
+fn normalize_url(url: &str) -> Result<(Dialect, String)> {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return Err(StoreError::Url { reason: "expected sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME".into() });
+    };
+    match scheme.split('+').next() {
+        Some("sqlite") => {
+            let path = rest.split('?').next().unwrap_or(rest);
+            Ok((Dialect::Sqlite, format!("sqlite://{path}?mode=rwc")))
+        }
+        Some("postgresql" | "postgres") => Ok((Dialect::Postgres, format!("postgres://{rest}"))),
+        _ => Err(StoreError::Url { reason: format!("`{scheme}` is not supported: use sqlite or postgresql") }),
+    }
+}
+
+fn pool_options(dialect: Dialect, connections: u32) -> AnyPoolOptions {
+    let options =
+        AnyPoolOptions::new().max_connections(connections).acquire_timeout(Duration::from_secs(30)).idle_timeout(None).max_lifetime(None);
+    match dialect {
+        Dialect::Postgres => options,
+        // FULL: a commit is on disk when it is reported. The writer joins commits, so it costs one flush per group.
+        Dialect::Sqlite => options.after_connect(|connection, _| {
+            Box::pin(async move {
+                connection
+                    .execute(
+                        "PRAGMA busy_timeout=30000; PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; \
+                         PRAGMA foreign_keys=ON; PRAGMA cache_size=-8000;",
+                    )
+                    .await?;
+                Ok(())
+            })
+        }),
+    }
+}
+
+async fn write_grouped<T, F>(writer: &mpsc::Sender<WriteJob>, work: F) -> Result<T>
+where
+    T: Send + 'static,
+    F: for<'c> FnOnce(&'c mut Tx) -> TxFuture<'c, T> + Send + 'static,
+{
+    let slot = Arc::new(Mutex::new(None));
+    let result = Arc::clone(&slot);
+    let run: Box<dyn for<'c> FnOnce(&'c mut Tx) -> TxFuture<'c, ()> + Send> = Box::new(move |tx: &mut Tx| {
+        Box::pin(async move {
+            let value = work(tx).await?;
+            *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+            Ok(())
+        })
+    });
+    let (done, committed) = oneshot::channel();
+    writer.send(WriteJob { run, done }).await.map_err(|_| StoreError::Closed)?;
+    committed.await.map_err(|_| StoreError::Closed)??;
+    let value = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+    value.ok_or(StoreError::Closed)
+}
+
+async fn start_writer(url: &str) -> Result<mpsc::Sender<WriteJob>> {
+    let pool = pool_options(Dialect::Sqlite, 1).connect(url).await?;
+    let (sender, mut jobs) = mpsc::channel::<WriteJob>(1024);
+    task::spawn("database writer", async move {
+        while let Some(first) = jobs.recv().await {
+            let mut group = vec![first];
+            while group.len() < GROUP_COMMIT {
+                match jobs.try_recv() {
+                    Ok(job) => group.push(job),
+                    Err(_) => break,
+                }
+            }
+            commit_group(&pool, group).await;
+        }
+        pool.close().await;
+    });
+    Ok(sender)
+}
+
+async fn commit_group(pool: &AnyPool, group: Vec<WriteJob>) {
+    let mut waiting = Vec::with_capacity(group.len());
+    let outcome = async {
+        let mut connection = pool.acquire().await?;
+        connection.execute("BEGIN IMMEDIATE").await?;
+        let single = group.len() == 1;
+        for job in group {
+            let result = run_one(&mut connection, job.run, single).await;
+            waiting.push((job.done, result));
+        }
+        let commit = if single && waiting.iter().any(|(_, result)| result.is_err()) { "ROLLBACK" } else { "COMMIT" };
+        if let Err(error) = connection.execute(commit).await {
+            // A failed COMMIT (disk full) leaves the transaction open: end it, so that the next one can begin.
+            connection.execute("ROLLBACK").await.ok();
+            return Err(error);
+        }
+        Ok::<_, sqlx::Error>(())
+    }
+    .await;
+    let failure = outcome.err().map(|error| error.to_string());
+    for (done, result) in waiting {
+        let result = match &failure {
+            None => result,
+            Some(text) => result.and_then(|()| Err(StoreError::Sql(sqlx::Error::Protocol(text.clone())))),
+        };
+        done.send(result).ok(); // the caller may have gone away; its work is committed all the same
+    }
+}
+
+/// A savepoint per transaction, so that a refused one takes back only itself; alone, it needs none.
+async fn run_one(
+    connection: &mut Tx,
+    run: Box<dyn for<'c> FnOnce(&'c mut Tx) -> TxFuture<'c, ()> + Send>,
+    single: bool,
+) -> Result<()> {
+    if single {
+        return run(connection).await;
+    }
+    connection.execute("SAVEPOINT one").await?;
+    let result = run(connection).await;
+    if result.is_err() {
+        connection.execute("ROLLBACK TO one").await?;
+    }
+    connection.execute("RELEASE one").await?;
+    result
+}
+
+/// Runs several statements separated by semicolons.
+pub(crate) async fn execute_script(connection: &mut Tx, script: &str) -> Result<(), sqlx::Error> {
+    for statement in script.split(";\n") {
+        let statement = statement.trim();
+        if !statement.is_empty() {
+            connection.execute(AssertSqlSafe(statement.to_owned())).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Used by migrations, which need a transaction on a plain connection.
+pub(crate) async fn begin(connection: &mut Tx) -> Result<sqlx::Transaction<'_, sqlx::Any>, sqlx::Error> {
+    connection.begin().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_of_the_reference_are_understood() {
+        assert_eq!(
+            normalize_url("postgresql+asyncpg://u:p@h/db").unwrap(),
+            (Dialect::Postgres, "postgres://u:p@h/db".to_owned())
+        );
+        assert_eq!(
+            normalize_url("sqlite+aiosqlite:////var/x.db").unwrap(),
+            (Dialect::Sqlite, "sqlite:////var/x.db?mode=rwc".to_owned())
+        );
+        assert!(normalize_url("mysql://x/y").is_err());
+        assert!(normalize_url("x.db").is_err());
+    }
+
+    #[tokio::test]
+    async fn a_refused_write_takes_back_only_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Database::open_file(&dir.path().join("t.db")).await.unwrap();
+        let insert = |key: &'static str, fail: bool| {
+            let db = db.clone();
+            async move {
+                db.write(move |tx| {
+                    Box::pin(async move {
+                        sqlx::query("INSERT INTO meta (key, value) VALUES ($1, 'x')").bind(key).execute(&mut *tx).await?;
+                        if fail { Err(StoreError::Closed) } else { Ok(()) }
+                    })
+                })
+                .await
+            }
+        };
+        let (a, b, c) = tokio::join!(insert("a", false), insert("b", true), insert("c", false));
+        assert!(a.is_ok() && b.is_err() && c.is_ok());
+        let keys: Vec<(String,)> =
+            sqlx::query_as("SELECT key FROM meta WHERE value = 'x' ORDER BY key").fetch_all(db.pool()).await.unwrap();
+        assert_eq!(keys, [("a".to_owned(),), ("c".to_owned(),)]);
+    }
+}

@@ -1,0 +1,109 @@
+//! Secrets at rest: `enc:<type>:<key name>:<payload>`, as dstack 0.22.5 writes them.
+
+use aes_gcm::aead::Aead;
+use aes_gcm::{Aes256Gcm, KeyInit};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use dstack_system::{Random, Secret};
+
+use crate::{Result, StoreError};
+
+/// One configured key.
+#[derive(Debug, Clone)]
+pub enum Key {
+    /// Clear text.
+    Identity,
+    /// AES-256-GCM.
+    Aes {
+        /// Alphanumeric name.
+        name: String,
+        /// 32 bytes.
+        secret: [u8; 32],
+    },
+}
+
+/// Encrypts with the first key, decrypts with whichever fits.
+#[derive(Clone)]
+pub struct Encryption {
+    keys: Vec<Key>,
+    random: Random,
+}
+
+impl std::fmt::Debug for Encryption {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Encryption({} keys)", self.keys.len())
+    }
+}
+
+impl Encryption {
+    /// With these keys, first the one to encrypt with; none = clear text.
+    pub fn new(keys: Vec<Key>, random: Random) -> Self {
+        Self { keys, random }
+    }
+
+    /// Encrypts a text for storing.
+    pub fn encrypt(&self, text: &str) -> Result<String> {
+        match self.keys.first() {
+            None | Some(Key::Identity) => Ok(format!("enc:identity:noname:{text}")),
+            Some(Key::Aes { name, secret }) => {
+                let cipher = Aes256Gcm::new(secret.into());
+                let nonce: [u8; 12] = self.random.bytes();
+                let sealed = cipher.encrypt(&nonce.into(), text.as_bytes()).map_err(|_| StoreError::Undecryptable)?;
+                let payload = [nonce.as_slice(), &sealed].concat();
+                Ok(format!("enc:aes:{name}:{}", STANDARD.encode(payload)))
+            }
+        }
+    }
+
+    /// Reads a stored text back. Clear text can always be read.
+    pub fn decrypt(&self, stored: &str) -> Result<Secret> {
+        let mut parts = stored.splitn(4, ':');
+        match (parts.next(), parts.next(), parts.next(), parts.next()) {
+            (Some("enc"), Some("identity"), Some(_), Some(text)) => Ok(Secret::new(text)),
+            (Some("enc"), Some("aes"), Some(_), Some(payload)) => self.open(payload),
+            _ => Err(StoreError::Undecryptable),
+        }
+    }
+
+    fn open(&self, payload: &str) -> Result<Secret> {
+        let bytes = STANDARD.decode(payload).map_err(|_| StoreError::Undecryptable)?;
+        let (nonce, sealed) = bytes.split_first_chunk::<12>().ok_or(StoreError::Undecryptable)?;
+        self.keys
+            .iter()
+            .filter_map(|key| match key {
+                Key::Aes { secret, .. } => Some(Aes256Gcm::new(secret.into())),
+                Key::Identity => None,
+            })
+            .find_map(|cipher| cipher.decrypt(&(*nonce).into(), sealed).ok())
+            .and_then(|text| String::from_utf8(text).ok())
+            .map(Secret::new)
+            .ok_or(StoreError::Undecryptable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn aes(byte: u8) -> Key {
+        Key::Aes { name: "k".into(), secret: [byte; 32] }
+    }
+
+    #[test]
+    fn a_rotated_key_still_decrypts() {
+        let old = Encryption::new(vec![aes(1)], Random::seeded(1));
+        let stored = old.encrypt("s3cret").unwrap();
+        assert!(stored.starts_with("enc:aes:k:") && !stored.contains("s3cret"));
+        let new = Encryption::new(vec![aes(2), aes(1), Key::Identity], Random::seeded(2));
+        assert_eq!(new.decrypt(&stored).unwrap().expose(), "s3cret");
+        let lost = Encryption::new(vec![aes(2)], Random::seeded(2));
+        assert!(matches!(lost.decrypt(&stored), Err(StoreError::Undecryptable)));
+    }
+
+    #[test]
+    fn clear_text_may_contain_colons() {
+        let none = Encryption::new(vec![], Random::seeded(1));
+        assert_eq!(none.decrypt(&none.encrypt("a:b:c").unwrap()).unwrap().expose(), "a:b:c");
+        assert!(none.decrypt("plain").is_err());
+    }
+}

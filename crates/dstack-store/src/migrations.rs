@@ -1,0 +1,50 @@
+//! Bringing the schema up to date at start. Migrations only add; what they remove is removed a release later.
+
+use sqlx::{AnyPool, Executor};
+
+use crate::database::{begin, execute_script};
+use crate::{Dialect, Result, StoreError};
+
+/// In order; the position (from 1) is the schema version. Never change one that was released.
+const MIGRATIONS: &[&str] = &[include_str!("../migrations/0001_initial.sql")];
+
+/// Any number unlikely to be used by others: the advisory lock that lets one server migrate at a time.
+const LOCK: i64 = 0x6473_7461_636b;
+
+pub(crate) async fn run(pool: &AnyPool, dialect: Dialect) -> Result<()> {
+    let mut connection = pool.acquire().await?;
+    connection
+        .execute("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT PRIMARY KEY)")
+        .await?;
+    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+    for (version, script) in (1_i64..).zip(MIGRATIONS) {
+        let failed = |source| StoreError::Migration { version, source };
+        let mut tx = begin(&mut connection).await.map_err(failed)?;
+        if dialect == Dialect::Postgres {
+            sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(LOCK).execute(&mut *tx).await.map_err(failed)?;
+        }
+        let (applied,): (i64,) =
+            sqlx::query_as("SELECT COALESCE(MAX(version), 0) FROM schema_version").fetch_one(&mut *tx).await.map_err(failed)?;
+        if applied > known {
+            return Err(StoreError::TooNew { found: applied, known });
+        }
+        if applied < version {
+            execute_script(&mut tx, &in_dialect(script, dialect)).await.map_err(failed)?;
+            sqlx::query("INSERT INTO schema_version (version) VALUES ($1)")
+                .bind(version)
+                .execute(&mut *tx)
+                .await
+                .map_err(failed)?;
+        }
+        tx.commit().await.map_err(failed)?;
+    }
+    Ok(())
+}
+
+fn in_dialect(script: &str, dialect: Dialect) -> String {
+    let text: String = script.lines().filter(|line| !line.trim_start().starts_with("--")).collect::<Vec<_>>().join("\n");
+    match dialect {
+        Dialect::Sqlite => text,
+        Dialect::Postgres => text.replace(" BLOB", " BYTEA"),
+    }
+}

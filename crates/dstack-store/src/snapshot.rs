@@ -1,0 +1,102 @@
+//! What the engine reads and writes.
+
+use std::fmt::Debug;
+
+use async_trait::async_trait;
+use dstack_units::{FleetId, InstanceId, JobId, ProjectId, RunId, Time};
+
+use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
+use crate::commit::Lease;
+use crate::{Commit, Result};
+
+/// Names one row of the engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum EntityRef {
+    /// A run.
+    Run(RunId),
+    /// A job submission.
+    Job(JobId),
+    /// An instance.
+    Instance(InstanceId),
+    /// A fleet.
+    Fleet(FleetId),
+}
+
+/// All that decides about a run.
+#[derive(Debug, Clone)]
+pub struct RunSnapshot {
+    /// The run.
+    pub run: RunRow,
+    /// All its submissions, by (replica, job, submission).
+    pub jobs: Vec<JobRow>,
+}
+
+/// All that decides about a job that has been placed.
+#[derive(Debug, Clone)]
+pub struct JobSnapshot {
+    /// The job.
+    pub job: JobRow,
+    /// Its run.
+    pub run: RunRow,
+    /// The instance it occupies, or did last.
+    pub instance: Option<InstanceRow>,
+    /// The operations intended for it.
+    pub operations: Vec<OperationRow>,
+}
+
+/// All that decides where a job is placed.
+#[derive(Debug, Clone)]
+pub struct PlacementSnapshot {
+    /// The project's fleets that are not deleted, oldest first.
+    pub fleets: Vec<FleetRow>,
+    /// Their instances that are not deleted.
+    pub instances: Vec<InstanceRow>,
+}
+
+/// All that decides about an instance.
+#[derive(Debug, Clone)]
+pub struct InstanceSnapshot {
+    /// The instance.
+    pub instance: InstanceRow,
+    /// Its fleet.
+    pub fleet: Option<FleetRow>,
+    /// Jobs that occupy it.
+    pub jobs: Vec<JobRow>,
+}
+
+/// All that decides about a fleet.
+#[derive(Debug, Clone)]
+pub struct FleetSnapshot {
+    /// The fleet.
+    pub fleet: FleetRow,
+    /// Its instances that are not deleted.
+    pub instances: Vec<InstanceRow>,
+    /// Runs that are placed in it and not finished.
+    pub active_runs: Vec<RunId>,
+}
+
+/// Where the engine's state is kept. Reads see everything committed before; a commit is all or nothing.
+#[async_trait]
+pub trait EngineStore: Send + Sync + Debug {
+    /// Writes the rows, events and operations, if every updated row still has the version read.
+    async fn commit(&self, commit: Commit) -> Result<()>;
+
+    /// A run with its jobs.
+    async fn run(&self, id: RunId) -> Result<Option<RunSnapshot>>;
+    /// A job with run, instance and operations.
+    async fn job(&self, id: JobId) -> Result<Option<JobSnapshot>>;
+    /// An instance with fleet and jobs.
+    async fn instance(&self, id: InstanceId) -> Result<Option<InstanceSnapshot>>;
+    /// A fleet with instances.
+    async fn fleet(&self, id: FleetId) -> Result<Option<FleetSnapshot>>;
+    /// Where jobs of the project may be placed.
+    async fn placement(&self, project: ProjectId) -> Result<PlacementSnapshot>;
+    /// Jobs waiting for a place in the project: highest priority first, then oldest.
+    async fn waiting_jobs(&self, project: ProjectId) -> Result<Vec<JobId>>;
+
+    /// Takes over every non-terminal row that no living server drives, and returns those that are the owner's now
+    /// with the time at which each wants to be looked at (in the past = at once).
+    async fn claim(&self, lease: &Lease, now: Time) -> Result<Vec<(EntityRef, Time)>>;
+    /// Extends all leases of the owner.
+    async fn renew(&self, lease: &Lease) -> Result<()>;
+}
