@@ -5,8 +5,14 @@
 //!
 //! Everything here is test code: it drives other programs, reads the environment and the wall clock, and may
 //! fail by panicking.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::indexing_slicing)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::print_stdout
+)]
 
+pub mod bench;
 pub mod compat;
 pub mod http;
 pub mod load;

@@ -1,1 +1,183 @@
-//! Load generation.
+//! Load: many clients that each send the next request when the last one is answered.
+//!
+//! Requests are written ready-made onto kept connections, so that the load takes little of the processor the
+//! server under test shares with it.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use futures_util::future::try_join_all;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// What a load brought.
+#[derive(Debug, Clone, Copy)]
+pub struct Measured {
+    /// Answers per second.
+    pub rate: f64,
+    pub latency: Latency,
+    /// Bytes of the longest answer's body.
+    pub body_bytes: usize,
+}
+
+/// Percentiles, in seconds.
+#[derive(Debug, Clone, Copy)]
+pub struct Latency {
+    pub p50: f64,
+    pub p95: f64,
+    pub p99: f64,
+}
+
+impl Latency {
+    /// Of samples in seconds; there must be one at least.
+    pub fn of(mut samples: Vec<f64>) -> Latency {
+        samples.sort_by(f64::total_cmp);
+        let at = |percent: usize| samples[(samples.len() * percent / 100).min(samples.len() - 1)];
+        Latency {
+            p50: at(50),
+            p95: at(95),
+            p99: at(99),
+        }
+    }
+}
+
+/// How much load: it ends with the duration, or after so many requests.
+#[derive(Debug, Clone, Copy)]
+pub struct Load {
+    pub clients: usize,
+    pub duration: Duration,
+    pub requests: usize,
+}
+
+impl Load {
+    /// Posts to a server on a loopback port; `body` makes the body of the n-th request.
+    ///
+    /// # Errors
+    /// When an answer is not 200, or nothing was answered.
+    pub fn run(
+        self,
+        port: u16,
+        path: &str,
+        token: Option<&str>,
+        body: impl Fn(usize) -> String,
+    ) -> Result<Measured> {
+        let requests = Requests {
+            head: head(path, token),
+            body: &body,
+            next: Cell::new(0),
+            limit: self.requests,
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let start = Instant::now();
+        let clients = (0..self.clients).map(|_| requests.client(port, start + self.duration));
+        let ended = runtime.block_on(try_join_all(clients))?;
+        let took = start.elapsed().as_secs_f64();
+        let body_bytes = ended.iter().map(|client| client.body_bytes).max().unwrap_or(0);
+        let samples: Vec<f64> = ended.into_iter().flat_map(|client| client.samples).collect();
+        if samples.is_empty() {
+            bail!("no request was answered");
+        }
+        Ok(Measured {
+            rate: samples.len() as f64 / took,
+            latency: Latency::of(samples),
+            body_bytes,
+        })
+    }
+}
+
+fn head(path: &str, token: Option<&str>) -> String {
+    let authorization = token
+        .map(|token| format!("authorization: Bearer {token}\r\n"))
+        .unwrap_or_default();
+    format!("POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{authorization}content-type: application/json\r\n")
+}
+
+/// The requests of one load, shared by its clients.
+struct Requests<'a> {
+    head: String,
+    body: &'a dyn Fn(usize) -> String,
+    next: Cell<usize>,
+    limit: usize,
+}
+
+/// What one client saw.
+#[derive(Default)]
+struct Client {
+    samples: Vec<f64>,
+    body_bytes: usize,
+}
+
+impl Requests<'_> {
+    async fn client(&self, port: u16, end: Instant) -> Result<Client> {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
+        stream.set_nodelay(true)?;
+        let mut seen = Client::default();
+        let mut buffer = Vec::with_capacity(1 << 20);
+        while let Some(request) = self.take(end) {
+            let sent = Instant::now();
+            stream.write_all(request.as_bytes()).await?;
+            let length = answer(&mut stream, &mut buffer).await?;
+            seen.samples.push(sent.elapsed().as_secs_f64());
+            seen.body_bytes = seen.body_bytes.max(length);
+        }
+        Ok(seen)
+    }
+
+    /// The next request, unless the load has ended.
+    fn take(&self, end: Instant) -> Option<String> {
+        let number = self.next.get();
+        if number >= self.limit || Instant::now() >= end {
+            return None;
+        }
+        self.next.set(number + 1);
+        let body = (self.body)(number);
+        Some(format!(
+            "{}content-length: {}\r\n\r\n{body}",
+            self.head,
+            body.len()
+        ))
+    }
+}
+
+/// Reads one answer and gives the length of its body.
+async fn answer(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Result<usize> {
+    buffer.clear();
+    loop {
+        if stream.read_buf(buffer).await? == 0 {
+            bail!("the server closed the connection");
+        }
+        let Some(head) = buffer.windows(4).position(|bytes| bytes == b"\r\n\r\n") else {
+            continue;
+        };
+        let text = String::from_utf8_lossy(&buffer[..head]).to_ascii_lowercase();
+        let length: usize = text
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok())
+            .context("an answer without content-length")?;
+        while buffer.len() < head + 4 + length {
+            if stream.read_buf(buffer).await? == 0 {
+                bail!("the server closed the connection within an answer");
+            }
+        }
+        if !text.contains(" 200 ") {
+            bail!("{}", String::from_utf8_lossy(buffer));
+        }
+        return Ok(length);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles() {
+        let latency = Latency::of((0..1000).rev().map(f64::from).collect());
+        assert_eq!((latency.p50, latency.p95, latency.p99), (500.0, 950.0, 990.0));
+        let one = Latency::of(vec![3.0]);
+        assert_eq!((one.p50, one.p99), (3.0, 3.0));
+    }
+}

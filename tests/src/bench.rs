@@ -1,0 +1,8 @@
+//! Measuring our programs and the reference's, one after the other on the same machine.
+
+pub mod measures;
+pub mod report;
+pub mod subject;
+
+pub use report::{Report, Row, Unit};
+pub use subject::Subject;

@@ -1,0 +1,366 @@
+//! The measures. Each measures one subject and gives `(name, unit, target, value)` figures.
+
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::report::Unit;
+use super::subject::Subject;
+use crate::load::{Latency, Load};
+use crate::runs::{PATIENCE, Run, submit};
+use crate::server::{Server, TOKEN};
+
+/// One figure of one subject.
+#[derive(Debug, Clone)]
+pub struct Figure {
+    pub measure: String,
+    pub unit: Unit,
+    pub target: &'static str,
+    pub value: f64,
+}
+
+/// A measure and how many stored runs it may use.
+pub type Measure = fn(&Subject, usize) -> Result<Vec<Figure>>;
+
+/// All measures, in the order of the table. Those the reference cannot take part in come last.
+pub const ALL: [(&str, Measure); 7] = [
+    ("cli", cli),
+    ("start", start),
+    ("small", small_answers),
+    ("submit", submissions),
+    ("list", list),
+    ("process", process_runtime),
+    ("docker", docker_runtime),
+];
+
+fn figure(measure: impl Into<String>, unit: Unit, target: &'static str, value: f64) -> Figure {
+    Figure {
+        measure: measure.into(),
+        unit,
+        target,
+        value,
+    }
+}
+
+fn cli(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
+    let home = TempDir::with_prefix("dstack-bench-")?;
+    // The reference asks the network for newer versions once a day otherwise.
+    fs_err::create_dir_all(home.path().join(".cache/.dstack/cli"))?;
+    fs_err::write(home.path().join(".cache/.dstack/cli/last_check"), "")?;
+    let mut figures = Vec::new();
+    for argument in ["--version", "--help"] {
+        let times: Result<Vec<f64>> = (0..22).map(|_| subject.time(&[argument], home.path())).collect();
+        // The first two fill caches.
+        let latency = Latency::of(times?.split_off(2));
+        figures.push(figure(
+            format!("`dstack {argument}`, p50"),
+            Unit::Seconds,
+            "≤ 10 ms",
+            latency.p50,
+        ));
+    }
+    Ok(figures)
+}
+
+fn start(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
+    let begin = Instant::now();
+    let mut server = subject.server().start()?;
+    let first = begin.elapsed().as_secs_f64();
+    thread::sleep(Duration::from_secs(3));
+    let resident = resident_bytes(&server)?;
+    let mut again = Vec::new();
+    for _ in 0..3 {
+        server.kill()?;
+        let begin = Instant::now();
+        server.start()?;
+        again.push(begin.elapsed().as_secs_f64());
+    }
+    Ok(vec![
+        figure("server ready, first start", Unit::Seconds, "≤ 100 ms", first),
+        figure(
+            "server ready, later starts, p50",
+            Unit::Seconds,
+            "≤ 100 ms",
+            Latency::of(again).p50,
+        ),
+        figure("server resident, idle", Unit::Bytes, "≤ 30 MB", resident),
+    ])
+}
+
+/// The server's resident memory; what it started (the local agent) is not in it.
+fn resident_bytes(server: &Server) -> Result<f64> {
+    let pid = server.pid().context("the server is not running")?;
+    let status = fs_err::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .context("no VmRSS")?;
+    Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? * 1024.0)
+}
+
+fn small_answers(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
+    let server = subject.server().start()?;
+    let load = Load {
+        clients: 16,
+        duration: Duration::from_secs(5),
+        requests: usize::MAX,
+    };
+    let mut figures = Vec::new();
+    for (path, target) in [
+        ("/api/server/get_info", "≥ 50,000/s"),
+        ("/api/users/get_my_user", "≥ 30,000/s, p99 ≤ 2 ms"),
+    ] {
+        let measured = load.run(server.port(), path, Some(TOKEN), |_| "{}".into())?;
+        let name = path.trim_start_matches("/api/");
+        figures.push(figure(
+            format!("`{name}`, 16 clients"),
+            Unit::PerSecond,
+            target,
+            measured.rate,
+        ));
+        figures.push(figure(
+            format!("`{name}`, p99"),
+            Unit::Seconds,
+            target,
+            measured.latency.p99,
+        ));
+    }
+    Ok(figures)
+}
+
+/// The plan of a task that fits nowhere, by number.
+fn plan(number: usize) -> String {
+    let configuration = json!({"type": "task", "commands": ["echo hello"], "name": format!("fill-{number}")});
+    let spec = json!({"run_name": format!("fill-{number}"), "configuration": configuration});
+    json!({"plan": {"run_spec": spec}, "force": false}).to_string()
+}
+
+fn submissions(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
+    let server = subject.server().start()?;
+    let load = Load {
+        clients: 8,
+        duration: Duration::from_secs(10),
+        requests: 5_000,
+    };
+    let measured = load.run(server.port(), "/api/project/main/runs/apply", Some(TOKEN), plan)?;
+    Ok(vec![
+        figure(
+            "submissions accepted durably (SQLite), 8 clients",
+            Unit::PerSecond,
+            "≥ 500/s",
+            measured.rate,
+        ),
+        figure("a submission, p99", Unit::Seconds, "–", measured.latency.p99),
+    ])
+}
+
+fn list(subject: &Subject, stored: usize) -> Result<Vec<Figure>> {
+    let mut server = subject
+        .server()
+        .variable("DSTACK_SERVER_BACKGROUND_PROCESSING_DISABLED", "1")
+        .start()?;
+    let load = Load {
+        clients: 16,
+        duration: Duration::from_secs(5),
+        requests: usize::MAX,
+    };
+    let request = json!({"project_name": "main", "limit": 100}).to_string();
+    let empty = load.run(server.port(), "/api/runs/list", Some(TOKEN), |_| request.clone())?;
+    fill(subject, &mut server, stored)?;
+    let full = load.run(server.port(), "/api/runs/list", Some(TOKEN), |_| request.clone())?;
+    let answer = server.get("/api/runs/list", &json!({"project_name": "main", "limit": 100}))?;
+    let count = answer.as_array().map_or(0, Vec::len);
+    if count != 100 {
+        bail!("runs/list gave {count} runs instead of 100");
+    }
+    let name = format!("`runs/list`, 100 of {stored} runs, 16 clients");
+    println!("    an answer has {} KB", full.body_bytes / 1000);
+    Ok(vec![
+        figure(
+            "`runs/list`, no runs, 16 clients",
+            Unit::PerSecond,
+            "≥ 20,000/s",
+            empty.rate,
+        ),
+        figure(name, Unit::PerSecond, "≥ 50× the reference", full.rate),
+        figure(
+            format!("`runs/list`, 100 of {stored} runs, p99"),
+            Unit::Seconds,
+            "≤ 20 ms",
+            full.latency.p99,
+        ),
+    ])
+}
+
+/// Brings the server to `count` stored runs: by submitting them, or, where that would take hours, by
+/// multiplying one run in the stopped server's database.
+fn fill(subject: &Subject, server: &mut Server, count: usize) -> Result<()> {
+    let requests = if subject.is_ours() { count } else { 1 };
+    let load = Load {
+        clients: 8,
+        duration: Duration::from_secs(1800),
+        requests,
+    };
+    load.run(server.port(), "/api/project/main/runs/apply", Some(TOKEN), plan)?;
+    if let Some(python) = &subject.python {
+        server.kill()?;
+        let script = crate::parts::repository().join("tests/python/multiply_runs.py");
+        let database = server.home().join(".dstack/server/data/sqlite.db");
+        let status = Command::new(python)
+            .arg(script)
+            .arg(database)
+            .arg(count.to_string())
+            .status()?;
+        if !status.success() {
+            bail!("multiply_runs.py failed");
+        }
+        server.start()?;
+    }
+    Ok(())
+}
+
+fn process_runtime(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
+    let server = subject.local_server("process")?.start()?;
+    let mut figures = lifecycle(&server, "process runtime", "≤ 0.15 s", None)?;
+    figures.push(log_latency(&server)?);
+    Ok(figures)
+}
+
+fn docker_runtime(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
+    let image = crate::parts::image().map_err(anyhow::Error::msg)?;
+    let server = subject.local_server("docker")?.start()?;
+    let mut figures = lifecycle(&server, "Docker, image present", "≤ 0.5 s", Some(&image))?;
+    let bare: Result<Vec<f64>> = (0..10).map(|_| docker_run(&image)).collect();
+    figures.push(figure(
+        "`docker run` of the same image, p50 (for comparison)",
+        Unit::Seconds,
+        "–",
+        Latency::of(bare?).p50,
+    ));
+    Ok(figures)
+}
+
+fn docker_run(image: &str) -> Result<f64> {
+    let begin = Instant::now();
+    let status = Command::new("docker")
+        .args(["run", "--rm", image, "true"])
+        .status()?;
+    if !status.success() {
+        bail!("docker run {image} failed");
+    }
+    Ok(begin.elapsed().as_secs_f64())
+}
+
+/// Short tasks one after the other: how long until each runs, and how long from its end until that is known.
+fn lifecycle(server: &Server, what: &str, target: &'static str, image: Option<&str>) -> Result<Vec<Figure>> {
+    const ROUNDS: usize = 20;
+    let (mut to_running, mut to_done) = (Vec::new(), Vec::new());
+    for round in 0..=ROUNDS {
+        let begin = Instant::now();
+        // The job's clock is ours: it runs on this machine.
+        let run = submit(
+            server,
+            &format!("bench-{round}"),
+            &["sleep 0.3", "echo ended $(date +%s%N)"],
+            &image.map_or(json!({}), |image| json!({"image": image})),
+        )?;
+        watch(&run, "running")?;
+        let running = begin.elapsed().as_secs_f64();
+        watch(&run, "done")?;
+        let done = now();
+        let ended = run.logs()?;
+        let ended: f64 = ended
+            .trim()
+            .trim_start_matches("ended ")
+            .parse::<f64>()
+            .context(ended)?
+            / 1e9;
+        // The first one warms up.
+        if round > 0 {
+            to_running.push(running);
+            to_done.push((done - ended).max(0.0));
+        }
+    }
+    let (to_running, to_done) = (Latency::of(to_running), Latency::of(to_done));
+    Ok(vec![
+        figure(
+            format!("submitted → running, {what}, p50"),
+            Unit::Seconds,
+            target,
+            to_running.p50,
+        ),
+        figure(
+            format!("submitted → running, {what}, p95"),
+            Unit::Seconds,
+            target,
+            to_running.p95,
+        ),
+        figure(
+            format!("process exit → run `done`, {what}, p50"),
+            Unit::Seconds,
+            "≤ 0.2 s",
+            to_done.p50,
+        ),
+        figure(
+            format!("process exit → run `done`, {what}, p95"),
+            Unit::Seconds,
+            "≤ 0.2 s",
+            to_done.p95,
+        ),
+    ])
+}
+
+/// Looks at a run every few milliseconds until it has a status, or is past it.
+fn watch(run: &Run<'_>, status: &str) -> Result<()> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let seen = run.status()?;
+        if seen == status || seen == "done" {
+            return Ok(());
+        }
+        if seen == "failed" || seen == "terminated" || Instant::now() > end {
+            bail!("{} is {seen} and not {status}", run.name);
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A job prints the time; how old is it when the log route first gives the line?
+fn log_latency(server: &Server) -> Result<Figure> {
+    const LINES: usize = 100;
+    let print = format!("i=0; while [ $i -lt {LINES} ]; do i=$((i+1)); date +%s%N; sleep 0.05; done");
+    let run = submit(server, "clock", &[&print], &json!({}))?;
+    run.wait_for(&["running", "done"])?;
+    let mut ages = Vec::new();
+    let end = Instant::now() + PATIENCE;
+    while ages.len() < LINES && Instant::now() < end {
+        let logs = run.logs()?;
+        let seen = now();
+        let complete = logs.rfind('\n').map_or("", |end| &logs[..end]);
+        for line in complete.lines().skip(ages.len()) {
+            ages.push(seen - line.trim().parse::<f64>()? / 1e9);
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    if ages.len() < LINES {
+        bail!("only {} of {LINES} lines arrived", ages.len());
+    }
+    let p99 = Latency::of(ages).p99;
+    Ok(figure(
+        "log line printed → readable through the API, p99",
+        Unit::Seconds,
+        "≤ 0.25 s",
+        p99,
+    ))
+}
+
+/// Seconds since 1970.
+fn now() -> f64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0.0, |since| since.as_secs_f64())
+}
