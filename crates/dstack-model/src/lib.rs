@@ -1,1 +1,41 @@
 //! Wire and YAML types of dstack: configurations, profiles, runs, jobs, fleets, instances, offers.
+//!
+//! Every type serializes to the normal form of the dstack 0.22.5 API (all fields present, `null` when unset, in the
+//! reference's order) and is read by the one decoder of [`decode`], which accepts, coerces and refuses as the
+//! reference does.
+
+// The derive macro writes paths from this crate's name, also inside this crate.
+extern crate self as dstack_model;
+
+pub mod backends;
+pub mod common;
+pub mod compute_groups;
+pub mod configurations;
+pub mod decode;
+pub mod envs;
+pub mod events;
+pub mod exports;
+pub mod files;
+pub mod fleets;
+pub mod gateways;
+pub mod health;
+pub mod instances;
+pub mod logs;
+pub mod metrics;
+pub mod offers;
+pub mod placement;
+pub mod profiles;
+pub mod projects;
+pub mod public_keys;
+pub mod repos;
+pub mod requests;
+pub mod resources;
+pub mod runs;
+pub mod schema;
+pub mod secrets;
+pub mod templates;
+pub mod unix;
+pub mod users;
+pub mod volumes;
+
+pub use dstack_model_derive::Decode;

@@ -1,0 +1,321 @@
+//! Gateways.
+
+use dstack_units::{GatewayId, Time};
+use serde::Serialize;
+
+use crate::backends::BackendType;
+use crate::common::{ApplyAction, Tags, check_tags};
+use crate::{Decode, string_enum, tag};
+
+string_enum! {
+    /// State of a gateway.
+    pub enum GatewayStatus {
+        /// To be made.
+        Submitted = "submitted",
+        /// Being made.
+        Provisioning = "provisioning",
+        /// There.
+        Running = "running",
+        /// Could not be made.
+        Failed = "failed",
+    }
+}
+
+string_enum! {
+    /// State of a gateway's replica.
+    pub enum GatewayReplicaStatus {
+        /// To be made.
+        Submitted = "submitted",
+        /// Being made.
+        Provisioning = "provisioning",
+        /// There.
+        Running = "running",
+        /// Being removed.
+        Terminating = "terminating",
+        /// Gone.
+        Terminated = "terminated",
+    }
+}
+
+tag!(
+    /// `gateway`.
+    pub GatewayTag = "gateway"
+);
+tag!(
+    /// `lets-encrypt`.
+    pub LetsEncryptTag = "lets-encrypt"
+);
+tag!(
+    /// `acm`.
+    pub AcmTag = "acm"
+);
+tag!(
+    /// `gcp-cm`.
+    pub GcpCmTag = "gcp-cm"
+);
+tag!(
+    /// `alb`.
+    pub AlbTag = "alb"
+);
+
+/// Automatic certificates by Let's Encrypt.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Decode)]
+pub struct LetsEncryptGatewayCertificate {
+    /// The kind.
+    #[serde(rename = "type")]
+    #[decode(default)]
+    pub kind: LetsEncryptTag,
+}
+
+/// Certificates by AWS Certificate Manager. Implies `load_balancer: { type: alb }`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct AcmGatewayCertificate {
+    /// The kind.
+    #[serde(rename = "type")]
+    #[decode(default)]
+    pub kind: AcmTag,
+    /// The ARN of the wildcard ACM certificate for the domain.
+    pub arn: String,
+}
+
+/// Certificates by Google Cloud Certificate Manager. Requires `load_balancer: { type: alb }`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct GcpCertificateManagerGatewayCertificate {
+    /// The kind.
+    #[serde(rename = "type")]
+    #[decode(default)]
+    pub kind: GcpCmTag,
+    /// The full resource name of the Certificate Manager certificate for the domain.
+    pub name: String,
+}
+
+/// Where a gateway's certificates come from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+#[serde(untagged)]
+#[decode(tag = "type")]
+pub enum AnyGatewayCertificate {
+    /// Let's Encrypt.
+    #[decode(rename = "lets-encrypt")]
+    LetsEncrypt(LetsEncryptGatewayCertificate),
+    /// AWS.
+    #[decode(rename = "acm")]
+    Acm(AcmGatewayCertificate),
+    /// GCP.
+    #[decode(rename = "gcp-cm")]
+    GcpCm(GcpCertificateManagerGatewayCertificate),
+}
+
+impl Default for AnyGatewayCertificate {
+    fn default() -> Self {
+        Self::LetsEncrypt(LetsEncryptGatewayCertificate::default())
+    }
+}
+
+/// An Application Load Balancer.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Decode)]
+pub struct AlbGatewayLoadBalancer {
+    /// The kind.
+    #[serde(rename = "type")]
+    #[decode(default)]
+    pub kind: AlbTag,
+}
+
+/// What stands before a gateway's replicas.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+#[serde(untagged)]
+#[decode(tag = "type")]
+pub enum AnyGatewayLoadBalancer {
+    /// An Application Load Balancer.
+    #[decode(rename = "alb")]
+    Alb(AlbGatewayLoadBalancer),
+}
+
+/// A gateway.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct GatewayConfiguration {
+    /// The configuration type.
+    #[serde(rename = "type")]
+    #[decode(default)]
+    pub kind: GatewayTag,
+    /// The gateway name.
+    pub name: Option<String>,
+    /// Whether the gateway is the project's default.
+    pub default: Option<bool>,
+    /// The gateway backend.
+    pub backend: BackendType,
+    /// The gateway region.
+    pub region: String,
+    /// Backend-specific instance type to use for the gateway instance.
+    #[decode(min_len = 1)]
+    pub instance_type: Option<String>,
+    /// The gateway wildcard domain name, e.g. `example.com`.
+    pub domain: Option<String>,
+    /// Allocate public IP for the gateway.
+    #[decode(default = true)]
+    pub public_ip: bool,
+    /// The load balancer configuration.
+    pub load_balancer: Option<AnyGatewayLoadBalancer>,
+    /// The SSL certificate configuration. Set to `null` to disable. Defaults to `type: lets-encrypt`.
+    #[decode(default = Some(AnyGatewayCertificate::default()))]
+    pub certificate: Option<AnyGatewayCertificate>,
+    /// The number of gateway replicas. Defaults to `1`.
+    #[decode(ge = 1)]
+    pub replicas: Option<i64>,
+    /// The custom tags to associate with the gateway.
+    #[decode(check = check_tags)]
+    pub tags: Option<Tags>,
+}
+
+/// What a gateway is made from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct GatewaySpec {
+    /// The configuration.
+    pub configuration: GatewayConfiguration,
+    /// Where the configuration's file is.
+    pub configuration_path: Option<String>,
+}
+
+/// A gateway's replica.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct GatewayReplica {
+    /// Its address.
+    pub hostname: Option<String>,
+    /// Its number.
+    pub replica_num: u32,
+    /// Its backend.
+    pub backend: Option<BackendType>,
+    /// Its region.
+    pub region: Option<String>,
+    /// When it was made.
+    pub created_at: Time,
+    /// Its state.
+    pub status: GatewayReplicaStatus,
+    /// Why it is in this state.
+    pub status_message: Option<String>,
+}
+
+/// A gateway.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct Gateway {
+    /// Its id.
+    pub id: GatewayId,
+    /// Its name.
+    pub name: String,
+    /// Its project.
+    pub project_name: String,
+    /// What it is made from.
+    pub configuration: GatewayConfiguration,
+    /// When it was made.
+    pub created_at: Time,
+    /// Its state.
+    pub status: GatewayStatus,
+    /// Why it is in this state.
+    pub status_message: Option<String>,
+    /// Address of the load balancer, if there is one.
+    pub hostname: Option<String>,
+    /// The domain of its services.
+    pub wildcard_domain: Option<String>,
+    /// Whether it is the viewing project's default.
+    pub default: bool,
+    /// Its replicas.
+    #[decode(default)]
+    pub replicas: Vec<GatewayReplica>,
+    /// Deprecated, never set.
+    pub backend: Option<BackendType>,
+    /// Deprecated, never set.
+    pub region: Option<String>,
+    /// Deprecated, only set for clients before 0.20.25.
+    pub ip_address: Option<String>,
+    /// Deprecated, only set for clients before 0.20.25.
+    pub instance_id: Option<String>,
+}
+
+/// What applying a gateway would do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct GatewayPlan {
+    /// The project.
+    pub project_name: String,
+    /// The user.
+    pub user: String,
+    /// As sent.
+    pub spec: GatewaySpec,
+    /// With the server's defaults.
+    pub effective_spec: GatewaySpec,
+    /// The gateway of that name.
+    pub current_resource: Option<Gateway>,
+    /// Create or update.
+    pub action: ApplyAction,
+}
+
+/// A plan as sent back to be applied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct ApplyGatewayPlanInput {
+    /// What to apply.
+    pub spec: GatewaySpec,
+    /// The expected current resource. If the resource has changed, the apply fails unless `force: true`.
+    pub current_resource: Option<Gateway>,
+}
+
+/// What a replica is made from (stored).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct GatewayReplicaConfiguration {
+    /// The project.
+    pub project_name: String,
+    /// The instance's name.
+    pub instance_name: String,
+    /// The backend.
+    pub backend: BackendType,
+    /// Its region.
+    pub region: String,
+    /// The instance's type.
+    pub instance_type: Option<String>,
+    /// Whether it gets a public address.
+    pub public_ip: bool,
+    /// The key that may log in.
+    pub ssh_key_pub: String,
+    /// Where its certificates come from.
+    pub certificate: Option<AnyGatewayCertificate>,
+    /// Tags of the cloud resources.
+    pub tags: Option<Tags>,
+}
+
+/// What the backend answered for a replica.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct GatewayReplicaProvisioningData {
+    /// The backend's id of the instance.
+    pub instance_id: String,
+    /// Its address; a name on Kubernetes.
+    pub ip_address: String,
+    /// Its region.
+    pub region: String,
+    /// Its zone.
+    pub availability_zone: Option<String>,
+    /// JSON of the backend.
+    pub backend_data: Option<String>,
+}
+
+/// What a load balancer is made from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct GatewayLoadBalancerConfiguration {
+    /// The project.
+    pub project_name: String,
+    /// The gateway's name.
+    pub gateway_name: String,
+    /// Its region.
+    pub region: String,
+    /// Whether it gets a public address.
+    pub public_ip: bool,
+    /// Where its certificates come from.
+    pub certificate: Option<AnyGatewayCertificate>,
+    /// Tags of the cloud resources.
+    pub tags: Option<Tags>,
+}
+
+/// What the backend answered for a load balancer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct GatewayLoadBalancerData {
+    /// Its address.
+    pub hostname: String,
+    /// JSON of the backend.
+    pub backend_data: String,
+}

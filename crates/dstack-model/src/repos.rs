@@ -1,0 +1,179 @@
+//! Repos.
+
+use serde::Serialize;
+
+use crate::{Decode, string_enum, tag};
+
+/// The id of the repo of runs that have none.
+pub const DEFAULT_VIRTUAL_REPO_ID: &str = "none";
+
+string_enum! {
+    /// A kind of repo.
+    pub enum RepoType {
+        /// Git, cloned by the runner.
+        Remote = "remote",
+        /// A directory of the user's machine.
+        Local = "local",
+        /// None at all, or made by a program.
+        Virtual = "virtual",
+    }
+}
+
+tag!(
+    /// `remote`.
+    pub RemoteTag = "remote"
+);
+tag!(
+    /// `local`.
+    pub LocalTag = "local"
+);
+tag!(
+    /// `virtual`.
+    pub VirtualTag = "virtual"
+);
+
+/// A Git repo.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct RemoteRepoInfo {
+    /// The kind.
+    #[decode(default)]
+    pub repo_type: RemoteTag,
+    /// The last part of its URL.
+    pub repo_name: String,
+}
+
+/// A directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct LocalRepoInfo {
+    /// The kind.
+    #[decode(default)]
+    pub repo_type: LocalTag,
+    /// Its path.
+    pub repo_dir: String,
+}
+
+/// No repo.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Decode)]
+pub struct VirtualRepoInfo {
+    /// The kind.
+    #[decode(default)]
+    pub repo_type: VirtualTag,
+}
+
+/// A repo.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+#[serde(untagged)]
+#[decode(tag = "repo_type")]
+pub enum AnyRepoInfo {
+    /// `repo_type: remote`.
+    #[decode(rename = "remote")]
+    Remote(RemoteRepoInfo),
+    /// `repo_type: local`.
+    #[decode(rename = "local")]
+    Local(LocalRepoInfo),
+    /// `repo_type: virtual`.
+    #[decode(rename = "virtual")]
+    Virtual(VirtualRepoInfo),
+}
+
+impl AnyRepoInfo {
+    /// The kind.
+    pub const fn repo_type(&self) -> RepoType {
+        match self {
+            Self::Remote(_) => RepoType::Remote,
+            Self::Local(_) => RepoType::Local,
+            Self::Virtual(_) => RepoType::Virtual,
+        }
+    }
+}
+
+/// A Git repo at a commit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct RemoteRunRepoData {
+    /// The kind.
+    #[decode(default)]
+    pub repo_type: RemoteTag,
+    /// The last part of its URL.
+    pub repo_name: String,
+    /// The branch.
+    pub repo_branch: Option<String>,
+    /// The commit.
+    pub repo_hash: Option<String>,
+    /// `user.name` of Git in the container.
+    pub repo_config_name: Option<String>,
+    /// `user.email` of Git in the container.
+    pub repo_config_email: Option<String>,
+}
+
+/// A directory.
+pub type LocalRunRepoData = LocalRepoInfo;
+/// No repo.
+pub type VirtualRunRepoData = VirtualRepoInfo;
+
+/// The repo of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+#[serde(untagged)]
+#[decode(tag = "repo_type")]
+pub enum AnyRunRepoData {
+    /// `repo_type: remote`.
+    #[decode(rename = "remote")]
+    Remote(RemoteRunRepoData),
+    /// `repo_type: local`.
+    #[decode(rename = "local")]
+    Local(LocalRunRepoData),
+    /// `repo_type: virtual`.
+    #[decode(rename = "virtual")]
+    Virtual(VirtualRunRepoData),
+}
+
+impl AnyRunRepoData {
+    /// The kind.
+    pub const fn repo_type(&self) -> RepoType {
+        match self {
+            Self::Remote(_) => RepoType::Remote,
+            Self::Local(_) => RepoType::Local,
+            Self::Virtual(_) => RepoType::Virtual,
+        }
+    }
+}
+
+/// How a Git repo is cloned.
+#[derive(Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct RemoteRepoCreds {
+    /// The URL to clone.
+    pub clone_url: String,
+    /// A private key in PEM.
+    pub private_key: Option<String>,
+    /// A token for HTTPS.
+    pub oauth_token: Option<String>,
+}
+
+impl std::fmt::Debug for RemoteRepoCreds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RemoteRepoCreds")
+            .field("clone_url", &self.clone_url)
+            .field("private_key", &self.private_key.as_ref().map(|_| "…"))
+            .field("oauth_token", &self.oauth_token.as_ref().map(|_| "…"))
+            .finish()
+    }
+}
+
+/// A repo of a project.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct RepoHead {
+    /// The id that the client gave it.
+    pub repo_id: String,
+    /// The repo.
+    pub repo_info: AnyRepoInfo,
+}
+
+/// A repo of a project with the user's credentials.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct RepoHeadWithCreds {
+    /// The id that the client gave it.
+    pub repo_id: String,
+    /// The repo.
+    pub repo_info: AnyRepoInfo,
+    /// Unset when there are none, or not asked for.
+    pub repo_creds: Option<RemoteRepoCreds>,
+}

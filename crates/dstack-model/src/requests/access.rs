@@ -1,0 +1,518 @@
+//! Server, authentication, users, projects, secrets, events, exports.
+
+use dstack_units::{EventId, ProjectId, PublicKeyId, RunId, Time, UserId};
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::Decode;
+use crate::events::EventTargetType;
+use crate::users::{GlobalRole, ProjectRole};
+
+/// `server/get_info`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct ServerInfo {
+    /// Unset on development builds.
+    pub server_version: Option<String>,
+}
+
+/// An item of `auth/list_providers`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct OAuthProviderInfo {
+    /// The OAuth2 provider name.
+    pub name: String,
+    /// Whether the provider is configured on the server.
+    pub enabled: bool,
+}
+
+/// What the server puts into OAuth2's `state`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct OAuthState {
+    /// A random string to protect against CSRF.
+    pub value: String,
+    /// If specified, the user is redirected to this port of localhost.
+    #[decode(ge = 1, le = 65535)]
+    pub local_port: Option<i64>,
+}
+
+/// `auth/get_next_redirect`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct OAuthGetNextRedirectRequest {
+    /// The OAuth2 authorization code.
+    pub code: String,
+    /// The OAuth2 state.
+    pub state: String,
+}
+
+/// Answer of `auth/get_next_redirect`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct OAuthGetNextRedirectResponse {
+    /// The URL that the user needs to be redirected to. If `null`, there is no next redirect.
+    pub redirect_url: Option<String>,
+}
+
+/// `auth/{provider}/authorize` (not served by the open-source server).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Decode)]
+pub struct OAuthAuthorizeRequest {
+    /// The user is redirected to this port of localhost.
+    #[decode(ge = 1, le = 65535)]
+    pub local_port: Option<i64>,
+    /// The server base URL used to access the server.
+    pub base_url: Option<String>,
+}
+
+/// Answer of `auth/{provider}/authorize`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct OAuthAuthorizeResponse {
+    /// An OAuth2 authorization URL.
+    pub authorization_url: String,
+}
+
+/// `auth/{provider}/callback` (not served by the open-source server).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct OAuthCallbackRequest {
+    /// The OAuth2 authorization code.
+    pub code: String,
+    /// The OAuth2 state.
+    pub state: String,
+    /// The server base URL used to access the server.
+    pub base_url: Option<String>,
+}
+
+/// `users/list`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct ListUsersRequest {
+    /// Return `total_count` with the total number of users.
+    #[decode(default)]
+    pub return_total_count: bool,
+    /// Include only users with the name containing `name_pattern`.
+    #[decode(pattern = "^[a-zA-Z0-9-_]*$")]
+    pub name_pattern: Option<String>,
+    /// The last user's `created_at` of the page before.
+    pub prev_created_at: Option<Time>,
+    /// The last user's `id` of the page before.
+    pub prev_id: Option<UserId>,
+    /// Limit number of users returned.
+    #[decode(default = 2000, ge = 0, le = 2000)]
+    pub limit: i64,
+    /// Oldest first.
+    #[decode(default)]
+    pub ascending: bool,
+}
+
+impl Default for ListUsersRequest {
+    fn default() -> Self {
+        Self {
+            return_total_count: false,
+            name_pattern: None,
+            prev_created_at: None,
+            prev_id: None,
+            limit: 2000,
+            ascending: false,
+        }
+    }
+}
+
+/// `users/get_user`, `users/refresh_token`, `users/refresh_ssh_key`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct UserNameRequest {
+    /// Who.
+    pub username: String,
+}
+
+/// `users/create`, `users/update`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct CreateUserRequest {
+    /// Who.
+    pub username: String,
+    /// Their role.
+    pub global_role: GlobalRole,
+    /// Their address.
+    pub email: Option<String>,
+    /// Whether they may log in.
+    #[decode(default = true)]
+    pub active: bool,
+}
+
+/// `users/delete`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct DeleteUsersRequest {
+    /// Their names.
+    pub users: Vec<String>,
+}
+
+/// `users/public_keys/add`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct AddPublicKeyRequest {
+    /// One line in OpenSSH's format.
+    pub key: String,
+    /// Its name; its comment when unset.
+    pub name: Option<String>,
+}
+
+/// `users/public_keys/delete`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct DeletePublicKeysRequest {
+    /// Which.
+    pub ids: Vec<PublicKeyId>,
+}
+
+/// `projects/list`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct ListProjectsRequest {
+    /// Include public projects where user is not a member.
+    #[decode(default = true)]
+    pub include_not_joined: bool,
+    /// Include only projects owned by or joined by this user, with this user's membership.
+    pub username: Option<String>,
+    /// Return `total_count` with the total number of projects.
+    #[decode(default)]
+    pub return_total_count: bool,
+    /// Include only projects with the name containing `name_pattern`.
+    #[decode(pattern = "^[a-zA-Z0-9-_]*$")]
+    pub name_pattern: Option<String>,
+    /// The last project's `created_at` of the page before.
+    pub prev_created_at: Option<Time>,
+    /// The last project's `id` of the page before.
+    pub prev_id: Option<ProjectId>,
+    /// Limit number of projects returned.
+    #[decode(default = 2000, ge = 0, le = 2000)]
+    pub limit: i64,
+    /// Oldest first.
+    #[decode(default)]
+    pub ascending: bool,
+}
+
+impl Default for ListProjectsRequest {
+    fn default() -> Self {
+        Self {
+            include_not_joined: true,
+            username: None,
+            return_total_count: false,
+            name_pattern: None,
+            prev_created_at: None,
+            prev_id: None,
+            limit: 2000,
+            ascending: false,
+        }
+    }
+}
+
+/// `projects/create`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct CreateProjectRequest {
+    /// Its name.
+    pub project_name: String,
+    /// Whether everybody may join.
+    #[decode(default)]
+    pub is_public: bool,
+    /// Where its templates come from.
+    pub templates_repo: Option<String>,
+}
+
+/// `projects/{project_name}/update`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Decode)]
+pub struct UpdateProjectRequest {
+    /// Whether everybody may join.
+    pub is_public: Option<bool>,
+    /// Where its templates come from.
+    pub templates_repo: Option<String>,
+    /// From nowhere.
+    #[decode(default)]
+    pub reset_templates_repo: bool,
+}
+
+/// `projects/delete`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct DeleteProjectsRequest {
+    /// Which.
+    pub projects_names: Vec<String>,
+}
+
+/// A member to be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct MemberSetting {
+    /// The username or email of the user.
+    pub username: String,
+    /// Their role.
+    pub project_role: ProjectRole,
+}
+
+/// `projects/{project_name}/set_members`, `add_members`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct ProjectMembersRequest {
+    /// Who.
+    pub members: Vec<MemberSetting>,
+}
+
+/// `projects/{project_name}/remove_members`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct RemoveProjectMembersRequest {
+    /// Who.
+    pub usernames: Vec<String>,
+}
+
+/// Requests that only name something: gateways, secrets, exports, volumes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct NameRequest {
+    /// What.
+    pub name: String,
+}
+
+/// Requests that only list names: fleets, volumes and gateways to be deleted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct NamesRequest {
+    /// Which.
+    pub names: Vec<String>,
+}
+
+/// `secrets/create_or_update`.
+#[derive(Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct CreateOrUpdateSecretRequest {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+}
+
+impl std::fmt::Debug for CreateOrUpdateSecretRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CreateOrUpdateSecretRequest")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// `secrets/delete`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct DeleteSecretsRequest {
+    /// Which.
+    pub secrets_names: Vec<String>,
+}
+
+/// `events/list`. At most one of `target_*` and at most one of `within_*`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+#[decode(after = check_filters)]
+pub struct ListEventsRequest {
+    /// Events that target these projects.
+    #[decode(min_len = 1, max_len = 16)]
+    pub target_projects: Option<Vec<Uuid>>,
+    /// Events that target these users.
+    #[decode(min_len = 1, max_len = 16)]
+    pub target_users: Option<Vec<Uuid>>,
+    /// Events that target these fleets.
+    #[decode(min_len = 1, max_len = 16)]
+    pub target_fleets: Option<Vec<Uuid>>,
+    /// Events that target these instances.
+    #[decode(min_len = 1, max_len = 16)]
+    pub target_instances: Option<Vec<Uuid>>,
+    /// Events that target these runs.
+    #[decode(min_len = 1, max_len = 16)]
+    pub target_runs: Option<Vec<Uuid>>,
+    /// Events that target these jobs.
+    #[decode(min_len = 1, max_len = 16)]
+    pub target_jobs: Option<Vec<Uuid>>,
+    /// Events that target these volumes.
+    #[decode(min_len = 1, max_len = 16)]
+    pub target_volumes: Option<Vec<Uuid>>,
+    /// Events that target these gateways.
+    #[decode(min_len = 1, max_len = 16)]
+    pub target_gateways: Option<Vec<Uuid>>,
+    /// Events that target these gateway replicas.
+    #[decode(min_len = 1, max_len = 16)]
+    pub target_gateway_replicas: Option<Vec<Uuid>>,
+    /// Events that target these secrets.
+    #[decode(min_len = 1, max_len = 16)]
+    pub target_secrets: Option<Vec<Uuid>>,
+    /// Events that target these presets.
+    #[decode(min_len = 1, max_len = 16)]
+    pub target_presets: Option<Vec<Uuid>>,
+    /// Events that target these projects or anything in them.
+    #[decode(min_len = 1, max_len = 16)]
+    pub within_projects: Option<Vec<Uuid>>,
+    /// Events that target these fleets or their instances.
+    #[decode(min_len = 1, max_len = 16)]
+    pub within_fleets: Option<Vec<Uuid>>,
+    /// Events that target these runs or their jobs.
+    #[decode(min_len = 1, max_len = 16)]
+    pub within_runs: Option<Vec<Uuid>>,
+    /// Events that target these gateways or their replicas.
+    #[decode(min_len = 1, max_len = 16)]
+    pub within_gateways: Option<Vec<Uuid>>,
+    /// Events that have a target of one of these types.
+    #[decode(min_len = 1, max_len = 16)]
+    pub include_target_types: Option<Vec<EventTargetType>>,
+    /// Events about actions of these users, or of the system for `null`.
+    #[decode(min_len = 1, max_len = 16)]
+    pub actors: Option<Vec<Option<UserId>>>,
+    /// The last event's `recorded_at` of the page before.
+    pub prev_recorded_at: Option<Time>,
+    /// The last event's `id` of the page before.
+    pub prev_id: Option<EventId>,
+    /// Limit number of events returned.
+    #[decode(default = 100, ge = 1, le = 100)]
+    pub limit: i64,
+    /// Oldest first.
+    #[decode(default)]
+    pub ascending: bool,
+}
+
+fn check_filters(request: ListEventsRequest) -> Result<ListEventsRequest, String> {
+    let one_of = |kind: &str, filters: &[(&str, &Option<Vec<Uuid>>)]| {
+        let set: Vec<&str> = filters
+            .iter()
+            .filter(|(_, ids)| ids.is_some())
+            .map(|(name, _)| *name)
+            .collect();
+        if set.len() > 1 {
+            return Err(format!(
+                "At most one {kind}_* filter can be set at a time. Got {}",
+                set.join(", ")
+            ));
+        }
+        Ok(())
+    };
+    one_of(
+        "target",
+        &[
+            ("target_projects", &request.target_projects),
+            ("target_users", &request.target_users),
+            ("target_fleets", &request.target_fleets),
+            ("target_instances", &request.target_instances),
+            ("target_runs", &request.target_runs),
+            ("target_jobs", &request.target_jobs),
+            ("target_volumes", &request.target_volumes),
+            ("target_gateways", &request.target_gateways),
+            ("target_gateway_replicas", &request.target_gateway_replicas),
+            ("target_secrets", &request.target_secrets),
+            ("target_presets", &request.target_presets),
+        ],
+    )?;
+    one_of(
+        "within",
+        &[
+            ("within_projects", &request.within_projects),
+            ("within_fleets", &request.within_fleets),
+            ("within_runs", &request.within_runs),
+            ("within_gateways", &request.within_gateways),
+        ],
+    )?;
+    Ok(request)
+}
+
+/// `exports/create`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct CreateExportRequest {
+    /// Its name.
+    pub name: String,
+    /// With all projects.
+    #[decode(default)]
+    pub is_global: bool,
+    /// With these projects.
+    #[decode(default)]
+    pub importer_projects: Vec<String>,
+    /// These fleets.
+    #[decode(default)]
+    pub exported_fleets: Vec<String>,
+    /// These gateways.
+    #[decode(default)]
+    pub exported_gateways: Vec<String>,
+}
+
+/// `exports/update`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct UpdateExportRequest {
+    /// Its name.
+    pub name: String,
+    /// With all projects.
+    #[decode(default)]
+    pub set_global: bool,
+    /// No longer with all projects.
+    #[decode(default)]
+    pub unset_global: bool,
+    /// Also with these projects.
+    #[decode(default)]
+    pub add_importer_projects: Vec<String>,
+    /// No longer with these projects.
+    #[decode(default)]
+    pub remove_importer_projects: Vec<String>,
+    /// Also these fleets.
+    #[decode(default)]
+    pub add_exported_fleets: Vec<String>,
+    /// No longer these fleets.
+    #[decode(default)]
+    pub remove_exported_fleets: Vec<String>,
+    /// Also these gateways.
+    #[decode(default)]
+    pub add_exported_gateways: Vec<String>,
+    /// No longer these gateways.
+    #[decode(default)]
+    pub remove_exported_gateways: Vec<String>,
+}
+
+/// `imports/delete`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct DeleteImportRequest {
+    /// The export's name.
+    pub export_name: String,
+    /// The export's project.
+    pub export_project_name: String,
+}
+
+/// `sshproxy/get_upstream`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct GetUpstreamRequest {
+    /// A job's id; other forms may come.
+    pub id: String,
+}
+
+/// A host on the way to a job.
+#[derive(Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct UpstreamHost {
+    /// The hostname or IP address.
+    pub host: String,
+    /// The SSH port.
+    pub port: i64,
+    /// The user to log in.
+    pub user: String,
+    /// The private key in OpenSSH file format.
+    pub private_key: String,
+}
+
+impl std::fmt::Debug for UpstreamHost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UpstreamHost")
+            .field("host", &self.host)
+            .field("port", &self.port)
+            .field("user", &self.user)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Answer of `sshproxy/get_upstream`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct GetUpstreamResponse {
+    /// The chain of SSH hosts, the jump host(s) first, the target host last.
+    pub hosts: Vec<UpstreamHost>,
+    /// The list of authorized public keys in OpenSSH file format.
+    pub authorized_keys: Vec<String>,
+}
+
+/// The query of `GET metrics/job/{run_name}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct JobMetricsQuery {
+    /// The run's id, if its name is not enough.
+    pub run_id: Option<RunId>,
+    /// The replica.
+    #[decode(default)]
+    pub replica_num: i64,
+    /// The job.
+    #[decode(default)]
+    pub job_num: i64,
+    /// How many points.
+    #[decode(default = 1)]
+    pub limit: i64,
+    /// Only later ones.
+    pub after: Option<Time>,
+    /// Only earlier ones.
+    pub before: Option<Time>,
+}

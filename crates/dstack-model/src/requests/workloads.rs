@@ -1,0 +1,212 @@
+//! Runs, offers, repos, files, logs.
+
+use dstack_units::{JobId, RunId, Time};
+use serde::Serialize;
+
+use crate::decode::scalars::id4;
+use crate::offers::{CpuGroup, GpuGroup};
+use crate::repos::{AnyRepoInfo, RemoteRepoCreds};
+use crate::runs::{ApplyRunPlanInput, RunSpec};
+use crate::{Decode, string_enum};
+
+/// `/api/runs/list`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct ListRunsRequest {
+    /// Only of this project.
+    pub project_name: Option<String>,
+    /// Only of this repo.
+    pub repo_id: Option<String>,
+    /// Only of this user.
+    pub username: Option<String>,
+    /// Without finished and deleted ones.
+    #[decode(default)]
+    pub only_active: bool,
+    /// Whether to include `jobs` in the response.
+    #[decode(default = true)]
+    pub include_jobs: bool,
+    /// Newest submissions of each job to include.
+    #[decode(ge = 0, le = 10)]
+    pub job_submissions_limit: Option<i64>,
+    /// The last run's `submitted_at` of the page before.
+    pub prev_submitted_at: Option<Time>,
+    /// The last run's `id` of the page before.
+    pub prev_run_id: Option<RunId>,
+    /// Limit number of runs returned.
+    #[decode(default = 100, ge = 0, le = 100)]
+    pub limit: i64,
+    /// Oldest first.
+    #[decode(default)]
+    pub ascending: bool,
+}
+
+impl Default for ListRunsRequest {
+    fn default() -> Self {
+        Self {
+            project_name: None,
+            repo_id: None,
+            username: None,
+            only_active: false,
+            include_jobs: true,
+            job_submissions_limit: None,
+            prev_submitted_at: None,
+            prev_run_id: None,
+            limit: 100,
+            ascending: false,
+        }
+    }
+}
+
+/// `runs/get`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Decode)]
+pub struct GetRunRequest {
+    /// By name.
+    pub run_name: Option<String>,
+    /// By id, which wins.
+    pub id: Option<RunId>,
+}
+
+/// `runs/get_plan`.
+#[derive(Debug, Clone, PartialEq, Serialize, Decode)]
+pub struct GetRunPlanRequest {
+    /// What is to be applied.
+    pub run_spec: RunSpec,
+    /// The maximum number of offers to return.
+    #[decode(ge = 1, le = 10000)]
+    pub max_offers: Option<i64>,
+    /// Dearest offers first, available ones before.
+    #[decode(default)]
+    pub reverse_offers: bool,
+    /// Return full offers not adjusted by requirements.
+    #[decode(default)]
+    pub full_offers: bool,
+    /// Subtract allocated resources to return only unallocated resources.
+    #[decode(default)]
+    pub unallocated_resources: bool,
+    /// The plan is requested for its offers only, not for a run.
+    #[decode(default)]
+    pub for_offers_only: bool,
+}
+
+/// `runs/apply`.
+#[derive(Debug, Clone, PartialEq, Serialize, Decode)]
+pub struct ApplyRunPlanRequest {
+    /// The plan.
+    pub plan: ApplyRunPlanInput,
+    /// Apply even if the expected resource does not match.
+    pub force: bool,
+}
+
+/// `runs/stop`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct StopRunsRequest {
+    /// Which.
+    pub runs_names: Vec<String>,
+    /// Do not wait for a graceful shutdown.
+    pub abort: bool,
+}
+
+/// `runs/delete`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct DeleteRunsRequest {
+    /// Which.
+    pub runs_names: Vec<String>,
+}
+
+string_enum! {
+    /// What groups of offers have in common.
+    literal pub enum OfferGrouping {
+        /// The backend.
+        Backend = "backend",
+        /// The region; only together with the backend.
+        Region = "region",
+        /// The number of GPUs.
+        Count = "count",
+    }
+}
+
+/// `gpus/list`.
+#[derive(Debug, Clone, PartialEq, Serialize, Decode)]
+pub struct ListGpusRequest {
+    /// What is asked for.
+    pub run_spec: RunSpec,
+    /// List of fields to group by.
+    pub group_by: Option<Vec<OfferGrouping>>,
+    /// Dearest groups first, available ones before.
+    #[decode(default)]
+    pub reverse: bool,
+    /// Don't adjust backend offers by requirements.
+    #[decode(default)]
+    pub full_offers: bool,
+    /// Subtract allocated resources to return only unallocated resources.
+    #[decode(default)]
+    pub unallocated_resources: bool,
+}
+
+/// Answer of `gpus/list`. Unset fields are left out.
+#[derive(Debug, Clone, PartialEq, Serialize, Decode)]
+pub struct ListGpusResponse {
+    /// GPUs, grouped.
+    pub gpus: Vec<GpuGroup>,
+    /// CPU groups, only when the GPU count is constrained to zero.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<Vec<CpuGroup>>,
+}
+
+/// `repos/get`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct GetRepoRequest {
+    /// Which.
+    pub repo_id: String,
+    /// With the user's credentials.
+    pub include_creds: bool,
+}
+
+/// `repos/init`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct SaveRepoCredsRequest {
+    /// Which.
+    pub repo_id: String,
+    /// The repo.
+    pub repo_info: AnyRepoInfo,
+    /// The repo creds for accessing private remote repo.
+    pub repo_creds: Option<RemoteRepoCreds>,
+}
+
+/// `repos/delete`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct DeleteReposRequest {
+    /// Which.
+    pub repos_ids: Vec<String>,
+}
+
+/// `files/get_archive_by_hash`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct GetFileArchiveByHashRequest {
+    /// Its hash.
+    pub hash: String,
+}
+
+/// `logs/poll`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct PollLogsRequest {
+    /// The run.
+    pub run_name: String,
+    /// The job submission.
+    #[decode(with = id4)]
+    pub job_submission_id: JobId,
+    /// Only later ones.
+    pub start_time: Option<Time>,
+    /// Only earlier ones.
+    pub end_time: Option<Time>,
+    /// Newest first.
+    #[decode(default)]
+    pub descending: bool,
+    /// From the page before.
+    pub next_token: Option<String>,
+    /// How many.
+    #[decode(default = 100, ge = 0, le = 1000)]
+    pub limit: i64,
+    /// The runner's log instead of the job's.
+    #[decode(default)]
+    pub diagnose: bool,
+}

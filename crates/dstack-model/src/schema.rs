@@ -1,0 +1,213 @@
+//! JSON Schemas of the types, made from the same definitions that decode them.
+
+use serde_json::{Map, Value, json};
+
+use crate::decode::DecodeFields;
+
+/// A type that can be described by a JSON Schema (draft 2020-12).
+pub trait Schema {
+    /// Its schema; objects are put among the definitions and answered as a reference.
+    fn schema(schemas: &mut Schemas) -> Value;
+}
+
+/// The definitions collected so far.
+#[derive(Debug, Default)]
+pub struct Schemas {
+    definitions: Map<String, Value>,
+}
+
+impl Schemas {
+    /// Where references point: `#/$defs/Name`.
+    pub const PREFIX: &'static str = "#/$defs/";
+
+    /// Defines an object under its name, once; answers a reference to it. With `shorthand` a text or number is allowed too.
+    pub fn object<T: DecodeFields>(&mut self, name: &str, doc: &str, shorthand: bool) -> Value {
+        if !self.definitions.contains_key(name) {
+            self.definitions.insert(name.to_owned(), Value::Null);
+            let mut object = Object::default();
+            T::schema_fields(&mut object, self);
+            self.definitions.insert(name.to_owned(), object.finish(name, doc));
+        }
+        let reference = json!({"$ref": format!("{}{name}", Self::PREFIX)});
+        if shorthand {
+            json!({"anyOf": [reference, {"type": ["integer", "number", "string"]}]})
+        } else {
+            reference
+        }
+    }
+
+    /// All definitions.
+    pub fn into_definitions(self) -> Map<String, Value> {
+        self.definitions
+    }
+}
+
+/// An object's schema in the making.
+#[derive(Debug, Default)]
+pub struct Object {
+    properties: Map<String, Value>,
+    required: Vec<&'static str>,
+}
+
+impl Object {
+    /// Adds a property.
+    pub fn property(&mut self, key: &'static str, property: Property, required: bool) {
+        self.properties.insert(key.to_owned(), property.0);
+        if required {
+            self.required.push(key);
+        }
+    }
+
+    fn finish(self, title: &str, doc: &str) -> Value {
+        let mut schema = json!({
+            "title": title,
+            "type": "object",
+            "properties": self.properties,
+            "additionalProperties": false,
+        });
+        if let Value::Object(map) = &mut schema {
+            if !self.required.is_empty() {
+                map.insert("required".to_owned(), json!(self.required));
+            }
+            if !doc.is_empty() {
+                map.insert("description".to_owned(), json!(doc));
+            }
+        }
+        schema
+    }
+}
+
+/// A property's schema.
+#[derive(Debug)]
+pub struct Property(Value);
+
+impl Property {
+    /// Of a type.
+    pub fn of<T: Schema>(schemas: &mut Schemas) -> Self {
+        Self(T::schema(schemas))
+    }
+
+    /// Adds a description.
+    pub fn describe(&mut self, doc: &str) {
+        if !doc.is_empty() {
+            self.set("description", doc);
+        }
+    }
+
+    /// Adds a keyword.
+    pub fn set(&mut self, keyword: &'static str, value: impl serde::Serialize) {
+        if let Value::Object(map) = &mut self.0 {
+            map.insert(keyword.to_owned(), json!(value));
+        }
+    }
+
+    /// Adds `minLength` and its like; `which` is `min` or `max`.
+    pub fn set_length(&mut self, which: &str, length: usize) {
+        let list = self.0.to_string().contains("\"array\"");
+        let keyword = match (which, list) {
+            ("min", true) => "minItems",
+            ("min", false) => "minLength",
+            (_, true) => "maxItems",
+            (_, false) => "maxLength",
+        };
+        self.set(keyword, length);
+    }
+}
+
+/// One of several objects, told apart by a key.
+pub fn one_of(tag: &str, members: Vec<Value>) -> Value {
+    json!({"oneOf": members, "discriminator": {"propertyName": tag}})
+}
+
+/// Any of several schemas.
+pub fn any_of(members: Vec<Value>) -> Value {
+    json!({"anyOf": members})
+}
+
+/// One of these texts.
+pub fn texts(allowed: &[&str]) -> Value {
+    match allowed {
+        [only] => json!({"const": only, "type": "string"}),
+        _ => json!({"enum": allowed, "type": "string"}),
+    }
+}
+
+macro_rules! plain {
+    ($($ty:ty => $schema:tt;)*) => {
+        $(impl Schema for $ty {
+            fn schema(_: &mut Schemas) -> Value {
+                json!($schema)
+            }
+        })*
+    };
+}
+
+plain! {
+    String => {"anyOf": [{"type": "string"}, {"type": "number"}]};
+    bool => {"type": "boolean"};
+    i64 => {"type": "integer"};
+    i32 => {"type": "integer"};
+    u16 => {"type": "integer", "minimum": 0, "maximum": 65535};
+    u32 => {"type": "integer", "minimum": 0};
+    u64 => {"type": "integer", "minimum": 0};
+    usize => {"type": "integer", "minimum": 0};
+    f64 => {"type": "number"};
+    uuid::Uuid => {"type": "string", "format": "uuid"};
+    dstack_units::Time => {"type": "string", "format": "date-time"};
+    dstack_units::Seconds => {"type": ["integer", "string"]};
+    dstack_units::OffDuration => {"type": ["integer", "string", "boolean"]};
+    dstack_units::IdleDuration => {"type": ["integer", "string", "boolean"]};
+    dstack_units::Memory => {"type": ["number", "string"]};
+    dstack_units::ComputeCapability => {"type": ["number", "string", "array"]};
+    dstack_units::AcceleratorVendor => {"type": "string"};
+    dstack_units::CpuArchitecture => {"type": "string"};
+    dstack_units::PythonVersion => {"type": ["string", "number"]};
+    Map<String, Value> => {"type": "object"};
+    Value => {};
+}
+
+impl<Kind> Schema for dstack_units::id::Id<Kind> {
+    fn schema(schemas: &mut Schemas) -> Value {
+        uuid::Uuid::schema(schemas)
+    }
+}
+
+impl<T: Schema> Schema for Option<T> {
+    fn schema(schemas: &mut Schemas) -> Value {
+        any_of(vec![T::schema(schemas), json!({"type": "null"})])
+    }
+}
+
+impl<T: Schema> Schema for Box<T> {
+    fn schema(schemas: &mut Schemas) -> Value {
+        T::schema(schemas)
+    }
+}
+
+impl<T: Schema> Schema for Vec<T> {
+    fn schema(schemas: &mut Schemas) -> Value {
+        json!({"type": "array", "items": T::schema(schemas)})
+    }
+}
+
+impl<T: Schema> Schema for indexmap::IndexMap<String, T> {
+    fn schema(schemas: &mut Schemas) -> Value {
+        json!({"type": "object", "additionalProperties": T::schema(schemas)})
+    }
+}
+
+impl<T: Schema> Schema for dstack_units::Range<T> {
+    fn schema(schemas: &mut Schemas) -> Value {
+        let end = Option::<T>::schema(schemas);
+        any_of(vec![
+            json!({"type": "object", "properties": {"min": end, "max": end}, "additionalProperties": false}),
+            json!({"type": ["integer", "number", "string"]}),
+        ])
+    }
+}
+
+impl Schema for std::collections::BTreeMap<u16, u16> {
+    fn schema(_: &mut Schemas) -> Value {
+        json!({"type": "object", "additionalProperties": {"type": "integer"}})
+    }
+}

@@ -1,0 +1,26 @@
+//! Secrets.
+
+use dstack_units::SecretId;
+use serde::Serialize;
+
+use crate::Decode;
+
+/// A secret.
+#[derive(Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct Secret {
+    /// Its id.
+    pub id: SecretId,
+    /// Its name.
+    pub name: String,
+    /// Its value; unset in lists.
+    pub value: Option<String>,
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Secret")
+            .field("id", &self.id)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}

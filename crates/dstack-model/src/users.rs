@@ -1,0 +1,101 @@
+//! Users.
+
+use dstack_units::{Time, UserId};
+use serde::Serialize;
+
+use crate::decode::scalars::id4;
+use crate::{Decode, string_enum};
+
+string_enum! {
+    /// What a user may do everywhere.
+    pub enum GlobalRole {
+        /// Everything.
+        Admin = "admin",
+        /// What the projects allow.
+        User = "user",
+    }
+}
+
+string_enum! {
+    /// What a member may do in a project.
+    pub enum ProjectRole {
+        /// Everything.
+        Admin = "admin",
+        /// Also manage members.
+        Manager = "manager",
+        /// Use it.
+        User = "user",
+    }
+}
+
+/// What a user may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Decode)]
+pub struct UserPermissions {
+    /// Create projects.
+    pub can_create_projects: bool,
+}
+
+/// A user.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct User {
+    /// Their id.
+    #[decode(with = id4)]
+    pub id: UserId,
+    /// Their name.
+    pub username: String,
+    /// Since when.
+    pub created_at: Option<Time>,
+    /// Their role.
+    pub global_role: GlobalRole,
+    /// Their address.
+    pub email: Option<String>,
+    /// Whether they may log in.
+    pub active: bool,
+    /// What they may do.
+    pub permissions: UserPermissions,
+    /// The key of their runs, with a line end.
+    pub ssh_public_key: Option<String>,
+}
+
+/// A token.
+#[derive(Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct UserTokenCreds {
+    /// The token.
+    pub token: String,
+}
+
+impl std::fmt::Debug for UserTokenCreds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("UserTokenCreds(…)")
+    }
+}
+
+/// A user with their token.
+#[derive(Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct UserWithCreds {
+    /// The user.
+    #[serde(flatten)]
+    #[decode(flatten)]
+    pub user: User,
+    /// Their token.
+    pub creds: UserTokenCreds,
+    /// The private key of their runs.
+    pub ssh_private_key: Option<String>,
+}
+
+impl std::fmt::Debug for UserWithCreds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UserWithCreds")
+            .field("user", &self.user)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Users, and how many there are in all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct UsersInfoList {
+    /// In all.
+    pub total_count: Option<u64>,
+    /// This page.
+    pub users: Vec<User>,
+}
