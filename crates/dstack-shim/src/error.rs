@@ -1,0 +1,66 @@
+//! Errors of the host agent.
+
+use std::error::Error;
+use std::fmt::Write as _;
+
+/// An error and its causes in one line, for messages and logs.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let _ = write!(text, ": {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// Why the agent cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A flag or variable has a value that cannot be used.
+    #[error("{name}: {problem}")]
+    Setting {
+        /// The flag.
+        name: &'static str,
+        /// What is wrong and what would be right.
+        problem: String,
+    },
+    /// A file or directory of the agent's state.
+    #[error("cannot use the agent's directory")]
+    State(#[source] std::io::Error),
+    /// The API's socket.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// Where.
+        address: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// `--runtime docker`, and no engine answers.
+    #[error("no Docker engine answers: start it, set DOCKER_HOST, or use --runtime process")]
+    Docker(#[source] crate::runtime::RuntimeError),
+    /// The job agent's binary is missing.
+    #[error("{path} is missing: put the runner there or set DSTACK_RUNNER_DOWNLOAD_URL")]
+    RunnerMissing {
+        /// Where it should be.
+        path: String,
+    },
+    /// The job agent's binary could not be downloaded.
+    #[error("cannot download the runner")]
+    RunnerDownload(#[source] crate::components::InstallError),
+    /// Containers of former runs could not be listed.
+    #[error("cannot restore the tasks")]
+    Restore(#[source] crate::runtime::RuntimeError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_joined() {
+        let error = StartError::State(std::io::Error::other("disk full"));
+        assert_eq!(chain(&error), "cannot use the agent's directory: disk full");
+    }
+}

@@ -1,0 +1,223 @@
+//! The agent's life: start, serve, end.
+
+mod listen;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use dstack_agent_api::shim::HostReport;
+use dstack_system::task;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::api::{Api, router};
+use crate::command::SystemCommands;
+use crate::components::{self, Components};
+use crate::dcgm::Exporter;
+use crate::error::StartError;
+use crate::gpu::{self, GpuLock, Gpus, SystemFiles, Vendor};
+use crate::host;
+use crate::keys::HostKeys;
+use crate::runtime::docker::{DockerRuntime, DockerSettings};
+use crate::runtime::process::{ProcessRuntime, ProcessSettings};
+use crate::runtime::{RunnerSettings, Runtime};
+use crate::settings::{RUNNER_PATH, RuntimeChoice, Settings};
+use crate::store::Store;
+use crate::tasks::{Host, Tasks};
+use crate::volumes::HostDisks;
+
+/// After a signal, open requests have so long.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Runs the agent until it is told to end.
+pub async fn run(settings: Settings) -> Result<(), StartError> {
+    let home = prepare_home(&settings.home)?;
+    let _only_one = lock_home(&home)?;
+    crate::log::init(settings.log_level, &home.join("shim.log")).map_err(StartError::State)?;
+    let settings = Settings { home, ..settings };
+    tracing::info!(version = crate::VERSION, home = %settings.home.display(), "dstack-shim starts");
+
+    let runner = runner_binary(&settings).await?;
+    let gpus = gpu::detect(&SystemCommands, &SystemFiles).await;
+    let runtime = choose_runtime(&settings, &runner, &gpus).await?;
+    let tasks = Tasks::new(Host {
+        runtime: runtime.clone(),
+        store: Store::new(&settings.home),
+        gpus: GpuLock::new(gpus.list.iter().map(|gpu| gpu.id.clone()).collect()),
+        keys: HostKeys::default(),
+        disks: Arc::new(HostDisks::default()),
+    });
+    tasks.restore().await.map_err(StartError::Restore)?;
+    let exporter = match gpus.vendor {
+        Vendor::Nvidia => {
+            Exporter::start(&settings.home, settings.dcgm_port, settings.dcgm_interval_ms).await
+        }
+        _ => None,
+    };
+    let report = HostReport {
+        host_info: host::inspect(&gpus, existing(runtime.storage())),
+        runtime: runtime.name().to_owned(),
+        version: crate::VERSION.to_owned(),
+        arch: host::arch().to_owned(),
+        notices: runtime.notices(),
+    };
+    if settings.service
+        && let Err(error) = host::write(&settings.home, &report.host_info)
+    {
+        tracing::error!(%error, "host_info.json not written");
+    }
+    let api = Arc::new(Api {
+        tasks: tasks.clone(),
+        components: Components::new(runner.path, settings.shim_binary.clone()),
+        instance: host::instance_info(&gpus),
+        host: report,
+        exporter,
+        shutdown: CancellationToken::new(),
+        force: CancellationToken::new(),
+    });
+    let watching = task::spawn("container watch", async move { tasks.watch().await });
+    let served = serve(&settings, &api).await;
+    watching.abort();
+    if let Some(exporter) = &api.exporter {
+        exporter.stop().await;
+    }
+    tracing::info!("dstack-shim ends; tasks go on");
+    served
+}
+
+async fn serve(settings: &Settings, api: &Arc<Api>) -> Result<(), StartError> {
+    let listeners = listen::open(settings).await?;
+    task::spawn("signals", end_on_signal(api.shutdown.clone(), api.force.clone()));
+    let servers = listeners.serve(router(api.clone()), &api.shutdown);
+    let finish = async {
+        servers.await;
+        api.components.idle().await;
+    };
+    tokio::select! {
+        () = finish => {}
+        () = api.force.cancelled() => tracing::warn!("ends with open requests"),
+    }
+    Ok(())
+}
+
+/// SIGTERM or SIGINT: graceful, but not for long.
+async fn end_on_signal(shutdown: CancellationToken, force: CancellationToken) {
+    let (Ok(mut terminate), Ok(mut interrupt)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        tracing::error!("cannot listen to signals");
+        return;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    shutdown.cancel();
+    tokio::time::sleep(GRACE).await;
+    force.cancel();
+}
+
+fn prepare_home(home: &Path) -> Result<PathBuf, StartError> {
+    fs_err::create_dir_all(home.join("runners")).map_err(StartError::State)?;
+    // Mounts and restarts from another directory need the full path.
+    fs_err::canonicalize(home).map_err(StartError::State)
+}
+
+/// Two agents on one directory would both start its tasks.
+fn lock_home(home: &Path) -> Result<fs_err::File, StartError> {
+    use rustix::fs::{FlockOperation, flock};
+    let path = home.join("shim.lock");
+    let file = fs_err::OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(StartError::State)?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| StartError::Setting {
+        name: "--shim-home",
+        problem: format!(
+            "another dstack-shim uses {}: stop it, or use another directory",
+            home.display()
+        ),
+    })?;
+    Ok(file)
+}
+
+/// The storage directory, or the nearest one above that exists (a socket's path need not be on this machine).
+fn existing(path: &Path) -> &Path {
+    path.ancestors()
+        .find(|path| path.exists())
+        .unwrap_or(Path::new("/"))
+}
+
+/// The job agent: a file for containers, a command for processes.
+struct Runner {
+    path: PathBuf,
+    command: Vec<String>,
+}
+
+async fn runner_binary(settings: &Settings) -> Result<Runner, StartError> {
+    let given = settings.runner_binary.clone();
+    let path = given.clone().unwrap_or_else(|| RUNNER_PATH.into());
+    if !path.exists() {
+        if let Some(url) = &settings.runner_url {
+            components::download_missing(url, &path)
+                .await
+                .map_err(StartError::RunnerDownload)?;
+        } else if given.is_some() {
+            return Err(StartError::RunnerMissing {
+                path: path.display().to_string(),
+            });
+        } else {
+            // One binary is both.
+            let own = settings.shim_binary.clone();
+            let command = vec![own.to_string_lossy().into_owned(), "runner".to_owned()];
+            return Ok(Runner { path: own, command });
+        }
+    }
+    Ok(Runner {
+        command: vec![path.to_string_lossy().into_owned()],
+        path,
+    })
+}
+
+async fn choose_runtime(
+    settings: &Settings,
+    runner: &Runner,
+    gpus: &Gpus,
+) -> Result<Arc<dyn Runtime>, StartError> {
+    let runner_settings = RunnerSettings {
+        binary: runner.path.clone(),
+        http_port: settings.runner_http_port,
+        ssh_port: settings.runner_ssh_port,
+        log_level: settings.runner_log_level.clone(),
+        ssh_log_level: settings.runner_ssh_log_level.clone(),
+    };
+    if settings.runtime != RuntimeChoice::Process {
+        let docker = DockerSettings {
+            runner: runner_settings.clone(),
+            pass_env: settings.pass_env.clone(),
+            privileged: settings.privileged,
+            pjrt_device: settings.pjrt_device.clone(),
+            vendor: gpus.vendor,
+        };
+        match DockerRuntime::connect(settings.docker_host.as_deref(), docker).await {
+            Ok(runtime) => return Ok(Arc::new(runtime)),
+            Err(error) if settings.runtime == RuntimeChoice::Docker => return Err(StartError::Docker(error)),
+            Err(error) => {
+                tracing::warn!(error = %crate::error::chain(&error), "no Docker engine: tasks run as plain processes")
+            }
+        }
+    }
+    Ok(Arc::new(ProcessRuntime::new(
+        settings.home.join("runners"),
+        ProcessSettings {
+            agent: "/proc/self/exe".into(),
+            runner_command: runner.command.clone(),
+            runner: runner_settings,
+            pass_env: settings.pass_env.clone(),
+            vendor: gpus.vendor,
+        },
+    )))
+}

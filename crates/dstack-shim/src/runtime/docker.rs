@@ -1,0 +1,289 @@
+//! Containers through the Docker Engine API.
+
+pub mod config;
+pub mod image;
+mod inspect;
+mod pull;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bollard::Docker;
+use bollard::errors::Error;
+use bollard::query_parameters::{
+    CreateContainerOptionsBuilder, EventsOptionsBuilder, InspectContainerOptions,
+    ListContainersOptionsBuilder, LogsOptionsBuilder, RemoveContainerOptionsBuilder, StartContainerOptions,
+    StopContainerOptionsBuilder,
+};
+use dstack_agent_api::shim::{PortMapping, TaskConfig};
+use futures_util::StreamExt as _;
+use tokio::sync::{Notify, Semaphore};
+
+use super::{Container, ProgressSink, RunnerSettings, Runtime, RuntimeError, Spec};
+use crate::gpu::Vendor;
+use config::{HostDevices, LABEL_IS_TASK, LABEL_TASK_ID, RunnerKind};
+
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+const DEFAULT_SOCKET: &str = "unix:///var/run/docker.sock";
+/// Concurrent pulls beyond this only slow each other down.
+const PULLS: usize = 3;
+
+/// A connected Docker engine.
+pub struct DockerRuntime {
+    docker: Docker,
+    root_dir: PathBuf,
+    settings: DockerSettings,
+    pulls: Semaphore,
+    // By path and modification time of the runner's file: it may be replaced while we run.
+    runner_kind: Mutex<Option<((PathBuf, i64), RunnerKind)>>,
+}
+
+/// How containers are made on this host.
+#[derive(Debug, Clone)]
+pub struct DockerSettings {
+    /// The job agent.
+    pub runner: RunnerSettings,
+    /// Variables copied into every container.
+    pub pass_env: Vec<(String, String)>,
+    /// Every container is privileged.
+    pub privileged: bool,
+    /// `PJRT_DEVICE`.
+    pub pjrt_device: Option<String>,
+    /// Whose GPUs the host has.
+    pub vendor: Vendor,
+}
+
+impl DockerRuntime {
+    /// Connects to `host` (`DOCKER_HOST`'s form) or the usual socket, and agrees on an API version.
+    pub async fn connect(host: Option<&str>, settings: DockerSettings) -> Result<Self, RuntimeError> {
+        let host = host.unwrap_or(DEFAULT_SOCKET);
+        let what = || format!("cannot reach the Docker engine at {host}");
+        let connect = async {
+            let docker = Docker::connect_with_host(host)?.negotiate_version().await?;
+            let info = docker.info().await?;
+            Ok::<_, Error>((docker, info))
+        };
+        let (docker, info) = tokio::time::timeout(CONNECT_LIMIT, connect)
+            .await
+            .map_err(|_| RuntimeError::Other(format!("{}: no answer within 5 s", what())))?
+            .map_err(|error| RuntimeError::engine(what(), error))?;
+        Ok(Self {
+            docker,
+            root_dir: info
+                .docker_root_dir
+                .unwrap_or_else(|| "/var/lib/docker".into())
+                .into(),
+            settings,
+            pulls: Semaphore::new(PULLS),
+            runner_kind: Mutex::default(),
+        })
+    }
+
+    async fn runner_kind(&self) -> RunnerKind {
+        let path = self.settings.runner.binary.clone();
+        let modified = fs_err::metadata(&path).map_or(0, |meta| std::os::unix::fs::MetadataExt::mtime(&meta));
+        let key = (path.clone(), modified);
+        if let Some((known, kind)) = &*self.runner_kind.lock().unwrap_or_else(PoisonError::into_inner)
+            && *known == key
+        {
+            return *kind;
+        }
+        let kind = RunnerKind::of(&path).await;
+        *self.runner_kind.lock().unwrap_or_else(PoisonError::into_inner) = Some((key, kind));
+        kind
+    }
+
+    async fn create_once(&self, spec: &Spec<'_>) -> Result<String, Error> {
+        let body = config::container(
+            spec,
+            &self.settings,
+            self.runner_kind().await,
+            &HostDevices::detect(),
+        );
+        let options = CreateContainerOptionsBuilder::new().name(spec.name).build();
+        Ok(self.docker.create_container(Some(options), body).await?.id)
+    }
+}
+
+fn status(error: &Error) -> Option<u16> {
+    match error {
+        Error::DockerResponseServerError { status_code, .. } => Some(*status_code),
+        _ => None,
+    }
+}
+
+/// 304: already so. 404: gone.
+fn done_already(result: Result<(), Error>) -> Result<(), Error> {
+    result.or_else(|error| {
+        if matches!(status(&error), Some(304 | 404)) {
+            Ok(())
+        } else {
+            Err(error)
+        }
+    })
+}
+
+#[async_trait]
+impl Runtime for DockerRuntime {
+    fn name(&self) -> &'static str {
+        "docker"
+    }
+
+    fn storage(&self) -> &Path {
+        &self.root_dir
+    }
+
+    async fn list(&self) -> Result<Vec<Container>, RuntimeError> {
+        let filters = HashMap::from([("label", vec![format!("{LABEL_IS_TASK}=true")])]);
+        let options = ListContainersOptionsBuilder::new()
+            .all(true)
+            .filters(&filters)
+            .build();
+        let listed = self
+            .docker
+            .list_containers(Some(options))
+            .await
+            .map_err(|error| RuntimeError::engine("cannot list containers", error))?;
+        Ok(listed.into_iter().filter_map(inspect::summary).collect())
+    }
+
+    async fn inspect(&self, id: &str) -> Result<Option<Container>, RuntimeError> {
+        match self
+            .docker
+            .inspect_container(id, None::<InspectContainerOptions>)
+            .await
+        {
+            Ok(answer) => Ok(inspect::container(&answer)),
+            Err(error) if status(&error) == Some(404) => Ok(None),
+            Err(error) => Err(RuntimeError::engine("cannot inspect a container", error)),
+        }
+    }
+
+    async fn has_image(&self, config: &TaskConfig) -> bool {
+        let image = image::Reference::parse(&config.image_name);
+        !image.is_latest() && self.docker.inspect_image(&image.full()).await.is_ok()
+    }
+
+    async fn pull(
+        &self,
+        config: &TaskConfig,
+        log: &Path,
+        progress: ProgressSink<'_>,
+    ) -> Result<(), RuntimeError> {
+        if self.has_image(config).await {
+            return Ok(());
+        }
+        let _permit = self.pulls.acquire().await;
+        pull::pull(&self.docker, config, log, progress).await
+    }
+
+    async fn create(&self, spec: &Spec<'_>) -> Result<String, RuntimeError> {
+        let created = match self.create_once(spec).await {
+            Err(error) if status(&error) == Some(409) && self.is_leftover(spec).await => {
+                self.remove(spec.name).await?;
+                self.create_once(spec).await
+            }
+            other => other,
+        };
+        created.map_err(|error| RuntimeError::engine("cannot create the container", error))
+    }
+
+    async fn start(&self, id: &str) -> Result<(), RuntimeError> {
+        let started = self
+            .docker
+            .start_container(id, None::<StartContainerOptions>)
+            .await;
+        match started {
+            Err(error) if status(&error) == Some(304) => Ok(()),
+            other => other.map_err(|error| RuntimeError::engine("cannot start the container", error)),
+        }
+    }
+
+    async fn ports(&self, id: &str) -> Result<Vec<PortMapping>, RuntimeError> {
+        Ok(self
+            .inspect(id)
+            .await?
+            .and_then(|container| container.ports)
+            .unwrap_or_default())
+    }
+
+    async fn stop(&self, id: &str, timeout: Duration) -> Result<(), RuntimeError> {
+        let seconds = i32::try_from(timeout.as_secs()).unwrap_or(i32::MAX);
+        let options = StopContainerOptionsBuilder::new().t(seconds).build();
+        // The engine answers only once the container has stopped.
+        let limit = timeout + Duration::from_secs(120);
+        let docker = self.docker.clone().with_timeout(limit);
+        done_already(docker.stop_container(id, Some(options)).await)
+            .map_err(|error| RuntimeError::engine("cannot stop the container", error))
+    }
+
+    async fn remove(&self, id: &str) -> Result<(), RuntimeError> {
+        let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
+        match self.docker.remove_container(id, Some(options)).await {
+            // 409: being removed already.
+            Err(error) if status(&error) == Some(409) => Ok(()),
+            other => done_already(other)
+                .map_err(|error| RuntimeError::engine("cannot remove the container", error)),
+        }
+    }
+
+    async fn last_lines(&self, id: &str, count: usize) -> Vec<String> {
+        let options = LogsOptionsBuilder::new()
+            .stdout(true)
+            .stderr(true)
+            .tail(&count.to_string())
+            .build();
+        let mut text = Vec::new();
+        let mut lines = self.docker.logs(id, Some(options));
+        while let Some(Ok(line)) = lines.next().await {
+            text.extend_from_slice(&line.into_bytes());
+        }
+        super::tail(&String::from_utf8_lossy(&text), count)
+    }
+
+    async fn watch(&self, wake: Arc<Notify>) {
+        let filters = HashMap::from([
+            ("type", vec!["container".to_owned()]),
+            ("event", vec!["die".to_owned(), "destroy".to_owned()]),
+            ("label", vec![format!("{LABEL_IS_TASK}=true")]),
+        ]);
+        loop {
+            let options = EventsOptionsBuilder::new().filters(&filters).build();
+            let mut events = self.docker.events(Some(options));
+            // Something may have ended while nobody listened.
+            wake.notify_one();
+            while let Some(event) = events.next().await {
+                match event {
+                    Ok(_) => wake.notify_one(),
+                    Err(Error::RequestTimeoutError) => break,
+                    Err(error) => {
+                        tracing::warn!(error = %crate::error::chain(&error), "lost the engine's events");
+                        break;
+                    }
+                }
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    fn is_display_failure(&self, error: &RuntimeError) -> bool {
+        self.settings.vendor == Vendor::Nvidia && crate::error::chain(error).contains("/dev/nvidia-modeset")
+    }
+}
+
+impl DockerRuntime {
+    /// Whether a container of that name belongs to this task.
+    async fn is_leftover(&self, spec: &Spec<'_>) -> bool {
+        matches!(self.inspect(spec.name).await, Ok(Some(found)) if found.task_id == spec.config.id)
+    }
+}
+
+/// The label of a container's task.
+pub(crate) fn task_label(labels: Option<&HashMap<String, String>>) -> Option<String> {
+    let labels = labels?;
+    (labels.get(LABEL_IS_TASK).map(String::as_str) == Some("true"))
+        .then(|| labels.get(LABEL_TASK_ID).cloned())?
+}

@@ -1,0 +1,380 @@
+//! All tasks of this host: submitted, started, watched, ended, removed.
+//!
+//! Each task has a lock for operations (`op`), held during the start procedure, the end and the removal, and its data
+//! under a short mutex. Whoever held `op` wakes the exit check afterwards: it skips busy tasks.
+
+mod exits;
+mod recover;
+mod start;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use dstack_agent_api::shim::{StreamEvent, TaskConfig, TaskInfo, TaskList, TaskListItem, TaskTerminate};
+use dstack_system::task;
+use tokio::sync::{Notify, broadcast};
+use tokio_util::sync::CancellationToken;
+
+use crate::gpu::GpuLock;
+use crate::hub::Hub;
+use crate::keys::HostKeys;
+use crate::runtime::{Runtime, RuntimeError};
+use crate::store::{Record, Store};
+use crate::task::Task;
+use crate::volumes::{self, Disks};
+
+/// Why an order was not carried out; each has its HTTP status.
+#[derive(Debug, thiserror::Error)]
+pub enum OrderError {
+    /// 400.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// 404.
+    #[error("Not Found")]
+    NotFound,
+    /// 409.
+    #[error("Conflict")]
+    Conflict,
+    /// 500: the runtime.
+    #[error("the task's container cannot be ended")]
+    Runtime(#[from] RuntimeError),
+    /// 500: the disk.
+    #[error("the task cannot be recorded")]
+    Io(#[from] std::io::Error),
+}
+
+/// What tasks need of the host.
+pub struct Host {
+    /// Runs them.
+    pub runtime: Arc<dyn Runtime>,
+    /// Their directories.
+    pub store: Store,
+    /// GPUs.
+    pub gpus: GpuLock,
+    /// authorized_keys.
+    pub keys: HostKeys,
+    /// Network volumes.
+    pub disks: Arc<dyn Disks>,
+}
+
+/// All tasks. Cheap to clone.
+#[derive(Clone)]
+pub struct Tasks {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    runtime: Arc<dyn Runtime>,
+    store: Store,
+    gpus: Mutex<GpuLock>,
+    keys: HostKeys,
+    // One writer of authorized_keys at a time.
+    keys_lock: Mutex<()>,
+    disks: Arc<dyn Disks>,
+    entries: Mutex<HashMap<String, Arc<Entry>>>,
+    hub: Hub,
+    wake: Arc<Notify>,
+}
+
+struct Entry {
+    op: Arc<tokio::sync::Mutex<()>>,
+    cancel: CancellationToken,
+    task: Mutex<Task>,
+}
+
+impl Entry {
+    fn new(task: Task) -> Arc<Self> {
+        Arc::new(Self {
+            op: Arc::default(),
+            cancel: CancellationToken::new(),
+            task: Mutex::new(task),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Task> {
+        lock(&self.task)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Tasks {
+    /// Without any task yet: see [`Tasks::restore`].
+    pub fn new(host: Host) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                runtime: host.runtime,
+                store: host.store,
+                gpus: Mutex::new(host.gpus),
+                keys: host.keys,
+                keys_lock: Mutex::default(),
+                disks: host.disks,
+                entries: Mutex::default(),
+                hub: Hub::default(),
+                wake: Arc::default(),
+            }),
+        }
+    }
+
+    /// Finds the tasks of the former process, and looks at their containers once.
+    pub async fn restore(&self) -> Result<(), RuntimeError> {
+        recover::restore(&self.inner).await?;
+        exits::pass(&self.inner).await
+    }
+
+    /// Watches containers; runs for ever.
+    pub async fn watch(&self) {
+        let watching = self.inner.runtime.watch(self.inner.wake.clone());
+        tokio::join!(watching, exits::run(&self.inner));
+    }
+
+    /// Accepts a task: durable before this returns, started in the background.
+    pub async fn submit(&self, config: TaskConfig) -> Result<TaskInfo, OrderError> {
+        check(&config)?;
+        let id = config.id.clone();
+        let mut new = Task::new(config);
+        new.starting = true;
+        new.dir = Some(self.inner.store.dir(&new.container_name));
+        let entry = Entry::new(new);
+        let op = entry.op.clone().lock_owned().await;
+        {
+            let mut entries = lock(&self.inner.entries);
+            if entries.contains_key(&id) {
+                return Err(OrderError::Conflict);
+            }
+            entries.insert(id.clone(), entry.clone());
+        }
+        if let Err(error) = self.inner.create_dir(&entry).await {
+            lock(&self.inner.entries).remove(&id);
+            return Err(error.into());
+        }
+        let info = self.inner.publish(&entry);
+        tracing::info!(
+            task.id = id,
+            task.name = entry.lock().config.name,
+            "task submitted"
+        );
+        let inner = self.inner.clone();
+        task::spawn("task start", async move { start::run(&inner, &entry, op).await });
+        Ok(info)
+    }
+
+    /// One task.
+    pub fn get(&self, id: &str) -> Result<TaskInfo, OrderError> {
+        Ok(self.inner.entry(id)?.lock().info())
+    }
+
+    /// All tasks.
+    pub fn list(&self) -> TaskList {
+        let tasks = self
+            .inner
+            .all()
+            .iter()
+            .map(|entry| {
+                let task = entry.lock();
+                TaskListItem {
+                    id: task.config.id.clone(),
+                    status: task.status,
+                }
+            })
+            .collect();
+        TaskList {
+            tasks,
+            ids: Vec::new(),
+        }
+    }
+
+    /// Ends a task. The order is recorded before anything is stopped; it may be repeated.
+    pub async fn terminate(&self, id: &str, order: &TaskTerminate) -> Result<TaskInfo, OrderError> {
+        let entry = self.inner.entry(id)?;
+        let starting = {
+            let mut task = entry.lock();
+            task.terminate(&order.termination_reason, &order.termination_message);
+            self.inner.hub.changed(task.info());
+            task.starting
+        };
+        // A start in flight sees the cancellation at its next step and gives back by itself what it took.
+        entry.cancel.cancel();
+        self.inner.save(&entry).await?;
+        if !starting {
+            let _op = entry.op.lock().await;
+            self.inner
+                .stop_and_release(&entry, Duration::from_secs(order.timeout.into()))
+                .await?;
+        }
+        tracing::info!(
+            task.id = id,
+            task.reason = order.termination_reason,
+            "task terminated"
+        );
+        Ok(entry.lock().info())
+    }
+
+    /// Forgets a terminated task with its container and directory.
+    pub async fn remove(&self, id: &str) -> Result<(), OrderError> {
+        let entry = self.inner.entry(id)?;
+        if !entry.lock().is_terminated() {
+            return Err(OrderError::Conflict);
+        }
+        let _op = entry.op.lock().await;
+        let (container, dir) = {
+            let task = entry.lock();
+            let container = if task.container_id.is_empty() {
+                &task.container_name
+            } else {
+                &task.container_id
+            };
+            (container.clone(), task.dir.clone())
+        };
+        self.inner.runtime.remove(&container).await?;
+        self.inner.release(&entry).await;
+        // A second removal may have waited for this one.
+        if lock(&self.inner.entries).remove(id).is_none() {
+            return Err(OrderError::NotFound);
+        }
+        if let Some(dir) = dir {
+            let store = self.inner.store.clone();
+            let _ = task::blocking("delete task directory", move || store.delete(&dir)).await;
+        }
+        self.inner.hub.removed(id);
+        tracing::info!(task.id = id, "task removed");
+        Ok(())
+    }
+
+    /// Every task now, and all changes from now on.
+    pub fn subscribe(&self) -> (Vec<TaskInfo>, broadcast::Receiver<StreamEvent>) {
+        let changes = self.inner.hub.listen();
+        let now = self.inner.all().iter().map(|entry| entry.lock().info()).collect();
+        (now, changes)
+    }
+}
+
+fn check(config: &TaskConfig) -> Result<(), OrderError> {
+    for (value, message) in [
+        (&config.id, "empty id"),
+        (&config.name, "empty name"),
+        (&config.image_name, "empty image_name"),
+    ] {
+        if value.is_empty() {
+            return Err(OrderError::Invalid(message));
+        }
+    }
+    // It becomes a directory's name.
+    if config.name.contains('/') || config.name.starts_with('.') {
+        return Err(OrderError::Invalid("name cannot contain / or start with a dot"));
+    }
+    Ok(())
+}
+
+impl Inner {
+    fn entry(&self, id: &str) -> Result<Arc<Entry>, OrderError> {
+        lock(&self.entries).get(id).cloned().ok_or(OrderError::NotFound)
+    }
+
+    fn all(&self) -> Vec<Arc<Entry>> {
+        lock(&self.entries).values().cloned().collect()
+    }
+
+    fn publish(&self, entry: &Entry) -> TaskInfo {
+        let task = entry.lock();
+        let info = task.info();
+        self.hub.changed(info.clone());
+        info
+    }
+
+    async fn create_dir(&self, entry: &Entry) -> std::io::Result<()> {
+        self.write(entry, true).await
+    }
+
+    /// Writes `task.json`.
+    async fn save(&self, entry: &Entry) -> std::io::Result<()> {
+        self.write(entry, false).await
+    }
+
+    async fn write(&self, entry: &Entry, create: bool) -> std::io::Result<()> {
+        let (dir, record) = {
+            let task = entry.lock();
+            (task.dir.clone(), Record::of(&task))
+        };
+        let Some(dir) = dir else { return Ok(()) };
+        let store = self.store.clone();
+        let write = move || {
+            if create {
+                store.create(&dir, &record)
+            } else {
+                store.save(&dir, &record)
+            }
+        };
+        task::blocking("write task.json", write)
+            .await
+            .map_err(std::io::Error::other)?
+    }
+
+    /// Stops the container if there is one, then gives everything back. `op` must be held.
+    async fn stop_and_release(&self, entry: &Entry, timeout: Duration) -> Result<(), RuntimeError> {
+        let container = {
+            let task = entry.lock();
+            if task.cleaned_up {
+                return Ok(());
+            }
+            task.container_id.clone()
+        };
+        if !container.is_empty() {
+            self.runtime.stop(&container, timeout).await?;
+        }
+        self.release(entry).await;
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    /// Gives GPUs, volumes and keys back, once. The container must have stopped.
+    async fn release(&self, entry: &Entry) {
+        let (id, network_volumes) = {
+            let task = entry.lock();
+            if task.cleaned_up {
+                return;
+            }
+            (task.config.id.clone(), task.config.volumes.clone())
+        };
+        if let Err(error) = volumes::release(self.disks.as_ref(), &network_volumes).await {
+            tracing::error!(task.id = id, error = %crate::error::chain(&error), "cannot unmount a volume");
+        }
+        {
+            let mut task = entry.lock();
+            let mut gpus = lock(&self.gpus);
+            gpus.release(&task.gpus);
+            task.cleaned_up = true;
+        }
+        self.reconcile_keys(entry).await;
+        if let Err(error) = self.save(entry).await {
+            tracing::error!(task.id = id, %error, "cannot record that the task is over");
+        }
+        self.publish(entry);
+    }
+
+    async fn reconcile_keys(&self, entry: &Entry) {
+        let user = entry.lock().config.host_ssh_user.clone();
+        if let Err(error) = self.set_keys(&user) {
+            tracing::error!(host.user = user, error = %crate::error::chain(&error), "cannot update authorized_keys");
+        }
+    }
+
+    /// Makes a host user's keys those that the tasks alive need.
+    fn set_keys(&self, user: &str) -> Result<(), crate::keys::KeysError> {
+        if user.is_empty() {
+            return Ok(());
+        }
+        let _writing = lock(&self.keys_lock);
+        let mut wanted = Vec::new();
+        for entry in self.all() {
+            let task = entry.lock();
+            if task.holds_resources() && task.config.host_ssh_user == user {
+                wanted.extend(task.config.host_ssh_keys.iter().cloned());
+            }
+        }
+        self.keys.reconcile(user, &wanted)
+    }
+}

@@ -1,0 +1,108 @@
+//! Noticing that containers ended: woken by the runtime, with a slow look around in case an event was lost.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dstack_agent_api::shim::{TaskStatus, reason};
+
+use super::start::LAST_LINES;
+use super::{Entry, Inner};
+use crate::error::chain;
+use crate::runtime::{Container, ContainerState, RuntimeError};
+
+const SWEEP: Duration = Duration::from_secs(30);
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Runs for ever.
+pub(super) async fn run(inner: &Arc<Inner>) {
+    let mut wait = SWEEP;
+    loop {
+        // Waking and waiting are the same here: either way one look at everything follows.
+        let _ = tokio::time::timeout(wait, inner.wake.notified()).await;
+        wait = match pass(inner).await {
+            Ok(()) => SWEEP,
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), "cannot look at the containers");
+                RETRY
+            }
+        };
+    }
+}
+
+/// Looks at every task that runs, or is over but still holds something.
+pub(super) async fn pass(inner: &Arc<Inner>) -> Result<(), RuntimeError> {
+    if !inner.all().iter().any(|entry| concerned(entry)) {
+        return Ok(());
+    }
+    let containers: HashMap<String, Container> = inner
+        .runtime
+        .list()
+        .await?
+        .into_iter()
+        .map(|container| (container.id.clone(), container))
+        .collect();
+    let mut result = Ok(());
+    for entry in inner.all() {
+        // Busy: whoever is at it wakes us afterwards.
+        let Ok(_op) = entry.op.clone().try_lock_owned() else {
+            continue;
+        };
+        if concerned(&entry) {
+            let looked = look(inner, &entry, &containers).await;
+            result = result.and(looked);
+        }
+    }
+    result
+}
+
+fn concerned(entry: &Entry) -> bool {
+    let task = entry.lock();
+    let over = task.is_terminated() && !task.cleaned_up;
+    !task.starting && (task.status == TaskStatus::Running || over)
+}
+
+async fn look(
+    inner: &Inner,
+    entry: &Entry,
+    containers: &HashMap<String, Container>,
+) -> Result<(), RuntimeError> {
+    let (id, container, over) = {
+        let task = entry.lock();
+        (
+            task.config.id.clone(),
+            task.container_id.clone(),
+            task.is_terminated(),
+        )
+    };
+    if over {
+        return inner.stop_and_release(entry, Duration::ZERO).await;
+    }
+    if containers
+        .get(&container)
+        .is_some_and(|found| found.state == ContainerState::Running)
+    {
+        return Ok(());
+    }
+    // The list may be older than the container: ask for this one, which also tells the exit code.
+    let (reason, message) = match inner.runtime.inspect(&container).await?.map(|found| found.state) {
+        Some(ContainerState::Running) => return Ok(()),
+        None => (reason::EXECUTOR_ERROR, "container not found".to_owned()),
+        Some(ContainerState::Created) => (reason::EXECUTOR_ERROR, "container was not started".to_owned()),
+        Some(ContainerState::Exited(0)) => (reason::DONE_BY_RUNNER, String::new()),
+        Some(ContainerState::Exited(_)) => {
+            let lines = inner.runtime.last_lines(&container, LAST_LINES).await;
+            (reason::CONTAINER_EXITED_WITH_ERROR, lines.join("\n"))
+        }
+    };
+    tracing::info!(task.id = id, task.reason = reason, "task ended");
+    {
+        let mut task = entry.lock();
+        task.terminate(reason, &message);
+        inner.hub.changed(task.info());
+    }
+    if let Err(error) = inner.save(entry).await {
+        tracing::error!(task.id = id, %error, "cannot record the end of a task");
+    }
+    inner.stop_and_release(entry, Duration::ZERO).await
+}

@@ -1,0 +1,189 @@
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+
+use super::*;
+use crate::command::recorded::Recorded;
+use crate::command::{CommandError, Commands as _, Output};
+
+/// Disks made of recorded tool answers.
+struct FakeDisks {
+    tools: Recorded,
+    nodes: Vec<&'static str>,
+    mounted: Mutex<BTreeSet<PathBuf>>,
+    root: tempfile::TempDir,
+}
+
+impl FakeDisks {
+    fn new(tools: Recorded, nodes: &[&'static str]) -> Self {
+        Self {
+            tools,
+            nodes: nodes.to_vec(),
+            mounted: Mutex::default(),
+            root: tempfile::tempdir().unwrap(),
+        }
+    }
+}
+
+#[async_trait]
+impl Disks for FakeDisks {
+    async fn tool(&self, program: &'static str, args: &[&str]) -> Result<Output, CommandError> {
+        self.tools.run(program, args, std::time::Duration::MAX).await
+    }
+    fn exists(&self, path: &str) -> bool {
+        self.nodes.contains(&path)
+    }
+    fn block_size(&self, path: &str) -> Option<u64> {
+        self.exists(path).then_some(1 << 30)
+    }
+    fn is_mount_point(&self, dir: &Path) -> bool {
+        self.mounted.lock().unwrap().contains(dir)
+    }
+    async fn mount(&self, _device: &str, dir: &Path) -> Result<(), VolumeError> {
+        self.mounted.lock().unwrap().insert(dir.to_owned());
+        Ok(())
+    }
+    async fn unmount(&self, dir: &Path) -> Result<(), VolumeError> {
+        self.mounted.lock().unwrap().remove(dir);
+        Ok(())
+    }
+    fn mount_root(&self) -> &Path {
+        self.root.path()
+    }
+}
+
+fn aws() -> Volume {
+    Volume {
+        backend: "aws".into(),
+        name: "data".into(),
+        volume_id: "vol-0abc".into(),
+        init_fs: true,
+        device_name: Some("/dev/sdf".into()),
+    }
+}
+
+const LSBLK: &str = "NAME SERIAL\nnvme0n1 vol0root\n└─nvme0n1p1\nnvme1n1 vol0abc\n";
+const BLKID: &str = "blkid -p -o value -s TYPE";
+
+fn nitro() -> Recorded {
+    Recorded::default().answer("lsblk -o NAME,SERIAL", 0, LSBLK)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_nitro_disk_with_a_filesystem_is_mounted_and_released() {
+    let tools = nitro()
+        .answer("lsblk -ln -o NAME /dev/nvme1n1", 0, "nvme1n1\nnvme1n1p1\n")
+        .answer(&format!("{BLKID} /dev/nvme1n1p1"), 0, "ext4\n");
+    let disks = FakeDisks::new(tools, &["/dev/nvme1n1p1"]);
+    prepare(&disks, &[aws()]).await.unwrap();
+    assert!(disks.is_mount_point(&disks.root.path().join("data")));
+    assert!(disks.tools.asked().iter().all(|line| !line.starts_with("mkfs")));
+    prepare(&disks, &[aws()]).await.unwrap();
+    release(&disks, &[aws()]).await.unwrap();
+    release(&disks, &[aws()]).await.unwrap();
+    assert!(disks.mounted.lock().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_blank_disk_is_formatted_only_when_confirmed_and_ours() {
+    let blank = || {
+        Recorded::default()
+            .answer("lsblk -o NAME,SERIAL", 0, "NAME SERIAL\n")
+            .answer("lsblk -ln -o NAME /dev/xvdf", 0, "xvdf\n")
+            .answer("mkfs.ext4 -F /dev/xvdf", 0, "")
+    };
+    let line = format!("{BLKID} /dev/xvdf");
+    let disks = FakeDisks::new(blank().answer(&line, 2, ""), &["/dev/xvdf"]);
+    prepare(&disks, &[aws()]).await.unwrap();
+    let asked = disks.tools.asked();
+    assert_eq!(asked.iter().filter(|asked| **asked == line).count(), 4);
+    assert_eq!(asked.last().unwrap(), "mkfs.ext4 -F /dev/xvdf");
+    let mode = std::os::unix::fs::PermissionsExt::mode(
+        &fs_err::metadata(disks.root.path().join("data"))
+            .unwrap()
+            .permissions(),
+    );
+    assert_eq!(mode & 0o777, 0o777);
+
+    // Answers late: not blank after all.
+    let late = FakeDisks::new(
+        blank().answer(&line, 2, "").answer(&line, 0, "xfs\n"),
+        &["/dev/xvdf"],
+    );
+    prepare(&late, &[aws()]).await.unwrap();
+    assert!(!late.tools.asked().iter().any(|line| line.starts_with("mkfs")));
+
+    let external = Volume {
+        init_fs: false,
+        ..aws()
+    };
+    let disks = FakeDisks::new(blank().answer(&line, 2, ""), &["/dev/xvdf"]);
+    assert!(matches!(
+        prepare(&disks, &[external]).await,
+        Err(VolumeError::Filesystem { .. })
+    ));
+    let foreign = FakeDisks::new(blank().answer(&line, 0, "\n"), &["/dev/xvdf"]);
+    assert!(matches!(
+        prepare(&foreign, &[aws()]).await,
+        Err(VolumeError::Filesystem { .. })
+    ));
+}
+
+#[tokio::test(start_paused = true)]
+async fn missing_devices_and_unknown_backends_are_errors() {
+    let disks = FakeDisks::new(Recorded::default().answer("lsblk -o NAME,SERIAL", 0, ""), &[]);
+    assert!(matches!(
+        prepare(&disks, &[aws()]).await,
+        Err(VolumeError::NoDevice { .. })
+    ));
+    let other = Volume {
+        backend: "azure".into(),
+        ..aws()
+    };
+    assert_eq!(
+        prepare(&disks, &[other]).await.unwrap_err().to_string(),
+        "unknown backend"
+    );
+    let escape = Volume {
+        name: "../etc".into(),
+        ..aws()
+    };
+    assert!(matches!(
+        prepare(&disks, &[escape]).await,
+        Err(VolumeError::BadName(_))
+    ));
+}
+
+#[tokio::test(start_paused = true)]
+async fn gcp_prefers_the_first_partition() {
+    let volume = Volume {
+        backend: "gcp".into(),
+        device_name: Some("pd-0".into()),
+        ..aws()
+    };
+    let part = "/dev/disk/by-id/google-pd-0-part1";
+    let tools = Recorded::default().answer(&format!("{BLKID} {part}"), 0, "ext4");
+    let disks = FakeDisks::new(tools, &[part, "/dev/disk/by-id/google-pd-0"]);
+    prepare(&disks, std::slice::from_ref(&volume)).await.unwrap();
+    assert!(disks.is_mount_point(&disks.root.path().join("data")));
+}
+
+#[test]
+fn instance_mount_points_are_made_when_missing() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("a/b");
+    let mount = InstanceMount {
+        instance_path: path.to_string_lossy().into_owned(),
+        path: "/data".into(),
+        optional: false,
+    };
+    prepare_instance_mounts(std::slice::from_ref(&mount)).unwrap();
+    let mode = |path: &Path| {
+        std::os::unix::fs::PermissionsExt::mode(&fs_err::metadata(path).unwrap().permissions()) & 0o777
+    };
+    assert_eq!(mode(&path), 0o777);
+    fs_err::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    prepare_instance_mounts(&[mount]).unwrap();
+    assert_eq!(mode(&path), 0o700);
+}
