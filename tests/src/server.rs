@@ -134,11 +134,14 @@ impl Server {
         let output = Output::collect(&mut child);
         let ready = output.wait_for(" is running at", READY_TIMEOUT);
         self.process = Some((child, Arc::clone(&output)));
-        if ready {
-            Ok(())
-        } else {
-            bail!("the server did not become ready; it said:\n{}", output.text())
+        if !ready {
+            bail!("the server did not become ready; it said:\n{}", output.text());
         }
+        // The reference says so a moment before it listens.
+        let port = self.port;
+        eventually("the server listens", READY_TIMEOUT, || {
+            Ok(TcpStream::connect(("127.0.0.1", port)).ok().map(drop))
+        })
     }
 
     pub fn url(&self) -> String {
