@@ -1,0 +1,173 @@
+//! What a route is.
+
+use dstack_model::decode::{Cx, Decode};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+/// One route: the types of its body and answer. Everything else about it stands in [`RouteInfo`].
+pub trait Endpoint: Send + Sync + 'static {
+    /// Method, path and guard.
+    const ROUTE: RouteInfo;
+    /// What is sent; [`Nothing`] for routes without a body.
+    type Request: Decode + Serialize + Send + Sync + 'static;
+    /// What is answered with status 200; `()` is `null`.
+    type Response: Serialize + DeserializeOwned + Send + 'static;
+}
+
+/// Facts about a route, for the router, tests and documentation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RouteInfo {
+    /// Name of the endpoint type.
+    pub name: &'static str,
+    /// HTTP method.
+    pub method: Method,
+    /// Path; parameters in braces.
+    pub path: &'static str,
+    /// Who may call it.
+    pub guard: Guard,
+    /// How the request is sent.
+    pub body: Body,
+}
+
+/// HTTP method of a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Method {
+    /// GET.
+    Get,
+    /// POST.
+    Post,
+}
+
+/// How a request is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Body {
+    /// Not at all: whatever is sent is ignored.
+    None,
+    /// As JSON.
+    Json,
+    /// As JSON; no body and `null` equal `{}`.
+    OptionalJson,
+    /// In the query string.
+    Query,
+    /// As one multipart file whose name is the hash of its content; parameters stand in the query string.
+    Upload,
+}
+
+/// Who may call a route (dstack 0.22.5's dependency classes). Global admins pass all guards of projects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Guard {
+    /// Anyone, without a token.
+    Anyone,
+    /// Any user.
+    User,
+    /// Global admins.
+    GlobalAdmin,
+    /// Members of the project.
+    Member,
+    /// Members; any user if the project is public.
+    MemberOrPublic,
+    /// Managers and admins of the project.
+    Manager,
+    /// Managers and admins; any user if the project is public, whom the handler then lets do less.
+    ManagerOrPublic,
+    /// Members, whom the handler then narrows down to managers, or to leaving themselves.
+    MemberSelf,
+    /// Admins of the project.
+    Admin,
+    /// Members, and members of a project that imports the entity: decided by the handler.
+    Importer,
+    /// As [`Guard::Importer`]; any user if the project is public.
+    ImporterOrPublic,
+    /// The SSH proxy's own token.
+    SshProxyToken,
+    /// The token for scraping metrics, if one is configured.
+    MetricsToken,
+}
+
+/// No request body.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Nothing;
+
+impl Decode for Nothing {
+    fn decode(_: &Value, _: &mut Cx) -> Option<Self> {
+        Some(Self)
+    }
+}
+
+impl Serialize for Nothing {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_unit()
+    }
+}
+
+impl<'de> Deserialize<'de> for Nothing {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        serde::de::IgnoredAny::deserialize(deserializer).map(|_| Self)
+    }
+}
+
+/// Values for the parameters of a path, in order.
+pub trait PathParams {
+    /// The values.
+    fn values(&self) -> Vec<&str>;
+}
+
+impl PathParams for () {
+    fn values(&self) -> Vec<&str> {
+        Vec::new()
+    }
+}
+
+impl PathParams for &str {
+    fn values(&self) -> Vec<&str> {
+        vec![self]
+    }
+}
+
+impl PathParams for &String {
+    fn values(&self) -> Vec<&str> {
+        vec![self.as_str()]
+    }
+}
+
+impl PathParams for (&str, &str) {
+    fn values(&self) -> Vec<&str> {
+        vec![self.0, self.1]
+    }
+}
+
+/// Declares routes: one unit struct per route, and the table of all of them.
+macro_rules! routes {
+    (@body none) => { $crate::endpoint::Body::None };
+    (@body json) => { $crate::endpoint::Body::Json };
+    (@body optional) => { $crate::endpoint::Body::OptionalJson };
+    (@body query) => { $crate::endpoint::Body::Query };
+    (@body upload) => { $crate::endpoint::Body::Upload };
+    ($($(#[$meta:meta])* $name:ident = $method:ident $path:literal, $guard:ident, $body:ident $request:ty => $response:ty;)*) => {
+        $(
+            $(#[$meta])*
+            #[doc = concat!("`", stringify!($method), " ", $path, "`")]
+            #[derive(Debug, Clone, Copy)]
+            pub struct $name;
+
+            impl $crate::endpoint::Endpoint for $name {
+                const ROUTE: $crate::endpoint::RouteInfo = $crate::endpoint::RouteInfo {
+                    name: stringify!($name),
+                    method: $crate::endpoint::Method::$method,
+                    path: $path,
+                    guard: $crate::endpoint::Guard::$guard,
+                    body: routes!(@body $body),
+                };
+                type Request = $request;
+                type Response = $response;
+            }
+        )*
+
+        /// All routes, in the order of the reference.
+        pub static ROUTES: &[$crate::endpoint::RouteInfo] = &[
+            $(<$name as $crate::endpoint::Endpoint>::ROUTE,)*
+        ];
+    };
+}
+pub(crate) use routes;

@@ -1,0 +1,70 @@
+//! Answers and queries that only this crate needs.
+
+use dstack_model::Decode;
+use dstack_model::exports::{Export, Import, ListExportsResponse, ListImportsResponse};
+use dstack_model::projects::{Project, ProjectsInfoList};
+use dstack_model::users::{User, UsersInfoList};
+use serde::{Deserialize, Serialize};
+
+/// Answer of `/healthcheck`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerStatus {
+    /// `running`.
+    pub status: String,
+}
+
+/// Answer of `users/list`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum UsersAnswer {
+    /// With `return_total_count`.
+    Counted(UsersInfoList),
+    /// Without.
+    Plain(Vec<User>),
+}
+
+/// Answer of `projects/list`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum ProjectsAnswer {
+    /// With `return_total_count`.
+    Counted(ProjectsInfoList),
+    /// Without.
+    Plain(Vec<Project>),
+}
+
+/// Answer of `exports/list`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum ExportsAnswer {
+    /// With warnings.
+    Full(ListExportsResponse),
+    /// To clients older than 0.22.0.
+    Plain(Vec<Export>),
+}
+
+/// Answer of `imports/list`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum ImportsAnswer {
+    /// With warnings.
+    Full(ListImportsResponse),
+    /// To clients older than 0.22.0.
+    Plain(Vec<Import>),
+}
+
+/// Answer of `backends/{backend_name}/get_yaml`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackendConfigYaml {
+    /// The backend's type.
+    pub name: String,
+    /// Its configuration with credentials.
+    pub config_yaml: String,
+}
+
+/// Query of `repos/upload_code`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct UploadCodeQuery {
+    /// The repo.
+    pub repo_id: String,
+}
