@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::build::{self, Profile, cargo};
-use crate::exec::{status, step, succeeds};
+use crate::exec::{run_quietly, status, step, succeeds};
 use crate::junit;
 use crate::layout;
 use crate::report::Tally;
@@ -197,13 +197,40 @@ fn lints() -> Result<Tally> {
     let mut tally = Tally::default();
     for (name, args) in checks {
         step(&format!("checking with {name}"));
-        if status(cargo().args(args))?.success() {
+        let passed = status(cargo().args(args))?.success();
+        if passed {
             tally.pass();
         } else {
             tally.fail(name);
         }
     }
+    step("checking that there is one TLS stack");
+    match banned_crates()?.as_slice() {
+        [] => tally.pass(),
+        found => tally.fail(format!("banned crates (deny.toml): {}", found.join(", "))),
+    }
     Ok(tally)
+}
+
+/// Crates that `deny.toml` bans and that are built all the same.
+fn banned_crates() -> Result<Vec<String>> {
+    const BANNED: [&str; 5] = ["openssl", "openssl-sys", "native-tls", "aws-lc-rs", "aws-lc-sys"];
+    let tree = run_quietly(cargo().args([
+        "tree",
+        "--workspace",
+        "--edges",
+        "normal,build",
+        "--prefix",
+        "none",
+    ]))?;
+    let names = tree.lines().filter_map(|line| line.split(' ').next());
+    let mut found: Vec<String> = names
+        .filter(|name| BANNED.contains(name))
+        .map(str::to_owned)
+        .collect();
+    found.sort();
+    found.dedup();
+    Ok(found)
 }
 
 #[cfg(test)]
