@@ -37,6 +37,8 @@ enum Command {
     Demo(demo::Args),
     /// Install what the tests need where it is missing and may be, then run every test
     Test(test::Args),
+    /// Run one command with what the tests need around it: `cargo xtask env cargo nextest run -p dstack-store`
+    Env(test::EnvArgs),
     /// Replay recorded exchanges of dstack 0.22.5 against our server and show every difference
     Compat(compat::Args),
     /// Measure, beside the reference from PyPI on the same machine
@@ -49,6 +51,7 @@ fn main() {
     let outcome = match Cli::parse().command {
         Command::Demo(args) => demo::run(&args),
         Command::Test(args) => test::run(&args),
+        Command::Env(args) => test::run_in_env(&args),
         Command::Compat(args) => compat::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Dist(args) => dist::run(&args).map(|()| 0),

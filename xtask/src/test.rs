@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::build::{self, Profile, cargo};
 use crate::exec::{run_quietly, status, step, succeeds};
@@ -15,6 +15,23 @@ use crate::testenv::TestEnv;
 pub(crate) struct Args {
     /// Run only the tests whose name contains one of these (and no lints)
     filter: Vec<String>,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct EnvArgs {
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<String>,
+}
+
+/// Prepares what tests need, runs one command in it, and stops what was started. The exit code is the command's.
+pub(crate) fn run_in_env(args: &EnvArgs) -> Result<i32> {
+    let (program, arguments) = args.command.split_first().context("no command")?;
+    crate::interrupt::catch()?;
+    let env = TestEnv::prepare();
+    let mut command = Command::new(program);
+    let ended = status(command.args(arguments).envs(env.variables.iter().cloned()))?;
+    Ok(ended.code().unwrap_or(1))
 }
 
 /// Runs all tests and checks; the exit code is 0 only when everything that could run passed.
