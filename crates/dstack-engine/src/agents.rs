@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use dstack_agent_api::http::CallError;
 use dstack_agent_api::runner::{JobInfo, JobStatus, SubmitBody};
 use dstack_agent_api::runner_client::{EventStream, RunnerClient};
-use dstack_agent_api::shim::{StreamEvent, TaskConfig, TaskInfo, TaskTerminate};
+use dstack_agent_api::shim::{StreamEvent, TaskConfig, TaskTerminate};
 use dstack_agent_api::shim_client::{ShimClient, TaskStream};
 use dstack_agent_api::stream::StreamLine;
 use dstack_store::rows::AgentAddress;
@@ -39,7 +39,10 @@ impl AgentError {
 impl From<CallError> for AgentError {
     fn from(error: CallError) -> Self {
         match error.status() {
-            Some(status) => Self::Refused { status: status.as_u16(), message: error.to_string() },
+            Some(status) => Self::Refused {
+                status: status.as_u16(),
+                message: error.to_string(),
+            },
             None => Self::Unreachable(error.to_string()),
         }
     }

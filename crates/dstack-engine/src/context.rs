@@ -29,7 +29,11 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { lease: Duration::from_secs(10), workers: 32, sweep: Duration::from_secs(30) }
+        Self {
+            lease: Duration::from_secs(10),
+            workers: 32,
+            sweep: Duration::from_secs(30),
+        }
     }
 }
 
@@ -79,7 +83,10 @@ impl Context {
 
     /// A lease of this process from now on.
     pub fn lease(&self) -> Lease {
-        Lease { owner: self.owner.clone(), until: self.now() + self.deps.settings.lease }
+        Lease {
+            owner: self.owner.clone(),
+            until: self.now() + self.deps.settings.lease,
+        }
     }
 
     /// Starts a task that ends with the engine.
@@ -101,7 +108,9 @@ impl Context {
                 self.stop.cancel();
             }
             EngineError::Store(store) if store.is_conflict() => tracing::debug!(%store, doing, "tried again"),
-            other => tracing::error!(error = %other, source = ?std::error::Error::source(other), doing, "step failed"),
+            other => {
+                tracing::error!(error = %other, source = ?std::error::Error::source(other), doing, "step failed")
+            }
         }
     }
 

@@ -6,12 +6,12 @@ use dstack_store::{Commit, EntityRef};
 use dstack_system::clock::sleep_until;
 use tokio_util::sync::CancellationToken;
 
+use crate::Result;
 use crate::context::{Context, EngineDeps};
 use crate::observations::Observations;
 use crate::operations::Running;
 use crate::reconcile::reconcile;
 use crate::wakes::{Key, Wakes};
-use crate::Result;
 
 /// A running engine. Dropping it does not stop it; [`Engine::stop`] does.
 #[derive(Debug, Clone)]
@@ -56,7 +56,9 @@ impl Engine {
 
     /// Commits a change from outside (API), driven by this process from then on, and wakes whom it concerns.
     pub async fn commit(&self, commit: Commit) -> Result<()> {
-        self.ctx.commit(("api.commit.before", "api.commit.after"), commit).await
+        self.ctx
+            .commit(("api.commit.before", "api.commit.after"), commit)
+            .await
     }
 
     /// What all parts share: for the server's read-only views.
@@ -65,7 +67,13 @@ impl Engine {
     }
 
     async fn claim(&self) -> Result<()> {
-        for (entity, at) in self.ctx.deps.store.claim(&self.ctx.lease(), self.ctx.now()).await? {
+        for (entity, at) in self
+            .ctx
+            .deps
+            .store
+            .claim(&self.ctx.lease(), self.ctx.now())
+            .await?
+        {
             // Everything once at start: streams and calls are to be taken up, whatever the timers say.
             self.ctx.wakes.wake(entity);
             if at > self.ctx.now() {

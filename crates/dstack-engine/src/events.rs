@@ -19,22 +19,40 @@ pub struct Events {
 impl Events {
     /// By the system.
     pub const fn system(now: Time, random: Random) -> Self {
-        Self { now, actor: None, random }
+        Self {
+            now,
+            actor: None,
+            random,
+        }
     }
 
     /// An event with this text about these targets.
     pub fn event(&self, message: impl Into<String>, targets: Vec<EventTarget>) -> NewEvent {
-        NewEvent { id: self.random.uuid().into(), message: message.into(), recorded_at: self.now, actor: self.actor, targets }
+        NewEvent {
+            id: self.random.uuid().into(),
+            message: message.into(),
+            recorded_at: self.now,
+            actor: self.actor,
+            targets,
+        }
     }
 
     /// `Job status changed A -> B. Termination reason: R (message)`.
     pub fn job_status(&self, from: &JobRow, to: &JobRow) -> NewEvent {
-        let mut text = format!("Job status changed {} -> {}", upper(&from.status), upper(&to.status));
+        let mut text = format!(
+            "Job status changed {} -> {}",
+            upper(&from.status),
+            upper(&to.status)
+        );
         if from.termination_reason != to.termination_reason
             && let Some(reason) = &to.termination_reason
         {
             text.push_str(&format!(". Termination reason: {}", upper(reason)));
-            if let Some(message) = to.termination_reason_message.as_deref().filter(|message| !message.is_empty()) {
+            if let Some(message) = to
+                .termination_reason_message
+                .as_deref()
+                .filter(|message| !message.is_empty())
+            {
                 text.push_str(&format!(" ({message})"));
             }
         }
@@ -43,7 +61,11 @@ impl Events {
 
     /// `Run status changed A -> B. Termination reason: R`.
     pub fn run_status(&self, from: &RunRow, to: &RunRow) -> NewEvent {
-        let mut text = format!("Run status changed {} -> {}", upper(&from.status), upper(&to.status));
+        let mut text = format!(
+            "Run status changed {} -> {}",
+            upper(&from.status),
+            upper(&to.status)
+        );
         if from.termination_reason != to.termination_reason
             && let Some(reason) = &to.termination_reason
         {
@@ -54,12 +76,20 @@ impl Events {
 
     /// `Instance status changed A -> B`.
     pub fn instance_status(&self, from: &InstanceRow, to: &InstanceRow) -> NewEvent {
-        let mut text = format!("Instance status changed {} -> {}", upper(&from.status), upper(&to.status));
+        let mut text = format!(
+            "Instance status changed {} -> {}",
+            upper(&from.status),
+            upper(&to.status)
+        );
         if from.termination_reason != to.termination_reason
             && let Some(reason) = &to.termination_reason
         {
             text.push_str(&format!(". Termination reason: {}", upper(reason)));
-            if let Some(message) = to.termination_reason_message.as_deref().filter(|message| !message.is_empty()) {
+            if let Some(message) = to
+                .termination_reason_message
+                .as_deref()
+                .filter(|message| !message.is_empty())
+            {
                 text.push_str(&format!(" ({message})"));
             }
         }
@@ -80,12 +110,19 @@ impl Events {
 }
 
 fn blocks(instance: &InstanceRow) -> String {
-    format!("{}/{} busy", instance.busy_blocks, instance.total_blocks.unwrap_or(1))
+    format!(
+        "{}/{} busy",
+        instance.busy_blocks,
+        instance.total_blocks.unwrap_or(1)
+    )
 }
 
 /// Enum values in messages are upper-cased.
 pub fn upper<T: serde::Serialize>(value: &T) -> String {
-    serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_uppercase)).unwrap_or_default()
+    serde_json::to_value(value)
+        .ok()
+        .and_then(|v| v.as_str().map(str::to_uppercase))
+        .unwrap_or_default()
 }
 
 /// A run as a target.

@@ -37,17 +37,30 @@ struct DieAtState {
 impl DieAt {
     /// Dies when `name` is reached for the `nth` time (from 1).
     pub fn new(name: impl Into<String>, nth: u32) -> Self {
-        Self { state: Mutex::new(DieAtState { target: Some((name.into(), nth)), seen: BTreeSet::new() }) }
+        Self {
+            state: Mutex::new(DieAtState {
+                target: Some((name.into(), nth)),
+                seen: BTreeSet::new(),
+            }),
+        }
     }
 
     /// All places reached so far.
     pub fn seen(&self) -> BTreeSet<&'static str> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).seen.clone()
+        self.state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .seen
+            .clone()
     }
 
     /// Whether the place was reached.
     pub fn fired(&self) -> bool {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).target.is_none()
+        self.state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .target
+            .is_none()
     }
 }
 
@@ -76,7 +89,10 @@ pub struct AbortAt(DieAt);
 impl AbortAt {
     /// Parses `NAME:N`; `N` defaults to 1.
     pub fn parse(text: &str) -> Self {
-        let (name, nth) = text.rsplit_once(':').and_then(|(name, n)| Some((name, n.parse().ok()?))).unwrap_or((text, 1));
+        let (name, nth) = text
+            .rsplit_once(':')
+            .and_then(|(name, n)| Some((name, n.parse().ok()?)))
+            .unwrap_or((text, 1));
         Self(DieAt::new(name, nth))
     }
 }

@@ -30,7 +30,10 @@ pub trait Inputs: Send + Sync + Debug {
     /// For the runner.
     async fn start(&self, job: &JobSnapshot) -> Result<Result<StartInputs, InputError>>;
     /// Credentials of the image's registry (user, password), with secrets put in.
-    async fn registry_auth(&self, job: &JobSnapshot) -> Result<Result<Option<(String, dstack_system::Secret)>, InputError>>;
+    async fn registry_auth(
+        &self,
+        job: &JobSnapshot,
+    ) -> Result<Result<Option<(String, dstack_system::Secret)>, InputError>>;
     /// Public keys that may log in to the container: the project's first.
     async fn ssh_keys(&self, job: &JobSnapshot) -> Result<Vec<String>>;
 }

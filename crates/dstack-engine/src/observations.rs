@@ -68,7 +68,9 @@ impl Observations {
 
     /// What is known of an instance, without its tasks.
     pub fn instance(&self, id: InstanceId) -> (bool, Option<Time>) {
-        self.instances().get(&id).map_or((false, None), |seen| (seen.synced, seen.unreachable_since))
+        self.instances()
+            .get(&id)
+            .map_or((false, None), |seen| (seen.synced, seen.unreachable_since))
     }
 
     /// What the shim of an instance said of a task: outer `None` = not heard since we connected.

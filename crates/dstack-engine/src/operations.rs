@@ -99,8 +99,12 @@ pub fn ensure(ctx: &Arc<Context>, job: JobId, kind: OperationKind) {
 async fn carry_out(ctx: &Context, job: JobId, kind: OperationKind) -> Result<()> {
     let mut pause = FIRST_PAUSE;
     loop {
-        let Some(snapshot) = ctx.deps.store.job(job).await? else { return Ok(()) };
-        let Some(operation) = intended(&snapshot, kind) else { return Ok(()) };
+        let Some(snapshot) = ctx.deps.store.job(job).await? else {
+            return Ok(());
+        };
+        let Some(operation) = intended(&snapshot, kind) else {
+            return Ok(());
+        };
         let attempt = if still_wanted(&snapshot, kind) {
             attempt(ctx, &snapshot, kind).await?
         } else {
@@ -126,7 +130,11 @@ async fn carry_out(ctx: &Context, job: JobId, kind: OperationKind) -> Result<()>
 }
 
 fn intended(snapshot: &JobSnapshot, kind: OperationKind) -> Option<OperationRow> {
-    snapshot.operations.iter().find(|row| row.kind == kind && row.state == OperationState::Intended).cloned()
+    snapshot
+        .operations
+        .iter()
+        .find(|row| row.kind == kind && row.state == OperationState::Intended)
+        .cloned()
 }
 
 /// Nothing is started for a job that is ending, and nothing is done for one that is final.
@@ -150,12 +158,20 @@ async fn record(
     operation.attempt += 1;
     operation.error = error;
     operation.result = result.map(Json::new);
-    let commit = Commit { puts: vec![Put::Operation(operation)], ..Commit::default() };
-    ctx.commit(("operation.record.before", "operation.record.after"), commit).await
+    let commit = Commit {
+        puts: vec![Put::Operation(operation)],
+        ..Commit::default()
+    };
+    ctx.commit(("operation.record.before", "operation.record.after"), commit)
+        .await
 }
 
 async fn attempt(ctx: &Context, snapshot: &JobSnapshot, kind: OperationKind) -> Result<Attempt> {
-    let Some(address) = snapshot.instance.as_ref().and_then(|instance| instance.agent.clone()) else {
+    let Some(address) = snapshot
+        .instance
+        .as_ref()
+        .and_then(|instance| instance.agent.clone())
+    else {
         return Ok(Attempt::Refused("the instance has no agent".to_owned()));
     };
     match kind {
@@ -189,12 +205,17 @@ async fn submit_task(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddre
 pub fn runner_of(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress) -> Option<Arc<dyn Runner>> {
     let runtime = snapshot.job.job_runtime_data.as_ref()?;
     let port = match &runtime.ports {
-        Some(ports) if !ports.is_empty() => {
-            ports.iter().find(|(container, _)| i64::from(**container) == i64::from(RUNNER_HTTP_PORT)).map(|(_, host)| *host)?
-        }
+        Some(ports) if !ports.is_empty() => ports
+            .iter()
+            .find(|(container, _)| i64::from(**container) == i64::from(RUNNER_HTTP_PORT))
+            .map(|(_, host)| *host)?,
         _ => RUNNER_HTTP_PORT.into(),
     };
-    Some(ctx.deps.agents.runner(address, snapshot.job.id, u16::try_from(port).ok()?))
+    Some(
+        ctx.deps
+            .agents
+            .runner(address, snapshot.job.id, u16::try_from(port).ok()?),
+    )
 }
 
 async fn start_job(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress) -> Result<Attempt> {
@@ -208,7 +229,10 @@ async fn start_job(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress
         Err(error) if error.is_status(404) => dstack_agent_api::runner::JobStatus::default(),
         Err(error) => return Ok(error.into()),
     };
-    if matches!(state.state, RunnerState::ServeLogs | RunnerState::WaitLogsFinished) {
+    if matches!(
+        state.state,
+        RunnerState::ServeLogs | RunnerState::WaitLogsFinished
+    ) {
         return Ok(started(&state.working_dir, &state.username));
     }
     let inputs = match ctx.deps.inputs.start(snapshot).await? {
@@ -266,8 +290,16 @@ async fn remove_task(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddre
     let id = snapshot.job.id.to_string();
     ctx.reached("shim.remove.before")?;
     let order = TaskTerminate {
-        termination_reason: snapshot.job.termination_reason.map(|reason| reason.to_string()).unwrap_or_default(),
-        termination_message: snapshot.job.termination_reason_message.clone().unwrap_or_default(),
+        termination_reason: snapshot
+            .job
+            .termination_reason
+            .map(|reason| reason.to_string())
+            .unwrap_or_default(),
+        termination_message: snapshot
+            .job
+            .termination_reason_message
+            .clone()
+            .unwrap_or_default(),
         timeout: 0,
     };
     let result = match shim.terminate(&id, &order).await {

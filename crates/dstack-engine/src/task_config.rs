@@ -1,15 +1,19 @@
 //! From a placed job to the task that its shim is given (dstack 0.22.5: pipelines §6.4).
 
 use dstack_agent_api::shim::{InstanceMount, NetworkMode, TaskConfig};
+use dstack_model::common::NetworkMode as JobNetworkMode;
 use dstack_model::configurations::MountPoint;
-use dstack_model::runs::NetworkMode as JobNetworkMode;
 use dstack_store::JobSnapshot;
 use dstack_system::Secret;
 
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
 /// The task for the shim.
-pub fn task_config(job: &JobSnapshot, registry: Option<(String, Secret)>, ssh_keys: Vec<String>) -> TaskConfig {
+pub fn task_config(
+    job: &JobSnapshot,
+    registry: Option<(String, Secret)>,
+    ssh_keys: Vec<String>,
+) -> TaskConfig {
     let spec = &job.job.job_spec;
     let share = job.job.job_runtime_data.as_ref();
     let (registry_username, registry_password) = registry.unwrap_or_default();
@@ -23,8 +27,15 @@ pub fn task_config(job: &JobSnapshot, registry: Option<(String, Secret)>, ssh_ke
         privileged: spec.privileged,
         gpu: share.and_then(|share| share.gpu).unwrap_or(-1),
         cpu: share.and_then(|share| share.cpu).unwrap_or(0.0),
-        memory: share.and_then(|share| share.memory.as_ref()).map_or(0, |memory| bytes(memory.gb())),
-        shm_size: spec.requirements.resources.shm_size.as_ref().map_or(0, |size| bytes(size.gb())),
+        memory: share
+            .and_then(|share| share.memory.as_ref())
+            .map_or(0, |memory| bytes(memory.gb())),
+        shm_size: spec
+            .requirements
+            .resources
+            .shm_size
+            .as_ref()
+            .map_or(0, |size| bytes(size.gb())),
         network_mode: match share.map(|share| share.network_mode) {
             Some(JobNetworkMode::Host) => NetworkMode::Host,
             _ => NetworkMode::Bridge,

@@ -1,1 +1,96 @@
-//! Pure decisions: job specs, requirements, offers, placement, retry, state machines. No I/O, no clock.
+//! Pure decisions of the control plane: no I/O, no async, no clock.
+//!
+//! * [`validate`] — what the server checks and fills in of a run that was asked for.
+//! * [`jobs`] — from a run to the jobs it consists of.
+//! * [`matching`] — whether an instance satisfies requirements.
+//! * [`placement`] — which instance a job gets.
+//! * [`diff`] — what may change of a run in place.
+//! * [`lifecycle`] — what happens next to runs, jobs and instances.
+
+pub mod diff;
+pub mod interpolate;
+pub mod jobs;
+pub mod lifecycle;
+pub mod matching;
+pub mod names;
+pub mod placement;
+pub mod probes;
+pub mod validate;
+
+/// A request that cannot be planned. The texts are those of dstack 0.22.5, which clients show verbatim.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct PlanError(pub String);
+
+impl PlanError {
+    /// With this text.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+}
+
+/// What the server adds to what users leave out.
+#[derive(Debug, Clone)]
+pub struct ServerDefaults {
+    /// `DSTACK_DOCKER_BASE_IMAGE`.
+    pub base_image: String,
+    /// `DSTACK_DOCKER_BASE_IMAGE_VERSION`.
+    pub base_image_version: String,
+    /// `DSTACK_DOCKER_BASE_IMAGE_UBUNTU_VERSION`.
+    pub base_image_ubuntu: String,
+    /// `DSTACK_DIND_IMAGE`.
+    pub dind_image: String,
+    /// Python of the default image when none is asked for.
+    pub python: String,
+    /// `DSTACK_SERVER_METRICS_RUNNING_TTL_SECONDS`.
+    pub metrics_running_ttl: i64,
+    /// `DSTACK_SERVER_MAX_PROBES_PER_JOB`.
+    pub max_probes: usize,
+    /// `DSTACK_SERVER_MAX_PROBE_TIMEOUT`, seconds.
+    pub max_probe_timeout: i64,
+    /// `DSTACK_FORBID_DSTACK_IN_RUNS`.
+    pub forbid_dstack_in_runs: bool,
+}
+
+impl Default for ServerDefaults {
+    fn default() -> Self {
+        Self {
+            base_image: "dstackai/base".to_owned(),
+            base_image_version: "0.16".to_owned(),
+            base_image_ubuntu: "24.04".to_owned(),
+            dind_image: "dstackai/dind".to_owned(),
+            python: "3.11".to_owned(),
+            metrics_running_ttl: 3600,
+            max_probes: 10,
+            max_probe_timeout: 300,
+            forbid_dstack_in_runs: false,
+        }
+    }
+}
+
+impl ServerDefaults {
+    /// The image of runs that name none.
+    pub fn default_image(&self, nvcc: bool) -> String {
+        let kind = if nvcc { "devel" } else { "base" };
+        format!(
+            "{}:{}-{kind}-ubuntu{}",
+            self.base_image, self.base_image_version, self.base_image_ubuntu
+        )
+    }
+}
+
+/// Asks for the offers only: an image of this name is never looked up.
+pub const DUMMY_IMAGE: &str = "scratch";
+
+/// What a registry says of an image.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ImageConfig {
+    /// `USER`.
+    pub user: Option<String>,
+    /// `ENTRYPOINT`.
+    pub entrypoint: Vec<String>,
+    /// `CMD`.
+    pub cmd: Vec<String>,
+    /// Linux architectures it exists for; empty = not known.
+    pub architectures: Vec<dstack_units::CpuArchitecture>,
+}

@@ -25,7 +25,11 @@ pub struct Wait {
 impl Wait {
     /// Until `deadline`, for `reason`.
     pub fn until(deadline: Time, reason: impl Into<String>) -> Self {
-        Self { deadline: Some(deadline), wake_at: Some(deadline), reason: reason.into() }
+        Self {
+            deadline: Some(deadline),
+            wake_at: Some(deadline),
+            reason: reason.into(),
+        }
     }
 
     /// The same, looked at again at `at` if that is earlier.

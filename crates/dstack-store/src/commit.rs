@@ -28,9 +28,10 @@ impl Put {
             Self::Job(row) => Some(EntityRef::Job(row.id)),
             Self::Instance(row) => Some(EntityRef::Instance(row.id)),
             Self::Fleet(row) => Some(EntityRef::Fleet(row.id)),
-            Self::Operation(row) => {
-                row.job_id.map(EntityRef::Job).or_else(|| row.instance_id.map(EntityRef::Instance))
-            }
+            Self::Operation(row) => row
+                .job_id
+                .map(EntityRef::Job)
+                .or_else(|| row.instance_id.map(EntityRef::Instance)),
         }
     }
 
@@ -104,5 +105,26 @@ impl Commit {
     /// Whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.puts.is_empty() && self.events.is_empty()
+    }
+
+    /// Runs whose jobs change here while they themselves do not.
+    pub fn runs_of_jobs(&self) -> std::collections::BTreeSet<dstack_units::RunId> {
+        let mut runs: std::collections::BTreeSet<_> = self
+            .puts
+            .iter()
+            .filter_map(|put| {
+                if let Put::Job(job) = put {
+                    Some(job.run_id)
+                } else {
+                    None
+                }
+            })
+            .collect();
+        for put in &self.puts {
+            if let Put::Run(run) = put {
+                runs.remove(&run.id);
+            }
+        }
+        runs
     }
 }

@@ -52,13 +52,19 @@ impl Database {
     pub async fn open(url: &str) -> Result<Self> {
         sqlx::any::install_default_drivers();
         let (dialect, url) = normalize_url(url)?;
-        let pool = pool_options(dialect, if dialect == Dialect::Sqlite { 8 } else { 40 }).connect(&url).await?;
+        let pool = pool_options(dialect, if dialect == Dialect::Sqlite { 8 } else { 40 })
+            .connect(&url)
+            .await?;
         migrations::run(&pool, dialect).await?;
         let writer = match dialect {
             Dialect::Sqlite => Some(start_writer(&url).await?),
             Dialect::Postgres => None,
         };
-        Ok(Self { dialect, pool, writer })
+        Ok(Self {
+            dialect,
+            pool,
+            writer,
+        })
     }
 
     /// Opens the SQLite database in this file.
@@ -101,7 +107,9 @@ impl Database {
 
 fn normalize_url(url: &str) -> Result<(Dialect, String)> {
     let Some((scheme, rest)) = url.split_once("://") else {
-        return Err(StoreError::Url { reason: "expected sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME".into() });
+        return Err(StoreError::Url {
+            reason: "expected sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME".into(),
+        });
     };
     match scheme.split('+').next() {
         Some("sqlite") => {
@@ -109,13 +117,18 @@ fn normalize_url(url: &str) -> Result<(Dialect, String)> {
             Ok((Dialect::Sqlite, format!("sqlite://{path}?mode=rwc")))
         }
         Some("postgresql" | "postgres") => Ok((Dialect::Postgres, format!("postgres://{rest}"))),
-        _ => Err(StoreError::Url { reason: format!("`{scheme}` is not supported: use sqlite or postgresql") }),
+        _ => Err(StoreError::Url {
+            reason: format!("`{scheme}` is not supported: use sqlite or postgresql"),
+        }),
     }
 }
 
 fn pool_options(dialect: Dialect, connections: u32) -> AnyPoolOptions {
-    let options =
-        AnyPoolOptions::new().max_connections(connections).acquire_timeout(Duration::from_secs(30)).idle_timeout(None).max_lifetime(None);
+    let options = AnyPoolOptions::new()
+        .max_connections(connections)
+        .acquire_timeout(Duration::from_secs(30))
+        .idle_timeout(None)
+        .max_lifetime(None);
     match dialect {
         Dialect::Postgres => options,
         // FULL: a commit is on disk when it is reported. The writer joins commits, so it costs one flush per group.
@@ -148,7 +161,10 @@ where
         })
     });
     let (done, committed) = oneshot::channel();
-    writer.send(WriteJob { run, done }).await.map_err(|_| StoreError::Closed)?;
+    writer
+        .send(WriteJob { run, done })
+        .await
+        .map_err(|_| StoreError::Closed)?;
     committed.await.map_err(|_| StoreError::Closed)??;
     let value = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
     value.ok_or(StoreError::Closed)
@@ -183,7 +199,11 @@ async fn commit_group(pool: &AnyPool, group: Vec<WriteJob>) {
             let result = run_one(&mut connection, job.run, single).await;
             waiting.push((job.done, result));
         }
-        let commit = if single && waiting.iter().any(|(_, result)| result.is_err()) { "ROLLBACK" } else { "COMMIT" };
+        let commit = if single && waiting.iter().any(|(_, result)| result.is_err()) {
+            "ROLLBACK"
+        } else {
+            "COMMIT"
+        };
         if let Err(error) = connection.execute(commit).await {
             // A failed COMMIT (disk full) leaves the transaction open: end it, so that the next one can begin.
             connection.execute("ROLLBACK").await.ok();
@@ -263,7 +283,10 @@ mod tests {
             async move {
                 db.write(move |tx| {
                     Box::pin(async move {
-                        sqlx::query("INSERT INTO meta (key, value) VALUES ($1, 'x')").bind(key).execute(&mut *tx).await?;
+                        sqlx::query("INSERT INTO meta (key, value) VALUES ($1, 'x')")
+                            .bind(key)
+                            .execute(&mut *tx)
+                            .await?;
                         if fail { Err(StoreError::Closed) } else { Ok(()) }
                     })
                 })
@@ -272,8 +295,10 @@ mod tests {
         };
         let (a, b, c) = tokio::join!(insert("a", false), insert("b", true), insert("c", false));
         assert!(a.is_ok() && b.is_err() && c.is_ok());
-        let keys: Vec<(String,)> =
-            sqlx::query_as("SELECT key FROM meta WHERE value = 'x' ORDER BY key").fetch_all(db.pool()).await.unwrap();
+        let keys: Vec<(String,)> = sqlx::query_as("SELECT key FROM meta WHERE value = 'x' ORDER BY key")
+            .fetch_all(db.pool())
+            .await
+            .unwrap();
         assert_eq!(keys, [("a".to_owned(),), ("c".to_owned(),)]);
     }
 }

@@ -48,7 +48,9 @@ impl Encryption {
             Some(Key::Aes { name, secret }) => {
                 let cipher = Aes256Gcm::new(secret.into());
                 let nonce: [u8; 12] = self.random.bytes();
-                let sealed = cipher.encrypt(&nonce.into(), text.as_bytes()).map_err(|_| StoreError::Undecryptable)?;
+                let sealed = cipher
+                    .encrypt(&nonce.into(), text.as_bytes())
+                    .map_err(|_| StoreError::Undecryptable)?;
                 let payload = [nonce.as_slice(), &sealed].concat();
                 Ok(format!("enc:aes:{name}:{}", STANDARD.encode(payload)))
             }
@@ -86,7 +88,10 @@ mod tests {
     use super::*;
 
     fn aes(byte: u8) -> Key {
-        Key::Aes { name: "k".into(), secret: [byte; 32] }
+        Key::Aes {
+            name: "k".into(),
+            secret: [byte; 32],
+        }
     }
 
     #[test]
@@ -103,7 +108,10 @@ mod tests {
     #[test]
     fn clear_text_may_contain_colons() {
         let none = Encryption::new(vec![], Random::seeded(1));
-        assert_eq!(none.decrypt(&none.encrypt("a:b:c").unwrap()).unwrap().expose(), "a:b:c");
+        assert_eq!(
+            none.decrypt(&none.encrypt("a:b:c").unwrap()).unwrap().expose(),
+            "a:b:c"
+        );
         assert!(none.decrypt("plain").is_err());
     }
 }

@@ -160,7 +160,12 @@ pub(crate) fn select_sql<E: Entity>() -> String {
 
 pub(crate) fn insert_sql<E: Entity>() -> String {
     let places: Vec<String> = (1..E::COLUMNS.len()).map(|n| format!("${n}")).collect();
-    format!("INSERT INTO {} ({}) VALUES ({}, 1)", E::TABLE, E::COLUMNS.join(", "), places.join(", "))
+    format!(
+        "INSERT INTO {} ({}) VALUES ({}, 1)",
+        E::TABLE,
+        E::COLUMNS.join(", "),
+        places.join(", ")
+    )
 }
 
 /// As [`insert_sql`], with the lease in the two places after the columns.
@@ -187,16 +192,29 @@ pub(crate) fn update_sql<E: Entity>() -> String {
         .map(|(n, column)| format!("{column} = ${}", n + 1))
         .collect();
     let key = E::COLUMNS.first().copied().unwrap_or_default();
-    format!("UPDATE {} SET {}, version = version + 1 WHERE {key} = $1 AND version = ${last}", E::TABLE, sets.join(", "))
+    format!(
+        "UPDATE {} SET {}, version = version + 1 WHERE {key} = $1 AND version = ${last}",
+        E::TABLE,
+        sets.join(", ")
+    )
 }
 
 /// Reads one column by position.
-pub(crate) fn read_column<C: Column>(row: &AnyRow, index: usize, entity: &'static str, column: &'static str) -> Result<C>
+pub(crate) fn read_column<C: Column>(
+    row: &AnyRow,
+    index: usize,
+    entity: &'static str,
+    column: &'static str,
+) -> Result<C>
 where
     C::Raw: for<'r> sqlx::Decode<'r, Any> + sqlx::Type<Any>,
 {
     let raw: C::Raw = row.try_get(index)?;
-    C::from_raw(raw).map_err(|source| StoreError::Corrupt { entity, column, source })
+    C::from_raw(raw).map_err(|source| StoreError::Corrupt {
+        entity,
+        column,
+        source,
+    })
 }
 
 /// Declares a row: its struct, table, key and columns.

@@ -11,6 +11,7 @@
 
 pub mod commit;
 pub mod database;
+pub mod directory;
 pub mod encryption;
 mod entity;
 pub mod memory;
@@ -21,10 +22,12 @@ mod sql;
 
 pub use commit::{Commit, EventTarget, Lease, NewEvent, Put};
 pub use database::{Database, Dialect, Tx};
-pub use entity::{Column, Entity, Json};
+pub use entity::{Column, Entity, Json, Statement};
 pub use memory::MemoryStore;
-pub use snapshot::{EngineStore, EntityRef, FleetSnapshot, InstanceSnapshot, JobSnapshot, PlacementSnapshot, RunSnapshot};
-pub use sql::SqlStore;
+pub use snapshot::{
+    EngineStore, EntityRef, FleetSnapshot, InstanceSnapshot, JobSnapshot, PlacementSnapshot, RunSnapshot,
+};
+pub use sql::{SqlStore, apply};
 
 /// Why the store could not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +60,9 @@ pub enum StoreError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A value cannot be decrypted: the key is missing from `encryption.keys`.
-    #[error("a stored secret cannot be decrypted: the key it was encrypted with is not among the configured encryption keys")]
+    #[error(
+        "a stored secret cannot be decrypted: the key it was encrypted with is not among the configured encryption keys"
+    )]
     Undecryptable,
     /// The database URL cannot be used.
     #[error("the database URL is not usable: {reason}")]

@@ -9,8 +9,8 @@ use dstack_units::{FleetId, InstanceId, JobId, OperationId, ProjectId, RunId, Ti
 use crate::commit::Lease;
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
 use crate::{
-    Commit, EngineStore, Entity, EntityRef, FleetSnapshot, InstanceSnapshot, JobSnapshot, NewEvent, PlacementSnapshot, Put, Result,
-    RunSnapshot, StoreError,
+    Commit, EngineStore, Entity, EntityRef, FleetSnapshot, InstanceSnapshot, JobSnapshot, NewEvent,
+    PlacementSnapshot, Put, Result, RunSnapshot, StoreError,
 };
 
 /// Everything stored.
@@ -58,7 +58,10 @@ fn check<E: Entity>(table: &BTreeMap<E::Key, E>, row: &E) -> Result<()> {
     if stored == row.version() {
         return Ok(());
     }
-    Err(StoreError::Conflict { entity: E::TABLE, id: row.key().to_string() })
+    Err(StoreError::Conflict {
+        entity: E::TABLE,
+        id: row.key().to_string(),
+    })
 }
 
 fn write<E: Entity>(table: &mut BTreeMap<E::Key, E>, row: &E) {
@@ -77,7 +80,10 @@ impl Tables {
             Put::Operation(row) => {
                 let taken = |other: &OperationRow| other.key == row.key && other.id != row.id;
                 if self.operations.values().any(taken) {
-                    return Err(StoreError::Conflict { entity: "operations", id: row.key.clone() });
+                    return Err(StoreError::Conflict {
+                        entity: "operations",
+                        id: row.key.clone(),
+                    });
                 }
                 check(&self.operations, row)
             }
@@ -96,8 +102,16 @@ impl Tables {
 
     /// Non-terminal rows with their next wake.
     fn live(&self) -> Vec<(EntityRef, Option<Time>)> {
-        let runs = self.runs.values().filter(|r| !r.status.is_finished()).map(|r| (EntityRef::Run(r.id), r.next_wake_at));
-        let jobs = self.jobs.values().filter(|r| !r.status.is_finished()).map(|r| (EntityRef::Job(r.id), r.next_wake_at));
+        let runs = self
+            .runs
+            .values()
+            .filter(|r| !r.status.is_finished())
+            .map(|r| (EntityRef::Run(r.id), r.next_wake_at));
+        let jobs = self
+            .jobs
+            .values()
+            .filter(|r| !r.status.is_finished())
+            .map(|r| (EntityRef::Job(r.id), r.next_wake_at));
         let instances = self
             .instances
             .values()
@@ -134,51 +148,110 @@ impl EngineStore for MemoryStore {
                 tables.leases.insert(entity, lease.clone());
             }
         }
+        for run in commit.runs_of_jobs() {
+            if let Some(run) = tables.runs.get_mut(&run) {
+                run.version += 1;
+            }
+        }
         tables.events.extend(commit.events);
         Ok(())
     }
 
     async fn run(&self, id: RunId) -> Result<Option<RunSnapshot>> {
         let tables = self.lock();
-        Ok(tables.runs.get(&id).cloned().map(|run| RunSnapshot { run, jobs: tables.jobs_where(|job| job.run_id == id) }))
+        Ok(tables.runs.get(&id).cloned().map(|run| RunSnapshot {
+            run,
+            jobs: tables.jobs_where(|job| job.run_id == id),
+        }))
     }
 
     async fn job(&self, id: JobId) -> Result<Option<JobSnapshot>> {
         let tables = self.lock();
-        let Some(job) = tables.jobs.get(&id).cloned() else { return Ok(None) };
-        let Some(run) = tables.runs.get(&job.run_id).cloned() else { return Ok(None) };
-        let instance = job.instance_id.or(job.used_instance_id).and_then(|id| tables.instances.get(&id).cloned());
-        let mut operations: Vec<OperationRow> =
-            tables.operations.values().filter(|row| row.job_id == Some(id)).cloned().collect();
+        let Some(job) = tables.jobs.get(&id).cloned() else {
+            return Ok(None);
+        };
+        let Some(run) = tables.runs.get(&job.run_id).cloned() else {
+            return Ok(None);
+        };
+        let instance = job
+            .instance_id
+            .or(job.used_instance_id)
+            .and_then(|id| tables.instances.get(&id).cloned());
+        let mut operations: Vec<OperationRow> = tables
+            .operations
+            .values()
+            .filter(|row| row.job_id == Some(id))
+            .cloned()
+            .collect();
         operations.sort_by_key(|row| (row.created_at, row.id));
-        Ok(Some(JobSnapshot { job, run, instance, operations }))
+        Ok(Some(JobSnapshot {
+            job,
+            run,
+            instance,
+            operations,
+        }))
     }
 
     async fn instance(&self, id: InstanceId) -> Result<Option<InstanceSnapshot>> {
         let tables = self.lock();
-        let Some(instance) = tables.instances.get(&id).cloned() else { return Ok(None) };
+        let Some(instance) = tables.instances.get(&id).cloned() else {
+            return Ok(None);
+        };
         let fleet = instance.fleet_id.and_then(|id| tables.fleets.get(&id).cloned());
-        Ok(Some(InstanceSnapshot { instance, fleet, jobs: tables.jobs_where(|job| job.instance_id == Some(id)) }))
+        Ok(Some(InstanceSnapshot {
+            instance,
+            fleet,
+            jobs: tables.jobs_where(|job| job.instance_id == Some(id)),
+        }))
     }
 
     async fn fleet(&self, id: FleetId) -> Result<Option<FleetSnapshot>> {
         let tables = self.lock();
-        let Some(fleet) = tables.fleets.get(&id).cloned() else { return Ok(None) };
-        let instances = tables.instances.values().filter(|row| row.fleet_id == Some(id) && !row.deleted).cloned().collect();
-        let in_fleet = |run: &&RunRow| {
-            run.fleet_id == Some(id) || tables.jobs.values().any(|job| job.run_id == run.id && job.fleet_id == Some(id))
+        let Some(fleet) = tables.fleets.get(&id).cloned() else {
+            return Ok(None);
         };
-        let active_runs = tables.runs.values().filter(|run| !run.status.is_finished()).filter(in_fleet).map(|run| run.id).collect();
-        Ok(Some(FleetSnapshot { fleet, instances, active_runs }))
+        let instances = tables
+            .instances
+            .values()
+            .filter(|row| row.fleet_id == Some(id) && !row.deleted)
+            .cloned()
+            .collect();
+        let in_fleet = |run: &&RunRow| {
+            run.fleet_id == Some(id)
+                || tables
+                    .jobs
+                    .values()
+                    .any(|job| job.run_id == run.id && job.fleet_id == Some(id))
+        };
+        let active_runs = tables
+            .runs
+            .values()
+            .filter(|run| !run.status.is_finished())
+            .filter(in_fleet)
+            .map(|run| run.id)
+            .collect();
+        Ok(Some(FleetSnapshot {
+            fleet,
+            instances,
+            active_runs,
+        }))
     }
 
     async fn placement(&self, project: ProjectId) -> Result<PlacementSnapshot> {
         let tables = self.lock();
-        let mut fleets: Vec<FleetRow> =
-            tables.fleets.values().filter(|row| row.project_id == project && !row.deleted).cloned().collect();
+        let mut fleets: Vec<FleetRow> = tables
+            .fleets
+            .values()
+            .filter(|row| row.project_id == project && !row.deleted)
+            .cloned()
+            .collect();
         fleets.sort_by_key(|row| (row.created_at, row.id));
-        let mut instances: Vec<InstanceRow> =
-            tables.instances.values().filter(|row| row.project_id == project && !row.deleted).cloned().collect();
+        let mut instances: Vec<InstanceRow> = tables
+            .instances
+            .values()
+            .filter(|row| row.project_id == project && !row.deleted)
+            .cloned()
+            .collect();
         instances.sort_by(|a, b| {
             a.price
                 .unwrap_or(0.0)
@@ -217,7 +290,12 @@ impl EngineStore for MemoryStore {
     }
 
     async fn renew(&self, lease: &Lease) -> Result<()> {
-        for held in self.lock().leases.values_mut().filter(|held| held.owner == lease.owner) {
+        for held in self
+            .lock()
+            .leases
+            .values_mut()
+            .filter(|held| held.owner == lease.owner)
+        {
             held.until = lease.until;
         }
         Ok(())

@@ -21,15 +21,26 @@ pub(crate) async fn run(pool: &AnyPool, dialect: Dialect) -> Result<()> {
         let failed = |source| StoreError::Migration { version, source };
         let mut tx = begin(&mut connection).await.map_err(failed)?;
         if dialect == Dialect::Postgres {
-            sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(LOCK).execute(&mut *tx).await.map_err(failed)?;
+            sqlx::query("SELECT pg_advisory_xact_lock($1)")
+                .bind(LOCK)
+                .execute(&mut *tx)
+                .await
+                .map_err(failed)?;
         }
-        let (applied,): (i64,) =
-            sqlx::query_as("SELECT COALESCE(MAX(version), 0) FROM schema_version").fetch_one(&mut *tx).await.map_err(failed)?;
+        let (applied,): (i64,) = sqlx::query_as("SELECT COALESCE(MAX(version), 0) FROM schema_version")
+            .fetch_one(&mut *tx)
+            .await
+            .map_err(failed)?;
         if applied > known {
-            return Err(StoreError::TooNew { found: applied, known });
+            return Err(StoreError::TooNew {
+                found: applied,
+                known,
+            });
         }
         if applied < version {
-            execute_script(&mut tx, &in_dialect(script, dialect)).await.map_err(failed)?;
+            execute_script(&mut tx, &in_dialect(script, dialect))
+                .await
+                .map_err(failed)?;
             sqlx::query("INSERT INTO schema_version (version) VALUES ($1)")
                 .bind(version)
                 .execute(&mut *tx)
@@ -42,7 +53,11 @@ pub(crate) async fn run(pool: &AnyPool, dialect: Dialect) -> Result<()> {
 }
 
 fn in_dialect(script: &str, dialect: Dialect) -> String {
-    let text: String = script.lines().filter(|line| !line.trim_start().starts_with("--")).collect::<Vec<_>>().join("\n");
+    let text: String = script
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("--"))
+        .collect::<Vec<_>>()
+        .join("\n");
     match dialect {
         Dialect::Sqlite => text,
         Dialect::Postgres => text.replace(" BLOB", " BYTEA"),

@@ -1,11 +1,12 @@
 //! The engine's entities: one struct per table.
 
 use dstack_model::fleets::{FleetSpec, FleetStatus};
-use dstack_model::instances::{HealthStatus, InstanceStatus, InstanceTerminationReason};
+use dstack_model::health::HealthStatus;
+use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::{
-    ImagePullProgress, JobProvisioningData, JobRuntimeData, JobSpec, JobStatus, JobTerminationReason, RunSpec, RunStatus,
-    RunTerminationReason, ServiceSpec,
+    ImagePullProgress, JobProvisioningData, JobRuntimeData, JobSpec, JobStatus, JobTerminationReason,
+    RunSpec, RunStatus, RunTerminationReason, ServiceSpec,
 };
 use dstack_units::{FleetId, InstanceId, JobId, OperationId, ProjectId, RepoRowId, RunId, Time, UserId};
 use serde::{Deserialize, Serialize};

@@ -5,8 +5,8 @@ use std::fmt::Debug;
 use async_trait::async_trait;
 use dstack_units::{FleetId, InstanceId, JobId, ProjectId, RunId, Time};
 
-use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
 use crate::commit::Lease;
+use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
 use crate::{Commit, Result};
 
 /// Names one row of the engine.

@@ -12,8 +12,8 @@ use crate::commit::Lease;
 use crate::entity::{insert_leased_sql, insert_sql, select_sql, update_sql};
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
 use crate::{
-    Column, Commit, Database, EngineStore, Entity, EntityRef, FleetSnapshot, InstanceSnapshot, JobSnapshot, NewEvent,
-    PlacementSnapshot, Put, Result, RunSnapshot, StoreError, Tx,
+    Column, Commit, Database, EngineStore, Entity, EntityRef, FleetSnapshot, InstanceSnapshot, JobSnapshot,
+    NewEvent, PlacementSnapshot, Put, Result, RunSnapshot, StoreError, Tx,
 };
 
 /// Final statuses, as SQL lists.
@@ -47,14 +47,18 @@ impl SqlStore {
 
     /// All rows of a table that match; `clause` is trusted text with `$1`.
     async fn where_text<E: Entity>(&self, clause: &'static str, value: String) -> Result<Vec<E>> {
-        let rows = sqlx::query(statement::<E>(clause)).bind(value).fetch_all(self.database.pool()).await?;
+        let rows = sqlx::query(statement::<E>(clause))
+            .bind(value)
+            .fetch_all(self.database.pool())
+            .await?;
         rows.iter().map(E::read).collect()
     }
 }
 
 /// `SELECT … FROM table t` + clause, built once.
 fn statement<E: Entity>(clause: &'static str) -> SqlStr {
-    static TEXTS: LazyLock<Mutex<HashMap<(TypeId, &'static str), &'static str>>> = LazyLock::new(Mutex::default);
+    static TEXTS: LazyLock<Mutex<HashMap<(TypeId, &'static str), &'static str>>> =
+        LazyLock::new(Mutex::default);
     let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
     let text = texts
         .entry((TypeId::of::<E>(), clause))
@@ -73,8 +77,20 @@ pub async fn apply(tx: &mut Tx, commit: &Commit) -> Result<()> {
             Put::Operation(row) => put_row(tx, row, None).await?,
         }
     }
+    touch_runs(tx, commit).await?;
     for event in &commit.events {
         put_event(tx, event).await?;
+    }
+    Ok(())
+}
+
+/// A run's version covers its jobs: decisions about it, and ready-made answers, are stale once a job changed.
+async fn touch_runs(tx: &mut Tx, commit: &Commit) -> Result<()> {
+    for run in commit.runs_of_jobs() {
+        sqlx::query("UPDATE runs SET version = version + 1 WHERE id = $1")
+            .bind(run.to_raw())
+            .execute(&mut *tx)
+            .await?;
     }
     Ok(())
 }
@@ -91,9 +107,16 @@ async fn put_row<E: Entity>(tx: &mut Tx, row: &E, lease: Option<&Lease>) -> Resu
         statement.execute(tx).await?;
         return Ok(());
     }
-    let changed = row.bind(sqlx::query(AssertSqlSafe(update_sql::<E>()))).bind(row.version()).execute(tx).await?;
+    let changed = row
+        .bind(sqlx::query(AssertSqlSafe(update_sql::<E>())))
+        .bind(row.version())
+        .execute(tx)
+        .await?;
     if changed.rows_affected() == 0 {
-        return Err(StoreError::Conflict { entity: E::TABLE, id: row.key().to_string() });
+        return Err(StoreError::Conflict {
+            entity: E::TABLE,
+            id: row.key().to_string(),
+        });
     }
     Ok(())
 }
@@ -132,43 +155,76 @@ impl EngineStore for SqlStore {
         if commit.is_empty() {
             return Ok(());
         }
-        self.database.write(move |tx| Box::pin(async move { apply(tx, &commit).await })).await
+        self.database
+            .write(move |tx| Box::pin(async move { apply(tx, &commit).await }))
+            .await
     }
 
     async fn run(&self, id: RunId) -> Result<Option<RunSnapshot>> {
-        let Some(run) = self.by_id::<RunRow>(id).await? else { return Ok(None) };
+        let Some(run) = self.by_id::<RunRow>(id).await? else {
+            return Ok(None);
+        };
         let jobs = self
-            .where_text::<JobRow>("WHERE t.run_id = $1 ORDER BY t.replica_num, t.job_num, t.submission_num", id.to_raw())
+            .where_text::<JobRow>(
+                "WHERE t.run_id = $1 ORDER BY t.replica_num, t.job_num, t.submission_num",
+                id.to_raw(),
+            )
             .await?;
         Ok(Some(RunSnapshot { run, jobs }))
     }
 
     async fn job(&self, id: JobId) -> Result<Option<JobSnapshot>> {
-        let Some(job) = self.by_id::<JobRow>(id).await? else { return Ok(None) };
-        let Some(run) = self.by_id::<RunRow>(job.run_id).await? else { return Ok(None) };
+        let Some(job) = self.by_id::<JobRow>(id).await? else {
+            return Ok(None);
+        };
+        let Some(run) = self.by_id::<RunRow>(job.run_id).await? else {
+            return Ok(None);
+        };
         let instance = match job.instance_id.or(job.used_instance_id) {
             Some(instance) => self.by_id::<InstanceRow>(instance).await?,
             None => None,
         };
-        let operations =
-            self.where_text::<OperationRow>("WHERE t.job_id = $1 ORDER BY t.created_at, t.id", id.to_raw()).await?;
-        Ok(Some(JobSnapshot { job, run, instance, operations }))
+        let operations = self
+            .where_text::<OperationRow>("WHERE t.job_id = $1 ORDER BY t.created_at, t.id", id.to_raw())
+            .await?;
+        Ok(Some(JobSnapshot {
+            job,
+            run,
+            instance,
+            operations,
+        }))
     }
 
     async fn instance(&self, id: InstanceId) -> Result<Option<InstanceSnapshot>> {
-        let Some(instance) = self.by_id::<InstanceRow>(id).await? else { return Ok(None) };
+        let Some(instance) = self.by_id::<InstanceRow>(id).await? else {
+            return Ok(None);
+        };
         let fleet = match instance.fleet_id {
             Some(fleet) => self.by_id::<FleetRow>(fleet).await?,
             None => None,
         };
-        let jobs = self.where_text::<JobRow>("WHERE t.instance_id = $1 ORDER BY t.submitted_at, t.id", id.to_raw()).await?;
-        Ok(Some(InstanceSnapshot { instance, fleet, jobs }))
+        let jobs = self
+            .where_text::<JobRow>(
+                "WHERE t.instance_id = $1 ORDER BY t.submitted_at, t.id",
+                id.to_raw(),
+            )
+            .await?;
+        Ok(Some(InstanceSnapshot {
+            instance,
+            fleet,
+            jobs,
+        }))
     }
 
     async fn fleet(&self, id: FleetId) -> Result<Option<FleetSnapshot>> {
-        let Some(fleet) = self.by_id::<FleetRow>(id).await? else { return Ok(None) };
+        let Some(fleet) = self.by_id::<FleetRow>(id).await? else {
+            return Ok(None);
+        };
         let instances = self
-            .where_text::<InstanceRow>("WHERE t.fleet_id = $1 AND t.deleted = 0 ORDER BY t.instance_num", id.to_raw())
+            .where_text::<InstanceRow>(
+                "WHERE t.fleet_id = $1 AND t.deleted = 0 ORDER BY t.instance_num",
+                id.to_raw(),
+            )
             .await?;
         let runs: Vec<(String,)> = sqlx::query_as(
             "SELECT DISTINCT r.id FROM runs r LEFT JOIN jobs j ON j.run_id = r.id \
@@ -178,12 +234,19 @@ impl EngineStore for SqlStore {
         .fetch_all(self.database.pool())
         .await?;
         let active_runs = runs.into_iter().filter_map(|(run,)| run.parse().ok()).collect();
-        Ok(Some(FleetSnapshot { fleet, instances, active_runs }))
+        Ok(Some(FleetSnapshot {
+            fleet,
+            instances,
+            active_runs,
+        }))
     }
 
     async fn placement(&self, project: ProjectId) -> Result<PlacementSnapshot> {
         let fleets = self
-            .where_text::<FleetRow>("WHERE t.project_id = $1 AND t.deleted = 0 ORDER BY t.created_at, t.id", project.to_raw())
+            .where_text::<FleetRow>(
+                "WHERE t.project_id = $1 AND t.deleted = 0 ORDER BY t.created_at, t.id",
+                project.to_raw(),
+            )
             .await?;
         let instances = self
             .where_text::<InstanceRow>(
@@ -207,10 +270,28 @@ impl EngineStore for SqlStore {
 
     async fn claim(&self, lease: &Lease, now: Time) -> Result<Vec<(EntityRef, Time)>> {
         let mut found = Vec::new();
-        self.claim_table("runs", RUN_FINISHED, lease, now, EntityRef::Run, &mut found).await?;
-        self.claim_table("jobs", JOB_FINISHED, lease, now, EntityRef::Job, &mut found).await?;
-        self.claim_table("instances", "('terminated')", lease, now, EntityRef::Instance, &mut found).await?;
-        self.claim_table("fleets", "('terminated', 'failed')", lease, now, EntityRef::Fleet, &mut found).await?;
+        self.claim_table("runs", RUN_FINISHED, lease, now, EntityRef::Run, &mut found)
+            .await?;
+        self.claim_table("jobs", JOB_FINISHED, lease, now, EntityRef::Job, &mut found)
+            .await?;
+        self.claim_table(
+            "instances",
+            "('terminated')",
+            lease,
+            now,
+            EntityRef::Instance,
+            &mut found,
+        )
+        .await?;
+        self.claim_table(
+            "fleets",
+            "('terminated', 'failed')",
+            lease,
+            now,
+            EntityRef::Fleet,
+            &mut found,
+        )
+        .await?;
         Ok(found)
     }
 

@@ -40,13 +40,29 @@ pub fn ensure(ctx: &Arc<Context>, job: JobId) {
 async fn follow(ctx: &Arc<Context>, id: JobId) -> Result<()> {
     let mut pause = FIRST_PAUSE;
     loop {
-        let Some(snapshot) = ctx.deps.store.job(id).await? else { return Ok(()) };
+        let Some(snapshot) = ctx.deps.store.job(id).await? else {
+            return Ok(());
+        };
         if !listening(&snapshot) || ctx.seen.job(id).drained {
             return Ok(());
         }
-        let Some(address) = snapshot.instance.as_ref().and_then(|instance| instance.agent.clone()) else { return Ok(()) };
-        let Some(runner) = operations::runner_of(ctx, &snapshot, &address) else { return Ok(()) };
-        let heard = Listener { ctx, job: &snapshot.job, runner: runner.as_ref() }.listen().await?;
+        let Some(address) = snapshot
+            .instance
+            .as_ref()
+            .and_then(|instance| instance.agent.clone())
+        else {
+            return Ok(());
+        };
+        let Some(runner) = operations::runner_of(ctx, &snapshot, &address) else {
+            return Ok(());
+        };
+        let heard = Listener {
+            ctx,
+            job: &snapshot.job,
+            runner: runner.as_ref(),
+        }
+        .listen()
+        .await?;
         if ctx.seen.job(id).drained {
             return Ok(());
         }
@@ -54,7 +70,8 @@ async fn follow(ctx: &Arc<Context>, id: JobId) -> Result<()> {
             pause = FIRST_PAUSE;
         }
         let now = ctx.now();
-        ctx.seen.update_job(id, |seen| seen.disconnected_at.get_or_insert(now).to_owned());
+        ctx.seen
+            .update_job(id, |seen| seen.disconnected_at.get_or_insert(now).to_owned());
         ctx.wakes.wake(EntityRef::Job(id));
         tokio::time::sleep(pause).await;
         pause = longer(pause);
@@ -82,7 +99,12 @@ struct Pending {
 impl Listener<'_> {
     /// Until the stream breaks or everything was said; says whether anything was heard.
     async fn listen(&self) -> Result<bool> {
-        let cursor = self.ctx.seen.job(self.job.id).cursor.max(self.job.runner_timestamp.unwrap_or(0));
+        let cursor = self
+            .ctx
+            .seen
+            .job(self.job.id)
+            .cursor
+            .max(self.job.runner_timestamp.unwrap_or(0));
         let mut stream = match self.runner.follow(cursor).await {
             Ok(stream) => stream,
             Err(error) => {
@@ -91,7 +113,10 @@ impl Listener<'_> {
             }
         };
         self.connected();
-        let mut pending = Pending { cursor, ..Pending::default() };
+        let mut pending = Pending {
+            cursor,
+            ..Pending::default()
+        };
         let mut kept_at = Instant::now();
         loop {
             let line = self.next(stream.as_mut(), &mut pending).await?;
@@ -109,7 +134,9 @@ impl Listener<'_> {
                     self.state(&state);
                 }
                 StreamLine::Tick(tick) => {
-                    self.ctx.seen.update_job(self.job.id, |seen| seen.no_connections_secs = Some(tick.no_connections_secs));
+                    self.ctx.seen.update_job(self.job.id, |seen| {
+                        seen.no_connections_secs = Some(tick.no_connections_secs)
+                    });
                 }
                 StreamLine::End(_) => {
                     self.store(&mut pending).await?;
@@ -120,7 +147,8 @@ impl Listener<'_> {
             if pending.bytes >= BATCH_BYTES {
                 self.store(&mut pending).await?;
             }
-            if kept_at.elapsed() >= CURSOR_EVERY && pending.bytes == 0 {
+            if kept_at.elapsed() >= CURSOR_EVERY {
+                self.store(&mut pending).await?;
                 kept_at = Instant::now();
                 self.acknowledge().await;
             }
@@ -154,12 +182,17 @@ impl Listener<'_> {
             self.ctx.deps.output.append(self.job, batch).await?;
             self.ctx.reached("output.append.after")?;
         }
-        self.ctx.seen.update_job(self.job.id, |seen| seen.cursor = seen.cursor.max(pending.cursor));
+        self.ctx
+            .seen
+            .update_job(self.job.id, |seen| seen.cursor = seen.cursor.max(pending.cursor));
         Ok(())
     }
 
     fn connected(&self) {
-        let was = self.ctx.seen.update_job(self.job.id, |seen| seen.disconnected_at.take());
+        let was = self
+            .ctx
+            .seen
+            .update_job(self.job.id, |seen| seen.disconnected_at.take());
         if was.is_some() || self.job.disconnected_at.is_some() {
             self.ctx.wakes.wake(EntityRef::Job(self.job.id));
         }
@@ -167,7 +200,9 @@ impl Listener<'_> {
 
     fn state(&self, event: &JobStateEvent) {
         let Some(ended) = ended(event) else { return };
-        self.ctx.seen.update_job(self.job.id, |seen| seen.ended = Some(ended));
+        self.ctx
+            .seen
+            .update_job(self.job.id, |seen| seen.ended = Some(ended));
         self.ctx.wakes.wake(EntityRef::Job(self.job.id));
     }
 
@@ -193,7 +228,11 @@ impl Listener<'_> {
 impl Pending {
     fn push(&mut self, runner: bool, timestamp: i64, bytes: Vec<u8>) {
         self.bytes += bytes.len().max(1);
-        let pieces = if runner { &mut self.batch.runner } else { &mut self.batch.job };
+        let pieces = if runner {
+            &mut self.batch.runner
+        } else {
+            &mut self.batch.job
+        };
         pieces.push(Piece { timestamp, bytes });
     }
 }
@@ -203,9 +242,13 @@ fn ended(event: &JobStateEvent) -> Option<Ended> {
     let reason = match event.state {
         JobState::Running => return None,
         JobState::Done => JobTerminationReason::DoneByRunner,
-        JobState::Failed | JobState::Terminated => JobTerminationReason::from_agent(&event.termination_reason)
+        JobState::Failed | JobState::Terminated => crate::reasons::from_agent(&event.termination_reason)
             .unwrap_or(JobTerminationReason::ContainerExitedWithError),
     };
     let message = Some(event.termination_message.clone()).filter(|message| !message.is_empty());
-    Some(Ended { reason, message, exit_status: event.exit_status.map(i64::from) })
+    Some(Ended {
+        reason,
+        message,
+        exit_status: event.exit_status.map(i64::from),
+    })
 }

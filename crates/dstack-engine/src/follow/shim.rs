@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use dstack_agent_api::shim::{StreamEvent, TaskTerminate};
-use dstack_store::rows::AgentAddress;
 use dstack_store::EntityRef;
+use dstack_store::rows::AgentAddress;
 use dstack_units::{InstanceId, JobId};
 
 use super::{FIRST_PAUSE, longer};
@@ -111,7 +111,12 @@ fn wake_job(ctx: &Context, id: &str) {
 async fn remove_dangling(ctx: &Context, shim: &dyn Shim, ids: &[String]) -> Result<()> {
     for id in ids {
         let Ok(job) = id.parse::<JobId>() else { continue };
-        let wanted = ctx.deps.store.job(job).await?.is_some_and(|snapshot| !snapshot.job.status.is_finished());
+        let wanted = ctx
+            .deps
+            .store
+            .job(job)
+            .await?
+            .is_some_and(|snapshot| !snapshot.job.status.is_finished());
         if wanted {
             continue;
         }

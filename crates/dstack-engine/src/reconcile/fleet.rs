@@ -13,9 +13,14 @@ use crate::events::{self, Events, upper};
 
 /// Ends a fleet that is to be ended once its instances and runs are gone.
 pub async fn reconcile(ctx: &Arc<Context>, id: FleetId) -> Result<()> {
-    let Some(snapshot) = ctx.deps.store.fleet(id).await? else { return Ok(()) };
+    let Some(snapshot) = ctx.deps.store.fleet(id).await? else {
+        return Ok(());
+    };
     let before = snapshot.fleet;
-    let alive = snapshot.instances.iter().any(|instance| instance.status != InstanceStatus::Terminated);
+    let alive = snapshot
+        .instances
+        .iter()
+        .any(|instance| instance.status != InstanceStatus::Terminated);
     if before.status != FleetStatus::Terminating || alive || !snapshot.active_runs.is_empty() {
         return Ok(());
     }
@@ -26,8 +31,17 @@ pub async fn reconcile(ctx: &Arc<Context>, id: FleetId) -> Result<()> {
     row.deleted = true;
     row.deleted_at = Some(now);
     row.last_processed_at = now;
-    let text = format!("Fleet status changed {} -> {}", upper(&before.status), upper(&row.status));
+    let text = format!(
+        "Fleet status changed {} -> {}",
+        upper(&before.status),
+        upper(&row.status)
+    );
     let event = maker.event(text, vec![events::fleet(&row)]);
-    let commit = Commit { puts: vec![Put::Fleet(row)], events: vec![event], lease: None };
-    ctx.commit(("fleet.commit.before", "fleet.commit.after"), commit).await
+    let commit = Commit {
+        puts: vec![Put::Fleet(row)],
+        events: vec![event],
+        lease: None,
+    };
+    ctx.commit(("fleet.commit.before", "fleet.commit.after"), commit)
+        .await
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dstack_agent_api::shim::{RUNNER_SSH_PORT, TaskInfo, TaskStatus};
 use dstack_model::instances::InstanceStatus;
-use dstack_model::runs::{JobProvisioningData, JobRuntimeData, JobStatus, JobTerminationReason};
+use dstack_model::runs::{JobProvisioningData, JobRuntimeData, JobStatus};
 use dstack_plan::lifecycle::Wait;
 use dstack_plan::lifecycle::job::{Decision, Ended, Facts, Operation, Progress, Task, decide};
 use dstack_plan::lifecycle::transitions::job_allowed;
@@ -22,7 +22,9 @@ use crate::{follow, operations};
 
 /// Decides about a job and does what was decided.
 pub async fn reconcile(ctx: &Arc<Context>, id: JobId) -> Result<()> {
-    let Some(snapshot) = ctx.deps.store.job(id).await? else { return Ok(()) };
+    let Some(snapshot) = ctx.deps.store.job(id).await? else {
+        return Ok(());
+    };
     if snapshot.job.status.is_finished() {
         ctx.seen.forget_job(id);
         ctx.wakes.wake_at(EntityRef::Job(id), None);
@@ -44,7 +46,9 @@ pub async fn reconcile(ctx: &Arc<Context>, id: JobId) -> Result<()> {
 
 /// Starts, after the commit, the calls and streams that the stored state wants.
 async fn keep_going(ctx: &Arc<Context>, id: JobId) -> Result<()> {
-    let Some(snapshot) = ctx.deps.store.job(id).await? else { return Ok(()) };
+    let Some(snapshot) = ctx.deps.store.job(id).await? else {
+        return Ok(());
+    };
     for operation in &snapshot.operations {
         if operation.state == OperationState::Intended {
             operations::ensure(ctx, id, operation.kind);
@@ -69,19 +73,32 @@ fn task_of(ctx: &Context, snapshot: &JobSnapshot) -> Option<Option<TaskInfo>> {
 fn facts(snapshot: &JobSnapshot, seen: &JobSeen, task: &Option<Option<TaskInfo>>) -> Facts {
     let job = &snapshot.job;
     let instance = snapshot.instance.as_ref();
-    let max_duration = job.job_spec.max_duration.and_then(|seconds| u64::try_from(i64::from(seconds)).ok());
+    let max_duration = job
+        .job_spec
+        .max_duration
+        .and_then(|seconds| u64::try_from(i64::from(seconds)).ok());
     Facts {
         status: job.status,
-        placed_at: snapshot.operations.first().map_or(job.last_processed_at, |first| first.created_at),
+        placed_at: snapshot
+            .operations
+            .first()
+            .map_or(job.last_processed_at, |first| first.created_at),
         running_at: job.running_at,
         disconnected_at: job.disconnected_at.or(seen.disconnected_at),
         stop_requested_at: job.stop_requested_at,
         remove_at: job.remove_at,
         termination_reason: job.termination_reason,
         max_duration: max_duration.map(Duration::from_secs),
-        spot: job.job_provisioning_data.as_ref().is_some_and(|data| data.instance_type.resources.spot),
-        instance_alive: instance
-            .is_some_and(|row| !matches!(row.status, InstanceStatus::Terminating | InstanceStatus::Terminated)),
+        spot: job
+            .job_provisioning_data
+            .as_ref()
+            .is_some_and(|data| data.instance_type.resources.spot),
+        instance_alive: instance.is_some_and(|row| {
+            !matches!(
+                row.status,
+                InstanceStatus::Terminating | InstanceStatus::Terminated
+            )
+        }),
         instance_name: instance.map(|row| row.name.clone()).unwrap_or_default(),
         task: task_facts(task, job),
         ended: seen.ended.clone(),
@@ -97,20 +114,25 @@ fn task_facts(task: &Option<Option<TaskInfo>>, job: &JobRow) -> Task {
     match task {
         None => Task::Unknown,
         // The list may be older than our own submission: only a task that was there can be missing.
-        Some(None) if job.status == JobStatus::Pulling && job.job_runtime_data.as_ref().is_none_or(|d| d.ports.is_none()) => {
+        Some(None)
+            if job.status == JobStatus::Pulling
+                && job.job_runtime_data.as_ref().is_none_or(|d| d.ports.is_none()) =>
+        {
             Task::Unknown
         }
         Some(None) => Task::Missing,
         Some(Some(info)) => match info.status {
             TaskStatus::Terminated => Task::Terminated {
-                reason: JobTerminationReason::from_agent(&info.termination_reason),
+                reason: crate::reasons::from_agent(&info.termination_reason),
                 message: info.termination_message.clone(),
             },
             TaskStatus::Running if info.ports.is_some() => Task::Running,
             TaskStatus::Running => Task::Starting("the ports of the container".to_owned()),
             TaskStatus::Pulling => Task::Starting("the image to be pulled".to_owned()),
             TaskStatus::Creating => Task::Starting("the container to be created".to_owned()),
-            TaskStatus::Pending | TaskStatus::Preparing => Task::Starting("the task to be prepared".to_owned()),
+            TaskStatus::Pending | TaskStatus::Preparing => {
+                Task::Starting("the task to be prepared".to_owned())
+            }
         },
     }
 }
@@ -141,7 +163,11 @@ fn apply(
     decision: &Decision,
     now: Time,
 ) -> Change {
-    let mut change = Change { job: snapshot.job.clone(), instance: None, operation: None };
+    let mut change = Change {
+        job: snapshot.job.clone(),
+        instance: None,
+        operation: None,
+    };
     observe(&mut change.job, seen, task.as_ref().and_then(Option::as_ref));
     match decision {
         Decision::Intend(operation, wait) => {
@@ -157,7 +183,10 @@ fn apply(
                 change.job.stop_requested_at = Some(now);
                 change.operation = Some(intend(ctx, snapshot, Operation::StopJob, now));
             }
-            wait_for(&mut change.job, &Wait::until(*drain_until, "the commands to end and their last output"));
+            wait_for(
+                &mut change.job,
+                &Wait::until(*drain_until, "the commands to end and their last output"),
+            );
         }
         Decision::Finish(status) => finish(snapshot, &mut change, *status, now),
     }
@@ -186,16 +215,30 @@ fn observe(job: &mut JobRow, seen: &JobSeen, task: Option<&TaskInfo>) {
 }
 
 fn keep_ports(job: &mut JobRow, ports: &[dstack_agent_api::shim::PortMapping]) {
-    let Some(runtime) = &job.job_runtime_data else { return };
+    let Some(runtime) = &job.job_runtime_data else {
+        return;
+    };
     if runtime.ports.is_some() {
         return;
     }
-    let mapped = ports.iter().map(|port| (port.container.into(), port.host.into())).collect();
-    job.job_runtime_data = Some(Json::new(JobRuntimeData { ports: Some(mapped), ..JobRuntimeData::clone(runtime) }));
+    let mapped = ports
+        .iter()
+        .map(|port| (port.container.into(), port.host.into()))
+        .collect();
+    job.job_runtime_data = Some(Json::new(JobRuntimeData {
+        ports: Some(mapped),
+        ..JobRuntimeData::clone(runtime)
+    }));
     // Without a host sshd clients go straight to the job's own SSH server, wherever it is mapped.
-    let ssh = ports.iter().find(|port| port.container == RUNNER_SSH_PORT).map(|port| port.host.into());
+    let ssh = ports
+        .iter()
+        .find(|port| port.container == RUNNER_SSH_PORT)
+        .map(|port| port.host.into());
     if let Some(data) = job.job_provisioning_data.as_ref().filter(|data| !data.dockerized) {
-        let data = JobProvisioningData { ssh_port: ssh.or(data.ssh_port), ..JobProvisioningData::clone(data) };
+        let data = JobProvisioningData {
+            ssh_port: ssh.or(data.ssh_port),
+            ..JobProvisioningData::clone(data)
+        };
         job.job_provisioning_data = Some(Json::new(data));
     }
 }
@@ -234,7 +277,10 @@ fn advance(snapshot: &JobSnapshot, job: &mut JobRow, status: JobStatus, now: Tim
     job.status = status;
     if status == JobStatus::Running {
         job.running_at = Some(now);
-        let started = snapshot.operations.iter().find(|row| row.kind == OperationKind::StartJob);
+        let started = snapshot
+            .operations
+            .iter()
+            .find(|row| row.kind == OperationKind::StartJob);
         let text = |name: &str| {
             let value = started?.result.as_ref()?.get(name)?.as_str()?;
             Some(value.to_owned()).filter(|value| !value.is_empty())
@@ -283,12 +329,19 @@ fn finish(snapshot: &JobSnapshot, change: &mut Change, status: JobStatus, now: T
 
 /// Blocks of its instance that a job takes.
 pub fn blocks_of(job: &JobRow) -> i64 {
-    job.job_runtime_data.as_ref().and_then(|data| data.offer.as_ref()).map_or(1, |offer| offer.blocks)
+    job.job_runtime_data
+        .as_ref()
+        .and_then(|data| data.offer.as_ref())
+        .map_or(1, |offer| offer.blocks.into())
 }
 
 async fn commit(ctx: &Arc<Context>, snapshot: &JobSnapshot, change: Change, now: Time) -> Result<()> {
     let before = &snapshot.job;
-    let Change { mut job, instance, operation } = change;
+    let Change {
+        mut job,
+        instance,
+        operation,
+    } = change;
     let events = Events::system(now, ctx.deps.random.clone());
     let mut commit = Commit::default();
     if job.status != before.status {
@@ -311,7 +364,8 @@ async fn commit(ctx: &Arc<Context>, snapshot: &JobSnapshot, change: Change, now:
         }
         commit.puts.push(Put::Instance(row));
     }
-    ctx.commit(("job.commit.before", "job.commit.after"), commit).await?;
+    ctx.commit(("job.commit.before", "job.commit.after"), commit)
+        .await?;
     if job.status != before.status {
         ctx.wakes.wake(EntityRef::Run(job.run_id));
         tracing::info!(job.id = %job.id, job.name = %job.job_name, from = ?before.status, to = ?job.status, "job changed");

@@ -18,7 +18,9 @@ use crate::events::{self, Events};
 
 /// Decides about a run and does what was decided.
 pub async fn reconcile(ctx: &Arc<Context>, id: RunId) -> Result<()> {
-    let Some(snapshot) = ctx.deps.store.run(id).await? else { return Ok(()) };
+    let Some(snapshot) = ctx.deps.store.run(id).await? else {
+        return Ok(());
+    };
     if snapshot.run.status.is_finished() {
         ctx.wakes.wake_at(EntityRef::Run(id), None);
         return Ok(());
@@ -26,7 +28,11 @@ pub async fn reconcile(ctx: &Arc<Context>, id: RunId) -> Result<()> {
     let now = ctx.now();
     let latest = latest(&snapshot.jobs);
     let decision = decide(&facts(&snapshot, &latest), now);
-    let mut change = Change { run: snapshot.run.clone(), jobs: Vec::new(), events: Vec::new() };
+    let mut change = Change {
+        run: snapshot.run.clone(),
+        jobs: Vec::new(),
+        events: Vec::new(),
+    };
     let maker = Events::system(now, ctx.deps.random.clone());
     apply(ctx, &maker, &latest, decision, &mut change, now);
     ctx.wakes.wake_at(EntityRef::Run(id), change.run.next_wake_at);
@@ -50,17 +56,27 @@ fn facts<'a>(snapshot: &'a RunSnapshot, latest: &[&'a JobRow]) -> Facts<'a> {
     let profile = run.run_spec.merged_profile();
     let provisioned_at = |job: &JobRow| {
         let same = |other: &&JobRow| {
-            (other.replica_num, other.job_num) == (job.replica_num, job.job_num) && other.job_provisioning_data.is_some()
+            (other.replica_num, other.job_num) == (job.replica_num, job.job_num)
+                && other.job_provisioning_data.is_some()
         };
-        snapshot.jobs.iter().filter(same).map(|other| other.last_processed_at).max()
+        snapshot
+            .jobs
+            .iter()
+            .filter(same)
+            .map(|other| other.last_processed_at)
+            .max()
     };
     Facts {
         status: run.status,
         termination_reason: run.termination_reason,
         resubmission_attempt: run.resubmission_attempt,
-        jobs_changed_at: latest.iter().map(|job| job.last_processed_at).max().unwrap_or(run.submitted_at),
-        master_done_ends: profile.stop_criteria == Some(StopCriteria::MasterDone),
-        scheduled: profile.schedule.is_some(),
+        jobs_changed_at: latest
+            .iter()
+            .map(|job| job.last_processed_at)
+            .max()
+            .unwrap_or(run.submitted_at),
+        master_done_ends: profile.params.stop_criteria == Some(StopCriteria::MasterDone),
+        scheduled: profile.params.schedule.is_some(),
         next_triggered_at: run.next_triggered_at,
         jobs: latest
             .iter()
@@ -86,7 +102,14 @@ struct Change {
     events: Vec<NewEvent>,
 }
 
-fn apply(ctx: &Context, maker: &Events, latest: &[&JobRow], decision: Decision, change: &mut Change, now: Time) {
+fn apply(
+    ctx: &Context,
+    maker: &Events,
+    latest: &[&JobRow],
+    decision: Decision,
+    change: &mut Change,
+    now: Time,
+) {
     let run = &mut change.run;
     run.next_wake_at = None;
     run.deadline_at = None;
@@ -97,7 +120,10 @@ fn apply(ctx: &Context, maker: &Events, latest: &[&JobRow], decision: Decision, 
             run.deadline_at = wake_at;
             run.waiting_for = waiting_for.map(str::to_owned);
         }
-        Decision::Follow { status, retry_replicas } => {
+        Decision::Follow {
+            status,
+            retry_replicas,
+        } => {
             run.status = status;
             if status == RunStatus::Provisioning {
                 run.resubmission_attempt = 0;
@@ -106,7 +132,10 @@ fn apply(ctx: &Context, maker: &Events, latest: &[&JobRow], decision: Decision, 
                 run.fleet_id = latest.iter().find_map(|job| job.fleet_id);
             }
             run.waiting_for = Some("its jobs".to_owned());
-            for job in latest.iter().filter(|job| retry_replicas.contains(&job.replica_num)) {
+            for job in latest
+                .iter()
+                .filter(|job| retry_replicas.contains(&job.replica_num))
+            {
                 retry(ctx, maker, job, change, now);
             }
         }
@@ -115,7 +144,14 @@ fn apply(ctx: &Context, maker: &Events, latest: &[&JobRow], decision: Decision, 
             run.resubmission_attempt = attempt;
             run.fleet_id = None;
             let ended = JobTerminationReason::TerminatedByServer;
-            end_jobs(maker, latest, ended, Some("Run is to be resubmitted"), change, now);
+            end_jobs(
+                maker,
+                latest,
+                ended,
+                Some("Run is to be resubmitted"),
+                change,
+                now,
+            );
         }
         Decision::Resubmit => {
             run.status = RunStatus::Submitted;
@@ -138,16 +174,33 @@ fn apply(ctx: &Context, maker: &Events, latest: &[&JobRow], decision: Decision, 
             run.termination_reason = None;
             run.fleet_id = None;
             run.resubmission_attempt = 0;
-            run.next_triggered_at = run.run_spec.merged_profile().schedule.as_ref().and_then(|s| s.next_after(now));
+            run.next_triggered_at = next_trigger(run, now);
         }
     }
+}
+
+/// The earliest next time of the run's schedule; missed ones are skipped.
+fn next_trigger(run: &RunRow, now: Time) -> Option<Time> {
+    let schedule = run.run_spec.merged_profile().params.schedule?;
+    let crons = schedule
+        .cron
+        .iter()
+        .filter_map(|text| text.parse::<dstack_units::Cron>().ok());
+    crons.filter_map(|cron| cron.next_at_or_after(now)).min()
 }
 
 /// A new submission of a replica's job; a sibling that still lives is ended first.
 fn retry(ctx: &Context, maker: &Events, job: &JobRow, change: &mut Change, now: Time) {
     if !job.status.is_finished() {
         let reason = JobTerminationReason::TerminatedByServer;
-        end_jobs(maker, &[job], reason, Some("Run is to be resubmitted"), change, now);
+        end_jobs(
+            maker,
+            &[job],
+            reason,
+            Some("Run is to be resubmitted"),
+            change,
+            now,
+        );
         return;
     }
     resubmit(ctx, maker, job, change, now);
@@ -184,7 +237,10 @@ fn resubmit(ctx: &Context, maker: &Events, job: &JobRow, change: &mut Change, no
         version: 0,
         ..job.clone()
     };
-    change.events.push(maker.event("Job created on retry. Status: SUBMITTED", vec![events::job(&next)]));
+    change.events.push(maker.event(
+        "Job created on retry. Status: SUBMITTED",
+        vec![events::job(&next)],
+    ));
     change.jobs.push(next);
 }
 
@@ -196,7 +252,10 @@ fn end_jobs(
     change: &mut Change,
     now: Time,
 ) {
-    for job in jobs.iter().filter(|job| job_allowed(job.status, JobStatus::Terminating)) {
+    for job in jobs
+        .iter()
+        .filter(|job| job_allowed(job.status, JobStatus::Terminating))
+    {
         let ending = JobRow {
             status: JobStatus::Terminating,
             termination_reason: Some(reason),
@@ -211,7 +270,13 @@ fn end_jobs(
     }
 }
 
-async fn commit(ctx: &Context, maker: &Events, snapshot: &RunSnapshot, mut change: Change, now: Time) -> Result<()> {
+async fn commit(
+    ctx: &Context,
+    maker: &Events,
+    snapshot: &RunSnapshot,
+    mut change: Change,
+    now: Time,
+) -> Result<()> {
     let before = &snapshot.run;
     let mut commit = Commit::default();
     if change.run.status != before.status {
@@ -228,5 +293,6 @@ async fn commit(ctx: &Context, maker: &Events, snapshot: &RunSnapshot, mut chang
         commit.puts.push(Put::Run(change.run));
     }
     commit.puts.extend(change.jobs.into_iter().map(Put::Job));
-    ctx.commit(("run.commit.before", "run.commit.after"), commit).await
+    ctx.commit(("run.commit.before", "run.commit.after"), commit)
+        .await
 }

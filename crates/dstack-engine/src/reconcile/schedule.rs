@@ -22,7 +22,9 @@ pub async fn reconcile(ctx: &Arc<Context>, project: ProjectId) -> Result<()> {
 }
 
 async fn place(ctx: &Arc<Context>, project: ProjectId, id: JobId) -> Result<()> {
-    let Some(snapshot) = ctx.deps.store.job(id).await? else { return Ok(()) };
+    let Some(snapshot) = ctx.deps.store.job(id).await? else {
+        return Ok(());
+    };
     if snapshot.job.status != JobStatus::Submitted {
         return Ok(());
     }
@@ -32,20 +34,29 @@ async fn place(ctx: &Arc<Context>, project: ProjectId, id: JobId) -> Result<()> 
         Ok(choice) => assign(ctx, &snapshot.job, &placement, choice, now),
         Err(reason) => refuse(ctx, &snapshot.job, reason, now),
     };
-    ctx.commit(("schedule.commit.before", "schedule.commit.after"), commit).await?;
+    ctx.commit(("schedule.commit.before", "schedule.commit.after"), commit)
+        .await?;
     ctx.wakes.wake(EntityRef::Run(snapshot.run.id));
     Ok(())
 }
 
 fn request<'a>(run: &'a RunRow, job: &'a JobRow) -> Request<'a> {
-    Request { run_spec: &run.run_spec, job_spec: &job.job_spec, run_fleet: run.fleet_id }
+    Request {
+        run_spec: &run.run_spec,
+        job_spec: &job.job_spec,
+        run_fleet: run.fleet_id,
+    }
 }
 
 /// The instances as the planner sees them.
 pub fn candidates(placement: &PlacementSnapshot) -> Vec<Candidate<'_>> {
     let mut found = Vec::new();
     for fleet in &placement.fleets {
-        for instance in placement.instances.iter().filter(|instance| instance.fleet_id == Some(fleet.id)) {
+        for instance in placement
+            .instances
+            .iter()
+            .filter(|instance| instance.fleet_id == Some(fleet.id))
+        {
             found.push(Candidate {
                 fleet_id: fleet.id,
                 fleet_name: &fleet.name,
@@ -67,12 +78,22 @@ pub fn candidates(placement: &PlacementSnapshot) -> Vec<Candidate<'_>> {
     found
 }
 
-fn assign(ctx: &Context, before: &JobRow, placement: &PlacementSnapshot, choice: Choice, now: Time) -> Commit {
-    let Some(was) = placement.instances.iter().find(|row| row.id == choice.instance_id) else {
+fn assign(
+    ctx: &Context,
+    before: &JobRow,
+    placement: &PlacementSnapshot,
+    choice: Choice,
+    now: Time,
+) -> Commit {
+    let Some(was) = placement
+        .instances
+        .iter()
+        .find(|row| row.id == choice.instance_id)
+    else {
         return Commit::default();
     };
     let instance = InstanceRow {
-        busy_blocks: was.busy_blocks + choice.offer.blocks,
+        busy_blocks: was.busy_blocks + i64::from(choice.offer.blocks),
         status: InstanceStatus::Busy,
         last_processed_at: now,
         ..was.clone()
@@ -95,7 +116,11 @@ fn assign(ctx: &Context, before: &JobRow, placement: &PlacementSnapshot, choice:
         events.push(maker.instance_status(was, &instance));
     }
     tracing::info!(job.id = %job.id, job.name = %job.job_name, instance.name = %instance.name, "job placed");
-    Commit { puts: vec![Put::Instance(instance), Put::Job(job)], events, lease: None }
+    Commit {
+        puts: vec![Put::Instance(instance), Put::Job(job)],
+        events,
+        lease: None,
+    }
 }
 
 fn refuse(ctx: &Context, before: &JobRow, message: String, now: Time) -> Commit {
@@ -110,5 +135,9 @@ fn refuse(ctx: &Context, before: &JobRow, message: String, now: Time) -> Commit 
     };
     let maker = Events::system(now, ctx.deps.random.clone());
     let event = maker.job_status(before, &job);
-    Commit { puts: vec![Put::Job(job)], events: vec![event], lease: None }
+    Commit {
+        puts: vec![Put::Job(job)],
+        events: vec![event],
+        lease: None,
+    }
 }

@@ -146,35 +146,59 @@ pub fn decide(facts: &Facts, now: Time) -> Decision {
         JobStatus::Pulling => pulling(facts, now),
         JobStatus::Running => running(facts, now),
         JobStatus::Terminating => terminating(facts, now),
-        JobStatus::Submitted | JobStatus::Terminated | JobStatus::Aborted | JobStatus::Failed | JobStatus::Done => {
-            Decision::Wait(Wait { deadline: None, wake_at: None, reason: String::new() })
-        }
+        JobStatus::Submitted
+        | JobStatus::Terminated
+        | JobStatus::Aborted
+        | JobStatus::Failed
+        | JobStatus::Done => Decision::Wait(Wait {
+            deadline: None,
+            wake_at: None,
+            reason: String::new(),
+        }),
     }
 }
 
 fn failed(reason: JobTerminationReason, message: impl Into<String>) -> Decision {
-    Decision::Terminate(Ended { reason, message: Some(message.into()), exit_status: None })
+    Decision::Terminate(Ended {
+        reason,
+        message: Some(message.into()),
+        exit_status: None,
+    })
 }
 
 fn with_error(doing: &str, error: Option<&String>) -> String {
-    error.map_or_else(|| doing.to_owned(), |error| format!("{doing} (last attempt: {error})"))
+    error.map_or_else(
+        || doing.to_owned(),
+        |error| format!("{doing} (last attempt: {error})"),
+    )
 }
 
 fn provisioning(facts: &Facts, now: Time) -> Decision {
     let deadline = facts.placed_at + PROVISIONING_TIMEOUT;
     let doing = format!("the agent of {} to accept the job", facts.instance_name);
     if !facts.instance_alive {
-        return failed(JobTerminationReason::WaitingInstanceLimitExceeded, "Instance is terminated");
+        return failed(
+            JobTerminationReason::WaitingInstanceLimitExceeded,
+            "Instance is terminated",
+        );
     }
     match &facts.submit_task {
         Progress::Done => Decision::Advance(JobStatus::Pulling),
-        Progress::Refused(error) => failed(JobTerminationReason::ExecutorError, format!("The agent refused the task: {error}")),
+        Progress::Refused(error) => failed(
+            JobTerminationReason::ExecutorError,
+            format!("The agent refused the task: {error}"),
+        ),
         _ if now >= deadline => failed(
             JobTerminationReason::WaitingRunnerLimitExceeded,
-            format!("Runner did not become available within {}s", PROVISIONING_TIMEOUT.as_secs()),
+            format!(
+                "Runner did not become available within {}s",
+                PROVISIONING_TIMEOUT.as_secs()
+            ),
         ),
         Progress::None => Decision::Intend(Operation::SubmitTask, Wait::until(deadline, doing)),
-        Progress::Intended(error) => Decision::Wait(Wait::until(deadline, with_error(&doing, error.as_ref()))),
+        Progress::Intended(error) => {
+            Decision::Wait(Wait::until(deadline, with_error(&doing, error.as_ref())))
+        }
     }
 }
 
@@ -200,14 +224,23 @@ fn pulling(facts: &Facts, now: Time) -> Decision {
             });
         }
         Task::Missing => {
-            return failed(JobTerminationReason::ExecutorError, "The agent lost the task (was its state removed?)");
+            return failed(
+                JobTerminationReason::ExecutorError,
+                "The agent lost the task (was its state removed?)",
+            );
         }
         Task::Running => match &facts.start_job {
             Progress::None => {
-                return Decision::Intend(Operation::StartJob, Wait::until(deadline, "the container to accept the job"));
+                return Decision::Intend(
+                    Operation::StartJob,
+                    Wait::until(deadline, "the container to accept the job"),
+                );
             }
             Progress::Refused(error) => {
-                return failed(JobTerminationReason::ExecutorError, format!("The runner refused the job: {error}"));
+                return failed(
+                    JobTerminationReason::ExecutorError,
+                    format!("The runner refused the job: {error}"),
+                );
             }
             Progress::Intended(error) => with_error("the container to accept the job", error.as_ref()),
             Progress::Done => "the job to start".to_owned(),
@@ -218,7 +251,10 @@ fn pulling(facts: &Facts, now: Time) -> Decision {
     if now >= deadline {
         return failed(
             JobTerminationReason::WaitingRunnerLimitExceeded,
-            format!("The job did not start within {}s. It was waiting for {doing}", PULLING_TIMEOUT.as_secs()),
+            format!(
+                "The job did not start within {}s. It was waiting for {doing}",
+                PULLING_TIMEOUT.as_secs()
+            ),
         );
     }
     Decision::Wait(wait_connected(facts, Wait::until(deadline, doing)))
@@ -230,16 +266,25 @@ fn running(facts: &Facts, now: Time) -> Decision {
     }
     // The container may end without a last word of the runner (killed, out of memory). While the runner's
     // output is still being read, its own report comes first.
-    if let (Task::Terminated { reason, message }, true) = (&facts.task, facts.disconnected_at.is_some() || facts.drained) {
+    if let (Task::Terminated { reason, message }, true) =
+        (&facts.task, facts.disconnected_at.is_some() || facts.drained)
+    {
         let reason = match reason {
             Some(reason) if *reason != JobTerminationReason::DoneByRunner => *reason,
             _ => JobTerminationReason::ContainerExitedWithError,
         };
-        let message = if message.is_empty() { "The container ended without reporting a result" } else { message };
+        let message = if message.is_empty() {
+            "The container ended without reporting a result"
+        } else {
+            message
+        };
         return failed(reason, message);
     }
     if facts.task == Task::Missing && facts.disconnected_at.is_some() {
-        return failed(JobTerminationReason::ExecutorError, "The agent lost the task (was its state removed?)");
+        return failed(
+            JobTerminationReason::ExecutorError,
+            "The agent lost the task (was its state removed?)",
+        );
     }
     if let Some(lost) = lost(facts, now) {
         return lost;
@@ -251,12 +296,21 @@ fn running(facts: &Facts, now: Time) -> Decision {
     if deadline.is_some_and(|deadline| now >= deadline) {
         return failed(JobTerminationReason::MaxDurationExceeded, "Max duration exceeded");
     }
-    Decision::Wait(wait_connected(facts, Wait { deadline, wake_at: deadline, reason: "the commands to end".to_owned() }))
+    Decision::Wait(wait_connected(
+        facts,
+        Wait {
+            deadline,
+            wake_at: deadline,
+            reason: "the commands to end".to_owned(),
+        },
+    ))
 }
 
 /// The agent has been out of reach for too long, or its instance is gone.
 fn lost(facts: &Facts, now: Time) -> Option<Decision> {
-    let too_long = facts.disconnected_at.is_some_and(|since| now >= since + DISCONNECTED_TIMEOUT);
+    let too_long = facts
+        .disconnected_at
+        .is_some_and(|since| now >= since + DISCONNECTED_TIMEOUT);
     if facts.instance_alive && !too_long {
         return None;
     }
@@ -271,18 +325,21 @@ fn lost(facts: &Facts, now: Time) -> Option<Decision> {
 /// While the agent is out of reach, that is what is waited for.
 fn wait_connected(facts: &Facts, wait: Wait) -> Wait {
     match facts.disconnected_at {
-        Some(since) => {
-            Wait::until(since + DISCONNECTED_TIMEOUT, format!("the agent of {} to be reachable again", facts.instance_name))
-        }
+        Some(since) => Wait::until(
+            since + DISCONNECTED_TIMEOUT,
+            format!("the agent of {} to be reachable again", facts.instance_name),
+        ),
         None => wait,
     }
 }
 
 fn terminating(facts: &Facts, now: Time) -> Decision {
-    let reason = facts.termination_reason.unwrap_or(JobTerminationReason::TerminatedByServer);
+    let reason = facts
+        .termination_reason
+        .unwrap_or(JobTerminationReason::TerminatedByServer);
     let never_placed = facts.submit_task == Progress::None;
     if !facts.instance_alive || never_placed {
-        return Decision::Finish(reason.to_status());
+        return Decision::Finish(reason.status());
     }
     let aborted = reason == JobTerminationReason::AbortedByUser;
     // Operations under way are let end first, so that a late `submit` can never follow a `remove`.
@@ -291,7 +348,10 @@ fn terminating(facts: &Facts, now: Time) -> Decision {
             None => {
                 // A runner that ended by itself needs no asking; one out of reach is asked all the same.
                 let ask = facts.stop_requested_at.is_none() && !ended_by_itself(reason);
-                return Decision::Stop { drain_until: now + DRAIN_TIMEOUT, ask };
+                return Decision::Stop {
+                    drain_until: now + DRAIN_TIMEOUT,
+                    ask,
+                };
             }
             Some(until) if !facts.drained && now < until && facts.task != Task::Missing => {
                 return Decision::Wait(Wait::until(until, "the last output of the job"));
@@ -301,15 +361,26 @@ fn terminating(facts: &Facts, now: Time) -> Decision {
     }
     let doing = format!("the agent of {} to remove the job", facts.instance_name);
     match &facts.remove_task {
-        Progress::None => Decision::Intend(Operation::RemoveTask, Wait { deadline: None, wake_at: None, reason: doing }),
-        Progress::Done => Decision::Finish(reason.to_status()),
+        Progress::None => Decision::Intend(
+            Operation::RemoveTask,
+            Wait {
+                deadline: None,
+                wake_at: None,
+                reason: doing,
+            },
+        ),
+        Progress::Done => Decision::Finish(reason.status()),
         // Never given up: what the agent did not confirm may still run.
-        Progress::Intended(error) => {
-            Decision::Wait(Wait { deadline: None, wake_at: None, reason: with_error(&doing, error.as_ref()) })
-        }
-        Progress::Refused(error) => {
-            Decision::Wait(Wait { deadline: None, wake_at: None, reason: with_error(&doing, Some(error)) })
-        }
+        Progress::Intended(error) => Decision::Wait(Wait {
+            deadline: None,
+            wake_at: None,
+            reason: with_error(&doing, error.as_ref()),
+        }),
+        Progress::Refused(error) => Decision::Wait(Wait {
+            deadline: None,
+            wake_at: None,
+            reason: with_error(&doing, Some(error)),
+        }),
     }
 }
 

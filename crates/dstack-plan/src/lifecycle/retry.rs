@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use dstack_model::runs::{JobTerminationReason, Retry, RetryEvent};
+use dstack_model::profiles::RetryEvent;
+use dstack_model::runs::{JobTerminationReason, Retry};
 use dstack_units::Time;
 
 /// Back-off before a pending run is submitted again, by attempt (from 1); the last one repeats.
@@ -10,7 +11,9 @@ const BACKOFF: [u64; 6] = [15, 30, 60, 120, 300, 600];
 
 /// How long a pending run waits before attempt `attempt`.
 pub fn backoff(attempt: i64) -> Duration {
-    let index = usize::try_from(attempt.max(1) - 1).unwrap_or(usize::MAX).min(BACKOFF.len() - 1);
+    let index = usize::try_from(attempt.max(1) - 1)
+        .unwrap_or(usize::MAX)
+        .min(BACKOFF.len() - 1);
     Duration::from_secs(BACKOFF.get(index).copied().unwrap_or(600))
 }
 
@@ -40,7 +43,8 @@ pub enum Verdict {
 
 /// Judges a failed job.
 pub fn judge(facts: &RetryFacts<'_>, now: Time) -> Verdict {
-    let (Some(retry), Some(event)) = (facts.retry, facts.reason.and_then(|reason| reason.retry_event())) else {
+    let (Some(retry), Some(event)) = (facts.retry, facts.reason.and_then(|reason| reason.retry_event()))
+    else {
         return Verdict::NotRetryable;
     };
     if !retry.on_events.contains(&event) {
@@ -51,6 +55,10 @@ pub fn judge(facts: &RetryFacts<'_>, now: Time) -> Verdict {
         (RetryEvent::NoCapacity, None) => facts.run_started_at,
         (_, None) => return Verdict::NotRetryable,
     };
-    let limit = Duration::from_secs(u64::try_from(i64::from(retry.duration)).unwrap_or(0));
-    if now.since(since) > limit { Verdict::Exhausted } else { Verdict::Retry }
+    let limit = Duration::from_secs(u64::try_from(retry.duration).unwrap_or(0));
+    if now.since(since) > limit {
+        Verdict::Exhausted
+    } else {
+        Verdict::Retry
+    }
 }

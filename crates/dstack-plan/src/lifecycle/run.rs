@@ -81,13 +81,19 @@ pub fn decide(facts: &Facts<'_>, now: Time) -> Decision {
         RunStatus::Pending => pending(facts, now),
         RunStatus::Submitted | RunStatus::Provisioning | RunStatus::Running => active(facts, now),
         RunStatus::Terminating => terminating(facts),
-        RunStatus::Terminated | RunStatus::Failed | RunStatus::Done => Decision::Stay { wake_at: None, waiting_for: None },
+        RunStatus::Terminated | RunStatus::Failed | RunStatus::Done => Decision::Stay {
+            wake_at: None,
+            waiting_for: None,
+        },
     }
 }
 
 fn pending(facts: &Facts<'_>, now: Time) -> Decision {
     let (at, waiting_for) = if facts.resubmission_attempt > 0 {
-        (facts.jobs_changed_at + backoff(facts.resubmission_attempt), "the next attempt after a failed one")
+        (
+            facts.jobs_changed_at + backoff(facts.resubmission_attempt),
+            "the next attempt after a failed one",
+        )
     } else {
         match facts.next_triggered_at {
             Some(at) => (at, "its schedule"),
@@ -96,9 +102,19 @@ fn pending(facts: &Facts<'_>, now: Time) -> Decision {
     };
     // Jobs of the attempt before must be gone first.
     if facts.jobs.iter().any(|job| !job.status.is_finished()) {
-        return Decision::Stay { wake_at: None, waiting_for: Some("the jobs of the last attempt to end") };
+        return Decision::Stay {
+            wake_at: None,
+            waiting_for: Some("the jobs of the last attempt to end"),
+        };
     }
-    if now >= at { Decision::Resubmit } else { Decision::Stay { wake_at: Some(at), waiting_for: Some(waiting_for) } }
+    if now >= at {
+        Decision::Resubmit
+    } else {
+        Decision::Stay {
+            wake_at: Some(at),
+            waiting_for: Some(waiting_for),
+        }
+    }
 }
 
 /// What the jobs of a run add up to.
@@ -115,7 +131,12 @@ struct Tally {
 
 fn active(facts: &Facts<'_>, now: Time) -> Decision {
     let tally = tally(facts, now);
-    let master_done = || facts.jobs.iter().any(|job| job.job_num == 0 && job.replica_num == 0 && job.status == JobStatus::Done);
+    let master_done = || {
+        facts
+            .jobs
+            .iter()
+            .any(|job| job.job_num == 0 && job.replica_num == 0 && job.status == JobStatus::Done)
+    };
     if tally.job_failed {
         return Decision::Terminate(RunTerminationReason::JobFailed);
     }
@@ -134,9 +155,14 @@ fn active(facts: &Facts<'_>, now: Time) -> Decision {
     } else if tally.done && tally.retry_replicas.is_empty() {
         return Decision::Terminate(RunTerminationReason::AllJobsDone);
     } else {
-        return Decision::Requeue { attempt: facts.resubmission_attempt + 1 };
+        return Decision::Requeue {
+            attempt: facts.resubmission_attempt + 1,
+        };
     };
-    Decision::Follow { status, retry_replicas: tally.retry_replicas }
+    Decision::Follow {
+        status,
+        retry_replicas: tally.retry_replicas,
+    }
 }
 
 fn tally(facts: &Facts<'_>, now: Time) -> Tally {
@@ -185,14 +211,26 @@ fn count(tally: &mut Tally, job: &JobFacts<'_>, now: Time) {
 }
 
 fn terminating(facts: &Facts<'_>) -> Decision {
-    let reason = facts.termination_reason.unwrap_or(RunTerminationReason::ServerError);
+    let reason = facts
+        .termination_reason
+        .unwrap_or(RunTerminationReason::ServerError);
     let alive = |job: &JobFacts<'_>| !job.status.is_finished() && job.status != JobStatus::Terminating;
     if facts.jobs.iter().any(alive) {
-        return Decision::EndJobs(reason.to_job_termination_reason());
+        return Decision::EndJobs(reason.job_reason());
     }
     if facts.jobs.iter().any(|job| !job.status.is_finished()) {
-        return Decision::Stay { wake_at: None, waiting_for: Some("its jobs to end") };
+        return Decision::Stay {
+            wake_at: None,
+            waiting_for: Some("its jobs to end"),
+        };
     }
-    let by_user = matches!(reason, RunTerminationReason::StoppedByUser | RunTerminationReason::AbortedByUser);
-    if facts.scheduled && !by_user { Decision::Reschedule } else { Decision::Finish(reason.to_status()) }
+    let by_user = matches!(
+        reason,
+        RunTerminationReason::StoppedByUser | RunTerminationReason::AbortedByUser
+    );
+    if facts.scheduled && !by_user {
+        Decision::Reschedule
+    } else {
+        Decision::Finish(reason.status())
+    }
 }

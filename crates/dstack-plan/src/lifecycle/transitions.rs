@@ -19,7 +19,9 @@ pub const fn run_allowed(from: RunStatus, to: RunStatus) -> bool {
 
 /// Whether a job submission may go from one status to the other.
 pub const fn job_allowed(from: JobStatus, to: JobStatus) -> bool {
-    use JobStatus::{Aborted, Done, Failed, Provisioning, Pulling, Running, Submitted, Terminated, Terminating};
+    use JobStatus::{
+        Aborted, Done, Failed, Provisioning, Pulling, Running, Submitted, Terminated, Terminating,
+    };
     match from {
         Submitted => matches!(to, Provisioning | Terminating),
         Provisioning => matches!(to, Pulling | Running | Terminating),

@@ -1,0 +1,213 @@
+//! The audit trail.
+
+use std::collections::HashMap;
+
+use dstack_units::{EventId, ProjectId, Time, UserId};
+use sqlx::{AnyPool, Row};
+
+use super::Page;
+use super::select::Select;
+use crate::{Commit, NewEvent, Result, Tx};
+
+/// Which events to list.
+#[derive(Debug, Clone, Default)]
+pub struct EventFilter {
+    /// Only what this user may see; `None`: everything.
+    pub visible_to: Option<UserId>,
+    /// Targets of this type with one of these ids.
+    pub targets: Option<(String, Vec<String>)>,
+    /// Targets inside one of these: the column of `event_targets`, the type of the container itself, its ids.
+    pub within: Option<(Within, Vec<String>)>,
+    /// Targets of one of these types.
+    pub types: Option<Vec<String>>,
+    /// Done by one of these users; `None` among them = the system.
+    pub actors: Option<Vec<Option<UserId>>>,
+}
+
+/// What events can be inside of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Within {
+    /// A project.
+    Project,
+    /// A fleet.
+    Fleet,
+    /// A run.
+    Run,
+    /// A gateway.
+    Gateway,
+}
+
+impl Within {
+    const fn parts(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Project => ("project_id", "project"),
+            Self::Fleet => ("fleet_id", "fleet"),
+            Self::Run => ("run_id", "run"),
+            Self::Gateway => ("gateway_id", "gateway"),
+        }
+    }
+}
+
+/// An event with names as they are now (of deleted users and projects: as they were).
+#[derive(Debug, Clone, PartialEq)]
+pub struct EventRow {
+    /// Id.
+    pub id: EventId,
+    /// What happened.
+    pub message: String,
+    /// When.
+    pub recorded_at: Time,
+    /// Who: id, name, deleted.
+    pub actor: Option<(UserId, String, bool)>,
+    /// What it is about.
+    pub targets: Vec<EventTargetRow>,
+}
+
+/// A target of an event.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EventTargetRow {
+    /// Type.
+    pub entity_type: String,
+    /// Id.
+    pub entity_id: String,
+    /// Name at the time.
+    pub entity_name: String,
+    /// Project: id, name, deleted.
+    pub project: Option<(ProjectId, String, bool)>,
+}
+
+/// Lists events.
+pub async fn list(pool: &AnyPool, filter: &EventFilter, page: &Page) -> Result<Vec<EventRow>> {
+    let mut query = Select::new(
+        "SELECT e.id, e.message, e.recorded_at, e.actor_user_id, COALESCE(u.original_name, u.name), u.deleted \
+         FROM events e LEFT JOIN users u ON u.id = e.actor_user_id",
+    );
+    filter.apply(&mut query);
+    query.page("e.recorded_at", "e.id", page);
+    let rows = query.fetch(pool).await?;
+    let mut events = rows.iter().map(read_event).collect::<Result<Vec<_>>>()?;
+    let mut targets = load_targets(pool, &events).await?;
+    for event in &mut events {
+        event.targets = targets.remove(&event.id).unwrap_or_default();
+    }
+    Ok(events)
+}
+
+impl EventFilter {
+    fn apply(&self, query: &mut Select) {
+        if let Some(user) = self.visible_to {
+            let (member, own) = (query.bind(user), query.bind(user));
+            query.filter(format_args!(
+                "EXISTS (SELECT 1 FROM event_targets t WHERE t.event_id = e.id AND (t.project_id IN \
+                 (SELECT m.project_id FROM members m JOIN projects p ON p.id = m.project_id WHERE m.user_id = {member} AND p.deleted = 0) \
+                 OR (t.entity_type = 'user' AND t.entity_id = {own})))"
+            ));
+        }
+        if let Some((kind, ids)) = &self.targets {
+            let (kind, ids) = (
+                query.bind(kind.as_str()),
+                query.bind_list(ids.iter().map(String::as_str)),
+            );
+            query.filter(format_args!(
+                "EXISTS (SELECT 1 FROM event_targets t WHERE t.event_id = e.id AND t.entity_type = {kind} AND t.entity_id IN {ids})"
+            ));
+        }
+        if let Some((within, ids)) = &self.within {
+            let (column, kind) = within.parts();
+            let inside = query.bind_list(ids.iter().map(String::as_str));
+            let own = query.bind_list(ids.iter().map(String::as_str));
+            query.filter(format_args!(
+                "EXISTS (SELECT 1 FROM event_targets t WHERE t.event_id = e.id AND (t.{column} IN {inside} \
+                 OR (t.entity_type = '{kind}' AND t.entity_id IN {own})))"
+            ));
+        }
+        if let Some(types) = &self.types {
+            let types = query.bind_list(types.iter().map(String::as_str));
+            query.filter(format_args!(
+                "EXISTS (SELECT 1 FROM event_targets t WHERE t.event_id = e.id AND t.entity_type IN {types})"
+            ));
+        }
+        if let Some(actors) = &self.actors {
+            let users = query.bind_list(actors.iter().flatten().copied());
+            let system = if actors.contains(&None) {
+                " OR e.actor_user_id IS NULL"
+            } else {
+                ""
+            };
+            query.filter(format_args!("e.actor_user_id IN {users}{system}"));
+        }
+    }
+}
+
+fn read_event(row: &sqlx::any::AnyRow) -> Result<EventRow> {
+    let actor: Option<UserId> = crate::entity::read_column(row, 3, "events", "actor_user_id")?;
+    let actor = match actor {
+        None => None,
+        Some(id) => {
+            let name: Option<String> = row.try_get(4)?;
+            let deleted: Option<i64> = row.try_get(5)?;
+            Some((id, name.unwrap_or_default(), deleted.unwrap_or(0) != 0))
+        }
+    };
+    Ok(EventRow {
+        id: crate::entity::read_column(row, 0, "events", "id")?,
+        message: row.try_get(1)?,
+        recorded_at: crate::entity::read_column(row, 2, "events", "recorded_at")?,
+        actor,
+        targets: Vec::new(),
+    })
+}
+
+async fn load_targets(pool: &AnyPool, events: &[EventRow]) -> Result<HashMap<EventId, Vec<EventTargetRow>>> {
+    let mut targets: HashMap<EventId, Vec<EventTargetRow>> = HashMap::new();
+    if events.is_empty() {
+        return Ok(targets);
+    }
+    let mut query = Select::new(
+        "SELECT t.event_id, t.entity_type, t.entity_id, t.entity_name, t.project_id, COALESCE(p.original_name, p.name), p.deleted \
+         FROM event_targets t LEFT JOIN projects p ON p.id = t.project_id",
+    );
+    let ids = query.bind_list(events.iter().map(|event| event.id));
+    query.filter(format_args!("t.event_id IN {ids}"));
+    query.push(" ORDER BY t.event_id, t.position");
+    for row in query.fetch(pool).await? {
+        let project: Option<ProjectId> = crate::entity::read_column(&row, 4, "event_targets", "project_id")?;
+        let project = match project {
+            None => None,
+            Some(id) => {
+                let name: Option<String> = row.try_get(5)?;
+                let deleted: Option<i64> = row.try_get(6)?;
+                Some((id, name.unwrap_or_default(), deleted.unwrap_or(0) != 0))
+            }
+        };
+        let event: EventId = crate::entity::read_column(&row, 0, "event_targets", "event_id")?;
+        targets.entry(event).or_default().push(EventTargetRow {
+            entity_type: row.try_get(1)?,
+            entity_id: row.try_get(2)?,
+            entity_name: row.try_get(3)?,
+            project,
+        });
+    }
+    Ok(targets)
+}
+
+/// Writes an event in the transaction of the change it reports.
+pub async fn insert(tx: &mut Tx, event: NewEvent) -> Result<()> {
+    crate::sql::apply(
+        tx,
+        &Commit {
+            events: vec![event],
+            ..Commit::default()
+        },
+    )
+    .await
+}
+
+/// Deletes events recorded before `time`; returns how many.
+pub async fn delete_before(tx: &mut Tx, time: Time) -> Result<u64> {
+    let done = sqlx::query("DELETE FROM events WHERE recorded_at < $1")
+        .bind(time.as_micros())
+        .execute(tx)
+        .await?;
+    Ok(done.rows_affected())
+}

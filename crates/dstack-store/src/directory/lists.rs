@@ -1,0 +1,408 @@
+//! Runs, fleets and instances as the API lists them.
+
+use dstack_units::{FleetId, InstanceId, JobId, ProjectId, RepoRowId, RunId, Time, UserId};
+use sqlx::{AnyPool, Row};
+
+use super::Page;
+use super::select::{Select, fetch_as, fetch_one};
+use crate::entity::{read_column, select_sql};
+use crate::rows::{FleetRow, InstanceRow, JobRow, RunRow};
+use crate::{Entity, Result};
+
+const ACTIVE_RUN: &str = "r.status NOT IN ('terminated', 'failed', 'done')";
+
+/// Which runs to list.
+#[derive(Debug, Clone, Default)]
+pub struct RunFilter {
+    /// Of these projects; `None`: of all.
+    pub projects: Option<Vec<ProjectId>>,
+    /// Of this user.
+    pub user: Option<UserId>,
+    /// Of this repo.
+    pub repo: Option<RepoRowId>,
+    /// Neither finished nor deleted.
+    pub only_active: bool,
+}
+
+/// A run's key: what it looks like cannot change while both stay the same.
+pub type RunKey = (RunId, i64);
+
+/// Keys of the runs to list, in order.
+pub async fn run_keys(pool: &AnyPool, filter: &RunFilter, page: &Page) -> Result<Vec<RunKey>> {
+    let mut query = Select::new("SELECT r.id, r.version FROM runs r");
+    if let Some(projects) = &filter.projects {
+        let list = query.bind_list(projects.iter().copied());
+        query.filter(format_args!("r.project_id IN {list}"));
+    }
+    if let Some(user) = filter.user {
+        let user = query.bind(user);
+        query.filter(format_args!("r.user_id = {user}"));
+    }
+    if let Some(repo) = filter.repo {
+        let repo = query.bind(repo);
+        query.filter(format_args!("r.repo_id = {repo}"));
+    }
+    if filter.only_active {
+        query.filter("r.deleted = 0");
+        query.filter(ACTIVE_RUN);
+    }
+    query.page("r.submitted_at", "r.id", page);
+    query
+        .fetch(pool)
+        .await?
+        .iter()
+        .map(|row| Ok((read_column(row, 0, "runs", "id")?, row.try_get(1)?)))
+        .collect()
+}
+
+/// A run with the names around it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ListedRun {
+    /// The run.
+    pub run: RunRow,
+    /// Name of its project.
+    pub project_name: String,
+    /// Name of its user.
+    pub user_name: String,
+    /// Name of its fleet.
+    pub fleet_name: Option<String>,
+}
+
+fn listed_run_sql() -> String {
+    select_with::<RunRow>(
+        "p.name, u.name, f.name",
+        "JOIN projects p ON p.id = t.project_id JOIN users u ON u.id = t.user_id LEFT JOIN fleets f ON f.id = t.fleet_id",
+    )
+}
+
+/// `SELECT` of all columns of `E` and of more, with joins.
+fn select_with<E: Entity>(columns: &str, joins: &str) -> String {
+    let table = format!(" FROM {} t", E::TABLE);
+    let base = select_sql::<E>();
+    format!(
+        "{}, {columns}{table} {joins}",
+        base.strip_suffix(&table).unwrap_or(&base)
+    )
+}
+
+fn read_listed_run(row: &sqlx::any::AnyRow) -> Result<ListedRun> {
+    let width = RunRow::COLUMNS.len();
+    Ok(ListedRun {
+        run: RunRow::read(row)?,
+        project_name: row.try_get(width)?,
+        user_name: row.try_get(width + 1)?,
+        fleet_name: row.try_get(width + 2)?,
+    })
+}
+
+/// Runs with these ids, in no order.
+pub async fn runs(pool: &AnyPool, ids: &[RunId]) -> Result<Vec<ListedRun>> {
+    let mut query = Select::new(listed_run_sql());
+    let list = query.bind_list(ids.iter().copied());
+    query.filter(format_args!("t.id IN {list}"));
+    query.fetch(pool).await?.iter().map(read_listed_run).collect()
+}
+
+/// The run of this name that is not deleted.
+pub async fn run_by_name(pool: &AnyPool, project: ProjectId, name: &str) -> Result<Option<ListedRun>> {
+    let sql = listed_run_sql() + " WHERE t.project_id = $1 AND t.run_name = $2 AND t.deleted = 0";
+    fetch_one(pool, sql, &[&project.to_string(), name], read_listed_run).await
+}
+
+/// The run with this id, deleted or not.
+pub async fn run_by_id(pool: &AnyPool, project: ProjectId, id: RunId) -> Result<Option<ListedRun>> {
+    let sql = listed_run_sql() + " WHERE t.project_id = $1 AND t.id = $2";
+    fetch_one(
+        pool,
+        sql,
+        &[&project.to_string(), &id.to_string()],
+        read_listed_run,
+    )
+    .await
+}
+
+/// Runs of these names that are not deleted.
+pub async fn runs_by_names(pool: &AnyPool, project: ProjectId, names: &[String]) -> Result<Vec<ListedRun>> {
+    let mut query = Select::new(listed_run_sql());
+    let project = query.bind(project);
+    query.filter(format_args!("t.project_id = {project} AND t.deleted = 0"));
+    let list = query.bind_list(names.iter().map(String::as_str));
+    query.filter(format_args!("t.run_name IN {list}"));
+    query.push(" ORDER BY t.submitted_at, t.id");
+    query.fetch(pool).await?.iter().map(read_listed_run).collect()
+}
+
+/// Submissions of these runs, by run, replica, job and submission.
+pub async fn jobs(pool: &AnyPool, runs: &[RunId]) -> Result<Vec<JobRow>> {
+    let mut query = Select::new(select_sql::<JobRow>());
+    let list = query.bind_list(runs.iter().copied());
+    query.filter(format_args!("t.run_id IN {list}"));
+    query.push(" ORDER BY t.run_id, t.replica_num, t.job_num, t.submission_num");
+    query.fetch(pool).await?.iter().map(JobRow::read).collect()
+}
+
+/// The last submission of a job of a run of this name or id.
+pub async fn job(
+    pool: &AnyPool,
+    project: ProjectId,
+    run_name: &str,
+    run: Option<RunId>,
+    replica_num: i64,
+    job_num: i64,
+) -> Result<Option<JobRow>> {
+    let mut query = Select::new(format!(
+        "{} JOIN runs r ON r.id = t.run_id",
+        select_sql::<JobRow>()
+    ));
+    let (project, name) = (query.bind(project), query.bind(run_name));
+    query.filter(format_args!("t.project_id = {project} AND r.run_name = {name}"));
+    match run {
+        Some(run) => {
+            let run = query.bind(run);
+            query.filter(format_args!("r.id = {run}"));
+        }
+        None => query.filter("r.deleted = 0"),
+    }
+    let (replica_num, job_num) = (query.bind(replica_num), query.bind(job_num));
+    query.filter(format_args!(
+        "t.replica_num = {replica_num} AND t.job_num = {job_num}"
+    ));
+    query.push(" ORDER BY t.submission_num DESC LIMIT 1");
+    query.fetch(pool).await?.first().map(JobRow::read).transpose()
+}
+
+/// A measured point of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetricsPoint {
+    /// When.
+    pub at: Time,
+    /// CPU time used so far, microseconds.
+    pub cpu_usage_micro: i64,
+    /// Memory used.
+    pub memory_usage_bytes: i64,
+    /// Memory that cannot be reclaimed.
+    pub memory_working_set_bytes: i64,
+    /// Memory used of each GPU.
+    pub gpus_memory_usage_bytes: Vec<i64>,
+    /// Utilisation of each GPU.
+    pub gpus_util_percent: Vec<i64>,
+}
+
+/// Points of a job between two times, newest first, at most `limit`.
+pub async fn metrics(
+    pool: &AnyPool,
+    job: JobId,
+    after: Option<Time>,
+    before: Option<Time>,
+    limit: i64,
+) -> Result<Vec<MetricsPoint>> {
+    let mut query = Select::new(
+        "SELECT timestamp_micro, cpu_usage_micro, memory_usage_bytes, memory_working_set_bytes, \
+         gpus_memory_usage_bytes, gpus_util_percent FROM job_metrics_points",
+    );
+    let job = query.bind(job);
+    query.filter(format_args!("job_id = {job}"));
+    if let Some(after) = after {
+        let after = query.bind(after);
+        query.filter(format_args!("timestamp_micro > {after}"));
+    }
+    if let Some(before) = before {
+        let before = query.bind(before);
+        query.filter(format_args!("timestamp_micro < {before}"));
+    }
+    let limit = query.bind(limit);
+    query.push(&format!(" ORDER BY timestamp_micro DESC LIMIT {limit}"));
+    let list = |text: String| serde_json::from_str(&text).unwrap_or_default();
+    query
+        .fetch(pool)
+        .await?
+        .iter()
+        .map(|row| {
+            Ok(MetricsPoint {
+                at: read_column(row, 0, "job_metrics_points", "timestamp_micro")?,
+                cpu_usage_micro: row.try_get(1)?,
+                memory_usage_bytes: row.try_get(2)?,
+                memory_working_set_bytes: row.try_get(3)?,
+                gpus_memory_usage_bytes: list(row.try_get(4)?),
+                gpus_util_percent: list(row.try_get(5)?),
+            })
+        })
+        .collect()
+}
+
+/// A fleet with the names around it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ListedFleet {
+    /// The fleet.
+    pub fleet: FleetRow,
+    /// Name of its project.
+    pub project_name: String,
+}
+
+fn listed_fleet_sql() -> String {
+    select_with::<FleetRow>("p.name", "JOIN projects p ON p.id = t.project_id")
+}
+
+fn read_listed_fleet(row: &sqlx::any::AnyRow) -> Result<ListedFleet> {
+    Ok(ListedFleet {
+        fleet: FleetRow::read(row)?,
+        project_name: row.try_get(FleetRow::COLUMNS.len())?,
+    })
+}
+
+/// Fleets of these projects (`None`: of all), also deleted ones unless `only_active`.
+pub async fn fleets(
+    pool: &AnyPool,
+    projects: Option<&[ProjectId]>,
+    only_active: bool,
+    page: &Page,
+) -> Result<Vec<ListedFleet>> {
+    let mut query = Select::new(listed_fleet_sql());
+    if let Some(projects) = projects {
+        let list = query.bind_list(projects.iter().copied());
+        query.filter(format_args!("t.project_id IN {list}"));
+    }
+    if only_active {
+        query.filter("t.deleted = 0");
+    }
+    query.page("t.created_at", "t.id", page);
+    query.fetch(pool).await?.iter().map(read_listed_fleet).collect()
+}
+
+/// The fleet of this name that is not deleted.
+pub async fn fleet_by_name(pool: &AnyPool, project: ProjectId, name: &str) -> Result<Option<ListedFleet>> {
+    let sql = listed_fleet_sql() + " WHERE t.project_id = $1 AND t.name = $2 AND t.deleted = 0";
+    fetch_one(pool, sql, &[&project.to_string(), name], read_listed_fleet).await
+}
+
+/// The fleet with this id, deleted or not.
+pub async fn fleet_by_id(pool: &AnyPool, project: ProjectId, id: FleetId) -> Result<Option<ListedFleet>> {
+    let sql = listed_fleet_sql() + " WHERE t.project_id = $1 AND t.id = $2";
+    fetch_one(
+        pool,
+        sql,
+        &[&project.to_string(), &id.to_string()],
+        read_listed_fleet,
+    )
+    .await
+}
+
+/// Fleets of these names that are not deleted.
+pub async fn fleets_by_names(
+    pool: &AnyPool,
+    project: ProjectId,
+    names: &[String],
+) -> Result<Vec<ListedFleet>> {
+    let mut query = Select::new(listed_fleet_sql());
+    let project = query.bind(project);
+    query.filter(format_args!("t.project_id = {project} AND t.deleted = 0"));
+    let list = query.bind_list(names.iter().map(String::as_str));
+    query.filter(format_args!("t.name IN {list}"));
+    query.push(" ORDER BY t.created_at, t.id");
+    query.fetch(pool).await?.iter().map(read_listed_fleet).collect()
+}
+
+/// An instance with the names around it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ListedInstance {
+    /// The instance.
+    pub instance: InstanceRow,
+    /// Name of its project.
+    pub project_name: String,
+    /// Name of its fleet.
+    pub fleet_name: Option<String>,
+    /// Name of a job on it.
+    pub job_name: Option<String>,
+}
+
+fn listed_instance_sql() -> String {
+    select_with::<InstanceRow>(
+        "p.name, f.name, (SELECT MIN(j.job_name) FROM jobs j WHERE j.instance_id = t.id)",
+        "JOIN projects p ON p.id = t.project_id LEFT JOIN fleets f ON f.id = t.fleet_id",
+    )
+}
+
+fn read_listed_instance(row: &sqlx::any::AnyRow) -> Result<ListedInstance> {
+    let width = InstanceRow::COLUMNS.len();
+    Ok(ListedInstance {
+        instance: InstanceRow::read(row)?,
+        project_name: row.try_get(width)?,
+        fleet_name: row.try_get(width + 1)?,
+        job_name: row.try_get(width + 2)?,
+    })
+}
+
+/// Which instances to list.
+#[derive(Debug, Clone, Default)]
+pub struct InstanceFilter {
+    /// Of these projects; `None`: of all.
+    pub projects: Option<Vec<ProjectId>>,
+    /// Of these fleets.
+    pub fleets: Option<Vec<FleetId>>,
+    /// Not those that are gone.
+    pub only_active: bool,
+}
+
+/// Lists instances.
+pub async fn instances(pool: &AnyPool, filter: &InstanceFilter, page: &Page) -> Result<Vec<ListedInstance>> {
+    let mut query = Select::new(listed_instance_sql());
+    if let Some(projects) = &filter.projects {
+        let list = query.bind_list(projects.iter().copied());
+        query.filter(format_args!("t.project_id IN {list}"));
+    }
+    if let Some(fleets) = &filter.fleets {
+        let list = query.bind_list(fleets.iter().copied());
+        query.filter(format_args!("t.fleet_id IN {list}"));
+    }
+    if filter.only_active {
+        query.filter("t.deleted = 0");
+    }
+    query.page("t.created_at", "t.id", page);
+    query
+        .fetch(pool)
+        .await?
+        .iter()
+        .map(read_listed_instance)
+        .collect()
+}
+
+/// Instances of these fleets by number; those that are gone only where the fleet itself is.
+pub async fn instances_of_fleets(pool: &AnyPool, fleets: &[FleetId]) -> Result<Vec<ListedInstance>> {
+    let mut query = Select::new(listed_instance_sql());
+    let list = query.bind_list(fleets.iter().copied());
+    query.filter(format_args!("t.fleet_id IN {list}"));
+    query.filter("t.deleted = 0");
+    query.push(" ORDER BY t.instance_num, t.id");
+    query
+        .fetch(pool)
+        .await?
+        .iter()
+        .map(read_listed_instance)
+        .collect()
+}
+
+/// An instance of the project.
+pub async fn instance_by_id(
+    pool: &AnyPool,
+    project: ProjectId,
+    id: InstanceId,
+) -> Result<Option<ListedInstance>> {
+    let sql = listed_instance_sql() + " WHERE t.project_id = $1 AND t.id = $2";
+    fetch_one(
+        pool,
+        sql,
+        &[&project.to_string(), &id.to_string()],
+        read_listed_instance,
+    )
+    .await
+}
+
+/// Names of the project's runs that are not deleted and begin with `prefix`, to choose a free one.
+pub async fn run_names(pool: &AnyPool, project: ProjectId, prefix: &str) -> Result<Vec<String>> {
+    let sql =
+        "SELECT run_name FROM runs WHERE project_id = $1 AND deleted = 0 AND run_name LIKE $2".to_owned();
+    fetch_as(pool, sql, &[&project.to_string(), &format!("{prefix}%")], |row| {
+        Ok(row.try_get(0)?)
+    })
+    .await
+}

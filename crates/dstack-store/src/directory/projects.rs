@@ -1,0 +1,342 @@
+//! Projects, members and configured backends.
+
+use dstack_model::users::ProjectRole;
+use dstack_units::{ProjectId, Time, UserId};
+use sqlx::{AnyPool, Row};
+
+use super::select::{Select, contains_pattern, fetch_as, fetch_one};
+use super::users::UserRow;
+use super::{Page, record};
+use crate::{Column, Result, Tx};
+
+crate::text_columns!(ProjectRole);
+
+record! {
+    /// A project.
+    ProjectRow in "projects" {
+        /// Id.
+        id: ProjectId,
+        /// Name; renamed when deleted.
+        name: String,
+        /// When it was created.
+        created_at: Time,
+        /// Who created it.
+        owner_id: UserId,
+        /// Visible to all users, who may join.
+        is_public: bool,
+        /// Git repo of templates for the UI.
+        templates_repo: Option<String>,
+        /// Encrypted private key for hosts; `None` until first needed.
+        ssh_private_key: Option<String>,
+        /// The public key.
+        ssh_public_key: Option<String>,
+        /// Gateway of services that name none.
+        default_gateway_id: Option<String>,
+        /// Deleted; kept for history.
+        deleted: bool,
+        /// The name before deletion.
+        original_name: Option<String>,
+    }
+}
+
+/// A member with its user.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Member {
+    /// The user.
+    pub user: UserRow,
+    /// The role.
+    pub role: ProjectRole,
+    /// Place in lists.
+    pub number: i64,
+}
+
+record! {
+    /// A configured backend.
+    BackendRow in "backends" {
+        /// Id.
+        id: String,
+        /// Project.
+        project_id: ProjectId,
+        /// Type.
+        r#type: String,
+        /// Configuration, JSON.
+        config: String,
+        /// Encrypted credentials, JSON.
+        auth: String,
+        /// As it was typed.
+        source_config: Option<String>,
+        /// As they were typed, encrypted.
+        source_auth: Option<String>,
+    }
+}
+
+fn select() -> String {
+    format!("SELECT {} FROM projects p", ProjectRow::columns("p"))
+}
+
+fn read(row: &sqlx::any::AnyRow) -> Result<ProjectRow> {
+    ProjectRow::read_at(row, 0)
+}
+
+/// By name in any case.
+pub async fn by_name(pool: &AnyPool, name: &str) -> Result<Option<ProjectRow>> {
+    fetch_one(
+        pool,
+        select() + " WHERE LOWER(p.name) = $1 AND p.deleted = 0",
+        &[&name.to_lowercase()],
+        read,
+    )
+    .await
+}
+
+/// By id, also deleted ones.
+pub async fn by_id(pool: &AnyPool, id: ProjectId) -> Result<Option<ProjectRow>> {
+    fetch_one(pool, select() + " WHERE p.id = $1", &[&id.to_string()], read).await
+}
+
+/// All that are not deleted, oldest first.
+pub async fn all(pool: &AnyPool) -> Result<Vec<ProjectRow>> {
+    fetch_as(
+        pool,
+        select() + " WHERE p.deleted = 0 ORDER BY p.created_at, p.id",
+        &[],
+        read,
+    )
+    .await
+}
+
+/// Of which the user is a member, oldest first.
+pub async fn of_member(pool: &AnyPool, user: UserId) -> Result<Vec<ProjectRow>> {
+    let sql = select()
+        + " JOIN members m ON m.project_id = p.id WHERE m.user_id = $1 AND p.deleted = 0 ORDER BY p.created_at, p.id";
+    fetch_as(pool, sql, &[&user.to_string()], read).await
+}
+
+/// How many projects the user owns.
+pub async fn count_owned(pool: &AnyPool, owner: UserId) -> Result<i64> {
+    let sql = "SELECT COUNT(*) FROM projects WHERE owner_id = $1 AND deleted = 0".to_owned();
+    Ok(
+        fetch_one(pool, sql, &[&owner.to_string()], |row| Ok(row.try_get(0)?))
+            .await?
+            .unwrap_or(0),
+    )
+}
+
+/// Which projects to list.
+#[derive(Debug, Clone, Default)]
+pub struct ProjectFilter {
+    /// Only those that this user may see; `None`: all.
+    pub visible_to: Option<UserId>,
+    /// Of those: only where the user is a member.
+    pub joined_only: bool,
+    /// Only where this user is a member.
+    pub member: Option<UserId>,
+    /// Part of the name, in any case.
+    pub name_part: Option<String>,
+}
+
+impl ProjectFilter {
+    fn apply(&self, select: &mut Select) {
+        select.filter("p.deleted = 0");
+        if let Some(user) = self.visible_to {
+            let user = select.bind(user);
+            let public = if self.joined_only {
+                ""
+            } else {
+                " OR p.is_public = 1"
+            };
+            select.filter(format_args!(
+                "EXISTS (SELECT 1 FROM members m WHERE m.project_id = p.id AND m.user_id = {user}){public}"
+            ));
+        }
+        if let Some(user) = self.member {
+            let user = select.bind(user);
+            select.filter(format_args!(
+                "EXISTS (SELECT 1 FROM members n WHERE n.project_id = p.id AND n.user_id = {user})"
+            ));
+        }
+        if let Some(part) = &self.name_part {
+            let pattern = select.bind(contains_pattern(part));
+            select.filter(format_args!("LOWER(p.name) LIKE {pattern} ESCAPE '\\'"));
+        }
+    }
+}
+
+/// Lists projects.
+pub async fn list(pool: &AnyPool, filter: &ProjectFilter, page: &Page) -> Result<Vec<ProjectRow>> {
+    let mut query = Select::new(select());
+    filter.apply(&mut query);
+    query.page("p.created_at", "p.id", page);
+    query.fetch(pool).await?.iter().map(read).collect()
+}
+
+/// How many projects the filter finds.
+pub async fn count(pool: &AnyPool, filter: &ProjectFilter) -> Result<i64> {
+    let mut query = Select::new("SELECT COUNT(*) FROM projects p");
+    filter.apply(&mut query);
+    Ok(query
+        .fetch(pool)
+        .await?
+        .first()
+        .map(|row| row.try_get(0))
+        .transpose()?
+        .unwrap_or(0))
+}
+
+/// Members of a project, in their order.
+pub async fn members(pool: &AnyPool, project: ProjectId) -> Result<Vec<Member>> {
+    let sql = format!(
+        "SELECT {}, m.project_role, m.member_num FROM members m JOIN users u ON u.id = m.user_id \
+         WHERE m.project_id = $1 AND u.deleted = 0 ORDER BY m.member_num, u.id",
+        UserRow::columns("u")
+    );
+    fetch_as(pool, sql, &[&project.to_string()], |row| {
+        Ok(Member {
+            user: UserRow::read_at(row, 0)?,
+            role: crate::entity::read_column(row, UserRow::WIDTH, "members", "project_role")?,
+            number: row.try_get(UserRow::WIDTH + 1)?,
+        })
+    })
+    .await
+}
+
+/// Adds a project.
+pub async fn insert(tx: &mut Tx, project: &ProjectRow) -> Result<()> {
+    sqlx::query(
+        "INSERT INTO projects (id, name, created_at, owner_id, is_public, templates_repo, deleted) \
+         VALUES ($1, $2, $3, $4, $5, $6, 0)",
+    )
+    .bind(project.id.to_string())
+    .bind(project.name.clone())
+    .bind(project.created_at.as_micros())
+    .bind(project.owner_id.to_string())
+    .bind(i64::from(project.is_public))
+    .bind(project.templates_repo.clone())
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+/// Changes visibility and templates.
+pub async fn update(tx: &mut Tx, id: ProjectId, is_public: bool, templates_repo: Option<&str>) -> Result<()> {
+    sqlx::query("UPDATE projects SET is_public = $2, templates_repo = $3 WHERE id = $1")
+        .bind(id.to_string())
+        .bind(i64::from(is_public))
+        .bind(templates_repo.map(str::to_owned))
+        .execute(tx)
+        .await?;
+    Ok(())
+}
+
+/// Stores the key pair unless there is one. Returns whether it was stored.
+pub async fn set_ssh_keys(tx: &mut Tx, id: ProjectId, private: &str, public: &str) -> Result<bool> {
+    let done = sqlx::query(
+        "UPDATE projects SET ssh_private_key = $2, ssh_public_key = $3 WHERE id = $1 AND ssh_private_key IS NULL",
+    )
+    .bind(id.to_string())
+    .bind(private.to_owned())
+    .bind(public.to_owned())
+    .execute(tx)
+    .await?;
+    Ok(done.rows_affected() > 0)
+}
+
+/// Deletes a project: the row stays for history under `renamed`.
+pub async fn delete(tx: &mut Tx, id: ProjectId, renamed: &str) -> Result<()> {
+    sqlx::query("UPDATE projects SET deleted = 1, original_name = name, name = $2 WHERE id = $1")
+        .bind(id.to_string())
+        .bind(renamed.to_owned())
+        .execute(tx)
+        .await?;
+    Ok(())
+}
+
+/// Adds a member, or changes its role; new ones come last.
+pub async fn put_member(tx: &mut Tx, project: ProjectId, user: UserId, role: ProjectRole) -> Result<()> {
+    sqlx::query(
+        "INSERT INTO members (project_id, user_id, project_role, member_num) \
+         VALUES ($1, $2, $3, (SELECT COALESCE(MAX(member_num), -1) + 1 FROM members WHERE project_id = $4)) \
+         ON CONFLICT (project_id, user_id) DO UPDATE SET project_role = excluded.project_role",
+    )
+    .bind(project.to_string())
+    .bind(user.to_string())
+    .bind(role.to_raw())
+    .bind(project.to_string())
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+/// Removes a member.
+pub async fn remove_member(tx: &mut Tx, project: ProjectId, user: UserId) -> Result<()> {
+    sqlx::query("DELETE FROM members WHERE project_id = $1 AND user_id = $2")
+        .bind(project.to_string())
+        .bind(user.to_string())
+        .execute(tx)
+        .await?;
+    Ok(())
+}
+
+/// Removes all members.
+pub async fn clear_members(tx: &mut Tx, project: ProjectId) -> Result<()> {
+    sqlx::query("DELETE FROM members WHERE project_id = $1")
+        .bind(project.to_string())
+        .execute(tx)
+        .await?;
+    Ok(())
+}
+
+/// What keeps a project from being deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InUse {
+    /// Runs that are not finished.
+    Runs,
+    /// Fleets.
+    Fleets,
+    /// Volumes.
+    Volumes,
+}
+
+/// Which of the projects have something of the kind; the fleet of the server's own machine does not count.
+pub async fn in_use(pool: &AnyPool, projects: &[ProjectId], kind: InUse) -> Result<Vec<ProjectId>> {
+    let (table, condition) = match kind {
+        InUse::Runs => ("runs", "status NOT IN ('terminated', 'failed', 'done')"),
+        InUse::Fleets => ("fleets", "deleted = 0 AND local = 0"),
+        InUse::Volumes => ("volumes", "deleted = 0"),
+    };
+    let mut query = Select::new(format!("SELECT DISTINCT project_id FROM {table}"));
+    query.filter(condition);
+    let list = query.bind_list(projects.iter().copied());
+    query.filter(format_args!("project_id IN {list}"));
+    query
+        .fetch(pool)
+        .await?
+        .iter()
+        .map(|row| crate::entity::read_column(row, 0, "projects", "id"))
+        .collect()
+}
+
+/// Projects of the member that have no fleet, oldest first.
+pub async fn without_fleets(pool: &AnyPool, user: UserId) -> Result<Vec<ProjectRow>> {
+    let sql = select()
+        + " JOIN members m ON m.project_id = p.id WHERE m.user_id = $1 AND p.deleted = 0 \
+           AND NOT EXISTS (SELECT 1 FROM fleets f WHERE f.project_id = p.id AND f.deleted = 0) \
+           ORDER BY p.created_at, p.id";
+    fetch_as(pool, sql, &[&user.to_string()], read).await
+}
+
+fn backend_columns() -> String {
+    BackendRow::columns("b").replace("r#", "")
+}
+
+/// Backends of a project.
+pub async fn backends(pool: &AnyPool, project: ProjectId) -> Result<Vec<BackendRow>> {
+    let sql = format!(
+        "SELECT {} FROM backends b WHERE b.project_id = $1 ORDER BY b.type",
+        backend_columns()
+    );
+    fetch_as(pool, sql, &[&project.to_string()], |row| {
+        BackendRow::read_at(row, 0)
+    })
+    .await
+}

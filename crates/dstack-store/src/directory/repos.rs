@@ -1,0 +1,104 @@
+//! Repos and credentials for them.
+
+use dstack_units::{ProjectId, RepoRowId, UserId};
+use sqlx::{AnyPool, Row};
+
+use super::record;
+use super::select::{fetch_as, fetch_one};
+use crate::{Result, Tx};
+
+record! {
+    /// A repo.
+    RepoRow in "repos" {
+        /// Id.
+        id: RepoRowId,
+        /// Project.
+        project_id: ProjectId,
+        /// The text by which clients name it.
+        name: String,
+        /// `remote`, `local` or `virtual`.
+        r#type: String,
+        /// What it is, JSON.
+        info: String,
+    }
+}
+
+fn select() -> String {
+    format!("SELECT {} FROM repos r", RepoRow::columns("r").replace("r#", ""))
+}
+
+/// All of a project.
+pub async fn list(pool: &AnyPool, project: ProjectId) -> Result<Vec<RepoRow>> {
+    let sql = select() + " WHERE r.project_id = $1 ORDER BY r.name";
+    fetch_as(pool, sql, &[&project.to_string()], |row| RepoRow::read_at(row, 0)).await
+}
+
+/// By the client's name for it.
+pub async fn by_name(pool: &AnyPool, project: ProjectId, name: &str) -> Result<Option<RepoRow>> {
+    let sql = select() + " WHERE r.project_id = $1 AND r.name = $2";
+    fetch_one(pool, sql, &[&project.to_string(), name], |row| {
+        RepoRow::read_at(row, 0)
+    })
+    .await
+}
+
+/// Adds a repo, or changes the one of the same name; returns the id it has.
+pub async fn put(tx: &mut Tx, repo: &RepoRow) -> Result<RepoRowId> {
+    let row = sqlx::query(
+        "INSERT INTO repos (id, project_id, name, type, info) VALUES ($1, $2, $3, $4, $5) \
+         ON CONFLICT (project_id, name) DO UPDATE SET type = excluded.type, info = excluded.info RETURNING id",
+    )
+    .bind(repo.id.to_string())
+    .bind(repo.project_id.to_string())
+    .bind(repo.name.clone())
+    .bind(repo.r#type.clone())
+    .bind(repo.info.clone())
+    .fetch_one(tx)
+    .await?;
+    crate::entity::read_column(&row, 0, "repos", "id")
+}
+
+/// Deletes repos with their diffs and credentials.
+pub async fn delete(tx: &mut Tx, project: ProjectId, names: &[String]) -> Result<()> {
+    for name in names {
+        // Runs keep pointing to nothing: their code is no longer needed.
+        sqlx::query("UPDATE runs SET repo_id = NULL WHERE repo_id IN (SELECT id FROM repos WHERE project_id = $1 AND name = $2)")
+            .bind(project.to_string())
+            .bind(name.clone())
+            .execute(&mut *tx)
+            .await?;
+        sqlx::query("DELETE FROM repos WHERE project_id = $1 AND name = $2")
+            .bind(project.to_string())
+            .bind(name.clone())
+            .execute(&mut *tx)
+            .await?;
+    }
+    Ok(())
+}
+
+/// A user's encrypted credentials for a repo.
+pub async fn creds(pool: &AnyPool, repo: RepoRowId, user: UserId) -> Result<Option<String>> {
+    let sql = "SELECT creds FROM repo_creds WHERE repo_id = $1 AND user_id = $2".to_owned();
+    fetch_one(pool, sql, &[&repo.to_string(), &user.to_string()], |row| {
+        Ok(row.try_get(0)?)
+    })
+    .await
+}
+
+/// Stores or, with `None`, deletes a user's credentials.
+pub async fn put_creds(tx: &mut Tx, repo: RepoRowId, user: UserId, encrypted: Option<&str>) -> Result<()> {
+    let query = match encrypted {
+        Some(encrypted) => sqlx::query(
+            "INSERT INTO repo_creds (repo_id, user_id, creds) VALUES ($1, $2, $3) \
+             ON CONFLICT (repo_id, user_id) DO UPDATE SET creds = excluded.creds",
+        )
+        .bind(repo.to_string())
+        .bind(user.to_string())
+        .bind(encrypted.to_owned()),
+        None => sqlx::query("DELETE FROM repo_creds WHERE repo_id = $1 AND user_id = $2")
+            .bind(repo.to_string())
+            .bind(user.to_string()),
+    };
+    query.execute(tx).await?;
+    Ok(())
+}

@@ -1,0 +1,160 @@
+//! A query that grows with its filters.
+
+use std::fmt::Display;
+
+use sqlx::any::AnyRow;
+use sqlx::{AnyPool, AssertSqlSafe};
+
+use super::Page;
+use crate::Result;
+
+#[derive(Debug, Clone)]
+pub(crate) enum Value {
+    Text(String),
+    Int(i64),
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+impl From<i64> for Value {
+    fn from(number: i64) -> Self {
+        Self::Int(number)
+    }
+}
+impl<Kind> From<dstack_units::id::Id<Kind>> for Value {
+    fn from(id: dstack_units::id::Id<Kind>) -> Self {
+        Self::Text(id.to_string())
+    }
+}
+impl From<dstack_units::Time> for Value {
+    fn from(time: dstack_units::Time) -> Self {
+        Self::Int(time.as_micros())
+    }
+}
+
+/// SQL text with its values. Only fixed texts are ever pushed; whatever comes from a request is bound.
+#[derive(Debug, Clone)]
+pub(crate) struct Select {
+    sql: String,
+    values: Vec<Value>,
+    conditions: usize,
+}
+
+impl Select {
+    /// Starts with the text up to before `WHERE`.
+    pub(crate) fn new(sql: impl Into<String>) -> Self {
+        Self {
+            sql: sql.into(),
+            values: Vec::new(),
+            conditions: 0,
+        }
+    }
+
+    /// Binds a value and returns its placeholder.
+    pub(crate) fn bind(&mut self, value: impl Into<Value>) -> String {
+        self.values.push(value.into());
+        format!("${}", self.values.len())
+    }
+
+    /// Binds several and returns `($1, $2, …)`; no values give a list that nothing is in.
+    pub(crate) fn bind_list<V: Into<Value>>(&mut self, values: impl IntoIterator<Item = V>) -> String {
+        let places: Vec<String> = values.into_iter().map(|value| self.bind(value)).collect();
+        if places.is_empty() {
+            "(NULL)".to_owned()
+        } else {
+            format!("({})", places.join(", "))
+        }
+    }
+
+    /// Adds a condition.
+    pub(crate) fn filter(&mut self, condition: impl Display) {
+        let word = if self.conditions == 0 { "WHERE" } else { "AND" };
+        self.sql.push_str(&format!(" {word} ({condition})"));
+        self.conditions += 1;
+    }
+
+    /// Adds any text, such as an order.
+    pub(crate) fn push(&mut self, text: &str) {
+        self.sql.push_str(text);
+    }
+
+    /// Adds conditions, order and limit of a page: last, after all other filters.
+    pub(crate) fn page(&mut self, at: &str, id: &str, page: &Page) {
+        let (later, tie) = if page.ascending { (">", "<") } else { ("<", ">") };
+        if let Some(prev_at) = page.prev_at {
+            let bound = self.bind(prev_at);
+            match &page.prev_id {
+                None => self.filter(format_args!("{at} {later} {bound}")),
+                Some(prev_id) => {
+                    let same = self.bind(prev_at);
+                    let prev_id = self.bind(prev_id.as_str());
+                    self.filter(format_args!(
+                        "{at} {later} {bound} OR ({at} = {same} AND {id} {tie} {prev_id})"
+                    ));
+                }
+            }
+        }
+        let (order, tie_order) = if page.ascending {
+            ("ASC", "DESC")
+        } else {
+            ("DESC", "ASC")
+        };
+        let limit = self.bind(page.limit);
+        self.sql
+            .push_str(&format!(" ORDER BY {at} {order}, {id} {tie_order} LIMIT {limit}"));
+    }
+
+    /// Runs it.
+    pub(crate) async fn fetch(self, pool: &AnyPool) -> Result<Vec<AnyRow>> {
+        let mut query = sqlx::query(AssertSqlSafe(self.sql));
+        for value in self.values {
+            query = match value {
+                Value::Text(text) => query.bind(text),
+                Value::Int(number) => query.bind(number),
+            };
+        }
+        Ok(query.fetch_all(pool).await?)
+    }
+}
+
+/// Runs a query made of fixed texts with text parameters, and reads every row.
+pub(crate) async fn fetch_as<T>(
+    pool: &AnyPool,
+    sql: String,
+    parameters: &[&str],
+    read: impl Fn(&AnyRow) -> Result<T>,
+) -> Result<Vec<T>> {
+    let mut query = sqlx::query(AssertSqlSafe(sql));
+    for parameter in parameters {
+        query = query.bind((*parameter).to_owned());
+    }
+    query.fetch_all(pool).await?.iter().map(read).collect()
+}
+
+/// As [`fetch_as`], the first row only.
+pub(crate) async fn fetch_one<T>(
+    pool: &AnyPool,
+    sql: String,
+    parameters: &[&str],
+    read: impl Fn(&AnyRow) -> Result<T>,
+) -> Result<Option<T>> {
+    Ok(fetch_as(pool, sql, parameters, read).await?.into_iter().next())
+}
+
+/// For `LIKE … ESCAPE '\'`: the pattern that finds `part` anywhere, ignoring case.
+pub(crate) fn contains_pattern(part: &str) -> String {
+    let escaped = part
+        .to_lowercase()
+        .replace('\\', "\\\\")
+        .replace('%', "\\%")
+        .replace('_', "\\_");
+    format!("%{escaped}%")
+}
