@@ -69,7 +69,7 @@ start() {
             # shellcheck disable=SC2086 # the flags are words
             setsid dockerd --data-root "$dir/data-$driver" --exec-root "$dir/exec" --pidfile "$pidfile" \
                 --host "unix://$socket" --storage-driver "$driver" $network \
-                >"$dir/dockerd.log" 2>&1 </dev/null &
+                >"$dir/dockerd.log" 2>&1 </dev/null 9>&- &
             engine=$!
             tries=0
             while ! answers; do
@@ -96,6 +96,9 @@ stop() {
     ip link del "$bridge" 2>/dev/null || true
 }
 
+# Several tests may ask at once: one starts the engine. (The engine itself must not keep the lock.)
+exec 9>"$dir/lock"
+flock 9
 case $action in
 start) start ;;
 stop) stop ;;

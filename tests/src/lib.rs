@@ -13,11 +13,11 @@
 )]
 
 pub mod bench;
+pub mod cli;
 pub mod compat;
 pub mod http;
 pub mod load;
 pub mod parts;
-pub mod python;
 pub mod runs;
 pub mod server;
 pub mod terminal;

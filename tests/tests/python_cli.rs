@@ -4,27 +4,27 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use dstack_tests::cli::{Cli, Ended};
 use dstack_tests::need;
-use dstack_tests::python::{Ended, PythonCli};
 use dstack_tests::runs::{SMALL_YAML, attach};
 use dstack_tests::server::{Server, Setup};
 use dstack_tests::terminal::Terminal;
 
 /// A server, and a CLI that knows it.
-fn start(setup: Setup, cli: &PythonCli) -> Server {
+fn start(setup: Setup, cli: &Cli) -> Server {
     let server = setup.start().unwrap();
     let added = cli.add_project(&server).unwrap();
     assert_eq!(added.code, Some(0), "{}", added.text);
     server
 }
 
-fn succeeds(cli: &PythonCli, args: &[&str]) -> Result<String> {
+fn succeeds(cli: &Cli, args: &[&str]) -> Result<String> {
     let Ended { code, text } = cli.run(args)?;
     assert_eq!(code, Some(0), "dstack {}:\n{text}", args.join(" "));
     Ok(text)
 }
 
-fn task(cli: &PythonCli, name: &str, commands: &[&str]) -> Result<()> {
+fn task(cli: &Cli, name: &str, commands: &[&str]) -> Result<()> {
     let commands: String = commands
         .iter()
         .map(|command| format!("  - {command}\n"))
@@ -37,7 +37,7 @@ fn task(cli: &PythonCli, name: &str, commands: &[&str]) -> Result<()> {
 
 #[test]
 fn project_add_checks_the_token() {
-    let (setup, cli) = (need!(Setup::local()), need!(PythonCli::new()));
+    let (setup, cli) = (need!(Setup::local()), need!(Cli::python()));
     let server = start(setup, &cli);
     let url = server.url();
     let args = [
@@ -52,7 +52,7 @@ fn project_add_checks_the_token() {
 
 #[test]
 fn apply_attached_shows_the_lines_and_the_end() {
-    let (setup, cli) = (need!(Setup::local()), need!(PythonCli::new()));
+    let (setup, cli) = (need!(Setup::local()), need!(Cli::python()));
     let _server = start(setup, &cli);
     task(&cli, "hello", &["echo one", "sleep 3", "echo two"]).unwrap();
     let shown = succeeds(&cli, &["apply", "-f", "task.yml", "-y"]).unwrap();
@@ -63,7 +63,7 @@ fn apply_attached_shows_the_lines_and_the_end() {
 
 #[test]
 fn apply_attached_fails_when_the_job_does() {
-    let (setup, cli) = (need!(Setup::local()), need!(PythonCli::new()));
+    let (setup, cli) = (need!(Setup::local()), need!(Cli::python()));
     let server = start(setup, &cli);
     task(&cli, "broken", &["echo before", "sleep 3", "exit 7"]).unwrap();
     let ended = cli.run(&["apply", "-f", "task.yml", "-y"]).unwrap();
@@ -75,7 +75,7 @@ fn apply_attached_fails_when_the_job_does() {
 
 #[test]
 fn apply_detached_then_ps_logs_and_events() {
-    let (setup, cli) = (need!(Setup::local()), need!(PythonCli::new()));
+    let (setup, cli) = (need!(Setup::local()), need!(Cli::python()));
     let server = start(setup, &cli);
     task(&cli, "quiet", &["echo from the job"]).unwrap();
     let applied = succeeds(&cli, &["apply", "-f", "task.yml", "-y", "-d"]).unwrap();
@@ -100,7 +100,7 @@ fn apply_detached_then_ps_logs_and_events() {
 
 #[test]
 fn stop_ends_a_running_task() {
-    let (setup, cli) = (need!(Setup::local()), need!(PythonCli::new()));
+    let (setup, cli) = (need!(Setup::local()), need!(Cli::python()));
     let server = start(setup, &cli);
     task(&cli, "endless", &["echo started", "sleep 1000"]).unwrap();
     succeeds(&cli, &["apply", "-f", "task.yml", "-y", "-d"]).unwrap();
@@ -117,7 +117,7 @@ fn stop_ends_a_running_task() {
 
 #[test]
 fn a_second_apply_of_a_running_task_asks_for_force() {
-    let (setup, cli) = (need!(Setup::local()), need!(PythonCli::new()));
+    let (setup, cli) = (need!(Setup::local()), need!(Cli::python()));
     let server = start(setup, &cli);
     task(&cli, "twice", &["sleep 1000"]).unwrap();
     succeeds(&cli, &["apply", "-f", "task.yml", "-y", "-d"]).unwrap();
@@ -128,7 +128,7 @@ fn a_second_apply_of_a_running_task_asks_for_force() {
 
 #[test]
 fn ctrl_c_on_a_terminal_offers_to_stop_the_run() {
-    let (setup, cli) = (need!(Setup::local()), need!(PythonCli::new()));
+    let (setup, cli) = (need!(Setup::local()), need!(Cli::python()));
     let server = start(setup, &cli);
     task(&cli, "watched", &["echo visible", "sleep 1000"]).unwrap();
     let args = ["apply", "-f", "task.yml"];
@@ -146,7 +146,7 @@ fn ctrl_c_on_a_terminal_offers_to_stop_the_run() {
 
 #[test]
 fn this_machine_is_a_fleet_with_offers() {
-    let (setup, cli) = (need!(Setup::local()), need!(PythonCli::new()));
+    let (setup, cli) = (need!(Setup::local()), need!(Cli::python()));
     let _server = start(setup, &cli);
     let fleets = succeeds(&cli, &["fleet", "list", "-v"]).unwrap();
     assert!(fleets.contains("ssh") || fleets.contains("local"), "{fleets}");
@@ -161,7 +161,7 @@ fn this_machine_is_a_fleet_with_offers() {
 
 #[test]
 fn secrets_reach_the_job() {
-    let (setup, cli) = (need!(Setup::local()), need!(PythonCli::new()));
+    let (setup, cli) = (need!(Setup::local()), need!(Cli::python()));
     let server = start(setup, &cli);
     succeeds(&cli, &["secret", "set", "TOKEN", "canary-5f1d"]).unwrap();
     let listed = succeeds(&cli, &["secret", "list"]).unwrap();
@@ -187,7 +187,7 @@ fn secrets_reach_the_job() {
 
 #[test]
 fn files_are_copied_into_the_job() {
-    let (setup, cli) = (need!(Setup::local()), need!(PythonCli::new()));
+    let (setup, cli) = (need!(Setup::local()), need!(Cli::python()));
     let server = start(setup, &cli);
     cli.write("data.txt", "forty-two\n").unwrap();
     let yaml =

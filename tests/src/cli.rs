@@ -1,4 +1,4 @@
-//! The unmodified Python CLI in a home folder of its own.
+//! A `dstack` command in a home folder of its own: ours, or the unmodified Python one.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-use crate::parts::{Part, python_env};
+use crate::parts::{self, Part};
 use crate::server::Server;
 
 /// What a command printed, and how it ended.
@@ -18,24 +18,32 @@ pub struct Ended {
     pub text: String,
 }
 
-/// The `dstack` command of the Python package.
-pub struct PythonCli {
+/// A command line with a fresh home folder; it knows no server until [`Cli::add_project`].
+pub struct Cli {
     program: PathBuf,
     home: TempDir,
 }
 
-impl PythonCli {
-    /// A fresh home folder; the CLI knows no server yet.
-    pub fn new() -> Part<PythonCli> {
-        let program = python_env()?.join("bin/dstack");
+impl Cli {
+    /// The command line built from this workspace.
+    pub fn ours() -> Part<Cli> {
+        Cli::new(parts::dstack()?)
+    }
+
+    /// The unmodified Python command line 0.22.5.
+    pub fn python() -> Part<Cli> {
+        Cli::new(parts::python_env()?.join("bin/dstack"))
+    }
+
+    fn new(program: PathBuf) -> Part<Cli> {
         let home = TempDir::with_prefix("dstack-test-cli-").map_err(|error| error.to_string())?;
-        // Its time of last change tells when the CLI last looked for a newer version: it does so once a day,
-        // on the network.
+        // The time of its last change tells the Python command line when it last looked for a newer version: it
+        // does so once a day, on the network.
         let checked = home.path().join(".cache/.dstack/cli");
         fs_err::create_dir_all(&checked)
             .and_then(|()| fs_err::write(checked.join("last_check"), ""))
             .map_err(|error| error.to_string())?;
-        Ok(PythonCli { program, home })
+        Ok(Cli { program, home })
     }
 
     /// The folder commands run in; configuration files belong here.
@@ -43,7 +51,7 @@ impl PythonCli {
         self.home.path()
     }
 
-    /// Writes a file into [`PythonCli::folder`].
+    /// Writes a file into [`Cli::folder`].
     pub fn write(&self, name: &str, text: &str) -> Result<()> {
         Ok(fs_err::write(self.folder().join(name), text)?)
     }
@@ -58,7 +66,10 @@ impl PythonCli {
 
     /// Runs a command to its end.
     pub fn run(&self, args: &[&str]) -> Result<Ended> {
-        let output = self.command(args).output().context("cannot run the Python CLI")?;
+        let mut command = self.command(args);
+        let output = command
+            .output()
+            .with_context(|| format!("cannot run {}", self.program.display()))?;
         let text = [output.stdout, output.stderr].concat();
         Ok(Ended {
             code: output.status.code(),

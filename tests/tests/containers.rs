@@ -1,0 +1,111 @@
+//! Tasks in containers, with a real container engine.
+#![allow(clippy::unwrap_used)]
+
+use std::process::Command;
+
+use dstack_tests::runs::submit;
+use dstack_tests::server::{Server, Setup};
+use dstack_tests::{need, parts};
+use serde_json::json;
+
+fn start() -> Result<(Server, String), String> {
+    let image = parts::image()?;
+    let setup = Setup::local()?.variable("DSTACK_SHIM_RUNTIME", "docker");
+    Ok((setup.start().unwrap(), image))
+}
+
+/// Containers of a run, running or not.
+fn containers(name: &str) -> String {
+    let output = Command::new("docker")
+        .args(["ps", "-a", "-q", "--filter", &format!("name={name}")])
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_task_runs_in_its_image_and_leaves_no_container() {
+    let (server, image) = need!(start());
+    let more = json!({"image": image, "env": {"GREETING": "hello"}});
+    let run = submit(
+        &server,
+        "boxed",
+        &["echo $GREETING", "ls /bin/busybox", "test ! -e /usr/bin/env"],
+        &more,
+    )
+    .unwrap();
+    assert_eq!(
+        run.wait_until_finished().unwrap(),
+        "done",
+        "{:#}",
+        run.get().unwrap()
+    );
+    assert_eq!(run.logs().unwrap(), "hello\n/bin/busybox\n");
+    assert_eq!(containers("boxed"), "", "the container is gone");
+}
+
+#[test]
+fn the_exit_code_of_a_container_is_the_jobs() {
+    let (server, image) = need!(start());
+    let run = submit(&server, "seven", &["exit 7"], &json!({"image": image})).unwrap();
+    assert_eq!(run.wait_until_finished().unwrap(), "failed");
+    assert_eq!(run.submission().unwrap()["exit_status"], 7);
+}
+
+#[test]
+fn an_image_that_does_not_exist_ends_the_run_with_a_reason() {
+    let (server, _) = need!(start());
+    let image = "127.0.0.1:1/no/such/image:1";
+    let run = submit(&server, "imageless", &["true"], &json!({"image": image})).unwrap();
+    assert_eq!(run.wait_until_finished().unwrap(), "failed");
+    let submission = run.submission().unwrap();
+    assert_eq!(
+        submission["termination_reason"], "creating_container_error",
+        "{submission:#}"
+    );
+    let message = submission["termination_reason_message"].as_str().unwrap();
+    assert!(message.contains("127.0.0.1:1"), "{message}");
+}
+
+#[test]
+fn a_stopped_task_leaves_no_container() {
+    let (server, image) = need!(start());
+    let run = submit(
+        &server,
+        "stopped",
+        &["echo started", "sleep 1000"],
+        &json!({"image": image}),
+    )
+    .unwrap();
+    run.wait_for_log("started").unwrap();
+    run.stop(false).unwrap();
+    assert_eq!(run.wait_until_finished().unwrap(), "terminated");
+    assert_eq!(containers("stopped"), "");
+}
+
+#[test]
+fn a_container_outlives_server_and_shim() {
+    let (mut server, image) = need!(start());
+    let count = "i=0; while [ $i -lt 40 ]; do i=$((i+1)); echo line $i; sleep 0.1; done";
+    submit(&server, "lasting", &[count], &json!({"image": image}))
+        .unwrap()
+        .wait_for_log("line 5\n")
+        .unwrap();
+    server.kill().unwrap();
+    for pid in server.descendants() {
+        let line = fs_err::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        if line.split(|byte| *byte == 0).any(|word| word == b"shim") {
+            dstack_tests::server::signal(pid, "KILL");
+        }
+    }
+    server.start().unwrap();
+    let run = dstack_tests::runs::attach(&server, "lasting");
+    assert_eq!(
+        run.wait_until_finished().unwrap(),
+        "done",
+        "{:#}",
+        run.get().unwrap()
+    );
+    let lines: String = (1..=40).map(|i| format!("line {i}\n")).collect();
+    assert_eq!(run.logs().unwrap(), lines);
+}

@@ -1,0 +1,182 @@
+//! Tasks as processes of this machine, through the API.
+#![allow(clippy::unwrap_used)]
+
+use dstack_tests::runs::submit;
+use dstack_tests::server::Setup;
+use dstack_tests::{need, parts};
+use serde_json::json;
+
+#[test]
+fn a_flood_of_output_neither_fills_the_server_nor_holds_up_others() {
+    let server = need!(Setup::local()).start().unwrap();
+    // 200 MB as fast as it goes, in numbered lines.
+    let flood =
+        "python3 -c \"import sys\nfor i in range(2000000): sys.stdout.write('%09d %s\\n' % (i, 'x' * 90))\"";
+    let flooding = submit(&server, "flood", &[flood], &json!({})).unwrap();
+    flooding.wait_for(&["running", "done"]).unwrap();
+    let other = submit(&server, "other", &["echo not held up"], &json!({})).unwrap();
+    assert_eq!(other.wait_until_finished().unwrap(), "done");
+    assert_eq!(other.logs().unwrap(), "not held up\n");
+    assert_eq!(flooding.wait_until_finished().unwrap(), "done");
+
+    let pid = server.pid().unwrap();
+    let status = fs_err::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let peak = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .unwrap();
+    let peak_mb = peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1000;
+    assert!(peak_mb < 300, "the server took {peak_mb} MB");
+
+    // Every line is there in order, or its loss is marked.
+    let logs = flooding.logs().unwrap();
+    let mut expected = 0;
+    let mut marked = false;
+    for line in logs.lines() {
+        match line
+            .split(' ')
+            .next()
+            .and_then(|number| number.parse::<u64>().ok())
+        {
+            Some(number) if line.len() == 100 => {
+                assert!(
+                    number == expected || (marked && number > expected),
+                    "{number} after {expected}"
+                );
+                expected = number + 1;
+                marked = false;
+            }
+            _ => marked = true,
+        }
+    }
+    assert!(
+        expected == 2_000_000 || marked,
+        "the end is missing: {expected} lines"
+    );
+}
+
+#[test]
+fn two_runs_share_the_machine_only_within_its_limits() {
+    let server = need!(Setup::local()).start().unwrap();
+    let whole = json!({"resources": {"cpu": "1..", "memory": "0.1GB..", "disk": "1GB.."}});
+    let first = submit(&server, "first", &["echo up", "sleep 2"], &whole).unwrap();
+    let second = submit(&server, "second", &["echo up"], &whole).unwrap();
+    assert_eq!(first.wait_until_finished().unwrap(), "done");
+    // The second either ran beside it, or was told that there was no room; it does not hang.
+    let end = second.wait_until_finished().unwrap();
+    assert!(["done", "failed"].contains(&end.as_str()), "{end}");
+}
+
+#[test]
+fn max_duration_ends_a_task() {
+    let server = need!(Setup::local()).start().unwrap();
+    let run = submit(
+        &server,
+        "long",
+        &["echo up", "sleep 1000"],
+        &json!({"max_duration": "2s"}),
+    )
+    .unwrap();
+    assert_eq!(run.wait_until_finished().unwrap(), "terminated");
+    let submission = run.submission().unwrap();
+    assert_eq!(
+        submission["termination_reason"], "max_duration_exceeded",
+        "{submission:#}"
+    );
+}
+
+#[test]
+fn a_run_in_use_cannot_be_deleted() {
+    let server = need!(Setup::local()).start().unwrap();
+    let run = submit(&server, "busy", &["echo up", "sleep 1000"], &json!({})).unwrap();
+    run.wait_for_log("up").unwrap();
+    let answer = server
+        .call("/api/project/main/runs/delete", &json!({"runs_names": ["busy"]}))
+        .unwrap();
+    assert_eq!(answer.status, 400, "{}", answer.text());
+    run.stop(true).unwrap();
+    run.wait_until_finished().unwrap();
+    server
+        .get("/api/project/main/runs/delete", &json!({"runs_names": ["busy"]}))
+        .unwrap();
+}
+
+#[test]
+fn a_stop_works_at_any_moment() {
+    let server = need!(Setup::local()).start().unwrap();
+    for (number, wait) in [None, Some("provisioning"), Some("running")]
+        .into_iter()
+        .enumerate()
+    {
+        let run = submit(&server, &format!("stop-{number}"), &["sleep 1000"], &json!({})).unwrap();
+        if let Some(status) = wait {
+            run.wait_for(&[status, "running"]).unwrap();
+        }
+        run.stop(false).unwrap();
+        assert_eq!(run.wait_until_finished().unwrap(), "terminated");
+    }
+}
+
+#[test]
+fn retry_runs_a_failed_task_again() {
+    let server = need!(Setup::local()).start().unwrap();
+    let marker = server.home().join("seen");
+    let command = format!(
+        "test -e {0} || {{ touch {0}; echo first; exit 1; }}; echo second",
+        marker.display()
+    );
+    let run = submit(&server, "again", &[&command], &json!({"retry": true})).unwrap();
+    assert_eq!(run.wait_for(&["done"]).unwrap(), "done");
+    assert_eq!(
+        run.logs().unwrap(),
+        "second\n",
+        "the log of the latest submission"
+    );
+    let all = run.get().unwrap();
+    let count = all
+        .pointer("/jobs/0/job_submissions")
+        .unwrap()
+        .as_array()
+        .unwrap()
+        .len();
+    assert_eq!(count, 2, "{all:#}");
+}
+
+#[test]
+fn the_same_on_postgresql() {
+    let url = need!(parts::postgres_url());
+    let setup = need!(Setup::local());
+    let database = Database::create(&url);
+    let mut server = setup
+        .variable("DSTACK_DATABASE_URL", database.url.clone())
+        .start()
+        .unwrap();
+    let run = submit(&server, "hello", &["echo from PostgreSQL", "sleep 1"], &json!({})).unwrap();
+    run.wait_for_log("from PostgreSQL").unwrap();
+    server.kill().unwrap();
+    server.start().unwrap();
+    let run = dstack_tests::runs::attach(&server, "hello");
+    assert_eq!(run.wait_until_finished().unwrap(), "done");
+    assert_eq!(run.logs().unwrap(), "from PostgreSQL\n");
+    assert!(!server.home().join(".dstack/server/data/sqlite.db").exists());
+}
+
+/// A database of its own on the test server. It goes when the test server does.
+struct Database {
+    url: String,
+}
+
+impl Database {
+    fn create(server: &str) -> Database {
+        let name = format!("e2e_{}", std::process::id());
+        let status = std::process::Command::new("psql")
+            .args([server, "--quiet", "--command", &format!("create database {name}")])
+            .status()
+            .unwrap();
+        assert!(status.success());
+        let base = server.rsplit_once('/').unwrap().0;
+        Database {
+            url: format!("{base}/{name}"),
+        }
+    }
+}
