@@ -1,5 +1,11 @@
 //! The SSH server against the real OpenSSH client. Skipped where it is not installed.
-#![allow(clippy::disallowed_methods, clippy::print_stderr)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
 
 mod support;
 
@@ -35,7 +41,9 @@ async fn commands_run_and_report_status_output_and_signals() {
     assert_eq!(host.ssh(&["host", "exit 7"]).await.code, Some(7));
     // OpenSSH reports a remote death by signal as 255.
     assert_eq!(host.ssh(&["host", "kill -TERM $$"]).await.code, Some(255));
-    let facts = host.ssh(&["host", "echo $USER $0; pwd; echo $SSH_CONNECTION | wc -w; umask"]).await;
+    let facts = host
+        .ssh(&["host", "echo $USER $0; pwd; echo $SSH_CONNECTION | wc -w; umask"])
+        .await;
     assert_eq!(facts.code, Some(0));
     assert!(facts.out.starts_with(&host.user()), "{facts:?}");
     assert!(facts.out.ends_with("4\n0022\n"), "{facts:?}");
@@ -46,7 +54,11 @@ async fn a_script_on_standard_input_runs_as_vs_code_does_it() {
     let host = host_or_skip!();
     let script = b"echo one\nread -r line <<< 'two'; echo $line\nexit 3\n";
     let done = run(host.openssh("ssh").args(["host", "bash", "-s"]), script).await;
-    assert_eq!((done.code, done.out.as_str()), (Some(3), "one\ntwo\n"), "{done:?}");
+    assert_eq!(
+        (done.code, done.out.as_str()),
+        (Some(3), "one\ntwo\n"),
+        "{done:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -57,10 +69,17 @@ async fn large_input_is_echoed_without_loss_or_deadlock() {
     let path = host.path("data");
     fs_err::write(&path, &data).unwrap();
     let mut command = host.openssh("ssh");
-    command.args(["host", "cat"]).stdin(fs_err::File::open(&path).unwrap().into_parts().0).stdout(Stdio::piped());
+    command
+        .args(["host", "cat"])
+        .stdin(fs_err::File::open(&path).unwrap().into_parts().0)
+        .stdout(Stdio::piped());
     let output = command.spawn().unwrap().wait_with_output().await.unwrap();
     assert!(output.status.success());
-    assert!(output.stdout == data, "{} of {size} bytes came back", output.stdout.len());
+    assert!(
+        output.stdout == data,
+        "{} of {size} bytes came back",
+        output.stdout.len()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -70,7 +89,11 @@ async fn input_nobody_reads_does_not_stop_other_channels() {
     let control = control.to_str().unwrap();
     let mut master = host.openssh("ssh");
     master.args(["-M", "-S", control, "host", "echo ready; sleep 600"]);
-    let mut master = master.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut master = master
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut lines = BufReader::new(master.stdout.take().unwrap()).lines();
     assert_eq!(lines.next_line().await.unwrap().unwrap(), "ready");
     let mut stdin = master.stdin.take().unwrap();
@@ -85,16 +108,29 @@ async fn input_nobody_reads_does_not_stop_other_channels() {
 async fn terminals_have_size_modes_and_signals() {
     let host = host_or_skip!();
     let done = run(
-        host.openssh("ssh").args(["-tt", "host", "tty >/dev/null && stty -a | head -1; echo $TERM"]).env("TERM", "vt220"),
+        host.openssh("ssh")
+            .args(["-tt", "host", "tty >/dev/null && stty -a | head -1; echo $TERM"])
+            .env("TERM", "vt220"),
         b"",
     )
     .await;
     assert_eq!(done.code, Some(0), "{done:?}");
-    assert!(done.out.contains("rows") && done.out.contains("vt220\r\n"), "{done:?}");
+    assert!(
+        done.out.contains("rows") && done.out.contains("vt220\r\n"),
+        "{done:?}"
+    );
     // Ctrl-C through the terminal interrupts the foreground program, and the shell goes on.
     let mut shell = host.openssh("ssh");
-    shell.args(["-tt", "host", "trap 'echo caught' INT; echo go; sleep 600; echo after; exit 5"]);
-    let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    shell.args([
+        "-tt",
+        "host",
+        "trap 'echo caught' INT; echo go; sleep 600; echo after; exit 5",
+    ]);
+    let mut shell = shell
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut lines = BufReader::new(shell.stdout.take().unwrap()).lines();
     assert_eq!(lines.next_line().await.unwrap().unwrap().trim(), "go");
     shell.stdin.as_mut().unwrap().write_all(b"\x03").await.unwrap();
@@ -109,7 +145,12 @@ async fn terminals_have_size_modes_and_signals() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_terminal_session_ends_although_a_background_process_holds_it() {
     let host = host_or_skip!();
-    let done = run(host.openssh("ssh").args(["-tt", "host", "trap '' HUP; sleep 600 & echo $!"]), b"").await;
+    let done = run(
+        host.openssh("ssh")
+            .args(["-tt", "host", "trap '' HUP; sleep 600 & echo $!"]),
+        b"",
+    )
+    .await;
     assert_eq!(done.code, Some(0), "{done:?}");
     let pid: i32 = done.out.trim().parse().unwrap();
     kill(pid);
@@ -125,31 +166,93 @@ async fn shells_are_login_shells_with_the_jobs_environment() {
         env,
         working_dir: Some(work.clone()),
     });
-    let done = run(host.openssh("ssh").args(["-T", "host"]), b"echo \"$JOB_VARIABLE\"; pwd; echo $0\n").await;
+    let done = run(
+        host.openssh("ssh").args(["-T", "host"]),
+        b"echo \"$JOB_VARIABLE\"; pwd; echo $0\n",
+    )
+    .await;
     let expected = format!("it's here\n{}\n-", work.display());
     assert!(done.out.contains(&expected), "{done:?}");
     ok(&host.ssh(&["host", "echo $JOB_VARIABLE"]).await, "it's here\n");
     let mut sending = host.openssh("ssh");
-    sending.args(["-o", "SendEnv=LC_*", "-o", "SendEnv=LD_PRELOAD", "host", "echo $LC_TEST-$LD_LIBRARY"]);
-    ok(&run(sending.env("LC_TEST", "x").env("LD_LIBRARY", "y"), b"").await, "x-\n");
+    sending.args([
+        "-o",
+        "SendEnv=LC_*",
+        "-o",
+        "SendEnv=LD_PRELOAD",
+        "host",
+        "echo $LC_TEST-$LD_LIBRARY",
+    ]);
+    ok(
+        &run(sending.env("LC_TEST", "x").env("LD_LIBRARY", "y"), b"").await,
+        "x-\n",
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn other_keys_and_other_users_are_refused() {
     let host = host_or_skip!();
-    assert_eq!(host.ssh(&["-l", "no-such-user", "host", "true"]).await.code, Some(if host.switch { 255 } else { 0 }));
+    assert_eq!(
+        host.ssh(&["-l", "no-such-user", "host", "true"]).await.code,
+        Some(if host.switch { 255 } else { 0 })
+    );
     let other = host.path("other");
     let mut keygen = tokio::process::Command::new("ssh-keygen");
-    assert_eq!(run(keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&other), b"").await.code, Some(0));
+    assert_eq!(
+        run(
+            keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&other),
+            b""
+        )
+        .await
+        .code,
+        Some(0)
+    );
     let identity = format!("IdentityFile={}", other.display());
-    let refused = host.ssh(&["-o", &identity, "-o", "IdentityAgent=none", "-F", "none", "-p", &host.handle.port().to_string(),
-        "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "127.0.0.1", "true"]).await;
+    let refused = host
+        .ssh(&[
+            "-o",
+            &identity,
+            "-o",
+            "IdentityAgent=none",
+            "-F",
+            "none",
+            "-p",
+            &host.handle.port().to_string(),
+            "-o",
+            "BatchMode=yes",
+            "-o",
+            "StrictHostKeyChecking=no",
+            "-o",
+            "UserKnownHostsFile=/dev/null",
+            "127.0.0.1",
+            "true",
+        ])
+        .await;
     assert_eq!(refused.code, Some(255));
-    assert!(refused.err.contains("Permission denied (publickey)"), "{refused:?}");
-    host.handle.add_key(&fs_err::read_to_string(host.path("other.pub")).unwrap()).unwrap();
+    assert!(
+        refused.err.contains("Permission denied (publickey)"),
+        "{refused:?}"
+    );
+    host.handle
+        .add_key(&fs_err::read_to_string(host.path("other.pub")).unwrap())
+        .unwrap();
     let port = host.handle.port().to_string();
-    let admitted = ["-F", "none", "-i", other.to_str().unwrap(), "-p", &port, "-o", "BatchMode=yes", "-o",
-        "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "127.0.0.1", "true"];
+    let admitted = [
+        "-F",
+        "none",
+        "-i",
+        other.to_str().unwrap(),
+        "-p",
+        &port,
+        "-o",
+        "BatchMode=yes",
+        "-o",
+        "StrictHostKeyChecking=no",
+        "-o",
+        "UserKnownHostsFile=/dev/null",
+        "127.0.0.1",
+        "true",
+    ];
     let done = run(tokio::process::Command::new("ssh").args(admitted), b"").await;
     assert_eq!(done.code, Some(0), "{done:?}");
 }
@@ -161,8 +264,17 @@ async fn sessions_run_as_the_user_of_the_login() {
         eprintln!("skipped: only root can switch users");
         return;
     }
-    ok(&host.ssh(&["-l", "nobody", "host", "id -un; id -u"]).await.with_shell(), "");
-    ok(&host.ssh(&["-l", "12345", "host", "id -u; id -g; pwd"]).await, "12345\n0\n/\n");
+    ok(
+        &host
+            .ssh(&["-l", "nobody", "host", "id -un; id -u"])
+            .await
+            .with_shell(),
+        "",
+    );
+    ok(
+        &host.ssh(&["-l", "12345", "host", "id -u; id -g; pwd"]).await,
+        "12345\n0\n/\n",
+    );
     // Files and sockets are made as that user.
     let batch = "put key copied\nls -n copied\n";
     fs_err::create_dir(host.path("drop")).unwrap();
@@ -171,7 +283,11 @@ async fn sessions_run_as_the_user_of_the_login() {
     let target = format!("12345@host:{}", host.path("drop").display());
     let mut sftp = host.openssh("sftp");
     chmod(&host.path("key"), 0o600);
-    let done = run(sftp.args(["-b", "-", &target]).current_dir(host.dir.path()), batch.as_bytes()).await;
+    let done = run(
+        sftp.args(["-b", "-", &target]).current_dir(host.dir.path()),
+        batch.as_bytes(),
+    )
+    .await;
     assert!(done.code == Some(0) && done.out.contains("12345"), "{done:?}");
     let socket = host.path("forbidden.sock");
     let forward = format!("{}:127.0.0.1:1", socket.display());
@@ -194,8 +310,20 @@ async fn local_forwards_reach_ports_sockets_and_the_runners_api() {
     });
     let near = host.path("near.sock");
     let mut tunnel = host.openssh("ssh");
-    tunnel.args(["-N", "-L", &format!("{tcp}:localhost:{echo}"), "-L", &format!("{api}:localhost:10999")]);
-    tunnel.args(["-L", &format!("{}:{}", near.display(), socket.display()), "-D", &dynamic.to_string(), "host"]);
+    tunnel.args([
+        "-N",
+        "-L",
+        &format!("{tcp}:localhost:{echo}"),
+        "-L",
+        &format!("{api}:localhost:10999"),
+    ]);
+    tunnel.args([
+        "-L",
+        &format!("{}:{}", near.display(), socket.display()),
+        "-D",
+        &dynamic.to_string(),
+        "host",
+    ]);
     let mut tunnel = tunnel.spawn().unwrap();
     let mut stream = dial(tcp).await;
     stream.write_all(b"hello").await.unwrap();
@@ -228,7 +356,9 @@ async fn local_forwards_reach_ports_sockets_and_the_runners_api() {
     assert_eq!(&text, b"socks");
     // A port nobody listens on refuses the channel and leaves the connection alone.
     tunnel.kill().await.unwrap();
-    let refused = host.ssh(&["-W", &format!("127.0.0.1:{}", free_port()), "host"]).await;
+    let refused = host
+        .ssh(&["-W", &format!("127.0.0.1:{}", free_port()), "host"])
+        .await;
     assert_eq!(refused.code, Some(255), "{refused:?}");
 }
 
@@ -239,9 +369,26 @@ async fn remote_forwards_bring_ports_and_sockets_back() {
     let socket = host.path("back.sock");
     let fixed = free_port();
     let mut tunnel = host.openssh("ssh");
-    tunnel.args(["-o", "LogLevel=INFO", "-R", &format!("0:localhost:{echo}"), "-R", &format!("{fixed}:localhost:{echo}")]);
-    tunnel.args(["-R", &format!("{}:localhost:{echo}", socket.display()), "host", "echo up; cat"]);
-    let mut tunnel = tunnel.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    tunnel.args([
+        "-o",
+        "LogLevel=INFO",
+        "-R",
+        &format!("0:localhost:{echo}"),
+        "-R",
+        &format!("{fixed}:localhost:{echo}"),
+    ]);
+    tunnel.args([
+        "-R",
+        &format!("{}:localhost:{echo}", socket.display()),
+        "host",
+        "echo up; cat",
+    ]);
+    let mut tunnel = tunnel
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut out = BufReader::new(tunnel.stdout.take().unwrap()).lines();
     assert_eq!(out.next_line().await.unwrap().unwrap(), "up");
     let mut errors = BufReader::new(tunnel.stderr.take().unwrap()).lines();
@@ -266,7 +413,9 @@ async fn remote_forwards_bring_ports_and_sockets_back() {
     stream.read_to_string(&mut text).await.unwrap();
     assert_eq!(text, "socket");
     // The port is taken: the next one is refused, as is the socket.
-    let taken = host.ssh(&["-R", &format!("{fixed}:localhost:1"), "host", "true"]).await;
+    let taken = host
+        .ssh(&["-R", &format!("{fixed}:localhost:1"), "host", "true"])
+        .await;
     assert_eq!(taken.code, Some(255), "{taken:?}");
     drop(tunnel.stdin.take());
     assert!(tunnel.wait().await.unwrap().success());
@@ -283,11 +432,32 @@ async fn a_background_master_serves_further_commands_and_exits() {
     let forward = |port: u16| format!("{port}:localhost:{echo}");
     // The way the reference's tunnels are opened: standard streams closed, `-f` returns once forwards stand.
     let mut open = host.openssh("ssh");
-    open.args(["-N", "-f", "-o", "ControlMaster=auto", "-S", control, "-L", &forward(first), "host"]);
-    let opened = open.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().await.unwrap();
+    open.args([
+        "-N",
+        "-f",
+        "-o",
+        "ControlMaster=auto",
+        "-S",
+        control,
+        "-L",
+        &forward(first),
+        "host",
+    ]);
+    let opened = open
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .await
+        .unwrap();
     assert!(opened.success());
-    ok(&host.ssh(&["-S", control, "host", "echo through"]).await, "through\n");
-    let more = host.ssh(&["-S", control, "-O", "forward", "-L", &forward(second), "host"]).await;
+    ok(
+        &host.ssh(&["-S", control, "host", "echo through"]).await,
+        "through\n",
+    );
+    let more = host
+        .ssh(&["-S", control, "-O", "forward", "-L", &forward(second), "host"])
+        .await;
     assert_eq!(more.code, Some(0), "{more:?}");
     for port in [first, second] {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
@@ -295,8 +465,14 @@ async fn a_background_master_serves_further_commands_and_exits() {
         assert_eq!(stream.read_u8().await.unwrap(), b'!');
     }
     assert_eq!(host.handle.connections().len(), 1);
-    assert_eq!(host.ssh(&["-S", control, "-O", "check", "host"]).await.code, Some(0));
-    assert_eq!(host.ssh(&["-S", control, "-O", "exit", "host"]).await.code, Some(0));
+    assert_eq!(
+        host.ssh(&["-S", control, "-O", "check", "host"]).await.code,
+        Some(0)
+    );
+    assert_eq!(
+        host.ssh(&["-S", control, "-O", "exit", "host"]).await.code,
+        Some(0)
+    );
     until("the connection is gone", || host.handle.connections().is_empty()).await;
 }
 
@@ -311,7 +487,10 @@ async fn a_vanished_client_hangs_up_its_program() {
     let host = host_or_skip!();
     for terminal in ["-T", "-tt"] {
         let mut client = host.openssh("ssh");
-        client.args([terminal, "host", "echo $$; exec sleep 600"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        client
+            .args([terminal, "host", "echo $$; exec sleep 600"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut client = client.spawn().unwrap();
         let mut lines = BufReader::new(client.stdout.take().unwrap()).lines();
         let pid: i32 = lines.next_line().await.unwrap().unwrap().trim().parse().unwrap();
@@ -334,12 +513,24 @@ async fn files_are_copied_both_ways() {
     fs_err::write(tree.join("sub/ünïcode name"), "text").unwrap();
     chmod(&tree.join("sub/ünïcode name"), 0o751);
     let there = format!("host:{}", host.path("there").display());
-    let copied = run(host.openssh("scp").args(["-rpq", tree.to_str().unwrap(), &there]), b"").await;
+    let copied = run(
+        host.openssh("scp").args(["-rpq", tree.to_str().unwrap(), &there]),
+        b"",
+    )
+    .await;
     assert_eq!(copied.code, Some(0), "{copied:?}");
     assert!(fs_err::read(host.path("there/big")).unwrap() == big);
-    let back = run(host.openssh("scp").args(["-rpq", &there, host.path("again").to_str().unwrap()]), b"").await;
+    let back = run(
+        host.openssh("scp")
+            .args(["-rpq", &there, host.path("again").to_str().unwrap()]),
+        b"",
+    )
+    .await;
     assert_eq!(back.code, Some(0), "{back:?}");
-    assert_eq!(fs_err::read_to_string(host.path("again/sub/ünïcode name")).unwrap(), "text");
+    assert_eq!(
+        fs_err::read_to_string(host.path("again/sub/ünïcode name")).unwrap(),
+        "text"
+    );
     assert_eq!(mode(&host.path("again/sub/ünïcode name")), 0o751);
     let batch = format!(
         "cd {0}/there\npwd\nmkdir made\nput {0}/tree/big made/one\nrename made/one made/two\nln -s two made/link\n\
@@ -350,12 +541,23 @@ async fn files_are_copied_both_ways() {
     let done = run(host.openssh("sftp").args(["-b", "-", "host"]), batch.as_bytes()).await;
     // The last command fails: a batch stops there with status 1.
     assert_eq!(done.code, Some(1), "{done:?}");
-    assert!(done.err.contains("nothing-here") && done.err.contains("not found"), "{done:?}");
-    assert!(done.out.contains("lrwxrwxrwx") && done.out.contains("-rw-------"), "{done:?}");
+    assert!(
+        done.err.contains("nothing-here") && done.err.contains("not found"),
+        "{done:?}"
+    );
+    assert!(
+        done.out.contains("lrwxrwxrwx") && done.out.contains("-rw-------"),
+        "{done:?}"
+    );
     assert!(fs_err::read(host.path("fetched")).unwrap() == big);
     assert!(!host.path("there/made").exists());
     // scp's old protocol runs the remote scp in a shell.
-    let old = run(host.openssh("scp").args(["-Oq", &format!("{there}/big"), host.path("old").to_str().unwrap()]), b"").await;
+    let old = run(
+        host.openssh("scp")
+            .args(["-Oq", &format!("{there}/big"), host.path("old").to_str().unwrap()]),
+        b"",
+    )
+    .await;
     assert_eq!(old.code, Some(0), "{old:?}");
     assert!(fs_err::read(host.path("old")).unwrap() == big);
 }
@@ -384,7 +586,10 @@ async fn the_clients_key_agent_is_forwarded() {
 async fn stopping_ends_connections_and_the_listener() {
     let host = host_or_skip!();
     let mut client = host.openssh("ssh");
-    client.args(["host", "echo $$; exec sleep 600"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    client
+        .args(["host", "echo $$; exec sleep 600"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
     let mut client = client.spawn().unwrap();
     let mut lines = BufReader::new(client.stdout.take().unwrap()).lines();
     let pid: i32 = lines.next_line().await.unwrap().unwrap().parse().unwrap();
@@ -417,7 +622,9 @@ fn mode(path: &Path) -> u32 {
 /// Alive and not a zombie.
 fn alive(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim().starts_with('Z'))
+    stat.rsplit(')')
+        .next()
+        .is_some_and(|rest| !rest.trim().is_empty() && !rest.trim().starts_with('Z'))
 }
 
 fn kill(pid: i32) {

@@ -45,7 +45,10 @@ fn read_packet(input: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
     input.read_exact(&mut length)?;
     let length = u32::from_be_bytes(length);
     if length == 0 || length > MAX_PACKET {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "SFTP packet of impossible length"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "SFTP packet of impossible length",
+        ));
     }
     let mut packet = vec![0; length as usize];
     input.read_exact(&mut packet)?;
@@ -54,7 +57,10 @@ fn read_packet(input: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
 
 fn answer(files: &mut Files, packet: &[u8]) -> Reply {
     match wire::parse(packet) {
-        Some((id, Request::Init)) => Reply { id, body: Body::Version },
+        Some((id, Request::Init)) => Reply {
+            id,
+            body: Body::Version,
+        },
         Some((id, request)) => Reply {
             id,
             body: files.perform(request).unwrap_or_else(Body::Status),
@@ -89,7 +95,11 @@ mod tests {
 
     #[test]
     fn unknown_requests_and_short_packets_get_a_status() {
-        for packet in [vec![99, 0, 0, 0, 7], vec![3, 0, 0, 0, 7], vec![3, 0, 0, 0, 7, 255, 255, 255, 255]] {
+        for packet in [
+            vec![99, 0, 0, 0, 7],
+            vec![3, 0, 0, 0, 7],
+            vec![3, 0, 0, 0, 7, 255, 255, 255, 255],
+        ] {
             let output = talk(std::slice::from_ref(&packet));
             assert_eq!(output[4], 101, "{packet:?}");
             assert_eq!(output[5..9], [0, 0, 0, 7], "{packet:?}");

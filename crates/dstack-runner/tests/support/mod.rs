@@ -1,5 +1,12 @@
 //! What the tests of the SSH server and of the repo step share: a running server and the real OpenSSH client.
-#![allow(dead_code, clippy::mod_module_files, clippy::disallowed_methods, clippy::print_stderr, unreachable_pub)]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::mod_module_files,
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    clippy::unwrap_used
+)]
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -16,7 +23,11 @@ use tokio::sync::watch;
 
 /// Whether `program` is installed; says so when the test is skipped.
 pub fn have(program: &str) -> bool {
-    let found = std::process::Command::new(program).arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let found = std::process::Command::new(program)
+        .arg("-V")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
     match found {
         Ok(mut child) => {
             child.wait().unwrap();
@@ -76,7 +87,13 @@ impl Host {
             sftp_server: vec![helper(dir.path()).into()],
         };
         let handle = serve(options).await.unwrap();
-        Self { dir, key, handle, defaults, switch }
+        Self {
+            dir,
+            key,
+            handle,
+            defaults,
+            switch,
+        }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -85,7 +102,9 @@ impl Host {
 
     /// Login name for ordinary logins.
     pub fn user(&self) -> String {
-        Passwd::system().find_uid(rustix::process::geteuid().as_raw()).map_or("root".to_owned(), |user| user.name)
+        Passwd::system()
+            .find_uid(rustix::process::geteuid().as_raw())
+            .map_or("root".to_owned(), |user| user.name)
     }
 
     /// `program` of OpenSSH with this server's options; destination is the alias `host`.
@@ -102,7 +121,12 @@ impl Host {
         );
         fs_err::write(&config, text).unwrap();
         let mut command = Command::new(program);
-        command.arg("-F").arg(config).env("HOME", self.dir.path()).env_remove("SSH_AUTH_SOCK").kill_on_drop(true);
+        command
+            .arg("-F")
+            .arg(config)
+            .env("HOME", self.dir.path())
+            .env_remove("SSH_AUTH_SOCK")
+            .kill_on_drop(true);
         command
     }
 
@@ -114,7 +138,12 @@ impl Host {
 
 /// Runs a program with this input.
 pub async fn run(command: &mut Command, input: &[u8]) -> Done {
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_vec();
     let feeding = tokio::spawn(async move {
@@ -134,7 +163,11 @@ pub async fn run(command: &mut Command, input: &[u8]) -> Done {
 fn helper(dir: &Path) -> PathBuf {
     // target/debug/deps/THIS -> target/debug/examples/sftp-server
     let built = std::env::current_exe().unwrap();
-    let built = built.parent().and_then(Path::parent).unwrap().join("examples/sftp-server");
+    let built = built
+        .parent()
+        .and_then(Path::parent)
+        .unwrap()
+        .join("examples/sftp-server");
     let copy = dir.join("sftp-server");
     fs_err::copy(&built, &copy).unwrap();
     copy
@@ -142,5 +175,9 @@ fn helper(dir: &Path) -> PathBuf {
 
 /// A port nobody listens on now.
 pub fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
 }

@@ -27,8 +27,14 @@ pub(super) struct Files {
 }
 
 enum Open {
-    File { file: File, append: bool },
-    Directory { path: PathBuf, entries: Box<dyn Iterator<Item = Vec<u8>>> },
+    File {
+        file: File,
+        append: bool,
+    },
+    Directory {
+        path: PathBuf,
+        entries: Box<dyn Iterator<Item = Vec<u8>>>,
+    },
 }
 
 /// An error in the protocol's terms.
@@ -56,15 +62,25 @@ impl Files {
         match request {
             Request::Init | Request::Unknown => Err(Status::Unsupported),
             Request::Open(path, flags, attributes) => self.open_file(&path, flags, attributes),
-            Request::Close(handle) => self.open.remove(&handle).map(|_| Body::Status(Status::Ok)).ok_or(Status::Failure),
+            Request::Close(handle) => self
+                .open
+                .remove(&handle)
+                .map(|_| Body::Status(Status::Ok))
+                .ok_or(Status::Failure),
             Request::Read(handle, offset, length) => self.read(handle, offset, length),
             Request::Write(handle, offset, data) => self.write(handle, offset, &data),
             Request::Stat(path) => Ok(Body::Attributes(attributes_of(&fs_err::metadata(path)?))),
             Request::LinkStat(path) => Ok(Body::Attributes(attributes_of(&fs_err::symlink_metadata(path)?))),
-            Request::HandleStat(handle) => Ok(Body::Attributes(attributes_of(&self.file(handle)?.metadata()?))),
+            Request::HandleStat(handle) => {
+                Ok(Body::Attributes(attributes_of(&self.file(handle)?.metadata()?)))
+            }
             Request::SetStat(path, attributes) => done(set_attributes(&path, attributes, AtFlags::empty())),
-            Request::LinkSetStat(path, attributes) => done(set_attributes(&path, attributes, AtFlags::SYMLINK_NOFOLLOW)),
-            Request::HandleSetStat(handle, attributes) => done(set_handle_attributes(self.file(handle)?, attributes)),
+            Request::LinkSetStat(path, attributes) => {
+                done(set_attributes(&path, attributes, AtFlags::SYMLINK_NOFOLLOW))
+            }
+            Request::HandleSetStat(handle, attributes) => {
+                done(set_handle_attributes(self.file(handle)?, attributes))
+            }
             Request::OpenDir(path) => self.open_directory(path),
             Request::ReadDir(handle) => self.read_directory(handle),
             Request::Remove(path) => done(remove_file(&path)),
@@ -79,10 +95,14 @@ impl Files {
             Request::Replace(from, to) => done(Ok(fs_err::rename(from, to)?)),
             Request::ReadLink(path) => Ok(path_reply(fs_err::read_link(path)?)),
             Request::SymLink(target, link) => done(Ok(rustix::fs::symlink(target, link)?)),
-            Request::HardLink(from, to) => done(Ok(rustix::fs::linkat(CWD, from, CWD, to, AtFlags::empty())?)),
+            Request::HardLink(from, to) => {
+                done(Ok(rustix::fs::linkat(CWD, from, CWD, to, AtFlags::empty())?))
+            }
             Request::Sync(handle) => done(Ok(self.file(handle)?.sync_all()?)),
             Request::StatVfs(path) => Ok(Body::Vfs(figures(&rustix::fs::statvfs(path)?))),
-            Request::HandleStatVfs(handle) => Ok(Body::Vfs(figures(&rustix::fs::fstatvfs(self.file(handle)?)?))),
+            Request::HandleStatVfs(handle) => {
+                Ok(Body::Vfs(figures(&rustix::fs::fstatvfs(self.file(handle)?)?)))
+            }
             Request::Limits => {
                 let (packet, data) = (u64::from(MAX_PACKET), u64::from(MAX_DATA));
                 Ok(Body::Limits([packet, data, data, MAX_HANDLES as u64]))
@@ -155,8 +175,15 @@ impl Files {
         let Some(Open::Directory { path, entries }) = self.open.get_mut(&handle) else {
             return Err(Status::Failure);
         };
-        let names: Vec<Name> = entries.take(DIRECTORY_PIECE).filter_map(|name| list(path, name)).collect();
-        if names.is_empty() { Err(Status::Eof) } else { Ok(Body::Names(names)) }
+        let names: Vec<Name> = entries
+            .take(DIRECTORY_PIECE)
+            .filter_map(|name| list(path, name))
+            .collect();
+        if names.is_empty() {
+            Err(Status::Eof)
+        } else {
+            Ok(Body::Names(names))
+        }
     }
 }
 
@@ -195,7 +222,10 @@ fn list(directory: &Path, name: Vec<u8>) -> Option<Name> {
 /// The line of `ls -ln`.
 fn long_name(name: &[u8], found: &std::fs::Metadata) -> Vec<u8> {
     let time = jiff::Timestamp::from_second(found.mtime()).unwrap_or_default();
-    let time = time.to_zoned(jiff::tz::TimeZone::UTC).strftime("%b %e  %Y").to_string();
+    let time = time
+        .to_zoned(jiff::tz::TimeZone::UTC)
+        .strftime("%b %e  %Y")
+        .to_string();
     let mut line = format!(
         "{} {:4} {:<8} {:<8} {:>8} {} ",
         permissions(found.mode()),
@@ -251,7 +281,13 @@ fn set_attributes(path: &Path, attributes: Attributes, flags: AtFlags) -> Result
         rustix::fs::utimensat(CWD, path, &timestamps(times), flags)?;
     }
     if let Some((uid, gid)) = attributes.owner {
-        rustix::fs::chownat(CWD, path, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)), flags)?;
+        rustix::fs::chownat(
+            CWD,
+            path,
+            Some(Uid::from_raw(uid)),
+            Some(Gid::from_raw(gid)),
+            flags,
+        )?;
     }
     Ok(())
 }
@@ -311,7 +347,10 @@ fn real_path(path: &Path) -> Result<PathBuf, Status> {
         Ok(real) => Ok(real),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let name = path.file_name().ok_or(Status::NoSuchFile)?;
-            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let parent = path
+                .parent()
+                .filter(|parent| !parent.as_os_str().is_empty())
+                .unwrap_or(Path::new("."));
             Ok(fs_err::canonicalize(parent)?.join(name))
         }
         Err(error) => Err(error.into()),
@@ -329,7 +368,8 @@ fn expand(path: &Path) -> Result<PathBuf, Status> {
 fn figures(found: &rustix::fs::StatVfs) -> VfsFigures {
     // The protocol knows two flags only: read-only and no set-uid.
     let flag = |flag, bit| if found.f_flag.contains(flag) { bit } else { 0 };
-    let flags = flag(rustix::fs::StatVfsMountFlags::RDONLY, 1) | flag(rustix::fs::StatVfsMountFlags::NOSUID, 2);
+    let flags =
+        flag(rustix::fs::StatVfsMountFlags::RDONLY, 1) | flag(rustix::fs::StatVfsMountFlags::NOSUID, 2);
     [
         found.f_bsize,
         found.f_frsize,
