@@ -1,0 +1,531 @@
+//! Simulated hosts: a shim and the runners of its tasks, with their own sense of time and their own faults.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use dstack_agent_api::runner::{
+    JobInfo, JobState, JobStateEvent, JobStatus, LogEvent, RunnerState, SubmitBody,
+};
+use dstack_agent_api::shim::{PortMapping, StreamEvent, TaskConfig, TaskInfo, TaskStatus, TaskTerminate};
+use dstack_agent_api::stream::{End, StreamLine};
+use dstack_engine::{AgentError, Agents, EventSource, Runner, Shim, TaskSource};
+use dstack_store::rows::AgentAddress;
+use dstack_system::clock::SharedClock;
+use dstack_system::{Random, task};
+use dstack_units::JobId;
+use tokio::sync::Notify;
+
+/// What a job's commands do.
+#[derive(Debug, Clone)]
+pub struct Script {
+    /// Lines that it prints.
+    pub lines: usize,
+    /// Pause before each line.
+    pub pause: Duration,
+    /// Its exit code.
+    pub exit: i32,
+}
+
+impl Default for Script {
+    fn default() -> Self {
+        Self {
+            lines: 5,
+            pause: Duration::from_millis(200),
+            exit: 0,
+        }
+    }
+}
+
+/// How unreliable the way to the agents is.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Faults {
+    /// Chance that a call fails before it reaches the agent.
+    pub lost_call: f64,
+    /// Chance that a call takes effect but its answer is lost.
+    pub lost_answer: f64,
+    /// Chance, per line, that a stream breaks.
+    pub broken_stream: f64,
+}
+
+#[derive(Debug)]
+struct Task {
+    info: TaskInfo,
+    runner: RunnerSim,
+}
+
+#[derive(Debug, Default)]
+struct RunnerSim {
+    state: RunnerState,
+    events: Vec<StreamLine>,
+    last: i64,
+    /// How often the commands were started: must never exceed one.
+    starts: usize,
+    stopping: bool,
+    ended: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    tasks: BTreeMap<String, Task>,
+    /// Runs of commands by task: kept after removal, for invariants.
+    starts: HashMap<String, usize>,
+    scripts: HashMap<String, Script>,
+    cut_off: bool,
+    faults: Faults,
+}
+
+/// One simulated host.
+#[derive(Debug, Clone)]
+pub struct Hosts {
+    state: Arc<Mutex<State>>,
+    changed: Arc<Notify>,
+    clock: SharedClock,
+    random: Random,
+}
+
+impl Hosts {
+    /// A host without tasks.
+    pub fn new(clock: SharedClock, random: Random) -> Self {
+        Self {
+            state: Arc::default(),
+            changed: Arc::default(),
+            clock,
+            random,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the commands of the jobs of a run do.
+    pub fn script(&self, run_name: &str, script: Script) {
+        self.lock().scripts.insert(run_name.to_owned(), script);
+    }
+
+    /// Sets how unreliable the way to the agents is.
+    pub fn faults(&self, faults: Faults) {
+        self.lock().faults = faults;
+    }
+
+    /// Cuts the host off the server, or connects it again.
+    pub fn cut_off(&self, cut: bool) {
+        self.lock().cut_off = cut;
+        self.changed.notify_waiters();
+    }
+
+    /// Tasks that exist now.
+    pub fn tasks(&self) -> usize {
+        self.lock().tasks.len()
+    }
+
+    /// How often the commands of each task were started.
+    pub fn starts(&self) -> HashMap<String, usize> {
+        self.lock().starts.clone()
+    }
+
+    /// A call that may be lost on its way, or whose answer may be.
+    fn call<T>(&self, work: impl FnOnce(&mut State) -> Result<T, AgentError>) -> Result<T, AgentError> {
+        let (lost_call, lost_answer) = (self.random.fraction(), self.random.fraction());
+        let mut state = self.lock();
+        let unreachable = || AgentError::Unreachable("connection refused".to_owned());
+        if state.cut_off || lost_call < state.faults.lost_call {
+            return Err(unreachable());
+        }
+        let result = work(&mut state);
+        let lost = lost_answer < state.faults.lost_answer;
+        drop(state);
+        self.changed.notify_waiters();
+        if lost {
+            Err(AgentError::Unreachable("connection reset".to_owned()))
+        } else {
+            result
+        }
+    }
+
+    fn stream_breaks(&self) -> bool {
+        let dice = self.random.fraction();
+        let state = self.lock();
+        state.cut_off || dice < state.faults.broken_stream
+    }
+
+    /// Brings a submitted task up: preparing, pulling, running.
+    fn start_container(&self, id: String) {
+        let hosts = self.clone();
+        task::spawn("simulated container", async move {
+            for status in [
+                TaskStatus::Preparing,
+                TaskStatus::Pulling,
+                TaskStatus::Creating,
+                TaskStatus::Running,
+            ] {
+                tokio::time::sleep(Duration::from_millis(hosts.random.below(400))).await;
+                let mut state = hosts.lock();
+                let Some(task) = state.tasks.get_mut(&id) else {
+                    return;
+                };
+                if task.info.status == TaskStatus::Terminated {
+                    return;
+                }
+                task.info.status = status;
+                if status == TaskStatus::Running {
+                    let port = |host, container| PortMapping { host, container };
+                    task.info.ports = Some(vec![port(40_022, 10_022), port(40_999, 10_999)]);
+                }
+                drop(state);
+                hosts.changed.notify_waiters();
+            }
+        });
+    }
+
+    fn emit(&self, id: &str, make: impl FnOnce(i64) -> StreamLine) -> bool {
+        let now = self.clock.now().as_millis();
+        let mut state = self.lock();
+        let Some(task) = state.tasks.get_mut(id) else {
+            return false;
+        };
+        if task.info.status == TaskStatus::Terminated {
+            return false;
+        }
+        let timestamp = (task.runner.last + 1).max(now);
+        task.runner.last = timestamp;
+        task.runner.events.push(make(timestamp));
+        drop(state);
+        self.changed.notify_waiters();
+        true
+    }
+
+    fn stopping(&self, id: &str) -> bool {
+        self.lock().tasks.get(id).is_none_or(|task| task.runner.stopping)
+    }
+
+    /// Runs the commands of a task.
+    fn run_commands(&self, id: String, script: Script) {
+        let hosts = self.clone();
+        task::spawn("simulated commands", async move {
+            let state = |timestamp, state, exit_status| {
+                StreamLine::State(JobStateEvent {
+                    timestamp,
+                    state,
+                    exit_status,
+                    ..JobStateEvent::default()
+                })
+            };
+            hosts.emit(&id, |t| state(t, JobState::Running, None));
+            let mut stopped = false;
+            for number in 0..script.lines {
+                tokio::time::sleep(script.pause).await;
+                if hosts.stopping(&id) {
+                    stopped = true;
+                    break;
+                }
+                let message = format!("line {number}\n").into_bytes();
+                if !hosts.emit(&id, |timestamp| StreamLine::Log(LogEvent { timestamp, message })) {
+                    return;
+                }
+            }
+            let last = match (stopped, script.exit) {
+                (true, _) => (JobState::Terminated, None),
+                (false, 0) => (JobState::Done, Some(0)),
+                (false, code) => (JobState::Failed, Some(code)),
+            };
+            hosts.emit(&id, |t| state(t, last.0, last.1));
+            let mut guard = hosts.lock();
+            if let Some(task) = guard.tasks.get_mut(&id) {
+                task.runner.ended = true;
+                task.runner.state = RunnerState::WaitLogsFinished;
+            }
+            drop(guard);
+            hosts.changed.notify_waiters();
+        });
+    }
+}
+
+fn refused(status: u16, message: &str) -> AgentError {
+    AgentError::Refused {
+        status,
+        message: message.to_owned(),
+    }
+}
+
+impl Agents for Hosts {
+    fn shim(&self, _address: &AgentAddress) -> Arc<dyn Shim> {
+        Arc::new(self.clone())
+    }
+    fn runner(&self, _address: &AgentAddress, job: JobId, _port: u16) -> Arc<dyn Runner> {
+        Arc::new(SimRunner {
+            hosts: self.clone(),
+            id: job.to_string(),
+        })
+    }
+}
+
+#[async_trait]
+impl Shim for Hosts {
+    async fn submit(&self, config: &TaskConfig) -> Result<(), AgentError> {
+        let id = config.id.clone();
+        let created = self.call(|state| {
+            if state.tasks.contains_key(&id) {
+                return Err(refused(409, "already submitted"));
+            }
+            let run = config.name.rsplitn(3, '-').nth(2).unwrap_or_default();
+            let script = state.scripts.get(run).cloned().unwrap_or_default();
+            state.scripts.insert(id.clone(), script);
+            let info = TaskInfo {
+                id: id.clone(),
+                container_name: config.name.clone(),
+                ..TaskInfo::default()
+            };
+            state.tasks.insert(
+                id.clone(),
+                Task {
+                    info,
+                    runner: RunnerSim::default(),
+                },
+            );
+            Ok(())
+        });
+        // Started even when the answer was lost.
+        let exists = self
+            .lock()
+            .tasks
+            .get(&id)
+            .is_some_and(|task| task.info.status == TaskStatus::Pending);
+        if exists && !matches!(created, Err(AgentError::Refused { .. })) {
+            self.start_container(id);
+        }
+        created
+    }
+
+    async fn terminate(&self, id: &str, order: &TaskTerminate) -> Result<(), AgentError> {
+        self.call(|state| {
+            let task = state.tasks.get_mut(id).ok_or_else(|| refused(404, "not found"))?;
+            task.info.status = TaskStatus::Terminated;
+            task.info.termination_reason.clone_from(&order.termination_reason);
+            Ok(())
+        })
+    }
+
+    async fn remove(&self, id: &str) -> Result<(), AgentError> {
+        self.call(|state| match state.tasks.get(id).map(|task| task.info.status) {
+            None => Err(refused(404, "not found")),
+            Some(TaskStatus::Terminated) => {
+                state.tasks.remove(id);
+                Ok(())
+            }
+            Some(_) => Err(refused(409, "not terminated")),
+        })
+    }
+
+    async fn watch(&self) -> Result<Box<dyn TaskSource>, AgentError> {
+        self.call(|_| Ok(()))?;
+        Ok(Box::new(SimTasks {
+            hosts: self.clone(),
+            told: BTreeMap::new(),
+            synced: false,
+        }))
+    }
+}
+
+struct SimTasks {
+    hosts: Hosts,
+    told: BTreeMap<String, TaskInfo>,
+    synced: bool,
+}
+
+impl SimTasks {
+    fn next_change(&mut self) -> Option<StreamEvent> {
+        let state = self.hosts.lock();
+        let changed = state
+            .tasks
+            .values()
+            .find(|task| self.told.get(&task.info.id) != Some(&task.info));
+        if let Some(task) = changed {
+            self.told.insert(task.info.id.clone(), task.info.clone());
+            return Some(StreamEvent::Task(task.info.clone()));
+        }
+        if !self.synced {
+            self.synced = true;
+            return Some(StreamEvent::Synced);
+        }
+        let gone = self
+            .told
+            .keys()
+            .find(|id| !state.tasks.contains_key(*id))
+            .cloned()?;
+        self.told.remove(&gone);
+        Some(StreamEvent::Removed { id: gone })
+    }
+}
+
+#[async_trait]
+impl TaskSource for SimTasks {
+    async fn next(&mut self) -> Result<Option<StreamEvent>, AgentError> {
+        loop {
+            let changed = Arc::clone(&self.hosts.changed);
+            let notified = changed.notified();
+            tokio::pin!(notified);
+            notified.as_mut().enable();
+            if self.hosts.stream_breaks() {
+                return Err(AgentError::Unreachable("stream broke".to_owned()));
+            }
+            if let Some(change) = self.next_change() {
+                return Ok(Some(change));
+            }
+            notified.await;
+        }
+    }
+}
+
+#[derive(Debug)]
+struct SimRunner {
+    hosts: Hosts,
+    id: String,
+}
+
+impl SimRunner {
+    fn with<T>(&self, work: impl FnOnce(&mut RunnerSim) -> Result<T, AgentError>) -> Result<T, AgentError> {
+        self.hosts.call(|state| match state.tasks.get_mut(&self.id) {
+            Some(task) if task.info.status == TaskStatus::Running => work(&mut task.runner),
+            _ => Err(AgentError::Unreachable("connection refused".to_owned())),
+        })
+    }
+}
+
+#[async_trait]
+impl Runner for SimRunner {
+    async fn healthcheck(&self) -> Result<(), AgentError> {
+        self.with(|_| Ok(()))
+    }
+
+    async fn job(&self) -> Result<JobStatus, AgentError> {
+        self.with(|runner| {
+            Ok(JobStatus {
+                state: runner.state,
+                last_updated: runner.last,
+                ..JobStatus::default()
+            })
+        })
+    }
+
+    async fn submit(&self, _body: &SubmitBody) -> Result<(), AgentError> {
+        self.with(|runner| match runner.state {
+            RunnerState::WaitSubmit | RunnerState::WaitRun => {
+                runner.state = RunnerState::WaitRun;
+                Ok(())
+            }
+            _ => Err(refused(409, "conflict")),
+        })
+    }
+
+    async fn upload_archive(&self, _id: &str, _archive: &[u8]) -> Result<(), AgentError> {
+        self.with(|_| Ok(()))
+    }
+
+    async fn upload_code(&self, _code: Vec<u8>) -> Result<(), AgentError> {
+        self.with(|_| Ok(()))
+    }
+
+    async fn run(&self) -> Result<Option<JobInfo>, AgentError> {
+        let mut started = false;
+        let answer = self.with(|runner| {
+            if runner.state != RunnerState::WaitRun {
+                return Err(refused(409, "conflict"));
+            }
+            runner.state = RunnerState::ServeLogs;
+            runner.starts += 1;
+            started = true;
+            Ok(Some(JobInfo {
+                working_dir: "/w".to_owned(),
+                username: "root".to_owned(),
+            }))
+        });
+        if started {
+            let mut state = self.hosts.lock();
+            *state.starts.entry(self.id.clone()).or_default() += 1;
+            let script = state.scripts.get(&self.id).cloned().unwrap_or_default();
+            drop(state);
+            self.hosts.run_commands(self.id.clone(), script);
+        }
+        answer
+    }
+
+    async fn stop(&self) -> Result<(), AgentError> {
+        self.with(|runner| {
+            runner.stopping = true;
+            Ok(())
+        })
+    }
+
+    async fn ack(&self, timestamp: i64) -> Result<(), AgentError> {
+        self.with(|runner| {
+            runner
+                .events
+                .retain(|line| line.event_timestamp().is_none_or(|at| at > timestamp));
+            Ok(())
+        })
+    }
+
+    async fn follow(&self, cursor: i64) -> Result<Box<dyn EventSource>, AgentError> {
+        self.with(|_| Ok(()))?;
+        Ok(Box::new(SimEvents {
+            hosts: self.hosts.clone(),
+            id: self.id.clone(),
+            cursor,
+        }))
+    }
+}
+
+struct SimEvents {
+    hosts: Hosts,
+    id: String,
+    cursor: i64,
+}
+
+impl SimEvents {
+    fn next_line(&mut self) -> Option<Option<StreamLine>> {
+        let state = self.hosts.lock();
+        let Some(task) = state
+            .tasks
+            .get(&self.id)
+            .filter(|task| task.info.status == TaskStatus::Running)
+        else {
+            return Some(None);
+        };
+        let next = task
+            .runner
+            .events
+            .iter()
+            .find(|line| line.event_timestamp().is_some_and(|at| at > self.cursor));
+        if let Some(line) = next {
+            self.cursor = line.event_timestamp().unwrap_or(self.cursor);
+            return Some(Some(line.clone()));
+        }
+        task.runner.ended.then(|| {
+            Some(StreamLine::End(End {
+                timestamp: task.runner.last,
+            }))
+        })
+    }
+}
+
+#[async_trait]
+impl EventSource for SimEvents {
+    async fn next(&mut self) -> Result<Option<StreamLine>, AgentError> {
+        loop {
+            let changed = Arc::clone(&self.hosts.changed);
+            let notified = changed.notified();
+            tokio::pin!(notified);
+            notified.as_mut().enable();
+            if self.hosts.stream_breaks() {
+                return Err(AgentError::Unreachable("stream broke".to_owned()));
+            }
+            if let Some(line) = self.next_line() {
+                return Ok(line);
+            }
+            notified.await;
+        }
+    }
+}

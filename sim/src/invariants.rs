@@ -1,0 +1,68 @@
+//! What must hold at all times, and what must hold once everything has come to rest.
+
+use dstack_model::instances::InstanceStatus;
+use dstack_store::memory::Tables;
+
+use crate::World;
+
+/// Everything that is wrong, in words; empty = all is well.
+pub fn always(world: &World) -> Vec<String> {
+    let tables = world.store.tables();
+    let mut wrong = Vec::new();
+    blocks_add_up(&tables, &mut wrong);
+    waits_have_reasons(&tables, &mut wrong);
+    for (task, starts) in world.hosts.starts() {
+        if starts > 1 {
+            wrong.push(format!("the commands of task {task} were started {starts} times"));
+        }
+    }
+    wrong
+}
+
+/// As [`always`], and nothing is left behind.
+pub fn at_rest(world: &World) -> Vec<String> {
+    let mut wrong = always(world);
+    if world.hosts.tasks() > 0 {
+        wrong.push(format!("{} tasks are left on the host", world.hosts.tasks()));
+    }
+    for instance in world.store.tables().instances.values() {
+        if instance.busy_blocks != 0 || instance.status != InstanceStatus::Idle {
+            wrong.push(format!(
+                "{} is {:?} with {} busy blocks",
+                instance.name, instance.status, instance.busy_blocks
+            ));
+        }
+    }
+    wrong
+}
+
+/// Two jobs never share a block, and no block is lost.
+fn blocks_add_up(tables: &Tables, wrong: &mut Vec<String>) {
+    for instance in tables.instances.values() {
+        let taken: i64 = tables
+            .jobs
+            .values()
+            .filter(|job| job.instance_id == Some(instance.id))
+            .map(dstack_engine::reconcile::job::blocks_of)
+            .sum();
+        if taken != instance.busy_blocks || taken > instance.total_blocks.unwrap_or(1) {
+            wrong.push(format!(
+                "{}: jobs hold {taken} blocks, the row says {}",
+                instance.name, instance.busy_blocks
+            ));
+        }
+    }
+}
+
+/// No job waits without a reason that a user can read.
+fn waits_have_reasons(tables: &Tables, wrong: &mut Vec<String>) {
+    for job in tables.jobs.values().filter(|job| !job.status.is_finished()) {
+        let will_be_looked_at = job.next_wake_at.is_some();
+        if job.waiting_for.is_none() && !will_be_looked_at {
+            wrong.push(format!(
+                "{} is {:?} and waits for nothing",
+                job.job_name, job.status
+            ));
+        }
+    }
+}

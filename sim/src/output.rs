@@ -1,0 +1,64 @@
+//! Simulated store of output, by the rule of the real one: a piece that is not newer than the last one is known.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use async_trait::async_trait;
+use dstack_engine::{Batch, InputError, Inputs, Output, Result, StartInputs};
+use dstack_store::JobSnapshot;
+use dstack_store::rows::JobRow;
+use dstack_system::Secret;
+use dstack_units::JobId;
+
+/// All output, by job.
+#[derive(Debug, Default)]
+pub struct SimOutput {
+    jobs: Mutex<HashMap<JobId, (i64, String)>>,
+}
+
+impl SimOutput {
+    /// What a job printed.
+    pub fn of(&self, job: JobId) -> String {
+        self.jobs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&job)
+            .map(|(_, text)| text.clone())
+            .unwrap_or_default()
+    }
+}
+
+#[async_trait]
+impl Output for SimOutput {
+    async fn append(&self, job: &JobRow, batch: Batch) -> Result<()> {
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let (last, text) = jobs.entry(job.id).or_default();
+        for piece in batch.job {
+            if piece.timestamp > *last {
+                *last = piece.timestamp;
+                text.push_str(&String::from_utf8_lossy(&piece.bytes));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Jobs that need nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoInputs;
+
+#[async_trait]
+impl Inputs for NoInputs {
+    async fn start(&self, _job: &JobSnapshot) -> Result<std::result::Result<StartInputs, InputError>> {
+        Ok(Ok(StartInputs::default()))
+    }
+    async fn registry_auth(
+        &self,
+        _job: &JobSnapshot,
+    ) -> Result<std::result::Result<Option<(String, Secret)>, InputError>> {
+        Ok(Ok(None))
+    }
+    async fn ssh_keys(&self, _job: &JobSnapshot) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+}

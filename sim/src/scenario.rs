@@ -1,0 +1,203 @@
+//! Rows to begin with: a project's fleet with a machine, and runs.
+
+use dstack_model::decode::decode_strict;
+use dstack_model::health::HealthStatus;
+use dstack_model::instances::InstanceStatus;
+use dstack_model::runs::{JobStatus, RunSpec, RunStatus};
+use dstack_plan::jobs::{JobContext, Target, job_specs};
+use dstack_plan::validate::effective_run_spec;
+use dstack_plan::{PlanError, ServerDefaults};
+use dstack_store::rows::{AgentAddress, FleetRow, InstanceRow, JobRow, RunRow};
+use dstack_store::{Commit, Json, Put};
+use dstack_system::Random;
+use dstack_units::{ProjectId, Time};
+use serde_json::{Value, json};
+
+/// Why a scenario cannot be set up: a mistake in the test.
+#[derive(Debug, thiserror::Error)]
+pub enum ScenarioError {
+    /// The JSON is not of the type.
+    #[error("not a valid {0}: {1}")]
+    Json(&'static str, String),
+    /// The planner refuses the run.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+}
+
+/// Builds rows.
+#[derive(Debug, Clone)]
+pub struct Builder {
+    /// The only project.
+    pub project: ProjectId,
+    /// For ids.
+    pub random: Random,
+}
+
+impl Builder {
+    /// A fleet of one machine with `blocks` blocks.
+    pub fn machine(&self, blocks: i64, now: Time) -> Result<Commit, ScenarioError> {
+        let fleet_id = self.random.uuid().into();
+        let spec = json!({"configuration": {"type": "fleet", "name": "local", "ssh_config": {"hosts": ["127.0.0.1"]}}, "profile": {}});
+        let resources =
+            json!({"cpus": 8, "memory_mib": 65536, "gpus": [], "spot": false, "disk": {"size_mib": 512_000}});
+        let kind = json!({"name": "ssh", "resources": resources});
+        let offer = json!({"backend": "remote", "instance": kind, "region": "remote", "price": 0.0, "availability": "idle",
+            "total_blocks": blocks});
+        let place = json!({"backend": "remote", "instance_type": kind, "instance_id": "local", "hostname": "127.0.0.1",
+            "region": "remote", "price": 0.0, "username": "root", "ssh_port": 22, "dockerized": false});
+        let fleet = FleetRow {
+            id: fleet_id,
+            project_id: self.project,
+            name: "local".to_owned(),
+            created_at: now,
+            status: dstack_model::fleets::FleetStatus::Active,
+            status_message: None,
+            spec: Json::new(decode("fleet spec", &spec)?),
+            local: true,
+            deleted: false,
+            deleted_at: None,
+            last_processed_at: now,
+            next_wake_at: None,
+            deadline_at: None,
+            waiting_for: None,
+            version: 0,
+        };
+        let instance = InstanceRow {
+            id: self.random.uuid().into(),
+            project_id: self.project,
+            fleet_id: Some(fleet_id),
+            name: "local-0".to_owned(),
+            instance_num: 0,
+            created_at: now,
+            started_at: Some(now),
+            finished_at: None,
+            status: InstanceStatus::Idle,
+            unreachable: false,
+            health: HealthStatus::Healthy,
+            termination_reason: None,
+            termination_reason_message: None,
+            backend: Some("remote".to_owned()),
+            region: Some("remote".to_owned()),
+            price: Some(0.0),
+            offer: Some(Json::new(decode("offer", &offer)?)),
+            job_provisioning_data: Some(Json::new(decode("provisioning data", &place)?)),
+            agent: Some(Json::new(AgentAddress::Local {
+                runtime: "process".to_owned(),
+            })),
+            total_blocks: Some(blocks),
+            busy_blocks: 0,
+            last_job_processed_at: None,
+            deleted: false,
+            deleted_at: None,
+            last_processed_at: now,
+            next_wake_at: None,
+            deadline_at: None,
+            waiting_for: None,
+            version: 0,
+        };
+        Ok(Commit {
+            puts: vec![Put::Fleet(fleet), Put::Instance(instance)],
+            ..Commit::default()
+        })
+    }
+
+    /// A task submitted now; `extra` is merged into its configuration.
+    pub fn task(&self, name: &str, extra: &Value, now: Time) -> Result<(RunRow, Commit), ScenarioError> {
+        let mut configuration =
+            json!({"type": "task", "commands": ["train"], "resources": {"cpu": "1..", "memory": "1GB.."}});
+        if let (Some(base), Some(extra)) = (configuration.as_object_mut(), extra.as_object()) {
+            base.extend(extra.clone());
+        }
+        let spec: RunSpec = decode(
+            "run spec",
+            &json!({"run_name": name, "configuration": configuration}),
+        )?;
+        let server = ServerDefaults::default();
+        let spec = effective_run_spec(spec, Some("ssh-ed25519 AAAA"), &server)?;
+        let cx = JobContext {
+            server: &server,
+            image: None,
+            target: Target::Container,
+        };
+        let specs = job_specs(&spec, 0, None, &cx)?;
+        let run = RunRow {
+            id: self.random.uuid().into(),
+            project_id: self.project,
+            user_id: self.random.uuid().into(),
+            repo_id: None,
+            fleet_id: None,
+            run_name: name.to_owned(),
+            submitted_at: now,
+            status: RunStatus::Submitted,
+            termination_reason: None,
+            resubmission_attempt: 0,
+            priority: spec.configuration.base().priority.unwrap_or(0),
+            run_spec: Json::new(spec),
+            service_spec: None,
+            deployment_num: 0,
+            desired_replica_count: 1,
+            next_triggered_at: None,
+            deleted: false,
+            last_processed_at: now,
+            next_wake_at: Some(now),
+            deadline_at: None,
+            waiting_for: None,
+            version: 0,
+        };
+        let mut puts = vec![Put::Run(run.clone())];
+        for spec in specs {
+            puts.push(Put::Job(self.job(&run, spec, now)));
+        }
+        Ok((
+            run,
+            Commit {
+                puts,
+                ..Commit::default()
+            },
+        ))
+    }
+
+    fn job(&self, run: &RunRow, spec: dstack_model::runs::JobSpec, now: Time) -> JobRow {
+        JobRow {
+            id: self.random.uuid().into(),
+            project_id: run.project_id,
+            run_id: run.id,
+            run_name: run.run_name.clone(),
+            job_num: spec.job_num.into(),
+            replica_num: spec.replica_num.into(),
+            submission_num: 0,
+            job_name: spec.job_name.clone(),
+            deployment_num: 0,
+            submitted_at: now,
+            running_at: None,
+            finished_at: None,
+            status: JobStatus::Submitted,
+            termination_reason: None,
+            termination_reason_message: None,
+            exit_status: None,
+            job_spec: Json::new(spec),
+            job_provisioning_data: None,
+            job_runtime_data: None,
+            fleet_id: None,
+            instance_id: None,
+            used_instance_id: None,
+            runner_timestamp: None,
+            inactivity_secs: None,
+            disconnected_at: None,
+            stop_requested_at: None,
+            remove_at: None,
+            ready: false,
+            registered: false,
+            image_pull_progress: None,
+            last_processed_at: now,
+            next_wake_at: Some(now),
+            deadline_at: None,
+            waiting_for: Some("a place to run".to_owned()),
+            version: 0,
+        }
+    }
+}
+
+fn decode<T: dstack_model::decode::Decode>(what: &'static str, value: &Value) -> Result<T, ScenarioError> {
+    decode_strict(value).map_err(|problems| ScenarioError::Json(what, format!("{problems:?}")))
+}

@@ -1,0 +1,132 @@
+//! One simulated installation.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dstack_engine::failpoint::NoFailpoints;
+use dstack_engine::{Engine, EngineDeps, Failpoints, Settings};
+use dstack_model::runs::RunStatus;
+use dstack_store::rows::RunRow;
+use dstack_store::{EngineStore, MemoryStore};
+use dstack_system::clock::SharedClock;
+use dstack_system::{Random, VirtualClock};
+use dstack_units::{RunId, Time};
+use serde_json::Value;
+
+use crate::hosts::Hosts;
+use crate::output::{NoInputs, SimOutput};
+use crate::scenario::{Builder, ScenarioError};
+
+/// A store, a host and their output: what outlives an engine.
+#[derive(Debug)]
+pub struct World {
+    /// State.
+    pub store: Arc<MemoryStore>,
+    /// Agents.
+    pub hosts: Hosts,
+    /// Output.
+    pub output: Arc<SimOutput>,
+    /// Virtual time.
+    pub clock: SharedClock,
+    /// Rows.
+    pub builder: Builder,
+    random: Random,
+}
+
+/// A run that did not end in time.
+#[derive(Debug, thiserror::Error)]
+#[error("{name} is still {status:?} after {waited:?} of virtual time")]
+pub struct Stuck {
+    name: String,
+    status: Option<RunStatus>,
+    waited: Duration,
+}
+
+impl World {
+    /// An installation with one machine of `blocks` blocks. Call inside a runtime with paused time.
+    pub async fn new(seed: u64, blocks: i64) -> Result<Self, ScenarioError> {
+        let random = Random::seeded(seed);
+        let clock: SharedClock = Arc::new(VirtualClock::starting_at(Time::from_millis(1_790_000_000_000)));
+        let builder = Builder {
+            project: random.uuid().into(),
+            random: random.clone(),
+        };
+        let store = Arc::new(MemoryStore::new());
+        let hosts = Hosts::new(Arc::clone(&clock), random.clone());
+        let machine = builder.machine(blocks, clock.now())?;
+        store.commit(machine).await.ok(); // a fresh store has no conflicts
+        Ok(Self {
+            store,
+            hosts,
+            output: Arc::default(),
+            clock,
+            builder,
+            random,
+        })
+    }
+
+    /// What an engine of this installation is given.
+    pub fn deps(&self, failpoints: Arc<dyn Failpoints>) -> EngineDeps {
+        EngineDeps {
+            store: Arc::clone(&self.store) as Arc<dyn EngineStore>,
+            agents: Arc::new(self.hosts.clone()),
+            output: Arc::clone(&self.output) as Arc<dyn dstack_engine::Output>,
+            inputs: Arc::new(NoInputs),
+            clock: Arc::clone(&self.clock),
+            random: self.random.clone(),
+            failpoints,
+            settings: Settings {
+                workers: 8,
+                ..Settings::default()
+            },
+        }
+    }
+
+    /// Starts an engine that nothing kills.
+    pub async fn start(&self) -> dstack_engine::Result<Engine> {
+        Engine::start(self.deps(Arc::new(NoFailpoints))).await
+    }
+
+    /// Starts an engine that dies where `failpoints` says.
+    pub async fn start_with(&self, failpoints: Arc<dyn Failpoints>) -> dstack_engine::Result<Engine> {
+        Engine::start(self.deps(failpoints)).await
+    }
+
+    /// Submits a task.
+    pub async fn submit(&self, engine: &Engine, name: &str, extra: &Value) -> Result<RunRow, ScenarioError> {
+        let (run, commit) = self.builder.task(name, extra, self.clock.now())?;
+        if let Err(error) = engine.commit(commit).await {
+            tracing::debug!(%error, "submission did not return");
+        }
+        Ok(run)
+    }
+
+    /// Waits, in virtual time, until the run is final.
+    pub async fn finished(&self, run: &RunRow, within: Duration) -> Result<RunStatus, Stuck> {
+        let deadline = self.clock.now() + within;
+        loop {
+            let status = self.status(run.id).await;
+            match status {
+                Some(status) if status.is_finished() => return Ok(status),
+                _ if self.clock.now() >= deadline => {
+                    return Err(Stuck {
+                        name: run.run_name.clone(),
+                        status,
+                        waited: within,
+                    });
+                }
+                _ => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    }
+
+    /// Present status of a run.
+    pub async fn status(&self, run: RunId) -> Option<RunStatus> {
+        self.store
+            .run(run)
+            .await
+            .ok()
+            .flatten()
+            .map(|snapshot| snapshot.run.status)
+    }
+}

@@ -1,0 +1,353 @@
+//! Runs from submission to their end, with an engine that dies anywhere.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dstack_engine::failpoint::DieAt;
+use dstack_engine::{Engine, Failpoints};
+use dstack_model::runs::{JobStatus, JobTerminationReason, RunStatus, RunTerminationReason};
+use dstack_sim::{Faults, Script, World, invariants};
+use dstack_store::rows::{JobRow, RunRow};
+use dstack_store::{Commit, EngineStore, Put};
+use serde_json::json;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+async fn last_job(world: &World, run: &RunRow) -> JobRow {
+    world
+        .store
+        .run(run.id)
+        .await
+        .unwrap()
+        .unwrap()
+        .jobs
+        .pop()
+        .unwrap()
+}
+
+fn lines(count: usize) -> String {
+    (0..count).map(|n| format!("line {n}\n")).collect()
+}
+
+async fn stop(world: &World, engine: &Engine, run: &RunRow, reason: RunTerminationReason) {
+    loop {
+        let mut row = world.store.run(run.id).await.unwrap().unwrap().run;
+        if row.status.is_finished() || row.status == RunStatus::Terminating {
+            return;
+        }
+        row.status = RunStatus::Terminating;
+        row.termination_reason = Some(reason);
+        let commit = Commit {
+            puts: vec![Put::Run(row)],
+            ..Commit::default()
+        };
+        if engine.commit(commit).await.is_ok() {
+            return;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_runs_to_its_end_with_all_its_output() {
+    let world = World::new(1, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let run = world.submit(&engine, "train", &json!({})).await.unwrap();
+    assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
+    let job = last_job(&world, &run).await;
+    assert_eq!((job.status, job.exit_status), (JobStatus::Done, Some(0)));
+    assert_eq!(world.output.of(job.id), lines(5));
+    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_task_fails_with_its_exit_code() {
+    let world = World::new(2, 1).await.unwrap();
+    world.hosts.script(
+        "train",
+        Script {
+            exit: 3,
+            ..Script::default()
+        },
+    );
+    let engine = world.start().await.unwrap();
+    let run = world.submit(&engine, "train", &json!({})).await.unwrap();
+    assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Failed);
+    let job = last_job(&world, &run).await;
+    assert_eq!(
+        job.termination_reason,
+        Some(JobTerminationReason::ContainerExitedWithError)
+    );
+    assert_eq!(job.exit_status, Some(3));
+    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_run_finds_the_only_machine_busy_unless_it_retries() {
+    let world = World::new(3, 1).await.unwrap();
+    world.hosts.script(
+        "first",
+        Script {
+            lines: 50,
+            ..Script::default()
+        },
+    );
+    let engine = world.start().await.unwrap();
+    let first = world.submit(&engine, "first", &json!({})).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let refused = world.submit(&engine, "second", &json!({})).await.unwrap();
+    let patient = world
+        .submit(&engine, "third", &json!({"retry": true}))
+        .await
+        .unwrap();
+    assert_eq!(world.finished(&refused, MINUTE).await.unwrap(), RunStatus::Failed);
+    let job = last_job(&world, &refused).await;
+    assert_eq!(
+        job.termination_reason,
+        Some(JobTerminationReason::FailedToStartDueToNoCapacity)
+    );
+    assert!(job.termination_reason_message.unwrap().contains("is busy"));
+    assert_eq!(world.finished(&first, MINUTE).await.unwrap(), RunStatus::Done);
+    assert_eq!(
+        world.finished(&patient, 5 * MINUTE).await.unwrap(),
+        RunStatus::Done
+    );
+    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_is_graceful_and_keeps_the_output() {
+    let world = World::new(4, 1).await.unwrap();
+    world.hosts.script(
+        "train",
+        Script {
+            lines: 10_000,
+            ..Script::default()
+        },
+    );
+    let engine = world.start().await.unwrap();
+    let run = world.submit(&engine, "train", &json!({})).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    stop(&world, &engine, &run, RunTerminationReason::StoppedByUser).await;
+    assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Terminated);
+    let job = last_job(&world, &run).await;
+    assert_eq!(job.status, JobStatus::Terminated);
+    let output = world.output.of(job.id);
+    assert!(
+        output.lines().count() > 10 && lines(10_000).starts_with(&output),
+        "{output}"
+    );
+    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_at_any_moment_ends_the_run_and_leaves_nothing() {
+    for moment in 0..60_u64 {
+        for reason in [
+            RunTerminationReason::StoppedByUser,
+            RunTerminationReason::AbortedByUser,
+        ] {
+            let world = World::new(500 + moment, 1).await.unwrap();
+            let engine = world.start().await.unwrap();
+            let run = world.submit(&engine, "train", &json!({})).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(moment * 50)).await;
+            stop(&world, &engine, &run, reason).await;
+            let status = world.finished(&run, 2 * MINUTE).await.unwrap();
+            assert!(
+                matches!(status, RunStatus::Terminated | RunStatus::Done),
+                "{status:?} at {moment}"
+            );
+            assert_eq!(
+                invariants::at_rest(&world),
+                Vec::<String>::new(),
+                "stopped at {moment}"
+            );
+            engine.stop();
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_job_ends_while_the_server_is_down() {
+    let world = World::new(6, 1).await.unwrap();
+    world.hosts.script(
+        "train",
+        Script {
+            lines: 100,
+            exit: 7,
+            ..Script::default()
+        },
+    );
+    let engine = world.start().await.unwrap();
+    let run = world.submit(&engine, "train", &json!({})).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    engine.stop();
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    let _engine = world.start().await.unwrap();
+    assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Failed);
+    let job = last_job(&world, &run).await;
+    assert_eq!(job.exit_status, Some(7));
+    assert_eq!(world.output.of(job.id), lines(100));
+    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_disappears_is_noticed_and_said_so() {
+    let world = World::new(7, 1).await.unwrap();
+    world.hosts.script(
+        "train",
+        Script {
+            lines: 10_000,
+            ..Script::default()
+        },
+    );
+    let engine = world.start().await.unwrap();
+    let run = world.submit(&engine, "train", &json!({})).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    world.hosts.cut_off(true);
+    tokio::time::sleep(Duration::from_secs(200)).await;
+    let job = last_job(&world, &run).await;
+    assert_eq!(job.status, JobStatus::Terminating);
+    assert_eq!(
+        job.termination_reason,
+        Some(JobTerminationReason::InstanceUnreachable)
+    );
+    assert!(
+        job.waiting_for.unwrap().contains("remove the job"),
+        "what may still run is not given up"
+    );
+    world.hosts.cut_off(false);
+    assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Failed);
+    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_cut_hurts_nothing() {
+    let world = World::new(8, 1).await.unwrap();
+    world.hosts.script(
+        "train",
+        Script {
+            lines: 300,
+            ..Script::default()
+        },
+    );
+    let engine = world.start().await.unwrap();
+    let run = world.submit(&engine, "train", &json!({})).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    world.hosts.cut_off(true);
+    tokio::time::sleep(MINUTE).await;
+    world.hosts.cut_off(false);
+    assert_eq!(world.finished(&run, 3 * MINUTE).await.unwrap(), RunStatus::Done);
+    assert_eq!(world.output.of(last_job(&world, &run).await.id), lines(300));
+}
+
+/// Runs one task, killing the engine at `point`; returns the failpoints that were passed.
+async fn killed_at(seed: u64, point: &str, nth: u32) -> Arc<DieAt> {
+    let world = World::new(seed, 1).await.unwrap();
+    let die = Arc::new(DieAt::new(point, nth));
+    let engine = world
+        .start_with(Arc::clone(&die) as Arc<dyn Failpoints>)
+        .await
+        .unwrap();
+    let run = world.submit(&engine, "train", &json!({})).await.unwrap();
+    tokio::select! {
+        () = engine.stopped() => {}
+        _ = world.finished(&run, 2 * MINUTE) => {}
+    }
+    engine.stop();
+    tokio::time::sleep(Duration::from_secs(11)).await; // the dead server's leases run out
+    let _engine = world.start().await.unwrap();
+    if world.status(run.id).await.is_none() {
+        return die; // killed before the submission was accepted: the caller was never told otherwise
+    }
+    let status = world
+        .finished(&run, 5 * MINUTE)
+        .await
+        .unwrap_or_else(|stuck| panic!("killed at {point} #{nth}: {stuck}"));
+    let job = last_job(&world, &run).await;
+    assert_eq!(
+        (status, job.exit_status),
+        (RunStatus::Done, Some(0)),
+        "killed at {point} #{nth}"
+    );
+    assert_eq!(world.output.of(job.id), lines(5), "killed at {point} #{nth}");
+    assert_eq!(
+        invariants::at_rest(&world),
+        Vec::<String>::new(),
+        "killed at {point} #{nth}"
+    );
+    die
+}
+
+#[tokio::test(start_paused = true)]
+async fn killed_at_every_failpoint_the_run_ends_the_same_once() {
+    let calm = killed_at(9, "nowhere", 1).await;
+    let points = calm.seen();
+    assert!(points.len() >= 15, "{points:?}");
+    for point in &points {
+        for nth in 1..=12 {
+            if !killed_at(9, point, nth).await.fired() {
+                assert!(nth > 1, "{point} was passed in the calm run");
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_runs_under_faults_all_end_as_they_should() {
+    for seed in 100..140 {
+        let world = World::new(seed, 4).await.unwrap();
+        world.hosts.faults(Faults {
+            lost_call: 0.15,
+            lost_answer: 0.15,
+            broken_stream: 0.02,
+        });
+        let mut engine = world.start().await.unwrap();
+        let mut runs = Vec::new();
+        for n in 0..12 {
+            let name = format!("run-{n}");
+            world.hosts.script(
+                &name,
+                Script {
+                    lines: 20 + n,
+                    exit: i32::try_from(n % 3).unwrap(),
+                    ..Script::default()
+                },
+            );
+            runs.push((
+                n,
+                world
+                    .submit(&engine, &name, &json!({"retry": {"on_events": ["no-capacity"]}}))
+                    .await
+                    .unwrap(),
+            ));
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            assert_eq!(invariants::always(&world), Vec::<String>::new(), "seed {seed}");
+            if n % 4 == 3 {
+                engine.stop();
+                tokio::time::sleep(Duration::from_secs(15)).await;
+                engine = world.start().await.unwrap();
+            }
+        }
+        world.hosts.faults(Faults::default());
+        for (n, run) in runs {
+            let status = world
+                .finished(&run, 60 * MINUTE)
+                .await
+                .unwrap_or_else(|stuck| panic!("seed {seed}: {stuck}"));
+            let expected = if n % 3 == 0 {
+                RunStatus::Done
+            } else {
+                RunStatus::Failed
+            };
+            assert_eq!(status, expected, "seed {seed} run {n}");
+            assert_eq!(
+                world.output.of(last_job(&world, &run).await.id),
+                lines(20 + n),
+                "seed {seed} run {n}"
+            );
+        }
+        assert_eq!(invariants::at_rest(&world), Vec::<String>::new(), "seed {seed}");
+        engine.stop();
+    }
+}
