@@ -10,6 +10,7 @@ pub mod command;
 pub mod components;
 pub mod dcgm;
 pub mod error;
+mod failpoint;
 mod files;
 pub mod gpu;
 pub mod host;

@@ -201,6 +201,7 @@ async fn choose_runtime(
             privileged: settings.privileged,
             pjrt_device: settings.pjrt_device.clone(),
             vendor: gpus.vendor,
+            root: settings.home.join("runners"),
         };
         match DockerRuntime::connect(settings.docker_host.as_deref(), docker).await {
             Ok(runtime) => return Ok(Arc::new(runtime)),

@@ -16,6 +16,7 @@ use dstack_system::task;
 use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
 
+use crate::failpoint::hit;
 use crate::gpu::GpuLock;
 use crate::hub::Hub;
 use crate::keys::HostKeys;
@@ -151,6 +152,7 @@ impl Tasks {
             lock(&self.inner.entries).remove(&id);
             return Err(error.into());
         }
+        hit("submitted");
         let info = self.inner.publish(&entry);
         tracing::info!(
             task.id = id,
@@ -199,6 +201,7 @@ impl Tasks {
         // A start in flight sees the cancellation at its next step and gives back by itself what it took.
         entry.cancel.cancel();
         self.inner.save(&entry).await?;
+        hit("terminating");
         if !starting {
             let _op = entry.op.lock().await;
             self.inner
@@ -230,6 +233,7 @@ impl Tasks {
             (container.clone(), task.dir.clone())
         };
         self.inner.runtime.remove(&container).await?;
+        hit("removing");
         self.inner.release(&entry).await;
         // A second removal may have waited for this one.
         if lock(&self.inner.entries).remove(id).is_none() {
@@ -325,6 +329,7 @@ impl Inner {
         if !container.is_empty() {
             self.runtime.stop(&container, timeout).await?;
         }
+        hit("stopped");
         self.release(entry).await;
         self.wake.notify_one();
         Ok(())
@@ -352,6 +357,7 @@ impl Inner {
         if let Err(error) = self.save(entry).await {
             tracing::error!(task.id = id, %error, "cannot record that the task is over");
         }
+        hit("released");
         self.publish(entry);
     }
 

@@ -54,6 +54,8 @@ pub struct DockerSettings {
     pub pjrt_device: Option<String>,
     /// Whose GPUs the host has.
     pub vendor: Vendor,
+    /// Where the task directories are: tells our containers from other agents'.
+    pub root: PathBuf,
 }
 
 impl DockerRuntime {
@@ -147,7 +149,10 @@ impl Runtime for DockerRuntime {
             .list_containers(Some(options))
             .await
             .map_err(|error| RuntimeError::engine("cannot list containers", error))?;
-        Ok(listed.into_iter().filter_map(inspect::summary).collect())
+        Ok(listed
+            .into_iter()
+            .filter_map(|row| inspect::summary(row, &self.settings.root))
+            .collect())
     }
 
     async fn inspect(&self, id: &str) -> Result<Option<Container>, RuntimeError> {
@@ -156,7 +161,7 @@ impl Runtime for DockerRuntime {
             .inspect_container(id, None::<InspectContainerOptions>)
             .await
         {
-            Ok(answer) => Ok(inspect::container(&answer)),
+            Ok(answer) => Ok(inspect::container(&answer, &self.settings.root)),
             Err(error) if status(&error) == Some(404) => Ok(None),
             Err(error) => Err(RuntimeError::engine("cannot inspect a container", error)),
         }
@@ -275,9 +280,14 @@ impl Runtime for DockerRuntime {
 }
 
 impl DockerRuntime {
-    /// Whether a container of that name belongs to this task.
+    /// Whether a container of that name belongs to this task, whoever made it.
     async fn is_leftover(&self, spec: &Spec<'_>) -> bool {
-        matches!(self.inspect(spec.name).await, Ok(Some(found)) if found.task_id == spec.config.id)
+        let found = self
+            .docker
+            .inspect_container(spec.name, None::<InspectContainerOptions>)
+            .await;
+        let labels = found.ok().and_then(|found| found.config?.labels);
+        task_label(labels.as_ref()).as_deref() == Some(spec.config.id.as_str())
     }
 }
 

@@ -1,6 +1,5 @@
 //! Noticing that containers ended: woken by the runtime, with a slow look around in case an event was lost.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use dstack_agent_api::shim::{TaskStatus, reason};
 use super::start::LAST_LINES;
 use super::{Entry, Inner};
 use crate::error::chain;
-use crate::runtime::{Container, ContainerState, RuntimeError};
+use crate::runtime::{ContainerState, RuntimeError};
 
 const SWEEP: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_secs(1);
@@ -32,16 +31,6 @@ pub(super) async fn run(inner: &Arc<Inner>) {
 
 /// Looks at every task that runs, or is over but still holds something.
 pub(super) async fn pass(inner: &Arc<Inner>) -> Result<(), RuntimeError> {
-    if !inner.all().iter().any(|entry| concerned(entry)) {
-        return Ok(());
-    }
-    let containers: HashMap<String, Container> = inner
-        .runtime
-        .list()
-        .await?
-        .into_iter()
-        .map(|container| (container.id.clone(), container))
-        .collect();
     let mut result = Ok(());
     for entry in inner.all() {
         // Busy: whoever is at it wakes us afterwards.
@@ -49,7 +38,7 @@ pub(super) async fn pass(inner: &Arc<Inner>) -> Result<(), RuntimeError> {
             continue;
         };
         if concerned(&entry) {
-            let looked = look(inner, &entry, &containers).await;
+            let looked = look(inner, &entry).await;
             result = result.and(looked);
         }
     }
@@ -62,11 +51,7 @@ fn concerned(entry: &Entry) -> bool {
     !task.starting && (task.status == TaskStatus::Running || over)
 }
 
-async fn look(
-    inner: &Inner,
-    entry: &Entry,
-    containers: &HashMap<String, Container>,
-) -> Result<(), RuntimeError> {
+async fn look(inner: &Inner, entry: &Entry) -> Result<(), RuntimeError> {
     let (id, container, over) = {
         let task = entry.lock();
         (
@@ -78,13 +63,7 @@ async fn look(
     if over {
         return inner.stop_and_release(entry, Duration::ZERO).await;
     }
-    if containers
-        .get(&container)
-        .is_some_and(|found| found.state == ContainerState::Running)
-    {
-        return Ok(());
-    }
-    // The list may be older than the container: ask for this one, which also tells the exit code.
+    // Each one is asked for by itself: the engine's list may still say "running" when it announces the end.
     let (reason, message) = match inner.runtime.inspect(&container).await?.map(|found| found.state) {
         Some(ContainerState::Running) => return Ok(()),
         None => (reason::EXECUTOR_ERROR, "container not found".to_owned()),
@@ -95,6 +74,7 @@ async fn look(
             (reason::CONTAINER_EXITED_WITH_ERROR, lines.join("\n"))
         }
     };
+    crate::failpoint::hit("exited");
     tracing::info!(task.id = id, task.reason = reason, "task ended");
     {
         let mut task = entry.lock();

@@ -10,6 +10,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use super::{Entry, Inner, lock};
 use crate::error::chain;
+use crate::failpoint::hit;
 use crate::runtime::{RuntimeError, Spec};
 use crate::task::Task;
 use crate::volumes;
@@ -75,11 +76,16 @@ async fn give_back(inner: &Inner, entry: &Entry, id: &str) {
 
 async fn procedure(inner: &Inner, entry: &Entry) -> Result<(), Stop> {
     advance(inner, entry, TaskStatus::Preparing, |_| ())?;
+    hit("preparing");
     prepare(inner, entry).await?;
+    hit("prepared");
     advance(inner, entry, TaskStatus::Pulling, |_| ())?;
+    hit("pulling");
     pull(inner, entry).await?;
     advance(inner, entry, TaskStatus::Creating, |_| ())?;
+    hit("pulled");
     let container = create_and_start(inner, entry).await?;
+    hit("started");
     finish(inner, entry, &container).await
 }
 
@@ -230,6 +236,7 @@ async fn create(inner: &Inner, entry: &Entry, display: bool) -> Result<String, S
             format!("createContainer error: {}", chain(&error)),
         )
     })?;
+    hit("created");
     entry.lock().container_id.clone_from(&id);
     inner.publish(entry);
     Ok(id)

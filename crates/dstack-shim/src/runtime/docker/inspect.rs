@@ -1,17 +1,24 @@
 //! Reading the engine's view of our containers.
 
+use std::path::Path;
+
 use bollard::models::{
     ContainerInspectResponse, ContainerStateStatusEnum, ContainerSummary, ContainerSummaryStateEnum,
-    HostConfig, PortMap,
+    HostConfig, MountPoint, PortMap,
 };
 use dstack_agent_api::shim::PortMapping;
 
+use super::config::RUNNER_DIR;
 use super::task_label;
 use crate::runtime::{Container, ContainerState};
 use crate::volumes::MOUNT_ROOT;
 
 /// A row of the container list.
-pub(super) fn summary(row: ContainerSummary) -> Option<Container> {
+pub(super) fn summary(row: ContainerSummary, root: &Path) -> Option<Container> {
+    let mounts = row.mounts.as_deref().unwrap_or_default();
+    if !belongs(mounts, root) {
+        return None;
+    }
     let state = match row.state {
         Some(ContainerSummaryStateEnum::CREATED) => ContainerState::Created,
         // The list does not tell the exit code.
@@ -38,7 +45,11 @@ pub(super) fn summary(row: ContainerSummary) -> Option<Container> {
 }
 
 /// An inspected container; `None` when it is not ours.
-pub(super) fn container(answer: &ContainerInspectResponse) -> Option<Container> {
+pub(super) fn container(answer: &ContainerInspectResponse, root: &Path) -> Option<Container> {
+    let mounts = answer.mounts.as_deref().unwrap_or_default();
+    if !belongs(mounts, root) {
+        return None;
+    }
     let host = answer.host_config.as_ref();
     let state = state(answer);
     let bridge = host.and_then(|host| host.network_mode.as_deref()) != Some("host");
@@ -70,6 +81,19 @@ pub(super) fn container(answer: &ContainerInspectResponse) -> Option<Container> 
         }),
         volumes: host.map(volumes).unwrap_or_default(),
     })
+}
+
+/// Whether the runner's directory lies in ours: other agents may share the engine (another server on this machine),
+/// and their containers are not ours to judge.
+fn belongs(mounts: &[MountPoint], root: &Path) -> bool {
+    mounts
+        .iter()
+        .filter(|mount| mount.destination.as_deref() == Some(RUNNER_DIR))
+        .filter_map(|mount| mount.source.as_deref())
+        .any(|source| {
+            Path::new(source).starts_with(root)
+                || fs_err::canonicalize(source).is_ok_and(|real| real.starts_with(root))
+        })
 }
 
 fn state(answer: &ContainerInspectResponse) -> ContainerState {
@@ -153,12 +177,17 @@ mod tests {
             "State": {"Status": "exited", "ExitCode": 3},
             "Config": {"Labels": {"ai.dstack.shim.is-task": "true", "ai.dstack.shim.task-id": "1"}, "Env": env},
             "HostConfig": host,
+            "Mounts": [{"Source": "/home/runners/run-0-0-x/runner", "Destination": "/tmp/runner"}],
             "NetworkSettings": {"Ports": {
                 "10022/tcp": [{"HostIp": "::", "HostPort": "1"}, {"HostIp": "127.0.0.1", "HostPort": "32770"}],
                 "10999/tcp": [{"HostIp": "127.0.0.1", "HostPort": "32769"}], "53/udp": [{"HostIp": "0.0.0.0", "HostPort": "5"}],
                 "80/tcp": null}},
         });
-        container(&serde_json::from_value(answer).unwrap()).unwrap()
+        container(
+            &serde_json::from_value(answer).unwrap(),
+            Path::new("/home/runners"),
+        )
+        .unwrap()
     }
 
     #[test]
@@ -183,7 +212,14 @@ mod tests {
         );
         assert_eq!(inspected(json!({"NetworkMode": "host"}), &[]).ports, Some(vec![]));
         let foreign = serde_json::from_value(json!({"Id": "x", "Config": {"Labels": {}}})).unwrap();
-        assert_eq!(container(&foreign), None);
+        assert_eq!(container(&foreign, Path::new("/home")), None);
+        let mount = MountPoint {
+            source: Some("/other/runners/x/runner".into()),
+            destination: Some(RUNNER_DIR.into()),
+            ..MountPoint::default()
+        };
+        assert!(!belongs(std::slice::from_ref(&mount), Path::new("/home/runners")));
+        assert!(belongs(&[mount], Path::new("/other/runners")));
     }
 
     #[test]

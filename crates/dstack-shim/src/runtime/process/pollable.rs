@@ -11,5 +11,5 @@ use tokio::io::unix::AsyncFd;
 pub(super) fn readable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an OwnedFd always names the same open descriptor until it is dropped, which AsyncFd does only after
     // taking it out of the event loop.
-    unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }
+    Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
 }

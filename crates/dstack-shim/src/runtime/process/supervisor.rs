@@ -100,7 +100,7 @@ fn main_process(command: &mut Command) -> io::Result<i32> {
 
 /// As process 1 of a container: starts this very program again with the same arguments, and stays to collect orphans.
 /// Returns its exit code; the kernel ends all others with this process.
-pub fn init(program_name: &str, arguments: &[String]) -> io::Result<i32> {
+pub fn init(program_name: &str, arguments: &[std::ffi::OsString]) -> io::Result<i32> {
     runtime()?.block_on(async {
         let mut signals = Signals::new()?;
         let main = main_process(Command::new("/proc/self/exe").arg0(program_name).args(arguments))?;

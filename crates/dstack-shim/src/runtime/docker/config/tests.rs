@@ -16,6 +16,7 @@ fn settings(vendor: Vendor) -> DockerSettings {
         privileged: false,
         pjrt_device: None,
         vendor,
+        root: "/home/runners".into(),
     }
 }
 

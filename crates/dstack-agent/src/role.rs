@@ -1,0 +1,148 @@
+//! What this process is.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use dstack_shim::cli::Args;
+use dstack_shim::error::{StartError, chain};
+use dstack_shim::runtime::process::supervisor;
+use dstack_shim::settings::Settings;
+
+use crate::{complain, is_flag, say};
+
+/// A role with its arguments, the program's name left out.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Shim(Vec<OsString>),
+    Runner(Vec<OsString>),
+    /// Of the process runtime, for the task in this directory.
+    Supervise(PathBuf),
+    Version,
+    Help,
+    Unknown(OsString),
+}
+
+impl Role {
+    pub(crate) fn of(program: &OsStr, mut arguments: Vec<OsString>) -> Self {
+        let name = Path::new(program).file_name().unwrap_or_default();
+        // Downloads are called dstack-shim-linux-amd64.
+        let called = |role: &str| {
+            name.to_str()
+                .is_some_and(|name| name == role || name.starts_with(&format!("{role}-")))
+        };
+        if called("dstack-shim") {
+            return Self::Shim(arguments);
+        }
+        if called("dstack-runner") {
+            return Self::Runner(arguments);
+        }
+        if arguments.is_empty() {
+            return Self::Help;
+        }
+        let command = arguments.remove(0);
+        match command.to_str() {
+            Some("shim") => Self::Shim(arguments),
+            Some("runner") => Self::Runner(arguments),
+            Some("supervise") => match arguments.pop() {
+                Some(dir) if arguments.is_empty() => Self::Supervise(dir.into()),
+                _ => Self::Unknown(command),
+            },
+            Some("--version" | "-V" | "-v") => Self::Version,
+            Some("--help" | "-h" | "help") => Self::Help,
+            _ => Self::Unknown(command),
+        }
+    }
+}
+
+/// The host agent.
+pub(crate) fn shim(arguments: Vec<OsString>) -> ExitCode {
+    let args = match Args::try_parse_from(std::iter::once("dstack-shim".into()).chain(arguments)) {
+        Ok(args) => args,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    if args.version {
+        return say(&format!("dstack-shim version {}", dstack_shim::VERSION));
+    }
+    match run_shim(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error = %chain(&error), "dstack-shim cannot start");
+            complain(&chain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_shim(args: Args) -> Result<(), StartError> {
+    let settings = Settings::resolve(args)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(StartError::State)?;
+    let result = runtime.block_on(dstack_shim::run::run(settings));
+    // Blocking work still running (a cancelled download) must not hold the process.
+    runtime.shutdown_background();
+    result
+}
+
+/// The supervisor of one task.
+pub(crate) fn supervise(dir: &Path) -> ExitCode {
+    ExitCode::from(u8::try_from(supervisor::supervise(dir)).unwrap_or(1))
+}
+
+/// The job agent. As process 1 of a container it runs below a supervisor, which collects orphans.
+pub(crate) fn runner(arguments: Vec<OsString>) -> ExitCode {
+    if is_flag(arguments.first(), &["--features"]) {
+        return say("ssh-server");
+    }
+    if rustix::process::getpid().is_init()
+        && !is_flag(arguments.first(), &["--version", "-v", "--help", "-h"])
+    {
+        return match supervisor::init("dstack-runner", &arguments) {
+            Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
+            Err(error) => {
+                complain(&format!("cannot start the runner: {error}"));
+                ExitCode::FAILURE
+            }
+        };
+    }
+    complain("the runner is missing in this build");
+    ExitCode::FAILURE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn role(line: &str) -> Role {
+        let mut words = line.split(' ').map(OsString::from);
+        let program = words.next().unwrap();
+        Role::of(&program, words.collect())
+    }
+
+    #[test]
+    fn by_name_or_by_command() {
+        assert_eq!(
+            role("/usr/local/bin/dstack-shim --version"),
+            Role::Shim(vec!["--version".into()])
+        );
+        assert_eq!(
+            role("dstack-runner-linux-amd64 start"),
+            Role::Runner(vec!["start".into()])
+        );
+        assert_eq!(role("dstack-agent shim"), Role::Shim(vec![]));
+        assert_eq!(
+            role("/proc/self/exe runner start"),
+            Role::Runner(vec!["start".into()])
+        );
+        assert_eq!(role("dstack-agent --version"), Role::Version);
+        assert_eq!(role("dstack-agent"), Role::Help);
+        assert_eq!(role("dstack-agent supervise /x"), Role::Supervise("/x".into()));
+        assert_eq!(role("dstack-agent fly"), Role::Unknown("fly".into()));
+    }
+}

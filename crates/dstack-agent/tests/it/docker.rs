@@ -1,0 +1,145 @@
+//! The Docker runtime, against an engine that `tests/scripts/dockerd.sh` starts.
+
+use std::process::Command;
+use std::sync::OnceLock;
+
+use dstack_agent_api::shim::{NetworkMode, TaskConfig, TaskStatus, TaskTerminate, reason};
+
+use crate::support::{Machine, config};
+
+/// `DOCKER_HOST` of an engine for tests; `None`, with the reason on stderr, where none can run. It is left running: the
+/// next run finds it.
+pub fn engine() -> Option<String> {
+    static ENGINE: OnceLock<Option<String>> = OnceLock::new();
+    ENGINE
+        .get_or_init(|| {
+            let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/scripts/dockerd.sh");
+            let output = Command::new(script)
+                .args(["start", "/tmp/dstack-test-docker"])
+                .output()
+                .unwrap();
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let host = text.lines().find_map(|line| line.strip_prefix("DOCKER_HOST="));
+            if host.is_none() {
+                eprintln!("skipped: {}", String::from_utf8_lossy(&output.stderr).trim());
+            }
+            host.map(str::to_owned)
+        })
+        .clone()
+}
+
+fn docker(engine: &str, arguments: &[&str]) -> String {
+    let output = Command::new("docker")
+        .env("DOCKER_HOST", engine)
+        .args(arguments)
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+#[tokio::test]
+async fn a_task_in_a_bridge_network() {
+    let Some(engine) = engine() else { return };
+    let machine = Machine::new("docker", Some(engine.clone()));
+    let agent = machine.agent(None).await;
+    assert_eq!(agent.client.host().await.unwrap().runtime, "docker");
+    let limits = TaskConfig {
+        network_mode: NetworkMode::Bridge,
+        memory: 64 << 20,
+        cpu: 0.5,
+        shm_size: 1 << 20,
+        ..config("bridge-1")
+    };
+    agent.client.submit(&limits).await.unwrap();
+    let running = agent.until_status("bridge-1", TaskStatus::Running).await;
+    let ports = running.ports.clone().unwrap();
+    assert_eq!(
+        ports.iter().map(|port| port.container).collect::<Vec<_>>(),
+        [10022, 10999]
+    );
+    assert!(ports.iter().all(|port| port.host > 1024));
+    let id = &running.container_id;
+    assert_eq!(
+        docker(
+            &engine,
+            &[
+                "inspect",
+                "-f",
+                "{{.HostConfig.Memory}} {{.HostConfig.NanoCpus}}",
+                id
+            ]
+        ),
+        "67108864 500000000"
+    );
+    assert!(docker(&engine, &["exec", id, "cat", "/tmp/runner/starts"]).contains("start"));
+    machine.finish(&running, 0).await;
+    let ended = agent.until_status("bridge-1", TaskStatus::Terminated).await;
+    assert_eq!(ended.termination_reason, reason::DONE_BY_RUNNER);
+    agent.client.remove("bridge-1").await.unwrap();
+    assert_eq!(
+        docker(
+            &engine,
+            &["ps", "-aq", "--filter", "label=ai.dstack.shim.task-id=bridge-1"]
+        ),
+        ""
+    );
+    assert!(machine.task_dirs().is_empty());
+}
+
+#[tokio::test]
+async fn failing_and_missing_images_say_why() {
+    let Some(engine) = engine() else { return };
+    let machine = Machine::new("docker", Some(engine));
+    let agent = machine.agent(None).await;
+    agent.client.submit(&config("fail-1")).await.unwrap();
+    let running = agent.until_status("fail-1", TaskStatus::Running).await;
+    assert_eq!(running.ports, Some(vec![]), "host network");
+    machine.finish(&running, 3).await;
+    let ended = agent.until_status("fail-1", TaskStatus::Terminated).await;
+    assert_eq!(ended.termination_reason, reason::CONTAINER_EXITED_WITH_ERROR);
+    assert_eq!(ended.termination_message, "the runner is up");
+    let missing = TaskConfig {
+        image_name: "127.0.0.1:9/nothing/here:1".into(),
+        ..config("missing-1")
+    };
+    agent.client.submit(&missing).await.unwrap();
+    let ended = agent.until_status("missing-1", TaskStatus::Terminated).await;
+    assert_eq!(ended.termination_reason, reason::CREATING_CONTAINER_ERROR);
+    assert!(
+        ended
+            .termination_message
+            .starts_with("pullImage error: failed pulling 127.0.0.1:9/nothing/here:1"),
+        "{ended:?}"
+    );
+    let empty = TaskConfig {
+        image_name: "dstack-test/empty:1".into(),
+        ..config("empty-1")
+    };
+    agent.client.submit(&empty).await.unwrap();
+    let ended = agent.until_status("empty-1", TaskStatus::Terminated).await;
+    assert_eq!(
+        ended.termination_reason,
+        reason::CONTAINER_EXITED_WITH_ERROR,
+        "a shell script in an image without a shell"
+    );
+    for id in ["fail-1", "missing-1", "empty-1"] {
+        agent.client.remove(id).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn ending_a_container() {
+    let Some(engine) = engine() else { return };
+    let machine = Machine::new("docker", Some(engine));
+    let agent = machine.agent(None).await;
+    agent.client.submit(&config("stop-1")).await.unwrap();
+    agent.until_status("stop-1", TaskStatus::Running).await;
+    let order = TaskTerminate {
+        termination_reason: "terminated_by_user".into(),
+        timeout: 5,
+        ..TaskTerminate::default()
+    };
+    let ended = agent.client.terminate("stop-1", &order).await.unwrap();
+    assert_eq!(ended.termination_reason, "terminated_by_user");
+    agent.client.remove("stop-1").await.unwrap();
+}
