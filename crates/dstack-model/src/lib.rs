@@ -20,6 +20,7 @@ pub mod fleets;
 pub mod gateways;
 pub mod health;
 pub mod instances;
+pub mod interpolate;
 pub mod logs;
 pub mod metrics;
 pub mod offers;
@@ -37,5 +38,6 @@ pub mod templates;
 pub mod unix;
 pub mod users;
 pub mod volumes;
+pub mod yaml;
 
 pub use dstack_model_derive::Decode;

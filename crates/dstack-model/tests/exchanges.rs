@@ -54,7 +54,9 @@ fn decode_request(route: &str, value: &Value) -> Option<Result<Value, Vec<Proble
         "runs/list" => request::<ListRunsRequest>(value),
         "users/create" | "users/update" => request::<CreateUserRequest>(value),
         "users/delete" => request::<DeleteUsersRequest>(value),
-        "users/get_user" | "users/refresh_token" | "users/refresh_ssh_key" => request::<UserNameRequest>(value),
+        "users/get_user" | "users/refresh_token" | "users/refresh_ssh_key" => {
+            request::<UserNameRequest>(value)
+        }
         "users/public_keys/add" => request::<AddPublicKeyRequest>(value),
         "users/public_keys/delete" => request::<DeletePublicKeysRequest>(value),
         "backends/create_yaml" | "backends/update_yaml" => request::<BackendYamlRequest>(value),
@@ -114,9 +116,11 @@ fn decode_answer(route: &str, value: &Value) -> Option<Result<Value, Vec<Problem
         "instances/get_instance_health_checks" => answer::<GetInstanceHealthChecksResponse>(value),
         "projects/list" if value.is_object() => answer::<projects::ProjectsInfoList>(value),
         "projects/list" | "projects/list_only_no_fleets" => answer::<Vec<projects::Project>>(value),
-        "projects/create" | "projects/get" | "projects/add_members" | "projects/set_members" | "projects/update" => {
-            answer::<projects::Project>(value)
-        }
+        "projects/create"
+        | "projects/get"
+        | "projects/add_members"
+        | "projects/set_members"
+        | "projects/update" => answer::<projects::Project>(value),
         "runs/list" => answer::<Vec<runs::Run>>(value),
         "runs/get" | "runs/apply" => answer::<runs::Run>(value),
         "runs/get_plan" => answer::<runs::RunPlan>(value),
@@ -160,9 +164,11 @@ fn difference(path: &str, ours: &Value, theirs: &Value) -> Option<String> {
                 (a, b) => Some(format!("{path}.{key}: ours {a:?}, theirs {b:?}")),
             })
         }
-        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
-            a.iter().zip(b).enumerate().find_map(|(i, (a, b))| difference(&format!("{path}[{i}]"), a, b))
-        }
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => a
+            .iter()
+            .zip(b)
+            .enumerate()
+            .find_map(|(i, (a, b))| difference(&format!("{path}[{i}]"), a, b)),
         (Value::Number(a), Value::Number(b)) if a.as_f64() == b.as_f64() => None,
         (a, b) if a == b => None,
         (a, b) => Some(format!("{path}: ours {a}, theirs {b}")),
@@ -213,7 +219,12 @@ fn answers_pass_unchanged() {
         }
     }
     assert!(checked > 300, "{checked}");
-    assert!(wrong.is_empty(), "{} of {checked}\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {checked}\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
 }
 
 #[test]
@@ -230,7 +241,12 @@ fn accepted_requests_are_accepted() {
         }
     }
     assert!(checked > 300, "{checked}");
-    assert!(wrong.is_empty(), "{} of {checked}\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {checked}\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
 }
 
 /// A plan echoes the run or fleet that was sent, in normal form.
@@ -266,7 +282,12 @@ fn plans_echo_the_normal_form() {
         }
     }
     assert!(checked > 150, "{checked}");
-    assert!(wrong.is_empty(), "{} of {checked}\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {checked}\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
 }
 
 #[test]
@@ -284,7 +305,10 @@ fn refusals_are_the_same() {
         };
         checked += 1;
         match ours {
-            Ok(_) => wrong.push(format!("{}: accepted; theirs {}", exchange.case, exchange.answer["detail"])),
+            Ok(_) => wrong.push(format!(
+                "{}: accepted; theirs {}",
+                exchange.case, exchange.answer["detail"]
+            )),
             Err(problems) => {
                 let ours = validation_body("body", &problems);
                 let essence = |body: &Value| -> Vec<Value> {
@@ -303,5 +327,10 @@ fn refusals_are_the_same() {
         }
     }
     assert!(checked > 60, "{checked}");
-    assert!(wrong.is_empty(), "{} of {checked}\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {checked}\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
 }
