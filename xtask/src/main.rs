@@ -13,6 +13,7 @@ mod compat;
 mod demo;
 mod dist;
 mod exec;
+mod generate;
 mod interrupt;
 mod junit;
 mod layout;
@@ -43,6 +44,8 @@ enum Command {
     Compat(compat::Args),
     /// Measure, beside the reference from PyPI on the same machine
     Bench(bench::Args),
+    /// Make the pages that are made from the programs: docs/cli.md
+    Gen(generate::Args),
     /// Build the static release binaries
     Dist(dist::Args),
 }
@@ -54,6 +57,7 @@ fn main() {
         Command::Env(args) => test::run_in_env(&args),
         Command::Compat(args) => compat::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Gen(args) => generate::run(&args),
         Command::Dist(args) => dist::run(&args).map(|()| 0),
     };
     std::process::exit(exit_code(outcome));

@@ -1,11 +1,13 @@
 //! `cargo xtask test`: everything CI checks.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
 use crate::build::{self, Profile, cargo};
 use crate::exec::{run_quietly, status, step, succeeds};
+use crate::generate;
 use crate::junit;
 use crate::layout;
 use crate::report::Tally;
@@ -44,6 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<i32> {
             tally.add(run_tests(&env, &binaries, &args.filter)?);
             if args.filter.is_empty() {
                 tally.add(doc_tests()?);
+                tally.add(generated_pages(&binaries)?);
             }
         }
         Err(error) => {
