@@ -71,22 +71,37 @@ pub(crate) fn run(args: &Args) -> Result<i32> {
 
 type Variables = Vec<(&'static str, String)>;
 
-/// The end-to-end tests start the real programs.
-fn build_binaries() -> Result<Variables> {
-    step("building the static agent");
-    let agent = build::agent(Profile::DEV)?.display().to_string();
-    step("building dstack");
-    let dstack = build::dstack(Profile::DEV, None)?.display().to_string();
-    Ok(vec![("DSTACK_TEST_AGENT", agent), ("DSTACK_TEST_DSTACK", dstack)])
+/// The programs that the end-to-end tests start.
+struct Binaries {
+    agent: PathBuf,
+    dstack: PathBuf,
 }
 
-fn run_tests(env: &TestEnv, binaries: &Variables, filter: &[String]) -> Result<Tally> {
-    let variables = env
-        .variables
-        .iter()
-        .chain(binaries)
-        .cloned()
-        .collect::<Variables>();
+fn build_binaries() -> Result<Binaries> {
+    step("building the static agent");
+    let agent = build::agent(Profile::DEV)?;
+    step("building dstack");
+    Ok(Binaries {
+        agent,
+        dstack: build::dstack(Profile::DEV, None)?,
+    })
+}
+
+fn generated_pages(binaries: &Binaries) -> Result<Tally> {
+    step("checking that the generated pages are current");
+    let mut tally = Tally::default();
+    if generate::check(&binaries.dstack)? {
+        tally.pass();
+    } else {
+        tally.fail("generated pages (make them again with: cargo xtask gen)");
+    }
+    Ok(tally)
+}
+
+fn run_tests(env: &TestEnv, binaries: &Binaries, filter: &[String]) -> Result<Tally> {
+    let mut variables = env.variables.clone();
+    variables.push(("DSTACK_TEST_AGENT", binaries.agent.display().to_string()));
+    variables.push(("DSTACK_TEST_DSTACK", binaries.dstack.display().to_string()));
     if ensure_nextest() {
         nextest(&variables, filter)
     } else {
