@@ -62,7 +62,7 @@ fn looks_like(bytes: &[u8]) -> &'static str {
 }
 
 /// Reads the archive of one provider: it must hold `{provider}.csv`.
-pub fn read_archive(info: TableInfo, bytes: &[u8]) -> Result<(Table, Warnings), ArchiveError> {
+pub fn read_archive(info: &TableInfo, bytes: &[u8]) -> Result<(Table, Warnings), ArchiveError> {
     let mut archive = open(bytes)?;
     read_entry(&mut archive, info.provider.name(), info.clone())
 }

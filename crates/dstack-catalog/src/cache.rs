@@ -90,7 +90,7 @@ impl Cache {
             origin: Origin::Cache,
             as_of,
         };
-        match read_archive(info, &bytes) {
+        match read_archive(&info, &bytes) {
             Ok((table, _)) => Ok(Some(table)),
             Err(source) => Err(CacheError::Archive { provider, source }),
         }

@@ -142,7 +142,7 @@ fn check_form(provider: Provider, csv: &[u8]) -> Result<Vec<Violation>, ReadErro
                 provider,
                 row: Some(row),
                 what,
-            })
+            });
         };
         for column in crate::read::COLUMNS {
             match fields.get(column) {

@@ -29,9 +29,21 @@ pub enum CollectError {
         /// What differs.
         what: String,
     },
+    /// A large file could not be downloaded.
+    #[error("{provider}: a download failed")]
+    Download {
+        /// Whose.
+        provider: Provider,
+        /// Why.
+        #[source]
+        source: crate::DownloadError,
+    },
     /// A credential is needed and not given.
     #[error("Set the {0} environment variable")]
     MissingCreds(&'static str),
+    /// We have no collector for this provider.
+    #[error("{0} cannot be collected here: its collector comes with the {0} backend")]
+    NoCollector(Provider),
     /// A local file cannot be used.
     #[error("cannot use `{}`", path.display())]
     File {

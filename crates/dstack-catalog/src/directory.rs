@@ -131,7 +131,7 @@ fn read_file(
                     source,
                 },
             )?;
-            read_archive(info, &bytes).map_err(|source| DirectoryError::Archive {
+            read_archive(&info, &bytes).map_err(|source| DirectoryError::Archive {
                 path: path.to_owned(),
                 source,
             })

@@ -108,6 +108,11 @@ impl Http {
         }
     }
 
+    /// How patient it is.
+    pub fn patience(&self) -> Patience {
+        self.patience
+    }
+
     /// The client itself, for building requests.
     pub fn client(&self) -> Result<&Client, HttpError> {
         if let Some(client) = self.client.get() {

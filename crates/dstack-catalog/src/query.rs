@@ -102,7 +102,7 @@ impl<'a> Wanted<'a> {
 }
 
 /// Neither below the lower nor above the upper bound. (NaN is neither.)
-fn between<T: PartialOrd>(value: T, min: Option<T>, max: Option<T>) -> bool {
+fn between<T: PartialOrd + Copy>(value: T, min: Option<T>, max: Option<T>) -> bool {
     !min.is_some_and(|min| value < min) && !max.is_some_and(|max| value > max)
 }
 

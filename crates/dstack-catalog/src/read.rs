@@ -39,8 +39,8 @@ const REQUIRED: [&str; 7] = [
     "spot",
 ];
 
-/// Uncompressed bytes of a file, at most: some hundred times what the largest provider publishes.
-pub const MAX_FILE_BYTES: u64 = 512 << 20;
+/// Uncompressed bytes of a file, at most: some seventy times what the largest provider publishes.
+pub const MAX_FILE_BYTES: u64 = 256 << 20;
 
 /// Bytes of one field, at most.
 const MAX_FIELD: usize = 1 << 17;
@@ -277,26 +277,23 @@ impl Reader {
     }
 }
 
+type Usual<'a> = (&'a [u8], &'a [u8], &'a [u8], &'a [u8]);
+
 /// Name, location, price, and the rest of a row whose first three fields carry no quotes.
-fn split_usual(record: &[u8]) -> Option<(&[u8], &[u8], &[u8], &[u8])> {
-    let comma = |bytes: &[u8]| memchr::memchr(b',', bytes);
-    let cut = |bytes: &'_ [u8], at: usize| -> Option<(Range, Range)> { Some((0..at, at + 1..bytes.len())) };
-    type Range = std::ops::Range<usize>;
-    let (name, rest) = cut(record, comma(record)?)?;
-    let after_name = record.get(rest)?;
-    let (location, rest) = cut(after_name, comma(after_name)?)?;
-    let after_location = after_name.get(rest)?;
-    let (price, rest) = cut(after_location, comma(after_location)?)?;
-    let head = record.len() - after_location.get(rest.clone())?.len();
-    if memchr::memchr(b'"', record.get(..head)?).is_some() {
-        return None;
-    }
-    Some((
-        record.get(name)?,
-        after_name.get(location)?,
-        after_location.get(price)?,
-        after_location.get(rest)?,
-    ))
+fn split_usual(record: &[u8]) -> Option<Usual<'_>> {
+    let (name, rest) = cut(record)?;
+    let (location, rest) = cut(rest)?;
+    let (price, rest) = cut(rest)?;
+    let head = record.get(..record.len() - rest.len())?;
+    memchr::memchr(b'"', head)
+        .is_none()
+        .then_some((name, location, price, rest))
+}
+
+/// What stands before and behind the first comma.
+fn cut(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let comma = memchr::memchr(b',', bytes)?;
+    Some((bytes.get(..comma)?, bytes.get(comma + 1..)?))
 }
 
 /// A price in its usual form; anything else goes the careful way.

@@ -51,6 +51,7 @@ impl<R: Read> Records<R> {
     /// The next record that is not blank.
     pub(crate) fn next(&mut self) -> io::Result<Option<Record>> {
         loop {
+            self.skip_newlines();
             let Some(record) = self.next_or_blank()? else {
                 return Ok(None);
             };
@@ -58,6 +59,17 @@ impl<R: Read> Records<R> {
                 return Ok(Some(record));
             }
         }
+    }
+
+    /// Blank lines cost next to nothing, however many there are.
+    fn skip_newlines(&mut self) {
+        let pending = self.buffer.get(self.start..self.filled).unwrap_or(&[]);
+        let blank = pending
+            .iter()
+            .position(|byte| *byte != b'\n')
+            .unwrap_or(pending.len());
+        self.start += blank;
+        self.line += blank as u64;
     }
 
     fn next_or_blank(&mut self) -> io::Result<Option<Record>> {

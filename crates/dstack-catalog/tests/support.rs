@@ -1,6 +1,8 @@
 //! What several tests need: the catalogue under `tests/data`.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub(crate) mod server;
+
 use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -70,7 +70,7 @@ impl RefreshReport {
 
 enum Outcome {
     Unchanged,
-    New(Table, Warnings),
+    New(Box<Table>, Warnings),
 }
 
 impl Catalog {
@@ -108,7 +108,7 @@ impl Catalog {
         for outcome in outcomes {
             if let Outcome::New(table, warnings) = outcome? {
                 warnings.log();
-                next.insert(Arc::new(table));
+                next.insert(Arc::from(table));
             }
         }
         self.current.store(Arc::new(next));
@@ -181,7 +181,7 @@ impl Catalog {
                 Ok(Outcome::New(table, warnings)) => {
                     report.warnings.extend(warnings);
                     report.updated.push(provider);
-                    self.put(table);
+                    self.put(*table);
                 }
                 Err(error) => report.failed.push((provider, error)),
             }
@@ -225,7 +225,7 @@ impl Catalog {
         };
         let cache = self.cache();
         let work = move || -> Result<Outcome, RefreshError> {
-            let (table, warnings) = read_archive(info, &bytes).map_err(|source| RefreshError::Archive {
+            let (table, warnings) = read_archive(&info, &bytes).map_err(|source| RefreshError::Archive {
                 version: version.clone(),
                 source,
             })?;
@@ -240,7 +240,7 @@ impl Catalog {
                     "A catalog cannot be kept on disk"
                 );
             }
-            Ok(Outcome::New(table, warnings))
+            Ok(Outcome::New(Box::new(table), warnings))
         };
         task::blocking("catalog.parse", work)
             .await
