@@ -8,7 +8,8 @@ use serde_json::json;
 
 #[test]
 fn a_flood_of_output_neither_fills_the_server_nor_holds_up_others() {
-    let server = need!(Setup::local()).start().unwrap();
+    let setup = need!(Setup::local()).variable("DSTACK_SERVER_LOG_QUOTA_PER_JOB_HOUR", "0");
+    let server = setup.start().unwrap();
     // 200 MB as fast as it goes, in numbered lines.
     let flood =
         "python3 -c \"import sys\nfor i in range(2000000): sys.stdout.write('%09d %s\\n' % (i, 'x' * 90))\"";
@@ -158,7 +159,7 @@ fn the_same_on_postgresql() {
     let run = dstack_tests::runs::attach(&server, "hello");
     assert_eq!(run.wait_until_finished().unwrap(), "done");
     assert_eq!(run.logs().unwrap(), "from PostgreSQL\n");
-    assert!(!server.home().join(".dstack/server/data/sqlite.db").exists());
+    assert!(!server.home().join(".dstack/server/data/dstack.db").exists());
 }
 
 /// A database of its own on the test server. It goes when the test server does.

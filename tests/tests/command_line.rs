@@ -1,4 +1,4 @@
-//! The unmodified Python CLI 0.22.5 against our server.
+//! The command line against our server: the unmodified Python one of 0.22.5, and ours. Each test runs with both.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
@@ -9,6 +9,33 @@ use dstack_tests::need;
 use dstack_tests::runs::{SMALL_YAML, attach};
 use dstack_tests::server::{Server, Setup};
 use dstack_tests::terminal::Terminal;
+
+/// Makes a test of each function, once per command line.
+macro_rules! with_both {
+    ($($name:ident)*) => {
+        mod python {
+            use dstack_tests::{cli::Cli, need};
+            $(#[test] fn $name() { super::$name(&need!(Cli::python())); })*
+        }
+        mod ours {
+            use dstack_tests::{cli::Cli, need};
+            $(#[test] fn $name() { super::$name(&need!(Cli::ours())); })*
+        }
+    };
+}
+
+with_both! {
+    project_add_checks_the_token
+    apply_attached_shows_the_lines_and_the_end
+    apply_attached_fails_when_the_job_does
+    apply_detached_then_ps_logs_and_events
+    stop_ends_a_running_task
+    a_second_apply_of_a_running_task_asks_for_force
+    ctrl_c_on_a_terminal_offers_to_stop_the_run
+    this_machine_is_a_fleet_with_offers
+    secrets_reach_the_job
+    files_are_copied_into_the_job
+}
 
 /// A server, and a CLI that knows it.
 fn start(setup: Setup, cli: &Cli) -> Server {
@@ -35,10 +62,9 @@ fn task(cli: &Cli, name: &str, commands: &[&str]) -> Result<()> {
     )
 }
 
-#[test]
-fn project_add_checks_the_token() {
-    let (setup, cli) = (need!(Setup::local()), need!(Cli::python()));
-    let server = start(setup, &cli);
+fn project_add_checks_the_token(cli: &Cli) {
+    let setup = need!(Setup::local());
+    let server = start(setup, cli);
     let url = server.url();
     let args = [
         "project", "add", "--name", "main", "--url", &url, "--token", "wrong", "-y",
@@ -46,26 +72,24 @@ fn project_add_checks_the_token() {
     let refused = cli.run(&args).unwrap();
     assert_eq!(refused.code, Some(1), "{}", refused.text);
     assert!(refused.text.contains("Access to"), "{}", refused.text);
-    let listed = succeeds(&cli, &["project", "list", "-v"]).unwrap();
+    let listed = succeeds(cli, &["project", "list", "-v"]).unwrap();
     assert!(listed.contains("main") && listed.contains("admin"), "{listed}");
 }
 
-#[test]
-fn apply_attached_shows_the_lines_and_the_end() {
-    let (setup, cli) = (need!(Setup::local()), need!(Cli::python()));
-    let _server = start(setup, &cli);
-    task(&cli, "hello", &["echo one", "sleep 3", "echo two"]).unwrap();
-    let shown = succeeds(&cli, &["apply", "-f", "task.yml", "-y"]).unwrap();
+fn apply_attached_shows_the_lines_and_the_end(cli: &Cli) {
+    let setup = need!(Setup::local());
+    let _server = start(setup, cli);
+    task(cli, "hello", &["echo one", "sleep 3", "echo two"]).unwrap();
+    let shown = succeeds(cli, &["apply", "-f", "task.yml", "-y"]).unwrap();
     let (one, two) = (shown.find("\none"), shown.find("\ntwo"));
     assert!(one.is_some() && two.is_some() && one < two, "{shown}");
     assert!(shown.contains("Done"), "{shown}");
 }
 
-#[test]
-fn apply_attached_fails_when_the_job_does() {
-    let (setup, cli) = (need!(Setup::local()), need!(Cli::python()));
-    let server = start(setup, &cli);
-    task(&cli, "broken", &["echo before", "sleep 3", "exit 7"]).unwrap();
+fn apply_attached_fails_when_the_job_does(cli: &Cli) {
+    let setup = need!(Setup::local());
+    let server = start(setup, cli);
+    task(cli, "broken", &["echo before", "sleep 3", "exit 7"]).unwrap();
     let ended = cli.run(&["apply", "-f", "task.yml", "-y"]).unwrap();
     assert_eq!(ended.code, Some(1), "{}", ended.text);
     assert!(ended.text.contains("before"), "{}", ended.text);
@@ -73,20 +97,19 @@ fn apply_attached_fails_when_the_job_does() {
     assert_eq!(submission["exit_status"], 7, "{submission:#}");
 }
 
-#[test]
-fn apply_detached_then_ps_logs_and_events() {
-    let (setup, cli) = (need!(Setup::local()), need!(Cli::python()));
-    let server = start(setup, &cli);
-    task(&cli, "quiet", &["echo from the job"]).unwrap();
-    let applied = succeeds(&cli, &["apply", "-f", "task.yml", "-y", "-d"]).unwrap();
+fn apply_detached_then_ps_logs_and_events(cli: &Cli) {
+    let setup = need!(Setup::local());
+    let server = start(setup, cli);
+    task(cli, "quiet", &["echo from the job"]).unwrap();
+    let applied = succeeds(cli, &["apply", "-f", "task.yml", "-y", "-d"]).unwrap();
     assert!(applied.contains("Run quiet submitted, detaching..."), "{applied}");
 
     assert_eq!(attach(&server, "quiet").wait_until_finished().unwrap(), "done");
-    let listed = succeeds(&cli, &["ps", "-a"]).unwrap();
+    let listed = succeeds(cli, &["ps", "-a"]).unwrap();
     assert!(listed.contains("quiet") && listed.contains("done"), "{listed}");
-    let logs = succeeds(&cli, &["logs", "quiet"]).unwrap();
+    let logs = succeeds(cli, &["logs", "quiet"]).unwrap();
     assert_eq!(logs.replace("\r\n", "\n"), "from the job\n");
-    let events = succeeds(&cli, &["event", "list"]).unwrap();
+    let events = succeeds(cli, &["event", "list"]).unwrap();
     for event in [
         "Run submitted. Status: SUBMITTED",
         "[run quiet] Run status changed",
@@ -94,19 +117,18 @@ fn apply_detached_then_ps_logs_and_events() {
     ] {
         assert!(events.contains(event), "{event} not in {events}");
     }
-    let json = succeeds(&cli, &["run", "get", "quiet", "--json"]).unwrap();
+    let json = succeeds(cli, &["run", "get", "quiet", "--json"]).unwrap();
     assert!(json.contains("\"status\": \"done\""), "{json}");
 }
 
-#[test]
-fn stop_ends_a_running_task() {
-    let (setup, cli) = (need!(Setup::local()), need!(Cli::python()));
-    let server = start(setup, &cli);
-    task(&cli, "endless", &["echo started", "sleep 1000"]).unwrap();
-    succeeds(&cli, &["apply", "-f", "task.yml", "-y", "-d"]).unwrap();
+fn stop_ends_a_running_task(cli: &Cli) {
+    let setup = need!(Setup::local());
+    let server = start(setup, cli);
+    task(cli, "endless", &["echo started", "sleep 1000"]).unwrap();
+    succeeds(cli, &["apply", "-f", "task.yml", "-y", "-d"]).unwrap();
     let run = attach(&server, "endless");
     run.wait_for_log("started").unwrap();
-    succeeds(&cli, &["stop", "endless", "-y"]).unwrap();
+    succeeds(cli, &["stop", "endless", "-y"]).unwrap();
     assert_eq!(run.wait_until_finished().unwrap(), "terminated");
     let submission = run.submission().unwrap();
     assert_eq!(
@@ -115,22 +137,20 @@ fn stop_ends_a_running_task() {
     );
 }
 
-#[test]
-fn a_second_apply_of_a_running_task_asks_for_force() {
-    let (setup, cli) = (need!(Setup::local()), need!(Cli::python()));
-    let server = start(setup, &cli);
-    task(&cli, "twice", &["sleep 1000"]).unwrap();
-    succeeds(&cli, &["apply", "-f", "task.yml", "-y", "-d"]).unwrap();
+fn a_second_apply_of_a_running_task_asks_for_force(cli: &Cli) {
+    let setup = need!(Setup::local());
+    let server = start(setup, cli);
+    task(cli, "twice", &["sleep 1000"]).unwrap();
+    succeeds(cli, &["apply", "-f", "task.yml", "-y", "-d"]).unwrap();
     attach(&server, "twice").wait_for(&["running"]).unwrap();
     let again = cli.run(&["apply", "-f", "task.yml", "-y", "-d"]).unwrap();
     assert!(again.text.contains("--force"), "{}", again.text);
 }
 
-#[test]
-fn ctrl_c_on_a_terminal_offers_to_stop_the_run() {
-    let (setup, cli) = (need!(Setup::local()), need!(Cli::python()));
-    let server = start(setup, &cli);
-    task(&cli, "watched", &["echo visible", "sleep 1000"]).unwrap();
+fn ctrl_c_on_a_terminal_offers_to_stop_the_run(cli: &Cli) {
+    let setup = need!(Setup::local());
+    let server = start(setup, cli);
+    task(cli, "watched", &["echo visible", "sleep 1000"]).unwrap();
     let args = ["apply", "-f", "task.yml"];
     let mut terminal = Terminal::start(cli.program(), &args, cli.folder(), &cli.variables()).unwrap();
     let patience = Duration::from_secs(90);
@@ -144,11 +164,10 @@ fn ctrl_c_on_a_terminal_offers_to_stop_the_run() {
     assert_eq!(attach(&server, "watched").status().unwrap(), "terminated");
 }
 
-#[test]
-fn this_machine_is_a_fleet_with_offers() {
-    let (setup, cli) = (need!(Setup::local()), need!(Cli::python()));
-    let _server = start(setup, &cli);
-    let fleets = succeeds(&cli, &["fleet", "list", "-v"]).unwrap();
+fn this_machine_is_a_fleet_with_offers(cli: &Cli) {
+    let setup = need!(Setup::local());
+    let _server = start(setup, cli);
+    let fleets = succeeds(cli, &["fleet", "list", "-v"]).unwrap();
     assert!(fleets.contains("ssh") || fleets.contains("local"), "{fleets}");
     let offers = succeeds(
         &cli,
@@ -159,41 +178,39 @@ fn this_machine_is_a_fleet_with_offers() {
     assert!(offers.contains("$0"), "{offers}");
 }
 
-#[test]
-fn secrets_reach_the_job() {
-    let (setup, cli) = (need!(Setup::local()), need!(Cli::python()));
-    let server = start(setup, &cli);
-    succeeds(&cli, &["secret", "set", "TOKEN", "canary-5f1d"]).unwrap();
-    let listed = succeeds(&cli, &["secret", "list"]).unwrap();
+fn secrets_reach_the_job(cli: &Cli) {
+    let setup = need!(Setup::local());
+    let server = start(setup, cli);
+    succeeds(cli, &["secret", "set", "TOKEN", "canary-5f1d"]).unwrap();
+    let listed = succeeds(cli, &["secret", "list"]).unwrap();
     assert!(
         listed.contains("TOKEN") && !listed.contains("canary-5f1d"),
         "{listed}"
     );
-    let shown = succeeds(&cli, &["secret", "get", "TOKEN"]).unwrap();
+    let shown = succeeds(cli, &["secret", "get", "TOKEN"]).unwrap();
     assert!(shown.contains("canary-5f1d"), "{shown}");
 
     let yaml = format!(
         "type: task\nname: secretive\nenv:\n  - VALUE=${{{{ secrets.TOKEN }}}}\ncommands:\n  - echo got $VALUE\n{SMALL_YAML}"
     );
     cli.write("task.yml", &yaml).unwrap();
-    succeeds(&cli, &["apply", "-f", "task.yml", "-y", "-d"]).unwrap();
+    succeeds(cli, &["apply", "-f", "task.yml", "-y", "-d"]).unwrap();
     let run = attach(&server, "secretive");
     assert_eq!(run.wait_until_finished().unwrap(), "done");
     assert_eq!(run.logs().unwrap(), "got canary-5f1d\n");
-    succeeds(&cli, &["secret", "delete", "TOKEN", "-y"]).unwrap();
-    let listed = succeeds(&cli, &["secret", "list"]).unwrap();
+    succeeds(cli, &["secret", "delete", "TOKEN", "-y"]).unwrap();
+    let listed = succeeds(cli, &["secret", "list"]).unwrap();
     assert!(!listed.contains("TOKEN"), "{listed}");
 }
 
-#[test]
-fn files_are_copied_into_the_job() {
-    let (setup, cli) = (need!(Setup::local()), need!(Cli::python()));
-    let server = start(setup, &cli);
+fn files_are_copied_into_the_job(cli: &Cli) {
+    let setup = need!(Setup::local());
+    let server = start(setup, cli);
     cli.write("data.txt", "forty-two\n").unwrap();
     let yaml =
         format!("type: task\nname: reader\nfiles:\n  - data.txt\ncommands:\n  - cat data.txt\n{SMALL_YAML}");
     cli.write("task.yml", &yaml).unwrap();
-    succeeds(&cli, &["apply", "-f", "task.yml", "-y", "-d"]).unwrap();
+    succeeds(cli, &["apply", "-f", "task.yml", "-y", "-d"]).unwrap();
     let run = attach(&server, "reader");
     assert_eq!(
         run.wait_until_finished().unwrap(),
