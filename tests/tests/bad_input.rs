@@ -1,5 +1,5 @@
 //! Bad input: one clear message, a non-zero exit, nothing left behind.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use dstack_tests::cli::Cli;
 use dstack_tests::need;

@@ -1,5 +1,5 @@
 //! The command line against our server: the unmodified Python one of 0.22.5, and ours. Each test runs with both.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::time::Duration;
 
@@ -170,7 +170,7 @@ fn this_machine_is_a_fleet_with_offers(cli: &Cli) {
     let fleets = succeeds(cli, &["fleet", "list", "-v"]).unwrap();
     assert!(fleets.contains("ssh") || fleets.contains("local"), "{fleets}");
     let offers = succeeds(
-        &cli,
+        cli,
         &["offer", "--cpu", "1..", "--memory", "0.1GB..", "--disk", "1GB.."],
     )
     .unwrap();

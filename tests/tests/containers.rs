@@ -1,5 +1,5 @@
 //! Tasks in containers, with a real container engine.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
 //! SIGKILL to the server, to the shim, to both: the run reaches its one end with every line in order.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use anyhow::{Context, Result};
 use dstack_tests::need;

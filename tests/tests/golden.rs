@@ -1,5 +1,5 @@
 //! Recorded exchanges of dstack 0.22.5 against our server: those listed in `matching.txt` match.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
 //! Tasks as processes of this machine, through the API.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use dstack_tests::runs::submit;
 use dstack_tests::server::Setup;
