@@ -6,12 +6,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
-use tempfile::TempDir;
-
 use crate::exec::{is_root, run_quietly, step, succeeds, which};
 use crate::postgres::Postgres;
 use crate::{layout, package, python};
+use anyhow::{Context, Result, bail};
 
 /// The prepared surroundings. Dropping it stops what it started, and nothing else.
 pub(crate) struct TestEnv {
@@ -109,40 +107,48 @@ fn sshd() -> Result<()> {
     package::install("openssh-server")
 }
 
-/// A container engine that we started because none answered.
+/// The container engine of the tests. Root gets one of its own, so that nothing of the tests is ever left in the
+/// engine of the machine; others use the engine that answers.
 struct DockerDaemon {
-    folder: TempDir,
     host: String,
+    /// Whether it was there before us: then it also stays.
+    found: bool,
 }
 
+/// Tests that run without `cargo xtask test` start the engine in the same folder. A short path: that of a socket may
+/// have 107 bytes at most.
+const DOCKER_FOLDER: &str = "/tmp/dstack-test-docker";
+
 impl DockerDaemon {
-    /// `None` when an engine answers already.
+    /// `None`: the machine's engine is to be used.
     fn ensure() -> Result<Option<DockerDaemon>> {
-        if engine_answers() {
-            return Ok(None);
+        if !is_root() {
+            return if engine_answers(None) {
+                Ok(None)
+            } else {
+                bail!("no container engine answers, and only root can start one")
+            };
         }
         if which("dockerd").is_none() {
             package::install("docker.io")?;
-            if engine_answers() {
-                return Ok(None);
-            }
         }
-        if !is_root() {
-            bail!("no container engine answers, and only root can start dockerd");
+        let host = format!("unix://{DOCKER_FOLDER}/docker.sock");
+        let found = engine_answers(Some(&host));
+        if !found {
+            step("starting a container engine");
         }
-        step("starting dockerd");
-        // Not below the target folder: the path of a socket may have 107 bytes at most.
-        let folder = TempDir::with_prefix("dstack-test-docker-")?;
-        let output = run_quietly(script("start").arg(folder.path()))?;
-        let host = output.lines().find_map(|line| line.strip_prefix("DOCKER_HOST="));
-        let host = host.context("dockerd.sh names no DOCKER_HOST")?.to_owned();
-        Ok(Some(DockerDaemon { folder, host }))
+        run_quietly(script("start").arg(DOCKER_FOLDER))?;
+        Ok(Some(DockerDaemon { host, found }))
     }
 }
 
 impl Drop for DockerDaemon {
     fn drop(&mut self) {
-        succeeds(script("stop").arg(self.folder.path()));
+        if !self.found {
+            succeeds(script("stop").arg(DOCKER_FOLDER));
+            // The engine's files belong to its containers' users; what cannot be removed stays for the next run.
+            fs_err::remove_dir_all(DOCKER_FOLDER).ok();
+        }
     }
 }
 
@@ -154,14 +160,16 @@ fn script(verb: &str) -> Command {
     command
 }
 
-fn engine_answers() -> bool {
-    succeeds(Command::new("docker").args(["version", "--format", "{{.Server.Version}}"]))
+fn engine_answers(host: Option<&str>) -> bool {
+    let mut command = Command::new("docker");
+    command.args(["version", "--format", "{{.Server.Version}}"]);
+    succeeds(command.envs(host.map(|host| ("DOCKER_HOST", host))))
 }
 
 /// The image tests use: made of this machine's static busybox, so that no registry is needed.
 const IMAGE: &str = "dstack-test/busybox:1";
 
-/// Makes [`IMAGE`] in an engine that was there before us; `dockerd.sh` makes it in its own.
+/// Makes [`IMAGE`] in the machine's engine; `dockerd.sh` makes it in its own.
 fn import_image() -> Result<()> {
     if succeeds(Command::new("docker").args(["image", "inspect", IMAGE])) {
         return Ok(());
