@@ -53,7 +53,10 @@ impl Passwd {
 
     /// Other files.
     pub fn at(passwd: impl Into<PathBuf>, group: impl Into<PathBuf>) -> Self {
-        Self { passwd: passwd.into(), group: group.into() }
+        Self {
+            passwd: passwd.into(),
+            group: group.into(),
+        }
     }
 
     /// The account of this name.
@@ -68,49 +71,80 @@ impl Passwd {
 
     /// The primary group and every group that lists the account, sorted, each once.
     pub fn groups_of(&self, account: &Account) -> Vec<u32> {
-        let listed = self.groups().into_iter().filter(|group| group.members.contains(&account.name));
+        let listed = self
+            .groups()
+            .into_iter()
+            .filter(|group| group.members.contains(&account.name));
         let ids: BTreeSet<u32> = listed.map(|group| group.gid).chain([account.gid]).collect();
         ids.into_iter().collect()
     }
 
     fn group_id(&self, name: &str) -> Option<u32> {
-        self.groups().into_iter().find(|group| group.name == name).map(|group| group.gid)
+        self.groups()
+            .into_iter()
+            .find(|group| group.name == name)
+            .map(|group| group.gid)
     }
 
     // A missing or unreadable file is an image without accounts, as for Docker.
     fn accounts(&self) -> Vec<Account> {
-        lines(&self.passwd).iter().filter_map(|line| parse_account(line)).collect()
+        lines(&self.passwd)
+            .iter()
+            .filter_map(|line| parse_account(line))
+            .collect()
     }
 
     fn groups(&self) -> Vec<Group> {
-        lines(&self.group).iter().filter_map(|line| parse_group(line)).collect()
+        lines(&self.group)
+            .iter()
+            .filter_map(|line| parse_group(line))
+            .collect()
     }
 }
 
 fn lines(path: &Path) -> Vec<String> {
     let text = fs_err::read(path).unwrap_or_default();
-    String::from_utf8_lossy(&text).lines().map(str::to_owned).collect()
+    String::from_utf8_lossy(&text)
+        .lines()
+        .map(str::to_owned)
+        .collect()
 }
 
 fn parse_account(line: &str) -> Option<Account> {
     let mut fields = line.trim().split(':');
-    let name = fields.next().filter(|name| !name.is_empty() && !name.starts_with('#'))?.to_owned();
+    let name = fields
+        .next()
+        .filter(|name| !name.is_empty() && !name.starts_with('#'))?
+        .to_owned();
     let _password = fields.next()?;
     let uid = fields.next()?.parse().ok()?;
     let gid = fields.next()?.parse().ok()?;
     let _gecos = fields.next();
     let home = fields.next().unwrap_or_default().to_owned();
     let shell = fields.next().unwrap_or_default().to_owned();
-    Some(Account { name, uid, gid, home, shell })
+    Some(Account {
+        name,
+        uid,
+        gid,
+        home,
+        shell,
+    })
 }
 
 fn parse_group(line: &str) -> Option<Group> {
     let mut fields = line.trim().split(':');
-    let name = fields.next().filter(|name| !name.is_empty() && !name.starts_with('#'))?.to_owned();
+    let name = fields
+        .next()
+        .filter(|name| !name.is_empty() && !name.starts_with('#'))?
+        .to_owned();
     let _password = fields.next()?;
     let gid = fields.next()?.parse().ok()?;
     let members = fields.next().unwrap_or_default();
-    let members = members.split(',').filter(|member| !member.is_empty()).map(str::to_owned).collect();
+    let members = members
+        .split(',')
+        .filter(|member| !member.is_empty())
+        .map(str::to_owned)
+        .collect();
     Some(Group { name, gid, members })
 }
 
@@ -132,7 +166,10 @@ pub struct JobUser {
 impl JobUser {
     /// Who owns the job's files.
     pub const fn owner(&self) -> Owner {
-        Owner { uid: self.uid, gid: self.gid }
+        Owner {
+            uid: self.uid,
+            gid: self.gid,
+        }
     }
 }
 
@@ -151,7 +188,12 @@ pub enum UserError {
 }
 
 /// Resolves the requested user like Docker's `USER`; `None` is the runner's own user.
-pub fn resolve(passwd: &Passwd, wanted: Option<&UnixUser>, own_uid: u32, own_gid: u32) -> Result<JobUser, UserError> {
+pub fn resolve(
+    passwd: &Passwd,
+    wanted: Option<&UnixUser>,
+    own_uid: u32,
+    own_gid: u32,
+) -> Result<JobUser, UserError> {
     let Some(wanted) = wanted else {
         return Ok(user_of(passwd, passwd.find_uid(own_uid), own_uid, own_gid));
     };
@@ -159,7 +201,9 @@ pub fn resolve(passwd: &Passwd, wanted: Option<&UnixUser>, own_uid: u32, own_gid
     let mut user = match (wanted.uid, name) {
         (Some(uid), _) => user_of(passwd, passwd.find_uid(uid), uid, 0),
         (None, Some(name)) => {
-            let account = passwd.find_name(name).ok_or_else(|| UserError::UnknownUser(name.to_owned()))?;
+            let account = passwd
+                .find_name(name)
+                .ok_or_else(|| UserError::UnknownUser(name.to_owned()))?;
             let (uid, gid) = (account.uid, account.gid);
             user_of(passwd, Some(account), uid, gid)
         }
@@ -168,9 +212,11 @@ pub fn resolve(passwd: &Passwd, wanted: Option<&UnixUser>, own_uid: u32, own_gid
     let group = wanted.groupname.as_deref().filter(|name| !name.is_empty());
     let only_group = match (wanted.gid, group) {
         (Some(gid), _) => Some(gid),
-        (None, Some(name)) => {
-            Some(passwd.group_id(name).ok_or_else(|| UserError::UnknownGroup(name.to_owned()))?)
-        }
+        (None, Some(name)) => Some(
+            passwd
+                .group_id(name)
+                .ok_or_else(|| UserError::UnknownGroup(name.to_owned()))?,
+        ),
         (None, None) => None,
     };
     if let Some(gid) = only_group {
@@ -224,7 +270,11 @@ mod tests {
             "# accounts\nroot:x:0:0:root:/root:/bin/bash\n\nbroken:x:z\napp:!:1000:1001:App,,,:/home/app:/bin/sh\nbare:x:5:6\n+::::::\n",
         )
         .unwrap();
-        fs_err::write(&group, "root:x:0:\nvideo:x:44:app,root\napp:x:1001:\nwheel:x:10:app\nnext:x:11:apple\n").unwrap();
+        fs_err::write(
+            &group,
+            "root:x:0:\nvideo:x:44:app,root\napp:x:1001:\nwheel:x:10:app\nnext:x:11:apple\n",
+        )
+        .unwrap();
         let accounts = Passwd::at(passwd, group);
         (dir, accounts)
     }
@@ -252,12 +302,27 @@ mod tests {
         assert_eq!(ids(&passwd, &user(Some(1000), None, Some(44), None)), only);
         assert_eq!(ids(&passwd, &user(None, Some("app"), None, Some("video"))), only);
         // An unknown uid has no name and no home; an unknown name is an error.
-        assert_eq!(ids(&passwd, &user(Some(77), None, None, None)), Ok((77, 0, vec![0], String::new())));
-        assert_eq!(ids(&passwd, &user(Some(77), None, Some(9), None)), Ok((77, 9, vec![9], String::new())));
-        assert_eq!(ids(&passwd, &user(Some(5), None, None, None)), Ok((5, 6, vec![6], "bare".to_owned())));
+        assert_eq!(
+            ids(&passwd, &user(Some(77), None, None, None)),
+            Ok((77, 0, vec![0], String::new()))
+        );
+        assert_eq!(
+            ids(&passwd, &user(Some(77), None, Some(9), None)),
+            Ok((77, 9, vec![9], String::new()))
+        );
+        assert_eq!(
+            ids(&passwd, &user(Some(5), None, None, None)),
+            Ok((5, 6, vec![6], "bare".to_owned()))
+        );
         let unknown = |name: &str| Err(UserError::UnknownUser(name.to_owned()));
-        assert_eq!(ids(&passwd, &user(None, Some("nope"), None, None)), unknown("nope"));
-        assert_eq!(ids(&passwd, &user(None, Some("broken"), None, None)), unknown("broken"));
+        assert_eq!(
+            ids(&passwd, &user(None, Some("nope"), None, None)),
+            unknown("nope")
+        );
+        assert_eq!(
+            ids(&passwd, &user(None, Some("broken"), None, None)),
+            unknown("broken")
+        );
         assert_eq!(
             ids(&passwd, &user(None, Some("app"), None, Some("nope"))),
             Err(UserError::UnknownGroup("nope".to_owned()))
@@ -269,7 +334,10 @@ mod tests {
     fn no_wish_is_the_runners_user() {
         let (_dir, passwd) = image();
         let own = resolve(&passwd, None, 0, 0).unwrap();
-        assert_eq!((own.uid, own.name.as_str(), own.groups.as_slice()), (0, "root", &[0, 44][..]));
+        assert_eq!(
+            (own.uid, own.name.as_str(), own.groups.as_slice()),
+            (0, "root", &[0, 44][..])
+        );
     }
 
     #[test]
@@ -284,8 +352,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         fs_err::write(&file, "").unwrap();
-        assert_eq!(usable_home(dir.path().to_str().unwrap()), Some(dir.path().to_owned()));
-        assert_eq!(usable_home(dir.path().join("absent").to_str().unwrap()), Some(dir.path().join("absent")));
+        assert_eq!(
+            usable_home(dir.path().to_str().unwrap()),
+            Some(dir.path().to_owned())
+        );
+        assert_eq!(
+            usable_home(dir.path().join("absent").to_str().unwrap()),
+            Some(dir.path().join("absent"))
+        );
         for bad in ["", "relative", "/nonexistent", file.to_str().unwrap()] {
             assert_eq!(usable_home(bad), None, "{bad}");
         }

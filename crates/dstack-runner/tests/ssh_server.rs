@@ -12,6 +12,8 @@ mod support;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dstack_runner::ssh::SessionDefaults;
@@ -83,12 +85,15 @@ async fn large_input_is_echoed_without_loss_or_deadlock() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn input_nobody_reads_does_not_stop_other_channels() {
+async fn input_nobody_reads_is_held_back_and_other_channels_go_on() {
+    const SIZE: usize = 40 << 20;
     let host = host_or_skip!();
     let control = host.path("c");
     let control = control.to_str().unwrap();
+    let fifo = host.path("fifo");
+    let script = format!("mkfifo {0}; echo ready; read -r go < {0}; wc -c", fifo.display());
     let mut master = host.openssh("ssh");
-    master.args(["-M", "-S", control, "host", "echo ready; sleep 600"]);
+    master.args(["-M", "-S", control, "host", &script]);
     let mut master = master
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -97,11 +102,47 @@ async fn input_nobody_reads_does_not_stop_other_channels() {
     let mut lines = BufReader::new(master.stdout.take().unwrap()).lines();
     assert_eq!(lines.next_line().await.unwrap().unwrap(), "ready");
     let mut stdin = master.stdin.take().unwrap();
-    let feeding = tokio::spawn(async move { stdin.write_all(&vec![b'x'; 8 << 20]).await });
-    // The whole input is taken although the program never reads, and the other channel answers.
-    feeding.await.unwrap().unwrap();
-    ok(&host.ssh(&["-S", control, "host", "echo alive"]).await, "alive\n");
-    master.kill().await.unwrap();
+    let fed = Arc::new(AtomicUsize::new(0));
+    let counting = Arc::clone(&fed);
+    let feeding = tokio::spawn(async move {
+        let piece = vec![b'x'; 1 << 16];
+        for _ in 0..SIZE / piece.len() {
+            stdin.write_all(&piece).await.unwrap();
+            counting.fetch_add(piece.len(), Ordering::SeqCst);
+        }
+    });
+    // What is held: the high water of 16 MiB, a window, and the client's own buffers.
+    until("the input is held back", || fed.load(Ordering::SeqCst) > 16 << 20).await;
+    for _ in 0..3 {
+        ok(&host.ssh(&["-S", control, "host", "echo alive"]).await, "alive\n");
+    }
+    assert!(fed.load(Ordering::SeqCst) < 28 << 20, "{fed:?}");
+    // The program reads at last: the rest flows, and nothing is lost.
+    fs_err::write(&fifo, "go\n").unwrap();
+    feeding.await.unwrap();
+    assert_eq!(lines.next_line().await.unwrap().unwrap().trim(), SIZE.to_string());
+    assert!(master.wait().await.unwrap().success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_are_exchanged_anew_in_the_middle_of_transfers() {
+    let host = host_or_skip!();
+    let data: Vec<u8> = (0..8_000_000_u32)
+        .map(|n| n.to_le_bytes()[usize::from(n.is_multiple_of(3))])
+        .collect();
+    let path = host.path("data");
+    fs_err::write(&path, &data).unwrap();
+    let mut command = host.openssh("ssh");
+    command.args(["-o", "RekeyLimit=1M", "host", "cat"]);
+    command
+        .stdin(fs_err::File::open(&path).unwrap().into_parts().0)
+        .stdout(Stdio::piped());
+    let output = command.spawn().unwrap().wait_with_output().await.unwrap();
+    assert!(
+        output.status.success() && output.stdout == data,
+        "{} bytes came back",
+        output.stdout.len()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
