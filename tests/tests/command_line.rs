@@ -1,13 +1,15 @@
 //! The command line against our server: the unmodified Python one of 0.22.5, and ours. Each test runs with both.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::Result;
 use dstack_tests::cli::{Cli, Ended};
+use dstack_tests::http::Client;
 use dstack_tests::need;
-use dstack_tests::runs::{SMALL_YAML, attach};
-use dstack_tests::server::{Server, Setup};
+use dstack_tests::runs::{PATIENCE, SMALL_YAML, attach};
+use dstack_tests::server::{Server, Setup, eventually, free_port, signal};
 use dstack_tests::terminal::Terminal;
 
 /// Makes a test of each function, once per command line.
@@ -35,6 +37,8 @@ with_both! {
     this_machine_is_a_fleet_with_offers
     secrets_reach_the_job
     files_are_copied_into_the_job
+    attached_apply_forwards_ports
+    attach_makes_ssh_work
 }
 
 /// A server, and a CLI that knows it.
@@ -219,4 +223,72 @@ fn files_are_copied_into_the_job(cli: &Cli) {
         run.get().unwrap()
     );
     assert_eq!(run.logs().unwrap(), "forty-two\n");
+}
+
+/// A command that runs until it is dropped.
+struct Background(Child);
+
+impl Background {
+    fn start(cli: &Cli, args: &[&str]) -> Background {
+        let mut command = cli.command(args);
+        Background(
+            command
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap(),
+        )
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        // Ctrl-C lets it take its SSH connection down; the run goes with the server.
+        signal(self.0.id(), "INT");
+        let ended = eventually("the command ends", Duration::from_secs(10), || {
+            Ok(self.0.try_wait()?)
+        });
+        if ended.is_err() {
+            self.0.kill().ok();
+            self.0.wait().ok();
+        }
+    }
+}
+
+fn attached_apply_forwards_ports(cli: &Cli) {
+    let setup = need!(Setup::local());
+    let _server = start(setup, cli);
+    let (local, remote) = (free_port().unwrap(), free_port().unwrap());
+    let yaml = format!(
+        "type: task\nname: web\nports: [\"{local}:{remote}\"]\ncommands:\n  \
+         - python3 -m http.server --bind 127.0.0.1 {remote}\n{SMALL_YAML}"
+    );
+    cli.write("task.yml", &yaml).unwrap();
+    let _apply = Background::start(cli, &["apply", "-f", "task.yml", "-y"]);
+    let client = Client::default();
+    eventually("the forwarded port answers", PATIENCE, || {
+        let answer = client.send("GET", &format!("http://127.0.0.1:{local}/"), &[], None);
+        Ok(answer.ok().filter(|answer| answer.status == 200))
+    })
+    .unwrap();
+}
+
+fn attach_makes_ssh_work(cli: &Cli) {
+    let setup = need!(Setup::local());
+    let server = start(setup, cli);
+    task(cli, "shell", &["echo up", "sleep 1000"]).unwrap();
+    succeeds(cli, &["apply", "-f", "task.yml", "-y", "-d"]).unwrap();
+    attach(&server, "shell").wait_for_log("up").unwrap();
+    let _attach = Background::start(cli, &["attach", "shell"]);
+    let config = cli.folder().join(".dstack/ssh/config");
+    let text = eventually("ssh shell answers", PATIENCE, || {
+        let mut ssh = Command::new("ssh");
+        ssh.arg("-F")
+            .arg(&config)
+            .args(["-o", "BatchMode=yes", "shell", "echo $((6 * 7)); exit 5"]);
+        let output = ssh.env("HOME", cli.folder()).stdin(Stdio::null()).output()?;
+        Ok((output.status.code() == Some(5)).then(|| String::from_utf8_lossy(&output.stdout).into_owned()))
+    })
+    .unwrap();
+    assert_eq!(text, "42\n");
 }
