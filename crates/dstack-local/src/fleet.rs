@@ -1,0 +1,257 @@
+//! The rows of this machine.
+
+use dstack_agent_api::shim::HostReport;
+use dstack_model::decode::decode_strict;
+use dstack_model::fleets::{FleetSpec, FleetStatus};
+use dstack_model::health::HealthStatus;
+use dstack_model::instances::InstanceStatus;
+use dstack_model::offers::InstanceOfferWithAvailability;
+use dstack_model::runs::JobProvisioningData;
+use dstack_store::rows::{AgentAddress, FleetRow, InstanceRow};
+use dstack_store::{Commit, EngineStore, Json, Put, StoreError};
+use dstack_system::Random;
+use dstack_units::{FleetId, InstanceId, ProjectId, Time};
+use serde_json::{Value, json};
+
+use crate::gpu::{catalog_name, marketed_memory};
+
+/// Name of the fleet of this machine.
+pub const FLEET_NAME: &str = "local";
+
+/// Writes, or brings up to date, the fleet and the instance of this machine.
+pub async fn register(
+    store: &dyn EngineStore,
+    project: ProjectId,
+    report: &HostReport,
+    random: &Random,
+    now: Time,
+) -> Result<InstanceId, StoreError> {
+    let placement = store.placement(project).await?;
+    let fleet = placement.fleets.iter().find(|fleet| fleet.local);
+    let instance = fleet.and_then(|fleet| {
+        placement
+            .instances
+            .iter()
+            .find(|row| row.fleet_id == Some(fleet.id))
+    });
+    let machine = machine(report)?;
+    let mut commit = Commit::default();
+    let fleet_id = match fleet {
+        Some(fleet) => fleet.id,
+        None => {
+            let row = new_fleet(project, random.uuid().into(), now)?;
+            let id = row.id;
+            commit.puts.push(Put::Fleet(row));
+            id
+        }
+    };
+    let row = match instance {
+        Some(row) => updated(row, &machine, report, now),
+        None => new_instance(project, fleet_id, &machine, report, random.uuid().into(), now),
+    };
+    let id = row.id;
+    if instance != Some(&row) {
+        commit.puts.push(Put::Instance(row));
+    }
+    store.commit(commit).await?;
+    Ok(id)
+}
+
+struct Machine {
+    offer: InstanceOfferWithAvailability,
+    place: JobProvisioningData,
+    blocks: i64,
+}
+
+fn machine(report: &HostReport) -> Result<Machine, StoreError> {
+    let host = &report.host_info;
+    let name = catalog_name(&host.gpu_vendor, &host.gpu_name);
+    let gpu = json!({"name": name, "memory_mib": marketed_memory(&name, host.gpu_memory), "vendor": vendor(&host.gpu_vendor)});
+    let gpus = vec![gpu; usize::try_from(host.gpu_count).unwrap_or(0)];
+    let blocks = blocks(i64::from(host.cpus), i64::from(host.gpu_count));
+    let arm = report.arch.starts_with("arm") || report.arch.starts_with("aarch");
+    let resources = json!({
+        "cpus": host.cpus, "memory_mib": host.memory / (1024 * 1024), "gpus": gpus, "spot": false,
+        "disk": {"size_mib": host.disk_size / (1024 * 1024)}, "cpu_arch": if arm { "arm" } else { "x86" },
+    });
+    let kind = json!({"name": "local", "resources": resources});
+    let offer = json!({"backend": "remote", "instance": kind, "region": "remote", "price": 0.0, "availability": "available",
+        "instance_runtime": "shim", "blocks": 1, "total_blocks": blocks});
+    // Clients go straight to the SSH server of each job, whose port is filled in when it runs.
+    let place = json!({"backend": "remote", "instance_type": kind, "instance_id": "local", "hostname": "127.0.0.1",
+        "internal_ip": "127.0.0.1", "region": "remote", "price": 0.0, "username": "root", "ssh_port": 22, "dockerized": false});
+    Ok(Machine {
+        offer: decode("instances", "offer", &offer)?,
+        place: decode("instances", "job_provisioning_data", &place)?,
+        blocks,
+    })
+}
+
+fn vendor(text: &str) -> Option<&str> {
+    Some(text).filter(|text| !text.is_empty() && *text != "none")
+}
+
+/// As `blocks: auto` of an SSH fleet: a block for each GPU, or for each CPU without any; whole if they do not divide.
+fn blocks(cpus: i64, gpus: i64) -> i64 {
+    match (cpus.max(1), gpus) {
+        (cpus, 0) => cpus,
+        (cpus, gpus) if cpus % gpus == 0 => gpus,
+        _ => 1,
+    }
+}
+
+fn decode<T: dstack_model::decode::Decode>(
+    entity: &'static str,
+    column: &'static str,
+    value: &Value,
+) -> Result<T, StoreError> {
+    decode_strict(value).map_err(|problems| StoreError::Corrupt {
+        entity,
+        column,
+        source: format!("{problems:?}").into(),
+    })
+}
+
+fn new_fleet(project: ProjectId, id: FleetId, now: Time) -> Result<FleetRow, StoreError> {
+    let spec = json!({
+        "configuration": {"type": "fleet", "name": FLEET_NAME, "blocks": "auto", "ssh_config": {"hosts": ["127.0.0.1"]}},
+        "profile": {"name": "default"},
+    });
+    let spec: FleetSpec = decode("fleets", "spec", &spec)?;
+    Ok(FleetRow {
+        id,
+        project_id: project,
+        name: FLEET_NAME.to_owned(),
+        created_at: now,
+        status: FleetStatus::Active,
+        status_message: None,
+        spec: Json::new(spec),
+        local: true,
+        deleted: false,
+        deleted_at: None,
+        last_processed_at: now,
+        next_wake_at: None,
+        deadline_at: None,
+        waiting_for: None,
+        version: 0,
+    })
+}
+
+fn new_instance(
+    project: ProjectId,
+    fleet: FleetId,
+    machine: &Machine,
+    report: &HostReport,
+    id: InstanceId,
+    now: Time,
+) -> InstanceRow {
+    InstanceRow {
+        id,
+        project_id: project,
+        fleet_id: Some(fleet),
+        name: format!("{FLEET_NAME}-0"),
+        instance_num: 0,
+        created_at: now,
+        started_at: Some(now),
+        finished_at: None,
+        status: InstanceStatus::Idle,
+        unreachable: false,
+        health: HealthStatus::Healthy,
+        termination_reason: None,
+        termination_reason_message: None,
+        backend: Some("remote".to_owned()),
+        region: Some("remote".to_owned()),
+        price: Some(0.0),
+        offer: Some(Json::new(machine.offer.clone())),
+        job_provisioning_data: Some(Json::new(machine.place.clone())),
+        agent: Some(Json::new(AgentAddress::Local {
+            runtime: report.runtime.clone(),
+        })),
+        total_blocks: Some(machine.blocks),
+        busy_blocks: 0,
+        last_job_processed_at: None,
+        deleted: false,
+        deleted_at: None,
+        last_processed_at: now,
+        next_wake_at: None,
+        deadline_at: None,
+        waiting_for: None,
+        version: 0,
+    }
+}
+
+/// The machine may have changed between two starts. How it is divided stays while jobs hold parts of it.
+fn updated(row: &InstanceRow, machine: &Machine, report: &HostReport, now: Time) -> InstanceRow {
+    let mut new = row.clone();
+    new.job_provisioning_data = Some(Json::new(machine.place.clone()));
+    new.agent = Some(Json::new(AgentAddress::Local {
+        runtime: report.runtime.clone(),
+    }));
+    if row.busy_blocks == 0 {
+        new.offer = Some(Json::new(machine.offer.clone()));
+        new.total_blocks = Some(machine.blocks);
+    }
+    if new != *row {
+        new.last_processed_at = now;
+    }
+    new
+}
+
+#[cfg(test)]
+mod tests {
+    use dstack_agent_api::shim::HostInfo;
+    use dstack_store::MemoryStore;
+
+    use super::*;
+
+    fn report(cpus: u32) -> HostReport {
+        let host_info = HostInfo {
+            gpu_vendor: "nvidia".into(),
+            gpu_name: "NVIDIA H200".into(),
+            gpu_memory: 143_771,
+            gpu_count: 1,
+            cpus,
+            memory: 128 << 30,
+            disk_size: 64 << 30,
+            ..HostInfo::default()
+        };
+        HostReport {
+            host_info,
+            runtime: "process".into(),
+            arch: "x86_64".into(),
+            ..HostReport::default()
+        }
+    }
+
+    #[test]
+    fn a_machine_is_divided_by_gpus_else_by_cpus() {
+        assert_eq!(
+            (blocks(16, 0), blocks(16, 8), blocks(6, 4), blocks(0, 0)),
+            (16, 8, 1, 1)
+        );
+    }
+
+    #[tokio::test]
+    async fn registering_again_changes_what_changed_and_nothing_else() {
+        let (store, random, project) = (
+            MemoryStore::new(),
+            Random::seeded(1),
+            Random::seeded(2).uuid().into(),
+        );
+        let first = register(&store, project, &report(16), &random, Time::EPOCH)
+            .await
+            .unwrap();
+        let again = register(&store, project, &report(16), &random, Time::from_millis(5))
+            .await
+            .unwrap();
+        assert_eq!(first, again);
+        let row = store.instance(first).await.unwrap().unwrap().instance;
+        assert_eq!((row.version, row.total_blocks), (1, Some(1)));
+        assert_eq!(row.offer.unwrap().instance.resources.gpus[0].name, "H200");
+        register(&store, project, &report(32), &random, Time::from_millis(9))
+            .await
+            .unwrap();
+        let row = store.instance(first).await.unwrap().unwrap().instance;
+        assert_eq!((row.version, row.offer.unwrap().instance.resources.cpus), (2, 32));
+    }
+}

@@ -1,0 +1,42 @@
+//! This machine as an instance: an always-present fleet of one host that needs no set-up.
+//!
+//! * [`binary`] — where the agent's executable comes from.
+//! * [`shim`] — starts the agent detached from the server, so that jobs outlive it, and starts it again when it dies.
+//! * [`agents`] — reaches it: the shim over a Unix socket, runners over loopback.
+//! * [`fleet`] — the rows by which clients and the scheduler see it: on the wire, an SSH fleet of one host.
+
+pub mod agents;
+pub mod binary;
+pub mod fleet;
+pub mod gpu;
+pub mod shim;
+
+pub use agents::LocalAgents;
+pub use fleet::register;
+pub use shim::{LocalShim, LocalShimOptions};
+
+/// Why this machine cannot be offered.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalError {
+    /// No executable of the agent was found.
+    #[error(
+        "the agent's executable was not found. Put `dstack-agent` beside `dstack`, or name it in DSTACK_AGENT_PATH, or start \
+         the server with --no-local"
+    )]
+    NoBinary,
+    /// A file of the agent cannot be written.
+    #[error("the agent's files cannot be written")]
+    Files(#[from] std::io::Error),
+    /// The agent did not come up.
+    #[error("the agent did not start; its output is in {log}")]
+    NotUp {
+        /// Path of its output.
+        log: String,
+    },
+    /// The agent answers, but not as expected.
+    #[error("the agent does not answer properly")]
+    Agent(#[source] dstack_agent_api::http::CallError),
+    /// The rows cannot be written.
+    #[error("the machine cannot be registered")]
+    Store(#[from] dstack_store::StoreError),
+}
