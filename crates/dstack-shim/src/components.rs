@@ -130,7 +130,7 @@ impl Components {
                 slot.remember(url, etag);
             }
             Ok(Err(InstallError::Unchanged)) => {
-                tracing::info!(component = slot.name, url, "component is unchanged")
+                tracing::info!(component = slot.name, url, "component is unchanged");
             }
             Ok(Err(error)) => {
                 tracing::error!(component = slot.name, url, error = %crate::error::chain(&error), "component not installed");

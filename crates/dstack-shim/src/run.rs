@@ -207,7 +207,7 @@ async fn choose_runtime(
             Ok(runtime) => return Ok(Arc::new(runtime)),
             Err(error) if settings.runtime == RuntimeChoice::Docker => return Err(StartError::Docker(error)),
             Err(error) => {
-                tracing::warn!(error = %crate::error::chain(&error), "no Docker engine: tasks run as plain processes")
+                tracing::warn!(error = %crate::error::chain(&error), "no Docker engine: tasks run as plain processes");
             }
         }
     }

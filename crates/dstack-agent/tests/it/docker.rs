@@ -9,7 +9,7 @@ use crate::support::{Machine, config};
 
 /// `DOCKER_HOST` of an engine for tests; `None`, with the reason on stderr, where none can run. It is left running: the
 /// next run finds it.
-pub fn engine() -> Option<String> {
+pub(crate) fn engine() -> Option<String> {
     static ENGINE: OnceLock<Option<String>> = OnceLock::new();
     ENGINE
         .get_or_init(|| {

@@ -1,5 +1,14 @@
 //! The agent binary: kills and restarts, both runtimes, real containers where an engine can be had.
 
+// Helpers outside of `#[test]` functions are tests too.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr
+)]
+
 mod docker;
 mod kills;
 mod process;

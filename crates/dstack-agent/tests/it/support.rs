@@ -10,7 +10,7 @@ use dstack_agent_api::http::CallError;
 use dstack_agent_api::shim::{StreamEvent, TaskConfig, TaskInfo, TaskStatus};
 use dstack_agent_api::shim_client::{ShimClient, UnixConnector};
 
-pub const AGENT: &str = env!("CARGO_BIN_EXE_dstack-agent");
+pub(crate) const AGENT: &str = env!("CARGO_BIN_EXE_dstack-agent");
 
 /// A runner that says its ports, tells who it is, and ends with the code written into its FIFO `go`. In a container the
 /// job's directory is `/tmp/runner`, so both sides find the FIFO in it.
@@ -36,14 +36,14 @@ done
 "#;
 
 /// One host's state and what runs on it.
-pub struct Machine {
-    pub home: tempfile::TempDir,
+pub(crate) struct Machine {
+    pub(crate) home: tempfile::TempDir,
     runtime: &'static str,
     docker_host: Option<String>,
 }
 
 impl Machine {
-    pub fn new(runtime: &'static str, docker_host: Option<String>) -> Self {
+    pub(crate) fn new(runtime: &'static str, docker_host: Option<String>) -> Self {
         let home = tempfile::tempdir().unwrap();
         let runner = home.path().join("fake-runner");
         fs_err::write(&runner, RUNNER).unwrap();
@@ -55,12 +55,12 @@ impl Machine {
         }
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.home.path().join(name)
     }
 
     /// Starts the host agent with the shell runner; it dies at the failpoint.
-    pub async fn agent(&self, failpoint: Option<&str>) -> Agent {
+    pub(crate) async fn agent(&self, failpoint: Option<&str>) -> Agent {
         self.agent_with(
             failpoint,
             &["--runner-binary-path", self.path("fake-runner").to_str().unwrap()],
@@ -68,7 +68,7 @@ impl Machine {
         .await
     }
 
-    pub async fn agent_with(&self, failpoint: Option<&str>, arguments: &[&str]) -> Agent {
+    pub(crate) async fn agent_with(&self, failpoint: Option<&str>, arguments: &[&str]) -> Agent {
         let socket = self.path("shim.sock");
         let _ = fs_err::remove_file(&socket);
         let mut command = Command::new(AGENT);
@@ -98,7 +98,7 @@ impl Machine {
         agent
     }
 
-    pub fn task_dirs(&self) -> Vec<PathBuf> {
+    pub(crate) fn task_dirs(&self) -> Vec<PathBuf> {
         let mut dirs: Vec<PathBuf> = fs_err::read_dir(self.path("runners"))
             .unwrap()
             .map(|entry| entry.unwrap().path())
@@ -108,7 +108,7 @@ impl Machine {
     }
 
     /// How often the task's runner was started, over all restarts of the agent.
-    pub fn starts(&self, info: &TaskInfo) -> usize {
+    pub(crate) fn starts(&self, info: &TaskInfo) -> usize {
         let path = self
             .path("runners")
             .join(&info.container_name)
@@ -117,7 +117,7 @@ impl Machine {
     }
 
     /// Lets the runner end with an exit code. It opens the FIFO when it gets there: the write waits for it.
-    pub async fn finish(&self, info: &TaskInfo, code: i32) {
+    pub(crate) async fn finish(&self, info: &TaskInfo, code: i32) {
         let path = self.path("runners").join(&info.container_name).join("runner/go");
         let write = move || fs_err::write(path, format!("{code}\n")).unwrap();
         dstack_system::task::blocking("finish", write).await.unwrap();
@@ -125,9 +125,9 @@ impl Machine {
 }
 
 /// A host agent as a process; killed when dropped.
-pub struct Agent {
-    pub child: Child,
-    pub client: ShimClient,
+pub(crate) struct Agent {
+    pub(crate) child: Child,
+    pub(crate) client: ShimClient,
 }
 
 impl Agent {
@@ -152,13 +152,13 @@ impl Agent {
     }
 
     /// kill -9.
-    pub fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
     /// Waits until the failpoint has killed it.
-    pub async fn died(mut self) {
+    pub(crate) async fn died(mut self) {
         for _ in 0..6000 {
             if self.child.try_wait().unwrap().is_some() {
                 return;
@@ -169,7 +169,7 @@ impl Agent {
     }
 
     /// Waits, through the stream, until the task is as wanted.
-    pub async fn until(&self, id: &str, wanted: impl Fn(&TaskInfo) -> bool) -> TaskInfo {
+    pub(crate) async fn until(&self, id: &str, wanted: impl Fn(&TaskInfo) -> bool) -> TaskInfo {
         let mut stream = self.client.stream().await.unwrap();
         loop {
             match stream.next().await.unwrap().expect("the stream ended") {
@@ -182,7 +182,7 @@ impl Agent {
         }
     }
 
-    pub async fn until_status(&self, id: &str, status: TaskStatus) -> TaskInfo {
+    pub(crate) async fn until_status(&self, id: &str, status: TaskStatus) -> TaskInfo {
         self.until(id, |info| {
             info.status == status && (status != TaskStatus::Running || info.ports.is_some())
         })
@@ -197,7 +197,7 @@ impl Drop for Agent {
     }
 }
 
-pub fn config(id: &str) -> TaskConfig {
+pub(crate) fn config(id: &str) -> TaskConfig {
     TaskConfig {
         id: id.into(),
         name: format!("run-{id}"),
@@ -207,12 +207,12 @@ pub fn config(id: &str) -> TaskConfig {
 }
 
 /// Whether a process of this host lives.
-pub fn alive(pid: &str) -> bool {
+pub(crate) fn alive(pid: &str) -> bool {
     let stat = fs_err::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
     !stat.is_empty() && !stat.contains(") Z ")
 }
 
 /// The status of a refused call.
-pub fn status<T: std::fmt::Debug>(result: Result<T, CallError>) -> Option<u16> {
+pub(crate) fn status<T: std::fmt::Debug>(result: Result<T, CallError>) -> Option<u16> {
     result.unwrap_err().status().map(|status| status.as_u16())
 }

@@ -146,9 +146,9 @@ fn group(chips: &[Chip]) -> Vec<Grouped> {
     for chip in chips.iter().filter(|chip| chip.side == Side::Single) {
         if blackhole(&chip.name) {
             if chip.remote {
-                remote.push(chip)
+                remote.push(chip);
             } else {
-                singles.push(own(chip))
+                singles.push(own(chip));
             }
         } else if let Some(board) = singles.iter_mut().find(|board| board.board == chip.board) {
             board.memory_mib += memory_mib(&chip.name);

@@ -177,6 +177,10 @@ impl ProcessRuntime {
                 "--temp-dir",
                 spec.dir.join("runner").to_string_lossy().into_owned(),
             ),
+            (
+                "--state-dir",
+                spec.dir.join("state").to_string_lossy().into_owned(),
+            ),
             ("--http-address", "127.0.0.1".to_owned()),
             ("--http-port", "0".to_owned()),
             ("--ssh-port", "0".to_owned()),
@@ -184,6 +188,7 @@ impl ProcessRuntime {
         ] {
             argv.extend([flag.to_owned(), value]);
         }
+        argv.push("--no-profile".to_owned());
         for notice in notices(spec.config) {
             argv.extend(["--notice".to_owned(), notice]);
         }
@@ -316,9 +321,8 @@ impl Runtime for ProcessRuntime {
         let path = files.ports_path();
         let appeared = wait::for_file(&path, || files.ports());
         let ended = async {
-            match &process {
-                Some(process) => process.exited().await,
-                None => {}
+            if let Some(process) = &process {
+                process.exited().await;
             }
         };
         tokio::select! {

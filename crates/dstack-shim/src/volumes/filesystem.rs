@@ -34,7 +34,7 @@ pub(super) async fn ensure(disks: &dyn Disks, volume: &Volume, device: &str) -> 
             format!("{device} has no filesystem, and the volume was not created by dstack"),
         ));
     }
-    succeed("mkfs.ext4", disks.tool("mkfs.ext4", &["-F", device]).await?)?;
+    succeed("mkfs.ext4", &disks.tool("mkfs.ext4", &["-F", device]).await?)?;
     Ok(true)
 }
 

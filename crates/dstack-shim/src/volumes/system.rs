@@ -24,18 +24,18 @@ pub trait Disks: Send + Sync {
     /// Mounts a device.
     async fn mount(&self, device: &str, dir: &Path) -> Result<(), VolumeError> {
         let dir = dir.to_string_lossy();
-        succeed("mount", self.tool("mount", &[device, &dir]).await?)
+        succeed("mount", &self.tool("mount", &[device, &dir]).await?)
     }
     /// Unmounts.
     async fn unmount(&self, dir: &Path) -> Result<(), VolumeError> {
         let dir = dir.to_string_lossy();
-        succeed("umount", self.tool("umount", &["-qf", &dir]).await?)
+        succeed("umount", &self.tool("umount", &["-qf", &dir]).await?)
     }
     /// Mount points are directories below.
     fn mount_root(&self) -> &Path;
 }
 
-pub(super) fn succeed(tool: &'static str, output: Output) -> Result<(), VolumeError> {
+pub(super) fn succeed(tool: &'static str, output: &Output) -> Result<(), VolumeError> {
     if output.success() {
         Ok(())
     } else {

@@ -23,20 +23,20 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 /// Containers in memory. Outlives agents, as an engine does.
-pub struct FakeRuntime {
-    pub containers: Mutex<HashMap<String, Container>>,
+pub(crate) struct FakeRuntime {
+    pub(crate) containers: Mutex<HashMap<String, Container>>,
     /// A pull takes one permit.
-    pub pulls: Semaphore,
-    pub pull_error: Mutex<Option<String>>,
-    pub start_error: Mutex<Option<String>>,
-    pub stop_error: Mutex<Option<String>>,
-    pub calls: Mutex<Vec<String>>,
+    pub(crate) pulls: Semaphore,
+    pub(crate) pull_error: Mutex<Option<String>>,
+    pub(crate) start_error: Mutex<Option<String>>,
+    pub(crate) stop_error: Mutex<Option<String>>,
+    pub(crate) calls: Mutex<Vec<String>>,
     wake: Notify,
     storage: PathBuf,
 }
 
 impl FakeRuntime {
-    pub fn new(storage: &Path) -> Arc<Self> {
+    pub(crate) fn new(storage: &Path) -> Arc<Self> {
         Arc::new(Self {
             containers: Mutex::default(),
             pulls: Semaphore::new(1000),
@@ -53,7 +53,7 @@ impl FakeRuntime {
         self.calls.lock().unwrap().push(format!("{what} {id}"));
     }
 
-    pub fn called(&self, what: &str) -> usize {
+    pub(crate) fn called(&self, what: &str) -> usize {
         self.calls
             .lock()
             .unwrap()
@@ -63,7 +63,7 @@ impl FakeRuntime {
     }
 
     /// The container's program ends.
-    pub fn exit(&self, id: &str, code: i64) {
+    pub(crate) fn exit(&self, id: &str, code: i64) {
         self.containers.lock().unwrap().get_mut(id).unwrap().state = ContainerState::Exited(code);
         self.wake.notify_one();
     }
@@ -162,18 +162,18 @@ impl Runtime for FakeRuntime {
 }
 
 /// A running agent.
-pub struct Agent {
-    pub client: ShimClient,
-    pub url: String,
-    pub shutdown: CancellationToken,
-    pub force: CancellationToken,
+pub(crate) struct Agent {
+    pub(crate) client: ShimClient,
+    pub(crate) url: String,
+    pub(crate) shutdown: CancellationToken,
+    pub(crate) force: CancellationToken,
     server: tokio::task::JoinHandle<Option<()>>,
     watching: tokio::task::JoinHandle<Option<()>>,
 }
 
 impl Agent {
     /// With two GPUs, `g0` and `g1`.
-    pub async fn start(home: &Path, runtime: Arc<FakeRuntime>) -> Self {
+    pub(crate) async fn start(home: &Path, runtime: Arc<FakeRuntime>) -> Self {
         let tasks = Tasks::new(Host {
             runtime,
             store: Store::new(home),
@@ -219,14 +219,14 @@ impl Agent {
     }
 
     /// Ends without any good-bye to its tasks.
-    pub async fn kill(self) {
+    pub(crate) async fn kill(self) {
         self.server.abort();
         self.watching.abort();
         let _ = self.server.await;
     }
 
     /// Waits, through the stream, until the task is as wanted.
-    pub async fn until(&self, id: &str, wanted: impl Fn(&TaskInfo) -> bool) -> TaskInfo {
+    pub(crate) async fn until(&self, id: &str, wanted: impl Fn(&TaskInfo) -> bool) -> TaskInfo {
         let mut stream: TaskStream = self.client.stream().await.unwrap();
         loop {
             match stream.next().await.unwrap().expect("the stream ended") {
@@ -237,7 +237,7 @@ impl Agent {
     }
 }
 
-pub fn config(id: &str) -> TaskConfig {
+pub(crate) fn config(id: &str) -> TaskConfig {
     TaskConfig {
         id: id.into(),
         name: format!("run-{id}"),

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn inspected(host: serde_json::Value, env: &[&str]) -> Container {
+    fn inspected(host: &serde_json::Value, env: &[&str]) -> Container {
         let answer = json!({
             "Id": "c1", "Name": "/run-0-0-x",
             "State": {"Status": "exited", "ExitCode": 3},
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn ports_states_and_names() {
-        let found = inspected(json!({"NetworkMode": "bridge"}), &[]);
+        let found = inspected(&json!({"NetworkMode": "bridge"}), &[]);
         assert_eq!(
             (found.name.as_str(), found.task_id.as_str(), found.state),
             ("run-0-0-x", "1", ContainerState::Exited(3))
@@ -210,7 +210,7 @@ mod tests {
                 }
             ]
         );
-        assert_eq!(inspected(json!({"NetworkMode": "host"}), &[]).ports, Some(vec![]));
+        assert_eq!(inspected(&json!({"NetworkMode": "host"}), &[]).ports, Some(vec![]));
         let foreign = serde_json::from_value(json!({"Id": "x", "Config": {"Labels": {}}})).unwrap();
         assert_eq!(container(&foreign, Path::new("/home")), None);
         let mount = MountPoint {
@@ -225,16 +225,16 @@ mod tests {
     #[test]
     fn gpus_of_every_vendor_are_recovered() {
         let nvidia = json!({"DeviceRequests": [{"DeviceIDs": ["GPU-1", "GPU-2"]}]});
-        assert_eq!(inspected(nvidia, &[]).gpus, ["GPU-1", "GPU-2"]);
+        assert_eq!(inspected(&nvidia, &[]).gpus, ["GPU-1", "GPU-2"]);
         let amd = json!({"Devices": [{"PathOnHost": "/dev/kfd"}, {"PathOnHost": "/dev/dri/renderD128"}]});
-        assert_eq!(inspected(amd, &[]).gpus, ["/dev/dri/renderD128"]);
+        assert_eq!(inspected(&amd, &[]).gpus, ["/dev/dri/renderD128"]);
         let tt = json!({"Devices": [{"PathOnHost": "/dev/tenstorrent/3"}]});
-        assert_eq!(inspected(tt, &[]).gpus, ["3"]);
+        assert_eq!(inspected(&tt, &[]).gpus, ["3"]);
         assert_eq!(
-            inspected(json!({}), &["A=b", "HABANA_VISIBLE_DEVICES=0,1"]).gpus,
+            inspected(&json!({}), &["A=b", "HABANA_VISIBLE_DEVICES=0,1"]).gpus,
             ["0", "1"]
         );
         let volumes = json!({"Mounts": [{"Source": "/mnt/disks/dstack-volumes/data"}, {"Source": "/etc"}]});
-        assert_eq!(inspected(volumes, &[]).volumes, ["data"]);
+        assert_eq!(inspected(&volumes, &[]).volumes, ["data"]);
     }
 }
