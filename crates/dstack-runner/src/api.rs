@@ -29,8 +29,8 @@ use dstack_agent_api::runner::{Ack, Healthcheck, JobStatus, LogEvent, PullRespon
 use dstack_agent_api::stream::StreamLine;
 use dstack_system::task;
 
-use crate::shared::{Conflict, Core, JobSsh, chain};
 use crate::job;
+use crate::shared::{Conflict, Core, JobSsh, chain};
 use crate::spool::{Batch, Cursor};
 
 use reply::{Error, empty, json};
@@ -68,7 +68,9 @@ pub fn router(core: Arc<Core>, ssh: Arc<dyn JobSsh>) -> Router {
         .route("/api/job", get(job_status))
         .route("/logs_ws", get(watch::logs_ws))
         .fallback(async || Error::new(StatusCode::NOT_FOUND, "404 page not found"))
-        .method_not_allowed_fallback(async || Error::new(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed"))
+        .method_not_allowed_fallback(async || {
+            Error::new(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed")
+        })
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn_with_state(api.clone(), authorize))
         .with_state(api)
@@ -79,13 +81,21 @@ pub async fn serve_through_ssh(router: Router, wire: Box<dyn Wire>) {
     let service = TowerToHyperService::new(router.layer(Extension(ThroughSsh)));
     let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new()).http1_only();
     // A client that goes away is no event.
-    let _ = builder.serve_connection_with_upgrades(TokioIo::new(wire), service).await;
+    let _ = builder
+        .serve_connection_with_upgrades(TokioIo::new(wire), service)
+        .await;
 }
 
 async fn authorize(State(api): State<Api>, request: Request, next: Next) -> Result<Response, Error> {
-    let Some(token) = &api.core.settings.token else { return Ok(next.run(request).await) };
+    let Some(token) = &api.core.settings.token else {
+        return Ok(next.run(request).await);
+    };
     let watches = request.extensions().get::<ThroughSsh>().is_some() && request.uri().path() == "/logs_ws";
-    let given = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
+    let given = request
+        .headers()
+        .get(header::AUTHORIZATION)
+        .map(HeaderValue::as_bytes)
+        .unwrap_or_default();
     let given = given.strip_prefix(b"Bearer ").unwrap_or_default();
     if watches || bool::from(given.ct_eq(token.expose().as_bytes())) {
         Ok(next.run(request).await)
@@ -101,17 +111,25 @@ impl From<Conflict> for Error {
 }
 
 async fn healthcheck() -> Result<Response, Error> {
-    json(&Healthcheck { service: SERVICE.to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() })
+    json(&Healthcheck {
+        service: SERVICE.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    })
 }
 
 async fn metrics(State(api): State<Api>) -> Result<Response, Error> {
     let Some(collector) = &api.core.metrics else {
-        return Err(Error::new(StatusCode::NOT_FOUND, "Metrics collector is not available"));
+        return Err(Error::new(
+            StatusCode::NOT_FOUND,
+            "Metrics collector is not available",
+        ));
     };
     match collector.collect(api.core.clock.now()).await {
         Ok(metrics) => json(&metrics),
         Err(error) => {
-            api.core.log.error(format_args!("cannot collect metrics: {}", chain(&error)));
+            api.core
+                .log
+                .error(format_args!("cannot collect metrics: {}", chain(&error)));
             Err(Error::internal())
         }
     }
@@ -144,10 +162,17 @@ struct After {
 
 impl After {
     fn cursor(&self) -> Result<Cursor, Error> {
-        let text = self.timestamp.as_deref().filter(|text| !text.is_empty()).unwrap_or("0");
+        let text = self
+            .timestamp
+            .as_deref()
+            .filter(|text| !text.is_empty())
+            .unwrap_or("0");
         match text.parse::<i64>() {
             Ok(timestamp) => Ok(Cursor::after(timestamp)),
-            Err(_) => Err(Error::new(StatusCode::BAD_REQUEST, format!("timestamp {text:?} is not an integer"))),
+            Err(_) => Err(Error::new(
+                StatusCode::BAD_REQUEST,
+                format!("timestamp {text:?} is not an integer"),
+            )),
         }
     }
 }
@@ -173,7 +198,11 @@ async fn pull(State(api): State<Api>, Query(from): Query<After>) -> Result<Respo
 
 fn pull_response(batch: Batch, cursor: Cursor, no_connections_secs: i64, has_more: bool) -> PullResponse {
     let mut answer = PullResponse {
-        last_updated: if batch.complete { batch.last } else { cursor.timestamp },
+        last_updated: if batch.complete {
+            batch.last
+        } else {
+            cursor.timestamp
+        },
         no_connections_secs: Some(no_connections_secs),
         has_more: Some(has_more),
         ..PullResponse::default()
@@ -184,9 +213,10 @@ fn pull_response(batch: Batch, cursor: Cursor, no_connections_secs: i64, has_mor
             StreamLine::Log(log) => answer.job_logs.push(log),
             StreamLine::RunnerLog(log) => answer.runner_logs.push(log),
             // Pulls know no gaps: the mark stands in the job's log.
-            StreamLine::Gap(gap) => answer
-                .job_logs
-                .push(LogEvent { message: format!("{gap}\n").into_bytes(), timestamp: gap.timestamp }),
+            StreamLine::Gap(gap) => answer.job_logs.push(LogEvent {
+                message: format!("{gap}\n").into_bytes(),
+                timestamp: gap.timestamp,
+            }),
             StreamLine::Tick(_) | StreamLine::End(_) | StreamLine::Unknown => {}
         }
     }
@@ -212,27 +242,54 @@ async fn job_status(State(api): State<Api>) -> Result<Response, Error> {
 /// A JSON body by the reference's rules.
 async fn decode<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, Error> {
     if let Some(content_type) = headers.get(header::CONTENT_TYPE) {
-        let media_type = content_type.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
+        let media_type = content_type
+            .to_str()
+            .unwrap_or_default()
+            .split(';')
+            .next()
+            .unwrap_or_default()
+            .trim();
         if !media_type.eq_ignore_ascii_case("application/json") {
             let message = "Content-Type header is not application/json";
             return Err(Error::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
     }
-    let bytes = to_bytes(body, MAX_JSON_BYTES).await.map_err(|error| too_large(&error))?;
-    if bytes.is_empty() {
-        return Err(Error::new(StatusCode::BAD_REQUEST, "Request body must not be empty"));
+    let announced = headers
+        .get(header::CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if announced.is_some_and(|length| length > MAX_JSON_BYTES) {
+        return Err(too_large());
     }
-    serde_json::from_slice(&bytes)
-        .map_err(|error| Error::new(StatusCode::BAD_REQUEST, format!("Request body is not the expected JSON: {error}")))
+    let bytes = to_bytes(body, MAX_JSON_BYTES)
+        .await
+        .map_err(|error| unreadable(&error))?;
+    if bytes.is_empty() {
+        return Err(Error::new(
+            StatusCode::BAD_REQUEST,
+            "Request body must not be empty",
+        ));
+    }
+    serde_json::from_slice(&bytes).map_err(|error| {
+        Error::new(
+            StatusCode::BAD_REQUEST,
+            format!("Request body is not the expected JSON: {error}"),
+        )
+    })
 }
 
-fn too_large(error: &axum::Error) -> Error {
-    let limited = std::error::Error::source(error).is_some_and(<dyn std::error::Error>::is::<LengthLimitError>);
-    if limited {
-        Error::new(StatusCode::PAYLOAD_TOO_LARGE, "Request body must not be larger than 16MB")
+fn unreadable(error: &axum::Error) -> Error {
+    if std::error::Error::source(error).is_some_and(<dyn std::error::Error>::is::<LengthLimitError>) {
+        too_large()
     } else {
         Error::new(StatusCode::BAD_REQUEST, "Request body cannot be read")
     }
+}
+
+fn too_large() -> Error {
+    Error::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "Request body must not be larger than 16MB",
+    )
 }
 
 #[cfg(test)]

@@ -82,7 +82,11 @@ impl StartArgs {
         Ok(match self.http_address.as_str() {
             "" => vec![IpAddr::from([0u16; 8]), IpAddr::from([0u8; 4])],
             "localhost" => vec![IpAddr::from([127, 0, 0, 1])],
-            other => vec![other.parse().map_err(|_| format!("--http-address {other}: not an IP address or localhost"))?],
+            other => vec![
+                other
+                    .parse()
+                    .map_err(|_| format!("--http-address {other}: not an IP address or localhost"))?,
+            ],
         })
     }
 }
@@ -97,19 +101,35 @@ mod tests {
 
     #[test]
     fn the_references_flags_and_defaults() {
-        let args = parse(&["--log-level", "5", "start", "--http-address", "localhost", "--home-dir", "/root"]).unwrap();
+        let args = parse(&[
+            "--log-level",
+            "5",
+            "start",
+            "--http-address",
+            "localhost",
+            "--home-dir",
+            "/root",
+        ])
+        .unwrap();
         assert_eq!(args.log_level, Level::Debug);
-        let RunnerCommand::Start(start) = args.command else { panic!() };
+        let RunnerCommand::Start(start) = args.command else {
+            panic!()
+        };
         assert_eq!((start.http_port, start.ssh_port), (10999, 10022));
         assert_eq!(start.temp_dir, PathBuf::from("/tmp/runner"));
         assert_eq!(start.addresses().unwrap(), [IpAddr::from([127, 0, 0, 1])]);
-        assert!(!start.no_profile && start.state_dir == PathBuf::from("/dstack"));
+        assert!(!start.no_profile && start.state_dir == std::path::Path::new("/dstack"));
         let keys = parse(&["start", "--ssh-authorized-key", "a", "--ssh-authorized-key", "b"]).unwrap();
-        let RunnerCommand::Start(start) = keys.command else { panic!() };
+        let RunnerCommand::Start(start) = keys.command else {
+            panic!()
+        };
         assert_eq!(start.ssh_authorized_keys, ["a", "b"]);
         assert!(parse(&[]).is_err());
         let version = parse(&["--version"]).unwrap_err().to_string();
-        assert_eq!(version, format!("dstack-runner version {}\n", env!("CARGO_PKG_VERSION")));
+        assert_eq!(
+            version,
+            format!("dstack-runner version {}\n", env!("CARGO_PKG_VERSION"))
+        );
         assert!(parse(&["--log-level", "loud", "start"]).is_err());
     }
 }

@@ -15,10 +15,10 @@ use tokio::sync::watch;
 use dstack_agent_api::runner::{JobInfo, JobState, JobStateEvent};
 use dstack_system::task;
 
-use crate::shared::{Core, JobSsh, Submitted};
 use crate::inactivity::Connections;
 use crate::output::{Quota, Sinks};
 use crate::pty;
+use crate::shared::{Core, JobSsh, Submitted};
 
 pub use ending::Ending;
 use prepare::{Place, Prepared};
@@ -40,10 +40,18 @@ pub async fn start(core: Arc<Core>, submitted: Submitted, ssh: Arc<dyn JobSsh>) 
         core.set_info(info.clone());
     }
     task::spawn("job", async move {
-        let job = Job { core: Arc::clone(&core), submitted, ssh };
+        let job = Job {
+            core: Arc::clone(&core),
+            submitted,
+            ssh,
+        };
         // In a task of its own: a panic ends the job as failed and not the runner.
         let ending = match place {
-            Ok(place) => task::spawn("job steps", job.run(place)).await.ok().flatten().unwrap_or_else(Ending::failed),
+            Ok(place) => task::spawn("job steps", job.run(place))
+                .await
+                .ok()
+                .flatten()
+                .unwrap_or_else(Ending::failed),
             Err(ending) => ending,
         };
         core.log.info(format_args!("job ended: {ending}"));
@@ -75,10 +83,16 @@ impl Job {
     async fn prepare(&self, place: &Place) -> Result<Prepared, Ending> {
         // Set when this future is dropped because the job is stopped.
         let cancel = CancelOnDrop::default();
-        let (core, body, ssh) = (Arc::clone(&self.core), Arc::clone(&self.submitted.body), Arc::clone(&self.ssh));
+        let (core, body, ssh) = (
+            Arc::clone(&self.core),
+            Arc::clone(&self.submitted.body),
+            Arc::clone(&self.ssh),
+        );
         let (place, cancelled) = (place.clone(), Arc::clone(&cancel.cancelled));
         let work = move || prepare::prepare(&core, &body, &place, &*ssh, cancelled);
-        task::blocking("prepare job", work).await.unwrap_or_else(|_| Err(Ending::failed()))
+        task::blocking("prepare job", work)
+            .await
+            .unwrap_or_else(|_| Err(Ending::failed()))
     }
 
     /// `prepared` lives as long as the commands: its credentials go with it.
@@ -86,7 +100,10 @@ impl Job {
         let spec = &self.submitted.body.job_spec;
         let connections: Arc<dyn Connections> = Arc::clone(&self.ssh) as Arc<dyn Connections>;
         let tracking = task::spawn("inactivity", self.core.inactivity.clone().track(connections));
-        self.core.spool.state(JobStateEvent { state: JobState::Running, ..JobStateEvent::default() });
+        self.core.spool.state(JobStateEvent {
+            state: JobState::Running,
+            ..JobStateEvent::default()
+        });
         self.core.log.info("running the job's commands");
         let command = place.command(spec.commands.clone(), prepared.env.clone());
         let sinks = Sinks {

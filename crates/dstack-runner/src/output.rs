@@ -23,8 +23,15 @@ pub struct Quota {
 impl Quota {
     /// `limit` per hour, counted from `since`; `None` or not positive: unlimited.
     pub fn new(limit: Option<i64>, since: Instant) -> Self {
-        let limit = limit.and_then(|limit| u64::try_from(limit).ok()).filter(|&limit| limit > 0);
-        Self { limit, since, hour: 0, used: 0 }
+        let limit = limit
+            .and_then(|limit| u64::try_from(limit).ok())
+            .filter(|&limit| limit > 0);
+        Self {
+            limit,
+            since,
+            hour: 0,
+            used: 0,
+        }
     }
 
     /// The limit, if there is one.
@@ -92,8 +99,15 @@ fn copy(
     let mut buffer = vec![0; MAX_FRAME_BYTES];
     let mut told = false;
     while *within_quota {
-        let timeout = if told { Some(Duration::ZERO) } else { filter.deadline().map(|at| at - Instant::now()) };
-        let wanted = [(master.as_raw_fd(), libc::POLLIN), (until.as_raw_fd(), libc::POLLIN)];
+        let timeout = if told {
+            Some(Duration::ZERO)
+        } else {
+            filter.deadline().map(|at| at - Instant::now())
+        };
+        let wanted = [
+            (master.as_raw_fd(), libc::POLLIN),
+            (until.as_raw_fd(), libc::POLLIN),
+        ];
         let ready = match wait_ready(&wanted, timeout.map_or(-1, to_ms)) {
             Ok(ready) => ready,
             Err(error) => return PumpEnd::Failed(error),
@@ -106,7 +120,9 @@ fn copy(
                 Ok(length) => {
                     let bytes = buffer.get(..length).unwrap_or_default();
                     sinks.history.append(bytes);
-                    filter.write(bytes, Instant::now(), |text| *within_quota = *within_quota && sinks.store(text));
+                    filter.write(bytes, Instant::now(), |text| {
+            *within_quota = *within_quota && sinks.store(text);
+        });
                 }
                 Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
                 Err(error) => return PumpEnd::Failed(error.into()),
@@ -114,7 +130,9 @@ fn copy(
         } else if told {
             return PumpEnd::Told;
         }
-        filter.flush_due(Instant::now(), |text| *within_quota = *within_quota && sinks.store(text));
+        filter.flush_due(Instant::now(), |text| {
+            *within_quota = *within_quota && sinks.store(text);
+        });
     }
     PumpEnd::Quota
 }

@@ -18,6 +18,8 @@ const KILL_AFTER: Duration = Duration::from_secs(10);
 /// Killed processes vanish within this time, or are stuck in the kernel.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Most processes end at once: the first look is soon.
+const FIRST_LOOK: Duration = Duration::from_millis(5);
 
 /// Asks the session to end: interrupt character, after 5 s SIGHUP and SIGCONT, after 10 s SIGKILL. Returns when no
 /// process of the session is left.
@@ -47,6 +49,7 @@ async fn hang_up(session: u32, hang_up_after: Duration) {
     let give_up_after = hang_up_after + (GIVE_UP_AFTER - HANG_UP_AFTER);
     let started = Instant::now();
     let mut hung_up = false;
+    let mut pause = FIRST_LOOK;
     loop {
         let passed = started.elapsed();
         let signals: &[Signal] = if passed >= kill_after {
@@ -60,7 +63,8 @@ async fn hang_up(session: u32, hang_up_after: Duration) {
         if !signal(session, signals).await || passed >= give_up_after {
             return;
         }
-        sleep(LOOK_EVERY).await;
+        sleep(pause).await;
+        pause = (pause * 2).min(LOOK_EVERY);
     }
 }
 

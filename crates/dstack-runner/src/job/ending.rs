@@ -18,7 +18,12 @@ pub struct Ending {
 
 impl Ending {
     fn new(state: JobState, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { state, reason, message: message.into(), exit_status: None }
+        Self {
+            state,
+            reason,
+            message: message.into(),
+            exit_status: None,
+        }
     }
 
     /// Failed by the runner's own fault; the server shows it as a container error.
@@ -53,7 +58,11 @@ impl Ending {
 
     /// `max_duration` is over.
     pub(super) fn max_duration() -> Self {
-        Self::new(JobState::Terminated, "max_duration_exceeded", "Max duration exceeded")
+        Self::new(
+            JobState::Terminated,
+            "max_duration_exceeded",
+            "Max duration exceeded",
+        )
     }
 
     /// Too much log.
@@ -65,7 +74,11 @@ impl Ending {
     /// The commands ended by themselves. Killed by a signal: exit status -1.
     pub(super) fn exited(status: ExitStatus) -> Self {
         let code = status.code().unwrap_or(-1);
-        let state = if code == 0 { JobState::Done } else { JobState::Failed };
+        let state = if code == 0 {
+            JobState::Done
+        } else {
+            JobState::Failed
+        };
         let mut ending = Self::new(state, "", "");
         ending.exit_status = Some(code);
         if let Some(signal) = status.signal() {

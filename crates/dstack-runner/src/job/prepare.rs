@@ -9,12 +9,12 @@ use std::sync::atomic::AtomicBool;
 use dstack_agent_api::runner::{JobInfo, RepoData, SubmitBody, SubmitJobSpec};
 
 use crate::capabilities::Capabilities;
-use crate::shared::{Core, JobSsh, chain};
 use crate::credentials::{self, GitCredentials};
 use crate::environment::{self, Env};
 use crate::paths;
 use crate::pty::{Credentials, PtyCommand};
 use crate::repo::{self, ExistsAction, FilePlacement, FilesJob, RepoJob};
+use crate::shared::{Core, JobSsh, chain};
 use crate::ssh::SessionDefaults;
 use crate::uploads;
 use crate::users::{self, JobUser, Owner};
@@ -42,7 +42,10 @@ impl Place {
     pub(super) fn resolve(core: &Core, body: &SubmitBody) -> Result<Self, Ending> {
         let capabilities = Capabilities::effective();
         let user_error = |why: &str| Ending::executor_error(format!("Failed to set job user ({why})"));
-        let own = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        let own = (
+            rustix::process::getuid().as_raw(),
+            rustix::process::getgid().as_raw(),
+        );
         let wanted = body.job_spec.user.as_ref();
         let mut user = users::resolve(&core.settings.passwd, wanted, own.0, own.1)
             .map_err(|error| user_error(&chain(&error)))?;
@@ -55,7 +58,7 @@ impl Place {
             user = users::resolve(&core.settings.passwd, None, own.0, own.1)
                 .map_err(|error| user_error(&chain(&error)))?;
         }
-        let home = users::usable_home(&user.account_home);
+        let home = home_of(core, &user, own.0);
         let home_usable = home.is_some() && home.as_deref() != Some(Path::new("/"));
         let owner = (can_switch && user.uid != own.0).then(|| user.owner());
         let mut place = Self {
@@ -83,7 +86,10 @@ impl Place {
 
     /// What the server is told.
     pub(super) fn info(&self) -> JobInfo {
-        JobInfo { working_dir: self.working_dir.display().to_string(), username: self.user.name.clone() }
+        JobInfo {
+            working_dir: self.working_dir.display().to_string(),
+            username: self.user.name.clone(),
+        }
     }
 
     /// The job's command on its terminal.
@@ -107,6 +113,17 @@ impl Place {
     }
 }
 
+/// The home of the job's user, when it can be used. The runner's own user has the one it was started with, where that is
+/// a person's (no container with root and its image's variables) or where there is no account.
+fn home_of(core: &Core, user: &JobUser, own_uid: u32) -> Option<PathBuf> {
+    let started_with = core.settings.inherited_env.iter().find(|(name, _)| name == "HOME");
+    let persons = user.uid == own_uid && (!core.settings.touch_system || user.account_home.is_empty());
+    started_with
+        .filter(|_| persons)
+        .and_then(|(_, home)| users::usable_home(home))
+        .or_else(|| users::usable_home(&user.account_home))
+}
+
 /// What the commands need.
 #[derive(Debug)]
 pub(super) struct Prepared {
@@ -128,11 +145,18 @@ pub(super) fn prepare(
     let repo_dir = prepare_repo(core, body, place, cancelled)?;
     prepare_files(core, body, place)?;
     let env = prepare_environment(core, body, place, &repo_dir)?;
-    Ok(Prepared { env, _credentials: credentials })
+    Ok(Prepared {
+        env,
+        _credentials: credentials,
+    })
 }
 
 fn install_credentials(core: &Core, body: &SubmitBody, place: &Place, ssh: &dyn JobSsh) -> GitCredentials {
-    let key = body.job_spec.ssh_key.as_ref().filter(|_| body.cluster_info.job_ips.len() >= 2);
+    let key = body
+        .job_spec
+        .ssh_key
+        .as_ref()
+        .filter(|_| body.cluster_info.job_ips.len() >= 2);
     if let Some(key) = key {
         ssh.add_key(&key.public);
     }
@@ -142,13 +166,22 @@ fn install_credentials(core: &Core, body: &SubmitBody, place: &Place, ssh: &dyn 
     if let Some(key) = key {
         let ips = &body.cluster_info.job_ips;
         if let Err(error) = credentials::install_cluster(&place.home, key, ips, ssh.port(), place.owner) {
-            core.log.warn(format_args!("cannot set up SSH between the nodes: {}", chain(&error)));
+            core.log.warn(format_args!(
+                "cannot set up SSH between the nodes: {}",
+                chain(&error)
+            ));
         }
     }
-    let installed = body.repo_credentials.as_ref().map(|git| credentials::install_git(&place.home, git, place.owner));
+    let installed = body
+        .repo_credentials
+        .as_ref()
+        .map(|git| credentials::install_git(&place.home, git, place.owner));
     match installed {
         Some(Err(error)) => {
-            core.log.warn(format_args!("cannot set up git credentials for the job: {}", chain(&error)));
+            core.log.warn(format_args!(
+                "cannot set up git credentials for the job: {}",
+                chain(&error)
+            ));
             GitCredentials::default()
         }
         Some(Ok(credentials)) => credentials,
@@ -156,10 +189,19 @@ fn install_credentials(core: &Core, body: &SubmitBody, place: &Place, ssh: &dyn 
     }
 }
 
-fn prepare_repo(core: &Core, body: &SubmitBody, place: &Place, cancelled: Arc<AtomicBool>) -> Result<PathBuf, Ending> {
+fn prepare_repo(
+    core: &Core,
+    body: &SubmitBody,
+    place: &Place,
+    cancelled: Arc<AtomicBool>,
+) -> Result<PathBuf, Ending> {
     let spec = &body.job_spec;
     let failed = |why: String| Ending::repo_error(format!("Failed to set up the repo ({why})"));
-    let dir = spec.repo_dir.as_deref().filter(|dir| !dir.is_empty()).unwrap_or(LEGACY_REPO_DIR);
+    let dir = spec
+        .repo_dir
+        .as_deref()
+        .filter(|dir| !dir.is_empty())
+        .unwrap_or(LEGACY_REPO_DIR);
     let dir = place.resolve_path(dir).map_err(|error| failed(chain(&error)))?;
     let blob = uploads::code_path(&core.settings.temp_dir);
     let job = RepoJob {
@@ -176,13 +218,24 @@ fn prepare_repo(core: &Core, body: &SubmitBody, place: &Place, cancelled: Arc<At
         cancelled,
     };
     repo::prepare(&job).map_err(|error| failed(chain(&error)))?;
-    log_failure(core, "remove the uploaded code", uploads::remove_code(&core.settings.temp_dir));
+    log_failure(
+        core,
+        "remove the uploaded code",
+        uploads::remove_code(&core.settings.temp_dir),
+    );
     Ok(dir)
 }
 
 fn repo_data(body: &SubmitBody) -> RepoData {
-    let data = body.job_spec.repo_data.clone().or_else(|| body.run.run_spec.repo_data.clone());
-    data.unwrap_or_else(|| RepoData { repo_type: "virtual".to_owned(), ..RepoData::default() })
+    let data = body
+        .job_spec
+        .repo_data
+        .clone()
+        .or_else(|| body.run.run_spec.repo_data.clone());
+    data.unwrap_or_else(|| RepoData {
+        repo_type: "virtual".to_owned(),
+        ..RepoData::default()
+    })
 }
 
 fn prepare_files(core: &Core, body: &SubmitBody, place: &Place) -> Result<(), Ending> {
@@ -192,18 +245,35 @@ fn prepare_files(core: &Core, body: &SubmitBody, place: &Place) -> Result<(), En
         let uploaded = uploads::archive_path(&core.settings.temp_dir, &archive.id)
             .filter(|path| path.exists())
             .ok_or_else(|| failed(format!("archive {} was not uploaded", archive.id)))?;
-        let destination = place.resolve_path(&archive.path).map_err(|error| failed(chain(&error)))?;
-        placements.push(FilePlacement { archive: uploaded, destination });
+        let destination = place
+            .resolve_path(&archive.path)
+            .map_err(|error| failed(chain(&error)))?;
+        placements.push(FilePlacement {
+            archive: uploaded,
+            destination,
+        });
     }
     if !placements.is_empty() {
-        let job = FilesJob { placements, owner: place.owner };
+        let job = FilesJob {
+            placements,
+            owner: place.owner,
+        };
         repo::prepare_files(&job).map_err(|error| failed(chain(&error)))?;
     }
-    log_failure(core, "remove the uploaded archives", uploads::remove_archives(&core.settings.temp_dir));
+    log_failure(
+        core,
+        "remove the uploaded archives",
+        uploads::remove_archives(&core.settings.temp_dir),
+    );
     Ok(())
 }
 
-fn prepare_environment(core: &Core, body: &SubmitBody, place: &Place, repo_dir: &Path) -> Result<Env, Ending> {
+fn prepare_environment(
+    core: &Core,
+    body: &SubmitBody,
+    place: &Place,
+    repo_dir: &Path,
+) -> Result<Env, Ending> {
     let state_dir = &core.settings.state_dir;
     let hostfile = state_dir.join("mpi/hostfile");
     let hosts = environment::hostfile(&body.cluster_info)
@@ -221,9 +291,14 @@ fn prepare_environment(core: &Core, body: &SubmitBody, place: &Place, repo_dir: 
     let written = write_public(&profile, &environment::profile(&env));
     log_failure(core, "write the job's profile", written);
     if core.settings.touch_system {
-        log_failure(core, "extend /etc/profile", source_profile(Path::new("/etc/profile"), &profile));
+        log_failure(
+            core,
+            "extend /etc/profile",
+            source_profile(Path::new("/etc/profile"), &profile),
+        );
     }
-    let shared = environment::shared_with_logins(&env).map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let shared =
+        environment::shared_with_logins(&env).map(|(name, value)| (name.to_owned(), value.to_owned()));
     core.session.send_replace(SessionDefaults {
         env: shared.collect(),
         working_dir: Some(place.working_dir.clone()),
@@ -248,7 +323,11 @@ fn source_profile(login: &Path, profile: &Path) -> io::Result<()> {
     if text.lines().any(|existing| existing == line) {
         return Ok(());
     }
-    let separator = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+    let separator = if text.is_empty() || text.ends_with('\n') {
+        ""
+    } else {
+        "\n"
+    };
     fs_err::write(login, format!("{text}{separator}{line}\n"))
 }
 
@@ -273,7 +352,10 @@ mod tests {
             source_profile(&login, Path::new("/dstack/profile")).unwrap();
             source_profile(&login, Path::new("/dstack/profile")).unwrap();
             let expected = before.map_or(String::new(), |text| format!("{text}\n"));
-            assert_eq!(fs_err::read_to_string(&login).unwrap(), format!("{expected}. /dstack/profile\n"));
+            assert_eq!(
+                fs_err::read_to_string(&login).unwrap(),
+                format!("{expected}. /dstack/profile\n")
+            );
         }
     }
 }

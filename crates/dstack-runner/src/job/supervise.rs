@@ -18,7 +18,8 @@ use crate::session;
 
 use super::{Ending, stopped};
 
-/// Background processes may go on writing for so long after the main command exited; then they are ended.
+/// Processes may hold the terminal open for so long after the main command exited; then they are ended. Linux hangs up
+/// the terminal when the leader of its session exits, so that this is rare.
 const BACKGROUND_GRACE: Duration = Duration::from_secs(10);
 /// A process that left the session may hold the terminal open: so long is waited for it.
 const LAST_OUTPUT_GRACE: Duration = Duration::from_secs(1);
@@ -39,10 +40,16 @@ pub(super) async fn supervise(
     max_duration: Option<i64>,
     mut stop: watch::Receiver<bool>,
 ) -> Ending {
-    let limit = max_duration.and_then(|seconds| u64::try_from(seconds).ok()).filter(|&seconds| seconds > 0);
+    let limit = max_duration
+        .and_then(|seconds| u64::try_from(seconds).ok())
+        .filter(|&seconds| seconds > 0);
     let deadline = limit.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let quota = sinks.quota.limit().unwrap_or_default();
-    let PtyProcess { mut child, session, master } = process;
+    let PtyProcess {
+        mut child,
+        session,
+        master,
+    } = process;
     let master = Arc::new(master);
     let Ok(mut output) = Output::start(Arc::clone(&master), sinks) else {
         session::kill(session).await;
@@ -56,12 +63,8 @@ pub(super) async fn supervise(
                 () = sleep(BACKGROUND_GRACE) => {}
                 () = stopped(&mut stop) => {}
             }
-            // Nothing of the job outlives it, silent processes neither.
-            if output.end.is_none() {
-                session::clean_up(session).await;
-            } else {
-                task::spawn("end background processes", session::clean_up(session));
-            }
+            // Nothing of the job outlives it; silent processes neither.
+            session::clean_up(session).await;
         }
         Cause::Stopped | Cause::MaxDuration => {
             let reaped = async {
@@ -124,14 +127,19 @@ impl Output {
         let pump = task::spawn("job output", async move {
             task::blocking("job output", move || pump(&master, &until, sinks)).await
         });
-        Ok(Self { pump, tell: Some(tell), end: None })
+        Ok(Self {
+            pump,
+            tell: Some(tell),
+            end: None,
+        })
     }
 
     /// Waits until the pump ended by itself. Safe to cancel.
     async fn ended(&mut self) {
         if self.end.is_none() {
             let end = (&mut self.pump).await.ok().flatten().and_then(Result::ok);
-            self.end = Some(end.unwrap_or_else(|| PumpEnd::Failed(std::io::Error::other("the pump panicked"))));
+            self.end =
+                Some(end.unwrap_or_else(|| PumpEnd::Failed(std::io::Error::other("the pump panicked"))));
         }
     }
 

@@ -77,6 +77,8 @@ async fn submit_bodies() {
     let (head, text) = runner.raw(&announced).await;
     assert!(head.starts_with("http/1.1 413 "), "{head}");
     assert_eq!(text, "Request body must not be larger than 16MB\n");
+    let (head, _) = runner.call("POST /api/submit", json_type, &huge[..1000]).await;
+    assert!(head.starts_with("http/1.1 400 "), "{head}");
     assert_eq!(runner.client.job().await.unwrap().state, RunnerState::WaitSubmit);
     // More than the original's limit, no content type, nulls, unknown fields; repeatable.
     let large =

@@ -111,26 +111,26 @@ async fn stops_without_a_job_do_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn background_processes_do_not_hold_up_the_end_for_ever() {
-    let runner = TestRunner::start().await;
-    let (log, last) = runner
-        .outcome("echo session $$; sleep 1000 & echo over; exit 4")
-        .await;
-    assert_eq!(last, state(JobState::Failed, Some(4)));
-    let session = log
-        .lines()
-        .next()
-        .unwrap()
-        .strip_prefix("session ")
-        .unwrap()
-        .parse()
-        .unwrap();
-    assert_eq!(dstack_runner::session::members(session), Vec::<u32>::new());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn late_output_of_background_processes_is_kept() {
-    let runner = TestRunner::start().await;
-    let (log, last) = runner.outcome("(sleep 0.5; echo late) & echo early").await;
-    assert_eq!((log.as_str(), last.exit_status), ("early\nlate\n", Some(0)));
+async fn background_processes_end_with_the_job() {
+    for script in [
+        "sleep 1000 & echo over; exit 4",
+        "(trap '' HUP; sleep 1000 >/dev/null 2>&1 </dev/null) & exit 4",
+    ] {
+        let runner = TestRunner::start().await;
+        let (log, last) = runner.outcome(&format!("echo session $$; {script}")).await;
+        assert_eq!(last, state(JobState::Failed, Some(4)), "{script}");
+        let session = log
+            .lines()
+            .next()
+            .unwrap()
+            .strip_prefix("session ")
+            .unwrap()
+            .parse()
+            .unwrap();
+        assert_eq!(
+            dstack_runner::session::members(session),
+            Vec::<u32>::new(),
+            "{script}"
+        );
+    }
 }
