@@ -94,6 +94,10 @@ impl AsyncWrite for ChannelStream {
         if buf.is_empty() {
             return Poll::Ready(Ok(0));
         }
+        // russh would wait for window that a closed channel never gets.
+        if self.reader.poll_closed(cx).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
         self.sending.writer.as_mut().poll_write(cx, buf)
     }
 
@@ -133,6 +137,11 @@ impl ExecChannel {
     /// The command's standard input and output as one stream.
     pub fn into_stream(self) -> ChannelStream {
         self.stream
+    }
+
+    /// The sides apart: what happens, and the command's standard input.
+    pub(crate) fn split(&mut self) -> (&mut InboxReader, Pin<&mut (dyn AsyncWrite + Send)>) {
+        (&mut self.stream.reader, self.stream.sending.writer.as_mut())
     }
 
     /// The writer of the command's standard input: write to it, then shut it down to send end-of-file.

@@ -40,6 +40,9 @@ pub struct ConnectOptions {
     pub keepalive_interval: Duration,
     /// After so many unanswered requests the connection counts as dead.
     pub keepalive_max: usize,
+    /// Bytes a channel may have under way to us. Less keeps other channels quick when one's reader is slow; more is
+    /// faster over long distances.
+    pub window: u32,
 }
 
 impl Default for ConnectOptions {
@@ -48,6 +51,7 @@ impl Default for ConnectOptions {
             timeout: Duration::from_secs(10),
             keepalive_interval: Duration::from_secs(10),
             keepalive_max: 3,
+            window: 2 << 20,
         }
     }
 }
@@ -135,6 +139,7 @@ impl Connection {
         let config = Arc::new(client::Config {
             keepalive_interval: Some(options.keepalive_interval),
             keepalive_max: options.keepalive_max,
+            window_size: options.window,
             nodelay: true,
             ..client::Config::default()
         });
@@ -249,22 +254,32 @@ impl Connection {
     /// Runs a command with this standard input and waits for its end.
     pub async fn exec(&self, command: &str, stdin: &[u8]) -> Result<Output, SshError> {
         let mut exec = self.start(command).await?;
-        // A command that does not read its input closes the channel early: its status says enough.
-        let _ = exec.stdin().write_all(stdin).await;
-        let _ = exec.stdin().shutdown().await;
         let mut output = Output {
             status: ExitStatus::Unknown,
             stdout: Vec::new(),
             stderr: Vec::new(),
         };
-        while let Some(event) = exec.next().await {
-            match event {
-                Event::Data(data) => output.stdout.extend_from_slice(&data),
-                Event::Stderr(data) => output.stderr.extend_from_slice(&data),
-                Event::Exit(code) => output.status = ExitStatus::Code(code),
-                Event::Killed(signal) => output.status = ExitStatus::Signal(signal),
-                Event::Reply(_) | Event::Eof => {}
+        let (events, mut input) = exec.split();
+        let feed = async {
+            // A command that does not read its input closes the channel early: its status says enough.
+            let _ = input.write_all(stdin).await;
+            let _ = input.shutdown().await;
+            std::future::pending::<()>().await;
+        };
+        let collect = async {
+            while let Some(event) = events.next().await {
+                match event {
+                    Event::Data(data) => output.stdout.extend_from_slice(&data),
+                    Event::Stderr(data) => output.stderr.extend_from_slice(&data),
+                    Event::Exit(code) => output.status = ExitStatus::Code(code),
+                    Event::Killed(signal) => output.status = ExitStatus::Signal(signal),
+                    Event::Reply(_) | Event::Eof => {}
+                }
             }
+        };
+        tokio::select! {
+            () = feed => {}
+            () = collect => {}
         }
         Ok(output)
     }

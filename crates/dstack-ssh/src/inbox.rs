@@ -2,8 +2,9 @@
 //!
 //! russh grants the peer more window as soon as data arrives, and blocks its whole session loop while one channel's
 //! reader is slow: one stalled forward would freeze every other channel, and a command that echoes its input would
-//! deadlock. So the protocol side pushes into these queues and never waits for a reader; memory stays bounded because
-//! beyond [`HIGH_WATER`] unread bytes the whole connection is slowed down, more and more, until readers catch up.
+//! deadlock. So the protocol side pushes into these queues and never waits for a reader. Memory stays bounded because
+//! beyond [`HIGH_WATER`] unread bytes the peer is held back: a server shrinks the windows it grants ([`Choke`]), a
+//! client, whose windows russh does not let us choose, slows the whole connection down ([`Inbox::throttle`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -17,8 +18,14 @@ use russh::ChannelId;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::Notify;
 
-/// Unread bytes of one connection, all channels together, from which on the connection is slowed down.
+/// Unread bytes of one connection, all channels together, from which on the peer is held back.
 pub const HIGH_WATER: usize = 16 << 20;
+
+/// The window a held-back channel is granted: the least with which russh still grants anything.
+const CHOKED_WINDOW: u32 = 2;
+
+/// Pause after a packet of a held-back channel, so that it does not spin through tiny packets.
+const CHOKED_PAUSE: Duration = Duration::from_millis(10);
 
 /// Longest pause between two packets of a connection whose readers do not read.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -54,6 +61,7 @@ struct Queue {
     events: VecDeque<Event>,
     closed: bool,
     reader: Option<Waker>,
+    writer: Option<Waker>,
     reader_gone: bool,
 }
 
@@ -126,12 +134,12 @@ impl Inbox {
             return;
         };
         queue.closed = true;
-        let waker = queue.reader.take();
+        let wakers = [queue.reader.take(), queue.writer.take()];
         if queue.reader_gone {
             state.queues.remove(&id);
         }
         drop(state);
-        wake(waker);
+        wakers.into_iter().for_each(wake);
     }
 
     /// The connection is gone: every reader sees the rest and then the end.
@@ -154,9 +162,52 @@ impl Inbox {
         if unread < HIGH_WATER {
             return;
         }
-        let drained = self.shared.drained.notified();
-        // Both outcomes are fine: the queue is drained, or the connection has paused long enough.
-        let _ = tokio::time::timeout(pause_at(unread), drained).await;
+        self.drained_or(pause_at(unread)).await;
+    }
+
+    /// Waits until readers have caught up, at most this long.
+    async fn drained_or(&self, pause: Duration) {
+        // Both outcomes are fine.
+        let _ = tokio::time::timeout(pause, self.shared.drained.notified()).await;
+    }
+}
+
+/// Decides which window a server grants next.
+///
+/// russh grants a channel that has used up half of its window a full one, of a size that is one for the whole
+/// connection. While too much is unread this size is tiny: a channel that goes on sending uses up the window it has and
+/// then trickles, two bytes per round trip, which is how it finds out that readers have caught up. Channels that have
+/// window left are not disturbed.
+#[derive(Debug)]
+pub struct Choke {
+    open_window: u32,
+    choked: bool,
+}
+
+impl Choke {
+    /// `open_window` is granted as long as readers keep up.
+    pub const fn new(open_window: u32) -> Self {
+        Self {
+            open_window,
+            choked: false,
+        }
+    }
+
+    /// The window to grant from now on, with this many bytes unread.
+    pub const fn window(&mut self, unread: usize) -> u32 {
+        self.choked = unread >= if self.choked { HIGH_WATER / 2 } else { HIGH_WATER };
+        if self.choked {
+            CHOKED_WINDOW
+        } else {
+            self.open_window
+        }
+    }
+
+    /// To be awaited after a packet of this size.
+    pub async fn pace(&self, inbox: &Inbox, size: usize) {
+        if self.choked && size <= CHOKED_WINDOW as usize && inbox.unread() >= HIGH_WATER / 2 {
+            inbox.drained_or(CHOKED_PAUSE).await;
+        }
     }
 }
 
@@ -189,6 +240,17 @@ impl InboxReader {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
 
+    /// Ready once the channel is closed, read or not: whoever writes to it must not wait for window any more.
+    pub fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.shared.lock().queues.get_mut(&self.id) {
+            Some(queue) if !queue.closed => {
+                queue.writer = Some(cx.waker().clone());
+                Poll::Pending
+            }
+            _ => Poll::Ready(()),
+        }
+    }
+
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
         let mut state = self.shared.lock();
         let Some(queue) = state.queues.get_mut(&self.id) else {
@@ -202,7 +264,7 @@ impl InboxReader {
             return Poll::Pending;
         };
         state.unread = state.unread.saturating_sub(event.size());
-        if state.unread < HIGH_WATER {
+        if state.unread < HIGH_WATER / 2 {
             self.shared.drained.notify_waiters();
         }
         Poll::Ready(Some(event))
@@ -241,7 +303,7 @@ impl Drop for InboxReader {
             state.queues.remove(&self.id);
         }
         state.unread = state.unread.saturating_sub(freed);
-        if state.unread < HIGH_WATER {
+        if state.unread < HIGH_WATER / 2 {
             self.shared.drained.notify_waiters();
         }
     }
@@ -285,6 +347,18 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_waiting_writer_learns_of_the_end() {
+        let inbox = Inbox::new();
+        let reader = inbox.reader(id(1));
+        inbox.push(id(1), Event::Exit(3));
+        let closing = inbox.clone();
+        tokio::join!(std::future::poll_fn(|cx| reader.poll_closed(cx)), async move {
+            tokio::task::yield_now().await;
+            closing.close(id(1));
+        });
+    }
+
+    #[tokio::test]
     async fn what_nobody_will_read_is_not_kept() {
         let inbox = Inbox::new();
         let reader = inbox.reader(id(1));
@@ -309,6 +383,14 @@ mod tests {
             reader.next().await;
         });
         assert_eq!(before.elapsed(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_server_chokes_late_and_opens_early_enough() {
+        let mut choke = Choke::new(1000);
+        let windows = [0, HIGH_WATER - 1, HIGH_WATER, HIGH_WATER / 2, HIGH_WATER / 2 - 1]
+            .map(|unread| choke.window(unread));
+        assert_eq!(windows, [1000, 1000, CHOKED_WINDOW, CHOKED_WINDOW, 1000]);
     }
 
     #[test]
