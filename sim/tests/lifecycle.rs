@@ -293,9 +293,16 @@ async fn killed_at_every_failpoint_the_run_ends_the_same_once() {
     }
 }
 
+/// The seeds to run: `cargo xtask sim` names others.
+fn seeds() -> std::ops::Range<u64> {
+    let number = |name: &str| dstack_system::env::var(name).and_then(|text| text.parse().ok());
+    let first = number("DSTACK_SIM_SEED").unwrap_or(100);
+    first..first + number("DSTACK_SIM_COUNT").unwrap_or(40)
+}
+
 #[tokio::test(start_paused = true)]
 async fn many_runs_under_faults_all_end_as_they_should() {
-    for seed in 100..140 {
+    for seed in seeds() {
         let world = World::new(seed, 4).await.unwrap();
         world.hosts.faults(Faults {
             lost_call: 0.15,

@@ -47,6 +47,9 @@ pub enum EngineError {
     /// The log store refused.
     #[error("job output cannot be stored")]
     Logs(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// What a job needs cannot be fetched.
+    #[error("what the job needs cannot be fetched")]
+    Inputs(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// A simulated crash: the engine stops here, as a killed process would.
     #[error("killed at failpoint {0}")]
     Killed(&'static str),

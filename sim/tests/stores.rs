@@ -1,0 +1,249 @@
+//! Both stores of the engine obey the same rules.
+
+use std::time::Duration;
+
+use dstack_model::runs::{JobStatus, RunStatus};
+use dstack_sim::scenario::Builder;
+use dstack_store::rows::{JobRow, OperationKind, OperationRow, OperationState, RunRow};
+use dstack_store::{
+    Commit, Database, EngineStore, EntityRef, EventTarget, Json, Lease, MemoryStore, NewEvent, Put, SqlStore,
+};
+use dstack_system::Random;
+use dstack_units::Time;
+use serde_json::json;
+
+const NOW: Time = Time::from_millis(1_790_000_000_000);
+
+fn lease(owner: &str, until: Time) -> Lease {
+    Lease {
+        owner: owner.to_owned(),
+        until,
+    }
+}
+
+/// The project and the user that rows refer to, where the database checks.
+async fn people(database: &Database, builder: &Builder, users: &[String]) {
+    let project = builder.project.to_string();
+    let users = users.to_vec();
+    database
+        .write(move |tx| {
+            Box::pin(async move {
+                for user in &users {
+                    sqlx::query(
+                        "INSERT INTO users (id, name, created_at, global_role, active, token, token_hash, projects_quota) \
+                         VALUES ($1, $1, 0, 'user', 1, '', $1, 1)",
+                    )
+                    .bind(user.clone())
+                    .execute(&mut *tx)
+                    .await?;
+                }
+                sqlx::query("INSERT INTO projects (id, name, created_at, owner_id, is_public) VALUES ($1, 'main', 0, $2, 0)")
+                    .bind(project)
+                    .bind(users[0].clone())
+                    .execute(&mut *tx)
+                    .await?;
+                Ok(())
+            })
+        })
+        .await
+        .unwrap();
+}
+
+fn parts(commit: &Commit) -> (RunRow, JobRow) {
+    let run = commit.puts.iter().find_map(|put| {
+        if let Put::Run(run) = put {
+            Some(run.clone())
+        } else {
+            None
+        }
+    });
+    let job = commit.puts.iter().find_map(|put| {
+        if let Put::Job(job) = put {
+            Some(job.clone())
+        } else {
+            None
+        }
+    });
+    (run.unwrap(), job.unwrap())
+}
+
+/// The same story told to a store; returns what it remembers, as text.
+async fn story(store: &dyn EngineStore, builder: &Builder, task: Commit, machine: Commit) -> Vec<String> {
+    let mut seen = Vec::new();
+    store.commit(machine.clone()).await.unwrap();
+    store
+        .commit(Commit {
+            lease: Some(lease("a", NOW + Duration::from_secs(10))),
+            ..task.clone()
+        })
+        .await
+        .unwrap();
+    let (run, job) = parts(&task);
+    seen.push(format!("{:?}", store.run(run.id).await.unwrap()));
+    seen.push(format!("{:?}", store.placement(builder.project).await.unwrap()));
+    seen.push(format!(
+        "{:?}",
+        store.waiting_jobs(builder.project).await.unwrap()
+    ));
+
+    // A change of the job makes decisions about the run stale, and a stale commit changes nothing at all.
+    let stale = store.run(run.id).await.unwrap().unwrap().run;
+    let mut placed = store.job(job.id).await.unwrap().unwrap().job;
+    placed.status = JobStatus::Provisioning;
+    let operation = OperationRow {
+        id: builder.random.uuid().into(),
+        key: format!("{}:submit-task", job.id),
+        kind: OperationKind::SubmitTask,
+        job_id: Some(job.id),
+        instance_id: None,
+        state: OperationState::Intended,
+        attempt: 0,
+        created_at: NOW,
+        next_attempt_at: None,
+        error: None,
+        result: Some(Json::new(json!({"a": 1}))),
+        version: 0,
+    };
+    let event = NewEvent {
+        id: builder.random.uuid().into(),
+        message: "Job status changed".to_owned(),
+        recorded_at: NOW,
+        actor: None,
+        targets: vec![EventTarget {
+            entity_type: "job",
+            entity_id: job.id.to_string(),
+            entity_name: job.job_name.clone(),
+            project_id: None,
+            run_id: None,
+            fleet_id: None,
+            gateway_id: None,
+        }],
+    };
+    let puts = vec![Put::Job(placed.clone()), Put::Operation(operation)];
+    store
+        .commit(Commit {
+            puts,
+            events: vec![event],
+            lease: None,
+        })
+        .await
+        .unwrap();
+    let mut ended = stale.clone();
+    ended.status = RunStatus::Done;
+    let both = vec![
+        Put::Job(store.job(job.id).await.unwrap().unwrap().job),
+        Put::Run(ended),
+    ];
+    let refused = store
+        .commit(Commit {
+            puts: both,
+            ..Commit::default()
+        })
+        .await
+        .unwrap_err();
+    assert!(refused.is_conflict(), "{refused:?}");
+    assert!(
+        store
+            .commit(Commit {
+                puts: vec![Put::Job(placed)],
+                ..Commit::default()
+            })
+            .await
+            .unwrap_err()
+            .is_conflict()
+    );
+    seen.push(format!("{:?}", store.job(job.id).await.unwrap()));
+    seen.push(format!(
+        "{:?}",
+        store.waiting_jobs(builder.project).await.unwrap()
+    ));
+
+    // Rows are another's until its lease runs out; those of nobody are anyone's.
+    let mut early = store
+        .claim(&lease("b", NOW + Duration::from_secs(20)), NOW)
+        .await
+        .unwrap();
+    early.sort();
+    seen.push(format!("{early:?}"));
+    assert!(
+        !early
+            .iter()
+            .any(|(entity, _)| matches!(entity, EntityRef::Run(_) | EntityRef::Job(_)))
+    );
+    store
+        .renew(&lease("a", NOW + Duration::from_secs(30)))
+        .await
+        .unwrap();
+    let at = NOW + Duration::from_secs(25);
+    let still = store
+        .claim(&lease("c", at + Duration::from_secs(10)), at)
+        .await
+        .unwrap();
+    assert!(
+        !still.iter().any(|(entity, _)| *entity == EntityRef::Run(run.id)),
+        "renewed"
+    );
+    let at = NOW + Duration::from_secs(31);
+    let mut late = store
+        .claim(&lease("c", at + Duration::from_secs(10)), at)
+        .await
+        .unwrap();
+    late.sort();
+    assert!(late.iter().any(|(entity, _)| *entity == EntityRef::Run(run.id)));
+    seen.push(format!("{late:?}"));
+    seen
+}
+
+#[tokio::test]
+async fn memory_and_sql_tell_the_same_story() {
+    let random = Random::seeded(11);
+    let builder = Builder {
+        project: random.uuid().into(),
+        random: random.clone(),
+    };
+    let machine = builder.machine(2, NOW).unwrap();
+    let (run, task) = builder.task("train", &json!({}), NOW).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut databases = vec![Database::open_file(&dir.path().join("x.db")).await.unwrap()];
+    match std::env::var("DSTACK_TEST_POSTGRES_URL") {
+        Ok(url) => databases.push(fresh_postgres(&url).await),
+        Err(_) => {
+            println!("SKIPPED: PostgreSQL half of the stores' test (DSTACK_TEST_POSTGRES_URL is not set)")
+        }
+    }
+    let memory = MemoryStore::new();
+    let twin = Builder {
+        random: Random::seeded(12),
+        ..builder.clone()
+    };
+    let expected = story(&memory, &twin, task.clone(), machine.clone()).await;
+    for database in databases {
+        people(&database, &builder, &[run.user_id.to_string()]).await;
+        let twin = Builder {
+            random: Random::seeded(12),
+            ..builder.clone()
+        };
+        let told = story(
+            &SqlStore::new(database.clone()),
+            &twin,
+            task.clone(),
+            machine.clone(),
+        )
+        .await;
+        for (told, expected) in told.iter().zip(&expected) {
+            assert_eq!(told, expected);
+        }
+    }
+}
+
+/// A database of its own for this test, on the server of the URL.
+async fn fresh_postgres(url: &str) -> Database {
+    let admin = Database::open(url).await.unwrap();
+    let name = format!("stores_{}", Random::system().uuid().simple());
+    sqlx::query(sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}")))
+        .execute(admin.pool())
+        .await
+        .unwrap();
+    let (base, _) = url.rsplit_once('/').unwrap();
+    Database::open(&format!("{base}/{name}")).await.unwrap()
+}
