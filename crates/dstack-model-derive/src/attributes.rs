@@ -1,5 +1,6 @@
 //! Reads `#[decode(...)]`, and the few serde attributes that matter here.
 
+use syn::parse::Parse;
 use syn::{Attribute, Expr, Lit, LitStr, Path, Token, Type};
 
 /// What the attributes of a field say.
@@ -46,7 +47,7 @@ impl FieldAttributes {
                 let name = meta.path.get_ident().map(ToString::to_string).unwrap_or_default();
                 match name.as_str() {
                     "default" if meta.input.peek(Token![=]) => {
-                        read.default = Some(Some(meta.value()?.parse()?))
+                        read.default = Some(Some(meta.value()?.parse()?));
                     }
                     "default" => read.default = Some(None),
                     "required" => read.required = true,
@@ -89,7 +90,7 @@ impl TypeAttributes {
                     "ignore" => {
                         let content;
                         syn::parenthesized!(content in meta.input);
-                        let keys = content.parse_terminated(|input| input.parse::<LitStr>(), Token![,])?;
+                        let keys = content.parse_terminated(<LitStr as Parse>::parse, Token![,])?;
                         read.ignore = keys.into_iter().collect();
                     }
                     _ => return Err(meta.error("unknown attribute of a type or variant")),

@@ -41,7 +41,7 @@ fn from_text(value: &Value) -> Result<Option<Value>, String> {
     let Value::String(text) = value else {
         return Ok(None);
     };
-    let parts = join_drive_letter(text.split(':').collect());
+    let parts = join_drive_letter(&text.split(':').collect::<Vec<_>>());
     let (local, path) = match parts.as_slice() {
         [only] => (only, only),
         [local, path] => (local, path),
@@ -51,8 +51,8 @@ fn from_text(value: &Value) -> Result<Option<Value>, String> {
 }
 
 /// Puts a Windows drive letter and the path after it together again.
-pub(crate) fn join_drive_letter(parts: Vec<&str>) -> Vec<String> {
-    match parts.as_slice() {
+pub(crate) fn join_drive_letter(parts: &[&str]) -> Vec<String> {
+    match parts {
         [drive, path, rest @ ..]
             if drive.len() == 1
                 && drive.starts_with(|c: char| c.is_ascii_alphabetic())

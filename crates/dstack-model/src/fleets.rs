@@ -203,7 +203,7 @@ fn is_private(address: IpAddr) -> bool {
                     || v6.is_unique_local()
                     || v6.is_unicast_link_local()
                     || starts(0x2001_0db8, 32)
-                    || starts(0x3fff_0, 20)
+                    || starts(0x3_fff0, 20)
                     || starts(0x0064_ff9b_0001, 48)
                     || starts(0x0100_0000_0000_0000, 64)
                     || starts(0x2002, 16)
@@ -230,7 +230,7 @@ fn is_public_2001(bits: u128) -> bool {
 #[serde(untagged)]
 pub enum SshHost {
     /// In detail.
-    Params(SshHostParams),
+    Params(Box<SshHostParams>),
     /// By its address.
     Hostname(String),
 }
@@ -247,7 +247,7 @@ impl SshHost {
     /// In detail.
     pub fn to_params(&self) -> SshHostParams {
         match self {
-            Self::Params(params) => params.clone(),
+            Self::Params(params) => (**params).clone(),
             Self::Hostname(hostname) => SshHostParams::with_hostname(hostname),
         }
     }
@@ -257,7 +257,7 @@ impl crate::decode::Decode for SshHost {
     fn decode(value: &Value, cx: &mut Cx) -> Option<Self> {
         cx.union(&[
             ("SSHHostParams", &|cx: &mut Cx| {
-                SshHostParams::decode(value, cx).map(Self::Params)
+                Box::<SshHostParams>::decode(value, cx).map(Self::Params)
             }),
             ("str", &|cx: &mut Cx| {
                 String::decode(value, cx).map(Self::Hostname)

@@ -115,11 +115,13 @@ impl Property {
 }
 
 /// One of several objects, told apart by a key.
+#[allow(clippy::needless_pass_by_value)] // they are moved into the JSON
 pub fn one_of(tag: &str, members: Vec<Value>) -> Value {
     json!({"oneOf": members, "discriminator": {"propertyName": tag}})
 }
 
 /// Any of several schemas.
+#[allow(clippy::needless_pass_by_value)] // they are moved into the JSON
 pub fn any_of(members: Vec<Value>) -> Value {
     json!({"anyOf": members})
 }

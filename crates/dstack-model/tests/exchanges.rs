@@ -1,6 +1,13 @@
 //! Exchanges recorded from dstack 0.22.5: what it accepted we accept with the same normal form, what it refused we
 //! refuse for the same reasons, and its answers pass through our types unchanged.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
 use std::collections::BTreeMap;
 
 use dstack_model::backends::BackendInfoYaml;

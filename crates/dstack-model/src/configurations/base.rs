@@ -111,7 +111,8 @@ pub(crate) fn is_set(map: &Map<String, Value>, key: &str) -> bool {
         None | Some(Value::Null | Value::Bool(false) | Value::Array(_) | Value::Object(_)) => false,
         Some(Value::String(text)) => {
             let no = ["false", "f", "no", "n", "off", "0"];
-            !text.is_empty() && !(key == "nvcc" && no.contains(&text.to_lowercase().as_str()))
+            let refused = key == "nvcc" && no.contains(&text.to_lowercase().as_str());
+            !text.is_empty() && !refused
         }
         Some(Value::Number(number)) => key != "nvcc" || number.as_f64() == Some(1.0),
         Some(Value::Bool(true)) => key == "nvcc",
@@ -198,7 +199,7 @@ fn repo_from_text(value: &Value) -> Result<Option<Value>, String> {
             *host = format!("{host}:{path}");
         }
     } else {
-        parts = join_drive_letter(text.split(':').collect());
+        parts = join_drive_letter(&text.split(':').collect::<Vec<_>>());
     }
     let key = if is_url { "url" } else { "local_path" };
     match parts.as_slice() {
@@ -286,6 +287,7 @@ pub struct InstanceMountPoint {
     pub optional: bool,
 }
 
+#[allow(clippy::needless_pass_by_value)] // the form of all checks
 fn check_path(path: String) -> Result<String, String> {
     normal_absolute(&path).map_err(dstack_units::ParseError::into_message)
 }

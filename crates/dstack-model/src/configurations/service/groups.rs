@@ -216,6 +216,8 @@ pub(super) fn check_with_service(
 }
 
 type GroupSets = fn(&ReplicaGroup) -> bool;
+/// A field's name, and whether a group sets it.
+type GroupField = (&'static str, GroupSets);
 
 fn names_where(groups: &[ReplicaGroup], sets: GroupSets) -> Vec<&str> {
     groups
@@ -256,12 +258,12 @@ fn check_set_once(service: &ServiceConfiguration, groups: &[ReplicaGroup]) -> Re
 }
 
 fn check_image_sources(service: &ServiceConfiguration, groups: &[ReplicaGroup]) -> Result<(), String> {
-    const IMAGE: (&str, GroupSets) = ("image", |group| group.image.is_some());
-    const DOCKER: (&str, GroupSets) = ("docker", |group| group.docker.is_some());
-    const PYTHON: (&str, GroupSets) = ("python", |group| group.python.is_some());
-    const NVCC: (&str, GroupSets) = ("nvcc", |group| group.nvcc.is_some());
+    const IMAGE: GroupField = ("image", |group| group.image.is_some());
+    const DOCKER: GroupField = ("docker", |group| group.docker.is_some());
+    const PYTHON: GroupField = ("python", |group| group.python.is_some());
+    const NVCC: GroupField = ("nvcc", |group| group.nvcc.is_some());
     let base = &service.base;
-    let conflicts: [(&str, bool, &[(&str, GroupSets)]); 4] = [
+    let conflicts: [(&str, bool, &[GroupField]); 4] = [
         ("image", base.image.is_some(), &[DOCKER, PYTHON, NVCC]),
         ("docker", base.docker == Some(true), &[IMAGE, PYTHON, NVCC]),
         ("python", base.python.is_some(), &[IMAGE, DOCKER]),

@@ -1,0 +1,89 @@
+//! The JSON Schemas that our types give have the same properties as those of dstack 0.22.5.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
+use std::collections::BTreeMap;
+
+use dstack_model::configurations::AnyConfiguration;
+use dstack_model::decode::Value;
+use dstack_model::profiles::ProfilesConfig;
+use dstack_model::requests::*;
+use dstack_model::runs::RunPlan;
+use dstack_model::schema::{Schema, Schemas};
+use dstack_model::{events, exports, fleets, gateways, projects, users, volumes};
+
+const REFERENCE: &str = include_str!("data/reference_properties.json");
+
+fn definitions() -> BTreeMap<String, Value> {
+    let mut schemas = Schemas::default();
+    AnyConfiguration::schema(&mut schemas);
+    ProfilesConfig::schema(&mut schemas);
+    RunPlan::schema(&mut schemas);
+    fleets::FleetPlan::schema(&mut schemas);
+    gateways::GatewayPlan::schema(&mut schemas);
+    volumes::Volume::schema(&mut schemas);
+    projects::Project::schema(&mut schemas);
+    users::UserWithCreds::schema(&mut schemas);
+    events::Event::schema(&mut schemas);
+    exports::ListExportsResponse::schema(&mut schemas);
+    exports::ListImportsResponse::schema(&mut schemas);
+    GetRunPlanRequest::schema(&mut schemas);
+    ListRunsRequest::schema(&mut schemas);
+    ListEventsRequest::schema(&mut schemas);
+    ListUsersRequest::schema(&mut schemas);
+    ListProjectsRequest::schema(&mut schemas);
+    ListGpusRequest::schema(&mut schemas);
+    ListGpusResponse::schema(&mut schemas);
+    PollLogsRequest::schema(&mut schemas);
+    SaveRepoCredsRequest::schema(&mut schemas);
+    UpdateExportRequest::schema(&mut schemas);
+    schemas
+        .into_definitions()
+        .into_iter()
+        .map(|(name, schema)| (name.to_lowercase(), schema))
+        .collect()
+}
+
+fn names(value: &Value) -> Vec<String> {
+    let mut names: Vec<String> = match value {
+        Value::Object(map) => map.keys().cloned().collect(),
+        Value::Array(items) => items
+            .iter()
+            .map(|item| item.as_str().unwrap().to_owned())
+            .collect(),
+        _ => Vec::new(),
+    };
+    names.sort();
+    names
+}
+
+#[test]
+fn properties_are_the_reference_s() {
+    let ours = definitions();
+    let theirs: BTreeMap<String, Value> = serde_json::from_str(REFERENCE).unwrap();
+    let mut compared = 0;
+    let mut wrong = Vec::new();
+    for (name, theirs) in &theirs {
+        let Some(ours) = ours.get(&name.to_lowercase()) else {
+            continue;
+        };
+        compared += 1;
+        for part in ["properties", "required"] {
+            let (ours, theirs) = (names(&ours[part]), names(&theirs[part]));
+            if ours != theirs {
+                let ours_only: Vec<_> = ours.iter().filter(|name| !theirs.contains(name)).collect();
+                let theirs_only: Vec<_> = theirs.iter().filter(|name| !ours.contains(name)).collect();
+                wrong.push(format!(
+                    "{name} {part}: only ours {ours_only:?}, only theirs {theirs_only:?}"
+                ));
+            }
+        }
+    }
+    assert!(compared > 80, "{compared}");
+    assert!(
+        wrong.is_empty(),
+        "{} of {compared}\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+}
