@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use dstack_ssh::inbox::{Event, Inbox};
+use dstack_ssh::inbox::{Choke, Event, Inbox};
 use dstack_system::task;
 use russh::keys::PublicKey;
 use russh::server::{self, Auth, ChannelOpenHandle, Msg, PublicKeyOffer, VerifiedPublicKey};
@@ -28,6 +28,7 @@ pub(super) struct Client {
     peer: SocketAddr,
     local: SocketAddr,
     inbox: Inbox,
+    choke: Choke,
     authenticated: Arc<AtomicBool>,
     login: Option<Login>,
     sessions: Sessions,
@@ -42,11 +43,13 @@ impl Client {
         local: SocketAddr,
         authenticated: Arc<AtomicBool>,
     ) -> Self {
+        let choke = Choke::new(server.config.window_size);
         Self {
             server,
             peer,
             local,
             inbox: Inbox::new(),
+            choke,
             authenticated,
             login: None,
             sessions: Sessions::new(),
@@ -204,8 +207,12 @@ impl server::Handler for Client {
         _session: &mut server::Session,
     ) -> Result<(), Self::Error> {
         self.inbox.push(id, Event::Data(Bytes::copy_from_slice(data)));
-        self.inbox.throttle().await;
+        self.choke.pace(&self.inbox, data.len()).await;
         Ok(())
+    }
+
+    fn adjust_window(&mut self, _id: ChannelId, _current: u32) -> u32 {
+        self.choke.window(self.inbox.unread())
     }
 
     async fn channel_eof(
