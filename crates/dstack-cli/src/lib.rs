@@ -1,1 +1,31 @@
 //! The command line.
+//!
+//! [`main`] is the whole program except for the server, which the binary hands in. Parsing is done without a runtime;
+//! one is built only for commands that talk to a server, and nothing is asked of the network beforehand: a command
+//! starts in a few milliseconds.
+//!
+//! The terminal is touched by [`ui`] only. One command is one module of [`commands`].
+
+pub mod archive;
+pub mod args;
+pub mod attach;
+pub mod commands;
+pub mod config;
+pub mod context;
+pub mod error;
+pub mod format;
+pub mod fs;
+pub mod interpolate;
+pub mod profiles;
+pub mod repo;
+mod run;
+pub mod settings;
+pub mod ssh;
+pub mod tables;
+pub mod ui;
+pub mod yaml;
+
+pub use args::{Cli, Command, ServerArgs};
+pub use context::Context;
+pub use error::CliError;
+pub use run::{main, run};

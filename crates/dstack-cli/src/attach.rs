@@ -1,0 +1,251 @@
+//! Attaching to a job: an SSH connection in this process, local ports that lead to the job's, its output as it comes,
+//! and entries in the user's OpenSSH configuration so that `ssh RUN`, `scp` and editors find the job.
+
+pub mod logs;
+pub mod ports;
+pub mod tunnel;
+pub mod urls;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use dstack_model::runs::{Job, JobSpec, Run};
+
+use crate::context::{Context, Project};
+use crate::error::CliError;
+use crate::ssh::config;
+use crate::ssh::hosts::{Route, openssh_home};
+use crate::ssh::keys;
+use crate::ui::{Role, Text};
+use crate::{format, fs};
+use ports::{Reserved, Wishes};
+use tunnel::Tunnel;
+use urls::{Reach, Rewriter};
+
+/// Which job, and how.
+#[derive(Debug)]
+pub struct Request<'a> {
+    /// The run as last seen.
+    pub run: &'a Run,
+    /// The job.
+    pub job: &'a Job,
+    /// `--ssh-identity`.
+    pub identity: Option<PathBuf>,
+    /// Local ports.
+    pub reserved: Reserved,
+}
+
+/// An open attachment. Dropping it closes the tunnel and removes the entries.
+#[derive(Debug)]
+pub struct Attachment {
+    tunnel: Tunnel,
+    entries: Option<Entries>,
+    /// Remote and local ports.
+    pub ports: BTreeMap<u16, u16>,
+    /// Alias of the job in the SSH configuration.
+    pub name: String,
+}
+
+impl Attachment {
+    /// Opens the tunnel and writes the entries.
+    ///
+    /// # Errors
+    /// There is no key, or the job cannot be reached.
+    pub async fn open(context: &Context, project: &Project, request: Request<'_>) -> Result<Self, CliError> {
+        let key = key(context, project, &request).await?;
+        let name = alias(request.run, request.job);
+        let user_config = fs::read_if_exists(&context.home.join(".ssh/config"))
+            .ok()
+            .flatten()
+            .unwrap_or_default();
+        let route = Route::to_job(request.job, &name, &key, &user_config, &context.home)
+            .ok_or_else(|| CliError::new("Failed to attach. The run is not provisioned yet."))?;
+        let ports = request.reserved.ports();
+        let tunnel = Tunnel::open(&route, request.reserved, &context.home).await?;
+        let entries = Entries::write(context, &route);
+        Ok(Self {
+            tunnel,
+            entries,
+            ports,
+            name,
+        })
+    }
+
+    /// The tunnel.
+    pub const fn tunnel(&self) -> &Tunnel {
+        &self.tunnel
+    }
+
+    /// Whether `ssh NAME` works.
+    pub const fn has_entries(&self) -> bool {
+        self.entries.is_some()
+    }
+}
+
+/// Entries in `~/.dstack/ssh/config`, removed when dropped.
+#[derive(Debug)]
+struct Entries {
+    path: PathBuf,
+    names: Vec<String>,
+}
+
+impl Entries {
+    /// Writes the entries. Without them everything but `ssh NAME` works: a failure only warns.
+    fn write(context: &Context, route: &Route) -> Option<Self> {
+        let path = context.ssh_folder().join("config");
+        let user_config = context.home.join(".ssh/config");
+        let openssh_home = openssh_home();
+        let hosts = route.entries(openssh_home.as_deref());
+        let names = hosts.iter().map(|host| host.name.clone()).collect();
+        let written = config::add(&path, &hosts);
+        let home = openssh_home
+            .as_deref()
+            .unwrap_or(std::path::Path::new("/nonexistent"));
+        match written.and_then(|()| config::include(&user_config, &path, home)) {
+            Ok(()) => Some(Self { path, names }),
+            Err(error) => {
+                let name = route
+                    .hops
+                    .last()
+                    .map(|hop| hop.alias.as_str())
+                    .unwrap_or_default();
+                context.ui.complain(Text::new().role(
+                    Role::Warning,
+                    format!(
+                        "{}; `ssh {name}` and links of editors will not work",
+                        error.message().unwrap_or_default()
+                    ),
+                ));
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Entries {
+    fn drop(&mut self) {
+        // Left-over entries do no harm: the next attachment to the run replaces them.
+        let _ = config::remove(&self.path, &self.names);
+    }
+}
+
+/// Name of the job in the SSH configuration: the run's for its first job.
+pub fn alias(run: &Run, job: &Job) -> String {
+    let first = job.job_spec.replica_num == 0 && job.job_spec.job_num == 0;
+    if first {
+        run.run_spec.run_name.clone().unwrap_or_default()
+    } else {
+        job.job_spec.job_name.clone()
+    }
+}
+
+/// The job's ports and the local ones wished for.
+pub fn wishes(spec: &JobSpec) -> Wishes {
+    spec.app_specs
+        .iter()
+        .flatten()
+        .map(|app| (app.port, app.map_to_port.filter(|port| *port != 0)))
+        .collect()
+}
+
+/// The private key: `--ssh-identity`, the user's own if the run knows it, or the legacy one.
+async fn key(context: &Context, project: &Project, request: &Request<'_>) -> Result<PathBuf, CliError> {
+    if let Some(path) = &request.identity {
+        return Ok(keys::read(path)?.path);
+    }
+    let same = |public: &str| {
+        let run_key = request.run.run_spec.ssh_key_pub.as_deref().unwrap_or_default();
+        public
+            .split_whitespace()
+            .take(2)
+            .eq(run_key.split_whitespace().take(2))
+    };
+    if let Some(key) = context
+        .user_key(&project.client)
+        .await?
+        .filter(|key| same(&key.public))
+    {
+        return Ok(key.path);
+    }
+    let legacy = context.ssh_folder().join("id_rsa");
+    if legacy.exists() {
+        return Ok(legacy);
+    }
+    Err(
+        CliError::new("the run was submitted with another SSH key than yours")
+            .hint("pass the private key it was submitted with: `--ssh-identity KEY`"),
+    )
+}
+
+/// Rewrites URLs in the job's output to where the user reaches them.
+///
+/// # Errors
+/// Never in practice: the pattern is fixed.
+pub fn rewriter(
+    project: &Project,
+    run: &Run,
+    job: &Job,
+    ports: &BTreeMap<u16, u16>,
+) -> Result<Rewriter, CliError> {
+    let mut reach = Reach {
+        ports: ports.clone(),
+        query: query(&job.job_spec),
+        hostname: "127.0.0.1".to_owned(),
+        secure: false,
+        path_prefix: String::new(),
+    };
+    let service_port = job.job_spec.service_port.or_else(|| {
+        run.run_spec
+            .configuration
+            .service()
+            .map(|service| service.port.container_port)
+    });
+    if let (Some(service), Some(service_port)) = (&run.service, service_port)
+        && let Ok(url) = url::Url::parse(&format::service_url(project.client.base_url(), &service.url))
+    {
+        reach.hostname = url.host_str().unwrap_or_default().to_owned();
+        reach.secure = url.scheme() == "https";
+        url.path().clone_into(&mut reach.path_prefix);
+        reach
+            .ports
+            .insert(service_port, url.port_or_known_default().unwrap_or(80));
+    }
+    let latest = job
+        .job_submissions
+        .last()
+        .and_then(|latest| latest.job_provisioning_data.as_ref());
+    let address = latest.and_then(|data| data.hostname.as_deref());
+    Rewriter::new(reach, address).map_err(|error| CliError::from_chain(&error))
+}
+
+fn query(spec: &JobSpec) -> BTreeMap<u16, Vec<(String, String)>> {
+    let with_query = spec
+        .app_specs
+        .iter()
+        .flatten()
+        .filter_map(|app| Some((app.port, app.url_query_params.as_ref()?)));
+    with_query
+        .map(|(port, pairs)| {
+            (
+                port,
+                pairs
+                    .iter()
+                    .map(|(name, value)| (name.clone(), value.clone()))
+                    .collect(),
+            )
+        })
+        .collect()
+}
+
+/// Reserves local ports for a job.
+///
+/// # Errors
+/// A port is taken.
+pub fn reserve(
+    spec: &JobSpec,
+    overrides: &[dstack_units::PortMapping],
+    address: IpAddr,
+) -> Result<Reserved, ports::PortError> {
+    ports::reserve(&ports::merge(wishes(spec), overrides)?, address)
+}

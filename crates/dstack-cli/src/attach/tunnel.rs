@@ -1,0 +1,132 @@
+//! The SSH connection to a job, and local ports that lead through it.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dstack_ssh::keys::parse_private;
+use dstack_ssh::{ChannelStream, ConnectOptions, Connection, Endpoint, SshError};
+use dstack_system::task;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+use super::ports::Reserved;
+use crate::error::CliError;
+use crate::ssh::hosts::{Hop, Route};
+
+/// A container's SSH server may start a little after the job.
+const TRIES: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(300);
+const TIMEOUT: Duration = Duration::from_secs(15);
+
+/// An open connection and its forwarded ports; both end when it is dropped.
+#[derive(Debug)]
+pub struct Tunnel {
+    connection: Arc<Connection>,
+    forwards: Vec<JoinHandle<Option<()>>>,
+}
+
+impl Tunnel {
+    /// Connects, then listens on the reserved ports.
+    ///
+    /// # Errors
+    /// A key is unusable, or the job cannot be reached.
+    pub async fn open(route: &Route, reserved: Reserved, home: &Path) -> Result<Self, CliError> {
+        let endpoints = route
+            .hops
+            .iter()
+            .map(|hop| endpoint(hop, home))
+            .collect::<Result<Vec<_>, _>>()?;
+        let connection = connect(&endpoints)
+            .await
+            .map_err(|error| CliError::from_chain(&error))?;
+        let connection = Arc::new(connection);
+        let listeners = reserved.listen().map_err(|error| CliError::from_chain(&error))?;
+        let forward =
+            |(port, listener)| task::spawn("port-forward", accept(connection.clone(), listener, port));
+        let forwards = listeners.into_iter().map(forward).collect();
+        Ok(Self { connection, forwards })
+    }
+
+    /// A stream to a port of the job.
+    ///
+    /// # Errors
+    /// The connection is gone, or nothing listens there.
+    pub async fn stream(&self, port: u16) -> Result<ChannelStream, SshError> {
+        self.connection.direct_tcpip("localhost", port).await
+    }
+
+    /// Waits until the connection is gone.
+    pub async fn closed(&self) {
+        self.connection.closed().await;
+    }
+}
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        for forward in &self.forwards {
+            forward.abort();
+        }
+    }
+}
+
+async fn connect(endpoints: &[Endpoint]) -> Result<Connection, SshError> {
+    let Some((target, jumps)) = endpoints.split_last() else {
+        return Err(SshError::Closed);
+    };
+    let options = ConnectOptions {
+        timeout: TIMEOUT,
+        ..ConnectOptions::default()
+    };
+    let mut tries = 1;
+    loop {
+        match Connection::open(target, jumps, &options).await {
+            Ok(connection) => return Ok(connection),
+            // Waiting again for as long would help nobody.
+            Err(error @ SshError::Timeout { .. }) => return Err(error),
+            Err(error) if tries >= TRIES => return Err(error),
+            Err(_) => tries += 1,
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+fn endpoint(hop: &Hop, home: &Path) -> Result<Endpoint, CliError> {
+    let own = ["id_ed25519", "id_ecdsa", "id_rsa"].map(|name| home.join(".ssh").join(name));
+    let paths = match &hop.identity {
+        Some(path) => vec![path.clone()],
+        None => own.into_iter().filter(|path| path.exists()).collect(),
+    };
+    let keys = paths.iter().map(|path| {
+        let text = fs_err::read_to_string(path).map_err(|error| CliError::from_chain(&error))?;
+        let key =
+            parse_private(&text).map_err(|error| CliError::new(format!("{}: {error}", path.display())))?;
+        Ok(Arc::new(key))
+    });
+    Ok(Endpoint {
+        host: hop.host.clone(),
+        port: hop.port,
+        user: hop.user.clone(),
+        keys: keys.collect::<Result<_, CliError>>()?,
+        host_key: None,
+    })
+}
+
+async fn accept(connection: Arc<Connection>, listener: TcpListener, port: u16) {
+    while let Ok((local, _)) = listener.accept().await {
+        task::spawn("forwarded-connection", forward(connection.clone(), local, port));
+    }
+}
+
+async fn forward(connection: Arc<Connection>, mut local: TcpStream, port: u16) {
+    // The user's program sees a closed connection, as it would without a tunnel.
+    let _ = copy(&connection, &mut local, port).await;
+}
+
+async fn copy(connection: &Connection, local: &mut TcpStream, port: u16) -> io::Result<()> {
+    local.set_nodelay(true)?;
+    let mut remote = connection.direct_tcpip("localhost", port).await?;
+    tokio::io::copy_bidirectional(local, &mut remote).await?;
+    Ok(())
+}

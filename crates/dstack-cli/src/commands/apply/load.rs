@@ -1,0 +1,75 @@
+//! The configuration file.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use dstack_model::configurations::AnyConfiguration;
+use dstack_model::yaml::parse_configuration;
+
+use crate::context::Context;
+use crate::error::CliError;
+
+/// Name of standard input.
+pub(crate) const STDIN: &str = "-";
+const DEFAULTS: [&str; 2] = [".dstack.yml", ".dstack.yaml"];
+
+/// A configuration, and its path as it is sent to the server: relative to the working directory.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) configuration: AnyConfiguration,
+    pub(crate) path: String,
+}
+
+/// Reads a configuration: the named file, standard input for `-`, or the default one.
+pub(crate) fn load(context: &Context, file: Option<&str>) -> Result<Loaded, CliError> {
+    let (text, path) = read(context, file)?;
+    let (configuration, _) =
+        parse_configuration(&text, &path).map_err(|errors| CliError::new(errors.to_string()))?;
+    Ok(Loaded { configuration, path })
+}
+
+fn read(context: &Context, file: Option<&str>) -> Result<(String, String), CliError> {
+    if file == Some(STDIN) {
+        let mut text = String::new();
+        std::io::stdin()
+            .read_to_string(&mut text)
+            .map_err(|error| CliError::new(format!("cannot read standard input: {error}")))?;
+        return Ok((text, STDIN.to_owned()));
+    }
+    let path = match file {
+        Some(file) => {
+            let path = context.resolve(file, &context.folder);
+            if !path.exists() {
+                return Err(CliError::new(format!("Configuration file {file} does not exist"))
+                    .hint("give the path of the configuration with `-f`"));
+            }
+            path
+        }
+        None => default_file(&context.folder)?,
+    };
+    let text = fs_err::read_to_string(&path)
+        .map_err(|error| CliError::new(format!("cannot read {}: {}", path.display(), reason(&error))))?;
+    Ok((text, relative(&path, &context.folder)))
+}
+
+fn reason(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::InvalidData => "it is not a text file".to_owned(),
+        kind => kind.to_string(),
+    }
+}
+
+fn default_file(folder: &Path) -> Result<PathBuf, CliError> {
+    let candidates = DEFAULTS.into_iter().map(|name| folder.join(name));
+    candidates.into_iter().find(|path| path.exists()).ok_or_else(|| {
+        CliError::new(
+            "No configuration file specified via `-f` and no default .dstack.yml configuration found",
+        )
+        .hint("give the path of the configuration with `-f`")
+    })
+}
+
+/// Relative to the working directory where it lies inside of it.
+fn relative(path: &Path, folder: &Path) -> String {
+    path.strip_prefix(folder).unwrap_or(path).display().to_string()
+}

@@ -1,0 +1,330 @@
+//! From a submitted run to its end: live state, output, final message. Ctrl-C asks whether to stop the run.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use dstack_api::routes::RunsStop;
+use dstack_model::requests::StopRunsRequest;
+use dstack_model::runs::{Job, JobSubmission, JobTerminationReason, Run, RunStatus};
+
+use super::wait;
+use crate::attach::ports::{self, Reserved};
+use crate::attach::{self, Attachment};
+use crate::commands::logs::{Page, Reader, find_job};
+use crate::commands::run::get;
+use crate::context::{Context, Project};
+use crate::error::CliError;
+use crate::format::capitalize;
+use crate::settings;
+use crate::tables::{Dates, runs};
+use crate::ui::{Role, Text, Ui};
+
+/// How often and how many times the run's end is looked for once its output has ended.
+const END_POLL: Duration = Duration::from_millis(200);
+const END_TRIES: u32 = 150;
+const STOP_POLL: Duration = Duration::from_secs(1);
+
+/// What attaching needs.
+#[derive(Debug)]
+pub(crate) struct Session<'a> {
+    pub(crate) context: &'a Context,
+    pub(crate) project: &'a Project,
+    pub(crate) yes: bool,
+    pub(crate) identity: Option<PathBuf>,
+    pub(crate) host: Option<String>,
+}
+
+/// Follows a run to its end.
+pub(crate) async fn run(session: &Session<'_>, run: Run, reserved: Reserved) -> Result<ExitCode, CliError> {
+    let name = run.run_spec.run_name.clone().unwrap_or_default();
+    let ended = tokio::select! {
+        ended = follow(session, run, reserved) => Some(ended),
+        _ = tokio::signal::ctrl_c() => None,
+    };
+    match ended {
+        Some(ended) => ended,
+        None => leave(session, &name).await,
+    }
+}
+
+async fn follow(session: &Session<'_>, mut run: Run, reserved: Reserved) -> Result<ExitCode, CliError> {
+    let mut reserved = Some(reserved);
+    // A run that is retried goes back to waiting and is attached to again.
+    loop {
+        run = wait::until_ready(session.context, session.project, run).await?;
+        announce(session, &run);
+        let before = run.latest_job_submission.clone();
+        if matches!(run.status, RunStatus::Running | RunStatus::Done) {
+            print_output(session, &run, reserved.take()).await?;
+        }
+        match until_end(session.project, &run, before.as_ref()).await? {
+            End::Resubmitted(again) => run = *again,
+            End::Finished(finished) => {
+                print_finished(&session.context.ui, &finished);
+                return Ok(exit_code(&finished));
+            }
+            End::Unknown => return Err(lost()),
+        }
+    }
+}
+
+fn announce(session: &Session<'_>, run: &Run) {
+    let ui = &session.context.ui;
+    let failed = run.status == RunStatus::Failed;
+    ui.table(&runs::table(
+        std::slice::from_ref(run),
+        failed,
+        Dates::Clock,
+        ui.expands(),
+    ));
+    let name = run.run_spec.run_name.clone().unwrap_or_default();
+    ui.say(
+        Text::from("\n")
+            .code(name)
+            .push(" provisioning completed ")
+            .secondary(format!("({})", run.status)),
+    );
+    if !matches!(run.status, RunStatus::Running | RunStatus::Done) {
+        return;
+    }
+    if let Some(url) =
+        wait::service_url(session.project, run).filter(|_| run.run_spec.configuration.service().is_some())
+    {
+        ui.say(url);
+        if let Some(model) = run.service.as_ref().and_then(|service| service.model.as_ref()) {
+            let url = crate::format::service_url(session.project.client.base_url(), &model.base_url);
+            ui.say(
+                Text::from("Model ")
+                    .code(&model.name)
+                    .push(format!(" is published at:\n  {url}")),
+            );
+        }
+        ui.blank();
+    }
+    if session.context.env.get(settings::PRINT_CONNECTION_INFO).is_some() {
+        print_connection(ui, run);
+    }
+}
+
+/// How to open a development environment.
+fn print_connection(ui: &Ui, run: &Run) {
+    let info = run.jobs.first().and_then(|job| job.job_connection_info.as_ref());
+    let Some(info) = info.filter(|_| run.run_spec.configuration.dev_environment().is_some()) else {
+        return;
+    };
+    let urls: Vec<&String> = info
+        .attached_ide_url
+        .iter()
+        .chain(&info.proxied_ide_url)
+        .collect();
+    if let Some(ide) = info.ide_name.as_ref().filter(|_| !urls.is_empty()) {
+        ui.say(format!(
+            "To open in {ide}, use link{} below:\n",
+            if urls.len() > 1 { "s" } else { "" }
+        ));
+        for url in urls {
+            ui.say(format!("  {url}\n"));
+        }
+    }
+    let commands = info
+        .attached_ssh_command
+        .iter()
+        .chain(&info.proxied_ssh_command)
+        .map(|words| words.join(" "));
+    let commands: Vec<String> = commands.collect();
+    if !commands.is_empty() {
+        ui.say(format!("To connect via SSH, use: {}\n", commands.join(" or ")));
+    }
+    ui.blank();
+}
+
+/// Prints the output of the first job until it ends: from the job itself, or through the server where it cannot be
+/// reached or has ended already.
+async fn print_output(session: &Session<'_>, run: &Run, reserved: Option<Reserved>) -> Result<(), CliError> {
+    let (context, project) = (session.context, session.project);
+    let Some(job) = find_job(run, None, 0) else {
+        return Ok(());
+    };
+    let Some(latest) = job.job_submissions.last() else {
+        return Ok(());
+    };
+    let name = run.run_spec.run_name.as_deref().unwrap_or_default();
+    let mut reader = Reader::new(name, latest, None, false);
+    if run.status.is_finished() {
+        while reader.print_page(project, &context.ui).await? == Page::Full {}
+        return Ok(());
+    }
+    let attachment = match attach(session, run, job, reserved).await {
+        Ok(attachment) => attachment,
+        Err(error) if error.code() == 1 && error.message().is_some() => {
+            let reason = error.message().unwrap_or_default();
+            context.ui.complain(Text::new().role(
+                Role::Warning,
+                format!("Cannot attach to the run: {reason}. Its ports are not forwarded; following its logs through the server."),
+            ));
+            reader.follow(project, &context.ui, None, 0).await?;
+            return Ok(());
+        }
+        Err(error) => return Err(error),
+    };
+    let rewriter = attach::rewriter(project, run, job, &attachment.ports)?;
+    attach::logs::print(attachment.tunnel(), None, &rewriter, &context.ui).await
+}
+
+async fn attach(
+    session: &Session<'_>,
+    run: &Run,
+    job: &Job,
+    reserved: Option<Reserved>,
+) -> Result<Attachment, CliError> {
+    let reserved = match reserved {
+        Some(reserved) => reserved,
+        None => {
+            let address = ports::bind_address(session.host.as_deref()).await?;
+            attach::reserve(&job.job_spec, &[], address)
+                .map_err(|error| error.into_cli("attach", "dstack attach"))?
+        }
+    };
+    let request = attach::Request {
+        run,
+        job,
+        identity: session.identity.clone(),
+        reserved,
+    };
+    Attachment::open(session.context, session.project, request).await
+}
+
+/// How a run went on once its output had ended.
+pub(crate) enum End {
+    /// It is tried again.
+    Resubmitted(Box<Run>),
+    /// It ended.
+    Finished(Box<Run>),
+    /// Neither, for half a minute.
+    Unknown,
+}
+
+/// Waits for the run's end, or for its next try.
+pub(crate) async fn until_end(
+    project: &Project,
+    run: &Run,
+    before: Option<&JobSubmission>,
+) -> Result<End, CliError> {
+    let name = run.run_spec.run_name.clone().unwrap_or_default();
+    for _ in 0..END_TRIES {
+        let run = get(project, &name).await?;
+        if is_resubmitted(&run, before) {
+            return Ok(End::Resubmitted(Box::new(run)));
+        }
+        if run.status.is_finished() {
+            return Ok(End::Finished(Box::new(run)));
+        }
+        tokio::time::sleep(END_POLL).await;
+    }
+    Ok(End::Unknown)
+}
+
+fn is_resubmitted(run: &Run, before: Option<&JobSubmission>) -> bool {
+    let (Some(before), Some(latest)) = (before, &run.latest_job_submission) else {
+        return false;
+    };
+    run.status == RunStatus::Pending
+        || (!run.status.is_finished() && latest.submitted_at > before.submitted_at)
+}
+
+/// The run's end was not seen.
+pub(crate) fn lost() -> CliError {
+    CliError::new("Lost run connection. Timed out waiting for run final status.")
+        .hint("see `dstack ps` for whether it is done or failed")
+}
+
+/// 0 when the run is done, otherwise 1.
+pub(crate) fn exit_code(run: &Run) -> ExitCode {
+    if run.status == RunStatus::Done {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Says how the run ended.
+pub(crate) fn print_finished(ui: &Ui, run: &Run) {
+    let latest = run.latest_job_submission.as_ref();
+    let message = latest.map_or(run.status_message.as_str(), |latest| {
+        latest.status_message.as_str()
+    });
+    if run.status == RunStatus::Done {
+        ui.say(Text::new().code(capitalize(message)));
+        return;
+    }
+    let error = latest
+        .map_or(run.error.as_ref(), |latest| latest.error.as_ref())
+        .filter(|error| !error.is_empty());
+    let mut text = Text::new().role(Role::Error, capitalize(message));
+    if let Some(error) = error {
+        text = text.push(" (").role(Role::Error, capitalize(error)).push(")");
+    }
+    ui.say(text);
+    let Some(latest) = latest else { return };
+    if let Some(message) = latest
+        .termination_reason_message
+        .as_ref()
+        .filter(|message| !message.is_empty())
+    {
+        ui.say(Text::new().role(Role::Error, message));
+    }
+    // A run that never started has no logs to look at.
+    let never_started = JobTerminationReason::FailedToStartDueToNoCapacity.as_str();
+    if latest
+        .termination_reason
+        .as_deref()
+        .is_some_and(|reason| reason != never_started)
+    {
+        let name = run.run_spec.run_name.clone().unwrap_or_default();
+        ui.say(
+            Text::from("Check ")
+                .code(format!("dstack logs -d {name}"))
+                .push(" for more details."),
+        );
+    }
+}
+
+/// Ctrl-C: leaves the run running, or stops it. A second Ctrl-C aborts it.
+async fn leave(session: &Session<'_>, name: &str) -> Result<ExitCode, CliError> {
+    let ui = &session.context.ui;
+    let stopping = async {
+        let question = Text::from("\nStop the run ")
+            .code(name)
+            .push(" before detaching?");
+        if session.yes || !ui.confirm_plainly(question).await? {
+            ui.say("Detached");
+            return Ok(ExitCode::SUCCESS);
+        }
+        let spinner = ui.spin("Stopping...");
+        stop(session.project, name, false).await?;
+        while !get(session.project, name).await?.status.is_finished() {
+            tokio::time::sleep(STOP_POLL).await;
+        }
+        drop(spinner);
+        ui.say("Stopped");
+        Ok(ExitCode::SUCCESS)
+    };
+    tokio::select! {
+        stopped = stopping => return stopped,
+        _ = tokio::signal::ctrl_c() => {}
+    }
+    let spinner = ui.spin("Aborting...");
+    stop(session.project, name, true).await?;
+    drop(spinner);
+    ui.say(Text::new().role(Role::Error, "Aborted"));
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn stop(project: &Project, name: &str, abort: bool) -> Result<(), CliError> {
+    let request = StopRunsRequest {
+        runs_names: vec![name.to_owned()],
+        abort,
+    };
+    Ok(project.client.call::<RunsStop>(&project.name, &request).await?)
+}

@@ -1,0 +1,88 @@
+//! `dstack ps`: runs.
+
+use std::process::ExitCode;
+
+use dstack_api::routes::RunsList;
+use dstack_model::requests::ListRunsRequest;
+use dstack_model::runs::Run;
+use serde::Serialize;
+
+use super::{REFRESH, print_line, unless_interrupted};
+use crate::args::PsArgs;
+use crate::context::{Context, Project};
+use crate::error::CliError;
+use crate::tables::{Dates, runs};
+
+/// Output of `--json`.
+#[derive(Serialize)]
+struct Output<'a> {
+    project: &'a str,
+    runs: &'a [Run],
+}
+
+/// Runs the command.
+pub(crate) async fn run(context: &Context, args: &PsArgs) -> Result<ExitCode, CliError> {
+    if args.list.watch && args.format.is_json() {
+        return Err(CliError::new(
+            "JSON output is not supported together with --watch",
+        ));
+    }
+    let project = context.project(args.project.name.as_deref())?;
+    let found = list(&project, args).await?;
+    if args.format.is_json() {
+        print_line(
+            &context.ui,
+            &Output {
+                project: &project.name,
+                runs: &found,
+            },
+        )?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !args.list.watch {
+        context.ui.table(&runs::table(
+            &found,
+            args.list.verbose,
+            Dates::Ago,
+            context.ui.expands(),
+        ));
+        return Ok(ExitCode::SUCCESS);
+    }
+    unless_interrupted(watch(context, &project, args, found), || ExitCode::SUCCESS).await
+}
+
+async fn watch(
+    context: &Context,
+    project: &Project,
+    args: &PsArgs,
+    mut found: Vec<Run>,
+) -> Result<ExitCode, CliError> {
+    let live = context.ui.watch();
+    loop {
+        live.body(
+            &runs::table(&found, args.list.verbose, Dates::Ago, context.ui.expands()),
+            &[],
+        );
+        tokio::time::sleep(REFRESH).await;
+        found = list(project, args).await?;
+    }
+}
+
+/// Unfinished runs; when there are none, the last one. With flags, the last ones of all.
+async fn list(project: &Project, args: &PsArgs) -> Result<Vec<Run>, CliError> {
+    let only_active = !args.all && args.last.is_none();
+    let mut request = ListRunsRequest {
+        project_name: Some(project.name.clone()),
+        only_active,
+        limit: args.last.unwrap_or(100),
+        job_submissions_limit: Some(1),
+        ..ListRunsRequest::default()
+    };
+    let found = project.client.call::<RunsList>((), &request).await?;
+    if !only_active || !found.is_empty() {
+        return Ok(found);
+    }
+    request.only_active = false;
+    request.limit = 1;
+    Ok(project.client.call::<RunsList>((), &request).await?)
+}

@@ -1,0 +1,204 @@
+//! Tables of offers.
+
+use dstack_model::instances::InstanceAvailability;
+use dstack_model::offers::{GpuGroup, InstanceOfferWithAvailability, SpotKind};
+
+use crate::format::{self, resources};
+use crate::ui::{Column, Style, Table, Text, Ui};
+
+/// Prints offers; when there are more, how many.
+pub fn print(ui: &Ui, offers: &[InstanceOfferWithAvailability], total: u64, max_price: f64, mute_tail: bool) {
+    let more = total > u64::try_from(offers.len()).unwrap_or(u64::MAX);
+    ui.table(&table(offers, more, mute_tail, ui.expands()));
+    if more {
+        ui.say(Text::new().secondary(format!(
+            " Shown {} of {total} offers, {}max",
+            offers.len(),
+            format::limit(max_price)
+        )));
+    }
+}
+
+fn table(offers: &[InstanceOfferWithAvailability], more: bool, mute_tail: bool, expand: bool) -> Table {
+    let grey = |title: &str| Column::new(title).style(Style::SECONDARY);
+    let mut table = Table::new(vec![
+        Column::new("#"),
+        grey("BACKEND").ratio(2),
+        Column::new("RESOURCES").ratio(4),
+        grey("INSTANCE TYPE").no_wrap().ratio(2),
+        grey("PRICE").ratio(1),
+        Column::new(""),
+    ])
+    .expand(expand);
+    for (index, offer) in offers.iter().enumerate() {
+        let mut name = offer.instance.name.clone();
+        if offer.total_blocks > 1 {
+            name.push_str(&format!(" ({}/{})", offer.blocks, offer.total_blocks));
+        }
+        let cells = [
+            (index + 1).to_string(),
+            format::backend(Some(offer.backend.as_str()), Some(&offer.region)),
+            resources::instance_with_spot(&offer.instance.resources),
+            name,
+            format::price(offer.price),
+            format::availability(offer.availability.as_str()),
+        ];
+        let style = if index > 0 && mute_tail {
+            Style::SECONDARY
+        } else {
+            Style::PLAIN
+        };
+        table.row_styled(cells.map(Text::from).to_vec(), style);
+    }
+    if more {
+        table.row_styled(vec![Text::new(), "...".into()], Style::SECONDARY);
+    }
+    table
+}
+
+/// The table of a fleet's plan.
+pub fn fleet_table(offers: &[InstanceOfferWithAvailability], more: bool) -> Table {
+    let titles = [
+        "#",
+        "BACKEND",
+        "REGION",
+        "INSTANCE",
+        "RESOURCES",
+        "SPOT",
+        "PRICE",
+        "",
+    ];
+    let mut table = Table::new(titles.map(Column::new).to_vec());
+    for (index, offer) in offers.iter().enumerate() {
+        let cells = [
+            (index + 1).to_string(),
+            format::backend_name(offer.backend.as_str()).to_owned(),
+            offer.region.clone(),
+            offer.instance.name.clone(),
+            resources::instance(&offer.instance.resources),
+            if offer.instance.resources.spot {
+                "yes"
+            } else {
+                "no"
+            }
+            .to_owned(),
+            format::limit(offer.price),
+            format::availability(offer.availability.as_str()),
+        ];
+        let style = if index == 0 {
+            Style::PLAIN
+        } else {
+            Style::SECONDARY
+        };
+        table.row_styled(cells.map(Text::from).to_vec(), style);
+    }
+    if more {
+        table.row_styled(vec![Text::new(), "...".into()], Style::SECONDARY);
+    }
+    table
+}
+
+/// The table of offers grouped by GPU.
+pub fn gpu_table(gpus: &[GpuGroup], expand: bool) -> Table {
+    let one_backend = gpus.iter().any(|gpu| gpu.backend.is_some());
+    let region_title = match (
+        gpus.iter().any(|gpu| gpu.region.is_some()),
+        gpus.iter().any(|gpu| gpu.regions.is_some()),
+    ) {
+        (true, _) if one_backend => Some("REGION"),
+        (_, true) if one_backend => Some("REGIONS"),
+        _ => None,
+    };
+    let grey = |title: &str| Column::new(title).style(Style::SECONDARY);
+    let mut columns = vec![
+        Column::new("#"),
+        Column::new("GPU").no_wrap().ratio(2),
+        grey("SPOT").ratio(1),
+        grey("$/GPU").ratio(1),
+        grey(if region_title.is_some() {
+            "BACKEND"
+        } else {
+            "BACKENDS"
+        })
+        .ratio(2),
+    ];
+    columns.extend(region_title.map(|title| grey(title).ratio(2)));
+    columns.push(Column::new(""));
+    let mut table = Table::new(columns).expand(expand);
+    for (index, gpu) in gpus.iter().enumerate() {
+        let (backends, regions) = (backends(gpu), regions(gpu));
+        let mut cells = vec![
+            Text::new().secondary((index + 1).to_string()),
+            format!("{}:{}GB:{}", gpu.name, gpu.memory_mib / 1024, gpu.count).into(),
+            Text::new().secondary(spot(gpu)),
+            Text::new().secondary(prices(gpu)),
+        ];
+        if region_title.is_some() {
+            cells.extend([Text::new().secondary(backends), Text::new().secondary(regions)]);
+        } else {
+            let joined = if regions.is_empty() {
+                backends
+            } else {
+                format!("{backends} ({regions})")
+            };
+            cells.push(Text::new().secondary(joined));
+        }
+        cells.push(Text::new().secondary(availability(gpu)));
+        table.row(cells);
+    }
+    table
+}
+
+fn backends(gpu: &GpuGroup) -> String {
+    let names = gpu
+        .backend
+        .iter()
+        .chain(gpu.backends.iter().flatten())
+        .map(|backend| backend.as_str());
+    names.collect::<Vec<_>>().join(", ")
+}
+
+fn regions(gpu: &GpuGroup) -> String {
+    match (&gpu.region, &gpu.regions) {
+        (Some(region), _) => region.clone(),
+        (None, Some(regions)) if regions.len() > 3 => format!("{} regions", regions.len()),
+        (None, Some(regions)) => regions.join(", "),
+        (None, None) => String::new(),
+    }
+}
+
+fn spot(gpu: &GpuGroup) -> String {
+    let kinds = [SpotKind::Spot, SpotKind::OnDemand]
+        .into_iter()
+        .filter(|kind| gpu.spot.contains(kind));
+    kinds.map(|kind| kind.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+fn prices(gpu: &GpuGroup) -> String {
+    let ends = [gpu.price.min, gpu.price.max].map(|end| format::amount(end.unwrap_or_default()));
+    if gpu.price.min == gpu.price.max {
+        ends.into_iter().next().unwrap_or_default()
+    } else {
+        ends.join("..")
+    }
+}
+
+/// Blank when something can be had, otherwise all reasons why not.
+fn availability(gpu: &GpuGroup) -> String {
+    let can_be_had = [InstanceAvailability::Unknown, InstanceAvailability::Available];
+    if gpu
+        .availability
+        .iter()
+        .any(|availability| can_be_had.contains(availability))
+    {
+        return String::new();
+    }
+    let mut words: Vec<String> = gpu
+        .availability
+        .iter()
+        .map(|availability| format::availability(availability.as_str()))
+        .collect();
+    words.sort();
+    words.dedup();
+    words.join(", ")
+}

@@ -1,0 +1,82 @@
+//! Questions.
+
+use dstack_system::task;
+
+use super::{Role, Text, Ui};
+use crate::error::CliError;
+
+impl Ui {
+    /// Asks until the answer is yes or no. Ctrl-C: `Cancelled by user`, exit code 1.
+    ///
+    /// # Errors
+    /// Ctrl-C, or the end of standard input.
+    pub async fn confirm(&self, question: impl Into<Text>) -> Result<bool, CliError> {
+        tokio::select! {
+            answer = self.confirm_plainly(question.into()) => answer,
+            _ = tokio::signal::ctrl_c() => {
+                self.say("\nCancelled by user");
+                Err(CliError::silent(1))
+            }
+        }
+    }
+
+    /// Asks until the answer is yes or no; whoever calls sees to Ctrl-C.
+    ///
+    /// # Errors
+    /// The end of standard input.
+    pub async fn confirm_plainly(&self, question: Text) -> Result<bool, CliError> {
+        loop {
+            let prompt = question.clone().push(" ").role(Role::Moving, "[y/n]").push(": ");
+            self.raw(self.terminal.out.styled(&prompt).as_bytes());
+            match self.read_line().await?.trim().to_lowercase().as_str() {
+                "y" => return Ok(true),
+                "n" => return Ok(false),
+                _ => self.say(Text::new().role(Role::Error, "Please enter Y or N")),
+            }
+        }
+    }
+
+    async fn read_line(&self) -> Result<String, CliError> {
+        let terminal = self.terminal.clone();
+        let read = task::blocking("prompt", move || {
+            let mut line = String::new();
+            let mut input = terminal
+                .input
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            input.read_line(&mut line).map(|count| (count, line))
+        });
+        match read.await {
+            Ok(Ok((count, line))) if count > 0 => Ok(line),
+            _ => Err(
+                CliError::new("cannot ask for confirmation: standard input is closed")
+                    .hint("pass `-y` to answer all questions with yes"),
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::ui::Ui;
+
+    #[tokio::test]
+    async fn asks_again_until_it_understands() {
+        let (ui, captured) = Ui::captured(80, "maybe\nY\n");
+        assert!(ui.confirm("Go?").await.unwrap());
+        assert_eq!(captured.out(), "Go? [y/n]: Please enter Y or N\nGo? [y/n]: ");
+    }
+
+    #[tokio::test]
+    async fn a_closed_input_is_an_error_with_a_remedy() {
+        let (ui, _captured) = Ui::captured(80, "");
+        assert!(
+            ui.confirm("Go?")
+                .await
+                .unwrap_err()
+                .hint_text()
+                .unwrap()
+                .contains("-y")
+        );
+    }
+}
