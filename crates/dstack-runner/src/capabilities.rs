@@ -27,7 +27,10 @@ impl Capabilities {
 }
 
 fn parse(status: &str) -> Capabilities {
-    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap_or_default();
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .unwrap_or_default();
     Capabilities(u64::from_str_radix(mask.trim(), 16).unwrap_or(0))
 }
 

@@ -28,11 +28,19 @@ impl Drop for GitCredentials {
 
 /// Writes git credentials: an ssh key to `~/.ssh/id_rsa`, a token to `~/.config/gh/hosts.yml`. A file that is there is
 /// the image's own and stays: an error.
-pub fn install_git(home: &Path, credentials: &RepoCredentials, owner: Option<Owner>) -> io::Result<GitCredentials> {
+pub fn install_git(
+    home: &Path,
+    credentials: &RepoCredentials,
+    owner: Option<Owner>,
+) -> io::Result<GitCredentials> {
     let url = credentials.clone_url.as_str();
     let path = match (&credentials.private_key, &credentials.oauth_token) {
         (_, Some(token)) if url.starts_with("https://") => {
-            let host = url.trim_start_matches("https://").split('/').next().unwrap_or_default();
+            let host = url
+                .trim_start_matches("https://")
+                .split('/')
+                .next()
+                .unwrap_or_default();
             let host = host.rsplit('@').next().unwrap_or_default();
             write_gh_hosts(home, host, token, owner)?
         }
@@ -66,7 +74,13 @@ pub fn install_cluster(
 ) -> io::Result<()> {
     let dir = ssh_dir(home, owner)?;
     let identity = dir.join("dstack_job");
-    paths::write_file(&identity, with_line_end(key.private.expose()).as_bytes(), 0o600, owner, false)?;
+    paths::write_file(
+        &identity,
+        with_line_end(key.private.expose()).as_bytes(),
+        0o600,
+        owner,
+        false,
+    )?;
     let blocks: String = ips
         .iter()
         .filter(|ip| !ip.is_empty())
@@ -79,7 +93,10 @@ pub fn install_cluster(
         })
         .collect();
     let config = dir.join("config");
-    let mut file = fs_err::OpenOptions::new().create(true).append(true).open(&config)?;
+    let mut file = fs_err::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&config)?;
     file.write_all(blocks.as_bytes())?;
     paths::set_mode(&config, 0o600)?;
     paths::chown(&config, owner)
@@ -127,8 +144,14 @@ mod tests {
             let _ssh = install_git(home.path(), &ssh, None).unwrap();
             let _https = install_git(home.path(), &https, None).unwrap();
             assert_eq!(fs_err::read_to_string(&key).unwrap(), "KEY\n");
-            assert_eq!(fs_err::read_to_string(&hosts).unwrap(), "github.com:\n  oauth_token: \"tok\"\n");
-            assert_eq!((mode(&key), mode(key.parent().unwrap()), mode(&hosts)), (0o600, 0o700, 0o600));
+            assert_eq!(
+                fs_err::read_to_string(&hosts).unwrap(),
+                "github.com:\n  oauth_token: \"tok\"\n"
+            );
+            assert_eq!(
+                (mode(&key), mode(key.parent().unwrap()), mode(&hosts)),
+                (0o600, 0o700, 0o600)
+            );
         }
         assert!(!key.exists() && !hosts.exists());
         // What the image has is neither overwritten nor removed.
@@ -142,11 +165,27 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         fs_err::create_dir(home.path().join(".ssh")).unwrap();
         fs_err::write(home.path().join(".ssh/config"), "Host mine\n").unwrap();
-        let key = SshKey { private: "PRIVATE".into(), public: "PUBLIC".into() };
-        install_cluster(home.path(), &key, &["10.0.0.1".into(), String::new(), "10.0.0.2".into()], 10022, None).unwrap();
+        let key = SshKey {
+            private: "PRIVATE".into(),
+            public: "PUBLIC".into(),
+        };
+        install_cluster(
+            home.path(),
+            &key,
+            &["10.0.0.1".into(), String::new(), "10.0.0.2".into()],
+            10022,
+            None,
+        )
+        .unwrap();
         let config = fs_err::read_to_string(home.path().join(".ssh/config")).unwrap();
-        assert!(config.starts_with("Host mine\n\nHost 10.0.0.1\n    Port 10022\n"), "{config}");
+        assert!(
+            config.starts_with("Host mine\n\nHost 10.0.0.1\n    Port 10022\n"),
+            "{config}"
+        );
         assert_eq!(config.matches("Host 10.0.0.").count(), 2);
-        assert_eq!(fs_err::read_to_string(home.path().join(".ssh/dstack_job")).unwrap(), "PRIVATE\n");
+        assert_eq!(
+            fs_err::read_to_string(home.path().join(".ssh/dstack_job")).unwrap(),
+            "PRIVATE\n"
+        );
     }
 }

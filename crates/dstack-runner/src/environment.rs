@@ -26,8 +26,15 @@ pub struct Paths<'a> {
 }
 
 /// The job's environment. Precedence, low to high: the runner's own (the image's), `DSTACK_*`, secrets, the job's.
-pub fn job_env(own: impl IntoIterator<Item = (String, String)>, submit: &SubmitBody, paths: Paths<'_>) -> Env {
-    let mut env: Env = own.into_iter().filter(|(name, _)| !OWN.contains(&name.as_str())).collect();
+pub fn job_env(
+    own: impl IntoIterator<Item = (String, String)>,
+    submit: &SubmitBody,
+    paths: Paths<'_>,
+) -> Env {
+    let mut env: Env = own
+        .into_iter()
+        .filter(|(name, _)| !OWN.contains(&name.as_str()))
+        .collect();
     env.extend(dstack_variables(submit, paths));
     let exposed = submit.secrets.iter().chain(&submit.job_spec.env);
     env.extend(exposed.map(|(name, value)| (name.clone(), value.expose().to_owned())));
@@ -53,7 +60,10 @@ fn dstack_variables(submit: &SubmitBody, paths: Paths<'_>) -> Vec<(String, Strin
         ("DSTACK_NODE_RANK", spec.job_num.to_string()),
         ("DSTACK_NODES_NUM", spec.jobs_per_replica.to_string()),
         ("DSTACK_GPUS_PER_NODE", cluster.gpus_per_job.to_string()),
-        ("DSTACK_GPUS_NUM", gpus_num(spec.jobs_per_replica, cluster).to_string()),
+        (
+            "DSTACK_GPUS_NUM",
+            gpus_num(spec.jobs_per_replica, cluster).to_string(),
+        ),
         ("DSTACK_MPI_HOSTFILE", paths.hostfile.display().to_string()),
     ]
     .map(|(name, value)| (name.to_owned(), value))
@@ -64,7 +74,10 @@ fn gpus_num(nodes: i64, cluster: &ClusterInfo) -> i64 {
     if cluster.gpus_per_node.is_empty() {
         nodes.saturating_mul(cluster.gpus_per_job)
     } else {
-        cluster.gpus_per_node.iter().fold(0, |sum: i64, gpus| sum.saturating_add(*gpus))
+        cluster
+            .gpus_per_node
+            .iter()
+            .fold(0, |sum: i64, gpus| sum.saturating_add(*gpus))
     }
 }
 
@@ -85,7 +98,9 @@ pub fn shared_with_logins(env: &Env) -> impl Iterator<Item = (&str, &str)> {
 
 fn is_identifier(name: &str) -> bool {
     let mut bytes = name.bytes();
-    bytes.next().is_some_and(|first| first == b'_' || first.is_ascii_alphabetic())
+    bytes
+        .next()
+        .is_some_and(|first| first == b'_' || first.is_ascii_alphabetic())
         && bytes.all(|byte| byte == b'_' || byte.is_ascii_alphanumeric())
 }
 
@@ -119,9 +134,18 @@ pub fn hostfile(cluster: &ClusterInfo) -> Result<String, HostfileError> {
         cluster.gpus_per_node.clone()
     };
     if gpus.len() != ips.len() {
-        return Err(HostfileError { gpus: gpus.len(), ips: ips.len() });
+        return Err(HostfileError {
+            gpus: gpus.len(),
+            ips: ips.len(),
+        });
     }
-    let line = |(ip, gpus): (&String, i64)| if gpus > 0 { format!("{ip} slots={gpus}\n") } else { format!("{ip}\n") };
+    let line = |(ip, gpus): (&String, i64)| {
+        if gpus > 0 {
+            format!("{ip} slots={gpus}\n")
+        } else {
+            format!("{ip}\n")
+        }
+    };
     Ok(ips.iter().zip(gpus).map(line).collect())
 }
 
@@ -153,7 +177,13 @@ mod tests {
 
     #[test]
     fn precedence() {
-        let own = [("A", "image"), ("PATH", "/bin"), ("BASH_FUNC_y()", "x"), ("DSTACK_RUNNER_TOKEN", "t"), ("DSTACK_JOB_ID", "x")];
+        let own = [
+            ("A", "image"),
+            ("PATH", "/bin"),
+            ("BASH_FUNC_y()", "x"),
+            ("DSTACK_RUNNER_TOKEN", "t"),
+            ("DSTACK_JOB_ID", "x"),
+        ];
         let own = own.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let env = job_env(own, &submit(), paths());
         let expected = [
@@ -176,20 +206,40 @@ mod tests {
             ("PATH", "/bin"),
             ("S", "secret"),
         ];
-        assert_eq!(env, expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+        assert_eq!(
+            env,
+            expected
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into()
+        );
     }
 
     #[test]
     fn profiles_quote_and_leave_out() {
-        let env = [("A", "it's"), ("HOME", "/x"), ("_", "x"), ("a-b", "x"), ("1A", "x"), ("_B", "two\nlines")];
-        let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        assert_eq!(profile(&env), "export A='it'\\''s'\nexport _B='two\nlines'\ncd \"$DSTACK_WORKING_DIR\"\n");
+        let env = [
+            ("A", "it's"),
+            ("HOME", "/x"),
+            ("_", "x"),
+            ("a-b", "x"),
+            ("1A", "x"),
+            ("_B", "two\nlines"),
+        ];
+        let env = env
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into();
+        assert_eq!(
+            profile(&env),
+            "export A='it'\\''s'\nexport _B='two\nlines'\ncd \"$DSTACK_WORKING_DIR\"\n"
+        );
     }
 
     #[test]
     fn hostfiles() {
         let mut cluster = submit().cluster_info;
-        assert_eq!(hostfile(&cluster).unwrap(), "10.0.0.1 slots=4\n10.0.0.2 slots=8\n");
+        assert_eq!(
+            hostfile(&cluster).unwrap(),
+            "10.0.0.1 slots=4\n10.0.0.2 slots=8\n"
+        );
         cluster.gpus_per_node = vec![0];
         assert!(hostfile(&cluster).is_err());
         cluster.gpus_per_node.clear();

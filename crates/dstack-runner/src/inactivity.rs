@@ -45,7 +45,10 @@ impl Inactivity {
 
     fn look(&self, ages: &[Duration], now: Instant) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let seen = seen.get_or_insert(Seen { last_check: now, last_active: now });
+        let seen = seen.get_or_insert(Seen {
+            last_check: now,
+            last_active: now,
+        });
         seen.last_check = now;
         if ages.iter().any(|age| *age >= COUNTS_AFTER) {
             seen.last_active = now;

@@ -233,11 +233,11 @@ mod tests {
         let job = fs_err::read_to_string(dir.path().join("runner.log")).unwrap();
         assert_eq!(
             job,
-            "time=2026-11-21T05:57:53Z level=warning msg=\"two words, a \\\"quote\\\"\\nand a line\"\n"
+            "time=2026-11-21T07:17:53Z level=warning msg=\"two words, a \\\"quote\\\"\\nand a line\"\n"
         );
         assert_eq!(
             all,
-            format!("time=2026-11-21T05:57:53Z level=info msg=ready\n{job}")
+            format!("time=2026-11-21T07:17:53Z level=info msg=ready\n{job}")
         );
         let batch = spool.read(&mut crate::spool::Cursor::after(0), 1000);
         assert_eq!(batch.events.len(), 1);

@@ -75,7 +75,11 @@ impl Collector {
                 let memory = dir_of(memory, &own, |line| of_controller(line, "memory"));
                 let used = number(&memory.join("memory.usage_in_bytes"))?;
                 let inactive = field(&memory.join("memory.stat"), "total_inactive_file")?;
-                Ok((number(&cpu.join("cpuacct.usage"))? / 1000, used, (used - inactive).max(0)))
+                Ok((
+                    number(&cpu.join("cpuacct.usage"))? / 1000,
+                    used,
+                    (used - inactive).max(0),
+                ))
             }
         }
     }
@@ -109,7 +113,11 @@ fn parse_mounts(mounts: &str) -> Option<Mounts> {
 
 /// The group's directory: below the mount, or the mount itself where the container sees its own group as the root.
 fn dir_of<'a>(mount: &Path, own: &'a str, path: impl Fn(&'a str) -> Option<&'a str>) -> PathBuf {
-    let below = own.lines().find_map(path).unwrap_or_default().trim_start_matches('/');
+    let below = own
+        .lines()
+        .find_map(path)
+        .unwrap_or_default()
+        .trim_start_matches('/');
     let dir = mount.join(below);
     if dir.is_dir() { dir } else { mount.to_owned() }
 }
@@ -117,7 +125,11 @@ fn dir_of<'a>(mount: &Path, own: &'a str, path: impl Fn(&'a str) -> Option<&'a s
 fn of_controller<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     let mut fields = line.splitn(3, ':');
     let controllers = fields.nth(1)?;
-    controllers.split(',').any(|controller| controller == name).then(|| fields.next()).flatten()
+    controllers
+        .split(',')
+        .any(|controller| controller == name)
+        .then(|| fields.next())
+        .flatten()
 }
 
 fn read(path: &Path) -> Result<String, MetricsError> {
@@ -125,12 +137,17 @@ fn read(path: &Path) -> Result<String, MetricsError> {
 }
 
 fn number(path: &Path) -> Result<i64, MetricsError> {
-    read(path)?.trim().parse().map_err(|_| MetricsError::Missing(path.to_owned(), "number"))
+    read(path)?
+        .trim()
+        .parse()
+        .map_err(|_| MetricsError::Missing(path.to_owned(), "number"))
 }
 
 fn field(path: &Path, name: &'static str) -> Result<i64, MetricsError> {
     let text = read(path)?;
-    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok());
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok());
     value.ok_or_else(|| MetricsError::Missing(path.to_owned(), name))
 }
 
@@ -151,7 +168,10 @@ mod tests {
     #[test]
     fn reads_v2() {
         let dir = tree(&[
-            ("proc/self/mounts", "proc /proc proc rw 0 0\ncgroup2 ROOT/cg cgroup2 rw 0 0\n"),
+            (
+                "proc/self/mounts",
+                "proc /proc proc rw 0 0\ncgroup2 ROOT/cg cgroup2 rw 0 0\n",
+            ),
             ("proc/self/cgroup", "0::/a/b\n"),
             ("cg/a/b/cpu.stat", "usage_usec 123\nuser_usec 1\n"),
             ("cg/a/b/memory.current", "1000\n"),
@@ -172,7 +192,10 @@ mod tests {
                 "proc/self/mounts",
                 "cgroup2 ROOT/unified cgroup2 rw 0 0\ncgroup ROOT/cpu cgroup rw,cpu,cpuacct 0 0\ncgroup ROOT/mem cgroup rw,memory 0 0\n",
             ),
-            ("proc/self/cgroup", "4:memory:/m\n3:cpu,cpuacct:/not/mounted\n0::/x\n"),
+            (
+                "proc/self/cgroup",
+                "4:memory:/m\n3:cpu,cpuacct:/not/mounted\n0::/x\n",
+            ),
             ("cpu/cpuacct.usage", "5000\n"),
             ("mem/m/memory.usage_in_bytes", "900\n"),
             ("mem/m/memory.stat", "inactive_file 1\ntotal_inactive_file 100\n"),

@@ -121,8 +121,8 @@ fn copy(
                     let bytes = buffer.get(..length).unwrap_or_default();
                     sinks.history.append(bytes);
                     filter.write(bytes, Instant::now(), |text| {
-            *within_quota = *within_quota && sinks.store(text);
-        });
+                        *within_quota = *within_quota && sinks.store(text);
+                    });
                 }
                 Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
                 Err(error) => return PumpEnd::Failed(error.into()),

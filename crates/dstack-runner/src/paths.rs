@@ -29,7 +29,11 @@ pub fn resolve(path: &str, home: &Path, base: Option<&Path>) -> Result<PathBuf, 
             None => PathBuf::from(path),
         },
     };
-    if resolved.is_absolute() { Ok(clean(&resolved)) } else { Err(PathError::Relative(path.to_owned())) }
+    if resolved.is_absolute() {
+        Ok(clean(&resolved))
+    } else {
+        Err(PathError::Relative(path.to_owned()))
+    }
 }
 
 /// Without `.` and `..`, by the text alone.
@@ -110,7 +114,10 @@ mod tests {
         assert_eq!(ok("."), Path::new("/work"));
         assert_eq!(ok("~"), Path::new("/home/app"));
         assert_eq!(ok("~//x"), Path::new("/home/app/x"));
-        assert_eq!(resolve("~root/x", home, None), Err(PathError::OtherHome("~root/x".into())));
+        assert_eq!(
+            resolve("~root/x", home, None),
+            Err(PathError::OtherHome("~root/x".into()))
+        );
         assert_eq!(resolve("x", home, None), Err(PathError::Relative("x".into())));
     }
 

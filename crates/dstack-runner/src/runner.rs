@@ -22,10 +22,10 @@ use dstack_system::{Secret, SystemClock, task};
 use crate::api;
 use crate::args::{RunnerArgs, RunnerCommand, StartArgs};
 use crate::capabilities::Capabilities;
-use crate::shared::{Core, JobSsh, Settings, chain};
 use crate::inactivity::Connections;
 use crate::log::{Level, RunnerLog};
 use crate::paths;
+use crate::shared::{Core, JobSsh, Settings, chain};
 use crate::ssh::{self, SshHandle, SshOptions};
 use crate::users::{Owner, Passwd};
 
@@ -80,7 +80,9 @@ pub enum RunnerError {
 /// work such as a clone may still be winding down.
 pub async fn run(args: RunnerArgs) -> ExitCode {
     let result = match args.command {
-        RunnerCommand::Start(start) => run_job(args.log_level, &start).await.map_err(|error| chain(&error)),
+        RunnerCommand::Start(start) => run_job(args.log_level, &start)
+            .await
+            .map_err(|error| chain(&error)),
         RunnerCommand::SftpServer { .. } => match task::blocking("sftp", ssh::sftp::serve_stdio).await {
             Ok(served) => served.map_err(|error| chain(&error)),
             Err(panicked) => Err(panicked.to_string()),
@@ -108,7 +110,11 @@ async fn run_job(level: Level, start: &StartArgs) -> Result<(), RunnerError> {
 /// SIGINT, SIGTERM and SIGQUIT.
 fn signals() -> mpsc::Receiver<()> {
     let (sender, receiver) = mpsc::channel(1);
-    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::quit()] {
+    for kind in [
+        SignalKind::interrupt(),
+        SignalKind::terminate(),
+        SignalKind::quit(),
+    ] {
         let Ok(mut stream) = signal(kind) else { continue };
         let sender = sender.clone();
         task::spawn("signal", async move {
@@ -144,11 +150,17 @@ impl Runner {
             return Err(RunnerError::NotRoot);
         }
         let clock: SharedClock = Arc::new(SystemClock);
-        let temp_error = |source| RunnerError::Directory { path: start.temp_dir.clone(), source };
+        let temp_error = |source| RunnerError::Directory {
+            path: start.temp_dir.clone(),
+            source,
+        };
         paths::create_dirs(&start.temp_dir, None).map_err(temp_error)?;
-        let log = RunnerLog::create(&start.temp_dir, level, stdout, Arc::clone(&clock)).map_err(temp_error)?;
-        prepare_state_dir(start)
-            .map_err(|source| RunnerError::Directory { path: start.state_dir.clone(), source })?;
+        let log =
+            RunnerLog::create(&start.temp_dir, level, stdout, Arc::clone(&clock)).map_err(temp_error)?;
+        prepare_state_dir(start).map_err(|source| RunnerError::Directory {
+            path: start.state_dir.clone(),
+            source,
+        })?;
         let core = Arc::new(Core::create(settings(start, token), log, clock).map_err(temp_error)?);
 
         let addresses = start.addresses().map_err(RunnerError::Flag)?;
@@ -163,11 +175,25 @@ impl Runner {
         let http = task::spawn("http", serve_http(http, router, stopped));
         if let Some(path) = &start.port_file {
             let ports = serde_json::json!({"http": http_port, "ssh": ssh.handle.port()});
-            write_atomically(path, format!("{ports}\n").as_bytes())
-                .map_err(|source| RunnerError::Directory { path: path.clone(), source })?;
+            write_atomically(path, format!("{ports}\n").as_bytes()).map_err(|source| {
+                RunnerError::Directory {
+                    path: path.clone(),
+                    source,
+                }
+            })?;
         }
-        core.log.info(format_args!("serving HTTP on port {http_port} and SSH on port {}", ssh.handle.port()));
-        Ok(Self { core, started: Instant::now(), http_port, ssh, http, shutdown })
+        core.log.info(format_args!(
+            "serving HTTP on port {http_port} and SSH on port {}",
+            ssh.handle.port()
+        ));
+        Ok(Self {
+            core,
+            started: Instant::now(),
+            http_port,
+            ssh,
+            http,
+            shutdown,
+        })
     }
 
     /// The port HTTP is served on.
@@ -257,7 +283,14 @@ async fn serve_ssh(
     // All interfaces, also where HTTP is for this machine only: clients log in from outside. A port that is asked for by
     // 0 is for whoever reads the port file.
     let everywhere = [IpAddr::from([0u16; 8]), IpAddr::from([0u8; 4])];
-    let listener = bind(if start.ssh_port == 0 { http_addresses } else { &everywhere }, start.ssh_port)?;
+    let listener = bind(
+        if start.ssh_port == 0 {
+            http_addresses
+        } else {
+            &everywhere
+        },
+        start.ssh_port,
+    )?;
     let serve_api = move |wire| {
         if let Some(router) = router.borrow().clone() {
             task::spawn("http over ssh", api::serve_through_ssh(router, wire));
@@ -276,7 +309,10 @@ async fn serve_ssh(
     })
     .await
     .map_err(RunnerError::Ssh)?;
-    let ssh = Ssh { handle, log: core.log.clone() };
+    let ssh = Ssh {
+        handle,
+        log: core.log.clone(),
+    };
     for key in &start.ssh_authorized_keys {
         ssh.add_key(key);
     }
@@ -292,7 +328,11 @@ struct Ssh {
 
 impl Connections for Ssh {
     fn ages(&self) -> Vec<Duration> {
-        self.handle.connections().iter().map(|open| open.since.elapsed()).collect()
+        self.handle
+            .connections()
+            .iter()
+            .map(|open| open.since.elapsed())
+            .collect()
     }
 }
 
@@ -303,7 +343,8 @@ impl JobSsh for Ssh {
 
     fn add_key(&self, line: &str) {
         if let Err(error) = self.handle.add_key(line) {
-            self.log.warn(format_args!("a key cannot log in: {}", chain(&error)));
+            self.log
+                .warn(format_args!("a key cannot log in: {}", chain(&error)));
         }
     }
 }
@@ -315,16 +356,22 @@ fn bind(addresses: &[IpAddr], port: u16) -> Result<std::net::TcpListener, Runner
 }
 
 fn port_of(listener: &std::net::TcpListener, port: u16) -> Result<u16, RunnerError> {
-    let address = listener.local_addr().map_err(|source| RunnerError::Listen { port, source })?;
+    let address = listener
+        .local_addr()
+        .map_err(|source| RunnerError::Listen { port, source })?;
     Ok(address.port())
 }
 
 async fn serve_http(listener: std::net::TcpListener, router: axum::Router, stopped: watch::Receiver<bool>) {
-    let listener = listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener));
+    let listener = listener
+        .set_nonblocking(true)
+        .and_then(|()| TcpListener::from_std(listener));
     let Ok(listener) = listener else { return };
     // Small answers and log lines must not wait for acknowledgements.
     let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-    let _ = axum::serve(listener, router).with_graceful_shutdown(told(stopped)).await;
+    let _ = axum::serve(listener, router)
+        .with_graceful_shutdown(told(stopped))
+        .await;
 }
 
 async fn told(mut stopped: watch::Receiver<bool>) {

@@ -103,8 +103,16 @@ pub struct Conflict;
 impl Core {
     /// A runner that waits for a job; its directories are made.
     pub fn create(settings: Settings, log: RunnerLog, clock: SharedClock) -> std::io::Result<Self> {
-        let spool = Spool::create(&settings.temp_dir.join("spool"), settings.spool_limit, Arc::clone(&clock))?;
-        let history = History::create(&settings.temp_dir.join("job.log"), settings.spool_limit, Arc::clone(&clock))?;
+        let spool = Spool::create(
+            &settings.temp_dir.join("spool"),
+            settings.spool_limit,
+            Arc::clone(&clock),
+        )?;
+        let history = History::create(
+            &settings.temp_dir.join("job.log"),
+            settings.spool_limit,
+            Arc::clone(&clock),
+        )?;
         Ok(Self {
             metrics: Collector::detect(),
             settings,
@@ -127,14 +135,21 @@ impl Core {
         if !matches!(self.state(), RunnerState::WaitSubmit | RunnerState::WaitRun) {
             return Err(Conflict);
         }
-        phase.submitted = Some(Submitted { body: Arc::new(body), at: Instant::now() });
+        phase.submitted = Some(Submitted {
+            body: Arc::new(body),
+            at: Instant::now(),
+        });
         self.state.send_replace(RunnerState::WaitRun);
         Ok(())
     }
 
     /// Whether uploads are welcome.
     pub fn accepts_uploads(&self) -> Result<(), Conflict> {
-        if self.state() == RunnerState::WaitRun { Ok(()) } else { Err(Conflict) }
+        if self.state() == RunnerState::WaitRun {
+            Ok(())
+        } else {
+            Err(Conflict)
+        }
     }
 
     /// The job is to run now: only once.
@@ -175,7 +190,11 @@ impl Core {
         let phase = self.phase();
         JobStatus {
             state: self.state(),
-            job_id: phase.submitted.as_ref().map(|job| job.body.job_submission.id.clone()).unwrap_or_default(),
+            job_id: phase
+                .submitted
+                .as_ref()
+                .map(|job| job.body.job_submission.id.clone())
+                .unwrap_or_default(),
             working_dir: phase.info.working_dir.clone(),
             username: phase.info.username.clone(),
             last_updated: self.spool.progress().last,

@@ -10,7 +10,9 @@ pub fn code_path(temp_dir: &Path) -> PathBuf {
 
 /// Where an uploaded archive is; `None`: no archive can have this id.
 pub fn archive_path(temp_dir: &Path, id: &str) -> Option<PathBuf> {
-    let name = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
+    let name = id
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
     (name && !id.is_empty() && id.len() <= 255).then(|| temp_dir.join("file_archives").join(id))
 }
 
@@ -38,7 +40,10 @@ mod tests {
     #[test]
     fn archive_ids_stay_below() {
         let temp = Path::new("/tmp/runner");
-        assert_eq!(archive_path(temp, "a-1").as_deref(), Some(Path::new("/tmp/runner/file_archives/a-1")));
+        assert_eq!(
+            archive_path(temp, "a-1").as_deref(),
+            Some(Path::new("/tmp/runner/file_archives/a-1"))
+        );
         for bad in ["", "..", "a/b", "/etc/passwd", "a\0b"] {
             assert_eq!(archive_path(temp, bad), None, "{bad:?}");
         }

@@ -38,7 +38,10 @@ pub(super) async fn stream(State(api): State<Api>, Query(from): Query<After>) ->
         Ok::<_, Broken>(piece.map(|piece| (piece, events)))
     });
     let mut response = Response::new(Body::from_stream(pieces));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/x-ndjson"),
+    );
     Ok(response)
 }
 
@@ -101,7 +104,13 @@ impl Events {
         self.next_tick = Instant::now() + TICK_EVERY;
         let (timestamp, no_connections_secs) = (self.cursor.timestamp, self.core.inactivity.seconds());
         let mut line = Vec::new();
-        write_line(&mut line, &StreamLine::Tick(Tick { timestamp, no_connections_secs }))?;
+        write_line(
+            &mut line,
+            &StreamLine::Tick(Tick {
+                timestamp,
+                no_connections_secs,
+            }),
+        )?;
         Ok(line.into())
     }
 }

@@ -57,7 +57,10 @@ async fn through_ssh_only_the_logs_are_free_of_the_token() {
         ours.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
         ours.read_to_string(&mut answer).await.unwrap();
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {answer}");
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{path}: {answer}"
+        );
         serving.await.unwrap();
     }
 }

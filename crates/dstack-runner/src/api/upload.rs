@@ -26,16 +26,24 @@ pub(super) async fn code(State(api): State<Api>, body: Body) -> Result<Response,
 
 pub(super) async fn archive(State(api): State<Api>, request: Request) -> Result<Response, Error> {
     api.core.accepts_uploads()?;
-    let mut parts =
-        Multipart::from_request(request, &()).await.map_err(|error| bad(format!("not a multipart upload: {error}")))?;
+    let mut parts = Multipart::from_request(request, &())
+        .await
+        .map_err(|error| bad(format!("not a multipart upload: {error}")))?;
     let malformed = |error: axum::extract::multipart::MultipartError| bad(error.body_text());
-    let part = parts.next_field().await.map_err(malformed)?.ok_or_else(|| bad("missing field archive"))?;
+    let part = parts
+        .next_field()
+        .await
+        .map_err(malformed)?
+        .ok_or_else(|| bad("missing field archive"))?;
     match part.name() {
         Some("archive") => {}
         Some(other) => return Err(bad(format!("unexpected field {other}"))),
         None => return Err(bad("missing field name")),
     }
-    let id = part.file_name().filter(|name| !name.is_empty()).ok_or_else(|| bad("missing file name"))?;
+    let id = part
+        .file_name()
+        .filter(|name| !name.is_empty())
+        .ok_or_else(|| bad("missing file name"))?;
     let path = uploads::archive_path(&api.core.settings.temp_dir, id)
         .ok_or_else(|| bad(format!("file name {id:?} is not an archive id")))?;
     // A part ends well or with an error: a cut upload is never taken for a whole one.
@@ -56,7 +64,11 @@ fn bad(message: impl Into<String>) -> Error {
 }
 
 /// Writes beside the path and then renames: a broken upload leaves what was there.
-async fn save<E>(api: &Api, path: &Path, chunks: impl Stream<Item = Result<Bytes, E>> + Unpin) -> Result<(), Error>
+async fn save<E>(
+    api: &Api,
+    path: &Path,
+    chunks: impl Stream<Item = Result<Bytes, E>> + Unpin,
+) -> Result<(), Error>
 where
     E: std::error::Error + 'static,
 {
@@ -71,8 +83,13 @@ where
         let _ = fs_err::remove_file(&partial);
         match failed {
             Failed::Disk(error) => {
-                api.core.log.error(format_args!("cannot store an upload: {}", chain(&error)));
-                Error::new(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot store the upload: {}", chain(&error)))
+                api.core
+                    .log
+                    .error(format_args!("cannot store an upload: {}", chain(&error)));
+                Error::new(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    format!("cannot store the upload: {}", chain(&error)),
+                )
             }
             Failed::Client(message) => bad(message),
         }
@@ -89,11 +106,14 @@ where
     E: std::error::Error + 'static,
 {
     if let Some(parent) = path.parent() {
-        fs_err::tokio::create_dir_all(parent).await.map_err(Failed::Disk)?;
+        fs_err::tokio::create_dir_all(parent)
+            .await
+            .map_err(Failed::Disk)?;
     }
     let mut file = fs_err::tokio::File::create(path).await.map_err(Failed::Disk)?;
     while let Some(chunk) = chunks.next().await {
-        let chunk = chunk.map_err(|error| Failed::Client(format!("the upload broke off: {}", chain(&error))))?;
+        let chunk =
+            chunk.map_err(|error| Failed::Client(format!("the upload broke off: {}", chain(&error))))?;
         file.write_all(&chunk).await.map_err(Failed::Disk)?;
     }
     file.flush().await.map_err(Failed::Disk)

@@ -25,8 +25,15 @@ pub(super) struct Start {
     start_time: Option<String>,
 }
 
-pub(super) async fn logs_ws(State(api): State<Api>, Query(start): Query<Start>, upgrade: WebSocketUpgrade) -> Response {
-    let start = start.start_time.filter(|time| !time.is_empty()).map(|time| time.parse::<jiff::Timestamp>());
+pub(super) async fn logs_ws(
+    State(api): State<Api>,
+    Query(start): Query<Start>,
+    upgrade: WebSocketUpgrade,
+) -> Response {
+    let start = start
+        .start_time
+        .filter(|time| !time.is_empty())
+        .map(|time| time.parse::<jiff::Timestamp>());
     upgrade.on_upgrade(async move |socket| match start.transpose() {
         Ok(start) => watch(api.core, socket, start.map(jiff::Timestamp::as_second)).await,
         Err(error) => refuse(socket, error.to_string()).await,
@@ -34,7 +41,10 @@ pub(super) async fn logs_ws(State(api): State<Api>, Query(start): Query<Start>, 
 }
 
 async fn refuse(mut socket: WebSocket, why: String) {
-    let frame = CloseFrame { code: UNSUPPORTED, reason: format!("start_time: {why}").into() };
+    let frame = CloseFrame {
+        code: UNSUPPORTED,
+        reason: format!("start_time: {why}").into(),
+    };
     let _ = socket.send(Message::Close(Some(frame))).await;
 }
 

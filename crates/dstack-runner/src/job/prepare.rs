@@ -116,7 +116,11 @@ impl Place {
 /// The home of the job's user, when it can be used. The runner's own user has the one it was started with, where that is
 /// a person's (no container with root and its image's variables) or where there is no account.
 fn home_of(core: &Core, user: &JobUser, own_uid: u32) -> Option<PathBuf> {
-    let started_with = core.settings.inherited_env.iter().find(|(name, _)| name == "HOME");
+    let started_with = core
+        .settings
+        .inherited_env
+        .iter()
+        .find(|(name, _)| name == "HOME");
     let persons = user.uid == own_uid && (!core.settings.touch_system || user.account_home.is_empty());
     started_with
         .filter(|_| persons)

@@ -23,28 +23,52 @@ struct Tool {
 const TOOLS: [Tool; 3] = [
     Tool {
         device: "/dev/nvidiactl",
-        command: &["nvidia-smi", "--query-gpu=memory.used,utilization.gpu", "--format=csv,noheader,nounits"],
+        command: &[
+            "nvidia-smi",
+            "--query-gpu=memory.used,utilization.gpu",
+            "--format=csv,noheader,nounits",
+        ],
         parse: parse_rows,
     },
     Tool {
         device: "/dev/accel",
-        command: &["hl-smi", "--query-aip=memory.used,utilization.aip", "--format=csv,noheader,nounits"],
+        command: &[
+            "hl-smi",
+            "--query-aip=memory.used,utilization.aip",
+            "--format=csv,noheader,nounits",
+        ],
         parse: parse_rows,
     },
-    Tool { device: "/dev/kfd", command: &["amd-smi", "monitor", "-vu", "--csv"], parse: parse_amd },
+    Tool {
+        device: "/dev/kfd",
+        command: &["amd-smi", "monitor", "-vu", "--csv"],
+        parse: parse_amd,
+    },
 ];
 
 /// The container's GPUs in the tool's order; empty when there are none or the tool fails.
 pub(super) async fn collect() -> Vec<GpuMetrics> {
-    let Some(tool) = TOOLS.iter().find(|tool| Path::new(tool.device).exists()) else { return Vec::new() };
-    output(tool.command).await.and_then(|text| (tool.parse)(&text)).unwrap_or_default()
+    let Some(tool) = TOOLS.iter().find(|tool| Path::new(tool.device).exists()) else {
+        return Vec::new();
+    };
+    output(tool.command)
+        .await
+        .and_then(|text| (tool.parse)(&text))
+        .unwrap_or_default()
 }
 
 async fn output(command: &[&str]) -> Option<String> {
     let (program, arguments) = command.split_first()?;
-    let run = Command::new(program).args(arguments).stdin(Stdio::null()).kill_on_drop(true).output();
+    let run = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
     let output = tokio::time::timeout(TOOL_TIMEOUT, run).await.ok()?.ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    output
+        .status
+        .success()
+        .then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// `memory in MiB, utilisation in percent`, a line for each GPU.
@@ -53,7 +77,10 @@ fn parse_rows(text: &str) -> Option<Vec<GpuMetrics>> {
         let (memory, utilisation) = line.split_once(',')?;
         gpu(memory, utilisation)
     };
-    text.lines().filter(|line| !line.trim().is_empty()).map(row).collect()
+    text.lines()
+        .filter(|line| !line.trim().is_empty())
+        .map(row)
+        .collect()
 }
 
 /// With a header that names the columns.
@@ -81,12 +108,18 @@ mod tests {
     use super::*;
 
     const fn used(mib: i64, percent: i64) -> GpuMetrics {
-        GpuMetrics { gpu_memory_usage_bytes: mib * MIB, gpu_util_percent: percent }
+        GpuMetrics {
+            gpu_memory_usage_bytes: mib * MIB,
+            gpu_util_percent: percent,
+        }
     }
 
     #[test]
     fn nvidia() {
-        assert_eq!(parse_rows("10, 5\n20, 100\n"), Some(vec![used(10, 5), used(20, 100)]));
+        assert_eq!(
+            parse_rows("10, 5\n20, 100\n"),
+            Some(vec![used(10, 5), used(20, 100)])
+        );
         assert_eq!(parse_rows("[N/A], 5\n"), None);
         assert_eq!(parse_rows(""), Some(vec![]));
     }

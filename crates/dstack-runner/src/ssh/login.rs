@@ -62,6 +62,10 @@ impl Login {
         };
         login.switch = false;
         login.home = home.unwrap_or(login.home);
+        // Who runs the runner may also log in to it, service account or not.
+        if login.shell.ends_with("nologin") || login.shell.ends_with("false") {
+            login.shell = default_shell();
+        }
         login
     }
 

@@ -8,7 +8,10 @@ use crate::harness::{TestRunner, last_state};
 /// Peak memory of this process, KiB. Each test is a process of its own under nextest.
 fn peak_kib() -> u64 {
     let status = fs_err::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
@@ -32,7 +35,10 @@ async fn memory_stays_flat() {
             _ => {}
         }
     }
-    assert!(lost > 100_000_000 && kept > 10_000_000, "lost {lost}, kept {kept}");
+    assert!(
+        lost > 100_000_000 && kept > 10_000_000,
+        "lost {lost}, kept {kept}"
+    );
     assert!(lost + kept >= 200_000_000);
     assert_eq!(last_state(&events).state, JobState::Done);
 }
