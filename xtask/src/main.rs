@@ -22,6 +22,7 @@ mod package;
 mod postgres;
 mod python;
 mod report;
+mod sim;
 mod test;
 mod testenv;
 
@@ -42,6 +43,8 @@ enum Command {
     Env(test::EnvArgs),
     /// Replay recorded exchanges of dstack 0.22.5 against our server and show every difference
     Compat(compat::Args),
+    /// Run the engine in virtual time under faults, from one seed or many
+    Sim(sim::Args),
     /// Measure, beside the reference from PyPI on the same machine
     Bench(bench::Args),
     /// Make the pages that are made from the programs: docs/cli.md
@@ -56,6 +59,7 @@ fn main() {
         Command::Test(args) => test::run(&args),
         Command::Env(args) => test::run_in_env(&args),
         Command::Compat(args) => compat::run(&args),
+        Command::Sim(args) => sim::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Gen(args) => generate::run(&args),
         Command::Dist(args) => dist::run(&args).map(|()| 0),
