@@ -1,6 +1,6 @@
 //! The catalogue compiled into the program, for a first start without network.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::{Origin, Snapshot, Table};
 
@@ -10,18 +10,22 @@ static PACKED: &[u8] = include_bytes!("../data/snapshot.bin.zst");
 /// Bytes of the snapshot unpacked, at most.
 const MAX_UNPACKED: usize = 64 << 20;
 
-/// The compiled-in catalogue. Unpacked once, on first use (a few milliseconds).
+/// The compiled-in catalogue. Unpacked on first use (a few milliseconds), and gone when nobody holds it any more.
 pub fn builtin() -> Arc<Snapshot> {
-    static BUILTIN: OnceLock<Arc<Snapshot>> = OnceLock::new();
-    BUILTIN
-        .get_or_init(|| match unpack(PACKED) {
-            Ok(snapshot) => Arc::new(snapshot),
-            Err(reason) => {
-                tracing::error!(reason, "The built-in catalog cannot be read");
-                Arc::default()
-            }
-        })
-        .clone()
+    static BUILTIN: Mutex<Weak<Snapshot>> = Mutex::new(Weak::new());
+    let mut kept = BUILTIN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(snapshot) = kept.upgrade() {
+        return snapshot;
+    }
+    let snapshot = match unpack(PACKED) {
+        Ok(snapshot) => Arc::new(snapshot),
+        Err(reason) => {
+            tracing::error!(reason, "The built-in catalog cannot be read");
+            Arc::default()
+        }
+    };
+    *kept = Arc::downgrade(&snapshot);
+    snapshot
 }
 
 /// Packs tables the way the compiled-in snapshot is packed.

@@ -89,30 +89,40 @@ impl Catalog {
     /// The best catalogue that needs no network: the directory of the settings if there is one, else the compiled-in
     /// snapshot overlaid with what the cache holds. Reads files: call it off the async threads.
     pub fn open(settings: Settings) -> Result<Self, DirectoryError> {
-        let catalog = Self::new(settings);
-        if let Some(dir) = &catalog.settings.dir {
+        if let Some(dir) = &settings.dir {
             let found = read_directory(dir)?;
             found.warnings.log();
             if let Some((_, error)) = found.failed.into_iter().next() {
                 return Err(error);
             }
-            catalog.current.store(Arc::new(found.snapshot));
-        } else if let Some(cache) = catalog.cache() {
-            for provider in Provider::offline() {
-                match cache.load(provider) {
-                    Ok(Some(table)) => catalog.put(table),
-                    Ok(None) => {}
-                    Err(error) => {
-                        tracing::warn!(
-                            catalog.provider = %provider,
-                            error = &error as &dyn std::error::Error,
-                            "A cached catalog is left out"
-                        );
-                    }
+            return Ok(Self::with(
+                settings,
+                Arc::new(found.snapshot),
+                Http::default(),
+                Arc::new(SystemClock),
+            ));
+        }
+        let catalog = Self::new(settings);
+        if let Some(cache) = catalog.cache() {
+            catalog.read_cache(&cache);
+        }
+        Ok(catalog)
+    }
+
+    fn read_cache(&self, cache: &Cache) {
+        for provider in Provider::offline() {
+            match cache.load(provider) {
+                Ok(Some(table)) => self.put(table),
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::warn!(
+                        catalog.provider = %provider,
+                        error = &error as &dyn std::error::Error,
+                        "A cached catalog is left out"
+                    );
                 }
             }
         }
-        Ok(catalog)
     }
 
     fn cache(&self) -> Option<Cache> {

@@ -1,13 +1,11 @@
 //! The query cases of dstack 0.22.5's catalogue: count, order and rows.
 
-mod support;
-
 use std::collections::BTreeMap;
 
+use crate::support::{gunzip, snapshot};
 use dstack_catalog::{Filter, FilterError, Offer, Provider, Snapshot};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use support::{gunzip, snapshot};
 
 fn sha256(text: &str) -> String {
     hex::encode(Sha256::digest(text.as_bytes()))
@@ -78,7 +76,7 @@ fn every_query_case_gives_the_same_offers_in_the_same_order() {
 #[test]
 fn a_table_keeps_its_offers_as_bytes() {
     for provider in [Provider::Nebius, Provider::Vastai, Provider::Gcp] {
-        let table = support::table(provider);
+        let table = crate::support::table(provider);
         let bytes = table.to_bytes();
         let (read, rest) =
             dstack_catalog::Table::from_bytes(&bytes, dstack_catalog::Origin::Builtin).unwrap();

@@ -65,7 +65,7 @@ impl Server {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         drop(task::spawn("test.server", async move {
-            axum::serve(listener, app).await.unwrap()
+            axum::serve(listener, app).await.unwrap();
         }));
         Self { url, asked }
     }

@@ -3,11 +3,11 @@
 //! `tests/data/recorded/NAME.json` holds the answers, made by this project from the vendors' API descriptions, and
 //! `NAME.csv` the offers gpuhunt 0.1.34 collects from them.
 
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::server::{Asked, Reply, Server};
+use crate::support::{data, info};
 use dstack_catalog::collectors::{aws, azure, cloudrift, daytona, gcp, lium, oci, runpod, vastai, vultr};
 use dstack_catalog::http::{Http, Patience};
 use dstack_catalog::{
@@ -15,8 +15,6 @@ use dstack_catalog::{
     Vendor, read_csv,
 };
 use serde_json::Value;
-use support::server::{Asked, Reply, Server};
-use support::{data, info};
 
 fn http() -> Arc<Http> {
     let patience = Patience {

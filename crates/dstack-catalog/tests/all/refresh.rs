@@ -1,11 +1,11 @@
 //! Keeping the catalogue fresh, with servers that behave and servers that do not.
 
-mod support;
-
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::info;
+use crate::support::server::{Asked, Reply, Server};
 use async_trait::async_trait;
 use dstack_catalog::http::{Http, Patience};
 use dstack_catalog::{
@@ -13,8 +13,6 @@ use dstack_catalog::{
     RefreshError, Settings, Snapshot, Table, builtin, download, write_archive,
 };
 use dstack_system::{SystemClock, task};
-use support::info;
-use support::server::{Asked, Reply, Server};
 
 fn impatient() -> Http {
     let patience = Patience {

@@ -1,5 +1,4 @@
 //! What several tests need: the catalogue under `tests/data`.
-#![allow(dead_code, reason = "each test uses a part")]
 
 pub(crate) mod server;
 
