@@ -174,12 +174,32 @@ pub fn prepare(job: &RepoJob) -> Result<(), RepoError> {
             return Ok(());
         }
     }
+    if let Err(error) = fill(job) {
+        // Half a repo on a volume would be taken for a whole one by the next job.
+        if let Err(error) = tree::clear(&job.dir) {
+            tracing::debug!(%error, "the repo dir was not cleared");
+        }
+        return Err(error);
+    }
+    // The job can still do much with files that stay root's: dstack 0.22.5 goes on too.
+    if let Err(error) = tree::give_all(&job.dir, job.owner) {
+        tracing::warn!(%error, "some files of the repo keep their owner");
+    }
+    Ok(())
+}
+
+/// Puts the repo into its empty directory.
+fn fill(job: &RepoJob) -> Result<(), RepoError> {
+    let io_error = |source| RepoError::Io {
+        dir: job.dir.clone(),
+        source,
+    };
     match job.data.repo_type.as_str() {
         "remote" => {
             if let Some(parent) = job.dir.parent() {
                 tree::create(parent, job.owner).map_err(io_error)?;
             }
-            clone(job)?;
+            clone(job)
         }
         "local" | "virtual" => {
             let Some(blob) = &job.blob else { return Ok(()) };
@@ -187,19 +207,12 @@ pub fn prepare(job: &RepoJob) -> Result<(), RepoError> {
             archive::unpack(blob, &job.dir).map_err(|source| RepoError::Archive {
                 destination: job.dir.clone(),
                 source,
-            })?;
+            })
         }
-        kind => {
-            return Err(RepoError::UnknownType {
-                kind: kind.to_owned(),
-            });
-        }
+        kind => Err(RepoError::UnknownType {
+            kind: kind.to_owned(),
+        }),
     }
-    // The job can still do much with files that stay root's: dstack 0.22.5 goes on too.
-    if let Err(error) = tree::give_all(&job.dir, job.owner) {
-        tracing::warn!(%error, "some files of the repo keep their owner");
-    }
-    Ok(())
 }
 
 fn clone(job: &RepoJob) -> Result<(), RepoError> {

@@ -107,15 +107,6 @@ pub enum ServeError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// One of the given keys is not a public key.
-    #[error("`{line}` cannot be an authorized key")]
-    Key {
-        /// The line as given.
-        line: String,
-        /// What is wrong with it.
-        #[source]
-        source: KeyError,
-    },
 }
 
 /// A TCP connection that is open now.
@@ -183,10 +174,10 @@ pub async fn serve(options: SshOptions) -> Result<SshHandle, ServeError> {
     })?;
     let keys = JobKeys::default();
     for line in &options.authorized_keys {
-        keys.add(line).map_err(|source| ServeError::Key {
-            line: line.clone(),
-            source,
-        })?;
+        // As sshd: one bad line does not lock the others out.
+        if let Err(error) = keys.add(line) {
+            tracing::warn!(%error, "an authorized key was skipped");
+        }
     }
     let server = Arc::new(Server {
         options,

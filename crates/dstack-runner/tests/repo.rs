@@ -111,6 +111,24 @@ impl Repos {
         self.dir.path().join(name)
     }
 
+    /// Adds a large incompressible file to `main`, so that the pack is larger than any buffer, and moves the tag there.
+    fn add_noise(&mut self) {
+        let work = self.path("work");
+        let mut state = 1_u64;
+        let noise: Vec<u8> = (0..12 << 20)
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                state.to_be_bytes()[0]
+            })
+            .collect();
+        fs_err::write(work.join("noise"), noise).unwrap();
+        git(&work, &["add", "-A"]);
+        git(&work, &["commit", "-qm", "noise"]);
+        git(&work, &["tag", "-f", "v1"]);
+        git(&work, &["push", "-qf", self.path("work.git").to_str().unwrap(), "main", "v1"]);
+        self.second = git(&work, &["rev-parse", "HEAD"]);
+    }
+
     /// Adds a submodule at `sub` (with a submodule of its own) to `main`, by this address; returns the commit.
     fn add_submodule(&self, address: &str) -> String {
         let (inner, sub, work) = (self.path("inner"), self.path("sub"), self.path("work"));
@@ -336,7 +354,8 @@ fn the_default_branch_is_cloned_and_configured() {
     if !have_git() {
         return;
     }
-    let repos = Repos::new();
+    let mut repos = Repos::new();
+    repos.add_noise();
     let server = Http::start(repos.dir.path(), None);
     let mut job = repos.job(&server.url("work.git"));
     job.data.repo_config_name = Some("Me Myself".to_owned());
@@ -434,7 +453,6 @@ fn a_token_opens_a_private_repo_and_stays_out_of_its_configuration() {
         matches!(**source, TransportError::HttpDenied { status: 401, .. }),
         "{source:?}"
     );
-    fs_err::remove_dir_all(repos.path("job")).unwrap();
     job.credentials.as_mut().unwrap().oauth_token = Some(Secret::new("s3cret"));
     prepare(&job).unwrap();
     assert_eq!(
@@ -545,10 +563,12 @@ fn a_diff_with_everything_is_applied() {
     );
     assert_eq!(fs_err::read(job.dir.join("fresh")).unwrap(), [0, 159, 146, 150]);
     assert!(job.dir.join("renamed").exists() && !job.dir.join("data1").exists());
-    // Against another commit the same diff does not fit.
+    // Against another commit the same diff does not fit, and nothing half done is left.
     job.dir = repos.path("job/other");
+    fs_err::create_dir_all(job.dir.join("lost+found")).unwrap();
     job.data.repo_hash = Some(repos.first.clone());
     assert!(matches!(prepare(&job), Err(RepoError::Patch(_))));
+    assert_eq!(fs_err::read_dir(&job.dir).unwrap().count(), 1);
 }
 
 /// Set for the part of the https test that runs in a process of its own.
@@ -692,7 +712,6 @@ async fn ssh_remotes_are_cloned_with_the_key() {
         panic!("{no_key:?}")
     };
     assert!(matches!(**source, TransportError::NoKey { .. }), "{source:?}");
-    fs_err::remove_dir_all(repos.path("job")).unwrap();
 
     job.credentials.as_mut().unwrap().private_key = Some(host.key.private.clone());
     run(job.clone()).await.unwrap();

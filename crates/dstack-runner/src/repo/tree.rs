@@ -46,6 +46,22 @@ pub(super) fn create(dir: &Path, owner: Option<Owner>) -> io::Result<()> {
     missing.iter().try_for_each(|path| give(path, owner))
 }
 
+/// Makes a directory as empty as [`look`] found it: removes everything but `lost+found`.
+pub(super) fn clear(dir: &Path) -> io::Result<()> {
+    for entry in fs_err::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_name() == "lost+found" {
+            continue;
+        }
+        if entry.file_type()?.is_dir() {
+            fs_err::remove_dir_all(entry.path())?;
+        } else {
+            fs_err::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
 /// Gives everything below and including `path` to `owner`; links themselves, not what they lead to. Goes on after an
 /// error and returns the first.
 pub(super) fn give_all(path: &Path, owner: Option<Owner>) -> io::Result<()> {

@@ -70,7 +70,7 @@ impl Host {
         let (defaults, session) = watch::channel(SessionDefaults::default());
         let options = SshOptions {
             listener: Arc::new(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()),
-            authorized_keys: vec![key.public.trim().to_owned()],
+            authorized_keys: vec!["not a key".to_owned(), key.public.trim().to_owned()],
             dir: dir.path().join("ssh"),
             passwd: Passwd::system(),
             switch_user: switch,

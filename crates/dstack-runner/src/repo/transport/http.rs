@@ -17,7 +17,7 @@ use crate::repo::remote::Remote;
 const USER_AGENT: &str = concat!("git/2.0 (dstack-runner ", env!("CARGO_PKG_VERSION"), ")");
 /// For a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Servers count objects before they answer.
+/// For the next byte: servers count objects before they answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
 /// Certificates of the image, when those compiled in do not know the server (a company's own).
 const BUNDLES: &[&str] = &[
@@ -241,6 +241,7 @@ fn agent(roots: RootCerts) -> Agent {
         .http_status_as_error(false)
         .timeout_connect(Some(CONNECT_TIMEOUT))
         .timeout_recv_response(Some(ANSWER_TIMEOUT))
+        .timeout_per_read(Some(ANSWER_TIMEOUT))
         .build()
         .new_agent()
 }
