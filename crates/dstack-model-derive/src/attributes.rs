@@ -8,6 +8,8 @@ use syn::{Attribute, Expr, Lit, LitStr, Path, Token, Type};
 pub(crate) struct FieldAttributes {
     pub default: Option<Option<Expr>>,
     pub required: bool,
+    /// The input may lack it, because the struct's `before` fills it in.
+    pub implied: bool,
     pub flatten: bool,
     pub skip: bool,
     pub rename: Option<String>,
@@ -29,6 +31,7 @@ pub(crate) struct TypeAttributes {
     pub before: Option<Path>,
     pub after: Option<Path>,
     pub ignore: Vec<LitStr>,
+    pub hide: Vec<LitStr>,
     pub tag: Option<LitStr>,
     pub rename: Option<LitStr>,
     pub shown: Option<LitStr>,
@@ -51,6 +54,7 @@ impl FieldAttributes {
                     }
                     "default" => read.default = Some(None),
                     "required" => read.required = true,
+                    "implied" => read.implied = true,
                     "flatten" => read.flatten = true,
                     "skip" => read.skip = true,
                     "rename" => read.rename = Some(meta.value()?.parse::<LitStr>()?.value()),
@@ -87,11 +91,16 @@ impl TypeAttributes {
                     "tag" => read.tag = Some(meta.value()?.parse()?),
                     "rename" => read.rename = Some(meta.value()?.parse()?),
                     "shown" => read.shown = Some(meta.value()?.parse()?),
-                    "ignore" => {
+                    "ignore" | "hide" => {
                         let content;
                         syn::parenthesized!(content in meta.input);
                         let keys = content.parse_terminated(<LitStr as Parse>::parse, Token![,])?;
-                        read.ignore = keys.into_iter().collect();
+                        let list = if name == "hide" {
+                            &mut read.hide
+                        } else {
+                            &mut read.ignore
+                        };
+                        list.extend(keys);
                     }
                     _ => return Err(meta.error("unknown attribute of a type or variant")),
                 }

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `default`, `default = expr` | value when absent |
 //! | `required` | an `Option` that must be present (may be null) |
+//! | `implied` | the input may lack it, because the struct's `before` fills it in |
 //! | `flatten` | the fields of another struct |
 //! | `skip` | never read: the default |
 //! | `rename = "key"` | name on the wire (otherwise serde's `rename`, otherwise the field's) |
@@ -24,6 +25,7 @@
 //! | `before = path` | `fn(&Value) -> Result<Option<Value>, String>`: checks or replaces the input |
 //! | `after = path` | `fn(Self) -> Result<Self, String>` once all fields are right |
 //! | `ignore("key", ...)` | keys that are accepted and dropped |
+//! | `hide("key", ...)` | the same, but not part of the schema |
 //!
 //! # Enums
 //! Of variants with one field each, told apart by the key in `#[decode(tag = "key")]`; each variant names its tag in

@@ -32,7 +32,11 @@ pub(crate) fn expand(input: &DeriveInput, data: &DataStruct) -> syn::Result<Toke
         quote!(#ident: #local?)
     });
     let schemas = fields.iter().map(|(field, attributes)| schema(field, attributes));
-    let ignored = attributes.ignore.iter().map(|key| quote!(fields.ignore(#key);));
+    let ignored = attributes
+        .ignore
+        .iter()
+        .chain(&attributes.hide)
+        .map(|key| quote!(fields.ignore(#key);));
     let before = attributes.before.as_ref().map(|path| {
         quote! {
             let replaced = cx.before(value, #path)?;
@@ -43,6 +47,7 @@ pub(crate) fn expand(input: &DeriveInput, data: &DataStruct) -> syn::Result<Toke
         .after
         .as_ref()
         .map(|path| quote!(let decoded = cx.after(value, decoded, #path)?;));
+    let ignored_keys = &attributes.ignore;
     let doc = &attributes.doc;
     let title = name.to_string();
     let shorthand = attributes.before.is_some();
@@ -60,6 +65,7 @@ pub(crate) fn expand(input: &DeriveInput, data: &DataStruct) -> syn::Result<Toke
 
             fn schema_fields(object: &mut ::dstack_model::schema::Object, schemas: &mut ::dstack_model::schema::Schemas) {
                 #(#schemas)*
+                #(object.ignored(#ignored_keys);)*
             }
         }
 
@@ -191,7 +197,8 @@ fn schema(field: &Field, attributes: &FieldAttributes) -> TokenStream {
     }
     let key = wire_name(field, attributes);
     let doc = &attributes.doc;
-    let required = attributes.default.is_none() && (!is_option(ty) || attributes.required);
+    let required =
+        !attributes.implied && attributes.default.is_none() && (!is_option(ty) || attributes.required);
     let bounds = attributes.bounds.iter().map(|(name, bound)| {
         let keyword = match *name {
             "ge" => "minimum",

@@ -494,7 +494,7 @@ impl FleetConfiguration {
 
 /// What a fleet is made from.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
-#[decode(ignore("merged_profile"))]
+#[decode(hide("merged_profile"))]
 pub struct FleetSpec {
     /// The configuration.
     pub configuration: FleetConfiguration,

@@ -89,6 +89,7 @@ impl AnyRepoInfo {
 
 /// A Git repo at a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+#[decode(ignore("repo_diff"))]
 pub struct RemoteRunRepoData {
     /// The kind.
     #[decode(default)]

@@ -58,6 +58,11 @@ impl Object {
         }
     }
 
+    /// Adds a property whose value does not matter.
+    pub fn ignored(&mut self, key: &'static str) {
+        self.properties.insert(key.to_owned(), json!({}));
+    }
+
     fn finish(self, title: &str, doc: &str) -> Value {
         let mut schema = json!({
             "title": title,

@@ -219,7 +219,7 @@ pub struct PresetConfiguration {
     /// The preset name.
     pub name: Option<String>,
     /// The model to serve.
-    #[decode(before = model_from_text)]
+    #[decode(before = model_from_text, implied)]
     pub model: PresetModel,
     /// The base model repo; compatible variants are allowed. Shorthand for `model.base`.
     pub base: Option<String>,

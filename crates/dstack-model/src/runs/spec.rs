@@ -10,7 +10,7 @@ use crate::repos::AnyRunRepoData;
 
 /// What a run is made from.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
-#[decode(ignore("merged_profile"), after = check)]
+#[decode(hide("merged_profile"), after = check)]
 pub struct RunSpec {
     /// The run name. If not set, the run name is generated automatically.
     pub run_name: Option<String>,
