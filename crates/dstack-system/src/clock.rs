@@ -60,3 +60,8 @@ pub async fn sleep_until(clock: &dyn Clock, deadline: Time) {
         tokio::time::sleep(left.min(Duration::from_secs(60))).await;
     }
 }
+
+/// The machine's time zone.
+pub fn local_zone() -> jiff::tz::TimeZone {
+    jiff::tz::TimeZone::system()
+}

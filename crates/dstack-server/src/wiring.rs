@@ -1,0 +1,10 @@
+//! The engine's ends in this server: its output goes to the log store, its inputs come from the database, and the
+//! API reaches it through [`crate::engine_handle::EngineHandle`].
+
+mod handle;
+mod inputs;
+mod output;
+
+pub use handle::Connected;
+pub use inputs::SqlInputs;
+pub use output::LogOutput;

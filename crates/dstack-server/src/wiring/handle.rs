@@ -1,0 +1,21 @@
+//! The API's way to the engine.
+
+use async_trait::async_trait;
+use dstack_engine::{Engine, EngineError};
+use dstack_store::{Commit, StoreError};
+
+use crate::engine_handle::EngineHandle;
+
+/// An engine in this process.
+#[derive(Debug, Clone)]
+pub struct Connected(pub Engine);
+
+#[async_trait]
+impl EngineHandle for Connected {
+    async fn commit(&self, commit: Commit) -> Result<(), StoreError> {
+        self.0.commit(commit).await.map_err(|error| match error {
+            EngineError::Store(error) => error,
+            EngineError::Logs(_) | EngineError::Inputs(_) | EngineError::Killed(_) => StoreError::Closed,
+        })
+    }
+}

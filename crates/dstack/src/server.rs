@@ -1,0 +1,163 @@
+//! `dstack server`: the API, the engine, and this machine as an instance.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use dstack_cli::ServerArgs;
+use dstack_engine::failpoint::{AbortAt, NoFailpoints};
+use dstack_engine::{Engine, EngineDeps, Failpoints, Settings as EngineSettings};
+use dstack_local::{LocalAgents, LocalShim, LocalShimOptions};
+use dstack_plan::jobs::Target;
+use dstack_server::wiring::{Connected, LogOutput, SqlInputs};
+use dstack_server::{BoxFuture, EngineInit, ServerOptions, Settings, StartedEngine, serve};
+use dstack_store::{EngineStore, EntityRef};
+use dstack_system::env;
+
+use crate::logging;
+
+type StartError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The agent, carried inside.
+#[cfg(feature = "embed-agent")]
+static EMBEDDED_AGENT: Option<&[u8]> = Some(include_bytes!(env!("DSTACK_AGENT_ZST")));
+#[cfg(not(feature = "embed-agent"))]
+static EMBEDDED_AGENT: Option<&[u8]> = None;
+
+/// Runs the server until it is told to stop.
+pub(crate) fn main(arguments: ServerArgs) -> ExitCode {
+    let level = if arguments.debug {
+        Some("DEBUG".to_owned())
+    } else {
+        arguments.log_level.clone()
+    };
+    logging::start(
+        &level
+            .or_else(|| env::var("DSTACK_SERVER_LOG_LEVEL"))
+            .unwrap_or_else(|| "INFO".to_owned()),
+    );
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&error),
+    };
+    let local = !arguments.no_local;
+    let mut options = ServerOptions::from_env();
+    apply(&mut options.settings, arguments);
+    options.start_engine = Some(Box::new(move |init| Box::pin(start_engine(init, local))));
+    let result = runtime.block_on(serve(options));
+    runtime.shutdown_timeout(std::time::Duration::from_secs(2));
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error),
+    }
+}
+
+/// Flags win over the environment.
+fn apply(settings: &mut Settings, arguments: ServerArgs) {
+    settings.host = arguments.host.unwrap_or_else(|| settings.host.clone());
+    settings.port = arguments.port.unwrap_or(settings.port);
+    settings.admin_token = arguments.token.or_else(|| settings.admin_token.take());
+    settings.update_default_project |= arguments.yes;
+    settings.do_not_update_default_project |= arguments.no;
+}
+
+/// The cause, and the causes of the cause, each on a line of its own.
+fn fail(error: &dyn std::error::Error) -> ExitCode {
+    use std::io::Write;
+    let mut err = std::io::stderr().lock();
+    let mut text = format!("error: {error}\n");
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        text.push_str(&format!("  caused by: {next}\n"));
+        cause = next.source();
+    }
+    // Nothing is left to be done when even that cannot be said.
+    let _ = err.write_all(text.as_bytes());
+    ExitCode::FAILURE
+}
+
+async fn start_engine(init: EngineInit, local: bool) -> Result<StartedEngine, StartError> {
+    let machine = if local {
+        Some(start_machine(&init).await?)
+    } else {
+        None
+    };
+    let socket = machine
+        .as_ref()
+        .map(|machine| machine.shim.socket().to_owned())
+        .unwrap_or_default();
+    let quota = i64::try_from(init.settings.log_quota_per_job_hour)
+        .ok()
+        .filter(|quota| *quota > 0);
+    let engine = Engine::start(EngineDeps {
+        store: Arc::new(init.store.clone()) as Arc<dyn EngineStore>,
+        agents: Arc::new(LocalAgents::new(socket)),
+        output: Arc::new(LogOutput::new(Arc::clone(&init.logs), init.database.clone())),
+        inputs: Arc::new(SqlInputs::new(
+            init.database.clone(),
+            init.encryption.clone(),
+            Arc::clone(&init.keys),
+            quota,
+        )),
+        clock: Arc::clone(&init.clock),
+        random: init.random.clone(),
+        failpoints: failpoints(),
+        settings: EngineSettings::default(),
+    })
+    .await?;
+    let target = match &machine {
+        Some(machine) if machine.runtime == "process" => Target::Host,
+        _ => Target::Container,
+    };
+    if let Some(machine) = &machine {
+        engine.wake(EntityRef::Instance(machine.instance));
+    }
+    let handle = Arc::new(Connected(engine.clone()));
+    let stop = Box::new(move || -> BoxFuture<()> {
+        Box::pin(async move {
+            engine.stop();
+            if let Some(machine) = machine {
+                machine.shim.stop_if_idle().await;
+            }
+        })
+    });
+    Ok(StartedEngine { handle, target, stop })
+}
+
+/// Where a kill test wants this process to die.
+fn failpoints() -> Arc<dyn Failpoints> {
+    match env::var("DSTACK_FAILPOINT") {
+        Some(point) => Arc::new(AbortAt::parse(&point)),
+        None => Arc::new(NoFailpoints),
+    }
+}
+
+struct Machine {
+    shim: LocalShim,
+    runtime: String,
+    instance: dstack_units::InstanceId,
+}
+
+async fn start_machine(init: &EngineInit) -> Result<Machine, StartError> {
+    let dir = init.settings.dir.join("local");
+    let binary = dstack_local::binary::find(&dir, EMBEDDED_AGENT)?;
+    let runtime = env::var("DSTACK_LOCAL_RUNTIME").unwrap_or_else(|| "auto".to_owned());
+    let shim = LocalShim::start(LocalShimOptions { dir, binary, runtime }).await?;
+    let report = shim.report().await?;
+    let instance = dstack_local::register(
+        &init.store,
+        init.project.id,
+        &report,
+        &init.random,
+        init.clock.now(),
+    )
+    .await?;
+    for notice in &report.notices {
+        tracing::warn!("{notice}");
+    }
+    tracing::info!(runtime = %report.runtime, cpus = report.host_info.cpus, gpus = report.host_info.gpu_count, "this machine is an instance of the fleet `local`");
+    Ok(Machine {
+        shim,
+        runtime: report.runtime,
+        instance,
+    })
+}
