@@ -19,6 +19,7 @@ dir=$(cd "$2" && pwd)
 socket=$dir/docker.sock
 pidfile=$dir/dockerd.pid
 image=dstack-test/busybox:1
+empty=dstack-test/empty:2
 
 answers() { DOCKER_HOST=unix://$socket docker version >/dev/null 2>&1; }
 
@@ -39,7 +40,7 @@ mount_cgroups() {
 }
 
 make_image() {
-    DOCKER_HOST=unix://$socket docker image inspect "$image" >/dev/null 2>&1 && return 0
+    DOCKER_HOST=unix://$socket docker image inspect "$image" "$empty" >/dev/null 2>&1 && return 0
     busybox=$(command -v busybox) || { echo "no busybox: image $image not made" >&2; return 0; }
     root=$dir/rootfs
     mkdir -p "$root/bin" "$root/etc" "$root/tmp" "$root/root"
@@ -51,8 +52,8 @@ make_image() {
     echo 'root:x:0:0:root:/root:/bin/sh' >"$root/etc/passwd"
     echo 'root:x:0:' >"$root/etc/group"
     tar -C "$root" -c . | DOCKER_HOST=unix://$socket docker import - "$image" >/dev/null
-    # Nothing but one static program: what an image without a shell looks like.
-    DOCKER_HOST=unix://$socket sh -c "tar -C '$root/etc' -c . | docker import - dstack-test/empty:1" >/dev/null
+    # No program at all, just the accounts: what the smallest images look like.
+    tar -C "$root" -c etc | DOCKER_HOST=unix://$socket docker import - "$empty" >/dev/null
 }
 
 start() {

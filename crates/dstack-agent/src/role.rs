@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use dstack_runner::RunnerArgs;
 use dstack_shim::cli::Args;
 use dstack_shim::error::{StartError, chain};
 use dstack_shim::runtime::process::supervisor;
@@ -97,22 +98,36 @@ pub(crate) fn supervise(dir: &Path) -> ExitCode {
 
 /// The job agent. As process 1 of a container it runs below a supervisor, which collects orphans.
 pub(crate) fn runner(arguments: Vec<OsString>) -> ExitCode {
+    // How a host agent tells this runner from the original, which needs an sshd in the image.
     if is_flag(arguments.first(), &["--features"]) {
         return say("ssh-server");
     }
-    if rustix::process::getpid().is_init()
-        && !is_flag(arguments.first(), &["--version", "-v", "--help", "-h"])
-    {
-        return match supervisor::init("dstack-runner", &arguments) {
-            Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
-            Err(error) => {
-                complain(&format!("cannot start the runner: {error}"));
-                ExitCode::FAILURE
-            }
-        };
-    }
-    complain("the runner is missing in this build");
-    ExitCode::FAILURE
+    let words = std::iter::once(OsString::from("dstack-runner")).chain(arguments.iter().cloned());
+    let args = match RunnerArgs::try_parse_from(words) {
+        Ok(args) => args,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    let ended = if rustix::process::getpid().is_init() {
+        supervisor::init("dstack-runner", &arguments)
+            .map(|code| ExitCode::from(u8::try_from(code).unwrap_or(1)))
+    } else {
+        run_runner(args)
+    };
+    ended.unwrap_or_else(|error| {
+        complain(&format!("cannot start the runner: {error}"));
+        ExitCode::FAILURE
+    })
+}
+
+fn run_runner(args: RunnerArgs) -> std::io::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let code = runtime.block_on(dstack_runner::run(args));
+    // Blocking work (a clone) may still be winding down.
+    runtime.shutdown_background();
+    Ok(code)
 }
 
 #[cfg(test)]

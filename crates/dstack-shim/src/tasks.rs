@@ -192,22 +192,24 @@ impl Tasks {
     /// Ends a task. The order is recorded before anything is stopped; it may be repeated.
     pub async fn terminate(&self, id: &str, order: &TaskTerminate) -> Result<TaskInfo, OrderError> {
         let entry = self.inner.entry(id)?;
-        let starting = {
-            let mut task = entry.lock();
-            task.terminate(&order.termination_reason, &order.termination_message);
-            self.inner.hub.changed(task.info());
-            task.starting
+        // A start in flight sees the cancellation at its next step and gives back by itself what it took. Otherwise the
+        // task is marked with `op` held: the exit check, which kills at once, must not come first.
+        let op = if self.inner.mark_if_starting(&entry, order) {
+            None
+        } else {
+            let op = entry.op.lock().await;
+            self.inner.mark(&mut entry.lock(), order);
+            Some(op)
         };
-        // A start in flight sees the cancellation at its next step and gives back by itself what it took.
         entry.cancel.cancel();
         self.inner.save(&entry).await?;
         hit("terminating");
-        if !starting {
-            let _op = entry.op.lock().await;
+        if op.is_some() {
             self.inner
                 .stop_and_release(&entry, Duration::from_secs(order.timeout.into()))
                 .await?;
         }
+        drop(op);
         tracing::info!(
             task.id = id,
             task.reason = order.termination_reason,
@@ -280,6 +282,20 @@ impl Inner {
 
     fn all(&self) -> Vec<Arc<Entry>> {
         lock(&self.entries).values().cloned().collect()
+    }
+
+    fn mark(&self, task: &mut Task, order: &TaskTerminate) {
+        task.terminate(&order.termination_reason, &order.termination_message);
+        self.hub.changed(task.info());
+    }
+
+    /// Marks the task as terminated if its start procedure still runs; that one never begins again.
+    fn mark_if_starting(&self, entry: &Entry, order: &TaskTerminate) -> bool {
+        let mut task = entry.lock();
+        if task.starting {
+            self.mark(&mut task, order);
+        }
+        task.starting
     }
 
     fn publish(&self, entry: &Entry) -> TaskInfo {

@@ -112,7 +112,7 @@ async fn failing_and_missing_images_say_why() {
         "{ended:?}"
     );
     let empty = TaskConfig {
-        image_name: "dstack-test/empty:1".into(),
+        image_name: "dstack-test/empty:2".into(),
         ..config("empty-1")
     };
     agent.client.submit(&empty).await.unwrap();

@@ -12,4 +12,5 @@
 mod docker;
 mod kills;
 mod process;
+mod real;
 mod support;

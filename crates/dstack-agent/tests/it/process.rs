@@ -143,6 +143,7 @@ async fn versions_and_mistakes() {
     };
     assert_eq!(run(&["shim", "--version"]).1, "dstack-shim version 0.22.5\n");
     assert_eq!(run(&["shim", "-v"]).1, "dstack-shim version 0.22.5\n");
+    assert_eq!(run(&["runner", "--version"]).1, "dstack-runner version 0.22.5\n");
     assert_eq!(run(&["--version"]).1, "dstack-agent version 0.22.5\n");
     let (code, _, error) = run(&["shim", "--shim-home", "/tmp", "--shim-log-level", "loud"]);
     assert_eq!(code, Some(1));

@@ -210,7 +210,10 @@ mod tests {
                 }
             ]
         );
-        assert_eq!(inspected(&json!({"NetworkMode": "host"}), &[]).ports, Some(vec![]));
+        assert_eq!(
+            inspected(&json!({"NetworkMode": "host"}), &[]).ports,
+            Some(vec![])
+        );
         let foreign = serde_json::from_value(json!({"Id": "x", "Config": {"Labels": {}}})).unwrap();
         assert_eq!(container(&foreign, Path::new("/home")), None);
         let mount = MountPoint {

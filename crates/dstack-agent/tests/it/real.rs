@@ -1,0 +1,190 @@
+//! Host agent and job agent together: one binary, a real job.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use dstack_agent_api::http::TcpConnector;
+use dstack_agent_api::runner::{JobState, SubmitBody};
+use dstack_agent_api::runner_client::RunnerClient;
+use dstack_agent_api::shim::{
+    NetworkMode, RUNNER_HTTP_PORT, TaskConfig, TaskInfo, TaskStatus, TaskTerminate, reason,
+};
+use dstack_agent_api::stream::StreamLine;
+
+use crate::docker::engine;
+use crate::support::{AGENT, Agent, Machine, config};
+
+fn runner(info: &TaskInfo) -> RunnerClient {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, info.host_port(RUNNER_HTTP_PORT).unwrap()));
+    RunnerClient::new(Arc::new(TcpConnector { address }))
+}
+
+/// There is no event for a server inside of a container that begins to listen.
+async fn ready(client: &RunnerClient) {
+    for _ in 0..2000 {
+        if client.healthcheck().await.is_ok() {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    panic!("the runner does not answer");
+}
+
+async fn submit(client: &RunnerClient, script: &str) {
+    ready(client).await;
+    let mut body = SubmitBody::default();
+    body.run.run_spec.run_name = "run".into();
+    body.run_spec = body.run.run_spec.clone();
+    body.job_spec.commands = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+    client.submit(&body).await.unwrap();
+    client.run().await.unwrap();
+}
+
+/// Follows the job to its end; returns its output, last state and exit code.
+async fn follow(client: &RunnerClient) -> (String, JobState, Option<i64>) {
+    let (mut output, mut state, mut code) = (Vec::new(), JobState::default(), None);
+    let mut stream = client.stream(0).await.unwrap();
+    while let Some(line) = stream.next().await.unwrap() {
+        match line {
+            StreamLine::Log(log) => output.extend(log.message),
+            StreamLine::State(event) => (state, code) = (event.state, event.exit_status.map(i64::from)),
+            StreamLine::End(end) => {
+                client.ack(end.timestamp).await.unwrap();
+                break;
+            }
+            _ => {}
+        }
+    }
+    (String::from_utf8_lossy(&output).into_owned(), state, code)
+}
+
+/// What the server does once it has the job's last line.
+async fn end(agent: &Agent, id: &str) {
+    let order = TaskTerminate {
+        termination_reason: "done_by_runner".into(),
+        ..TaskTerminate::default()
+    };
+    let ended = agent.client.terminate(id, &order).await.unwrap();
+    assert_eq!(
+        (ended.status, ended.termination_reason.as_str()),
+        (TaskStatus::Terminated, reason::DONE_BY_RUNNER)
+    );
+    agent.client.remove(id).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_job_as_a_process() {
+    let machine = Machine::new("process", None);
+    let agent = machine.agent_with(None, &[]).await;
+    agent.client.submit(&config("1")).await.unwrap();
+    let running = agent.until_status("1", TaskStatus::Running).await;
+    let client = runner(&running);
+    submit(&client, "echo hello; exit 3").await;
+    let (output, state, code) = follow(&client).await;
+    assert!(output.contains("hello"), "{output}");
+    assert!(
+        output.contains("no container engine"),
+        "the notice comes first: {output}"
+    );
+    assert_eq!((state, code), (JobState::Failed, Some(3)));
+    end(&agent, "1").await;
+    assert!(machine.task_dirs().is_empty());
+}
+
+#[tokio::test]
+async fn a_job_outlives_the_host_agent() {
+    let machine = Machine::new("process", None);
+    let agent = machine.agent_with(None, &[]).await;
+    agent.client.submit(&config("1")).await.unwrap();
+    let running = agent.until_status("1", TaskStatus::Running).await;
+    let client = runner(&running);
+    let go = machine.path("go");
+    rustix_fifo(&go);
+    submit(
+        &client,
+        &format!("echo before; read x < {}; echo after", go.display()),
+    )
+    .await;
+    agent.kill();
+    fs_err::write(&go, "x\n").unwrap();
+    let (output, state, code) = follow(&client).await;
+    assert!(output.contains("before") && output.contains("after"), "{output}");
+    assert_eq!((state, code), (JobState::Done, Some(0)));
+    let agent = machine.agent_with(None, &[]).await;
+    end(&agent, "1").await;
+}
+
+fn rustix_fifo(path: &std::path::Path) {
+    assert!(
+        std::process::Command::new("mkfifo")
+            .arg(path)
+            .status()
+            .unwrap()
+            .success()
+    );
+}
+
+/// The agent that runs in containers must be static; a test build is not, so this needs one that was built before.
+fn static_agent() -> Option<String> {
+    let built = dstack_system::env::var("DSTACK_TEST_STATIC_AGENT");
+    let linked = |path: &str| {
+        let output = std::process::Command::new("ldd").arg(path).output().unwrap();
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    let found = [built, Some(AGENT.to_owned())]
+        .into_iter()
+        .flatten()
+        .find(|path| {
+            let text = linked(path);
+            text.contains("statically linked") || text.contains("not a dynamic executable")
+        });
+    if found.is_none() {
+        eprintln!("skipped: no static agent; build one and name it in DSTACK_TEST_STATIC_AGENT");
+    }
+    found
+}
+
+#[tokio::test]
+async fn a_job_in_a_container() {
+    let (Some(engine), Some(binary)) = (engine(), static_agent()) else {
+        return;
+    };
+    let machine = Machine::new("docker", Some(engine));
+    let agent = machine.agent_with(None, &["--runner-binary-path", &binary]).await;
+    let task = TaskConfig {
+        network_mode: NetworkMode::Bridge,
+        ..config("real-1")
+    };
+    agent.client.submit(&task).await.unwrap();
+    let running = agent.until_status("real-1", TaskStatus::Running).await;
+    let client = runner(&running);
+    submit(&client, "echo from $(cat /proc/1/comm); (sleep 0 &) ; echo hello").await;
+    let (output, state, code) = follow(&client).await;
+    assert!(output.contains("hello"), "{output}");
+    assert_eq!((state, code), (JobState::Done, Some(0)));
+    end(&agent, "real-1").await;
+}
+
+#[tokio::test]
+async fn an_image_without_any_program() {
+    let (Some(engine), Some(binary)) = (engine(), static_agent()) else {
+        return;
+    };
+    let machine = Machine::new("docker", Some(engine));
+    let agent = machine.agent_with(None, &["--runner-binary-path", &binary]).await;
+    let image_name = "dstack-test/empty:2".to_owned();
+    let task = TaskConfig {
+        network_mode: NetworkMode::Bridge,
+        image_name,
+        ..config("real-2")
+    };
+    agent.client.submit(&task).await.unwrap();
+    let running = agent.until_status("real-2", TaskStatus::Running).await;
+    ready(&runner(&running)).await;
+    agent
+        .client
+        .terminate("real-2", &TaskTerminate::default())
+        .await
+        .unwrap();
+    agent.client.remove("real-2").await.unwrap();
+}
