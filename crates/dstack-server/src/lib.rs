@@ -1,1 +1,29 @@
 //! The server: HTTP handlers, authentication, config.yml; wires the engine.
+//!
+//! * [`handlers`] — one module per area, on the route table of `dstack-api`.
+//! * [`api`] — what happens before a handler: version, authentication, project, guard, body.
+//! * [`startup`] — from an empty directory to a serving process.
+
+pub mod access;
+pub mod api;
+mod audit;
+mod cli_config;
+mod compat;
+pub mod config;
+pub mod engine_handle;
+pub mod error;
+pub mod handlers;
+pub mod keys;
+mod public_key;
+pub mod render;
+mod request;
+pub mod settings;
+pub mod startup;
+pub mod state;
+pub mod version;
+pub mod wiring;
+
+pub use engine_handle::{EngineHandle, NoEngine};
+pub use settings::Settings;
+pub use startup::{BoxFuture, EngineInit, EngineStart, ServerError, ServerOptions, StartedEngine, serve};
+pub use state::{AppState, DefaultPermissions};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use dstack_agent_api::runner::{
-    ClusterInfo, FileArchive, RepoCredentials, RepoData, SshKey, SubmitBody, SubmitJobSpec, SubmitJobSubmission, SubmitRun,
-    SubmitRunSpec, UnixUser,
+    ClusterInfo, FileArchive, RepoCredentials, RepoData, SshKey, SubmitBody, SubmitJobSpec,
+    SubmitJobSubmission, SubmitRun, SubmitRunSpec, UnixUser,
 };
 use dstack_engine::{EngineError, InputError, Inputs, Result, StartInputs};
 use dstack_model::repos::{AnyRunRepoData, RemoteRepoCreds};
@@ -32,20 +32,37 @@ pub struct SqlInputs {
 
 impl SqlInputs {
     /// With the log quota in bytes per hour; `None` = unlimited.
-    pub const fn new(database: Database, encryption: Encryption, keys: Arc<Keys>, log_quota_hour: Option<i64>) -> Self {
-        Self { database, encryption, keys, log_quota_hour }
+    pub const fn new(
+        database: Database,
+        encryption: Encryption,
+        keys: Arc<Keys>,
+        log_quota_hour: Option<i64>,
+    ) -> Self {
+        Self {
+            database,
+            encryption,
+            keys,
+            log_quota_hour,
+        }
     }
 
     async fn secrets(&self, project: ProjectId) -> Result<HashMap<String, String>> {
         let rows = secrets::list(self.database.pool(), project).await?;
         // One that cannot be decrypted is missing: the job that wants it says so, others are not held up.
-        let open = |row: secrets::SecretRow| Some((row.name, self.encryption.decrypt(&row.value).ok()?.expose().to_owned()));
+        let open = |row: secrets::SecretRow| {
+            Some((
+                row.name,
+                self.encryption.decrypt(&row.value).ok()?.expose().to_owned(),
+            ))
+        };
         Ok(rows.into_iter().filter_map(open).collect())
     }
 
     async fn repo_credentials(&self, run: &RunRow) -> Result<Option<RepoCredentials>> {
         let Some(repo) = run.repo_id else { return Ok(None) };
-        let Some(stored) = repos::creds(self.database.pool(), repo, run.user_id).await? else { return Ok(None) };
+        let Some(stored) = repos::creds(self.database.pool(), repo, run.user_id).await? else {
+            return Ok(None);
+        };
         let text = self.encryption.decrypt(&stored)?;
         let creds: Option<RemoteRepoCreds> = serde_json::from_str(text.expose()).ok();
         Ok(creds.map(|creds| RepoCredentials {
@@ -60,7 +77,12 @@ impl SqlInputs {
         for mapping in &spec.file_archives {
             match content::archive(self.database.pool(), mapping.id).await? {
                 Some(content) => archives.push((mapping.id.to_string(), content)),
-                None => return Ok(Err(InputError(format!("the archive of `files` path {} is not stored", mapping.path)))),
+                None => {
+                    return Ok(Err(InputError(format!(
+                        "the archive of `files` path {} is not stored",
+                        mapping.path
+                    ))));
+                }
             }
         }
         Ok(Ok(archives))
@@ -95,14 +117,23 @@ impl Inputs for SqlInputs {
         let body = SubmitBody {
             repo_credentials: self.repo_credentials(&job.run).await?,
             log_quota_hour: self.log_quota_hour,
-            job_spec: SubmitJobSpec { env, ..job_spec(spec) },
+            job_spec: SubmitJobSpec {
+                env,
+                ..job_spec(spec)
+            },
             ..body(job)
         };
-        Ok(Ok(StartInputs { body, archives, code: self.code(&job.run, spec).await? }))
+        Ok(Ok(StartInputs {
+            body,
+            archives,
+            code: self.code(&job.run, spec).await?,
+        }))
     }
 
     async fn registry_auth(&self, job: &JobSnapshot) -> Result<Result<Option<(String, Secret)>, InputError>> {
-        let Some(auth) = &job.job.job_spec.registry_auth else { return Ok(Ok(None)) };
+        let Some(auth) = &job.job.job_spec.registry_auth else {
+            return Ok(Ok(None));
+        };
         let secrets = self.secrets(job.job.project_id).await?;
         Ok(match registry_auth(auth, &|name| secrets.get(name).cloned()) {
             Ok((user, password)) => Ok(Some((user, Secret::new(password)))),
@@ -113,10 +144,20 @@ impl Inputs for SqlInputs {
     async fn ssh_keys(&self, job: &JobSnapshot) -> Result<Vec<String>> {
         let mut keys = Vec::new();
         if let Some(project) = projects::by_id(self.database.pool(), job.job.project_id).await? {
-            let pair = self.keys.of_project(&project).await.map_err(|error| EngineError::Inputs(Box::new(error)))?;
+            let pair = self
+                .keys
+                .of_project(&project)
+                .await
+                .map_err(|error| EngineError::Inputs(Box::new(error)))?;
             keys.push(pair.public.trim_end().to_owned());
         }
-        keys.extend(job.run.run_spec.ssh_key_pub.as_deref().map(|key| key.trim().to_owned()));
+        keys.extend(
+            job.run
+                .run_spec
+                .ssh_key_pub
+                .as_deref()
+                .map(|key| key.trim().to_owned()),
+        );
         Ok(keys)
     }
 }
@@ -130,13 +171,29 @@ fn body(job: &JobSnapshot) -> SubmitBody {
         configuration: serde_json::json!({"type": run.configuration.type_name()}),
         configuration_path: run.configuration_path.clone().unwrap_or_default(),
     };
-    let own_ip = job.job.job_provisioning_data.as_ref().and_then(|place| place.internal_ip.clone()).unwrap_or_default();
-    let gpus = job.job.job_runtime_data.as_ref().and_then(|data| data.offer.as_ref());
-    let gpus = gpus.map_or(0, |offer| i64::try_from(offer.instance.resources.gpus.len()).unwrap_or(0));
+    let own_ip = job
+        .job
+        .job_provisioning_data
+        .as_ref()
+        .and_then(|place| place.internal_ip.clone())
+        .unwrap_or_default();
+    let gpus = job
+        .job
+        .job_runtime_data
+        .as_ref()
+        .and_then(|data| data.offer.as_ref());
+    let gpus = gpus.map_or(0, |offer| {
+        i64::try_from(offer.instance.resources.gpus.len()).unwrap_or(0)
+    });
     SubmitBody {
-        run: SubmitRun { id: job.run.id.to_string(), run_spec: spec.clone() },
+        run: SubmitRun {
+            id: job.run.id.to_string(),
+            run_spec: spec.clone(),
+        },
         run_spec: spec,
-        job_submission: SubmitJobSubmission { id: job.job.id.to_string() },
+        job_submission: SubmitJobSubmission {
+            id: job.job.id.to_string(),
+        },
         cluster_info: ClusterInfo {
             job_ips: vec![own_ip.clone()],
             master_job_ip: own_ip,
@@ -161,10 +218,10 @@ fn job_spec(spec: &JobSpec) -> SubmitJobSpec {
         commands: spec.commands.clone(),
         single_branch: spec.single_branch.unwrap_or(false),
         max_duration: spec.max_duration,
-        ssh_key: spec
-            .ssh_key
-            .as_ref()
-            .map(|key| SshKey { private: Secret::new(key.private.clone()), public: key.public.clone() }),
+        ssh_key: spec.ssh_key.as_ref().map(|key| SshKey {
+            private: Secret::new(key.private.clone()),
+            public: key.public.clone(),
+        }),
         working_dir: spec.working_dir.clone(),
         repo_dir: Some(spec.repo_dir.clone()),
         repo_data: spec.repo_data.as_ref().map(repo_data),
@@ -172,7 +229,10 @@ fn job_spec(spec: &JobSpec) -> SubmitJobSpec {
         file_archives: spec
             .file_archives
             .iter()
-            .map(|mapping| FileArchive { id: mapping.id.to_string(), path: mapping.path.clone() })
+            .map(|mapping| FileArchive {
+                id: mapping.id.to_string(),
+                path: mapping.path.clone(),
+            })
             .collect(),
         ..SubmitJobSpec::default()
     }
@@ -189,9 +249,14 @@ fn repo_data(data: &AnyRunRepoData) -> RepoData {
             repo_config_email: remote.repo_config_email.clone(),
             ..RepoData::default()
         },
-        AnyRunRepoData::Local(local) => {
-            RepoData { repo_type: "local".to_owned(), repo_dir: Some(local.repo_dir.clone()), ..RepoData::default() }
-        }
-        AnyRunRepoData::Virtual(_) => RepoData { repo_type: "virtual".to_owned(), ..RepoData::default() },
+        AnyRunRepoData::Local(local) => RepoData {
+            repo_type: "local".to_owned(),
+            repo_dir: Some(local.repo_dir.clone()),
+            ..RepoData::default()
+        },
+        AnyRunRepoData::Virtual(_) => RepoData {
+            repo_type: "virtual".to_owned(),
+            ..RepoData::default()
+        },
     }
 }

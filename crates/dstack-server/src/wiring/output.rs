@@ -22,26 +22,49 @@ pub struct LogOutput {
 impl LogOutput {
     /// Into this store.
     pub fn new(logs: Arc<dyn LogStore>, database: Database) -> Self {
-        Self { logs, database, names: Mutex::default() }
+        Self {
+            logs,
+            database,
+            names: Mutex::default(),
+        }
     }
 
     async fn project_name(&self, id: ProjectId) -> Result<String> {
-        let known = self.names.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
+        let known = self
+            .names
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&id)
+            .cloned();
         if let Some(name) = known {
             return Ok(name);
         }
         // A project's name never changes while it has runs.
         let project = projects::by_id(self.database.pool(), id).await?;
         let name = project.map_or_else(|| id.to_string(), |project| project.name);
-        self.names.lock().unwrap_or_else(PoisonError::into_inner).insert(id, name.clone());
+        self.names
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(id, name.clone());
         Ok(name)
     }
 
-    async fn append_stream(&self, project: &str, job: &JobRow, producer: Producer, pieces: Vec<Piece>) -> Result<()> {
+    async fn append_stream(
+        &self,
+        project: &str,
+        job: &JobRow,
+        producer: Producer,
+        pieces: Vec<Piece>,
+    ) -> Result<()> {
         if pieces.is_empty() {
             return Ok(());
         }
-        let stream = LogStream { project: project.to_owned(), run: job.run_name.clone(), job: job.id, producer };
+        let stream = LogStream {
+            project: project.to_owned(),
+            run: job.run_name.clone(),
+            job: job.id,
+            producer,
+        };
         let entries = pieces
             .into_iter()
             .map(|piece| LogEntry {
@@ -50,7 +73,10 @@ impl LogOutput {
                 message: piece.bytes.into(),
             })
             .collect();
-        self.logs.append(&stream, entries).await.map_err(|error| EngineError::Logs(Box::new(error)))
+        self.logs
+            .append(&stream, entries)
+            .await
+            .map_err(|error| EngineError::Logs(Box::new(error)))
     }
 }
 
@@ -58,7 +84,9 @@ impl LogOutput {
 impl Output for LogOutput {
     async fn append(&self, job: &JobRow, batch: Batch) -> Result<()> {
         let project = self.project_name(job.project_id).await?;
-        self.append_stream(&project, job, Producer::Job, batch.job).await?;
-        self.append_stream(&project, job, Producer::Runner, batch.runner).await
+        self.append_stream(&project, job, Producer::Job, batch.job)
+            .await?;
+        self.append_stream(&project, job, Producer::Runner, batch.runner)
+            .await
     }
 }

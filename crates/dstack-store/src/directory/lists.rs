@@ -22,6 +22,8 @@ pub struct RunFilter {
     pub repo: Option<RepoRowId>,
     /// Neither finished nor deleted.
     pub only_active: bool,
+    /// Not those of deleted projects.
+    pub living_projects: bool,
 }
 
 /// A run's key: what it looks like cannot change while both stay the same.
@@ -41,6 +43,9 @@ pub async fn run_keys(pool: &AnyPool, filter: &RunFilter, page: &Page) -> Result
     if let Some(repo) = filter.repo {
         let repo = query.bind(repo);
         query.filter(format_args!("r.repo_id = {repo}"));
+    }
+    if filter.living_projects {
+        query.filter("r.project_id IN (SELECT p.id FROM projects p WHERE p.deleted = 0)");
     }
     if filter.only_active {
         query.filter("r.deleted = 0");

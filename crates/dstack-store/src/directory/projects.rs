@@ -297,13 +297,31 @@ pub enum InUse {
     Volumes,
 }
 
-/// Which of the projects have something of the kind; the fleet of the server's own machine does not count.
+impl InUse {
+    /// Table, column of the name, condition. The fleet of the server's own machine does not count.
+    const fn parts(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Self::Runs => (
+                "runs",
+                "run_name",
+                "status NOT IN ('terminated', 'failed', 'done')",
+            ),
+            Self::Fleets => ("fleets", "name", "deleted = 0 AND local = 0"),
+            Self::Volumes => ("volumes", "name", "deleted = 0"),
+        }
+    }
+}
+
+/// Names of what keeps the project from being deleted.
+pub async fn names_in_use(pool: &AnyPool, project: ProjectId, kind: InUse) -> Result<Vec<String>> {
+    let (table, name, condition) = kind.parts();
+    let sql = format!("SELECT {name} FROM {table} WHERE project_id = $1 AND {condition} ORDER BY {name}");
+    fetch_as(pool, sql, &[&project.to_string()], |row| Ok(row.try_get(0)?)).await
+}
+
+/// Which of the projects have something of the kind.
 pub async fn in_use(pool: &AnyPool, projects: &[ProjectId], kind: InUse) -> Result<Vec<ProjectId>> {
-    let (table, condition) = match kind {
-        InUse::Runs => ("runs", "status NOT IN ('terminated', 'failed', 'done')"),
-        InUse::Fleets => ("fleets", "deleted = 0 AND local = 0"),
-        InUse::Volumes => ("volumes", "deleted = 0"),
-    };
+    let (table, _, condition) = kind.parts();
     let mut query = Select::new(format!("SELECT DISTINCT project_id FROM {table}"));
     query.filter(condition);
     let list = query.bind_list(projects.iter().copied());

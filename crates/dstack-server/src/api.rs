@@ -1,0 +1,277 @@
+//! From the route table to a router: version, authentication, project, guard, body, handler, in this order.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{RawPathParams, Request};
+use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use axum::routing::{MethodFilter, MethodRouter, on};
+use dstack_api::{Body as BodyKind, Endpoint, Guard, Method, RouteInfo};
+use dstack_store::directory::users::UserRow;
+use serde_json::json;
+
+use crate::access::{Project, bearer, check};
+use crate::error::{ApiError, Result, json_bytes, json_response};
+use crate::request::{self, Upload};
+use crate::state::AppState;
+use crate::version::ClientVersion;
+
+/// A call that passed the guard.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// Everything.
+    pub state: Arc<AppState>,
+    /// Version of the client.
+    pub version: ClientVersion,
+    user: Option<Arc<UserRow>>,
+    project: Option<Arc<Project>>,
+    params: HashMap<String, String>,
+}
+
+impl Call {
+    /// Who calls. Every route with a guard has a user.
+    pub fn user(&self) -> Result<&UserRow> {
+        self.user.as_deref().ok_or(ApiError::NotAuthenticated)
+    }
+
+    /// The project of the path. Every route below a project has one.
+    pub fn project(&self) -> Result<&Project> {
+        self.project.as_deref().ok_or(ApiError::NotFound)
+    }
+
+    /// Another parameter of the path.
+    pub fn param(&self, name: &str) -> &str {
+        self.params.get(name).map(String::as_str).unwrap_or_default()
+    }
+}
+
+type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>>> + Send>>;
+type Handler = Arc<dyn Fn(Call, Parts) -> Answer + Send + Sync>;
+
+struct Parts {
+    headers: HeaderMap,
+    query: Option<String>,
+    body: Body,
+}
+
+/// Collects handlers for endpoints.
+pub struct Api {
+    state: Arc<AppState>,
+    handlers: Vec<(RouteInfo, Handler)>,
+}
+
+impl Api {
+    /// Without handlers.
+    pub fn new(state: Arc<AppState>) -> Self {
+        Self {
+            state,
+            handlers: Vec::new(),
+        }
+    }
+
+    /// A handler that answers with the endpoint's type.
+    #[must_use]
+    pub fn on<E, F, R>(self, handle: F) -> Self
+    where
+        E: Endpoint,
+        F: Fn(Call, E::Request) -> R + Send + Sync + Clone + 'static,
+        R: Future<Output = Result<E::Response>> + Send + 'static,
+    {
+        self.on_raw::<E, _, _>(move |call, request| {
+            let answer = handle(call, request);
+            async move { Ok(json_response(StatusCode::OK, &answer.await?)) }
+        })
+    }
+
+    /// A handler that renders its answer itself.
+    #[must_use]
+    pub fn on_raw<E, F, R>(mut self, handle: F) -> Self
+    where
+        E: Endpoint,
+        F: Fn(Call, E::Request) -> R + Send + Sync + Clone + 'static,
+        R: Future<Output = Result<Response<Body>>> + Send + 'static,
+    {
+        let handler: Handler = Arc::new(move |call, parts| {
+            let handle = handle.clone();
+            Box::pin(async move {
+                let request: E::Request = match E::ROUTE.body {
+                    BodyKind::Json => request::json_body(&parts.headers, parts.body, false).await?,
+                    BodyKind::OptionalJson => request::json_body(&parts.headers, parts.body, true).await?,
+                    BodyKind::Query | BodyKind::Upload => request::query(parts.query.as_deref())?,
+                    BodyKind::None => request::query(None)?,
+                };
+                handle(call, request).await
+            })
+        });
+        self.handlers.push((E::ROUTE, handler));
+        self
+    }
+
+    /// A handler of an uploaded file.
+    #[must_use]
+    pub(crate) fn on_upload<E, F, R>(mut self, handle: F) -> Self
+    where
+        E: Endpoint,
+        F: Fn(Call, E::Request, Upload) -> R + Send + Sync + Clone + 'static,
+        R: Future<Output = Result<E::Response>> + Send + 'static,
+    {
+        let handler: Handler = Arc::new(move |call, parts| {
+            let handle = handle.clone();
+            Box::pin(async move {
+                let query = request::query(parts.query.as_deref())?;
+                let upload =
+                    request::upload(&parts.headers, parts.body, call.state.settings.code_upload_limit)
+                        .await?;
+                Ok(json_response(StatusCode::OK, &handle(call, query, upload).await?))
+            })
+        });
+        self.handlers.push((E::ROUTE, handler));
+        self
+    }
+
+    /// Names of all endpoints that have a handler.
+    pub fn names(&self) -> Vec<&'static str> {
+        self.handlers.iter().map(|(route, _)| route.name).collect()
+    }
+
+    /// The router of all of them. What no route takes is answered by [`no_route`].
+    pub fn into_router(self) -> Router {
+        let mut methods: HashMap<&'static str, MethodRouter> = HashMap::new();
+        for (route, handler) in self.handlers {
+            let filter = match route.method {
+                Method::Get => MethodFilter::GET,
+                Method::Post => MethodFilter::POST,
+            };
+            let state = Arc::clone(&self.state);
+            let service = move |params: RawPathParams, request: Request| {
+                let (state, handler) = (Arc::clone(&state), Arc::clone(&handler));
+                async move { serve(state, route, handler, &params, request).await }
+            };
+            let known = methods.remove(route.path).unwrap_or_default();
+            methods.insert(route.path, known.merge(on(filter, service)));
+        }
+        let mut router = Router::new();
+        for (path, method) in methods {
+            router = router.route(path, method.fallback(no_route));
+        }
+        router.fallback(no_route)
+    }
+}
+
+async fn serve(
+    state: Arc<AppState>,
+    route: RouteInfo,
+    handler: Handler,
+    params: &RawPathParams,
+    request: Request,
+) -> Response<Body> {
+    let path = request.uri().path().to_owned();
+    let (head, body) = request.into_parts();
+    let version = match ClientVersion::from_headers(&head.headers) {
+        Ok(version) => version,
+        Err(response) => return *response,
+    };
+    if path.starts_with("/api/")
+        && let Some(response) = version.refused()
+    {
+        return response;
+    }
+    let params: HashMap<String, String> = params
+        .iter()
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect();
+    let answer = async {
+        let call = admit(state, route.guard, version, params, &head.headers).await?;
+        let parts = Parts {
+            query: head.uri.query().map(str::to_owned),
+            headers: head.headers,
+            body,
+        };
+        handler(call, parts).await
+    };
+    answer.await.unwrap_or_else(ApiError::into_response)
+}
+
+/// Authentication, project, guard.
+async fn admit(
+    state: Arc<AppState>,
+    guard: Guard,
+    version: ClientVersion,
+    params: HashMap<String, String>,
+    headers: &HeaderMap,
+) -> Result<Call> {
+    let mut call = Call {
+        state,
+        version,
+        user: None,
+        project: None,
+        params,
+    };
+    match guard {
+        Guard::Anyone => return Ok(call),
+        Guard::SshProxyToken => {
+            service_token(
+                call.state.settings.sshproxy_token.as_deref(),
+                headers,
+                ApiError::Denied,
+            )?;
+            return Ok(call);
+        }
+        Guard::MetricsToken => {
+            if let Some(token) = &call.state.settings.prometheus_token {
+                service_token(Some(token), headers, ApiError::InvalidToken)?;
+            }
+            return Ok(call);
+        }
+        _ => {}
+    }
+    let token = bearer(headers).ok_or(ApiError::NotAuthenticated)?;
+    let user = call
+        .state
+        .access
+        .user(token)
+        .await?
+        .ok_or(ApiError::InvalidToken)?;
+    if let Some(name) = call.params.get("project_name") {
+        call.project = Some(call.state.access.project(name).await?.ok_or(ApiError::NotFound)?);
+    }
+    check(guard, &user, call.project.as_deref())?;
+    call.user = Some(user);
+    Ok(call)
+}
+
+/// Compares a fixed token in constant time.
+fn service_token(expected: Option<&str>, headers: &HeaderMap, wrong: ApiError) -> Result<()> {
+    use subtle::ConstantTimeEq;
+    let given = bearer(headers).ok_or(ApiError::Denied)?;
+    let expected = expected.ok_or(ApiError::Denied)?;
+    match bool::from(given.as_bytes().ct_eq(expected.as_bytes())) {
+        true => Ok(()),
+        false => Err(wrong),
+    }
+}
+
+/// What no route takes: 404 for GET, 405 for everything else (the reference's static files take the latter).
+pub(crate) async fn no_route(request: Request) -> Response<Body> {
+    if let Err(response) = ClientVersion::from_headers(request.headers()) {
+        return *response;
+    }
+    if matches!(
+        *request.method(),
+        axum::http::Method::GET | axum::http::Method::HEAD
+    ) {
+        return json_response(StatusCode::NOT_FOUND, &json!({"detail": "Not Found"}));
+    }
+    let mut response = json_bytes(
+        StatusCode::METHOD_NOT_ALLOWED,
+        r#"{"detail":"Method Not Allowed"}"#,
+    );
+    response
+        .headers_mut()
+        .insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+    response
+}

@@ -1,0 +1,247 @@
+//! Keeps the CLI's own configuration (`~/.dstack/config.yml`) up to date with this server.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use dstack_model::yaml;
+use dstack_system::{Secret, task};
+use serde_json::{Map, Value};
+
+/// What to do when the file has another default project.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Update it.
+    Yes,
+    /// Leave it.
+    No,
+    /// Ask, if there is a terminal; else leave it.
+    Ask,
+}
+
+/// The project of this server.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    pub(crate) url: String,
+    pub(crate) token: Secret,
+}
+
+/// Updates the file under `home`; returns whether it was written. A failure only costs the convenience.
+pub(crate) async fn update(home: PathBuf, entry: Entry, answer: Answer) -> bool {
+    let work = move || update_file(&home.join(".dstack/config.yml"), &entry, answer);
+    match task::blocking("update CLI config", work).await {
+        Ok(Ok(written)) => written,
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "cannot update the configuration of the CLI: use `dstack project add`");
+            false
+        }
+        Err(_) => false,
+    }
+}
+
+fn update_file(path: &Path, entry: &Entry, answer: Answer) -> io::Result<bool> {
+    let mut projects = read(path)?;
+    let default = projects
+        .iter()
+        .find(|project| project.get("default") == Some(&Value::Bool(true)));
+    if default.is_some_and(|project| is_same(project, entry)) {
+        return Ok(false);
+    }
+    let wanted = match answer {
+        Answer::No => false,
+        Answer::Yes => true,
+        Answer::Ask => default.is_none() || ask(&entry.name)?,
+    };
+    if !wanted {
+        return Ok(false);
+    }
+    for project in &mut projects {
+        project.insert("default".to_owned(), Value::Bool(false));
+    }
+    projects.retain(|project| text(project, "name") != entry.name);
+    projects.push(Map::from_iter([
+        ("name".to_owned(), Value::from(entry.name.clone())),
+        ("url".to_owned(), Value::from(entry.url.clone())),
+        ("token".to_owned(), Value::from(entry.token.expose())),
+        ("default".to_owned(), Value::Bool(true)),
+    ]));
+    write(path, &projects)?;
+    Ok(true)
+}
+
+type Project = Map<String, Value>;
+
+fn text<'a>(project: &'a Project, key: &str) -> &'a str {
+    project.get(key).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn is_same(project: &Project, entry: &Entry) -> bool {
+    (
+        text(project, "name"),
+        text(project, "url"),
+        text(project, "token"),
+    ) == (&entry.name, &entry.url, entry.token.expose())
+}
+
+/// The file's projects; content that cannot be understood counts as none.
+fn read(path: &Path) -> io::Result<Vec<Project>> {
+    let text = match fs_err::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let parsed = yaml::parse::<Value>(&text, &path.display().to_string());
+    if let Err(error) = &parsed {
+        tracing::warn!(%error, "the configuration of the CLI is not readable and taken as empty");
+    }
+    let projects = parsed
+        .ok()
+        .and_then(|(value, _)| value.get("projects").and_then(Value::as_array).cloned());
+    Ok(projects
+        .into_iter()
+        .flatten()
+        .filter_map(|project| project.as_object().cloned())
+        .collect())
+}
+
+fn write(path: &Path, projects: &[Project]) -> io::Result<()> {
+    let mut yaml = String::from("projects:\n");
+    for project in projects {
+        let default = project.get("default") == Some(&Value::Bool(true));
+        yaml.push_str(&format!("- default: {default}\n"));
+        for key in ["name", "token", "url"] {
+            yaml.push_str(&format!("  {key}: {}\n", scalar(text(project, key))));
+        }
+    }
+    write_private(path, yaml.as_bytes())
+}
+
+/// Plain where YAML reads the same text back, else quoted.
+fn scalar(text: &str) -> String {
+    let plain = text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "-_./:".contains(c))
+        && !text.ends_with(':')
+        && !matches!(
+            text.to_ascii_lowercase().as_str(),
+            "true" | "false" | "yes" | "no" | "on" | "off" | "null" | "y" | "n"
+        );
+    if plain {
+        text.to_owned()
+    } else {
+        Value::from(text).to_string()
+    }
+}
+
+/// Replaces a file at once, readable by its owner only.
+pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+    if let Some(parent) = path.parent() {
+        fs_err::create_dir_all(parent)?;
+    }
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    let temporary = PathBuf::from(temporary);
+    let mut options = fs_err::OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    options.options_mut().mode(0o600);
+    let mut file = options.open(&temporary)?;
+    file.write_all(content)?;
+    file.sync_data()?;
+    fs_err::rename(&temporary, path)
+}
+
+/// Asks on the terminal; without one the answer is no, so that nothing ever waits for it.
+fn ask(name: &str) -> io::Result<bool> {
+    let (stdin, mut stdout) = (io::stdin(), io::stdout());
+    if !stdin.is_terminal() || !stdout.is_terminal() {
+        return Ok(false);
+    }
+    write!(
+        stdout,
+        "Update the {name} project in ~/.dstack/config.yml? [y/n] (n): "
+    )?;
+    stdout.flush()?;
+    let mut line = String::new();
+    stdin.lock().read_line(&mut line)?;
+    Ok(matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(token: &str) -> Entry {
+        Entry {
+            name: "main".into(),
+            url: "http://127.0.0.1:3000".into(),
+            token: Secret::new(token),
+        }
+    }
+
+    #[test]
+    fn a_first_default_is_set_without_asking_and_others_are_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(".dstack/config.yml");
+        assert!(update_file(&path, &entry("0123"), Answer::Ask).unwrap());
+        assert!(
+            !update_file(&path, &entry("0123"), Answer::Yes).unwrap(),
+            "nothing to change"
+        );
+        let text = fs_err::read_to_string(&path).unwrap();
+        assert_eq!(
+            text,
+            "projects:\n- default: true\n  name: main\n  token: \"0123\"\n  url: http://127.0.0.1:3000\n"
+        );
+        // Another server: tests have no terminal, so nobody is asked.
+        assert!(!update_file(&path, &entry("other"), Answer::Ask).unwrap());
+        assert!(!update_file(&path, &entry("other"), Answer::No).unwrap());
+        assert!(update_file(&path, &entry("other"), Answer::Yes).unwrap());
+        assert!(
+            read(&path)
+                .unwrap()
+                .iter()
+                .all(|project| text_of(project) == "other")
+        );
+    }
+
+    fn text_of(project: &Project) -> String {
+        text(project, "token").to_owned()
+    }
+
+    #[test]
+    fn other_projects_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.yml");
+        fs_err::write(
+            &path,
+            "projects:\n- {name: sky, url: 'https://sky', token: t, default: true}\nrepos: []\n",
+        )
+        .unwrap();
+        assert!(update_file(&path, &entry("new"), Answer::Yes).unwrap());
+        let names: Vec<(String, bool)> = read(&path)
+            .unwrap()
+            .iter()
+            .map(|project| {
+                (
+                    text(project, "name").to_owned(),
+                    project.get("default") == Some(&Value::Bool(true)),
+                )
+            })
+            .collect();
+        assert_eq!(names, [("sky".to_owned(), false), ("main".to_owned(), true)]);
+    }
+
+    #[test]
+    fn the_file_is_private() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        write_private(&path, b"secret").unwrap();
+        assert_eq!(
+            fs_err::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+    }
+}

@@ -1,0 +1,230 @@
+//! What a handler refuses, and how each refusal looks on the wire.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use dstack_api::{BadRequest, ErrorCode, ErrorDetail};
+use dstack_store::StoreError;
+use serde_json::{Value, json};
+
+/// An answer other than 200.
+#[derive(Debug)]
+pub enum ApiError {
+    /// 400 with a code.
+    Client {
+        /// Code.
+        code: ErrorCode,
+        /// Message, shown to users as it is.
+        msg: String,
+        /// Paths of the fields to blame.
+        fields: Vec<Vec<String>>,
+    },
+    /// 400 with a plain text.
+    Plain(&'static str),
+    /// 401.
+    NotAuthenticated,
+    /// 403: the token belongs to nobody.
+    InvalidToken,
+    /// 403 by the route's guard.
+    Denied,
+    /// 403 by the handler.
+    Forbidden(String),
+    /// 404: the project.
+    NotFound,
+    /// 422 with this body.
+    Validation(Value),
+    /// 429 or 503: come back later.
+    Busy(&'static str),
+    /// 500; the cause is logged, not sent.
+    Internal(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl std::fmt::Display for ApiError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Client { msg, .. } | Self::Forbidden(msg) => msg,
+            Self::Plain(text) | Self::Busy(text) => text,
+            Self::NotAuthenticated => "Not authenticated",
+            Self::InvalidToken => "Invalid token",
+            Self::Denied => "Access denied",
+            Self::NotFound => "Not found",
+            Self::Validation(_) => "the request is not valid",
+            Self::Internal(_) => "internal error",
+        })
+    }
+}
+
+impl std::error::Error for ApiError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Internal(error) => Some(error.as_ref()),
+            _ => None,
+        }
+    }
+}
+
+/// Result of a handler.
+pub type Result<T, E = ApiError> = std::result::Result<T, E>;
+
+impl ApiError {
+    /// 400 with code `error`.
+    pub fn client(msg: impl Into<String>) -> Self {
+        Self::with_code(ErrorCode::Error, msg)
+    }
+
+    /// 400 with this code.
+    pub fn with_code(code: ErrorCode, msg: impl Into<String>) -> Self {
+        Self::Client {
+            code,
+            msg: msg.into(),
+            fields: Vec::new(),
+        }
+    }
+
+    /// 400 `resource_not_exists` with its usual message.
+    pub fn not_exists() -> Self {
+        Self::with_code(
+            ErrorCode::ResourceNotExists,
+            ErrorCode::ResourceNotExists.default_message(),
+        )
+    }
+
+    /// 400 `resource_exists` with its usual message.
+    pub fn exists() -> Self {
+        Self::with_code(
+            ErrorCode::ResourceExists,
+            ErrorCode::ResourceExists.default_message(),
+        )
+    }
+
+    /// 400 `repo_does_not_exist`.
+    pub fn no_repo(id: &str) -> Self {
+        Self::with_code(ErrorCode::RepoDoesNotExist, format!("Repo {id} does not exist"))
+    }
+
+    /// 500.
+    pub fn internal(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Internal(error.into())
+    }
+
+    /// As an answer.
+    pub fn into_response(self) -> Response<Body> {
+        match self {
+            Self::Client { code, msg, fields } => bad_request(Some(code), &msg, fields),
+            Self::Plain(text) => json_response(StatusCode::BAD_REQUEST, &json!({ "detail": text })),
+            Self::NotAuthenticated => {
+                let mut response =
+                    json_response(StatusCode::UNAUTHORIZED, &json!({"detail": "Not authenticated"}));
+                response
+                    .headers_mut()
+                    .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+                response
+            }
+            Self::InvalidToken => wrapped(StatusCode::FORBIDDEN, "Invalid token"),
+            Self::Denied => wrapped(StatusCode::FORBIDDEN, "Access denied"),
+            Self::Forbidden(msg) => json_response(StatusCode::FORBIDDEN, &json!({"msg": msg, "code": null})),
+            Self::NotFound => wrapped(StatusCode::NOT_FOUND, "Not found"),
+            Self::Validation(body) => json_response(StatusCode::UNPROCESSABLE_ENTITY, &body),
+            Self::Busy(text) => {
+                let mut response = json_response(StatusCode::SERVICE_UNAVAILABLE, &json!({ "detail": text }));
+                response
+                    .headers_mut()
+                    .insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+                response
+            }
+            Self::Internal(error) => internal(error.as_ref()),
+        }
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        if error.is_conflict() {
+            return Self::client("The resource was changed at the same time. Try again.");
+        }
+        if error.is_unique_violation() {
+            return Self::exists();
+        }
+        Self::internal(error)
+    }
+}
+
+impl From<dstack_plan::PlanError> for ApiError {
+    fn from(error: dstack_plan::PlanError) -> Self {
+        Self::client(error.0)
+    }
+}
+
+impl From<dstack_logs::LogError> for ApiError {
+    fn from(error: dstack_logs::LogError) -> Self {
+        match error {
+            dstack_logs::LogError::Token(_) => Self::client(error.to_string()),
+            dstack_logs::LogError::NameTooLong => Self::Plain("Filename too long"),
+            other => Self::internal(other),
+        }
+    }
+}
+
+impl From<dstack_system::task::Panicked> for ApiError {
+    fn from(error: dstack_system::task::Panicked) -> Self {
+        Self::internal(error)
+    }
+}
+
+fn bad_request(code: Option<ErrorCode>, msg: &str, fields: Vec<Vec<String>>) -> Response<Body> {
+    let item = |fields| ErrorDetail {
+        msg: msg.to_owned(),
+        code,
+        fields,
+    };
+    let detail = match fields.is_empty() {
+        true => vec![item(None)],
+        false => fields.into_iter().map(|path| item(Some(path))).collect(),
+    };
+    json_response(StatusCode::BAD_REQUEST, &BadRequest { detail })
+}
+
+/// 400 of the version check: a list item whose code is null or `error`.
+pub(crate) fn version_error(msg: &str, code: Option<ErrorCode>) -> Response<Body> {
+    bad_request(code, msg, Vec::new())
+}
+
+fn wrapped(status: StatusCode, msg: &str) -> Response<Body> {
+    json_response(status, &json!({"detail": {"msg": msg, "code": null}}))
+}
+
+fn internal(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Response<Body> {
+    let mut causes = Vec::new();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        causes.push(next.to_string());
+        cause = next.source();
+    }
+    tracing::error!(%error, causes = causes.join(": "), "request failed");
+    text_response(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "text/plain; charset=utf-8",
+        "Internal Server Error",
+    )
+}
+
+/// A JSON answer.
+pub(crate) fn json_response(status: StatusCode, body: &impl serde::Serialize) -> Response<Body> {
+    match serde_json::to_vec(body) {
+        Ok(bytes) => json_bytes(status, bytes),
+        Err(error) => internal(&error),
+    }
+}
+
+/// A JSON answer that is ready.
+pub(crate) fn json_bytes(status: StatusCode, bytes: impl Into<Body>) -> Response<Body> {
+    text_response(status, "application/json", bytes)
+}
+
+pub(crate) fn text_response(status: StatusCode, kind: &'static str, body: impl Into<Body>) -> Response<Body> {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}

@@ -1,0 +1,53 @@
+//! One module per area of the API.
+
+mod events;
+mod exports;
+mod files;
+mod fleets;
+mod gateways;
+mod gpus;
+mod instances;
+mod logs;
+mod metrics;
+pub(crate) mod projects;
+mod public_keys;
+pub(crate) mod repos;
+mod runs;
+mod secrets;
+mod server;
+pub(crate) mod users;
+mod volumes;
+
+use std::sync::Arc;
+
+use axum::Router;
+
+use crate::api::Api;
+use crate::state::AppState;
+
+/// All routes that this version serves.
+pub fn api(state: Arc<AppState>) -> Api {
+    let api = Api::new(state);
+    let api = server::routes(api);
+    let api = users::routes(api);
+    let api = public_keys::routes(api);
+    let api = projects::routes(api);
+    let api = repos::routes(api);
+    let api = files::routes(api);
+    let api = runs::routes(api);
+    let api = gpus::routes(api);
+    let api = fleets::routes(api);
+    let api = instances::routes(api);
+    let api = secrets::routes(api);
+    let api = events::routes(api);
+    let api = logs::routes(api);
+    let api = metrics::routes(api);
+    let api = volumes::routes(api);
+    let api = gateways::routes(api);
+    exports::routes(api)
+}
+
+/// The router of the whole server.
+pub fn router(state: Arc<AppState>) -> Router {
+    api(state).into_router()
+}

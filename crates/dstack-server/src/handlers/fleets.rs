@@ -1,0 +1,268 @@
+//! Fleets: lists, plans, deleting.
+
+use dstack_api::{ErrorCode, routes};
+use dstack_engine::events as targets;
+use dstack_model::fleets::{Fleet, FleetPlan, FleetSpec, FleetStatus};
+use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
+use dstack_model::requests::{
+    ApplyFleetPlanRequest, DeleteFleetInstancesRequest, GetFleetPlanRequest, GetFleetRequest,
+    ListFleetsRequest, ListImportedRequest, NamesRequest,
+};
+use dstack_store::directory::lists::{self, ListedFleet};
+use dstack_store::directory::{Page, projects};
+use dstack_store::rows::{FleetRow, InstanceRow};
+use dstack_store::{Commit, EngineStore, Put};
+use dstack_units::FleetId;
+use dstack_units::name::is_resource_name;
+
+use crate::access::{Project, is_admin};
+use crate::api::{Api, Call};
+use crate::audit;
+use crate::error::{ApiError, Result};
+use crate::render::fleets::{fleet, without_keys};
+use crate::state::AppState;
+
+/// Fleets of a project are not paged.
+const ALL: i64 = 1_000_000;
+const ATTEMPTS: usize = 8;
+
+pub(super) fn routes(api: Api) -> Api {
+    api.on::<routes::FleetsList, _, _>(list_all)
+        .on::<routes::ProjectFleetsList, _, _>(list)
+        .on::<routes::FleetsGet, _, _>(get)
+        .on::<routes::FleetsGetPlan, _, _>(get_plan)
+        .on::<routes::FleetsApply, _, _>(apply)
+        .on::<routes::FleetsDelete, _, _>(delete)
+        .on::<routes::FleetsDeleteInstances, _, _>(delete_instances)
+}
+
+async fn list_all(call: Call, request: ListFleetsRequest) -> Result<Vec<Fleet>> {
+    let (state, caller) = (&call.state, call.user()?);
+    let pool = state.database.pool();
+    let visible = match is_admin(caller) {
+        true => projects::all(pool).await?,
+        false => projects::of_member(pool, caller.id).await?,
+    };
+    let wanted = request.project_name.as_deref();
+    let visible: Vec<_> = visible
+        .iter()
+        .filter(|row| wanted.is_none_or(|name| row.name == name))
+        .map(|row| row.id)
+        .collect();
+    let page = Page {
+        prev_at: request.prev_created_at,
+        prev_id: request.prev_id.map(|id| id.to_string()),
+        limit: request.limit,
+        ascending: request.ascending,
+    };
+    let found = lists::fleets(pool, Some(&visible), request.only_active, &page).await?;
+    with_instances(state, &found).await
+}
+
+async fn list(call: Call, _: ListImportedRequest) -> Result<Vec<Fleet>> {
+    let project = call.project()?.row.id;
+    let found = lists::fleets(
+        call.state.database.pool(),
+        Some(&[project]),
+        true,
+        &Page::newest(ALL),
+    )
+    .await?;
+    with_instances(&call.state, &found).await
+}
+
+async fn with_instances(state: &AppState, found: &[ListedFleet]) -> Result<Vec<Fleet>> {
+    let ids: Vec<FleetId> = found.iter().map(|listed| listed.fleet.id).collect();
+    let instances = lists::instances_of_fleets(state.database.pool(), &ids).await?;
+    Ok(found.iter().map(|listed| fleet(listed, &instances)).collect())
+}
+
+/// Whether the caller may see entities of the project: a member, or later a member of an importing project.
+pub(super) fn check_importer(call: &Call) -> Result<&Project> {
+    let project = call.project()?;
+    if project.is_member(call.user()?) {
+        Ok(project)
+    } else {
+        Err(ApiError::Denied)
+    }
+}
+
+async fn get(call: Call, request: GetFleetRequest) -> Result<Fleet> {
+    let project = check_importer(&call)?.row.id;
+    let pool = call.state.database.pool();
+    let found = match (request.id, request.name) {
+        (Some(id), _) => lists::fleet_by_id(pool, project, id).await?,
+        (None, Some(name)) => lists::fleet_by_name(pool, project, &name).await?,
+        (None, None) => return Err(ApiError::client("name or id must be specified")),
+    };
+    let found = found.ok_or_else(ApiError::not_exists)?;
+    with_instances(&call.state, &[found])
+        .await?
+        .pop()
+        .ok_or_else(ApiError::not_exists)
+}
+
+async fn get_plan(call: Call, request: GetFleetPlanRequest) -> Result<FleetPlan> {
+    let (state, project) = (&call.state, call.project()?);
+    check_spec(&request.spec)?;
+    let mut current = None;
+    if let Some(name) = &request.spec.configuration.name
+        && let Some(found) = lists::fleet_by_name(state.database.pool(), project.row.id, name).await?
+    {
+        current = with_instances(state, &[found]).await?.pop();
+    }
+    let action = match &current {
+        Some(_) => dstack_model::common::ApplyAction::Update,
+        None => dstack_model::common::ApplyAction::Create,
+    };
+    Ok(FleetPlan {
+        project_name: project.row.name.clone(),
+        user: call.user()?.name.clone(),
+        effective_spec: Some(without_keys(request.spec.clone())),
+        spec: request.spec,
+        current_resource: current,
+        offers: Vec::new(),
+        total_offers: 0,
+        max_offer_price: None,
+        action: Some(action),
+    })
+}
+
+fn check_spec(spec: &FleetSpec) -> Result<()> {
+    let configuration = &spec.configuration;
+    if configuration
+        .name
+        .as_deref()
+        .is_some_and(|name| !is_resource_name(name))
+    {
+        return Err(ApiError::client(dstack_units::name::RESOURCE_NAME_MESSAGE));
+    }
+    match (&configuration.ssh_config, &configuration.nodes) {
+        (None, None) => Err(ApiError::client("No ssh_config or nodes specified")),
+        (Some(_), Some(_)) => Err(ApiError::client("ssh_config and nodes are mutually exclusive")),
+        _ => Ok(()),
+    }
+}
+
+async fn apply(call: Call, request: ApplyFleetPlanRequest) -> Result<Fleet> {
+    check_spec(&request.plan.spec)?;
+    if request.plan.spec.configuration.ssh_config.is_some() {
+        check_ssh_permission(&call)?;
+    }
+    Err(ApiError::with_code(
+        ErrorCode::BackendNotAvailable,
+        "This server version cannot create fleets yet: runs use the fleet of the server's own machine. \
+         Remove the fleet configuration and apply the run directly.",
+    ))
+}
+
+/// SSH fleets may be reserved to admins.
+fn check_ssh_permission(call: &Call) -> Result<()> {
+    let allowed =
+        call.state.permissions.allow_non_admins_manage_ssh_fleets || call.project()?.is_admin(call.user()?);
+    if allowed {
+        Ok(())
+    } else {
+        Err(ApiError::Forbidden("Access denied".to_owned()))
+    }
+}
+
+async fn delete(call: Call, request: NamesRequest) -> Result<()> {
+    let project = call.project()?.row.id;
+    for listed in lists::fleets_by_names(call.state.database.pool(), project, &request.names).await? {
+        terminate(&call, &listed, None).await?;
+    }
+    Ok(())
+}
+
+async fn delete_instances(call: Call, request: DeleteFleetInstancesRequest) -> Result<()> {
+    let project = call.project()?.row.id;
+    let found = lists::fleets_by_names(call.state.database.pool(), project, &[request.name]).await?;
+    for listed in found {
+        terminate(&call, &listed, Some(&request.instance_nums)).await?;
+    }
+    Ok(())
+}
+
+/// Ends a fleet, or some of its instances: refused while jobs run there.
+async fn terminate(call: &Call, listed: &ListedFleet, nums: Option<&[i64]>) -> Result<()> {
+    if listed.fleet.local {
+        return Err(ApiError::client(format!(
+            "Fleet {} is this server's own machine. Start the server with --no-local to do without it.",
+            listed.fleet.name
+        )));
+    }
+    if listed.fleet.spec.configuration.ssh_config.is_some() {
+        check_ssh_permission(call)?;
+    }
+    for _ in 0..ATTEMPTS {
+        let commit = termination(call, listed.fleet.id, nums).await?;
+        match call.state.engine.commit(commit).await {
+            Err(error) if error.is_conflict() => {}
+            other => return Ok(other?),
+        }
+    }
+    Err(ApiError::client(format!(
+        "Fleet {} is being processed currently. Try again later.",
+        listed.fleet.name
+    )))
+}
+
+async fn termination(call: &Call, id: FleetId, nums: Option<&[i64]>) -> Result<Commit> {
+    let state = &call.state;
+    let Some(snapshot) = state.store.fleet(id).await? else {
+        return Ok(Commit::default());
+    };
+    let chosen = |row: &InstanceRow| nums.is_none_or(|nums| nums.contains(&row.instance_num));
+    let busy = snapshot
+        .instances
+        .iter()
+        .any(|row| chosen(row) && row.busy_blocks > 0);
+    if busy || (nums.is_none() && !snapshot.active_runs.is_empty()) {
+        return Err(ApiError::client(match nums {
+            None => format!("Failed to delete fleet {}. Fleet is in use.", snapshot.fleet.name),
+            Some(_) => format!(
+                "Failed to delete fleet {} instances. Fleet instances are in use.",
+                snapshot.fleet.name
+            ),
+        }));
+    }
+    let (now, maker) = (state.clock.now(), audit::by(state, call.user()?));
+    let (mut puts, mut events) = (Vec::new(), Vec::new());
+    for row in snapshot
+        .instances
+        .iter()
+        .filter(|row| chosen(row) && row.status.is_active())
+    {
+        let ending = InstanceRow {
+            status: InstanceStatus::Terminating,
+            termination_reason: Some(InstanceTerminationReason::TerminatedByUser),
+            last_processed_at: now,
+            next_wake_at: Some(now),
+            ..row.clone()
+        };
+        events.push(maker.instance_status(row, &ending));
+        puts.push(Put::Instance(ending));
+    }
+    if nums.is_none() && snapshot.fleet.status != FleetStatus::Terminating {
+        let old = snapshot.fleet.status;
+        let ending = FleetRow {
+            status: FleetStatus::Terminating,
+            last_processed_at: now,
+            next_wake_at: Some(now),
+            ..snapshot.fleet
+        };
+        let text = format!(
+            "Fleet status changed {} -> {}",
+            targets::upper(&old),
+            targets::upper(&ending.status)
+        );
+        events.push(maker.event(text, vec![targets::fleet(&ending)]));
+        puts.push(Put::Fleet(ending));
+    }
+    Ok(Commit {
+        puts,
+        events: audit::kept(state, events),
+        ..Commit::default()
+    })
+}

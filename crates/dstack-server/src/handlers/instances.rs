@@ -1,0 +1,78 @@
+//! Instances.
+
+use dstack_api::{ErrorCode, routes};
+use dstack_model::instances::Instance;
+use dstack_model::requests::{
+    GetInstanceHealthChecksRequest, GetInstanceHealthChecksResponse, GetInstanceRequest, ListInstancesRequest,
+};
+use dstack_store::directory::lists::{self, InstanceFilter};
+use dstack_store::directory::{Page, projects};
+
+use super::fleets::check_importer;
+use crate::access::is_admin;
+use crate::api::{Api, Call};
+use crate::error::{ApiError, Result};
+use crate::render::fleets::instance;
+
+pub(super) fn routes(api: Api) -> Api {
+    api.on::<routes::InstancesList, _, _>(list)
+        .on::<routes::InstancesGet, _, _>(get)
+        .on::<routes::InstancesGetHealthChecks, _, _>(health_checks)
+}
+
+async fn list(call: Call, request: ListInstancesRequest) -> Result<Vec<Instance>> {
+    let caller = call.user()?;
+    let pool = call.state.database.pool();
+    let visible = match is_admin(caller) {
+        true => projects::all(pool).await?,
+        false => projects::of_member(pool, caller.id).await?,
+    };
+    let wanted = request.project_names.as_deref();
+    let visible = visible
+        .iter()
+        .filter(|row| wanted.is_none_or(|names| names.contains(&row.name)));
+    let filter = InstanceFilter {
+        projects: Some(visible.map(|row| row.id).collect()),
+        fleets: request.fleet_ids,
+        only_active: request.only_active,
+    };
+    let page = Page {
+        prev_at: request.prev_created_at,
+        prev_id: request.prev_id.map(|id| id.to_string()),
+        limit: request.limit,
+        ascending: request.ascending,
+    };
+    Ok(lists::instances(pool, &filter, &page)
+        .await?
+        .iter()
+        .map(instance)
+        .collect())
+}
+
+async fn get(call: Call, request: GetInstanceRequest) -> Result<Instance> {
+    let project = check_importer(&call)?.row.id;
+    let found = lists::instance_by_id(call.state.database.pool(), project, request.id).await?;
+    found.as_ref().map(instance).ok_or_else(ApiError::not_exists)
+}
+
+/// Health is not checked by this version: there are no results.
+async fn health_checks(
+    call: Call,
+    request: GetInstanceHealthChecksRequest,
+) -> Result<GetInstanceHealthChecksResponse> {
+    let pool = call.state.database.pool();
+    let not_found =
+        |what: &str| ApiError::with_code(ErrorCode::ResourceNotExists, format!("{what} not found"));
+    let fleet = lists::fleet_by_name(pool, call.project()?.row.id, &request.fleet_name).await?;
+    let fleet = fleet.ok_or_else(|| not_found("Fleet"))?;
+    let instances = lists::instances_of_fleets(pool, &[fleet.fleet.id]).await?;
+    match instances
+        .iter()
+        .any(|listed| listed.instance.instance_num == request.instance_num)
+    {
+        true => Ok(GetInstanceHealthChecksResponse {
+            health_checks: Vec::new(),
+        }),
+        false => Err(not_found("Instance")),
+    }
+}

@@ -1,0 +1,459 @@
+//! Projects and their members.
+
+use dstack_api::responses::ProjectsAnswer;
+use dstack_api::{Nothing, routes};
+use dstack_model::projects::{Project as WireProject, ProjectsInfoList};
+use dstack_model::requests::{
+    CreateProjectRequest, DeleteProjectsRequest, ListProjectsRequest, MemberSetting, ProjectMembersRequest,
+    RemoveProjectMembersRequest, UpdateProjectRequest,
+};
+use dstack_model::users::ProjectRole;
+use dstack_store::directory::Page;
+use dstack_store::directory::projects::{self, InUse, ProjectFilter, ProjectRow};
+use dstack_store::directory::users::{self, UserRow};
+use dstack_units::name::is_project_name;
+use dstack_units::{ProjectId, UserId};
+
+use super::users::{list_or_none, python_bool};
+use crate::access::is_admin;
+use crate::api::{Api, Call};
+use crate::audit;
+use crate::error::{ApiError, Result};
+use crate::render;
+use crate::state::AppState;
+
+pub(super) fn routes(api: Api) -> Api {
+    api.on::<routes::ProjectsList, _, _>(list)
+        .on::<routes::ProjectsListOnlyNoFleets, _, _>(list_only_no_fleets)
+        .on::<routes::ProjectsCreate, _, _>(create)
+        .on::<routes::ProjectsDelete, _, _>(delete)
+        .on::<routes::ProjectsGet, _, _>(get)
+        .on::<routes::ProjectsSetMembers, _, _>(set_members)
+        .on::<routes::ProjectsAddMembers, _, _>(add_members)
+        .on::<routes::ProjectsRemoveMembers, _, _>(remove_members)
+        .on::<routes::ProjectsUpdate, _, _>(update)
+}
+
+async fn list(call: Call, request: ListProjectsRequest) -> Result<ProjectsAnswer> {
+    let (state, caller) = (&call.state, call.user()?);
+    let pool = state.database.pool();
+    let member = match &request.username {
+        None => None,
+        // Nobody has the nil id: an unknown name finds nothing.
+        Some(name) => Some(
+            users::by_name(pool, name)
+                .await?
+                .map_or(UserId::new(uuid::Uuid::nil()), |user| user.id),
+        ),
+    };
+    let filter = ProjectFilter {
+        visible_to: (!is_admin(caller)).then_some(caller.id),
+        joined_only: !request.include_not_joined,
+        member,
+        name_part: request.name_pattern.filter(|part| !part.is_empty()),
+    };
+    let page = Page {
+        prev_at: request.prev_created_at,
+        prev_id: request.prev_id.map(|id| id.to_string()),
+        limit: request.limit,
+        ascending: request.ascending,
+    };
+    let mut found = Vec::new();
+    for row in projects::list(pool, &filter, &page).await? {
+        let mut project = render::projects::brief(state, &row).await?;
+        if let Some(wanted) = member {
+            for member in projects::members(pool, row.id)
+                .await?
+                .iter()
+                .filter(|member| member.user.id == wanted)
+            {
+                project
+                    .members
+                    .push(render::projects::member(state, member).await?);
+            }
+        }
+        found.push(project);
+    }
+    if !request.return_total_count {
+        return Ok(ProjectsAnswer::Plain(found));
+    }
+    let total = u64::try_from(projects::count(pool, &filter).await?).unwrap_or(0);
+    Ok(ProjectsAnswer::Counted(ProjectsInfoList {
+        total_count: Some(total),
+        projects: found,
+    }))
+}
+
+async fn list_only_no_fleets(call: Call, _: Nothing) -> Result<Vec<WireProject>> {
+    let mut found = Vec::new();
+    for row in projects::without_fleets(call.state.database.pool(), call.user()?.id).await? {
+        found.push(render::projects::brief(&call.state, &row).await?);
+    }
+    Ok(found)
+}
+
+async fn get(call: Call, _: Nothing) -> Result<WireProject> {
+    render::projects::full(&call.state, &call.project()?.row).await
+}
+
+async fn create(call: Call, request: CreateProjectRequest) -> Result<WireProject> {
+    let (state, caller) = (&call.state, call.user()?);
+    if !is_admin(caller) && !state.permissions.allow_non_admins_create_projects {
+        return Err(ApiError::Forbidden("User cannot create projects".to_owned()));
+    }
+    let pool = state.database.pool();
+    if projects::by_name(pool, &request.project_name).await?.is_some() {
+        return Err(ApiError::exists());
+    }
+    if !is_admin(caller) && projects::count_owned(pool, caller.id).await? >= caller.projects_quota {
+        return Err(ApiError::client("User project quota exceeded"));
+    }
+    let templates_repo = request
+        .templates_repo
+        .map(|url| url.trim().to_owned())
+        .filter(|url| !url.is_empty());
+    let row = create_project(
+        state,
+        &request.project_name,
+        caller,
+        request.is_public,
+        templates_repo,
+    )
+    .await?;
+    render::projects::full(state, &row).await
+}
+
+/// Creates a project whose owner becomes its admin.
+pub(crate) async fn create_project(
+    state: &AppState,
+    name: &str,
+    owner: &UserRow,
+    is_public: bool,
+    templates_repo: Option<String>,
+) -> Result<ProjectRow> {
+    if !is_project_name(name) {
+        return Err(ApiError::client(
+            "Project name should match regex '^[a-zA-Z0-9-_]{1,50}$'",
+        ));
+    }
+    let row = ProjectRow {
+        id: state.random.uuid().into(),
+        name: name.to_owned(),
+        created_at: state.clock.now(),
+        owner_id: owner.id,
+        is_public,
+        templates_repo,
+        ssh_private_key: None,
+        ssh_public_key: None,
+        default_gateway_id: None,
+        deleted: false,
+        original_name: None,
+    };
+    let event = audit::event(state, owner, "Project created", audit::project(&row));
+    let (stored, owner) = (row.clone(), owner.id);
+    state
+        .database
+        .write(move |tx| {
+            Box::pin(async move {
+                projects::insert(tx, &stored).await?;
+                projects::put_member(tx, stored.id, owner, ProjectRole::Admin).await?;
+                audit::write(tx, event).await
+            })
+        })
+        .await?;
+    state.access.changed();
+    Ok(row)
+}
+
+async fn update(call: Call, request: UpdateProjectRequest) -> Result<WireProject> {
+    let (state, old) = (&call.state, &call.project()?.row);
+    let mut row = old.clone();
+    let mut fields = Vec::new();
+    if let Some(is_public) = request.is_public.filter(|is_public| *is_public != row.is_public) {
+        row.is_public = is_public;
+        fields.push(format!("is_public={}", python_bool(is_public)));
+    }
+    let wanted = request.templates_repo.map(|url| url.trim().to_owned());
+    if request.reset_templates_repo || wanted.is_some() {
+        let wanted = wanted.filter(|url| !url.is_empty() && !request.reset_templates_repo);
+        if wanted != row.templates_repo {
+            fields.push(format!("templates_repo={}", wanted.as_deref().unwrap_or("None")));
+            row.templates_repo = wanted;
+        }
+    }
+    let message = format!("Project updated. Updated fields: {}", list_or_none(&fields));
+    let event = audit::event(state, call.user()?, message, audit::project(&row));
+    let stored = row.clone();
+    state
+        .database
+        .write(move |tx| {
+            Box::pin(async move {
+                projects::update(tx, stored.id, stored.is_public, stored.templates_repo.as_deref()).await?;
+                audit::write(tx, event).await
+            })
+        })
+        .await?;
+    state.access.changed();
+    render::projects::full(state, &row).await
+}
+
+async fn delete(call: Call, request: DeleteProjectsRequest) -> Result<()> {
+    let (state, caller) = (&call.state, call.user()?);
+    let mut doomed: Vec<ProjectRow> = Vec::new();
+    for name in &request.projects_names {
+        let project = state
+            .access
+            .project(name)
+            .await?
+            .filter(|project| project.row.name == *name);
+        let owned = project.as_ref().is_some_and(|project| {
+            project.is_admin(caller) || (project.role(caller).is_some() && project.row.owner_id == caller.id)
+        });
+        if !is_admin(caller) && !owned {
+            return Err(ApiError::Forbidden("Access denied".to_owned()));
+        }
+        match project {
+            Some(project) if doomed.iter().all(|row| row.id != project.row.id) => {
+                doomed.push(project.row.clone())
+            }
+            _ => return Err(ApiError::client("Failed to delete non-existent projects")),
+        }
+    }
+    refuse_if_in_use(state, &doomed).await?;
+    let now = state.clock.now();
+    let doomed: Vec<_> = doomed
+        .into_iter()
+        .map(|row| {
+            let event = audit::event(state, caller, "Project deleted", audit::project(&row));
+            (row.id, audit::deleted_name(state, now), event)
+        })
+        .collect();
+    state
+        .database
+        .write(move |tx| {
+            Box::pin(async move {
+                for (id, renamed, event) in doomed {
+                    projects::delete(tx, id, &renamed).await?;
+                    audit::write(tx, event).await?;
+                }
+                Ok(())
+            })
+        })
+        .await?;
+    state.access.changed();
+    state.runs.clear();
+    Ok(())
+}
+
+async fn refuse_if_in_use(state: &AppState, doomed: &[ProjectRow]) -> Result<()> {
+    let ids: Vec<ProjectId> = doomed.iter().map(|row| row.id).collect();
+    for (kind, word) in [
+        (InUse::Runs, "runs"),
+        (InUse::Fleets, "fleets"),
+        (InUse::Volumes, "volumes"),
+    ] {
+        let busy = projects::in_use(state.database.pool(), &ids, kind).await?;
+        if let Some(row) = doomed.iter().find(|row| busy.contains(&row.id)) {
+            let names = in_use_names(state, row.id, kind).await?;
+            return Err(ApiError::client(format!(
+                "Failed to delete project with active {word}: {}",
+                python_list(&names)
+            )));
+        }
+    }
+    Ok(())
+}
+
+async fn in_use_names(state: &AppState, project: ProjectId, kind: InUse) -> Result<Vec<String>> {
+    Ok(projects::names_in_use(state.database.pool(), project, kind).await?)
+}
+
+/// `['a', 'b']`.
+pub(crate) fn python_list(names: &[String]) -> String {
+    let quoted: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
+    format!("[{}]", quoted.join(", "))
+}
+
+/// A named user with the wanted role; `None` where nobody has the name.
+async fn resolve(
+    state: &AppState,
+    members: &[MemberSetting],
+) -> Result<Vec<(String, Option<UserId>, ProjectRole)>> {
+    let mut names: Vec<&str> = members.iter().map(|member| member.username.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    if names.len() != members.len() {
+        return Err(ApiError::client("Cannot add same user multiple times"));
+    }
+    let mut found = Vec::new();
+    for member in members {
+        let user = users::by_name_or_email(state.database.pool(), &member.username).await?;
+        found.push((
+            member.username.clone(),
+            user.map(|user| user.id),
+            member.project_role,
+        ));
+    }
+    Ok(found)
+}
+
+async fn set_members(call: Call, request: ProjectMembersRequest) -> Result<WireProject> {
+    let (state, caller, project) = (&call.state, call.user()?, call.project()?);
+    let wanted = resolve(state, &request.members).await?;
+    if !is_admin(caller) && project.role(caller) == Some(ProjectRole::Manager) {
+        let mut new: Vec<&str> = request
+            .members
+            .iter()
+            .filter(|m| m.project_role == ProjectRole::Admin)
+            .map(|m| m.username.as_str())
+            .collect();
+        let mut old: Vec<&str> = project
+            .members
+            .iter()
+            .filter(|m| m.role == ProjectRole::Admin)
+            .map(|m| m.user.name.as_str())
+            .collect();
+        new.sort_unstable();
+        old.sort_unstable();
+        if new != old {
+            return Err(ApiError::Forbidden(
+                "Access denied: changing project admins".to_owned(),
+            ));
+        }
+    }
+    let id = project.row.id;
+    state
+        .database
+        .write(move |tx| {
+            Box::pin(async move {
+                projects::clear_members(tx, id).await?;
+                for (_, user, role) in wanted {
+                    if let Some(user) = user {
+                        projects::put_member(tx, id, user, role).await?;
+                    }
+                }
+                Ok(())
+            })
+        })
+        .await?;
+    state.access.changed();
+    render::projects::full(state, &project.row).await
+}
+
+async fn add_members(call: Call, request: ProjectMembersRequest) -> Result<WireProject> {
+    let (state, project) = (&call.state, call.project()?);
+    let wanted = resolve(state, &request.members).await?;
+    check_may_add(&call, &request.members)?;
+    let mut changes = Vec::new();
+    for (name, user, role) in wanted {
+        let user = user.ok_or_else(|| ApiError::client(format!("User not found: {name}")))?;
+        changes.push((user, role));
+    }
+    let id = project.row.id;
+    state
+        .database
+        .write(move |tx| {
+            Box::pin(async move {
+                for (user, role) in changes {
+                    projects::put_member(tx, id, user, role).await?;
+                }
+                Ok(())
+            })
+        })
+        .await?;
+    state.access.changed();
+    render::projects::full(state, &project.row).await
+}
+
+fn check_may_add(call: &Call, members: &[MemberSetting]) -> Result<()> {
+    let (caller, project) = (call.user()?, call.project()?);
+    let forbidden = |reason: &str| Err(ApiError::Forbidden(format!("Access denied: {reason}")));
+    let joins_alone = match members {
+        [one] => {
+            project.row.is_public
+                && (one.username == caller.name || Some(&one.username) == caller.email.as_ref())
+                && project.role(caller).is_none()
+        }
+        _ => false,
+    };
+    if joins_alone {
+        return match members
+            .iter()
+            .all(|member| member.project_role == ProjectRole::User)
+        {
+            true => Ok(()),
+            false => forbidden("can only join public projects as user role"),
+        };
+    }
+    if !project.is_manager(caller) {
+        return forbidden("insufficient permissions to add members");
+    }
+    let adds_admin = members
+        .iter()
+        .any(|member| member.project_role == ProjectRole::Admin);
+    if adds_admin && !project.is_admin(caller) {
+        return forbidden("only global admins can add project admins");
+    }
+    Ok(())
+}
+
+async fn remove_members(call: Call, request: RemoveProjectMembersRequest) -> Result<WireProject> {
+    let (state, project) = (&call.state, call.project()?);
+    let mut doomed: Vec<UserId> = Vec::new();
+    let itself = leaves_alone(&call, &request.usernames)?;
+    for name in &request.usernames {
+        let user = users::by_name_or_email(state.database.pool(), name).await?;
+        let user = user.ok_or_else(|| ApiError::client(format!("User not found: {name}")))?;
+        let role = project.role(&user);
+        let role =
+            role.ok_or_else(|| ApiError::client(format!("User is not a member of this project: {name}")))?;
+        if role == ProjectRole::Admin && !itself && !is_admin(call.user()?) {
+            return Err(ApiError::Forbidden(format!(
+                "Access denied: only global admins can remove project admins (user: {name})"
+            )));
+        }
+        doomed.push(user.id);
+    }
+    let admins = |left: &dyn Fn(UserId) -> bool| {
+        project
+            .members
+            .iter()
+            .filter(|m| m.role == ProjectRole::Admin && left(m.user.id))
+            .count()
+    };
+    if admins(&|_| true) > 0 && admins(&|id| !doomed.contains(&id)) == 0 {
+        return Err(ApiError::client(match itself {
+            true => "Cannot leave project: you are the last admin",
+            false => "Cannot remove all project admins",
+        }));
+    }
+    let id = project.row.id;
+    state
+        .database
+        .write(move |tx| {
+            Box::pin(async move {
+                for user in doomed {
+                    projects::remove_member(tx, id, user).await?;
+                }
+                Ok(())
+            })
+        })
+        .await?;
+    state.access.changed();
+    render::projects::full(state, &project.row).await
+}
+
+/// Whether the caller only removes themselves; if not, they must be a manager.
+fn leaves_alone(call: &Call, names: &[String]) -> Result<bool> {
+    let (caller, project) = (call.user()?, call.project()?);
+    let itself = match names {
+        [one] => *one == caller.name || Some(one) == caller.email.as_ref(),
+        _ => false,
+    };
+    if !itself && !project.is_manager(caller) {
+        return Err(ApiError::Forbidden(
+            "Access denied: insufficient permissions to remove members".to_owned(),
+        ));
+    }
+    Ok(itself)
+}

@@ -1,0 +1,277 @@
+//! Applying: a new run, or a change of one that is active.
+
+use std::str::FromStr;
+
+use dstack_engine::events as targets;
+use dstack_model::repos::{AnyRepoInfo, AnyRunRepoData};
+use dstack_model::requests::ApplyRunPlanRequest;
+use dstack_model::runs::{JobSpec, JobStatus, Run, RunSpec, RunStatus};
+use dstack_plan::diff::{changed_fields, check_updatable};
+use dstack_plan::names;
+use dstack_store::directory::lists::{self, ListedRun};
+use dstack_store::directory::repos;
+use dstack_store::rows::{JobRow, RunRow};
+use dstack_store::{Commit, Json, Put};
+use dstack_units::cron::Cron;
+use dstack_units::{ProjectId, RepoRowId, RunId, Time, UserId};
+
+use super::plan::{check_supported, effective, jobs_of, stale};
+use super::{ATTEMPTS, with_jobs};
+use crate::api::Call;
+use crate::audit;
+use crate::error::{ApiError, Result};
+use crate::render::runs::View;
+use crate::state::AppState;
+
+pub(super) async fn apply(call: Call, request: ApplyRunPlanRequest) -> Result<Run> {
+    let (state, project) = (&call.state, call.project()?);
+    let mut spec = effective(&call, request.plan.run_spec.clone()).await?;
+    check_supported(&spec)?;
+    let generated = spec.run_name.is_none();
+    for _ in 0..ATTEMPTS {
+        if generated {
+            spec.run_name = Some(free_name(state, project.row.id).await?);
+        }
+        let name = spec.run_name.clone().unwrap_or_default();
+        let current = lists::run_by_name(state.database.pool(), project.row.id, &name).await?;
+        let done = match &current {
+            Some(current) if !current.run.status.is_finished() => update(&call, current, &spec, &request)
+                .await
+                .map(|()| current.run.id),
+            finished => submit(&call, &spec, finished.as_ref()).await,
+        };
+        match done {
+            Ok(id) => return show(&call, id).await,
+            Err(Failure::Raced) => {}
+            Err(Failure::Refused(error)) => return Err(error),
+        }
+    }
+    Err(ApiError::client(
+        "The run is being processed at the moment. Try again later.",
+    ))
+}
+
+async fn show(call: &Call, id: RunId) -> Result<Run> {
+    let state = &call.state;
+    let found = lists::run_by_id(state.database.pool(), call.project()?.row.id, id).await?;
+    let mut run = with_jobs(state, &found.ok_or_else(ApiError::not_exists)?, View::single()).await?;
+    crate::compat::run(&mut run, &call.version);
+    Ok(run)
+}
+
+enum Failure {
+    /// Someone else was faster: look again.
+    Raced,
+    Refused(ApiError),
+}
+
+impl<E: Into<ApiError>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Refused(error.into())
+    }
+}
+
+async fn commit(state: &AppState, commit: Commit) -> Result<(), Failure> {
+    match state.engine.commit(commit).await {
+        Err(error) if error.is_conflict() || error.is_unique_violation() => Err(Failure::Raced),
+        other => Ok(other?),
+    }
+}
+
+async fn free_name(state: &AppState, project: ProjectId) -> Result<String> {
+    let stem = names::stem(&state.random);
+    let taken = lists::run_names(state.database.pool(), project, &stem).await?;
+    Ok(names::numbered(&stem, |name| {
+        taken.iter().any(|taken| taken == name)
+    }))
+}
+
+async fn update(
+    call: &Call,
+    current: &ListedRun,
+    spec: &RunSpec,
+    request: &ApplyRunPlanRequest,
+) -> Result<(), Failure> {
+    let (state, old) = (&call.state, &current.run);
+    if check_updatable(&old.run_spec, spec).is_err() {
+        return Err(ApiError::client("Cannot override active run. Stop the run first.").into());
+    }
+    let seen = request.plan.current_resource.as_ref();
+    let unchanged = seen.is_some_and(|seen| seen.id == old.id && seen.run_spec == *old.run_spec);
+    if !request.force && !unchanged {
+        return Err(stale().into());
+    }
+    let deployment_num = old.deployment_num + 1;
+    let changed = changed_fields(&old.run_spec, spec).join(", ");
+    let new = RunRow {
+        run_spec: Json::new(spec.clone()),
+        priority: spec.configuration.base().priority.unwrap_or(0),
+        deployment_num,
+        ..old.clone()
+    };
+    let message = format!("Run updated. Deployment: {deployment_num}. Changed fields: {changed}");
+    let event = audit::by(state, call.user()?).event(message, vec![targets::run(&new)]);
+    commit(
+        state,
+        Commit {
+            puts: vec![Put::Run(new)],
+            events: audit::kept(state, vec![event]),
+            ..Commit::default()
+        },
+    )
+    .await
+}
+
+/// Stores a new run with its jobs; a finished one of the same name is deleted in the same transaction.
+async fn submit(call: &Call, spec: &RunSpec, finished: Option<&ListedRun>) -> Result<RunId, Failure> {
+    let (state, user, project) = (&call.state, call.user()?, call.project()?.row.id);
+    let repo = repo_of(state, project, spec).await?;
+    let now = state.clock.now();
+    let run = new_run(state, spec, project, user.id, repo, now);
+    let by_user = audit::by(state, user);
+    let by_system = audit::by_system(state);
+    let (mut puts, mut events) = (Vec::new(), Vec::new());
+    if let Some(old) = finished {
+        events.push(by_user.event("Run deleted", vec![targets::run(&old.run)]));
+        puts.push(Put::Run(RunRow {
+            deleted: true,
+            ..old.run.clone()
+        }));
+    }
+    let status = targets::upper(&run.status);
+    events.push(by_user.event(
+        format!("Run submitted. Status: {status}"),
+        vec![targets::run(&run)],
+    ));
+    let mut jobs = Vec::new();
+    if run.status == RunStatus::Submitted {
+        for job in jobs_of(state, spec, 0)? {
+            let row = new_job(state, &run, job, now);
+            events.push(by_system.event(
+                "Job created on run submission. Status: SUBMITTED",
+                vec![targets::job(&row)],
+            ));
+            jobs.push(Put::Job(row));
+        }
+    }
+    let id = run.id;
+    puts.push(Put::Run(run));
+    puts.extend(jobs);
+    commit(
+        state,
+        Commit {
+            puts,
+            events: audit::kept(state, events),
+            ..Commit::default()
+        },
+    )
+    .await?;
+    Ok(id)
+}
+
+fn new_run(
+    state: &AppState,
+    spec: &RunSpec,
+    project: ProjectId,
+    user: UserId,
+    repo: RepoRowId,
+    now: Time,
+) -> RunRow {
+    let next_triggered_at = next_trigger(spec, now);
+    let scheduled = spec.merged_profile().params.schedule.is_some();
+    RunRow {
+        id: state.random.uuid().into(),
+        project_id: project,
+        user_id: user,
+        repo_id: Some(repo),
+        fleet_id: None,
+        run_name: spec.run_name.clone().unwrap_or_default(),
+        submitted_at: now,
+        status: if scheduled {
+            RunStatus::Pending
+        } else {
+            RunStatus::Submitted
+        },
+        termination_reason: None,
+        resubmission_attempt: 0,
+        run_spec: Json::new(spec.clone()),
+        service_spec: None,
+        priority: spec.configuration.base().priority.unwrap_or(0),
+        deployment_num: 0,
+        desired_replica_count: 1,
+        next_triggered_at,
+        deleted: false,
+        last_processed_at: now,
+        next_wake_at: Some(next_triggered_at.unwrap_or(now)),
+        deadline_at: None,
+        waiting_for: Some(if scheduled { "its schedule" } else { "its jobs" }.to_owned()),
+        version: 0,
+    }
+}
+
+/// The next time of the schedule.
+fn next_trigger(spec: &RunSpec, now: Time) -> Option<Time> {
+    let schedule = spec.merged_profile().params.schedule?;
+    schedule
+        .cron
+        .iter()
+        .filter_map(|cron| Cron::from_str(cron).ok()?.next_at_or_after(now))
+        .min()
+}
+
+fn new_job(state: &AppState, run: &RunRow, spec: JobSpec, now: Time) -> JobRow {
+    JobRow {
+        id: state.random.uuid().into(),
+        project_id: run.project_id,
+        run_id: run.id,
+        run_name: run.run_name.clone(),
+        job_num: i64::from(spec.job_num),
+        replica_num: i64::from(spec.replica_num),
+        submission_num: 0,
+        job_name: spec.job_name.clone(),
+        deployment_num: run.deployment_num,
+        submitted_at: now,
+        running_at: None,
+        finished_at: None,
+        status: JobStatus::Submitted,
+        termination_reason: None,
+        termination_reason_message: None,
+        exit_status: None,
+        job_spec: Json::new(spec),
+        job_provisioning_data: None,
+        job_runtime_data: None,
+        fleet_id: None,
+        instance_id: None,
+        used_instance_id: None,
+        runner_timestamp: None,
+        inactivity_secs: None,
+        disconnected_at: None,
+        stop_requested_at: None,
+        remove_at: None,
+        ready: false,
+        registered: false,
+        image_pull_progress: None,
+        last_processed_at: now,
+        next_wake_at: Some(now),
+        deadline_at: None,
+        waiting_for: Some("a place to run".to_owned()),
+        version: 0,
+    }
+}
+
+/// The run's repo, which must be known; virtual ones are created.
+async fn repo_of(state: &AppState, project: ProjectId, spec: &RunSpec) -> Result<RepoRowId> {
+    let id = spec.repo_id.clone().unwrap_or_default();
+    if let Some(repo) = repos::by_name(state.database.pool(), project, &id).await? {
+        return Ok(repo.id);
+    }
+    let info = match &spec.repo_data {
+        Some(AnyRunRepoData::Virtual(data)) => AnyRepoInfo::Virtual(data.clone()),
+        _ => return Err(ApiError::no_repo(&id)),
+    };
+    let row = crate::handlers::repos::row_for(state, project, &id, &info)?;
+    Ok(state
+        .database
+        .write(move |tx| Box::pin(async move { repos::put(tx, &row).await }))
+        .await?)
+}

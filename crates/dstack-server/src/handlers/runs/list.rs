@@ -1,0 +1,180 @@
+//! Lists of runs, mostly made of ready pieces.
+
+use std::collections::HashMap;
+
+use axum::body::{Body, Bytes};
+use axum::http::{Response, StatusCode};
+use dstack_model::requests::ListRunsRequest;
+use dstack_model::runs::Run;
+use dstack_store::directory::lists::{self, RunFilter, RunKey};
+use dstack_store::directory::{Page, projects, repos, users};
+use dstack_units::RunId;
+
+use crate::access::is_admin;
+use crate::api::Call;
+use crate::error::{ApiError, Result, json_bytes, json_response};
+use crate::render::runs::{View, is_stable, run};
+use crate::state::AppState;
+
+pub(super) async fn list(call: Call, request: ListRunsRequest) -> Result<Response<Body>> {
+    let Some(filter) = filter(&call, &request).await? else {
+        return Ok(json_bytes(StatusCode::OK, "[]"));
+    };
+    let page = Page {
+        prev_at: request.prev_submitted_at,
+        prev_id: request.prev_run_id.map(|id| id.to_string()),
+        limit: request.limit,
+        ascending: request.ascending,
+    };
+    let view = View {
+        jobs: request.include_jobs,
+        submissions: request
+            .job_submissions_limit
+            .and_then(|limit| usize::try_from(limit).ok()),
+        connections: false,
+    };
+    let keys = lists::run_keys(call.state.database.pool(), &filter, &page).await?;
+    if crate::compat::changes_runs(&call.version) {
+        let mut runs = render(&call.state, &keys, view).await?;
+        for run in &mut runs {
+            crate::compat::run(run, &call.version);
+        }
+        return Ok(json_response(StatusCode::OK, &runs));
+    }
+    let pieces = pieces(&call.state, &keys, view).await?;
+    Ok(json_bytes(StatusCode::OK, joined(&pieces)))
+}
+
+/// Which runs are asked for; `None`: none at all.
+async fn filter(call: &Call, request: &ListRunsRequest) -> Result<Option<RunFilter>> {
+    let (state, caller) = (&call.state, call.user()?);
+    let pool = state.database.pool();
+    if request.project_name.is_none() && request.repo_id.is_some() {
+        return Ok(None);
+    }
+    let mut filter = RunFilter {
+        only_active: request.only_active,
+        ..RunFilter::default()
+    };
+    if let Some(name) = &request.username {
+        let user = users::by_name(pool, name)
+            .await?
+            .ok_or_else(|| ApiError::with_code(dstack_api::ErrorCode::ResourceNotExists, "User not found"))?;
+        filter.user = Some(user.id);
+    }
+    match &request.project_name {
+        Some(name) => {
+            let project = state.access.project(name).await?;
+            let Some(project) =
+                project.filter(|project| project.row.name == *name && project.is_member(caller))
+            else {
+                return Ok(None);
+            };
+            if let Some(id) = &request.repo_id {
+                let repo = repos::by_name(pool, project.row.id, id).await?;
+                filter.repo = Some(repo.ok_or_else(|| ApiError::no_repo(id))?.id);
+            }
+            filter.projects = Some(vec![project.row.id]);
+        }
+        None if is_admin(caller) => {
+            filter.projects = None;
+            filter.living_projects = true;
+        }
+        None => {
+            filter.projects = Some(
+                projects::of_member(pool, caller.id)
+                    .await?
+                    .iter()
+                    .map(|row| row.id)
+                    .collect(),
+            );
+        }
+    }
+    Ok(Some(filter))
+}
+
+/// JSON of each run, in order: what is known, and what had to be rendered.
+async fn pieces(state: &AppState, keys: &[RunKey], view: View) -> Result<Vec<Bytes>> {
+    let known = state.runs.find(keys, view);
+    let missing: Vec<RunKey> = keys
+        .iter()
+        .zip(&known)
+        .filter(|(_, piece)| piece.is_none())
+        .map(|(key, _)| *key)
+        .collect();
+    if missing.is_empty() {
+        return Ok(known.into_iter().flatten().collect());
+    }
+    let rendered = render_missing(state, &missing, view).await?;
+    let piece = |key: &RunKey, known: Option<Bytes>| known.or_else(|| rendered.get(&key.0).cloned());
+    Ok(keys
+        .iter()
+        .zip(known)
+        .filter_map(|(key, known)| piece(key, known))
+        .collect())
+}
+
+async fn render_missing(state: &AppState, missing: &[RunKey], view: View) -> Result<HashMap<RunId, Bytes>> {
+    let ids: Vec<RunId> = missing.iter().map(|(id, _)| *id).collect();
+    let pool = state.database.pool();
+    // Jobs after runs: a run's version is never newer than what is shown of its jobs, so no old jobs are kept for it.
+    let listed = lists::runs(pool, &ids).await?;
+    let jobs = lists::jobs(pool, &ids).await?;
+    let jobs = super::by_run(&jobs);
+    let now = state.clock.now();
+    let mut rendered = HashMap::new();
+    for found in &listed {
+        let of_run = jobs.get(&found.run.id).map(Vec::as_slice).unwrap_or_default();
+        let json = serde_json::to_vec(&run(found, of_run, view, now)).map_err(ApiError::internal)?;
+        let json = Bytes::from(json);
+        if is_stable(of_run) {
+            state
+                .runs
+                .put((found.run.id, found.run.version), view, json.clone());
+        }
+        rendered.insert(found.run.id, json);
+    }
+    Ok(rendered)
+}
+
+async fn render(state: &AppState, keys: &[RunKey], view: View) -> Result<Vec<Run>> {
+    let ids: Vec<RunId> = keys.iter().map(|(id, _)| *id).collect();
+    let pool = state.database.pool();
+    let jobs = lists::jobs(pool, &ids).await?;
+    let jobs = super::by_run(&jobs);
+    let listed = lists::runs(pool, &ids).await?;
+    let by_id: HashMap<RunId, _> = listed.iter().map(|found| (found.run.id, found)).collect();
+    let now = state.clock.now();
+    let one = |id: &RunId| {
+        let of_run = jobs.get(id).map(Vec::as_slice).unwrap_or_default();
+        by_id.get(id).map(|found| run(found, of_run, view, now))
+    };
+    Ok(ids.iter().filter_map(one).collect())
+}
+
+fn joined(pieces: &[Bytes]) -> Vec<u8> {
+    let mut json = Vec::with_capacity(pieces.iter().map(|piece| piece.len() + 1).sum::<usize>() + 2);
+    json.push(b'[');
+    for (place, piece) in pieces.iter().enumerate() {
+        if place > 0 {
+            json.push(b',');
+        }
+        json.extend_from_slice(piece);
+    }
+    json.push(b']');
+    json
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_make_a_list() {
+        assert_eq!(joined(&[]), b"[]");
+        assert_eq!(
+            joined(&[Bytes::from_static(b"1"), Bytes::from_static(b"2")]),
+            b"[1,2]"
+        );
+    }
+}

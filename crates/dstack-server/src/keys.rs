@@ -1,0 +1,115 @@
+//! SSH key pairs of users and projects, made when first needed: a server must not spend its start on prime numbers.
+
+use dstack_store::Database;
+use dstack_store::directory::projects::{self, ProjectRow};
+use dstack_store::directory::users::{self, UserRow};
+use dstack_store::encryption::Encryption;
+use dstack_system::{Random, Secret, task};
+use tokio::sync::Mutex;
+
+use crate::error::{ApiError, Result};
+
+/// A key pair in OpenSSH's formats; the public key ends with a line end.
+#[derive(Debug, Clone)]
+pub struct KeyPair {
+    /// Private key.
+    pub private: Secret,
+    /// Public key.
+    pub public: String,
+}
+
+/// Makes and reads key pairs.
+#[derive(Debug)]
+pub struct Keys {
+    database: Database,
+    encryption: Encryption,
+    random: Random,
+    // One pair at a time: whoever needs the same one waits for it instead of making another.
+    making: Mutex<()>,
+}
+
+impl Keys {
+    /// On this database.
+    pub fn new(database: Database, encryption: Encryption, random: Random) -> Self {
+        Self {
+            database,
+            encryption,
+            random,
+            making: Mutex::new(()),
+        }
+    }
+
+    /// A new pair, made off the async threads.
+    pub async fn generate(&self, comment: &str) -> Result<KeyPair> {
+        let (random, comment) = (self.random.clone(), comment.to_owned());
+        let pair = task::blocking("generate key pair", move || {
+            dstack_ssh::keys::generate_rsa(&random, &comment)
+        })
+        .await?
+        .map_err(ApiError::internal)?;
+        let mut public = pair.public.trim_end().to_owned();
+        public.push('\n');
+        Ok(KeyPair {
+            private: pair.private,
+            public,
+        })
+    }
+
+    /// Encrypts the private part for storing.
+    pub fn seal(&self, pair: &KeyPair) -> Result<String> {
+        Ok(self.encryption.encrypt(pair.private.expose())?)
+    }
+
+    fn open(&self, private: Option<&String>, public: Option<&String>) -> Result<Option<KeyPair>> {
+        match (private, public) {
+            (Some(private), Some(public)) => Ok(Some(KeyPair {
+                private: self.encryption.decrypt(private)?,
+                public: public.clone(),
+            })),
+            _ => Ok(None),
+        }
+    }
+
+    /// The user's pair; the second value tells whether it was made just now.
+    pub async fn of_user(&self, user: &UserRow) -> Result<(KeyPair, bool)> {
+        if let Some(pair) = self.open(user.ssh_private_key.as_ref(), user.ssh_public_key.as_ref())? {
+            return Ok((pair, false));
+        }
+        let _making = self.making.lock().await;
+        let fresh = users::by_id(self.database.pool(), user.id).await?;
+        if let Some(user) = fresh
+            && let Some(pair) = self.open(user.ssh_private_key.as_ref(), user.ssh_public_key.as_ref())?
+        {
+            return Ok((pair, true));
+        }
+        let pair = self.generate(&user.name).await?;
+        let (id, private, public) = (user.id, self.seal(&pair)?, pair.public.clone());
+        self.database
+            .write(move |tx| {
+                Box::pin(async move { users::set_ssh_keys(tx, id, &private, &public, true).await })
+            })
+            .await?;
+        Ok((pair, true))
+    }
+
+    /// The project's pair, with which the server logs in to hosts.
+    pub async fn of_project(&self, project: &ProjectRow) -> Result<KeyPair> {
+        if let Some(pair) = self.open(project.ssh_private_key.as_ref(), project.ssh_public_key.as_ref())? {
+            return Ok(pair);
+        }
+        let _making = self.making.lock().await;
+        let fresh = projects::by_id(self.database.pool(), project.id).await?;
+        if let Some(project) = fresh
+            && let Some(pair) =
+                self.open(project.ssh_private_key.as_ref(), project.ssh_public_key.as_ref())?
+        {
+            return Ok(pair);
+        }
+        let pair = self.generate("dstack-project").await?;
+        let (id, private, public) = (project.id, self.seal(&pair)?, pair.public.clone());
+        self.database
+            .write(move |tx| Box::pin(async move { projects::set_ssh_keys(tx, id, &private, &public).await }))
+            .await?;
+        Ok(pair)
+    }
+}

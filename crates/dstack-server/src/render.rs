@@ -1,0 +1,6 @@
+//! From rows to what clients see.
+
+pub(crate) mod fleets;
+pub(crate) mod projects;
+pub mod runs;
+pub(crate) mod users;

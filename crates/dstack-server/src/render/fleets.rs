@@ -1,0 +1,85 @@
+//! Fleets and instances.
+
+use dstack_model::fleets::{Fleet, FleetSpec, SshHost};
+use dstack_model::instances::Instance;
+use dstack_store::directory::lists::{ListedFleet, ListedInstance};
+use dstack_units::FleetId;
+
+/// An instance.
+pub(crate) fn instance(listed: &ListedInstance) -> Instance {
+    let row = &listed.instance;
+    let offer = row.offer.as_deref();
+    let place = row.job_provisioning_data.as_deref();
+    Instance {
+        id: row.id,
+        project_name: listed.project_name.clone(),
+        backend: offer.map(|offer| offer.backend),
+        instance_type: place.map(|place| place.instance_type.clone()),
+        name: row.name.clone(),
+        fleet_id: row.fleet_id,
+        fleet_name: listed.fleet_name.clone(),
+        instance_num: count(row.instance_num),
+        job_name: listed.job_name.clone(),
+        hostname: place.and_then(|place| place.hostname.clone()),
+        status: row.status,
+        unreachable: row.unreachable,
+        health_status: row.health,
+        termination_reason: row.termination_reason.map(|reason| reason.as_str().to_owned()),
+        termination_reason_message: row.termination_reason_message.clone(),
+        created: row.created_at,
+        finished_at: row.finished_at,
+        region: offer.map(|offer| offer.region.clone()),
+        availability_zone: place.and_then(|place| place.availability_zone.clone()),
+        price: offer.map(|offer| offer.price),
+        total_blocks: row.total_blocks.map(count),
+        busy_blocks: count(row.busy_blocks),
+        gpu_driver: place.and_then(|place| place.gpu_driver.clone()),
+    }
+}
+
+fn count(number: i64) -> u32 {
+    u32::try_from(number).unwrap_or(0)
+}
+
+/// A fleet with those of the instances that are its own.
+pub(crate) fn fleet(listed: &ListedFleet, instances: &[ListedInstance]) -> Fleet {
+    let row = &listed.fleet;
+    Fleet {
+        id: row.id,
+        name: row.name.clone(),
+        project_name: listed.project_name.clone(),
+        spec: without_keys(FleetSpec::clone(&row.spec)),
+        created_at: row.created_at,
+        status: row.status,
+        status_message: row.status_message.clone(),
+        instances: instances
+            .iter()
+            .filter(|listed| belongs(listed, row.id))
+            .map(instance)
+            .collect(),
+    }
+}
+
+fn belongs(listed: &ListedInstance, fleet: FleetId) -> bool {
+    listed.instance.fleet_id == Some(fleet)
+}
+
+/// Without private keys.
+pub(crate) fn without_keys(mut spec: FleetSpec) -> FleetSpec {
+    let Some(ssh) = &mut spec.configuration.ssh_config else {
+        return spec;
+    };
+    ssh.ssh_key = None;
+    if let Some(proxy) = &mut ssh.proxy_jump {
+        proxy.ssh_key = None;
+    }
+    for host in &mut ssh.hosts {
+        if let SshHost::Params(params) = host {
+            params.ssh_key = None;
+            if let Some(proxy) = &mut params.proxy_jump {
+                proxy.ssh_key = None;
+            }
+        }
+    }
+    spec
+}

@@ -1,0 +1,58 @@
+//! Projects.
+
+use dstack_model::backends::BackendInfo;
+use dstack_model::projects::{Member as WireMember, MemberPermissions, Project as WireProject};
+use dstack_model::users::ProjectRole;
+use dstack_store::directory::projects::{self, Member, ProjectRow};
+use dstack_store::directory::users;
+
+use super::users::user;
+use crate::access::is_admin;
+use crate::error::{ApiError, Result};
+use crate::state::AppState;
+
+/// A project with backends and members.
+pub(crate) async fn full(state: &AppState, row: &ProjectRow) -> Result<WireProject> {
+    let mut project = brief(state, row).await?;
+    for member in projects::members(state.database.pool(), row.id).await? {
+        project.members.push(self::member(state, &member).await?);
+    }
+    for backend in projects::backends(state.database.pool(), row.id).await? {
+        project.backends.push(BackendInfo {
+            name: backend.r#type,
+            config: serde_json::from_str(&backend.config).unwrap_or_default(),
+        });
+    }
+    Ok(project)
+}
+
+/// A project without backends and members, as in lists.
+pub(crate) async fn brief(state: &AppState, row: &ProjectRow) -> Result<WireProject> {
+    let owner = users::by_id(state.database.pool(), row.owner_id)
+        .await?
+        .ok_or_else(ApiError::not_exists)?;
+    Ok(WireProject {
+        project_id: row.id,
+        project_name: row.name.clone(),
+        owner: user(state, &owner).await?,
+        created_at: Some(row.created_at),
+        backends: Vec::new(),
+        members: Vec::new(),
+        is_public: row.is_public,
+        templates_repo: row.templates_repo.clone(),
+    })
+}
+
+/// A member.
+pub(crate) async fn member(state: &AppState, member: &Member) -> Result<WireMember> {
+    let admin = is_admin(&member.user) || member.role == ProjectRole::Admin;
+    let manager = member.role == ProjectRole::Manager && state.permissions.allow_managers_manage_secrets;
+    Ok(WireMember {
+        user: user(state, &member.user).await?,
+        project_role: member.role,
+        permissions: MemberPermissions {
+            can_manage_ssh_fleets: admin || state.permissions.allow_non_admins_manage_ssh_fleets,
+            can_manage_secrets: admin || manager,
+        },
+    })
+}

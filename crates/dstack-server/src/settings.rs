@@ -1,0 +1,159 @@
+//! The registry of environment variables that the server reads: name, default, meaning.
+
+use std::path::PathBuf;
+
+use dstack_system::env;
+
+/// One variable, for the reference page.
+#[derive(Debug, Clone, Copy)]
+pub struct Variable {
+    /// Name.
+    pub name: &'static str,
+    /// Default, in words.
+    pub default: &'static str,
+    /// Meaning.
+    pub meaning: &'static str,
+}
+
+macro_rules! settings {
+    ($( $(#[doc = $doc:literal])+ $field:ident: $type:ty = $name:literal, $default:literal, $read:expr; )*) => {
+        /// All settings, read once at start.
+        #[derive(Debug, Clone)]
+        pub struct Settings { $( $(#[doc = $doc])+ pub $field: $type, )* }
+
+        impl Settings {
+            /// From the environment.
+            pub fn from_env() -> Self {
+                Self { $( $field: ($read)($name), )* }
+            }
+        }
+
+        /// All variables.
+        pub static VARIABLES: &[Variable] = &[
+            $( Variable { name: $name, default: $default, meaning: concat!($($doc),+) }, )*
+        ];
+    };
+}
+
+fn text(name: &str) -> Option<String> {
+    env::var(name)
+}
+
+/// A number; nonsense is reported and the default taken.
+fn number<T: std::str::FromStr>(name: &str) -> Option<T> {
+    let text = env::var(name)?;
+    let parsed = text.trim().parse().ok();
+    if parsed.is_none() {
+        tracing::warn!("{name}={text} is not a number: the default is used");
+    }
+    parsed
+}
+
+fn or<T: std::str::FromStr>(default: T) -> impl FnOnce(&str) -> T {
+    move |name| number(name).unwrap_or(default)
+}
+
+fn text_or(default: &'static str) -> impl FnOnce(&str) -> String {
+    move |name| text(name).unwrap_or_else(|| default.to_owned())
+}
+
+settings! {
+    /// State directory.
+    dir: PathBuf = "DSTACK_SERVER_DIR", "~/.dstack/server", |name: &str| {
+        text(name).map_or_else(|| env::home().unwrap_or_default().join(".dstack/server"), PathBuf::from)
+    };
+    /// Address to listen on.
+    host: String = "DSTACK_SERVER_HOST", "127.0.0.1", text_or("127.0.0.1");
+    /// Port to listen on.
+    port: u16 = "DSTACK_SERVER_PORT", "3000", or(3000);
+    /// Public URL, used in links and in the CLI's configuration.
+    url: Option<String> = "DSTACK_SERVER_URL", "http://host:port", text;
+    /// Token of the admin user, only at first start.
+    admin_token: Option<String> = "DSTACK_SERVER_ADMIN_TOKEN", "random", text;
+    /// Database.
+    database_url: Option<String> = "DSTACK_DATABASE_URL", "SQLite in <dir>/data/dstack.db", text;
+    /// Ignore config.yml.
+    config_disabled: bool = "DSTACK_SERVER_CONFIG_DISABLED", "off", env::flag;
+    /// Serve the API only; another server does the work.
+    background_disabled: bool = "DSTACK_SERVER_BACKGROUND_PROCESSING_DISABLED", "off", env::flag;
+    /// Update the default project of the CLI without asking.
+    update_default_project: bool = "DSTACK_UPDATE_DEFAULT_PROJECT", "off", env::flag;
+    /// Never update the default project of the CLI.
+    do_not_update_default_project: bool = "DSTACK_DO_NOT_UPDATE_DEFAULT_PROJECT", "off", env::flag;
+    /// Largest upload of code or files in bytes; 0 = unlimited.
+    code_upload_limit: u64 = "DSTACK_SERVER_CODE_UPLOAD_LIMIT", "2097152", or(2 * 1024 * 1024);
+    /// Bytes of output of a job in an hour; 0 = unlimited.
+    log_quota_per_job_hour: u64 = "DSTACK_SERVER_LOG_QUOTA_PER_JOB_HOUR", "52428800", or(50 * 1024 * 1024);
+    /// Projects that a user who is no admin may own.
+    user_project_quota: i64 = "DSTACK_USER_PROJECT_DEFAULT_QUOTA", "10", or(10);
+    /// Seconds that events are kept; 0 or less: none are.
+    events_ttl: i64 = "DSTACK_SERVER_EVENTS_TTL_SECONDS", "2592000", or(2_592_000);
+    /// Seconds that metrics of running jobs are kept.
+    metrics_running_ttl: i64 = "DSTACK_SERVER_METRICS_RUNNING_TTL_SECONDS", "3600", or(3600);
+    /// Most probes of a job.
+    max_probes: usize = "DSTACK_SERVER_MAX_PROBES_PER_JOB", "10", or(10);
+    /// Longest timeout of a probe in seconds.
+    max_probe_timeout: i64 = "DSTACK_SERVER_MAX_PROBE_TIMEOUT", "300", or(300);
+    /// Refuse `dstack: true` in runs.
+    forbid_dstack_in_runs: bool = "DSTACK_FORBID_DSTACK_IN_RUNS", "off", env::flag;
+    /// Default image of jobs.
+    docker_base_image: String = "DSTACK_DOCKER_BASE_IMAGE", "dstackai/base", text_or("dstackai/base");
+    /// Version of the default image.
+    docker_base_image_version: String = "DSTACK_DOCKER_BASE_IMAGE_VERSION", "0.16", text_or("0.16");
+    /// Ubuntu of the default image.
+    docker_base_image_ubuntu: String = "DSTACK_DOCKER_BASE_IMAGE_UBUNTU_VERSION", "24.04", text_or("24.04");
+    /// Image of jobs with `docker: true`.
+    dind_image: String = "DSTACK_DIND_IMAGE", "dstackai/dind", text_or("dstackai/dind");
+    /// Serve metrics at /metrics.
+    prometheus: bool = "DSTACK_ENABLE_PROMETHEUS_METRICS", "off", env::flag;
+    /// Token for /metrics.
+    prometheus_token: Option<String> = "DSTACK_PROMETHEUS_AUTH_TOKEN", "none: open", text;
+    /// Token of the SSH proxy; without it the proxy's route is closed.
+    sshproxy_token: Option<String> = "DSTACK_SSHPROXY_API_TOKEN", "none: closed", text;
+    /// Address of the SSH proxy, host or host:port.
+    sshproxy_address: Option<String> = "DSTACK_SERVER_SSHPROXY_ADDRESS", "none", text;
+    /// Git repo of UI templates.
+    templates_repo: Option<String> = "DSTACK_SERVER_TEMPLATES_REPO", "none", text;
+}
+
+impl Settings {
+    /// URL under which the server is known.
+    pub fn server_url(&self) -> String {
+        self.url
+            .clone()
+            .unwrap_or_else(|| format!("http://{}:{}", self.host, self.port))
+    }
+
+    /// What planning needs of them.
+    pub fn defaults(&self) -> dstack_plan::ServerDefaults {
+        dstack_plan::ServerDefaults {
+            base_image: self.docker_base_image.clone(),
+            base_image_version: self.docker_base_image_version.clone(),
+            base_image_ubuntu: self.docker_base_image_ubuntu.clone(),
+            dind_image: self.dind_image.clone(),
+            metrics_running_ttl: self.metrics_running_ttl,
+            max_probes: self.max_probes,
+            max_probe_timeout: self.max_probe_timeout,
+            forbid_dstack_in_runs: self.forbid_dstack_in_runs,
+            ..dstack_plan::ServerDefaults::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_all_have_a_meaning() {
+        let mut names: Vec<&str> = VARIABLES.iter().map(|variable| variable.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), VARIABLES.len());
+        assert!(
+            VARIABLES
+                .iter()
+                .all(|variable| variable.name.starts_with("DSTACK_") && !variable.meaning.trim().is_empty())
+        );
+    }
+}

@@ -1,0 +1,441 @@
+//! From an empty directory to a serving process.
+
+mod bootstrap;
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dstack_logs::{Durability, FileLogStore, LogStore};
+use dstack_plan::jobs::Target;
+use dstack_store::directory::projects::ProjectRow;
+use dstack_store::directory::users::UserRow;
+use dstack_store::encryption::Encryption;
+use dstack_store::{Database, SqlStore, StoreError};
+use dstack_system::clock::SharedClock;
+use dstack_system::{Random, SystemClock, task};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use crate::access::Access;
+use crate::cli_config::{self, Answer, Entry};
+use crate::config::{self, ConfigError, ServerConfig};
+use crate::engine_handle::{EngineHandle, NoEngine};
+use crate::error::ApiError;
+use crate::handlers;
+use crate::keys::Keys;
+use crate::render::runs::RunCache;
+use crate::settings::Settings;
+use crate::state::AppState;
+
+/// How long requests under way may take when the server stops.
+const DRAIN: Duration = Duration::from_secs(3);
+
+/// Why the server cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The state directory cannot be used.
+    #[error("cannot use the server's directory {path}: it must be writable, or set DSTACK_SERVER_DIR")]
+    Dir {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Another server uses the database.
+    #[error(
+        "another server uses {path}: stop it, or use another DSTACK_SERVER_DIR (several servers need PostgreSQL)"
+    )]
+    InUse {
+        /// The lock file.
+        path: PathBuf,
+    },
+    /// config.yml.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The database.
+    #[error("the database cannot be used")]
+    Store(#[from] StoreError),
+    /// The admin's token cannot be read.
+    #[error(
+        "the admin's token cannot be decrypted: put the encryption key back (encryption.key or encryption.keys in config.yml)"
+    )]
+    AdminToken,
+    /// The admin user or the project main cannot be created.
+    #[error("cannot set up the first user and project: {0}")]
+    Bootstrap(String),
+    /// The port cannot be used.
+    #[error("cannot listen on {address}: use another --port, or stop what uses it")]
+    Listen {
+        /// Host and port.
+        address: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The engine cannot be started.
+    #[error("cannot start the engine")]
+    Engine(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// Serving broke off.
+    #[error("the server stopped serving")]
+    Serve(#[source] io::Error),
+}
+
+impl From<ApiError> for ServerError {
+    fn from(error: ApiError) -> Self {
+        match error {
+            ApiError::Client { msg, .. } | ApiError::Forbidden(msg) => Self::Bootstrap(msg),
+            ApiError::Internal(error) => Self::Bootstrap(error.to_string()),
+            other => Self::Bootstrap(format!("{other:?}")),
+        }
+    }
+}
+
+/// A boxed future.
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// What the engine is made from.
+#[derive(Debug, Clone)]
+pub struct EngineInit {
+    /// The database.
+    pub database: Database,
+    /// The engine's view of it.
+    pub store: SqlStore,
+    /// For secrets and credentials.
+    pub encryption: Encryption,
+    /// Time.
+    pub clock: SharedClock,
+    /// Ids.
+    pub random: Random,
+    /// Where output goes.
+    pub logs: Arc<dyn LogStore>,
+    /// Keys of users and projects.
+    pub keys: Arc<Keys>,
+    /// Environment.
+    pub settings: Settings,
+    /// The project that the server's own machine belongs to.
+    pub project: ProjectRow,
+    /// The admin.
+    pub admin: UserRow,
+}
+
+/// A running engine.
+pub struct StartedEngine {
+    /// For handlers.
+    pub handle: Arc<dyn EngineHandle>,
+    /// Where jobs run.
+    pub target: Target,
+    /// Called once when the server stops.
+    pub stop: Box<dyn FnOnce() -> BoxFuture<()> + Send>,
+}
+
+/// Starts the engine.
+pub type EngineStart = Box<
+    dyn FnOnce(EngineInit) -> BoxFuture<Result<StartedEngine, Box<dyn std::error::Error + Send + Sync>>>
+        + Send,
+>;
+
+/// How the server runs.
+pub struct ServerOptions {
+    /// Environment and flags.
+    pub settings: Settings,
+    /// Time.
+    pub clock: SharedClock,
+    /// Ids, tokens and keys.
+    pub random: Random,
+    /// Home directory of the CLI's configuration; `None`: it is not touched.
+    pub home: Option<PathBuf>,
+    /// Starts the engine; `None`: the API only.
+    pub start_engine: Option<EngineStart>,
+    /// Told the address once the server answers.
+    pub ready: Option<oneshot::Sender<SocketAddr>>,
+    /// Stops the server, as SIGTERM and Ctrl-C do.
+    pub stop: CancellationToken,
+}
+
+impl fmt::Debug for ServerOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerOptions")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ServerOptions {
+    /// As the environment says, without an engine.
+    pub fn from_env() -> Self {
+        Self {
+            settings: Settings::from_env(),
+            clock: Arc::new(SystemClock),
+            random: Random::system(),
+            home: dstack_system::env::home(),
+            start_engine: None,
+            ready: None,
+            stop: CancellationToken::new(),
+        }
+    }
+}
+
+/// Runs the server until it is told to stop.
+pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
+    let ServerOptions {
+        settings,
+        clock,
+        random,
+        home,
+        start_engine,
+        ready,
+        stop,
+    } = options;
+    let listener = listen(&settings).await?;
+    let dir = settings.dir.clone();
+    fs_err::create_dir_all(dir.join("data")).map_err(|source| ServerError::Dir {
+        path: dir.clone(),
+        source,
+    })?;
+    let loaded = match settings.config_disabled {
+        true => None,
+        false => config::load(&dir)?,
+    };
+    let config = loaded.clone().unwrap_or_default();
+    let encryption = config.encryption(&dir, &random)?;
+    let (database, _lock) = open_database(&settings).await?;
+    let logs: Arc<dyn LogStore> = Arc::new(FileLogStore::new(&dir, Durability::Synced));
+    let store = SqlStore::new(database.clone());
+    let keys = Arc::new(Keys::new(database.clone(), encryption.clone(), random.clone()));
+    let mut state = AppState {
+        engine: Arc::new(NoEngine(store.clone())),
+        access: Access::new(database.clone()),
+        database,
+        store,
+        encryption,
+        clock,
+        random,
+        logs,
+        permissions: config.permissions(),
+        keys,
+        runs: RunCache::default(),
+        target: Target::Container,
+        settings,
+    };
+    let first = bootstrap::first_user_and_project(&state).await?;
+    apply_config(&state, loaded.as_ref(), &config, &first.admin).await?;
+    let stop_engine = start(&mut state, start_engine, &first).await?;
+    let state = Arc::new(state);
+    warm_keys(&state, first.admin.clone());
+    announce(&state, &listener, home, &first).await;
+    if let (Some(ready), Ok(address)) = (ready, listener.local_addr()) {
+        ready.send(address).ok(); // whoever asked may be gone
+    }
+    let served = run(listener, &state, stop).await;
+    if let Some(stop_engine) = stop_engine {
+        stop_engine().await;
+    }
+    state.database.close().await;
+    served
+}
+
+async fn listen(settings: &Settings) -> Result<TcpListener, ServerError> {
+    let address = format!("{}:{}", settings.host, settings.port);
+    TcpListener::bind(&address)
+        .await
+        .map_err(|source| ServerError::Listen { address, source })
+}
+
+/// Opens the database; on SQLite, a lock file makes sure that only one server does.
+async fn open_database(settings: &Settings) -> Result<(Database, Option<fs_err::File>), ServerError> {
+    let url = settings
+        .database_url
+        .clone()
+        .unwrap_or_else(|| format!("sqlite://{}", settings.dir.join("data/dstack.db").display()));
+    let lock = match url.split_once("://") {
+        Some((scheme, path)) if scheme.starts_with("sqlite") => Some(lock_file(Path::new(&format!(
+            "{}.lock",
+            path.split('?').next().unwrap_or(path)
+        )))?),
+        _ => None,
+    };
+    Ok((Database::open(&url).await?, lock))
+}
+
+fn lock_file(path: &Path) -> Result<fs_err::File, ServerError> {
+    let failed = |source| ServerError::Dir {
+        path: path.to_owned(),
+        source,
+    };
+    if let Some(parent) = path.parent() {
+        fs_err::create_dir_all(parent).map_err(failed)?;
+    }
+    let file = fs_err::OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(path)
+        .map_err(failed)?;
+    match file.file().try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(ServerError::InUse {
+            path: path.to_owned(),
+        }),
+        Err(std::fs::TryLockError::Error(source)) => Err(failed(source)),
+    }
+}
+
+async fn apply_config(
+    state: &AppState,
+    loaded: Option<&ServerConfig>,
+    config: &ServerConfig,
+    admin: &UserRow,
+) -> Result<(), ServerError> {
+    let file = shown_path(&config::path(&state.settings.dir));
+    if state.settings.config_disabled {
+        return Ok(());
+    }
+    if loaded.is_none() {
+        say(state, "Initializing the default configuration...");
+        config::write_default(&state.settings.dir)?;
+        say(state, &format!("Initialized the default configuration at {file}"));
+        return Ok(());
+    }
+    say(state, &format!("Applying {file}..."));
+    bootstrap::apply_projects(state, config, admin).await?;
+    for plugin in config.plugins.iter().flatten() {
+        tracing::warn!(plugin, "plugins are not supported by this version: ignored");
+    }
+    Ok(())
+}
+
+async fn start(
+    state: &mut AppState,
+    start_engine: Option<EngineStart>,
+    first: &bootstrap::First,
+) -> Result<Option<Box<dyn FnOnce() -> BoxFuture<()> + Send>>, ServerError> {
+    let Some(start_engine) = start_engine.filter(|_| !state.settings.background_disabled) else {
+        say(state, "Background processing is disabled");
+        return Ok(None);
+    };
+    let init = EngineInit {
+        database: state.database.clone(),
+        store: state.store.clone(),
+        encryption: state.encryption.clone(),
+        clock: Arc::clone(&state.clock),
+        random: state.random.clone(),
+        logs: Arc::clone(&state.logs),
+        keys: Arc::clone(&state.keys),
+        settings: state.settings.clone(),
+        project: first.project.clone(),
+        admin: first.admin.clone(),
+    };
+    let started = start_engine(init).await.map_err(ServerError::Engine)?;
+    state.engine = started.handle;
+    state.target = started.target;
+    Ok(Some(started.stop))
+}
+
+/// The first request should not have to wait for prime numbers.
+fn warm_keys(state: &Arc<AppState>, admin: UserRow) {
+    let state = Arc::clone(state);
+    task::spawn("make the admin's key pair", async move {
+        match state.keys.of_user(&admin).await {
+            Ok((_, made)) if made => state.access.changed(),
+            Ok(_) => {}
+            Err(error) => tracing::warn!(?error, "cannot make the admin's key pair"),
+        }
+    });
+}
+
+async fn announce(state: &AppState, listener: &TcpListener, home: Option<PathBuf>, first: &bootstrap::First) {
+    let mut settings = state.settings.clone();
+    if let Ok(address) = listener.local_addr() {
+        settings.port = address.port();
+    }
+    let url = settings.server_url();
+    let answer = match (
+        settings.do_not_update_default_project,
+        settings.update_default_project,
+    ) {
+        (true, _) => Answer::No,
+        (_, true) => Answer::Yes,
+        _ => Answer::Ask,
+    };
+    if let Some(home) = home {
+        let entry = Entry {
+            name: first.project.name.clone(),
+            url: url.clone(),
+            token: first.token.clone(),
+        };
+        if cli_config::update(home, entry, answer).await {
+            say(
+                state,
+                &format!(
+                    "Configured the {} project in ~/.dstack/config.yml",
+                    first.project.name
+                ),
+            );
+        }
+    }
+    say(state, &format!("The admin token is {}", first.token.expose()));
+    say(
+        state,
+        &format!("The dstack server {} is running at {url}", dstack_api::VERSION),
+    );
+}
+
+/// A line for whoever started the server: what the reference prints, in its form.
+fn say(state: &AppState, message: &str) {
+    use std::io::Write;
+    let now = state.clock.now().to_jiff().to_zoned(jiff::tz::TimeZone::system());
+    let mut out = std::io::stdout().lock();
+    // Nobody may be listening: the server runs all the same.
+    writeln!(out, "[{}] INFO     {message}", now.strftime("%H:%M:%S"))
+        .and_then(|()| out.flush())
+        .ok();
+}
+
+fn shown_path(path: &Path) -> String {
+    match dstack_system::env::home().and_then(|home| path.strip_prefix(home).ok().map(Path::to_owned)) {
+        Some(inside) => format!("~/{}", inside.display()),
+        None => path.display().to_string(),
+    }
+}
+
+async fn run(
+    listener: TcpListener,
+    state: &Arc<AppState>,
+    stop: CancellationToken,
+) -> Result<(), ServerError> {
+    let signals = stop.clone();
+    let watcher = task::spawn("signals", async move {
+        terminated().await;
+        signals.cancel();
+    });
+    let graceful = stop.clone();
+    let router = handlers::router(Arc::clone(state));
+    let server =
+        axum::serve(listener, router).with_graceful_shutdown(async move { graceful.cancelled().await });
+    let served = tokio::select! {
+        served = server => served.map_err(ServerError::Serve),
+        () = async { stop.cancelled().await; tokio::time::sleep(DRAIN).await; } => Ok(()),
+    };
+    watcher.abort();
+    served
+}
+
+/// SIGTERM or Ctrl-C.
+async fn terminated() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut terminate) = signal(SignalKind::terminate()) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+}

@@ -1,0 +1,88 @@
+//! What must be there before the first request: the admin, the project `main`, and the projects of config.yml.
+
+use dstack_model::users::GlobalRole;
+use dstack_store::directory::projects::{self, ProjectRow};
+use dstack_store::directory::users::{self, UserRow};
+use dstack_system::Secret;
+
+use super::ServerError;
+use crate::config::ServerConfig;
+use crate::handlers::projects::create_project;
+use crate::handlers::users::{ADMIN, NewUser, create_user};
+use crate::state::AppState;
+
+/// The project of a new server.
+const MAIN: &str = "main";
+
+/// Admin and first project.
+#[derive(Debug)]
+pub(super) struct First {
+    pub(super) admin: UserRow,
+    pub(super) token: Secret,
+    pub(super) project: ProjectRow,
+}
+
+/// Finds or creates admin and project. Another server may do the same at the same time: whoever is late takes what is there.
+pub(super) async fn first_user_and_project(state: &AppState) -> Result<First, ServerError> {
+    let pool = state.database.pool();
+    let admin = match users::by_name(pool, ADMIN).await? {
+        Some(admin) => admin,
+        None => {
+            let new = NewUser {
+                name: ADMIN.to_owned(),
+                role: GlobalRole::Admin,
+                email: None,
+                active: true,
+                token: state.settings.admin_token.clone().map(Secret::new),
+            };
+            match create_user(state, new, None).await {
+                Ok(admin) => admin,
+                Err(error) => users::by_name(pool, ADMIN).await?.ok_or(error)?,
+            }
+        }
+    };
+    let token = state
+        .encryption
+        .decrypt(&admin.token)
+        .map_err(|_| ServerError::AdminToken)?;
+    let project = match projects::by_name(pool, MAIN).await? {
+        Some(project) => project,
+        None => match create_project(state, MAIN, &admin, false, None).await {
+            Ok(project) => project,
+            Err(error) => projects::by_name(pool, MAIN).await?.ok_or(error)?,
+        },
+    };
+    Ok(First {
+        admin,
+        token,
+        project,
+    })
+}
+
+/// Creates missing projects; backends that this version does not have are reported.
+pub(super) async fn apply_projects(
+    state: &AppState,
+    config: &ServerConfig,
+    admin: &UserRow,
+) -> Result<(), ServerError> {
+    for project in &config.projects {
+        if projects::by_name(state.database.pool(), &project.name)
+            .await?
+            .is_none()
+        {
+            create_project(state, &project.name, admin, false, None).await?;
+        }
+        for backend in project.backends.iter().flatten() {
+            let kind = backend
+                .get("type")
+                .and_then(serde_json::Value::as_str)
+                .unwrap_or("(no type)");
+            tracing::warn!(
+                project = project.name,
+                backend = kind,
+                "this version does not have this backend yet: skipped"
+            );
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,68 @@
+//! What handlers work with.
+
+use std::sync::Arc;
+
+use dstack_logs::LogStore;
+use dstack_plan::jobs::Target;
+use dstack_store::encryption::Encryption;
+use dstack_store::{Database, SqlStore};
+use dstack_system::Random;
+use dstack_system::clock::SharedClock;
+
+use crate::access::Access;
+use crate::engine_handle::EngineHandle;
+use crate::keys::Keys;
+use crate::render::runs::RunCache;
+use crate::settings::Settings;
+
+/// Process-wide permissions (`default_permissions` of config.yml).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DefaultPermissions {
+    /// Users may create projects.
+    pub allow_non_admins_create_projects: bool,
+    /// Members may apply and delete SSH fleets.
+    pub allow_non_admins_manage_ssh_fleets: bool,
+    /// Managers may read and write secrets.
+    pub allow_managers_manage_secrets: bool,
+}
+
+impl Default for DefaultPermissions {
+    fn default() -> Self {
+        Self {
+            allow_non_admins_create_projects: true,
+            allow_non_admins_manage_ssh_fleets: true,
+            allow_managers_manage_secrets: false,
+        }
+    }
+}
+
+/// Shared by all requests.
+#[derive(Debug)]
+pub struct AppState {
+    /// The database.
+    pub database: Database,
+    /// The engine's view of it.
+    pub store: SqlStore,
+    /// Secrets at rest.
+    pub encryption: Encryption,
+    /// Time.
+    pub clock: SharedClock,
+    /// Ids, tokens, names.
+    pub random: Random,
+    /// Whatever changes runs and fleets goes through it.
+    pub engine: Arc<dyn EngineHandle>,
+    /// Output of jobs.
+    pub logs: Arc<dyn LogStore>,
+    /// Environment.
+    pub settings: Settings,
+    /// config.yml.
+    pub permissions: DefaultPermissions,
+    /// Users and projects.
+    pub access: Access,
+    /// SSH keys of users and projects.
+    pub keys: Arc<Keys>,
+    /// Rendered runs.
+    pub runs: RunCache,
+    /// Where jobs run: decides their commands.
+    pub target: Target,
+}
