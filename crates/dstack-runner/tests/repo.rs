@@ -125,7 +125,16 @@ impl Repos {
         git(&work, &["add", "-A"]);
         git(&work, &["commit", "-qm", "noise"]);
         git(&work, &["tag", "-f", "v1"]);
-        git(&work, &["push", "-qf", self.path("work.git").to_str().unwrap(), "main", "v1"]);
+        git(
+            &work,
+            &[
+                "push",
+                "-qf",
+                self.path("work.git").to_str().unwrap(),
+                "main",
+                "v1",
+            ],
+        );
         self.second = git(&work, &["rev-parse", "HEAD"]);
     }
 
