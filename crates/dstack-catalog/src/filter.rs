@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::item::{cast_arch, cast_vendor};
 use crate::text::parse_int;
 use crate::{CpuArch, Provider, Vendor};
 
@@ -135,10 +136,10 @@ impl Filter {
         let given = Given { name, value };
         match name {
             "cpu_arch" => {
-                self.cpu_arch = given.choice(CpuArch::cast)?;
+                self.cpu_arch = given.choice(cast_arch)?;
             }
             "gpu_vendor" => {
-                self.gpu_vendor = given.choice(Vendor::cast)?;
+                self.gpu_vendor = given.choice(cast_vendor)?;
             }
             "min_compute_capability" => self.min_compute_capability = Some(given.capability()?),
             "max_compute_capability" => self.max_compute_capability = Some(given.capability()?),

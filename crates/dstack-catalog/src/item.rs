@@ -6,92 +6,17 @@ use std::sync::Arc;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use crate::Provider;
-use crate::text::repr;
+use crate::{CpuArch, Provider, Vendor};
 
-/// Who makes the accelerator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-#[allow(missing_docs)]
-pub enum Vendor {
-    Nvidia,
-    Amd,
-    Google,
-    Intel,
-    Tenstorrent,
+/// The vendor of that name, in any case; no aliases (`tpu` is none).
+pub(crate) fn cast_vendor(text: &str) -> Result<Vendor, String> {
+    Vendor::from_name(text).map_err(|error| error.to_string())
 }
 
-impl Vendor {
-    /// Every vendor.
-    pub const ALL: [Self; 5] = [
-        Self::Nvidia,
-        Self::Amd,
-        Self::Google,
-        Self::Intel,
-        Self::Tenstorrent,
-    ];
-
-    /// The name in files and filters.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Nvidia => "nvidia",
-            Self::Amd => "amd",
-            Self::Google => "google",
-            Self::Intel => "intel",
-            Self::Tenstorrent => "tenstorrent",
-        }
-    }
-
-    /// The vendor of that name, in any case; no aliases (`tpu` is none).
-    pub fn cast(text: &str) -> Result<Self, String> {
-        let lower = text.to_lowercase();
-        Self::ALL
-            .into_iter()
-            .find(|vendor| vendor.name() == lower)
-            .ok_or_else(|| format!("{} is not a valid AcceleratorVendor", repr(&lower)))
-    }
-}
-
-impl fmt::Display for Vendor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// Instruction set of the CPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CpuArch {
-    /// x86-64.
-    #[default]
-    X86,
-    /// AArch64.
-    Arm,
-}
-
-impl CpuArch {
-    /// The name in files and filters.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::X86 => "x86",
-            Self::Arm => "arm",
-        }
-    }
-
-    /// The architecture of that name, in any case.
-    pub fn cast(text: &str) -> Result<Self, String> {
-        match text.to_lowercase().as_str() {
-            "x86" => Ok(Self::X86),
-            "arm" => Ok(Self::Arm),
-            lower => Err(format!("{} is not a valid CPUArchitecture", repr(lower))),
-        }
-    }
-}
-
-impl fmt::Display for CpuArch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
+/// The architecture of that name, in any case.
+pub(crate) fn cast_arch(text: &str) -> Result<CpuArch, String> {
+    text.parse()
+        .map_err(|error: dstack_units::ParseError| error.to_string())
 }
 
 /// What the provider's create call needs besides the instance name: JSON, kept as it was written.
@@ -242,14 +167,14 @@ mod tests {
 
     #[test]
     fn casts_know_no_aliases() {
-        assert_eq!(Vendor::cast("AMD"), Ok(Vendor::Amd));
+        assert_eq!(cast_vendor("AMD"), Ok(Vendor::Amd));
         assert_eq!(
-            Vendor::cast("TPU"),
+            cast_vendor("TPU"),
             Err("'tpu' is not a valid AcceleratorVendor".to_owned())
         );
-        assert_eq!(CpuArch::cast("ARM"), Ok(CpuArch::Arm));
+        assert_eq!(cast_arch("ARM"), Ok(CpuArch::Arm));
         assert_eq!(
-            CpuArch::cast("riscv"),
+            cast_arch("RISCV"),
             Err("'riscv' is not a valid CPUArchitecture".to_owned())
         );
     }

@@ -1,6 +1,5 @@
 //! Offers and prices of every cloud: collect, store, query.
 
-pub mod accelerators;
 mod archive;
 mod builtin;
 mod cache;
@@ -39,8 +38,9 @@ pub use collect::{CollectContext, CollectError, LogProgress, OfflineProvider, On
 pub use diff::{Difference, PriceChange, diff};
 pub use directory::{Directory, DirectoryError, read_directory, read_provider, read_some};
 pub use download::{DownloadError, download};
+pub use dstack_units::{AcceleratorVendor as Vendor, CpuArchitecture as CpuArch, accelerators};
 pub use filter::{Filter, FilterError, parse_compute_capability};
-pub use item::{CpuArch, Item, ProviderData, Vendor};
+pub use item::{Item, ProviderData};
 pub use provider::Provider;
 pub use query::Offers;
 pub use read::{MAX_FILE_BYTES, ReadError, Warning, Warnings, read_csv};

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use rustc_hash::FxHashMap;
 
-use crate::item::ProviderData;
+use crate::item::{ProviderData, cast_arch, cast_vendor};
 use crate::records::{Records, split_fields};
 use crate::table::{Row, Table, TableBuilder, TableInfo};
 use crate::text::{parse_bool, parse_float, parse_int, repr};
@@ -462,11 +462,9 @@ fn push_row(builder: &mut TableBuilder, fields: &Fields<'_>) -> Result<u32, Stri
     let (gpu_name, gpu_vendor) = backfill(
         gpu_count,
         fields.optional("gpu_name")?,
-        fields.optional("gpu_vendor")?.map(Vendor::cast).transpose()?,
+        fields.optional("gpu_vendor")?.map(cast_vendor).transpose()?,
     );
-    let cpu_arch = fields
-        .optional("cpu_arch")?
-        .map_or(Ok(CpuArch::X86), CpuArch::cast)?;
+    let cpu_arch = fields.optional("cpu_arch")?.map_or(Ok(CpuArch::X86), cast_arch)?;
     let row = Row {
         instance_name: fields.required("instance_name")?,
         location: fields.required("location")?,

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use crate::Offer;
 use crate::read::COLUMNS;
 use crate::text::float_text;
+use crate::{Offer, Vendor};
 
 /// Writes the header and one row per offer.
 pub fn write_csv<'a>(offers: impl IntoIterator<Item = Offer<'a>>, mut out: impl Write) -> io::Result<()> {
@@ -30,9 +30,9 @@ pub(crate) fn fields<'a>(offer: &Offer<'a>) -> [Cow<'a, str>; COLUMNS.len()] {
         optional(offer.gpu_memory()),
         if offer.spot() { "True" } else { "False" }.into(),
         optional(offer.disk_size()),
-        offer.gpu_vendor().map_or("", |vendor| vendor.name()).into(),
+        offer.gpu_vendor().map_or("", Vendor::as_str).into(),
         offer.flags().collect::<Vec<_>>().join(" ").into(),
-        offer.cpu_arch().name().into(),
+        offer.cpu_arch().as_str().into(),
         offer.provider_data().into(),
     ]
 }

@@ -341,7 +341,7 @@ fn size_ladder(min: i64, max: i64) -> Vec<i64> {
 
 fn gpu_names(answer: &Value) -> Gpus {
     let named = answer.list("gpuTypes").iter().filter_map(|gpu| {
-        let vendor = Vendor::cast(gpu.text("manufacturer")?).ok()?;
+        let vendor = Vendor::from_name(gpu.text("manufacturer")?).ok()?;
         let shown = gpu.text("displayName")?;
         let name = match vendor {
             Vendor::Nvidia => nvidia_name(shown)?,
