@@ -176,11 +176,11 @@ mod tests {
         assert_eq!(
             names(&archive),
             [
-                "app/",
+                "app",
                 "app/.dstackignore",
                 "app/.gitignore",
                 "app/.hidden",
-                "app/src/",
+                "app/src",
                 "app/src/main.py"
             ]
         );

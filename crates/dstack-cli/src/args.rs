@@ -50,7 +50,7 @@ pub enum Command {
     #[command(alias = "destroy")]
     Delete(DeleteArgs),
     /// View events
-    Event(EventArgs),
+    Event(Box<EventArgs>),
     /// Manage fleets
     Fleet(FleetArgs),
     /// Manage gateways
@@ -84,7 +84,7 @@ pub enum Command {
 #[derive(Debug, Clone, Default, Args)]
 pub struct ProjectChoice {
     /// The name of the project. Defaults to `$DSTACK_PROJECT`, then to the default project
-    #[arg(long = "project", value_name = "NAME", global = true)]
+    #[arg(id = "project", long = "project", value_name = "NAME", global = true)]
     pub name: Option<String>,
 }
 

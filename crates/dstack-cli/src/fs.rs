@@ -31,7 +31,7 @@ fn write(path: &Path, content: &[u8], access: Access) -> std::io::Result<()> {
     // A symbolic link (a managed ~/.ssh/config) is kept, its target replaced.
     let target = fs_err::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let folder = parent(&target);
-    fs_err::create_dir_all(folder).map_err(plain)?;
+    fs_err::create_dir_all(folder).map_err(|error| plain(&error))?;
     let mut builder = tempfile::Builder::new();
     builder.prefix(".dstack-");
     #[cfg(unix)]
@@ -52,7 +52,7 @@ fn write(path: &Path, content: &[u8], access: Access) -> std::io::Result<()> {
 }
 
 /// The error without the path, which the message names already.
-fn plain(error: std::io::Error) -> std::io::Error {
+fn plain(error: &std::io::Error) -> std::io::Error {
     std::io::Error::new(error.kind(), error.kind().to_string())
 }
 

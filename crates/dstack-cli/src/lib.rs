@@ -28,4 +28,4 @@ pub mod yaml;
 pub use args::{Cli, Command, ServerArgs};
 pub use context::Context;
 pub use error::CliError;
-pub use run::{main, run};
+pub use run::{execute, main, run};

@@ -48,19 +48,43 @@ pub fn run(cli: Cli) -> ExitCode {
     }
 }
 
+/// Runs any command but the server in the surroundings given, inside a runtime; errors are reported.
+pub async fn execute(context: &Context, arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let result = match parse(arguments) {
+        Ok(Cli {
+            command: Some(Command::Apply(args)),
+            ..
+        }) if args.help.is_some() => commands::apply::help(context, args.help.as_deref().unwrap_or_default()),
+        Ok(Cli {
+            command: Some(command),
+            ..
+        }) => commands::run(context, command).await,
+        Ok(_) => Ok(ExitCode::SUCCESS),
+        Err(error) => {
+            context.ui.complain(error.to_string());
+            return exit_code(&error);
+        }
+    };
+    result.unwrap_or_else(|error| error.report(&context.ui))
+}
+
 /// Parses arguments.
-pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let matches = Cli::command().try_get_matches_from(arguments)?;
     let mut cli = Cli::from_arg_matches(&matches)?;
     if let (Some(Command::Apply(apply)), Some((_, given))) = (&mut cli.command, matches.subcommand()) {
         let from_user =
             |id: &&clap::Id| given.value_source(id.as_str()) == Some(clap::parser::ValueSource::CommandLine);
-        // Groups of flags have ids too, but no value of their own.
-        let is_flag = |id: &&clap::Id| given.try_get_raw(id.as_str()).is_ok();
+        // Groups of flags have ids too, but are no arguments.
+        let command = Cli::command();
+        let known = |id: &&clap::Id| {
+            let apply = command.find_subcommand("apply");
+            apply.is_some_and(|apply| apply.get_arguments().any(|arg| arg.get_id() == *id))
+        };
         apply.given = given
             .ids()
             .filter(from_user)
-            .filter(is_flag)
+            .filter(known)
             .map(|id| id.as_str().to_owned())
             .collect();
     }
@@ -75,6 +99,10 @@ fn help() -> String {
 fn refuse(error: &clap::Error) -> ExitCode {
     // Printing fails only when the terminal is gone.
     let _ = error.print();
+    exit_code(error)
+}
+
+fn exit_code(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
         ErrorKind::UnknownArgument => ExitCode::from(1),
@@ -102,4 +130,92 @@ fn in_runtime(command: impl Future<Output = Result<ExitCode, CliError>>) -> Resu
     // A prompt that was interrupted still waits for a line: do not wait with it.
     runtime.shutdown_background();
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(arguments: &[&str]) -> Result<Cli, clap::Error> {
+        parse(
+            std::iter::once("dstack")
+                .chain(arguments.iter().copied())
+                .map(OsString::from),
+        )
+    }
+
+    #[test]
+    fn the_grammar_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn exit_codes_of_bad_usage() {
+        for (arguments, code) in [
+            (&["nonsense"][..], 2),
+            (&["stop"], 2),
+            (&["offer", "--gpu", "A100::"], 2),
+            (&["offer", "--format", "xml"], 2),
+            (&["run", "get", "x"], 2),
+            (&["completion", "fish"], 2),
+            (&["apply", "--spot", "--on-demand"], 2),
+            (&["ps", "--bogus"], 1),
+            (&["--help"], 0),
+        ] {
+            let error = parsed(arguments).unwrap_err();
+            assert_eq!(exit_code(&error), ExitCode::from(code), "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn forms_that_the_reference_accepts() {
+        for arguments in [
+            &["fleet", "-v", "list"][..],
+            &["fleet", "--project", "p", "list", "-v"],
+            &["ps", "--verb"],
+            &["destroy", "-f", "x.yml", "-y"],
+            &[
+                "apply", "-f", "task.yml", "-yd", "--gpu", "A100:2", "-e", "A=1", "--", "--lr", "1",
+            ],
+            &["attach", "-p", "80:8080", "--port", "*:9000", "run"],
+            &[
+                "offer",
+                "--group-by",
+                "gpu,backend",
+                "-b",
+                "aws",
+                "--idle-duration",
+                "-1",
+            ],
+            &[
+                "event",
+                "--within-run",
+                "a",
+                "--within-run",
+                "b",
+                "--include-target-type",
+                "job",
+            ],
+            &["secret"],
+            &[
+                "project", "add", "--name", "a", "--url", "u", "--token", "t", "-n",
+            ],
+        ] {
+            if let Err(error) = parsed(arguments) {
+                panic!("{arguments:?}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn apply_remembers_what_was_given() {
+        let Some(Command::Apply(apply)) = parsed(&["apply", "-f", "x", "--spot", "-p", "80"])
+            .unwrap()
+            .command
+        else {
+            panic!()
+        };
+        assert_eq!(apply.misfits("fleet"), ["--spot", "--port"]);
+        assert!(apply.misfits("task").is_empty());
+    }
 }

@@ -132,7 +132,7 @@ mod tests {
             (json!({}), "cpu=2.. mem=8GB.. disk=100GB.. gpu=0.."),
             (
                 json!({"gpu": "nvidia:24GB", "cpu": "x86:2.."}),
-                "cpu=x86:2.. mem=8GB.. disk=100GB.. gpu=nvidia:24GB:1",
+                "cpu=x86:2.. mem=8GB.. disk=100GB.. gpu=nvidia:24GB:1..",
             ),
             (
                 json!({"gpu": {"name": ["A100", "H100"], "count": "1..8", "total_memory": "160GB..", "compute_capability": 8.0}}),

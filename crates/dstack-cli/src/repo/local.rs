@@ -53,19 +53,19 @@ pub async fn read(folder: &Path, ui: &Ui) -> Result<WorkTree, CliError> {
         CliError::new(format!("No remote branch is configured: {}", folder.display()))
             .hint("push the branch once with `git push -u`, or pass `--no-repo`")
     };
-    let upstream = ok(run(folder, &["rev-parse", "--symbolic-full-name", "@{upstream}"], &[]).await?)
+    let upstream = ok(&run(folder, &["rev-parse", "--symbolic-full-name", "@{upstream}"], &[]).await?)
         .ok_or_else(no_remote)?;
     let (remote, branch) = upstream
         .strip_prefix("refs/remotes/")
         .and_then(|name| name.split_once('/'))
         .ok_or_else(no_remote)?;
-    let url = ok(run(folder, &["remote", "get-url", remote], &[]).await?).ok_or_else(no_remote)?;
-    let hash = ok(run(folder, &["rev-parse", "@{upstream}"], &[]).await?).ok_or_else(no_remote)?;
+    let url = ok(&run(folder, &["remote", "get-url", remote], &[]).await?).ok_or_else(no_remote)?;
+    let hash = ok(&run(folder, &["rev-parse", "@{upstream}"], &[]).await?).ok_or_else(no_remote)?;
     let setting = async |name: &str| {
         run(folder, &["config", "--get", name], &[])
             .await
             .ok()
-            .and_then(ok)
+            .and_then(|printed| ok(&printed))
     };
     Ok(WorkTree {
         user_name: setting("user.name").await,
@@ -79,7 +79,7 @@ pub async fn read(folder: &Path, ui: &Ui) -> Result<WorkTree, CliError> {
 
 async fn toplevel(folder: &Path) -> Result<String, CliError> {
     // The folder itself must be the work tree's root, as in dstack 0.22.5: a subfolder would send the whole tree.
-    let found = ok(run(folder, &["rev-parse", "--show-toplevel"], &[]).await?);
+    let found = ok(&run(folder, &["rev-parse", "--show-toplevel"], &[]).await?);
     let is_root = folder.join(".git").exists();
     found.filter(|_| is_root).ok_or_else(|| {
         CliError::new(format!("Git repo not found: {}", folder.display()))
@@ -88,7 +88,7 @@ async fn toplevel(folder: &Path) -> Result<String, CliError> {
 }
 
 /// Text that a successful git printed, unless it printed nothing.
-fn ok(printed: Printed) -> Option<String> {
+fn ok(printed: &Printed) -> Option<String> {
     printed.ok.then(|| printed.text()).filter(|text| !text.is_empty())
 }
 

@@ -173,7 +173,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn job(provisioning: Value, connection: Value) -> Job {
+    fn job(provisioning: &Value, connection: &Value) -> Job {
         let mut data = json!({
             "backend": "aws", "instance_type": {"name": "x", "resources": {"cpus": 1, "memory_mib": 1, "gpus": [], "spot": false}},
             "instance_id": "i", "hostname": "1.2.3.4", "region": "r", "price": 1.0, "username": "ubuntu", "ssh_port": 22,
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_machine_with_containers() {
-        insta::assert_snapshot!(rendered(&job(json!({}), Value::Null), ""), @r"
+        insta::assert_snapshot!(rendered(&job(&json!({}), &Value::Null), ""), @r"
         run-host: HostName=1.2.3.4 Port=22 User=ubuntu IdentityFile=~/.dstack/ssh/ab IdentitiesOnly=yes StrictHostKeyChecking=no UserKnownHostsFile=/dev/null
         run: HostName=localhost Port=32000 User=me IdentityFile=~/.dstack/ssh/ab IdentitiesOnly=yes StrictHostKeyChecking=no UserKnownHostsFile=/dev/null ProxyJump=run-host
         ");
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn behind_a_head_node() {
         let proxy = json!({"ssh_proxy": {"hostname": "head", "username": "u", "port": 2222}});
-        insta::assert_snapshot!(rendered(&job(proxy, Value::Null), "Host head\n IdentityFile ~/.ssh/head\n"), @r"
+        insta::assert_snapshot!(rendered(&job(&proxy, &Value::Null), "Host head\n IdentityFile ~/.ssh/head\n"), @r"
         run-jump-host: HostName=head Port=2222 User=u IdentityFile=~/.ssh/head IdentitiesOnly=yes StrictHostKeyChecking=no UserKnownHostsFile=/dev/null
         run-host: HostName=1.2.3.4 Port=22 User=ubuntu IdentityFile=~/.dstack/ssh/ab IdentitiesOnly=yes StrictHostKeyChecking=no UserKnownHostsFile=/dev/null ProxyJump=run-jump-host
         run: HostName=localhost Port=32000 User=me IdentityFile=~/.dstack/ssh/ab IdentitiesOnly=yes StrictHostKeyChecking=no UserKnownHostsFile=/dev/null ProxyJump=run-host
@@ -239,11 +239,11 @@ mod tests {
 
     #[test]
     fn containers_without_a_host() {
-        insta::assert_snapshot!(rendered(&job(json!({"dockerized": false, "ssh_port": 10022}), Value::Null), ""), @r"
+        insta::assert_snapshot!(rendered(&job(&json!({"dockerized": false, "ssh_port": 10022}), &Value::Null), ""), @r"
         run: HostName=1.2.3.4 Port=10022 User=me IdentityFile=~/.dstack/ssh/ab IdentitiesOnly=yes StrictHostKeyChecking=no UserKnownHostsFile=/dev/null
         ");
         let proxy = json!({"dockerized": false, "ssh_proxy": {"hostname": "jump", "username": "root", "port": 30022}});
-        insta::assert_snapshot!(rendered(&job(proxy, Value::Null), ""), @r"
+        insta::assert_snapshot!(rendered(&job(&proxy, &Value::Null), ""), @r"
         run-jump-host: HostName=jump Port=30022 User=root IdentityFile=~/.dstack/ssh/ab IdentitiesOnly=yes StrictHostKeyChecking=no UserKnownHostsFile=/dev/null
         run: HostName=1.2.3.4 Port=22 User=me IdentityFile=~/.dstack/ssh/ab IdentitiesOnly=yes StrictHostKeyChecking=no UserKnownHostsFile=/dev/null ProxyJump=run-jump-host
         ");
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn through_the_ssh_proxy() {
         let info = json!({"sshproxy_hostname": "ssh.example.com", "sshproxy_port": 30022, "sshproxy_upstream_id": "abc"});
-        let job = job(json!({}), info);
+        let job = job(&json!({}), &info);
         insta::assert_snapshot!(rendered(&job, ""), @"run: HostName=ssh.example.com Port=30022 User=abc IdentityFile=~/.dstack/ssh/ab IdentitiesOnly=yes");
         let route = Route::to_job(&job, "run", Path::new("/k"), "", Path::new("/home/me")).unwrap();
         assert_eq!(route.hops[0].user, "abc_root");

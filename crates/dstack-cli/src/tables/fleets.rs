@@ -1,5 +1,6 @@
 //! The table of fleets and their instances.
 
+use dstack_model::backends::BackendType;
 use dstack_model::fleets::{Fleet, FleetNodesSpec, FleetStatus, InstanceGroupPlacement};
 use dstack_model::health::HealthStatus;
 use dstack_model::instances::{Instance, InstanceStatus};
@@ -179,7 +180,7 @@ fn instance_cells(instance: &Instance, verbose: bool, dates: Dates) -> Vec<(&'st
         (
             "BACKEND",
             instance_backend(
-                instance.backend.map(|backend| backend.as_str()),
+                instance.backend.map(BackendType::as_str),
                 zone.or(instance.region.as_deref()),
             ),
         ),

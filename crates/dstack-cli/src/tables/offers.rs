@@ -171,7 +171,7 @@ fn spot(gpu: &GpuGroup) -> String {
     let kinds = [SpotKind::Spot, SpotKind::OnDemand]
         .into_iter()
         .filter(|kind| gpu.spot.contains(kind));
-    kinds.map(|kind| kind.as_str()).collect::<Vec<_>>().join(", ")
+    kinds.map(SpotKind::as_str).collect::<Vec<_>>().join(", ")
 }
 
 fn prices(gpu: &GpuGroup) -> String {
