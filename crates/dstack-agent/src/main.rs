@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     let program = arguments.next().unwrap_or_default();
     match Role::of(&program, arguments.collect()) {
         Role::Shim(arguments) => role::shim(arguments),
-        Role::Runner(arguments) => role::runner(arguments),
+        Role::Runner(arguments) => role::runner(&arguments),
         Role::Supervise(dir) => role::supervise(&dir),
         Role::Version => say(concat!("dstack-agent version ", env!("CARGO_PKG_VERSION"))),
         Role::Help => say(HELP),

@@ -97,7 +97,7 @@ pub(crate) fn supervise(dir: &Path) -> ExitCode {
 }
 
 /// The job agent. As process 1 of a container it runs below a supervisor, which collects orphans.
-pub(crate) fn runner(arguments: Vec<OsString>) -> ExitCode {
+pub(crate) fn runner(arguments: &[OsString]) -> ExitCode {
     // How a host agent tells this runner from the original, which needs an sshd in the image.
     if is_flag(arguments.first(), &["--features"]) {
         return say("ssh-server");
@@ -111,7 +111,7 @@ pub(crate) fn runner(arguments: Vec<OsString>) -> ExitCode {
         }
     };
     let ended = if rustix::process::getpid().is_init() {
-        supervisor::init("dstack-runner", &arguments)
+        supervisor::init("dstack-runner", arguments)
             .map(|code| ExitCode::from(u8::try_from(code).unwrap_or(1)))
     } else {
         run_runner(args)

@@ -150,6 +150,10 @@ impl Tasks {
         }
         if let Err(error) = self.inner.create_dir(&entry).await {
             lock(&self.inner.entries).remove(&id);
+            // A full disk may have let half of it through.
+            if let Some(dir) = &entry.lock().dir {
+                self.inner.store.delete(dir);
+            }
             return Err(error.into());
         }
         hit("submitted");
