@@ -19,7 +19,7 @@ fn peak_kib() -> u64 {
 async fn memory_stays_flat() {
     let runner = TestRunner::with(&["--spool-limit", "20000000"], None).await;
     let before = peak_kib();
-    runner.run_script("yes 'a line as jobs write them, of some eighty characters or so, again and again' | head -c 200000000").await;
+    runner.run_script("yes 'a line as jobs write them, of some eighty characters or so, again and again' | head -c 100000000").await;
     // Reads on from the end only: the spool fills and drops.
     let mut stream = runner.client.stream(i64::MAX - 1).await.unwrap();
     while stream.next().await.unwrap().is_some() {}
@@ -36,9 +36,9 @@ async fn memory_stays_flat() {
         }
     }
     assert!(
-        lost > 100_000_000 && kept > 10_000_000,
+        lost > 50_000_000 && kept > 10_000_000,
         "lost {lost}, kept {kept}"
     );
-    assert!(lost + kept >= 200_000_000);
+    assert!(lost + kept >= 100_000_000);
     assert_eq!(last_state(&events).state, JobState::Done);
 }
