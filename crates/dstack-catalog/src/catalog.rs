@@ -11,7 +11,7 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 use crate::http::Http;
 use crate::{
     Cache, CollectError, DirectoryError, Filter, FilterError, Item, Offer, Offers, OnlineProvider, Origin,
-    Provider, Snapshot, Table, TableInfo, builtin, read_directory,
+    Provider, Snapshot, Table, TableInfo, builtin, read_some,
 };
 
 mod refresh;
@@ -90,7 +90,7 @@ impl Catalog {
     /// snapshot overlaid with what the cache holds. Reads files: call it off the async threads.
     pub fn open(settings: Settings) -> Result<Self, DirectoryError> {
         if let Some(dir) = &settings.dir {
-            let found = read_directory(dir)?;
+            let found = read_some(dir, Provider::offline())?;
             found.warnings.log();
             if let Some((_, error)) = found.failed.into_iter().next() {
                 return Err(error);

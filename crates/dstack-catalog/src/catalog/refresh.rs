@@ -11,7 +11,7 @@ use crate::archive::{ArchiveError, MAX_ARCHIVE_BYTES, read_archive};
 use crate::cache::is_version;
 use crate::http::HttpError;
 use crate::text::repr;
-use crate::{DirectoryError, Origin, Provider, Snapshot, Table, TableInfo, Warnings, read_directory};
+use crate::{DirectoryError, Origin, Provider, Snapshot, Table, TableInfo, Warnings, read_some};
 
 /// Providers looked after at the same time.
 const PARALLEL: usize = 8;
@@ -138,7 +138,7 @@ impl Catalog {
         let Some(dir) = self.settings.dir.clone() else {
             return report;
         };
-        match task::blocking("catalog.read", move || read_directory(&dir)).await {
+        match task::blocking("catalog.read", move || read_some(&dir, Provider::offline())).await {
             Ok(Ok(found)) => {
                 report.warnings = found.warnings;
                 report.failed.extend(
