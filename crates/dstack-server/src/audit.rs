@@ -51,7 +51,7 @@ pub(crate) fn event(
     kept(state, vec![by(state, actor).event(message, vec![target])]).pop()
 }
 
-fn target(kind: &'static str, id: impl ToString, name: &str, project: Option<String>) -> EventTarget {
+fn target(kind: &'static str, id: &dyn ToString, name: &str, project: Option<String>) -> EventTarget {
     EventTarget {
         entity_type: kind,
         entity_id: id.to_string(),
@@ -65,17 +65,17 @@ fn target(kind: &'static str, id: impl ToString, name: &str, project: Option<Str
 
 /// A user.
 pub(crate) fn user(row: &UserRow) -> EventTarget {
-    target("user", row.id, &row.name, None)
+    target("user", &row.id, &row.name, None)
 }
 
 /// A project.
 pub(crate) fn project(row: &ProjectRow) -> EventTarget {
-    target("project", row.id, &row.name, Some(row.id.to_string()))
+    target("project", &row.id, &row.name, Some(row.id.to_string()))
 }
 
 /// A secret.
 pub(crate) fn secret(row: &SecretRow) -> EventTarget {
-    target("secret", row.id, &row.name, Some(row.project_id.to_string()))
+    target("secret", &row.id, &row.name, Some(row.project_id.to_string()))
 }
 
 /// The name that a deleted user or project gets, so that its own is free again.

@@ -37,10 +37,8 @@ fn spec(spec: &mut RunSpec, version: &ClientVersion) {
         AnyRunConfiguration::Task(task) if task.groups.is_none() => {
             task.nodes.get_or_insert(1);
         }
-        AnyRunConfiguration::Service(service) => {
-            if version.is_before([0, 20, 8]) {
-                service.probes.get_or_insert_with(Vec::new);
-            }
+        AnyRunConfiguration::Service(service) if version.is_before([0, 20, 8]) => {
+            service.probes.get_or_insert_with(Vec::new);
         }
         _ => {}
     }

@@ -177,7 +177,7 @@ fn gpu_groups(offers: &[InstanceOfferWithAvailability], by: Grouping, reverse: b
             .then(a.memory_mib.cmp(&b.memory_mib))
     });
     if reverse {
-        let whole = |group: &GpuGroup| group.offer_price.clone().unwrap_or_else(|| group.price.clone());
+        let whole = |group: &GpuGroup| group.offer_price.unwrap_or(group.price);
         groups.sort_by(|a, b| {
             let (x, y) = (whole(a), whole(b));
             available(b)
@@ -306,7 +306,7 @@ fn cpu_group(
         .iter()
         .filter_map(|offer| offer.instance.resources.cpu_arch)
         .collect();
-    cpu_arch.sort_by_key(|arch| arch.to_string());
+    cpu_arch.sort_by_key(ToString::to_string);
     cpu_arch.dedup();
     let mut availability = Vec::new();
     for offer in group {

@@ -37,13 +37,13 @@ async fn poll(call: Call, request: PollLogsRequest) -> Result<JobSubmissionLogs>
     };
     let page = call.state.logs.poll(&stream, &query).await?;
     Ok(JobSubmissionLogs {
-        logs: page.entries.into_iter().map(event).collect(),
+        logs: page.entries.iter().map(event).collect(),
         external_url: None,
         next_token: page.next_token,
     })
 }
 
-fn event(entry: LogEntry) -> LogEvent {
+fn event(entry: &LogEntry) -> LogEvent {
     LogEvent {
         timestamp: entry.timestamp,
         log_source: match entry.source {

@@ -214,7 +214,7 @@ async fn delete(call: Call, request: DeleteProjectsRequest) -> Result<()> {
         }
         match project {
             Some(project) if doomed.iter().all(|row| row.id != project.row.id) => {
-                doomed.push(project.row.clone())
+                doomed.push(project.row.clone());
             }
             _ => return Err(ApiError::client("Failed to delete non-existent projects")),
         }

@@ -8,6 +8,7 @@ use dstack_model::configurations::AnyRunConfiguration;
 use dstack_model::profiles::RetryEvent;
 use dstack_model::runs::{
     Job, JobConnectionInfo, JobStatus, JobSubmission, JobTerminationReason, Run, RunFleet, RunStatus,
+    RunTerminationReason,
 };
 use dstack_store::directory::lists::{ListedRun, RunKey};
 use dstack_store::rows::JobRow;
@@ -72,7 +73,7 @@ pub(crate) fn run(listed: &ListedRun, jobs: &[&JobRow], view: View, now: Time) -
         deployment_num: number(row.deployment_num),
         error: row
             .termination_reason
-            .and_then(|reason| reason.error())
+            .and_then(RunTerminationReason::error)
             .map(str::to_owned),
         deleted: Some(row.deleted),
         next_triggered_at: if row.status.is_finished() {
@@ -150,7 +151,7 @@ pub(crate) fn submission(row: &JobRow) -> JobSubmission {
         job_runtime_data: row.job_runtime_data.as_deref().cloned(),
         error: row
             .termination_reason
-            .and_then(|reason| reason.error())
+            .and_then(JobTerminationReason::error)
             .map(str::to_owned),
         probes: Vec::new(),
         image_pull_progress: row.image_pull_progress.as_deref().copied(),

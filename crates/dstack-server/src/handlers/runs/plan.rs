@@ -143,7 +143,7 @@ fn job_plan(
     if reverse {
         offers.sort_by(|a, b| b.price.total_cmp(&a.price));
     }
-    offers.sort_by_key(|offer| is_refused(offer));
+    offers.sort_by_key(is_refused);
     spec.ssh_key = None;
     let total_offers = u64::try_from(offers.len()).unwrap_or(u64::MAX);
     let max_price = offers.iter().map(|offer| offer.price).reduce(f64::max);

@@ -1,0 +1,116 @@
+//! The audit trail.
+
+use serde_json::{Value, json};
+
+use super::{ADMIN, Server};
+
+fn messages(list: &Value) -> Vec<&str> {
+    list.as_array()
+        .unwrap()
+        .iter()
+        .map(|event| event["message"].as_str().unwrap())
+        .collect()
+}
+
+#[tokio::test]
+async fn events_are_found_by_target_actor_and_type() {
+    let server = Server::new().await;
+    let alice = server.user("alice").await;
+    let project = server
+        .post(&alice, "/api/projects/create", json!({"project_name": "team"}))
+        .await
+        .ok();
+    server
+        .post(
+            &alice,
+            "/api/project/team/secrets/create_or_update",
+            json!({"name": "S", "value": "v"}),
+        )
+        .await
+        .ok();
+    server
+        .post(
+            &alice,
+            "/api/project/team/secrets/create_or_update",
+            json!({"name": "S", "value": "v"}),
+        )
+        .await
+        .ok();
+    let list = |token: String, body: Value| {
+        let server = &server;
+        async move { server.post(&token, "/api/events/list", body).await.ok() }
+    };
+    assert_eq!(
+        messages(&list(alice.clone(), json!({})).await),
+        ["Secret created", "Project created"]
+    );
+    let within = json!({"within_projects": [project["project_id"]], "include_target_types": ["secret"]});
+    let found = list(ADMIN.to_owned(), within).await;
+    assert_eq!(messages(&found), ["Secret created"]);
+    assert_eq!(found[0]["targets"][0]["project_name"], "team");
+    assert_eq!(
+        (
+            found[0]["actor_user"].as_str(),
+            found[0]["is_actor_user_deleted"].as_bool()
+        ),
+        (Some("alice"), Some(false))
+    );
+    let by_system = list(ADMIN.to_owned(), json!({"actors": [null]})).await;
+    assert!(messages(&by_system).is_empty());
+    let bob = server.user("bob").await;
+    assert!(
+        messages(&list(bob, json!({})).await).is_empty(),
+        "strangers see nothing of the project"
+    );
+    let two = server
+        .post(
+            ADMIN,
+            "/api/events/list",
+            json!({"target_users": [project["project_id"]], "target_runs": [project["project_id"]]}),
+        )
+        .await;
+    assert_eq!(
+        (two.status, &two.body["detail"][0]["loc"]),
+        (422, &json!(["body"]))
+    );
+}
+
+#[tokio::test]
+async fn names_of_the_deleted_stay() {
+    let server = Server::new().await;
+    let alice = server.user("alice").await;
+    server
+        .post(&alice, "/api/projects/create", json!({"project_name": "team"}))
+        .await
+        .ok();
+    server
+        .post(
+            &alice,
+            "/api/projects/delete",
+            json!({"projects_names": ["team"]}),
+        )
+        .await
+        .ok();
+    server
+        .post(ADMIN, "/api/users/delete", json!({"users": ["alice"]}))
+        .await
+        .ok();
+    let found = server
+        .post(
+            ADMIN,
+            "/api/events/list",
+            json!({"include_target_types": ["project"], "limit": 1}),
+        )
+        .await
+        .ok();
+    assert_eq!(messages(&found), ["Project deleted"]);
+    assert_eq!(
+        (&found[0]["actor_user"], &found[0]["is_actor_user_deleted"]),
+        (&json!("alice"), &json!(true))
+    );
+    let target = &found[0]["targets"][0];
+    assert_eq!(
+        (&target["project_name"], &target["is_project_deleted"]),
+        (&json!("team"), &json!(true))
+    );
+}

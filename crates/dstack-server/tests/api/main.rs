@@ -1,0 +1,222 @@
+//! The API through the router, in process, on SQLite, without an engine.
+
+// Helpers of tests may panic.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::needless_pass_by_value)]
+
+mod access;
+mod errors;
+mod events;
+mod matrix;
+mod projects;
+mod repos;
+mod runs;
+mod secrets;
+mod server;
+mod startup;
+mod users;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
+use dstack_logs::{Durability, FileLogStore};
+use dstack_plan::jobs::Target;
+use dstack_server::access::Access;
+use dstack_server::handlers;
+use dstack_server::keys::Keys;
+use dstack_server::render::runs::RunCache;
+use dstack_server::{AppState, DefaultPermissions, NoEngine, Settings};
+use dstack_store::encryption::{Encryption, Key};
+use dstack_store::{Database, SqlStore};
+use dstack_system::{Random, SystemClock};
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+/// A server with admin and project `main`.
+struct Server {
+    router: Router,
+    state: Arc<AppState>,
+    _dir: tempfile::TempDir,
+}
+
+const ADMIN: &str = "admin-token";
+
+/// Valid for tests only: making real keys takes seconds in a debug build.
+const PUBLIC_KEY: &str = "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAgQC7 test\n";
+
+struct Answer {
+    status: u16,
+    headers: axum::http::HeaderMap,
+    body: Value,
+}
+
+impl Answer {
+    /// The body of a success.
+    fn ok(self) -> Value {
+        assert_eq!(self.status, 200, "{}", self.body);
+        self.body
+    }
+
+    /// Message and code of a 400.
+    fn refused(&self) -> (&str, Option<&str>) {
+        assert_eq!(self.status, 400, "{}", self.body);
+        let detail = &self.body["detail"][0];
+        (detail["msg"].as_str().unwrap(), detail["code"].as_str())
+    }
+}
+
+impl Server {
+    async fn new() -> Self {
+        Self::with(DefaultPermissions::default()).await
+    }
+
+    async fn with(permissions: DefaultPermissions) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let random = Random::system();
+        let encryption = Encryption::new(
+            vec![Key::Aes {
+                name: "k".into(),
+                secret: [7; 32],
+            }],
+            random.clone(),
+        );
+        let database = Database::open_file(&dir.path().join("t.db")).await.unwrap();
+        let store = SqlStore::new(database.clone());
+        let state = Arc::new(AppState {
+            engine: Arc::new(NoEngine(store.clone())),
+            access: Access::new(database.clone()),
+            keys: Arc::new(Keys::new(database.clone(), encryption.clone(), random.clone())),
+            database,
+            store,
+            encryption,
+            clock: Arc::new(SystemClock),
+            random,
+            logs: Arc::new(FileLogStore::new(dir.path(), Durability::Written)),
+            settings: Settings::from_env(),
+            permissions,
+            runs: RunCache::default(),
+            target: Target::Container,
+        });
+        let server = Self {
+            router: handlers::router(Arc::clone(&state)),
+            state,
+            _dir: dir,
+        };
+        server.seed_user("admin", "admin", ADMIN).await;
+        server
+            .post(ADMIN, "/api/projects/create", json!({"project_name": "main"}))
+            .await
+            .ok();
+        server
+    }
+
+    /// A user with a key pair that was not made for the occasion.
+    async fn seed_user(&self, name: &str, role: &str, token: &str) {
+        let sealed = self.state.encryption.encrypt(token).unwrap();
+        let private = self.state.encryption.encrypt("private").unwrap();
+        let (id, hash) = (
+            self.state.random.uuid().to_string(),
+            dstack_server::access::token_hash(token),
+        );
+        let (name, role) = (name.to_owned(), role.to_owned());
+        let now = dstack_system::Clock::now(&SystemClock).as_micros();
+        self.state
+            .database
+            .write(move |tx| {
+                Box::pin(async move {
+                    sqlx_insert_user(tx, &id, &name, now, &role, &sealed, &hash, &private).await
+                })
+            })
+            .await
+            .unwrap();
+        self.state.access.changed();
+    }
+
+    async fn user(&self, name: &str) -> String {
+        let token = format!("{name}-token");
+        self.seed_user(name, "user", &token).await;
+        token
+    }
+
+    async fn send(&self, request: Request<Body>) -> Answer {
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        let body = serde_json::from_slice(&bytes)
+            .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
+        Answer {
+            status,
+            headers,
+            body,
+        }
+    }
+
+    async fn post(&self, token: &str, path: &str, body: Value) -> Answer {
+        self.send(request("POST", path, Some(token), Some(&body))).await
+    }
+
+    /// Below project `main`.
+    async fn main(&self, path: &str, body: Value) -> Answer {
+        self.post(ADMIN, &format!("/api/project/main/{path}"), body).await
+    }
+}
+
+#[allow(clippy::too_many_arguments)]
+async fn sqlx_insert_user(
+    tx: &mut dstack_store::Tx,
+    id: &str,
+    name: &str,
+    now: i64,
+    role: &str,
+    token: &str,
+    hash: &str,
+    private: &str,
+) -> dstack_store::Result<()> {
+    use dstack_store::directory::users::{self, UserRow};
+    let user = UserRow {
+        id: id.parse().unwrap(),
+        name: name.to_owned(),
+        created_at: dstack_units::Time::from_micros(now),
+        global_role: role.parse().unwrap(),
+        email: Some(format!("{name}@example.com")),
+        active: true,
+        token: token.to_owned(),
+        ssh_private_key: Some(private.to_owned()),
+        ssh_public_key: Some(PUBLIC_KEY.to_owned()),
+        projects_quota: 10,
+        deleted: false,
+        original_name: None,
+    };
+    users::insert(tx, &user, hash).await
+}
+
+fn request(method: &str, path: &str, token: Option<&str>, body: Option<&Value>) -> Request<Body> {
+    let mut builder = Request::builder().method(method).uri(path);
+    if let Some(token) = token {
+        builder = builder.header("authorization", format!("Bearer {token}"));
+    }
+    match body {
+        None => builder.body(Body::empty()).unwrap(),
+        Some(body) => builder
+            .header("content-type", "application/json")
+            .body(Body::from(serde_json::to_vec(body).unwrap()))
+            .unwrap(),
+    }
+}
+
+fn multipart(path: &str, token: &str, hash: &str, content: &[u8]) -> Request<Body> {
+    let mut body = format!(
+        "--X\r\nContent-Disposition: form-data; name=\"file\"; filename=\"{hash}\"\r\nContent-Type: application/octet-stream\r\n\r\n"
+    )
+    .into_bytes();
+    body.extend_from_slice(content);
+    body.extend_from_slice(b"\r\n--X--\r\n");
+    Request::post(path)
+        .header("authorization", format!("Bearer {token}"))
+        .header("content-type", "multipart/form-data; boundary=X")
+        .header("content-length", body.len())
+        .body(Body::from(body))
+        .unwrap()
+}

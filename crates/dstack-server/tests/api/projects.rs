@@ -1,0 +1,161 @@
+//! Projects and members.
+
+use dstack_server::DefaultPermissions;
+use serde_json::{Value, json};
+
+use super::{ADMIN, Server};
+
+fn names(list: &Value) -> Vec<&str> {
+    list.as_array()
+        .unwrap()
+        .iter()
+        .map(|project| project["project_name"].as_str().unwrap())
+        .collect()
+}
+
+#[tokio::test]
+async fn a_creator_owns_and_administers() {
+    let server = Server::new().await;
+    let alice = server.user("alice").await;
+    let project = server
+        .post(&alice, "/api/projects/create", json!({"project_name": "Team"}))
+        .await
+        .ok();
+    assert_eq!(project["owner"]["username"], "alice");
+    assert_eq!(project["members"][0]["project_role"], "admin");
+    assert_eq!(
+        project["members"][0]["permissions"],
+        json!({"can_manage_ssh_fleets": true, "can_manage_secrets": true})
+    );
+    let again = server
+        .post(ADMIN, "/api/projects/create", json!({"project_name": "TEAM"}))
+        .await;
+    assert_eq!(again.refused().1, Some("resource_exists"));
+    assert_eq!(
+        names(&server.post(&alice, "/api/projects/list", json!({})).await.ok()),
+        ["Team"]
+    );
+    assert_eq!(
+        names(&server.post(ADMIN, "/api/projects/list", json!(null)).await.ok()),
+        ["Team", "main"]
+    );
+}
+
+#[tokio::test]
+async fn creation_can_be_reserved_and_is_limited() {
+    let server = Server::with(DefaultPermissions {
+        allow_non_admins_create_projects: false,
+        ..DefaultPermissions::default()
+    })
+    .await;
+    let alice = server.user("alice").await;
+    let answer = server
+        .post(&alice, "/api/projects/create", json!({"project_name": "x"}))
+        .await;
+    assert_eq!(
+        (answer.status, answer.body),
+        (403, json!({"msg": "User cannot create projects", "code": null}))
+    );
+    let server = Server::new().await;
+    let alice = server.user("alice").await;
+    for number in 0..10 {
+        let body = json!({"project_name": format!("p{number}")});
+        server.post(&alice, "/api/projects/create", body).await.ok();
+    }
+    let answer = server
+        .post(&alice, "/api/projects/create", json!({"project_name": "p10"}))
+        .await;
+    assert_eq!(answer.refused().0, "User project quota exceeded");
+}
+
+#[tokio::test]
+async fn public_projects_can_be_joined_and_left() {
+    let server = Server::new().await;
+    let (alice, bob) = (server.user("alice").await, server.user("bob").await);
+    server
+        .post(
+            &alice,
+            "/api/projects/create",
+            json!({"project_name": "open", "is_public": true}),
+        )
+        .await
+        .ok();
+    let join = |role: &str| json!({"members": [{"username": "bob", "project_role": role}]});
+    let answer = server
+        .post(&bob, "/api/projects/open/add_members", join("admin"))
+        .await;
+    assert_eq!(
+        answer.body["msg"],
+        "Access denied: can only join public projects as user role"
+    );
+    let project = server
+        .post(&bob, "/api/projects/open/add_members", join("user"))
+        .await
+        .ok();
+    assert_eq!(project["members"].as_array().unwrap().len(), 2);
+    let twice = json!({"members": [{"username": "bob", "project_role": "user"}, {"username": "bob", "project_role": "user"}]});
+    let answer = server.post(&alice, "/api/projects/open/add_members", twice).await;
+    assert_eq!(answer.refused().0, "Cannot add same user multiple times");
+    let answer = server
+        .post(
+            &bob,
+            "/api/projects/open/remove_members",
+            json!({"usernames": ["alice"]}),
+        )
+        .await;
+    assert_eq!(
+        answer.body["msg"],
+        "Access denied: insufficient permissions to remove members"
+    );
+    server
+        .post(
+            &bob,
+            "/api/projects/open/remove_members",
+            json!({"usernames": ["bob"]}),
+        )
+        .await
+        .ok();
+    let answer = server
+        .post(
+            &alice,
+            "/api/projects/open/remove_members",
+            json!({"usernames": ["alice"]}),
+        )
+        .await;
+    assert_eq!(answer.refused().0, "Cannot leave project: you are the last admin");
+}
+
+#[tokio::test]
+async fn deleted_names_are_free_again() {
+    let server = Server::new().await;
+    let alice = server.user("alice").await;
+    server
+        .post(ADMIN, "/api/projects/create", json!({"project_name": "team"}))
+        .await
+        .ok();
+    let delete = json!({"projects_names": ["team"]});
+    assert_eq!(
+        server
+            .post(&alice, "/api/projects/delete", delete.clone())
+            .await
+            .status,
+        403
+    );
+    server
+        .post(ADMIN, "/api/projects/delete", delete.clone())
+        .await
+        .ok();
+    assert_eq!(
+        server
+            .post(ADMIN, "/api/projects/team/get", json!(null))
+            .await
+            .status,
+        404
+    );
+    let answer = server.post(ADMIN, "/api/projects/delete", delete).await;
+    assert_eq!(answer.refused().0, "Failed to delete non-existent projects");
+    server
+        .post(ADMIN, "/api/projects/create", json!({"project_name": "team"}))
+        .await
+        .ok();
+}

@@ -1,0 +1,92 @@
+//! Repos, diffs, archives.
+
+use serde_json::json;
+
+use super::{ADMIN, Server, multipart};
+
+#[tokio::test]
+async fn credentials_belong_to_users() {
+    let server = Server::new().await;
+    let info = json!({"repo_type": "remote", "repo_name": "x"});
+    let creds = json!({"clone_url": "https://x/y.git", "private_key": null, "oauth_token": "t"});
+    let init = |creds| {
+        server.main(
+            "repos/init",
+            json!({"repo_id": "r", "repo_info": info, "repo_creds": creds}),
+        )
+    };
+    init(creds.clone()).await.ok();
+    let get = |include: bool| server.main("repos/get", json!({"repo_id": "r", "include_creds": include}));
+    assert_eq!(get(true).await.ok()["repo_creds"], creds);
+    assert!(get(false).await.ok()["repo_creds"].is_null());
+    init(json!(null)).await.ok();
+    assert!(get(true).await.ok()["repo_creds"].is_null());
+    assert_eq!(
+        server.main("repos/list", json!(null)).await.ok(),
+        json!([{"repo_id": "r", "repo_info": info}])
+    );
+    server
+        .main("repos/delete", json!({"repos_ids": ["r"]}))
+        .await
+        .ok();
+    assert_eq!(get(true).await.refused().1, Some("resource_not_exists"));
+}
+
+#[tokio::test]
+async fn uploads_have_a_limit_and_are_kept_once() {
+    let server = Server::new().await;
+    let path = "/api/files/upload_archive";
+    let first = server.send(multipart(path, ADMIN, "hash", b"content")).await.ok();
+    let again = server.send(multipart(path, ADMIN, "hash", b"content")).await.ok();
+    assert_eq!((&first, first["hash"].as_str()), (&again, Some("hash")));
+    let found = server
+        .post(ADMIN, "/api/files/get_archive_by_hash", json!({"hash": "hash"}))
+        .await
+        .ok();
+    assert_eq!(found, first);
+    let big = server
+        .send(multipart(path, ADMIN, "big", &vec![0; 3 * 1024 * 1024]))
+        .await;
+    assert!(
+        big.refused()
+            .0
+            .starts_with("Archive size is 3.0MiB, which exceeds the limit of 2.0MiB.")
+    );
+    let wrong = server.post(ADMIN, path, json!({})).await;
+    assert_eq!(
+        (wrong.status, &wrong.body["detail"][0]["loc"]),
+        (422, &json!(["body", "file"]))
+    );
+}
+
+#[tokio::test]
+async fn code_needs_a_repo() {
+    let server = Server::new().await;
+    let path = "/api/project/main/repos/upload_code";
+    let missing = server.send(multipart(path, ADMIN, "h", b"x")).await;
+    assert_eq!(
+        (missing.status, &missing.body["detail"][0]["loc"]),
+        (422, &json!(["query", "repo_id"]))
+    );
+    let unknown = server
+        .send(multipart(&format!("{path}?repo_id=nope"), ADMIN, "h", b"x"))
+        .await;
+    assert_eq!(
+        unknown.refused(),
+        ("Repo nope does not exist", Some("repo_does_not_exist"))
+    );
+    server
+        .main(
+            "repos/init",
+            json!({"repo_id": "none", "repo_info": {"repo_type": "virtual"}}),
+        )
+        .await
+        .ok();
+    assert!(
+        server
+            .send(multipart(&format!("{path}?repo_id=none"), ADMIN, "h", b"x"))
+            .await
+            .ok()
+            .is_null()
+    );
+}

@@ -1,0 +1,220 @@
+//! Runs, without an engine: nothing changes but by requests.
+
+use serde_json::{Value, json};
+
+use super::{ADMIN, Server};
+
+fn spec(name: Option<&str>) -> Value {
+    json!({"run_name": name, "configuration": {"type": "task", "commands": ["echo hello"]}})
+}
+
+async fn submit(server: &Server, name: Option<&str>) -> Value {
+    server
+        .main(
+            "runs/apply",
+            json!({"plan": {"run_spec": spec(name)}, "force": false}),
+        )
+        .await
+        .ok()
+}
+
+async fn messages(server: &Server) -> Vec<String> {
+    let found = server
+        .post(
+            ADMIN,
+            "/api/events/list",
+            json!({"include_target_types": ["run", "job"]}),
+        )
+        .await
+        .ok();
+    found
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|event| event["message"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[tokio::test]
+async fn a_plan_shows_what_would_be_run() {
+    let server = Server::new().await;
+    let plan = server
+        .main("runs/get_plan", json!({"run_spec": spec(None)}))
+        .await
+        .ok();
+    assert_eq!(
+        (&plan["action"], &plan["current_resource"]),
+        (&json!("create"), &json!(null))
+    );
+    assert!(plan["run_spec"]["run_name"].is_null());
+    assert_eq!(plan["effective_run_spec"]["repo_id"], "none");
+    let job = &plan["job_plans"][0];
+    assert_eq!(
+        (&job["job_spec"]["job_name"], &job["offers"]),
+        (&json!("dry-run-0-0"), &json!([]))
+    );
+}
+
+#[tokio::test]
+async fn a_run_is_submitted_with_its_jobs_and_events() {
+    let server = Server::new().await;
+    let run = submit(&server, Some("hello")).await;
+    assert_eq!(
+        (&run["status"], &run["run_spec"]["run_name"]),
+        (&json!("submitted"), &json!("hello"))
+    );
+    assert_eq!(run["jobs"][0]["job_submissions"][0]["status"], "submitted");
+    assert_eq!(run["jobs"][0]["job_spec"]["job_name"], "hello-0-0");
+    assert_eq!(run["latest_job_submission"], run["jobs"][0]["job_submissions"][0]);
+    assert_eq!(
+        server.main("runs/get", json!({"run_name": "hello"})).await.ok(),
+        run
+    );
+    assert_eq!(server.main("runs/get", json!({"id": run["id"]})).await.ok(), run);
+    let mut seen = messages(&server).await;
+    seen.sort();
+    assert_eq!(
+        seen,
+        [
+            "Job created on run submission. Status: SUBMITTED",
+            "Run submitted. Status: SUBMITTED"
+        ]
+    );
+    let generated = submit(&server, None).await;
+    let name = generated["run_spec"]["run_name"].as_str().unwrap();
+    assert!(name.ends_with("-1") && name.split('-').count() == 3, "{name}");
+}
+
+#[tokio::test]
+async fn an_active_run_is_not_replaced() {
+    let server = Server::new().await;
+    let run = submit(&server, Some("hello")).await;
+    let mut other = spec(Some("hello"));
+    other["configuration"]["commands"] = json!(["echo other"]);
+    let apply = |spec: Value, current: Value, force: bool| {
+        server.main(
+            "runs/apply",
+            json!({"plan": {"run_spec": spec, "current_resource": current}, "force": force}),
+        )
+    };
+    assert_eq!(
+        apply(other, run.clone(), true).await.refused().0,
+        "Cannot override active run. Stop the run first."
+    );
+    let mut priority = spec(Some("hello"));
+    priority["configuration"]["priority"] = json!(7);
+    let answer = apply(priority.clone(), json!(null), false).await;
+    assert_eq!(
+        answer.refused().0,
+        "Failed to apply plan. Resource has been changed. Try again or use force apply."
+    );
+    let updated = apply(priority, run, false).await.ok();
+    assert_eq!(
+        (
+            &updated["deployment_num"],
+            &updated["run_spec"]["configuration"]["priority"]
+        ),
+        (&json!(1), &json!(7))
+    );
+    assert!(
+        messages(&server)
+            .await
+            .contains(&"Run updated. Deployment: 1. Changed fields: configuration.priority".to_owned())
+    );
+}
+
+#[tokio::test]
+async fn stopping_and_deleting() {
+    let server = Server::new().await;
+    submit(&server, Some("hello")).await;
+    let names = json!({"runs_names": ["hello", "unknown"]});
+    assert_eq!(
+        server.main("runs/delete", names.clone()).await.refused().0,
+        "Cannot delete active runs: ['hello']"
+    );
+    server
+        .main(
+            "runs/stop",
+            json!({"runs_names": ["hello", "unknown"], "abort": false}),
+        )
+        .await
+        .ok();
+    let run = server.main("runs/get", json!({"run_name": "hello"})).await.ok();
+    assert_eq!(
+        (&run["status"], &run["termination_reason"]),
+        (&json!("terminating"), &json!("stopped_by_user"))
+    );
+    server
+        .main("runs/stop", json!({"runs_names": ["hello"], "abort": true}))
+        .await
+        .ok();
+    let run = server.main("runs/get", json!({"run_name": "hello"})).await.ok();
+    assert_eq!(run["termination_reason"], "aborted_by_user");
+    let text = "Run status changed SUBMITTED -> TERMINATING. Termination reason: STOPPED_BY_USER";
+    assert!(messages(&server).await.contains(&text.to_owned()));
+}
+
+#[tokio::test]
+async fn lists_show_what_the_caller_may_see() {
+    let server = Server::new().await;
+    let alice = server.user("alice").await;
+    for name in ["one", "two", "three"] {
+        submit(&server, Some(name)).await;
+    }
+    let list = |token: &str, body: Value| {
+        let token = token.to_owned();
+        let server = &server;
+        async move { server.post(&token, "/api/runs/list", body).await }
+    };
+    let all = list(ADMIN, json!({})).await.ok();
+    let names = |list: &Value| -> Vec<String> {
+        list.as_array()
+            .unwrap()
+            .iter()
+            .map(|run| run["run_spec"]["run_name"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(names(&all), ["three", "two", "one"]);
+    assert_eq!(list(ADMIN, json!({})).await.ok(), all, "the same from the cache");
+    assert_eq!(
+        names(&list(ADMIN, json!({"ascending": true, "limit": 2})).await.ok()),
+        ["one", "two"]
+    );
+    let next = json!({"limit": 2, "prev_submitted_at": all[0]["submitted_at"], "prev_run_id": all[0]["id"]});
+    assert_eq!(names(&list(ADMIN, next).await.ok()), ["two", "one"]);
+    let bare = list(ADMIN, json!({"include_jobs": false, "limit": 1})).await.ok();
+    assert_eq!(
+        (&bare[0]["jobs"], &bare[0]["latest_job_submission"]),
+        (&json!([]), &json!(null))
+    );
+    let none = list(ADMIN, json!({"job_submissions_limit": 0, "limit": 1}))
+        .await
+        .ok();
+    assert_eq!(none[0]["jobs"][0]["job_submissions"], json!([]));
+    assert_eq!(list(&alice, json!({})).await.ok(), json!([]));
+    assert_eq!(
+        list(&alice, json!({"project_name": "main"})).await.ok(),
+        json!([])
+    );
+    assert_eq!(list(ADMIN, json!({"repo_id": "x"})).await.ok(), json!([]));
+    let unknown = list(ADMIN, json!({"project_name": "main", "repo_id": "x"})).await;
+    assert_eq!(unknown.refused().1, Some("repo_does_not_exist"));
+    assert_eq!(
+        list(ADMIN, json!({"username": "nobody"})).await.refused().0,
+        "User not found"
+    );
+    assert_eq!(list(ADMIN, json!({"limit": 101})).await.status, 422);
+}
+
+#[tokio::test]
+async fn a_cached_run_changes_with_its_version() {
+    let server = Server::new().await;
+    submit(&server, Some("hello")).await;
+    let status = || async { server.post(ADMIN, "/api/runs/list", json!({})).await.ok()[0]["status"].clone() };
+    assert_eq!(status().await, "submitted");
+    server
+        .main("runs/stop", json!({"runs_names": ["hello"], "abort": false}))
+        .await
+        .ok();
+    assert_eq!(status().await, "terminating");
+}
