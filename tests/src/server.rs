@@ -50,7 +50,7 @@ impl Setup {
     pub fn local() -> Part<Setup> {
         let setup = Setup::new(parts::dstack()?)
             .variable("DSTACK_AGENT_PATH", parts::agent()?.display().to_string())
-            .variable("DSTACK_SHIM_RUNTIME", "process");
+            .variable("DSTACK_LOCAL_RUNTIME", "process");
         Ok(setup)
     }
 

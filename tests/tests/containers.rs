@@ -10,7 +10,7 @@ use serde_json::json;
 
 fn start() -> Result<(Server, String), String> {
     let image = parts::image()?;
-    let setup = Setup::local()?.variable("DSTACK_SHIM_RUNTIME", "docker");
+    let setup = Setup::local()?.variable("DSTACK_LOCAL_RUNTIME", "docker");
     Ok((setup.start().unwrap(), image))
 }
 

@@ -71,7 +71,7 @@ impl Demo {
             .env("HOME", home.path())
             .env("DSTACK_AGENT_PATH", agent)
             // The example needs no image: nothing to pull, and it works where no container engine is.
-            .env("DSTACK_SHIM_RUNTIME", "process")
+            .env("DSTACK_LOCAL_RUNTIME", "process")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             // Ctrl-C is for the run first; the server ends when we say so.

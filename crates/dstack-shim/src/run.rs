@@ -159,6 +159,9 @@ struct Runner {
 
 async fn runner_binary(settings: &Settings) -> Result<Runner, StartError> {
     let given = settings.runner_binary.clone();
+    if given.as_deref().is_some_and(|given| same_file(given, &settings.shim_binary)) {
+        return Ok(own_binary(settings));
+    }
     let path = given.clone().unwrap_or_else(|| RUNNER_PATH.into());
     if !path.exists() {
         if let Some(url) = &settings.runner_url {
@@ -170,16 +173,25 @@ async fn runner_binary(settings: &Settings) -> Result<Runner, StartError> {
                 path: path.display().to_string(),
             });
         } else {
-            // One binary is both.
-            let own = settings.shim_binary.clone();
-            let command = vec![own.to_string_lossy().into_owned(), "runner".to_owned()];
-            return Ok(Runner { path: own, command });
+            return Ok(own_binary(settings));
         }
     }
     Ok(Runner {
         command: vec![path.to_string_lossy().into_owned()],
         path,
     })
+}
+
+/// One binary is both agents: `runner` tells it which to be.
+fn own_binary(settings: &Settings) -> Runner {
+    let path = settings.shim_binary.clone();
+    let command = vec![path.to_string_lossy().into_owned(), "runner".to_owned()];
+    Runner { path, command }
+}
+
+fn same_file(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| fs_err::canonicalize(path).ok();
+    real(one).is_some_and(|one| real(other) == Some(one))
 }
 
 async fn choose_runtime(

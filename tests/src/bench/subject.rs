@@ -59,7 +59,7 @@ impl Subject {
             .context("only ours runs jobs on this machine")?;
         Ok(Setup::new(&self.program)
             .variable("DSTACK_AGENT_PATH", agent.display().to_string())
-            .variable("DSTACK_SHIM_RUNTIME", runtime))
+            .variable("DSTACK_LOCAL_RUNTIME", runtime))
     }
 
     /// How long the program takes for a command, in seconds.
