@@ -1,4 +1,11 @@
 //! Bad input: one clear message with its cause and a remedy, on standard error, and a non-zero exit.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
 
 mod support;
 

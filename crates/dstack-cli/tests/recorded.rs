@@ -1,4 +1,11 @@
 //! What the unmodified dstack 0.22.5 command line printed and asked for, reproduced.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
 
 mod support;
 

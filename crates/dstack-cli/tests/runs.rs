@@ -1,5 +1,12 @@
 //! Runs from submission to the end, against a scripted server; the job itself cannot be reached over SSH here, so its
 //! output comes through the server.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
 
 mod support;
 
@@ -115,7 +122,10 @@ async fn a_retried_run_is_followed_again() {
     let again = |submission: &mut Value| submission["submitted_at"] = json!("2030-01-01T00:00:00Z");
     let (server, ended) = apply(vec![
         Exchange::new(RUN, run("failed", |_| {})),
-        Exchange::new(RUN, run("pending", |_| {})),
+        Exchange::new(
+            RUN,
+            run("pending", |submission| submission["status"] = json!("submitted")),
+        ),
         Exchange::new(RUN, run("done", again)),
         Exchange::new(LOGS, lines(&[("01", "second try\n")])),
         Exchange::new(RUN, run("done", again)),

@@ -8,6 +8,9 @@ use dstack_units::PortMapping;
 
 use crate::error::CliError;
 
+/// Connections that may wait until the tunnel is open.
+const BACKLOG: u32 = 128;
+
 /// Why a port cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
@@ -45,10 +48,10 @@ impl PortError {
 /// Remote ports and the local ones wished for; `None` is any.
 pub type Wishes = BTreeMap<u16, Option<u16>>;
 
-/// Local sockets, bound but not yet listening, by remote port.
+/// Listening local sockets by remote port. Who connects before the tunnel is open waits for it.
 #[derive(Debug, Default)]
 pub struct Reserved {
-    sockets: BTreeMap<u16, tokio::net::TcpSocket>,
+    listeners: BTreeMap<u16, tokio::net::TcpListener>,
 }
 
 /// Puts the user's `-p` mappings over the job's own.
@@ -70,12 +73,12 @@ pub fn merge(mut wishes: Wishes, overrides: &[PortMapping]) -> Result<Wishes, Po
 /// # Errors
 /// A wished port is taken, or none is free.
 pub fn reserve(wishes: &Wishes, address: IpAddr) -> Result<Reserved, PortError> {
-    let mut sockets = BTreeMap::new();
+    let mut listeners = BTreeMap::new();
     for (remote, local) in wishes
         .iter()
         .filter_map(|(remote, local)| Some((*remote, (*local)?)))
     {
-        sockets.insert(remote, bind(address, local)?.ok_or(PortError::InUse(local))?);
+        listeners.insert(remote, bind(address, local)?.ok_or(PortError::InUse(local))?);
     }
     for remote in wishes
         .iter()
@@ -89,38 +92,29 @@ pub fn reserve(wishes: &Wishes, address: IpAddr) -> Result<Reserved, PortError> 
             }
             candidate = candidate.checked_add(1).ok_or(PortError::InUse(remote))?;
         };
-        sockets.insert(remote, socket);
+        listeners.insert(remote, socket);
     }
-    Ok(Reserved { sockets })
+    Ok(Reserved { listeners })
 }
 
 impl Reserved {
     /// Remote and local ports.
     pub fn ports(&self) -> BTreeMap<u16, u16> {
-        let local = |socket: &tokio::net::TcpSocket| socket.local_addr().map(|address| address.port()).ok();
-        self.sockets
+        let local = |listener: &tokio::net::TcpListener| Some(listener.local_addr().ok()?.port());
+        self.listeners
             .iter()
-            .filter_map(|(remote, socket)| Some((*remote, local(socket)?)))
+            .filter_map(|(remote, listener)| Some((*remote, local(listener)?)))
             .collect()
     }
 
-    /// Starts listening on all of them.
-    ///
-    /// # Errors
-    /// The machine refuses.
-    pub fn listen(self) -> Result<Vec<(u16, tokio::net::TcpListener)>, PortError> {
-        let listen = |(remote, socket): (u16, tokio::net::TcpSocket)| {
-            let listener = socket
-                .listen(128)
-                .map_err(|source| PortError::Bind { port: remote, source })?;
-            Ok((remote, listener))
-        };
-        self.sockets.into_iter().map(listen).collect()
+    /// The listeners by remote port.
+    pub fn into_listeners(self) -> BTreeMap<u16, tokio::net::TcpListener> {
+        self.listeners
     }
 }
 
-/// A bound socket; `None` when the port is taken or not ours to take.
-fn bind(address: IpAddr, port: u16) -> Result<Option<tokio::net::TcpSocket>, PortError> {
+/// A listening socket; `None` when somebody else listens there.
+fn bind(address: IpAddr, port: u16) -> Result<Option<tokio::net::TcpListener>, PortError> {
     let failed = |source: std::io::Error| PortError::Bind { port, source };
     let socket = if address.is_ipv4() {
         tokio::net::TcpSocket::new_v4()
@@ -128,8 +122,11 @@ fn bind(address: IpAddr, port: u16) -> Result<Option<tokio::net::TcpSocket>, Por
         tokio::net::TcpSocket::new_v6()
     };
     let socket = socket.map_err(failed)?;
-    match socket.bind(SocketAddr::new(address, port)) {
-        Ok(()) => Ok(Some(socket)),
+    // Connections of an attachment that ended a moment ago do not block the port.
+    socket.set_reuseaddr(true).map_err(failed)?;
+    let bound = socket.bind(SocketAddr::new(address, port));
+    match bound.and_then(|()| socket.listen(BACKLOG)) {
+        Ok(listener) => Ok(Some(listener)),
         Err(error) if matches!(error.kind(), ErrorKind::AddrInUse) => Ok(None),
         Err(error) => Err(failed(error)),
     }
@@ -163,8 +160,7 @@ mod tests {
         );
         let reserved = reserve(&Wishes::from([(port, None)]), HERE).unwrap();
         assert!(reserved.ports()[&port] > port);
-        let listeners = reserved.listen().unwrap();
-        assert_eq!(listeners[0].0, port);
+        assert!(reserved.into_listeners().contains_key(&port));
     }
 
     #[test]

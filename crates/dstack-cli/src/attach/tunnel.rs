@@ -42,10 +42,9 @@ impl Tunnel {
             .await
             .map_err(|error| CliError::from_chain(&error))?;
         let connection = Arc::new(connection);
-        let listeners = reserved.listen().map_err(|error| CliError::from_chain(&error))?;
         let forward =
             |(port, listener)| task::spawn("port-forward", accept(connection.clone(), listener, port));
-        let forwards = listeners.into_iter().map(forward).collect();
+        let forwards = reserved.into_listeners().into_iter().map(forward).collect();
         Ok(Self { connection, forwards })
     }
 

@@ -157,6 +157,9 @@ impl Text {
         if self.width() <= width {
             return self;
         }
+        if width == 0 {
+            return Self::new();
+        }
         let style = self.spans.last().map_or(Style::PLAIN, |span| span.style);
         self.crop(width.saturating_sub(1)).push_styled("…", style)
     }
