@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dstack_agent_api::shim::HostReport;
@@ -35,6 +36,8 @@ pub struct LocalShim {
     options: Arc<LocalShimOptions>,
     socket: PathBuf,
     client: ShimClient,
+    /// The server stops: the agent is not started again.
+    stopping: Arc<AtomicBool>,
 }
 
 impl LocalShim {
@@ -47,6 +50,7 @@ impl LocalShim {
             options: Arc::new(options),
             socket,
             client,
+            stopping: Arc::default(),
         };
         shim.ensure_running().await?;
         let supervised = shim.clone();
@@ -66,6 +70,7 @@ impl LocalShim {
 
     /// Ends the agent if it has nothing to do: called when the server stops. Jobs keep it alive.
     pub async fn stop_if_idle(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
         let idle = self.client.tasks().await.is_ok_and(|list| list.tasks.is_empty());
         if idle {
             self.client.shutdown(false).await.ok(); // already gone is as good
@@ -134,6 +139,9 @@ impl LocalShim {
             if let Ok(mut stream) = self.client.stream().await {
                 pause = Duration::from_millis(100);
                 while let Ok(Some(_)) = stream.next().await {}
+            }
+            if self.stopping.load(Ordering::Relaxed) {
+                return;
             }
             if let Err(error) = self.ensure_running().await {
                 tracing::error!(%error, "the local agent cannot be started");
