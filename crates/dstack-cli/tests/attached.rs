@@ -84,7 +84,7 @@ impl Handler for Job {
             task::spawn("logs", async move { job.logs(channel).await });
         } else {
             task::spawn("app", async move {
-                channel.into_stream().write_all(b"from the app").await.unwrap()
+                channel.into_stream().write_all(b"from the app").await.unwrap();
             });
         }
         Ok(())
