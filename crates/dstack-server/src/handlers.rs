@@ -15,6 +15,8 @@ pub(crate) mod repos;
 mod runs;
 mod secrets;
 mod server;
+mod sshproxy;
+mod templates;
 pub(crate) mod users;
 mod volumes;
 
@@ -44,10 +46,14 @@ pub fn api(state: Arc<AppState>) -> Api {
     let api = metrics::routes(api);
     let api = volumes::routes(api);
     let api = gateways::routes(api);
+    let api = templates::routes(api);
+    let api = sshproxy::routes(api);
     exports::routes(api)
 }
 
 /// The router of the whole server.
 pub fn router(state: Arc<AppState>) -> Router {
-    api(state).into_router()
+    api(Arc::clone(&state))
+        .into_router()
+        .merge(crate::proxy::router(state))
 }

@@ -14,6 +14,7 @@ pub mod engine_handle;
 pub mod error;
 pub mod handlers;
 pub mod keys;
+mod proxy;
 mod public_key;
 pub mod render;
 mod request;

@@ -1,8 +1,10 @@
 //! Fleets: lists, plans, deleting.
 
+mod validate;
+
 use dstack_api::{ErrorCode, routes};
 use dstack_engine::events as targets;
-use dstack_model::fleets::{Fleet, FleetPlan, FleetSpec, FleetStatus};
+use dstack_model::fleets::{Fleet, FleetPlan, FleetStatus};
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::requests::{
     ApplyFleetPlanRequest, DeleteFleetInstancesRequest, GetFleetPlanRequest, GetFleetRequest,
@@ -13,7 +15,6 @@ use dstack_store::directory::{Page, projects};
 use dstack_store::rows::{FleetRow, InstanceRow};
 use dstack_store::{Commit, EngineStore, Put};
 use dstack_units::FleetId;
-use dstack_units::name::is_resource_name;
 
 use crate::access::{Project, is_admin};
 use crate::api::{Api, Call};
@@ -104,7 +105,7 @@ async fn get(call: Call, request: GetFleetRequest) -> Result<Fleet> {
 
 async fn get_plan(call: Call, request: GetFleetPlanRequest) -> Result<FleetPlan> {
     let (state, project) = (&call.state, call.project()?);
-    check_spec(&request.spec)?;
+    validate::check(&request.spec)?;
     let mut current = None;
     if let Some(name) = &request.spec.configuration.name
         && let Some(found) = lists::fleet_by_name(state.database.pool(), project.row.id, name).await?
@@ -128,24 +129,8 @@ async fn get_plan(call: Call, request: GetFleetPlanRequest) -> Result<FleetPlan>
     })
 }
 
-fn check_spec(spec: &FleetSpec) -> Result<()> {
-    let configuration = &spec.configuration;
-    if configuration
-        .name
-        .as_deref()
-        .is_some_and(|name| !is_resource_name(name))
-    {
-        return Err(ApiError::client(dstack_units::name::RESOURCE_NAME_MESSAGE));
-    }
-    match (&configuration.ssh_config, &configuration.nodes) {
-        (None, None) => Err(ApiError::client("No ssh_config or nodes specified")),
-        (Some(_), Some(_)) => Err(ApiError::client("ssh_config and nodes are mutually exclusive")),
-        _ => Ok(()),
-    }
-}
-
 async fn apply(call: Call, request: ApplyFleetPlanRequest) -> Result<Fleet> {
-    check_spec(&request.plan.spec)?;
+    validate::check(&request.plan.spec)?;
     if request.plan.spec.configuration.ssh_config.is_some() {
         check_ssh_permission(&call)?;
     }
@@ -221,8 +206,8 @@ async fn termination(call: &Call, id: FleetId, nums: Option<&[i64]>) -> Result<C
     if busy || (nums.is_none() && !snapshot.active_runs.is_empty()) {
         return Err(ApiError::client(match nums {
             None => format!("Failed to delete fleet {}. Fleet is in use.", snapshot.fleet.name),
-            Some(_) => format!(
-                "Failed to delete fleet {} instances. Fleet instances are in use.",
+            Some(nums) => format!(
+                "Failed to delete fleet {} instances {nums:?}. Fleet instances are in use.",
                 snapshot.fleet.name
             ),
         }));

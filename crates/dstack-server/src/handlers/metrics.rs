@@ -1,6 +1,6 @@
 //! Resource use of jobs.
 
-use dstack_api::routes;
+use dstack_api::{ErrorCode, routes};
 use dstack_model::metrics::{JobMetrics, Metric};
 use dstack_model::requests::JobMetricsQuery;
 use dstack_store::directory::lists::{self, MetricsPoint};
@@ -27,7 +27,9 @@ async fn job(call: Call, query: JobMetricsQuery) -> Result<JobMetrics> {
         query.job_num,
     )
     .await?;
-    let found = found.ok_or_else(|| ApiError::client("Found no job with given parameters"))?;
+    let found = found.ok_or_else(|| {
+        ApiError::with_code(ErrorCode::ResourceNotExists, "Found no job with given parameters")
+    })?;
     // One more: usage of the CPU is a difference.
     let limit = query.limit.max(0).saturating_add(1);
     let points = lists::metrics(pool, found.id, query.after, query.before, limit).await?;

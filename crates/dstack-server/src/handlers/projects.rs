@@ -156,7 +156,7 @@ pub(crate) async fn create_project(
         .write(move |tx| {
             Box::pin(async move {
                 projects::insert(tx, &stored).await?;
-                projects::put_member(tx, stored.id, owner, ProjectRole::Admin).await?;
+                projects::put_member(tx, stored.id, owner, ProjectRole::Admin, Some(0)).await?;
                 audit::write(tx, event).await
             })
         })
@@ -327,9 +327,9 @@ async fn set_members(call: Call, request: ProjectMembersRequest) -> Result<WireP
         .write(move |tx| {
             Box::pin(async move {
                 projects::clear_members(tx, id).await?;
-                for (_, user, role) in wanted {
+                for (number, (_, user, role)) in (0_i64..).zip(wanted) {
                     if let Some(user) = user {
-                        projects::put_member(tx, id, user, role).await?;
+                        projects::put_member(tx, id, user, role, Some(number)).await?;
                     }
                 }
                 Ok(())
@@ -355,7 +355,7 @@ async fn add_members(call: Call, request: ProjectMembersRequest) -> Result<WireP
         .write(move |tx| {
             Box::pin(async move {
                 for (user, role) in changes {
-                    projects::put_member(tx, id, user, role).await?;
+                    projects::put_member(tx, id, user, role, None).await?;
                 }
                 Ok(())
             })

@@ -120,7 +120,6 @@ async fn stop(call: Call, request: StopRunsRequest) -> Result<()> {
             let stopped = RunRow {
                 status: RunStatus::Terminating,
                 termination_reason: Some(reason),
-                last_processed_at: now,
                 next_wake_at: Some(now),
                 waiting_for: Some("its jobs to end".to_owned()),
                 ..run.clone()

@@ -107,7 +107,7 @@ pub(crate) async fn create_user(
 ) -> Result<UserRow> {
     if !is_user_name(&new.name) {
         return Err(ApiError::client(
-            "User name should match regex '^[a-zA-Z0-9-_]{1,60}$'",
+            "Username should match regex '^[a-zA-Z0-9-_]{1,60}$'",
         ));
     }
     if users::name_taken(state.database.pool(), &new.name).await? {

@@ -132,8 +132,6 @@ const NOT_SERVED: &[&str] = &[
     "BackendsCreateYaml",
     "BackendsUpdateYaml",
     "BackendsGetYaml",
-    "TemplatesList",
-    "SshProxyGetUpstream",
 ];
 
 #[tokio::test]

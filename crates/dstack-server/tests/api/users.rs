@@ -21,7 +21,7 @@ async fn names_are_unique_in_any_case_and_free_after_deletion() {
     );
     assert_eq!(
         create("a b").await.refused().0,
-        "User name should match regex '^[a-zA-Z0-9-_]{1,60}$'"
+        "Username should match regex '^[a-zA-Z0-9-_]{1,60}$'"
     );
     server
         .post(ADMIN, "/api/users/delete", json!({"users": ["alice"]}))

@@ -251,16 +251,24 @@ pub async fn delete(tx: &mut Tx, id: ProjectId, renamed: &str) -> Result<()> {
     Ok(())
 }
 
-/// Adds a member, or changes its role; new ones come last.
-pub async fn put_member(tx: &mut Tx, project: ProjectId, user: UserId, role: ProjectRole) -> Result<()> {
+/// Adds a member, or changes its role. Without a `number` it comes before all that have one, after those that have none
+/// (dstack 0.22.5 on SQLite sorts missing numbers first).
+pub async fn put_member(
+    tx: &mut Tx,
+    project: ProjectId,
+    user: UserId,
+    role: ProjectRole,
+    number: Option<i64>,
+) -> Result<()> {
     sqlx::query(
-        "INSERT INTO members (project_id, user_id, project_role, member_num) \
-         VALUES ($1, $2, $3, (SELECT COALESCE(MAX(member_num), -1) + 1 FROM members WHERE project_id = $4)) \
+        "INSERT INTO members (project_id, user_id, project_role, member_num) VALUES ($1, $2, $3, COALESCE($4, \
+         (SELECT COALESCE(MAX(member_num), -1000000) + 1 FROM members WHERE project_id = $5 AND member_num < 0))) \
          ON CONFLICT (project_id, user_id) DO UPDATE SET project_role = excluded.project_role",
     )
     .bind(project.to_string())
     .bind(user.to_string())
     .bind(role.to_raw())
+    .bind(number)
     .bind(project.to_string())
     .execute(tx)
     .await?;
