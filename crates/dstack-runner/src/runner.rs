@@ -232,9 +232,18 @@ impl Runner {
             }
         }
         let mut served = self.core.watch_served();
+        let fetched = async {
+            // A job may end while its server is down: its output and its result wait for that server.
+            if served.borrow().expected {
+                let _ = served.wait_for(|served| served.server).await;
+            }
+            tokio::select! {
+                _ = served.wait_for(|served| served.server && served.watcher) => {}
+                () = sleep(LOGS_WAIT) => {}
+            }
+        };
         tokio::select! {
-            _ = served.wait_for(|served| served.server && served.watcher) => {}
-            () = sleep(LOGS_WAIT) => {}
+            () = fetched => {}
             () = received(signals) => {}
         }
         Ok(())

@@ -94,6 +94,8 @@ pub struct Served {
     pub server: bool,
     /// A WebSocket got everything.
     pub watcher: bool,
+    /// A server that acknowledges was here: it comes back for the rest, however long it stays away.
+    pub expected: bool,
 }
 
 /// The request does not fit the runner's state.
@@ -220,6 +222,11 @@ impl Core {
         if progress.finished && timestamp >= progress.last {
             self.served_server();
         }
+    }
+
+    /// A server follows the stream: it acknowledges what it has stored.
+    pub fn expect_server(&self) {
+        self.served.send_modify(|served| served.expected = true);
     }
 
     /// The server has, or is being sent, the end of the logs.

@@ -26,6 +26,7 @@ const TICK_EVERY: Duration = Duration::from_secs(5);
 const BATCH_BYTES: usize = 256 * 1024;
 
 pub(super) async fn stream(State(api): State<Api>, Query(from): Query<After>) -> Result<Response, Error> {
+    api.core.expect_server();
     let events = Events {
         progress: api.core.spool.watch(),
         cursor: from.cursor()?,

@@ -35,10 +35,7 @@ async fn memory_stays_flat() {
             _ => {}
         }
     }
-    assert!(
-        lost > 50_000_000 && kept > 10_000_000,
-        "lost {lost}, kept {kept}"
-    );
+    assert!(lost > 50_000_000 && kept > 10_000_000, "lost {lost}, kept {kept}");
     assert!(lost + kept >= 100_000_000);
     assert_eq!(last_state(&events).state, JobState::Done);
 }
