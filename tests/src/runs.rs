@@ -40,6 +40,16 @@ pub fn submit<'a>(server: &'a Server, name: &str, commands: &[&str], more: &Valu
     Ok(attach(server, name))
 }
 
+/// The output of a job without what the process runtime says first.
+pub fn without_notice(logs: &str) -> String {
+    let notice = [
+        "This machine has no container engine: ",
+        "Ignored without a container engine: ",
+    ];
+    let is_notice = |line: &&str| notice.iter().any(|start| line.starts_with(start));
+    logs.split_inclusive('\n').skip_while(is_notice).collect()
+}
+
 /// A run that was submitted before.
 pub fn attach<'a>(server: &'a Server, name: &str) -> Run<'a> {
     Run {
@@ -97,8 +107,13 @@ impl Run<'_> {
             .context("the run has no submission")
     }
 
-    /// Everything the job has printed so far.
+    /// Everything the job has printed so far, without the notice that images and limits are ignored where there is
+    /// no container engine.
     pub fn logs(&self) -> Result<String> {
+        Ok(without_notice(&self.raw_logs()?))
+    }
+
+    fn raw_logs(&self) -> Result<String> {
         let id = self.submission()?["id"].clone();
         let mut text = Vec::new();
         let mut token = Value::Null;

@@ -8,7 +8,7 @@ use anyhow::Result;
 use dstack_tests::cli::{Cli, Ended};
 use dstack_tests::http::Client;
 use dstack_tests::need;
-use dstack_tests::runs::{PATIENCE, SMALL_YAML, attach};
+use dstack_tests::runs::{PATIENCE, SMALL_YAML, attach, without_notice};
 use dstack_tests::server::{Server, Setup, eventually, free_port, signal};
 use dstack_tests::terminal::Terminal;
 
@@ -112,7 +112,7 @@ fn apply_detached_then_ps_logs_and_events(cli: &Cli) {
     let listed = succeeds(cli, &["ps", "-a"]).unwrap();
     assert!(listed.contains("quiet") && listed.contains("done"), "{listed}");
     let logs = succeeds(cli, &["logs", "quiet"]).unwrap();
-    assert_eq!(logs.replace("\r\n", "\n"), "from the job\n");
+    assert_eq!(without_notice(&logs.replace("\r\n", "\n")), "from the job\n");
     let events = succeeds(cli, &["event", "list"]).unwrap();
     for event in [
         "Run submitted. Status: SUBMITTED",

@@ -78,8 +78,9 @@ fn max_duration_ends_a_task() {
         &json!({"max_duration": "2s"}),
     )
     .unwrap();
-    assert_eq!(run.wait_until_finished().unwrap(), "terminated");
+    run.wait_until_finished().unwrap();
     let submission = run.submission().unwrap();
+    assert_eq!(submission["status"], "terminated", "{submission:#}");
     assert_eq!(
         submission["termination_reason"], "max_duration_exceeded",
         "{submission:#}"
