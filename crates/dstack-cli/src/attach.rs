@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use dstack_model::common::NetworkMode;
 use dstack_model::runs::{Job, JobSpec, Run};
 
 use crate::context::{Context, Project};
@@ -61,7 +62,12 @@ impl Attachment {
             .unwrap_or_default();
         let route = Route::to_job(request.job, &name, &key, &user_config, &context.home)
             .ok_or_else(|| CliError::new("Failed to attach. The run is not provisioned yet."))?;
-        let ports = request.reserved.ports();
+        let mut ports = request.reserved.ports();
+        if is_on_this_network(request.job) {
+            for port in wishes(&request.job.job_spec).into_keys() {
+                ports.entry(port).or_insert(port);
+            }
+        }
         let tunnel = Tunnel::open(&route, request.reserved, &context.home).await?;
         let entries = Entries::write(context, &route);
         Ok(Self {
@@ -142,11 +148,22 @@ pub fn alias(run: &Run, job: &Job) -> String {
 
 /// The job's ports and the local ones wished for.
 pub fn wishes(spec: &JobSpec) -> Wishes {
-    spec.app_specs
-        .iter()
-        .flatten()
-        .map(|app| (app.port, app.map_to_port.filter(|port| *port != 0)))
-        .collect()
+    let apps = spec.app_specs.iter().flatten();
+    apps.map(|app| (app.port, app.map_to_port.filter(|port| *port != 0))).collect()
+}
+
+/// Whether the job shares the network of this machine: its ports are reached here without any forwarding, and a
+/// listener of ours on the same number would take the port away from it.
+fn is_on_this_network(job: &Job) -> bool {
+    let Some(latest) = job.job_submissions.last() else { return false };
+    let (Some(place), Some(runtime)) = (&latest.job_provisioning_data, &latest.job_runtime_data) else { return false };
+    let is_here = place.hostname.as_deref().is_some_and(is_loopback);
+    is_here && place.ssh_proxy.is_none() && runtime.network_mode == NetworkMode::Host
+}
+
+/// Whether a host name or address means this machine.
+pub fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// The private key: `--ssh-identity`, the user's own if the run knows it, or the legacy one.
@@ -238,14 +255,22 @@ fn query(spec: &JobSpec) -> BTreeMap<u16, Vec<(String, String)>> {
         .collect()
 }
 
-/// Reserves local ports for a job.
+/// Reserves local ports before the job has a place.
 ///
 /// # Errors
 /// A port is taken.
-pub fn reserve(
-    spec: &JobSpec,
-    overrides: &[dstack_units::PortMapping],
-    address: IpAddr,
-) -> Result<Reserved, ports::PortError> {
-    ports::reserve(&ports::merge(wishes(spec), overrides)?, address)
+pub fn reserve(spec: &JobSpec, address: IpAddr) -> Result<Reserved, ports::PortError> {
+    ports::reserve(&wishes(spec), address)
+}
+
+/// Reserves local ports for a job that runs. Ports that are reached without forwarding are left alone.
+///
+/// # Errors
+/// A port is taken, or the job has no such port.
+pub fn reserve_for(job: &Job, overrides: &[dstack_units::PortMapping], address: IpAddr) -> Result<Reserved, ports::PortError> {
+    let mut wishes = ports::merge(wishes(&job.job_spec), overrides)?;
+    if is_on_this_network(job) {
+        wishes.retain(|remote, local| local.is_some_and(|local| local != *remote));
+    }
+    ports::reserve(&wishes, address)
 }

@@ -182,7 +182,7 @@ fn run(status: &str, ssh_port: u16, app_port: u16, key: &KeyPair) -> Value {
         "instance_id": "i", "hostname": "127.0.0.1", "region": "remote", "price": 0.0, "username": "me",
         "ssh_port": ssh_port, "dockerized": false,
     });
-    submission["job_runtime_data"] = json!({"network_mode": "host", "username": "worker"});
+    submission["job_runtime_data"] = json!({"network_mode": "bridge", "username": "worker"});
     run["latest_job_submission"] = submission.clone();
     run
 }
@@ -260,6 +260,40 @@ async fn output_ports_and_ssh_entries() {
          To connect to the run via SSH, use `ssh cli-task`.\nPress Ctrl+C to detach...\nstep 1\n"
     );
     assert!(ended.out.starts_with(&greeting), "{}", ended.out);
+    server.assert_done();
+}
+
+#[tokio::test]
+async fn ports_of_a_job_on_this_network_are_left_to_the_job() {
+    let key = generate_ed25519(&Random::seeded(1), "me").unwrap();
+    let cli = Cli::new();
+    // The job itself listens on its port.
+    let app = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let app_port = app.local_addr().unwrap().port();
+    task::spawn("app", async move {
+        let app = app;
+        app.set_nonblocking(true).unwrap();
+        let (mut stream, _) = TcpListener::from_std(app).unwrap().accept().await.unwrap();
+        stream.write_all(b"from the app").await.unwrap();
+    });
+    let (ssh_port, seen) = start_job(&key.public, cli.home.path(), app_port).await;
+    let here = |status: &str| {
+        let mut run = run(status, ssh_port, app_port, &key);
+        run["jobs"][0]["job_submissions"][0]["job_runtime_data"]["network_mode"] = json!("host");
+        run
+    };
+    let server = FakeServer::start(vec![
+        Exchange::new(RUN, here("running")),
+        Exchange::new("/api/users/get_my_user", user(&key)),
+        Exchange::new(RUN, here("done")),
+    ])
+    .await;
+    let config = format!("projects:\n- {{default: true, name: main, token: t, url: '{}'}}\n", server.url);
+    cli.write(".dstack/config.yml", &config);
+    let ended = cli.run(&["attach", "cli-task", "--logs"]).await;
+    ended.assert_code(0);
+    assert!(ended.out.contains(&format!("  - localhost:{app_port} -> {app_port}\n")), "{}", ended.out);
+    assert_eq!(seen.lock().unwrap().answer, "from the app");
     server.assert_done();
 }
 

@@ -40,7 +40,7 @@ async fn attach(context: &Context, args: &AttachArgs) -> Result<ExitCode, CliErr
         CliError::new(format!("Failed to find replica={replica} job={}", args.job))
     })?;
     let address = ports::bind_address(args.host.as_deref()).await?;
-    let reserved = attach::reserve(&job.job_spec, &args.ports, address)
+    let reserved = attach::reserve_for(job, &args.ports, address)
         .map_err(|error| error.into_cli("attach", "dstack attach"))?;
     let request = attach::Request {
         run: &run,

@@ -285,8 +285,18 @@ fn print(ui: &Ui, project: &str, event: &Event) {
     }
     ui.say(
         text.secondary(format!("[{}]", targets.join(", ")))
-            .push(format!(" {}", event.message)),
+            .push(format!(" {}", one_line(&event.message))),
     );
+}
+
+/// One line per event, whatever its message: so that the output can be searched.
+fn one_line(message: &str) -> String {
+    message
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 fn show_target(project: &str, target: &EventTarget) -> String {

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use dstack_api::routes::{ReposUploadCode, RunsApply, RunsDelete, RunsGet, RunsGetPlan, RunsStop};
+use dstack_model::backends::BackendType;
 use dstack_model::common::ApplyAction;
 use dstack_model::configurations::AnyRunConfiguration;
 use dstack_model::requests::{
@@ -29,7 +30,7 @@ const STOP_POLL: Duration = Duration::from_secs(1);
 /// What submitting led to.
 enum Submitted {
     /// The run; local ports of its first job.
-    Run(Box<Run>, Reserved),
+    Run(Box<Run>, Option<Reserved>),
     /// Nothing more to do.
     End(ExitCode),
 }
@@ -89,7 +90,7 @@ async fn submit(
         let _spinner = ui.spin("Stopping run...");
         stop_and_wait(project, &name).await?;
     }
-    let reserved = reserve(args, job).await?;
+    let reserved = reserve(project, args, job).await?;
     let action = plan.action;
     let run = {
         let _spinner = ui.spin("Applying plan...");
@@ -230,12 +231,19 @@ fn next_step(context: &Context, args: &ApplyArgs, plan: &RunPlan) -> Step {
     }
 }
 
-async fn reserve(args: &ApplyArgs, job: &JobPlan) -> Result<Reserved, CliError> {
+/// Local ports, held until the job runs. Where it may run on this very machine they are only looked at: held, they
+/// would be taken away from the job.
+async fn reserve(project: &Project, args: &ApplyArgs, job: &JobPlan) -> Result<Option<Reserved>, CliError> {
     if args.detach {
-        return Ok(Reserved::default());
+        return Ok(None);
     }
     let address = attach::ports::bind_address(args.kind.host.as_deref()).await?;
-    attach::reserve(&job.job_spec, &[], address).map_err(|error| error.into_cli("submit", "dstack apply"))
+    let reserved =
+        attach::reserve(&job.job_spec, address).map_err(|error| error.into_cli("submit", "dstack apply"))?;
+    let server = url::Url::parse(project.client.base_url()).ok();
+    let server_is_here = server.as_ref().and_then(url::Url::host_str).is_some_and(attach::is_loopback);
+    let may_run_here = server_is_here && job.offers.iter().any(|offer| offer.backend == BackendType::Remote);
+    Ok((!may_run_here).then_some(reserved))
 }
 
 async fn upload_diff(project: &Project, repo_id: Option<&str>, diff: Diff) -> Result<(), CliError> {

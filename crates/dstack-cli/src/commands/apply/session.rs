@@ -36,7 +36,7 @@ pub(crate) struct Session<'a> {
 }
 
 /// Follows a run to its end.
-pub(crate) async fn run(session: &Session<'_>, run: Run, reserved: Reserved) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(session: &Session<'_>, run: Run, reserved: Option<Reserved>) -> Result<ExitCode, CliError> {
     let name = run.run_spec.run_name.clone().unwrap_or_default();
     let ended = tokio::select! {
         ended = follow(session, run, reserved) => Some(ended),
@@ -48,8 +48,7 @@ pub(crate) async fn run(session: &Session<'_>, run: Run, reserved: Reserved) -> 
     }
 }
 
-async fn follow(session: &Session<'_>, mut run: Run, reserved: Reserved) -> Result<ExitCode, CliError> {
-    let mut reserved = Some(reserved);
+async fn follow(session: &Session<'_>, mut run: Run, mut reserved: Option<Reserved>) -> Result<ExitCode, CliError> {
     // A run that is retried goes back to waiting and is attached to again.
     loop {
         run = wait::until_ready(session.context, session.project, run).await?;
@@ -182,7 +181,7 @@ async fn attach(
         Some(reserved) => reserved,
         None => {
             let address = ports::bind_address(session.host.as_deref()).await?;
-            attach::reserve(&job.job_spec, &[], address)
+            attach::reserve_for(job, &[], address)
                 .map_err(|error| error.into_cli("attach", "dstack attach"))?
         }
     };
