@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use dstack_model::common::NetworkMode;
 use dstack_model::runs::{Job, JobSpec, Run};
+use dstack_units::PortMapping;
 
 use crate::context::{Context, Project};
 use crate::error::CliError;
@@ -20,7 +20,7 @@ use crate::ssh::hosts::{Route, openssh_home};
 use crate::ssh::keys;
 use crate::ui::{Role, Text};
 use crate::{format, fs};
-use ports::{Reserved, Wishes};
+use ports::{PortError, Reserved, Wishes};
 use tunnel::Tunnel;
 use urls::{Reach, Rewriter};
 
@@ -33,8 +33,12 @@ pub struct Request<'a> {
     pub job: &'a Job,
     /// `--ssh-identity`.
     pub identity: Option<PathBuf>,
-    /// Local ports.
-    pub reserved: Reserved,
+    /// Local ports, where they could be reserved beforehand.
+    pub reserved: Option<Reserved>,
+    /// `-p`.
+    pub overrides: &'a [PortMapping],
+    /// Local address of the ports.
+    pub address: IpAddr,
 }
 
 /// An open attachment. Dropping it closes the tunnel and removes the entries.
@@ -62,13 +66,29 @@ impl Attachment {
             .unwrap_or_default();
         let route = Route::to_job(request.job, &name, &key, &user_config, &context.home)
             .ok_or_else(|| CliError::new("Failed to attach. The run is not provisioned yet."))?;
-        let mut ports = request.reserved.ports();
-        if is_on_this_network(request.job) {
-            for port in wishes(&request.job.job_spec).into_keys() {
-                ports.entry(port).or_insert(port);
+        let mut tunnel = Tunnel::open(&route, &context.home).await?;
+        let mut ports = BTreeMap::new();
+        let reserved = match request.reserved {
+            Some(reserved) => reserved,
+            None => {
+                let failed = |error: PortError| error.into_cli("attach", "dstack attach");
+                let mut wishes =
+                    ports::merge(wishes(&request.job.job_spec), request.overrides).map_err(failed)?;
+                if may_share_network(request.job) && tunnel.shares_network().await {
+                    // The job's ports are reached without forwarding, and a listener of ours would take them from it.
+                    let is_direct =
+                        |remote: &u16, local: &mut Option<u16>| local.is_none_or(|local| local == *remote);
+                    ports.extend(
+                        wishes
+                            .extract_if(.., is_direct)
+                            .map(|(remote, _)| (remote, remote)),
+                    );
+                }
+                ports::reserve(&wishes, request.address).map_err(failed)?
             }
-        }
-        let tunnel = Tunnel::open(&route, request.reserved, &context.home).await?;
+        };
+        ports.extend(reserved.ports());
+        tunnel.forward(reserved);
         let entries = Entries::write(context, &route);
         Ok(Self {
             tunnel,
@@ -149,21 +169,27 @@ pub fn alias(run: &Run, job: &Job) -> String {
 /// The job's ports and the local ones wished for.
 pub fn wishes(spec: &JobSpec) -> Wishes {
     let apps = spec.app_specs.iter().flatten();
-    apps.map(|app| (app.port, app.map_to_port.filter(|port| *port != 0))).collect()
+    apps.map(|app| (app.port, app.map_to_port.filter(|port| *port != 0)))
+        .collect()
 }
 
-/// Whether the job shares the network of this machine: its ports are reached here without any forwarding, and a
-/// listener of ours on the same number would take the port away from it.
-fn is_on_this_network(job: &Job) -> bool {
-    let Some(latest) = job.job_submissions.last() else { return false };
-    let (Some(place), Some(runtime)) = (&latest.job_provisioning_data, &latest.job_runtime_data) else { return false };
-    let is_here = place.hostname.as_deref().is_some_and(is_loopback);
-    is_here && place.ssh_proxy.is_none() && runtime.network_mode == NetworkMode::Host
+/// Whether the job may share the network of this machine. Then its ports are not reserved beforehand: held by us, they
+/// would be taken away from the job.
+fn may_share_network(job: &Job) -> bool {
+    let place = job
+        .job_submissions
+        .last()
+        .and_then(|latest| latest.job_provisioning_data.as_ref());
+    place.is_some_and(|place| place.hostname.as_deref().is_some_and(is_loopback) && place.ssh_proxy.is_none())
 }
 
 /// Whether a host name or address means this machine.
 pub fn is_loopback(host: &str) -> bool {
-    host == "localhost" || host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    host == "localhost"
+        || host
+            .trim_matches(['[', ']'])
+            .parse::<IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
 }
 
 /// The private key: `--ssh-identity`, the user's own if the run knows it, or the legacy one.
@@ -259,18 +285,23 @@ fn query(spec: &JobSpec) -> BTreeMap<u16, Vec<(String, String)>> {
 ///
 /// # Errors
 /// A port is taken.
-pub fn reserve(spec: &JobSpec, address: IpAddr) -> Result<Reserved, ports::PortError> {
+pub fn reserve(spec: &JobSpec, address: IpAddr) -> Result<Reserved, PortError> {
     ports::reserve(&wishes(spec), address)
 }
 
-/// Reserves local ports for a job that runs. Ports that are reached without forwarding are left alone.
+/// Reserves local ports for a job that runs, unless it may run on this very machine.
 ///
 /// # Errors
 /// A port is taken, or the job has no such port.
-pub fn reserve_for(job: &Job, overrides: &[dstack_units::PortMapping], address: IpAddr) -> Result<Reserved, ports::PortError> {
-    let mut wishes = ports::merge(wishes(&job.job_spec), overrides)?;
-    if is_on_this_network(job) {
-        wishes.retain(|remote, local| local.is_some_and(|local| local != *remote));
+pub fn reserve_for(
+    job: &Job,
+    overrides: &[PortMapping],
+    address: IpAddr,
+) -> Result<Option<Reserved>, PortError> {
+    let wishes = ports::merge(wishes(&job.job_spec), overrides)?;
+    if may_share_network(job) {
+        Ok(None)
+    } else {
+        ports::reserve(&wishes, address).map(Some)
     }
-    ports::reserve(&wishes, address)
 }

@@ -40,6 +40,8 @@ struct Job {
     key: String,
     home: PathBuf,
     port: u16,
+    /// Whether the job's `localhost` is this machine's.
+    here: bool,
     seen: Arc<Mutex<Seen>>,
 }
 
@@ -78,14 +80,26 @@ impl Handler for Job {
         reply: ChannelOpenHandle,
         _: &mut Session,
     ) -> Result<(), Self::Error> {
-        reply.accept().await;
         let job = self.clone();
+        let port = u16::try_from(port).unwrap();
         if port == 10999 {
+            reply.accept().await;
             task::spawn("logs", async move { job.logs(channel).await });
-        } else {
+        } else if job.here {
+            let mut local = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            reply.accept().await;
+            task::spawn("local", async move {
+                tokio::io::copy_bidirectional(&mut channel.into_stream(), &mut local)
+                    .await
+                    .unwrap();
+            });
+        } else if port == job.port {
+            reply.accept().await;
             task::spawn("app", async move {
                 channel.into_stream().write_all(b"from the app").await.unwrap();
             });
+        } else {
+            reply.reject(russh::ChannelOpenFailure::ConnectFailed).await;
         }
         Ok(())
     }
@@ -131,7 +145,7 @@ fn free_port() -> u16 {
         .port()
 }
 
-async fn start_job(key: &str, home: &Path, app_port: u16) -> (u16, Arc<Mutex<Seen>>) {
+async fn start_job(key: &str, home: &Path, app_port: u16, here: bool) -> (u16, Arc<Mutex<Seen>>) {
     let keys = generate_host_keys(&Random::seeded(3)).unwrap();
     let config = Arc::new(russh::server::Config {
         keys,
@@ -143,6 +157,7 @@ async fn start_job(key: &str, home: &Path, app_port: u16) -> (u16, Arc<Mutex<See
         key: key.to_owned(),
         home: home.to_owned(),
         port: app_port,
+        here,
         seen: Arc::default(),
     };
     let seen = job.seen.clone();
@@ -200,7 +215,7 @@ async fn output_ports_and_ssh_entries() {
     let key = generate_ed25519(&Random::seeded(1), "me").unwrap();
     let app_port = free_port();
     let mut cli = Cli::new();
-    let (ssh_port, seen) = start_job(&key.public, cli.home.path(), app_port).await;
+    let (ssh_port, seen) = start_job(&key.public, cli.home.path(), app_port, false).await;
     let mut plan = recorded("02-project-runs-get_plan.json")["response"]["json"].take();
     plan["job_plans"][0]["job_spec"]["app_specs"] = apps(app_port);
     let server = FakeServer::start(vec![
@@ -276,23 +291,28 @@ async fn ports_of_a_job_on_this_network_are_left_to_the_job() {
         let (mut stream, _) = TcpListener::from_std(app).unwrap().accept().await.unwrap();
         stream.write_all(b"from the app").await.unwrap();
     });
-    let (ssh_port, seen) = start_job(&key.public, cli.home.path(), app_port).await;
-    let here = |status: &str| {
-        let mut run = run(status, ssh_port, app_port, &key);
-        run["jobs"][0]["job_submissions"][0]["job_runtime_data"]["network_mode"] = json!("host");
-        run
-    };
+    let (ssh_port, seen) = start_job(&key.public, cli.home.path(), app_port, true).await;
+    let here = |status: &str| run(status, ssh_port, app_port, &key);
     let server = FakeServer::start(vec![
         Exchange::new(RUN, here("running")),
         Exchange::new("/api/users/get_my_user", user(&key)),
         Exchange::new(RUN, here("done")),
     ])
     .await;
-    let config = format!("projects:\n- {{default: true, name: main, token: t, url: '{}'}}\n", server.url);
+    let config = format!(
+        "projects:\n- {{default: true, name: main, token: t, url: '{}'}}\n",
+        server.url
+    );
     cli.write(".dstack/config.yml", &config);
     let ended = cli.run(&["attach", "cli-task", "--logs"]).await;
     ended.assert_code(0);
-    assert!(ended.out.contains(&format!("  - localhost:{app_port} -> {app_port}\n")), "{}", ended.out);
+    assert!(
+        ended
+            .out
+            .contains(&format!("  - localhost:{app_port} -> {app_port}\n")),
+        "{}",
+        ended.out
+    );
     assert_eq!(seen.lock().unwrap().answer, "from the app");
     server.assert_done();
 }

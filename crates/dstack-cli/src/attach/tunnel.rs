@@ -1,13 +1,15 @@
 //! The SSH connection to a job, and local ports that lead through it.
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_ssh::keys::parse_private;
 use dstack_ssh::{ChannelStream, ConnectOptions, Connection, Endpoint, SshError};
-use dstack_system::task;
+use dstack_system::{Random, task};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
@@ -18,6 +20,8 @@ use crate::ssh::hosts::{Hop, Route};
 /// A container's SSH server may start a little after the job.
 const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(300);
+/// Limit for finding out whether the job is on this machine's network.
+const PROBE: Duration = Duration::from_secs(2);
 const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// An open connection and its forwarded ports; both end when it is dropped.
@@ -28,11 +32,11 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// Connects, then listens on the reserved ports.
+    /// Connects; nothing is forwarded yet.
     ///
     /// # Errors
     /// A key is unusable, or the job cannot be reached.
-    pub async fn open(route: &Route, reserved: Reserved, home: &Path) -> Result<Self, CliError> {
+    pub async fn open(route: &Route, home: &Path) -> Result<Self, CliError> {
         let endpoints = route
             .hops
             .iter()
@@ -41,11 +45,38 @@ impl Tunnel {
         let connection = connect(&endpoints)
             .await
             .map_err(|error| CliError::from_chain(&error))?;
-        let connection = Arc::new(connection);
-        let forward =
-            |(port, listener)| task::spawn("port-forward", accept(connection.clone(), listener, port));
-        let forwards = reserved.into_listeners().into_iter().map(forward).collect();
-        Ok(Self { connection, forwards })
+        Ok(Self {
+            connection: Arc::new(connection),
+            forwards: Vec::new(),
+        })
+    }
+
+    /// Forwards local ports to the job's until the tunnel is dropped.
+    pub fn forward(&mut self, reserved: Reserved) {
+        let listeners = reserved.into_listeners().into_iter();
+        let start =
+            |(port, listener)| task::spawn("port-forward", accept(self.connection.clone(), listener, port));
+        self.forwards = listeners.map(start).collect();
+    }
+
+    /// Whether `localhost` is the same for the job and for us: what is sent to a listener of ours through the tunnel
+    /// arrives there.
+    pub async fn shares_network(&self) -> bool {
+        matches!(tokio::time::timeout(PROBE, self.probe()).await, Ok(Ok(true)))
+    }
+
+    async fn probe(&self) -> io::Result<bool> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let sent: [u8; 16] = Random::system().bytes();
+        let mut through = self
+            .connection
+            .direct_tcpip("127.0.0.1", listener.local_addr()?.port())
+            .await?;
+        through.write_all(&sent).await?;
+        through.flush().await?;
+        let mut received = [0; 16];
+        listener.accept().await?.0.read_exact(&mut received).await?;
+        Ok(received == sent)
     }
 
     /// A stream to a port of the job.
@@ -114,11 +145,14 @@ fn endpoint(hop: &Hop, home: &Path) -> Result<Endpoint, CliError> {
 
 async fn accept(connection: Arc<Connection>, listener: TcpListener, port: u16) {
     while let Ok((local, _)) = listener.accept().await {
-        task::spawn("forwarded-connection", forward(connection.clone(), local, port));
+        task::spawn(
+            "forwarded-connection",
+            forward_one(connection.clone(), local, port),
+        );
     }
 }
 
-async fn forward(connection: Arc<Connection>, mut local: TcpStream, port: u16) {
+async fn forward_one(connection: Arc<Connection>, mut local: TcpStream, port: u16) {
     // The user's program sees a closed connection, as it would without a tunnel.
     let _ = copy(&connection, &mut local, port).await;
 }

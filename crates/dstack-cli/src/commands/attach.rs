@@ -47,6 +47,8 @@ async fn attach(context: &Context, args: &AttachArgs) -> Result<ExitCode, CliErr
         job,
         identity: args.ssh_identity.clone(),
         reserved,
+        overrides: &args.ports,
+        address,
     };
     let attachment = Attachment::open(context, &project, request).await?;
     greet(

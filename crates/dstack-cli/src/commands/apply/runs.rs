@@ -241,8 +241,15 @@ async fn reserve(project: &Project, args: &ApplyArgs, job: &JobPlan) -> Result<O
     let reserved =
         attach::reserve(&job.job_spec, address).map_err(|error| error.into_cli("submit", "dstack apply"))?;
     let server = url::Url::parse(project.client.base_url()).ok();
-    let server_is_here = server.as_ref().and_then(url::Url::host_str).is_some_and(attach::is_loopback);
-    let may_run_here = server_is_here && job.offers.iter().any(|offer| offer.backend == BackendType::Remote);
+    let server_is_here = server
+        .as_ref()
+        .and_then(url::Url::host_str)
+        .is_some_and(attach::is_loopback);
+    let may_run_here = server_is_here
+        && job
+            .offers
+            .iter()
+            .any(|offer| offer.backend == BackendType::Remote);
     Ok((!may_run_here).then_some(reserved))
 }
 

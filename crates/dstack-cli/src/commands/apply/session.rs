@@ -36,7 +36,11 @@ pub(crate) struct Session<'a> {
 }
 
 /// Follows a run to its end.
-pub(crate) async fn run(session: &Session<'_>, run: Run, reserved: Option<Reserved>) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(
+    session: &Session<'_>,
+    run: Run,
+    reserved: Option<Reserved>,
+) -> Result<ExitCode, CliError> {
     let name = run.run_spec.run_name.clone().unwrap_or_default();
     let ended = tokio::select! {
         ended = follow(session, run, reserved) => Some(ended),
@@ -48,7 +52,11 @@ pub(crate) async fn run(session: &Session<'_>, run: Run, reserved: Option<Reserv
     }
 }
 
-async fn follow(session: &Session<'_>, mut run: Run, mut reserved: Option<Reserved>) -> Result<ExitCode, CliError> {
+async fn follow(
+    session: &Session<'_>,
+    mut run: Run,
+    mut reserved: Option<Reserved>,
+) -> Result<ExitCode, CliError> {
     // A run that is retried goes back to waiting and is attached to again.
     loop {
         run = wait::until_ready(session.context, session.project, run).await?;
@@ -177,19 +185,19 @@ async fn attach(
     job: &Job,
     reserved: Option<Reserved>,
 ) -> Result<Attachment, CliError> {
+    let address = ports::bind_address(session.host.as_deref()).await?;
     let reserved = match reserved {
-        Some(reserved) => reserved,
-        None => {
-            let address = ports::bind_address(session.host.as_deref()).await?;
-            attach::reserve_for(job, &[], address)
-                .map_err(|error| error.into_cli("attach", "dstack attach"))?
-        }
+        Some(reserved) => Some(reserved),
+        None => attach::reserve_for(job, &[], address)
+            .map_err(|error| error.into_cli("attach", "dstack attach"))?,
     };
     let request = attach::Request {
         run,
         job,
         identity: session.identity.clone(),
         reserved,
+        overrides: &[],
+        address,
     };
     Attachment::open(session.context, session.project, request).await
 }
