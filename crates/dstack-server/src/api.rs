@@ -171,6 +171,10 @@ async fn serve(
 ) -> Response<Body> {
     let path = request.uri().path().to_owned();
     let (head, body) = request.into_parts();
+    let body = match small(&head.headers, body).await {
+        Ok(body) => body,
+        Err(error) => return error.into_response(),
+    };
     let version = match ClientVersion::from_headers(&head.headers) {
         Ok(version) => version,
         Err(response) => return *response,
@@ -194,6 +198,22 @@ async fn serve(
         handler(call, parts).await
     };
     answer.await.unwrap_or_else(ApiError::into_response)
+}
+
+/// Reads a small body at once: a connection whose body is left unread cannot be used again.
+async fn small(headers: &HeaderMap, body: Body) -> Result<Body> {
+    const SMALL: u64 = 64 * 1024;
+    let length = headers
+        .get(header::CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    match length {
+        Some(length) if length <= SMALL => {
+            let bytes = axum::body::to_bytes(body, usize::MAX).await;
+            let bytes = bytes.map_err(|_| ApiError::Plain("There was an error parsing the body"))?;
+            Ok(Body::from(bytes))
+        }
+        _ => Ok(body),
+    }
 }
 
 /// Authentication, project, guard.

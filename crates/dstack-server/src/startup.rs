@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use dstack_logs::{Durability, FileLogStore, LogStore};
 use dstack_plan::jobs::Target;
+use dstack_store::directory::events;
 use dstack_store::directory::projects::ProjectRow;
 use dstack_store::directory::users::UserRow;
 use dstack_store::encryption::Encryption;
@@ -230,6 +231,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
     let stop_engine = start(&mut state, start_engine, &first).await?;
     let state = Arc::new(state);
     warm_keys(&state, first.admin.clone());
+    forget_old_events(&state, stop.clone());
     announce(&state, &listener, home, &first).await;
     if let (Some(ready), Ok(address)) = (ready, listener.local_addr()) {
         ready.send(address).ok(); // whoever asked may be gone
@@ -347,6 +349,31 @@ fn warm_keys(state: &Arc<AppState>, admin: UserRow) {
             Ok((_, made)) if made => state.access.changed(),
             Ok(_) => {}
             Err(error) => tracing::warn!(?error, "cannot make the admin's key pair"),
+        }
+    });
+}
+
+/// Deletes events that are older than they are kept, once an hour.
+fn forget_old_events(state: &Arc<AppState>, stop: CancellationToken) {
+    const EVERY: Duration = Duration::from_secs(3600);
+    let state = Arc::clone(state);
+    let Ok(kept) = u64::try_from(state.settings.events_ttl).map(Duration::from_secs) else {
+        return;
+    };
+    task::spawn("forget old events", async move {
+        loop {
+            let before = state.clock.now() - kept;
+            let deleted = state
+                .database
+                .write(move |tx| Box::pin(async move { events::delete_before(tx, before).await }))
+                .await;
+            if let Err(error) = deleted {
+                tracing::warn!(%error, "cannot delete old events");
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(EVERY) => {}
+            }
         }
     });
 }

@@ -182,6 +182,11 @@ async fn lists_show_what_the_caller_may_see() {
     );
     let next = json!({"limit": 2, "prev_submitted_at": all[0]["submitted_at"], "prev_run_id": all[0]["id"]});
     assert_eq!(names(&list(ADMIN, next).await.ok()), ["two", "one"]);
+    assert_eq!(
+        list(ADMIN, json!({"only_active": true})).await.ok(),
+        all,
+        "none is finished"
+    );
     let bare = list(ADMIN, json!({"include_jobs": false, "limit": 1})).await.ok();
     assert_eq!(
         (&bare[0]["jobs"], &bare[0]["latest_job_submission"]),

@@ -9,7 +9,11 @@ use crate::entity::{read_column, select_sql};
 use crate::rows::{FleetRow, InstanceRow, JobRow, RunRow};
 use crate::{Entity, Result};
 
-const ACTIVE_RUN: &str = "r.status NOT IN ('terminated', 'failed', 'done')";
+/// Active runs are few: found by their own index first, filtered and sorted afterwards. Left to themselves, planners
+/// walk through all runs of a project instead.
+const ACTIVE_RUNS: &str = "WITH active AS MATERIALIZED (SELECT id, version, project_id, user_id, repo_id, submitted_at \
+     FROM runs WHERE status NOT IN ('terminated', 'failed', 'done') AND deleted = 0) \
+     SELECT r.id, r.version FROM active r";
 
 /// Which runs to list.
 #[derive(Debug, Clone, Default)]
@@ -31,7 +35,11 @@ pub type RunKey = (RunId, i64);
 
 /// Keys of the runs to list, in order.
 pub async fn run_keys(pool: &AnyPool, filter: &RunFilter, page: &Page) -> Result<Vec<RunKey>> {
-    let mut query = Select::new("SELECT r.id, r.version FROM runs r");
+    let mut query = Select::new(if filter.only_active {
+        ACTIVE_RUNS
+    } else {
+        "SELECT r.id, r.version FROM runs r"
+    });
     if let Some(projects) = &filter.projects {
         let list = query.bind_list(projects.iter().copied());
         query.filter(format_args!("r.project_id IN {list}"));
@@ -45,11 +53,7 @@ pub async fn run_keys(pool: &AnyPool, filter: &RunFilter, page: &Page) -> Result
         query.filter(format_args!("r.repo_id = {repo}"));
     }
     if filter.living_projects {
-        query.filter("r.project_id IN (SELECT p.id FROM projects p WHERE p.deleted = 0)");
-    }
-    if filter.only_active {
-        query.filter("r.deleted = 0");
-        query.filter(ACTIVE_RUN);
+        query.filter("r.project_id NOT IN (SELECT p.id FROM projects p WHERE p.deleted = 1)");
     }
     query.page("r.submitted_at", "r.id", page);
     query
