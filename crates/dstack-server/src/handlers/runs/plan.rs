@@ -75,18 +75,16 @@ pub(super) async fn effective(call: &Call, spec: RunSpec) -> Result<RunSpec> {
 
 /// Jobs of the first replica (of each group, for services); secrets of the registry must be known.
 async fn planned_jobs(state: &AppState, project: ProjectId, spec: &RunSpec) -> Result<Vec<JobSpec>> {
-    let specs = jobs_of(state, spec, 0)?;
-    let Some(auth) = &spec.configuration.base().registry_auth else {
-        return Ok(specs);
-    };
-    let mut known = std::collections::HashMap::new();
-    for row in secrets::list(state.database.pool(), project).await? {
-        known.insert(row.name, state.encryption.decrypt(&row.value)?);
+    if let Some(auth) = &spec.configuration.base().registry_auth {
+        let mut known = std::collections::HashMap::new();
+        for row in secrets::list(state.database.pool(), project).await? {
+            known.insert(row.name, state.encryption.decrypt(&row.value)?);
+        }
+        registry_auth(auth, &|name| {
+            known.get(name).map(|value| value.expose().to_owned())
+        })?;
     }
-    registry_auth(auth, &|name| {
-        known.get(name).map(|value| value.expose().to_owned())
-    })?;
-    Ok(specs)
+    jobs_of(state, spec, 0)
 }
 
 /// Jobs of one replica.
