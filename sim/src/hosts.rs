@@ -18,7 +18,7 @@ use dstack_units::JobId;
 use tokio::sync::Notify;
 
 /// What a job's commands do.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct Script {
     /// Lines that it prints.
     pub lines: usize,
@@ -271,7 +271,7 @@ impl Shim for Hosts {
                 return Err(refused(409, "already submitted"));
             }
             let run = config.name.rsplitn(3, '-').nth(2).unwrap_or_default();
-            let script = state.scripts.get(run).cloned().unwrap_or_default();
+            let script = state.scripts.get(run).copied().unwrap_or_default();
             state.scripts.insert(id.clone(), script);
             let info = TaskInfo {
                 id: id.clone(),
@@ -445,7 +445,7 @@ impl Runner for SimRunner {
         if started {
             let mut state = self.hosts.lock();
             *state.starts.entry(self.id.clone()).or_default() += 1;
-            let script = state.scripts.get(&self.id).cloned().unwrap_or_default();
+            let script = state.scripts.get(&self.id).copied().unwrap_or_default();
             drop(state);
             self.hosts.run_commands(self.id.clone(), script);
         }
@@ -503,11 +503,9 @@ impl SimEvents {
             self.cursor = line.event_timestamp().unwrap_or(self.cursor);
             return Some(Some(line.clone()));
         }
-        task.runner.ended.then(|| {
-            Some(StreamLine::End(End {
-                timestamp: task.runner.last,
-            }))
-        })
+        task.runner.ended.then_some(Some(StreamLine::End(End {
+            timestamp: task.runner.last,
+        })))
     }
 }
 

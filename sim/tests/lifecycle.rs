@@ -1,5 +1,13 @@
 //! Runs from submission to their end, with an engine that dies anywhere.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::disallowed_methods
+)] // tests
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,5 +1,13 @@
 //! Both stores of the engine obey the same rules.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::disallowed_methods
+)] // tests
+
 use std::time::Duration;
 
 use dstack_model::runs::{JobStatus, RunStatus};

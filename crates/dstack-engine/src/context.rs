@@ -109,7 +109,7 @@ impl Context {
             }
             EngineError::Store(store) if store.is_conflict() => tracing::debug!(%store, doing, "tried again"),
             other => {
-                tracing::error!(error = %other, source = ?std::error::Error::source(other), doing, "step failed")
+                tracing::error!(error = %other, source = ?std::error::Error::source(other), doing, "step failed");
             }
         }
     }

@@ -209,13 +209,9 @@ pub fn runner_of(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress) 
             .iter()
             .find(|(container, _)| i64::from(**container) == i64::from(RUNNER_HTTP_PORT))
             .map(|(_, host)| *host)?,
-        _ => RUNNER_HTTP_PORT.into(),
+        _ => RUNNER_HTTP_PORT,
     };
-    Some(
-        ctx.deps
-            .agents
-            .runner(address, snapshot.job.id, u16::try_from(port).ok()?),
-    )
+    Some(ctx.deps.agents.runner(address, snapshot.job.id, port))
 }
 
 async fn start_job(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress) -> Result<Attempt> {

@@ -39,8 +39,11 @@ pub struct Database {
     writer: Option<mpsc::Sender<WriteJob>>,
 }
 
+/// The statements of one transaction.
+type Work = Box<dyn for<'c> FnOnce(&'c mut Tx) -> TxFuture<'c, ()> + Send>;
+
 struct WriteJob {
-    run: Box<dyn for<'c> FnOnce(&'c mut Tx) -> TxFuture<'c, ()> + Send>,
+    run: Work,
     done: oneshot::Sender<Result<()>>,
 }
 
@@ -153,7 +156,7 @@ where
 {
     let slot = Arc::new(Mutex::new(None));
     let result = Arc::clone(&slot);
-    let run: Box<dyn for<'c> FnOnce(&'c mut Tx) -> TxFuture<'c, ()> + Send> = Box::new(move |tx: &mut Tx| {
+    let run: Work = Box::new(move |tx: &mut Tx| {
         Box::pin(async move {
             let value = work(tx).await?;
             *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
@@ -223,11 +226,7 @@ async fn commit_group(pool: &AnyPool, group: Vec<WriteJob>) {
 }
 
 /// A savepoint per transaction, so that a refused one takes back only itself; alone, it needs none.
-async fn run_one(
-    connection: &mut Tx,
-    run: Box<dyn for<'c> FnOnce(&'c mut Tx) -> TxFuture<'c, ()> + Send>,
-    single: bool,
-) -> Result<()> {
+async fn run_one(connection: &mut Tx, run: Work, single: bool) -> Result<()> {
     if single {
         return run(connection).await;
     }

@@ -135,7 +135,7 @@ impl Listener<'_> {
                 }
                 StreamLine::Tick(tick) => {
                     self.ctx.seen.update_job(self.job.id, |seen| {
-                        seen.no_connections_secs = Some(tick.no_connections_secs)
+                        seen.no_connections_secs = Some(tick.no_connections_secs);
                     });
                 }
                 StreamLine::End(_) => {

@@ -76,7 +76,7 @@ fn facts(snapshot: &JobSnapshot, seen: &JobSeen, task: &Option<Option<TaskInfo>>
     let max_duration = job
         .job_spec
         .max_duration
-        .and_then(|seconds| u64::try_from(i64::from(seconds)).ok());
+        .and_then(|seconds| u64::try_from(seconds).ok());
     Facts {
         status: job.status,
         placed_at: snapshot
@@ -221,10 +221,7 @@ fn keep_ports(job: &mut JobRow, ports: &[dstack_agent_api::shim::PortMapping]) {
     if runtime.ports.is_some() {
         return;
     }
-    let mapped = ports
-        .iter()
-        .map(|port| (port.container.into(), port.host.into()))
-        .collect();
+    let mapped = ports.iter().map(|port| (port.container, port.host)).collect();
     job.job_runtime_data = Some(Json::new(JobRuntimeData {
         ports: Some(mapped),
         ..JobRuntimeData::clone(runtime)

@@ -31,7 +31,7 @@ async fn place(ctx: &Arc<Context>, project: ProjectId, id: JobId) -> Result<()> 
     let placement = ctx.deps.store.placement(project).await?;
     let now = ctx.now();
     let commit = match choose(&request(&snapshot.run, &snapshot.job), &candidates(&placement)) {
-        Ok(choice) => assign(ctx, &snapshot.job, &placement, choice, now),
+        Ok(choice) => assign(ctx, &snapshot.job, &placement, &choice, now),
         Err(reason) => refuse(ctx, &snapshot.job, reason, now),
     };
     ctx.commit(("schedule.commit.before", "schedule.commit.after"), commit)
@@ -82,7 +82,7 @@ fn assign(
     ctx: &Context,
     before: &JobRow,
     placement: &PlacementSnapshot,
-    choice: Choice,
+    choice: &Choice,
     now: Time,
 ) -> Commit {
     let Some(was) = placement

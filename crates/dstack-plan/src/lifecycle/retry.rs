@@ -43,8 +43,10 @@ pub enum Verdict {
 
 /// Judges a failed job.
 pub fn judge(facts: &RetryFacts<'_>, now: Time) -> Verdict {
-    let (Some(retry), Some(event)) = (facts.retry, facts.reason.and_then(|reason| reason.retry_event()))
-    else {
+    let (Some(retry), Some(event)) = (
+        facts.retry,
+        facts.reason.and_then(JobTerminationReason::retry_event),
+    ) else {
         return Verdict::NotRetryable;
     };
     if !retry.on_events.contains(&event) {
