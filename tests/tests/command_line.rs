@@ -87,7 +87,7 @@ fn apply_attached_shows_the_lines_and_the_end(cli: &Cli) {
     let shown = succeeds(cli, &["apply", "-f", "task.yml", "-y"]).unwrap();
     let (one, two) = (shown.find("\none"), shown.find("\ntwo"));
     assert!(one.is_some() && two.is_some() && one < two, "{shown}");
-    assert!(shown.contains("Done"), "{shown}");
+    assert!(shown.contains("Exited (0)"), "{shown}");
 }
 
 fn apply_attached_fails_when_the_job_does(cli: &Cli) {
@@ -110,7 +110,10 @@ fn apply_detached_then_ps_logs_and_events(cli: &Cli) {
 
     assert_eq!(attach(&server, "quiet").wait_until_finished().unwrap(), "done");
     let listed = succeeds(cli, &["ps", "-a"]).unwrap();
-    assert!(listed.contains("quiet") && listed.contains("done"), "{listed}");
+    assert!(
+        listed.contains("quiet") && listed.contains("exited (0)"),
+        "{listed}"
+    );
     let logs = succeeds(cli, &["logs", "quiet"]).unwrap();
     assert_eq!(without_notice(&logs.replace("\r\n", "\n")), "from the job\n");
     let events = succeeds(cli, &["event", "list"]).unwrap();
