@@ -216,7 +216,7 @@ async fn memory_and_sql_tell_the_same_story() {
     match std::env::var("DSTACK_TEST_POSTGRES_URL") {
         Ok(url) => databases.push(fresh_postgres(&url).await),
         Err(_) => {
-            println!("SKIPPED: PostgreSQL half of the stores' test (DSTACK_TEST_POSTGRES_URL is not set)")
+            println!("SKIPPED: PostgreSQL half of the stores' test (DSTACK_TEST_POSTGRES_URL is not set)");
         }
     }
     let memory = MemoryStore::new();
