@@ -159,7 +159,10 @@ struct Runner {
 
 async fn runner_binary(settings: &Settings) -> Result<Runner, StartError> {
     let given = settings.runner_binary.clone();
-    if given.as_deref().is_some_and(|given| same_file(given, &settings.shim_binary)) {
+    if given
+        .as_deref()
+        .is_some_and(|given| same_file(given, &settings.shim_binary))
+    {
         return Ok(own_binary(settings));
     }
     let path = given.clone().unwrap_or_else(|| RUNNER_PATH.into());

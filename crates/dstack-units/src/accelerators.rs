@@ -172,8 +172,7 @@ pub fn vendor_of(name: &str) -> Option<Vendor> {
 /// Whether the model is an NVIDIA GPU joined to an ARM CPU (GH200, GB200, GB300, GB10).
 pub fn is_nvidia_superchip(name: &str) -> bool {
     let lower = name.to_lowercase();
-    (lower.starts_with("gb") || lower.starts_with("gh"))
-        && lower.chars().nth(2).is_some_and(char::is_numeric)
+    (lower.starts_with("gb") || lower.starts_with("gh")) && lower.chars().nth(2).is_some_and(char::is_numeric)
 }
 
 /// Whole GiB of a card that reports `mib`: the nearest known size when that is within 7 %, else rounded half to even.
