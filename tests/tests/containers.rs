@@ -14,13 +14,13 @@ fn start() -> Result<(Server, String), String> {
     Ok((setup.start().unwrap(), image))
 }
 
-/// Containers of a run, running or not.
 /// Jobs run in an interactive shell, and busybox's greets: what follows is the commands' own.
 fn commands_output(log: &str) -> &str {
     log.split_once("built-in commands.\n\n")
         .map_or(log, |(_, own)| own)
 }
 
+/// Containers of a run, running or not.
 fn containers(name: &str) -> String {
     let output = Command::new("docker")
         .args(["ps", "-a", "-q", "--filter", &format!("name={name}")])
