@@ -18,6 +18,9 @@ use crate::{interrupt, layout, net};
 /// The run the example's configuration names.
 const RUN: &str = "penguins";
 
+/// What the server logs while the run goes on; shown only when it does not start.
+const SERVER_LOG: &str = "server.log";
+
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Keep the server running afterwards, until Ctrl-C
@@ -74,11 +77,18 @@ impl Demo {
             .env("DSTACK_LOCAL_RUNTIME", "process")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
+            .stderr(fs_err::File::create(home.path().join(SERVER_LOG))?.into_parts().0)
             // Ctrl-C is for the run first; the server ends when we say so.
             .process_group(0)
             .spawn()
             .context("cannot start the server")?;
         let ready = wait_until_ready(&mut server);
+        if ready.is_err() {
+            print!(
+                "{}",
+                fs_err::read_to_string(home.path().join(SERVER_LOG)).unwrap_or_default()
+            );
+        }
         let demo = Demo {
             dstack,
             home,
@@ -123,6 +133,7 @@ impl Demo {
         println!("The server keeps running at {}. In another terminal:", self.url);
         println!("  export HOME={}", self.home.path().display());
         println!("  {} ps -a", self.dstack.display());
+        println!("Its log: {}", self.home.path().join(SERVER_LOG).display());
         println!("Ctrl-C ends it and removes its folder.");
         while !interrupt::happened() {
             thread::sleep(Duration::from_millis(100));
