@@ -1,0 +1,60 @@
+//! The contract between the control plane and a cloud.
+//!
+//! A [`Backend`] is one configured cloud of one project. What it can do beyond offers is told by [`Capabilities`]; the
+//! control plane never asks which cloud it talks to.
+
+mod capabilities;
+mod error;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use dstack_model::backends::BackendType;
+use dstack_model::offers::InstanceOfferWithAvailability;
+use dstack_model::runs::Requirements;
+use dstack_units::ProjectId;
+
+pub use capabilities::Capabilities;
+pub use error::ComputeError;
+
+/// One configured cloud of one project.
+#[async_trait]
+pub trait Backend: Send + Sync + Debug {
+    /// Which cloud.
+    fn kind(&self) -> BackendType;
+
+    /// What it can do beyond offers.
+    fn capabilities(&self) -> Capabilities;
+
+    /// What could be had for these requirements, in the backend's own order (by price unless the cloud has reasons
+    /// for another). Availability and quotas are filled in as far as they are known without a call per offer.
+    ///
+    /// # Errors
+    /// The cloud does not answer, refuses the credentials, or answers nonsense.
+    async fn offers(
+        &self,
+        requirements: &Requirements,
+    ) -> Result<Vec<InstanceOfferWithAvailability>, ComputeError>;
+}
+
+/// The configured backends of projects.
+#[async_trait]
+pub trait Backends: Send + Sync + Debug {
+    /// Of one project, in the order in which they were configured.
+    ///
+    /// # Errors
+    /// The configurations cannot be read.
+    async fn of_project(&self, project: ProjectId) -> Result<Vec<Arc<dyn Backend>>, ComputeError>;
+}
+
+/// No backends at all.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoBackends;
+
+#[async_trait]
+impl Backends for NoBackends {
+    async fn of_project(&self, _project: ProjectId) -> Result<Vec<Arc<dyn Backend>>, ComputeError> {
+        Ok(Vec::new())
+    }
+}
