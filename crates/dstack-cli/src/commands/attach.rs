@@ -6,7 +6,7 @@ use dstack_model::runs::{Job, Run, RunStatus};
 
 use super::apply::session::{End, exit_code, lost, print_finished, until_end};
 use super::apply::wait;
-use super::logs::find_job;
+use super::logs::{Reader, find_job};
 use super::run::get;
 use super::since;
 use crate::args::AttachArgs;
@@ -64,7 +64,13 @@ async fn attach(context: &Context, args: &AttachArgs) -> Result<ExitCode, CliErr
             .hint(format!("see `dstack ps`, then `dstack attach {}`", args.run_name)));
     }
     let rewriter = attach::rewriter(&project, &run, job, &attachment.ports)?;
-    attach::logs::print(attachment.tunnel(), start, &rewriter, &context.ui).await?;
+    let printed = attach::logs::print(attachment.tunnel(), start, &rewriter, &context.ui).await;
+    if !printed.all
+        && let Some(submission) = job.job_submissions.last()
+    {
+        let mut rest = Reader::new(&args.run_name, submission, start, false).skipping(printed.bytes);
+        rest.follow(&project, &context.ui, args.replica, args.job).await?;
+    }
     match until_end(&project, &run, None).await? {
         End::Finished(run) => {
             print_finished(&context.ui, &run);

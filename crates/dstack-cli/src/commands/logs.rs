@@ -87,6 +87,8 @@ pub(crate) struct Reader {
     request: PollLogsRequest,
     last: Option<Time>,
     at_last: usize,
+    /// Bytes at the beginning that are not printed.
+    skip: usize,
 }
 
 impl Reader {
@@ -105,7 +107,14 @@ impl Reader {
             request,
             last: None,
             at_last: 0,
+            skip: 0,
         }
+    }
+
+    /// Leaves out what was printed already: so many bytes from the beginning.
+    pub(crate) fn skipping(mut self, bytes: usize) -> Self {
+        self.skip = bytes;
+        self
     }
 
     /// Prints the next page.
@@ -137,7 +146,9 @@ impl Reader {
                     .unwrap_or_else(|_| event.message.clone().into_bytes()),
             );
         }
-        ui.raw(&output);
+        let skipped = self.skip.min(output.len());
+        self.skip -= skipped;
+        ui.raw(output.get(skipped..).unwrap_or_default());
         self.request.next_token = page.next_token;
         Ok(match (&self.request.next_token, output.is_empty()) {
             (Some(_), _) => Page::Full,

@@ -166,17 +166,25 @@ async fn print_output(session: &Session<'_>, run: &Run, reserved: Option<Reserve
         Ok(attachment) => attachment,
         Err(error) if error.code() == 1 && error.message().is_some() => {
             let reason = error.message().unwrap_or_default();
-            context.ui.complain(Text::new().role(
-                Role::Warning,
-                format!("Cannot attach to the run: {reason}. Its ports are not forwarded; following its logs through the server."),
-            ));
+            // A job that ended meanwhile has nothing left to attach to.
+            if !get(project, name).await?.status.is_finished() {
+                context.ui.complain(Text::new().role(
+                    Role::Warning,
+                    format!("Cannot attach to the run: {reason}. Its ports are not forwarded; following its logs through the server."),
+                ));
+            }
             reader.follow(project, &context.ui, None, 0).await?;
             return Ok(());
         }
         Err(error) => return Err(error),
     };
     let rewriter = attach::rewriter(project, run, job, &attachment.ports)?;
-    attach::logs::print(attachment.tunnel(), None, &rewriter, &context.ui).await
+    let printed = attach::logs::print(attachment.tunnel(), None, &rewriter, &context.ui).await;
+    if !printed.all {
+        let mut rest = reader.skipping(printed.bytes);
+        rest.follow(project, &context.ui, None, 0).await?;
+    }
+    Ok(())
 }
 
 async fn attach(
