@@ -13,6 +13,7 @@ pub mod config;
 pub mod engine_handle;
 pub mod error;
 pub mod handlers;
+pub mod images;
 pub mod keys;
 mod proxy;
 mod public_key;

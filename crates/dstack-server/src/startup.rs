@@ -11,6 +11,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dstack_compute::{Backends, NoBackends};
+use dstack_images::Images;
 use dstack_logs::{Durability, FileLogStore, LogStore};
 use dstack_plan::jobs::Target;
 use dstack_store::directory::events;
@@ -30,6 +32,7 @@ use crate::config::{self, ConfigError, ServerConfig};
 use crate::engine_handle::{EngineHandle, NoEngine};
 use crate::error::ApiError;
 use crate::handlers;
+use crate::images::UnknownImages;
 use crate::keys::Keys;
 use crate::render::runs::RunCache;
 use crate::settings::Settings;
@@ -125,6 +128,10 @@ pub struct EngineInit {
     pub project: ProjectRow,
     /// The admin.
     pub admin: UserRow,
+    /// Configured clouds.
+    pub backends: Arc<dyn Backends>,
+    /// What images say of themselves.
+    pub images: Arc<dyn Images>,
 }
 
 /// A running engine.
@@ -155,6 +162,10 @@ pub struct ServerOptions {
     pub home: Option<PathBuf>,
     /// Starts the engine; `None`: the API only.
     pub start_engine: Option<EngineStart>,
+    /// Configured clouds.
+    pub backends: Arc<dyn Backends>,
+    /// What images say of themselves.
+    pub images: Arc<dyn Images>,
     /// Told the address once the server answers.
     pub ready: Option<oneshot::Sender<SocketAddr>>,
     /// Stops the server, as SIGTERM and Ctrl-C do.
@@ -178,6 +189,8 @@ impl ServerOptions {
             random: Random::system(),
             home: dstack_system::env::home(),
             start_engine: None,
+            backends: Arc::new(NoBackends),
+            images: Arc::new(UnknownImages),
             ready: None,
             stop: CancellationToken::new(),
         }
@@ -192,6 +205,8 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
         random,
         home,
         start_engine,
+        backends,
+        images,
         ready,
         stop,
     } = options;
@@ -224,6 +239,8 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
         keys,
         runs: RunCache::default(),
         target: Target::Container,
+        backends,
+        images,
         settings,
     };
     let first = bootstrap::first_user_and_project(&state).await?;
@@ -334,6 +351,8 @@ async fn start(
         settings: state.settings.clone(),
         project: first.project.clone(),
         admin: first.admin.clone(),
+        backends: Arc::clone(&state.backends),
+        images: Arc::clone(&state.images),
     };
     let started = start_engine(init).await.map_err(ServerError::Engine)?;
     state.engine = started.handle;

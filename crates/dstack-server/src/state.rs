@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use dstack_compute::Backends;
+use dstack_images::Images;
 use dstack_logs::LogStore;
 use dstack_plan::jobs::Target;
 use dstack_store::encryption::Encryption;
@@ -65,4 +67,8 @@ pub struct AppState {
     pub runs: RunCache,
     /// Where jobs run: decides their commands.
     pub target: Target,
+    /// Configured clouds.
+    pub backends: Arc<dyn Backends>,
+    /// What images say of themselves.
+    pub images: Arc<dyn Images>,
 }

@@ -98,6 +98,8 @@ impl Server {
             permissions,
             runs: RunCache::default(),
             target: Target::Container,
+            backends: Arc::new(dstack_compute::NoBackends),
+            images: Arc::new(dstack_server::images::UnknownImages),
         });
         let server = Self {
             router: handlers::router(Arc::clone(&state)),

@@ -26,6 +26,7 @@ fn options(dir: &Path, home: Option<&Path>) -> (ServerOptions, oneshot::Receiver
         start_engine: None,
         ready: Some(ready),
         stop: CancellationToken::new(),
+        ..ServerOptions::from_env()
     };
     (options, address)
 }
