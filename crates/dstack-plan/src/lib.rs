@@ -3,19 +3,25 @@
 //! * [`validate`] — what the server checks and fills in of a run that was asked for.
 //! * [`jobs`] — from a run to the jobs it consists of.
 //! * [`matching`] — whether an instance satisfies requirements.
+//! * [`combine`] — what a fleet and a run ask for together.
 //! * [`placement`] — which instance a job gets.
+//! * [`offers`] — which offers of backends count, and in which order.
+//! * [`volumes`] — where network volumes let a job be.
 //! * [`diff`] — what may change of a run in place.
 //! * [`lifecycle`] — what happens next to runs, jobs and instances.
 
+pub mod combine;
 pub mod diff;
 pub mod interpolate;
 pub mod jobs;
 pub mod lifecycle;
 pub mod matching;
 pub mod names;
+pub mod offers;
 pub mod placement;
 pub mod probes;
 pub mod validate;
+pub mod volumes;
 
 /// A request that cannot be planned. The texts are those of dstack 0.22.5, which clients show verbatim.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

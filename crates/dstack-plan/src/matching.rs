@@ -15,126 +15,502 @@ pub enum Defaults {
     Relaxed,
 }
 
-/// Why an instance does not match: the first reason, in words.
-pub type Mismatch = String;
-
-/// Checks resources, price and spot policy.
-pub fn check(
-    requirements: &Requirements,
-    resources: &Resources,
-    price: f64,
-    defaults: Defaults,
-) -> Result<(), Mismatch> {
-    if let Some(max) = requirements.max_price
-        && price > max
-    {
-        return Err(format!("costs ${price}/h, more than max_price ${max}"));
-    }
-    if let Some(spot) = requirements.spot
-        && spot != resources.spot
-    {
-        return Err(if spot {
-            "is not a spot instance"
-        } else {
-            "is a spot instance"
-        }
-        .to_owned());
-    }
-    check_resources(&requirements.resources, resources, defaults)
+/// One requirement that an instance does not satisfy. Prints as the end of a sentence: "… has 4 CPUs, wanted 8..".
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Mismatch {
+    /// Above `max_price`.
+    #[error("costs ${price}/h, more than max_price ${max}")]
+    Price {
+        /// Dollars an hour.
+        price: f64,
+        /// `max_price`.
+        max: f64,
+    },
+    /// Spot or on-demand instead of the other.
+    #[error("{}", if *.is_spot { "is a spot instance" } else { "is not a spot instance" })]
+    Spot {
+        /// What it is.
+        is_spot: bool,
+    },
+    /// Another instruction set.
+    #[error("has the CPU architecture {has}, wanted {wanted}")]
+    Architecture {
+        /// What it has.
+        has: CpuArchitecture,
+        /// What is asked for.
+        wanted: CpuArchitecture,
+    },
+    /// Too few or too many CPUs.
+    #[error("has {has} CPUs, wanted {wanted}")]
+    Cpus {
+        /// What it has.
+        has: i64,
+        /// What is asked for.
+        wanted: Range<i64>,
+    },
+    /// Too little or too much memory.
+    #[error("has {has} of memory, wanted {wanted}")]
+    Memory {
+        /// What it has.
+        has: Memory,
+        /// What is asked for.
+        wanted: Range<Memory>,
+    },
+    /// No GPU at all.
+    #[error("has no GPU, wanted {wanted}")]
+    NoGpu {
+        /// What is asked for.
+        wanted: GpuSpec,
+    },
+    /// GPUs of another maker.
+    #[error("has a GPU of another vendor than {wanted}")]
+    GpuVendor {
+        /// What it has.
+        has: Option<AcceleratorVendor>,
+        /// What is asked for.
+        wanted: AcceleratorVendor,
+    },
+    /// Too few or too many GPUs.
+    #[error("has {has} GPUs, wanted {wanted}")]
+    GpuCount {
+        /// What it has.
+        has: i64,
+        /// What is asked for.
+        wanted: Range<i64>,
+    },
+    /// Other GPUs.
+    #[error("has {has}, wanted {}", .wanted.join(", "))]
+    GpuName {
+        /// What it has.
+        has: String,
+        /// What is asked for.
+        wanted: Vec<String>,
+    },
+    /// GPUs that can do less, or of which nobody knows.
+    #[error("{}", match .has { Some((major, minor)) => format!("has compute capability {major}.{minor}"),
+                               None => "has no known compute capability".to_owned() })]
+    ComputeCapability {
+        /// What it has.
+        has: Option<(i64, i64)>,
+        /// The least that is asked for.
+        wanted: (i64, i64),
+    },
+    /// GPUs with too little or too much memory.
+    #[error("has {has} of GPU memory, wanted {wanted}")]
+    GpuMemory {
+        /// What each has.
+        has: Memory,
+        /// What is asked for.
+        wanted: Range<Memory>,
+    },
+    /// All GPUs together have too little or too much memory.
+    #[error("has {has} of GPU memory in all, wanted {wanted}")]
+    GpuTotalMemory {
+        /// What all have.
+        has: Memory,
+        /// What is asked for.
+        wanted: Range<Memory>,
+    },
+    /// Too small or too big a disk.
+    #[error("has {has} of disk, wanted {wanted}")]
+    Disk {
+        /// What it has.
+        has: Memory,
+        /// What is asked for.
+        wanted: Range<Memory>,
+    },
 }
 
-/// Checks resources alone.
-pub fn check_resources(wanted: &ResourcesSpec, has: &Resources, defaults: Defaults) -> Result<(), Mismatch> {
-    let standard = ResourcesSpec::default();
-    let relaxed = |is_default: bool| defaults == Defaults::Relaxed && is_default;
-    if let Some(arch) = wanted.cpu.arch
-        && arch != has.cpu_arch.unwrap_or(CpuArchitecture::X86)
-    {
-        return Err(format!("has another CPU architecture than {arch}"));
+/// What requirements are checked against: an instance, or a share of one.
+#[derive(Debug, Clone, Copy)]
+pub struct Machine<'a> {
+    /// CPUs.
+    pub cpus: i64,
+    /// Memory in MiB.
+    pub memory_mib: i64,
+    /// GPUs, all alike.
+    pub gpus: &'a [Gpu],
+    /// Whether it can be taken away.
+    pub spot: bool,
+    /// Disk in MiB; 0 when unknown.
+    pub disk_mib: i64,
+    /// x86 when unknown.
+    pub cpu_arch: Option<CpuArchitecture>,
+    /// Dollars an hour.
+    pub price: f64,
+}
+
+impl<'a> Machine<'a> {
+    /// A whole instance.
+    pub fn whole(resources: &'a Resources, price: f64) -> Self {
+        Self::part(resources, price, 1, 1)
     }
-    if !relaxed(wanted.cpu.count == standard.cpu.count) && !wanted.cpu.count.contains(has.cpus) {
-        return Err(format!("has {} CPUs, wanted {}", has.cpus, wanted.cpu.count));
-    }
-    let memory = Memory::from_mib(to_f64(has.memory_mib));
-    if !relaxed(wanted.memory == standard.memory) && !wanted.memory.contains(memory) {
-        return Err(format!("has {memory} of memory, wanted {}", wanted.memory));
-    }
-    if let Some(gpu) = &wanted.gpu {
-        check_gpus(gpu, &has.gpus)?;
-    }
-    if let Some(disk) = &wanted.disk
-        && has.disk.size_mib > 0
-        && !relaxed(
-            standard
-                .disk
-                .as_ref()
-                .is_some_and(|standard| standard.size == disk.size),
-        )
-    {
-        let size = Memory::from_mib(to_f64(has.disk.size_mib));
-        if !disk.size.contains(size) {
-            return Err(format!("has {size} of disk, wanted {}", disk.size));
+
+    /// `blocks` out of `total`: CPUs, memory and GPUs are divided, disk and price are whole.
+    pub fn part(resources: &'a Resources, price: f64, blocks: i64, total: i64) -> Self {
+        let of = |value: i64| value / total.max(1) * blocks;
+        let gpus = of(i64::try_from(resources.gpus.len()).unwrap_or(0));
+        let gpus = usize::try_from(gpus).unwrap_or(0);
+        Self {
+            cpus: of(resources.cpus),
+            memory_mib: of(resources.memory_mib),
+            gpus: resources.gpus.get(..gpus).unwrap_or(&resources.gpus),
+            spot: resources.spot,
+            disk_mib: resources.disk.size_mib,
+            cpu_arch: resources.cpu_arch,
+            price,
         }
     }
-    Ok(())
+}
+
+/// Checks resources, price and spot policy: the first requirement that does not hold.
+///
+/// # Errors
+/// The machine does not match.
+pub fn check(requirements: &Requirements, machine: Machine<'_>, defaults: Defaults) -> Result<(), Mismatch> {
+    mismatches(requirements, machine, defaults)
+        .next()
+        .map_or(Ok(()), Err)
+}
+
+/// Every requirement that does not hold.
+pub fn mismatches<'a>(
+    requirements: &'a Requirements,
+    machine: Machine<'a>,
+    defaults: Defaults,
+) -> impl Iterator<Item = Mismatch> + 'a {
+    let asked = Asked {
+        requirements,
+        machine,
+        relaxed: (defaults == Defaults::Relaxed).then(ResourcesSpec::default),
+    };
+    CHECKS.iter().filter_map(move |check| check(&asked))
+}
+
+struct Asked<'a> {
+    requirements: &'a Requirements,
+    machine: Machine<'a>,
+    /// Requirements that do not count when they are as here.
+    relaxed: Option<ResourcesSpec>,
+}
+
+impl Asked<'_> {
+    fn spec(&self) -> &ResourcesSpec {
+        &self.requirements.resources
+    }
+
+    fn is_relaxed(&self, same: impl Fn(&ResourcesSpec) -> bool) -> bool {
+        self.relaxed.as_ref().is_some_and(same)
+    }
+
+    /// The GPU requirements and the first GPU (all are alike), unless there is none and none is needed.
+    fn gpu(&self) -> Option<(&GpuSpec, Option<&Gpu>)> {
+        let wanted = self.spec().gpu.as_ref()?;
+        let has = self.machine.gpus.first();
+        if has.is_none() && wanted.count.min == Some(0) {
+            return None;
+        }
+        Some((wanted, has))
+    }
+
+    fn gpus(&self) -> i64 {
+        i64::try_from(self.machine.gpus.len()).unwrap_or(i64::MAX)
+    }
+}
+
+type Check = fn(&Asked<'_>) -> Option<Mismatch>;
+
+const CHECKS: &[Check] = &[
+    price,
+    spot,
+    architecture,
+    cpus,
+    memory,
+    no_gpu,
+    gpu_vendor,
+    gpu_count,
+    gpu_name,
+    compute_capability,
+    gpu_memory,
+    gpu_total_memory,
+    disk,
+];
+
+fn price(asked: &Asked<'_>) -> Option<Mismatch> {
+    let max = asked.requirements.max_price?;
+    (asked.machine.price > max).then_some(Mismatch::Price {
+        price: asked.machine.price,
+        max,
+    })
+}
+
+fn spot(asked: &Asked<'_>) -> Option<Mismatch> {
+    let is_spot = asked.machine.spot;
+    (asked.requirements.spot? != is_spot).then_some(Mismatch::Spot { is_spot })
+}
+
+fn architecture(asked: &Asked<'_>) -> Option<Mismatch> {
+    let wanted = asked.spec().cpu.arch?;
+    let has = asked.machine.cpu_arch.unwrap_or(CpuArchitecture::X86);
+    (wanted != has).then_some(Mismatch::Architecture { has, wanted })
+}
+
+fn cpus(asked: &Asked<'_>) -> Option<Mismatch> {
+    let wanted = asked.spec().cpu.count;
+    let has = asked.machine.cpus;
+    if wanted.contains(has) || asked.is_relaxed(|standard| standard.cpu.count == wanted) {
+        return None;
+    }
+    Some(Mismatch::Cpus { has, wanted })
+}
+
+fn memory(asked: &Asked<'_>) -> Option<Mismatch> {
+    let wanted = asked.spec().memory;
+    let has = from_mib(asked.machine.memory_mib);
+    if wanted.contains(has) || asked.is_relaxed(|standard| standard.memory == wanted) {
+        return None;
+    }
+    Some(Mismatch::Memory { has, wanted })
+}
+
+fn no_gpu(asked: &Asked<'_>) -> Option<Mismatch> {
+    let (wanted, has) = asked.gpu()?;
+    if has.is_some() {
+        return None;
+    }
+    // Without a lower bound, none is a number like any other; whatever else is said of GPUs, none has it.
+    let says_more = wanted.vendor.is_some() || wanted.name.is_some() || wanted.compute_capability.is_some();
+    let none = Memory::from_gb(0.0);
+    let counts = wanted.count.contains(0)
+        && wanted.memory.is_none_or(|range| range.contains(none))
+        && wanted.total_memory.is_none_or(|range| range.contains(none));
+    (says_more || !counts).then(|| Mismatch::NoGpu {
+        wanted: wanted.clone(),
+    })
+}
+
+fn gpu_vendor(asked: &Asked<'_>) -> Option<Mismatch> {
+    let (spec, Some(gpu)) = asked.gpu()? else {
+        return None;
+    };
+    let wanted = spec.vendor?;
+    (gpu.vendor != Some(wanted)).then_some(Mismatch::GpuVendor {
+        has: gpu.vendor,
+        wanted,
+    })
+}
+
+fn gpu_count(asked: &Asked<'_>) -> Option<Mismatch> {
+    let (spec, Some(_)) = asked.gpu()? else {
+        return None;
+    };
+    let has = asked.gpus();
+    (!spec.count.contains(has)).then_some(Mismatch::GpuCount {
+        has,
+        wanted: spec.count,
+    })
+}
+
+fn gpu_name(asked: &Asked<'_>) -> Option<Mismatch> {
+    let (spec, Some(gpu)) = asked.gpu()? else {
+        return None;
+    };
+    let wanted = spec.name.as_ref()?;
+    if wanted.iter().any(|name| name.eq_ignore_ascii_case(&gpu.name)) {
+        return None;
+    }
+    Some(Mismatch::GpuName {
+        has: gpu.name.clone(),
+        wanted: wanted.clone(),
+    })
+}
+
+fn compute_capability(asked: &Asked<'_>) -> Option<Mismatch> {
+    let (spec, Some(gpu)) = asked.gpu()? else {
+        return None;
+    };
+    let minimum = spec.compute_capability.as_ref()?;
+    let wanted = (minimum.0, minimum.1);
+    let has = capability(gpu);
+    if has.is_some_and(|has| has >= wanted) {
+        return None;
+    }
+    Some(Mismatch::ComputeCapability { has, wanted })
+}
+
+/// Known for NVIDIA's GPUs only.
+fn capability(gpu: &Gpu) -> Option<(i64, i64)> {
+    if gpu.vendor != Some(AcceleratorVendor::Nvidia) {
+        return None;
+    }
+    let known = dstack_units::accelerators::find(&gpu.name).find_map(|known| known.compute_capability);
+    known.map(|(major, minor)| (i64::from(major), i64::from(minor)))
+}
+
+fn gpu_memory(asked: &Asked<'_>) -> Option<Mismatch> {
+    let (spec, Some(gpu)) = asked.gpu()? else {
+        return None;
+    };
+    let wanted = spec.memory?;
+    let has = from_mib(gpu.memory_mib);
+    (!wanted.contains(has)).then_some(Mismatch::GpuMemory { has, wanted })
+}
+
+fn gpu_total_memory(asked: &Asked<'_>) -> Option<Mismatch> {
+    let (spec, Some(gpu)) = asked.gpu()? else {
+        return None;
+    };
+    let wanted = spec.total_memory?;
+    let has = from_mib(gpu.memory_mib.saturating_mul(asked.gpus()));
+    (!wanted.contains(has)).then_some(Mismatch::GpuTotalMemory { has, wanted })
+}
+
+fn disk(asked: &Asked<'_>) -> Option<Mismatch> {
+    let wanted = asked.spec().disk.as_ref()?.size;
+    let has = asked.machine.disk_mib;
+    let standard = |standard: &ResourcesSpec| standard.disk.is_some_and(|disk| disk.size == wanted);
+    // 0 = nobody knows.
+    if has == 0 || wanted.contains(from_mib(has)) || asked.is_relaxed(standard) {
+        return None;
+    }
+    Some(Mismatch::Disk {
+        has: from_mib(has),
+        wanted,
+    })
 }
 
 #[allow(clippy::cast_precision_loss)] // sizes of machines
-const fn to_f64(value: i64) -> f64 {
-    value as f64
+fn from_mib(mib: i64) -> Memory {
+    Memory::from_mib(mib as f64)
 }
 
-fn check_gpus(wanted: &GpuSpec, has: &[Gpu]) -> Result<(), Mismatch> {
-    let count = i64::try_from(has.len()).unwrap_or(i64::MAX);
-    let Some(gpu) = has.first() else {
-        let none_is_fine = wanted.count.min.unwrap_or(0) == 0;
-        return if none_is_fine {
-            Ok(())
-        } else {
-            Err(format!("has no GPU, wanted {}", wanted.count))
-        };
-    };
-    if let Some(vendor) = wanted.vendor
-        && gpu.vendor != Some(vendor)
-    {
-        return Err(format!("has a GPU of another vendor than {vendor}"));
-    }
-    if !wanted.count.contains(count) {
-        return Err(format!("has {count} GPUs, wanted {}", wanted.count));
-    }
-    if let Some(names) = &wanted.name
-        && !names.iter().any(|name| name.eq_ignore_ascii_case(&gpu.name))
-    {
-        return Err(format!("has {}, wanted {}", gpu.name, names.join(", ")));
-    }
-    check_capability(wanted, gpu)?;
-    let each = Memory::from_mib(to_f64(gpu.memory_mib));
-    let total = Memory::from_mib(to_f64(gpu.memory_mib.saturating_mul(count)));
-    within(wanted.memory.as_ref(), each, "of GPU memory")?;
-    within(wanted.total_memory.as_ref(), total, "of GPU memory in all")
-}
+#[cfg(test)]
+mod tests {
+    use dstack_model::instances::Disk;
 
-fn within(wanted: Option<&Range<Memory>>, has: Memory, what: &str) -> Result<(), Mismatch> {
-    match wanted {
-        Some(range) if !range.contains(has) => Err(format!("has {has} {what}, wanted {range}")),
-        _ => Ok(()),
-    }
-}
+    use super::*;
 
-fn check_capability(wanted: &GpuSpec, gpu: &Gpu) -> Result<(), Mismatch> {
-    let Some(minimum) = &wanted.compute_capability else {
-        return Ok(());
-    };
-    let known = dstack_units::accelerators::find(&gpu.name).find_map(|known| known.compute_capability);
-    match known {
-        Some((major, minor)) if gpu.vendor == Some(AcceleratorVendor::Nvidia) => {
-            let has = (i64::from(major), i64::from(minor));
-            if has >= (minimum.0, minimum.1) {
-                Ok(())
-            } else {
-                Err(format!("has compute capability {major}.{minor}"))
-            }
+    fn wanted(resources: &serde_json::Value) -> Requirements {
+        serde_json::from_value(serde_json::json!({"resources": resources})).unwrap()
+    }
+
+    fn machine(gpus: usize) -> Resources {
+        Resources {
+            cpus: 4,
+            memory_mib: 16 * 1024,
+            gpus: vec![
+                Gpu {
+                    name: "A100".to_owned(),
+                    memory_mib: 40 * 1024,
+                    vendor: Some(AcceleratorVendor::Nvidia),
+                };
+                gpus
+            ],
+            spot: false,
+            disk: Disk::default(),
+            cpu_arch: None,
+            description: String::new(),
         }
-        _ => Err("has no known compute capability".to_owned()),
+    }
+
+    fn verdict(resources: &serde_json::Value, gpus: usize) -> String {
+        match check(
+            &wanted(resources),
+            Machine::whole(&machine(gpus), 1.0),
+            Defaults::Enforced,
+        ) {
+            Ok(()) => "fits".to_owned(),
+            Err(mismatch) => mismatch.to_string(),
+        }
+    }
+
+    #[test]
+    fn requirements_hold_or_are_named() {
+        for (resources, gpus, expected) in [
+            (serde_json::json!({}), 0, "fits"),
+            (
+                serde_json::json!({"cpu": "arm:2"}),
+                0,
+                "has the CPU architecture x86, wanted arm",
+            ),
+            (serde_json::json!({"cpu": "8.."}), 0, "has 4 CPUs, wanted 8.."),
+            (
+                serde_json::json!({"memory": "32GB.."}),
+                0,
+                "has 16GB of memory, wanted 32GB..",
+            ),
+            (
+                serde_json::json!({"disk": "200GB.."}),
+                0,
+                "has 100GB of disk, wanted 200GB..",
+            ),
+            (serde_json::json!({"gpu": 1}), 0, "has no GPU, wanted 1"),
+            (
+                serde_json::json!({"gpu": {"name": "H100", "count": "0.."}}),
+                0,
+                "fits",
+            ),
+            (
+                serde_json::json!({"gpu": {"name": "H100", "count": "0.."}}),
+                1,
+                "has A100, wanted H100",
+            ),
+            (
+                serde_json::json!({"gpu": {"name": "H100", "count": "..2"}}),
+                0,
+                "has no GPU, wanted H100:..2",
+            ),
+            (serde_json::json!({"gpu": "..2"}), 0, "fits"),
+            (serde_json::json!({"gpu": "a100:40GB:2"}), 2, "fits"),
+            (
+                serde_json::json!({"gpu": "amd"}),
+                2,
+                "has a GPU of another vendor than amd",
+            ),
+            (
+                serde_json::json!({"gpu": "A100:80GB"}),
+                1,
+                "has 40GB of GPU memory, wanted 80GB",
+            ),
+            (
+                serde_json::json!({"gpu": {"total_memory": "100GB.."}}),
+                2,
+                "has 80GB of GPU memory in all, wanted 100GB..",
+            ),
+            (
+                serde_json::json!({"gpu": {"compute_capability": 9.0}}),
+                1,
+                "has compute capability 8.0",
+            ),
+        ] {
+            assert_eq!(verdict(&resources, gpus), expected, "{resources}");
+        }
+    }
+
+    #[test]
+    fn all_mismatches_are_found() {
+        let wanted = wanted(&serde_json::json!({"cpu": 16, "memory": "64GB", "gpu": "H100:4"}));
+        let wanted = Requirements {
+            max_price: Some(0.5),
+            spot: Some(true),
+            ..wanted
+        };
+        let found = mismatches(&wanted, Machine::whole(&machine(1), 1.0), Defaults::Enforced).count();
+        assert_eq!(found, 6);
+    }
+
+    #[test]
+    fn the_machine_at_hand_is_taken_as_it_is() {
+        let small = Resources {
+            cpus: 1,
+            memory_mib: 2048,
+            ..machine(0)
+        };
+        let small = Machine::whole(&small, 0.0);
+        let nothing = wanted(&serde_json::json!({}));
+        assert!(check(&nothing, small, Defaults::Enforced).is_err());
+        assert_eq!(check(&nothing, small, Defaults::Relaxed), Ok(()));
+        let asked = wanted(&serde_json::json!({"memory": "4GB.."}));
+        assert!(check(&asked, small, Defaults::Relaxed).is_err());
     }
 }

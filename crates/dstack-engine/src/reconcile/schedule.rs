@@ -42,9 +42,8 @@ async fn place(ctx: &Arc<Context>, project: ProjectId, id: JobId) -> Result<()> 
 
 fn request<'a>(run: &'a RunRow, job: &'a JobRow) -> Request<'a> {
     Request {
-        run_spec: &run.run_spec,
-        job_spec: &job.job_spec,
         run_fleet: run.fleet_id,
+        ..Request::new(&run.run_spec, &job.job_spec)
     }
 }
 

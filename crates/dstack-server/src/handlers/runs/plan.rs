@@ -118,11 +118,7 @@ pub(in crate::handlers) async fn all_offers(
     job: &JobSpec,
 ) -> Result<Vec<InstanceOfferWithAvailability>> {
     let placement = state.store.placement(project).await?;
-    let request = Request {
-        run_spec: run,
-        job_spec: job,
-        run_fleet: None,
-    };
+    let request = Request::new(run, job);
     let considered = consider(&request, &candidates(&placement));
     let mut offers: Vec<_> = considered
         .into_iter()

@@ -1,0 +1,196 @@
+//! What backends offer: which offers count, and in which order (dstack 0.22.5: scheduling §6).
+//!
+//! Backends already answer only what satisfies the requirements, each in its own order.
+
+mod blocks;
+mod disk;
+mod merge;
+
+use dstack_model::backends::BackendType;
+use dstack_model::fleets::Blocks;
+use dstack_model::offers::InstanceOfferWithAvailability as Offer;
+use dstack_model::profiles::Profile;
+use dstack_model::runs::{JobProvisioningData, Requirements};
+
+use crate::volumes::{self, Location};
+
+pub use blocks::divide;
+pub use disk::{disk_size, fit_disk};
+pub use merge::merge;
+
+/// What a backend must be able to do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// Several nodes that reach each other.
+    pub multinode: bool,
+    /// Privileged containers.
+    pub privileged: bool,
+    /// Folders of the instance as volumes.
+    pub instance_volumes: bool,
+    /// Reserved capacity.
+    pub reservations: bool,
+    /// Machines, not only containers.
+    pub create_instance: bool,
+}
+
+/// Which offers count.
+#[derive(Debug, Clone)]
+pub struct Query {
+    /// What the backends are asked.
+    pub requirements: Requirements,
+    /// What the backends must be able to do.
+    pub needs: Needs,
+    /// Into how many blocks the instances will be divided.
+    pub blocks: Blocks,
+    backends: Option<Vec<BackendType>>,
+    regions: Option<Vec<String>>,
+    zones: Option<Vec<String>>,
+    instance_types: Option<Vec<String>>,
+    volumes: Vec<Location>,
+}
+
+/// Why an offer does not count. Prints as the end of a sentence.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unwanted {
+    /// `backends` does not name its backend.
+    #[error("is of another backend ({0})")]
+    Backend(BackendType),
+    /// `regions` does not name its region.
+    #[error("is in another region ({0})")]
+    Region(String),
+    /// `instance_types` does not name its type.
+    #[error("is of another instance type ({0})")]
+    InstanceType(String),
+    /// `availability_zones` names none of its zones.
+    #[error("is not in one of `availability_zones`")]
+    Zone,
+    /// The volumes are elsewhere.
+    #[error("is not where the volume is")]
+    Volume,
+    /// Its CPUs or GPUs cannot be divided so.
+    #[error("cannot be divided into `blocks`")]
+    Blocks,
+}
+
+impl Query {
+    /// With a profile and requirements (of a run, or of a run in a fleet).
+    pub fn new(profile: &Profile, requirements: Requirements) -> Self {
+        let params = &profile.params;
+        let needs = Needs {
+            multinode: requirements.multinode.unwrap_or(false),
+            reservations: requirements.reservation.is_some(),
+            ..Needs::default()
+        };
+        Self {
+            needs,
+            requirements,
+            blocks: Blocks::default(),
+            backends: params.backends.clone(),
+            regions: params.regions.clone(),
+            zones: params.availability_zones.clone(),
+            instance_types: params.instance_types.clone(),
+            volumes: Vec::new(),
+        }
+    }
+
+    /// Only in the backend and region of the first node, if there is one already.
+    #[must_use]
+    pub fn beside(mut self, master: Option<&JobProvisioningData>) -> Self {
+        if let Some(master) = master {
+            let backend = master.base_backend();
+            let mut backends = self.backends.unwrap_or_else(|| vec![backend]);
+            backends.retain(|other| *other == backend);
+            self.backends = Some(backends);
+            let mut regions = self.regions.unwrap_or_else(|| vec![master.region.clone()]);
+            regions.retain(|region| *region == master.region);
+            self.regions = Some(regions);
+        }
+        self
+    }
+
+    /// Only where these volumes are.
+    #[must_use]
+    pub fn at(mut self, volumes: &[Location]) -> Self {
+        self.volumes = volumes.to_vec();
+        self
+    }
+
+    /// Whether a backend is worth asking. dstack Sky, which speaks for other backends, always is.
+    pub fn asks(&self, backend: BackendType) -> bool {
+        let named = self
+            .backends
+            .as_ref()
+            .is_none_or(|backends| backends.contains(&backend));
+        named || backend == BackendType::Dstack
+    }
+
+    /// The offer as it counts: zones narrowed, blocks set.
+    ///
+    /// # Errors
+    /// It does not count.
+    pub fn accept(&self, offer: Offer) -> Result<Offer, Unwanted> {
+        if let Some(backends) = &self.backends
+            && !backends.contains(&offer.backend)
+        {
+            return Err(Unwanted::Backend(offer.backend));
+        }
+        if !named(self.regions.as_deref(), &offer.region) {
+            return Err(Unwanted::Region(offer.region));
+        }
+        if !named(self.instance_types.as_deref(), &offer.instance.name) {
+            return Err(Unwanted::InstanceType(offer.instance.name));
+        }
+        let offer = self.narrow_zones(offer)?;
+        if !volumes::reach_offer(&self.volumes, offer.backend, &offer.region) {
+            return Err(Unwanted::Volume);
+        }
+        divide(offer, self.blocks).ok_or(Unwanted::Blocks)
+    }
+
+    fn narrow_zones(&self, mut offer: Offer) -> Result<Offer, Unwanted> {
+        if self.zones.is_some() {
+            let mut zones = offer.availability_zones.unwrap_or_default();
+            zones.retain(|zone| named(self.zones.as_deref(), zone));
+            if zones.is_empty() {
+                return Err(Unwanted::Zone);
+            }
+            offer.availability_zones = Some(zones);
+        }
+        Ok(offer)
+    }
+
+    /// All offers that count, at most `limit` of them: cheapest first with each backend's own order kept, then the
+    /// available ones first.
+    pub fn select(&self, by_backend: Vec<Vec<Offer>>, limit: Option<usize>) -> Vec<Offer> {
+        let limit = limit.unwrap_or(usize::MAX);
+        let counted = merge(by_backend).filter_map(|offer| self.accept(offer).ok());
+        let mut offers: Vec<Offer> = counted.take(limit).collect();
+        // After the cut, so that not every offer has to be looked at when all are refused.
+        available_first(&mut offers);
+        offers
+    }
+}
+
+/// Names match in any case; unset names everything.
+fn named(names: Option<&[String]>, name: &str) -> bool {
+    names.is_none_or(|names| names.iter().any(|other| other.eq_ignore_ascii_case(name)))
+}
+
+/// Moves what cannot be had behind what can, in order otherwise.
+pub fn available_first(offers: &mut [Offer]) {
+    offers.sort_by_key(|offer| !offer.availability.is_available());
+}
+
+/// An offer in the zone of the cluster's first node, if that has one.
+#[must_use]
+pub fn in_zone_of(mut offer: Offer, master: Option<&JobProvisioningData>) -> Offer {
+    if let Some(zone) = master.and_then(|master| master.availability_zone.as_ref()) {
+        let mut zones = offer.availability_zones.unwrap_or_else(|| vec![zone.clone()]);
+        zones.retain(|other| other == zone);
+        offer.availability_zones = Some(zones);
+    }
+    offer
+}
+
+#[cfg(test)]
+mod tests;

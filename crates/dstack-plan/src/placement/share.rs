@@ -1,0 +1,77 @@
+//! How much of an instance a job gets.
+
+use dstack_model::instances::{InstanceAvailability, InstanceStatus};
+use dstack_model::offers::InstanceOfferWithAvailability;
+
+use super::{Candidate, Unfit, Wants, defaults};
+use crate::matching::{Machine, check};
+
+/// A share of an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// Blocks of it.
+    pub blocks: i64,
+    /// Blocks of the instance.
+    pub total: i64,
+    /// Whether it is free now; otherwise once other jobs have ended.
+    pub idle: bool,
+}
+
+impl Share {
+    /// As an offer; `None` for an instance that offers nothing yet.
+    pub fn offer(self, candidate: &Candidate<'_>) -> Option<InstanceOfferWithAvailability> {
+        let mut offer = candidate.offer?.clone();
+        if self.total > 1 {
+            let part = Machine::part(&offer.instance.resources, offer.price, self.blocks, self.total);
+            let (cpus, memory_mib, gpus) = (part.cpus, part.memory_mib, part.gpus.len());
+            let resources = &mut offer.instance.resources;
+            resources.cpus = cpus;
+            resources.memory_mib = memory_mib;
+            resources.gpus.truncate(gpus);
+        }
+        offer.availability = if self.idle {
+            InstanceAvailability::Idle
+        } else {
+            InstanceAvailability::Busy
+        };
+        offer.blocks = u32::try_from(self.blocks).unwrap_or(1);
+        offer.total_blocks = u32::try_from(self.total).unwrap_or(1);
+        Some(offer)
+    }
+}
+
+/// The smallest share that satisfies the requirements; one of several nodes takes the whole.
+pub(super) fn smallest(wants: &Wants<'_>, candidate: &Candidate<'_>) -> Result<Share, Unfit> {
+    let total = candidate.total_blocks.ok_or(Unfit::SettingUp)?.max(1);
+    let offer = candidate.offer.ok_or(Unfit::SettingUp)?;
+    let multinode = wants.request.multinode();
+    if multinode && total > 1 && candidate.busy_blocks > 0 {
+        return Err(Unfit::Shared);
+    }
+    let requirements = &wants.request.job_spec.requirements;
+    let mut reason = Unfit::SettingUp;
+    for blocks in if multinode { total } else { 1 }..=total {
+        let part = Machine::part(&offer.instance.resources, offer.price, blocks, total);
+        match check(requirements, part, defaults(candidate)) {
+            Ok(()) => {
+                return Ok(Share {
+                    blocks,
+                    total,
+                    idle: is_idle(candidate, blocks, total),
+                });
+            }
+            Err(mismatch) => reason = Unfit::Mismatch(mismatch),
+        }
+    }
+    Err(reason)
+}
+
+/// A whole instance must be idle; of a divided one, enough blocks must be free.
+fn is_idle(candidate: &Candidate<'_>, blocks: i64, total: i64) -> bool {
+    let up = match candidate.status {
+        InstanceStatus::Idle => true,
+        InstanceStatus::Busy => total > 1,
+        _ => false,
+    };
+    up && blocks <= total.saturating_sub(candidate.busy_blocks)
+}
