@@ -5,13 +5,16 @@
 //! * [`matching`] — whether an instance satisfies requirements.
 //! * [`combine`] — what a fleet and a run ask for together.
 //! * [`placement`] — which instance a job gets.
+//! * [`fleets`] — which fleet a run gets, and what could be made anew in it.
 //! * [`offers`] — which offers of backends count, and in which order.
 //! * [`volumes`] — where network volumes let a job be.
+//! * [`plans`] — what a plan says.
 //! * [`diff`] — what may change of a run in place.
 //! * [`lifecycle`] — what happens next to runs, jobs and instances.
 
 pub mod combine;
 pub mod diff;
+pub mod fleets;
 pub mod interpolate;
 pub mod jobs;
 pub mod lifecycle;
@@ -19,6 +22,7 @@ pub mod matching;
 pub mod names;
 pub mod offers;
 pub mod placement;
+pub mod plans;
 pub mod probes;
 pub mod validate;
 pub mod volumes;

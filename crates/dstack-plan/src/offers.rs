@@ -193,4 +193,4 @@ pub fn in_zone_of(mut offer: Offer, master: Option<&JobProvisioningData>) -> Off
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

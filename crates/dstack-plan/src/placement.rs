@@ -218,4 +218,4 @@ pub fn offers(wants: &Wants<'_>, candidates: &[Candidate<'_>]) -> Vec<InstanceOf
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,0 +1,202 @@
+//! Which fleet a run gets (dstack 0.22.5: scheduling §4).
+//!
+//! Fleets whose idle instances suffice come first, then those with the cheapest idle instance, then those whose
+//! cheapest new one costs least. Existing instances are matched with what the run asks for alone; new ones with what
+//! the fleet and the run ask for together.
+
+mod capacity;
+mod targeted;
+
+use dstack_model::configurations::AnyRunConfiguration;
+use dstack_model::fleets::{FleetSpec, InstanceGroupPlacement};
+use dstack_model::offers::InstanceOfferWithAvailability as Offer;
+use dstack_model::runs::{JobProvisioningData, RunSpec};
+use dstack_units::FleetId;
+
+use crate::placement::{Candidate, Request, Wants, offers};
+
+pub use capacity::{NoCapacity, new_capacity, new_capacity_outside_fleets};
+pub use targeted::targeted;
+
+/// More offers of backends than this are not looked at while a fleet is searched for.
+pub const OFFERS_PER_FLEET: usize = 100;
+
+/// A fleet with its instances.
+#[derive(Debug, Clone)]
+pub struct Fleet<'a> {
+    /// Id.
+    pub id: FleetId,
+    /// Name.
+    pub name: &'a str,
+    /// The project it belongs to.
+    pub project: &'a str,
+    /// Whether that is the run's own project.
+    pub own: bool,
+    /// What it is made from.
+    pub spec: &'a FleetSpec,
+    /// Where the first node of the cluster is.
+    pub master: Option<&'a JobProvisioningData>,
+    /// Its instances, cheapest first.
+    pub instances: Vec<Candidate<'a>>,
+    /// Instances that are only asked for, each for one job: they take up a place in `nodes.max`.
+    pub placeholders: usize,
+}
+
+impl Fleet<'_> {
+    fn is_cluster(&self) -> bool {
+        self.spec.configuration.placement == Some(InstanceGroupPlacement::Cluster)
+    }
+}
+
+/// Why a fleet is not for a run. Prints as the end of a sentence.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Skipped {
+    /// `fleets` does not name it.
+    #[error("is not among `fleets`")]
+    NotNamed,
+    /// The run has another fleet already.
+    #[error("is not the fleet of the run")]
+    OtherFleet,
+    /// Several nodes need a cluster.
+    #[error("is not a cluster (`placement: cluster`), which a run of several nodes needs")]
+    NotCluster,
+    /// Too small.
+    #[error("has room for {free} more nodes, the run needs {needed}")]
+    TooSmall {
+        /// Nodes that it could still take.
+        free: i64,
+        /// Nodes that the run needs.
+        needed: i64,
+    },
+}
+
+/// How many nodes a run needs at once.
+pub fn nodes_required(run: &RunSpec) -> i64 {
+    match &run.configuration {
+        AnyRunConfiguration::Task(task) => task.node_groups().iter().map(|group| group.nodes).sum(),
+        AnyRunConfiguration::Service(service) => service
+            .replica_groups()
+            .iter()
+            .map(|group| group.replicas.min.unwrap_or(0))
+            .sum(),
+        AnyRunConfiguration::DevEnvironment(_) => 1,
+    }
+}
+
+/// Whether a run may look at a fleet at all: `fleets`, and the fleet it already has.
+///
+/// # Errors
+/// It may not.
+pub fn check_named(request: &Request<'_>, fleet: &Fleet<'_>) -> Result<(), Skipped> {
+    if request.run_fleet.is_some_and(|id| id != fleet.id) {
+        return Err(Skipped::OtherFleet);
+    }
+    let params = request.run_spec.merged_profile().params;
+    let named = params.fleets.is_none_or(|fleets| {
+        fleets.iter().any(|reference| {
+            reference.name == fleet.name
+                && match &reference.project {
+                    Some(project) => project == fleet.project,
+                    None => fleet.own,
+                }
+        })
+    });
+    if named { Ok(()) } else { Err(Skipped::NotNamed) }
+}
+
+/// Whether a run could fit into a fleet. May say yes where in the end it does not fit.
+///
+/// # Errors
+/// It surely does not fit.
+pub fn check_room(request: &Request<'_>, fleet: &Fleet<'_>) -> Result<(), Skipped> {
+    if request.multinode() && !fleet.is_cluster() {
+        return Err(Skipped::NotCluster);
+    }
+    let needed = nodes_required(request.run_spec);
+    match room(fleet) {
+        Some(free) if free < needed => Err(Skipped::TooSmall { free, needed }),
+        _ => Ok(()),
+    }
+}
+
+/// Nodes that the fleet could still take, where that is known.
+fn room(fleet: &Fleet<'_>) -> Option<i64> {
+    let configuration = &fleet.spec.configuration;
+    if let Some(nodes) = &configuration.nodes {
+        // Nobody knows how many jobs an instance takes that is divided.
+        let whole = configuration.blocks == dstack_model::fleets::Blocks::Count(1);
+        let max = nodes.max.filter(|_| whole)?;
+        let busy = fleet.instances.iter().filter(|one| one.busy_blocks > 0).count();
+        let occupied = busy.saturating_add(fleet.placeholders);
+        return Some(max.saturating_sub(i64::try_from(occupied).unwrap_or(i64::MAX)));
+    }
+    configuration.ssh_config.as_ref()?;
+    let free = |one: &Candidate<'_>| one.total_blocks.unwrap_or(1).saturating_sub(one.busy_blocks);
+    Some(fleet.instances.iter().map(free).sum())
+}
+
+/// A fleet that could take the run, with what its instances offer.
+#[derive(Debug, Clone)]
+pub struct Eligible<'f, 'a> {
+    /// The fleet.
+    pub fleet: &'f Fleet<'a>,
+    /// Shares of its instances, idle or not, cheapest first.
+    pub instance_offers: Vec<Offer>,
+    /// Whether its idle instances suffice for the whole run.
+    pub has_capacity: bool,
+}
+
+impl Eligible<'_, '_> {
+    /// By which fleets are compared: the least is best.
+    fn rank(&self, new: &[Offer]) -> (bool, f64, f64) {
+        (
+            !self.has_capacity,
+            cheapest_available(&self.instance_offers),
+            cheapest_available(new),
+        )
+    }
+}
+
+/// Infinite when nothing can be had.
+fn cheapest_available(offers: &[Offer]) -> f64 {
+    let mut available = offers.iter().filter(|offer| offer.availability.is_available());
+    available.next().map_or(f64::INFINITY, |offer| offer.price)
+}
+
+/// The fleets that the run could fit into.
+pub fn eligible<'f, 'a>(request: &Request<'_>, fleets: &'f [Fleet<'a>]) -> Vec<Eligible<'f, 'a>> {
+    let wants = Wants::new(*request);
+    let needed = nodes_required(request.run_spec);
+    fleets
+        .iter()
+        .filter(|fleet| check_named(request, fleet).is_ok() && check_room(request, fleet).is_ok())
+        .map(|fleet| {
+            let instance_offers = offers(&wants, &fleet.instances);
+            let idle = instance_offers
+                .iter()
+                .filter(|offer| offer.availability.is_available())
+                .count();
+            Eligible {
+                fleet,
+                // A service that starts from no replicas needs none: still an empty fleet has no capacity.
+                has_capacity: idle > 0 && i64::try_from(idle).unwrap_or(i64::MAX) >= needed,
+                instance_offers,
+            }
+        })
+        .collect()
+}
+
+/// The best fleet, the earlier among equals: its place in the list. `new` has what backends offer for each (empty where
+/// nothing new may be made).
+pub fn best(eligible: &[Eligible<'_, '_>], new: &[Vec<Offer>]) -> Option<usize> {
+    let ranks = eligible
+        .iter()
+        .enumerate()
+        .map(|(at, one)| (at, one.rank(new.get(at).map_or(&[], Vec::as_slice))));
+    ranks
+        .min_by(|(_, a), (_, b)| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.total_cmp(&b.2)))
+        .map(|(at, _)| at)
+}
+
+#[cfg(test)]
+mod tests;
