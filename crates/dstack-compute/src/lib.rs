@@ -4,7 +4,12 @@
 //! control plane never asks which cloud it talks to.
 
 mod capabilities;
+mod catalog_offers;
+pub mod config;
 mod error;
+mod registry;
+mod volumes;
+mod yaml;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -16,7 +21,10 @@ use dstack_model::runs::Requirements;
 use dstack_units::ProjectId;
 
 pub use capabilities::Capabilities;
+pub use catalog_offers::{CatalogQuery, DiskSize, catalog_offers, provider};
 pub use error::ComputeError;
+pub use registry::{BackendKind, ConfigureError, Registry};
+pub use volumes::{VolumeRequest, Volumes};
 
 /// One configured cloud of one project.
 #[async_trait]
@@ -36,6 +44,11 @@ pub trait Backend: Send + Sync + Debug {
         &self,
         requirements: &Requirements,
     ) -> Result<Vec<InstanceOfferWithAvailability>, ComputeError>;
+
+    /// Its network volumes, if it has such.
+    fn volumes(&self) -> Option<&dyn Volumes> {
+        None
+    }
 }
 
 /// The configured backends of projects.

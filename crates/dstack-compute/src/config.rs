@@ -1,0 +1,248 @@
+//! Configurations of backends, as users write them and the API has them.
+//!
+//! The fields are those of dstack 0.22.5 (server-config and OpenAPI schemas). Credentials stand in `creds`, except for
+//! Kubernetes and Slurm, whose configuration is secret as a whole.
+
+mod clouds;
+mod clusters;
+mod credential;
+mod file;
+mod gpu_clouds;
+
+use dstack_model::Decode;
+use dstack_model::backends::BackendType;
+use dstack_model::decode::{Problem, decode_lenient, decode_strict};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+pub use clouds::*;
+pub use clusters::*;
+pub use credential::Credential;
+pub use file::{FileProblem, resolve_files};
+pub use gpu_clouds::*;
+
+/// The configuration of any backend, told apart by `type`.
+#[derive(Debug, Clone, PartialEq, Serialize, Decode)]
+#[serde(untagged)]
+#[decode(tag = "type")]
+#[allow(missing_docs)] // each is the backend of that name
+pub enum BackendConfig {
+    #[decode(rename = "aws")]
+    Aws(AwsConfig),
+    #[decode(rename = "azure")]
+    Azure(AzureConfig),
+    #[decode(rename = "cloudrift")]
+    CloudRift(CloudRiftConfig),
+    #[decode(rename = "crusoe")]
+    Crusoe(CrusoeConfig),
+    #[decode(rename = "cudo")]
+    Cudo(CudoConfig),
+    #[decode(rename = "verda")]
+    Verda(VerdaConfig),
+    #[decode(rename = "datacrunch")]
+    DataCrunch(DataCrunchConfig),
+    #[decode(rename = "daytona")]
+    Daytona(DaytonaConfig),
+    #[decode(rename = "digitalocean")]
+    DigitalOcean(DigitalOceanConfig),
+    #[decode(rename = "amddevcloud")]
+    AmdDevCloud(AmdDevCloudConfig),
+    #[decode(rename = "gcp")]
+    Gcp(GcpConfig),
+    #[decode(rename = "hotaisle")]
+    HotAisle(HotAisleConfig),
+    #[decode(rename = "jarvislabs")]
+    JarvisLabs(JarvisLabsConfig),
+    #[decode(rename = "kubernetes")]
+    Kubernetes(KubernetesConfig),
+    #[decode(rename = "lambda")]
+    Lambda(LambdaConfig),
+    #[decode(rename = "lium")]
+    Lium(LiumConfig),
+    #[decode(rename = "oci")]
+    Oci(OciConfig),
+    #[decode(rename = "nebius")]
+    Nebius(NebiusConfig),
+    #[decode(rename = "runpod")]
+    Runpod(RunpodConfig),
+    #[decode(rename = "seeweb")]
+    Seeweb(SeewebConfig),
+    #[decode(rename = "tensordock")]
+    TensorDock(TensorDockConfig),
+    #[decode(rename = "vastai")]
+    VastAi(VastAiConfig),
+    #[decode(rename = "vultr")]
+    Vultr(VultrConfig),
+    #[decode(rename = "slurm")]
+    Slurm(SlurmConfig),
+    #[decode(rename = "dstack")]
+    Dstack(DstackConfig),
+}
+
+/// A configuration in two texts: what may be seen in the database, and what is to be encrypted there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SplitConfig {
+    /// JSON without credentials.
+    pub config: String,
+    /// JSON of the credentials; empty where the backend has no `creds`.
+    pub auth: Credential,
+}
+
+impl BackendConfig {
+    /// Reads a configuration; unknown fields are refused.
+    ///
+    /// # Errors
+    /// All problems.
+    pub fn read(value: &Value) -> Result<Self, Vec<Problem>> {
+        decode_strict(value)
+    }
+
+    /// Which backend it is for.
+    pub const fn kind(&self) -> BackendType {
+        match self {
+            Self::Aws(_) => BackendType::Aws,
+            Self::Azure(_) => BackendType::Azure,
+            Self::CloudRift(_) => BackendType::CloudRift,
+            Self::Crusoe(_) => BackendType::Crusoe,
+            Self::Cudo(_) => BackendType::Cudo,
+            Self::Verda(_) => BackendType::Verda,
+            Self::DataCrunch(_) => BackendType::DataCrunch,
+            Self::Daytona(_) => BackendType::Daytona,
+            Self::DigitalOcean(_) => BackendType::DigitalOcean,
+            Self::AmdDevCloud(_) => BackendType::AmdDevCloud,
+            Self::Gcp(_) => BackendType::Gcp,
+            Self::HotAisle(_) => BackendType::HotAisle,
+            Self::JarvisLabs(_) => BackendType::JarvisLabs,
+            Self::Kubernetes(_) => BackendType::Kubernetes,
+            Self::Lambda(_) => BackendType::Lambda,
+            Self::Lium(_) => BackendType::Lium,
+            Self::Oci(_) => BackendType::Oci,
+            Self::Nebius(_) => BackendType::Nebius,
+            Self::Runpod(_) => BackendType::Runpod,
+            Self::Seeweb(_) => BackendType::Seeweb,
+            Self::TensorDock(_) => BackendType::TensorDock,
+            Self::VastAi(_) => BackendType::VastAi,
+            Self::Vultr(_) => BackendType::Vultr,
+            Self::Slurm(_) => BackendType::Slurm,
+            Self::Dstack(_) => BackendType::Dstack,
+        }
+    }
+
+    /// As JSON, with credentials.
+    fn object(&self) -> Map<String, Value> {
+        match serde_json::to_value(self) {
+            Ok(Value::Object(map)) => map,
+            // A configuration is an object and serializes.
+            _ => Map::new(),
+        }
+    }
+
+    /// As shown to members of a project: without credentials.
+    pub fn public(&self) -> Map<String, Value> {
+        let mut map = self.object();
+        map.remove("creds");
+        map.remove("kubeconfig");
+        if let Some(Value::Array(clusters)) = map.get_mut("clusters") {
+            for cluster in clusters.iter_mut().filter_map(Value::as_object_mut) {
+                for secret in ["hostname", "port", "user", "private_key"] {
+                    cluster.remove(secret);
+                }
+            }
+        }
+        map
+    }
+
+    /// As YAML, with credentials, without what is unset.
+    pub fn yaml(&self) -> String {
+        crate::yaml::write(&Value::Object(self.object()))
+    }
+
+    /// In the two texts of the database (those of dstack 0.22.5).
+    pub fn split(&self) -> SplitConfig {
+        let mut map = self.object();
+        let auth = map.remove("creds").map(|creds| creds.to_string());
+        SplitConfig {
+            config: Value::Object(map).to_string(),
+            auth: Credential::new(auth.unwrap_or_default()),
+        }
+    }
+
+    /// From the two texts of the database. Unknown fields are dropped.
+    ///
+    /// # Errors
+    /// They are no such configuration; the text names the field, not the value.
+    pub fn join(split: &SplitConfig) -> Result<Self, String> {
+        let mut value: Value =
+            serde_json::from_str(&split.config).map_err(|_| "the configuration is not JSON".to_owned())?;
+        if let (Some(map), false) = (value.as_object_mut(), split.auth.expose().is_empty()) {
+            let auth = serde_json::from_str(split.auth.expose())
+                .map_err(|_| "the credentials are not JSON".to_owned())?;
+            map.insert("creds".to_owned(), auth);
+        }
+        decode_lenient(&value).map_err(|problems: Vec<Problem>| {
+            let places: Vec<String> = problems.iter().map(Problem::path).collect();
+            format!("fields are wrong or missing: {}", places.join(", "))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(value: &Value) -> BackendConfig {
+        BackendConfig::read(value).unwrap()
+    }
+
+    #[test]
+    fn what_is_split_can_be_joined() {
+        for value in [
+            json!({"type": "aws", "regions": ["us-east-1"], "creds": {"type": "access_key", "access_key": "A", "secret_key": "S"}}),
+            json!({"type": "kubernetes", "kubeconfig": {"data": "canary"}, "contexts": ["a", {"name": "b"}]}),
+            json!({"type": "digitalocean", "creds": {"type": "api_key", "api_key": "k"}}),
+            json!({"type": "slurm", "clusters": [{"name": "c", "hostname": "h", "user": "u", "private_key": {"content": "canary"}}]}),
+        ] {
+            let config = read(&value);
+            assert_eq!(BackendConfig::join(&config.split()).unwrap(), config);
+        }
+    }
+
+    #[test]
+    fn what_members_see_has_no_credentials() {
+        for value in [
+            json!({"type": "runpod", "creds": {"type": "api_key", "api_key": "canary"}}),
+            json!({"type": "kubernetes", "kubeconfig": {"data": "canary"}}),
+            json!({"type": "slurm", "clusters": [{"name": "c", "hostname": "canary", "user": "canary", "private_key": {"content": "canary"}}]}),
+        ] {
+            let config = read(&value);
+            let public = Value::Object(config.public()).to_string();
+            assert!(!public.contains("canary"), "{public}");
+            if config.kind() != BackendType::Slurm {
+                assert!(!format!("{config:?}").contains("canary"), "{config:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn unknown_fields_are_refused_in_requests_and_dropped_from_the_database() {
+        let value = json!({"type": "aws", "region": "x", "creds": {"type": "default"}});
+        let problems = BackendConfig::read(&value).unwrap_err();
+        assert_eq!(problems[0].kind, "extra_forbidden");
+        let split = SplitConfig {
+            config: json!({"type": "aws", "resource_group": "later"}).to_string(),
+            auth: Credential::new(r#"{"type": "default"}"#),
+        };
+        assert_eq!(BackendConfig::join(&split).unwrap().kind(), BackendType::Aws);
+    }
+
+    #[test]
+    fn every_type_with_a_configuration_has_a_model() {
+        for kind in BackendType::ALL {
+            let problems = BackendConfig::read(&json!({"type": kind.as_str()})).unwrap_err();
+            let known = problems.iter().all(|problem| problem.kind != "union_tag_invalid");
+            assert_eq!(known, *kind != BackendType::Remote, "{kind}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The kinds of backends of a build.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use dstack_model::backends::BackendType;
+
+use crate::config::{BackendConfig, SplitConfig};
+use crate::{Backend, Capabilities, ComputeError};
+
+/// Why a backend cannot be configured this way.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigureError {
+    /// The cloud refuses the credentials.
+    #[error("Invalid credentials")]
+    Credentials {
+        /// Paths of the fields at fault.
+        fields: Vec<Vec<String>>,
+        /// What the cloud says.
+        details: Option<String>,
+    },
+    /// Another setting is wrong; the text is for users.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+/// One kind of backend: how it is configured, and what is made from a configuration.
+#[async_trait]
+pub trait BackendKind: Send + Sync + Debug {
+    /// Which one.
+    fn kind(&self) -> BackendType;
+
+    /// What all backends of this kind can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Checks a configuration with the cloud, creates there what every instance needs, and gives what is to be stored:
+    /// the configuration with what was found out filled in.
+    ///
+    /// # Errors
+    /// The configuration cannot be used.
+    async fn configure(
+        &self,
+        project_name: &str,
+        config: &BackendConfig,
+    ) -> Result<SplitConfig, ConfigureError>;
+
+    /// A backend from what [`BackendKind::configure`] gave, perhaps of an older version or of dstack 0.22.5. No calls.
+    ///
+    /// # Errors
+    /// What is stored cannot be read.
+    fn open(&self, stored: &SplitConfig) -> Result<Arc<dyn Backend>, ComputeError>;
+}
+
+/// The kinds of backends that a build has, by type.
+#[derive(Debug, Clone, Default)]
+pub struct Registry(Vec<Arc<dyn BackendKind>>);
+
+/// The order in which dstack 0.22.5 lists its types.
+const ORDER: &[BackendType] = &[
+    BackendType::AmdDevCloud,
+    BackendType::Aws,
+    BackendType::Azure,
+    BackendType::CloudRift,
+    BackendType::Crusoe,
+    BackendType::DataCrunch,
+    BackendType::Daytona,
+    BackendType::DigitalOcean,
+    BackendType::Gcp,
+    BackendType::HotAisle,
+    BackendType::JarvisLabs,
+    BackendType::Kubernetes,
+    BackendType::Lambda,
+    BackendType::Lium,
+    BackendType::Nebius,
+    BackendType::Oci,
+    BackendType::Runpod,
+    BackendType::Slurm,
+    BackendType::Seeweb,
+    BackendType::VastAi,
+    BackendType::Verda,
+    BackendType::Vultr,
+];
+
+impl Registry {
+    /// These kinds.
+    pub fn new(kinds: impl IntoIterator<Item = Arc<dyn BackendKind>>) -> Self {
+        Self(kinds.into_iter().collect())
+    }
+
+    /// The kind of that type, if the build has it.
+    pub fn get(&self, kind: BackendType) -> Option<&Arc<dyn BackendKind>> {
+        self.0.iter().find(|known| known.kind() == kind)
+    }
+
+    /// All types that can be configured, in the order in which they are listed.
+    pub fn types(&self) -> Vec<BackendType> {
+        let known = ORDER.iter().filter(|kind| self.get(**kind).is_some());
+        known.copied().collect()
+    }
+
+    /// Types whose backends have the capability.
+    pub fn with(&self, has: impl Fn(&Capabilities) -> bool) -> Vec<BackendType> {
+        let mut types = self.types();
+        types.retain(|kind| self.get(*kind).is_some_and(|kind| has(&kind.capabilities())));
+        types
+    }
+}
