@@ -9,13 +9,14 @@
 //! * [`offers`] — which offers of backends count, and in which order.
 //! * [`volumes`] — where network volumes let a job be.
 //! * [`plans`] — what a plan says.
-//! * [`diff`] — what may change of a run in place.
+//! * [`diff`], [`fleet_diff`] — what may change of a run or a fleet in place.
+//! * [`schedule`] — when a run with a schedule starts.
 //! * [`lifecycle`] — what happens next to runs, jobs and instances.
 
 pub mod combine;
 pub mod diff;
+pub mod fleet_diff;
 pub mod fleets;
-pub mod interpolate;
 pub mod jobs;
 pub mod lifecycle;
 pub mod matching;
@@ -24,6 +25,7 @@ pub mod offers;
 pub mod placement;
 pub mod plans;
 pub mod probes;
+pub mod schedule;
 pub mod validate;
 pub mod volumes;
 

@@ -1,6 +1,9 @@
 //! What the server checks and fills in of a run that was asked for (dstack 0.22.5: configuration language §13).
 
 use dstack_model::configurations::{AnyRunConfiguration, MountPoint};
+use dstack_model::envs::EnvValue;
+use dstack_model::fleets::FleetSpec;
+use dstack_model::interpolate::{self, GroupMember};
 use dstack_model::profiles::RetrySetting;
 use dstack_model::repos::{AnyRunRepoData, VirtualRunRepoData};
 use dstack_model::resources::ResourcesSpec;
@@ -23,6 +26,7 @@ pub fn effective_run_spec(
 ) -> Result<RunSpec, PlanError> {
     check_name(&spec)?;
     check_retry(&spec)?;
+    check_group_references(&spec)?;
     check_mounts(&spec)?;
     fill_repo(&mut spec)?;
     check_limits(&spec, server)?;
@@ -82,6 +86,47 @@ fn check_retry(spec: &RunSpec) -> Result<(), PlanError> {
             Err(PlanError::new("retry.duration cannot be negative"))
         }
         _ => Ok(()),
+    }
+}
+
+/// Addresses of nodes and replicas are known to commands only, and only of those that surely exist.
+fn check_group_references(spec: &RunSpec) -> Result<(), PlanError> {
+    let configuration = &spec.configuration;
+    let in_env = |value: &EnvValue| match value {
+        EnvValue::Text(text) => interpolate::contains_group_reference(text),
+        EnvValue::FromClient => false,
+    };
+    if configuration.base().env.0.values().any(in_env) {
+        return Err(PlanError::new(
+            "groups IP references are only supported in commands, not in `env`",
+        ));
+    }
+    let refused = |error: interpolate::InterpolateError| PlanError::new(error.to_string());
+    let sized = |commands: &[&String], sizes: &[usize], member| {
+        commands.iter().try_for_each(|command| {
+            interpolate::check_group_references(command, member).map_err(refused)?;
+            interpolate::check_group_bounds(command, sizes, member).map_err(refused)
+        })
+    };
+    let size = |count: i64| usize::try_from(count).unwrap_or(0);
+    match configuration {
+        AnyRunConfiguration::Task(task) => {
+            let groups = task.node_groups();
+            let commands: Vec<&String> = groups.iter().flat_map(|group| &group.commands).collect();
+            let sizes: Vec<usize> = groups.iter().map(|group| size(group.nodes)).collect();
+            sized(&commands, &sizes, GroupMember::Nodes)
+        }
+        AnyRunConfiguration::Service(service) => {
+            let groups = service.replica_groups();
+            let own = groups.iter().flat_map(|group| &group.commands);
+            let commands: Vec<&String> = service.commands.iter().chain(own).collect();
+            let sizes: Vec<usize> = groups
+                .iter()
+                .map(|group| size(group.replicas.min.unwrap_or(0)))
+                .collect();
+            sized(&commands, &sizes, GroupMember::Replicas)
+        }
+        AnyRunConfiguration::DevEnvironment(_) => Ok(()),
     }
 }
 
@@ -191,7 +236,15 @@ fn parts(configuration: &mut AnyRunConfiguration) -> Vec<Part<'_>> {
     }
 }
 
-fn fill_gpu_vendors(spec: &mut RunSpec) {
+/// What a fleet asks for, with what the server adds.
+pub fn fill_fleet_defaults(spec: &mut FleetSpec) {
+    if let Some(resources) = &mut spec.configuration.resources {
+        resources.gpu.get_or_insert_with(GpuSpec::any_or_none);
+    }
+}
+
+/// Who makes the GPUs, where that follows from the rest.
+pub(crate) fn fill_gpu_vendors(spec: &mut RunSpec) {
     for part in parts(&mut spec.configuration) {
         let gpu = part.resources.gpu.get_or_insert_with(GpuSpec::any_or_none);
         if gpu.vendor.is_some() || gpu.count.max == Some(0) {

@@ -59,7 +59,7 @@ pub(crate) fn run(configuration: Value) -> (RunSpec, Vec<JobSpec>) {
     let server = crate::ServerDefaults::default();
     let context = JobContext {
         server: &server,
-        image: None,
+        images: &std::collections::BTreeMap::new(),
         target: Target::Container,
     };
     let jobs = job_specs(&run, 0, None, &context).unwrap();

@@ -1,14 +1,15 @@
 //! Fleets: lists, plans, deleting.
 
+mod plan;
 mod validate;
 
 use dstack_api::{ErrorCode, routes};
 use dstack_engine::events as targets;
-use dstack_model::fleets::{Fleet, FleetPlan, FleetStatus};
+use dstack_model::fleets::{Fleet, FleetStatus};
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::requests::{
-    ApplyFleetPlanRequest, DeleteFleetInstancesRequest, GetFleetPlanRequest, GetFleetRequest,
-    ListFleetsRequest, ListImportedRequest, NamesRequest,
+    ApplyFleetPlanRequest, DeleteFleetInstancesRequest, GetFleetRequest, ListFleetsRequest,
+    ListImportedRequest, NamesRequest,
 };
 use dstack_store::directory::lists::{self, ListedFleet};
 use dstack_store::directory::{Page, projects};
@@ -20,7 +21,7 @@ use crate::access::{Project, is_admin};
 use crate::api::{Api, Call};
 use crate::audit;
 use crate::error::{ApiError, Result};
-use crate::render::fleets::{fleet, without_keys};
+use crate::render::fleets::fleet;
 use crate::state::AppState;
 
 /// Fleets of a project are not paged.
@@ -31,7 +32,7 @@ pub(super) fn routes(api: Api) -> Api {
     api.on::<routes::FleetsList, _, _>(list_all)
         .on::<routes::ProjectFleetsList, _, _>(list)
         .on::<routes::FleetsGet, _, _>(get)
-        .on::<routes::FleetsGetPlan, _, _>(get_plan)
+        .on::<routes::FleetsGetPlan, _, _>(plan::get_plan)
         .on::<routes::FleetsApply, _, _>(apply)
         .on::<routes::FleetsDelete, _, _>(delete)
         .on::<routes::FleetsDeleteInstances, _, _>(delete_instances)
@@ -101,32 +102,6 @@ async fn get(call: Call, request: GetFleetRequest) -> Result<Fleet> {
         .await?
         .pop()
         .ok_or_else(ApiError::not_exists)
-}
-
-async fn get_plan(call: Call, request: GetFleetPlanRequest) -> Result<FleetPlan> {
-    let (state, project) = (&call.state, call.project()?);
-    validate::check(&request.spec)?;
-    let mut current = None;
-    if let Some(name) = &request.spec.configuration.name
-        && let Some(found) = lists::fleet_by_name(state.database.pool(), project.row.id, name).await?
-    {
-        current = with_instances(state, &[found]).await?.pop();
-    }
-    let action = match &current {
-        Some(_) => dstack_model::common::ApplyAction::Update,
-        None => dstack_model::common::ApplyAction::Create,
-    };
-    Ok(FleetPlan {
-        project_name: project.row.name.clone(),
-        user: call.user()?.name.clone(),
-        effective_spec: Some(without_keys(request.spec.clone())),
-        spec: request.spec,
-        current_resource: current,
-        offers: Vec::new(),
-        total_offers: 0,
-        max_offer_price: None,
-        action: Some(action),
-    })
 }
 
 async fn apply(call: Call, request: ApplyFleetPlanRequest) -> Result<Fleet> {

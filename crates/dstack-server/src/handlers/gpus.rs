@@ -8,6 +8,7 @@ use dstack_model::requests::{ListGpusRequest, ListGpusResponse, OfferGrouping};
 use dstack_plan::jobs::{JobContext, job_specs};
 use dstack_units::{AcceleratorVendor, Range};
 
+use super::runs::Planner;
 use crate::api::{Api, Call};
 use crate::error::{ApiError, Result};
 
@@ -20,12 +21,16 @@ async fn list(call: Call, request: ListGpusRequest) -> Result<ListGpusResponse> 
     let defaults = state.settings.defaults();
     let context = JobContext {
         server: &defaults,
-        image: None,
+        images: &std::collections::BTreeMap::new(),
         target: state.target,
     };
-    let jobs = job_specs(&spec, 0, None, &context)?;
-    let offers = match jobs.first() {
-        Some(job) => super::runs::all_offers(state, call.project()?.row.id, &spec, job).await?,
+    let offers = match job_specs(&spec, 0, None, &context)?.first() {
+        Some(job) => {
+            let mut planner = Planner::new(state, call.project()?, &spec, Vec::new()).await?;
+            let (mut instances, new) = planner.offers(job, true).await?;
+            instances.extend(new);
+            instances
+        }
         None => Vec::new(),
     };
     let by = Grouping::new(request.group_by.as_deref().unwrap_or_default())?;

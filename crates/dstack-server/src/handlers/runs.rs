@@ -1,8 +1,11 @@
 //! Runs: lists, plans, applying, stopping, deleting.
 
 mod apply;
+mod fleets;
 mod list;
+mod offers;
 mod plan;
+mod volumes;
 
 use std::collections::HashMap;
 
@@ -21,7 +24,8 @@ use crate::error::{ApiError, Result};
 use crate::render::runs::{View, run as render_run};
 use crate::state::AppState;
 
-pub(super) use plan::all_offers;
+pub(super) use offers::Market;
+pub(super) use plan::Planner;
 
 /// How often a change is tried again when the engine was faster.
 const ATTEMPTS: usize = 8;

@@ -19,6 +19,7 @@ use dstack_store::{Database, JobSnapshot};
 use dstack_system::Secret;
 use dstack_units::ProjectId;
 
+use crate::job_maker::JobMaker;
 use crate::keys::Keys;
 
 /// From the database. Secrets are decrypted for the call and kept nowhere.
@@ -27,21 +28,18 @@ pub struct SqlInputs {
     database: Database,
     encryption: Encryption,
     keys: Arc<Keys>,
+    jobs: JobMaker,
     log_quota_hour: Option<i64>,
 }
 
 impl SqlInputs {
     /// With the log quota in bytes per hour; `None` = unlimited.
-    pub const fn new(
-        database: Database,
-        encryption: Encryption,
-        keys: Arc<Keys>,
-        log_quota_hour: Option<i64>,
-    ) -> Self {
+    pub fn new(jobs: JobMaker, log_quota_hour: Option<i64>) -> Self {
         Self {
-            database,
-            encryption,
-            keys,
+            database: jobs.database.clone(),
+            encryption: jobs.encryption.clone(),
+            keys: Arc::clone(&jobs.keys),
+            jobs,
             log_quota_hour,
         }
     }
@@ -98,12 +96,17 @@ impl SqlInputs {
 
 #[async_trait]
 impl Inputs for SqlInputs {
+    async fn jobs(&self, run: &RunRow) -> Result<Result<Vec<JobSpec>, InputError>> {
+        let made = self.jobs.jobs(run.project_id, &run.run_spec, 0).await;
+        Ok(made.map_err(|error| InputError(error.to_string())))
+    }
+
     async fn start(&self, job: &JobSnapshot) -> Result<Result<StartInputs, InputError>> {
         let spec = &job.job.job_spec;
         let secrets = self.secrets(job.job.project_id).await?;
         let mut env = std::collections::BTreeMap::new();
         for (name, value) in &spec.env {
-            match with_secrets(value, &|name| secrets.get(name).cloned()) {
+            match with_secrets(value, &secrets) {
                 Ok(value) => {
                     env.insert(name.clone(), Secret::new(value));
                 }
@@ -135,7 +138,7 @@ impl Inputs for SqlInputs {
             return Ok(Ok(None));
         };
         let secrets = self.secrets(job.job.project_id).await?;
-        Ok(match registry_auth(auth, &|name| secrets.get(name).cloned()) {
+        Ok(match registry_auth(auth, &secrets) {
             Ok((user, password)) => Ok(Some((user, Secret::new(password)))),
             Err(error) => Err(InputError(format!("registry_auth: {error}"))),
         })

@@ -1,21 +1,19 @@
 //! Applying: a new run, or a change of one that is active.
 
-use std::str::FromStr;
-
 use dstack_engine::events as targets;
 use dstack_model::repos::{AnyRepoInfo, AnyRunRepoData};
 use dstack_model::requests::ApplyRunPlanRequest;
-use dstack_model::runs::{JobSpec, JobStatus, Run, RunSpec, RunStatus};
+use dstack_model::runs::{Run, RunSpec, RunStatus};
 use dstack_plan::diff::{changed_fields, check_updatable};
 use dstack_plan::names;
+use dstack_plan::schedule::next_trigger;
 use dstack_store::directory::lists::{self, ListedRun};
 use dstack_store::directory::repos;
 use dstack_store::rows::{JobRow, RunRow};
 use dstack_store::{Commit, Json, Put};
-use dstack_units::cron::Cron;
 use dstack_units::{ProjectId, RepoRowId, RunId, Time, UserId};
 
-use super::plan::{check_supported, effective, jobs_of, stale};
+use super::plan::{check_supported, effective, stale};
 use super::{ATTEMPTS, with_jobs};
 use crate::api::Call;
 use crate::audit;
@@ -145,8 +143,8 @@ async fn submit(call: &Call, spec: &RunSpec, finished: Option<&ListedRun>) -> Re
     ));
     let mut jobs = Vec::new();
     if run.status == RunStatus::Submitted {
-        for job in jobs_of(state, spec, 0)? {
-            let row = new_job(state, &run, job, now);
+        for job in state.jobs().jobs(project, spec, 0).await? {
+            let row = JobRow::submitted(state.random.uuid().into(), &run, job, now);
             events.push(by_system.event(
                 "Job created on run submission. Status: SUBMITTED",
                 vec![targets::job(&row)],
@@ -205,56 +203,6 @@ fn new_run(
         next_wake_at: Some(next_triggered_at.unwrap_or(now)),
         deadline_at: None,
         waiting_for: Some(if scheduled { "its schedule" } else { "its jobs" }.to_owned()),
-        version: 0,
-    }
-}
-
-/// The next time of the schedule.
-fn next_trigger(spec: &RunSpec, now: Time) -> Option<Time> {
-    let schedule = spec.merged_profile().params.schedule?;
-    schedule
-        .cron
-        .iter()
-        .filter_map(|cron| Cron::from_str(cron).ok()?.next_at_or_after(now))
-        .min()
-}
-
-fn new_job(state: &AppState, run: &RunRow, spec: JobSpec, now: Time) -> JobRow {
-    JobRow {
-        id: state.random.uuid().into(),
-        project_id: run.project_id,
-        run_id: run.id,
-        run_name: run.run_name.clone(),
-        job_num: i64::from(spec.job_num),
-        replica_num: i64::from(spec.replica_num),
-        submission_num: 0,
-        job_name: spec.job_name.clone(),
-        deployment_num: run.deployment_num,
-        submitted_at: now,
-        running_at: None,
-        finished_at: None,
-        status: JobStatus::Submitted,
-        termination_reason: None,
-        termination_reason_message: None,
-        exit_status: None,
-        job_spec: Json::new(spec),
-        job_provisioning_data: None,
-        job_runtime_data: None,
-        fleet_id: None,
-        instance_id: None,
-        used_instance_id: None,
-        runner_timestamp: None,
-        inactivity_secs: None,
-        disconnected_at: None,
-        stop_requested_at: None,
-        remove_at: None,
-        ready: false,
-        registered: false,
-        image_pull_progress: None,
-        last_processed_at: now,
-        next_wake_at: Some(now),
-        deadline_at: None,
-        waiting_for: Some("a place to run".to_owned()),
         version: 0,
     }
 }

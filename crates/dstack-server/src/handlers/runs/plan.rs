@@ -1,51 +1,34 @@
 //! Plans: what applying a run would do, and the offers for it.
 
-use dstack_engine::reconcile::schedule::candidates;
 use dstack_model::common::ApplyAction;
 use dstack_model::configurations::AnyRunConfiguration;
-use dstack_model::offers::InstanceOfferWithAvailability;
+use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::requests::GetRunPlanRequest;
-use dstack_model::runs::{JobPlan, JobSpec, RunPlan, RunSpec};
+use dstack_model::runs::{JobPlan, JobSpec, Run, RunPlan, RunSpec};
 use dstack_plan::diff::check_updatable;
-use dstack_plan::jobs::{JobContext, job_specs, registry_auth};
-use dstack_plan::placement::{Request, consider};
+use dstack_plan::fleets::{self as choice, Fleet, OFFERS_PER_FLEET};
+use dstack_plan::placement::{Request, Wants, offers as instance_offers};
+use dstack_plan::plans::{OFFERS_SHOWN, Shown, batches, in_order, job_plan, without_repetition};
 use dstack_plan::validate::{effective_run_spec, unsupported};
+use dstack_plan::{offers, volumes::Location};
 use dstack_store::EngineStore;
-use dstack_store::directory::{lists, secrets};
-use dstack_units::ProjectId;
+use dstack_store::directory::lists;
 
-use super::with_jobs;
+use super::offers::Market;
+use super::{fleets, volumes, with_jobs};
+use crate::access::Project;
 use crate::api::Call;
 use crate::error::{ApiError, Result};
 use crate::render::runs::View;
 use crate::render::users::key_pair;
 use crate::state::AppState;
-
-const MAX_OFFERS: usize = 50;
+use crate::version::ClientVersion;
 
 pub(super) async fn get_plan(call: Call, request: GetRunPlanRequest) -> Result<RunPlan> {
-    let (state, project, user) = (&call.state, call.project()?, call.user()?);
+    let (project, user) = (call.project()?, call.user()?);
     let effective = effective(&call, request.run_spec.clone()).await?;
-    let mut current = None;
-    let mut action = ApplyAction::Create;
-    if let Some(name) = &effective.run_name
-        && let Some(found) = lists::run_by_name(state.database.pool(), project.row.id, name).await?
-    {
-        if !found.run.status.is_finished() && check_updatable(&found.run.run_spec, &effective).is_ok() {
-            action = ApplyAction::Update;
-        }
-        current = Some(with_jobs(state, &found, View::single()).await?);
-    }
-    let specs = planned_jobs(state, project.row.id, &effective).await?;
-    let limit = request
-        .max_offers
-        .and_then(|limit| usize::try_from(limit).ok())
-        .unwrap_or(MAX_OFFERS);
-    let mut job_plans = Vec::new();
-    for spec in specs {
-        let offers = all_offers(state, project.row.id, &effective, &spec).await?;
-        job_plans.push(job_plan(spec, offers, limit, request.reverse_offers));
-    }
+    let (current, action) = current(&call, &effective).await?;
+    let job_plans = job_plans(&call, &request, &effective).await?;
     let mut plan = RunPlan {
         project_name: project.row.name.clone(),
         user: user.name.clone(),
@@ -73,36 +56,54 @@ pub(super) async fn effective(call: &Call, spec: RunSpec) -> Result<RunSpec> {
     )?)
 }
 
-/// Jobs of the first replica (of each group, for services); secrets of the registry must be known.
-async fn planned_jobs(state: &AppState, project: ProjectId, spec: &RunSpec) -> Result<Vec<JobSpec>> {
-    if let Some(auth) = &spec.configuration.base().registry_auth {
-        let mut known = std::collections::HashMap::new();
-        for row in secrets::list(state.database.pool(), project).await? {
-            known.insert(row.name, state.encryption.decrypt(&row.value)?);
-        }
-        registry_auth(auth, &|name| {
-            known.get(name).map(|value| value.expose().to_owned())
-        })?;
-    }
-    jobs_of(state, spec, 0)
+/// The run of that name, and whether it could be changed in place.
+async fn current(call: &Call, effective: &RunSpec) -> Result<(Option<Run>, ApplyAction)> {
+    let (state, project) = (&call.state, call.project()?);
+    let Some(name) = &effective.run_name else {
+        return Ok((None, ApplyAction::Create));
+    };
+    let found = lists::run_by_name(state.database.pool(), project.row.id, name).await?;
+    let Some(found) = found else {
+        return Ok((None, ApplyAction::Create));
+    };
+    let updatable =
+        !found.run.status.is_finished() && check_updatable(&found.run.run_spec, effective).is_ok();
+    let action = if updatable {
+        ApplyAction::Update
+    } else {
+        ApplyAction::Create
+    };
+    Ok((Some(with_jobs(state, &found, View::single()).await?), action))
 }
 
-/// Jobs of one replica.
-pub(super) fn jobs_of(state: &AppState, spec: &RunSpec, replica_num: u32) -> Result<Vec<JobSpec>> {
-    let defaults = state.settings.defaults();
-    let context = JobContext {
-        server: &defaults,
-        image: None,
-        target: state.target,
+async fn job_plans(call: &Call, request: &GetRunPlanRequest, run: &RunSpec) -> Result<Vec<JobPlan>> {
+    let (state, project) = (&call.state, call.project()?);
+    let volumes = volumes::locations(state, project.row.id, run).await?;
+    let jobs = state.jobs().planned(project.row.id, run, 0).await?;
+    let listing = request.for_offers_only || asks_for_offers(run, &call.version);
+    let limit = request.max_offers.and_then(|limit| usize::try_from(limit).ok());
+    let shown = Shown {
+        limit: limit.unwrap_or(OFFERS_SHOWN),
+        reverse: request.reverse_offers,
     };
-    let AnyRunConfiguration::Service(service) = &spec.configuration else {
-        return Ok(job_specs(spec, replica_num, None, &context)?);
-    };
-    let mut specs = Vec::new();
-    for group in service.replica_groups() {
-        specs.extend(job_specs(spec, replica_num, group.name.as_deref(), &context)?);
+    let mut planner = Planner::new(state, project, run, volumes).await?;
+    let mut plans = Vec::new();
+    for batch in batches(jobs) {
+        let Some(first) = batch.first() else { continue };
+        let (instances, new) = planner.offers(first, listing).await?;
+        let offers = in_order(instances, new, shown);
+        plans.extend(batch.into_iter().map(|job| job_plan(job, &offers, shown)));
     }
-    Ok(specs)
+    Ok(plans)
+}
+
+/// Clients before 0.21 list offers by planning a task that does nothing.
+fn asks_for_offers(run: &RunSpec, version: &ClientVersion) -> bool {
+    let nothing = match &run.configuration {
+        AnyRunConfiguration::Task(task) => task.commands == [":"],
+        _ => false,
+    };
+    nothing && version.is_before([0, 21, 0])
 }
 
 /// What this server can do with the run at all.
@@ -110,56 +111,131 @@ pub(super) fn check_supported(spec: &RunSpec) -> Result<()> {
     unsupported(spec).map_or(Ok(()), |reason| Err(reason.into()))
 }
 
-/// All instances of the project that would take the job, cheapest first.
-pub(in crate::handlers) async fn all_offers(
-    state: &AppState,
-    project: ProjectId,
-    run: &RunSpec,
-    job: &JobSpec,
-) -> Result<Vec<InstanceOfferWithAvailability>> {
-    let placement = state.store.placement(project).await?;
-    let request = Request::new(run, job);
-    let considered = consider(&request, &candidates(&placement));
-    let mut offers: Vec<_> = considered
-        .into_iter()
-        .filter_map(|considered| considered.verdict.ok())
-        .collect();
-    offers.sort_by(|a, b| a.price.total_cmp(&b.price));
-    Ok(offers)
-}
-
-fn job_plan(
-    mut spec: JobSpec,
-    mut offers: Vec<InstanceOfferWithAvailability>,
-    limit: usize,
-    reverse: bool,
-) -> JobPlan {
-    if reverse {
-        offers.sort_by(|a, b| b.price.total_cmp(&a.price));
-    }
-    offers.sort_by_key(is_refused);
-    spec.ssh_key = None;
-    let total_offers = u64::try_from(offers.len()).unwrap_or(u64::MAX);
-    let max_price = offers.iter().map(|offer| offer.price).reduce(f64::max);
-    offers.truncate(limit);
-    JobPlan {
-        job_spec: spec,
-        offers,
-        total_offers,
-        max_price,
-    }
-}
-
-/// Offers that cannot be had come last.
-fn is_refused(offer: &InstanceOfferWithAvailability) -> bool {
-    use dstack_model::instances::InstanceAvailability as Availability;
-    matches!(
-        offer.availability,
-        Availability::NotAvailable | Availability::NoQuota | Availability::NoBalance
-    )
-}
-
 /// The error of a changed resource.
 pub(super) fn stale() -> ApiError {
     ApiError::client("Failed to apply plan. Resource has been changed. Try again or use force apply.")
+}
+
+/// Looks for offers for the jobs of one run.
+pub(in crate::handlers) struct Planner<'a> {
+    run: &'a RunSpec,
+    project: &'a str,
+    placement: dstack_store::PlacementSnapshot,
+    volumes: Vec<Location>,
+    market: Market,
+}
+
+impl<'a> Planner<'a> {
+    /// Reads instances and backends once.
+    pub(in crate::handlers) async fn new(
+        state: &AppState,
+        project: &'a Project,
+        run: &'a RunSpec,
+        volumes: Vec<Location>,
+    ) -> Result<Self> {
+        Ok(Self {
+            run,
+            project: &project.row.name,
+            placement: state.store.placement(project.row.id).await?,
+            volumes,
+            market: Market::of_project(state, project.row.id).await?,
+        })
+    }
+
+    /// Offers of instances and of backends for a job: in the fleet that it would get, or, when offers are only listed,
+    /// wherever they are.
+    pub(in crate::handlers) async fn offers(
+        &mut self,
+        job: &JobSpec,
+        listing: bool,
+    ) -> Result<(Vec<Offer>, Vec<Offer>)> {
+        let multinode = self.market.multinode_backends();
+        let request = Request {
+            volumes: &self.volumes,
+            multinode_backends: Some(&multinode),
+            ..Request::new(self.run, job)
+        };
+        let fleets = fleets::fleets(&self.placement, self.project);
+        let params = self.run.merged_profile().params;
+        if params.instances.is_some() {
+            return Ok((choice::targeted(&request, &fleets), Vec::new()));
+        }
+        if !listing {
+            return Ok(in_best_fleet(&mut self.market, &request, &fleets).await);
+        }
+        if params.fleets.is_some() {
+            return Ok(in_named_fleets(&mut self.market, &request, &fleets).await);
+        }
+        Ok(anywhere(&mut self.market, &request, &fleets).await)
+    }
+}
+
+async fn new_in_fleet(
+    market: &mut Market,
+    request: &Request<'_>,
+    fleet: &Fleet<'_>,
+    limit: Option<usize>,
+) -> Vec<Offer> {
+    match choice::new_capacity(request, fleet) {
+        Ok(query) => market.offers(&query, limit).await,
+        Err(_) => Vec::new(),
+    }
+}
+
+async fn in_best_fleet(
+    market: &mut Market,
+    request: &Request<'_>,
+    fleets: &[Fleet<'_>],
+) -> (Vec<Offer>, Vec<Offer>) {
+    let mut eligible = choice::eligible(request, fleets);
+    let mut new = Vec::new();
+    for one in &eligible {
+        new.push(new_in_fleet(market, request, one.fleet, Some(OFFERS_PER_FLEET)).await);
+    }
+    let Some(best) = choice::best(&eligible, &new) else {
+        return (Vec::new(), Vec::new());
+    };
+    let best = eligible.swap_remove(best);
+    let new = new_in_fleet(market, request, best.fleet, None).await;
+    (best.instance_offers, new)
+}
+
+/// Of all fleets that `fleets` names; what several could get is listed once.
+async fn in_named_fleets(
+    market: &mut Market,
+    request: &Request<'_>,
+    fleets: &[Fleet<'_>],
+) -> (Vec<Offer>, Vec<Offer>) {
+    let wants = Wants::new(*request);
+    let (mut instances, mut new, mut seen) = (Vec::new(), Vec::new(), Vec::new());
+    for fleet in fleets
+        .iter()
+        .filter(|fleet| choice::check_named(request, fleet).is_ok())
+    {
+        instances.extend(instance_offers(&wants, &fleet.instances));
+        let of_fleet = new_in_fleet(market, request, fleet, None).await;
+        let of_fleet = without_repetition(of_fleet, &mut seen);
+        new = offers::merge(vec![new, of_fleet]).collect();
+    }
+    instances.sort_by(|a, b| a.price.total_cmp(&b.price));
+    (instances, new)
+}
+
+/// Of all instances and backends, whatever the fleets ask for.
+async fn anywhere(
+    market: &mut Market,
+    request: &Request<'_>,
+    fleets: &[Fleet<'_>],
+) -> (Vec<Offer>, Vec<Offer>) {
+    let wants = Wants::new(*request);
+    let all: Vec<_> = fleets
+        .iter()
+        .flat_map(|fleet| fleet.instances.iter().copied())
+        .collect();
+    let instances = instance_offers(&wants, &all);
+    let new = match choice::new_capacity_outside_fleets(request) {
+        Ok(query) => market.offers(&query, None).await,
+        Err(_) => Vec::new(),
+    };
+    (instances, new)
 }

@@ -1,0 +1,155 @@
+use std::collections::HashMap;
+
+use dstack_units::CpuArchitecture;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::ServerDefaults;
+
+fn jobs_with(configuration: Value, image: Option<&ImageConfig>) -> Result<Vec<JobSpec>, PlanError> {
+    let run: RunSpec =
+        serde_json::from_value(json!({"run_name": "a-run", "configuration": configuration})).unwrap();
+    let server = ServerDefaults::default();
+    let images = image
+        .into_iter()
+        .map(|image| ("x".to_owned(), image.clone()))
+        .collect();
+    let context = JobContext {
+        server: &server,
+        images: &images,
+        target: Target::Container,
+    };
+    job_specs(&run, 0, None, &context)
+}
+
+fn job(configuration: Value) -> JobSpec {
+    jobs_with(configuration, None).unwrap().remove(0)
+}
+
+#[test]
+fn commands_become_one_line_of_a_shell() {
+    let script = job(json!({"type": "task", "image": "x", "commands": ["a", " b & "]}));
+    assert_eq!(script.commands, ["/bin/sh", "-i", "-c", "a && { b & }"]);
+    let entrypoint = json!({"type": "task", "image": "x", "entrypoint": "run 'it all'", "commands": ["a"]});
+    assert_eq!(job(entrypoint).commands, ["run", "it all", "a"]);
+    let docker = job(json!({"type": "task", "docker": true, "commands": ["a"]}));
+    assert_eq!(docker.commands.last().unwrap(), "start-dockerd && a");
+    assert!(docker.privileged);
+}
+
+#[test]
+fn images_say_what_the_configuration_does_not() {
+    let image = ImageConfig {
+        user: Some("app".to_owned()),
+        entrypoint: vec!["serve".to_owned()],
+        cmd: vec!["--all".to_owned()],
+        architectures: vec![CpuArchitecture::Arm],
+    };
+    let task = json!({"type": "task", "image": "x"});
+    let job = jobs_with(task, Some(&image)).unwrap().remove(0);
+    assert_eq!(job.commands, ["serve", "--all"]);
+    assert_eq!(job.user.unwrap().username.as_deref(), Some("app"));
+    assert_eq!(job.requirements.resources.cpu.arch, Some(CpuArchitecture::Arm));
+    let none = ImageConfig::default();
+    let error = jobs_with(json!({"type": "task", "image": "x"}), Some(&none)).unwrap_err();
+    assert!(error.0.starts_with("Could not determine what command to run"));
+}
+
+#[test]
+fn registries_are_asked_only_when_it_matters() {
+    let wanted = |configuration: Value| -> Vec<String> {
+        let run: RunSpec = serde_json::from_value(json!({"configuration": configuration})).unwrap();
+        images(&run, &ServerDefaults::default()).into_iter().collect()
+    };
+    for (configuration, expected) in [
+        (json!({"type": "task", "commands": ["a"]}), vec![]),
+        (
+            json!({"type": "task", "image": "x", "commands": ["a"]}),
+            vec!["x"],
+        ),
+        (
+            json!({"type": "task", "image": "scratch", "commands": [":"]}),
+            vec![],
+        ),
+        (
+            json!({"type": "task", "image": "x", "user": "u", "commands": ["a"]}),
+            vec!["x"],
+        ),
+        (
+            json!({"type": "task", "image": "x", "user": "u", "commands": ["a"], "resources": {"cpu": "x86:2.."}}),
+            vec![],
+        ),
+        (
+            json!({"type": "task", "image": "x", "user": "u", "resources": {"cpu": "x86:2.."}}),
+            vec!["x"],
+        ),
+        (json!({"type": "task", "docker": true, "commands": ["a"]}), vec![]),
+        (
+            json!({"type": "service", "port": 80, "groups": [{"name": "a", "count": 1, "commands": ["a"]},
+                   {"name": "b", "count": 1, "image": "y", "commands": ["b"]}]}),
+            vec!["y"],
+        ),
+    ] {
+        assert_eq!(wanted(configuration.clone()), expected, "{configuration}");
+    }
+}
+
+#[test]
+fn dev_environments_show_how_to_open_them() {
+    let line = |more: Value| {
+        let mut dev = json!({"type": "dev-environment"});
+        dev.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        job(dev).commands.pop().unwrap()
+    };
+    assert!(!line(json!({})).contains("To open in"));
+    let code = line(json!({"ide": "vscode"}));
+    assert!(code.contains("echo \"  vscode://vscode-remote/ssh-remote+a-run$DSTACK_WORKING_DIR\""));
+    assert!(!code.contains("wget"));
+    assert!(line(json!({"ide": "zed"})).contains("zed://ssh/a-run$DSTACK_WORKING_DIR"));
+    let installed = line(json!({"ide": "cursor", "version": "abc"}));
+    assert!(installed.contains("mkdir -vp ~/.cursor-server/cli/servers/\"Stable-abc\"/server"));
+}
+
+#[test]
+fn jobs_that_use_dstack_know_where_the_server_is() {
+    let url = |env: Value| {
+        let task = json!({"type": "task", "commands": ["a"], "dstack": true, "env": env});
+        job(task).env.get("DSTACK_SERVER_URL").cloned()
+    };
+    assert_eq!(
+        url(json!({})).unwrap(),
+        "http+unix://%2Frun%2Fdstack%2Fserver.sock"
+    );
+    assert_eq!(url(json!({"DSTACK_SERVER_URL": "mine"})).unwrap(), "mine");
+}
+
+#[test]
+fn volumes_are_named_by_node() {
+    let task = json!({"type": "task", "commands": ["a"], "nodes": 2,
+                      "volumes": [{"name": "data-${{ dstack.node_rank }}", "path": "/d"}]});
+    let names: Vec<Value> = jobs_with(task.clone(), None)
+        .unwrap()
+        .iter()
+        .map(|job| serde_json::to_value(job.volumes.as_ref().unwrap()).unwrap()[0]["name"].clone())
+        .collect();
+    assert_eq!(names, [json!(["data-0"]), json!(["data-1"])]);
+    let run: RunSpec = serde_json::from_value(json!({"configuration": task})).unwrap();
+    let mounts = &run.configuration.base().volumes;
+    assert_eq!(volume_names(mounts, 3).unwrap(), [vec!["data-3".to_owned()]]);
+}
+
+#[test]
+fn secrets_are_put_in() {
+    let secrets = HashMap::from([("TOKEN".to_owned(), "t0k".to_owned())]);
+    assert_eq!(
+        with_secrets("a ${{ secrets.TOKEN }} $HOME", &secrets).unwrap(),
+        "a t0k $HOME"
+    );
+    let missing = with_secrets("${{ secrets.X }}", &secrets).unwrap_err();
+    assert_eq!(
+        missing.0,
+        "Failed to interpolate due to missing vars: ['secrets.X']"
+    );
+}

@@ -1,0 +1,78 @@
+//! Plans of fleets: what applying one would do, and the offers for it.
+
+use dstack_model::common::ApplyAction;
+use dstack_model::fleets::{Fleet, FleetPlan, FleetSpec};
+use dstack_model::offers::InstanceOfferWithAvailability as Offer;
+use dstack_model::requests::GetFleetPlanRequest;
+use dstack_plan::combine::fleet_requirements;
+use dstack_plan::fleet_diff::check_updatable;
+use dstack_plan::offers::Query;
+use dstack_plan::plans::{OFFERS_SHOWN, max_price};
+use dstack_plan::validate::fill_fleet_defaults;
+use dstack_store::directory::lists;
+
+use super::{validate, with_instances};
+use crate::api::Call;
+use crate::error::Result;
+use crate::handlers::runs::Market;
+use crate::render::fleets::without_keys;
+
+pub(super) async fn get_plan(call: Call, request: GetFleetPlanRequest) -> Result<FleetPlan> {
+    let project = call.project()?;
+    validate::check(&request.spec)?;
+    let mut effective = request.spec.clone();
+    fill_fleet_defaults(&mut effective);
+    let (current, action) = current(&call, &effective).await?;
+    let mut offers = offers(&call, &effective).await?;
+    let (total_offers, max_offer_price) = (offers.len(), max_price(&offers));
+    offers.truncate(OFFERS_SHOWN);
+    Ok(FleetPlan {
+        project_name: project.row.name.clone(),
+        user: call.user()?.name.clone(),
+        effective_spec: Some(without_keys(effective)),
+        spec: request.spec,
+        current_resource: current,
+        offers,
+        total_offers: u64::try_from(total_offers).unwrap_or(u64::MAX),
+        max_offer_price,
+        action: Some(action),
+    })
+}
+
+/// The fleet of that name, and whether it could be changed in place.
+async fn current(call: &Call, effective: &FleetSpec) -> Result<(Option<Fleet>, ApplyAction)> {
+    let (state, project) = (&call.state, call.project()?);
+    let Some(name) = &effective.configuration.name else {
+        return Ok((None, ApplyAction::Create));
+    };
+    let found = lists::fleet_by_name(state.database.pool(), project.row.id, name).await?;
+    let Some(found) = found else {
+        return Ok((None, ApplyAction::Create));
+    };
+    let mut old = FleetSpec::clone(&found.fleet.spec);
+    fill_fleet_defaults(&mut old);
+    let action = if check_updatable(&old, effective).is_ok() {
+        ApplyAction::Update
+    } else {
+        ApplyAction::Create
+    };
+    let mut shown = with_instances(state, &[found]).await?.pop();
+    if let Some(fleet) = &mut shown {
+        fleet.spec = without_keys(old);
+    }
+    Ok((shown, action))
+}
+
+/// Of clouds; hosts of SSH fleets are named in the configuration.
+async fn offers(call: &Call, spec: &FleetSpec) -> Result<Vec<Offer>> {
+    if spec.configuration.ssh_config.is_some() {
+        return Ok(Vec::new());
+    }
+    let mut query = Query::new(&spec.merged_profile(), fleet_requirements(spec));
+    query.blocks = spec.configuration.blocks;
+    // A fleet that starts empty gets its instances from runs, also where there are only containers.
+    let starts_empty = spec.configuration.nodes.is_some_and(|nodes| nodes.target == 0);
+    query.needs.create_instance = !starts_empty;
+    let mut market = Market::of_project(&call.state, call.project()?.row.id).await?;
+    Ok(market.offers(&query, None).await)
+}

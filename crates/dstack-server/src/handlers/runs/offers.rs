@@ -1,0 +1,118 @@
+//! Offers of the project's backends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dstack_compute::{Backend, Capabilities};
+use dstack_model::backends::BackendType;
+use dstack_model::offers::InstanceOfferWithAvailability as Offer;
+use dstack_model::runs::Requirements;
+use dstack_plan::offers::{Needs, Query};
+use dstack_units::ProjectId;
+use futures_util::future::join_all;
+
+use crate::error::{ApiError, Result};
+use crate::state::AppState;
+
+/// A backend that does not answer by then is left out, so that it delays nobody.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// What the backends of a project offer. Each is asked at most once for the same requirements.
+#[derive(Debug)]
+pub(in crate::handlers) struct Market {
+    backends: Vec<Arc<dyn Backend>>,
+    answers: Vec<Answer>,
+}
+
+#[derive(Debug)]
+struct Answer {
+    /// Place in the list of backends.
+    backend: usize,
+    requirements: Requirements,
+    offers: Vec<Offer>,
+}
+
+impl Market {
+    /// Of a project.
+    pub(in crate::handlers) async fn of_project(state: &AppState, project: ProjectId) -> Result<Self> {
+        let backends = state.backends.of_project(project).await;
+        Ok(Self {
+            backends: backends.map_err(ApiError::internal)?,
+            answers: Vec::new(),
+        })
+    }
+
+    /// Backends whose instances reach each other.
+    pub(in crate::handlers) fn multinode_backends(&self) -> Vec<BackendType> {
+        let able = self
+            .backends
+            .iter()
+            .filter(|backend| backend.capabilities().multinode);
+        let ours = able.map(|backend| backend.kind());
+        ours.chain([BackendType::Remote]).collect()
+    }
+
+    /// Offers that count for a query, at most `limit` of them.
+    pub(in crate::handlers) async fn offers(&mut self, query: &Query, limit: Option<usize>) -> Vec<Offer> {
+        let asked: Vec<usize> = (0..)
+            .zip(&self.backends)
+            .filter(|(_, backend)| query.asks(backend.kind()) && able(query.needs, backend.capabilities()))
+            .map(|(place, _)| place)
+            .collect();
+        self.ask(&asked, &query.requirements).await;
+        let answers = asked
+            .iter()
+            .filter_map(|place| self.known(*place, &query.requirements));
+        query.select(answers.map(|answer| answer.offers.clone()).collect(), limit)
+    }
+
+    fn known(&self, backend: usize, requirements: &Requirements) -> Option<&Answer> {
+        self.answers
+            .iter()
+            .find(|answer| answer.backend == backend && answer.requirements == *requirements)
+    }
+
+    /// All at once, those that have not been asked this yet.
+    async fn ask(&mut self, places: &[usize], requirements: &Requirements) {
+        let unknown = places
+            .iter()
+            .filter(|place| self.known(**place, requirements).is_none());
+        let asked = unknown.filter_map(|place| {
+            let backend = self.backends.get(*place)?;
+            Some(async move {
+                Answer {
+                    backend: *place,
+                    requirements: requirements.clone(),
+                    offers: ask(backend.as_ref(), requirements).await,
+                }
+            })
+        });
+        let answers = join_all(asked).await;
+        self.answers.extend(answers);
+    }
+}
+
+/// A backend without an answer has no offers; why is logged.
+async fn ask(backend: &dyn Backend, requirements: &Requirements) -> Vec<Offer> {
+    let kind = backend.kind();
+    match tokio::time::timeout(DEADLINE, backend.offers(requirements)).await {
+        Ok(Ok(offers)) => offers,
+        Ok(Err(error)) => {
+            tracing::warn!(backend.type = %kind, error = %error, "backend left out: it answers with an error");
+            Vec::new()
+        }
+        Err(_) => {
+            tracing::warn!(backend.type = %kind, timeout_s = DEADLINE.as_secs(), "backend left out: no answer in time");
+            Vec::new()
+        }
+    }
+}
+
+/// Whether a backend can do what is needed.
+const fn able(needs: Needs, can: Capabilities) -> bool {
+    (!needs.multinode || can.multinode)
+        && (!needs.privileged || can.privileged)
+        && (!needs.instance_volumes || can.instance_volumes)
+        && (!needs.reservations || can.reservations)
+        && (!needs.create_instance || can.create_instance)
+}
