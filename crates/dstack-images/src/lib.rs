@@ -1,13 +1,31 @@
 //! What an image says of itself: user, entrypoint, command, architectures.
+//!
+//! * [`LocalEngine`] — asks this machine's Docker engine: knows images that no registry has.
+//! * [`Registry`] — asks the image's registry (OCI distribution API v2).
+//! * [`Chain`] — the engine first, then the registry.
+//! * [`Cached`] — asks once for all who ask meanwhile, and remembers the answer for a while.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use dstack_plan::ImageConfig;
 use dstack_system::Secret;
 
+mod cached;
+mod chain;
+mod engine;
+pub mod reference;
+mod registry;
+
+pub use cached::{Cached, Lifetimes};
+pub use chain::Chain;
+pub use engine::{Found, LocalEngine};
+pub use reference::Reference;
+pub use registry::{Limits, Registry};
+
 /// Credentials of a registry.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RegistryCredentials {
     /// User name.
     pub username: String,
@@ -15,7 +33,8 @@ pub struct RegistryCredentials {
     pub password: Secret,
 }
 
-/// Why an image's configuration is not known. The text is for users.
+/// Why an image's configuration is not known: the cause, then what helps. Made to be read after
+/// `Error pulling configuration for image 'NAME' from the docker registry: ` (dstack 0.22.5).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ImageError(pub String);
@@ -32,4 +51,14 @@ pub trait Images: Send + Sync + Debug {
         image: &str,
         credentials: Option<&RegistryCredentials>,
     ) -> Result<ImageConfig, ImageError>;
+}
+
+/// What a server uses: the engine of its machine, when jobs run there, then registries; remembered for a while.
+pub fn of_server(engine: Option<LocalEngine>) -> Arc<dyn Images> {
+    let registry = Cached::new(Registry::new(Limits::default()), Lifetimes::default());
+    match engine {
+        // An image can be imported at any moment: the engine is asked each time, which costs a millisecond.
+        Some(engine) => Arc::new(Chain::new(engine, registry)),
+        None => Arc::new(registry),
+    }
 }

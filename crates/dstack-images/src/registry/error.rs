@@ -1,0 +1,102 @@
+//! What goes wrong at a registry, and what helps.
+
+use std::error::Error;
+use std::time::Duration;
+
+use reqwest::StatusCode;
+
+/// Why a lookup failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LookupError {
+    #[error("no HTTPS client can be set up")]
+    Setup(#[source] reqwest::Error),
+    #[error("no answer")]
+    Unreachable(#[source] reqwest::Error),
+    #[error("no answer within {0:?}")]
+    Slow(Duration),
+    #[error("the answer is {0}")]
+    Status(StatusCode),
+    #[error("the answer is longer than {0} bytes")]
+    TooLarge(usize),
+    #[error("the answer is not {what}, but {kind}")]
+    NotRegistry { what: &'static str, kind: String },
+    #[error("the content does not have the digest {0}")]
+    Digest(String),
+    #[error("credentials would be sent unencrypted to {0}")]
+    PlainRealm(String),
+    #[error("no image for Linux on amd64 or arm64")]
+    NoPlatform,
+    #[error("an index of indexes")]
+    NestedIndex,
+    #[error("manifest schema 1")]
+    Obsolete,
+}
+
+impl LookupError {
+    /// Cause and remedy, for users. Statuses read as dstack 0.22.5 shows them: `401 Client Error: Unauthorized`.
+    pub(super) fn explain(&self, registry: &str, with_credentials: bool) -> String {
+        match self {
+            Self::Setup(cause) => format!(
+                "no HTTPS client can be set up: {}. Are certificates installed on the server (`ca-certificates`)?",
+                root_cause(cause)
+            ),
+            Self::Unreachable(cause) => format!(
+                "{registry} cannot be reached: {}. Check the registry's name and the server's network",
+                root_cause(cause)
+            ),
+            Self::Slow(limit) => format!(
+                "{registry} did not answer within {} s. Try again, or check the server's network",
+                limit.as_secs_f32()
+            ),
+            Self::Status(status) => {
+                let remedy = remedy(*status, with_credentials);
+                let class = if status.is_server_error() { "Server" } else { "Client" };
+                let reason = status.canonical_reason().unwrap_or("Unknown");
+                format!("{} {class} Error: {reason}. {remedy}", status.as_u16())
+            }
+            Self::TooLarge(limit) => format!("{registry} answered with more than {limit} bytes"),
+            Self::NotRegistry { what, kind } => {
+                format!("{registry} did not answer with {what}, but with {kind}. Is it a container registry?")
+            }
+            Self::Digest(digest) => {
+                format!("{registry} sent something else than what has the digest {digest}. Try again")
+            }
+            Self::PlainRealm(url) => format!(
+                "{registry} wants the credentials of `registry_auth` sent unencrypted to {url}, which is refused"
+            ),
+            Self::NoPlatform => {
+                "No supported OS/architectures found: the image must be for Linux on amd64 or arm64".to_owned()
+            }
+            Self::NestedIndex => {
+                "the image is an index of indexes, which is not supported. Name one of its images by digest".to_owned()
+            }
+            Self::Obsolete => {
+                "the image has a manifest of the obsolete schema 1. Pull and push it again with a current tool".to_owned()
+            }
+        }
+    }
+}
+
+fn remedy(status: StatusCode, with_credentials: bool) -> &'static str {
+    match (status.as_u16(), with_credentials) {
+        (401 | 403, false) => {
+            "There is no such image, or it is private: check the name, or set `registry_auth` to a user with access"
+        }
+        (401 | 403, true) => {
+            "There is no such image, or the user of `registry_auth` has no access to it: check both"
+        }
+        (404, _) => "The registry has no image of this name and tag",
+        (429, _) => "Too many requests: set `registry_auth`, or try again later",
+        (500.., _) => "The registry has a problem: try again later",
+        _ => "The registry refuses the request",
+    }
+}
+
+/// The innermost cause: what the system said.
+fn root_cause(error: &dyn Error) -> String {
+    let mut cause = error;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    cause.to_string()
+}
