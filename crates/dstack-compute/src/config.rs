@@ -84,7 +84,8 @@ pub enum BackendConfig {
 pub struct SplitConfig {
     /// JSON without credentials.
     pub config: String,
-    /// JSON of the credentials; empty where the backend has no `creds`.
+    /// JSON of the credentials, or of the whole configuration where that is secret. Empty in databases of dstack 0.22.5
+    /// for the latter.
     pub auth: Credential,
 }
 
@@ -157,27 +158,35 @@ impl BackendConfig {
         crate::yaml::write(&Value::Object(self.object()))
     }
 
-    /// In the two texts of the database (those of dstack 0.22.5).
+    /// In the two texts of the database.
     pub fn split(&self) -> SplitConfig {
-        let mut map = self.object();
-        let auth = map.remove("creds").map(|creds| creds.to_string());
+        let map = self.object();
+        let auth = match map.get("creds") {
+            Some(creds) => creds.to_string(),
+            // Secret as a whole.
+            None => Value::Object(map).to_string(),
+        };
         SplitConfig {
-            config: Value::Object(map).to_string(),
-            auth: Credential::new(auth.unwrap_or_default()),
+            config: Value::Object(self.public()).to_string(),
+            auth: Credential::new(auth),
         }
     }
 
-    /// From the two texts of the database. Unknown fields are dropped.
+    /// From the two texts of the database, or of that of dstack 0.22.5. Unknown fields are dropped.
     ///
     /// # Errors
     /// They are no such configuration; the text names the field, not the value.
     pub fn join(split: &SplitConfig) -> Result<Self, String> {
         let mut value: Value =
             serde_json::from_str(&split.config).map_err(|_| "the configuration is not JSON".to_owned())?;
-        if let (Some(map), false) = (value.as_object_mut(), split.auth.expose().is_empty()) {
-            let auth = serde_json::from_str(split.auth.expose())
+        if !split.auth.expose().is_empty() {
+            let auth: Value = serde_json::from_str(split.auth.expose())
                 .map_err(|_| "the credentials are not JSON".to_owned())?;
-            map.insert("creds".to_owned(), auth);
+            if auth.get("type") == value.get("type") {
+                value = auth;
+            } else if let Some(map) = value.as_object_mut() {
+                map.insert("creds".to_owned(), auth);
+            }
         }
         decode_lenient(&value).map_err(|problems: Vec<Problem>| {
             let places: Vec<String> = problems.iter().map(Problem::path).collect();

@@ -51,7 +51,13 @@ pub(crate) fn event(
     kept(state, vec![by(state, actor).event(message, vec![target])]).pop()
 }
 
-fn target(kind: &'static str, id: &dyn ToString, name: &str, project: Option<String>) -> EventTarget {
+/// Any target.
+pub(crate) fn target(
+    kind: &'static str,
+    id: &dyn ToString,
+    name: &str,
+    project: Option<String>,
+) -> EventTarget {
     EventTarget {
         entity_type: kind,
         entity_id: id.to_string(),

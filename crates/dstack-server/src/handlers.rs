@@ -1,5 +1,6 @@
 //! One module per area of the API.
 
+pub(crate) mod backends;
 mod events;
 mod exports;
 mod files;
@@ -18,7 +19,7 @@ mod server;
 mod sshproxy;
 mod templates;
 pub(crate) mod users;
-mod volumes;
+pub(crate) mod volumes;
 
 use std::sync::Arc;
 
@@ -36,6 +37,7 @@ pub fn api(state: Arc<AppState>) -> Api {
     let api = projects::routes(api);
     let api = repos::routes(api);
     let api = files::routes(api);
+    let api = backends::routes(api);
     let api = runs::routes(api);
     let api = gpus::routes(api);
     let api = fleets::routes(api);

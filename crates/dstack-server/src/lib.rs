@@ -7,13 +7,16 @@
 pub mod access;
 pub mod api;
 mod audit;
+pub mod backends;
 mod cli_config;
 mod compat;
 pub mod config;
+mod config_backends;
 pub mod engine_handle;
 pub mod error;
 pub mod handlers;
 pub mod images;
+mod job_maker;
 pub mod keys;
 mod proxy;
 mod public_key;
@@ -23,9 +26,11 @@ pub mod settings;
 pub mod startup;
 pub mod state;
 pub mod version;
+mod volume_worker;
 pub mod wiring;
 
 pub use engine_handle::{EngineHandle, NoEngine};
+pub use job_maker::JobMaker;
 pub use settings::Settings;
 pub use startup::{BoxFuture, EngineInit, EngineStart, ServerError, ServerOptions, StartedEngine, serve};
 pub use state::{AppState, DefaultPermissions};

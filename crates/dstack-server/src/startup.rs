@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_compute::{Backends, NoBackends};
+use dstack_compute::{Backends, Registry};
 use dstack_images::Images;
 use dstack_logs::{Durability, FileLogStore, LogStore};
 use dstack_plan::jobs::Target;
@@ -27,16 +27,19 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::Access;
+use crate::backends::StoredBackends;
 use crate::cli_config::{self, Answer, Entry};
 use crate::config::{self, ConfigError, ServerConfig};
 use crate::engine_handle::{EngineHandle, NoEngine};
 use crate::error::ApiError;
 use crate::handlers;
 use crate::images::UnknownImages;
+use crate::job_maker::JobMaker;
 use crate::keys::Keys;
 use crate::render::runs::RunCache;
 use crate::settings::Settings;
 use crate::state::AppState;
+use crate::volume_worker;
 
 /// How long requests under way may take when the server stops.
 const DRAIN: Duration = Duration::from_secs(3);
@@ -134,6 +137,20 @@ pub struct EngineInit {
     pub images: Arc<dyn Images>,
 }
 
+impl EngineInit {
+    /// Makes the jobs of runs, which will run there.
+    pub fn jobs(&self, target: Target) -> JobMaker {
+        JobMaker {
+            database: self.database.clone(),
+            encryption: self.encryption.clone(),
+            keys: Arc::clone(&self.keys),
+            images: Arc::clone(&self.images),
+            defaults: self.settings.defaults(),
+            target,
+        }
+    }
+}
+
 /// A running engine.
 pub struct StartedEngine {
     /// For handlers.
@@ -162,8 +179,8 @@ pub struct ServerOptions {
     pub home: Option<PathBuf>,
     /// Starts the engine; `None`: the API only.
     pub start_engine: Option<EngineStart>,
-    /// Configured clouds.
-    pub backends: Arc<dyn Backends>,
+    /// Kinds of clouds that can be configured.
+    pub registry: Registry,
     /// What images say of themselves.
     pub images: Arc<dyn Images>,
     /// Told the address once the server answers.
@@ -189,7 +206,7 @@ impl ServerOptions {
             random: Random::system(),
             home: dstack_system::env::home(),
             start_engine: None,
-            backends: Arc::new(NoBackends),
+            registry: Registry::default(),
             images: Arc::new(UnknownImages),
             ready: None,
             stop: CancellationToken::new(),
@@ -205,7 +222,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
         random,
         home,
         start_engine,
-        backends,
+        registry,
         images,
         ready,
         stop,
@@ -226,6 +243,11 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
     let logs: Arc<dyn LogStore> = Arc::new(FileLogStore::new(&dir, Durability::Synced));
     let store = SqlStore::new(database.clone());
     let keys = Arc::new(Keys::new(database.clone(), encryption.clone(), random.clone()));
+    let backends = Arc::new(StoredBackends::new(
+        database.clone(),
+        encryption.clone(),
+        registry.clone(),
+    ));
     let mut state = AppState {
         engine: Arc::new(NoEngine(store.clone())),
         access: Access::new(database.clone()),
@@ -240,7 +262,9 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
         runs: RunCache::default(),
         target: Target::Container,
         backends,
+        registry,
         images,
+        volumes_changed: Arc::default(),
         settings,
     };
     let first = bootstrap::first_user_and_project(&state).await?;
@@ -249,6 +273,9 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
     let state = Arc::new(state);
     warm_keys(&state, first.admin.clone());
     forget_old_events(&state, stop.clone());
+    if !state.settings.background_disabled {
+        volume_worker::start(&state, stop.clone());
+    }
     announce(&state, &listener, home, &first).await;
     if let (Some(ready), Ok(address)) = (ready, listener.local_addr()) {
         ready.send(address).ok(); // whoever asked may be gone

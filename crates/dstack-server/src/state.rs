@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dstack_compute::Backends;
+use dstack_compute::{Backends, Registry};
 use dstack_images::Images;
 use dstack_logs::LogStore;
 use dstack_plan::jobs::Target;
@@ -10,9 +10,11 @@ use dstack_store::encryption::Encryption;
 use dstack_store::{Database, SqlStore};
 use dstack_system::Random;
 use dstack_system::clock::SharedClock;
+use tokio::sync::Notify;
 
 use crate::access::Access;
 use crate::engine_handle::EngineHandle;
+use crate::job_maker::JobMaker;
 use crate::keys::Keys;
 use crate::render::runs::RunCache;
 use crate::settings::Settings;
@@ -69,6 +71,24 @@ pub struct AppState {
     pub target: Target,
     /// Configured clouds.
     pub backends: Arc<dyn Backends>,
+    /// Kinds of clouds that can be configured.
+    pub registry: Registry,
     /// What images say of themselves.
     pub images: Arc<dyn Images>,
+    /// A volume waits for its cloud.
+    pub volumes_changed: Arc<Notify>,
+}
+
+impl AppState {
+    /// Makes the jobs of runs.
+    pub fn jobs(&self) -> JobMaker {
+        JobMaker {
+            database: self.database.clone(),
+            encryption: self.encryption.clone(),
+            keys: Arc::clone(&self.keys),
+            images: Arc::clone(&self.images),
+            defaults: self.settings.defaults(),
+            target: self.target,
+        }
+    }
 }

@@ -3,14 +3,17 @@
 //! Reads take the pool, writes an open transaction (see [`crate::Database::write`]), so that a change and its event are
 //! one commit.
 
+pub mod backends;
 pub mod content;
 pub mod events;
+pub mod gateways;
 pub mod lists;
 pub mod projects;
 pub mod repos;
 pub mod secrets;
 mod select;
 pub mod users;
+pub mod volumes;
 
 use dstack_units::Time;
 

@@ -6,7 +6,10 @@ use crate::database::{begin, execute_script};
 use crate::{Dialect, Result, StoreError};
 
 /// In order; the position (from 1) is the schema version. Never change one that was released.
-const MIGRATIONS: &[&str] = &[include_str!("../migrations/0001_initial.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("../migrations/0001_initial.sql"),
+    include_str!("../migrations/0002_sharing.sql"),
+];
 
 /// Any number unlikely to be used by others: the advisory lock that lets one server migrate at a time.
 const LOCK: i64 = 0x6473_7461_636b;

@@ -309,3 +309,46 @@ entity! {
         result: Option<Json<serde_json::Value>>,
     }
 }
+
+impl JobRow {
+    /// A job's first submission, waiting for a place to run.
+    pub fn submitted(id: JobId, run: &RunRow, spec: JobSpec, now: Time) -> Self {
+        Self {
+            id,
+            project_id: run.project_id,
+            run_id: run.id,
+            run_name: run.run_name.clone(),
+            job_num: i64::from(spec.job_num),
+            replica_num: i64::from(spec.replica_num),
+            submission_num: 0,
+            job_name: spec.job_name.clone(),
+            deployment_num: run.deployment_num,
+            submitted_at: now,
+            running_at: None,
+            finished_at: None,
+            status: JobStatus::Submitted,
+            termination_reason: None,
+            termination_reason_message: None,
+            exit_status: None,
+            job_spec: Json::new(spec),
+            job_provisioning_data: None,
+            job_runtime_data: None,
+            fleet_id: None,
+            instance_id: None,
+            used_instance_id: None,
+            runner_timestamp: None,
+            inactivity_secs: None,
+            disconnected_at: None,
+            stop_requested_at: None,
+            remove_at: None,
+            ready: false,
+            registered: false,
+            image_pull_progress: None,
+            last_processed_at: now,
+            next_wake_at: Some(now),
+            deadline_at: None,
+            waiting_for: Some("a place to run".to_owned()),
+            version: 0,
+        }
+    }
+}

@@ -23,8 +23,8 @@ static EMBEDDED_AGENT: Option<&[u8]> = Some(include_bytes!(env!("DSTACK_AGENT_ZS
 #[cfg(not(feature = "embed-agent"))]
 static EMBEDDED_AGENT: Option<&[u8]> = None;
 
-/// Runs the server until it is told to stop.
-pub(crate) fn main(arguments: ServerArgs) -> ExitCode {
+/// Runs the server until it is told to stop; `customize` has the last word on its options.
+pub fn server(arguments: ServerArgs, customize: impl FnOnce(&mut ServerOptions)) -> ExitCode {
     let level = if arguments.debug {
         Some("DEBUG".to_owned())
     } else {
@@ -42,7 +42,9 @@ pub(crate) fn main(arguments: ServerArgs) -> ExitCode {
     let local = !arguments.no_local;
     let mut options = ServerOptions::from_env();
     apply(&mut options.settings, arguments);
+    options.images = dstack_images::of_server(local.then(local_engine));
     options.start_engine = Some(Box::new(move |init| Box::pin(start_engine(init, local))));
+    customize(&mut options);
     let result = runtime.block_on(serve(options));
     runtime.shutdown_timeout(std::time::Duration::from_secs(2));
     match result {
@@ -88,26 +90,21 @@ async fn start_engine(init: EngineInit, local: bool) -> Result<StartedEngine, St
     let quota = i64::try_from(init.settings.log_quota_per_job_hour)
         .ok()
         .filter(|quota| *quota > 0);
+    let target = match &machine {
+        Some(machine) if machine.runtime == "process" => Target::Host,
+        _ => Target::Container,
+    };
     let engine = Engine::start(EngineDeps {
         store: Arc::new(init.store.clone()) as Arc<dyn EngineStore>,
         agents: Arc::new(LocalAgents::new(socket)),
         output: Arc::new(LogOutput::new(Arc::clone(&init.logs), init.database.clone())),
-        inputs: Arc::new(SqlInputs::new(
-            init.database.clone(),
-            init.encryption.clone(),
-            Arc::clone(&init.keys),
-            quota,
-        )),
+        inputs: Arc::new(SqlInputs::new(init.jobs(target), quota)),
         clock: Arc::clone(&init.clock),
         random: init.random.clone(),
         failpoints: failpoints(),
         settings: EngineSettings::default(),
     })
     .await?;
-    let target = match &machine {
-        Some(machine) if machine.runtime == "process" => Target::Host,
-        _ => Target::Container,
-    };
     if let Some(machine) = &machine {
         engine.wake(EntityRef::Instance(machine.instance));
     }
@@ -121,6 +118,11 @@ async fn start_engine(init: EngineInit, local: bool) -> Result<StartedEngine, St
         })
     });
     Ok(StartedEngine { handle, target, stop })
+}
+
+/// The container engine whose images jobs on this machine use.
+fn local_engine() -> dstack_images::LocalEngine {
+    dstack_images::LocalEngine::new(env::var("DOCKER_HOST").as_deref())
 }
 
 /// Where a kill test wants this process to die.

@@ -4,7 +4,7 @@ use dstack_model::backends::BackendInfo;
 use dstack_model::projects::{Member as WireMember, MemberPermissions, Project as WireProject};
 use dstack_model::users::ProjectRole;
 use dstack_store::directory::projects::{self, Member, ProjectRow};
-use dstack_store::directory::users;
+use dstack_store::directory::{backends, users};
 
 use super::users::user;
 use crate::access::is_admin;
@@ -17,9 +17,9 @@ pub(crate) async fn full(state: &AppState, row: &ProjectRow) -> Result<WireProje
     for member in projects::members(state.database.pool(), row.id).await? {
         project.members.push(self::member(state, &member).await?);
     }
-    for backend in projects::backends(state.database.pool(), row.id).await? {
+    for backend in backends::list(state.database.pool(), row.id).await? {
         project.backends.push(BackendInfo {
-            name: backend.r#type,
+            name: backend.kind,
             config: serde_json::from_str(&backend.config).unwrap_or_default(),
         });
     }

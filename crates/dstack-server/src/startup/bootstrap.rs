@@ -59,30 +59,19 @@ pub(super) async fn first_user_and_project(state: &AppState) -> Result<First, Se
     })
 }
 
-/// Creates missing projects; backends that this version does not have are reported.
+/// Creates missing projects, and gives all of them the backends of the file.
 pub(super) async fn apply_projects(
     state: &AppState,
     config: &ServerConfig,
     admin: &UserRow,
 ) -> Result<(), ServerError> {
     for project in &config.projects {
-        if projects::by_name(state.database.pool(), &project.name)
-            .await?
-            .is_none()
-        {
-            create_project(state, &project.name, admin, false, None).await?;
-        }
-        for backend in project.backends.iter().flatten() {
-            let kind = backend
-                .get("type")
-                .and_then(serde_json::Value::as_str)
-                .unwrap_or("(no type)");
-            tracing::warn!(
-                project = project.name,
-                backend = kind,
-                "this version does not have this backend yet: skipped"
-            );
-        }
+        let row = match projects::by_name(state.database.pool(), &project.name).await? {
+            Some(row) => row,
+            None => create_project(state, &project.name, admin, false, None).await?,
+        };
+        let listed = project.backends.as_deref().unwrap_or_default();
+        crate::config_backends::apply(state, &row, listed).await?;
     }
     Ok(())
 }

@@ -99,6 +99,8 @@ impl Server {
             runs: RunCache::default(),
             target: Target::Container,
             backends: Arc::new(dstack_compute::NoBackends),
+            registry: dstack_compute::Registry::default(),
+            volumes_changed: Arc::default(),
             images: Arc::new(dstack_server::images::UnknownImages),
         });
         let server = Self {

@@ -50,26 +50,6 @@ pub struct Member {
     pub number: i64,
 }
 
-record! {
-    /// A configured backend.
-    BackendRow in "backends" {
-        /// Id.
-        id: String,
-        /// Project.
-        project_id: ProjectId,
-        /// Type.
-        r#type: String,
-        /// Configuration, JSON.
-        config: String,
-        /// Encrypted credentials, JSON.
-        auth: String,
-        /// As it was typed.
-        source_config: Option<String>,
-        /// As they were typed, encrypted.
-        source_auth: Option<String>,
-    }
-}
-
 fn select() -> String {
     format!("SELECT {} FROM projects p", ProjectRow::columns("p"))
 }
@@ -349,20 +329,4 @@ pub async fn without_fleets(pool: &AnyPool, user: UserId) -> Result<Vec<ProjectR
            AND NOT EXISTS (SELECT 1 FROM fleets f WHERE f.project_id = p.id AND f.deleted = 0) \
            ORDER BY p.created_at, p.id";
     fetch_as(pool, sql, &[&user.to_string()], read).await
-}
-
-fn backend_columns() -> String {
-    BackendRow::columns("b").replace("r#", "")
-}
-
-/// Backends of a project.
-pub async fn backends(pool: &AnyPool, project: ProjectId) -> Result<Vec<BackendRow>> {
-    let sql = format!(
-        "SELECT {} FROM backends b WHERE b.project_id = $1 ORDER BY b.type",
-        backend_columns()
-    );
-    fetch_as(pool, sql, &[&project.to_string()], |row| {
-        BackendRow::read_at(row, 0)
-    })
-    .await
 }

@@ -1,0 +1,127 @@
+//! Configured backends: from the database to clouds, and back.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use dstack_compute::config::{BackendConfig, Credential, SplitConfig};
+use dstack_compute::{Backend, Backends, ComputeError, Registry};
+use dstack_model::backends::BackendType;
+use dstack_store::directory::backends::{self, BackendRow};
+use dstack_store::encryption::Encryption;
+use dstack_store::{Database, StoreError};
+use dstack_units::ProjectId;
+
+/// The backends of the database, opened with the kinds of this build. What was opened is kept until its stored
+/// configuration changes.
+#[derive(Debug)]
+pub struct StoredBackends {
+    database: Database,
+    encryption: Encryption,
+    registry: Registry,
+    open: Mutex<HashMap<String, Open>>,
+}
+
+#[derive(Debug)]
+struct Open {
+    config: String,
+    auth: String,
+    backend: Option<Arc<dyn Backend>>,
+}
+
+impl StoredBackends {
+    /// On this database.
+    pub fn new(database: Database, encryption: Encryption, registry: Registry) -> Self {
+        Self {
+            database,
+            encryption,
+            registry,
+            open: Mutex::default(),
+        }
+    }
+
+    fn backend(&self, row: &BackendRow) -> Option<Arc<dyn Backend>> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = open.get(&row.id)
+            && known.config == row.config
+            && known.auth == row.auth
+        {
+            return known.backend.clone();
+        }
+        let backend = self
+            .make(row)
+            .inspect_err(|error| {
+                tracing::warn!(backend.r#type = row.kind, %error, "A backend is left out until its configuration changes");
+            })
+            .ok();
+        open.insert(
+            row.id.clone(),
+            Open {
+                config: row.config.clone(),
+                auth: row.auth.clone(),
+                backend: backend.clone(),
+            },
+        );
+        backend
+    }
+
+    fn make(&self, row: &BackendRow) -> Result<Arc<dyn Backend>, ComputeError> {
+        let kind = row.kind.parse::<BackendType>().ok();
+        let kind = kind.and_then(|kind| self.registry.get(kind));
+        let kind = kind.ok_or(ComputeError::Unsupported("this type of backend"))?;
+        let split = stored(&self.encryption, row)
+            .map_err(|_| ComputeError::Configuration("its credentials cannot be decrypted".to_owned()))?;
+        kind.open(&split)
+    }
+}
+
+#[async_trait]
+impl Backends for StoredBackends {
+    async fn of_project(&self, project: ProjectId) -> Result<Vec<Arc<dyn Backend>>, ComputeError> {
+        let rows = backends::list(self.database.pool(), project)
+            .await
+            .map_err(|error| ComputeError::Unavailable(error.to_string()))?;
+        Ok(rows.iter().filter_map(|row| self.backend(row)).collect())
+    }
+}
+
+/// The configuration in force, decrypted.
+pub(crate) fn stored(encryption: &Encryption, row: &BackendRow) -> Result<SplitConfig, StoreError> {
+    Ok(SplitConfig {
+        config: row.config.clone(),
+        auth: Credential::new(encryption.decrypt(&row.auth)?.expose()),
+    })
+}
+
+/// The configuration as it was typed; `None` when that is not known.
+pub(crate) fn source(encryption: &Encryption, row: &BackendRow) -> Option<BackendConfig> {
+    let auth = match &row.source_auth {
+        Some(auth) => encryption.decrypt(auth).ok()?.expose().to_owned(),
+        None => String::new(),
+    };
+    let split = SplitConfig {
+        config: row.source_config.clone()?,
+        auth: Credential::new(auth),
+    };
+    BackendConfig::join(&split).ok()
+}
+
+/// A row of what was typed and what is in force.
+pub(crate) fn row(
+    encryption: &Encryption,
+    id: String,
+    project_id: ProjectId,
+    typed: &BackendConfig,
+    in_force: &SplitConfig,
+) -> Result<BackendRow, StoreError> {
+    let source = typed.split();
+    Ok(BackendRow {
+        id,
+        project_id,
+        kind: typed.kind().to_string(),
+        config: in_force.config.clone(),
+        auth: encryption.encrypt(in_force.auth.expose())?,
+        source_config: Some(source.config),
+        source_auth: Some(encryption.encrypt(source.auth.expose())?),
+    })
+}

@@ -1,0 +1,83 @@
+//! Backends of config.yml: what the file says is what a project has.
+//!
+//! A backend that cannot be configured is reported and the others go on: a cloud that does not answer must not keep the
+//! server from starting.
+
+use dstack_compute::config::{BackendConfig, resolve_files};
+use dstack_model::backends::BackendType;
+use dstack_store::directory::backends;
+use dstack_store::directory::projects::ProjectRow;
+use serde_json::Value;
+
+use crate::backends::source;
+use crate::error::ApiError;
+use crate::handlers::backends::{add, remove, replace, user_of};
+use crate::state::AppState;
+
+/// Configures the listed backends of a project and removes the others.
+pub(crate) async fn apply(state: &AppState, project: &ProjectRow, listed: &[Value]) -> Result<(), ApiError> {
+    let mut kept = Vec::new();
+    for value in listed {
+        // Whatever is wrong with a backend, it is not to be removed.
+        kept.extend(kind_of(value));
+        if let Err(reason) = configure(state, project, value).await {
+            tracing::warn!(
+                project.name = project.name,
+                backend.r#type = type_of(value),
+                "{reason}"
+            );
+        }
+    }
+    let existing = backends::list(state.database.pool(), project.id).await?;
+    let gone = existing
+        .iter()
+        .filter_map(|row| row.kind.parse::<BackendType>().ok())
+        .filter(|kind| !kept.contains(kind));
+    for kind in gone {
+        match user_of(state, project, &[kind]).await? {
+            Some(user) => tracing::warn!(project.name = project.name, "{}", user.warning()),
+            None => remove(state, project, &[kind]).await?,
+        }
+    }
+    Ok(())
+}
+
+fn type_of(value: &Value) -> &str {
+    value.get("type").and_then(Value::as_str).unwrap_or("(no type)")
+}
+
+fn kind_of(value: &Value) -> Option<BackendType> {
+    type_of(value).parse().ok()
+}
+
+/// Configures one backend, unless it is as the file says already. The error is for the log.
+async fn configure(state: &AppState, project: &ProjectRow, value: &Value) -> Result<(), String> {
+    let mut value = value.clone();
+    resolve_files(&mut value, &read).map_err(|problem| format!("This backend is skipped: {problem}"))?;
+    let config = BackendConfig::read(&value).map_err(|problems| {
+        let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        format!("This backend is skipped: {}", problems.join("; "))
+    })?;
+    if state.registry.get(config.kind()).is_none() {
+        return Err("This version does not have this backend: skipped".to_owned());
+    }
+    let existing = backends::list(state.database.pool(), project.id)
+        .await
+        .map_err(|error| error.to_string())?;
+    let existing = existing.iter().find(|row| row.kind == config.kind().as_str());
+    let done = match existing {
+        Some(row) if source(&state.encryption, row).as_ref() == Some(&config) => return Ok(()),
+        Some(_) => replace(state, project, &config).await,
+        None => add(state, project, &config).await,
+    };
+    done.map_err(|error| format!("This backend cannot be configured: {error}"))
+}
+
+/// The content of a file that the configuration names; `~` is the home of the server's user.
+fn read(name: &str) -> Option<String> {
+    let path = match name.strip_prefix("~/") {
+        Some(rest) => dstack_system::env::home()?.join(rest),
+        None => name.into(),
+    };
+    fs_err::read_to_string(path).ok()
+}

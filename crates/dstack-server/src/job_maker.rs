@@ -1,0 +1,124 @@
+//! Makes the jobs of runs: at once when a run is applied, and when the engine finds that a schedule's time has come.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use dstack_images::{Images, RegistryCredentials};
+use dstack_model::common::RegistryAuth;
+use dstack_model::configurations::AnyRunConfiguration;
+use dstack_model::runs::{JobSpec, JobSshKey, RunSpec};
+use dstack_plan::jobs::{JobContext, Target, images, job_specs, registry_auth};
+use dstack_plan::{ImageConfig, ServerDefaults};
+use dstack_store::Database;
+use dstack_store::directory::secrets;
+use dstack_store::encryption::Encryption;
+use dstack_system::Secret;
+use dstack_units::ProjectId;
+
+use crate::error::{ApiError, Result};
+use crate::keys::Keys;
+
+/// What jobs are made from besides the run.
+#[derive(Debug, Clone)]
+pub struct JobMaker {
+    /// For the project's secrets.
+    pub database: Database,
+    /// Opens them.
+    pub encryption: Encryption,
+    /// Makes the key pairs with which the nodes of a task reach each other.
+    pub keys: Arc<Keys>,
+    /// Asked what images say of themselves.
+    pub images: Arc<dyn Images>,
+    /// Defaults of this server.
+    pub defaults: ServerDefaults,
+    /// Where jobs run: decides their commands.
+    pub target: Target,
+}
+
+impl JobMaker {
+    /// The jobs of one replica (of each replica group, for services), ready to be stored.
+    ///
+    /// # Errors
+    /// The run cannot be turned into jobs, a secret that `registry_auth` names is not set, or an image is not
+    /// there.
+    pub async fn jobs(&self, project: ProjectId, spec: &RunSpec, replica_num: u32) -> Result<Vec<JobSpec>> {
+        let mut jobs = self.planned(project, spec, replica_num).await?;
+        if jobs.iter().any(|job| job.jobs_per_replica > 1) {
+            let pair = self.keys.generate("dstack job").await?;
+            for job in &mut jobs {
+                job.ssh_key = Some(JobSshKey {
+                    private: pair.private.expose().to_owned(),
+                    public: pair.public.clone(),
+                });
+            }
+        }
+        Ok(jobs)
+    }
+
+    /// As [`JobMaker::jobs`], without keys: for plans.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn planned(
+        &self,
+        project: ProjectId,
+        spec: &RunSpec,
+        replica_num: u32,
+    ) -> Result<Vec<JobSpec>> {
+        let images = self.image_configs(project, spec).await?;
+        let context = JobContext {
+            server: &self.defaults,
+            images: &images,
+            target: self.target,
+        };
+        let AnyRunConfiguration::Service(service) = &spec.configuration else {
+            return Ok(job_specs(spec, replica_num, None, &context)?);
+        };
+        let mut jobs = Vec::new();
+        for group in service.replica_groups() {
+            jobs.extend(job_specs(spec, replica_num, group.name.as_deref(), &context)?);
+        }
+        Ok(jobs)
+    }
+
+    async fn image_configs(
+        &self,
+        project: ProjectId,
+        spec: &RunSpec,
+    ) -> Result<BTreeMap<String, ImageConfig>> {
+        let credentials = match &spec.configuration.base().registry_auth {
+            Some(auth) => Some(self.credentials(project, auth).await?),
+            None => None,
+        };
+        let mut configs = BTreeMap::new();
+        // Processes of this machine have no image.
+        if self.target == Target::Host {
+            return Ok(configs);
+        }
+        for image in images(spec, &self.defaults) {
+            let config = self
+                .images
+                .config(&image, credentials.as_ref())
+                .await
+                .map_err(|error| {
+                    ApiError::client(format!(
+                        "Error pulling configuration for image '{image}' from the docker registry: {error}"
+                    ))
+                })?;
+            configs.insert(image, config);
+        }
+        Ok(configs)
+    }
+
+    async fn credentials(&self, project: ProjectId, auth: &RegistryAuth) -> Result<RegistryCredentials> {
+        let mut known = HashMap::new();
+        for row in secrets::list(self.database.pool(), project).await? {
+            known.insert(row.name, self.encryption.decrypt(&row.value)?.expose().to_owned());
+        }
+        let (username, password) = registry_auth(auth, &known)?;
+        Ok(RegistryCredentials {
+            username,
+            password: Secret::new(password),
+        })
+    }
+}

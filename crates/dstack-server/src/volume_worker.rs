@@ -1,0 +1,180 @@
+//! Takes volumes to their clouds: creates what was submitted, deletes what was marked.
+//!
+//! A volume's id is the key of the request: after a crash, the same request finds what the earlier one made. A cloud that
+//! does not answer is asked again; a volume is deleted only when its cloud said so.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dstack_compute::{Backend, ComputeError, VolumeRequest};
+use dstack_model::volumes::{VolumeProvisioningData, VolumeStatus};
+use dstack_store::directory::volumes::{self, ListedVolume, VolumeRow};
+use dstack_store::{Json, NewEvent};
+use dstack_system::task;
+use tokio_util::sync::CancellationToken;
+
+use crate::audit;
+use crate::handlers::volumes::target;
+use crate::state::AppState;
+
+/// How long an unanswered request waits for its repetition.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// Runs until the server stops.
+pub(crate) fn start(state: &Arc<AppState>, stop: CancellationToken) {
+    let state = Arc::clone(state);
+    task::spawn("volumes", async move {
+        loop {
+            if let Err(error) = pass(&state).await {
+                tracing::warn!(%error, "volumes are not processed now");
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = state.volumes_changed.notified() => {}
+                () = tokio::time::sleep(AGAIN) => {}
+            }
+        }
+    });
+}
+
+/// Looks once at every volume that waits for its cloud.
+async fn pass(state: &AppState) -> dstack_store::Result<()> {
+    for listed in volumes::waiting(state.database.pool()).await? {
+        let row = listed.row.clone();
+        let Some((new, message)) = step(state, listed).await else {
+            continue;
+        };
+        let event = event(state, &row, message);
+        let written = state
+            .database
+            .write(move |tx| {
+                Box::pin(async move {
+                    volumes::update(tx, &new).await?;
+                    audit::write(tx, event).await
+                })
+            })
+            .await;
+        match written {
+            // Changed meanwhile: the next pass looks again.
+            Err(error) if error.is_conflict() => state.volumes_changed.notify_one(),
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+fn event(state: &AppState, row: &VolumeRow, message: String) -> Option<NewEvent> {
+    let event = audit::by_system(state).event(message, vec![target(row)]);
+    audit::kept(state, vec![event]).pop()
+}
+
+/// What becomes of a volume, and the event that says so; `None`: nothing yet.
+async fn step(state: &AppState, listed: ListedVolume) -> Option<(VolumeRow, String)> {
+    let request = request(&listed);
+    let row = listed.row;
+    let backend = backend(state, &row).await;
+    let now = state.clock.now();
+    if row.to_be_deleted {
+        if let (Some(data), false) = (&row.provisioning_data, row.configuration.is_external()) {
+            delete(backend.as_deref(), &request, data).await?;
+        }
+        let row = VolumeRow {
+            deleted: true,
+            deleted_at: Some(now),
+            last_processed_at: now,
+            ..row
+        };
+        return Some((row, "Volume deleted".to_owned()));
+    }
+    let made = match make(backend.as_deref(), &request).await {
+        Ok(data) => Ok(data),
+        Err(ComputeError::Unavailable(reason)) => {
+            tracing::warn!(
+                volume.name = row.name,
+                reason,
+                "A volume's cloud does not answer: asked again"
+            );
+            return None;
+        }
+        Err(ComputeError::Configuration(text)) => Err(text),
+        Err(error) => Err(error.to_string()),
+    };
+    let (status, status_message, data) = match made {
+        Ok(data) => (VolumeStatus::Active, None, Some(Json::new(data))),
+        Err(text) => (VolumeStatus::Failed, Some(text), None),
+    };
+    let mut message = format!(
+        "Volume status changed SUBMITTED -> {}",
+        status.as_str().to_uppercase()
+    );
+    if let Some(text) = &status_message {
+        message.push_str(&format!(" ({text})"));
+    }
+    let row = VolumeRow {
+        status,
+        status_message,
+        provisioning_data: data,
+        last_processed_at: now,
+        ..row
+    };
+    Some((row, message))
+}
+
+fn request(listed: &ListedVolume) -> VolumeRequest {
+    VolumeRequest {
+        id: listed.row.id,
+        name: listed.row.name.clone(),
+        project_name: listed.project_name.clone(),
+        user: listed.user_name.clone(),
+        configuration: (*listed.row.configuration).clone(),
+    }
+}
+
+async fn backend(state: &AppState, row: &VolumeRow) -> Option<Arc<dyn Backend>> {
+    let data = row.provisioning_data.as_ref();
+    let kind = data
+        .and_then(|data| data.backend)
+        .unwrap_or(row.configuration.backend());
+    let backends = state
+        .backends
+        .of_project(row.project_id)
+        .await
+        .unwrap_or_default();
+    backends.into_iter().find(|backend| backend.kind() == kind)
+}
+
+async fn make(
+    backend: Option<&dyn Backend>,
+    request: &VolumeRequest,
+) -> Result<VolumeProvisioningData, ComputeError> {
+    let backend = backend.ok_or_else(|| ComputeError::Configuration("Backend not available".to_owned()))?;
+    let volumes = backend
+        .volumes()
+        .ok_or_else(|| ComputeError::Configuration("Volumes are not supported by this backend".to_owned()))?;
+    match request.configuration.is_external() {
+        true => volumes.register(request).await,
+        false => volumes.create(request).await,
+    }
+}
+
+/// `Some` once the cloud has confirmed it.
+async fn delete(
+    backend: Option<&dyn Backend>,
+    request: &VolumeRequest,
+    data: &VolumeProvisioningData,
+) -> Option<()> {
+    let Some(volumes) = backend.and_then(Backend::volumes) else {
+        tracing::warn!(
+            volume.name = request.name,
+            "A volume cannot be deleted: its backend is not configured any more. Configure it again."
+        );
+        return None;
+    };
+    volumes
+        .delete(request, data)
+        .await
+        .inspect_err(|error| {
+            tracing::warn!(volume.name = request.name, %error, "A volume is not deleted yet: tried again");
+        })
+        .ok()
+}

@@ -1,0 +1,108 @@
+//! Configured backends of projects.
+
+use dstack_units::ProjectId;
+use sqlx::AnyPool;
+
+use super::select::{Select, fetch_as};
+use crate::entity::read_column;
+use crate::{Result, Tx};
+
+/// A configured backend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackendRow {
+    /// Id.
+    pub id: String,
+    /// Project.
+    pub project_id: ProjectId,
+    /// Type.
+    pub kind: String,
+    /// What members may see, JSON.
+    pub config: String,
+    /// Encrypted credentials, JSON.
+    pub auth: String,
+    /// `config` as it was typed.
+    pub source_config: Option<String>,
+    /// `auth` as it was typed.
+    pub source_auth: Option<String>,
+}
+
+/// Of a project, by type.
+pub async fn list(pool: &AnyPool, project: ProjectId) -> Result<Vec<BackendRow>> {
+    let sql = "SELECT b.id, b.project_id, b.type, b.config, b.auth, b.source_config, b.source_auth FROM backends b \
+               WHERE b.project_id = $1 ORDER BY b.type";
+    fetch_as(pool, sql.to_owned(), &[&project.to_string()], |row| {
+        Ok(BackendRow {
+            id: read_column(row, 0, "backends", "id")?,
+            project_id: read_column(row, 1, "backends", "project_id")?,
+            kind: read_column(row, 2, "backends", "type")?,
+            config: read_column(row, 3, "backends", "config")?,
+            auth: read_column(row, 4, "backends", "auth")?,
+            source_config: read_column(row, 5, "backends", "source_config")?,
+            source_auth: read_column(row, 6, "backends", "source_auth")?,
+        })
+    })
+    .await
+}
+
+/// Adds a backend.
+///
+/// # Errors
+/// A unique violation when the project has one of that type.
+pub async fn insert(tx: &mut Tx, row: &BackendRow) -> Result<()> {
+    sqlx::query(
+        "INSERT INTO backends (id, project_id, type, config, auth, source_config, source_auth) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7)",
+    )
+    .bind(row.id.clone())
+    .bind(row.project_id.to_string())
+    .bind(row.kind.clone())
+    .bind(row.config.clone())
+    .bind(row.auth.clone())
+    .bind(row.source_config.clone())
+    .bind(row.source_auth.clone())
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+/// Replaces the configuration of the project's backend of that type; its id stays.
+pub async fn update(tx: &mut Tx, row: &BackendRow) -> Result<()> {
+    sqlx::query(
+        "UPDATE backends SET config = $1, auth = $2, source_config = $3, source_auth = $4 \
+         WHERE project_id = $5 AND type = $6",
+    )
+    .bind(row.config.clone())
+    .bind(row.auth.clone())
+    .bind(row.source_config.clone())
+    .bind(row.source_auth.clone())
+    .bind(row.project_id.to_string())
+    .bind(row.kind.clone())
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+/// Removes the project's backend of that type.
+pub async fn delete(tx: &mut Tx, project: ProjectId, kind: &str) -> Result<()> {
+    sqlx::query("DELETE FROM backends WHERE project_id = $1 AND type = $2")
+        .bind(project.to_string())
+        .bind(kind.to_owned())
+        .execute(tx)
+        .await?;
+    Ok(())
+}
+
+/// Which of these types have instances that are not terminated.
+pub async fn with_instances(pool: &AnyPool, project: ProjectId, kinds: &[String]) -> Result<Vec<String>> {
+    let mut query = Select::new("SELECT DISTINCT backend FROM instances");
+    let project = query.bind(project);
+    query.filter(format_args!(
+        "project_id = {project} AND deleted = 0 AND status <> 'terminated'"
+    ));
+    let list = query.bind_list(kinds.iter().map(String::as_str));
+    query.filter(format_args!("backend IN {list}"));
+    let rows = query.fetch(pool).await?;
+    rows.iter()
+        .map(|row| read_column(row, 0, "instances", "backend"))
+        .collect()
+}

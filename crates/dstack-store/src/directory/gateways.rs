@@ -1,0 +1,272 @@
+//! Gateways and their replicas.
+
+use dstack_model::gateways::{
+    GatewayConfiguration, GatewayReplicaConfiguration, GatewayReplicaProvisioningData, GatewayReplicaStatus,
+    GatewayStatus,
+};
+use dstack_units::{GatewayId, ProjectId, Time};
+use sqlx::{AnyPool, Row};
+
+use super::record;
+use super::select::{Select, fetch_as, fetch_one};
+use crate::{Column, Json, Result, StoreError, Tx};
+
+crate::text_columns!(GatewayStatus, GatewayReplicaStatus);
+
+record! {
+    /// A gateway.
+    GatewayRow in "gateways" {
+        /// Id.
+        id: GatewayId,
+        /// Project.
+        project_id: ProjectId,
+        /// Unique in the project.
+        name: String,
+        /// When it was created.
+        created_at: Time,
+        /// State.
+        status: GatewayStatus,
+        /// Why it is in this state.
+        status_message: Option<String>,
+        /// What was asked for.
+        configuration: Json<GatewayConfiguration>,
+        /// Domain of its services.
+        wildcard_domain: Option<String>,
+        /// Address of its load balancer.
+        hostname: Option<String>,
+        /// Backend it is made in.
+        backend_id: Option<String>,
+        /// Whether its deletion was asked for.
+        to_be_deleted: bool,
+        /// When it was looked at last.
+        last_processed_at: Time,
+        /// Changes with every update.
+        version: i64,
+    }
+}
+
+record! {
+    /// A replica of a gateway.
+    ReplicaRow in "gateway_replicas" {
+        /// Id.
+        id: String,
+        /// Gateway.
+        gateway_id: GatewayId,
+        /// Its number.
+        replica_num: i64,
+        /// When it was created.
+        created_at: Time,
+        /// State.
+        status: GatewayReplicaStatus,
+        /// Why it is in this state.
+        status_message: Option<String>,
+        /// What was asked for.
+        configuration: Json<GatewayReplicaConfiguration>,
+        /// What the cloud made of it.
+        provisioning_data: Option<Json<GatewayReplicaProvisioningData>>,
+        /// Whether it is gone.
+        deleted: bool,
+        /// When it was looked at last.
+        last_processed_at: Time,
+        /// Changes with every update.
+        version: i64,
+    }
+}
+
+/// A gateway with the name of its project.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ListedGateway {
+    /// The gateway.
+    pub row: GatewayRow,
+    /// Name of its project.
+    pub project_name: String,
+}
+
+fn select() -> String {
+    format!(
+        "SELECT {}, p.name FROM gateways g JOIN projects p ON p.id = g.project_id",
+        GatewayRow::columns("g")
+    )
+}
+
+fn read(row: &sqlx::any::AnyRow) -> Result<ListedGateway> {
+    Ok(ListedGateway {
+        row: GatewayRow::read_at(row, 0)?,
+        project_name: row.try_get(GatewayRow::WIDTH)?,
+    })
+}
+
+/// What makes a gateway one that the project `$1` imports.
+const IMPORTED: &str = "EXISTS (SELECT 1 FROM imports i JOIN exported_gateways e ON e.export_id = i.export_id \
+     WHERE i.project_id = $1 AND e.gateway_id = g.id)";
+
+/// Of a project, oldest first; with those it imports on request.
+pub async fn list(pool: &AnyPool, project: ProjectId, imported: bool) -> Result<Vec<ListedGateway>> {
+    let or = if imported {
+        format!(" OR {IMPORTED}")
+    } else {
+        String::new()
+    };
+    let sql = format!(
+        "{} WHERE g.project_id = $1{or} ORDER BY g.created_at, g.id",
+        select()
+    );
+    fetch_as(pool, sql, &[&project.to_string()], read).await
+}
+
+/// By name.
+pub async fn by_name(pool: &AnyPool, project: ProjectId, name: &str) -> Result<Option<ListedGateway>> {
+    let sql = select() + " WHERE g.project_id = $1 AND g.name = $2";
+    fetch_one(pool, sql, &[&project.to_string(), name], read).await
+}
+
+/// One of another project, if this project imports it.
+pub async fn imported_by_name(
+    pool: &AnyPool,
+    project: ProjectId,
+    owner: &str,
+    name: &str,
+) -> Result<Option<ListedGateway>> {
+    let sql = format!("{} WHERE {IMPORTED} AND g.name = $2 AND p.name = $3", select());
+    fetch_one(pool, sql, &[&project.to_string(), name, owner], read).await
+}
+
+/// The project's default gateway, if it still has access to it.
+pub async fn default_of(pool: &AnyPool, project: ProjectId) -> Result<Option<ListedGateway>> {
+    let sql = format!(
+        "{} WHERE g.id = (SELECT d.default_gateway_id FROM projects d WHERE d.id = $1) AND g.to_be_deleted = 0 \
+         AND (g.project_id = $1 OR {IMPORTED})",
+        select()
+    );
+    fetch_one(pool, sql, &[&project.to_string()], read).await
+}
+
+/// Id of the project's default gateway, whether or not it has access to it.
+pub async fn default_id(pool: &AnyPool, project: ProjectId) -> Result<Option<GatewayId>> {
+    let sql =
+        "SELECT p.default_gateway_id FROM projects p WHERE p.id = $1 AND p.default_gateway_id IS NOT NULL";
+    fetch_one(pool, sql.to_owned(), &[&project.to_string()], |row| {
+        crate::entity::read_column(row, 0, "projects", "default_gateway_id")
+    })
+    .await
+}
+
+/// Those that wait for their cloud: to be made, or to be deleted.
+pub async fn waiting(pool: &AnyPool) -> Result<Vec<ListedGateway>> {
+    let sql = select()
+        + " WHERE g.to_be_deleted = 1 OR g.status IN ('submitted', 'provisioning') ORDER BY g.last_processed_at, g.id";
+    fetch_as(pool, sql, &[], read).await
+}
+
+/// Replicas of gateways that are not gone, by gateway and number.
+pub async fn replicas(pool: &AnyPool, gateways: &[GatewayId]) -> Result<Vec<ReplicaRow>> {
+    let mut query = Select::new(format!(
+        "SELECT {} FROM gateway_replicas r",
+        ReplicaRow::columns("r")
+    ));
+    let list = query.bind_list(gateways.iter().copied());
+    query.filter(format_args!("r.gateway_id IN {list} AND r.deleted = 0"));
+    query.push(" ORDER BY r.gateway_id, r.replica_num");
+    let rows = query.fetch(pool).await?;
+    rows.iter().map(|row| ReplicaRow::read_at(row, 0)).collect()
+}
+
+/// Adds a gateway.
+///
+/// # Errors
+/// A unique violation when the project has one of that name.
+pub async fn insert(tx: &mut Tx, row: &GatewayRow) -> Result<()> {
+    sqlx::query(
+        "INSERT INTO gateways (id, project_id, name, created_at, status, status_message, configuration, \
+         wildcard_domain, hostname, backend_id, to_be_deleted, last_processed_at, version) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 1)",
+    )
+    .bind(row.id.to_string())
+    .bind(row.project_id.to_string())
+    .bind(row.name.clone())
+    .bind(row.created_at.as_micros())
+    .bind(row.status.to_raw())
+    .bind(row.status_message.clone())
+    .bind(row.configuration.to_raw())
+    .bind(row.wildcard_domain.clone())
+    .bind(row.hostname.clone())
+    .bind(row.backend_id.clone())
+    .bind(row.to_be_deleted.to_raw())
+    .bind(row.last_processed_at.as_micros())
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+/// Changes what can change of a gateway.
+///
+/// # Errors
+/// A conflict when it was changed since it was read.
+pub async fn update(tx: &mut Tx, row: &GatewayRow) -> Result<()> {
+    let done = sqlx::query(
+        "UPDATE gateways SET status = $1, status_message = $2, configuration = $3, wildcard_domain = $4, hostname = $5, \
+         to_be_deleted = $6, last_processed_at = $7, version = version + 1 WHERE id = $8 AND version = $9",
+    )
+    .bind(row.status.to_raw())
+    .bind(row.status_message.clone())
+    .bind(row.configuration.to_raw())
+    .bind(row.wildcard_domain.clone())
+    .bind(row.hostname.clone())
+    .bind(row.to_be_deleted.to_raw())
+    .bind(row.last_processed_at.as_micros())
+    .bind(row.id.to_string())
+    .bind(row.version)
+    .execute(tx)
+    .await?;
+    match done.rows_affected() {
+        0 => Err(StoreError::Conflict {
+            entity: "gateways",
+            id: row.id.to_string(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Removes a gateway.
+pub async fn delete(tx: &mut Tx, id: GatewayId) -> Result<()> {
+    sqlx::query("UPDATE projects SET default_gateway_id = NULL WHERE default_gateway_id = $1")
+        .bind(id.to_string())
+        .execute(&mut *tx)
+        .await?;
+    sqlx::query("DELETE FROM gateways WHERE id = $1")
+        .bind(id.to_string())
+        .execute(tx)
+        .await?;
+    Ok(())
+}
+
+/// Makes a gateway the project's default, or leaves the project without one.
+pub async fn set_default(tx: &mut Tx, project: ProjectId, gateway: Option<GatewayId>) -> Result<()> {
+    sqlx::query("UPDATE projects SET default_gateway_id = $1 WHERE id = $2")
+        .bind(gateway.map(|id| id.to_string()))
+        .bind(project.to_string())
+        .execute(tx)
+        .await?;
+    Ok(())
+}
+
+/// Adds a replica.
+pub async fn insert_replica(tx: &mut Tx, row: &ReplicaRow) -> Result<()> {
+    sqlx::query(
+        "INSERT INTO gateway_replicas (id, gateway_id, replica_num, created_at, status, status_message, configuration, \
+         provisioning_data, deleted, last_processed_at, version) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 1)",
+    )
+    .bind(row.id.clone())
+    .bind(row.gateway_id.to_string())
+    .bind(row.replica_num)
+    .bind(row.created_at.as_micros())
+    .bind(row.status.to_raw())
+    .bind(row.status_message.clone())
+    .bind(row.configuration.to_raw())
+    .bind(row.provisioning_data.to_raw())
+    .bind(row.deleted.to_raw())
+    .bind(row.last_processed_at.as_micros())
+    .execute(tx)
+    .await?;
+    Ok(())
+}

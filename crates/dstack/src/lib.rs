@@ -1,0 +1,6 @@
+//! What `dstack` is made of: for the program itself, and for test servers with doubles in place of clouds.
+
+mod logging;
+mod server;
+
+pub use server::server;

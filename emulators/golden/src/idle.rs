@@ -1,0 +1,68 @@
+//! A backend that can be configured and offers nothing, with the capabilities that dstack 0.22.5 gives its type.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use dstack_compute::config::{BackendConfig, SplitConfig};
+use dstack_compute::{Backend, BackendKind, Capabilities, ComputeError, ConfigureError};
+use dstack_model::backends::BackendType;
+use dstack_model::offers::InstanceOfferWithAvailability;
+use dstack_model::runs::Requirements;
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Idle(pub(crate) BackendType);
+
+fn capabilities(kind: BackendType) -> Capabilities {
+    use BackendType::{
+        Azure, Crusoe, Daytona, Gcp, JarvisLabs, Kubernetes, Lium, Nebius, Oci, Seeweb, Slurm, VastAi, Vultr,
+    };
+    let container_only = matches!(kind, Kubernetes | Slurm | VastAi | Lium | Daytona);
+    Capabilities {
+        create_instance: !container_only,
+        privileged: !container_only || kind == Kubernetes,
+        instance_volumes: !container_only || kind == Kubernetes,
+        multinode: matches!(
+            kind,
+            Azure | Crusoe | Gcp | JarvisLabs | Kubernetes | Nebius | Oci | Seeweb | Slurm | Vultr
+        ),
+        reservations: kind == Gcp,
+        placement_groups: matches!(kind, Crusoe | Gcp | Nebius),
+        compute_groups: kind == Slurm,
+        volumes: matches!(kind, Gcp | Daytona | Kubernetes | Lium),
+        gateways: matches!(kind, Azure | Gcp | Kubernetes),
+    }
+}
+
+#[async_trait]
+impl BackendKind for Idle {
+    fn kind(&self) -> BackendType {
+        self.0
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        capabilities(self.0)
+    }
+
+    async fn configure(&self, _: &str, config: &BackendConfig) -> Result<SplitConfig, ConfigureError> {
+        Ok(config.split())
+    }
+
+    fn open(&self, _: &SplitConfig) -> Result<Arc<dyn Backend>, ComputeError> {
+        Ok(Arc::new(*self))
+    }
+}
+
+#[async_trait]
+impl Backend for Idle {
+    fn kind(&self) -> BackendType {
+        self.0
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        capabilities(self.0)
+    }
+
+    async fn offers(&self, _: &Requirements) -> Result<Vec<InstanceOfferWithAvailability>, ComputeError> {
+        Ok(Vec::new())
+    }
+}

@@ -1,0 +1,34 @@
+//! The recorded catalogue, loaded when it is asked for first.
+
+use std::sync::Arc;
+
+use dstack_catalog::Catalog;
+use dstack_compute::{CatalogQuery, ComputeError, catalog_offers};
+use dstack_model::offers::InstanceOffer;
+use tokio::sync::OnceCell;
+
+/// Offers of the recorded catalogue.
+#[derive(Debug, Clone)]
+pub struct Offers {
+    catalog: Arc<Catalog>,
+    loaded: Arc<OnceCell<()>>,
+}
+
+impl Offers {
+    /// From this catalogue.
+    pub fn new(catalog: Arc<Catalog>) -> Self {
+        Self {
+            catalog,
+            loaded: Arc::default(),
+        }
+    }
+
+    pub(crate) async fn find(&self, query: &CatalogQuery<'_>) -> Result<Vec<InstanceOffer>, ComputeError> {
+        self.loaded
+            .get_or_init(|| async {
+                self.catalog.refresh().await;
+            })
+            .await;
+        catalog_offers(&self.catalog, query).map_err(|error| ComputeError::Configuration(error.to_string()))
+    }
+}
