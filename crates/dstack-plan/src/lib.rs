@@ -11,6 +11,7 @@
 //! * [`plans`] — what a plan says.
 //! * [`diff`], [`fleet_diff`] — what may change of a run or a fleet in place.
 //! * [`schedule`] — when a run with a schedule starts.
+//! * [`services`] — how many replicas a service has, and how they are replaced.
 //! * [`lifecycle`] — what happens next to runs, jobs and instances.
 
 pub mod combine;
@@ -26,6 +27,7 @@ pub mod placement;
 pub mod plans;
 pub mod probes;
 pub mod schedule;
+pub mod services;
 pub mod validate;
 pub mod volumes;
 

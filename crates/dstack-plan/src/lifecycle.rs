@@ -4,6 +4,7 @@
 //! when and for what. The tables of allowed transitions are in [`transitions`].
 
 pub mod job;
+pub mod policies;
 pub mod retry;
 pub mod run;
 pub mod transitions;

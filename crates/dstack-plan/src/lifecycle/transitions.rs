@@ -1,7 +1,11 @@
 //! Which status may follow which. The engine checks every commit against these tables.
 
+use dstack_model::compute_groups::ComputeGroupStatus;
+use dstack_model::fleets::FleetStatus;
+use dstack_model::gateways::{GatewayReplicaStatus, GatewayStatus};
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::{JobStatus, RunStatus};
+use dstack_model::volumes::VolumeStatus;
 
 /// Whether a run may go from one status to the other.
 pub const fn run_allowed(from: RunStatus, to: RunStatus) -> bool {
@@ -42,5 +46,133 @@ pub const fn instance_allowed(from: InstanceStatus, to: InstanceStatus) -> bool 
         Busy => matches!(to, Idle | Terminating),
         Terminating => matches!(to, Terminated),
         Terminated => false,
+    }
+}
+
+/// Whether a fleet may go from one status to the other.
+pub const fn fleet_allowed(from: FleetStatus, to: FleetStatus) -> bool {
+    use FleetStatus::{Active, Failed, Submitted, Terminated, Terminating};
+    match from {
+        Submitted => matches!(to, Active | Failed | Terminating),
+        Active => matches!(to, Terminating),
+        Failed => matches!(to, Terminating),
+        Terminating => matches!(to, Terminated),
+        Terminated => false,
+    }
+}
+
+/// Whether a volume may go from one status to the other. Deleting one is no status: it keeps the one it has.
+pub const fn volume_allowed(from: VolumeStatus, to: VolumeStatus) -> bool {
+    use VolumeStatus::{Active, Failed, Provisioning, Submitted};
+    match from {
+        Submitted => matches!(to, Provisioning | Active | Failed),
+        Provisioning => matches!(to, Active | Failed),
+        Active | Failed => false,
+    }
+}
+
+/// Whether a gateway may go from one status to the other. Deleting one is no status: it keeps the one it has.
+pub const fn gateway_allowed(from: GatewayStatus, to: GatewayStatus) -> bool {
+    use GatewayStatus::{Failed, Provisioning, Running, Submitted};
+    match from {
+        Submitted => matches!(to, Provisioning | Failed),
+        Provisioning => matches!(to, Running | Failed),
+        Running | Failed => false,
+    }
+}
+
+/// Whether a replica of a gateway may go from one status to the other.
+pub const fn gateway_replica_allowed(from: GatewayReplicaStatus, to: GatewayReplicaStatus) -> bool {
+    use GatewayReplicaStatus::{Provisioning, Running, Submitted, Terminated, Terminating};
+    match from {
+        Submitted => matches!(to, Provisioning | Terminating | Terminated),
+        Provisioning => matches!(to, Running | Terminating | Terminated),
+        Running => matches!(to, Terminating),
+        Terminating => matches!(to, Terminated),
+        Terminated => false,
+    }
+}
+
+/// Whether a compute group may go from one status to the other.
+pub const fn compute_group_allowed(from: ComputeGroupStatus, to: ComputeGroupStatus) -> bool {
+    matches!(
+        (from, to),
+        (ComputeGroupStatus::Running, ComputeGroupStatus::Terminated)
+    )
+}
+
+/// Where a placement group is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlacementGroupState {
+    /// Its fleet is there.
+    InUse,
+    /// Its fleet is gone: the backend is to delete it.
+    Unused,
+    /// Gone, or given up.
+    Deleted,
+}
+
+/// Whether a placement group may go from one state to the other.
+pub const fn placement_group_allowed(from: PlacementGroupState, to: PlacementGroupState) -> bool {
+    use PlacementGroupState::{Deleted, InUse, Unused};
+    matches!((from, to), (InUse, Unused) | (Unused, Deleted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ends reached from the first status by allowed steps; each status is visited once.
+    fn ends<T: Copy + PartialEq>(all: &[T], first: T, allowed: fn(T, T) -> bool) -> Vec<T> {
+        let (mut open, mut seen, mut ends) = (vec![first], Vec::new(), Vec::new());
+        while let Some(from) = open.pop() {
+            if seen.contains(&from) {
+                continue;
+            }
+            seen.push(from);
+            let next: Vec<T> = all.iter().copied().filter(|to| allowed(from, *to)).collect();
+            if next.is_empty() {
+                ends.push(from);
+            }
+            open.extend(next);
+        }
+        assert_eq!(seen.len(), all.len(), "a status that nothing leads to");
+        ends
+    }
+
+    /// Every life ends, and in the statuses meant for that.
+    #[test]
+    fn lives_end_where_they_should() {
+        use {FleetStatus as F, GatewayReplicaStatus as R, GatewayStatus as G, VolumeStatus as V};
+        let all = [F::Submitted, F::Active, F::Terminating, F::Terminated, F::Failed];
+        assert_eq!(ends(&all, F::Submitted, fleet_allowed), [F::Terminated]);
+        let all = [V::Submitted, V::Provisioning, V::Active, V::Failed];
+        let found = ends(&all, V::Submitted, volume_allowed);
+        assert!(found.len() == 2 && found.contains(&V::Active) && found.contains(&V::Failed));
+        let all = [G::Submitted, G::Provisioning, G::Running, G::Failed];
+        let found = ends(&all, G::Submitted, gateway_allowed);
+        assert!(found.len() == 2 && found.contains(&G::Running) && found.contains(&G::Failed));
+        let all = [
+            R::Submitted,
+            R::Provisioning,
+            R::Running,
+            R::Terminating,
+            R::Terminated,
+        ];
+        assert_eq!(ends(&all, R::Submitted, gateway_replica_allowed), [R::Terminated]);
+        let all = [ComputeGroupStatus::Running, ComputeGroupStatus::Terminated];
+        assert_eq!(
+            ends(&all, all[0], compute_group_allowed),
+            [ComputeGroupStatus::Terminated]
+        );
+        use PlacementGroupState as P;
+        assert_eq!(
+            ends(
+                &[P::InUse, P::Unused, P::Deleted],
+                P::InUse,
+                placement_group_allowed
+            ),
+            [P::Deleted]
+        );
     }
 }

@@ -1,0 +1,7 @@
+//! How many replicas a service has, and how they are replaced (dstack 0.22.5: pipelines §4).
+//!
+//! * [`autoscaling`] — how many there should be.
+//! * [`rollout`] — which are started and stopped to get there, without fewer of them being ready than promised.
+
+pub mod autoscaling;
+pub mod rollout;
