@@ -1,10 +1,9 @@
-//! Server info, health, logins, backend types.
+//! Server info, health, logins.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use dstack_api::responses::ServerStatus;
 use dstack_api::{Nothing, VERSION, routes};
-use dstack_model::backends::BackendType;
 use dstack_model::decode::decode_strict;
 use dstack_model::requests::{
     OAuthGetNextRedirectRequest, OAuthGetNextRedirectResponse, OAuthProviderInfo, OAuthState, ServerInfo,
@@ -19,7 +18,6 @@ pub(super) fn routes(api: Api) -> Api {
         .on::<routes::Healthcheck, _, _>(healthcheck)
         .on::<routes::AuthListProviders, _, _>(list_providers)
         .on::<routes::AuthGetNextRedirect, _, _>(get_next_redirect)
-        .on::<routes::BackendsListTypes, _, _>(list_types)
 }
 
 async fn get_info(_: Call, _: Nothing) -> Result<ServerInfo> {
@@ -65,8 +63,3 @@ const FORM: &percent_encoding::AsciiSet = &NON_ALPHANUMERIC
     .remove(b'.')
     .remove(b'-')
     .remove(b'~');
-
-/// Types for which this build has a backend, in the registry's order.
-async fn list_types(_: Call, _: Nothing) -> Result<Vec<BackendType>> {
-    Ok(Vec::new())
-}
