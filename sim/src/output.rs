@@ -5,8 +5,9 @@ use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
 use dstack_engine::{Batch, InputError, Inputs, Output, Result, StartInputs};
+use dstack_model::runs::JobSpec;
 use dstack_store::JobSnapshot;
-use dstack_store::rows::JobRow;
+use dstack_store::rows::{JobRow, RunRow};
 use dstack_system::Secret;
 use dstack_units::JobId;
 
@@ -49,6 +50,9 @@ pub struct NoInputs;
 
 #[async_trait]
 impl Inputs for NoInputs {
+    async fn jobs(&self, run: &RunRow) -> Result<std::result::Result<Vec<JobSpec>, InputError>> {
+        Ok(crate::scenario::jobs(&run.run_spec).map_err(|error| InputError(error.to_string())))
+    }
     async fn start(&self, _job: &JobSnapshot) -> Result<std::result::Result<StartInputs, InputError>> {
         Ok(Ok(StartInputs::default()))
     }

@@ -1,10 +1,13 @@
 //! Rows to begin with: a project's fleet with a machine, and runs.
 
+use std::collections::BTreeMap;
+
 use dstack_model::decode::decode_strict;
 use dstack_model::health::HealthStatus;
 use dstack_model::instances::InstanceStatus;
-use dstack_model::runs::{JobStatus, RunSpec, RunStatus};
+use dstack_model::runs::{JobSpec, RunSpec, RunStatus};
 use dstack_plan::jobs::{JobContext, Target, job_specs};
+use dstack_plan::schedule::next_trigger;
 use dstack_plan::validate::effective_run_spec;
 use dstack_plan::{PlanError, ServerDefaults};
 use dstack_store::rows::{AgentAddress, FleetRow, InstanceRow, JobRow, RunRow};
@@ -114,12 +117,9 @@ impl Builder {
         )?;
         let server = ServerDefaults::default();
         let spec = effective_run_spec(spec, Some("ssh-ed25519 AAAA"), &server)?;
-        let cx = JobContext {
-            server: &server,
-            image: None,
-            target: Target::Container,
-        };
-        let specs = job_specs(&spec, 0, None, &cx)?;
+        let next_triggered_at = next_trigger(&spec, now);
+        let scheduled = spec.merged_profile().params.schedule.is_some();
+        let specs = if scheduled { Vec::new() } else { jobs(&spec)? };
         let run = RunRow {
             id: self.random.uuid().into(),
             project_id: self.project,
@@ -128,7 +128,11 @@ impl Builder {
             fleet_id: None,
             run_name: name.to_owned(),
             submitted_at: now,
-            status: RunStatus::Submitted,
+            status: if scheduled {
+                RunStatus::Pending
+            } else {
+                RunStatus::Submitted
+            },
             termination_reason: None,
             resubmission_attempt: 0,
             priority: spec.configuration.base().priority.unwrap_or(0),
@@ -136,7 +140,7 @@ impl Builder {
             service_spec: None,
             deployment_num: 0,
             desired_replica_count: 1,
-            next_triggered_at: None,
+            next_triggered_at,
             deleted: false,
             last_processed_at: now,
             next_wake_at: Some(now),
@@ -146,7 +150,12 @@ impl Builder {
         };
         let mut puts = vec![Put::Run(run.clone())];
         for spec in specs {
-            puts.push(Put::Job(self.job(&run, spec, now)));
+            puts.push(Put::Job(JobRow::submitted(
+                self.random.uuid().into(),
+                &run,
+                spec,
+                now,
+            )));
         }
         Ok((
             run,
@@ -156,46 +165,16 @@ impl Builder {
             },
         ))
     }
+}
 
-    fn job(&self, run: &RunRow, spec: dstack_model::runs::JobSpec, now: Time) -> JobRow {
-        JobRow {
-            id: self.random.uuid().into(),
-            project_id: run.project_id,
-            run_id: run.id,
-            run_name: run.run_name.clone(),
-            job_num: spec.job_num.into(),
-            replica_num: spec.replica_num.into(),
-            submission_num: 0,
-            job_name: spec.job_name.clone(),
-            deployment_num: 0,
-            submitted_at: now,
-            running_at: None,
-            finished_at: None,
-            status: JobStatus::Submitted,
-            termination_reason: None,
-            termination_reason_message: None,
-            exit_status: None,
-            job_spec: Json::new(spec),
-            job_provisioning_data: None,
-            job_runtime_data: None,
-            fleet_id: None,
-            instance_id: None,
-            used_instance_id: None,
-            runner_timestamp: None,
-            inactivity_secs: None,
-            disconnected_at: None,
-            stop_requested_at: None,
-            remove_at: None,
-            ready: false,
-            registered: false,
-            image_pull_progress: None,
-            last_processed_at: now,
-            next_wake_at: Some(now),
-            deadline_at: None,
-            waiting_for: Some("a place to run".to_owned()),
-            version: 0,
-        }
-    }
+/// The jobs of a run, as the server makes them.
+pub fn jobs(spec: &RunSpec) -> Result<Vec<JobSpec>, PlanError> {
+    let context = JobContext {
+        server: &ServerDefaults::default(),
+        images: &BTreeMap::new(),
+        target: Target::Container,
+    };
+    job_specs(spec, 0, None, &context)
 }
 
 fn decode<T: dstack_model::decode::Decode>(what: &'static str, value: &Value) -> Result<T, ScenarioError> {

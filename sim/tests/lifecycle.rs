@@ -366,3 +366,32 @@ async fn many_runs_under_faults_all_end_as_they_should() {
         engine.stop();
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_scheduled_run_runs_each_time_its_time_comes_until_it_is_stopped() {
+    let world = World::new(31, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let schedule = json!({"schedule": {"cron": "*/2 * * * *"}});
+    let run = world.submit(&engine, "nightly", &schedule).await.unwrap();
+    assert_eq!(world.status(run.id).await, Some(RunStatus::Pending));
+    tokio::time::sleep(7 * MINUTE).await;
+    let snapshot = world.store.run(run.id).await.unwrap().unwrap();
+    let ends: Vec<_> = snapshot
+        .jobs
+        .iter()
+        .map(|job| (job.submission_num, job.status))
+        .collect();
+    assert!(ends.len() >= 3, "{ends:?}");
+    for (number, end) in ends.iter().enumerate() {
+        assert_eq!(
+            *end,
+            (i64::try_from(number).unwrap(), JobStatus::Done),
+            "{ends:?}"
+        );
+    }
+    assert_eq!(snapshot.run.status, RunStatus::Pending);
+    assert_eq!(snapshot.run.waiting_for.as_deref(), Some("its schedule"));
+    stop(&world, &engine, &run, RunTerminationReason::StoppedByUser).await;
+    assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Terminated);
+    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+}

@@ -4,7 +4,9 @@ use std::fmt::Debug;
 
 use async_trait::async_trait;
 use dstack_agent_api::runner::SubmitBody;
+use dstack_model::runs::JobSpec;
 use dstack_store::JobSnapshot;
+use dstack_store::rows::RunRow;
 
 use crate::Result;
 
@@ -27,6 +29,8 @@ pub struct InputError(pub String);
 /// Fetches what a job needs. Secrets are put in here, immediately before the call, and kept nowhere.
 #[async_trait]
 pub trait Inputs: Send + Sync + Debug {
+    /// The jobs of a run that has none yet, its schedule's time having come.
+    async fn jobs(&self, run: &RunRow) -> Result<Result<Vec<JobSpec>, InputError>>;
     /// For the runner.
     async fn start(&self, job: &JobSnapshot) -> Result<Result<StartInputs, InputError>>;
     /// Credentials of the image's registry (user, password), with secrets put in.

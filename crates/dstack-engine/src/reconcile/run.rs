@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dstack_model::profiles::StopCriteria;
-use dstack_model::runs::{JobStatus, JobTerminationReason, RunStatus};
+use dstack_model::runs::{JobStatus, JobTerminationReason, RunStatus, RunTerminationReason};
 use dstack_plan::lifecycle::retry::RetryFacts;
 use dstack_plan::lifecycle::run::{Decision, Facts, JobFacts, decide};
 use dstack_plan::lifecycle::transitions::{job_allowed, run_allowed};
+use dstack_plan::schedule::next_trigger;
 use dstack_store::rows::{JobRow, RunRow};
 use dstack_store::{Commit, EntityRef, NewEvent, Put, RunSnapshot};
 use dstack_units::{RunId, Time};
@@ -34,7 +35,11 @@ pub async fn reconcile(ctx: &Arc<Context>, id: RunId) -> Result<()> {
         events: Vec::new(),
     };
     let maker = Events::system(now, ctx.deps.random.clone());
-    apply(ctx, &maker, &latest, decision, &mut change, now);
+    if decision == Decision::Resubmit && latest.is_empty() {
+        first_jobs(ctx, &maker, &mut change, now).await?;
+    } else {
+        apply(ctx, &maker, &latest, decision, &mut change, now);
+    }
     ctx.wakes.wake_at(EntityRef::Run(id), change.run.next_wake_at);
     commit(ctx, &maker, &snapshot, change, now).await
 }
@@ -174,19 +179,43 @@ fn apply(
             run.termination_reason = None;
             run.fleet_id = None;
             run.resubmission_attempt = 0;
-            run.next_triggered_at = next_trigger(run, now);
+            run.next_triggered_at = next_trigger(&run.run_spec, now);
         }
     }
 }
 
-/// The earliest next time of the run's schedule; missed ones are skipped.
-fn next_trigger(run: &RunRow, now: Time) -> Option<Time> {
-    let schedule = run.run_spec.merged_profile().params.schedule?;
-    let crons = schedule
-        .cron
-        .iter()
-        .filter_map(|text| text.parse::<dstack_units::Cron>().ok());
-    crons.filter_map(|cron| cron.next_at_or_after(now)).min()
+/// The jobs of a scheduled run, the first time that its time comes.
+async fn first_jobs(ctx: &Context, maker: &Events, change: &mut Change, now: Time) -> Result<()> {
+    let run = &mut change.run;
+    run.deadline_at = None;
+    match ctx.deps.inputs.jobs(run).await? {
+        Ok(specs) => {
+            run.status = RunStatus::Submitted;
+            run.next_wake_at = None;
+            run.waiting_for = Some("its jobs".to_owned());
+            for spec in specs {
+                let job = JobRow::submitted(ctx.deps.random.uuid().into(), run, spec, now);
+                change.events.push(maker.event(
+                    "Job created on run submission. Status: SUBMITTED",
+                    vec![events::job(&job)],
+                ));
+                change.jobs.push(job);
+            }
+        }
+        // The next time of the schedule may find things better.
+        Err(error) => {
+            tracing::warn!(run.id = %run.id, run.name = %run.run_name, %error, "the jobs of a scheduled run cannot be made");
+            run.status = RunStatus::Terminating;
+            run.termination_reason = Some(RunTerminationReason::ServerError);
+            run.next_wake_at = Some(now);
+            run.waiting_for = Some("the next time of its schedule".to_owned());
+            change.events.push(maker.event(
+                format!("The run's jobs cannot be made: {error}"),
+                vec![events::run(run)],
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// A new submission of a replica's job; a sibling that still lives is ended first.
