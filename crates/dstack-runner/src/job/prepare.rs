@@ -14,7 +14,7 @@ use crate::environment::{self, Env};
 use crate::paths;
 use crate::pty::{Credentials, PtyCommand};
 use crate::repo::{self, ExistsAction, FilePlacement, FilesJob, RepoJob};
-use crate::shared::{Core, JobSsh, chain};
+use crate::shared::{Core, JobSsh, Settings, chain};
 use crate::ssh::SessionDefaults;
 use crate::uploads;
 use crate::users::{self, JobUser, Owner};
@@ -70,16 +70,17 @@ impl Place {
             capabilities,
         };
         place.working_dir = place
-            .make_working_dir(&body.job_spec)
+            .make_working_dir(core, &body.job_spec)
             .map_err(|why| Ending::executor_error(format!("Failed to set job working dir ({why})")))?;
         Ok(place)
     }
 
-    fn make_working_dir(&self, spec: &SubmitJobSpec) -> Result<PathBuf, String> {
+    fn make_working_dir(&self, core: &Core, spec: &SubmitJobSpec) -> Result<PathBuf, String> {
         let Some(wanted) = spec.working_dir.as_deref().filter(|path| !path.is_empty()) else {
             return std::env::current_dir().map_err(|error| error.to_string());
         };
-        let path = paths::resolve(wanted, &self.home, None).map_err(|error| chain(&error))?;
+        let wanted = of_job(&core.settings, wanted);
+        let path = paths::resolve(&wanted, &self.home, None).map_err(|error| chain(&error))?;
         paths::create_dirs(&path, self.owner).map_err(|error| error.to_string())?;
         Ok(path)
     }
@@ -193,6 +194,21 @@ fn install_credentials(core: &Core, body: &SubmitBody, place: &Place, ssh: &dyn 
     }
 }
 
+/// The fixed folder of the repo is at the root of the job's container. A job that runs right on a host has it among its own
+/// files: it may have no right to make it at the root, and other jobs must not find it there.
+fn of_job(settings: &Settings, path: &str) -> String {
+    let inside = Path::new(path).strip_prefix(LEGACY_REPO_DIR);
+    match inside {
+        Ok(rest) if !settings.touch_system => settings
+            .state_dir
+            .join("workflow")
+            .join(rest)
+            .display()
+            .to_string(),
+        _ => path.to_owned(),
+    }
+}
+
 fn prepare_repo(
     core: &Core,
     body: &SubmitBody,
@@ -206,7 +222,8 @@ fn prepare_repo(
         .as_deref()
         .filter(|dir| !dir.is_empty())
         .unwrap_or(LEGACY_REPO_DIR);
-    let dir = place.resolve_path(dir).map_err(|error| failed(chain(&error)))?;
+    let dir = of_job(&core.settings, dir);
+    let dir = place.resolve_path(&dir).map_err(|error| failed(chain(&error)))?;
     let blob = uploads::code_path(&core.settings.temp_dir);
     let job = RepoJob {
         dir: dir.clone(),

@@ -244,3 +244,29 @@ async fn notices_come_first() {
         .unwrap();
     assert!(String::from_utf8_lossy(&runner_log.message).contains("no container engine: image ignored"));
 }
+
+/// Servers name a folder at the root for the repo when nobody else does: on a host it is the job's own.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_fixed_repo_folder_of_a_job_on_a_host_is_among_its_own_files() {
+    for (repo_dir, working_dir) in [
+        (json!("/workflow"), json!("/workflow/src")),
+        (json!(null), json!(null)),
+    ] {
+        let runner = TestRunner::start().await;
+        runner
+            .run(
+                json!({"commands": ["/bin/sh", "-c", "echo $DSTACK_REPO_DIR; pwd"], "repo_dir": repo_dir,
+                "working_dir": working_dir, "jobs_per_replica": 1}),
+            )
+            .await;
+        let events = runner.events().await;
+        assert_eq!(last_state(&events).state, JobState::Done, "{}", log_of(&events));
+        let log = log_of(&events);
+        let (repo, work) = log.trim_end().split_once('\n').unwrap();
+        let own = runner.path("").display().to_string();
+        assert!(repo.starts_with(&own) && repo.ends_with("/workflow"), "{log}");
+        if working_dir.is_string() {
+            assert_eq!(work, format!("{repo}/src"));
+        }
+    }
+}
