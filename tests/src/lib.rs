@@ -18,6 +18,7 @@ pub mod compat;
 pub mod http;
 pub mod load;
 pub mod parts;
+pub mod postgres;
 pub mod runs;
 pub mod server;
 pub mod terminal;

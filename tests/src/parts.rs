@@ -39,6 +39,11 @@ pub fn dstack() -> Part<PathBuf> {
     Ok(program)
 }
 
+/// The built server with doubles in place of clouds: `DSTACK_TEST_GOLDEN_SERVER`, else beside the running test.
+pub fn golden_server() -> Part<PathBuf> {
+    binary("DSTACK_TEST_GOLDEN_SERVER", "dstack-golden-server")
+}
+
 /// The built `dstack-agent`: `DSTACK_TEST_AGENT`, else beside the running test.
 pub fn agent() -> Part<PathBuf> {
     binary("DSTACK_TEST_AGENT", "dstack-agent")
@@ -53,6 +58,11 @@ pub fn python_env() -> Part<PathBuf> {
 /// A PostgreSQL server on which tests may make databases.
 pub fn postgres_url() -> Part<String> {
     variable("DSTACK_TEST_POSTGRES_URL")
+}
+
+/// Whether servers under test keep their state in PostgreSQL (`DSTACK_TEST_DATABASE=postgres`) and not in SQLite.
+pub fn on_postgres() -> bool {
+    std::env::var("DSTACK_TEST_DATABASE").is_ok_and(|name| name == "postgres")
 }
 
 /// A container image that needs no registry; present only where a container engine answers.

@@ -51,7 +51,21 @@ impl Setup {
         let setup = Setup::new(parts::dstack()?)
             .variable("DSTACK_AGENT_PATH", parts::agent()?.display().to_string())
             .variable("DSTACK_LOCAL_RUNTIME", "process");
-        Ok(setup)
+        if parts::on_postgres() {
+            setup.on_postgres()
+        } else {
+            Ok(setup)
+        }
+    }
+
+    /// With a new, empty PostgreSQL database instead of SQLite.
+    ///
+    /// # Errors
+    /// The reason to skip the test, when there is no PostgreSQL.
+    pub fn on_postgres(self) -> Part<Setup> {
+        let database =
+            crate::postgres::create(&parts::postgres_url()?).map_err(|error| format!("{error:#}"))?;
+        Ok(self.variable("DSTACK_DATABASE_URL", database))
     }
 
     #[must_use]

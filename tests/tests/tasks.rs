@@ -1,9 +1,9 @@
 //! Tasks as processes of this machine, through the API.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
+use dstack_tests::need;
 use dstack_tests::runs::submit;
 use dstack_tests::server::Setup;
-use dstack_tests::{need, parts};
 use serde_json::json;
 
 #[test]
@@ -145,14 +145,8 @@ fn retry_runs_a_failed_task_again() {
 }
 
 #[test]
-fn the_same_on_postgresql() {
-    let url = need!(parts::postgres_url());
-    let setup = need!(Setup::local());
-    let database = Database::create(&url);
-    let mut server = setup
-        .variable("DSTACK_DATABASE_URL", database.url.clone())
-        .start()
-        .unwrap();
+fn a_server_on_postgresql_survives_a_kill() {
+    let mut server = need!(need!(Setup::local()).on_postgres()).start().unwrap();
     let run = submit(&server, "hello", &["echo from PostgreSQL", "sleep 1"], &json!({})).unwrap();
     run.wait_for_log("from PostgreSQL").unwrap();
     server.kill().unwrap();
@@ -161,24 +155,4 @@ fn the_same_on_postgresql() {
     assert_eq!(run.wait_until_finished().unwrap(), "done");
     assert_eq!(run.logs().unwrap(), "from PostgreSQL\n");
     assert!(!server.home().join(".dstack/server/data/dstack.db").exists());
-}
-
-/// A database of its own on the test server. It goes when the test server does.
-struct Database {
-    url: String,
-}
-
-impl Database {
-    fn create(server: &str) -> Database {
-        let name = format!("e2e_{}", std::process::id());
-        let status = std::process::Command::new("psql")
-            .args([server, "--quiet", "--command", &format!("create database {name}")])
-            .status()
-            .unwrap();
-        assert!(status.success());
-        let base = server.rsplit_once('/').unwrap().0;
-        Database {
-            url: format!("{base}/{name}"),
-        }
-    }
 }

@@ -102,10 +102,42 @@ fn run_tests(env: &TestEnv, binaries: &Binaries, filter: &[String]) -> Result<Ta
     let mut variables = env.variables.clone();
     variables.push(("DSTACK_TEST_AGENT", binaries.agent.display().to_string()));
     variables.push(("DSTACK_TEST_DSTACK", binaries.dstack.display().to_string()));
-    if ensure_nextest() {
-        nextest(&variables, filter)
+    let run = if ensure_nextest() { nextest } else { cargo_test };
+    let mut tally = run(&variables, Scope::Workspace, filter)?;
+    if env.has_postgres() {
+        step("running the end-to-end tests of the server once more, on PostgreSQL");
+        variables.push(("DSTACK_TEST_DATABASE", "postgres".to_owned()));
+        tally.add(run(&variables, Scope::Server, filter)?);
     } else {
-        cargo_test(&variables, filter)
+        tally.skip("the end-to-end tests on PostgreSQL", "no PostgreSQL (see above)");
+    }
+    Ok(tally)
+}
+
+/// Which tests run.
+#[derive(Debug, Clone, Copy)]
+enum Scope {
+    /// All of them.
+    Workspace,
+    /// Those that show what the server does with its database.
+    Server,
+}
+
+impl Scope {
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Scope::Workspace => &["--workspace"],
+            Scope::Server => &[
+                "--package",
+                "dstack-tests",
+                "--test",
+                "tasks",
+                "--test",
+                "crashes",
+                "--test",
+                "golden",
+            ],
+        }
     }
 }
 
@@ -124,7 +156,7 @@ fn ensure_nextest() -> bool {
     installed
 }
 
-fn nextest(variables: &Variables, filter: &[String]) -> Result<Tally> {
+fn nextest(variables: &Variables, scope: Scope, filter: &[String]) -> Result<Tally> {
     step("running the tests");
     let report = layout::target().join("nextest/ci/junit.xml");
     if report.exists() {
@@ -132,15 +164,8 @@ fn nextest(variables: &Variables, filter: &[String]) -> Result<Tally> {
     }
     let mut command = cargo();
     command
-        .args([
-            "nextest",
-            "run",
-            "--workspace",
-            "--profile",
-            "ci",
-            "--no-tests",
-            "warn",
-        ])
+        .args(["nextest", "run", "--profile", "ci", "--no-tests", "warn"])
+        .args(scope.arguments())
         .args(filter);
     let ended = status(command.envs(variables.iter().cloned()))?;
     let mut tally = fs_err::read_to_string(&report)
@@ -153,17 +178,13 @@ fn nextest(variables: &Variables, filter: &[String]) -> Result<Tally> {
 }
 
 /// The way without nextest: one process per crate, counted from the summary lines.
-fn cargo_test(variables: &Variables, filter: &[String]) -> Result<Tally> {
+fn cargo_test(variables: &Variables, scope: Scope, filter: &[String]) -> Result<Tally> {
     step("running the tests");
     let mut command = cargo();
-    command.args([
-        "test",
-        "--workspace",
-        "--lib",
-        "--bins",
-        "--tests",
-        "--no-fail-fast",
-    ]);
+    command.args(["test", "--no-fail-fast"]).args(scope.arguments());
+    if matches!(scope, Scope::Workspace) {
+        command.args(["--lib", "--bins", "--tests"]);
+    }
     command.arg("--").arg("--show-output").args(filter);
     counted(command.envs(variables.iter().cloned()), "cargo test")
 }

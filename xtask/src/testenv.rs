@@ -17,7 +17,7 @@ pub(crate) struct TestEnv {
     pub(crate) variables: Vec<(&'static str, String)>,
     /// What could not be had: which tests are skipped, and why.
     pub(crate) missing: Vec<String>,
-    _postgres: Option<Postgres>,
+    postgres: Option<Postgres>,
     _docker: Option<DockerDaemon>,
 }
 
@@ -26,17 +26,22 @@ impl TestEnv {
         let mut env = TestEnv {
             variables: Vec::new(),
             missing: Vec::new(),
-            _postgres: None,
+            postgres: None,
             _docker: None,
         };
         env.programs();
         env.docker();
-        env.postgres();
+        env.start_postgres();
         env.python_cli();
         for line in &env.missing {
             println!("warning: {line}");
         }
         env
+    }
+
+    /// Whether tests on PostgreSQL can run.
+    pub(crate) fn has_postgres(&self) -> bool {
+        self.postgres.is_some()
     }
 
     fn programs(&mut self) {
@@ -74,11 +79,11 @@ impl TestEnv {
         self._docker = daemon;
     }
 
-    fn postgres(&mut self) {
+    fn start_postgres(&mut self) {
         let started = Postgres::start();
         if let Some(postgres) = self.note("tests on PostgreSQL", started) {
             self.variables.push(("DSTACK_TEST_POSTGRES_URL", postgres.url()));
-            self._postgres = Some(postgres);
+            self.postgres = Some(postgres);
         }
     }
 

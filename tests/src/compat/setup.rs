@@ -45,5 +45,9 @@ pub fn start(program: &Path, suite: &str, catalog_url: &str) -> Result<Server> {
     let setup = variables
         .iter()
         .fold(setup, |setup, (name, value)| setup.variable(name, *value));
-    setup.argument("--no-local").start()
+    let setup = setup.argument("--no-local");
+    if crate::parts::on_postgres() {
+        return setup.on_postgres().map_err(anyhow::Error::msg)?.start();
+    }
+    setup.start()
 }
