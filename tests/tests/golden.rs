@@ -21,7 +21,7 @@ fn matches(suite: &str) {
     if listed.is_empty() {
         skip!("no exchange of suite {suite} is listed as matching yet");
     }
-    let program = need!(parts::dstack());
+    let program = need!(parts::golden_server());
     let golden = parts::repository().join("tests/golden");
     let suites = compat::load(std::slice::from_ref(&golden)).unwrap();
     let catalog = Catalog::serve(&golden.join("fixtures/catalog")).unwrap();

@@ -65,6 +65,22 @@ pub(crate) fn dstack(profile: Profile, embed: Option<&std::path::Path>) -> Resul
     Ok(layout::target().join(profile.folder()).join("dstack"))
 }
 
+/// Builds the server with doubles in place of clouds, against which recorded exchanges are replayed.
+pub(crate) fn golden_server(profile: Profile) -> Result<PathBuf> {
+    exec::run(cargo().args([
+        "build",
+        "--quiet",
+        "--package",
+        "dstack-golden-doubles",
+        "--profile",
+        profile.0,
+    ]))
+    .context("cannot build the server for recorded exchanges")?;
+    Ok(layout::target()
+        .join(profile.folder())
+        .join("dstack-golden-server"))
+}
+
 /// The cargo that runs us, in the root of the repository, writing where we were told to.
 pub(crate) fn cargo() -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

@@ -14,7 +14,7 @@ pub(crate) struct Args {
 
 /// Builds the server and hands over to the replayer, which lives beside the other end-to-end tests.
 pub(crate) fn run(args: &Args) -> Result<i32> {
-    let dstack = build::dstack(Profile::DEV, None)?;
+    let server = build::golden_server(Profile::DEV)?;
     let mut replayer = cargo();
     replayer.args([
         "run",
@@ -25,6 +25,8 @@ pub(crate) fn run(args: &Args) -> Result<i32> {
         "compat",
         "--",
     ]);
-    replayer.args(&args.arguments).env("DSTACK_TEST_DSTACK", dstack);
+    replayer
+        .args(&args.arguments)
+        .env("DSTACK_TEST_GOLDEN_SERVER", server);
     Ok(status(&mut replayer)?.code().unwrap_or(1))
 }

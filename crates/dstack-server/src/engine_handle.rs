@@ -10,6 +10,9 @@ use dstack_store::{Commit, EngineStore, SqlStore, StoreError};
 pub trait EngineHandle: Send + Sync + Debug {
     /// Writes rows and events in one transaction and wakes whom they concern.
     async fn commit(&self, commit: Commit) -> Result<(), StoreError>;
+
+    /// Whether pending instances of fleets are brought up.
+    fn creates_instances(&self) -> bool;
 }
 
 /// No engine in this process: changes are written, another server acts upon them.
@@ -20,5 +23,9 @@ pub struct NoEngine(pub SqlStore);
 impl EngineHandle for NoEngine {
     async fn commit(&self, commit: Commit) -> Result<(), StoreError> {
         self.0.commit(commit).await
+    }
+
+    fn creates_instances(&self) -> bool {
+        true
     }
 }

@@ -96,6 +96,11 @@ impl ApiError {
         )
     }
 
+    /// 400: what is to be changed is not what the client has seen.
+    pub fn stale() -> Self {
+        Self::client("Failed to apply plan. Resource has been changed. Try again or use force apply.")
+    }
+
     /// 400 `repo_does_not_exist`.
     pub fn no_repo(id: &str) -> Self {
         Self::with_code(ErrorCode::RepoDoesNotExist, format!("Repo {id} does not exist"))

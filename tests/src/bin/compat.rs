@@ -40,7 +40,9 @@ fn main() -> Result<()> {
     };
     let suites = compat::load(&folders)?;
     let wanted: Vec<String> = if args.suite.is_empty() {
-        ["api", "restricted", "lifecycle"].map(str::to_owned).into()
+        ["api", "restricted", "exports", "lifecycle"]
+            .map(str::to_owned)
+            .into()
     } else {
         args.suite.clone()
     };
@@ -67,7 +69,7 @@ fn run(args: &Args, suite: &str, cases: &[Case], catalog: &Catalog) -> Result<Ve
     if let Some(url) = &args.url {
         return Ok(compat::replay(cases, url, shown));
     }
-    let program = parts::dstack().map_err(anyhow::Error::msg)?;
+    let program = parts::golden_server().map_err(anyhow::Error::msg)?;
     let server = setup::start(&program, suite, &catalog.url())?;
     Ok(compat::replay(cases, &server.url(), shown))
 }

@@ -1,15 +1,16 @@
 //! Fleets: lists, plans, deleting.
 
+mod apply;
 mod plan;
+mod ssh;
 mod validate;
 
-use dstack_api::{ErrorCode, routes};
+use dstack_api::routes;
 use dstack_engine::events as targets;
 use dstack_model::fleets::{Fleet, FleetStatus};
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::requests::{
-    ApplyFleetPlanRequest, DeleteFleetInstancesRequest, GetFleetRequest, ListFleetsRequest,
-    ListImportedRequest, NamesRequest,
+    DeleteFleetInstancesRequest, GetFleetRequest, ListFleetsRequest, ListImportedRequest, NamesRequest,
 };
 use dstack_store::directory::lists::{self, ListedFleet};
 use dstack_store::directory::{Page, projects};
@@ -33,7 +34,7 @@ pub(super) fn routes(api: Api) -> Api {
         .on::<routes::ProjectFleetsList, _, _>(list)
         .on::<routes::FleetsGet, _, _>(get)
         .on::<routes::FleetsGetPlan, _, _>(plan::get_plan)
-        .on::<routes::FleetsApply, _, _>(apply)
+        .on::<routes::FleetsApply, _, _>(apply::apply)
         .on::<routes::FleetsDelete, _, _>(delete)
         .on::<routes::FleetsDeleteInstances, _, _>(delete_instances)
 }
@@ -102,18 +103,6 @@ async fn get(call: Call, request: GetFleetRequest) -> Result<Fleet> {
         .await?
         .pop()
         .ok_or_else(ApiError::not_exists)
-}
-
-async fn apply(call: Call, request: ApplyFleetPlanRequest) -> Result<Fleet> {
-    validate::check(&request.plan.spec)?;
-    if request.plan.spec.configuration.ssh_config.is_some() {
-        check_ssh_permission(&call)?;
-    }
-    Err(ApiError::with_code(
-        ErrorCode::BackendNotAvailable,
-        "This server version cannot create fleets yet: runs use the fleet of the server's own machine. \
-         Remove the fleet configuration and apply the run directly.",
-    ))
 }
 
 /// SSH fleets may be reserved to admins.

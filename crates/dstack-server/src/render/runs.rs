@@ -155,6 +155,8 @@ pub(crate) fn submission(row: &JobRow) -> JobSubmission {
             .map(str::to_owned),
         probes: Vec::new(),
         image_pull_progress: row.image_pull_progress.as_deref().copied(),
+        waiting_for: row.waiting_for.clone(),
+        waits_until: row.deadline_at.filter(|_| row.waiting_for.is_some()),
     }
 }
 

@@ -18,4 +18,8 @@ impl EngineHandle for Connected {
             EngineError::Logs(_) | EngineError::Inputs(_) | EngineError::Killed(_) => StoreError::Closed,
         })
     }
+    // Hosts of SSH fleets and instances of clouds are not connected by this version's engine.
+    fn creates_instances(&self) -> bool {
+        false
+    }
 }

@@ -1,5 +1,6 @@
 //! Runs, fleets and instances as the API lists them.
 
+use dstack_model::runs::JobProvisioningData;
 use dstack_units::{FleetId, InstanceId, JobId, ProjectId, RepoRowId, RunId, Time, UserId};
 use sqlx::{AnyPool, Row};
 
@@ -7,7 +8,7 @@ use super::Page;
 use super::select::{Select, fetch_as, fetch_one};
 use crate::entity::{read_column, select_sql};
 use crate::rows::{FleetRow, InstanceRow, JobRow, RunRow};
-use crate::{Entity, Result};
+use crate::{Entity, Json, Result};
 
 /// Active runs are few: found by their own index first, filtered and sorted afterwards. Left to themselves, planners
 /// walk through all runs of a project instead.
@@ -412,6 +413,20 @@ pub async fn run_names(pool: &AnyPool, project: ProjectId, prefix: &str) -> Resu
         "SELECT run_name FROM runs WHERE project_id = $1 AND deleted = 0 AND run_name LIKE $2".to_owned();
     fetch_as(pool, sql, &[&project.to_string(), &format!("{prefix}%")], |row| {
         Ok(row.try_get(0)?)
+    })
+    .await
+}
+
+/// Hosts of SSH fleets that are in use, each with its fleet; this machine's own fleet does not count.
+pub async fn remote_hosts(pool: &AnyPool) -> Result<Vec<(Option<FleetId>, Json<JobProvisioningData>)>> {
+    let sql = "SELECT i.fleet_id, i.job_provisioning_data FROM instances i JOIN fleets f ON f.id = i.fleet_id \
+               WHERE i.backend = 'remote' AND i.deleted = 0 AND i.status <> 'terminated' AND f.local = 0 \
+               AND i.job_provisioning_data IS NOT NULL";
+    fetch_as(pool, sql.to_owned(), &[], |row| {
+        Ok((
+            read_column(row, 0, "instances", "fleet_id")?,
+            read_column(row, 1, "instances", "job_provisioning_data")?,
+        ))
     })
     .await
 }

@@ -11,6 +11,7 @@ use dstack_plan::plans::{OFFERS_SHOWN, max_price};
 use dstack_plan::validate::fill_fleet_defaults;
 use dstack_store::directory::lists;
 
+use super::ssh::{check_free, opened};
 use super::{validate, with_instances};
 use crate::api::Call;
 use crate::error::Result;
@@ -23,6 +24,8 @@ pub(super) async fn get_plan(call: Call, request: GetFleetPlanRequest) -> Result
     let mut effective = request.spec.clone();
     fill_fleet_defaults(&mut effective);
     let (current, action) = current(&call, &effective).await?;
+    let own = current.as_ref().map(|fleet| fleet.id);
+    check_free(&call.state, &effective, own).await?;
     let mut offers = offers(&call, &effective).await?;
     let (total_offers, max_offer_price) = (offers.len(), max_price(&offers));
     offers.truncate(OFFERS_SHOWN);
@@ -49,7 +52,7 @@ async fn current(call: &Call, effective: &FleetSpec) -> Result<(Option<Fleet>, A
     let Some(found) = found else {
         return Ok((None, ApplyAction::Create));
     };
-    let mut old = FleetSpec::clone(&found.fleet.spec);
+    let mut old = opened(FleetSpec::clone(&found.fleet.spec), &state.encryption)?;
     fill_fleet_defaults(&mut old);
     let action = if check_updatable(&old, effective).is_ok() {
         ApplyAction::Update

@@ -112,7 +112,7 @@ pub(super) fn check_supported(spec: &RunSpec) -> Result<()> {
 }
 
 /// The error of a changed resource.
-pub(super) fn stale() -> ApiError {
+pub(in crate::handlers) fn stale() -> ApiError {
     ApiError::client("Failed to apply plan. Resource has been changed. Try again or use force apply.")
 }
 

@@ -2,9 +2,9 @@
 
 use dstack_api::ErrorCode;
 use dstack_model::runs::RunSpec;
-use dstack_model::volumes::Volume;
 use dstack_plan::jobs::volume_names;
 use dstack_plan::volumes::Location;
+use dstack_store::directory::volumes;
 use dstack_units::ProjectId;
 use dstack_units::number::quote_list;
 
@@ -24,12 +24,19 @@ pub(in crate::handlers) async fn locations(
     for names in volume_names(&run.configuration.base().volumes, 0)? {
         let mut found = Vec::new();
         for name in &names {
-            let volume = volume(state, project, name).await?;
-            found.push(volume.ok_or_else(|| not_found(&names))?);
+            let volume = volumes::by_name(state.database.pool(), project, name).await?;
+            let row = volume.ok_or_else(|| not_found(&names))?.row;
+            if row.to_be_deleted {
+                return Err(ApiError::client(format!(
+                    "Volume {} is marked for deletion and cannot be attached",
+                    quote_list(&names)
+                )));
+            }
+            found.push(Location::of(&row.configuration, row.provisioning_data.as_deref()));
         }
         first.get_or_insert(found);
     }
-    Ok(first.iter().flatten().map(Location::of).collect())
+    Ok(first.unwrap_or_default())
 }
 
 fn not_found(names: &[String]) -> ApiError {
@@ -37,9 +44,4 @@ fn not_found(names: &[String]) -> ApiError {
         ErrorCode::ResourceNotExists,
         format!("Volume {} not found", quote_list(names)),
     )
-}
-
-/// This version has no network volumes, so that none has the name.
-async fn volume(_state: &AppState, _project: ProjectId, _name: &str) -> Result<Option<Volume>> {
-    Ok(None)
 }

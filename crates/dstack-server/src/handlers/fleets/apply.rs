@@ -1,0 +1,282 @@
+//! Creating fleets and changing them in place.
+
+use dstack_api::ErrorCode;
+use dstack_engine::events as targets;
+use dstack_model::fleets::{Fleet, FleetSpec, FleetStatus};
+use dstack_model::health::HealthStatus;
+use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
+use dstack_model::requests::ApplyFleetPlanRequest;
+use dstack_plan::fleet_diff::{HostChanges, check_updatable, host_changes};
+use dstack_plan::names;
+use dstack_plan::validate::fill_fleet_defaults;
+use dstack_store::directory::lists::{self, ListedFleet};
+use dstack_store::rows::{FleetRow, InstanceRow};
+use dstack_store::{Commit, EngineStore, Json, NewEvent, Put};
+use dstack_units::Time;
+
+use super::ssh::{NewHost, check_free, host, opened, sealed};
+use super::{ATTEMPTS, check_ssh_permission, validate, with_instances};
+use crate::api::Call;
+use crate::audit;
+use crate::error::{ApiError, Result};
+use crate::render::fleets::without_keys;
+use crate::state::AppState;
+
+const BACKEND_FLEETS_LATER: &str = "This server version does not bring up instances of fleets yet. Runs use the fleet \
+     of the server's own machine; a fleet in clouds can be created empty with `nodes: 0..N`.";
+
+pub(super) async fn apply(call: Call, request: ApplyFleetPlanRequest) -> Result<Fleet> {
+    let (state, project) = (&call.state, call.project()?.row.id);
+    let mut spec = request.plan.spec;
+    validate::check(&spec)?;
+    fill_fleet_defaults(&mut spec);
+    if spec.configuration.ssh_config.is_some() {
+        check_ssh_permission(&call)?;
+    }
+    for _ in 0..ATTEMPTS {
+        let found = match &spec.configuration.name {
+            Some(name) => lists::fleet_by_name(state.database.pool(), project, name).await?,
+            None => None,
+        };
+        let expected = request.plan.current_resource.as_ref();
+        let (commit, id) = match &found {
+            None => creation(&call, spec.clone()).await?,
+            Some(found) => {
+                if !request.force {
+                    check_expected(found, expected)?;
+                }
+                (change(&call, found, spec.clone()).await?, found.fleet.id)
+            }
+        };
+        match state.engine.commit(commit).await {
+            Err(error) if error.is_conflict() || error.is_unique_violation() => {}
+            Err(error) => return Err(error.into()),
+            Ok(()) => {
+                let made = lists::fleet_by_id(state.database.pool(), project, id).await?;
+                let made = made.ok_or_else(ApiError::not_exists)?;
+                let shown = with_instances(state, &[made]).await?.pop();
+                return shown.ok_or_else(ApiError::not_exists);
+            }
+        }
+    }
+    Err(ApiError::client(
+        "Failed to update fleet: fleet is being processed currently. Try again later.",
+    ))
+}
+
+/// The fleet must be what the client saw when it planned.
+fn check_expected(found: &ListedFleet, expected: Option<&Fleet>) -> Result<()> {
+    let filled = |spec: &FleetSpec| {
+        let mut spec = spec.clone();
+        fill_fleet_defaults(&mut spec);
+        without_keys(spec)
+    };
+    let same = expected.is_some_and(|expected| {
+        expected.id == found.fleet.id && filled(&expected.spec) == filled(&found.fleet.spec)
+    });
+    if same { Ok(()) } else { Err(ApiError::stale()) }
+}
+
+/// Refuses what would wait forever.
+fn check_brought_up(state: &AppState, instances: usize) -> Result<()> {
+    match instances == 0 || state.engine.creates_instances() {
+        true => Ok(()),
+        false => Err(ApiError::with_code(
+            ErrorCode::BackendNotAvailable,
+            BACKEND_FLEETS_LATER,
+        )),
+    }
+}
+
+async fn creation(call: &Call, mut spec: FleetSpec) -> Result<(Commit, dstack_units::FleetId)> {
+    let (state, project) = (&call.state, call.project()?.row.id);
+    check_free(state, &spec, None).await?;
+    let name = match &spec.configuration.name {
+        Some(name) => name.clone(),
+        None => free_name(call).await?,
+    };
+    spec.configuration.name = Some(name.clone());
+    let now = state.clock.now();
+    let fleet = FleetRow {
+        id: state.random.uuid().into(),
+        project_id: project,
+        name,
+        created_at: now,
+        status: FleetStatus::Active,
+        status_message: None,
+        spec: Json::new(sealed(spec.clone(), &state.encryption)?),
+        local: false,
+        deleted: false,
+        deleted_at: None,
+        last_processed_at: now,
+        next_wake_at: None,
+        deadline_at: None,
+        waiting_for: None,
+        version: 0,
+    };
+    let instances = first_instances(state, &fleet, &spec, now);
+    check_brought_up(state, instances.len())?;
+    let by_user = audit::by(state, call.user()?);
+    let by_system = audit::by_system(state);
+    let mut events = vec![by_user.event("Fleet created. Status: ACTIVE", vec![targets::fleet(&fleet)])];
+    // Instances in clouds are made by the server to satisfy the fleet.
+    let maker = match spec.configuration.ssh_config {
+        Some(_) => by_user,
+        None => by_system,
+    };
+    events.extend(instances.iter().map(|row| {
+        maker.event(
+            "Instance created on fleet submission. Status: PENDING",
+            vec![targets::instance(row)],
+        )
+    }));
+    let id = fleet.id;
+    let mut puts = vec![Put::Fleet(fleet)];
+    puts.extend(instances.into_iter().map(Put::Instance));
+    Ok((commit(state, puts, events), id))
+}
+
+fn commit(state: &AppState, puts: Vec<Put>, events: Vec<NewEvent>) -> Commit {
+    Commit {
+        puts,
+        events: audit::kept(state, events),
+        ..Commit::default()
+    }
+}
+
+async fn free_name(call: &Call) -> Result<String> {
+    let (state, project) = (&call.state, call.project()?.row.id);
+    let page = dstack_store::directory::Page::newest(super::ALL);
+    let fleets = lists::fleets(state.database.pool(), Some(&[project]), true, &page).await?;
+    Ok(names::numbered(&names::stem(&state.random), |name| {
+        fleets.iter().any(|listed| listed.fleet.name == name)
+    }))
+}
+
+fn first_instances(state: &AppState, fleet: &FleetRow, spec: &FleetSpec, now: Time) -> Vec<InstanceRow> {
+    let configuration = &spec.configuration;
+    match &configuration.ssh_config {
+        Some(ssh) => (0..)
+            .zip(&ssh.hosts)
+            .map(|(num, one)| {
+                let name = format!("{}-{num}", fleet.name);
+                let new = host(ssh, one, configuration.blocks, &name);
+                instance(state, fleet, num, Some(new), now)
+            })
+            .collect(),
+        None => {
+            let target = configuration.nodes.map_or(0, |nodes| nodes.target);
+            (0..target)
+                .map(|num| instance(state, fleet, num, None, now))
+                .collect()
+        }
+    }
+}
+
+fn instance(state: &AppState, fleet: &FleetRow, num: i64, host: Option<NewHost>, now: Time) -> InstanceRow {
+    let (offer, place, total_blocks) = match host {
+        Some(host) => (
+            Some(Json::new(host.offer)),
+            Some(Json::new(host.place)),
+            host.total_blocks,
+        ),
+        None => (None, None, None),
+    };
+    InstanceRow {
+        id: state.random.uuid().into(),
+        project_id: fleet.project_id,
+        fleet_id: Some(fleet.id),
+        name: format!("{}-{num}", fleet.name),
+        instance_num: num,
+        created_at: now,
+        started_at: offer.is_some().then_some(now),
+        finished_at: None,
+        status: InstanceStatus::Pending,
+        unreachable: false,
+        health: HealthStatus::Healthy,
+        termination_reason: None,
+        termination_reason_message: None,
+        backend: offer.as_ref().map(|offer| offer.backend.to_string()),
+        region: offer.as_ref().map(|offer| offer.region.clone()),
+        price: offer.as_ref().map(|offer| offer.price),
+        offer,
+        job_provisioning_data: place,
+        agent: None,
+        total_blocks,
+        busy_blocks: 0,
+        last_job_processed_at: None,
+        deleted: false,
+        deleted_at: None,
+        last_processed_at: now,
+        next_wake_at: Some(now),
+        deadline_at: None,
+        waiting_for: Some("its host to be prepared".to_owned()),
+        version: 0,
+    }
+}
+
+/// What changes when a fleet that is there gets another specification.
+async fn change(call: &Call, found: &ListedFleet, spec: FleetSpec) -> Result<Commit> {
+    let state = &call.state;
+    let snapshot = state
+        .store
+        .fleet(found.fleet.id)
+        .await?
+        .ok_or_else(ApiError::not_exists)?;
+    let mut old = opened(FleetSpec::clone(&snapshot.fleet.spec), &state.encryption)?;
+    fill_fleet_defaults(&mut old);
+    check_updatable(&old, &spec)?;
+    let now = state.clock.now();
+    let fleet = FleetRow {
+        spec: Json::new(sealed(spec.clone(), &state.encryption)?),
+        next_wake_at: Some(now),
+        ..snapshot.fleet
+    };
+    let (mut puts, mut events) = (Vec::new(), Vec::new());
+    if let (Some(before), Some(after)) = (&old.configuration.ssh_config, &spec.configuration.ssh_config) {
+        let HostChanges { added, removed, .. } = host_changes(before, after);
+        if !added.is_empty() {
+            check_free(state, &spec, Some(fleet.id)).await?;
+        }
+        check_brought_up(state, added.len())?;
+        let maker = audit::by(state, call.user()?);
+        let living: Vec<&InstanceRow> = snapshot.instances.iter().filter(|row| !row.deleted).collect();
+        let mut taken: Vec<i64> = living.iter().map(|row| row.instance_num).collect();
+        for one in after.hosts.iter().filter(|host| added.contains(host.hostname())) {
+            let num = (0..).find(|num| !taken.contains(num)).unwrap_or_default();
+            taken.push(num);
+            let new = host(
+                after,
+                one,
+                spec.configuration.blocks,
+                &format!("{}-{num}", fleet.name),
+            );
+            let row = instance(state, &fleet, num, Some(new), now);
+            events.push(maker.event(
+                "Instance created on fleet update. Status: PENDING",
+                vec![targets::instance(&row)],
+            ));
+            puts.push(Put::Instance(row));
+        }
+        let leaves = |row: &&&InstanceRow| {
+            let place = row.job_provisioning_data.as_ref();
+            row.status.is_active()
+                && place
+                    .and_then(|place| place.hostname.as_ref())
+                    .is_some_and(|name| removed.contains(name))
+        };
+        for row in living.iter().filter(leaves) {
+            let ending = InstanceRow {
+                status: InstanceStatus::Terminating,
+                termination_reason: Some(InstanceTerminationReason::TerminatedByUser),
+                last_processed_at: now,
+                next_wake_at: Some(now),
+                ..(*row).clone()
+            };
+            events.push(maker.instance_status(row, &ending));
+            puts.push(Put::Instance(ending));
+        }
+    }
+    puts.insert(0, Put::Fleet(fleet));
+    Ok(commit(state, puts, events))
+}
