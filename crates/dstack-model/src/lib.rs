@@ -14,6 +14,7 @@ pub mod configurations;
 pub mod decode;
 pub mod envs;
 pub mod events;
+pub mod explanations;
 pub mod exports;
 pub mod files;
 pub mod fleets;

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::common::ApplyAction;
 use crate::decode::scalars::id4;
+use crate::explanations::JobExplanation;
 use crate::offers::InstanceOfferWithAvailability;
 use crate::{Decode, string_enum};
 
@@ -201,6 +202,9 @@ pub struct RunPlan {
     pub current_resource: Option<Run>,
     /// Create or update.
     pub action: ApplyAction,
+    /// One for each job, if asked for; left out otherwise, as dstack 0.22.5 has no such thing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub explanations: Option<Vec<JobExplanation>>,
 }
 
 impl RunPlan {

@@ -8,6 +8,7 @@
 //! * [`fleets`] — which fleet a run gets, and what could be made anew in it.
 //! * [`offers`] — which offers of backends count, and in which order.
 //! * [`volumes`] — where network volumes let a job be.
+//! * [`explain`] — why a job is placed where it is, and what to change when it cannot be placed.
 //! * [`plans`] — what a plan says.
 //! * [`diff`], [`fleet_diff`] — what may change of a run or a fleet in place.
 //! * [`schedule`] — when a run with a schedule starts.
@@ -16,6 +17,7 @@
 
 pub mod combine;
 pub mod diff;
+pub mod explain;
 pub mod fleet_diff;
 pub mod fleets;
 pub mod jobs;

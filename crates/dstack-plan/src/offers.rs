@@ -115,6 +115,26 @@ impl Query {
         self
     }
 
+    /// `backends`.
+    pub(crate) fn backends(&self) -> &[BackendType] {
+        self.backends.as_deref().unwrap_or_default()
+    }
+
+    /// `regions`.
+    pub(crate) fn regions(&self) -> &[String] {
+        self.regions.as_deref().unwrap_or_default()
+    }
+
+    /// `instance_types`.
+    pub(crate) fn instance_types(&self) -> &[String] {
+        self.instance_types.as_deref().unwrap_or_default()
+    }
+
+    /// `availability_zones`.
+    pub(crate) fn zones(&self) -> &[String] {
+        self.zones.as_deref().unwrap_or_default()
+    }
+
     /// Whether a backend is worth asking. dstack Sky, which speaks for other backends, always is.
     pub fn asks(&self, backend: BackendType) -> bool {
         let named = self

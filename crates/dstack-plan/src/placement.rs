@@ -13,7 +13,7 @@ use dstack_model::profiles::Profile;
 use dstack_model::runs::{JobProvisioningData, JobSpec, RunSpec};
 use dstack_units::{FleetId, InstanceId};
 
-use crate::matching::{Defaults, Mismatch};
+use crate::matching::{Defaults, Machine, Mismatch, mismatches};
 use crate::volumes::Location;
 
 pub use choice::{Choice, choose};
@@ -167,6 +167,15 @@ impl<'a> Wants<'a> {
     pub fn share_of(&self, candidate: &Candidate<'_>) -> Result<Share, Unfit> {
         allowed::check(self, candidate)?;
         share::smallest(self, candidate)
+    }
+
+    /// Every requirement that the whole instance does not satisfy.
+    pub fn mismatches(&self, candidate: &Candidate<'_>) -> Vec<Mismatch> {
+        let Some(offer) = candidate.offer else {
+            return Vec::new();
+        };
+        let machine = Machine::whole(&offer.instance.resources, offer.price);
+        mismatches(&self.request.job_spec.requirements, machine, defaults(candidate)).collect()
     }
 
     /// The run's profile.

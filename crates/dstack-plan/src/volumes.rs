@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use dstack_model::backends::BackendType;
-use dstack_model::volumes::{Volume, VolumeStatus};
+use dstack_model::volumes::{AnyVolumeConfiguration, Volume, VolumeProvisioningData, VolumeStatus};
 
 use crate::PlanError;
 
@@ -21,13 +21,9 @@ pub struct Location {
 }
 
 impl Location {
-    /// Of a volume.
-    pub fn of(volume: &Volume) -> Self {
-        let configuration = &volume.configuration;
-        let made_in = volume
-            .provisioning_data
-            .as_ref()
-            .and_then(|data| data.availability_zone.as_deref());
+    /// Of a volume: the zone that it was made in counts more than the one that was asked for.
+    pub fn of(configuration: &AnyVolumeConfiguration, made: Option<&VolumeProvisioningData>) -> Self {
+        let made_in = made.and_then(|data| data.availability_zone.as_deref());
         Self {
             backend: configuration.backend(),
             region: configuration.region().map(str::to_lowercase),
@@ -75,7 +71,7 @@ pub fn check_attachable(mount_points: &[Vec<&Volume>]) -> Result<(), PlanError> 
         volumes
             .iter()
             .map(|volume| {
-                let place = Location::of(volume);
+                let place = Location::of(&volume.configuration, volume.provisioning_data.as_ref());
                 (place.backend.as_str(), place.region.unwrap_or_default())
             })
             .collect()

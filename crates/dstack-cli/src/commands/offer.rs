@@ -153,6 +153,7 @@ async fn list_offers(
         full_offers: args.full_offers,
         unallocated_resources: args.unallocated,
         for_offers_only: true,
+        explain: false,
     };
     let plan = project
         .client

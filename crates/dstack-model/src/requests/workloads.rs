@@ -85,6 +85,10 @@ pub struct GetRunPlanRequest {
     /// The plan is requested for its offers only, not for a run.
     #[decode(default)]
     pub for_offers_only: bool,
+    /// Say why each job would be placed where it would. Left out when not asked for: dstack 0.22.5 does not know it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[decode(default)]
+    pub explain: bool,
 }
 
 /// `runs/apply`.

@@ -333,6 +333,12 @@ pub struct JobSubmission {
     pub probes: Vec<Probe>,
     /// How far the pulling of its image is.
     pub image_pull_progress: Option<ImagePullProgress>,
+    /// What it waits for, in words that follow "waits for". Not in dstack 0.22.5, whose clients ignore it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<String>,
+    /// When it stops waiting. Not in dstack 0.22.5, whose clients ignore it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits_until: Option<Time>,
 }
 
 /// How users connect to a job.

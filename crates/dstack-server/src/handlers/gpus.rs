@@ -27,9 +27,8 @@ async fn list(call: Call, request: ListGpusRequest) -> Result<ListGpusResponse> 
     let offers = match job_specs(&spec, 0, None, &context)?.first() {
         Some(job) => {
             let mut planner = Planner::new(state, call.project()?, &spec, Vec::new()).await?;
-            let (mut instances, new) = planner.offers(job, true).await?;
-            instances.extend(new);
-            instances
+            let found = planner.offers(job, true).await?;
+            [found.instances, found.new].concat()
         }
         None => Vec::new(),
     };

@@ -160,6 +160,7 @@ async fn get_plan(
         full_offers: args.kind.full_offers,
         unallocated_resources: args.kind.unallocated,
         for_offers_only: false,
+        explain: false,
     };
     let plan = project
         .client

@@ -7,7 +7,7 @@ use dstack_compute::{Backend, Capabilities};
 use dstack_model::backends::BackendType;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::Requirements;
-use dstack_plan::offers::{Needs, Query};
+use dstack_plan::offers::{Needs, Query, merge};
 use dstack_units::ProjectId;
 use futures_util::future::join_all;
 
@@ -50,6 +50,22 @@ impl Market {
             .filter(|backend| backend.capabilities().multinode);
         let ours = able.map(|backend| backend.kind());
         ours.chain([BackendType::Remote]).collect()
+    }
+
+    /// Whatever the backends that can do what is needed offer for these requirements, cheapest first.
+    pub(in crate::handlers) async fn everything(
+        &mut self,
+        requirements: &Requirements,
+        needs: Needs,
+    ) -> Vec<Offer> {
+        let asked: Vec<usize> = (0..)
+            .zip(&self.backends)
+            .filter(|(_, backend)| able(needs, backend.capabilities()))
+            .map(|(place, _)| place)
+            .collect();
+        self.ask(&asked, requirements).await;
+        let answers = asked.iter().filter_map(|place| self.known(*place, requirements));
+        merge(answers.map(|answer| answer.offers.clone()).collect()).collect()
     }
 
     /// Offers that count for a query, at most `limit` of them.

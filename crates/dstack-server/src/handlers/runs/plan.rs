@@ -2,6 +2,7 @@
 
 use dstack_model::common::ApplyAction;
 use dstack_model::configurations::AnyRunConfiguration;
+use dstack_model::explanations::JobExplanation;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::requests::GetRunPlanRequest;
 use dstack_model::runs::{JobPlan, JobSpec, Run, RunPlan, RunSpec};
@@ -10,9 +11,11 @@ use dstack_plan::fleets::{self as choice, Fleet, OFFERS_PER_FLEET};
 use dstack_plan::placement::{Request, Wants, offers as instance_offers};
 use dstack_plan::plans::{OFFERS_SHOWN, Shown, batches, in_order, job_plan, without_repetition};
 use dstack_plan::validate::{effective_run_spec, unsupported};
-use dstack_plan::{offers, volumes::Location};
+use dstack_plan::volumes::Location;
+use dstack_plan::{explain, offers};
 use dstack_store::EngineStore;
 use dstack_store::directory::lists;
+use dstack_units::FleetId;
 
 use super::offers::Market;
 use super::{fleets, volumes, with_jobs};
@@ -28,7 +31,7 @@ pub(super) async fn get_plan(call: Call, request: GetRunPlanRequest) -> Result<R
     let (project, user) = (call.project()?, call.user()?);
     let effective = effective(&call, request.run_spec.clone()).await?;
     let (current, action) = current(&call, &effective).await?;
-    let job_plans = job_plans(&call, &request, &effective).await?;
+    let (job_plans, explanations) = job_plans(&call, &request, &effective).await?;
     let mut plan = RunPlan {
         project_name: project.row.name.clone(),
         user: user.name.clone(),
@@ -37,6 +40,7 @@ pub(super) async fn get_plan(call: Call, request: GetRunPlanRequest) -> Result<R
         job_plans,
         current_resource: current,
         action,
+        explanations: request.explain.then_some(explanations),
     };
     crate::compat::plan(&mut plan, &call.version);
     Ok(plan)
@@ -76,7 +80,11 @@ async fn current(call: &Call, effective: &RunSpec) -> Result<(Option<Run>, Apply
     Ok((Some(with_jobs(state, &found, View::single()).await?), action))
 }
 
-async fn job_plans(call: &Call, request: &GetRunPlanRequest, run: &RunSpec) -> Result<Vec<JobPlan>> {
+async fn job_plans(
+    call: &Call,
+    request: &GetRunPlanRequest,
+    run: &RunSpec,
+) -> Result<(Vec<JobPlan>, Vec<JobExplanation>)> {
     let (state, project) = (&call.state, call.project()?);
     let volumes = volumes::locations(state, project.row.id, run).await?;
     let jobs = state.jobs().planned(project.row.id, run, 0).await?;
@@ -87,14 +95,17 @@ async fn job_plans(call: &Call, request: &GetRunPlanRequest, run: &RunSpec) -> R
         reverse: request.reverse_offers,
     };
     let mut planner = Planner::new(state, project, run, volumes).await?;
-    let mut plans = Vec::new();
+    let (mut plans, mut explanations) = (Vec::new(), Vec::new());
     for batch in batches(jobs) {
         let Some(first) = batch.first() else { continue };
-        let (instances, new) = planner.offers(first, listing).await?;
-        let offers = in_order(instances, new, shown);
+        let found = planner.offers(first, listing).await?;
+        if request.explain {
+            explanations.push(planner.explain(first, &found).await);
+        }
+        let offers = in_order(found.instances, found.new, shown);
         plans.extend(batch.into_iter().map(|job| job_plan(job, &offers, shown)));
     }
-    Ok(plans)
+    Ok((plans, explanations))
 }
 
 /// Clients before 0.21 list offers by planning a task that does nothing.
@@ -144,11 +155,7 @@ impl<'a> Planner<'a> {
 
     /// Offers of instances and of backends for a job: in the fleet that it would get, or, when offers are only listed,
     /// wherever they are.
-    pub(in crate::handlers) async fn offers(
-        &mut self,
-        job: &JobSpec,
-        listing: bool,
-    ) -> Result<(Vec<Offer>, Vec<Offer>)> {
+    pub(in crate::handlers) async fn offers(&mut self, job: &JobSpec, listing: bool) -> Result<Found> {
         let multinode = self.market.multinode_backends();
         let request = Request {
             volumes: &self.volumes,
@@ -157,17 +164,54 @@ impl<'a> Planner<'a> {
         };
         let fleets = fleets::fleets(&self.placement, self.project);
         let params = self.run.merged_profile().params;
-        if params.instances.is_some() {
-            return Ok((choice::targeted(&request, &fleets), Vec::new()));
-        }
-        if !listing {
-            return Ok(in_best_fleet(&mut self.market, &request, &fleets).await);
-        }
-        if params.fleets.is_some() {
-            return Ok(in_named_fleets(&mut self.market, &request, &fleets).await);
-        }
-        Ok(anywhere(&mut self.market, &request, &fleets).await)
+        Ok(if params.instances.is_some() {
+            Found {
+                instances: choice::targeted(&request, &fleets),
+                ..Found::default()
+            }
+        } else if !listing {
+            in_best_fleet(&mut self.market, &request, &fleets).await
+        } else if params.fleets.is_some() {
+            in_named_fleets(&mut self.market, &request, &fleets).await
+        } else {
+            anywhere(&mut self.market, &request, &fleets).await
+        })
     }
+
+    /// Why the job would be placed so.
+    async fn explain(&mut self, job: &JobSpec, found: &Found) -> JobExplanation {
+        let multinode = self.market.multinode_backends();
+        let request = Request {
+            volumes: &self.volumes,
+            multinode_backends: Some(&multinode),
+            ..Request::new(self.run, job)
+        };
+        let fleets = fleets::fleets(&self.placement, self.project);
+        // What the run asks for alone: how fleets narrow it is said of each fleet.
+        let query =
+            offers::Query::new(&self.run.merged_profile(), job.requirements.clone()).at(&self.volumes);
+        let market = self
+            .market
+            .everything(&explain::loosened(&job.requirements), query.needs)
+            .await;
+        let mut all = found.instances.iter().chain(&found.new);
+        let decided = explain::Decided {
+            fleet: found.fleet,
+            fits: all.any(|offer| offer.availability.is_available()),
+        };
+        explain::job(&request, &fleets, &query, &market, decided)
+    }
+}
+
+/// What was found for a job.
+#[derive(Debug, Default)]
+pub(in crate::handlers) struct Found {
+    /// The fleet that it would get.
+    fleet: Option<FleetId>,
+    /// Shares of existing instances.
+    pub(in crate::handlers) instances: Vec<Offer>,
+    /// Offers of backends.
+    pub(in crate::handlers) new: Vec<Offer>,
 }
 
 async fn new_in_fleet(
@@ -182,30 +226,26 @@ async fn new_in_fleet(
     }
 }
 
-async fn in_best_fleet(
-    market: &mut Market,
-    request: &Request<'_>,
-    fleets: &[Fleet<'_>],
-) -> (Vec<Offer>, Vec<Offer>) {
+async fn in_best_fleet(market: &mut Market, request: &Request<'_>, fleets: &[Fleet<'_>]) -> Found {
     let mut eligible = choice::eligible(request, fleets);
     let mut new = Vec::new();
     for one in &eligible {
         new.push(new_in_fleet(market, request, one.fleet, Some(OFFERS_PER_FLEET)).await);
     }
     let Some(best) = choice::best(&eligible, &new) else {
-        return (Vec::new(), Vec::new());
+        return Found::default();
     };
     let best = eligible.swap_remove(best);
     let new = new_in_fleet(market, request, best.fleet, None).await;
-    (best.instance_offers, new)
+    Found {
+        fleet: Some(best.fleet.id),
+        instances: best.instance_offers,
+        new,
+    }
 }
 
 /// Of all fleets that `fleets` names; what several could get is listed once.
-async fn in_named_fleets(
-    market: &mut Market,
-    request: &Request<'_>,
-    fleets: &[Fleet<'_>],
-) -> (Vec<Offer>, Vec<Offer>) {
+async fn in_named_fleets(market: &mut Market, request: &Request<'_>, fleets: &[Fleet<'_>]) -> Found {
     let wants = Wants::new(*request);
     let (mut instances, mut new, mut seen) = (Vec::new(), Vec::new(), Vec::new());
     for fleet in fleets
@@ -218,15 +258,15 @@ async fn in_named_fleets(
         new = offers::merge(vec![new, of_fleet]).collect();
     }
     instances.sort_by(|a, b| a.price.total_cmp(&b.price));
-    (instances, new)
+    Found {
+        fleet: None,
+        instances,
+        new,
+    }
 }
 
 /// Of all instances and backends, whatever the fleets ask for.
-async fn anywhere(
-    market: &mut Market,
-    request: &Request<'_>,
-    fleets: &[Fleet<'_>],
-) -> (Vec<Offer>, Vec<Offer>) {
+async fn anywhere(market: &mut Market, request: &Request<'_>, fleets: &[Fleet<'_>]) -> Found {
     let wants = Wants::new(*request);
     let all: Vec<_> = fleets
         .iter()
@@ -237,5 +277,9 @@ async fn anywhere(
         Ok(query) => market.offers(&query, None).await,
         Err(_) => Vec::new(),
     };
-    (instances, new)
+    Found {
+        fleet: None,
+        instances,
+        new,
+    }
 }

@@ -1,0 +1,91 @@
+//! Why a job would be placed where it would, and what to change when it cannot be placed. Only sent when asked for
+//! (`explain: true`): dstack 0.22.5 does not know it.
+
+use serde::Serialize;
+
+use crate::Decode;
+use crate::backends::BackendType;
+
+/// Of one job of a plan.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Decode)]
+pub struct JobExplanation {
+    /// The job.
+    pub job_name: String,
+    /// Whether something can be had for it.
+    pub fits: bool,
+    /// The fleets that were looked at.
+    pub fleets: Vec<FleetVerdict>,
+    /// The instances of these fleets.
+    pub instances: Vec<InstanceVerdict>,
+    /// Offers of backends that were not taken, the nearest first; not all of them.
+    pub refused_offers: Vec<OfferVerdict>,
+    /// How many offers were not taken.
+    pub total_refused_offers: u64,
+    /// The smallest changes of the configuration by which something could be had, the cheapest first.
+    pub changes: Vec<ChangeSet>,
+}
+
+/// A fleet.
+#[derive(Debug, Clone, PartialEq, Serialize, Decode)]
+pub struct FleetVerdict {
+    /// Its name.
+    pub name: String,
+    /// Whether it is the one.
+    pub chosen: bool,
+    /// Why it is out of the question; unset when it is not.
+    pub reason: Option<String>,
+    /// Why it gets no new instances for the job; unset when it could.
+    pub no_new_instances: Option<String>,
+}
+
+/// An existing instance.
+#[derive(Debug, Clone, PartialEq, Serialize, Decode)]
+pub struct InstanceVerdict {
+    /// Its name.
+    pub name: String,
+    /// Its fleet.
+    pub fleet: String,
+    /// Whether the job could start on it now.
+    pub available: bool,
+    /// Why not.
+    pub reasons: Vec<String>,
+}
+
+/// An offer of a backend.
+#[derive(Debug, Clone, PartialEq, Serialize, Decode)]
+pub struct OfferVerdict {
+    /// The backend.
+    pub backend: BackendType,
+    /// The region.
+    pub region: String,
+    /// The instance's type.
+    pub instance: String,
+    /// Whether it is a spot instance.
+    pub spot: bool,
+    /// Dollars an hour.
+    pub price: f64,
+    /// Why it was not taken.
+    pub reasons: Vec<String>,
+}
+
+/// Changes that help together.
+#[derive(Debug, Clone, PartialEq, Serialize, Decode)]
+pub struct ChangeSet {
+    /// What to change.
+    pub fields: Vec<FieldChange>,
+    /// What could be had then.
+    pub gives: String,
+    /// Dollars an hour.
+    pub price: f64,
+}
+
+/// A change of one field.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct FieldChange {
+    /// As in the configuration: `resources.gpu.count`.
+    pub field: String,
+    /// As it is; unset when it is not set.
+    pub from: Option<String>,
+    /// As it would have to be.
+    pub to: String,
+}
