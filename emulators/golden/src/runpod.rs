@@ -80,7 +80,7 @@ impl Backend for RunpodBackend {
         &self,
         requirements: &Requirements,
     ) -> Result<Vec<InstanceOfferWithAvailability>, ComputeError> {
-        let community = self.config.community_cloud.unwrap_or(true);
+        let community = self.config.community_cloud.unwrap_or(false);
         let regions = self
             .config
             .regions
