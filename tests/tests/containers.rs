@@ -59,18 +59,77 @@ fn the_exit_code_of_a_container_is_the_jobs() {
 }
 
 #[test]
-fn an_image_that_does_not_exist_ends_the_run_with_a_reason() {
+fn an_image_that_does_not_exist_is_refused_with_a_reason() {
     let (server, _) = need!(start());
     let image = "127.0.0.1:1/no/such/image:1";
-    let run = submit(&server, "imageless", &["true"], &json!({"image": image})).unwrap();
-    assert_eq!(run.wait_until_finished().unwrap(), "failed");
-    let submission = run.submission().unwrap();
-    assert_eq!(
-        submission["termination_reason"], "creating_container_error",
-        "{submission:#}"
+    let refused = submit(&server, "imageless", &["true"], &json!({"image": image}));
+    let message = refused.err().unwrap().to_string();
+    for words in [
+        "400",
+        "Error pulling configuration for image '127.0.0.1:1/no/such/image:1' from the docker registry",
+        "127.0.0.1:1 cannot be reached",
+        "Check the registry's name",
+    ] {
+        assert!(message.contains(words), "{words:?} is missing: {message}");
+    }
+    let runs = server.get("/api/runs/list", &json!({})).unwrap();
+    assert_eq!(runs, json!([]), "nothing is left behind");
+}
+
+/// An image that no registry has, with an entrypoint and a command of its own; removed when dropped.
+struct OwnImage(String);
+
+impl OwnImage {
+    fn of(base: &str, changes: &[&str]) -> OwnImage {
+        let name = format!("dstack-test-own-{}:1", std::process::id());
+        let container = docker(&["create", base, "true"]);
+        let mut commit = vec!["commit"];
+        for change in changes {
+            commit.extend(["--change", change]);
+        }
+        commit.extend([container.as_str(), name.as_str()]);
+        docker(&commit);
+        docker(&["rm", &container]);
+        OwnImage(name)
+    }
+}
+
+impl Drop for OwnImage {
+    fn drop(&mut self) {
+        docker(&["rmi", "--force", &self.0]);
+    }
+}
+
+fn docker(arguments: &[&str]) -> String {
+    let output = Command::new("docker").args(arguments).output().unwrap();
+    assert!(
+        output.status.success(),
+        "docker {arguments:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
     );
-    let message = submission["termination_reason_message"].as_str().unwrap();
-    assert!(message.contains("127.0.0.1:1"), "{message}");
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+#[test]
+fn an_image_runs_its_own_entrypoint_and_command() {
+    let (server, base) = need!(start());
+    let changes = [
+        "ENTRYPOINT [\"/bin/busybox\", \"echo\"]",
+        "CMD [\"said\", \"by the image\"]",
+    ];
+    let image = OwnImage::of(&base, &changes);
+    let run = submit(&server, "own-command", &[], &json!({"image": image.0})).unwrap();
+    assert_eq!(
+        run.wait_until_finished().unwrap(),
+        "done",
+        "{:#}",
+        run.get().unwrap()
+    );
+    assert_eq!(run.logs().unwrap(), "said by the image\n");
+    let spec = &run.get().unwrap()["jobs"][0]["job_spec"];
+    let expected = json!(["/bin/busybox", "echo", "said", "by the image"]);
+    assert_eq!(spec["commands"], expected);
+    assert_eq!(containers("own-command"), "", "the container is gone");
 }
 
 #[test]

@@ -1,23 +1,30 @@
 //! The grammar of the command line.
 
 pub mod apply;
+pub mod login;
+pub mod metrics;
 pub mod offer;
 pub mod profile;
 pub mod resources;
 pub mod server;
+pub mod sharing;
 
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use dstack_catalog::cli::CatalogCommand;
 use dstack_model::common::EntityReference;
 use dstack_model::events::EventTargetType;
 use dstack_units::PortMapping;
 
 pub use apply::ApplyArgs;
+pub use login::LoginArgs;
+pub use metrics::MetricsArgs;
 pub use offer::OfferArgs;
 pub use profile::ProfileArgs;
 pub use resources::ResourcesArgs;
 pub use server::ServerArgs;
+pub use sharing::{ExportAction, ExportArgs, ExportUpdateArgs, ImportAction, ImportArgs, ImportName};
 
 /// Run AI workloads on any cloud, cluster or machine.
 #[derive(Debug, Parser)]
@@ -44,6 +51,8 @@ pub enum Command {
     Apply(Box<ApplyArgs>),
     /// Attach to a run
     Attach(AttachArgs),
+    /// Query, check, compare, describe and collect the offer catalog
+    Catalog(Box<CatalogCommand>),
     /// Print a shell completion script
     Completion(CompletionArgs),
     /// Delete what a configuration describes
@@ -51,14 +60,22 @@ pub enum Command {
     Delete(DeleteArgs),
     /// View events
     Event(Box<EventArgs>),
+    /// Manage exports: fleets and gateways shared with other projects
+    Export(ExportArgs),
     /// Manage fleets
     Fleet(FleetArgs),
     /// Manage gateways
     Gateway(GatewayArgs),
+    /// Manage imports: fleets and gateways that other projects share
+    Import(ImportArgs),
     /// Register a Git repository
     Init(InitArgs),
+    /// Get a token by single sign-on
+    Login(LoginArgs),
     /// Show the logs of a run
     Logs(LogsArgs),
+    /// Show what the jobs of a run use
+    Metrics(MetricsArgs),
     /// List offers
     Offer(Box<OfferArgs>),
     /// Manage project configurations

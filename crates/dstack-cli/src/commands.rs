@@ -6,10 +6,14 @@ pub mod complete;
 pub mod completion;
 pub mod delete;
 pub mod event;
+pub mod export;
 pub mod fleet;
 pub mod gateway;
+pub mod import;
 pub mod init;
+pub mod login;
 pub mod logs;
+pub mod metrics;
 pub mod offer;
 pub mod project;
 pub mod ps;
@@ -21,6 +25,7 @@ pub mod volume;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use dstack_catalog::cli::CatalogCommand;
 use dstack_system::{Clock, SystemClock};
 use dstack_units::{Seconds, Time};
 use serde::Serialize;
@@ -38,12 +43,17 @@ pub(crate) async fn run(context: &Context, command: Command) -> Result<ExitCode,
     match command {
         Command::Apply(args) => apply::run(context, &args).await,
         Command::Attach(args) => attach::run(context, &args).await,
+        Command::Catalog(args) => Ok(catalog(*args).await),
         Command::Delete(args) => delete::run(context, &args).await,
         Command::Event(args) => event::run(context, *args).await,
+        Command::Export(args) => export::run(context, args).await,
         Command::Fleet(args) => fleet::run(context, args).await,
         Command::Gateway(args) => gateway::run(context, args).await,
+        Command::Import(args) => import::run(context, args).await,
         Command::Init(args) => init::run(context, &args).await,
+        Command::Login(args) => login::run(context, &args).await,
         Command::Logs(args) => logs::run(context, &args).await,
+        Command::Metrics(args) => metrics::run(context, &args).await,
         Command::Offer(args) => offer::run(context, &args).await,
         Command::Project(args) => project::run(context, args).await,
         Command::Ps(args) => ps::run(context, &args).await,
@@ -55,6 +65,11 @@ pub(crate) async fn run(context: &Context, command: Command) -> Result<ExitCode,
         Command::Completion(args) => completion::run(context, &args),
         Command::Server(_) => Err(CliError::new("this build has no server")),
     }
+}
+
+/// The catalog's own commands: they need no server, no project and no configuration.
+pub(crate) async fn catalog(command: CatalogCommand) -> ExitCode {
+    ExitCode::from(dstack_catalog::cli::run(command).await)
 }
 
 /// Runs until the command ends or Ctrl-C; then what `interrupted` says.

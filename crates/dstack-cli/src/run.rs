@@ -41,6 +41,13 @@ pub fn run(cli: Cli) -> ExitCode {
         ui.raw(help().as_bytes());
         return ExitCode::SUCCESS;
     };
+    let command = match command {
+        Command::Catalog(args) => {
+            let result = in_runtime(async { Ok(commands::catalog(*args).await) });
+            return result.unwrap_or_else(|error| error.report(&ui));
+        }
+        other => other,
+    };
     let result = Context::system(ui.clone()).and_then(|context| dispatch(&context, command));
     match result {
         Ok(code) => code,

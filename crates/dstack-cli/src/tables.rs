@@ -2,8 +2,10 @@
 
 pub mod fleets;
 pub mod gateways;
+pub(crate) mod metrics;
 pub mod offers;
 pub mod runs;
+pub(crate) mod sharing;
 pub mod volumes;
 
 use dstack_system::{Clock, SystemClock};

@@ -5,6 +5,7 @@
 
 pub mod live;
 pub mod prompt;
+pub mod spark;
 pub mod style;
 pub mod table;
 pub mod text;

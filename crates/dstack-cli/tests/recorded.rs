@@ -143,10 +143,12 @@ recorded! {
     apply_a_gateway: "apply-gateway";
     apply_a_volume: "apply-volume";
     delete_a_fleet: "delete-fleet";
+    export_list: "export-list";
     fleet_list: "fleet-list";
     fleet_list_empty: "fleet-list-empty";
     gateway_list: "gateway-list";
     logs_empty: "logs";
+    metrics_without_samples: "metrics";
     offer: "offer";
     project_add: "project-add";
     project_add_with_a_wrong_token: "project-add-bad-token";

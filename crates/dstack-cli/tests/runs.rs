@@ -187,6 +187,7 @@ async fn a_job_that_cannot_be_reached_is_followed_through_the_server() {
     let (server, ended) = apply(vec![
         Exchange::new(RUN, running.clone()),
         Exchange::new("/api/users/get_my_user", user),
+        Exchange::new(RUN, running),
         Exchange::new(LOGS, lines(&[("01", "one\n")])),
         Exchange::new(LOGS, lines(&[("01", "one\n"), ("02", "two\n")])),
         Exchange::new(LOGS, lines(&[("02", "two\n")])),

@@ -44,24 +44,31 @@ struct Constraints {
     #[arg(long, value_name = "ARCH")]
     #[serde(skip_serializing_if = "Option::is_none")]
     cpu_arch: Option<String>,
+    /// At least so many CPUs
     #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     min_cpu: Option<i64>,
+    /// At most so many CPUs
     #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     max_cpu: Option<i64>,
+    /// At least so much memory
     #[arg(long, value_name = "GIB")]
     #[serde(skip_serializing_if = "Option::is_none")]
     min_memory: Option<f64>,
+    /// At most so much memory
     #[arg(long, value_name = "GIB")]
     #[serde(skip_serializing_if = "Option::is_none")]
     max_memory: Option<f64>,
+    /// At least so many accelerators; 0: offers without any, too
     #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     min_gpu_count: Option<i64>,
+    /// At most so many accelerators; 0: only offers without any
     #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     max_gpu_count: Option<i64>,
+    /// Only accelerators of this vendor: nvidia, amd, google, intel or tenstorrent
     #[arg(long, value_name = "VENDOR")]
     #[serde(skip_serializing_if = "Option::is_none")]
     gpu_vendor: Option<String>,
@@ -69,37 +76,43 @@ struct Constraints {
     #[arg(long, value_name = "NAME")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     gpu_name: Vec<String>,
+    /// At least so much memory in each accelerator
     #[arg(long, value_name = "GIB")]
     #[serde(skip_serializing_if = "Option::is_none")]
     min_gpu_memory: Option<f64>,
+    /// At most so much memory in each accelerator
     #[arg(long, value_name = "GIB")]
     #[serde(skip_serializing_if = "Option::is_none")]
     max_gpu_memory: Option<f64>,
+    /// At least so much memory in all accelerators together
     #[arg(long, value_name = "GIB")]
     #[serde(skip_serializing_if = "Option::is_none")]
     min_total_gpu_memory: Option<f64>,
+    /// At most so much memory in all accelerators together
     #[arg(long, value_name = "GIB")]
     #[serde(skip_serializing_if = "Option::is_none")]
     max_total_gpu_memory: Option<f64>,
+    /// At least so large a disk, where it has a fixed size
     #[arg(long, value_name = "GB")]
     #[serde(skip_serializing_if = "Option::is_none")]
     min_disk_size: Option<f64>,
+    /// At most so large a disk, where it has a fixed size
     #[arg(long, value_name = "GB")]
     #[serde(skip_serializing_if = "Option::is_none")]
     max_disk_size: Option<f64>,
-    /// USD per hour
+    /// At least this price per hour
     #[arg(long, value_name = "USD")]
     #[serde(skip_serializing_if = "Option::is_none")]
     min_price: Option<f64>,
-    /// USD per hour
+    /// At most this price per hour
     #[arg(long, value_name = "USD")]
     #[serde(skip_serializing_if = "Option::is_none")]
     max_price: Option<f64>,
-    /// Such as 8.6
+    /// At least this CUDA compute capability, such as 8.6
     #[arg(long, value_name = "X.Y")]
     #[serde(skip_serializing_if = "Option::is_none")]
     min_compute_capability: Option<String>,
-    /// Such as 8.6
+    /// At most this CUDA compute capability, such as 8.6
     #[arg(long, value_name = "X.Y")]
     #[serde(skip_serializing_if = "Option::is_none")]
     max_compute_capability: Option<String>,

@@ -12,6 +12,7 @@ use crate::args::PsArgs;
 use crate::context::{Context, Project};
 use crate::error::CliError;
 use crate::tables::{Dates, runs};
+use crate::ui::Text;
 
 /// Output of `--json`.
 #[derive(Serialize)]
@@ -46,6 +47,9 @@ pub(crate) async fn run(context: &Context, args: &PsArgs) -> Result<ExitCode, Cl
             Dates::Ago,
             context.ui.expands(),
         ));
+        for wait in waits(&found, args) {
+            context.ui.say(wait);
+        }
         return Ok(ExitCode::SUCCESS);
     }
     unless_interrupted(watch(context, &project, args, found), || ExitCode::SUCCESS).await
@@ -61,11 +65,23 @@ async fn watch(
     loop {
         live.body(
             &runs::table(&found, args.list.verbose, Dates::Ago, context.ui.expands()),
-            &[],
+            &waits(&found, args),
         );
         tokio::time::sleep(REFRESH).await;
         found = list(project, args).await?;
     }
+}
+
+/// Why runs wait: details for `-v`.
+fn waits(found: &[Run], args: &PsArgs) -> Vec<Text> {
+    if !args.list.verbose {
+        return Vec::new();
+    }
+    let mut lines = runs::waits(found);
+    if !lines.is_empty() {
+        lines.insert(0, Text::new());
+    }
+    lines
 }
 
 /// Unfinished runs; when there are none, the last one. With flags, the last ones of all.

@@ -62,7 +62,8 @@ pub fn with_zone(time: Time) -> String {
     local(time, "%Y-%m-%d %H:%M %Z")
 }
 
-fn local(time: Time, format: &str) -> String {
+/// In a `strftime` format, in the local time zone.
+pub fn local(time: Time, format: &str) -> String {
     time.to_jiff()
         .to_zoned(TimeZone::system())
         .strftime(format)

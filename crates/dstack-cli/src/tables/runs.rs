@@ -1,11 +1,15 @@
 //! The table of runs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use dstack_model::runs::{ImagePullProgress, Job, JobStatus, JobSubmission, Run, RunStatus};
 
+use dstack_system::{Clock, SystemClock};
+use dstack_units::Time;
+
 use super::Dates;
-use crate::format::{self, resources};
+use crate::format::{self, date, resources};
 use crate::ui::{Column, Role, Style, Table, Text};
 
 /// Which parts of a job's name are shown.
@@ -23,6 +27,49 @@ pub fn table(runs: &[Run], verbose: bool, dates: Dates, expand: bool) -> Table {
         add_run(&mut table, run, verbose, dates);
     }
     table
+}
+
+/// Why jobs wait and until when at most, one line each; nothing of jobs whose commands run.
+pub fn waits(runs: &[Run]) -> Vec<Text> {
+    runs.iter().flat_map(waits_of).collect()
+}
+
+fn waits_of(run: &Run) -> Vec<Text> {
+    let name = run.run_spec.run_name.clone().unwrap_or_default();
+    let shown = shown(run, false);
+    let line = |job: &Job| {
+        let latest = job.job_submissions.last()?;
+        let reason = latest.waiting_for.as_ref()?;
+        let runs_well = latest.status == JobStatus::Running && reason == "the commands to end";
+        if runs_well || latest.status.is_finished() {
+            return None;
+        }
+        let mut who = vec![name.clone()];
+        if shown.replica {
+            who.push(format!("replica={}", job.job_spec.replica_num));
+        }
+        if shown.job {
+            who.push(format!("job={}", job.job_spec.job_num));
+        }
+        let mut text = Text::new()
+            .code(who.join(" "))
+            .secondary(format!(" waits for {reason}"));
+        if let Some(until) = latest.waits_until {
+            text = text.secondary(format!(", until {} at most", moment(until)));
+        }
+        Some(text)
+    };
+    run.jobs.iter().filter_map(line).collect()
+}
+
+/// A time to come: with its date where the hour alone could be tomorrow's.
+fn moment(time: Time) -> String {
+    let is_near = time.since(SystemClock.now()) < Duration::from_secs(12 * 3600);
+    if is_near {
+        date::clock(time)
+    } else {
+        date::full(time)
+    }
 }
 
 fn columns(verbose: bool, runs: &[Run]) -> Vec<Column> {

@@ -36,6 +36,16 @@ impl Ui {
         }
     }
 
+    /// Asks for a line of text.
+    ///
+    /// # Errors
+    /// The end of standard input.
+    pub async fn ask(&self, question: Text) -> Result<String, CliError> {
+        let prompt = question.push(": ");
+        self.raw(self.terminal.out.styled(&prompt).as_bytes());
+        self.read_line().await
+    }
+
     async fn read_line(&self) -> Result<String, CliError> {
         let terminal = self.terminal.clone();
         let read = task::blocking("prompt", move || {

@@ -28,6 +28,8 @@ pub enum Role {
     Interrupted,
     /// White, whatever the terminal's default.
     White,
+    /// A bar of a chart: a colour of the 256-colour palette.
+    Heat(u8),
 }
 
 /// A role, and whether the text is bold on top of it.
@@ -96,6 +98,7 @@ impl Role {
             Self::Moving => Color::Ansi256(Ansi256Color(39)),
             Self::Failed => Color::Ansi256(Ansi256Color(203)),
             Self::Interrupted => Color::Ansi256(Ansi256Color(220)),
+            Self::Heat(index) => Color::Ansi256(Ansi256Color(index)),
             Self::White => Color::Ansi(AnsiColor::White),
         })
     }
