@@ -29,7 +29,7 @@ impl Events {
     /// An event with this text about these targets.
     pub fn event(&self, message: impl Into<String>, targets: Vec<EventTarget>) -> NewEvent {
         NewEvent {
-            id: self.random.uuid().into(),
+            id: self.random.ordered_uuid(self.now).into(),
             message: message.into(),
             recorded_at: self.now,
             actor: self.actor,

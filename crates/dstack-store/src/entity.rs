@@ -182,13 +182,27 @@ pub(crate) fn insert_leased_sql<E: Entity>() -> String {
 }
 
 /// Updates every column where the version is still the one read; the key is `$1`, the version the last place.
+///
+/// Columns that never change are bound and not set: a database rewrites the index entries of every column that is.
 pub(crate) fn update_sql<E: Entity>() -> String {
+    const FIXED: [&str; 9] = [
+        "project_id",
+        "user_id",
+        "run_id",
+        "run_name",
+        "job_num",
+        "replica_num",
+        "submission_num",
+        "submitted_at",
+        "created_at",
+    ];
     let last = E::COLUMNS.len();
     let sets: Vec<String> = E::COLUMNS
         .iter()
         .enumerate()
         .skip(1)
         .take(last.saturating_sub(2))
+        .filter(|(_, column)| !FIXED.contains(column))
         .map(|(n, column)| format!("{column} = ${}", n + 1))
         .collect();
     let key = E::COLUMNS.first().copied().unwrap_or_default();

@@ -78,8 +78,9 @@ pub async fn apply(tx: &mut Tx, commit: &Commit) -> Result<()> {
         }
     }
     touch_runs(tx, commit).await?;
-    for event in &commit.events {
-        put_event(tx, event).await?;
+    // Few statements with many rows: a statement costs more than a row.
+    for events in commit.events.chunks(EVENTS_AT_ONCE) {
+        put_events(tx, events).await?;
     }
     Ok(())
 }
@@ -121,32 +122,63 @@ async fn put_row<E: Entity>(tx: &mut Tx, row: &E, lease: Option<&Lease>) -> Resu
     Ok(())
 }
 
-async fn put_event(tx: &mut Tx, event: &NewEvent) -> Result<()> {
-    sqlx::query("INSERT INTO events (id, message, recorded_at, actor_user_id) VALUES ($1, $2, $3, $4)")
-        .bind(event.id.to_raw())
-        .bind(event.message.clone())
-        .bind(event.recorded_at.to_raw())
-        .bind(event.actor.to_raw())
-        .execute(&mut *tx)
-        .await?;
-    for (position, target) in (0_i64..).zip(&event.targets) {
-        sqlx::query(
-            "INSERT INTO event_targets (event_id, position, entity_type, entity_id, entity_name, project_id, run_id, fleet_id, \
-             gateway_id) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-        )
-        .bind(event.id.to_raw())
-        .bind(position)
-        .bind(target.entity_type)
-        .bind(target.entity_id.clone())
-        .bind(target.entity_name.clone())
-        .bind(target.project_id.clone())
-        .bind(target.run_id.clone())
-        .bind(target.fleet_id.clone())
-        .bind(target.gateway_id.clone())
-        .execute(&mut *tx)
-        .await?;
+const EVENTS_AT_ONCE: usize = 16;
+
+async fn put_events(tx: &mut Tx, events: &[NewEvent]) -> Result<()> {
+    let sql = format!(
+        "INSERT INTO events (id, message, recorded_at, actor_user_id) VALUES {}",
+        places(events.len(), 4)
+    );
+    let mut statement = sqlx::query(AssertSqlSafe(sql));
+    for event in events {
+        statement = statement
+            .bind(event.id.to_raw())
+            .bind(event.message.clone())
+            .bind(event.recorded_at.to_raw())
+            .bind(event.actor.to_raw());
     }
+    statement.execute(&mut *tx).await?;
+    put_targets(tx, events).await
+}
+
+async fn put_targets(tx: &mut Tx, events: &[NewEvent]) -> Result<()> {
+    let count = events.iter().map(|event| event.targets.len()).sum();
+    if count == 0 {
+        return Ok(());
+    }
+    let sql = format!(
+        "INSERT INTO event_targets (event_id, position, entity_type, entity_id, entity_name, project_id, run_id, fleet_id, \
+         gateway_id) VALUES {}",
+        places(count, 9)
+    );
+    let mut statement = sqlx::query(AssertSqlSafe(sql));
+    for event in events {
+        for (position, target) in (0_i64..).zip(&event.targets) {
+            statement = statement
+                .bind(event.id.to_raw())
+                .bind(position)
+                .bind(target.entity_type)
+                .bind(target.entity_id.clone())
+                .bind(target.entity_name.clone())
+                .bind(target.project_id.clone())
+                .bind(target.run_id.clone())
+                .bind(target.fleet_id.clone())
+                .bind(target.gateway_id.clone());
+        }
+    }
+    statement.execute(tx).await?;
     Ok(())
+}
+
+/// `($1, $2), ($3, $4)`: places for so many rows of so many columns.
+fn places(rows: usize, columns: usize) -> String {
+    let row = |row: usize| {
+        let places: Vec<String> = (1..=columns)
+            .map(|column| format!("${}", row * columns + column))
+            .collect();
+        format!("({})", places.join(", "))
+    };
+    (0..rows).map(row).collect::<Vec<_>>().join(", ")
 }
 
 #[async_trait]

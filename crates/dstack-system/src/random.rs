@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use dstack_units::Time;
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use uuid::Uuid;
@@ -50,6 +51,17 @@ impl Random {
         uuid::Builder::from_random_bytes(self.bytes()).into_uuid()
     }
 
+    /// A version 4 UUID whose first 48 bits are a time in milliseconds, so that later ones sort later: rows with
+    /// such keys lie side by side in a database. 74 bits stay random: for ids, never for tokens.
+    pub fn ordered_uuid(&self, at: Time) -> Uuid {
+        let mut bytes: [u8; 16] = self.bytes();
+        let millis = u64::try_from(at.as_millis()).unwrap_or(0);
+        for (byte, of_time) in bytes.iter_mut().zip(millis.to_be_bytes().into_iter().skip(2)) {
+            *byte = of_time;
+        }
+        uuid::Builder::from_random_bytes(bytes).into_uuid()
+    }
+
     /// Random bytes.
     pub fn bytes<const N: usize>(&self) -> [u8; N] {
         let mut bytes = [0; N];
@@ -75,6 +87,17 @@ impl Random {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ordered_ids_are_version_4_and_sort_by_time() {
+        let random = Random::seeded(1);
+        let ids: Vec<Uuid> = [5, 6, 1_700_000_000_000, 1_700_000_000_001]
+            .map(|millis| random.ordered_uuid(Time::from_millis(millis)))
+            .into();
+        assert!(ids.is_sorted(), "{ids:?}");
+        assert!(ids.iter().all(|id| id.get_version_num() == 4));
+        assert_ne!(random.ordered_uuid(Time::EPOCH), random.ordered_uuid(Time::EPOCH));
+    }
 
     #[test]
     fn same_seed_same_values() {

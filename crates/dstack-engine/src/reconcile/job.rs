@@ -255,7 +255,7 @@ fn intend(ctx: &Context, snapshot: &JobSnapshot, operation: Operation, now: Time
     };
     let job = snapshot.job.id;
     OperationRow {
-        id: ctx.deps.random.uuid().into(),
+        id: ctx.deps.random.ordered_uuid(now).into(),
         key: format!("{job}:{}", dstack_store::Column::to_raw(&kind)),
         kind,
         job_id: Some(job),

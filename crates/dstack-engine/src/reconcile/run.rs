@@ -194,7 +194,7 @@ async fn first_jobs(ctx: &Context, maker: &Events, change: &mut Change, now: Tim
             run.next_wake_at = None;
             run.waiting_for = Some("its jobs".to_owned());
             for spec in specs {
-                let job = JobRow::submitted(ctx.deps.random.uuid().into(), run, spec, now);
+                let job = JobRow::submitted(ctx.deps.random.ordered_uuid(now).into(), run, spec, now);
                 change.events.push(maker.event(
                     "Job created on run submission. Status: SUBMITTED",
                     vec![events::job(&job)],
@@ -237,7 +237,7 @@ fn retry(ctx: &Context, maker: &Events, job: &JobRow, change: &mut Change, now: 
 
 fn resubmit(ctx: &Context, maker: &Events, job: &JobRow, change: &mut Change, now: Time) {
     let next = JobRow {
-        id: ctx.deps.random.uuid().into(),
+        id: ctx.deps.random.ordered_uuid(now).into(),
         submission_num: job.submission_num + 1,
         submitted_at: now,
         running_at: None,

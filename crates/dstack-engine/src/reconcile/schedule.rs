@@ -15,29 +15,45 @@ use crate::events::Events;
 
 /// Places every waiting job of the project, or says why it cannot be.
 pub async fn reconcile(ctx: &Arc<Context>, project: ProjectId) -> Result<()> {
+    let mut seen: Option<PlacementSnapshot> = None;
     for id in ctx.deps.store.waiting_jobs(project).await? {
-        place(ctx, project, id).await?;
+        let placement = match seen.take() {
+            Some(placement) => placement,
+            None => ctx.deps.store.placement(project).await?,
+        };
+        // Instances change when one is taken; a refusal leaves them as they are.
+        if place(ctx, &placement, id).await? == Placed::Refused {
+            seen = Some(placement);
+        }
     }
     Ok(())
 }
 
-async fn place(ctx: &Arc<Context>, project: ProjectId, id: JobId) -> Result<()> {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Placed {
+    Assigned,
+    Refused,
+}
+
+async fn place(ctx: &Arc<Context>, placement: &PlacementSnapshot, id: JobId) -> Result<Placed> {
     let Some(snapshot) = ctx.deps.store.job(id).await? else {
-        return Ok(());
+        return Ok(Placed::Refused);
     };
     if snapshot.job.status != JobStatus::Submitted {
-        return Ok(());
+        return Ok(Placed::Refused);
     }
-    let placement = ctx.deps.store.placement(project).await?;
     let now = ctx.now();
-    let commit = match choose(&request(&snapshot.run, &snapshot.job), &candidates(&placement)) {
-        Ok(choice) => assign(ctx, &snapshot.job, &placement, &choice, now),
-        Err(reason) => refuse(ctx, &snapshot.job, reason, now),
+    let (placed, commit) = match choose(&request(&snapshot.run, &snapshot.job), &candidates(placement)) {
+        Ok(choice) => (
+            Placed::Assigned,
+            assign(ctx, &snapshot.job, placement, &choice, now),
+        ),
+        Err(reason) => (Placed::Refused, refuse(ctx, &snapshot.job, reason, now)),
     };
     ctx.commit(("schedule.commit.before", "schedule.commit.after"), commit)
         .await?;
     ctx.wakes.wake(EntityRef::Run(snapshot.run.id));
-    Ok(())
+    Ok(placed)
 }
 
 fn request<'a>(run: &'a RunRow, job: &'a JobRow) -> Request<'a> {

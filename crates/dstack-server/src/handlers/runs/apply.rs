@@ -144,7 +144,7 @@ async fn submit(call: &Call, spec: &RunSpec, finished: Option<&ListedRun>) -> Re
     let mut jobs = Vec::new();
     if run.status == RunStatus::Submitted {
         for job in state.jobs().jobs(project, spec, 0).await? {
-            let row = JobRow::submitted(state.random.uuid().into(), &run, job, now);
+            let row = JobRow::submitted(state.random.ordered_uuid(now).into(), &run, job, now);
             events.push(by_system.event(
                 "Job created on run submission. Status: SUBMITTED",
                 vec![targets::job(&row)],
@@ -178,7 +178,7 @@ fn new_run(
     let next_triggered_at = next_trigger(spec, now);
     let scheduled = spec.merged_profile().params.schedule.is_some();
     RunRow {
-        id: state.random.uuid().into(),
+        id: state.random.ordered_uuid(now).into(),
         project_id: project,
         user_id: user,
         repo_id: Some(repo),
