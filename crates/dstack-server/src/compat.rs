@@ -1,6 +1,7 @@
 //! What older clients get instead of the newest shapes (dstack 0.22.5: `server/compatibility`).
 
 use dstack_model::configurations::AnyRunConfiguration;
+use dstack_model::gateways::{Gateway, GatewayConfiguration, GatewayPlan};
 use dstack_model::runs::{Run, RunPlan, RunSpec};
 
 use crate::version::ClientVersion;
@@ -41,5 +42,47 @@ fn spec(spec: &mut RunSpec, version: &ClientVersion) {
             service.probes.get_or_insert_with(Vec::new);
         }
         _ => {}
+    }
+}
+
+/// Changes a gateway's configuration as sent: older clients say `false` also for what was not said.
+pub(crate) fn gateway_request(configuration: &mut GatewayConfiguration, version: &ClientVersion) {
+    if version.is_before([0, 21, 1]) && configuration.default == Some(false) {
+        configuration.default = None;
+    }
+}
+
+/// Changes a gateway.
+pub(crate) fn gateway(gateway: &mut Gateway, version: &ClientVersion) {
+    gateway_configuration(&mut gateway.configuration, version);
+    if version.is_before([0, 20, 25]) {
+        let hostnames: Vec<&str> = gateway
+            .replicas
+            .iter()
+            .filter_map(|replica| replica.hostname.as_deref())
+            .filter(|name| !name.is_empty())
+            .collect();
+        let address = hostnames.join("\n");
+        gateway.instance_id = Some(String::new());
+        gateway.hostname.get_or_insert_with(|| address.clone());
+        gateway.ip_address = Some(address);
+    }
+    let needs_texts = version.is_before([0, 20, 27]) && !version.is_before([0, 20, 25]);
+    for replica in gateway.replicas.iter_mut().filter(|_| needs_texts) {
+        replica.hostname.get_or_insert_with(String::new);
+        replica.region.get_or_insert_with(String::new);
+        replica.backend.get_or_insert(gateway.configuration.backend);
+    }
+}
+
+/// Changes a gateway's plan.
+pub(crate) fn gateway_plan(plan: &mut GatewayPlan, version: &ClientVersion) {
+    gateway_configuration(&mut plan.spec.configuration, version);
+    gateway_configuration(&mut plan.effective_spec.configuration, version);
+}
+
+fn gateway_configuration(configuration: &mut GatewayConfiguration, version: &ClientVersion) {
+    if version.is_before([0, 21, 1]) {
+        configuration.default.get_or_insert(false);
     }
 }

@@ -94,6 +94,10 @@ settings! {
     max_probes: usize = "DSTACK_SERVER_MAX_PROBES_PER_JOB", "10", or(10);
     /// Longest timeout of a probe in seconds.
     max_probe_timeout: i64 = "DSTACK_SERVER_MAX_PROBE_TIMEOUT", "300", or(300);
+    /// Most replicas of a gateway.
+    gateway_max_replicas: i64 = "DSTACK_SERVER_GATEWAY_MAX_REPLICAS", "9", or(9);
+    /// Let projects share fleets and gateways with each other (off in dstack 0.22.5).
+    exports_enabled: bool = "DSTACK_SERVER_EXPORTS_ENABLED", "off", env::flag;
     /// Refuse `dstack: true` in runs.
     forbid_dstack_in_runs: bool = "DSTACK_FORBID_DSTACK_IN_RUNS", "off", env::flag;
     /// Default image of jobs.

@@ -6,6 +6,7 @@
 pub mod backends;
 pub mod content;
 pub mod events;
+pub mod exports;
 pub mod gateways;
 pub mod lists;
 pub mod projects;

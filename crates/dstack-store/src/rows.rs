@@ -312,7 +312,7 @@ entity! {
 
 impl JobRow {
     /// A job's first submission, waiting for a place to run.
-    pub fn submitted(id: JobId, run: &RunRow, spec: JobSpec, now: Time) -> Self {
+    pub fn submitted(id: JobId, run: &RunRow, spec: Json<JobSpec>, now: Time) -> Self {
         Self {
             id,
             project_id: run.project_id,
@@ -330,7 +330,7 @@ impl JobRow {
             termination_reason: None,
             termination_reason_message: None,
             exit_status: None,
-            job_spec: Json::new(spec),
+            job_spec: spec,
             job_provisioning_data: None,
             job_runtime_data: None,
             fleet_id: None,

@@ -13,7 +13,7 @@ use dstack_model::requests::{
     DeleteFleetInstancesRequest, GetFleetRequest, ListFleetsRequest, ListImportedRequest, NamesRequest,
 };
 use dstack_store::directory::lists::{self, ListedFleet};
-use dstack_store::directory::{Page, projects};
+use dstack_store::directory::{Page, exports, projects};
 use dstack_store::rows::{FleetRow, InstanceRow};
 use dstack_store::{Commit, EngineStore, Put};
 use dstack_units::FleetId;
@@ -62,15 +62,13 @@ async fn list_all(call: Call, request: ListFleetsRequest) -> Result<Vec<Fleet>> 
     with_instances(state, &found).await
 }
 
-async fn list(call: Call, _: ListImportedRequest) -> Result<Vec<Fleet>> {
-    let project = call.project()?.row.id;
-    let found = lists::fleets(
-        call.state.database.pool(),
-        Some(&[project]),
-        true,
-        &Page::newest(ALL),
-    )
-    .await?;
+async fn list(call: Call, request: ListImportedRequest) -> Result<Vec<Fleet>> {
+    let (pool, project) = (call.state.database.pool(), call.project()?.row.id);
+    let mut found = lists::fleets(pool, Some(&[project]), true, &Page::newest(ALL)).await?;
+    if request.include_imported {
+        let ids = exports::imported_fleets(pool, project).await?;
+        found.extend(lists::fleets_by_ids(pool, &ids).await?);
+    }
     with_instances(&call.state, &found).await
 }
 
@@ -80,24 +78,26 @@ async fn with_instances(state: &AppState, found: &[ListedFleet]) -> Result<Vec<F
     Ok(found.iter().map(|listed| fleet(listed, &instances)).collect())
 }
 
-/// Whether the caller may see entities of the project: a member, or later a member of an importing project.
-pub(super) fn check_importer(call: &Call) -> Result<&Project> {
+/// The project, if the caller may see the fleet: as a member, or as a member of a project that imports it.
+pub(super) async fn check_importer(call: &Call, fleet: Option<FleetId>) -> Result<&Project> {
     let project = call.project()?;
-    if project.is_member(call.user()?) {
-        Ok(project)
-    } else {
-        Err(ApiError::Denied)
+    match project.is_member(call.user()?) || super::exports::imports_fleet(call, fleet).await? {
+        true => Ok(project),
+        false => Err(ApiError::Denied),
     }
 }
 
 async fn get(call: Call, request: GetFleetRequest) -> Result<Fleet> {
-    let project = check_importer(&call)?.row.id;
-    let pool = call.state.database.pool();
-    let found = match (request.id, request.name) {
+    let (pool, project) = (call.state.database.pool(), call.project()?.row.id);
+    let found = match (request.id, &request.name) {
         (Some(id), _) => lists::fleet_by_id(pool, project, id).await?,
-        (None, Some(name)) => lists::fleet_by_name(pool, project, &name).await?,
-        (None, None) => return Err(ApiError::client("name or id must be specified")),
+        (None, Some(name)) => lists::fleet_by_name(pool, project, name).await?,
+        (None, None) => None,
     };
+    check_importer(&call, found.as_ref().map(|found| found.fleet.id)).await?;
+    if request.id.is_none() && request.name.is_none() {
+        return Err(ApiError::client("name or id must be specified"));
+    }
     let found = found.ok_or_else(ApiError::not_exists)?;
     with_instances(&call.state, &[found])
         .await?

@@ -50,8 +50,9 @@ async fn list(call: Call, request: ListInstancesRequest) -> Result<Vec<Instance>
 }
 
 async fn get(call: Call, request: GetInstanceRequest) -> Result<Instance> {
-    let project = check_importer(&call)?.row.id;
+    let project = call.project()?.row.id;
     let found = lists::instance_by_id(call.state.database.pool(), project, request.id).await?;
+    check_importer(&call, found.as_ref().and_then(|found| found.instance.fleet_id)).await?;
     found.as_ref().map(instance).ok_or_else(ApiError::not_exists)
 }
 

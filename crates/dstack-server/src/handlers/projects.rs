@@ -9,6 +9,7 @@ use dstack_model::requests::{
 };
 use dstack_model::users::ProjectRole;
 use dstack_store::directory::Page;
+use dstack_store::directory::exports;
 use dstack_store::directory::projects::{self, InUse, ProjectFilter, ProjectRow};
 use dstack_store::directory::users::{self, UserRow};
 use dstack_units::name::is_project_name;
@@ -150,6 +151,11 @@ pub(crate) async fn create_project(
         original_name: None,
     };
     let event = audit::event(state, owner, "Project created", audit::project(&row));
+    let global = exports::global(state.database.pool()).await?;
+    let global: Vec<_> = global
+        .into_iter()
+        .map(|export| (export, state.random.uuid().into()))
+        .collect();
     let (stored, owner) = (row.clone(), owner.id);
     state
         .database
@@ -157,6 +163,9 @@ pub(crate) async fn create_project(
             Box::pin(async move {
                 projects::insert(tx, &stored).await?;
                 projects::put_member(tx, stored.id, owner, ProjectRole::Admin, Some(0)).await?;
+                for (export, import) in global {
+                    exports::add_import(tx, export, import, stored.id, stored.created_at).await?;
+                }
                 audit::write(tx, event).await
             })
         })

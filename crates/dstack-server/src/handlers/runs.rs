@@ -25,7 +25,7 @@ use crate::render::runs::{View, run as render_run};
 use crate::state::AppState;
 
 pub(super) use offers::Market;
-pub(super) use plan::{Planner, stale};
+pub(super) use plan::Planner;
 
 /// How often a change is tried again when the engine was faster.
 const ATTEMPTS: usize = 8;

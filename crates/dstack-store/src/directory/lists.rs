@@ -312,6 +312,15 @@ pub async fn fleets_by_names(
     query.fetch(pool).await?.iter().map(read_listed_fleet).collect()
 }
 
+/// Fleets with these ids that are not deleted, newest first.
+pub async fn fleets_by_ids(pool: &AnyPool, ids: &[FleetId]) -> Result<Vec<ListedFleet>> {
+    let mut query = Select::new(listed_fleet_sql());
+    let list = query.bind_list(ids.iter().copied());
+    query.filter(format_args!("t.id IN {list} AND t.deleted = 0"));
+    query.push(" ORDER BY t.created_at DESC, t.id");
+    query.fetch(pool).await?.iter().map(read_listed_fleet).collect()
+}
+
 /// An instance with the names around it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ListedInstance {

@@ -144,7 +144,7 @@ async fn submit(call: &Call, spec: &RunSpec, finished: Option<&ListedRun>) -> Re
     let mut jobs = Vec::new();
     if run.status == RunStatus::Submitted {
         for job in state.jobs().jobs(project, spec, 0).await? {
-            let row = JobRow::submitted(state.random.ordered_uuid(now).into(), &run, job, now);
+            let row = JobRow::submitted(state.random.ordered_uuid(now).into(), &run, Json::new(job), now);
             events.push(by_system.event(
                 "Job created on run submission. Status: SUBMITTED",
                 vec![targets::job(&row)],

@@ -123,7 +123,7 @@ pub(super) fn check_supported(spec: &RunSpec) -> Result<()> {
 }
 
 /// The error of a changed resource.
-pub(in crate::handlers) fn stale() -> ApiError {
+pub(super) fn stale() -> ApiError {
     ApiError::client("Failed to apply plan. Resource has been changed. Try again or use force apply.")
 }
 

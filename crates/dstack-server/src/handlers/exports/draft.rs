@@ -1,0 +1,312 @@
+//! An export under change (the messages are those of dstack 0.22.5).
+
+use std::collections::BTreeSet;
+
+use dstack_api::ErrorCode;
+use dstack_model::requests::UpdateExportRequest;
+use dstack_model::users::ProjectRole;
+use dstack_store::directory::exports::{FullExport, ImportRow};
+use dstack_store::directory::projects::{self, ProjectRow};
+use dstack_store::directory::{Page, gateways, lists};
+
+use crate::access::is_admin;
+use crate::api::Call;
+use crate::error::{ApiError, Result};
+use crate::handlers::projects::python_list;
+
+/// Names as a Python set is printed.
+fn set<'a>(names: impl IntoIterator<Item = &'a String>) -> String {
+    let names: BTreeSet<&String> = names.into_iter().collect();
+    let quoted: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
+    format!("{{{}}}", quoted.join(", "))
+}
+
+fn refuse<T>(text: impl Into<String>) -> Result<T> {
+    Err(ApiError::client(text))
+}
+
+fn lower(names: &[String]) -> Vec<String> {
+    names.iter().map(|name| name.to_lowercase()).collect()
+}
+
+fn check_once(what: &str, change: &str, names: &[String]) -> Result<()> {
+    let unique: BTreeSet<&String> = names.iter().collect();
+    match unique.len() == names.len() {
+        true => Ok(()),
+        false => refuse(format!("Some {what} are listed for {change} more than once")),
+    }
+}
+
+fn check_apart(what: &str, add: &[String], remove: &[String]) -> Result<()> {
+    let both: Vec<&String> = add.iter().filter(|name| remove.contains(name)).collect();
+    match both.is_empty() {
+        true => Ok(()),
+        false => refuse(format!(
+            "{what} {} are listed for both addition and removal. Cannot add and remove at the same time",
+            set(both)
+        )),
+    }
+}
+
+/// Whether an update makes sense at all.
+pub(super) fn check_update(request: &UpdateExportRequest) -> Result<()> {
+    let importers = !request.add_importer_projects.is_empty() || !request.remove_importer_projects.is_empty();
+    let entities = !request.add_exported_fleets.is_empty()
+        || !request.remove_exported_fleets.is_empty()
+        || !request.add_exported_gateways.is_empty()
+        || !request.remove_exported_gateways.is_empty();
+    let global = request.set_global || request.unset_global;
+    if !importers && !entities && !global {
+        return refuse("No changes specified");
+    }
+    if request.set_global && request.unset_global {
+        return refuse("Cannot set and unset global at the same time");
+    }
+    if global && importers {
+        return refuse("Cannot change global status and add/remove importers at the same time");
+    }
+    let (add, remove) = (
+        lower(&request.add_importer_projects),
+        lower(&request.remove_importer_projects),
+    );
+    check_apart("Projects", &add, &remove)?;
+    check_apart(
+        "Fleets",
+        &request.add_exported_fleets,
+        &request.remove_exported_fleets,
+    )?;
+    check_apart(
+        "Gateways",
+        &request.add_exported_gateways,
+        &request.remove_exported_gateways,
+    )
+}
+
+/// An export that is being changed by a call.
+pub(super) struct Draft<'a> {
+    call: &'a Call,
+    export: FullExport,
+}
+
+impl<'a> Draft<'a> {
+    pub(super) fn new(call: &'a Call, export: FullExport) -> Self {
+        Self { call, export }
+    }
+
+    pub(super) fn finish(self) -> FullExport {
+        self.export
+    }
+
+    fn import(&mut self, project: &ProjectRow) {
+        let state = &self.call.state;
+        self.export.imports.push(ImportRow {
+            id: state.random.uuid().into(),
+            project_id: project.id,
+            project_name: project.name.clone(),
+            created_at: state.clock.now(),
+        });
+    }
+
+    pub(super) async fn add_importers(&mut self, names: &[String]) -> Result<()> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        let names = lower(names);
+        check_once("importer projects", "addition", &names)?;
+        let present = |name: &&String| {
+            let mut imports = self.export.imports.iter();
+            imports.any(|import| import.project_name.to_lowercase() == **name)
+        };
+        let already: Vec<&String> = names.iter().filter(present).collect();
+        if !already.is_empty() {
+            return refuse(format!(
+                "Projects {} are already importing export '{}'",
+                set(already),
+                self.export.row.name
+            ));
+        }
+        if names.contains(&self.export.project_name.to_lowercase()) {
+            return refuse(format!(
+                "Project '{}' cannot import from itself",
+                self.export.project_name
+            ));
+        }
+        let mut missing = Vec::new();
+        for name in &names {
+            match self.importer(name).await? {
+                Some(project) => self.import(&project),
+                None => missing.push(name),
+            }
+        }
+        match missing.is_empty() {
+            true => Ok(()),
+            false => refuse(format!(
+                "Projects {} not found or you are not allowed to add them as importers. Only project admins can add a \
+                 project as importer",
+                set(missing)
+            )),
+        }
+    }
+
+    /// The project, if the caller is an admin of it.
+    async fn importer(&self, name: &str) -> Result<Option<ProjectRow>> {
+        let (state, user) = (&self.call.state, self.call.user()?);
+        let Some(project) = state.access.project(name).await? else {
+            return Ok(None);
+        };
+        let allowed = is_admin(user) || project.role(user) == Some(ProjectRole::Admin);
+        Ok(allowed.then(|| project.row.clone()))
+    }
+
+    pub(super) fn remove_importers(&mut self, names: &[String]) -> Result<()> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        if self.export.row.is_global {
+            return refuse("Cannot remove importers from a global export");
+        }
+        let names = lower(names);
+        check_once("importer projects", "removal", &names)?;
+        let imports = &mut self.export.imports;
+        let present = |name: &String| {
+            imports
+                .iter()
+                .any(|import| import.project_name.to_lowercase() == *name)
+        };
+        let missing: Vec<&String> = names.iter().filter(|name| !present(name)).collect();
+        if !missing.is_empty() {
+            return refuse(format!(
+                "Projects {} are not importing export '{}'",
+                set(missing),
+                self.export.row.name
+            ));
+        }
+        imports.retain(|import| !names.contains(&import.project_name.to_lowercase()));
+        Ok(())
+    }
+
+    fn check_new(&self, what: &str, names: &[String], present: &[String]) -> Result<()> {
+        check_once(&what.to_lowercase(), "addition", names)?;
+        let already: Vec<&String> = names.iter().filter(|name| present.contains(name)).collect();
+        match already.is_empty() {
+            true => Ok(()),
+            false => refuse(format!(
+                "{what} {} are already exported by export '{}'",
+                set(already),
+                self.export.row.name
+            )),
+        }
+    }
+
+    fn check_found(&self, what: &str, names: &[String], found: &[String]) -> Result<()> {
+        let missing: Vec<&String> = names.iter().filter(|name| !found.contains(name)).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let project = &self.export.project_name;
+        Err(ApiError::with_code(
+            ErrorCode::ResourceNotExists,
+            format!("{what} {} not found in project '{project}'", set(missing)),
+        ))
+    }
+
+    pub(super) async fn add_fleets(&mut self, names: &[String]) -> Result<()> {
+        let present: Vec<String> = self.export.fleets.iter().map(|(_, name)| name.clone()).collect();
+        self.check_new("Fleets", names, &present)?;
+        let pool = self.call.state.database.pool();
+        let page = Page::newest(1_000_000);
+        let all = lists::fleets(pool, Some(&[self.export.row.project_id]), true, &page).await?;
+        let chosen: Vec<_> = all
+            .iter()
+            .filter(|listed| names.contains(&listed.fleet.name))
+            .collect();
+        let found: Vec<String> = chosen.iter().map(|listed| listed.fleet.name.clone()).collect();
+        self.check_found("Fleets", names, &found)?;
+        let in_clouds: Vec<String> = chosen
+            .iter()
+            .filter(|listed| listed.fleet.spec.configuration.ssh_config.is_none())
+            .map(|listed| listed.fleet.name.clone())
+            .collect();
+        if !in_clouds.is_empty() {
+            return refuse(format!(
+                "Fleets {} are cloud fleets. Can only export SSH fleets",
+                python_list(&in_clouds)
+            ));
+        }
+        let new = chosen.iter().map(|listed| (listed.fleet.id, listed.fleet.name.clone()));
+        self.export.fleets.extend(new);
+        Ok(())
+    }
+
+    pub(super) async fn add_gateways(&mut self, names: &[String]) -> Result<()> {
+        let present: Vec<String> = self.export.gateways.iter().map(|(_, name)| name.clone()).collect();
+        self.check_new("Gateways", names, &present)?;
+        let pool = self.call.state.database.pool();
+        let all = gateways::list(pool, self.export.row.project_id, false).await?;
+        let chosen: Vec<_> = all
+            .into_iter()
+            .filter(|listed| names.contains(&listed.row.name))
+            .collect();
+        let found: Vec<String> = chosen.iter().map(|listed| listed.row.name.clone()).collect();
+        self.check_found("Gateways", names, &found)?;
+        self.export
+            .gateways
+            .extend(chosen.into_iter().map(|listed| (listed.row.id, listed.row.name)));
+        Ok(())
+    }
+
+    pub(super) fn remove_fleets(&mut self, names: &[String]) -> Result<()> {
+        check_once("fleets", "removal", names)?;
+        let present: Vec<String> = self.export.fleets.iter().map(|(_, name)| name.clone()).collect();
+        self.check_exported("Fleets", names, &present)?;
+        self.export.fleets.retain(|(_, name)| !names.contains(name));
+        Ok(())
+    }
+
+    pub(super) fn remove_gateways(&mut self, names: &[String]) -> Result<()> {
+        check_once("gateways", "removal", names)?;
+        let present: Vec<String> = self.export.gateways.iter().map(|(_, name)| name.clone()).collect();
+        self.check_exported("Gateways", names, &present)?;
+        self.export.gateways.retain(|(_, name)| !names.contains(name));
+        Ok(())
+    }
+
+    fn check_exported(&self, what: &str, names: &[String], present: &[String]) -> Result<()> {
+        let missing: Vec<&String> = names.iter().filter(|name| !present.contains(name)).collect();
+        match missing.is_empty() {
+            true => Ok(()),
+            false => refuse(format!(
+                "{what} {} are not exported by export '{}'",
+                set(missing),
+                self.export.row.name
+            )),
+        }
+    }
+
+    pub(super) fn make_local(&mut self) -> Result<()> {
+        if !self.export.row.is_global {
+            return refuse("The export is already not global");
+        }
+        self.export.row.is_global = false;
+        Ok(())
+    }
+
+    pub(super) async fn make_global(&mut self) -> Result<()> {
+        if self.export.row.is_global {
+            return refuse("The export is already global");
+        }
+        if !is_admin(self.call.user()?) {
+            return Err(ApiError::Forbidden(
+                "Only global admins can make the export global".to_owned(),
+            ));
+        }
+        for project in projects::all(self.call.state.database.pool()).await? {
+            let known = self.export.imports.iter().any(|import| import.project_id == project.id);
+            if !known && project.id != self.export.row.project_id {
+                self.import(&project);
+            }
+        }
+        self.export.row.is_global = true;
+        Ok(())
+    }
+}
