@@ -153,7 +153,7 @@ impl Builder {
             puts.push(Put::Job(JobRow::submitted(
                 self.random.uuid().into(),
                 &run,
-                spec,
+                Json::new(spec),
                 now,
             )));
         }

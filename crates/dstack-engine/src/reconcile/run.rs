@@ -10,7 +10,7 @@ use dstack_plan::lifecycle::run::{Decision, Facts, JobFacts, decide};
 use dstack_plan::lifecycle::transitions::{job_allowed, run_allowed};
 use dstack_plan::schedule::next_trigger;
 use dstack_store::rows::{JobRow, RunRow};
-use dstack_store::{Commit, EntityRef, NewEvent, Put, RunSnapshot};
+use dstack_store::{Commit, EntityRef, Json, NewEvent, Put, RunSnapshot};
 use dstack_units::{RunId, Time};
 
 use crate::Result;
@@ -194,7 +194,12 @@ async fn first_jobs(ctx: &Context, maker: &Events, change: &mut Change, now: Tim
             run.next_wake_at = None;
             run.waiting_for = Some("its jobs".to_owned());
             for spec in specs {
-                let job = JobRow::submitted(ctx.deps.random.ordered_uuid(now).into(), run, spec, now);
+                let job = JobRow::submitted(
+                    ctx.deps.random.ordered_uuid(now).into(),
+                    run,
+                    Json::new(spec),
+                    now,
+                );
                 change.events.push(maker.event(
                     "Job created on run submission. Status: SUBMITTED",
                     vec![events::job(&job)],
@@ -236,35 +241,11 @@ fn retry(ctx: &Context, maker: &Events, job: &JobRow, change: &mut Change, now: 
 }
 
 fn resubmit(ctx: &Context, maker: &Events, job: &JobRow, change: &mut Change, now: Time) {
+    let id = ctx.deps.random.ordered_uuid(now).into();
     let next = JobRow {
-        id: ctx.deps.random.ordered_uuid(now).into(),
         submission_num: job.submission_num + 1,
-        submitted_at: now,
-        running_at: None,
-        finished_at: None,
-        status: JobStatus::Submitted,
-        termination_reason: None,
-        termination_reason_message: None,
-        exit_status: None,
-        job_provisioning_data: None,
-        job_runtime_data: None,
-        fleet_id: None,
-        instance_id: None,
-        used_instance_id: None,
-        runner_timestamp: None,
-        inactivity_secs: None,
-        disconnected_at: None,
-        stop_requested_at: None,
-        remove_at: None,
-        ready: false,
-        registered: false,
-        image_pull_progress: None,
-        last_processed_at: now,
-        next_wake_at: Some(now),
-        deadline_at: None,
-        waiting_for: Some("a place to run".to_owned()),
-        version: 0,
-        ..job.clone()
+        deployment_num: job.deployment_num,
+        ..JobRow::submitted(id, &change.run, job.job_spec.clone(), now)
     };
     change.events.push(maker.event(
         "Job created on retry. Status: SUBMITTED",
