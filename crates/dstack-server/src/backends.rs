@@ -10,7 +10,7 @@ use dstack_model::backends::BackendType;
 use dstack_store::directory::backends::{self, BackendRow};
 use dstack_store::encryption::Encryption;
 use dstack_store::{Database, StoreError};
-use dstack_units::ProjectId;
+use dstack_units::{ProjectId, Time};
 
 /// The backends of the database, opened with the kinds of this build. What was opened is kept until its stored
 /// configuration changes.
@@ -111,6 +111,7 @@ pub(crate) fn row(
     encryption: &Encryption,
     id: String,
     project_id: ProjectId,
+    created_at: Time,
     typed: &BackendConfig,
     in_force: &SplitConfig,
 ) -> Result<BackendRow, StoreError> {
@@ -118,6 +119,7 @@ pub(crate) fn row(
     Ok(BackendRow {
         id,
         project_id,
+        created_at,
         kind: typed.kind().to_string(),
         config: in_force.config.clone(),
         auth: encryption.encrypt(in_force.auth.expose())?,

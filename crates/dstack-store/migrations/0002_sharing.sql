@@ -1,4 +1,6 @@
--- Exports and imports, replicas of gateways, further tokens of users.
+-- Exports and imports, replicas of gateways, further tokens of users; the order of backends.
+
+ALTER TABLE backends ADD COLUMN created_at BIGINT NOT NULL DEFAULT 0;
 
 CREATE TABLE exports (
     id TEXT PRIMARY KEY,

@@ -34,7 +34,7 @@ pub fn start(program: &Path, suite: &str, catalog_url: &str) -> Result<Server> {
     let (config, variables): (String, &[(&str, &str)]) = match suite {
         "api" => (CONFIG.into(), &[idle]),
         "restricted" => (format!("{CONFIG}{RESTRICTED}"), &[idle]),
-        "exports" => (CONFIG.into(), &[idle, ("DSTACK_TEST_EXPORTS", "1")]),
+        "exports" => (CONFIG.into(), &[idle, ("DSTACK_SERVER_EXPORTS_ENABLED", "1")]),
         "lifecycle" => (CONFIG.into(), &[]),
         _ => bail!("suite {suite} is unknown: its server setup is not known either"),
     };

@@ -156,7 +156,14 @@ async fn configured(
             }
             ConfigureError::Invalid(text) => ApiError::client(text),
         })?;
-    Ok(stored::row(&state.encryption, id, project.id, config, &in_force)?)
+    Ok(stored::row(
+        &state.encryption,
+        id,
+        project.id,
+        state.clock.now(),
+        config,
+        &in_force,
+    )?)
 }
 
 /// Configures a backend that the project does not have yet.

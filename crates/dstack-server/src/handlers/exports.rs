@@ -21,8 +21,7 @@ use crate::api::{Api, Call};
 use crate::error::{ApiError, Result};
 use crate::state::AppState;
 
-const NOT_SUPPORTED: &str =
-    "This dstack server does not support exports. Export support is available in dstack Sky and dstack Factory.";
+const NOT_SUPPORTED: &str = "This dstack server does not support exports. Export support is available in dstack Sky and dstack Factory.";
 const PHASE_OUT: &str = "Exports are switched off in this dstack server (DSTACK_SERVER_EXPORTS_ENABLED). No new exports \
      can be created, and existing exports can no longer be extended.";
 
@@ -169,7 +168,10 @@ async fn list_imports(call: Call, _: Nothing) -> Result<ImportsAnswer> {
     let imports: Vec<Import> = found
         .iter()
         .filter_map(|export| {
-            let own = export.imports.iter().find(|import| import.project_id == project)?;
+            let own = export
+                .imports
+                .iter()
+                .find(|import| import.project_id == project)?;
             Some(Import {
                 id: own.id,
                 export: ImportExport {
@@ -258,7 +260,10 @@ async fn imports(call: &Call, fits: impl Fn(&FullExport) -> bool) -> Result<bool
 /// Whether the caller sees the gateway through an import.
 pub(super) async fn imports_gateway(call: &Call, gateway: Option<GatewayId>) -> Result<bool> {
     let Some(gateway) = gateway else { return Ok(false) };
-    imports(call, |export| export.gateways.iter().any(|(id, _)| *id == gateway)).await
+    imports(call, |export| {
+        export.gateways.iter().any(|(id, _)| *id == gateway)
+    })
+    .await
 }
 
 /// Whether the caller sees the fleet through an import.

@@ -12,7 +12,7 @@ use dstack_model::requests::{
 use dstack_plan::names;
 use dstack_store::directory::gateways::{self, GatewayRow, ListedGateway, ReplicaRow};
 use dstack_store::{EventTarget, Json, NewEvent};
-use dstack_units::GatewayId;
+use dstack_units::{GatewayId, Time};
 use serde_json::Value;
 
 use crate::api::{Api, Call};
@@ -134,7 +134,11 @@ async fn changeable(call: &Call, name: &str) -> Result<Option<ListedGateway>> {
 
 fn check(call: &Call, configuration: &GatewayConfiguration) -> Result<()> {
     let state = &call.state;
-    validate::check(&state.registry, state.settings.gateway_max_replicas, configuration)
+    validate::check(
+        &state.registry,
+        state.settings.gateway_max_replicas,
+        configuration,
+    )
 }
 
 async fn get_plan(call: Call, request: GetGatewayPlanRequest) -> Result<GatewayPlan> {
@@ -268,7 +272,7 @@ async fn default_events(
     if is_default == make_default {
         return Ok(None);
     }
-    let maker = audit::by(state, call.user()?);
+    let mut maker = audit::by(state, call.user()?);
     let mut events = Vec::new();
     if let Some(old) = old.filter(|_| make_default || is_default) {
         events.push(maker.event(
@@ -277,6 +281,8 @@ async fn default_events(
         ));
     }
     if make_default {
+        // Lists are sorted by time: the end of the old one comes before the new one.
+        maker.now = Time::from_micros(maker.now.as_micros() + 1);
         events.push(maker.event(
             "Gateway set as project default",
             vec![target(row), audit::project(project)],

@@ -1,6 +1,6 @@
 //! Configured backends of projects.
 
-use dstack_units::ProjectId;
+use dstack_units::{ProjectId, Time};
 use sqlx::AnyPool;
 
 use super::select::{Select, fetch_as};
@@ -16,6 +16,8 @@ pub struct BackendRow {
     pub project_id: ProjectId,
     /// Type.
     pub kind: String,
+    /// When it was configured first: decides its place in lists.
+    pub created_at: Time,
     /// What members may see, JSON.
     pub config: String,
     /// Encrypted credentials, JSON.
@@ -26,10 +28,10 @@ pub struct BackendRow {
     pub source_auth: Option<String>,
 }
 
-/// Of a project, by type.
+/// Of a project, oldest first.
 pub async fn list(pool: &AnyPool, project: ProjectId) -> Result<Vec<BackendRow>> {
-    let sql = "SELECT b.id, b.project_id, b.type, b.config, b.auth, b.source_config, b.source_auth FROM backends b \
-               WHERE b.project_id = $1 ORDER BY b.type";
+    let sql = "SELECT b.id, b.project_id, b.type, b.config, b.auth, b.source_config, b.source_auth, b.created_at FROM backends b \
+               WHERE b.project_id = $1 ORDER BY b.created_at, b.type";
     fetch_as(pool, sql.to_owned(), &[&project.to_string()], |row| {
         Ok(BackendRow {
             id: read_column(row, 0, "backends", "id")?,
@@ -39,6 +41,7 @@ pub async fn list(pool: &AnyPool, project: ProjectId) -> Result<Vec<BackendRow>>
             auth: read_column(row, 4, "backends", "auth")?,
             source_config: read_column(row, 5, "backends", "source_config")?,
             source_auth: read_column(row, 6, "backends", "source_auth")?,
+            created_at: read_column(row, 7, "backends", "created_at")?,
         })
     })
     .await
@@ -50,8 +53,8 @@ pub async fn list(pool: &AnyPool, project: ProjectId) -> Result<Vec<BackendRow>>
 /// A unique violation when the project has one of that type.
 pub async fn insert(tx: &mut Tx, row: &BackendRow) -> Result<()> {
     sqlx::query(
-        "INSERT INTO backends (id, project_id, type, config, auth, source_config, source_auth) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7)",
+        "INSERT INTO backends (id, project_id, type, config, auth, source_config, source_auth, created_at) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
     )
     .bind(row.id.clone())
     .bind(row.project_id.to_string())
@@ -60,6 +63,7 @@ pub async fn insert(tx: &mut Tx, row: &BackendRow) -> Result<()> {
     .bind(row.auth.clone())
     .bind(row.source_config.clone())
     .bind(row.source_auth.clone())
+    .bind(row.created_at.as_micros())
     .execute(tx)
     .await?;
     Ok(())

@@ -233,13 +233,20 @@ impl<'a> Draft<'a> {
                 python_list(&in_clouds)
             ));
         }
-        let new = chosen.iter().map(|listed| (listed.fleet.id, listed.fleet.name.clone()));
+        let new = chosen
+            .iter()
+            .map(|listed| (listed.fleet.id, listed.fleet.name.clone()));
         self.export.fleets.extend(new);
         Ok(())
     }
 
     pub(super) async fn add_gateways(&mut self, names: &[String]) -> Result<()> {
-        let present: Vec<String> = self.export.gateways.iter().map(|(_, name)| name.clone()).collect();
+        let present: Vec<String> = self
+            .export
+            .gateways
+            .iter()
+            .map(|(_, name)| name.clone())
+            .collect();
         self.check_new("Gateways", names, &present)?;
         let pool = self.call.state.database.pool();
         let all = gateways::list(pool, self.export.row.project_id, false).await?;
@@ -265,7 +272,12 @@ impl<'a> Draft<'a> {
 
     pub(super) fn remove_gateways(&mut self, names: &[String]) -> Result<()> {
         check_once("gateways", "removal", names)?;
-        let present: Vec<String> = self.export.gateways.iter().map(|(_, name)| name.clone()).collect();
+        let present: Vec<String> = self
+            .export
+            .gateways
+            .iter()
+            .map(|(_, name)| name.clone())
+            .collect();
         self.check_exported("Gateways", names, &present)?;
         self.export.gateways.retain(|(_, name)| !names.contains(name));
         Ok(())
@@ -301,7 +313,11 @@ impl<'a> Draft<'a> {
             ));
         }
         for project in projects::all(self.call.state.database.pool()).await? {
-            let known = self.export.imports.iter().any(|import| import.project_id == project.id);
+            let known = self
+                .export
+                .imports
+                .iter()
+                .any(|import| import.project_id == project.id);
             if !known && project.id != self.export.row.project_id {
                 self.import(&project);
             }
