@@ -5,6 +5,7 @@
 //! * [`matching`] — whether an instance satisfies requirements.
 //! * [`combine`] — what a fleet and a run ask for together.
 //! * [`placement`] — which instance a job gets.
+//! * [`queue`] — where many waiting jobs go.
 //! * [`fleets`] — which fleet a run gets, and what could be made anew in it.
 //! * [`offers`] — which offers of backends count, and in which order.
 //! * [`volumes`] — where network volumes let a job be.
@@ -28,6 +29,7 @@ pub mod offers;
 pub mod placement;
 pub mod plans;
 pub mod probes;
+pub mod queue;
 pub mod schedule;
 pub mod services;
 pub mod validate;

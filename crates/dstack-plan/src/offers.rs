@@ -34,7 +34,7 @@ pub struct Needs {
 }
 
 /// Which offers count.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Query {
     /// What the backends are asked.
     pub requirements: Requirements,
@@ -148,35 +148,41 @@ impl Query {
     ///
     /// # Errors
     /// It does not count.
-    pub fn accept(&self, offer: Offer) -> Result<Offer, Unwanted> {
+    pub fn accept(&self, mut offer: Offer) -> Result<Offer, Unwanted> {
+        self.admits(&offer)?;
+        if self.zones.is_some()
+            && let Some(zones) = &mut offer.availability_zones
+        {
+            zones.retain(|zone| named(self.zones.as_deref(), zone));
+        }
+        divide(offer, self.blocks).ok_or(Unwanted::Blocks)
+    }
+
+    /// Whether the offer counts, blocks aside.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn admits(&self, offer: &Offer) -> Result<(), Unwanted> {
         if let Some(backends) = &self.backends
             && !backends.contains(&offer.backend)
         {
             return Err(Unwanted::Backend(offer.backend));
         }
         if !named(self.regions.as_deref(), &offer.region) {
-            return Err(Unwanted::Region(offer.region));
+            return Err(Unwanted::Region(offer.region.clone()));
         }
         if !named(self.instance_types.as_deref(), &offer.instance.name) {
-            return Err(Unwanted::InstanceType(offer.instance.name));
+            return Err(Unwanted::InstanceType(offer.instance.name.clone()));
         }
-        let offer = self.narrow_zones(offer)?;
+        let in_zone = |zone: &String| named(self.zones.as_deref(), zone);
+        let zones = offer.availability_zones.as_deref().unwrap_or_default();
+        if self.zones.is_some() && !zones.iter().any(in_zone) {
+            return Err(Unwanted::Zone);
+        }
         if !volumes::reach_offer(&self.volumes, offer.backend, &offer.region) {
             return Err(Unwanted::Volume);
         }
-        divide(offer, self.blocks).ok_or(Unwanted::Blocks)
-    }
-
-    fn narrow_zones(&self, mut offer: Offer) -> Result<Offer, Unwanted> {
-        if self.zones.is_some() {
-            let mut zones = offer.availability_zones.unwrap_or_default();
-            zones.retain(|zone| named(self.zones.as_deref(), zone));
-            if zones.is_empty() {
-                return Err(Unwanted::Zone);
-            }
-            offer.availability_zones = Some(zones);
-        }
-        Ok(offer)
+        Ok(())
     }
 
     /// All offers that count, at most `limit` of them: cheapest first with each backend's own order kept, then the

@@ -6,6 +6,7 @@ use super::*;
 use crate::jobs::{JobContext, Target, job_specs};
 
 /// A fleet of one instance for tests.
+#[derive(Debug)]
 pub(crate) struct Sample {
     pub(crate) spec: FleetSpec,
     pub(crate) offer: InstanceOfferWithAvailability,

@@ -1,0 +1,58 @@
+//! Planning a typical task, and placing a long queue.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::hint::black_box;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use dstack_model::configurations::AnyRunConfiguration;
+use dstack_model::runs::RunSpec;
+use dstack_plan::ServerDefaults;
+use dstack_plan::fleets::new_capacity_outside_fleets;
+use dstack_plan::jobs::{JobContext, Target, job_specs};
+use dstack_plan::placement::Request;
+use dstack_plan::queue::place_all;
+use dstack_plan::validate::effective_run_spec;
+
+fn plan_task(server: &ServerDefaults) -> usize {
+    let (configuration, _) =
+        dstack_model::yaml::parse::<AnyRunConfiguration>(common::TASK, "train.dstack.yml").unwrap();
+    let spec = RunSpec {
+        run_name: Some("train".to_owned()),
+        ..RunSpec::new(configuration)
+    };
+    let spec = effective_run_spec(spec, Some("ssh-ed25519 AAAA user"), server).unwrap();
+    let context = JobContext {
+        server,
+        images: &BTreeMap::new(),
+        target: Target::Container,
+    };
+    let jobs = job_specs(&spec, 0, None, &context).unwrap();
+    let queries = jobs
+        .iter()
+        .map(|job| new_capacity_outside_fleets(&Request::new(&spec, job)));
+    queries.filter(Result::is_ok).count()
+}
+
+fn task(c: &mut Criterion) {
+    let server = ServerDefaults::default();
+    c.bench_function("parse, validate and plan a task", |b| {
+        b.iter(|| black_box(plan_task(&server)))
+    });
+}
+
+fn queue(c: &mut Criterion) {
+    let world = common::World::new(10_000, 10_000, 100_000);
+    let (queue, fleets) = (world.queue(), world.fleets());
+    let mut group = c.benchmark_group("queue");
+    group.sample_size(10);
+    group.bench_function("10 000 jobs, 10 000 instances, 100 000 offers", |b| {
+        b.iter(|| black_box(place_all(&queue, &fleets, &world.market)));
+    });
+    group.finish();
+}
+
+criterion_group!(benches, task, queue);
+criterion_main!(benches);
