@@ -62,3 +62,13 @@ fn recorded_exchanges_match() {
 fn recorded_exchanges_match_with_restricted_permissions() {
     matches("restricted");
 }
+
+#[test]
+fn recorded_exchanges_match_with_exports() {
+    matches("exports");
+}
+
+#[test]
+fn recorded_exchanges_match_while_the_engine_runs() {
+    matches("lifecycle");
+}

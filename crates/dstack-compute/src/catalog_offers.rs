@@ -187,7 +187,7 @@ fixed,here,0.2,4,16.0,0,,,False,40.0,,,x86,{}
 ";
 
     fn offers(
-        requirements: serde_json::Value,
+        requirements: &serde_json::Value,
         locations: Option<&[String]>,
         disk: DiskSize,
     ) -> Vec<InstanceOffer> {
@@ -204,7 +204,7 @@ fixed,here,0.2,4,16.0,0,,,False,40.0,,,x86,{}
             Http::default(),
             Arc::new(SystemClock),
         );
-        let requirements: Requirements = decode_strict(&requirements).unwrap();
+        let requirements: Requirements = decode_strict(requirements).unwrap();
         let query = CatalogQuery {
             backend: BackendType::Lambda,
             locations,
@@ -230,7 +230,7 @@ fixed,here,0.2,4,16.0,0,,,False,40.0,,,x86,{}
 
     #[test]
     fn rows_become_offers() {
-        let all = offers(json!({"resources": {}}), None, DiskSize::any());
+        let all = offers(&json!({"resources": {}}), None, DiskSize::any());
         // 40 GB are less than the default of 100.
         assert_eq!(
             names(&all),
@@ -246,7 +246,7 @@ fixed,here,0.2,4,16.0,0,,,False,40.0,,,x86,{}
     fn requirements_and_locations_restrict() {
         let here = ["here".to_owned()];
         let gpus = offers(
-            json!({"resources": {"gpu": "T4:2"}}),
+            &json!({"resources": {"gpu": "T4:2"}}),
             Some(&here),
             DiskSize::any(),
         );
@@ -256,7 +256,7 @@ fixed,here,0.2,4,16.0,0,,,False,40.0,,,x86,{}
             min: Some(Memory::from_gb(30.0)),
             max: None,
         };
-        let fitting = offers(disk.clone(), Some(&here), DiskSize::Configurable(range));
+        let fitting = offers(&disk, Some(&here), DiskSize::Configurable(range));
         let sizes: Vec<i64> = fitting
             .iter()
             .map(|offer| offer.instance.resources.disk.size_mib / 1024)
@@ -267,7 +267,7 @@ fixed,here,0.2,4,16.0,0,,,False,40.0,,,x86,{}
             max: None,
         };
         assert_eq!(
-            names(&offers(disk, Some(&here), DiskSize::Configurable(range))),
+            names(&offers(&disk, Some(&here), DiskSize::Configurable(range))),
             [("fixed", "here")]
         );
     }

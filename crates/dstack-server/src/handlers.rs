@@ -24,6 +24,9 @@ pub(crate) mod volumes;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderValue, Response, header};
+use axum::middleware::map_response;
 
 use crate::api::Api;
 use crate::state::AppState;
@@ -58,4 +61,19 @@ pub fn router(state: Arc<AppState>) -> Router {
     api(Arc::clone(&state))
         .into_router()
         .merge(crate::proxy::router(state))
+        .layer(map_response(guarded))
+}
+
+/// Headers that keep browsers from taking an answer for something else. There are none for other origins: their scripts
+/// cannot read answers.
+async fn guarded(mut response: Response<Body>) -> Response<Body> {
+    for (name, value) in [
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::X_FRAME_OPTIONS, "SAMEORIGIN"),
+        (header::REFERRER_POLICY, "same-origin"),
+    ] {
+        let headers = response.headers_mut();
+        headers.entry(name).or_insert(HeaderValue::from_static(value));
+    }
+    response
 }

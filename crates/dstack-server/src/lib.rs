@@ -18,6 +18,7 @@ pub mod handlers;
 pub mod images;
 mod job_maker;
 pub mod keys;
+mod prometheus;
 mod proxy;
 mod public_key;
 pub mod render;

@@ -23,7 +23,7 @@ pub(crate) fn router(state: Arc<AppState>) -> Router {
         .route("/proxy/services/{project}/{run}/{*path}", any(service_path))
         .route("/proxy/models/{project}/models", get(models))
         .route("/proxy/models/{project}/chat/completions", post(chat))
-        .route("/metrics", get(metrics))
+        .route("/metrics", get(crate::prometheus::metrics))
         .with_state(state)
 }
 
@@ -134,9 +134,4 @@ async fn chat(
         ),
         Err(error) => error.into_response(),
     }
-}
-
-/// Not served by this version, which looks like being switched off.
-async fn metrics() -> Response<Body> {
-    ApiError::NotFound.into_response()
 }

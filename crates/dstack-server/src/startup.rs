@@ -273,6 +273,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
     let state = Arc::new(state);
     warm_keys(&state, first.admin.clone());
     forget_old_events(&state, stop.clone());
+    reload_on_hangup(&state, first.admin.clone(), stop.clone());
     if !state.settings.background_disabled {
         volume_worker::start(&state, stop.clone());
     }
@@ -395,6 +396,35 @@ fn warm_keys(state: &Arc<AppState>, admin: UserRow) {
             Ok((_, made)) if made => state.access.changed(),
             Ok(_) => {}
             Err(error) => tracing::warn!(?error, "cannot make the admin's key pair"),
+        }
+    });
+}
+
+/// Applies projects and backends of config.yml again at each SIGHUP. Keys and permissions count from the next start on.
+fn reload_on_hangup(state: &Arc<AppState>, admin: UserRow, stop: CancellationToken) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (state, Ok(mut hangup)) = (Arc::clone(state), signal(SignalKind::hangup())) else {
+        return;
+    };
+    task::spawn("reload config.yml", async move {
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                received = hangup.recv() => if received.is_none() { return },
+            }
+            if state.settings.config_disabled {
+                continue;
+            }
+            match config::load(&state.settings.dir) {
+                Ok(loaded) => {
+                    let config = loaded.unwrap_or_default();
+                    match bootstrap::apply_projects(&state, &config, &admin).await {
+                        Ok(()) => tracing::info!("Applied config.yml again"),
+                        Err(error) => tracing::error!(%error, "config.yml is not applied"),
+                    }
+                }
+                Err(error) => tracing::error!(%error, "config.yml is not applied"),
+            }
         }
     });
 }

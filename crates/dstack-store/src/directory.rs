@@ -5,6 +5,7 @@
 
 pub mod backends;
 pub mod content;
+pub mod counts;
 pub mod events;
 pub mod exports;
 pub mod gateways;

@@ -81,6 +81,8 @@ pub(crate) fn run(listed: &ListedRun, jobs: &[&JobRow], view: View, now: Time) -
         } else {
             row.next_triggered_at
         },
+        waiting_for: row.waiting_for.clone(),
+        waits_until: row.deadline_at.filter(|_| row.waiting_for.is_some()),
     }
 }
 

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::needless_pass_by_value)]
 
 mod access;
+mod backends;
 mod errors;
 mod events;
 mod matrix;
@@ -73,6 +74,15 @@ impl Server {
     }
 
     async fn with(permissions: DefaultPermissions) -> Self {
+        Self::made(permissions, dstack_compute::Registry::default()).await
+    }
+
+    /// With kinds of backends.
+    async fn with_registry(registry: dstack_compute::Registry) -> Self {
+        Self::made(DefaultPermissions::default(), registry).await
+    }
+
+    async fn made(permissions: DefaultPermissions, registry: dstack_compute::Registry) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let random = Random::system();
         let encryption = Encryption::new(
@@ -99,7 +109,7 @@ impl Server {
             runs: RunCache::default(),
             target: Target::Container,
             backends: Arc::new(dstack_compute::NoBackends),
-            registry: dstack_compute::Registry::default(),
+            registry,
             volumes_changed: Arc::default(),
             images: Arc::new(dstack_server::images::UnknownImages),
         });

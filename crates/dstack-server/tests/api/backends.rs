@@ -1,0 +1,209 @@
+//! Configuring backends, with a kind that accepts one key only.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use dstack_compute::config::{BackendConfig, SplitConfig};
+use dstack_compute::{Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Registry};
+use dstack_model::backends::BackendType;
+use serde_json::{Value, json};
+
+use super::*;
+
+#[derive(Debug)]
+struct Picky;
+
+#[async_trait]
+impl BackendKind for Picky {
+    fn kind(&self) -> BackendType {
+        BackendType::Runpod
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            volumes: true,
+            gateways: true,
+            ..Capabilities::default()
+        }
+    }
+
+    async fn configure(&self, _: &str, config: &BackendConfig) -> Result<SplitConfig, ConfigureError> {
+        match config {
+            BackendConfig::Runpod(config) if config.creds.api_key.expose() == "wrong" => {
+                Err(ConfigureError::Credentials {
+                    fields: vec![vec!["creds".to_owned(), "api_key".to_owned()]],
+                    details: None,
+                })
+            }
+            config => Ok(config.split()),
+        }
+    }
+
+    fn open(&self, _: &SplitConfig) -> Result<Arc<dyn Backend>, ComputeError> {
+        Err(ComputeError::Unsupported("opening"))
+    }
+}
+
+async fn server() -> Server {
+    Server::with_registry(Registry::new([Arc::new(Picky) as Arc<dyn BackendKind>])).await
+}
+
+fn runpod(key: &str) -> Value {
+    json!({"type": "runpod", "creds": {"type": "api_key", "api_key": key}})
+}
+
+#[tokio::test]
+async fn a_backends_life() {
+    let server = server().await;
+    let at = |what: &str| format!("/api/project/main/backends/{what}");
+    server.post(ADMIN, &at("create"), runpod("canary-1")).await.ok();
+    let again = server.post(ADMIN, &at("create"), runpod("canary-1")).await;
+    assert_eq!(again.refused(), ("Resource exists", Some("resource_exists")));
+
+    let shown = server
+        .post(ADMIN, "/api/projects/main/get", Value::Null)
+        .await
+        .ok();
+    assert_eq!(shown["backends"][0]["name"], "runpod");
+    assert!(!shown.to_string().contains("canary"), "{shown}");
+
+    let yaml = json!({"config_yaml": "type: runpod\ncreds:\n  type: api_key\n  api_key: canary-2\nregions: [A, B]\n"});
+    server.post(ADMIN, &at("update_yaml"), yaml).await.ok();
+    let info = server
+        .post(ADMIN, &at("runpod/config_info"), Value::Null)
+        .await
+        .ok();
+    assert_eq!(
+        (&info["creds"]["api_key"], &info["regions"]),
+        (&json!("canary-2"), &json!(["A", "B"]))
+    );
+    let text = server.post(ADMIN, &at("runpod/get_yaml"), Value::Null).await.ok();
+    assert_eq!(
+        text["config_yaml"],
+        "type: runpod\nregions: [A, B]\ncreds:\n  type: api_key\n  api_key: canary-2\n"
+    );
+
+    server
+        .post(ADMIN, &at("delete"), json!({"backends_names": ["runpod", "aws"]}))
+        .await
+        .ok();
+    let gone = server.post(ADMIN, &at("runpod/config_info"), Value::Null).await;
+    assert_eq!(gone.refused().1, Some("resource_not_exists"));
+}
+
+#[tokio::test]
+async fn credentials_are_encrypted_at_rest() {
+    let server = server().await;
+    server
+        .post(ADMIN, "/api/project/main/backends/create", runpod("canary-key"))
+        .await
+        .ok();
+    let project = server.state.access.project("main").await.unwrap().unwrap();
+    let rows = dstack_store::directory::backends::list(server.state.database.pool(), project.row.id)
+        .await
+        .unwrap();
+    assert_eq!(rows.len(), 1);
+    assert!(!format!("{rows:?}").contains("canary"), "{rows:?}");
+}
+
+#[tokio::test]
+async fn what_a_cloud_refuses_is_told_by_field() {
+    let server = server().await;
+    let answer = server
+        .post(ADMIN, "/api/project/main/backends/create", runpod("wrong"))
+        .await;
+    assert_eq!(answer.status, 400);
+    assert_eq!(
+        answer.body["detail"],
+        json!([{"msg": "Invalid credentials", "code": "invalid_credentials", "fields": ["creds", "api_key"]}])
+    );
+}
+
+#[tokio::test]
+async fn a_kind_that_the_build_lacks_is_not_available() {
+    let server = server().await;
+    let body = json!({"type": "vastai", "creds": {"type": "api_key", "api_key": "k"}});
+    let answer = server
+        .post(ADMIN, "/api/project/main/backends/create", body)
+        .await;
+    assert_eq!(
+        answer.refused(),
+        ("Backend not available", Some("backend_not_available"))
+    );
+    let types = server
+        .post(ADMIN, "/api/backends/list_types", Value::Null)
+        .await
+        .ok();
+    assert_eq!(types, json!(["runpod"]));
+}
+
+#[tokio::test]
+async fn volumes_wait_for_their_cloud_and_are_marked_for_deletion() {
+    let server = server().await;
+    let at = |what: &str| format!("/api/project/main/volumes/{what}");
+    let volume = json!({"configuration": {"type": "volume", "name": "data", "backend": "runpod", "region": "A", "size": 10}});
+    let made = server.post(ADMIN, &at("create"), volume.clone()).await.ok();
+    assert_eq!(
+        (&made["status"], &made["cost"]),
+        (&json!("submitted"), &json!(0.0))
+    );
+    let again = server.post(ADMIN, &at("create"), volume).await;
+    assert_eq!(again.refused().1, Some("resource_exists"));
+    server
+        .post(ADMIN, &at("delete"), json!({"names": ["data", "nope"]}))
+        .await
+        .ok();
+    // It is there until its cloud says otherwise.
+    assert_eq!(
+        server.post(ADMIN, &at("list"), Value::Null).await.ok()[0]["name"],
+        "data"
+    );
+    let events = server.post(ADMIN, "/api/events/list", json!({})).await.ok();
+    assert_eq!(events[0]["message"], "Volume marked for deletion");
+}
+
+#[tokio::test]
+async fn private_keys_of_fleets_are_encrypted_at_rest() {
+    let server = server().await;
+    let key = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQAAAAAAAAABAAAAMwAAAAtzc2gtZW\nQyNTUxOQAAACCAYJGQjq5u1c2IwjF4YzxBzVze4M2A3AcicFR+ERNjqgAAAJhuS3FYbktx\nWAAAAAtzc2gtZWQyNTUxOQAAACCAYJGQjq5u1c2IwjF4YzxBzVze4M2A3AcicFR+ERNjqg\nAAAEDmVlpYEvdD8MKbu75eojRn506VMf1omj9SOoqm9W4cgoBgkZCOrm7VzYjCMXhjPEHN\nXN7gzYDcByJwVH4RE2OqAAAAFGdvbGRlbkBleGFtcGxlLmxvY2FsAQ==\n-----END OPENSSH PRIVATE KEY-----\n";
+    let spec = json!({
+        "configuration": {"type": "fleet", "name": "onprem", "ssh_config": {
+            "user": "u", "ssh_key": {"public": "", "private": key}, "hosts": ["192.0.2.1"]}},
+        "profile": {"name": ""},
+    });
+    let body = json!({"plan": {"spec": spec}, "force": false});
+    let made = server
+        .post(ADMIN, "/api/project/main/fleets/apply", body)
+        .await
+        .ok();
+    assert_eq!(made["instances"][0]["hostname"], "192.0.2.1");
+    let project = server.state.access.project("main").await.unwrap().unwrap();
+    let stored =
+        dstack_store::directory::lists::fleet_by_name(server.state.database.pool(), project.row.id, "onprem")
+            .await
+            .unwrap()
+            .unwrap();
+    let text = serde_json::to_string(&*stored.fleet.spec).unwrap();
+    assert!(text.contains("enc:aes:") && !text.contains("OPENSSH"), "{text}");
+    let taken = json!({"spec": spec.as_object().map(|spec| {
+        let mut spec = spec.clone();
+        spec["configuration"]["name"] = json!("other");
+        spec
+    })});
+    let answer = server
+        .post(ADMIN, "/api/project/main/fleets/get_plan", taken)
+        .await;
+    assert_eq!(
+        answer.refused().0,
+        "Instances [192.0.2.1] are already assigned to a fleet."
+    );
+}
+
+#[tokio::test]
+async fn metrics_are_off_unless_switched_on() {
+    let server = server().await;
+    assert_eq!(
+        server.send(request("GET", "/metrics", None, None)).await.status,
+        404
+    );
+}
