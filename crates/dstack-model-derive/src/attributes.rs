@@ -14,6 +14,7 @@ pub(crate) struct FieldAttributes {
     pub skip: bool,
     pub rename: Option<String>,
     pub with: Option<Path>,
+    pub schema: Option<Path>,
     pub before: Option<Path>,
     pub check: Option<Path>,
     /// Name of the bound and its value.
@@ -59,6 +60,7 @@ impl FieldAttributes {
                     "skip" => read.skip = true,
                     "rename" => read.rename = Some(meta.value()?.parse::<LitStr>()?.value()),
                     "with" => read.with = Some(meta.value()?.parse()?),
+                    "schema" => read.schema = Some(meta.value()?.parse()?),
                     "before" => read.before = Some(meta.value()?.parse()?),
                     "check" => read.check = Some(meta.value()?.parse()?),
                     "ge" => read.bounds.push(("ge", meta.value()?.parse()?)),

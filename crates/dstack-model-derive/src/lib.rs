@@ -14,6 +14,7 @@
 //! | `skip` | never read: the default |
 //! | `rename = "key"` | name on the wire (otherwise serde's `rename`, otherwise the field's) |
 //! | `with = path` | `fn(&Value, &mut Cx) -> Option<T>` instead of `T::decode` |
+//! | `schema = path` | `fn(&mut Schemas) -> Value` instead of the type's schema: for fields that take more forms |
 //! | `before = path` | `fn(&Value, &Map) -> Result<Option<Value>, String>`: checks or replaces the input; the map is the whole object |
 //! | `check = path` | `fn(T) -> Result<T, String>` after decoding |
 //! | `ge`, `gt`, `le = number` | bounds |

@@ -219,8 +219,12 @@ fn schema(field: &Field, attributes: &FieldAttributes) -> TokenStream {
         .pattern
         .as_ref()
         .map(|pattern| quote!(schema.set("pattern", #pattern);));
+    let own = match &attributes.schema {
+        Some(path) => quote!(::dstack_model::schema::Property::from(#path(schemas))),
+        None => quote!(::dstack_model::schema::Property::of::<#ty>(schemas)),
+    };
     quote! {{
-        let mut schema = ::dstack_model::schema::Property::of::<#ty>(schemas);
+        let mut schema = #own;
         schema.describe(#doc);
         #(#bounds)* #min #max #pattern
         object.property(#key, schema, #required);

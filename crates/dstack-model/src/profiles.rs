@@ -166,7 +166,7 @@ fn check_time_window(window: Seconds) -> Result<Seconds, String> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct Schedule {
     /// A cron expression or a list of cron expressions, in UTC.
-    #[decode(with = decode_crons)]
+    #[decode(with = decode_crons, schema = crons_schema)]
     pub cron: Vec<String>,
 }
 
@@ -178,6 +178,10 @@ fn decode_crons(value: &Value, cx: &mut Cx) -> Option<Vec<String>> {
         }),
     ])?;
     cx.after(value, crons, check_crons)
+}
+
+fn crons_schema(schemas: &mut Schemas) -> Value {
+    any_of(vec![Vec::<String>::schema(schemas), String::schema(schemas)])
 }
 
 fn check_crons(crons: Vec<String>) -> Result<Vec<String>, String> {

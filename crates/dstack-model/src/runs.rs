@@ -158,6 +158,12 @@ pub struct Run {
     pub deleted: Option<bool>,
     /// When it starts next, if it has a schedule.
     pub next_triggered_at: Option<Time>,
+    /// What it waits for, in words that follow "waits for". Not in dstack 0.22.5, whose clients ignore it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<String>,
+    /// When it stops waiting. Not in dstack 0.22.5, whose clients ignore it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits_until: Option<Time>,
 }
 
 impl Run {

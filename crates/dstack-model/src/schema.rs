@@ -42,6 +42,22 @@ impl Schemas {
     }
 }
 
+/// The schema of a type with everything that it refers to.
+pub fn document<T: Schema>() -> Value {
+    let mut schemas = Schemas::default();
+    let schema = T::schema(&mut schemas);
+    let mut document = Map::new();
+    document.insert(
+        "$schema".to_owned(),
+        json!("https://json-schema.org/draft/2020-12/schema"),
+    );
+    if let Value::Object(own) = schema {
+        document.extend(own);
+    }
+    document.insert("$defs".to_owned(), Value::Object(schemas.into_definitions()));
+    Value::Object(document)
+}
+
 /// An object's schema in the making.
 #[derive(Debug, Default)]
 pub struct Object {
@@ -85,6 +101,12 @@ impl Object {
 /// A property's schema.
 #[derive(Debug)]
 pub struct Property(Value);
+
+impl From<Value> for Property {
+    fn from(schema: Value) -> Self {
+        Self(schema)
+    }
+}
 
 impl Property {
     /// Of a type.
@@ -150,7 +172,7 @@ macro_rules! plain {
 }
 
 plain! {
-    String => {"anyOf": [{"type": "string"}, {"type": "number"}]};
+    String => {"type": "string"};
     bool => {"type": "boolean"};
     i64 => {"type": "integer"};
     i32 => {"type": "integer"};
@@ -166,9 +188,9 @@ plain! {
     dstack_units::IdleDuration => {"type": ["integer", "string", "boolean"]};
     dstack_units::Memory => {"type": ["number", "string"]};
     dstack_units::ComputeCapability => {"type": ["number", "string", "array"]};
-    dstack_units::AcceleratorVendor => {"type": "string"};
-    dstack_units::CpuArchitecture => {"type": "string"};
-    dstack_units::PythonVersion => {"type": ["string", "number"]};
+    dstack_units::AcceleratorVendor => {"type": "string", "enum": ["nvidia", "amd", "google", "intel", "tenstorrent"]};
+    dstack_units::CpuArchitecture => {"type": "string", "enum": ["x86", "arm"]};
+    dstack_units::PythonVersion => {"type": "string", "enum": ["3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15"]};
     Map<String, Value> => {"type": "object"};
     Value => {};
 }

@@ -58,9 +58,10 @@ fn names(value: &Value) -> Vec<String> {
 }
 
 /// What we say or take beyond dstack 0.22.5, whose clients neither know nor miss it.
-const ADDED: [(&str, &[&str]); 3] = [
+const ADDED: [(&str, &[&str]); 4] = [
     ("GetRunPlanRequest", &["explain"]),
     ("JobSubmission", &["waiting_for", "waits_until"]),
+    ("Run", &["waiting_for", "waits_until"]),
     ("RunPlan", &["explanations"]),
 ];
 

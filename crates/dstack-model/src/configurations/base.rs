@@ -404,6 +404,15 @@ impl crate::decode::Decode for PortMapping {
 
 impl Schema for PortMapping {
     fn schema(schemas: &mut Schemas) -> Value {
-        schemas.object::<Self>("PortMapping", "A port to forward", true)
+        port_schema(schemas, r"^(?:[0-9]+|\*):[0-9]+$")
     }
+}
+
+/// A port, a text that maps one, or both ports by name.
+pub(super) fn port_schema(schemas: &mut Schemas, text: &str) -> Value {
+    crate::schema::any_of(vec![
+        json!({"type": "integer", "exclusiveMinimum": 0, "maximum": 65535}),
+        json!({"type": "string", "pattern": text}),
+        schemas.object::<PortMapping>("PortMapping", "A port to forward", false),
+    ])
 }

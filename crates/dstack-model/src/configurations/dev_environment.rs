@@ -1,6 +1,6 @@
 //! `type: dev-environment`.
 
-use dstack_units::PortMapping;
+use dstack_units::{OffDuration, PortMapping};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -9,6 +9,7 @@ use crate::Decode;
 use crate::decode::units::inactivity_duration;
 use crate::decode::{Cx, Refusal, enums};
 use crate::profiles::ProfileParams;
+use crate::schema::{Schema as _, Schemas};
 use crate::{string_enum, tag};
 
 tag!(
@@ -30,6 +31,10 @@ string_enum! {
     }
 }
 
+fn inactivity_schema(schemas: &mut Schemas) -> Value {
+    Option::<OffDuration>::schema(schemas)
+}
+
 /// A development environment.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Decode)]
 #[decode(after = check)]
@@ -43,7 +48,7 @@ pub struct DevEnvironmentConfiguration {
     #[decode(default)]
     pub init: Vec<String>,
     /// The maximum amount of time the dev environment can be inactive (e.g., `2h`, `1d`, etc). Defaults to `off`.
-    #[decode(with = inactivity_duration)]
+    #[decode(with = inactivity_duration, schema = inactivity_schema)]
     pub inactivity_duration: Option<i64>,
     /// Port numbers/mapping to expose.
     #[decode(default)]

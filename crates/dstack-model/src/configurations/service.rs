@@ -34,7 +34,7 @@ tag!(
 #[decode(before = legacy_groups, after = check)]
 pub struct ServiceConfiguration {
     /// The port the application listens on. Only the container port matters.
-    #[decode(with = decode_port)]
+    #[decode(with = decode_port, schema = port_schema)]
     pub port: PortMapping,
     /// The name of the gateway. `false` to run without a gateway, `true` to run with the default gateway.
     pub gateway: Option<GatewayChoice>,
@@ -42,7 +42,7 @@ pub struct ServiceConfiguration {
     #[decode(default = true)]
     pub strip_prefix: bool,
     /// Mapping of the model for the OpenAI-compatible endpoint provided by `dstack`.
-    #[decode(before = models::from_name)]
+    #[decode(before = models::from_name, schema = models::schema)]
     pub model: Option<AnyModel>,
     /// Enable HTTPS if running with a gateway. Defaults to `true`.
     pub https: Option<HttpsSetting>,
@@ -102,6 +102,11 @@ impl ServiceConfiguration {
             router: None,
         }]
     }
+}
+
+/// A port of this machine cannot be left open.
+fn port_schema(schemas: &mut Schemas) -> Value {
+    super::base::port_schema(schemas, "^[0-9]+:[0-9]+$")
 }
 
 /// The older form of groups: a list in `replicas`.

@@ -96,7 +96,7 @@ impl crate::decode::Decode for RouterType {
 
 impl Schema for RouterType {
     fn schema(_: &mut Schemas) -> Value {
-        crate::schema::texts(&["smg", "sglang", "dynamo"])
+        crate::schema::texts(&["smg", "dynamo"])
     }
 }
 

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use crate::schema::{Schema as _, Schemas, any_of};
 use crate::{Decode, tag};
 
 tag!(
@@ -79,4 +80,9 @@ pub(super) fn from_name(value: &Value, _: &Map<String, Value>) -> Result<Option<
     Ok(value
         .as_str()
         .map(|name| json!({"type": "chat", "name": name, "format": "openai"})))
+}
+
+/// A model, or its name.
+pub(super) fn schema(schemas: &mut Schemas) -> Value {
+    any_of(vec![Option::<AnyModel>::schema(schemas), String::schema(schemas)])
 }
