@@ -126,21 +126,34 @@ fn normalize_url(url: &str) -> Result<(Dialect, String)> {
     }
 }
 
+/// How long after its last use a connection to a database server is taken without asking whether it lives.
+const TRUSTED_FOR: Duration = Duration::from_secs(5);
+
 fn pool_options(dialect: Dialect, connections: u32) -> AnyPoolOptions {
     let options = AnyPoolOptions::new()
         .max_connections(connections)
         .acquire_timeout(Duration::from_secs(30))
         .idle_timeout(None)
-        .max_lifetime(None);
+        .max_lifetime(None)
+        // A question before every statement would double what each costs.
+        .test_before_acquire(false);
     match dialect {
-        Dialect::Postgres => options,
+        // A connection that was not used for a while may be dead.
+        Dialect::Postgres => options.before_acquire(|connection, seen| {
+            Box::pin(async move {
+                if seen.idle_for > TRUSTED_FOR {
+                    connection.ping().await?;
+                }
+                Ok(true)
+            })
+        }),
         // FULL: a commit is on disk when it is reported. The writer joins commits, so it costs one flush per group.
         Dialect::Sqlite => options.after_connect(|connection, _| {
             Box::pin(async move {
                 connection
                     .execute(
                         "PRAGMA busy_timeout=30000; PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; \
-                         PRAGMA foreign_keys=ON; PRAGMA cache_size=-8000;",
+                         PRAGMA foreign_keys=ON; PRAGMA cache_size=-8000; PRAGMA wal_autocheckpoint=4000;",
                     )
                     .await?;
                 Ok(())
