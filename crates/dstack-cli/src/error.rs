@@ -90,12 +90,25 @@ impl From<ClientError> for CliError {
             ClientError::MethodNotAllowed { .. } => Some("the server may be older than this command line".to_owned()),
             _ => None,
         };
-        let converted = Self::from_chain(&error);
+        let converted = match &error {
+            // What the system said; the layers between say nothing more.
+            ClientError::Connect { source, .. } => Self::new(format!("{error}: {}", innermost(source))),
+            _ => Self::from_chain(&error),
+        };
         match hint {
             Some(hint) => converted.hint(hint),
             None => converted,
         }
     }
+}
+
+/// The cause of all causes.
+pub(crate) fn innermost(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    cause.to_string()
 }
 
 impl From<std::io::Error> for CliError {

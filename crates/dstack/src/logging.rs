@@ -1,6 +1,6 @@
 //! The server's log: lines `[HH:MM:SS] LEVEL message`, or JSON (`DSTACK_SERVER_LOG_FORMAT=json`), on standard error.
 
-use std::io;
+use std::io::{self, IsTerminal};
 
 use dstack_system::env;
 use tracing_subscriber::EnvFilter;
@@ -35,6 +35,8 @@ pub(crate) fn start(level: &str) {
     let filter = env::var("DSTACK_LOG").unwrap_or_else(|| format!("error,{}", ours.join(",")));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(filter))
+        // Colours are for eyes: a file or a journal gets the plain text.
+        .with_ansi(io::stderr().is_terminal() && !env::flag("NO_COLOR"))
         .with_writer(io::stderr);
     // Only the first start counts; a second one would be a bug in a test.
     let _ = match env::var("DSTACK_SERVER_LOG_FORMAT").as_deref() {

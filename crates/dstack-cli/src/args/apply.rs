@@ -55,6 +55,9 @@ pub struct KindArgs {
     /// The private SSH key path for SSH tunneling
     #[arg(long, value_name = "SSH_PRIVATE_KEY")]
     pub ssh_identity: Option<PathBuf>,
+    /// Explain the plan: why each fleet, instance and offer is taken or not, and what change would help
+    #[arg(long)]
+    pub explain: bool,
     /// Number of offers to show in the run plan
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i64).range(1..=10_000))]
     pub max_offers: i64,

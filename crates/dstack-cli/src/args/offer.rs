@@ -18,6 +18,9 @@ pub struct OfferArgs {
     /// Number of offers to show
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(i64).range(1..=10_000))]
     pub max_offers: i64,
+    /// Explain why fleets, instances and offers are left out, and what change would help
+    #[arg(long, conflicts_with = "group_by")]
+    pub explain: bool,
     /// Show full offers not adjusted by requirements
     #[arg(long)]
     pub full_offers: bool,

@@ -15,8 +15,13 @@ const BACKLOG: u32 = 128;
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
     /// Somebody listens there.
-    #[error("Port {0} is already in use")]
-    InUse(u16),
+    #[error("Port {local} is already in use")]
+    InUse {
+        /// The local port.
+        local: u16,
+        /// The job's port for which it was wished.
+        remote: u16,
+    },
     /// The job has no such port.
     #[error("Cannot override port {0} not exposed by the run")]
     NotExposed(u16),
@@ -35,11 +40,12 @@ impl PortError {
     /// As users see it; `command` is the command whose `-p` helps.
     pub fn into_cli(self, what: &str, command: &str) -> CliError {
         match self {
-            Self::InUse(port) => CliError::new(format!("Failed to {what}: port {port} is already in use."))
-                .hint(format!(
-                    "use `-p` in `{command}` to override the local port mapping, e.g. `-p {}:{port}`",
-                    port.saturating_add(1)
-                )),
+            Self::InUse { local, remote } => {
+                CliError::new(format!("Failed to {what}: port {local} is already in use.")).hint(format!(
+                    "use `-p` in `{command}` to override the local port mapping, e.g. `-p {}:{remote}`",
+                    local.saturating_add(1)
+                ))
+            }
             other => CliError::from_chain(&other),
         }
     }
@@ -78,7 +84,10 @@ pub fn reserve(wishes: &Wishes, address: IpAddr) -> Result<Reserved, PortError> 
         .iter()
         .filter_map(|(remote, local)| Some((*remote, (*local)?)))
     {
-        listeners.insert(remote, bind(address, local)?.ok_or(PortError::InUse(local))?);
+        listeners.insert(
+            remote,
+            bind(address, local)?.ok_or(PortError::InUse { local, remote })?,
+        );
     }
     for remote in wishes
         .iter()
@@ -90,7 +99,10 @@ pub fn reserve(wishes: &Wishes, address: IpAddr) -> Result<Reserved, PortError> 
             if let Some(socket) = bind(address, candidate)? {
                 break socket;
             }
-            candidate = candidate.checked_add(1).ok_or(PortError::InUse(remote))?;
+            candidate = candidate.checked_add(1).ok_or(PortError::InUse {
+                local: candidate,
+                remote,
+            })?;
         };
         listeners.insert(remote, socket);
     }
@@ -156,7 +168,7 @@ mod tests {
         let taken = std::net::TcpListener::bind((HERE, 0)).unwrap();
         let port = taken.local_addr().unwrap().port();
         assert!(
-            matches!(reserve(&Wishes::from([(80, Some(port))]), HERE), Err(PortError::InUse(found)) if found == port)
+            matches!(reserve(&Wishes::from([(80, Some(port))]), HERE), Err(PortError::InUse { local, remote: 80 }) if local == port)
         );
         let reserved = reserve(&Wishes::from([(port, None)]), HERE).unwrap();
         assert!(reserved.ports()[&port] > port);
@@ -176,11 +188,15 @@ mod tests {
 
     #[test]
     fn the_remedy_names_a_free_mapping() {
-        let error = PortError::InUse(8080).into_cli("attach", "dstack attach");
+        let error = PortError::InUse {
+            local: 8080,
+            remote: 80,
+        }
+        .into_cli("attach", "dstack attach");
         assert_eq!(
             error.message().unwrap(),
             "Failed to attach: port 8080 is already in use."
         );
-        assert!(error.hint_text().unwrap().contains("-p 8081:8080"));
+        assert!(error.hint_text().unwrap().contains("-p 8081:80"));
     }
 }

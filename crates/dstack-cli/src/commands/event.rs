@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use dstack_api::client::ClientError;
 use dstack_api::endpoint::Nothing;
 use dstack_api::routes::{EventsList, FleetsGet, GatewaysGet, ProjectsGet, RunsGet, SecretsGet, VolumesGet};
 use dstack_model::common::EntityReference;
@@ -120,6 +121,15 @@ async fn filters(project: &Project, args: &EventListArgs) -> Result<ListEventsRe
     Ok(request)
 }
 
+/// Names what is not there.
+fn missing(kind: &str, name: &str, error: ClientError) -> CliError {
+    if error.is_not_exists() {
+        CliError::new(format!("{kind} {name} not found"))
+    } else {
+        error.into()
+    }
+}
+
 /// An id as the server's filters take it.
 fn uuid(id: impl std::fmt::Display) -> Result<Uuid, CliError> {
     super::parse_id(&id.to_string())
@@ -133,7 +143,10 @@ async fn fleet_ids(project: &Project, names: &[EntityReference]) -> Result<Optio
             name: Some(name.name.clone()),
             id: None,
         };
-        ids.push(uuid(project.client.call::<FleetsGet>(owner, &request).await?.id)?);
+        let found = project.client.call::<FleetsGet>(owner, &request).await;
+        ids.push(uuid(
+            found.map_err(|error| missing("Fleet", &name.name, error))?.id,
+        )?);
     }
     Ok((!ids.is_empty()).then_some(ids))
 }
@@ -145,9 +158,8 @@ async fn run_ids(project: &Project, names: &[String]) -> Result<Option<Vec<Uuid>
             run_name: Some(name.clone()),
             id: None,
         };
-        ids.push(uuid(
-            project.client.call::<RunsGet>(&project.name, &request).await?.id,
-        )?);
+        let found = project.client.call::<RunsGet>(&project.name, &request).await;
+        ids.push(uuid(found.map_err(|error| missing("Run", name, error))?.id)?);
     }
     Ok((!ids.is_empty()).then_some(ids))
 }
@@ -155,13 +167,9 @@ async fn run_ids(project: &Project, names: &[String]) -> Result<Option<Vec<Uuid>
 async fn volume_ids(project: &Project, names: &[String]) -> Result<Option<Vec<Uuid>>, CliError> {
     let mut ids = Vec::new();
     for name in names {
-        ids.push(uuid(
-            project
-                .client
-                .call::<VolumesGet>(&project.name, &NameRequest { name: name.clone() })
-                .await?
-                .id,
-        )?);
+        let request = NameRequest { name: name.clone() };
+        let found = project.client.call::<VolumesGet>(&project.name, &request).await;
+        ids.push(uuid(found.map_err(|error| missing("Volume", name, error))?.id)?);
     }
     Ok((!ids.is_empty()).then_some(ids))
 }
@@ -170,17 +178,12 @@ async fn gateway_ids(project: &Project, names: &[EntityReference]) -> Result<Opt
     let mut ids = Vec::new();
     for name in names {
         let owner = name.project.as_ref().unwrap_or(&project.name);
+        let request = NameRequest {
+            name: name.name.clone(),
+        };
+        let found = project.client.call::<GatewaysGet>(owner, &request).await;
         ids.push(uuid(
-            project
-                .client
-                .call::<GatewaysGet>(
-                    owner,
-                    &NameRequest {
-                        name: name.name.clone(),
-                    },
-                )
-                .await?
-                .id,
+            found.map_err(|error| missing("Gateway", &name.name, error))?.id,
         )?);
     }
     Ok((!ids.is_empty()).then_some(ids))
@@ -189,13 +192,9 @@ async fn gateway_ids(project: &Project, names: &[EntityReference]) -> Result<Opt
 async fn secret_ids(project: &Project, names: &[String]) -> Result<Option<Vec<Uuid>>, CliError> {
     let mut ids = Vec::new();
     for name in names {
-        ids.push(uuid(
-            project
-                .client
-                .call::<SecretsGet>(&project.name, &NameRequest { name: name.clone() })
-                .await?
-                .id,
-        )?);
+        let request = NameRequest { name: name.clone() };
+        let found = project.client.call::<SecretsGet>(&project.name, &request).await;
+        ids.push(uuid(found.map_err(|error| missing("Secret", name, error))?.id)?);
     }
     Ok((!ids.is_empty()).then_some(ids))
 }

@@ -81,7 +81,9 @@ async fn get(context: &Context, project: &Project, which: NameOrId) -> Result<Ex
     };
     match project.client.call::<FleetsGet>(&host, &request).await {
         Ok(fleet) => print_pretty(&context.ui, &fleet)?,
-        Err(error) if error.is_not_exists() => return Err(CliError::new(format!("Fleet {shown} not found"))),
+        Err(error) if error.is_not_exists() => {
+            return Err(CliError::new(format!("Fleet {shown} not found")).hint("see `dstack fleet`"));
+        }
         Err(error) => return Err(error.into()),
     }
     Ok(ExitCode::SUCCESS)
@@ -100,7 +102,7 @@ async fn delete(
     }
     let name = name.name;
     if !exists(project, &name).await? {
-        return Err(CliError::new(format!("Fleet {name} does not exist")));
+        return Err(CliError::new(format!("Fleet {name} does not exist")).hint("see `dstack fleet`"));
     }
     let fleet = Text::from("Fleet ").code(&name);
     if instances.is_empty() {

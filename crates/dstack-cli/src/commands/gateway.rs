@@ -147,7 +147,7 @@ async fn relative(project: &Project, name: &EntityReference) -> Result<Gateway, 
             .into_iter()
             .find(|gateway| gateway.name == name.name && gateway.project_name == owner)
     };
-    found.ok_or_else(|| CliError::new(format!("Gateway {name} not found")))
+    found.ok_or_else(|| CliError::new(format!("Gateway {name} not found")).hint("see `dstack gateway`"))
 }
 
 pub(crate) async fn call_delete(project: &Project, name: &str) -> Result<(), CliError> {
@@ -171,9 +171,9 @@ pub(crate) async fn delete(
     shown: bool,
 ) -> Result<ExitCode, CliError> {
     let ui = &context.ui;
-    let gateway = find(project, name)
-        .await?
-        .ok_or_else(|| CliError::new(format!("Gateway {name} does not exist")))?;
+    let gateway = find(project, name).await?.ok_or_else(|| {
+        CliError::new(format!("Gateway {name} does not exist")).hint("see `dstack gateway`")
+    })?;
     let question = if shown {
         ui.table(&gateways::table(
             std::slice::from_ref(&gateway),

@@ -14,7 +14,7 @@ use dstack_system::Secret;
 use crate::args::LoginArgs;
 use crate::config::Config;
 use crate::context::Context;
-use crate::error::CliError;
+use crate::error::{CliError, innermost};
 use crate::ui::Text;
 
 mod callback;
@@ -66,7 +66,8 @@ async fn with_scheme(url: &str) -> Result<String, CliError> {
         return Ok(url.trim_end_matches('/').to_owned());
     }
     let unusable = |error: &reqwest::Error| {
-        CliError::from_chain(error).hint("check the URL; with its scheme (https://…) it is used as it is")
+        CliError::new(format!("cannot reach {url}: {}", innermost(error)))
+            .hint("check the URL; with its scheme (https://…) it is used as it is")
     };
     // Fails only when a provider is installed already, which serves as well.
     rustls::crypto::ring::default_provider().install_default().ok();

@@ -18,7 +18,7 @@ use crate::context::{Context, Project};
 use crate::error::CliError;
 use crate::format::{self, resources};
 use crate::profiles;
-use crate::tables::offers;
+use crate::tables::{explanations, offers};
 use crate::ui::{Table, Text};
 
 const FLEET_HINT: &str = "Hint: Existing fleets are ignored, and all available offers are shown. To filter by fleet, pass --fleet NAME.";
@@ -153,7 +153,7 @@ async fn list_offers(
         full_offers: args.full_offers,
         unallocated_resources: args.unallocated,
         for_offers_only: true,
-        explain: false,
+        explain: args.explain,
     };
     let plan = project
         .client
@@ -192,6 +192,12 @@ async fn list_offers(
     ui.table(&table);
     ui.blank();
     print_offers(context, job, any_fleet);
+    if args.explain {
+        ui.blank();
+        explanations::print(ui, plan.explanations.as_deref());
+    } else if job.offers.is_empty() {
+        explanations::hint(ui, "dstack offer --explain");
+    }
     Ok(())
 }
 

@@ -26,10 +26,12 @@ pub(crate) async fn run(context: &Context, args: SecretArgs) -> Result<ExitCode,
                 .await?,
         ),
         SecretAction::Get { name } => {
-            let secret = project
-                .client
-                .call::<SecretsGet>(&project.name, &NameRequest { name })
-                .await?;
+            let request = NameRequest { name: name.clone() };
+            let secret = project.client.call::<SecretsGet>(&project.name, &request).await;
+            let secret = secret.map_err(|error| match error.is_not_exists() {
+                true => CliError::new(format!("Secret {name} not found")).hint("see `dstack secret`"),
+                false => error.into(),
+            })?;
             print(context, &[secret]);
         }
         SecretAction::Set { name, value } => {

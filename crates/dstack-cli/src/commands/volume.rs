@@ -27,7 +27,7 @@ pub(crate) async fn run(context: &Context, args: VolumeArgs) -> Result<ExitCode,
             match volume {
                 Ok(volume) => print_pretty(&context.ui, &volume)?,
                 Err(error) if error.is_not_exists() => {
-                    return Err(CliError::new(format!("Volume {name} not found")));
+                    return Err(CliError::new(format!("Volume {name} not found")).hint("see `dstack volume`"));
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -83,7 +83,7 @@ pub(crate) async fn delete(
     match found {
         Ok(_) => {}
         Err(error) if error.is_not_exists() => {
-            return Err(CliError::new(format!("Volume {name} does not exist")));
+            return Err(CliError::new(format!("Volume {name} does not exist")).hint("see `dstack volume`"));
         }
         Err(error) => return Err(error.into()),
     }

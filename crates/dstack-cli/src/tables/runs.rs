@@ -37,9 +37,9 @@ pub fn waits(runs: &[Run]) -> Vec<Text> {
 fn waits_of(run: &Run) -> Vec<Text> {
     let name = run.run_spec.run_name.clone().unwrap_or_default();
     let shown = shown(run, false);
-    let line = |job: &Job| {
+    let of_job = |job: &Job| {
         let latest = job.job_submissions.last()?;
-        let reason = latest.waiting_for.as_ref()?;
+        let reason = latest.waiting_for.as_deref()?;
         let runs_well = latest.status == JobStatus::Running && reason == "the commands to end";
         if runs_well || latest.status.is_finished() {
             return None;
@@ -51,15 +51,24 @@ fn waits_of(run: &Run) -> Vec<Text> {
         if shown.job {
             who.push(format!("job={}", job.job_spec.job_num));
         }
-        let mut text = Text::new()
-            .code(who.join(" "))
-            .secondary(format!(" waits for {reason}"));
-        if let Some(until) = latest.waits_until {
-            text = text.secondary(format!(", until {} at most", moment(until)));
-        }
-        Some(text)
+        Some(wait(&who.join(" "), reason, latest.waits_until))
     };
-    run.jobs.iter().filter_map(line).collect()
+    let jobs: Vec<Text> = run.jobs.iter().filter_map(of_job).collect();
+    // Between two attempts, and before its time comes, there is no job to say why.
+    let of_run = run
+        .waiting_for
+        .as_deref()
+        .filter(|_| run.status == RunStatus::Pending && jobs.is_empty());
+    let of_run = of_run.map(|reason| wait(&name, reason, run.waits_until));
+    of_run.into_iter().chain(jobs).collect()
+}
+
+fn wait(who: &str, reason: &str, until: Option<Time>) -> Text {
+    let text = Text::new().code(who).secondary(format!(" waits for {reason}"));
+    match until {
+        Some(until) => text.secondary(format!(", until {} at most", moment(until))),
+        None => text,
+    }
 }
 
 /// A time to come: with its date where the hour alone could be tomorrow's.
@@ -372,6 +381,44 @@ fn probes(job: &Job, latest: &JobSubmission) -> Text {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn waiting(status: &str, job: Option<(&str, &str)>, run: Option<&str>) -> Vec<String> {
+        let golden = include_bytes!("../../tests/data/run.json");
+        let mut value: serde_json::Value = serde_json::from_slice(golden).unwrap();
+        value["status"] = status.into();
+        value["waiting_for"] = run.into();
+        if let Some((status, reason)) = job {
+            let submission = &mut value["jobs"][0]["job_submissions"][0];
+            submission["status"] = status.into();
+            submission["waiting_for"] = reason.into();
+        }
+        let run: Run = serde_json::from_value(value).unwrap();
+        waits(&[run]).iter().map(Text::plain).collect()
+    }
+
+    #[test]
+    fn what_waits_says_why() {
+        assert_eq!(
+            waiting(
+                "submitted",
+                Some(("submitted", "a place to run")),
+                Some("its jobs")
+            ),
+            ["cli-task waits for a place to run"]
+        );
+        assert_eq!(
+            waiting("pending", Some(("failed", "nothing")), Some("the next attempt")),
+            ["cli-task waits for the next attempt"]
+        );
+        assert!(
+            waiting(
+                "running",
+                Some(("running", "the commands to end")),
+                Some("its jobs")
+            )
+            .is_empty()
+        );
+    }
 
     #[test]
     fn pull_progress_has_two_units() {

@@ -329,7 +329,7 @@ pub(crate) async fn delete(
 ) -> Result<ExitCode, CliError> {
     let ui = &context.ui;
     if !exists(project, name).await? {
-        return Err(CliError::new(format!("Fleet {name} does not exist")));
+        return Err(CliError::new(format!("Fleet {name} does not exist")).hint("see `dstack fleet`"));
     }
     if !yes
         && !ui

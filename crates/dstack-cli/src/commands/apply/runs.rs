@@ -22,6 +22,7 @@ use crate::context::{Context, Project};
 use crate::error::CliError;
 use crate::profiles;
 use crate::ssh::keys;
+use crate::tables::explanations;
 use crate::ui::{Role, Text};
 
 /// How often a run that is being stopped is looked at.
@@ -79,6 +80,11 @@ async fn submit(
     let job = first_job(&plan)?;
     let no_fleets = job.offers.is_empty() && fleet::list(project).await?.is_empty();
     plan::print(ui, &plan, job, args.kind.max_offers, no_fleets, args.verbose);
+    if args.kind.explain {
+        explanations::print(ui, plan.explanations.as_deref());
+    } else if job.offers.is_empty() && !no_fleets {
+        explanations::hint(ui, "dstack apply --explain");
+    }
     let step = next_step(context, args, &plan);
     let Step::Confirm { question, stop } = step else {
         return Ok(Submitted::End(ExitCode::SUCCESS));
@@ -160,7 +166,7 @@ async fn get_plan(
         full_offers: args.kind.full_offers,
         unallocated_resources: args.kind.unallocated,
         for_offers_only: false,
-        explain: false,
+        explain: args.kind.explain,
     };
     let plan = project
         .client
@@ -302,7 +308,7 @@ pub(crate) async fn delete(
     match project.client.call::<RunsGet>(&project.name, &request).await {
         Ok(_) => {}
         Err(error) if error.is_not_exists() => {
-            return Err(CliError::new(format!("Run {name} does not exist")));
+            return Err(CliError::new(format!("Run {name} does not exist")).hint("see `dstack ps -a`"));
         }
         Err(error) => return Err(error.into()),
     }
