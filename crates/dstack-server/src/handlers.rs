@@ -5,7 +5,7 @@ mod events;
 mod exports;
 mod files;
 mod fleets;
-mod gateways;
+pub(crate) mod gateways;
 mod gpus;
 mod instances;
 mod logs;

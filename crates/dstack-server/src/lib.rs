@@ -14,6 +14,7 @@ pub mod config;
 mod config_backends;
 pub mod engine_handle;
 pub mod error;
+mod gateway_worker;
 pub mod handlers;
 pub mod images;
 mod job_maker;

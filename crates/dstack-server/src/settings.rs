@@ -21,7 +21,19 @@ macro_rules! settings {
         #[derive(Debug, Clone)]
         pub struct Settings { $( $(#[doc = $doc])+ pub $field: $type, )* }
 
-        impl Settings {
+        /// The reference page of all variables, in Markdown.
+pub fn reference_page() -> String {
+    let mut page = String::from(
+        "# Variables of the server\n\nMade from the table in `crates/dstack-server/src/settings.rs`; a test keeps this page \
+         up to date.\n\n| variable | default | meaning |\n|---|---|---|\n",
+    );
+    for Variable { name, default, meaning } in VARIABLES {
+        page.push_str(&format!("| `{name}` | {default} | {} |\n", meaning.trim()));
+    }
+    page
+}
+
+impl Settings {
             /// From the environment.
             pub fn from_env() -> Self {
                 Self { $( $field: ($read)($name), )* }
@@ -147,6 +159,16 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Written anew by `DSTACK_UPDATE_PAGES=1 cargo nextest run -p dstack-server settings`.
+    #[test]
+    fn the_reference_page_is_up_to_date() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/settings.md");
+        if env::flag("DSTACK_UPDATE_PAGES") {
+            fs_err::write(&path, reference_page()).unwrap();
+        }
+        assert_eq!(fs_err::read_to_string(&path).unwrap(), reference_page());
+    }
 
     #[test]
     fn names_are_unique_and_all_have_a_meaning() {

@@ -32,6 +32,7 @@ use crate::cli_config::{self, Answer, Entry};
 use crate::config::{self, ConfigError, ServerConfig};
 use crate::engine_handle::{EngineHandle, NoEngine};
 use crate::error::ApiError;
+use crate::gateway_worker;
 use crate::handlers;
 use crate::images::UnknownImages;
 use crate::job_maker::JobMaker;
@@ -276,6 +277,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
     reload_on_hangup(&state, first.admin.clone(), stop.clone());
     if !state.settings.background_disabled {
         volume_worker::start(&state, stop.clone());
+        gateway_worker::start(&state, stop.clone());
     }
     announce(&state, &listener, home, &first).await;
     if let (Some(ready), Ok(address)) = (ready, listener.local_addr()) {

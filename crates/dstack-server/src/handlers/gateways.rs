@@ -468,7 +468,7 @@ fn quoted(text: Option<&str>) -> String {
 }
 
 /// As the target of an event.
-fn target(row: &GatewayRow) -> EventTarget {
+pub(crate) fn target(row: &GatewayRow) -> EventTarget {
     EventTarget {
         gateway_id: Some(row.id.to_string()),
         ..audit::target("gateway", &row.id, &row.name, Some(row.project_id.to_string()))

@@ -1,0 +1,96 @@
+//! Ends what waits for a gateway: this version has no cloud that makes gateways, so a submitted one fails, with a reason,
+//! and one without replicas is gone as soon as its deletion was asked for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dstack_model::gateways::GatewayStatus;
+use dstack_store::directory::gateways::{self, GatewayRow};
+use dstack_system::task;
+use tokio_util::sync::CancellationToken;
+
+use crate::audit;
+use crate::handlers::gateways::target;
+use crate::state::AppState;
+
+/// How often gateways are looked at: nobody waits for them.
+const EVERY: Duration = Duration::from_secs(5);
+
+const NOT_MADE: &str = "This server version cannot create gateways yet";
+
+/// Runs until the server stops.
+pub(crate) fn start(state: &Arc<AppState>, stop: CancellationToken) {
+    let state = Arc::clone(state);
+    task::spawn("gateways", async move {
+        loop {
+            if let Err(error) = pass(&state).await {
+                tracing::warn!(%error, "gateways are not processed now");
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(EVERY) => {}
+            }
+        }
+    });
+}
+
+/// Looks once at every gateway that waits.
+async fn pass(state: &AppState) -> dstack_store::Result<()> {
+    let pool = state.database.pool();
+    for listed in gateways::waiting(pool).await? {
+        let row = listed.row;
+        let done = if row.to_be_deleted {
+            // One with replicas in a cloud stays until they are known to be gone.
+            match gateways::replicas(pool, &[row.id]).await?.is_empty() {
+                true => remove(state, row).await,
+                false => Ok(()),
+            }
+        } else {
+            fail(state, row).await
+        };
+        match done {
+            // Changed meanwhile: the next pass looks again.
+            Err(error) if error.is_conflict() => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+async fn remove(state: &AppState, row: GatewayRow) -> dstack_store::Result<()> {
+    let event = audit::by_system(state).event("Gateway deleted", vec![target(&row)]);
+    let event = audit::kept(state, vec![event]).pop();
+    state
+        .database
+        .write(move |tx| {
+            Box::pin(async move {
+                gateways::delete(tx, row.id).await?;
+                audit::write(tx, event).await
+            })
+        })
+        .await
+}
+
+async fn fail(state: &AppState, row: GatewayRow) -> dstack_store::Result<()> {
+    let text = format!(
+        "Gateway status changed {} -> FAILED ({NOT_MADE})",
+        row.status.as_str().to_uppercase()
+    );
+    let event = audit::by_system(state).event(text, vec![target(&row)]);
+    let event = audit::kept(state, vec![event]).pop();
+    let failed = GatewayRow {
+        status: GatewayStatus::Failed,
+        status_message: Some(NOT_MADE.to_owned()),
+        last_processed_at: state.clock.now(),
+        ..row
+    };
+    state
+        .database
+        .write(move |tx| {
+            Box::pin(async move {
+                gateways::update(tx, &failed).await?;
+                audit::write(tx, event).await
+            })
+        })
+        .await
+}
