@@ -13,6 +13,7 @@ mod compat;
 mod demo;
 mod dist;
 mod exec;
+mod fuzz;
 mod generate;
 mod interrupt;
 mod junit;
@@ -45,6 +46,8 @@ enum Command {
     Compat(compat::Args),
     /// Run the engine in virtual time under faults, from one seed or many
     Sim(sim::Args),
+    /// Fuzz the readers of YAML, JSON and each grammar
+    Fuzz(fuzz::Args),
     /// Measure, beside the reference from PyPI on the same machine
     Bench(bench::Args),
     /// Make the pages that are made from the programs: docs/cli.md
@@ -60,6 +63,7 @@ fn main() {
         Command::Env(args) => test::run_in_env(&args),
         Command::Compat(args) => compat::run(&args),
         Command::Sim(args) => sim::run(&args),
+        Command::Fuzz(args) => fuzz::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Gen(args) => generate::run(&args),
         Command::Dist(args) => dist::run(&args).map(|()| 0),

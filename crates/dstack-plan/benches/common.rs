@@ -84,7 +84,7 @@ fn machine(kind: usize) -> Value {
     let (name, memory) = GPUS[kind % GPUS.len()];
     let gpus = vec![json!({"name": name, "memory_mib": memory, "vendor": "nvidia"}); kind % 9];
     let cpus = 4 << (kind % 5);
-    json!({"name": format!("type-{kind}"), "resources": {"cpus": cpus, "memory_mib": cpus * 8192, "gpus": gpus, "spot": kind % 7 == 0}})
+    json!({"name": format!("type-{kind}"), "resources": {"cpus": cpus, "memory_mib": cpus * 8192, "gpus": gpus, "spot": kind.is_multiple_of(7)}})
 }
 
 fn offer(kind: usize, price: f64) -> Offer {

@@ -98,7 +98,7 @@ fn instance(wants: &Wants<'_>, candidate: &Candidate<'_>) -> InstanceVerdict {
     let (available, reasons) = match wants.share_of(candidate) {
         Ok(share) if share.idle => (true, Vec::new()),
         Ok(_) => (false, vec!["is busy".to_owned()]),
-        Err(Unfit::Mismatch(_)) => (false, texts(wants.mismatches(candidate))),
+        Err(Unfit::Mismatch(_)) => (false, texts(&wants.mismatches(candidate))),
         Err(unfit) => (false, vec![unfit.to_string()]),
     };
     InstanceVerdict {
@@ -110,7 +110,7 @@ fn instance(wants: &Wants<'_>, candidate: &Candidate<'_>) -> InstanceVerdict {
 }
 
 fn refusal(query: &Query, offer: &Offer) -> OfferVerdict {
-    let mut reasons = texts(of_offer(query, offer));
+    let mut reasons = texts(&of_offer(query, offer));
     if let Some(unwanted) = query.accept(offer.clone()).err() {
         reasons.push(unwanted.to_string());
     }
@@ -132,7 +132,7 @@ fn of_offer(query: &Query, offer: &Offer) -> Vec<Mismatch> {
     mismatches(&query.requirements, machine, Defaults::Enforced).collect()
 }
 
-fn texts(mismatches: Vec<Mismatch>) -> Vec<String> {
+fn texts(mismatches: &[Mismatch]) -> Vec<String> {
     mismatches.iter().map(ToString::to_string).collect()
 }
 

@@ -60,7 +60,7 @@ pub enum Mismatch {
     #[error("has no GPU, wanted {wanted}")]
     NoGpu {
         /// What is asked for.
-        wanted: GpuSpec,
+        wanted: Box<GpuSpec>,
     },
     /// GPUs of another maker.
     #[error("has a GPU of another vendor than {wanted}")]
@@ -285,7 +285,7 @@ fn no_gpu(asked: &Asked<'_>) -> Option<Mismatch> {
         && wanted.memory.is_none_or(|range| range.contains(none))
         && wanted.total_memory.is_none_or(|range| range.contains(none));
     (says_more || !counts).then(|| Mismatch::NoGpu {
-        wanted: wanted.clone(),
+        wanted: Box::new(wanted.clone()),
     })
 }
 

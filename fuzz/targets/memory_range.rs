@@ -1,0 +1,9 @@
+//! `16GB..80GB`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|text: &str| {
+    let Ok(value) = text.parse::<dstack_units::Range<dstack_units::Memory>>() else { return };
+    let printed = value.to_string();
+    let again = printed.parse::<dstack_units::Range<dstack_units::Memory>>();
+    assert_eq!(again.ok().map(|value| value.to_string()), Some(printed));
+});
