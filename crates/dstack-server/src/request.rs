@@ -5,6 +5,7 @@ use axum::extract::{FromRequest, Multipart};
 use axum::http::{HeaderMap, Request, header};
 use dstack_model::decode::problem::{missing_body, validation_body};
 use dstack_model::decode::{Decode, Loc, Problem, decode_lenient, decode_strict};
+use futures_util::StreamExt;
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value, json};
 
@@ -12,6 +13,9 @@ use crate::error::{ApiError, Result};
 
 /// Bodies beyond this are not read: no request of the API is nearly as large.
 const MAX_BODY: usize = 64 * 1024 * 1024;
+
+/// So much of a refused upload is read all the same.
+const DRAINED: u64 = 64 * 1024 * 1024;
 
 /// Decodes a JSON body; `optional` ones may be missing.
 pub(crate) async fn json_body<T: Decode>(headers: &HeaderMap, body: Body, optional: bool) -> Result<T> {
@@ -119,7 +123,7 @@ pub(crate) struct Upload {
     pub(crate) request_size: u64,
 }
 
-/// Reads the part `file` of a multipart body. Reading stops beyond `limit` bytes: then the content is cut.
+/// Reads the part `file` of a multipart body. Of one beyond `limit` bytes the content is not kept.
 pub(crate) async fn upload(headers: &HeaderMap, body: Body, limit: u64) -> Result<Upload> {
     let declared = headers
         .get(header::CONTENT_LENGTH)
@@ -129,6 +133,7 @@ pub(crate) async fn upload(headers: &HeaderMap, body: Body, limit: u64) -> Resul
         && limit > 0
         && size > limit
     {
+        drain(body).await;
         return Ok(Upload {
             request_size: size,
             ..Upload::default()
@@ -150,15 +155,29 @@ pub(crate) async fn upload(headers: &HeaderMap, body: Body, limit: u64) -> Resul
             ..Upload::default()
         };
         while let Some(chunk) = part.chunk().await.map_err(broken)? {
-            upload.content.extend_from_slice(&chunk);
-            upload.request_size = declared.unwrap_or(u64::try_from(upload.content.len()).unwrap_or(u64::MAX));
-            if limit > 0 && upload.request_size > limit {
-                return Ok(upload);
+            let more = u64::try_from(chunk.len()).unwrap_or(u64::MAX);
+            upload.request_size = declared.unwrap_or(upload.request_size.saturating_add(more));
+            if limit == 0 || upload.request_size <= limit {
+                upload.content.extend_from_slice(&chunk);
+            } else if upload.request_size > DRAINED {
+                break;
             }
         }
         return Ok(upload);
     }
     Err(missing())
+}
+
+/// Reads on without keeping anything: a client that still sends when the connection closes does not see the answer.
+async fn drain(body: Body) {
+    let mut chunks = body.into_data_stream();
+    let mut size = 0;
+    while let Some(Ok(chunk)) = chunks.next().await {
+        size += u64::try_from(chunk.len()).unwrap_or(u64::MAX);
+        if size > DRAINED {
+            return;
+        }
+    }
 }
 
 fn missing_file() -> Problem {

@@ -77,8 +77,8 @@ pub enum ServerError {
     )]
     AdminToken,
     /// The admin user or the project main cannot be created.
-    #[error("cannot set up the first user and project: {0}")]
-    Bootstrap(String),
+    #[error("cannot set up the first user and project")]
+    Bootstrap(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The port cannot be used.
     #[error("cannot listen on {address}: use another --port, or stop what uses it")]
     Listen {
@@ -99,9 +99,8 @@ pub enum ServerError {
 impl From<ApiError> for ServerError {
     fn from(error: ApiError) -> Self {
         match error {
-            ApiError::Client { msg, .. } | ApiError::Forbidden(msg) => Self::Bootstrap(msg),
-            ApiError::Internal(error) => Self::Bootstrap(error.to_string()),
-            other => Self::Bootstrap(format!("{other:?}")),
+            ApiError::Internal(cause) => Self::Bootstrap(cause),
+            other => Self::Bootstrap(other.into()),
         }
     }
 }
