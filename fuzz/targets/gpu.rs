@@ -4,10 +4,6 @@
 libfuzzer_sys::fuzz_target!(|text: &str| {
     let Ok(value) = text.parse::<dstack_units::GpuSpec>() else { return };
     let printed = value.to_string();
-    // Python's floats overflow to infinity, as here; `infGB` reads as a name.
-    if printed.contains("inf") {
-        return;
-    }
     let again = printed.parse::<dstack_units::GpuSpec>();
     assert_eq!(again.ok().map(|value| value.to_string()), Some(printed));
 });

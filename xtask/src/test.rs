@@ -75,15 +75,19 @@ type Variables = Vec<(&'static str, String)>;
 struct Binaries {
     agent: PathBuf,
     dstack: PathBuf,
+    golden_server: PathBuf,
 }
 
 fn build_binaries() -> Result<Binaries> {
     step("building the static agent");
     let agent = build::agent(Profile::DEV)?;
     step("building dstack");
+    let dstack = build::dstack(Profile::DEV, None)?;
+    step("building the server for recorded exchanges");
     Ok(Binaries {
         agent,
-        dstack: build::dstack(Profile::DEV, None)?,
+        dstack,
+        golden_server: build::golden_server(Profile::DEV)?,
     })
 }
 
@@ -102,6 +106,10 @@ fn run_tests(env: &TestEnv, binaries: &Binaries, filter: &[String]) -> Result<Ta
     let mut variables = env.variables.clone();
     variables.push(("DSTACK_TEST_AGENT", binaries.agent.display().to_string()));
     variables.push(("DSTACK_TEST_DSTACK", binaries.dstack.display().to_string()));
+    variables.push((
+        "DSTACK_TEST_GOLDEN_SERVER",
+        binaries.golden_server.display().to_string(),
+    ));
     let run = if ensure_nextest() { nextest } else { cargo_test };
     let mut tally = run(&variables, Scope::Workspace, filter)?;
     if env.has_postgres() {

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::ParseError;
-use crate::number::{float_or_error, float_repr};
+use crate::number::{float_or_error, float_repr, quote};
 
 /// A size in gigabytes (1 GB = 1024 MB, 1 TB = 1024 GB), as the API sends it: a float.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Default)]
@@ -45,16 +45,23 @@ impl FromStr for Memory {
     type Err = ParseError;
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let plain = text.replace(' ', "").to_lowercase();
-        if let Some(terabytes) = plain.strip_suffix("tb") {
-            return Ok(Self(float_or_error(terabytes)? * 1024.0));
+        let gb = if let Some(terabytes) = plain.strip_suffix("tb") {
+            float_or_error(terabytes)? * 1024.0
+        } else if let Some(gigabytes) = plain.strip_suffix("gb") {
+            float_or_error(gigabytes)?
+        } else if let Some(megabytes) = plain.strip_suffix("mb") {
+            float_or_error(megabytes)? / 1024.0
+        } else {
+            float_or_error(&plain)?
+        };
+        // dstack 0.22.5 takes infinity, and fails when it has to write it as JSON.
+        if !gb.is_finite() {
+            return Err(ParseError::new(format!(
+                "the size must be a finite number: {}",
+                quote(text)
+            )));
         }
-        if let Some(gigabytes) = plain.strip_suffix("gb") {
-            return Ok(Self(float_or_error(gigabytes)?));
-        }
-        if let Some(megabytes) = plain.strip_suffix("mb") {
-            return Ok(Self(float_or_error(megabytes)? / 1024.0));
-        }
-        Ok(Self(float_or_error(&plain)?))
+        Ok(Self(gb))
     }
 }
 
@@ -99,6 +106,10 @@ mod tests {
             "lots".parse::<Memory>().unwrap_err().message(),
             "could not convert string to float: 'lots'"
         );
+        for endless in ["inf", "42e424GB", "-inf MB", "nan"] {
+            let refused = endless.parse::<Memory>().unwrap_err();
+            assert!(refused.message().contains("finite"), "{endless}: {refused}");
+        }
     }
 
     proptest! {

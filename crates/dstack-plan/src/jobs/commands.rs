@@ -21,6 +21,12 @@ impl Builder<'_> {
             lines.extend(own);
             vec![self.shell(), "-i".to_owned(), "-c".to_owned(), join(&lines)]
         };
+        if argv.is_empty() && self.cx.target == Target::Host && self.image().is_some() {
+            return Err(PlanError::new(
+                "Could not determine what command to run: jobs run without a container engine here, so the image's own \
+                 command is not there. Please specify `commands`, or start the server where a container engine runs",
+            ));
+        }
         if argv.is_empty() {
             return Err(PlanError::new(
                 "Could not determine what command to run. Please specify either `commands` or `entrypoint` in your run \
