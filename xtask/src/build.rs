@@ -81,6 +81,14 @@ pub(crate) fn golden_server(profile: Profile) -> Result<PathBuf> {
         .join("dstack-golden-server"))
 }
 
+/// Builds all programs of this machine's kind at once, for the tests: one by one, what they share would be built again for
+/// each, as each wants other parts of it. Gives the folder they lie in.
+pub(crate) fn programs() -> Result<PathBuf> {
+    exec::run(cargo().args(["build", "--quiet", "--workspace", "--bins"]))
+        .context("cannot build the programs")?;
+    Ok(layout::target().join(Profile::DEV.folder()))
+}
+
 /// The cargo that runs us, in the root of the repository, writing where we were told to.
 pub(crate) fn cargo() -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

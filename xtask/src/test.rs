@@ -81,13 +81,12 @@ struct Binaries {
 fn build_binaries() -> Result<Binaries> {
     step("building the static agent");
     let agent = build::agent(Profile::DEV)?;
-    step("building dstack");
-    let dstack = build::dstack(Profile::DEV, None)?;
-    step("building the server for recorded exchanges");
+    step("building the programs");
+    let folder = build::programs()?;
     Ok(Binaries {
         agent,
-        dstack,
-        golden_server: build::golden_server(Profile::DEV)?,
+        dstack: folder.join("dstack"),
+        golden_server: folder.join("dstack-golden-server"),
     })
 }
 
