@@ -165,7 +165,7 @@ fn ensure_nextest() -> bool {
 
 fn nextest(variables: &Variables, scope: Scope, filter: &[String]) -> Result<Tally> {
     step("running the tests");
-    let report = layout::target().join("nextest/ci/junit.xml");
+    let report = layout::root().join("target/nextest/ci/junit.xml");
     if report.exists() {
         fs_err::remove_file(&report)?;
     }

@@ -39,7 +39,7 @@ fn plan_task(server: &ServerDefaults) -> usize {
 fn task(c: &mut Criterion) {
     let server = ServerDefaults::default();
     c.bench_function("parse, validate and plan a task", |b| {
-        b.iter(|| black_box(plan_task(&server)))
+        b.iter(|| black_box(plan_task(&server)));
     });
 }
 
