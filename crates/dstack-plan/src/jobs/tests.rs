@@ -1,3 +1,5 @@
+#![allow(clippy::needless_pass_by_value)] // `json!` values
+
 use std::collections::HashMap;
 
 use dstack_units::CpuArchitecture;

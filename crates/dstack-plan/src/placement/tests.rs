@@ -1,3 +1,5 @@
+#![allow(clippy::needless_pass_by_value)] // `json!` values
+
 use dstack_model::instances::InstanceAvailability;
 use serde_json::{Value, json};
 use uuid::Uuid;
