@@ -80,6 +80,8 @@ struct Inner {
 
 struct Entry {
     op: Arc<tokio::sync::Mutex<()>>,
+    /// Held while `task.json` is written, from before the task is read: the last write has the newest state.
+    writing: tokio::sync::Mutex<()>,
     cancel: CancellationToken,
     task: Mutex<Task>,
 }
@@ -88,6 +90,7 @@ impl Entry {
     fn new(task: Task) -> Arc<Self> {
         Arc::new(Self {
             op: Arc::default(),
+            writing: tokio::sync::Mutex::default(),
             cancel: CancellationToken::new(),
             task: Mutex::new(task),
         })
@@ -319,6 +322,7 @@ impl Inner {
     }
 
     async fn write(&self, entry: &Entry, create: bool) -> std::io::Result<()> {
+        let _writing = entry.writing.lock().await;
         let (dir, record) = {
             let task = entry.lock();
             (task.dir.clone(), Record::of(&task))
