@@ -104,6 +104,7 @@ fn generated_pages(binaries: &Binaries) -> Result<Tally> {
 fn run_tests(env: &TestEnv, binaries: &Binaries, filter: &[String]) -> Result<Tally> {
     let mut variables = env.variables.clone();
     variables.push(("DSTACK_TEST_AGENT", binaries.agent.display().to_string()));
+    variables.push(("DSTACK_TEST_STATIC_AGENT", binaries.agent.display().to_string()));
     variables.push(("DSTACK_TEST_DSTACK", binaries.dstack.display().to_string()));
     variables.push((
         "DSTACK_TEST_GOLDEN_SERVER",
