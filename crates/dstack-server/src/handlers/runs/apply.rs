@@ -11,14 +11,14 @@ use dstack_store::directory::lists::{self, ListedRun};
 use dstack_store::directory::repos;
 use dstack_store::rows::{JobRow, RunRow};
 use dstack_store::{Commit, Json, Put};
-use dstack_units::{ProjectId, RepoRowId, RunId, Time, UserId};
+use dstack_units::{ProjectId, RepoRowId, Time, UserId};
 
 use super::plan::{check_supported, effective, stale};
-use super::{ATTEMPTS, with_jobs};
+use super::ATTEMPTS;
 use crate::api::Call;
 use crate::audit;
 use crate::error::{ApiError, Result};
-use crate::render::runs::View;
+use crate::render::runs::{View, run as render_run};
 use crate::state::AppState;
 
 pub(super) async fn apply(call: Call, request: ApplyRunPlanRequest) -> Result<Run> {
@@ -33,13 +33,13 @@ pub(super) async fn apply(call: Call, request: ApplyRunPlanRequest) -> Result<Ru
         let name = spec.run_name.clone().unwrap_or_default();
         let current = lists::run_by_name(state.database.pool(), project.row.id, &name).await?;
         let done = match &current {
-            Some(current) if !current.run.status.is_finished() => update(&call, current, &spec, &request)
-                .await
-                .map(|()| current.run.id),
+            Some(current) if !current.run.status.is_finished() => {
+                update(&call, current, &spec, &request).await
+            }
             finished => submit(&call, &spec, finished.as_ref()).await,
         };
         match done {
-            Ok(id) => return show(&call, id).await,
+            Ok(run) => return Ok(run),
             Err(Failure::Raced) => {}
             Err(Failure::Refused(error)) => return Err(error),
         }
@@ -49,12 +49,12 @@ pub(super) async fn apply(call: Call, request: ApplyRunPlanRequest) -> Result<Ru
     ))
 }
 
-async fn show(call: &Call, id: RunId) -> Result<Run> {
-    let state = &call.state;
-    let found = lists::run_by_id(state.database.pool(), call.project()?.row.id, id).await?;
-    let mut run = with_jobs(state, &found.ok_or_else(ApiError::not_exists)?, View::single()).await?;
+/// The run as this call has left it: what the engine does to it meanwhile is not part of the answer.
+fn show(call: &Call, listed: &ListedRun, jobs: &[JobRow]) -> Run {
+    let jobs: Vec<&JobRow> = jobs.iter().collect();
+    let mut run = render_run(listed, &jobs, View::single(), call.state.clock.now());
     crate::compat::run(&mut run, &call.version);
-    Ok(run)
+    run
 }
 
 enum Failure {
@@ -89,7 +89,7 @@ async fn update(
     current: &ListedRun,
     spec: &RunSpec,
     request: &ApplyRunPlanRequest,
-) -> Result<(), Failure> {
+) -> Result<Run, Failure> {
     let (state, old) = (&call.state, &current.run);
     if check_updatable(&old.run_spec, spec).is_err() {
         return Err(ApiError::client("Cannot override active run. Stop the run first.").into());
@@ -112,20 +112,26 @@ async fn update(
     commit(
         state,
         Commit {
-            puts: vec![Put::Run(new)],
+            puts: vec![Put::Run(new.clone())],
             events: audit::kept(state, vec![event]),
             ..Commit::default()
         },
     )
-    .await
+    .await?;
+    let jobs = lists::jobs(state.database.pool(), &[new.id]).await?;
+    let updated = ListedRun {
+        run: new,
+        ..current.clone()
+    };
+    Ok(show(call, &updated, &jobs))
 }
 
 /// Stores a new run with its jobs; a finished one of the same name is deleted in the same transaction.
-async fn submit(call: &Call, spec: &RunSpec, finished: Option<&ListedRun>) -> Result<RunId, Failure> {
-    let (state, user, project) = (&call.state, call.user()?, call.project()?.row.id);
-    let repo = repo_of(state, project, spec).await?;
+async fn submit(call: &Call, spec: &RunSpec, finished: Option<&ListedRun>) -> Result<Run, Failure> {
+    let (state, user, project) = (&call.state, call.user()?, &call.project()?.row);
+    let repo = repo_of(state, project.id, spec).await?;
     let now = state.clock.now();
-    let run = new_run(state, spec, project, user.id, repo, now);
+    let run = new_run(state, spec, project.id, user.id, repo, now);
     let by_user = audit::by(state, user);
     let by_system = audit::by_system(state);
     let (mut puts, mut events) = (Vec::new(), Vec::new());
@@ -143,18 +149,17 @@ async fn submit(call: &Call, spec: &RunSpec, finished: Option<&ListedRun>) -> Re
     ));
     let mut jobs = Vec::new();
     if run.status == RunStatus::Submitted {
-        for job in state.jobs().jobs(project, spec, 0).await? {
+        for job in state.jobs().jobs(project.id, spec, 0).await? {
             let row = JobRow::submitted(state.random.ordered_uuid(now).into(), &run, Json::new(job), now);
             events.push(by_system.event(
                 "Job created on run submission. Status: SUBMITTED",
                 vec![targets::job(&row)],
             ));
-            jobs.push(Put::Job(row));
+            jobs.push(row);
         }
     }
-    let id = run.id;
-    puts.push(Put::Run(run));
-    puts.extend(jobs);
+    puts.push(Put::Run(run.clone()));
+    puts.extend(jobs.iter().cloned().map(Put::Job));
     commit(
         state,
         Commit {
@@ -164,7 +169,13 @@ async fn submit(call: &Call, spec: &RunSpec, finished: Option<&ListedRun>) -> Re
         },
     )
     .await?;
-    Ok(id)
+    let submitted = ListedRun {
+        run,
+        project_name: project.name.clone(),
+        user_name: user.name.clone(),
+        fleet_name: None,
+    };
+    Ok(show(call, &submitted, &jobs))
 }
 
 fn new_run(
