@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use dstack_model::decode::decode_strict;
-use dstack_model::health::HealthStatus;
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::{JobSpec, RunSpec, RunStatus};
 use dstack_plan::jobs::{JobContext, Target, job_specs};
@@ -39,7 +38,6 @@ pub struct Builder {
 impl Builder {
     /// A fleet of one machine with `blocks` blocks.
     pub fn machine(&self, blocks: i64, now: Time) -> Result<Commit, ScenarioError> {
-        let fleet_id = self.random.uuid().into();
         let spec = json!({"configuration": {"type": "fleet", "name": "local", "ssh_config": {"hosts": ["127.0.0.1"]}}, "profile": {}});
         let resources =
             json!({"cpus": 8, "memory_mib": 65536, "gpus": [], "spot": false, "disk": {"size_mib": 512_000}});
@@ -49,54 +47,24 @@ impl Builder {
         let place = json!({"backend": "remote", "instance_type": kind, "instance_id": "local", "hostname": "127.0.0.1",
             "region": "remote", "price": 0.0, "username": "root", "ssh_port": 22, "dockerized": false});
         let fleet = FleetRow {
-            id: fleet_id,
-            project_id: self.project,
-            name: "local".to_owned(),
-            created_at: now,
-            status: dstack_model::fleets::FleetStatus::Active,
-            status_message: None,
-            spec: Json::new(decode("fleet spec", &spec)?),
             local: true,
-            deleted: false,
-            deleted_at: None,
-            last_processed_at: now,
-            next_wake_at: None,
-            deadline_at: None,
-            waiting_for: None,
-            version: 0,
+            ..FleetRow::active(
+                self.random.uuid().into(),
+                self.project,
+                "local".to_owned(),
+                decode("fleet spec", &spec)?,
+                now,
+            )
         };
         let instance = InstanceRow {
-            id: self.random.uuid().into(),
-            project_id: self.project,
-            fleet_id: Some(fleet_id),
-            name: "local-0".to_owned(),
-            instance_num: 0,
-            created_at: now,
             started_at: Some(now),
-            finished_at: None,
             status: InstanceStatus::Idle,
-            unreachable: false,
-            health: HealthStatus::Healthy,
-            termination_reason: None,
-            termination_reason_message: None,
-            backend: Some("remote".to_owned()),
-            region: Some("remote".to_owned()),
-            price: Some(0.0),
-            offer: Some(Json::new(decode("offer", &offer)?)),
-            job_provisioning_data: Some(Json::new(decode("provisioning data", &place)?)),
             agent: Some(Json::new(AgentAddress::Local {
                 runtime: "process".to_owned(),
             })),
             total_blocks: Some(blocks),
-            busy_blocks: 0,
-            last_job_processed_at: None,
-            deleted: false,
-            deleted_at: None,
-            last_processed_at: now,
-            next_wake_at: None,
-            deadline_at: None,
-            waiting_for: None,
-            version: 0,
+            ..InstanceRow::pending(self.random.uuid().into(), &fleet, 0, now)
+                .offering(decode("offer", &offer)?, decode("provisioning data", &place)?)
         };
         Ok(Commit {
             puts: vec![Put::Fleet(fleet), Put::Instance(instance)],

@@ -50,6 +50,38 @@ async fn an_unknown_key_is_shown_with_a_suggestion() {
 }
 
 #[tokio::test]
+async fn a_wrong_text_is_shown_once() {
+    let (server, cli) = offline().await;
+    cli.write(
+        "task.yml",
+        "type: task\ncommands: [ls]\nresources:\n  memory: lots\n",
+    );
+    let ended = refused(&cli, &["apply", "-f", "task.yml", "-y"]).await;
+    assert!(
+        ended.err.starts_with("task.yml:4:11: `resources.memory`: "),
+        "{}",
+        ended.err
+    );
+    assert_eq!(ended.err.matches("lots").count(), 1, "{}", ended.err);
+    server.assert_done();
+}
+
+#[tokio::test]
+async fn a_wrong_name_is_shown_with_its_place() {
+    let (server, cli) = offline().await;
+    cli.write("task.yml", "type: task\nname: Bad_Name\ncommands: [ls]\n");
+    let ended = refused(&cli, &["apply", "-f", "task.yml", "-y"]).await;
+    assert!(
+        ended
+            .err
+            .starts_with("task.yml:2:7: `name`: found \"Bad_Name\", expected"),
+        "{}",
+        ended.err
+    );
+    server.assert_done();
+}
+
+#[tokio::test]
 async fn missing_files_are_named() {
     let (server, cli) = offline().await;
     let ended = refused(&cli, &["apply", "-y"]).await;

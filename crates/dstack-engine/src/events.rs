@@ -39,60 +39,24 @@ impl Events {
 
     /// `Job status changed A -> B. Termination reason: R (message)`.
     pub fn job_status(&self, from: &JobRow, to: &JobRow) -> NewEvent {
-        let mut text = format!(
-            "Job status changed {} -> {}",
-            upper(&from.status),
-            upper(&to.status)
-        );
-        if from.termination_reason != to.termination_reason
-            && let Some(reason) = &to.termination_reason
-        {
-            text.push_str(&format!(". Termination reason: {}", upper(reason)));
-            if let Some(message) = to
-                .termination_reason_message
-                .as_deref()
-                .filter(|message| !message.is_empty())
-            {
-                text.push_str(&format!(" ({message})"));
-            }
-        }
+        let reason = newly(from.termination_reason, to.termination_reason);
+        let message = to.termination_reason_message.as_deref();
+        let text = status_changed("Job", (&from.status, &to.status), reason, message);
         self.event(text, vec![job(to)])
     }
 
     /// `Run status changed A -> B. Termination reason: R`.
     pub fn run_status(&self, from: &RunRow, to: &RunRow) -> NewEvent {
-        let mut text = format!(
-            "Run status changed {} -> {}",
-            upper(&from.status),
-            upper(&to.status)
-        );
-        if from.termination_reason != to.termination_reason
-            && let Some(reason) = &to.termination_reason
-        {
-            text.push_str(&format!(". Termination reason: {}", upper(reason)));
-        }
+        let reason = newly(from.termination_reason, to.termination_reason);
+        let text = status_changed("Run", (&from.status, &to.status), reason, None);
         self.event(text, vec![run(to)])
     }
 
-    /// `Instance status changed A -> B`.
+    /// `Instance status changed A -> B. Termination reason: R (message)`.
     pub fn instance_status(&self, from: &InstanceRow, to: &InstanceRow) -> NewEvent {
-        let mut text = format!(
-            "Instance status changed {} -> {}",
-            upper(&from.status),
-            upper(&to.status)
-        );
-        if from.termination_reason != to.termination_reason
-            && let Some(reason) = &to.termination_reason
-        {
-            text.push_str(&format!(". Termination reason: {}", upper(reason)));
-            if let Some(message) = to
-                .termination_reason_message
-                .as_deref()
-                .filter(|message| !message.is_empty())
-            {
-                text.push_str(&format!(" ({message})"));
-            }
-        }
+        let reason = newly(from.termination_reason, to.termination_reason);
+        let message = to.termination_reason_message.as_deref();
+        let text = status_changed("Instance", (&from.status, &to.status), reason, message);
         self.event(text, vec![instance(to)])
     }
 
@@ -107,6 +71,27 @@ impl Events {
         let text = format!("Job unassigned from instance. Instance blocks: {}", blocks(on));
         self.event(text, vec![job(from), instance(on)])
     }
+}
+
+/// What is there now and was not before.
+fn newly<T: PartialEq + Copy>(before: Option<T>, now: Option<T>) -> Option<T> {
+    if before == now { None } else { now }
+}
+
+fn status_changed<S: serde::Serialize, R: serde::Serialize>(
+    what: &str,
+    (from, to): (&S, &S),
+    reason: Option<R>,
+    message: Option<&str>,
+) -> String {
+    let mut text = format!("{what} status changed {} -> {}", upper(from), upper(to));
+    if let Some(reason) = reason {
+        text.push_str(&format!(". Termination reason: {}", upper(&reason)));
+        if let Some(message) = message.filter(|message| !message.is_empty()) {
+            text.push_str(&format!(" ({message})"));
+        }
+    }
+    text
 }
 
 fn blocks(instance: &InstanceRow) -> String {

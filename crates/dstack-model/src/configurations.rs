@@ -2,6 +2,7 @@
 
 pub mod base;
 pub mod dev_environment;
+mod group_names;
 pub mod preset;
 pub mod service;
 pub mod task;
@@ -157,6 +158,19 @@ impl AnyConfiguration {
             Self::Gateway(_) => "gateway",
             Self::Preset(_) => "preset",
             Self::Volume(_) => "volume",
+        }
+    }
+
+    /// The name, where one is given.
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Self::DevEnvironment(configuration) => configuration.base.name.as_deref(),
+            Self::Task(configuration) => configuration.base.name.as_deref(),
+            Self::Service(configuration) => configuration.base.name.as_deref(),
+            Self::Fleet(configuration) => configuration.name.as_deref(),
+            Self::Gateway(configuration) => configuration.name.as_deref(),
+            Self::Preset(configuration) => configuration.name.as_deref(),
+            Self::Volume(configuration) => configuration.name(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Why a job is placed where it is, and what to change when it cannot be placed.
 
 mod changes;
+mod distance;
 
 use dstack_model::explanations::{ChangeSet, FleetVerdict, InstanceVerdict, JobExplanation, OfferVerdict};
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
@@ -41,23 +42,21 @@ pub fn job(
     let wants = Wants::new(*request);
     let machines = || fleets.iter().flat_map(|fleet| &fleet.instances);
     let instances: Vec<InstanceVerdict> = machines().map(|one| instance(&wants, one)).collect();
-    let mut refused: Vec<OfferVerdict> = market
-        .iter()
-        .map(|offer| refusal(query, offer))
-        .filter(|verdict| !verdict.reasons.is_empty())
-        .collect();
-    refused.sort_by(|a, b| {
-        let by_reasons = a.reasons.len().cmp(&b.reasons.len());
-        by_reasons.then(a.price.total_cmp(&b.price))
+    let mut refused: Vec<(f64, OfferVerdict)> =
+        market.iter().filter_map(|offer| refusal(query, offer)).collect();
+    refused.sort_by(|(far, a), (further, b)| {
+        let by_distance = far.total_cmp(further);
+        by_distance.then(a.price.total_cmp(&b.price))
     });
     let total_refused_offers = u64::try_from(refused.len()).unwrap_or(u64::MAX);
     refused.truncate(OFFERS_SHOWN);
+    let refused_offers = refused.into_iter().map(|(_, verdict)| verdict).collect();
     JobExplanation {
         job_name: request.job_spec.job_name.clone(),
         fits: decided.fits,
         fleets: fleets.iter().map(|one| fleet(request, one, decided)).collect(),
         instances,
-        refused_offers: refused,
+        refused_offers,
         total_refused_offers,
         changes: if decided.fits {
             Vec::new()
@@ -109,22 +108,32 @@ fn instance(wants: &Wants<'_>, candidate: &Candidate<'_>) -> InstanceVerdict {
     }
 }
 
-fn refusal(query: &Query, offer: &Offer) -> OfferVerdict {
-    let mut reasons = texts(&of_offer(query, offer));
-    if let Some(unwanted) = query.accept(offer.clone()).err() {
+/// Why an offer is not taken, and how far it is from what was asked for; `None` when it is.
+fn refusal(query: &Query, offer: &Offer) -> Option<(f64, OfferVerdict)> {
+    let mismatches = of_offer(query, offer);
+    let unwanted = query.accept(offer.clone()).err();
+    let mut reasons = texts(&mismatches);
+    let mut far: f64 = mismatches.iter().map(distance::of_mismatch).sum();
+    if let Some(unwanted) = &unwanted {
         reasons.push(unwanted.to_string());
+        far += distance::of_unwanted(unwanted);
     }
-    if reasons.is_empty() && !offer.availability.is_available() {
-        reasons.push(format!("cannot be had: {}", offer.availability));
+    if !offer.availability.is_available() {
+        // Said only when nothing else is in the way: the rest can be changed by the user.
+        if reasons.is_empty() {
+            reasons.push(format!("cannot be had: {}", offer.availability));
+        }
+        far += distance::NOT_TO_BE_HAD;
     }
-    OfferVerdict {
+    let verdict = OfferVerdict {
         backend: offer.backend,
         region: offer.region.clone(),
         instance: offer.instance.name.clone(),
         spot: offer.instance.resources.spot,
         price: offer.price,
         reasons,
-    }
+    };
+    (!verdict.reasons.is_empty()).then_some((far, verdict))
 }
 
 fn of_offer(query: &Query, offer: &Offer) -> Vec<Mismatch> {
@@ -136,7 +145,7 @@ fn texts(mismatches: &[Mismatch]) -> Vec<String> {
     mismatches.iter().map(ToString::to_string).collect()
 }
 
-/// The sets with the fewest changes, the cheapest of them; one of each kind.
+/// The sets with the fewest changes: the smallest first, then the cheapest; one of each kind.
 fn smallest_changes<'a>(
     query: &Query,
     market: &[Offer],
@@ -167,6 +176,7 @@ fn smallest_changes<'a>(
         a.fields
             .len()
             .cmp(&b.fields.len())
+            .then(a.distance.total_cmp(&b.distance))
             .then(a.price.total_cmp(&b.price))
     });
     let fewest = all.first().map_or(0, |first| first.fields.len());

@@ -12,9 +12,11 @@ use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use dstack_api::{Body as BodyKind, Endpoint, Guard, Method, RouteInfo};
 use dstack_store::directory::users::UserRow;
+use serde::Serialize;
 use serde_json::json;
 
 use crate::access::{Project, bearer, check};
+use crate::compat::older;
 use crate::error::{ApiError, Result, json_bytes, json_response};
 use crate::request::{self, Upload};
 use crate::state::AppState;
@@ -82,8 +84,9 @@ impl Api {
         R: Future<Output = Result<E::Response>> + Send + 'static,
     {
         self.on_raw::<E, _, _>(move |call, request| {
+            let version = call.version.clone();
             let answer = handle(call, request);
-            async move { Ok(json_response(StatusCode::OK, &answer.await?)) }
+            async move { shown(&answer.await?, &version) }
         })
     }
 
@@ -160,6 +163,15 @@ impl Api {
         }
         router.fallback(no_route)
     }
+}
+
+/// An answer in the shape that the client can read.
+fn shown(answer: &impl Serialize, version: &ClientVersion) -> Result<Response<Body>> {
+    if older::is_older(version) {
+        let answer = older::answer(answer, version).map_err(ApiError::internal)?;
+        return Ok(json_response(StatusCode::OK, &answer));
+    }
+    Ok(json_response(StatusCode::OK, answer))
 }
 
 async fn serve(

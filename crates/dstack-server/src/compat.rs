@@ -6,15 +6,12 @@ use dstack_model::runs::{Run, RunPlan, RunSpec};
 
 use crate::version::ClientVersion;
 
-/// Whether runs look different to this client.
-pub(crate) fn changes_runs(version: &ClientVersion) -> bool {
-    version.is_known() && version.is_before([0, 21, 3])
-}
+pub(crate) mod older;
 
 /// Changes a run.
 pub(crate) fn run(run: &mut Run, version: &ClientVersion) {
     if version.is_known() {
-        spec(&mut run.run_spec, version);
+        spec(&mut run.run_spec);
     }
 }
 
@@ -23,9 +20,9 @@ pub(crate) fn plan(plan: &mut RunPlan, version: &ClientVersion) {
     if !version.is_known() {
         return;
     }
-    spec(&mut plan.run_spec, version);
+    spec(&mut plan.run_spec);
     if let Some(effective) = &mut plan.effective_run_spec {
-        spec(effective, version);
+        spec(effective);
     }
     if let Some(current) = &mut plan.current_resource {
         run(current, version);
@@ -33,15 +30,11 @@ pub(crate) fn plan(plan: &mut RunPlan, version: &ClientVersion) {
 }
 
 /// Tasks without groups have a number of nodes for everyone who names a version.
-fn spec(spec: &mut RunSpec, version: &ClientVersion) {
-    match &mut spec.configuration {
-        AnyRunConfiguration::Task(task) if task.groups.is_none() => {
-            task.nodes.get_or_insert(1);
-        }
-        AnyRunConfiguration::Service(service) if version.is_before([0, 20, 8]) => {
-            service.probes.get_or_insert_with(Vec::new);
-        }
-        _ => {}
+fn spec(spec: &mut RunSpec) {
+    if let AnyRunConfiguration::Task(task) = &mut spec.configuration
+        && task.groups.is_none()
+    {
+        task.nodes.get_or_insert(1);
     }
 }
 

@@ -2,59 +2,49 @@
 //! and one without replicas is gone as soon as its deletion was asked for.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use dstack_model::gateways::GatewayStatus;
 use dstack_store::directory::gateways::{self, GatewayRow};
-use dstack_system::task;
 use tokio_util::sync::CancellationToken;
 
 use crate::audit;
+use crate::cloud_worker::{self, Left};
 use crate::handlers::gateways::target;
 use crate::state::AppState;
-
-/// How often gateways are looked at: nobody waits for them.
-const EVERY: Duration = Duration::from_secs(5);
 
 const NOT_MADE: &str = "This server version cannot create gateways yet";
 
 /// Runs until the server stops.
 pub(crate) fn start(state: &Arc<AppState>, stop: CancellationToken) {
+    let changed = Arc::clone(&state.gateways_changed);
     let state = Arc::clone(state);
-    task::spawn("gateways", async move {
-        loop {
-            if let Err(error) = pass(&state).await {
-                tracing::warn!(%error, "gateways are not processed now");
-            }
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(EVERY) => {}
-            }
-        }
+    cloud_worker::start("gateways", changed, stop, move || {
+        let state = Arc::clone(&state);
+        async move { pass(&state).await }
     });
 }
 
 /// Looks once at every gateway that waits.
-async fn pass(state: &AppState) -> dstack_store::Result<()> {
+async fn pass(state: &AppState) -> dstack_store::Result<Left> {
     let pool = state.database.pool();
+    let mut left = Left::Nothing;
     for listed in gateways::waiting(pool).await? {
         let row = listed.row;
-        let done = if row.to_be_deleted {
-            // One with replicas in a cloud stays until they are known to be gone.
-            match gateways::replicas(pool, &[row.id]).await?.is_empty() {
-                true => remove(state, row).await,
-                false => Ok(()),
-            }
-        } else {
+        let done = if !row.to_be_deleted {
             fail(state, row).await
+        } else if gateways::replicas(pool, &[row.id]).await?.is_empty() {
+            remove(state, row).await
+        } else {
+            // One with replicas in a cloud stays until they are known to be gone.
+            left = Left::Unanswered;
+            Ok(())
         };
         match done {
-            // Changed meanwhile: the next pass looks again.
-            Err(error) if error.is_conflict() => {}
+            Err(error) if error.is_conflict() => left = Left::Unanswered,
             other => other?,
         }
     }
-    Ok(())
+    Ok(left)
 }
 
 async fn remove(state: &AppState, row: GatewayRow) -> dstack_store::Result<()> {
@@ -88,7 +78,7 @@ async fn fail(state: &AppState, row: GatewayRow) -> dstack_store::Result<()> {
         .database
         .write(move |tx| {
             Box::pin(async move {
-                gateways::update(tx, &failed).await?;
+                gateways::put(tx, &failed).await?;
                 audit::write(tx, event).await
             })
         })

@@ -9,6 +9,7 @@ pub mod api;
 mod audit;
 pub mod backends;
 mod cli_config;
+mod cloud_worker;
 mod compat;
 pub mod config;
 mod config_backends;

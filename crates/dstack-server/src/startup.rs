@@ -265,6 +265,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
         registry,
         images,
         volumes_changed: Arc::default(),
+        gateways_changed: Arc::default(),
         settings,
     };
     let first = bootstrap::first_user_and_project(&state).await?;

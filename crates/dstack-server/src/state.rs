@@ -77,6 +77,8 @@ pub struct AppState {
     pub images: Arc<dyn Images>,
     /// A volume waits for its cloud.
     pub volumes_changed: Arc<Notify>,
+    /// A gateway waits for its cloud.
+    pub gateways_changed: Arc<Notify>,
 }
 
 impl AppState {

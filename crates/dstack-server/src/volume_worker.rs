@@ -10,57 +10,75 @@ use dstack_compute::{Backend, ComputeError, VolumeRequest};
 use dstack_model::volumes::{VolumeProvisioningData, VolumeStatus};
 use dstack_store::directory::volumes::{self, ListedVolume, VolumeRow};
 use dstack_store::{Json, NewEvent};
-use dstack_system::task;
+use futures_util::StreamExt;
 use tokio_util::sync::CancellationToken;
 
 use crate::audit;
+use crate::cloud_worker::{self, Left};
 use crate::handlers::volumes::target;
 use crate::state::AppState;
 
-/// How long an unanswered request waits for its repetition.
-const AGAIN: Duration = Duration::from_secs(10);
+/// How many clouds are asked at once.
+const AT_ONCE: usize = 16;
+/// How long a cloud may take to answer; what it did then is found by the repetition, which has the same key.
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Runs until the server stops.
 pub(crate) fn start(state: &Arc<AppState>, stop: CancellationToken) {
+    let changed = Arc::clone(&state.volumes_changed);
     let state = Arc::clone(state);
-    task::spawn("volumes", async move {
-        loop {
-            if let Err(error) = pass(&state).await {
-                tracing::warn!(%error, "volumes are not processed now");
-            }
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = state.volumes_changed.notified() => {}
-                () = tokio::time::sleep(AGAIN) => {}
-            }
-        }
+    cloud_worker::start("volumes", changed, stop, move || {
+        let state = Arc::clone(&state);
+        async move { pass(&state).await }
     });
 }
 
-/// Looks once at every volume that waits for its cloud.
-async fn pass(state: &AppState) -> dstack_store::Result<()> {
-    for listed in volumes::waiting(state.database.pool()).await? {
-        let row = listed.row.clone();
-        let Some((new, message)) = step(state, listed).await else {
-            continue;
-        };
-        let event = event(state, &row, message);
-        let written = state
-            .database
-            .write(move |tx| {
-                Box::pin(async move {
-                    volumes::update(tx, &new).await?;
-                    audit::write(tx, event).await
-                })
-            })
-            .await;
-        match written {
-            // Changed meanwhile: the next pass looks again.
-            Err(error) if error.is_conflict() => state.volumes_changed.notify_one(),
-            other => other?,
+/// Looks once at every volume that waits for its cloud; a slow cloud holds up only its own.
+async fn pass(state: &AppState) -> dstack_store::Result<Left> {
+    let waiting = volumes::waiting(state.database.pool()).await?;
+    let done: Vec<dstack_store::Result<Left>> = futures_util::stream::iter(waiting)
+        .map(|listed| process(state, listed))
+        .buffer_unordered(AT_ONCE)
+        .collect()
+        .await;
+    let left: Vec<Left> = done.into_iter().collect::<Result<_, _>>()?;
+    Ok(match left.contains(&Left::Unanswered) {
+        true => Left::Unanswered,
+        false => Left::Nothing,
+    })
+}
+
+async fn process(state: &AppState, listed: ListedVolume) -> dstack_store::Result<Left> {
+    let row = listed.row.clone();
+    let step = match tokio::time::timeout(DEADLINE, step(state, listed)).await {
+        Ok(step) => step,
+        Err(_) => {
+            tracing::warn!(
+                volume.name = row.name,
+                "A volume's cloud took longer than {} s: asked again",
+                DEADLINE.as_secs()
+            );
+            None
         }
+    };
+    let Some((new, message)) = step else {
+        return Ok(Left::Unanswered);
+    };
+    let event = event(state, &row, message);
+    let written = state
+        .database
+        .write(move |tx| {
+            Box::pin(async move {
+                volumes::put(tx, &new).await?;
+                audit::write(tx, event).await
+            })
+        })
+        .await;
+    match written {
+        Ok(()) => Ok(Left::Nothing),
+        Err(error) if error.is_conflict() => Ok(Left::Unanswered),
+        Err(error) => Err(error),
     }
-    Ok(())
 }
 
 fn event(state: &AppState, row: &VolumeRow, message: String) -> Option<NewEvent> {

@@ -154,8 +154,17 @@ pub trait Entity: Clone + Send + Sync + std::fmt::Debug + 'static {
 
 /// `SELECT` of all columns, up to and including `FROM table t`.
 pub(crate) fn select_sql<E: Entity>() -> String {
+    format!("SELECT {} FROM {} t", columns::<E>(), E::TABLE)
+}
+
+/// `SELECT` of all columns and of more after them, with joins.
+pub(crate) fn select_with<E: Entity>(more: &str, joins: &str) -> String {
+    format!("SELECT {}, {more} FROM {} t {joins}", columns::<E>(), E::TABLE)
+}
+
+fn columns<E: Entity>() -> String {
     let columns: Vec<String> = E::COLUMNS.iter().map(|column| format!("t.{column}")).collect();
-    format!("SELECT {} FROM {} t", columns.join(", "), E::TABLE)
+    columns.join(", ")
 }
 
 pub(crate) fn insert_sql<E: Entity>() -> String {

@@ -310,6 +310,79 @@ entity! {
     }
 }
 
+impl FleetRow {
+    /// A new fleet, ready for instances.
+    pub fn active(id: FleetId, project: ProjectId, name: String, spec: FleetSpec, now: Time) -> Self {
+        Self {
+            id,
+            project_id: project,
+            name,
+            created_at: now,
+            status: FleetStatus::Active,
+            status_message: None,
+            spec: Json::new(spec),
+            local: false,
+            deleted: false,
+            deleted_at: None,
+            last_processed_at: now,
+            next_wake_at: None,
+            deadline_at: None,
+            waiting_for: None,
+            version: 0,
+        }
+    }
+}
+
+impl InstanceRow {
+    /// A new instance of a fleet: nothing is known of it yet, and nothing waits for it.
+    pub fn pending(id: InstanceId, fleet: &FleetRow, num: i64, now: Time) -> Self {
+        Self {
+            id,
+            project_id: fleet.project_id,
+            fleet_id: Some(fleet.id),
+            name: format!("{}-{num}", fleet.name),
+            instance_num: num,
+            created_at: now,
+            started_at: None,
+            finished_at: None,
+            status: InstanceStatus::Pending,
+            unreachable: false,
+            health: HealthStatus::Healthy,
+            termination_reason: None,
+            termination_reason_message: None,
+            backend: None,
+            region: None,
+            price: None,
+            offer: None,
+            job_provisioning_data: None,
+            agent: None,
+            total_blocks: None,
+            busy_blocks: 0,
+            last_job_processed_at: None,
+            deleted: false,
+            deleted_at: None,
+            last_processed_at: now,
+            next_wake_at: None,
+            deadline_at: None,
+            waiting_for: None,
+            version: 0,
+        }
+    }
+
+    /// With what it offers, at its place and price.
+    #[must_use]
+    pub fn offering(self, offer: InstanceOfferWithAvailability, place: JobProvisioningData) -> Self {
+        Self {
+            backend: Some(offer.backend.to_string()),
+            region: Some(offer.region.clone()),
+            price: Some(offer.price),
+            offer: Some(Json::new(offer)),
+            job_provisioning_data: Some(Json::new(place)),
+            ..self
+        }
+    }
+}
+
 impl JobRow {
     /// A job's first submission, waiting for a place to run.
     pub fn submitted(id: JobId, run: &RunRow, spec: Json<JobSpec>, now: Time) -> Self {

@@ -96,7 +96,11 @@ async fn touch_runs(tx: &mut Tx, commit: &Commit) -> Result<()> {
     Ok(())
 }
 
-async fn put_row<E: Entity>(tx: &mut Tx, row: &E, lease: Option<&Lease>) -> Result<()> {
+/// Stores a row: a new one when its version is 0, else one that must still be at its version.
+///
+/// # Errors
+/// A unique violation of a new row, a conflict when an old one was changed since it was read.
+pub(crate) async fn put_row<E: Entity>(tx: &mut Tx, row: &E, lease: Option<&Lease>) -> Result<()> {
     if row.version() == 0 {
         let statement = match lease {
             None => row.bind(sqlx::query(AssertSqlSafe(insert_sql::<E>()))),

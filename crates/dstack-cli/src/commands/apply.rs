@@ -67,7 +67,14 @@ pub(crate) async fn run(context: &Context, args: &ApplyArgs) -> Result<ExitCode,
         );
     }
     let project = context.project(args.project.name.as_deref())?;
-    let Loaded { configuration, path } = load::load(context, args.file.as_deref())?;
+    let loaded = load::load(context, args.file.as_deref())?;
+    // A name on the command line takes the place of the one in the file.
+    if args.name.is_none() {
+        loaded.check_name()?;
+    }
+    let Loaded {
+        configuration, path, ..
+    } = loaded;
     let misfits = args.misfits(configuration.type_name());
     if !misfits.is_empty() {
         return Err(

@@ -116,7 +116,7 @@ async fn delete(
         }
         project
             .client
-            .call::<FleetsDelete>(&project.name, &NamesRequest { names: vec![name] })
+            .call::<FleetsDelete>(&project.name, &NamesRequest::one(name))
             .await?;
         context.ui.say(fleet.push(" deleted"));
         return Ok(ExitCode::SUCCESS);

@@ -153,12 +153,7 @@ async fn relative(project: &Project, name: &EntityReference) -> Result<Gateway, 
 pub(crate) async fn call_delete(project: &Project, name: &str) -> Result<(), CliError> {
     Ok(project
         .client
-        .call::<GatewaysDelete>(
-            &project.name,
-            &NamesRequest {
-                names: vec![name.to_owned()],
-            },
-        )
+        .call::<GatewaysDelete>(&project.name, &NamesRequest::one(name))
         .await?)
 }
 

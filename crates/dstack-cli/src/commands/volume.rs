@@ -98,12 +98,7 @@ pub(crate) async fn delete(
     let spinner = context.ui.spin("Deleting volume...");
     project
         .client
-        .call::<VolumesDelete>(
-            &project.name,
-            &NamesRequest {
-                names: vec![name.to_owned()],
-            },
-        )
+        .call::<VolumesDelete>(&project.name, &NamesRequest::one(name))
         .await?;
     drop(spinner);
     context.ui.say(Text::from("Volume ").code(name).push(" deleted"));

@@ -61,7 +61,7 @@ pub struct ServiceConfiguration {
     #[decode(check = groups::check_optional_replicas)]
     pub replicas: Option<Range<i64>>,
     /// A list of replica groups for heterogeneous services. Mutually exclusive with `replicas`.
-    #[decode(check = groups::check_groups)]
+    #[decode(check = super::group_names::check_groups)]
     pub groups: Option<Vec<ReplicaGroup>>,
     /// The shell commands to run.
     #[decode(default)]

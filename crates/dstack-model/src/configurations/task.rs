@@ -2,12 +2,12 @@
 
 use dstack_units::PortMapping;
 use dstack_units::name::is_group_name;
-use dstack_units::number::quote_list;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::DEFAULT_GROUP_NAME;
 use super::base::BaseRunConfiguration;
+use super::group_names::{Group, check_groups};
 use crate::profiles::ProfileParams;
 use crate::resources::ResourcesSpec;
 use crate::{Decode, tag};
@@ -108,38 +108,11 @@ fn nodes_or_groups(value: &Value) -> Result<Option<Value>, String> {
     Ok(None)
 }
 
-fn check_groups(groups: Option<Vec<NodeGroup>>) -> Result<Option<Vec<NodeGroup>>, String> {
-    let Some(mut groups) = groups else {
-        return Ok(None);
-    };
-    if groups.is_empty() {
-        return Err("`groups` cannot be an empty list".to_owned());
+impl Group for NodeGroup {
+    const KIND: &'static str = "node";
+    fn name(&mut self) -> &mut Option<String> {
+        &mut self.name
     }
-    for (index, group) in groups.iter_mut().enumerate() {
-        group.name.get_or_insert_with(|| index.to_string());
-    }
-    let duplicates = duplicates(groups.iter().filter_map(|group| group.name.as_deref()));
-    if duplicates.is_empty() {
-        return Ok(Some(groups));
-    }
-    Err(format!(
-        "Duplicate node group names found: {}. Each node group must have a unique name.",
-        quote_list(&duplicates)
-    ))
-}
-
-/// The names that are there more than once, each once, in the order of their first appearance.
-pub(super) fn duplicates<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    let mut counts = indexmap::IndexMap::<&str, usize>::new();
-    for name in names {
-        let count = counts.entry(name).or_default();
-        *count = count.saturating_add(1);
-    }
-    counts
-        .into_iter()
-        .filter(|(_, count)| *count > 1)
-        .map(|(name, _)| name)
-        .collect()
 }
 
 fn check(task: TaskConfiguration) -> Result<TaskConfiguration, String> {

@@ -265,6 +265,15 @@ pub struct NamesRequest {
     pub names: Vec<String>,
 }
 
+impl NamesRequest {
+    /// With one name.
+    pub fn one(name: impl Into<String>) -> Self {
+        Self {
+            names: vec![name.into()],
+        }
+    }
+}
+
 /// `secrets/create_or_update`.
 #[derive(Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct CreateOrUpdateSecretRequest {

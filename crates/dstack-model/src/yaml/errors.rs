@@ -74,6 +74,19 @@ impl ConfigErrors {
         }
     }
 
+    /// A problem with the value of a key at the top, found after reading.
+    pub fn at(file: &str, spans: &Spans, key: &str, message: impl Into<String>) -> Self {
+        Self {
+            errors: vec![ConfigError {
+                file: file.to_owned(),
+                position: spans.value(&[Loc::Key(key.to_owned().into())]),
+                path: key.to_owned(),
+                message: message.into(),
+                suggestion: None,
+            }],
+        }
+    }
+
     /// What the decoder found.
     pub(super) fn new(file: &str, spans: &Spans, problems: &[Problem]) -> Self {
         let mut errors: Vec<ConfigError> = relevant(problems)
@@ -81,9 +94,20 @@ impl ConfigErrors {
             .map(|problem| explain(file, spans, problem))
             .collect();
         errors.sort_by_key(|error| error.position);
-        errors.dedup();
+        errors.dedup_by(|same, kept| merge(same, kept));
         Self { errors }
     }
+}
+
+/// One text may stand for several fields (`memory: lots` is both `min` and `max`): it is wrong once.
+fn merge(same: &ConfigError, kept: &mut ConfigError) -> bool {
+    let one = same.position == kept.position && same.message == kept.message;
+    if one {
+        let steps = kept.path.split('.').zip(same.path.split('.'));
+        let common: Vec<&str> = steps.take_while(|(a, b)| a == b).map(|(step, _)| step).collect();
+        kept.path = common.join(".");
+    }
+    one
 }
 
 /// A value that fits no member of a union gives problems for each member. Those of the members that came deepest

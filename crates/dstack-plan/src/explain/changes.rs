@@ -5,6 +5,7 @@ use std::fmt::Display;
 use dstack_model::explanations::{ChangeSet, FieldChange};
 use dstack_units::Range;
 
+use super::distance;
 use crate::matching::Mismatch;
 use crate::offers::{Query, Unwanted};
 
@@ -13,6 +14,8 @@ use crate::offers::{Query, Unwanted};
 pub(super) struct Suggestion {
     pub(super) fields: Vec<FieldChange>,
     pub(super) price: f64,
+    /// How far it is from what was asked for.
+    pub(super) distance: f64,
     gives: String,
 }
 
@@ -29,7 +32,14 @@ impl Suggestion {
         if let Some(unwanted) = unwanted {
             fields.push(of_unwanted(query, unwanted)?);
         }
-        (!fields.is_empty()).then_some(Self { fields, price, gives })
+        let distance = mismatches.iter().map(distance::of_mismatch).sum::<f64>()
+            + unwanted.map_or(0.0, distance::of_unwanted);
+        (!fields.is_empty()).then_some(Self {
+            fields,
+            price,
+            distance,
+            gives,
+        })
     }
 
     pub(super) fn into_set(self) -> ChangeSet {

@@ -13,12 +13,13 @@ use dstack_model::requests::{
     DeleteFleetInstancesRequest, GetFleetRequest, ListFleetsRequest, ListImportedRequest, NamesRequest,
 };
 use dstack_store::directory::lists::{self, ListedFleet};
-use dstack_store::directory::{Page, exports, projects};
+use dstack_store::directory::{Page, exports};
 use dstack_store::rows::{FleetRow, InstanceRow};
 use dstack_store::{Commit, EngineStore, Put};
 use dstack_units::FleetId;
 
-use crate::access::{Project, is_admin};
+use super::projects::visible_projects;
+use crate::access::Project;
 use crate::api::{Api, Call};
 use crate::audit;
 use crate::error::{ApiError, Result};
@@ -40,18 +41,9 @@ pub(super) fn routes(api: Api) -> Api {
 }
 
 async fn list_all(call: Call, request: ListFleetsRequest) -> Result<Vec<Fleet>> {
-    let (state, caller) = (&call.state, call.user()?);
+    let state = &call.state;
     let pool = state.database.pool();
-    let visible = match is_admin(caller) {
-        true => projects::all(pool).await?,
-        false => projects::of_member(pool, caller.id).await?,
-    };
-    let wanted = request.project_name.as_deref();
-    let visible: Vec<_> = visible
-        .iter()
-        .filter(|row| wanted.is_none_or(|name| row.name == name))
-        .map(|row| row.id)
-        .collect();
+    let visible = visible_projects(&call, request.project_name.as_ref().map(std::slice::from_ref)).await?;
     let page = Page {
         prev_at: request.prev_created_at,
         prev_id: request.prev_id.map(|id| id.to_string()),

@@ -249,7 +249,7 @@ async fn change(
                     gateways::set_default(tx, project, id).await?;
                     events.extend(changes);
                 }
-                gateways::update(tx, &new).await?;
+                gateways::put(tx, &new).await?;
                 for event in events {
                     audit::write(tx, Some(event)).await?;
                 }
@@ -257,6 +257,7 @@ async fn change(
             })
         })
         .await?;
+    state.gateways_changed.notify_one();
     Ok(())
 }
 
@@ -329,7 +330,7 @@ async fn make(call: &Call, mut configuration: GatewayConfiguration) -> Result<Ga
         backend_id: Some(backend.id.clone()),
         to_be_deleted: false,
         last_processed_at: now,
-        version: 1,
+        version: 0,
         configuration: Json::new(configuration.clone()),
     };
     let has_default = gateways::default_of(pool, project.row.id).await?.is_some();
@@ -349,7 +350,7 @@ async fn make(call: &Call, mut configuration: GatewayConfiguration) -> Result<Ga
         .database
         .write(move |tx| {
             Box::pin(async move {
-                gateways::insert(tx, &row).await?;
+                gateways::put(tx, &row).await?;
                 audit::write(tx, created).await?;
                 if let Some((id, events)) = default {
                     gateways::set_default(tx, project, id).await?;
@@ -361,6 +362,7 @@ async fn make(call: &Call, mut configuration: GatewayConfiguration) -> Result<Ga
             })
         })
         .await?;
+    state.gateways_changed.notify_one();
     fetched(call, &name).await
 }
 
@@ -394,13 +396,14 @@ async fn write_all(state: &AppState, rows: Vec<(GatewayRow, Option<NewEvent>)>) 
         .write(move |tx| {
             Box::pin(async move {
                 for (row, event) in rows {
-                    gateways::update(tx, &row).await?;
+                    gateways::put(tx, &row).await?;
                     audit::write(tx, event).await?;
                 }
                 Ok(())
             })
         })
         .await?;
+    state.gateways_changed.notify_one();
     Ok(())
 }
 

@@ -5,11 +5,11 @@ use dstack_model::instances::Instance;
 use dstack_model::requests::{
     GetInstanceHealthChecksRequest, GetInstanceHealthChecksResponse, GetInstanceRequest, ListInstancesRequest,
 };
+use dstack_store::directory::Page;
 use dstack_store::directory::lists::{self, InstanceFilter};
-use dstack_store::directory::{Page, projects};
 
 use super::fleets::check_importer;
-use crate::access::is_admin;
+use super::projects::visible_projects;
 use crate::api::{Api, Call};
 use crate::error::{ApiError, Result};
 use crate::render::fleets::instance;
@@ -21,18 +21,10 @@ pub(super) fn routes(api: Api) -> Api {
 }
 
 async fn list(call: Call, request: ListInstancesRequest) -> Result<Vec<Instance>> {
-    let caller = call.user()?;
     let pool = call.state.database.pool();
-    let visible = match is_admin(caller) {
-        true => projects::all(pool).await?,
-        false => projects::of_member(pool, caller.id).await?,
-    };
-    let wanted = request.project_names.as_deref();
-    let visible = visible
-        .iter()
-        .filter(|row| wanted.is_none_or(|names| names.contains(&row.name)));
+    let visible = visible_projects(&call, request.project_names.as_deref()).await?;
     let filter = InstanceFilter {
-        projects: Some(visible.map(|row| row.id).collect()),
+        projects: Some(visible),
         fleets: request.fleet_ids,
         only_active: request.only_active,
     };

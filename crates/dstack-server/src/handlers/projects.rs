@@ -277,6 +277,19 @@ async fn in_use_names(state: &AppState, project: ProjectId, kind: InUse) -> Resu
     Ok(projects::names_in_use(state.database.pool(), project, kind).await?)
 }
 
+/// The projects whose things the caller may list: all for admins, one's own for others; of those only the named ones.
+pub(super) async fn visible_projects(call: &Call, named: Option<&[String]>) -> Result<Vec<ProjectId>> {
+    let (pool, caller) = (call.state.database.pool(), call.user()?);
+    let visible = match is_admin(caller) {
+        true => projects::all(pool).await?,
+        false => projects::of_member(pool, caller.id).await?,
+    };
+    let wanted = visible
+        .iter()
+        .filter(|row| named.is_none_or(|names| names.contains(&row.name)));
+    Ok(wanted.map(|row| row.id).collect())
+}
+
 /// `['a', 'b']`.
 pub(crate) fn python_list(names: &[String]) -> String {
     let quoted: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();

@@ -6,17 +6,16 @@ use dstack_model::backends::BackendType;
 use dstack_model::requests::{CreateVolumeRequest, ListVolumesRequest, NameRequest, NamesRequest};
 use dstack_model::volumes::{AnyVolumeConfiguration, Volume, VolumeStatus};
 use dstack_plan::names;
+use dstack_store::directory::Page;
 use dstack_store::directory::volumes::{self, ListedVolume, VolumeRow};
-use dstack_store::directory::{Page, projects};
 use dstack_store::{EventTarget, Json};
 use dstack_units::Time;
 use dstack_units::name::{RESOURCE_NAME_MESSAGE, is_resource_name};
 
-use crate::access::is_admin;
 use crate::api::{Api, Call};
 use crate::audit;
 use crate::error::{ApiError, Result};
-use crate::handlers::projects::python_list;
+use crate::handlers::projects::{python_list, visible_projects};
 
 /// Clouds charge for months of 30 days.
 const MONTH_SECONDS: f64 = 30.0 * 24.0 * 3600.0;
@@ -30,18 +29,8 @@ pub(super) fn routes(api: Api) -> Api {
 }
 
 async fn list_all(call: Call, request: ListVolumesRequest) -> Result<Vec<Volume>> {
-    let (state, caller) = (&call.state, call.user()?);
-    let pool = state.database.pool();
-    let visible = match is_admin(caller) {
-        true => projects::all(pool).await?,
-        false => projects::of_member(pool, caller.id).await?,
-    };
-    let wanted = request.project_name.as_deref();
-    let visible: Vec<_> = visible
-        .iter()
-        .filter(|row| wanted.is_none_or(|name| row.name == name))
-        .map(|row| row.id)
-        .collect();
+    let pool = call.state.database.pool();
+    let visible = visible_projects(&call, request.project_name.as_ref().map(std::slice::from_ref)).await?;
     let page = Page {
         prev_at: request.prev_created_at,
         prev_id: request.prev_id.map(|id| id.to_string()),
@@ -102,7 +91,7 @@ async fn create(call: Call, request: CreateVolumeRequest) -> Result<Volume> {
         deleted_at: None,
         last_job_processed_at: None,
         last_processed_at: now,
-        version: 1,
+        version: 0,
     };
     let event = audit::event(state, user, "Volume created. Status: SUBMITTED", target(&row));
     let stored = row.clone();
@@ -110,7 +99,7 @@ async fn create(call: Call, request: CreateVolumeRequest) -> Result<Volume> {
         .database
         .write(move |tx| {
             Box::pin(async move {
-                volumes::insert(tx, &stored).await?;
+                volumes::put(tx, &stored).await?;
                 audit::write(tx, event).await
             })
         })
@@ -150,7 +139,7 @@ async fn delete(call: Call, request: NamesRequest) -> Result<()> {
         .write(move |tx| {
             Box::pin(async move {
                 for (row, event) in marked {
-                    volumes::update(tx, &row).await?;
+                    volumes::put(tx, &row).await?;
                     audit::write(tx, event).await?;
                 }
                 Ok(())

@@ -1,4 +1,7 @@
 //! Prometheus' text format: families in the order in which they came up, each with all its samples.
+//!
+//! Libraries for metrics keep counters of their own process; here every sample is read from the database for one answer. The
+//! one that can write such (`prometheus-client`) writes OpenMetrics, which renames counters (`_total`).
 
 use std::fmt::Write as _;
 

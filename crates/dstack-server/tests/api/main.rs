@@ -111,6 +111,7 @@ impl Server {
             backends: Arc::new(dstack_compute::NoBackends),
             registry,
             volumes_changed: Arc::default(),
+            gateways_changed: Arc::default(),
             images: Arc::new(dstack_server::images::UnknownImages),
         });
         let server = Self {

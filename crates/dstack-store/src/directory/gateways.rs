@@ -9,15 +9,17 @@ use sqlx::{AnyPool, Row};
 
 use super::record;
 use super::select::{Select, fetch_as, fetch_one};
-use crate::{Column, Json, Result, StoreError, Tx};
+use crate::entity::{entity, select_with};
+use crate::sql::put_row;
+use crate::{Entity, Json, Result, Tx};
 
 crate::text_columns!(GatewayStatus, GatewayReplicaStatus);
 
-record! {
+entity! {
     /// A gateway.
     GatewayRow in "gateways" {
         /// Id.
-        id: GatewayId,
+        key id: GatewayId,
         /// Project.
         project_id: ProjectId,
         /// Unique in the project.
@@ -40,8 +42,6 @@ record! {
         to_be_deleted: bool,
         /// When it was looked at last.
         last_processed_at: Time,
-        /// Changes with every update.
-        version: i64,
     }
 }
 
@@ -83,22 +83,19 @@ pub struct ListedGateway {
 }
 
 fn select() -> String {
-    format!(
-        "SELECT {}, p.name FROM gateways g JOIN projects p ON p.id = g.project_id",
-        GatewayRow::columns("g")
-    )
+    select_with::<GatewayRow>("p.name", "JOIN projects p ON p.id = t.project_id")
 }
 
 fn read(row: &sqlx::any::AnyRow) -> Result<ListedGateway> {
     Ok(ListedGateway {
-        row: GatewayRow::read_at(row, 0)?,
-        project_name: row.try_get(GatewayRow::WIDTH)?,
+        row: GatewayRow::read(row)?,
+        project_name: row.try_get(GatewayRow::COLUMNS.len())?,
     })
 }
 
 /// What makes a gateway one that the project `$1` imports.
 const IMPORTED: &str = "EXISTS (SELECT 1 FROM imports i JOIN exported_gateways e ON e.export_id = i.export_id \
-     WHERE i.project_id = $1 AND e.gateway_id = g.id)";
+     WHERE i.project_id = $1 AND e.gateway_id = t.id)";
 
 /// Of a project, oldest first; with those it imports on request.
 pub async fn list(pool: &AnyPool, project: ProjectId, imported: bool) -> Result<Vec<ListedGateway>> {
@@ -108,7 +105,7 @@ pub async fn list(pool: &AnyPool, project: ProjectId, imported: bool) -> Result<
         String::new()
     };
     let sql = format!(
-        "{} WHERE g.project_id = $1{or} ORDER BY g.created_at, g.id",
+        "{} WHERE t.project_id = $1{or} ORDER BY t.created_at, t.id",
         select()
     );
     fetch_as(pool, sql, &[&project.to_string()], read).await
@@ -116,7 +113,7 @@ pub async fn list(pool: &AnyPool, project: ProjectId, imported: bool) -> Result<
 
 /// By name.
 pub async fn by_name(pool: &AnyPool, project: ProjectId, name: &str) -> Result<Option<ListedGateway>> {
-    let sql = select() + " WHERE g.project_id = $1 AND g.name = $2";
+    let sql = select() + " WHERE t.project_id = $1 AND t.name = $2";
     fetch_one(pool, sql, &[&project.to_string(), name], read).await
 }
 
@@ -127,15 +124,15 @@ pub async fn imported_by_name(
     owner: &str,
     name: &str,
 ) -> Result<Option<ListedGateway>> {
-    let sql = format!("{} WHERE {IMPORTED} AND g.name = $2 AND p.name = $3", select());
+    let sql = format!("{} WHERE {IMPORTED} AND t.name = $2 AND p.name = $3", select());
     fetch_one(pool, sql, &[&project.to_string(), name, owner], read).await
 }
 
 /// The project's default gateway, if it still has access to it.
 pub async fn default_of(pool: &AnyPool, project: ProjectId) -> Result<Option<ListedGateway>> {
     let sql = format!(
-        "{} WHERE g.id = (SELECT d.default_gateway_id FROM projects d WHERE d.id = $1) AND g.to_be_deleted = 0 \
-         AND (g.project_id = $1 OR {IMPORTED})",
+        "{} WHERE t.id = (SELECT d.default_gateway_id FROM projects d WHERE d.id = $1) AND t.to_be_deleted = 0 \
+         AND (t.project_id = $1 OR {IMPORTED})",
         select()
     );
     fetch_one(pool, sql, &[&project.to_string()], read).await
@@ -154,7 +151,7 @@ pub async fn default_id(pool: &AnyPool, project: ProjectId) -> Result<Option<Gat
 /// Those that wait for their cloud: to be made, or to be deleted.
 pub async fn waiting(pool: &AnyPool) -> Result<Vec<ListedGateway>> {
     let sql = select()
-        + " WHERE g.to_be_deleted = 1 OR g.status IN ('submitted', 'provisioning') ORDER BY g.last_processed_at, g.id";
+        + " WHERE t.to_be_deleted = 1 OR t.status IN ('submitted', 'provisioning') ORDER BY t.last_processed_at, t.id";
     fetch_as(pool, sql, &[], read).await
 }
 
@@ -171,60 +168,12 @@ pub async fn replicas(pool: &AnyPool, gateways: &[GatewayId]) -> Result<Vec<Repl
     rows.iter().map(|row| ReplicaRow::read_at(row, 0)).collect()
 }
 
-/// Adds a gateway.
+/// Adds a gateway, or changes one.
 ///
 /// # Errors
-/// A unique violation when the project has one of that name.
-pub async fn insert(tx: &mut Tx, row: &GatewayRow) -> Result<()> {
-    sqlx::query(
-        "INSERT INTO gateways (id, project_id, name, created_at, status, status_message, configuration, \
-         wildcard_domain, hostname, backend_id, to_be_deleted, last_processed_at, version) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 1)",
-    )
-    .bind(row.id.to_string())
-    .bind(row.project_id.to_string())
-    .bind(row.name.clone())
-    .bind(row.created_at.as_micros())
-    .bind(row.status.to_raw())
-    .bind(row.status_message.clone())
-    .bind(row.configuration.to_raw())
-    .bind(row.wildcard_domain.clone())
-    .bind(row.hostname.clone())
-    .bind(row.backend_id.clone())
-    .bind(row.to_be_deleted.to_raw())
-    .bind(row.last_processed_at.as_micros())
-    .execute(tx)
-    .await?;
-    Ok(())
-}
-
-/// Changes what can change of a gateway.
-///
-/// # Errors
-/// A conflict when it was changed since it was read.
-pub async fn update(tx: &mut Tx, row: &GatewayRow) -> Result<()> {
-    let done = sqlx::query(
-        "UPDATE gateways SET status = $1, status_message = $2, configuration = $3, wildcard_domain = $4, hostname = $5, \
-         to_be_deleted = $6, last_processed_at = $7, version = version + 1 WHERE id = $8 AND version = $9",
-    )
-    .bind(row.status.to_raw())
-    .bind(row.status_message.clone())
-    .bind(row.configuration.to_raw())
-    .bind(row.wildcard_domain.clone())
-    .bind(row.hostname.clone())
-    .bind(row.to_be_deleted.to_raw())
-    .bind(row.last_processed_at.as_micros())
-    .bind(row.id.to_string())
-    .bind(row.version)
-    .execute(tx)
-    .await?;
-    match done.rows_affected() {
-        0 => Err(StoreError::Conflict {
-            entity: "gateways",
-            id: row.id.to_string(),
-        }),
-        _ => Ok(()),
-    }
+/// A unique violation when the project has one of that name; a conflict when it was changed since it was read.
+pub async fn put(tx: &mut Tx, row: &GatewayRow) -> Result<()> {
+    put_row(tx, row, None).await
 }
 
 /// Removes a gateway.
@@ -247,26 +196,5 @@ pub async fn set_default(tx: &mut Tx, project: ProjectId, gateway: Option<Gatewa
         .bind(project.to_string())
         .execute(tx)
         .await?;
-    Ok(())
-}
-
-/// Adds a replica.
-pub async fn insert_replica(tx: &mut Tx, row: &ReplicaRow) -> Result<()> {
-    sqlx::query(
-        "INSERT INTO gateway_replicas (id, gateway_id, replica_num, created_at, status, status_message, configuration, \
-         provisioning_data, deleted, last_processed_at, version) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 1)",
-    )
-    .bind(row.id.clone())
-    .bind(row.gateway_id.to_string())
-    .bind(row.replica_num)
-    .bind(row.created_at.as_micros())
-    .bind(row.status.to_raw())
-    .bind(row.status_message.clone())
-    .bind(row.configuration.to_raw())
-    .bind(row.provisioning_data.to_raw())
-    .bind(row.deleted.to_raw())
-    .bind(row.last_processed_at.as_micros())
-    .execute(tx)
-    .await?;
     Ok(())
 }

@@ -6,7 +6,7 @@ use sqlx::{AnyPool, Row};
 
 use super::Page;
 use super::select::{Select, fetch_as, fetch_one};
-use crate::entity::{read_column, select_sql};
+use crate::entity::{read_column, select_sql, select_with};
 use crate::rows::{FleetRow, InstanceRow, JobRow, RunRow};
 use crate::{Entity, Json, Result};
 
@@ -82,16 +82,6 @@ fn listed_run_sql() -> String {
     select_with::<RunRow>(
         "p.name, u.name, f.name",
         "JOIN projects p ON p.id = t.project_id JOIN users u ON u.id = t.user_id LEFT JOIN fleets f ON f.id = t.fleet_id",
-    )
-}
-
-/// `SELECT` of all columns of `E` and of more, with joins.
-fn select_with<E: Entity>(columns: &str, joins: &str) -> String {
-    let table = format!(" FROM {} t", E::TABLE);
-    let base = select_sql::<E>();
-    format!(
-        "{}, {columns}{table} {joins}",
-        base.strip_suffix(&table).unwrap_or(&base)
     )
 }
 

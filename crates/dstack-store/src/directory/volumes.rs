@@ -4,17 +4,19 @@ use dstack_model::volumes::{AnyVolumeConfiguration, VolumeProvisioningData, Volu
 use dstack_units::{ProjectId, Time, UserId, VolumeId};
 use sqlx::{AnyPool, Row};
 
+use super::Page;
 use super::select::{Select, fetch_as, fetch_one};
-use super::{Page, record};
-use crate::{Column, Json, Result, StoreError, Tx};
+use crate::entity::{entity, select_with};
+use crate::sql::put_row;
+use crate::{Entity, Json, Result, Tx};
 
 crate::text_columns!(VolumeStatus);
 
-record! {
+entity! {
     /// A volume.
     VolumeRow in "volumes" {
         /// Id.
-        id: VolumeId,
+        key id: VolumeId,
         /// Project.
         project_id: ProjectId,
         /// Who created it.
@@ -43,8 +45,6 @@ record! {
         last_job_processed_at: Option<Time>,
         /// When it was looked at last.
         last_processed_at: Time,
-        /// Changes with every update.
-        version: i64,
     }
 }
 
@@ -60,17 +60,18 @@ pub struct ListedVolume {
 }
 
 fn select() -> String {
-    format!(
-        "SELECT {}, p.name, u.name FROM volumes v JOIN projects p ON p.id = v.project_id JOIN users u ON u.id = v.user_id",
-        VolumeRow::columns("v")
+    select_with::<VolumeRow>(
+        "p.name, u.name",
+        "JOIN projects p ON p.id = t.project_id JOIN users u ON u.id = t.user_id",
     )
 }
 
 fn read(row: &sqlx::any::AnyRow) -> Result<ListedVolume> {
+    let width = VolumeRow::COLUMNS.len();
     Ok(ListedVolume {
-        row: VolumeRow::read_at(row, 0)?,
-        project_name: row.try_get(VolumeRow::WIDTH)?,
-        user_name: row.try_get(VolumeRow::WIDTH + 1)?,
+        row: VolumeRow::read(row)?,
+        project_name: row.try_get(width)?,
+        user_name: row.try_get(width + 1)?,
     })
 }
 
@@ -83,90 +84,37 @@ pub async fn list(
 ) -> Result<Vec<ListedVolume>> {
     let mut query = Select::new(select());
     let list = query.bind_list(projects.iter().copied());
-    query.filter(format_args!("v.project_id IN {list}"));
+    query.filter(format_args!("t.project_id IN {list}"));
     if only_active {
-        query.filter("v.deleted = 0");
+        query.filter("t.deleted = 0");
     }
-    query.page("v.created_at", "v.id", page);
+    query.page("t.created_at", "t.id", page);
     query.fetch(pool).await?.iter().map(read).collect()
 }
 
 /// Of a project, oldest first; those that are not deleted.
 pub async fn of_project(pool: &AnyPool, project: ProjectId) -> Result<Vec<ListedVolume>> {
-    let sql = select() + " WHERE v.project_id = $1 AND v.deleted = 0 ORDER BY v.created_at, v.id";
+    let sql = select() + " WHERE t.project_id = $1 AND t.deleted = 0 ORDER BY t.created_at, t.id";
     fetch_as(pool, sql, &[&project.to_string()], read).await
 }
 
 /// The one of this name that is not deleted.
 pub async fn by_name(pool: &AnyPool, project: ProjectId, name: &str) -> Result<Option<ListedVolume>> {
-    let sql = select() + " WHERE v.project_id = $1 AND v.name = $2 AND v.deleted = 0";
+    let sql = select() + " WHERE t.project_id = $1 AND t.name = $2 AND t.deleted = 0";
     fetch_one(pool, sql, &[&project.to_string(), name], read).await
 }
 
 /// Those that wait for their cloud: to be made, or to be deleted.
 pub async fn waiting(pool: &AnyPool) -> Result<Vec<ListedVolume>> {
     let sql = select()
-        + " WHERE v.deleted = 0 AND (v.to_be_deleted = 1 OR v.status = 'submitted') ORDER BY v.last_processed_at, v.id";
+        + " WHERE t.deleted = 0 AND (t.to_be_deleted = 1 OR t.status = 'submitted') ORDER BY t.last_processed_at, t.id";
     fetch_as(pool, sql, &[], read).await
 }
 
-/// Adds a volume.
+/// Adds a volume, or changes one.
 ///
 /// # Errors
-/// A unique violation when the project has one of that name.
-pub async fn insert(tx: &mut Tx, row: &VolumeRow) -> Result<()> {
-    sqlx::query(
-        "INSERT INTO volumes (id, project_id, user_id, name, created_at, status, status_message, configuration, \
-         provisioning_data, auto_cleanup_enabled, to_be_deleted, deleted, deleted_at, last_job_processed_at, \
-         last_processed_at, version) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, 1)",
-    )
-    .bind(row.id.to_string())
-    .bind(row.project_id.to_string())
-    .bind(row.user_id.to_string())
-    .bind(row.name.clone())
-    .bind(row.created_at.as_micros())
-    .bind(row.status.to_raw())
-    .bind(row.status_message.clone())
-    .bind(row.configuration.to_raw())
-    .bind(row.provisioning_data.to_raw())
-    .bind(row.auto_cleanup_enabled.to_raw())
-    .bind(row.to_be_deleted.to_raw())
-    .bind(row.deleted.to_raw())
-    .bind(row.deleted_at.to_raw())
-    .bind(row.last_job_processed_at.to_raw())
-    .bind(row.last_processed_at.as_micros())
-    .execute(tx)
-    .await?;
-    Ok(())
-}
-
-/// Changes what can change of a volume.
-///
-/// # Errors
-/// A conflict when it was changed since it was read.
-pub async fn update(tx: &mut Tx, row: &VolumeRow) -> Result<()> {
-    let done = sqlx::query(
-        "UPDATE volumes SET status = $1, status_message = $2, provisioning_data = $3, to_be_deleted = $4, deleted = $5, \
-         deleted_at = $6, last_job_processed_at = $7, last_processed_at = $8, version = version + 1 \
-         WHERE id = $9 AND version = $10",
-    )
-    .bind(row.status.to_raw())
-    .bind(row.status_message.clone())
-    .bind(row.provisioning_data.to_raw())
-    .bind(row.to_be_deleted.to_raw())
-    .bind(row.deleted.to_raw())
-    .bind(row.deleted_at.to_raw())
-    .bind(row.last_job_processed_at.to_raw())
-    .bind(row.last_processed_at.as_micros())
-    .bind(row.id.to_string())
-    .bind(row.version)
-    .execute(tx)
-    .await?;
-    match done.rows_affected() {
-        0 => Err(StoreError::Conflict {
-            entity: "volumes",
-            id: row.id.to_string(),
-        }),
-        _ => Ok(()),
-    }
+/// A unique violation when the project has one of that name; a conflict when it was changed since it was read.
+pub async fn put(tx: &mut Tx, row: &VolumeRow) -> Result<()> {
+    put_row(tx, row, None).await
 }

@@ -311,12 +311,7 @@ async fn get(project: &Project, name: &str) -> Result<Fleet, CliError> {
 async fn call_delete(project: &Project, name: &str) -> Result<(), CliError> {
     Ok(project
         .client
-        .call::<FleetsDelete>(
-            &project.name,
-            &NamesRequest {
-                names: vec![name.to_owned()],
-            },
-        )
+        .call::<FleetsDelete>(&project.name, &NamesRequest::one(name))
         .await?)
 }
 

@@ -4,7 +4,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use dstack_model::configurations::AnyConfiguration;
-use dstack_model::yaml::parse_configuration;
+use dstack_model::yaml::{ConfigErrors, Spans, parse_configuration};
+use dstack_units::name::is_resource_name;
 
 use crate::context::Context;
 use crate::error::CliError;
@@ -18,14 +19,35 @@ const DEFAULTS: [&str; 2] = [".dstack.yml", ".dstack.yaml"];
 pub(crate) struct Loaded {
     pub(crate) configuration: AnyConfiguration,
     pub(crate) path: String,
+    spans: Spans,
+}
+
+impl Loaded {
+    /// Whether the name in the file is one that the server would take.
+    pub(crate) fn check_name(&self) -> Result<(), CliError> {
+        match self.configuration.name() {
+            Some(name) if !is_resource_name(name) => {
+                let message = format!(
+                    "found \"{name}\", expected 2 to 41 lower-case letters, digits and hyphens, the first of them a letter"
+                );
+                let error = ConfigErrors::at(&self.path, &self.spans, "name", message);
+                Err(CliError::new(error.to_string()))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Reads a configuration: the named file, standard input for `-`, or the default one.
 pub(crate) fn load(context: &Context, file: Option<&str>) -> Result<Loaded, CliError> {
     let (text, path) = read(context, file)?;
-    let (configuration, _) =
+    let (configuration, spans) =
         parse_configuration(&text, &path).map_err(|errors| CliError::new(errors.to_string()))?;
-    Ok(Loaded { configuration, path })
+    Ok(Loaded {
+        configuration,
+        path,
+        spans,
+    })
 }
 
 fn read(context: &Context, file: Option<&str>) -> Result<(String, String), CliError> {

@@ -179,11 +179,6 @@ async fn find(project: &Project, name: &str) -> Result<Option<Volume>, CliError>
 async fn call_delete(project: &Project, name: &str) -> Result<(), CliError> {
     Ok(project
         .client
-        .call::<VolumesDelete>(
-            &project.name,
-            &NamesRequest {
-                names: vec![name.to_owned()],
-            },
-        )
+        .call::<VolumesDelete>(&project.name, &NamesRequest::one(name))
         .await?)
 }

@@ -10,7 +10,7 @@ use super::ServiceConfiguration;
 use super::scaling::{self, ScalingSpec};
 use crate::Decode;
 use crate::configurations::base::is_set;
-use crate::configurations::task::duplicates;
+use crate::configurations::group_names::Group;
 use crate::decode::units::python_number;
 use crate::decode::{Cx, enums};
 use crate::profiles::SpotPolicy;
@@ -173,24 +173,11 @@ fn check_group(group: ReplicaGroup) -> Result<ReplicaGroup, String> {
     Ok(group)
 }
 
-pub(super) fn check_groups(groups: Option<Vec<ReplicaGroup>>) -> Result<Option<Vec<ReplicaGroup>>, String> {
-    let Some(mut groups) = groups else {
-        return Ok(None);
-    };
-    if groups.is_empty() {
-        return Err("`groups` cannot be an empty list".to_owned());
+impl Group for ReplicaGroup {
+    const KIND: &'static str = "replica";
+    fn name(&mut self) -> &mut Option<String> {
+        &mut self.name
     }
-    for (index, group) in groups.iter_mut().enumerate() {
-        group.name.get_or_insert_with(|| index.to_string());
-    }
-    let duplicates = duplicates(groups.iter().filter_map(|group| group.name.as_deref()));
-    if duplicates.is_empty() {
-        return Ok(Some(groups));
-    }
-    Err(format!(
-        "Duplicate replica group names found: {}. Each replica group must have a unique name.",
-        quote_list(&duplicates)
-    ))
 }
 
 /// The rules between a service and its groups, in the reference's order.

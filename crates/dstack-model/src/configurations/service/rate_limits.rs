@@ -3,7 +3,7 @@
 use dstack_units::number::quote_list;
 use serde::Serialize;
 
-use crate::configurations::task::duplicates;
+use crate::configurations::group_names::duplicates;
 use crate::{Decode, tag};
 
 tag!(

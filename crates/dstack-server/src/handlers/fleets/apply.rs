@@ -2,8 +2,7 @@
 
 use dstack_api::ErrorCode;
 use dstack_engine::events as targets;
-use dstack_model::fleets::{Fleet, FleetSpec, FleetStatus};
-use dstack_model::health::HealthStatus;
+use dstack_model::fleets::{Fleet, FleetSpec};
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::requests::ApplyFleetPlanRequest;
 use dstack_plan::fleet_diff::{HostChanges, check_updatable, host_changes};
@@ -97,23 +96,8 @@ async fn creation(call: &Call, mut spec: FleetSpec) -> Result<(Commit, dstack_un
     };
     spec.configuration.name = Some(name.clone());
     let now = state.clock.now();
-    let fleet = FleetRow {
-        id: state.random.uuid().into(),
-        project_id: project,
-        name,
-        created_at: now,
-        status: FleetStatus::Active,
-        status_message: None,
-        spec: Json::new(sealed(spec.clone(), &state.encryption)?),
-        local: false,
-        deleted: false,
-        deleted_at: None,
-        last_processed_at: now,
-        next_wake_at: None,
-        deadline_at: None,
-        waiting_for: None,
-        version: 0,
-    };
+    let stored = sealed(spec.clone(), &state.encryption)?;
+    let fleet = FleetRow::active(state.random.uuid().into(), project, name, stored, now);
     let instances = first_instances(state, &fleet, &spec, now);
     check_brought_up(state, instances.len())?;
     let by_user = audit::by(state, call.user()?);
@@ -174,45 +158,20 @@ fn first_instances(state: &AppState, fleet: &FleetRow, spec: &FleetSpec, now: Ti
 }
 
 fn instance(state: &AppState, fleet: &FleetRow, num: i64, host: Option<NewHost>, now: Time) -> InstanceRow {
-    let (offer, place, total_blocks) = match host {
-        Some(host) => (
-            Some(Json::new(host.offer)),
-            Some(Json::new(host.place)),
-            host.total_blocks,
-        ),
-        None => (None, None, None),
-    };
-    InstanceRow {
-        id: state.random.uuid().into(),
-        project_id: fleet.project_id,
-        fleet_id: Some(fleet.id),
-        name: format!("{}-{num}", fleet.name),
-        instance_num: num,
+    let row = InstanceRow {
         // Lists are sorted by it: instances of one fleet are not to be mixed up.
         created_at: Time::from_micros(now.as_micros() + num),
-        started_at: offer.is_some().then_some(now),
-        finished_at: None,
-        status: InstanceStatus::Pending,
-        unreachable: false,
-        health: HealthStatus::Healthy,
-        termination_reason: None,
-        termination_reason_message: None,
-        backend: offer.as_ref().map(|offer| offer.backend.to_string()),
-        region: offer.as_ref().map(|offer| offer.region.clone()),
-        price: offer.as_ref().map(|offer| offer.price),
-        offer,
-        job_provisioning_data: place,
-        agent: None,
-        total_blocks,
-        busy_blocks: 0,
-        last_job_processed_at: None,
-        deleted: false,
-        deleted_at: None,
-        last_processed_at: now,
         next_wake_at: Some(now),
-        deadline_at: None,
         waiting_for: Some("its host to be prepared".to_owned()),
-        version: 0,
+        ..InstanceRow::pending(state.random.uuid().into(), fleet, num, now)
+    };
+    match host {
+        Some(host) => InstanceRow {
+            started_at: Some(now),
+            total_blocks: host.total_blocks,
+            ..row.offering(host.offer, host.place)
+        },
+        None => row,
     }
 }
 

@@ -13,8 +13,8 @@ use dstack_store::rows::{JobRow, RunRow};
 use dstack_store::{Commit, Json, Put};
 use dstack_units::{ProjectId, RepoRowId, Time, UserId};
 
-use super::plan::{check_supported, effective, stale};
 use super::ATTEMPTS;
+use super::plan::{check_supported, effective, stale};
 use crate::api::Call;
 use crate::audit;
 use crate::error::{ApiError, Result};

@@ -12,6 +12,7 @@ use dstack_units::RunId;
 
 use crate::access::is_admin;
 use crate::api::Call;
+use crate::compat::older;
 use crate::error::{ApiError, Result, json_bytes, json_response};
 use crate::render::runs::{View, is_stable, run};
 use crate::state::AppState;
@@ -34,11 +35,12 @@ pub(super) async fn list(call: Call, request: ListRunsRequest) -> Result<Respons
         connections: false,
     };
     let keys = lists::run_keys(call.state.database.pool(), &filter, &page).await?;
-    if crate::compat::changes_runs(&call.version) {
+    if older::is_older(&call.version) {
         let mut runs = render(&call.state, &keys, view).await?;
         for run in &mut runs {
             crate::compat::run(run, &call.version);
         }
+        let runs = older::answer(&runs, &call.version).map_err(ApiError::internal)?;
         return Ok(json_response(StatusCode::OK, &runs));
     }
     let pieces = pieces(&call.state, &keys, view).await?;
