@@ -28,7 +28,7 @@ def until(what, probe):
 
 def code():
     file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w:gz") as archive:
+    with tarfile.open(fileobj=file, mode="w") as archive:
         text = b"from the archive\n"
         info = tarfile.TarInfo("hello.txt")
         info.size = len(text)
@@ -85,7 +85,7 @@ def run_job(runner, run, commands):
     runner.submit_job(run, job, cluster, {"key": "secret value"}, None, instance_env={"FROM_INSTANCE": "yes"})
     runner.upload_code(code())
     info = runner.run_job()
-    seen = {"states": [], "logs": b"", "timestamps": [], "info": bool(info and info.working_dir and info.username)}
+    seen = {"states": [], "messages": [], "logs": b"", "timestamps": [], "info": bool(info and info.working_dir and info.username)}
     at = 0
 
     def ended():
@@ -93,6 +93,7 @@ def run_job(runner, run, commands):
         answer = runner.pull(at)
         at = answer.last_updated
         seen["states"] += [[event.state.value, event.exit_status] for event in answer.job_states]
+        seen["messages"] += [event.termination_message for event in answer.job_states if event.termination_message]
         seen["logs"] += b"".join(event.message for event in answer.job_logs)
         seen["timestamps"] += [event.timestamp for event in answer.job_logs]
         final = [state for state, _ in seen["states"] if state in ("done", "failed", "terminated")]
@@ -124,7 +125,7 @@ def main():
     runner = runner_of(task)
     shown["metrics"] = runner.get_metrics() is not None
     shown["job"] = run_job(
-        runner, run, "cat hello.txt; echo $PLAIN $FROM_INSTANCE; for n in 1 2 3; do echo line $n; done; exit 3"
+        runner, run, "cat $DSTACK_REPO_DIR/hello.txt; echo $PLAIN $FROM_INSTANCE; for n in 1 2 3; do echo line $n; done; exit 3"
     )
     shown["safe_to_restart"] = shim.is_safe_to_restart()
     shim.terminate_task(task_id, reason="done_by_runner", message="", timeout=2)

@@ -85,6 +85,7 @@ fn expected() -> Value {
         "metrics": true,
         "job": {
             "states": [["running", null], ["failed", 3]],
+            "messages": [],
             "logs": "from the archive\nvalue yes\nline 1\nline 2\nline 3\n",
             "timestamps": true,
             "info": true,
