@@ -18,6 +18,7 @@ use dstack_store::{
 };
 use dstack_system::Random;
 use dstack_units::Time;
+use futures_util::future::join_all;
 use serde_json::json;
 
 const NOW: Time = Time::from_millis(1_790_000_000_000);
@@ -89,10 +90,7 @@ async fn story(store: &dyn EngineStore, builder: &Builder, task: Commit, machine
     let (run, job) = parts(&task);
     seen.push(format!("{:?}", store.run(run.id).await.unwrap()));
     seen.push(format!("{:?}", store.placement(builder.project).await.unwrap()));
-    seen.push(format!(
-        "{:?}",
-        store.waiting_jobs(builder.project).await.unwrap()
-    ));
+    seen.push(format!("{:?}", store.waiting(builder.project, 9).await.unwrap()));
 
     // A change of the job makes decisions about the run stale, and a stale commit changes nothing at all.
     let stale = store.run(run.id).await.unwrap().unwrap().run;
@@ -161,10 +159,7 @@ async fn story(store: &dyn EngineStore, builder: &Builder, task: Commit, machine
             .is_conflict()
     );
     seen.push(format!("{:?}", store.job(job.id).await.unwrap()));
-    seen.push(format!(
-        "{:?}",
-        store.waiting_jobs(builder.project).await.unwrap()
-    ));
+    seen.push(format!("{:?}", store.waiting(builder.project, 9).await.unwrap()));
 
     // Rows are another's until its lease runs out; those of nobody are anyone's.
     let mut early = store
@@ -202,6 +197,18 @@ async fn story(store: &dyn EngineStore, builder: &Builder, task: Commit, machine
     seen
 }
 
+/// SQLite, and PostgreSQL where there is one.
+async fn databases(folder: &std::path::Path) -> Vec<Database> {
+    let mut databases = vec![Database::open_file(&folder.join("x.db")).await.unwrap()];
+    match std::env::var("DSTACK_TEST_POSTGRES_URL") {
+        Ok(url) => databases.push(fresh_postgres(&url).await),
+        Err(_) => {
+            println!("SKIPPED: PostgreSQL half of the stores' test (DSTACK_TEST_POSTGRES_URL is not set)");
+        }
+    }
+    databases
+}
+
 #[tokio::test]
 async fn memory_and_sql_tell_the_same_story() {
     let random = Random::seeded(11);
@@ -212,13 +219,7 @@ async fn memory_and_sql_tell_the_same_story() {
     let machine = builder.machine(2, NOW).unwrap();
     let (run, task) = builder.task("train", &json!({}), NOW).unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let mut databases = vec![Database::open_file(&dir.path().join("x.db")).await.unwrap()];
-    match std::env::var("DSTACK_TEST_POSTGRES_URL") {
-        Ok(url) => databases.push(fresh_postgres(&url).await),
-        Err(_) => {
-            println!("SKIPPED: PostgreSQL half of the stores' test (DSTACK_TEST_POSTGRES_URL is not set)");
-        }
-    }
+    let databases = databases(dir.path()).await;
     let memory = MemoryStore::new();
     let twin = Builder {
         random: Random::seeded(12),
@@ -240,6 +241,72 @@ async fn memory_and_sql_tell_the_same_story() {
         .await;
         for (told, expected) in told.iter().zip(&expected) {
             assert_eq!(told, expected);
+        }
+    }
+}
+
+/// Commits that come at the same time share statements and a transaction; each is still kept or refused by itself.
+#[tokio::test]
+async fn commits_at_the_same_time_are_kept_or_refused_one_by_one() {
+    const RUNS: usize = 50;
+    let dir = tempfile::tempdir().unwrap();
+    for database in databases(dir.path()).await {
+        let random = Random::system();
+        let builder = Builder {
+            project: random.uuid().into(),
+            random: random.clone(),
+        };
+        let store = SqlStore::new(database.clone());
+        let made: Vec<(RunRow, Commit)> = (0..RUNS)
+            .map(|n| builder.task(&format!("run-{n}"), &json!({}), NOW).unwrap())
+            .collect();
+        let users: Vec<String> = made.iter().map(|(run, _)| run.user_id.to_string()).collect();
+        people(&database, &builder, &users).await;
+        // One of them has the name of another.
+        let mut taken = builder.task("run-7", &json!({}), NOW).unwrap().1;
+        for put in &mut taken.puts {
+            if let Put::Run(run) = put {
+                run.user_id = made[0].0.user_id;
+            }
+        }
+        let all = made.iter().map(|(_, commit)| commit.clone()).chain([taken]);
+        let outcomes = join_all(all.map(|commit| store.commit(commit))).await;
+        let refused: Vec<_> = outcomes
+            .iter()
+            .filter_map(|outcome| outcome.as_ref().err())
+            .collect();
+        assert_eq!(refused.len(), 1, "{refused:?}");
+        assert!(refused[0].is_unique_violation(), "{refused:?}");
+        assert_eq!(store.waiting(builder.project, 1000).await.unwrap().len(), RUNS);
+
+        // Every run changes, the third by someone who has not seen its last change, the fourth twice.
+        let mut changes = Vec::new();
+        for (n, (run, _)) in made.iter().enumerate() {
+            let mut row = store.run(run.id).await.unwrap().unwrap().run;
+            row.priority = i64::try_from(n).unwrap();
+            if n == 3 {
+                row.version += 1;
+            }
+            let change = Commit {
+                puts: vec![Put::Run(row)],
+                ..Commit::default()
+            };
+            if n == 4 {
+                changes.push(change.clone());
+            }
+            changes.push(change);
+        }
+        let outcomes = join_all(changes.into_iter().map(|commit| store.commit(commit))).await;
+        let refused: Vec<usize> = (0..outcomes.len()).filter(|n| outcomes[*n].is_err()).collect();
+        assert_eq!(refused, [3, 5], "the stale one, and the second of the two");
+        for (n, (run, _)) in made.iter().enumerate() {
+            let row = store.run(run.id).await.unwrap().unwrap().run;
+            let (priority, version) = if n == 3 {
+                (0, 1)
+            } else {
+                (i64::try_from(n).unwrap(), 2)
+            };
+            assert_eq!((row.priority, row.version), (priority, version), "run {n}");
         }
     }
 }

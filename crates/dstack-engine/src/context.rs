@@ -4,7 +4,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_store::{Commit, EngineStore, EntityRef, Lease};
+use dstack_model::runs::{JobStatus, RunStatus};
+use dstack_store::{Commit, EngineStore, EntityRef, Lease, Put};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Random, task};
 use dstack_units::Time;
@@ -125,13 +126,55 @@ impl Context {
             return Ok(());
         }
         commit.lease.get_or_insert_with(|| self.lease());
-        let changed: Vec<EntityRef> = commit.puts.iter().filter_map(dstack_store::Put::entity).collect();
+        let wakes = concerned(&commit);
         self.reached(name.0)?;
         self.deps.store.commit(commit).await?;
         self.reached(name.1)?;
-        for entity in changed {
-            self.wakes.wake(Key::Entity(entity));
+        for wake in wakes {
+            match wake {
+                Concerned::Wake(key) => self.wakes.wake(key),
+                Concerned::Final(entity) => self.finished(entity),
+            }
         }
         Ok(())
     }
+
+    /// Nothing will happen to it any more.
+    pub fn finished(&self, entity: EntityRef) {
+        self.wakes.wake_at(entity, None);
+        if let EntityRef::Job(job) = entity {
+            self.seen.forget_job(job);
+        }
+    }
+}
+
+/// What follows from a written row.
+#[derive(Debug, PartialEq, Eq)]
+enum Concerned {
+    Wake(Key),
+    Final(EntityRef),
+}
+
+/// Whom a commit concerns. Whoever would look at its row only to find that another decides is not woken: a waiting job
+/// is the scheduler's, a finished one its run's.
+fn concerned(commit: &Commit) -> Vec<Concerned> {
+    let mut found = Vec::new();
+    for put in &commit.puts {
+        match put {
+            Put::Job(job) if job.status.is_finished() => {
+                found.push(Concerned::Final(EntityRef::Job(job.id)));
+                found.push(Concerned::Wake(EntityRef::Run(job.run_id).into()));
+            }
+            Put::Job(job) if job.status == JobStatus::Submitted => {
+                found.push(Concerned::Wake(Key::Schedule(job.project_id)));
+            }
+            Put::Run(run) if run.status.is_finished() => {
+                found.push(Concerned::Final(EntityRef::Run(run.id)));
+            }
+            // Its jobs are waiting, and the first of them to change wakes it.
+            Put::Run(run) if put.is_insert() && run.status == RunStatus::Submitted => {}
+            _ => found.extend(put.entity().map(|entity| Concerned::Wake(entity.into()))),
+        }
+    }
+    found
 }

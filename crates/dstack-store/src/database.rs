@@ -11,7 +11,8 @@ use sqlx::any::AnyPoolOptions;
 use sqlx::{AnyConnection, AnyPool, AssertSqlSafe, Connection, Executor};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::{Result, StoreError, migrations};
+use crate::committer::Committer;
+use crate::{Commit, Result, StoreError, migrations};
 
 /// An open transaction.
 pub type Tx = AnyConnection;
@@ -35,7 +36,15 @@ const GROUP_COMMIT: usize = 256;
 #[derive(Clone, Debug)]
 pub struct Database {
     dialect: Dialect,
+    transactions: Transactions,
+    committer: Committer,
+}
+
+/// How transactions are run.
+#[derive(Clone, Debug)]
+pub(crate) struct Transactions {
     pool: AnyPool,
+    /// SQLite has one writer.
     writer: Option<mpsc::Sender<WriteJob>>,
 }
 
@@ -63,10 +72,11 @@ impl Database {
             Dialect::Sqlite => Some(start_writer(&url).await?),
             Dialect::Postgres => None,
         };
+        let transactions = Transactions { pool, writer };
         Ok(Self {
             dialect,
-            pool,
-            writer,
+            committer: Committer::start(transactions.clone()),
+            transactions,
         })
     }
 
@@ -82,11 +92,33 @@ impl Database {
 
     /// For reads.
     pub const fn pool(&self) -> &AnyPool {
-        &self.pool
+        &self.transactions.pool
     }
 
     /// Runs `work` in one transaction: all of it is durable when this returns `Ok`, nothing of it otherwise.
     pub async fn write<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut Tx) -> TxFuture<'c, T> + Send + 'static,
+    {
+        self.transactions.write(work).await
+    }
+
+    /// Writes a commit: durable when this returns `Ok`, and nothing of it is written otherwise. Commits that come at the
+    /// same time share a transaction.
+    pub async fn commit(&self, commit: Commit) -> Result<()> {
+        self.committer.commit(commit).await
+    }
+
+    /// Closes all connections after the writes under way.
+    pub async fn close(&self) {
+        self.pool().close().await;
+    }
+}
+
+impl Transactions {
+    /// See [`Database::write`].
+    pub(crate) async fn write<T, F>(&self, work: F) -> Result<T>
     where
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut Tx) -> TxFuture<'c, T> + Send + 'static,
@@ -100,11 +132,6 @@ impl Database {
                 Ok(value)
             }
         }
-    }
-
-    /// Closes all connections after the writes under way.
-    pub async fn close(&self) {
-        self.pool.close().await;
     }
 }
 

@@ -10,6 +10,7 @@
 //! * [`SqlStore`] and [`MemoryStore`] implement it: the latter for simulation.
 
 pub mod commit;
+mod committer;
 pub mod database;
 pub mod directory;
 pub mod encryption;

@@ -261,15 +261,23 @@ impl EngineStore for MemoryStore {
         Ok(PlacementSnapshot { fleets, instances })
     }
 
-    async fn waiting_jobs(&self, project: ProjectId) -> Result<Vec<JobId>> {
+    async fn waiting(&self, project: ProjectId, limit: usize) -> Result<Vec<(JobRow, RunRow)>> {
         let tables = self.lock();
         let waiting = |job: &JobRow| {
             job.project_id == project && job.status == dstack_model::runs::JobStatus::Submitted
         };
-        let mut jobs = tables.jobs_where(waiting);
-        let priority = |job: &JobRow| tables.runs.get(&job.run_id).map_or(0, |run| run.priority);
-        jobs.sort_by_key(|job| (-priority(job), job.submitted_at, job.id));
-        Ok(jobs.into_iter().map(|job| job.id).collect())
+        let with_run = |job: JobRow| Some((tables.runs.get(&job.run_id)?.clone(), job));
+        let mut found: Vec<(RunRow, JobRow)> = tables
+            .jobs_where(waiting)
+            .into_iter()
+            .filter_map(with_run)
+            .collect();
+        found.sort_by_key(|(run, job)| (-run.priority, job.submitted_at, job.id));
+        Ok(found
+            .into_iter()
+            .take(limit)
+            .map(|(run, job)| (job, run))
+            .collect())
     }
 
     async fn claim(&self, lease: &Lease, now: Time) -> Result<Vec<(EntityRef, Time)>> {

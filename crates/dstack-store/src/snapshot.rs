@@ -91,8 +91,8 @@ pub trait EngineStore: Send + Sync + Debug {
     async fn fleet(&self, id: FleetId) -> Result<Option<FleetSnapshot>>;
     /// Where jobs of the project may be placed.
     async fn placement(&self, project: ProjectId) -> Result<PlacementSnapshot>;
-    /// Jobs waiting for a place in the project: highest priority first, then oldest.
-    async fn waiting_jobs(&self, project: ProjectId) -> Result<Vec<JobId>>;
+    /// Up to `limit` jobs waiting for a place in the project, with their runs: highest priority first, then oldest.
+    async fn waiting(&self, project: ProjectId, limit: usize) -> Result<Vec<(JobRow, RunRow)>>;
 
     /// Takes over every non-terminal row that no living server drives, and returns those that are the owner's now
     /// with the time at which each wants to be looked at (in the past = at once).
