@@ -27,8 +27,10 @@ pub async fn reconcile(ctx: &Arc<Context>, id: RunId) -> Result<()> {
         ctx.finished(EntityRef::Run(id));
         return Ok(());
     }
-    let now = ctx.now();
     let latest = latest(&snapshot.jobs);
+    // Events are listed by time: what follows from a change is later than it, however quick it was.
+    let changed = latest.iter().map(|job| job.last_processed_at).max();
+    let now = changed.map_or(ctx.now(), |at| ctx.now().max(at + Duration::from_micros(1)));
     let mut change = Change {
         run: snapshot.run.clone(),
         jobs: Vec::new(),
