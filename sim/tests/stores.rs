@@ -14,7 +14,8 @@ use dstack_model::runs::{JobStatus, RunStatus};
 use dstack_sim::scenario::Builder;
 use dstack_store::rows::{JobRow, OperationKind, OperationRow, OperationState, RunRow};
 use dstack_store::{
-    Commit, Database, EngineStore, EntityRef, EventTarget, Json, Lease, MemoryStore, NewEvent, Put, SqlStore,
+    Claim, Commit, Database, EngineStore, EntityRef, EventTarget, Json, Lease, MemoryStore, NewEvent, Put,
+    SqlStore,
 };
 use dstack_system::Random;
 use dstack_units::Time;
@@ -80,9 +81,13 @@ fn parts(commit: &Commit) -> (RunRow, JobRow) {
 async fn story(store: &dyn EngineStore, builder: &Builder, task: Commit, machine: Commit) -> Vec<String> {
     let mut seen = Vec::new();
     store.commit(machine.clone()).await.unwrap();
+    for (owner, seconds) in [("a", 10), ("b", 20)] {
+        let until = NOW + Duration::from_secs(seconds);
+        store.renew(&lease(owner, until)).await.unwrap();
+    }
     store
         .commit(Commit {
-            lease: Some(lease("a", NOW + Duration::from_secs(10))),
+            owner: Some("a".to_owned()),
             ..task.clone()
         })
         .await
@@ -90,7 +95,10 @@ async fn story(store: &dyn EngineStore, builder: &Builder, task: Commit, machine
     let (run, job) = parts(&task);
     seen.push(format!("{:?}", store.run(run.id).await.unwrap()));
     seen.push(format!("{:?}", store.placement(builder.project).await.unwrap()));
-    seen.push(format!("{:?}", store.waiting(builder.project, 9).await.unwrap()));
+    seen.push(format!(
+        "{:?}",
+        store.waiting("a", builder.project, 9).await.unwrap()
+    ));
 
     // A change of the job makes decisions about the run stale, and a stale commit changes nothing at all.
     let stale = store.run(run.id).await.unwrap().unwrap().run;
@@ -130,7 +138,7 @@ async fn story(store: &dyn EngineStore, builder: &Builder, task: Commit, machine
         .commit(Commit {
             puts,
             events: vec![event],
-            lease: None,
+            owner: None,
         })
         .await
         .unwrap();
@@ -159,42 +167,127 @@ async fn story(store: &dyn EngineStore, builder: &Builder, task: Commit, machine
             .is_conflict()
     );
     seen.push(format!("{:?}", store.job(job.id).await.unwrap()));
-    seen.push(format!("{:?}", store.waiting(builder.project, 9).await.unwrap()));
+    seen.push(format!(
+        "{:?}",
+        store.waiting("a", builder.project, 9).await.unwrap()
+    ));
 
-    // Rows are another's until its lease runs out; those of nobody are anyone's.
-    let mut early = store
-        .claim(&lease("b", NOW + Duration::from_secs(20)), NOW)
+    // A job is driven by whoever drives its instance: nobody here, so that it stays with the one that made it.
+    assert_eq!(
+        store.owner_of(EntityRef::Job(job.id)).await.unwrap().as_deref(),
+        Some("a")
+    );
+
+    seen
+}
+
+async fn claimed(store: &dyn EngineStore, owner: &str, now: Time) -> Vec<EntityRef> {
+    let claim = Claim {
+        owner: owner.to_owned(),
+        home: None,
+    };
+    let claimed = store.claim(&claim, now).await.unwrap();
+    claimed.into_iter().map(|(entity, _)| entity).collect()
+}
+
+/// Rows are another server's until its lease runs out. SQLite is for one server, which owns everything at once.
+async fn leases(store: &dyn EngineStore, builder: &Builder, task: &Commit, machine: &Commit) {
+    let (run, job) = parts(task);
+    let (run, instance) = (EntityRef::Run(run.id), instance_of(machine));
+    for (owner, seconds) in [("a", 10), ("b", 10)] {
+        let until = NOW + Duration::from_secs(seconds);
+        store.renew(&lease(owner, until)).await.unwrap();
+    }
+    store.commit(owned("a", task)).await.unwrap();
+    store.commit(machine.clone()).await.unwrap();
+    assert!(!store.some_expired("b", NOW).await.unwrap());
+    assert_eq!(
+        claimed(store, "b", NOW).await.len(),
+        2,
+        "what nobody drives is anyone's"
+    );
+
+    // A placed job goes to whoever drives the machine, and comes home with it.
+    let mut placed = store.job(job.id).await.unwrap().unwrap().job;
+    placed.status = JobStatus::Provisioning;
+    placed.instance_id = Some(instance);
+    let commit = Commit {
+        puts: vec![Put::Job(placed)],
+        ..Commit::default()
+    };
+    store.commit(commit).await.unwrap();
+    assert_eq!(
+        store.owner_of(EntityRef::Job(job.id)).await.unwrap().as_deref(),
+        Some("b")
+    );
+    let home = Claim {
+        owner: "c".to_owned(),
+        home: Some(instance),
+    };
+    store
+        .renew(&lease("c", NOW + Duration::from_secs(60)))
         .await
         .unwrap();
-    early.sort();
-    seen.push(format!("{early:?}"));
-    assert!(
-        !early
-            .iter()
-            .any(|(entity, _)| matches!(entity, EntityRef::Run(_) | EntityRef::Job(_)))
-    );
+    let mut at_home: Vec<EntityRef> = store
+        .claim(&home, NOW)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|(entity, _)| entity)
+        .collect();
+    at_home.sort();
+    assert_eq!(at_home, [EntityRef::Job(job.id), EntityRef::Instance(instance)]);
+
+    // Renewed in time, then not.
+    let later = NOW + Duration::from_secs(20);
     store
         .renew(&lease("a", NOW + Duration::from_secs(30)))
         .await
         .unwrap();
-    let at = NOW + Duration::from_secs(25);
-    let still = store
-        .claim(&lease("c", at + Duration::from_secs(10)), at)
-        .await
-        .unwrap();
+    assert!(!claimed(store, "c", later).await.contains(&run), "renewed");
+    let too_late = NOW + Duration::from_secs(31);
+    assert!(store.some_expired("c", too_late).await.unwrap());
+    assert!(claimed(store, "c", too_late).await.contains(&run));
     assert!(
-        !still.iter().any(|(entity, _)| *entity == EntityRef::Run(run.id)),
-        "renewed"
+        !store.some_expired("c", too_late).await.unwrap(),
+        "taken over once"
     );
-    let at = NOW + Duration::from_secs(31);
-    let mut late = store
-        .claim(&lease("c", at + Duration::from_secs(10)), at)
-        .await
-        .unwrap();
-    late.sort();
-    assert!(late.iter().any(|(entity, _)| *entity == EntityRef::Run(run.id)));
-    seen.push(format!("{late:?}"));
-    seen
+    let waiting = store.waiting("c", builder.project, 9).await.unwrap();
+    assert!(waiting.is_empty(), "the only job is placed");
+}
+
+fn owned(owner: &str, commit: &Commit) -> Commit {
+    Commit {
+        owner: Some(owner.to_owned()),
+        ..commit.clone()
+    }
+}
+
+fn instance_of(machine: &Commit) -> dstack_units::InstanceId {
+    let id = |put: &Put| match put {
+        Put::Instance(row) => Some(row.id),
+        _ => None,
+    };
+    machine.puts.iter().find_map(id).unwrap()
+}
+
+#[tokio::test]
+async fn rows_have_one_driver_until_its_lease_runs_out() {
+    let random = Random::seeded(21);
+    let builder = Builder {
+        project: random.uuid().into(),
+        random: random.clone(),
+    };
+    let machine = builder.machine(2, NOW).unwrap();
+    let (run, task) = builder.task("train", &json!({}), NOW).unwrap();
+    leases(&MemoryStore::new(), &builder, &task, &machine).await;
+    let dir = tempfile::tempdir().unwrap();
+    for database in databases(dir.path()).await {
+        if database.dialect() == dstack_store::Dialect::Postgres {
+            people(&database, &builder, &[run.user_id.to_string()]).await;
+            leases(&SqlStore::new(database), &builder, &task, &machine).await;
+        }
+    }
 }
 
 /// SQLite, and PostgreSQL where there is one.
@@ -270,14 +363,17 @@ async fn commits_at_the_same_time_are_kept_or_refused_one_by_one() {
             }
         }
         let all = made.iter().map(|(_, commit)| commit.clone()).chain([taken]);
-        let outcomes = join_all(all.map(|commit| store.commit(commit))).await;
+        let outcomes = join_all(all.map(|commit| store.commit(owned("a", &commit)))).await;
         let refused: Vec<_> = outcomes
             .iter()
             .filter_map(|outcome| outcome.as_ref().err())
             .collect();
         assert_eq!(refused.len(), 1, "{refused:?}");
         assert!(refused[0].is_unique_violation(), "{refused:?}");
-        assert_eq!(store.waiting(builder.project, 1000).await.unwrap().len(), RUNS);
+        assert_eq!(
+            store.waiting("a", builder.project, 1000).await.unwrap().len(),
+            RUNS
+        );
 
         // Every run changes, the third by someone who has not seen its last change, the fourth twice.
         let mut changes = Vec::new();

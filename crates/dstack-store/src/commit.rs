@@ -89,16 +89,16 @@ pub struct Commit {
     pub puts: Vec<Put>,
     /// Events.
     pub events: Vec<NewEvent>,
-    /// Who drives the rows inserted here, and until when; `None`: whoever claims them.
-    pub lease: Option<Lease>,
+    /// Name of the server that drives the rows inserted here; `None`: whoever claims them.
+    pub owner: Option<String>,
 }
 
-/// The right of one server process to drive a row.
+/// How long a server counts as living unless it says so again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// Name of the server process, new at each start.
+    /// Name of the server.
     pub owner: String,
-    /// When others may take over.
+    /// When others may take over what it drives.
     pub until: Time,
 }
 

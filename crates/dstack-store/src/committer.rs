@@ -47,6 +47,19 @@ impl Committer {
     }
 }
 
+fn copies(error: StoreError, count: usize) -> Vec<Result<()>> {
+    let copy: Box<dyn Fn() -> StoreError + Send> = match error {
+        StoreError::Sql(cause) => {
+            let cause = Arc::new(cause);
+            Box::new(move || StoreError::Commit(Arc::clone(&cause)))
+        }
+        StoreError::Commit(cause) => Box::new(move || StoreError::Commit(Arc::clone(&cause))),
+        StoreError::Slow(waited) => Box::new(move || StoreError::Slow(waited)),
+        _ => Box::new(|| StoreError::Closed),
+    };
+    (0..count).map(|_| Err(copy())).collect()
+}
+
 async fn write_all(database: Transactions, mut commits: mpsc::Receiver<Waiting>) {
     let mut queue = VecDeque::new();
     loop {
@@ -97,6 +110,8 @@ async fn write(database: &Transactions, group: Vec<Waiting>) {
     let outcomes = match together {
         Ok(()) => commits.iter().map(|_| Ok(())).collect(),
         Err(error) if commits.len() == 1 => vec![Err(error)],
+        // Not tried again: when the connection broke, nobody knows whether it is written already.
+        Err(error) if error.unavailable().is_some() => copies(error, commits.len()),
         Err(_) => {
             join_all((0..commits.len()).map(|at| {
                 let all = Arc::clone(&commits);

@@ -186,10 +186,10 @@ pub(crate) fn is_updated<E: Entity>(column: &str) -> bool {
     column != "version" && E::COLUMNS.first() != Some(&column) && !FIXED.contains(&column)
 }
 
-/// Inserts so many rows: the places are those of all columns but `version`, then, if `leased`, owner and end of the lease.
+/// Inserts so many rows: the places are those of all columns but `version`, then, if `leased`, who drives it.
 pub(crate) fn insert_sql<E: Entity>(rows: usize, leased: bool) -> String {
     let bound = E::COLUMNS.len().saturating_sub(1);
-    let width = bound + if leased { 2 } else { 0 };
+    let width = bound + usize::from(leased);
     let row = |row: usize| {
         let mut places: Vec<String> = (1..=width).map(|n| format!("${}", row * width + n)).collect();
         places.insert(bound, "1".to_owned());
@@ -199,11 +199,7 @@ pub(crate) fn insert_sql<E: Entity>(rows: usize, leased: bool) -> String {
         "INSERT INTO {} ({}{}) VALUES {}",
         E::TABLE,
         E::COLUMNS.join(", "),
-        if leased {
-            ", lease_owner, lease_expires_at"
-        } else {
-            ""
-        },
+        if leased { ", lease_owner" } else { "" },
         (0..rows).map(row).collect::<Vec<_>>().join(", ")
     )
 }
@@ -352,6 +348,6 @@ mod tests {
         );
         assert!(!two.contains("created_at"), "never changes: {two}");
         let insert = insert_sql::<OperationRow>(2, true);
-        assert!(insert.contains("$11, 1, $12, $13), ($14"), "{insert}");
+        assert!(insert.contains("$11, 1, $12), ($13"), "{insert}");
     }
 }

@@ -1,5 +1,6 @@
 //! The engine's store on SQL.
 
+mod servers;
 pub(crate) mod write;
 
 use std::any::TypeId;
@@ -16,14 +17,11 @@ pub(crate) use write::put_row;
 use crate::commit::Lease;
 use crate::entity::select_sql;
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
+use crate::snapshot::Notices;
 use crate::{
-    Column, Commit, Database, EngineStore, Entity, EntityRef, FleetSnapshot, InstanceSnapshot, JobSnapshot,
-    PlacementSnapshot, Result, RunSnapshot,
+    Claim, Column, Commit, Database, EngineStore, Entity, EntityRef, FleetSnapshot, InstanceSnapshot,
+    JobSnapshot, PlacementSnapshot, Result, RunSnapshot,
 };
-
-/// Final statuses, as SQL lists.
-const RUN_FINISHED: &str = "('terminated', 'failed', 'done')";
-const JOB_FINISHED: &str = "('terminated', 'aborted', 'failed', 'done')";
 
 /// The engine's store on SQL.
 #[derive(Debug, Clone)]
@@ -90,16 +88,8 @@ fn statement<E: Entity>(clause: &'static str) -> SqlStr {
     sqlx::SqlSafeStr::into_sql_str(*text)
 }
 
-#[async_trait]
-impl EngineStore for SqlStore {
-    async fn commit(&self, commit: Commit) -> Result<()> {
-        if commit.is_empty() {
-            return Ok(());
-        }
-        self.database.commit(commit).await
-    }
-
-    async fn run(&self, id: RunId) -> Result<Option<RunSnapshot>> {
+impl SqlStore {
+    async fn read_run(&self, id: RunId) -> Result<Option<RunSnapshot>> {
         let Some(run) = self.by_id::<RunRow>(id).await? else {
             return Ok(None);
         };
@@ -112,7 +102,7 @@ impl EngineStore for SqlStore {
         Ok(Some(RunSnapshot { run, jobs }))
     }
 
-    async fn job(&self, id: JobId) -> Result<Option<JobSnapshot>> {
+    async fn read_job(&self, id: JobId) -> Result<Option<JobSnapshot>> {
         let Some(job) = self.by_id::<JobRow>(id).await? else {
             return Ok(None);
         };
@@ -134,7 +124,7 @@ impl EngineStore for SqlStore {
         }))
     }
 
-    async fn instance(&self, id: InstanceId) -> Result<Option<InstanceSnapshot>> {
+    async fn read_instance(&self, id: InstanceId) -> Result<Option<InstanceSnapshot>> {
         let Some(instance) = self.by_id::<InstanceRow>(id).await? else {
             return Ok(None);
         };
@@ -155,7 +145,7 @@ impl EngineStore for SqlStore {
         }))
     }
 
-    async fn fleet(&self, id: FleetId) -> Result<Option<FleetSnapshot>> {
+    async fn read_fleet(&self, id: FleetId) -> Result<Option<FleetSnapshot>> {
         let Some(fleet) = self.by_id::<FleetRow>(id).await? else {
             return Ok(None);
         };
@@ -180,7 +170,7 @@ impl EngineStore for SqlStore {
         }))
     }
 
-    async fn placement(&self, project: ProjectId) -> Result<PlacementSnapshot> {
+    async fn read_placement(&self, project: ProjectId) -> Result<PlacementSnapshot> {
         let fleets = self
             .where_text::<FleetRow>(
                 "WHERE t.project_id = $1 AND t.deleted = 0 ORDER BY t.created_at, t.id",
@@ -196,14 +186,20 @@ impl EngineStore for SqlStore {
         Ok(PlacementSnapshot { fleets, instances })
     }
 
-    async fn waiting(&self, project: ProjectId, limit: usize) -> Result<Vec<(JobRow, RunRow)>> {
+    async fn read_waiting(
+        &self,
+        owner: &str,
+        project: ProjectId,
+        limit: usize,
+    ) -> Result<Vec<(JobRow, RunRow)>> {
         // The second condition follows from the first; SQLite finds its index of active jobs only by these very words.
         let found: Vec<(String, String)> = sqlx::query_as(
             "SELECT j.id, j.run_id FROM jobs j JOIN runs r ON r.id = j.run_id WHERE j.project_id = $1 \
              AND j.status = 'submitted' AND j.status NOT IN ('terminated', 'aborted', 'failed', 'done') \
-             ORDER BY r.priority DESC, j.submitted_at, j.id LIMIT $2",
+             AND j.lease_owner = $2 ORDER BY r.priority DESC, j.submitted_at, j.id LIMIT $3",
         )
         .bind(project.to_raw())
+        .bind(owner.to_owned())
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
         .fetch_all(self.database.pool())
         .await?;
@@ -217,96 +213,64 @@ impl EngineStore for SqlStore {
         };
         Ok(ids.iter().filter_map(pair).collect())
     }
+}
 
-    async fn claim(&self, lease: &Lease, now: Time) -> Result<Vec<(EntityRef, Time)>> {
-        let mut found = Vec::new();
-        self.claim_table("runs", RUN_FINISHED, lease, now, EntityRef::Run, &mut found)
-            .await?;
-        self.claim_table("jobs", JOB_FINISHED, lease, now, EntityRef::Job, &mut found)
-            .await?;
-        self.claim_table(
-            "instances",
-            "('terminated')",
-            lease,
-            now,
-            EntityRef::Instance,
-            &mut found,
-        )
-        .await?;
-        self.claim_table(
-            "fleets",
-            "('terminated', 'failed')",
-            lease,
-            now,
-            EntityRef::Fleet,
-            &mut found,
-        )
-        .await?;
-        Ok(found)
+#[async_trait]
+impl EngineStore for SqlStore {
+    async fn commit(&self, commit: Commit) -> Result<()> {
+        if commit.is_empty() {
+            return Ok(());
+        }
+        self.database.commit(commit).await
+    }
+
+    async fn run(&self, id: RunId) -> Result<Option<RunSnapshot>> {
+        self.database.asked(self.read_run(id)).await
+    }
+
+    async fn job(&self, id: JobId) -> Result<Option<JobSnapshot>> {
+        self.database.asked(self.read_job(id)).await
+    }
+
+    async fn instance(&self, id: InstanceId) -> Result<Option<InstanceSnapshot>> {
+        self.database.asked(self.read_instance(id)).await
+    }
+
+    async fn fleet(&self, id: FleetId) -> Result<Option<FleetSnapshot>> {
+        self.database.asked(self.read_fleet(id)).await
+    }
+
+    async fn placement(&self, project: ProjectId) -> Result<PlacementSnapshot> {
+        self.database.asked(self.read_placement(project)).await
+    }
+
+    async fn waiting(&self, owner: &str, project: ProjectId, limit: usize) -> Result<Vec<(JobRow, RunRow)>> {
+        self.database
+            .asked(self.read_waiting(owner, project, limit))
+            .await
     }
 
     async fn renew(&self, lease: &Lease) -> Result<()> {
-        let lease = lease.clone();
-        self.database
-            .write(move |tx| {
-                Box::pin(async move {
-                    for (table, finished) in [
-                        ("runs", RUN_FINISHED),
-                        ("jobs", JOB_FINISHED),
-                        ("instances", "('terminated')"),
-                        ("fleets", "('terminated', 'failed')"),
-                    ] {
-                        let sql = format!(
-                            "UPDATE {table} SET lease_expires_at = $1 WHERE lease_owner = $2 AND status NOT IN {finished}"
-                        );
-                        sqlx::query(AssertSqlSafe(sql))
-                            .bind(lease.until.to_raw())
-                            .bind(lease.owner.clone())
-                            .execute(&mut *tx)
-                            .await?;
-                    }
-                    Ok(())
-                })
-            })
-            .await
+        self.renew_lease(lease).await
     }
-}
 
-impl SqlStore {
-    async fn claim_table<Kind: 'static>(
-        &self,
-        table: &'static str,
-        finished: &'static str,
-        lease: &Lease,
-        now: Time,
-        entity: fn(dstack_units::id::Id<Kind>) -> EntityRef,
-        found: &mut Vec<(EntityRef, Time)>,
-    ) -> Result<()> {
-        let owned = lease.clone();
-        let rows: Vec<(String, Option<i64>)> = self
-            .database
-            .write(move |tx| {
-                Box::pin(async move {
-                    let claim = format!(
-                        "UPDATE {table} SET lease_owner = $1, lease_expires_at = $2 WHERE status NOT IN {finished} \
-                         AND (lease_owner IS NULL OR lease_expires_at < $3)"
-                    );
-                    sqlx::query(AssertSqlSafe(claim))
-                        .bind(owned.owner.clone())
-                        .bind(owned.until.to_raw())
-                        .bind(now.to_raw())
-                        .execute(&mut *tx)
-                        .await?;
-                    let list = format!("SELECT id, next_wake_at FROM {table} WHERE lease_owner = $1 AND status NOT IN {finished}");
-                    Ok(sqlx::query_as(AssertSqlSafe(list)).bind(owned.owner).fetch_all(&mut *tx).await?)
-                })
-            })
-            .await?;
-        for (id, wake) in rows {
-            if let Ok(id) = id.parse() {
-                found.push((entity(id), Time::from_micros(wake.unwrap_or(0))));
-            }
-        }
-        Ok(())
+    async fn some_expired(&self, owner: &str, now: Time) -> Result<bool> {
+        self.database.asked(self.some_expired_but(owner, now)).await
+    }
+
+    async fn claim(&self, claim: &Claim, now: Time) -> Result<Vec<(EntityRef, Time)>> {
+        self.database.asked(self.claim_rows(claim, now)).await
+    }
+
+    async fn owner_of(&self, entity: EntityRef) -> Result<Option<String>> {
+        self.database.asked(self.read_owner(entity)).await
+    }
+
+    async fn tell(&self, entity: EntityRef) -> Result<()> {
+        self.database.asked(self.notify(entity)).await
+    }
+
+    async fn listen(&self) -> Result<Option<Box<dyn Notices>>> {
+        self.notices().await
     }
 }

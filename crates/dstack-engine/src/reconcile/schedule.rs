@@ -21,7 +21,7 @@ const AT_ONCE: usize = 64;
 /// Places every waiting job of the project, or says why it cannot be.
 pub async fn reconcile(ctx: &Arc<Context>, project: ProjectId) -> Result<()> {
     loop {
-        let waiting = ctx.deps.store.waiting(project, AT_ONCE).await?;
+        let waiting = ctx.deps.store.waiting(&ctx.owner, project, AT_ONCE).await?;
         if waiting.is_empty() {
             return Ok(());
         }
@@ -127,15 +127,20 @@ async fn assign(
         events.push(maker.instance_status(&was, &instance));
     }
     let puts = vec![Put::Instance(instance.clone()), Put::Job(job.clone())];
-    commit(
-        ctx,
-        Commit {
-            puts,
-            events,
-            lease: None,
-        },
-    )
-    .await?;
+    // The commit hands the job over to whoever drives the instance.
+    let ours = ctx.owned.has(EntityRef::Instance(instance.id));
+    if !ours {
+        ctx.owned.remove(EntityRef::Job(job.id));
+    }
+    let placed = Commit {
+        puts,
+        events,
+        owner: None,
+    };
+    if let Err(error) = commit(ctx, placed).await {
+        ctx.owned.extend([EntityRef::Job(job.id)]);
+        return Err(error);
+    }
     // As it is stored now, for the next job.
     *slot = InstanceRow {
         version: instance.version + 1,

@@ -4,10 +4,11 @@ use std::any::TypeId;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-use dstack_units::RunId;
+use dstack_model::runs::JobStatus;
+use dstack_units::{JobId, RunId};
 use sqlx::{AssertSqlSafe, SqlStr};
 
-use crate::commit::Lease;
+use super::servers::hand_over;
 use crate::entity::{insert_sql, is_updated, places, update_sql};
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
 use crate::{Column, Commit, Entity, EventTarget, NewEvent, Put, Result, StoreError, Tx};
@@ -47,16 +48,31 @@ pub(crate) async fn apply_all(tx: &mut Tx, commits: &[Commit]) -> Result<()> {
     writes.instances.write(tx, true).await?;
     writes.runs.write(tx, true).await?;
     touch_runs(tx, &touched).await?;
+    let placed: Vec<JobId> = writes
+        .jobs
+        .updates
+        .iter()
+        .filter(|job| is_placed(job))
+        .map(|job| job.id)
+        .collect();
     writes.jobs.write(tx, true).await?;
+    for job in placed {
+        hand_over(tx, job).await?;
+    }
     writes.operations.write(tx, false).await?;
     let events: Vec<&NewEvent> = commits.iter().flat_map(|commit| &commit.events).collect();
     put_events(tx, &events).await
 }
 
+/// Whether the job has just got its place.
+fn is_placed(job: &JobRow) -> bool {
+    job.status == JobStatus::Provisioning && job.instance_id.is_some()
+}
+
 /// Rows of one table.
 struct Rows<'a, E> {
     updates: Vec<&'a E>,
-    inserts: Vec<(&'a E, Option<&'a Lease>)>,
+    inserts: Vec<(&'a E, Option<&'a String>)>,
 }
 
 impl<E> Default for Rows<'_, E> {
@@ -79,13 +95,13 @@ struct Writes<'a> {
 
 impl<'a> Writes<'a> {
     fn add(&mut self, commit: &'a Commit) {
-        let lease = commit.lease.as_ref();
+        let owner = commit.owner.as_ref();
         for put in &commit.puts {
             match put {
-                Put::Fleet(row) => self.fleets.add(row, lease),
-                Put::Instance(row) => self.instances.add(row, lease),
-                Put::Run(row) => self.runs.add(row, lease),
-                Put::Job(row) => self.jobs.add(row, lease),
+                Put::Fleet(row) => self.fleets.add(row, owner),
+                Put::Instance(row) => self.instances.add(row, owner),
+                Put::Run(row) => self.runs.add(row, owner),
+                Put::Job(row) => self.jobs.add(row, owner),
                 Put::Operation(row) => self.operations.add(row, None),
             }
         }
@@ -93,9 +109,9 @@ impl<'a> Writes<'a> {
 }
 
 impl<'a, E: Entity> Rows<'a, E> {
-    fn add(&mut self, row: &'a E, lease: Option<&'a Lease>) {
+    fn add(&mut self, row: &'a E, owner: Option<&'a String>) {
         if row.version() == 0 {
-            self.inserts.push((row, lease));
+            self.inserts.push((row, owner));
         } else {
             self.updates.push(row);
         }
@@ -144,17 +160,15 @@ async fn update<E: Entity>(tx: &mut Tx, rows: &[&E]) -> Result<()> {
     Err(StoreError::Conflict { entity: E::TABLE, id })
 }
 
-async fn insert<E: Entity>(tx: &mut Tx, rows: &[(&E, Option<&Lease>)], leased: bool) -> Result<()> {
+async fn insert<E: Entity>(tx: &mut Tx, rows: &[(&E, Option<&String>)], leased: bool) -> Result<()> {
     let kind = if leased { "insert leased" } else { "insert" };
     let mut statement = sqlx::query(text::<E>(kind, rows.len(), || {
         insert_sql::<E>(rows.len(), leased)
     }));
-    for (row, lease) in rows {
+    for (row, owner) in rows {
         statement = row.bind(statement, |_| true);
         if leased {
-            statement = statement
-                .bind(lease.map(|lease| lease.owner.clone()))
-                .bind(lease.map(|lease| lease.until.to_raw()));
+            statement = statement.bind(owner.cloned());
         }
     }
     statement.execute(tx).await?;
