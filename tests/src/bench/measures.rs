@@ -236,15 +236,16 @@ fn memory(subject: &Subject, stored: usize) -> Result<Vec<Figure>> {
     ours_only(subject)?;
     let server = subject.server().start()?;
     let (finished, active) = (stored * 10, stored / 10);
-    let plans: [(usize, fn(usize) -> String); 2] = [(finished, plan), (active, patient)];
-    for (requests, plan) in plans {
+    let fill = |requests: usize, plan: fn(usize) -> String| {
         let load = Load {
             clients: 8,
             duration: Duration::from_secs(1800),
             requests,
         };
-        load.run(server.port(), "/api/project/main/runs/apply", Some(TOKEN), plan)?;
-    }
+        load.run(server.port(), "/api/project/main/runs/apply", Some(TOKEN), plan)
+    };
+    fill(finished, plan)?;
+    fill(active, patient)?;
     server.get("/api/runs/list", &json!({"project_name": "main", "limit": 100}))?;
     Ok(vec![figure(
         format!("server resident, {finished} finished and {active} active runs"),
