@@ -61,6 +61,7 @@ impl Builder {
             status: InstanceStatus::Idle,
             agent: Some(Json::new(AgentAddress::Local {
                 runtime: "process".to_owned(),
+                host: String::new(),
             })),
             total_blocks: Some(blocks),
             ..InstanceRow::pending(self.random.uuid().into(), &fleet, 0, now)

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use dstack_engine::failpoint::NoFailpoints;
 use dstack_engine::{Engine, EngineDeps, Failpoints, Settings};
-use dstack_model::runs::RunStatus;
+use dstack_model::runs::{RunStatus, RunTerminationReason};
 use dstack_store::rows::RunRow;
-use dstack_store::{EngineStore, MemoryStore};
+use dstack_store::{Commit, EngineStore, MemoryStore, Put};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Random, VirtualClock};
 use dstack_units::{RunId, Time};
@@ -85,6 +85,35 @@ impl World {
     /// Starts an engine that nothing kills.
     pub async fn start(&self) -> dstack_engine::Result<Engine> {
         Engine::start(self.deps(Arc::new(NoFailpoints))).await
+    }
+
+    /// Starts one of several servers that share the store.
+    pub async fn start_as(&self, name: &str) -> dstack_engine::Result<Engine> {
+        let mut deps = self.deps(Arc::new(NoFailpoints));
+        deps.settings.name = Some(name.to_owned());
+        Engine::start(deps).await
+    }
+
+    /// Asks a server to stop a run, as the API does.
+    pub async fn stop(&self, engine: &Engine, run: &RunRow) {
+        loop {
+            let Ok(Some(snapshot)) = self.store.run(run.id).await else {
+                return;
+            };
+            let mut row = snapshot.run;
+            if row.status.is_finished() || row.status == RunStatus::Terminating {
+                return;
+            }
+            row.status = RunStatus::Terminating;
+            row.termination_reason = Some(RunTerminationReason::StoppedByUser);
+            let commit = Commit {
+                puts: vec![Put::Run(row)],
+                ..Commit::default()
+            };
+            if engine.commit(commit).await.is_ok() {
+                return;
+            }
+        }
     }
 
     /// Starts an engine that dies where `failpoints` says.

@@ -33,6 +33,21 @@ async fn last_job(world: &World, run: &RunRow) -> JobRow {
         .unwrap()
 }
 
+/// The events of a run and its jobs by time, without what is in brackets.
+fn story(world: &World, run: &RunRow) -> Vec<String> {
+    let id = run.id.to_string();
+    let mut events = world.store.tables().events;
+    events.retain(|event| {
+        event
+            .targets
+            .iter()
+            .any(|target| target.run_id.as_ref() == Some(&id))
+    });
+    events.sort_by_key(|event| event.recorded_at);
+    let text = |message: &str| message.split(" (").next().unwrap_or_default().to_owned();
+    events.iter().map(|event| text(&event.message)).collect()
+}
+
 fn lines(count: usize) -> String {
     (0..count).map(|n| format!("line {n}\n")).collect()
 }
@@ -114,6 +129,16 @@ async fn a_second_run_finds_the_only_machine_busy_unless_it_retries() {
         Some(JobTerminationReason::FailedToStartDueToNoCapacity)
     );
     assert!(job.termination_reason_message.unwrap().contains("is busy"));
+    // Steps taken in one commit are told one by one, in their order.
+    assert_eq!(
+        story(&world, &refused),
+        [
+            "Job status changed SUBMITTED -> TERMINATING. Termination reason: FAILED_TO_START_DUE_TO_NO_CAPACITY",
+            "Job status changed TERMINATING -> FAILED",
+            "Run status changed SUBMITTED -> TERMINATING. Termination reason: JOB_FAILED",
+            "Run status changed TERMINATING -> FAILED",
+        ]
+    );
     assert_eq!(world.finished(&first, MINUTE).await.unwrap(), RunStatus::Done);
     assert_eq!(
         world.finished(&patient, 5 * MINUTE).await.unwrap(),

@@ -14,10 +14,12 @@ use dstack_model::runs::{JobStatus, RunStatus};
 use dstack_sim::scenario::Builder;
 use dstack_store::rows::{JobRow, OperationKind, OperationRow, OperationState, RunRow};
 use dstack_store::{
-    Commit, Database, EngineStore, EntityRef, EventTarget, Json, Lease, MemoryStore, NewEvent, Put, SqlStore,
+    Claim, Commit, Database, EngineStore, EntityRef, EventTarget, Json, Lease, MemoryStore, NewEvent, Put,
+    SqlStore,
 };
 use dstack_system::Random;
 use dstack_units::Time;
+use futures_util::future::join_all;
 use serde_json::json;
 
 const NOW: Time = Time::from_millis(1_790_000_000_000);
@@ -79,9 +81,13 @@ fn parts(commit: &Commit) -> (RunRow, JobRow) {
 async fn story(store: &dyn EngineStore, builder: &Builder, task: Commit, machine: Commit) -> Vec<String> {
     let mut seen = Vec::new();
     store.commit(machine.clone()).await.unwrap();
+    for (owner, seconds) in [("a", 10), ("b", 20)] {
+        let until = NOW + Duration::from_secs(seconds);
+        store.renew(&lease(owner, until)).await.unwrap();
+    }
     store
         .commit(Commit {
-            lease: Some(lease("a", NOW + Duration::from_secs(10))),
+            owner: Some("a".to_owned()),
             ..task.clone()
         })
         .await
@@ -91,7 +97,7 @@ async fn story(store: &dyn EngineStore, builder: &Builder, task: Commit, machine
     seen.push(format!("{:?}", store.placement(builder.project).await.unwrap()));
     seen.push(format!(
         "{:?}",
-        store.waiting_jobs(builder.project).await.unwrap()
+        store.waiting("a", builder.project, 9).await.unwrap()
     ));
 
     // A change of the job makes decisions about the run stale, and a stale commit changes nothing at all.
@@ -132,7 +138,7 @@ async fn story(store: &dyn EngineStore, builder: &Builder, task: Commit, machine
         .commit(Commit {
             puts,
             events: vec![event],
-            lease: None,
+            owner: None,
         })
         .await
         .unwrap();
@@ -163,43 +169,137 @@ async fn story(store: &dyn EngineStore, builder: &Builder, task: Commit, machine
     seen.push(format!("{:?}", store.job(job.id).await.unwrap()));
     seen.push(format!(
         "{:?}",
-        store.waiting_jobs(builder.project).await.unwrap()
+        store.waiting("a", builder.project, 9).await.unwrap()
     ));
 
-    // Rows are another's until its lease runs out; those of nobody are anyone's.
-    let mut early = store
-        .claim(&lease("b", NOW + Duration::from_secs(20)), NOW)
+    // A job is driven by whoever drives its instance: nobody here, so that it stays with the one that made it.
+    assert_eq!(
+        store.owner_of(EntityRef::Job(job.id)).await.unwrap().as_deref(),
+        Some("a")
+    );
+
+    seen
+}
+
+async fn claimed(store: &dyn EngineStore, owner: &str, now: Time) -> Vec<EntityRef> {
+    let claim = Claim {
+        owner: owner.to_owned(),
+        home: None,
+    };
+    let claimed = store.claim(&claim, now).await.unwrap();
+    claimed.into_iter().map(|(entity, _)| entity).collect()
+}
+
+/// Rows are another server's until its lease runs out. SQLite is for one server, which owns everything at once.
+async fn leases(store: &dyn EngineStore, builder: &Builder, task: &Commit, machine: &Commit) {
+    let (run, job) = parts(task);
+    let (run, instance) = (EntityRef::Run(run.id), instance_of(machine));
+    for (owner, seconds) in [("a", 10), ("b", 10)] {
+        let until = NOW + Duration::from_secs(seconds);
+        store.renew(&lease(owner, until)).await.unwrap();
+    }
+    store.commit(owned("a", task)).await.unwrap();
+    store.commit(machine.clone()).await.unwrap();
+    assert!(!store.some_expired("b", NOW).await.unwrap());
+    assert_eq!(
+        claimed(store, "b", NOW).await.len(),
+        2,
+        "what nobody drives is anyone's"
+    );
+
+    // A placed job goes to whoever drives the machine, and comes home with it.
+    let mut placed = store.job(job.id).await.unwrap().unwrap().job;
+    placed.status = JobStatus::Provisioning;
+    placed.instance_id = Some(instance);
+    let commit = Commit {
+        puts: vec![Put::Job(placed)],
+        ..Commit::default()
+    };
+    store.commit(commit).await.unwrap();
+    assert_eq!(
+        store.owner_of(EntityRef::Job(job.id)).await.unwrap().as_deref(),
+        Some("b")
+    );
+    let home = Claim {
+        owner: "c".to_owned(),
+        home: Some(instance),
+    };
+    store
+        .renew(&lease("c", NOW + Duration::from_secs(60)))
         .await
         .unwrap();
-    early.sort();
-    seen.push(format!("{early:?}"));
-    assert!(
-        !early
-            .iter()
-            .any(|(entity, _)| matches!(entity, EntityRef::Run(_) | EntityRef::Job(_)))
-    );
+    let mut at_home: Vec<EntityRef> = store
+        .claim(&home, NOW)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|(entity, _)| entity)
+        .collect();
+    at_home.sort();
+    assert_eq!(at_home, [EntityRef::Job(job.id), EntityRef::Instance(instance)]);
+
+    // Renewed in time, then not.
+    let later = NOW + Duration::from_secs(20);
     store
         .renew(&lease("a", NOW + Duration::from_secs(30)))
         .await
         .unwrap();
-    let at = NOW + Duration::from_secs(25);
-    let still = store
-        .claim(&lease("c", at + Duration::from_secs(10)), at)
-        .await
-        .unwrap();
+    assert!(!claimed(store, "c", later).await.contains(&run), "renewed");
+    let too_late = NOW + Duration::from_secs(31);
+    assert!(store.some_expired("c", too_late).await.unwrap());
+    assert!(claimed(store, "c", too_late).await.contains(&run));
     assert!(
-        !still.iter().any(|(entity, _)| *entity == EntityRef::Run(run.id)),
-        "renewed"
+        !store.some_expired("c", too_late).await.unwrap(),
+        "taken over once"
     );
-    let at = NOW + Duration::from_secs(31);
-    let mut late = store
-        .claim(&lease("c", at + Duration::from_secs(10)), at)
-        .await
-        .unwrap();
-    late.sort();
-    assert!(late.iter().any(|(entity, _)| *entity == EntityRef::Run(run.id)));
-    seen.push(format!("{late:?}"));
-    seen
+    let waiting = store.waiting("c", builder.project, 9).await.unwrap();
+    assert!(waiting.is_empty(), "the only job is placed");
+}
+
+fn owned(owner: &str, commit: &Commit) -> Commit {
+    Commit {
+        owner: Some(owner.to_owned()),
+        ..commit.clone()
+    }
+}
+
+fn instance_of(machine: &Commit) -> dstack_units::InstanceId {
+    let id = |put: &Put| match put {
+        Put::Instance(row) => Some(row.id),
+        _ => None,
+    };
+    machine.puts.iter().find_map(id).unwrap()
+}
+
+#[tokio::test]
+async fn rows_have_one_driver_until_its_lease_runs_out() {
+    let random = Random::seeded(21);
+    let builder = Builder {
+        project: random.uuid().into(),
+        random: random.clone(),
+    };
+    let machine = builder.machine(2, NOW).unwrap();
+    let (run, task) = builder.task("train", &json!({}), NOW).unwrap();
+    leases(&MemoryStore::new(), &builder, &task, &machine).await;
+    let dir = tempfile::tempdir().unwrap();
+    for database in databases(dir.path()).await {
+        if database.dialect() == dstack_store::Dialect::Postgres {
+            people(&database, &builder, &[run.user_id.to_string()]).await;
+            leases(&SqlStore::new(database), &builder, &task, &machine).await;
+        }
+    }
+}
+
+/// SQLite, and PostgreSQL where there is one.
+async fn databases(folder: &std::path::Path) -> Vec<Database> {
+    let mut databases = vec![Database::open_file(&folder.join("x.db")).await.unwrap()];
+    match std::env::var("DSTACK_TEST_POSTGRES_URL") {
+        Ok(url) => databases.push(fresh_postgres(&url).await),
+        Err(_) => {
+            println!("SKIPPED: PostgreSQL half of the stores' test (DSTACK_TEST_POSTGRES_URL is not set)");
+        }
+    }
+    databases
 }
 
 #[tokio::test]
@@ -212,13 +312,7 @@ async fn memory_and_sql_tell_the_same_story() {
     let machine = builder.machine(2, NOW).unwrap();
     let (run, task) = builder.task("train", &json!({}), NOW).unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let mut databases = vec![Database::open_file(&dir.path().join("x.db")).await.unwrap()];
-    match std::env::var("DSTACK_TEST_POSTGRES_URL") {
-        Ok(url) => databases.push(fresh_postgres(&url).await),
-        Err(_) => {
-            println!("SKIPPED: PostgreSQL half of the stores' test (DSTACK_TEST_POSTGRES_URL is not set)");
-        }
-    }
+    let databases = databases(dir.path()).await;
     let memory = MemoryStore::new();
     let twin = Builder {
         random: Random::seeded(12),
@@ -240,6 +334,75 @@ async fn memory_and_sql_tell_the_same_story() {
         .await;
         for (told, expected) in told.iter().zip(&expected) {
             assert_eq!(told, expected);
+        }
+    }
+}
+
+/// Commits that come at the same time share statements and a transaction; each is still kept or refused by itself.
+#[tokio::test]
+async fn commits_at_the_same_time_are_kept_or_refused_one_by_one() {
+    const RUNS: usize = 50;
+    let dir = tempfile::tempdir().unwrap();
+    for database in databases(dir.path()).await {
+        let random = Random::system();
+        let builder = Builder {
+            project: random.uuid().into(),
+            random: random.clone(),
+        };
+        let store = SqlStore::new(database.clone());
+        let made: Vec<(RunRow, Commit)> = (0..RUNS)
+            .map(|n| builder.task(&format!("run-{n}"), &json!({}), NOW).unwrap())
+            .collect();
+        let users: Vec<String> = made.iter().map(|(run, _)| run.user_id.to_string()).collect();
+        people(&database, &builder, &users).await;
+        // One of them has the name of another.
+        let mut taken = builder.task("run-7", &json!({}), NOW).unwrap().1;
+        for put in &mut taken.puts {
+            if let Put::Run(run) = put {
+                run.user_id = made[0].0.user_id;
+            }
+        }
+        let all = made.iter().map(|(_, commit)| commit.clone()).chain([taken]);
+        let outcomes = join_all(all.map(|commit| store.commit(owned("a", &commit)))).await;
+        let refused: Vec<_> = outcomes
+            .iter()
+            .filter_map(|outcome| outcome.as_ref().err())
+            .collect();
+        assert_eq!(refused.len(), 1, "{refused:?}");
+        assert!(refused[0].is_unique_violation(), "{refused:?}");
+        assert_eq!(
+            store.waiting("a", builder.project, 1000).await.unwrap().len(),
+            RUNS
+        );
+
+        // Every run changes, the third by someone who has not seen its last change, the fourth twice.
+        let mut changes = Vec::new();
+        for (n, (run, _)) in made.iter().enumerate() {
+            let mut row = store.run(run.id).await.unwrap().unwrap().run;
+            row.priority = i64::try_from(n).unwrap();
+            if n == 3 {
+                row.version += 1;
+            }
+            let change = Commit {
+                puts: vec![Put::Run(row)],
+                ..Commit::default()
+            };
+            if n == 4 {
+                changes.push(change.clone());
+            }
+            changes.push(change);
+        }
+        let outcomes = join_all(changes.into_iter().map(|commit| store.commit(commit))).await;
+        let refused: Vec<usize> = (0..outcomes.len()).filter(|n| outcomes[*n].is_err()).collect();
+        assert_eq!(refused, [3, 5], "the stale one, and the second of the two");
+        for (n, (run, _)) in made.iter().enumerate() {
+            let row = store.run(run.id).await.unwrap().unwrap().run;
+            let (priority, version) = if n == 3 {
+                (0, 1)
+            } else {
+                (i64::try_from(n).unwrap(), 2)
+            };
+            assert_eq!((row.priority, row.version), (priority, version), "run {n}");
         }
     }
 }

@@ -19,6 +19,7 @@ pub mod http;
 pub mod load;
 pub mod parts;
 pub mod postgres;
+pub mod proxy;
 pub mod runs;
 pub mod server;
 pub mod terminal;

@@ -19,6 +19,10 @@ use crate::parts::{self, Part};
 /// The admin token of servers under test.
 pub const TOKEN: &str = "test-admin-token";
 
+/// Servers that share a database need the same key for the secrets in it.
+const SHARED_KEY: &str = "encryption:\n  keys:\n    - type: aes\n      name: shared\n      \
+    secret: MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\n";
+
 /// How long a server may take until it says where it is running.
 const READY_TIMEOUT: Duration = Duration::from_secs(90);
 
@@ -66,6 +70,12 @@ impl Setup {
         let database =
             crate::postgres::create(&parts::postgres_url()?).map_err(|error| format!("{error:#}"))?;
         Ok(self.variable("DSTACK_DATABASE_URL", database))
+    }
+
+    /// With this PostgreSQL database, which other servers may share: all of them have the same key for secrets.
+    #[must_use]
+    pub fn sharing(self, database: &str) -> Setup {
+        self.variable("DSTACK_DATABASE_URL", database).config(SHARED_KEY)
     }
 
     #[must_use]

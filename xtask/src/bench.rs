@@ -4,6 +4,7 @@ use anyhow::Result;
 
 use crate::build::{self, Profile, cargo};
 use crate::exec::status;
+use crate::testenv::TestEnv;
 use crate::{layout, python};
 
 #[derive(clap::Args)]
@@ -42,8 +43,10 @@ pub(crate) fn run(args: &Args) -> Result<i32> {
             .arg("--write")
             .arg(layout::root().join("docs/benchmarks.md"));
     }
+    let env = TestEnv::for_measures();
     bench
         .args(&args.filter)
+        .envs(env.variables.iter().cloned())
         .env("DSTACK_TEST_DSTACK", dstack)
         .env("DSTACK_TEST_AGENT", agent);
     Ok(status(&mut bench)?.code().unwrap_or(1))

@@ -14,11 +14,21 @@ pub(crate) struct Postgres {
     folder: TempDir,
     bin: PathBuf,
     port: u16,
+    durability: Durability,
+}
+
+/// Whether what was committed outlives a crash of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// As in an installation: for measures.
+    Synced,
+    /// Nothing in a test database outlives a crash, so nothing waits for the disk.
+    None,
 }
 
 impl Postgres {
     /// Installs PostgreSQL if it is missing and may be, and starts a cluster.
-    pub(crate) fn start() -> Result<Postgres> {
+    pub(crate) fn start(durability: Durability) -> Result<Postgres> {
         let bin = match binaries() {
             Some(bin) => bin,
             None => {
@@ -34,6 +44,7 @@ impl Postgres {
             folder,
             bin,
             port: net::free_port()?,
+            durability,
         };
         step(&format!("starting a private PostgreSQL on port {}", cluster.port));
         run_quietly(cluster.tool("initdb").args([
@@ -64,11 +75,13 @@ impl Postgres {
         self.folder.path().join("data")
     }
 
-    /// Nothing in a test database outlives a crash, so nothing waits for the disk.
     fn options(&self) -> String {
+        let durability = match self.durability {
+            Durability::Synced => "",
+            Durability::None => " -c fsync=off -c synchronous_commit=off -c full_page_writes=off",
+        };
         format!(
-            "-c listen_addresses=127.0.0.1 -c port={} -c unix_socket_directories={} -c max_connections=300 \
-             -c fsync=off -c synchronous_commit=off -c full_page_writes=off",
+            "-c listen_addresses=127.0.0.1 -c port={} -c unix_socket_directories={} -c max_connections=300{durability}",
             self.port,
             self.folder.path().display()
         )

@@ -113,11 +113,14 @@ fn run_tests(env: &TestEnv, binaries: &Binaries, filter: &[String]) -> Result<Ta
     let run = if ensure_nextest() { nextest } else { cargo_test };
     let mut tally = run(&variables, Scope::Workspace, filter)?;
     if env.has_postgres() {
-        step("running the end-to-end tests of the server once more, on PostgreSQL");
+        step("running the tests of the server once more, on PostgreSQL");
         variables.push(("DSTACK_TEST_DATABASE", "postgres".to_owned()));
         tally.add(run(&variables, Scope::Server, filter)?);
     } else {
-        tally.skip("the end-to-end tests on PostgreSQL", "no PostgreSQL (see above)");
+        tally.skip(
+            "the tests of the server on PostgreSQL",
+            "no PostgreSQL (see above)",
+        );
     }
     Ok(tally)
 }
@@ -135,9 +138,11 @@ impl Scope {
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Scope::Workspace => &["--workspace"],
+            // All packages, of which only these tests: of a single one the dependencies would be built once more.
             Scope::Server => &[
-                "--package",
-                "dstack-tests",
+                "--workspace",
+                "--test",
+                "api",
                 "--test",
                 "tasks",
                 "--test",

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::exec::{is_root, run_quietly, step, succeeds, which};
-use crate::postgres::Postgres;
+use crate::postgres::{Durability, Postgres};
 use crate::{layout, package, python};
 use anyhow::{Context, Result, bail};
 
@@ -23,20 +23,37 @@ pub(crate) struct TestEnv {
 
 impl TestEnv {
     pub(crate) fn prepare() -> TestEnv {
-        let mut env = TestEnv {
+        let mut env = TestEnv::empty();
+        env.programs();
+        env.docker();
+        env.start_postgres(Durability::None);
+        env.python_cli();
+        env.warn();
+        env
+    }
+
+    /// What the measures need.
+    pub(crate) fn for_measures() -> TestEnv {
+        let mut env = TestEnv::empty();
+        env.docker();
+        env.start_postgres(Durability::Synced);
+        env.warn();
+        env
+    }
+
+    fn empty() -> TestEnv {
+        TestEnv {
             variables: Vec::new(),
             missing: Vec::new(),
             postgres: None,
             _docker: None,
-        };
-        env.programs();
-        env.docker();
-        env.start_postgres();
-        env.python_cli();
-        for line in &env.missing {
+        }
+    }
+
+    fn warn(&self) {
+        for line in &self.missing {
             println!("warning: {line}");
         }
-        env
     }
 
     /// Whether tests on PostgreSQL can run.
@@ -79,8 +96,8 @@ impl TestEnv {
         self._docker = daemon;
     }
 
-    fn start_postgres(&mut self) {
-        let started = Postgres::start();
+    fn start_postgres(&mut self, durability: Durability) {
+        let started = Postgres::start(durability);
         if let Some(postgres) = self.note("tests on PostgreSQL", started) {
             self.variables.push(("DSTACK_TEST_POSTGRES_URL", postgres.url()));
             self.postgres = Some(postgres);

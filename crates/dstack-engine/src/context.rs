@@ -4,22 +4,30 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_store::{Commit, EngineStore, EntityRef, Lease};
+use dstack_model::runs::{JobStatus, RunStatus};
+use dstack_store::{Commit, EngineStore, EntityRef, Lease, Put};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Random, task};
-use dstack_units::Time;
+use dstack_units::{InstanceId, Time};
 use tokio_util::sync::CancellationToken;
 
 use crate::failpoint::Failpoints;
 use crate::observations::Observations;
 use crate::operations::Running;
+use crate::owned::Owned;
 use crate::wakes::{Key, Wakes};
 use crate::{Agents, EngineError, Inputs, Output, Result};
 
 /// How the engine behaves.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How long a lease lasts unless renewed: after this, another server takes over.
+    /// Name of this server, if no other process can have it at the same time: one that starts again under its name
+    /// goes on with what it drove. `None`: a new name at each start.
+    pub name: Option<String>,
+    /// The instance that only this server can reach: its own machine.
+    pub home: Option<InstanceId>,
+    /// How long a server counts as living after it last said so: then others take over. They notice after a third of
+    /// this at the latest.
     pub lease: Duration,
     /// Entities worked on at the same time.
     pub workers: usize,
@@ -30,7 +38,9 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            lease: Duration::from_secs(10),
+            name: None,
+            home: None,
+            lease: Duration::from_secs(6),
             workers: 32,
             sweep: Duration::from_secs(30),
         }
@@ -63,8 +73,12 @@ pub struct EngineDeps {
 pub struct Context {
     /// What it was given.
     pub deps: EngineDeps,
-    /// Name of this server process in leases.
+    /// Name of this server.
     pub owner: String,
+    /// What it drives.
+    pub owned: Owned,
+    /// Held while the database is asked for all of that.
+    pub claiming: tokio::sync::Mutex<()>,
     /// Queue.
     pub wakes: Wakes,
     /// What the streams said.
@@ -109,7 +123,9 @@ impl Context {
             }
             EngineError::Store(store) if store.is_conflict() => tracing::debug!(%store, doing, "tried again"),
             other => {
-                tracing::error!(error = %other, source = ?std::error::Error::source(other), doing, "step failed");
+                let source = causes(other).skip(1).map(ToString::to_string).collect::<Vec<_>>();
+                let hint = if is_disk_full(other) { DISK_FULL } else { "" };
+                tracing::error!(error = %other, causes = source.join(": "), doing, hint, "step failed, and is tried again");
             }
         }
     }
@@ -124,14 +140,88 @@ impl Context {
         if commit.is_empty() {
             return Ok(());
         }
-        commit.lease.get_or_insert_with(|| self.lease());
-        let changed: Vec<EntityRef> = commit.puts.iter().filter_map(dstack_store::Put::entity).collect();
+        let owner = commit.owner.get_or_insert_with(|| self.owner.clone());
+        let own = *owner == self.owner;
+        let wakes = concerned(&commit);
+        let inserted: Vec<EntityRef> = commit
+            .puts
+            .iter()
+            .filter(|put| put.is_insert() && !matches!(put, Put::Operation(_)))
+            .filter_map(Put::entity)
+            .collect();
         self.reached(name.0)?;
         self.deps.store.commit(commit).await?;
+        if own {
+            self.owned.extend(inserted);
+        }
         self.reached(name.1)?;
-        for entity in changed {
-            self.wakes.wake(Key::Entity(entity));
+        for wake in wakes {
+            match wake {
+                Concerned::Wake(key) => self.wakes.wake(key),
+                Concerned::Final(entity) => self.finished(entity),
+            }
         }
         Ok(())
     }
+
+    /// Nothing will happen to it any more.
+    pub fn finished(&self, entity: EntityRef) {
+        self.owned.remove(entity);
+        self.wakes.wake_at(entity, None);
+        if let EntityRef::Job(job) = entity {
+            self.seen.forget_job(job);
+        }
+    }
+}
+
+const DISK_FULL: &str = "the disk is full: free space on it. Nothing needs to be restarted; output of jobs is kept by their \
+     agents until then";
+
+/// The error, what caused it, and so on.
+fn causes<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |error| error.source())
+}
+
+fn is_disk_full(error: &EngineError) -> bool {
+    if let EngineError::Store(store) = error
+        && store.unavailable() == Some(dstack_store::Unavailable::DiskFull)
+    {
+        return true;
+    }
+    causes(error)
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|io| io.kind() == std::io::ErrorKind::StorageFull)
+}
+
+/// What follows from a written row.
+#[derive(Debug, PartialEq, Eq)]
+enum Concerned {
+    Wake(Key),
+    Final(EntityRef),
+}
+
+/// Whom a commit concerns. Whoever would look at its row only to find that another decides is not woken: a waiting job
+/// is the scheduler's, a finished one its run's.
+fn concerned(commit: &Commit) -> Vec<Concerned> {
+    let mut found = Vec::new();
+    for put in &commit.puts {
+        match put {
+            Put::Job(job) if job.status.is_finished() => {
+                found.push(Concerned::Final(EntityRef::Job(job.id)));
+                found.push(Concerned::Wake(EntityRef::Run(job.run_id).into()));
+            }
+            Put::Job(job) if job.status == JobStatus::Submitted => {
+                found.push(Concerned::Wake(Key::Schedule(job.project_id)));
+            }
+            Put::Run(run) if run.status.is_finished() => {
+                found.push(Concerned::Final(EntityRef::Run(run.id)));
+            }
+            // Its jobs are waiting, and the first of them to change wakes it.
+            Put::Run(run) if put.is_insert() && run.status == RunStatus::Submitted => {}
+            _ => found.extend(put.entity().map(|entity| Concerned::Wake(entity.into()))),
+        }
+    }
+    found
 }

@@ -1,8 +1,9 @@
 //! Starting and stopping the engine; its workers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use dstack_store::{Commit, EntityRef};
+use dstack_store::{Claim, Commit, EntityRef};
 use dstack_system::clock::sleep_until;
 use tokio_util::sync::CancellationToken;
 
@@ -10,6 +11,7 @@ use crate::Result;
 use crate::context::{Context, EngineDeps};
 use crate::observations::Observations;
 use crate::operations::Running;
+use crate::owned::Owned;
 use crate::reconcile::reconcile;
 use crate::wakes::{Key, Wakes};
 
@@ -22,20 +24,26 @@ pub struct Engine {
 impl Engine {
     /// Takes over everything that no living server drives, and keeps it moving.
     pub async fn start(deps: EngineDeps) -> Result<Self> {
-        let owner = deps.random.uuid().to_string();
+        let name = deps.settings.name.clone();
+        let owner = name.unwrap_or_else(|| deps.random.uuid().to_string());
         let ctx = Arc::new(Context {
             deps,
             owner,
+            owned: Owned::default(),
+            claiming: tokio::sync::Mutex::default(),
             wakes: Wakes::default(),
             seen: Observations::default(),
             running: Running::default(),
             stop: CancellationToken::new(),
         });
         let engine = Self { ctx };
+        engine.ctx.deps.store.renew(&engine.ctx.lease()).await?;
         engine.claim().await?;
+        engine.tell_home().await?;
         engine.spawn_workers();
         engine.spawn_timers();
         engine.spawn_leases();
+        engine.spawn_notices();
         Ok(engine)
     }
 
@@ -66,19 +74,39 @@ impl Engine {
         &self.ctx
     }
 
+    /// Asks for everything that is ours, together with what nobody drives any more.
     async fn claim(&self) -> Result<()> {
-        for (entity, at) in self
-            .ctx
-            .deps
-            .store
-            .claim(&self.ctx.lease(), self.ctx.now())
-            .await?
-        {
+        let (ctx, settings) = (&self.ctx, &self.ctx.deps.settings);
+        let claim = Claim {
+            owner: ctx.owner.clone(),
+            home: settings.home,
+        };
+        let _claiming = ctx.claiming.lock().await;
+        ctx.owned.asking();
+        let claimed = ctx.deps.store.claim(&claim, ctx.now()).await?;
+        ctx.owned.all(claimed.iter().map(|(entity, _)| *entity));
+        for (entity, at) in claimed {
             // Everything once at start: streams and calls are to be taken up, whatever the timers say.
-            self.ctx.wakes.wake(entity);
-            if at > self.ctx.now() {
-                self.ctx.wakes.wake_at(entity, Some(at));
+            ctx.wakes.wake(entity);
+            if at > ctx.now() {
+                ctx.wakes.wake_at(entity, Some(at));
             }
+        }
+        Ok(())
+    }
+
+    /// Whoever drove this machine and its jobs while we were away hears that we do now.
+    async fn tell_home(&self) -> Result<()> {
+        let store = &self.ctx.deps.store;
+        let Some(home) = self.ctx.deps.settings.home else {
+            return Ok(());
+        };
+        let Some(snapshot) = store.instance(home).await? else {
+            return Ok(());
+        };
+        store.tell(EntityRef::Instance(home)).await?;
+        for job in snapshot.jobs {
+            store.tell(EntityRef::Job(job.id)).await?;
         }
         Ok(())
     }
@@ -106,20 +134,33 @@ impl Engine {
         });
     }
 
-    /// Renews the leases, and takes over what other servers left: the safety net of a lost wake as well.
+    /// Says that this server lives, and takes over what others left: the safety net of a lost wake as well.
     fn spawn_leases(&self) {
         let engine = self.clone();
         self.ctx.spawn("engine leases", async move {
             let ctx = &engine.ctx;
-            let renew_every = ctx.deps.settings.lease / 3;
-            let mut sweep_at = ctx.now() + ctx.deps.settings.sweep;
+            let settings = &ctx.deps.settings;
+            let mut sweep_at = ctx.now() + settings.sweep;
+            let mut until = ctx.now() + settings.lease;
             loop {
-                sleep_until(ctx.deps.clock.as_ref(), ctx.now() + renew_every).await;
-                if let Err(error) = ctx.deps.store.renew(&ctx.lease()).await {
-                    ctx.report("renew leases", &error.into());
+                sleep_until(ctx.deps.clock.as_ref(), ctx.now() + settings.lease / 3).await;
+                let lease = ctx.lease();
+                // Without a lease others may have taken over everything meanwhile.
+                let lost = ctx.now() > until;
+                match ctx.deps.store.renew(&lease).await {
+                    Ok(()) => until = lease.until,
+                    Err(error) => {
+                        ctx.report("renew the lease", &error.into());
+                        if ctx.now() > until {
+                            // Others drive it by now, as far as we can know.
+                            ctx.owned.all([]);
+                        }
+                        continue;
+                    }
                 }
-                if ctx.now() >= sweep_at {
-                    sweep_at = ctx.now() + ctx.deps.settings.sweep;
+                let expired = ctx.deps.store.some_expired(&ctx.owner, ctx.now()).await;
+                if lost || ctx.now() >= sweep_at || expired.unwrap_or(false) {
+                    sweep_at = ctx.now() + settings.sweep;
                     if let Err(error) = engine.claim().await {
                         ctx.report("sweep", &error);
                     }
@@ -127,11 +168,48 @@ impl Engine {
             }
         });
     }
+
+    /// Hears what other servers changed of what is ours, and what they handed over to us.
+    fn spawn_notices(&self) {
+        let engine = self.clone();
+        self.ctx.spawn("engine notices", async move {
+            loop {
+                match engine.hear().await {
+                    Ok(true) => {}
+                    Ok(false) => return,
+                    Err(error) => engine.ctx.report("hear other servers", &error),
+                }
+                tokio::time::sleep(LISTEN_AGAIN).await;
+            }
+        });
+    }
+
+    /// Until the connection is lost; false when there are no other servers.
+    async fn hear(&self) -> Result<bool> {
+        let Some(mut notices) = self.ctx.deps.store.listen().await? else {
+            return Ok(false);
+        };
+        // Whatever was told before we listened.
+        self.claim().await?;
+        while let Some(entity) = notices.next().await? {
+            if self.ctx.deps.store.owner_of(entity).await?.as_ref() == Some(&self.ctx.owner) {
+                self.ctx.owned.extend([entity]);
+                self.ctx.wakes.wake(entity);
+            } else {
+                self.ctx.owned.remove(entity);
+                self.ctx.wakes.wake_at(entity, None);
+            }
+        }
+        Ok(true)
+    }
 }
+
+/// Pause before a lost connection to other servers' notices is made again.
+const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
 /// A failed step is taken up again after a pause.
 fn retry_later(ctx: &Context, key: Key) {
-    let pause = std::time::Duration::from_secs(1);
+    let pause = Duration::from_secs(1);
     ctx.wakes.wake_at(key, Some(ctx.now() + pause));
 }
 

@@ -8,6 +8,8 @@ use std::time::Duration;
 /// Pause before a broken stream is opened again; doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Pause before a stream is followed again that ended because the store refused.
+const FOLLOW_AGAIN: Duration = Duration::from_secs(1);
 
 /// The pause after this one.
 fn longer(pause: Duration) -> Duration {

@@ -25,6 +25,7 @@ pub mod inputs;
 pub mod observations;
 pub mod operations;
 pub mod output;
+pub mod owned;
 pub mod reasons;
 pub mod reconcile;
 pub mod task_config;

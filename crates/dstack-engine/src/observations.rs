@@ -66,6 +66,11 @@ impl Observations {
         self.jobs().remove(&id);
     }
 
+    /// The instance is another server's.
+    pub fn forget_instance(&self, id: InstanceId) {
+        self.instances().remove(&id);
+    }
+
     /// What is known of an instance, without its tasks.
     pub fn instance(&self, id: InstanceId) -> (bool, Option<Time>) {
         self.instances()

@@ -11,7 +11,7 @@ use dstack_agent_api::runner::RunnerState;
 use dstack_agent_api::shim::{RUNNER_HTTP_PORT, TaskTerminate};
 use dstack_model::runs::JobStatus;
 use dstack_store::rows::{AgentAddress, OperationKind, OperationRow, OperationState};
-use dstack_store::{Commit, JobSnapshot, Json, Put};
+use dstack_store::{Commit, EntityRef, JobSnapshot, Json, Put};
 use dstack_units::{InstanceId, JobId};
 use serde_json::{Value, json};
 
@@ -92,13 +92,17 @@ pub fn ensure(ctx: &Arc<Context>, job: JobId, kind: OperationKind) {
         }
         Running::end(&context.running.operations, &(job, kind));
         // Decides on the outcome, or starts again what failed to be recorded.
-        context.wakes.wake(Key::Entity(dstack_store::EntityRef::Job(job)));
+        context.wakes.wake(Key::Entity(EntityRef::Job(job)));
     });
 }
 
 async fn carry_out(ctx: &Context, job: JobId, kind: OperationKind) -> Result<()> {
     let mut pause = FIRST_PAUSE;
     loop {
+        if !ctx.owned.has(EntityRef::Job(job)) {
+            // Whoever drives the job carries it out.
+            return Ok(());
+        }
         let Some(snapshot) = ctx.deps.store.job(job).await? else {
             return Ok(());
         };

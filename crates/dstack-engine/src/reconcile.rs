@@ -19,6 +19,12 @@ const ATTEMPTS: usize = 50;
 
 /// Looks at whatever the key names.
 pub async fn reconcile(ctx: &Arc<Context>, key: Key) -> Result<()> {
+    if let Key::Entity(entity) = key
+        && !ctx.owned.has(entity)
+    {
+        // Whoever drives it looks at it.
+        return Ok(ctx.deps.store.tell(entity).await?);
+    }
     let mut result = Ok(());
     for _ in 0..ATTEMPTS {
         result = match key {

@@ -18,23 +18,48 @@ use crate::gpu::{catalog_name, marketed_memory};
 /// Name of the fleet of this machine.
 pub const FLEET_NAME: &str = "local";
 
-/// Writes, or brings up to date, the fleet and the instance of this machine.
+/// How often it is tried again when another server registers its machine at the same time.
+const ATTEMPTS: usize = 10;
+
+/// Writes, or brings up to date, the fleet of the servers' own machines and the instance of this one. `host` names the
+/// machine among those of all servers that share the database.
 pub async fn register(
     store: &dyn EngineStore,
     project: ProjectId,
+    host: &str,
+    report: &HostReport,
+    random: &Random,
+    now: Time,
+) -> Result<InstanceId, StoreError> {
+    let mut result = try_register(store, project, host, report, random, now).await;
+    for _ in 1..ATTEMPTS {
+        match &result {
+            Err(error) if error.is_conflict() || error.is_unique_violation() => {
+                result = try_register(store, project, host, report, random, now).await;
+            }
+            _ => break,
+        }
+    }
+    result
+}
+
+async fn try_register(
+    store: &dyn EngineStore,
+    project: ProjectId,
+    host: &str,
     report: &HostReport,
     random: &Random,
     now: Time,
 ) -> Result<InstanceId, StoreError> {
     let placement = store.placement(project).await?;
     let fleet = placement.fleets.iter().find(|fleet| fleet.local);
-    let instance = fleet.and_then(|fleet| {
-        placement
-            .instances
-            .iter()
-            .find(|row| row.fleet_id == Some(fleet.id))
-    });
-    let machine = machine(report)?;
+    let in_fleet = |row: &&InstanceRow| fleet.is_some_and(|fleet| row.fleet_id == Some(fleet.id));
+    let machines: Vec<&InstanceRow> = placement.instances.iter().filter(in_fleet).collect();
+    let named = |name: &str| machines.iter().find(|row| host_of(row) == Some(name)).copied();
+    // Those without a name were written before machines had one.
+    let instance = named(host).or_else(|| named(""));
+    let number = machines.iter().map(|row| row.instance_num + 1).max().unwrap_or(0);
+    let machine = machine(report, host)?;
     let mut commit = Commit::default();
     let fleet_id = match fleet {
         Some(fleet) => fleet.id,
@@ -46,8 +71,12 @@ pub async fn register(
         }
     };
     let row = match instance {
-        Some(row) => updated(row, &machine, report, now),
-        None => new_instance(project, fleet_id, &machine, report, random.uuid().into(), now),
+        Some(row) => updated(row, &machine, now),
+        None => InstanceRow {
+            name: format!("{FLEET_NAME}-{number}"),
+            instance_num: number,
+            ..new_instance(project, fleet_id, &machine, random.uuid().into(), now)
+        },
     };
     let id = row.id;
     if instance != Some(&row) {
@@ -57,13 +86,24 @@ pub async fn register(
     Ok(id)
 }
 
+/// The machine that an instance of the fleet is.
+fn host_of(row: &InstanceRow) -> Option<&str> {
+    let AgentAddress::Local { host, .. } = row.agent.as_deref()?;
+    Some(host)
+}
+
 struct Machine {
+    address: AgentAddress,
     offer: InstanceOfferWithAvailability,
     place: JobProvisioningData,
     blocks: i64,
 }
 
-fn machine(report: &HostReport) -> Result<Machine, StoreError> {
+fn machine(report: &HostReport, name: &str) -> Result<Machine, StoreError> {
+    let address = AgentAddress::Local {
+        runtime: report.runtime.clone(),
+        host: name.to_owned(),
+    };
     let host = &report.host_info;
     let name = catalog_name(&host.gpu_vendor, &host.gpu_name);
     let gpu = json!({"name": name, "memory_mib": marketed_memory(&name, host.gpu_memory), "vendor": vendor(&host.gpu_vendor)});
@@ -81,6 +121,7 @@ fn machine(report: &HostReport) -> Result<Machine, StoreError> {
     let place = json!({"backend": "remote", "instance_type": kind, "instance_id": "local", "hostname": "127.0.0.1",
         "internal_ip": "127.0.0.1", "region": "remote", "price": 0.0, "username": "root", "ssh_port": 22, "dockerized": false});
     Ok(Machine {
+        address,
         offer: decode("instances", "offer", &offer)?,
         place: decode("instances", "job_provisioning_data", &place)?,
         blocks,
@@ -141,7 +182,6 @@ fn new_instance(
     project: ProjectId,
     fleet: FleetId,
     machine: &Machine,
-    report: &HostReport,
     id: InstanceId,
     now: Time,
 ) -> InstanceRow {
@@ -164,9 +204,7 @@ fn new_instance(
         price: Some(0.0),
         offer: Some(Json::new(machine.offer.clone())),
         job_provisioning_data: Some(Json::new(machine.place.clone())),
-        agent: Some(Json::new(AgentAddress::Local {
-            runtime: report.runtime.clone(),
-        })),
+        agent: Some(Json::new(machine.address.clone())),
         total_blocks: Some(machine.blocks),
         busy_blocks: 0,
         last_job_processed_at: None,
@@ -181,12 +219,10 @@ fn new_instance(
 }
 
 /// The machine may have changed between two starts. How it is divided stays while jobs hold parts of it.
-fn updated(row: &InstanceRow, machine: &Machine, report: &HostReport, now: Time) -> InstanceRow {
+fn updated(row: &InstanceRow, machine: &Machine, now: Time) -> InstanceRow {
     let mut new = row.clone();
     new.job_provisioning_data = Some(Json::new(machine.place.clone()));
-    new.agent = Some(Json::new(AgentAddress::Local {
-        runtime: report.runtime.clone(),
-    }));
+    new.agent = Some(Json::new(machine.address.clone()));
     if row.busy_blocks == 0 {
         new.offer = Some(Json::new(machine.offer.clone()));
         new.total_blocks = Some(machine.blocks);
@@ -238,20 +274,36 @@ mod tests {
             Random::seeded(1),
             Random::seeded(2).uuid().into(),
         );
-        let first = register(&store, project, &report(16), &random, Time::EPOCH)
+        let first = register(&store, project, "a", &report(16), &random, Time::EPOCH)
             .await
             .unwrap();
-        let again = register(&store, project, &report(16), &random, Time::from_millis(5))
+        let again = register(&store, project, "a", &report(16), &random, Time::from_millis(5))
             .await
             .unwrap();
         assert_eq!(first, again);
         let row = store.instance(first).await.unwrap().unwrap().instance;
         assert_eq!((row.version, row.total_blocks), (1, Some(1)));
         assert_eq!(row.offer.unwrap().instance.resources.gpus[0].name, "H200");
-        register(&store, project, &report(32), &random, Time::from_millis(9))
+        register(&store, project, "a", &report(32), &random, Time::from_millis(9))
             .await
             .unwrap();
         let row = store.instance(first).await.unwrap().unwrap().instance;
         assert_eq!((row.version, row.offer.unwrap().instance.resources.cpus), (2, 32));
+    }
+
+    #[tokio::test]
+    async fn each_server_has_its_machine_in_the_same_fleet() {
+        let (store, random) = (MemoryStore::new(), Random::seeded(1));
+        let project = Random::seeded(2).uuid().into();
+        let mut ids = Vec::new();
+        for host in ["a", "b", "a", "b"] {
+            let id = register(&store, project, host, &report(16), &random, Time::EPOCH).await;
+            ids.push(id.unwrap());
+        }
+        assert_eq!((ids[0], ids[1]), (ids[2], ids[3]));
+        let placement = store.placement(project).await.unwrap();
+        assert_eq!(placement.fleets.len(), 1);
+        let names: Vec<&str> = placement.instances.iter().map(|row| row.name.as_str()).collect();
+        assert_eq!(names, ["local-0", "local-1"]);
     }
 }

@@ -7,11 +7,12 @@
 
 pub mod agents;
 pub mod binary;
+mod elsewhere;
 pub mod fleet;
 pub mod gpu;
 pub mod shim;
 
-pub use agents::LocalAgents;
+pub use agents::{LocalAgents, Machine};
 pub use fleet::register;
 pub use shim::{LocalShim, LocalShimOptions};
 

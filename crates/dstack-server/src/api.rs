@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -209,8 +210,18 @@ async fn serve(
         };
         handler(call, parts).await
     };
-    answer.await.unwrap_or_else(ApiError::into_response)
+    let answered = match route.body {
+        // As long as bytes come.
+        BodyKind::Upload => answer.await,
+        _ => tokio::time::timeout(LONGEST, answer).await.unwrap_or(Err(ApiError::Busy(
+            "The server could not answer in time: something it depends on does not answer. Try again in a while",
+        ))),
+    };
+    answered.unwrap_or_else(ApiError::into_response)
 }
+
+/// What takes longer has lost something on the way, such as the connection to the database.
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// Reads a small body at once: a connection whose body is left unread cannot be used again.
 async fn small(headers: &HeaderMap, body: Body) -> Result<Body> {

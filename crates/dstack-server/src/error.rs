@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use dstack_api::{BadRequest, ErrorCode, ErrorDetail};
-use dstack_store::StoreError;
+use dstack_store::{StoreError, Unavailable};
 use serde_json::{Value, json};
 
 /// An answer other than 200.
@@ -149,7 +149,20 @@ impl From<StoreError> for ApiError {
         if error.is_unique_violation() {
             return Self::exists();
         }
-        Self::internal(error)
+        let Some(unavailable) = error.unavailable() else {
+            return Self::internal(error);
+        };
+        tracing::error!(%error, cause = ?std::error::Error::source(&error).map(ToString::to_string), "the database is not available");
+        Self::Busy(match unavailable {
+            Unavailable::Unreachable => {
+                "The server's database cannot be reached at the moment. Try again in a while; if it lasts, ask the \
+                 server's administrator to look at the database (DSTACK_DATABASE_URL)"
+            }
+            Unavailable::DiskFull => {
+                "The disk of the server's database is full: nothing can be stored. Ask the server's administrator to \
+                 free space there, then try again"
+            }
+        })
     }
 }
 

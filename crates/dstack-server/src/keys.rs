@@ -1,5 +1,8 @@
 //! SSH key pairs of users and projects, made when first needed: a server must not spend its start on prime numbers.
 
+use std::collections::HashMap;
+use std::sync::PoisonError;
+
 use dstack_store::Database;
 use dstack_store::directory::projects::{self, ProjectRow};
 use dstack_store::directory::users::{self, UserRow};
@@ -26,7 +29,12 @@ pub struct Keys {
     random: Random,
     // One pair at a time: whoever needs the same one waits for it instead of making another.
     making: Mutex<()>,
+    /// Private keys by what is stored of them: they are asked for more often than anything else that is encrypted.
+    opened: std::sync::Mutex<HashMap<String, Secret>>,
 }
+
+/// Keys kept open; when there are more, all are forgotten.
+const OPENED: usize = 1000;
 
 impl Keys {
     /// On this database.
@@ -36,6 +44,7 @@ impl Keys {
             encryption,
             random,
             making: Mutex::new(()),
+            opened: std::sync::Mutex::default(),
         }
     }
 
@@ -63,11 +72,25 @@ impl Keys {
     fn open(&self, private: Option<&String>, public: Option<&String>) -> Result<Option<KeyPair>> {
         match (private, public) {
             (Some(private), Some(public)) => Ok(Some(KeyPair {
-                private: self.encryption.decrypt(private)?,
+                private: self.decrypt(private)?,
                 public: public.clone(),
             })),
             _ => Ok(None),
         }
+    }
+
+    fn decrypt(&self, sealed: &str) -> Result<Secret> {
+        let opened = || self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(private) = opened().get(sealed) {
+            return Ok(private.clone());
+        }
+        let private = self.encryption.decrypt(sealed)?;
+        let mut opened = opened();
+        if opened.len() >= OPENED {
+            opened.clear();
+        }
+        opened.insert(sealed.to_owned(), private.clone());
+        Ok(private)
     }
 
     /// The user's pair; the second value tells whether it was made just now.

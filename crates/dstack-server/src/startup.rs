@@ -111,6 +111,8 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// What the engine is made from.
 #[derive(Debug, Clone)]
 pub struct EngineInit {
+    /// A name that no other running server has; `None`: one that has the same directory runs already.
+    pub identity: Option<String>,
     /// The database.
     pub database: Database,
     /// The engine's view of it.
@@ -239,7 +241,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
     };
     let config = loaded.clone().unwrap_or_default();
     let encryption = config.encryption(&dir, &random)?;
-    let (database, _lock) = open_database(&settings).await?;
+    let (database, identity) = open_database(&settings).await?;
     let logs: Arc<dyn LogStore> = Arc::new(FileLogStore::new(&dir, Durability::Synced));
     let store = SqlStore::new(database.clone());
     let keys = Arc::new(Keys::new(database.clone(), encryption.clone(), random.clone()));
@@ -270,7 +272,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
     };
     let first = bootstrap::first_user_and_project(&state).await?;
     apply_config(&state, loaded.as_ref(), &config, &first.admin).await?;
-    let stop_engine = start(&mut state, start_engine, &first).await?;
+    let stop_engine = start(&mut state, start_engine, &first, identity.as_ref()).await?;
     let state = Arc::new(state);
     warm_keys(&state, first.admin.clone());
     forget_old_events(&state, stop.clone());
@@ -298,20 +300,50 @@ async fn listen(settings: &Settings) -> Result<TcpListener, ServerError> {
         .map_err(|source| ServerError::Listen { address, source })
 }
 
-/// Opens the database; on SQLite, a lock file makes sure that only one server does.
-async fn open_database(settings: &Settings) -> Result<(Database, Option<fs_err::File>), ServerError> {
+/// A name that no other process has as long as this one holds the lock.
+struct Identity {
+    name: String,
+    _lock: fs_err::File,
+}
+
+/// Opens the database. On SQLite, a lock file makes sure that only one server does. Servers that share a PostgreSQL are
+/// told apart by machine and directory.
+async fn open_database(settings: &Settings) -> Result<(Database, Option<Identity>), ServerError> {
     let url = settings
         .database_url
         .clone()
         .unwrap_or_else(|| format!("sqlite://{}", settings.dir.join("data/dstack.db").display()));
-    let lock = match url.split_once("://") {
-        Some((scheme, path)) if scheme.starts_with("sqlite") => Some(lock_file(Path::new(&format!(
-            "{}.lock",
-            path.split('?').next().unwrap_or(path)
-        )))?),
-        _ => None,
+    let identity = match url.split_once("://") {
+        Some((scheme, path)) if scheme.starts_with("sqlite") => {
+            let path = path.split('?').next().unwrap_or(path);
+            Some(Identity {
+                name: "sqlite".to_owned(),
+                _lock: lock_file(Path::new(&format!("{path}.lock")))?,
+            })
+        }
+        _ => match lock_file(&settings.dir.join(format!("data/{}.lock", machine_name()))) {
+            Ok(lock) => Some(Identity {
+                name: format!("{}:{}", machine_name(), settings.dir.display()),
+                _lock: lock,
+            }),
+            Err(ServerError::InUse { .. }) => None,
+            Err(error) => return Err(error),
+        },
     };
-    Ok((Database::open(&url).await?, lock))
+    Ok((Database::open(&url).await?, identity))
+}
+
+/// Directories may be shared between machines.
+fn machine_name() -> String {
+    let name = fs_err::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name
+        .trim()
+        .replace(|c: char| !c.is_ascii_alphanumeric() && c != '-', "-");
+    if name.is_empty() {
+        "machine".to_owned()
+    } else {
+        name
+    }
 }
 
 fn lock_file(path: &Path) -> Result<fs_err::File, ServerError> {
@@ -365,12 +397,14 @@ async fn start(
     state: &mut AppState,
     start_engine: Option<EngineStart>,
     first: &bootstrap::First,
+    identity: Option<&Identity>,
 ) -> Result<Option<Box<dyn FnOnce() -> BoxFuture<()> + Send>>, ServerError> {
     let Some(start_engine) = start_engine.filter(|_| !state.settings.background_disabled) else {
         say(state, "Background processing is disabled");
         return Ok(None);
     };
     let init = EngineInit {
+        identity: identity.map(|identity| identity.name.clone()),
         database: state.database.clone(),
         store: state.store.clone(),
         encryption: state.encryption.clone(),

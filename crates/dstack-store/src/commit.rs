@@ -1,6 +1,7 @@
 //! Changes that belong together: rows, their events and the operations they intend.
 
 use dstack_units::{EventId, Time, UserId};
+use uuid::Uuid;
 
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
 use crate::{Entity, EntityRef};
@@ -88,16 +89,16 @@ pub struct Commit {
     pub puts: Vec<Put>,
     /// Events.
     pub events: Vec<NewEvent>,
-    /// Who drives the rows inserted here, and until when; `None`: whoever claims them.
-    pub lease: Option<Lease>,
+    /// Name of the server that drives the rows inserted here; `None`: whoever claims them.
+    pub owner: Option<String>,
 }
 
-/// The right of one server process to drive a row.
+/// How long a server counts as living unless it says so again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// Name of the server process, new at each start.
+    /// Name of the server.
     pub owner: String,
-    /// When others may take over.
+    /// When others may take over what it drives.
     pub until: Time,
 }
 
@@ -126,5 +127,19 @@ impl Commit {
             }
         }
         runs
+    }
+
+    /// Every row that this commit writes or counts up: two commits without a row in common may be written in any order.
+    pub fn rows(&self) -> std::collections::BTreeSet<Uuid> {
+        let written = self.puts.iter().map(|put| match put {
+            Put::Run(row) => row.id.uuid(),
+            Put::Job(row) => row.id.uuid(),
+            Put::Instance(row) => row.id.uuid(),
+            Put::Fleet(row) => row.id.uuid(),
+            Put::Operation(row) => row.id.uuid(),
+        });
+        written
+            .chain(self.runs_of_jobs().into_iter().map(dstack_units::RunId::uuid))
+            .collect()
     }
 }

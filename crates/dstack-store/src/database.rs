@@ -6,12 +6,14 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use dstack_system::task;
+use dstack_system::{Secret, task};
 use sqlx::any::AnyPoolOptions;
 use sqlx::{AnyConnection, AnyPool, AssertSqlSafe, Connection, Executor};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
-use crate::{Result, StoreError, migrations};
+use crate::committer::Committer;
+use crate::{Commit, Result, StoreError, migrations};
 
 /// An open transaction.
 pub type Tx = AnyConnection;
@@ -35,8 +37,54 @@ const GROUP_COMMIT: usize = 256;
 #[derive(Clone, Debug)]
 pub struct Database {
     dialect: Dialect,
+    transactions: Transactions,
+    committer: Committer,
+}
+
+/// How transactions are run.
+#[derive(Clone, Debug)]
+pub(crate) struct Transactions {
     pool: AnyPool,
+    /// With the password.
+    url: Secret,
+    trust: Trust,
+    /// SQLite has one writer.
     writer: Option<mpsc::Sender<WriteJob>>,
+}
+
+/// How long a database server may take for a transaction, waiting for a connection included.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A connection may be cut without a word: nothing waits for ever.
+async fn in_time<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::time::timeout(PATIENCE, work)
+        .await
+        .unwrap_or(Err(StoreError::Slow(PATIENCE)))
+}
+
+/// Since when connections are believed to live. After a failure every older one is asked before it is used, so that the
+/// first request to find a dead connection is the only one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Trust(Arc<Mutex<Option<Instant>>>);
+
+impl Trust {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at how something ended.
+    fn note<T>(&self, outcome: &Result<T>) {
+        if let Err(error) = outcome
+            && error.unavailable().is_some()
+        {
+            *self.lock() = Some(Instant::now());
+        }
+    }
+
+    /// Whether a connection of this age was made before the last failure.
+    fn doubts(&self, age: Duration) -> bool {
+        self.lock().is_some_and(|failed| age >= failed.elapsed())
+    }
 }
 
 /// The statements of one transaction.
@@ -55,7 +103,8 @@ impl Database {
     pub async fn open(url: &str) -> Result<Self> {
         sqlx::any::install_default_drivers();
         let (dialect, url) = normalize_url(url)?;
-        let pool = pool_options(dialect, if dialect == Dialect::Sqlite { 8 } else { 40 })
+        let trust = Trust::default();
+        let pool = pool_options(dialect, if dialect == Dialect::Sqlite { 8 } else { 40 }, &trust)
             .connect(&url)
             .await?;
         migrations::run(&pool, dialect).await?;
@@ -63,10 +112,16 @@ impl Database {
             Dialect::Sqlite => Some(start_writer(&url).await?),
             Dialect::Postgres => None,
         };
+        let transactions = Transactions {
+            pool,
+            url: Secret::new(url),
+            trust,
+            writer,
+        };
         Ok(Self {
             dialect,
-            pool,
-            writer,
+            committer: Committer::start(transactions.clone()),
+            transactions,
         })
     }
 
@@ -82,7 +137,12 @@ impl Database {
 
     /// For reads.
     pub const fn pool(&self) -> &AnyPool {
-        &self.pool
+        &self.transactions.pool
+    }
+
+    /// Where the database is, with the password.
+    pub(crate) fn url(&self) -> &str {
+        self.transactions.url.expose()
     }
 
     /// Runs `work` in one transaction: all of it is durable when this returns `Ok`, nothing of it otherwise.
@@ -91,20 +151,52 @@ impl Database {
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut Tx) -> TxFuture<'c, T> + Send + 'static,
     {
-        match &self.writer {
-            Some(writer) => write_grouped(writer, work).await,
-            None => {
-                let mut tx = self.pool.begin().await?;
-                let value = work(&mut tx).await?;
-                tx.commit().await?;
-                Ok(value)
-            }
+        self.transactions.write(work).await
+    }
+
+    /// Reads that end in time.
+    pub(crate) async fn asked<T>(&self, read: impl Future<Output = Result<T>>) -> Result<T> {
+        if self.dialect == Dialect::Sqlite {
+            return read.await;
         }
+        let answer = in_time(read).await;
+        self.transactions.trust.note(&answer);
+        answer
+    }
+
+    /// Writes a commit: durable when this returns `Ok`, and nothing of it is written otherwise. Commits that come at the
+    /// same time share a transaction.
+    pub async fn commit(&self, commit: Commit) -> Result<()> {
+        self.committer.commit(commit).await
     }
 
     /// Closes all connections after the writes under way.
     pub async fn close(&self) {
-        self.pool.close().await;
+        self.pool().close().await;
+    }
+}
+
+impl Transactions {
+    /// See [`Database::write`].
+    pub(crate) async fn write<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut Tx) -> TxFuture<'c, T> + Send + 'static,
+    {
+        match &self.writer {
+            Some(writer) => write_grouped(writer, work).await,
+            None => {
+                let transaction = async {
+                    let mut tx = self.pool.begin().await?;
+                    let value = work(&mut tx).await?;
+                    tx.commit().await?;
+                    Ok(value)
+                };
+                let done = in_time(transaction).await;
+                self.trust.note(&done);
+                done
+            }
+        }
     }
 }
 
@@ -129,24 +221,49 @@ fn normalize_url(url: &str) -> Result<(Dialect, String)> {
 /// How long after its last use a connection to a database server is taken without asking whether it lives.
 const TRUSTED_FOR: Duration = Duration::from_secs(5);
 
-fn pool_options(dialect: Dialect, connections: u32) -> AnyPoolOptions {
+/// A connection that does not answer so long is given up.
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
+
+fn pool_options(dialect: Dialect, connections: u32, trust: &Trust) -> AnyPoolOptions {
     let options = AnyPoolOptions::new()
         .max_connections(connections)
-        .acquire_timeout(Duration::from_secs(30))
+        .acquire_timeout(match dialect {
+            Dialect::Sqlite => Duration::from_secs(30),
+            // A server that is away is said to be so while the caller still listens.
+            Dialect::Postgres => Duration::from_secs(5),
+        })
         .idle_timeout(None)
         .max_lifetime(None)
         // A question before every statement would double what each costs.
         .test_before_acquire(false);
     match dialect {
         // A connection that was not used for a while may be dead.
-        Dialect::Postgres => options.before_acquire(|connection, seen| {
-            Box::pin(async move {
-                if seen.idle_for > TRUSTED_FOR {
-                    connection.ping().await?;
-                }
-                Ok(true)
-            })
-        }),
+        Dialect::Postgres => {
+            let trust = trust.clone();
+            options
+                .before_acquire(move |connection, seen| {
+                    let doubted = seen.idle_for > TRUSTED_FOR || trust.doubts(seen.age);
+                    Box::pin(async move {
+                        if doubted {
+                            let answer = tokio::time::timeout(PING_TIMEOUT, connection.ping()).await;
+                            return Ok(answer.is_ok_and(|answer| answer.is_ok()));
+                        }
+                        Ok(true)
+                    })
+                })
+                // The server gives up what its client has given up.
+                .after_connect(|connection, _| {
+                    Box::pin(async move {
+                        connection
+                            .execute(
+                                "SET statement_timeout = '20s'; SET lock_timeout = '10s'; \
+                                 SET idle_in_transaction_session_timeout = '20s';",
+                            )
+                            .await?;
+                        Ok(())
+                    })
+                })
+        }
         // FULL: a commit is on disk when it is reported. The writer joins commits, so it costs one flush per group.
         Dialect::Sqlite => options.after_connect(|connection, _| {
             Box::pin(async move {
@@ -187,7 +304,9 @@ where
 }
 
 async fn start_writer(url: &str) -> Result<mpsc::Sender<WriteJob>> {
-    let pool = pool_options(Dialect::Sqlite, 1).connect(url).await?;
+    let pool = pool_options(Dialect::Sqlite, 1, &Trust::default())
+        .connect(url)
+        .await?;
     let (sender, mut jobs) = mpsc::channel::<WriteJob>(1024);
     task::spawn("database writer", async move {
         while let Some(first) = jobs.recv().await {
@@ -228,11 +347,11 @@ async fn commit_group(pool: &AnyPool, group: Vec<WriteJob>) {
         Ok::<_, sqlx::Error>(())
     }
     .await;
-    let failure = outcome.err().map(|error| error.to_string());
+    let failure = outcome.err().map(Arc::new);
     for (done, result) in waiting {
         let result = match &failure {
             None => result,
-            Some(text) => result.and_then(|()| Err(StoreError::Sql(sqlx::Error::Protocol(text.clone())))),
+            Some(cause) => result.and_then(|()| Err(StoreError::Commit(Arc::clone(cause)))),
         };
         done.send(result).ok(); // the caller may have gone away; its work is committed all the same
     }
@@ -284,6 +403,21 @@ mod tests {
         );
         assert!(normalize_url("mysql://x/y").is_err());
         assert!(normalize_url("x.db").is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_failure_older_connections_are_doubted() {
+        let trust = Trust::default();
+        assert!(!trust.doubts(Duration::from_secs(1)));
+        trust.note(&Err::<(), _>(StoreError::Sql(sqlx::Error::RowNotFound)));
+        assert!(
+            !trust.doubts(Duration::from_secs(1)),
+            "no failure of the connection"
+        );
+        trust.note(&Err::<(), _>(StoreError::Sql(sqlx::Error::PoolTimedOut)));
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert!(trust.doubts(Duration::from_secs(11)));
+        assert!(!trust.doubts(Duration::from_secs(9)), "made since then");
     }
 
     #[tokio::test]

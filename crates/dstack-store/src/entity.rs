@@ -146,8 +146,8 @@ pub trait Entity: Clone + Send + Sync + std::fmt::Debug + 'static {
     fn version(&self) -> i64;
     /// Sets the version after a write.
     fn set_version(&mut self, version: i64);
-    /// Binds all columns but `version`, in order.
-    fn bind<'q>(&self, statement: Statement<'q>) -> Statement<'q>;
+    /// Binds, in order, the columns but `version` for which `wanted` holds.
+    fn bind<'q>(&self, statement: Statement<'q>, wanted: fn(&str) -> bool) -> Statement<'q>;
     /// Reads a row that selects `COLUMNS` in order.
     fn read(row: &AnyRow) -> Result<Self>;
 }
@@ -167,59 +167,88 @@ fn columns<E: Entity>() -> String {
     columns.join(", ")
 }
 
-pub(crate) fn insert_sql<E: Entity>() -> String {
-    let places: Vec<String> = (1..E::COLUMNS.len()).map(|n| format!("${n}")).collect();
+/// Columns that never change after a row is made: updates do not touch them, as a database writes the index entries of
+/// every column that an update names.
+const FIXED: [&str; 9] = [
+    "project_id",
+    "user_id",
+    "run_id",
+    "run_name",
+    "job_num",
+    "replica_num",
+    "submission_num",
+    "submitted_at",
+    "created_at",
+];
+
+/// Whether an update writes this column: not the key, the version (which counts by itself), nor one that never changes.
+pub(crate) fn is_updated<E: Entity>(column: &str) -> bool {
+    column != "version" && E::COLUMNS.first() != Some(&column) && !FIXED.contains(&column)
+}
+
+/// Inserts so many rows: the places are those of all columns but `version`, then, if `leased`, who drives it.
+pub(crate) fn insert_sql<E: Entity>(rows: usize, leased: bool) -> String {
+    let bound = E::COLUMNS.len().saturating_sub(1);
+    let width = bound + usize::from(leased);
+    let row = |row: usize| {
+        let mut places: Vec<String> = (1..=width).map(|n| format!("${}", row * width + n)).collect();
+        places.insert(bound, "1".to_owned());
+        format!("({})", places.join(", "))
+    };
     format!(
-        "INSERT INTO {} ({}) VALUES ({}, 1)",
+        "INSERT INTO {} ({}{}) VALUES {}",
         E::TABLE,
         E::COLUMNS.join(", "),
-        places.join(", ")
+        if leased { ", lease_owner" } else { "" },
+        (0..rows).map(row).collect::<Vec<_>>().join(", ")
     )
 }
 
-/// As [`insert_sql`], with the lease in the two places after the columns.
-pub(crate) fn insert_leased_sql<E: Entity>() -> String {
-    let count = E::COLUMNS.len();
-    let places: Vec<String> = (1..count).map(|n| format!("${n}")).collect();
-    format!(
-        "INSERT INTO {} ({}, lease_owner, lease_expires_at) VALUES ({}, 1, ${count}, ${})",
-        E::TABLE,
-        E::COLUMNS.join(", "),
-        places.join(", "),
-        count + 1
-    )
-}
-
-/// Updates every column where the version is still the one read; the key is `$1`, the version the last place.
-///
-/// Columns that never change are bound and not set: a database rewrites the index entries of every column that is.
-pub(crate) fn update_sql<E: Entity>() -> String {
-    const FIXED: [&str; 9] = [
-        "project_id",
-        "user_id",
-        "run_id",
-        "run_name",
-        "job_num",
-        "replica_num",
-        "submission_num",
-        "submitted_at",
-        "created_at",
-    ];
-    let last = E::COLUMNS.len();
-    let sets: Vec<String> = E::COLUMNS
+/// Updates so many rows where the version is still the one read. The places of each are the key, the columns that
+/// [`is_updated`] names, and the version.
+pub(crate) fn update_sql<E: Entity>(rows: usize) -> String {
+    let columns: Vec<&str> = E::COLUMNS
         .iter()
-        .enumerate()
-        .skip(1)
-        .take(last.saturating_sub(2))
-        .filter(|(_, column)| !FIXED.contains(column))
-        .map(|(n, column)| format!("{column} = ${}", n + 1))
+        .copied()
+        .filter(|column| is_updated::<E>(column))
         .collect();
     let key = E::COLUMNS.first().copied().unwrap_or_default();
+    let width = columns.len() + 2;
+    let value = |n: usize| {
+        if rows == 1 {
+            format!("${n}")
+        } else {
+            format!("v.column{n}")
+        }
+    };
+    let sets: Vec<String> = columns
+        .iter()
+        .enumerate()
+        .map(|(n, column)| format!("{column} = {}", value(n + 2)))
+        .collect();
+    let from = if rows == 1 {
+        String::new()
+    } else {
+        format!(" FROM (VALUES {}) AS v", places(rows, width))
+    };
+    let table = E::TABLE;
     format!(
-        "UPDATE {} SET {}, version = version + 1 WHERE {key} = $1 AND version = ${last}",
-        E::TABLE,
-        sets.join(", ")
+        "UPDATE {table} SET {}, version = {table}.version + 1{from} WHERE {table}.{key} = {} AND {table}.version = {}",
+        sets.join(", "),
+        value(1),
+        value(width)
     )
+}
+
+/// `($1, $2), ($3, $4)`: places for so many rows of so many columns.
+pub(crate) fn places(rows: usize, columns: usize) -> String {
+    let row = |row: usize| {
+        let places: Vec<String> = (1..=columns)
+            .map(|column| format!("${}", row * columns + column))
+            .collect();
+        format!("({})", places.join(", "))
+    };
+    (0..rows).map(row).collect::<Vec<_>>().join(", ")
 }
 
 /// Reads one column by position.
@@ -265,9 +294,20 @@ macro_rules! entity {
             fn key(&self) -> $key_type { self.$key }
             fn version(&self) -> i64 { self.version }
             fn set_version(&mut self, version: i64) { self.version = version; }
-            fn bind<'q>(&self, statement: $crate::entity::Statement<'q>) -> $crate::entity::Statement<'q> {
-                statement.bind($crate::Column::to_raw(&self.$key))
-                    $( .bind($crate::Column::to_raw(&self.$field)) )*
+            fn bind<'q>(
+                &self,
+                mut statement: $crate::entity::Statement<'q>,
+                wanted: fn(&str) -> bool,
+            ) -> $crate::entity::Statement<'q> {
+                if wanted(stringify!($key)) {
+                    statement = statement.bind($crate::Column::to_raw(&self.$key));
+                }
+                $(
+                    if wanted(stringify!($field)) {
+                        statement = statement.bind($crate::Column::to_raw(&self.$field));
+                    }
+                )*
+                statement
             }
             fn read(row: &sqlx::any::AnyRow) -> $crate::Result<Self> {
                 let mut index = 0..;
@@ -282,3 +322,32 @@ macro_rules! entity {
     };
 }
 pub(crate) use entity;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows::OperationRow;
+
+    #[test]
+    fn statements_for_one_row_and_for_several() {
+        let one = update_sql::<OperationRow>(1);
+        assert!(
+            one.starts_with("UPDATE operations SET key = $2, kind = $3, "),
+            "{one}"
+        );
+        assert!(
+            one.ends_with(
+                "version = operations.version + 1 WHERE operations.id = $1 AND operations.version = $11"
+            ),
+            "{one}"
+        );
+        let two = update_sql::<OperationRow>(2);
+        assert!(
+            two.contains("key = v.column2") && two.contains("$22)) AS v"),
+            "{two}"
+        );
+        assert!(!two.contains("created_at"), "never changes: {two}");
+        let insert = insert_sql::<OperationRow>(2, true);
+        assert!(insert.contains("$11, 1, $12), ($13"), "{insert}");
+    }
+}

@@ -10,22 +10,27 @@
 //! * [`SqlStore`] and [`MemoryStore`] implement it: the latter for simulation.
 
 pub mod commit;
+mod committer;
 pub mod database;
 pub mod directory;
 pub mod encryption;
 mod entity;
 pub mod memory;
 mod migrations;
+mod outage;
 pub mod rows;
 pub mod snapshot;
 mod sql;
+
+use std::sync::Arc;
 
 pub use commit::{Commit, EventTarget, Lease, NewEvent, Put};
 pub use database::{Database, Dialect, Tx};
 pub use entity::{Column, Entity, Json, Statement};
 pub use memory::MemoryStore;
 pub use snapshot::{
-    EngineStore, EntityRef, FleetSnapshot, InstanceSnapshot, JobSnapshot, PlacementSnapshot, RunSnapshot,
+    Claim, EngineStore, EntityRef, FleetSnapshot, InstanceSnapshot, JobSnapshot, Notices, PlacementSnapshot,
+    RunSnapshot,
 };
 pub use sql::{SqlStore, apply};
 
@@ -90,20 +95,50 @@ pub enum StoreError {
     /// The writer has stopped (the server is shutting down).
     #[error("the database is closed")]
     Closed,
+    /// The transaction that this was part of could not be committed; the cause is shared by all of them.
+    #[error("database error")]
+    Commit(#[source] Arc<sqlx::Error>),
+    /// The database did not answer in time: what was asked may still be done.
+    #[error("the database did not answer within {0:?}")]
+    Slow(std::time::Duration),
     /// The database refused.
     #[error("database error")]
     Sql(#[from] sqlx::Error),
 }
 
+/// Why a database that is there cannot do anything now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unavailable {
+    /// It cannot be reached, or is starting, stopping or too slow.
+    Unreachable,
+    /// Its disk is full.
+    DiskFull,
+}
+
 impl StoreError {
     /// Whether reading again and deciding again may succeed.
-    pub const fn is_conflict(&self) -> bool {
-        matches!(self, Self::Conflict { .. })
+    pub fn is_conflict(&self) -> bool {
+        match self {
+            Self::Conflict { .. } => true,
+            Self::Sql(error) => outage::is_race(error),
+            Self::Commit(error) => outage::is_race(error),
+            _ => false,
+        }
     }
 
     /// Whether a uniqueness rule was violated.
     pub fn is_unique_violation(&self) -> bool {
         matches!(self, Self::Sql(sqlx::Error::Database(e)) if e.is_unique_violation())
+    }
+
+    /// Whether the same may succeed later, without anything being changed but the database's own state.
+    pub fn unavailable(&self) -> Option<Unavailable> {
+        match self {
+            Self::Closed | Self::Slow(_) => Some(Unavailable::Unreachable),
+            Self::Commit(error) => outage::of(error),
+            Self::Sql(error) | Self::Migration { source: error, .. } => outage::of(error),
+            _ => None,
+        }
     }
 }
 

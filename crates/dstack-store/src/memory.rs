@@ -5,12 +5,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use dstack_units::{FleetId, InstanceId, JobId, OperationId, ProjectId, RunId, Time};
+use tokio::sync::broadcast;
 
 use crate::commit::Lease;
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
 use crate::{
-    Commit, EngineStore, Entity, EntityRef, FleetSnapshot, InstanceSnapshot, JobSnapshot, NewEvent,
-    PlacementSnapshot, Put, Result, RunSnapshot, StoreError,
+    Claim, Commit, EngineStore, Entity, EntityRef, FleetSnapshot, InstanceSnapshot, JobSnapshot, NewEvent,
+    Notices, PlacementSnapshot, Put, Result, RunSnapshot, StoreError,
 };
 
 /// Everything stored.
@@ -28,13 +29,33 @@ pub struct Tables {
     pub operations: BTreeMap<OperationId, OperationRow>,
     /// Events, in order.
     pub events: Vec<NewEvent>,
-    leases: BTreeMap<EntityRef, Lease>,
+    owners: BTreeMap<EntityRef, String>,
+    servers: BTreeMap<String, Time>,
 }
 
 /// A store that forgets everything with the process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct MemoryStore {
     tables: Mutex<Tables>,
+    notices: broadcast::Sender<EntityRef>,
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self {
+            tables: Mutex::default(),
+            notices: broadcast::Sender::new(1024),
+        }
+    }
+}
+
+struct MemoryNotices(broadcast::Receiver<EntityRef>);
+
+#[async_trait]
+impl Notices for MemoryNotices {
+    async fn next(&mut self) -> Result<Option<EntityRef>> {
+        Ok(self.0.recv().await.ok())
+    }
 }
 
 impl MemoryStore {
@@ -100,6 +121,17 @@ impl Tables {
         }
     }
 
+    /// A job that got a place is driven by whoever drives the instance.
+    fn hand_over(&mut self, put: &Put) {
+        if let Put::Job(job) = put
+            && job.status == dstack_model::runs::JobStatus::Provisioning
+            && let Some(instance) = job.instance_id
+            && let Some(owner) = self.owners.get(&EntityRef::Instance(instance)).cloned()
+        {
+            self.owners.insert(EntityRef::Job(job.id), owner);
+        }
+    }
+
     /// Non-terminal rows with their next wake.
     fn live(&self) -> Vec<(EntityRef, Option<Time>)> {
         let runs = self
@@ -144,9 +176,10 @@ impl EngineStore for MemoryStore {
         }
         for put in &commit.puts {
             tables.write(put);
-            if let (Some(lease), true, Some(entity)) = (&commit.lease, put.is_insert(), put.entity()) {
-                tables.leases.insert(entity, lease.clone());
+            if let (Some(owner), true, Some(entity)) = (&commit.owner, put.is_insert(), put.entity()) {
+                tables.owners.insert(entity, owner.clone());
             }
+            tables.hand_over(put);
         }
         for run in commit.runs_of_jobs() {
             if let Some(run) = tables.runs.get_mut(&run) {
@@ -261,43 +294,84 @@ impl EngineStore for MemoryStore {
         Ok(PlacementSnapshot { fleets, instances })
     }
 
-    async fn waiting_jobs(&self, project: ProjectId) -> Result<Vec<JobId>> {
+    async fn waiting(&self, owner: &str, project: ProjectId, limit: usize) -> Result<Vec<(JobRow, RunRow)>> {
         let tables = self.lock();
-        let waiting = |job: &JobRow| {
-            job.project_id == project && job.status == dstack_model::runs::JobStatus::Submitted
+        let owned = |job: &JobRow| {
+            tables
+                .owners
+                .get(&EntityRef::Job(job.id))
+                .is_some_and(|name| name == owner)
         };
-        let mut jobs = tables.jobs_where(waiting);
-        let priority = |job: &JobRow| tables.runs.get(&job.run_id).map_or(0, |run| run.priority);
-        jobs.sort_by_key(|job| (-priority(job), job.submitted_at, job.id));
-        Ok(jobs.into_iter().map(|job| job.id).collect())
-    }
-
-    async fn claim(&self, lease: &Lease, now: Time) -> Result<Vec<(EntityRef, Time)>> {
-        let mut tables = self.lock();
-        let live = tables.live();
-        let mut found = Vec::new();
-        for (entity, wake) in live {
-            let mine = match tables.leases.get(&entity) {
-                Some(other) => other.owner == lease.owner || other.until < now,
-                None => true,
-            };
-            if mine {
-                tables.leases.insert(entity, lease.clone());
-                found.push((entity, wake.unwrap_or(Time::EPOCH)));
-            }
-        }
-        Ok(found)
+        let waiting = |job: &JobRow| {
+            job.project_id == project && job.status == dstack_model::runs::JobStatus::Submitted && owned(job)
+        };
+        let with_run = |job: JobRow| Some((tables.runs.get(&job.run_id)?.clone(), job));
+        let mut found: Vec<(RunRow, JobRow)> = tables
+            .jobs_where(waiting)
+            .into_iter()
+            .filter_map(with_run)
+            .collect();
+        found.sort_by_key(|(run, job)| (-run.priority, job.submitted_at, job.id));
+        Ok(found
+            .into_iter()
+            .take(limit)
+            .map(|(run, job)| (job, run))
+            .collect())
     }
 
     async fn renew(&self, lease: &Lease) -> Result<()> {
-        for held in self
-            .lock()
-            .leases
-            .values_mut()
-            .filter(|held| held.owner == lease.owner)
-        {
-            held.until = lease.until;
-        }
+        self.lock().servers.insert(lease.owner.clone(), lease.until);
         Ok(())
+    }
+
+    async fn some_expired(&self, owner: &str, now: Time) -> Result<bool> {
+        let tables = self.lock();
+        let expired = |(name, until): (&String, &Time)| name != owner && *until < now;
+        Ok(tables.servers.iter().any(expired))
+    }
+
+    async fn claim(&self, claim: &Claim, now: Time) -> Result<Vec<(EntityRef, Time)>> {
+        let mut tables = self.lock();
+        let at_home = |tables: &Tables, entity: EntityRef| match (claim.home, entity) {
+            (Some(home), EntityRef::Instance(id)) => id == home,
+            (Some(home), EntityRef::Job(id)) => tables
+                .jobs
+                .get(&id)
+                .is_some_and(|job| job.instance_id == Some(home)),
+            _ => false,
+        };
+        let mut found = Vec::new();
+        for (entity, wake) in tables.live() {
+            let mine = match tables.owners.get(&entity) {
+                None => true,
+                Some(owner) => {
+                    *owner == claim.owner
+                        || tables.servers.get(owner).is_none_or(|until| *until < now)
+                        || at_home(&tables, entity)
+                }
+            };
+            if mine {
+                tables.owners.insert(entity, claim.owner.clone());
+                found.push((entity, wake.unwrap_or(Time::EPOCH)));
+            }
+        }
+        tables
+            .servers
+            .retain(|name, until| *name == claim.owner || *until >= now);
+        Ok(found)
+    }
+
+    async fn owner_of(&self, entity: EntityRef) -> Result<Option<String>> {
+        Ok(self.lock().owners.get(&entity).cloned())
+    }
+
+    async fn tell(&self, entity: EntityRef) -> Result<()> {
+        // Nobody listens: that is no error.
+        self.notices.send(entity).ok();
+        Ok(())
+    }
+
+    async fn listen(&self) -> Result<Option<Box<dyn Notices>>> {
+        Ok(Some(Box::new(MemoryNotices(self.notices.subscribe()))))
     }
 }

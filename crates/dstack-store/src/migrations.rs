@@ -3,12 +3,13 @@
 use sqlx::{AnyPool, Executor};
 
 use crate::database::{begin, execute_script};
-use crate::{Dialect, Result, StoreError};
+use crate::{Dialect, Result, StoreError, Tx};
 
 /// In order; the position (from 1) is the schema version. Never change one that was released.
 const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0001_initial.sql"),
     include_str!("../migrations/0002_sharing.sql"),
+    include_str!("../migrations/0004_servers.sql"),
 ];
 
 /// Any number unlikely to be used by others: the advisory lock that lets one server migrate at a time.
@@ -16,19 +17,20 @@ const LOCK: i64 = 0x6473_7461_636b;
 
 pub(crate) async fn run(pool: &AnyPool, dialect: Dialect) -> Result<()> {
     let mut connection = pool.acquire().await?;
-    connection
-        .execute("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT PRIMARY KEY)")
+    let mut tx = begin(&mut connection).await?;
+    if dialect == Dialect::Postgres {
+        // Two servers that start at the same time would both find the table missing.
+        lock(&mut tx).await?;
+    }
+    tx.execute("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT PRIMARY KEY)")
         .await?;
+    tx.commit().await?;
     let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
     for (version, script) in (1_i64..).zip(MIGRATIONS) {
         let failed = |source| StoreError::Migration { version, source };
         let mut tx = begin(&mut connection).await.map_err(failed)?;
         if dialect == Dialect::Postgres {
-            sqlx::query("SELECT pg_advisory_xact_lock($1)")
-                .bind(LOCK)
-                .execute(&mut *tx)
-                .await
-                .map_err(failed)?;
+            lock(&mut tx).await.map_err(failed)?;
         }
         let (applied,): (i64,) = sqlx::query_as("SELECT COALESCE(MAX(version), 0) FROM schema_version")
             .fetch_one(&mut *tx)
@@ -52,6 +54,18 @@ pub(crate) async fn run(pool: &AnyPool, dialect: Dialect) -> Result<()> {
         }
         tx.commit().await.map_err(failed)?;
     }
+    Ok(())
+}
+
+/// Held until the end of the transaction.
+async fn lock(tx: &mut Tx) -> Result<(), sqlx::Error> {
+    // Migrations of large tables, and of another server, take as long as they take.
+    tx.execute("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0;")
+        .await?;
+    sqlx::query("SELECT pg_advisory_xact_lock($1)")
+        .bind(LOCK)
+        .execute(tx)
+        .await?;
     Ok(())
 }
 

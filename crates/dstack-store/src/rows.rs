@@ -157,6 +157,9 @@ pub enum AgentAddress {
     Local {
         /// How jobs are run there: `docker` or `process`.
         runtime: String,
+        /// The machine, by the name of the server that runs on it: no other server reaches its agents.
+        #[serde(default)]
+        host: String,
     },
 }
 

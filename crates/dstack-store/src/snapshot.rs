@@ -75,6 +75,23 @@ pub struct FleetSnapshot {
     pub active_runs: Vec<RunId>,
 }
 
+/// Who takes over what nobody drives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// The server.
+    pub owner: String,
+    /// The machine that only this server can reach: it and the jobs on it are taken from whoever drives them.
+    pub home: Option<InstanceId>,
+}
+
+/// What other servers tell.
+#[async_trait]
+pub trait Notices: Send {
+    /// The next row that has changed or has another owner now; `None` when the connection was lost, and with it what was
+    /// told meanwhile.
+    async fn next(&mut self) -> Result<Option<EntityRef>>;
+}
+
 /// Where the engine's state is kept. Reads see everything committed before; a commit is all or nothing.
 #[async_trait]
 pub trait EngineStore: Send + Sync + Debug {
@@ -91,12 +108,21 @@ pub trait EngineStore: Send + Sync + Debug {
     async fn fleet(&self, id: FleetId) -> Result<Option<FleetSnapshot>>;
     /// Where jobs of the project may be placed.
     async fn placement(&self, project: ProjectId) -> Result<PlacementSnapshot>;
-    /// Jobs waiting for a place in the project: highest priority first, then oldest.
-    async fn waiting_jobs(&self, project: ProjectId) -> Result<Vec<JobId>>;
+    /// Up to `limit` jobs of the owner's waiting for a place in the project, with their runs: highest priority first,
+    /// then oldest.
+    async fn waiting(&self, owner: &str, project: ProjectId, limit: usize) -> Result<Vec<(JobRow, RunRow)>>;
 
+    /// Says that the owner lives until then.
+    async fn renew(&self, lease: &Lease) -> Result<()>;
+    /// Whether another server has not renewed its lease in time.
+    async fn some_expired(&self, owner: &str, now: Time) -> Result<bool>;
     /// Takes over every non-terminal row that no living server drives, and returns those that are the owner's now
     /// with the time at which each wants to be looked at (in the past = at once).
-    async fn claim(&self, lease: &Lease, now: Time) -> Result<Vec<(EntityRef, Time)>>;
-    /// Extends all leases of the owner.
-    async fn renew(&self, lease: &Lease) -> Result<()>;
+    async fn claim(&self, claim: &Claim, now: Time) -> Result<Vec<(EntityRef, Time)>>;
+    /// Who drives the row.
+    async fn owner_of(&self, entity: EntityRef) -> Result<Option<String>>;
+    /// Tells the other servers that the row has changed, or has another owner now.
+    async fn tell(&self, entity: EntityRef) -> Result<()>;
+    /// Hears from now on what other servers tell; `None` when there can be no others.
+    async fn listen(&self) -> Result<Option<Box<dyn Notices>>>;
 }

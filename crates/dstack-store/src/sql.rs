@@ -1,24 +1,27 @@
 //! The engine's store on SQL.
 
+mod servers;
+pub(crate) mod write;
+
 use std::any::TypeId;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use dstack_units::{FleetId, InstanceId, JobId, ProjectId, RunId, Time};
 use sqlx::{AssertSqlSafe, SqlStr};
 
-use crate::commit::Lease;
-use crate::entity::{insert_leased_sql, insert_sql, select_sql, update_sql};
-use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
-use crate::{
-    Column, Commit, Database, EngineStore, Entity, EntityRef, FleetSnapshot, InstanceSnapshot, JobSnapshot,
-    NewEvent, PlacementSnapshot, Put, Result, RunSnapshot, StoreError, Tx,
-};
+pub use write::apply;
+pub(crate) use write::put_row;
 
-/// Final statuses, as SQL lists.
-const RUN_FINISHED: &str = "('terminated', 'failed', 'done')";
-const JOB_FINISHED: &str = "('terminated', 'aborted', 'failed', 'done')";
+use crate::commit::Lease;
+use crate::entity::select_sql;
+use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
+use crate::snapshot::Notices;
+use crate::{
+    Claim, Column, Commit, Database, EngineStore, Entity, EntityRef, FleetSnapshot, InstanceSnapshot,
+    JobSnapshot, PlacementSnapshot, Result, RunSnapshot,
+};
 
 /// The engine's store on SQL.
 #[derive(Debug, Clone)]
@@ -45,6 +48,25 @@ impl SqlStore {
         row.as_ref().map(E::read).transpose()
     }
 
+    /// Rows by key, read in one statement.
+    async fn by_ids<E: Entity>(&self, ids: &[String]) -> Result<BTreeMap<E::Key, E>> {
+        if ids.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        // Few different texts, so that they stay prepared: the last id fills the places that are left.
+        let places = ids.len().next_power_of_two();
+        let list: Vec<String> = (1..=places).map(|place| format!("${place}")).collect();
+        let text = format!("{} WHERE t.id IN ({})", select_sql::<E>(), list.join(", "));
+        let mut query = sqlx::query(AssertSqlSafe(text));
+        for place in 0..places {
+            query = query.bind(ids.get(place).or(ids.last()).cloned());
+        }
+        let rows = query.fetch_all(self.database.pool()).await?;
+        rows.iter()
+            .map(|row| E::read(row).map(|read| (read.key(), read)))
+            .collect()
+    }
+
     /// All rows of a table that match; `clause` is trusted text with `$1`.
     async fn where_text<E: Entity>(&self, clause: &'static str, value: String) -> Result<Vec<E>> {
         let rows = sqlx::query(statement::<E>(clause))
@@ -66,137 +88,8 @@ fn statement<E: Entity>(clause: &'static str) -> SqlStr {
     sqlx::SqlSafeStr::into_sql_str(*text)
 }
 
-/// Applies a commit inside a transaction that the caller owns: for writes that change other tables as well.
-pub async fn apply(tx: &mut Tx, commit: &Commit) -> Result<()> {
-    for put in &commit.puts {
-        match put {
-            Put::Run(row) => put_row(tx, row, commit.lease.as_ref()).await?,
-            Put::Job(row) => put_row(tx, row, commit.lease.as_ref()).await?,
-            Put::Instance(row) => put_row(tx, row, commit.lease.as_ref()).await?,
-            Put::Fleet(row) => put_row(tx, row, commit.lease.as_ref()).await?,
-            Put::Operation(row) => put_row(tx, row, None).await?,
-        }
-    }
-    touch_runs(tx, commit).await?;
-    // Few statements with many rows: a statement costs more than a row.
-    for events in commit.events.chunks(EVENTS_AT_ONCE) {
-        put_events(tx, events).await?;
-    }
-    Ok(())
-}
-
-/// A run's version covers its jobs: decisions about it, and ready-made answers, are stale once a job changed.
-async fn touch_runs(tx: &mut Tx, commit: &Commit) -> Result<()> {
-    for run in commit.runs_of_jobs() {
-        sqlx::query("UPDATE runs SET version = version + 1 WHERE id = $1")
-            .bind(run.to_raw())
-            .execute(&mut *tx)
-            .await?;
-    }
-    Ok(())
-}
-
-/// Stores a row: a new one when its version is 0, else one that must still be at its version.
-///
-/// # Errors
-/// A unique violation of a new row, a conflict when an old one was changed since it was read.
-pub(crate) async fn put_row<E: Entity>(tx: &mut Tx, row: &E, lease: Option<&Lease>) -> Result<()> {
-    if row.version() == 0 {
-        let statement = match lease {
-            None => row.bind(sqlx::query(AssertSqlSafe(insert_sql::<E>()))),
-            Some(lease) => row
-                .bind(sqlx::query(AssertSqlSafe(insert_leased_sql::<E>())))
-                .bind(lease.owner.clone())
-                .bind(lease.until.to_raw()),
-        };
-        statement.execute(tx).await?;
-        return Ok(());
-    }
-    let changed = row
-        .bind(sqlx::query(AssertSqlSafe(update_sql::<E>())))
-        .bind(row.version())
-        .execute(tx)
-        .await?;
-    if changed.rows_affected() == 0 {
-        return Err(StoreError::Conflict {
-            entity: E::TABLE,
-            id: row.key().to_string(),
-        });
-    }
-    Ok(())
-}
-
-const EVENTS_AT_ONCE: usize = 16;
-
-async fn put_events(tx: &mut Tx, events: &[NewEvent]) -> Result<()> {
-    let sql = format!(
-        "INSERT INTO events (id, message, recorded_at, actor_user_id) VALUES {}",
-        places(events.len(), 4)
-    );
-    let mut statement = sqlx::query(AssertSqlSafe(sql));
-    for event in events {
-        statement = statement
-            .bind(event.id.to_raw())
-            .bind(event.message.clone())
-            .bind(event.recorded_at.to_raw())
-            .bind(event.actor.to_raw());
-    }
-    statement.execute(&mut *tx).await?;
-    put_targets(tx, events).await
-}
-
-async fn put_targets(tx: &mut Tx, events: &[NewEvent]) -> Result<()> {
-    let count = events.iter().map(|event| event.targets.len()).sum();
-    if count == 0 {
-        return Ok(());
-    }
-    let sql = format!(
-        "INSERT INTO event_targets (event_id, position, entity_type, entity_id, entity_name, project_id, run_id, fleet_id, \
-         gateway_id) VALUES {}",
-        places(count, 9)
-    );
-    let mut statement = sqlx::query(AssertSqlSafe(sql));
-    for event in events {
-        for (position, target) in (0_i64..).zip(&event.targets) {
-            statement = statement
-                .bind(event.id.to_raw())
-                .bind(position)
-                .bind(target.entity_type)
-                .bind(target.entity_id.clone())
-                .bind(target.entity_name.clone())
-                .bind(target.project_id.clone())
-                .bind(target.run_id.clone())
-                .bind(target.fleet_id.clone())
-                .bind(target.gateway_id.clone());
-        }
-    }
-    statement.execute(tx).await?;
-    Ok(())
-}
-
-/// `($1, $2), ($3, $4)`: places for so many rows of so many columns.
-fn places(rows: usize, columns: usize) -> String {
-    let row = |row: usize| {
-        let places: Vec<String> = (1..=columns)
-            .map(|column| format!("${}", row * columns + column))
-            .collect();
-        format!("({})", places.join(", "))
-    };
-    (0..rows).map(row).collect::<Vec<_>>().join(", ")
-}
-
-#[async_trait]
-impl EngineStore for SqlStore {
-    async fn commit(&self, commit: Commit) -> Result<()> {
-        if commit.is_empty() {
-            return Ok(());
-        }
-        self.database
-            .write(move |tx| Box::pin(async move { apply(tx, &commit).await }))
-            .await
-    }
-
-    async fn run(&self, id: RunId) -> Result<Option<RunSnapshot>> {
+impl SqlStore {
+    async fn read_run(&self, id: RunId) -> Result<Option<RunSnapshot>> {
         let Some(run) = self.by_id::<RunRow>(id).await? else {
             return Ok(None);
         };
@@ -209,7 +102,7 @@ impl EngineStore for SqlStore {
         Ok(Some(RunSnapshot { run, jobs }))
     }
 
-    async fn job(&self, id: JobId) -> Result<Option<JobSnapshot>> {
+    async fn read_job(&self, id: JobId) -> Result<Option<JobSnapshot>> {
         let Some(job) = self.by_id::<JobRow>(id).await? else {
             return Ok(None);
         };
@@ -231,7 +124,7 @@ impl EngineStore for SqlStore {
         }))
     }
 
-    async fn instance(&self, id: InstanceId) -> Result<Option<InstanceSnapshot>> {
+    async fn read_instance(&self, id: InstanceId) -> Result<Option<InstanceSnapshot>> {
         let Some(instance) = self.by_id::<InstanceRow>(id).await? else {
             return Ok(None);
         };
@@ -252,7 +145,7 @@ impl EngineStore for SqlStore {
         }))
     }
 
-    async fn fleet(&self, id: FleetId) -> Result<Option<FleetSnapshot>> {
+    async fn read_fleet(&self, id: FleetId) -> Result<Option<FleetSnapshot>> {
         let Some(fleet) = self.by_id::<FleetRow>(id).await? else {
             return Ok(None);
         };
@@ -277,7 +170,7 @@ impl EngineStore for SqlStore {
         }))
     }
 
-    async fn placement(&self, project: ProjectId) -> Result<PlacementSnapshot> {
+    async fn read_placement(&self, project: ProjectId) -> Result<PlacementSnapshot> {
         let fleets = self
             .where_text::<FleetRow>(
                 "WHERE t.project_id = $1 AND t.deleted = 0 ORDER BY t.created_at, t.id",
@@ -293,106 +186,91 @@ impl EngineStore for SqlStore {
         Ok(PlacementSnapshot { fleets, instances })
     }
 
-    async fn waiting_jobs(&self, project: ProjectId) -> Result<Vec<JobId>> {
-        let rows: Vec<(String,)> = sqlx::query_as(
-            "SELECT j.id FROM jobs j JOIN runs r ON r.id = j.run_id WHERE j.project_id = $1 AND j.status = 'submitted' \
-             ORDER BY r.priority DESC, j.submitted_at, j.id",
+    async fn read_waiting(
+        &self,
+        owner: &str,
+        project: ProjectId,
+        limit: usize,
+    ) -> Result<Vec<(JobRow, RunRow)>> {
+        // The second condition follows from the first; SQLite finds its index of active jobs only by these very words.
+        let found: Vec<(String, String)> = sqlx::query_as(
+            "SELECT j.id, j.run_id FROM jobs j JOIN runs r ON r.id = j.run_id WHERE j.project_id = $1 \
+             AND j.status = 'submitted' AND j.status NOT IN ('terminated', 'aborted', 'failed', 'done') \
+             AND j.lease_owner = $2 ORDER BY r.priority DESC, j.submitted_at, j.id LIMIT $3",
         )
         .bind(project.to_raw())
+        .bind(owner.to_owned())
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
         .fetch_all(self.database.pool())
         .await?;
-        Ok(rows.into_iter().filter_map(|(id,)| id.parse().ok()).collect())
-    }
-
-    async fn claim(&self, lease: &Lease, now: Time) -> Result<Vec<(EntityRef, Time)>> {
-        let mut found = Vec::new();
-        self.claim_table("runs", RUN_FINISHED, lease, now, EntityRef::Run, &mut found)
-            .await?;
-        self.claim_table("jobs", JOB_FINISHED, lease, now, EntityRef::Job, &mut found)
-            .await?;
-        self.claim_table(
-            "instances",
-            "('terminated')",
-            lease,
-            now,
-            EntityRef::Instance,
-            &mut found,
-        )
-        .await?;
-        self.claim_table(
-            "fleets",
-            "('terminated', 'failed')",
-            lease,
-            now,
-            EntityRef::Fleet,
-            &mut found,
-        )
-        .await?;
-        Ok(found)
-    }
-
-    async fn renew(&self, lease: &Lease) -> Result<()> {
-        let lease = lease.clone();
-        self.database
-            .write(move |tx| {
-                Box::pin(async move {
-                    for (table, finished) in [
-                        ("runs", RUN_FINISHED),
-                        ("jobs", JOB_FINISHED),
-                        ("instances", "('terminated')"),
-                        ("fleets", "('terminated', 'failed')"),
-                    ] {
-                        let sql = format!(
-                            "UPDATE {table} SET lease_expires_at = $1 WHERE lease_owner = $2 AND status NOT IN {finished}"
-                        );
-                        sqlx::query(AssertSqlSafe(sql))
-                            .bind(lease.until.to_raw())
-                            .bind(lease.owner.clone())
-                            .execute(&mut *tx)
-                            .await?;
-                    }
-                    Ok(())
-                })
-            })
-            .await
+        let (ids, runs): (Vec<String>, Vec<String>) = found.into_iter().unzip();
+        let mut jobs = self.by_ids::<JobRow>(&ids).await?;
+        let runs = self.by_ids::<RunRow>(&runs).await?;
+        let pair = |id: &String| {
+            let job = jobs.remove(&id.parse().ok()?)?;
+            let run = runs.get(&job.run_id)?.clone();
+            Some((job, run))
+        };
+        Ok(ids.iter().filter_map(pair).collect())
     }
 }
 
-impl SqlStore {
-    async fn claim_table<Kind: 'static>(
-        &self,
-        table: &'static str,
-        finished: &'static str,
-        lease: &Lease,
-        now: Time,
-        entity: fn(dstack_units::id::Id<Kind>) -> EntityRef,
-        found: &mut Vec<(EntityRef, Time)>,
-    ) -> Result<()> {
-        let owned = lease.clone();
-        let rows: Vec<(String, Option<i64>)> = self
-            .database
-            .write(move |tx| {
-                Box::pin(async move {
-                    let claim = format!(
-                        "UPDATE {table} SET lease_owner = $1, lease_expires_at = $2 WHERE status NOT IN {finished} \
-                         AND (lease_owner IS NULL OR lease_expires_at < $3)"
-                    );
-                    sqlx::query(AssertSqlSafe(claim))
-                        .bind(owned.owner.clone())
-                        .bind(owned.until.to_raw())
-                        .bind(now.to_raw())
-                        .execute(&mut *tx)
-                        .await?;
-                    let list = format!("SELECT id, next_wake_at FROM {table} WHERE lease_owner = $1 AND status NOT IN {finished}");
-                    Ok(sqlx::query_as(AssertSqlSafe(list)).bind(owned.owner).fetch_all(&mut *tx).await?)
-                })
-            })
-            .await?;
-        for (id, wake) in rows {
-            if let Ok(id) = id.parse() {
-                found.push((entity(id), Time::from_micros(wake.unwrap_or(0))));
-            }
+#[async_trait]
+impl EngineStore for SqlStore {
+    async fn commit(&self, commit: Commit) -> Result<()> {
+        if commit.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        self.database.commit(commit).await
+    }
+
+    async fn run(&self, id: RunId) -> Result<Option<RunSnapshot>> {
+        self.database.asked(self.read_run(id)).await
+    }
+
+    async fn job(&self, id: JobId) -> Result<Option<JobSnapshot>> {
+        self.database.asked(self.read_job(id)).await
+    }
+
+    async fn instance(&self, id: InstanceId) -> Result<Option<InstanceSnapshot>> {
+        self.database.asked(self.read_instance(id)).await
+    }
+
+    async fn fleet(&self, id: FleetId) -> Result<Option<FleetSnapshot>> {
+        self.database.asked(self.read_fleet(id)).await
+    }
+
+    async fn placement(&self, project: ProjectId) -> Result<PlacementSnapshot> {
+        self.database.asked(self.read_placement(project)).await
+    }
+
+    async fn waiting(&self, owner: &str, project: ProjectId, limit: usize) -> Result<Vec<(JobRow, RunRow)>> {
+        self.database
+            .asked(self.read_waiting(owner, project, limit))
+            .await
+    }
+
+    async fn renew(&self, lease: &Lease) -> Result<()> {
+        self.renew_lease(lease).await
+    }
+
+    async fn some_expired(&self, owner: &str, now: Time) -> Result<bool> {
+        self.database.asked(self.some_expired_but(owner, now)).await
+    }
+
+    async fn claim(&self, claim: &Claim, now: Time) -> Result<Vec<(EntityRef, Time)>> {
+        self.database.asked(self.claim_rows(claim, now)).await
+    }
+
+    async fn owner_of(&self, entity: EntityRef) -> Result<Option<String>> {
+        self.database.asked(self.read_owner(entity)).await
+    }
+
+    async fn tell(&self, entity: EntityRef) -> Result<()> {
+        self.database.asked(self.notify(entity)).await
+    }
+
+    async fn listen(&self) -> Result<Option<Box<dyn Notices>>> {
+        self.notices().await
     }
 }

@@ -63,30 +63,52 @@ fn apply(settings: &mut Settings, arguments: ServerArgs) {
 }
 
 /// The cause, and the causes of the cause, each on a line of its own.
-fn fail(error: &dyn std::error::Error) -> ExitCode {
+fn fail(error: &(dyn std::error::Error + 'static)) -> ExitCode {
     use std::io::Write;
     let mut err = std::io::stderr().lock();
     let mut text = format!("error: {error}\n");
+    let mut disk_full = is_disk_full(error);
     let mut cause = error.source();
     while let Some(next) = cause {
         text.push_str(&format!("  caused by: {next}\n"));
+        disk_full |= is_disk_full(next);
         cause = next.source();
+    }
+    if disk_full {
+        text.push_str(
+            "hint: the disk is full. Free space on the disk of the server's directory (~/.dstack/server), or set \
+             DSTACK_SERVER_DIR to one with more space; then start the server again\n",
+        );
     }
     // Nothing is left to be done when even that cannot be said.
     let _ = err.write_all(text.as_bytes());
     ExitCode::FAILURE
 }
 
+fn is_disk_full(error: &(dyn std::error::Error + 'static)) -> bool {
+    if let Some(store) = error.downcast_ref::<dstack_store::StoreError>() {
+        return store.unavailable() == Some(dstack_store::Unavailable::DiskFull);
+    }
+    let io = error.downcast_ref::<std::io::Error>();
+    io.is_some_and(|io| io.kind() == std::io::ErrorKind::StorageFull)
+}
+
 async fn start_engine(init: EngineInit, local: bool) -> Result<StartedEngine, StartError> {
-    let machine = if local {
-        Some(start_machine(&init).await?)
-    } else {
-        None
+    let machine = match &init.identity {
+        _ if !local => None,
+        Some(identity) => Some(start_machine(&init, identity).await?),
+        None => {
+            tracing::warn!(
+                "another server of this machine uses the same directory: the machine is an instance of that one. \
+                 Set another DSTACK_SERVER_DIR for one of them"
+            );
+            None
+        }
     };
-    let socket = machine
-        .as_ref()
-        .map(|machine| machine.shim.socket().to_owned())
-        .unwrap_or_default();
+    let here = machine.as_ref().map(|machine| dstack_local::Machine {
+        host: machine.host.clone(),
+        socket: machine.shim.socket().to_owned(),
+    });
     let quota = i64::try_from(init.settings.log_quota_per_job_hour)
         .ok()
         .filter(|quota| *quota > 0);
@@ -96,13 +118,17 @@ async fn start_engine(init: EngineInit, local: bool) -> Result<StartedEngine, St
     };
     let engine = Engine::start(EngineDeps {
         store: Arc::new(init.store.clone()) as Arc<dyn EngineStore>,
-        agents: Arc::new(LocalAgents::new(socket)),
+        agents: Arc::new(LocalAgents::new(here)),
         output: Arc::new(LogOutput::new(Arc::clone(&init.logs), init.database.clone())),
         inputs: Arc::new(SqlInputs::new(init.jobs(target), quota)),
         clock: Arc::clone(&init.clock),
         random: init.random.clone(),
         failpoints: failpoints(),
-        settings: EngineSettings::default(),
+        settings: EngineSettings {
+            name: init.identity.clone(),
+            home: machine.as_ref().map(|machine| machine.instance),
+            ..EngineSettings::default()
+        },
     })
     .await?;
     if let Some(machine) = &machine {
@@ -134,12 +160,13 @@ fn failpoints() -> Arc<dyn Failpoints> {
 }
 
 struct Machine {
+    host: String,
     shim: LocalShim,
     runtime: String,
     instance: dstack_units::InstanceId,
 }
 
-async fn start_machine(init: &EngineInit) -> Result<Machine, StartError> {
+async fn start_machine(init: &EngineInit, host: &str) -> Result<Machine, StartError> {
     let dir = init.settings.dir.join("local");
     let binary = dstack_local::binary::find(&dir, EMBEDDED_AGENT)?;
     let runtime = env::var("DSTACK_LOCAL_RUNTIME").unwrap_or_else(|| "auto".to_owned());
@@ -148,6 +175,7 @@ async fn start_machine(init: &EngineInit) -> Result<Machine, StartError> {
     let instance = dstack_local::register(
         &init.store,
         init.project.id,
+        host,
         &report,
         &init.random,
         init.clock.now(),
@@ -158,6 +186,7 @@ async fn start_machine(init: &EngineInit) -> Result<Machine, StartError> {
     }
     tracing::info!(runtime = %report.runtime, cpus = report.host_info.cpus, gpus = report.host_info.gpu_count, "this machine is an instance of the fleet `local`");
     Ok(Machine {
+        host: host.to_owned(),
         shim,
         runtime: report.runtime,
         instance,

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::report::Unit;
@@ -27,12 +27,15 @@ pub struct Figure {
 pub type Measure = fn(&Subject, usize) -> Result<Vec<Figure>>;
 
 /// All measures, in the order of the table. Those the reference cannot take part in come last.
-pub const ALL: [(&str, Measure); 7] = [
+pub const ALL: [(&str, Measure); 10] = [
     ("cli", cli),
     ("start", start),
     ("small", small_answers),
     ("submit", submissions),
     ("list", list),
+    ("postgres", submissions_on_postgres),
+    ("restart", restart),
+    ("memory", memory),
     ("process", process_runtime),
     ("docker", docker_runtime),
 ];
@@ -132,10 +135,22 @@ fn small_answers(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// The plan of a task that fits nowhere, by number.
+/// The plan of a task that fits nowhere, by number: it ends at once.
 fn plan(number: usize) -> String {
-    let configuration = json!({"type": "task", "commands": ["echo hello"], "name": format!("fill-{number}")});
-    let spec = json!({"run_name": format!("fill-{number}"), "configuration": configuration});
+    task(&format!("fill-{number}"), &json!({}))
+}
+
+/// As [`plan`], for a task that tries again and again.
+fn patient(number: usize) -> String {
+    task(&format!("wait-{number}"), &json!({"retry": true}))
+}
+
+fn task(name: &str, more: &Value) -> String {
+    let mut configuration = json!({"type": "task", "commands": ["echo hello"], "name": name});
+    if let (Value::Object(all), Value::Object(more)) = (&mut configuration, more) {
+        all.extend(more.clone());
+    }
+    let spec = json!({"run_name": name, "configuration": configuration});
     json!({"plan": {"run_spec": spec}, "force": false}).to_string()
 }
 
@@ -156,6 +171,96 @@ fn submissions(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
         ),
         figure("a submission, p99", Unit::Seconds, "–", measured.latency.p99),
     ])
+}
+
+/// On a PostgreSQL that writes to disk as an installation's does.
+fn submissions_on_postgres(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
+    ours_only(subject)?;
+    let setup = subject.server().on_postgres().map_err(anyhow::Error::msg)?;
+    let server = setup.start()?;
+    let load = Load {
+        clients: 16,
+        duration: Duration::from_secs(10),
+        requests: 20_000,
+    };
+    let measured = load.run(server.port(), "/api/project/main/runs/apply", Some(TOKEN), plan)?;
+    Ok(vec![
+        figure(
+            "submissions accepted durably (PostgreSQL), 16 clients",
+            Unit::PerSecond,
+            "≥ 2,000/s",
+            measured.rate,
+        ),
+        figure(
+            "a submission (PostgreSQL), p99",
+            Unit::Seconds,
+            "–",
+            measured.latency.p99,
+        ),
+    ])
+}
+
+/// Killed with runs under way, until it answers again. Half of the rows are runs, half are their jobs.
+fn restart(subject: &Subject, stored: usize) -> Result<Vec<Figure>> {
+    ours_only(subject)?;
+    let mut server = subject.server().start()?;
+    let load = Load {
+        clients: 8,
+        duration: Duration::from_secs(1800),
+        requests: stored / 2,
+    };
+    load.run(
+        server.port(),
+        "/api/project/main/runs/apply",
+        Some(TOKEN),
+        patient,
+    )?;
+    let mut times = Vec::new();
+    for _ in 0..3 {
+        server.kill()?;
+        let begin = Instant::now();
+        server.start()?;
+        server.get("/api/runs/list", &json!({"project_name": "main", "limit": 1}))?;
+        times.push(begin.elapsed().as_secs_f64());
+    }
+    Ok(vec![figure(
+        format!("killed and started again with {stored} active rows, until it answers, p50"),
+        Unit::Seconds,
+        "≤ 1 s",
+        Latency::of(times).p50,
+    )])
+}
+
+/// Ten times as many finished runs as asked for, and a tenth as many active ones.
+fn memory(subject: &Subject, stored: usize) -> Result<Vec<Figure>> {
+    ours_only(subject)?;
+    let server = subject.server().start()?;
+    let (finished, active) = (stored * 10, stored / 10);
+    let fill = |requests: usize, plan: fn(usize) -> String| {
+        let load = Load {
+            clients: 8,
+            duration: Duration::from_secs(1800),
+            requests,
+        };
+        load.run(server.port(), "/api/project/main/runs/apply", Some(TOKEN), plan)
+    };
+    fill(finished, plan)?;
+    fill(active, patient)?;
+    server.get("/api/runs/list", &json!({"project_name": "main", "limit": 100}))?;
+    Ok(vec![figure(
+        format!("server resident, {finished} finished and {active} active runs"),
+        Unit::Bytes,
+        "≤ 150 MB",
+        resident_bytes(&server)?,
+    )])
+}
+
+/// The reference would take hours.
+fn ours_only(subject: &Subject) -> Result<()> {
+    if !subject.is_ours() {
+        bail!("only ours is measured");
+    }
+    Ok(())
 }
 
 fn list(subject: &Subject, stored: usize) -> Result<Vec<Figure>> {
@@ -261,24 +366,17 @@ fn lifecycle(server: &Server, what: &str, target: &'static str, image: Option<&s
     let (mut to_running, mut to_done) = (Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
         let begin = Instant::now();
-        // The job's clock is ours: it runs on this machine.
         let run = submit(
             server,
             &format!("bench-{round}"),
-            &["sleep 0.3", "echo ended $(date +%s%N)"],
+            &["sleep 0.3", "echo ended $(cut -d ' ' -f 1 /proc/uptime)"],
             &image.map_or(json!({}), |image| json!({"image": image})),
         )?;
         watch(&run, "running")?;
         let running = begin.elapsed().as_secs_f64();
         watch(&run, "done")?;
-        let done = now();
-        let ended = run.logs()?;
-        let ended: f64 = ended
-            .trim()
-            .trim_start_matches("ended ")
-            .parse::<f64>()
-            .context(ended)?
-            / 1e9;
+        let done = uptime()?;
+        let ended = ended_at(&run.logs()?)?;
         // The first one warms up.
         if round > 0 {
             to_running.push(running);
@@ -312,6 +410,19 @@ fn lifecycle(server: &Server, what: &str, target: &'static str, image: Option<&s
             to_done.p95,
         ),
     ])
+}
+
+/// When a job said that it ended. Shells and containers may say other things before.
+fn ended_at(logs: &str) -> Result<f64> {
+    let line = logs.lines().rev().find_map(|line| line.strip_prefix("ended "));
+    let time = line.with_context(|| format!("no line with the end: {logs:?}"))?;
+    time.trim().parse().with_context(|| format!("no time: {logs:?}"))
+}
+
+/// Seconds since the machine started: a clock that jobs in any container share with us, to a hundredth.
+fn uptime() -> Result<f64> {
+    let text = fs_err::read_to_string("/proc/uptime")?;
+    Ok(text.split(' ').next().unwrap_or_default().parse()?)
 }
 
 /// Looks at a run every few milliseconds until it has a status, or is past it.
@@ -363,4 +474,16 @@ fn now() -> f64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0.0, |since| since.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_is_the_last_line_that_says_so() {
+        let logs = "BusyBox v1.35\n\nended is a word\nended 1234.56\n";
+        assert!((ended_at(logs).unwrap() - 1234.56).abs() < 1e-9);
+        assert!(ended_at("BusyBox v1.35\n").is_err());
+    }
 }

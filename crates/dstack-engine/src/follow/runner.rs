@@ -12,7 +12,7 @@ use dstack_store::{EntityRef, JobSnapshot};
 use dstack_units::JobId;
 use tokio::time::Instant;
 
-use super::{FIRST_PAUSE, longer};
+use super::{FIRST_PAUSE, FOLLOW_AGAIN, longer};
 use crate::context::Context;
 use crate::{Batch, EventSource, Piece, Result, Runner, operations};
 
@@ -32,6 +32,9 @@ pub fn ensure(ctx: &Arc<Context>, job: JobId) {
     ctx.spawn("follow runner", async move {
         if let Err(error) = follow(&context, job).await {
             context.report("follow runner", &error);
+            context
+                .wakes
+                .wake_at(EntityRef::Job(job), Some(context.now() + FOLLOW_AGAIN));
         }
         context.running.end_job(job);
     });
@@ -43,6 +46,11 @@ async fn follow(ctx: &Arc<Context>, id: JobId) -> Result<()> {
         let Some(snapshot) = ctx.deps.store.job(id).await? else {
             return Ok(());
         };
+        if !ctx.owned.has(EntityRef::Job(id)) {
+            // Another server hears it with its own ears.
+            ctx.seen.forget_job(id);
+            return Ok(());
+        }
         if !listening(&snapshot) || ctx.seen.job(id).drained {
             return Ok(());
         }
@@ -120,6 +128,8 @@ impl Listener<'_> {
         let mut kept_at = Instant::now();
         loop {
             let line = self.next(stream.as_mut(), &mut pending).await?;
+            // What another server drives by now, it reads itself.
+            let line = line.filter(|_| self.ctx.owned.has(EntityRef::Job(self.job.id)));
             let Some(line) = line else {
                 self.store(&mut pending).await?;
                 return Ok(true);

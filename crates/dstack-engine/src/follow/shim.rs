@@ -7,7 +7,7 @@ use dstack_store::EntityRef;
 use dstack_store::rows::AgentAddress;
 use dstack_units::{InstanceId, JobId};
 
-use super::{FIRST_PAUSE, longer};
+use super::{FIRST_PAUSE, FOLLOW_AGAIN, longer};
 use crate::context::Context;
 use crate::{AgentError, Result, Shim};
 
@@ -34,7 +34,11 @@ async fn follow(ctx: &Arc<Context>, instance: InstanceId, address: &AgentAddress
                     pause = FIRST_PAUSE;
                 }
             }
-            Err(error) => return ctx.report("follow shim", &error),
+            Err(error) => {
+                ctx.report("follow shim", &error);
+                let again = Some(ctx.now() + FOLLOW_AGAIN);
+                return ctx.wakes.wake_at(EntityRef::Instance(instance), again);
+            }
         }
         let now = ctx.now();
         ctx.seen.update_instance(instance, |seen| {
@@ -42,6 +46,10 @@ async fn follow(ctx: &Arc<Context>, instance: InstanceId, address: &AgentAddress
             seen.unreachable_since.get_or_insert(now);
         });
         ctx.wakes.wake(EntityRef::Instance(instance));
+        if !ctx.owned.has(EntityRef::Instance(instance)) {
+            // Another server sees it with its own eyes.
+            return ctx.seen.forget_instance(instance);
+        }
         match ctx.deps.store.instance(instance).await {
             Ok(Some(snapshot)) if !snapshot.instance.deleted => {}
             Ok(_) => return,

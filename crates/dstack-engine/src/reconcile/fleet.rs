@@ -40,7 +40,7 @@ pub async fn reconcile(ctx: &Arc<Context>, id: FleetId) -> Result<()> {
     let commit = Commit {
         puts: vec![Put::Fleet(row)],
         events: vec![event],
-        lease: None,
+        owner: None,
     };
     ctx.commit(("fleet.commit.before", "fleet.commit.after"), commit)
         .await

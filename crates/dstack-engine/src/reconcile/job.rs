@@ -26,8 +26,7 @@ pub async fn reconcile(ctx: &Arc<Context>, id: JobId) -> Result<()> {
         return Ok(());
     };
     if snapshot.job.status.is_finished() {
-        ctx.seen.forget_job(id);
-        ctx.wakes.wake_at(EntityRef::Job(id), None);
+        ctx.finished(EntityRef::Job(id));
         return Ok(());
     }
     if snapshot.job.status == JobStatus::Submitted {
@@ -40,29 +39,28 @@ pub async fn reconcile(ctx: &Arc<Context>, id: JobId) -> Result<()> {
     let facts = facts(&snapshot, &seen, &task);
     let change = apply(ctx, &snapshot, &seen, &task, &decide(&facts, now), now);
     ctx.wakes.wake_at(EntityRef::Job(id), change.job.next_wake_at);
-    commit(ctx, &snapshot, change, now).await?;
-    keep_going(ctx, id).await
+    let (job, intended) = (change.job.clone(), change.operation.clone());
+    if commit(ctx, &snapshot, change, now).await? {
+        keep_going(ctx, &job, snapshot.operations.iter().chain(&intended));
+    }
+    Ok(())
 }
 
 /// Starts, after the commit, the calls and streams that the stored state wants.
-async fn keep_going(ctx: &Arc<Context>, id: JobId) -> Result<()> {
-    let Some(snapshot) = ctx.deps.store.job(id).await? else {
-        return Ok(());
-    };
-    for operation in &snapshot.operations {
+fn keep_going<'a>(ctx: &Arc<Context>, job: &JobRow, operations: impl Iterator<Item = &'a OperationRow>) {
+    for operation in operations {
         if operation.state == OperationState::Intended {
-            operations::ensure(ctx, id, operation.kind);
+            operations::ensure(ctx, job.id, operation.kind);
         }
     }
-    let listening = match snapshot.job.status {
+    let listening = match job.status {
         JobStatus::Running => true,
-        JobStatus::Terminating => snapshot.job.running_at.is_some() && !ctx.seen.job(id).drained,
+        JobStatus::Terminating => job.running_at.is_some() && !ctx.seen.job(job.id).drained,
         _ => false,
     };
     if listening {
-        follow::runner::ensure(ctx, id);
+        follow::runner::ensure(ctx, job.id);
     }
-    Ok(())
 }
 
 fn task_of(ctx: &Context, snapshot: &JobSnapshot) -> Option<Option<TaskInfo>> {
@@ -332,7 +330,8 @@ pub fn blocks_of(job: &JobRow) -> i64 {
         .map_or(1, |offer| offer.blocks.into())
 }
 
-async fn commit(ctx: &Arc<Context>, snapshot: &JobSnapshot, change: Change, now: Time) -> Result<()> {
+/// False when the change is not allowed: then nothing was written.
+async fn commit(ctx: &Arc<Context>, snapshot: &JobSnapshot, change: Change, now: Time) -> Result<bool> {
     let before = &snapshot.job;
     let Change {
         mut job,
@@ -344,7 +343,7 @@ async fn commit(ctx: &Arc<Context>, snapshot: &JobSnapshot, change: Change, now:
     if job.status != before.status {
         if !job_allowed(before.status, job.status) {
             tracing::error!(job.id = %job.id, from = ?before.status, to = ?job.status, "transition is not allowed");
-            return Ok(());
+            return Ok(false);
         }
         commit.events.push(events.job_status(before, &job));
     }
@@ -367,5 +366,5 @@ async fn commit(ctx: &Arc<Context>, snapshot: &JobSnapshot, change: Change, now:
         ctx.wakes.wake(EntityRef::Run(job.run_id));
         tracing::info!(job.id = %job.id, job.name = %job.job_name, from = ?before.status, to = ?job.status, "job changed");
     }
-    Ok(())
+    Ok(true)
 }

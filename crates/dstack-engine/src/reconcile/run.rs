@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dstack_model::profiles::StopCriteria;
 use dstack_model::runs::{JobStatus, JobTerminationReason, RunStatus, RunTerminationReason};
@@ -23,25 +24,59 @@ pub async fn reconcile(ctx: &Arc<Context>, id: RunId) -> Result<()> {
         return Ok(());
     };
     if snapshot.run.status.is_finished() {
-        ctx.wakes.wake_at(EntityRef::Run(id), None);
+        ctx.finished(EntityRef::Run(id));
         return Ok(());
     }
-    let now = ctx.now();
     let latest = latest(&snapshot.jobs);
-    let decision = decide(&facts(&snapshot, &latest), now);
+    // Events are listed by time: what follows from a change is later than it, however quick it was.
+    let changed = latest.iter().map(|job| job.last_processed_at).max();
+    let now = changed.map_or(ctx.now(), |at| ctx.now().max(at + Duration::from_micros(1)));
     let mut change = Change {
         run: snapshot.run.clone(),
         jobs: Vec::new(),
         events: Vec::new(),
     };
-    let maker = Events::system(now, ctx.deps.random.clone());
-    if decision == Decision::Resubmit && latest.is_empty() {
-        first_jobs(ctx, &maker, &mut change, now).await?;
-    } else {
-        apply(ctx, &maker, &latest, decision, &mut change, now);
+    // Several steps in one commit, as long as they concern the run alone.
+    for at in (0..STEPS).map(|step| now + Duration::from_micros(step)) {
+        let (before, events) = (change.run.clone(), change.events.len());
+        step(ctx, &snapshot, &latest, &mut change, at).await?;
+        let to = change.run.status;
+        if to == before.status {
+            break;
+        }
+        if !run_allowed(before.status, to) {
+            tracing::error!(run.id = %id, from = ?before.status, ?to, "transition is not allowed");
+            return Ok(());
+        }
+        // The change of the run's status comes before those of its jobs that follow from it.
+        let event = Events::system(at, ctx.deps.random.clone()).run_status(&before, &change.run);
+        change.events.insert(events, event);
+        tracing::info!(run.id = %id, run.name = %before.run_name, from = ?before.status, ?to, "run changed");
+        if to.is_finished() || !change.jobs.is_empty() {
+            break;
+        }
     }
     ctx.wakes.wake_at(EntityRef::Run(id), change.run.next_wake_at);
-    commit(ctx, &maker, &snapshot, change, now).await
+    commit(ctx, &snapshot, change, now).await
+}
+
+/// More steps than a run can take without its jobs.
+const STEPS: u64 = 4;
+
+async fn step(
+    ctx: &Context,
+    snapshot: &RunSnapshot,
+    latest: &[&JobRow],
+    change: &mut Change,
+    now: Time,
+) -> Result<()> {
+    let decision = decide(&facts(&change.run, &snapshot.jobs, latest), now);
+    let maker = Events::system(now, ctx.deps.random.clone());
+    if decision == Decision::Resubmit && latest.is_empty() {
+        return first_jobs(ctx, &maker, change, now).await;
+    }
+    apply(ctx, &maker, latest, decision, change, now);
+    Ok(())
 }
 
 /// The latest submission of each job.
@@ -56,17 +91,14 @@ fn latest(jobs: &[JobRow]) -> Vec<&JobRow> {
     latest.into_values().collect()
 }
 
-fn facts<'a>(snapshot: &'a RunSnapshot, latest: &[&'a JobRow]) -> Facts<'a> {
-    let run = &snapshot.run;
+fn facts<'a>(run: &RunRow, jobs: &'a [JobRow], latest: &[&'a JobRow]) -> Facts<'a> {
     let profile = run.run_spec.merged_profile();
     let provisioned_at = |job: &JobRow| {
         let same = |other: &&JobRow| {
             (other.replica_num, other.job_num) == (job.replica_num, job.job_num)
                 && other.job_provisioning_data.is_some()
         };
-        snapshot
-            .jobs
-            .iter()
+        jobs.iter()
             .filter(same)
             .map(|other| other.last_processed_at)
             .max()
@@ -280,25 +312,12 @@ fn end_jobs(
     }
 }
 
-async fn commit(
-    ctx: &Context,
-    maker: &Events,
-    snapshot: &RunSnapshot,
-    mut change: Change,
-    now: Time,
-) -> Result<()> {
-    let before = &snapshot.run;
-    let mut commit = Commit::default();
-    if change.run.status != before.status {
-        if !run_allowed(before.status, change.run.status) {
-            tracing::error!(run.id = %before.id, from = ?before.status, to = ?change.run.status, "transition is not allowed");
-            return Ok(());
-        }
-        commit.events.push(maker.run_status(before, &change.run));
-        tracing::info!(run.id = %before.id, run.name = %before.run_name, from = ?before.status, to = ?change.run.status, "run changed");
-    }
-    commit.events.append(&mut change.events);
-    if change.run != *before {
+async fn commit(ctx: &Context, snapshot: &RunSnapshot, mut change: Change, now: Time) -> Result<()> {
+    let mut commit = Commit {
+        events: change.events,
+        ..Commit::default()
+    };
+    if change.run != snapshot.run {
         change.run.last_processed_at = now;
         commit.puts.push(Put::Run(change.run));
     }

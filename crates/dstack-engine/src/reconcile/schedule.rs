@@ -1,64 +1,60 @@
 //! Jobs that wait for a place: highest priority first, then oldest.
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::{JobStatus, JobTerminationReason};
 use dstack_plan::placement::{Candidate, Choice, Request, choose};
 use dstack_store::rows::{InstanceRow, JobRow, RunRow};
 use dstack_store::{Commit, EntityRef, Json, PlacementSnapshot, Put};
-use dstack_units::{JobId, ProjectId, Time};
+use dstack_units::{FleetId, ProjectId, RunId};
 
 use crate::Result;
 use crate::context::Context;
 use crate::events::Events;
 
+/// Jobs looked at in one go: those that are refused are written in one commit.
+const AT_ONCE: usize = 64;
+
 /// Places every waiting job of the project, or says why it cannot be.
 pub async fn reconcile(ctx: &Arc<Context>, project: ProjectId) -> Result<()> {
-    let mut seen: Option<PlacementSnapshot> = None;
-    for id in ctx.deps.store.waiting_jobs(project).await? {
-        let placement = match seen.take() {
-            Some(placement) => placement,
-            None => ctx.deps.store.placement(project).await?,
-        };
-        // Instances change when one is taken; a refusal leaves them as they are.
-        if place(ctx, &placement, id).await? == Placed::Refused {
-            seen = Some(placement);
+    loop {
+        let waiting = ctx.deps.store.waiting(&ctx.owner, project, AT_ONCE).await?;
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        let mut placement = ctx.deps.store.placement(project).await?;
+        let mut refused = Commit::default();
+        // The first job of a run that is placed says where the others go; the row of the run follows later.
+        let mut fleets: HashMap<RunId, FleetId> = HashMap::new();
+        for (job, run) in &waiting {
+            let fleet = run.fleet_id.or(fleets.get(&run.id).copied());
+            match choose(&request(run, job, fleet), &candidates(&placement)) {
+                Ok(choice) => {
+                    fleets.insert(run.id, choice.fleet_id);
+                    assign(ctx, job, &mut placement, &choice).await?;
+                }
+                Err(reason) => refuse(ctx, job, reason, &mut refused),
+            }
+        }
+        commit(ctx, refused).await?;
+        if waiting.len() < AT_ONCE {
+            // Whatever came meanwhile has woken us again.
+            return Ok(());
         }
     }
-    Ok(())
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Placed {
-    Assigned,
-    Refused,
-}
-
-async fn place(ctx: &Arc<Context>, placement: &PlacementSnapshot, id: JobId) -> Result<Placed> {
-    let Some(snapshot) = ctx.deps.store.job(id).await? else {
-        return Ok(Placed::Refused);
-    };
-    if snapshot.job.status != JobStatus::Submitted {
-        return Ok(Placed::Refused);
-    }
-    let now = ctx.now();
-    let (placed, commit) = match choose(&request(&snapshot.run, &snapshot.job), &candidates(placement)) {
-        Ok(choice) => (
-            Placed::Assigned,
-            assign(ctx, &snapshot.job, placement, &choice, now),
-        ),
-        Err(reason) => (Placed::Refused, refuse(ctx, &snapshot.job, reason, now)),
-    };
+async fn commit(ctx: &Context, commit: Commit) -> Result<()> {
     ctx.commit(("schedule.commit.before", "schedule.commit.after"), commit)
-        .await?;
-    ctx.wakes.wake(EntityRef::Run(snapshot.run.id));
-    Ok(placed)
+        .await
 }
 
-fn request<'a>(run: &'a RunRow, job: &'a JobRow) -> Request<'a> {
+fn request<'a>(run: &'a RunRow, job: &'a JobRow, run_fleet: Option<FleetId>) -> Request<'a> {
     Request {
-        run_fleet: run.fleet_id,
+        run_fleet,
         ..Request::new(&run.run_spec, &job.job_spec)
     }
 }
@@ -93,20 +89,20 @@ pub fn candidates(placement: &PlacementSnapshot) -> Vec<Candidate<'_>> {
     found
 }
 
-fn assign(
+async fn assign(
     ctx: &Context,
     before: &JobRow,
-    placement: &PlacementSnapshot,
+    placement: &mut PlacementSnapshot,
     choice: &Choice,
-    now: Time,
-) -> Commit {
-    let Some(was) = placement
+) -> Result<()> {
+    let Some(slot) = placement
         .instances
-        .iter()
+        .iter_mut()
         .find(|row| row.id == choice.instance_id)
     else {
-        return Commit::default();
+        return Ok(());
     };
+    let (was, now) = (slot.clone(), ctx.now());
     let instance = InstanceRow {
         busy_blocks: was.busy_blocks + i64::from(choice.offer.blocks),
         status: InstanceStatus::Busy,
@@ -128,31 +124,58 @@ fn assign(
     let maker = Events::system(now, ctx.deps.random.clone());
     let mut events = vec![maker.assigned(&job, &instance), maker.job_status(before, &job)];
     if was.status != instance.status {
-        events.push(maker.instance_status(was, &instance));
+        events.push(maker.instance_status(&was, &instance));
     }
-    tracing::info!(job.id = %job.id, job.name = %job.job_name, instance.name = %instance.name, "job placed");
-    Commit {
-        puts: vec![Put::Instance(instance), Put::Job(job)],
+    let puts = vec![Put::Instance(instance.clone()), Put::Job(job.clone())];
+    // The commit hands the job over to whoever drives the instance.
+    let ours = ctx.owned.has(EntityRef::Instance(instance.id));
+    if !ours {
+        ctx.owned.remove(EntityRef::Job(job.id));
+    }
+    let placed = Commit {
+        puts,
         events,
-        lease: None,
+        owner: None,
+    };
+    if let Err(error) = commit(ctx, placed).await {
+        ctx.owned.extend([EntityRef::Job(job.id)]);
+        return Err(error);
     }
+    // As it is stored now, for the next job.
+    *slot = InstanceRow {
+        version: instance.version + 1,
+        ..instance
+    };
+    tracing::info!(job.id = %job.id, job.name = %job.job_name, instance.name = %slot.name, "job placed");
+    ctx.wakes.wake(EntityRef::Run(job.run_id));
+    Ok(())
 }
 
-fn refuse(ctx: &Context, before: &JobRow, message: String, now: Time) -> Commit {
-    let job = JobRow {
+/// The job ends without having had a place: nothing of it is anywhere, so that both steps are taken at once.
+fn refuse(ctx: &Context, before: &JobRow, message: String, into: &mut Commit) {
+    let now = ctx.now();
+    let reason = JobTerminationReason::FailedToStartDueToNoCapacity;
+    let ending = JobRow {
         status: JobStatus::Terminating,
-        termination_reason: Some(JobTerminationReason::FailedToStartDueToNoCapacity),
+        termination_reason: Some(reason),
         termination_reason_message: Some(message),
-        last_processed_at: now,
-        next_wake_at: Some(now),
-        waiting_for: None,
         ..before.clone()
     };
-    let maker = Events::system(now, ctx.deps.random.clone());
-    let event = maker.job_status(before, &job);
-    Commit {
-        puts: vec![Put::Job(job)],
-        events: vec![event],
-        lease: None,
-    }
+    // Events are listed by time.
+    let ended_at = now + Duration::from_micros(1);
+    let ended = JobRow {
+        status: reason.status(),
+        finished_at: Some(ended_at),
+        last_processed_at: ended_at,
+        deadline_at: None,
+        next_wake_at: None,
+        waiting_for: None,
+        ..ending.clone()
+    };
+    let random = &ctx.deps.random;
+    into.events
+        .push(Events::system(now, random.clone()).job_status(before, &ending));
+    into.events
+        .push(Events::system(ended_at, random.clone()).job_status(&ending, &ended));
+    into.puts.push(Put::Job(ended));
 }

@@ -1,7 +1,13 @@
-//! The API through the router, in process, on SQLite, without an engine.
+//! The API through the router, in process, without an engine: on SQLite, or with `DSTACK_TEST_DATABASE=postgres` on
+//! PostgreSQL.
 
 // Helpers of tests may panic.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::needless_pass_by_value)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::needless_pass_by_value
+)]
 
 mod access;
 mod backends;
@@ -92,7 +98,7 @@ impl Server {
             }],
             random.clone(),
         );
-        let database = Database::open_file(&dir.path().join("t.db")).await.unwrap();
+        let database = database(dir.path()).await;
         let store = SqlStore::new(database.clone());
         let state = Arc::new(AppState {
             engine: Arc::new(NoEngine(store.clone())),
@@ -176,6 +182,24 @@ impl Server {
     async fn main(&self, path: &str, body: Value) -> Answer {
         self.post(ADMIN, &format!("/api/project/main/{path}"), body).await
     }
+}
+
+/// A database of the test's own.
+async fn database(dir: &std::path::Path) -> Database {
+    use dstack_system::env::var;
+    if var("DSTACK_TEST_DATABASE").as_deref() != Some("postgres") {
+        return Database::open_file(&dir.join("t.db")).await.unwrap();
+    }
+    let url = var("DSTACK_TEST_POSTGRES_URL").expect("a PostgreSQL server in DSTACK_TEST_POSTGRES_URL");
+    let name = format!("api_{}", Random::system().uuid().simple());
+    let server = Database::open(&url).await.unwrap();
+    sqlx::query(sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}")))
+        .execute(server.pool())
+        .await
+        .unwrap();
+    server.close().await;
+    let (base, _) = url.rsplit_once('/').unwrap();
+    Database::open(&format!("{base}/{name}")).await.unwrap()
 }
 
 #[allow(clippy::too_many_arguments)]

@@ -173,7 +173,7 @@ pub async fn replicas(pool: &AnyPool, gateways: &[GatewayId]) -> Result<Vec<Repl
 /// # Errors
 /// A unique violation when the project has one of that name; a conflict when it was changed since it was read.
 pub async fn put(tx: &mut Tx, row: &GatewayRow) -> Result<()> {
-    put_row(tx, row, None).await
+    put_row(tx, row).await
 }
 
 /// Removes a gateway.

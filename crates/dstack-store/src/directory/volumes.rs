@@ -116,5 +116,5 @@ pub async fn waiting(pool: &AnyPool) -> Result<Vec<ListedVolume>> {
 /// # Errors
 /// A unique violation when the project has one of that name; a conflict when it was changed since it was read.
 pub async fn put(tx: &mut Tx, row: &VolumeRow) -> Result<()> {
-    put_row(tx, row, None).await
+    put_row(tx, row).await
 }

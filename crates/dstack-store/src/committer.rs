@@ -1,0 +1,133 @@
+//! Commits that wait at the same time are written in one transaction, table by table.
+//!
+//! One task does it. While a transaction is under way the next commits gather, so that the busier the server is, the
+//! more of them share the statements and the flush to disk.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use dstack_system::task;
+use futures_util::future::join_all;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::database::Transactions;
+use crate::sql::write::{apply, apply_all};
+use crate::{Commit, Result, StoreError};
+
+/// Most commits of one transaction.
+const TOGETHER: usize = 64;
+
+/// Commits that may wait; more of them wait for a place.
+const WAITING: usize = 1024;
+
+struct Waiting {
+    commit: Commit,
+    done: oneshot::Sender<Result<()>>,
+}
+
+/// The way to the task that writes commits. It ends with the last of these.
+#[derive(Debug, Clone)]
+pub(crate) struct Committer(mpsc::Sender<Waiting>);
+
+impl Committer {
+    pub(crate) fn start(database: Transactions) -> Self {
+        let (sender, commits) = mpsc::channel(WAITING);
+        task::spawn("commits", write_all(database, commits));
+        Self(sender)
+    }
+
+    /// Returns once the commit is durable, or refused as a whole.
+    pub(crate) async fn commit(&self, commit: Commit) -> Result<()> {
+        let (done, committed) = oneshot::channel();
+        self.0
+            .send(Waiting { commit, done })
+            .await
+            .map_err(|_| StoreError::Closed)?;
+        committed.await.map_err(|_| StoreError::Closed)?
+    }
+}
+
+fn copies(error: StoreError, count: usize) -> Vec<Result<()>> {
+    let copy: Box<dyn Fn() -> StoreError + Send> = match error {
+        StoreError::Sql(cause) => {
+            let cause = Arc::new(cause);
+            Box::new(move || StoreError::Commit(Arc::clone(&cause)))
+        }
+        StoreError::Commit(cause) => Box::new(move || StoreError::Commit(Arc::clone(&cause))),
+        StoreError::Slow(waited) => Box::new(move || StoreError::Slow(waited)),
+        _ => Box::new(|| StoreError::Closed),
+    };
+    (0..count).map(|_| Err(copy())).collect()
+}
+
+async fn write_all(database: Transactions, mut commits: mpsc::Receiver<Waiting>) {
+    let mut queue = VecDeque::new();
+    loop {
+        if queue.is_empty() {
+            match commits.recv().await {
+                Some(first) => queue.push_back(first),
+                None => return,
+            }
+        }
+        while queue.len() < TOGETHER {
+            match commits.try_recv() {
+                Ok(next) => queue.push_back(next),
+                Err(_) => break,
+            }
+        }
+        write(&database, unrelated(&mut queue)).await;
+    }
+}
+
+/// Takes those that have no row in common with one before them: the others wait for its outcome.
+fn unrelated(queue: &mut VecDeque<Waiting>) -> Vec<Waiting> {
+    let mut rows = BTreeSet::new();
+    let (mut taken, mut left) = (Vec::new(), VecDeque::new());
+    for waiting in queue.drain(..) {
+        let own = waiting.commit.rows();
+        if rows.is_disjoint(&own) {
+            taken.push(waiting);
+        } else {
+            left.push_back(waiting);
+        }
+        rows.extend(own);
+    }
+    *queue = left;
+    taken
+}
+
+/// Writes them together; when one of them is refused, each by itself.
+async fn write(database: &Transactions, group: Vec<Waiting>) {
+    let (commits, done): (Vec<Commit>, Vec<_>) = group
+        .into_iter()
+        .map(|waiting| (waiting.commit, waiting.done))
+        .unzip();
+    let commits = Arc::new(commits);
+    let all = Arc::clone(&commits);
+    let together = database
+        .write(move |tx| Box::pin(async move { apply_all(tx, &all).await }))
+        .await;
+    let outcomes = match together {
+        Ok(()) => commits.iter().map(|_| Ok(())).collect(),
+        Err(error) if commits.len() == 1 => vec![Err(error)],
+        // Not tried again: when the connection broke, nobody knows whether it is written already.
+        Err(error) if error.unavailable().is_some() => copies(error, commits.len()),
+        Err(_) => {
+            join_all((0..commits.len()).map(|at| {
+                let all = Arc::clone(&commits);
+                database.write(move |tx| {
+                    Box::pin(async move {
+                        match all.get(at) {
+                            Some(commit) => apply(tx, commit).await,
+                            None => Ok(()),
+                        }
+                    })
+                })
+            }))
+            .await
+        }
+    };
+    for (done, outcome) in done.into_iter().zip(outcomes) {
+        done.send(outcome).ok(); // the caller may have gone away; its commit is made all the same
+    }
+}

@@ -1,0 +1,240 @@
+//! Which server drives which row, and what servers that share a database tell each other.
+//!
+//! A server lives as long as its row in `servers` is not out of date. What it drives names it in `lease_owner`, so that
+//! staying alive is the change of one row, however many it drives.
+
+use async_trait::async_trait;
+use dstack_units::{InstanceId, Time};
+use sqlx::AssertSqlSafe;
+use sqlx::postgres::PgListener;
+
+use super::SqlStore;
+use crate::commit::Lease;
+use crate::snapshot::{Claim, Notices};
+use crate::{Column, Dialect, EntityRef, Result, Tx};
+
+/// Table, final statuses, and the entity with an id.
+type Driven = (&'static str, &'static str, fn(&str) -> Option<EntityRef>);
+
+/// What is driven.
+const DRIVEN: [Driven; 4] = [
+    ("runs", "('terminated', 'failed', 'done')", |id| {
+        Some(EntityRef::Run(id.parse().ok()?))
+    }),
+    ("jobs", "('terminated', 'aborted', 'failed', 'done')", |id| {
+        Some(EntityRef::Job(id.parse().ok()?))
+    }),
+    ("instances", "('terminated')", |id| {
+        Some(EntityRef::Instance(id.parse().ok()?))
+    }),
+    ("fleets", "('terminated', 'failed')", |id| {
+        Some(EntityRef::Fleet(id.parse().ok()?))
+    }),
+];
+
+/// Name of the channel of notifications.
+const CHANNEL: &str = "dstack_changed";
+
+impl SqlStore {
+    /// On SQLite there are no others to know it.
+    pub(super) async fn renew_lease(&self, lease: &Lease) -> Result<()> {
+        if self.database.dialect() == Dialect::Sqlite {
+            return Ok(());
+        }
+        let lease = lease.clone();
+        self.database
+            .write(move |tx| {
+                Box::pin(async move {
+                    sqlx::query(
+                        "INSERT INTO servers (owner, expires_at) VALUES ($1, $2) \
+                         ON CONFLICT (owner) DO UPDATE SET expires_at = excluded.expires_at",
+                    )
+                    .bind(lease.owner)
+                    .bind(lease.until.to_raw())
+                    .execute(tx)
+                    .await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Whether another server's lease has run out.
+    pub(super) async fn some_expired_but(&self, owner: &str, now: Time) -> Result<bool> {
+        let found: Option<(String,)> =
+            sqlx::query_as("SELECT owner FROM servers WHERE expires_at < $1 AND owner <> $2 LIMIT 1")
+                .bind(now.to_raw())
+                .bind(owner.to_owned())
+                .fetch_optional(self.database.pool())
+                .await?;
+        Ok(found.is_some())
+    }
+
+    pub(super) async fn claim_rows(&self, claim: &Claim, now: Time) -> Result<Vec<(EntityRef, Time)>> {
+        let (owner, home) = (claim.owner.clone(), claim.home);
+        self.database
+            .write(move |tx| {
+                Box::pin(async move {
+                    for (table, finished, _) in DRIVEN {
+                        take_over(tx, table, finished, &owner, now).await?;
+                    }
+                    if let Some(home) = home {
+                        take_home(tx, home, &owner).await?;
+                    }
+                    sqlx::query("DELETE FROM servers WHERE expires_at < $1 AND owner <> $2")
+                        .bind(now.to_raw())
+                        .bind(owner)
+                        .execute(tx)
+                        .await?;
+                    Ok(())
+                })
+            })
+            .await?;
+        let mut found = Vec::new();
+        for (table, finished, entity) in DRIVEN {
+            let sql = format!(
+                "SELECT id, next_wake_at FROM {table} WHERE status NOT IN {finished} AND lease_owner = $1"
+            );
+            let rows: Vec<(String, Option<i64>)> = sqlx::query_as(AssertSqlSafe(sql))
+                .bind(claim.owner.clone())
+                .fetch_all(self.database.pool())
+                .await?;
+            let wake = |at: Option<i64>| Time::from_micros(at.unwrap_or(0));
+            found.extend(
+                rows.into_iter()
+                    .filter_map(|(id, at)| Some((entity(&id)?, wake(at)))),
+            );
+        }
+        Ok(found)
+    }
+
+    pub(super) async fn read_owner(&self, entity: EntityRef) -> Result<Option<String>> {
+        let (table, id) = match entity {
+            EntityRef::Run(id) => ("runs", id.to_raw()),
+            EntityRef::Job(id) => ("jobs", id.to_raw()),
+            EntityRef::Instance(id) => ("instances", id.to_raw()),
+            EntityRef::Fleet(id) => ("fleets", id.to_raw()),
+        };
+        let row: Option<(Option<String>,)> = sqlx::query_as(AssertSqlSafe(format!(
+            "SELECT lease_owner FROM {table} WHERE id = $1"
+        )))
+        .bind(id)
+        .fetch_optional(self.database.pool())
+        .await?;
+        Ok(row.and_then(|(owner,)| owner))
+    }
+
+    /// On SQLite there is nobody to tell.
+    pub(super) async fn notify(&self, entity: EntityRef) -> Result<()> {
+        if self.database.dialect() == Dialect::Sqlite {
+            return Ok(());
+        }
+        let text = match entity {
+            EntityRef::Run(id) => format!("run {id}"),
+            EntityRef::Job(id) => format!("job {id}"),
+            EntityRef::Instance(id) => format!("instance {id}"),
+            EntityRef::Fleet(id) => format!("fleet {id}"),
+        };
+        sqlx::query("SELECT pg_notify($1, $2)")
+            .bind(CHANNEL)
+            .bind(text)
+            .execute(self.database.pool())
+            .await?;
+        Ok(())
+    }
+
+    /// On SQLite there is nobody to listen to.
+    pub(super) async fn notices(&self) -> Result<Option<Box<dyn Notices>>> {
+        if self.database.dialect() == Dialect::Sqlite {
+            return Ok(None);
+        }
+        let mut listener = PgListener::connect(self.database.url()).await?;
+        listener.listen(CHANNEL).await?;
+        Ok(Some(Box::new(PgNotices(listener))))
+    }
+}
+
+#[derive(Debug)]
+struct PgNotices(PgListener);
+
+#[async_trait]
+impl Notices for PgNotices {
+    async fn next(&mut self) -> Result<Option<EntityRef>> {
+        while let Some(notice) = self.0.try_recv().await? {
+            // What a newer version tells may be unknown here.
+            if let Some(entity) = told(notice.payload()) {
+                return Ok(Some(entity));
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn told(text: &str) -> Option<EntityRef> {
+    let (kind, id) = text.split_once(' ')?;
+    Some(match kind {
+        "run" => EntityRef::Run(id.parse().ok()?),
+        "job" => EntityRef::Job(id.parse().ok()?),
+        "instance" => EntityRef::Instance(id.parse().ok()?),
+        "fleet" => EntityRef::Fleet(id.parse().ok()?),
+        _ => return None,
+    })
+}
+
+/// Takes what nobody drives, or a server that lives no more.
+async fn take_over(tx: &mut Tx, table: &str, finished: &str, owner: &str, now: Time) -> Result<()> {
+    let sql = format!(
+        "UPDATE {table} SET lease_owner = $1 WHERE status NOT IN {finished} AND (lease_owner IS NULL \
+         OR (lease_owner <> $2 AND lease_owner NOT IN (SELECT s.owner FROM servers s WHERE s.expires_at >= $3)))"
+    );
+    sqlx::query(AssertSqlSafe(sql))
+        .bind(owner.to_owned())
+        .bind(owner.to_owned())
+        .bind(now.to_raw())
+        .execute(tx)
+        .await?;
+    Ok(())
+}
+
+/// Takes the machine that only this server can reach, and the jobs on it, from whoever drove them meanwhile.
+async fn take_home(tx: &mut Tx, home: InstanceId, owner: &str) -> Result<()> {
+    for sql in [
+        "UPDATE instances SET lease_owner = $1 WHERE id = $2",
+        "UPDATE jobs SET lease_owner = $1 WHERE instance_id = $2",
+    ] {
+        sqlx::query(sql)
+            .bind(owner.to_owned())
+            .bind(home.to_raw())
+            .execute(&mut *tx)
+            .await?;
+    }
+    Ok(())
+}
+
+/// A job that got a place is driven by whoever drives the instance.
+pub(super) async fn hand_over(tx: &mut Tx, job: dstack_units::JobId) -> Result<()> {
+    sqlx::query(
+        "UPDATE jobs SET lease_owner = COALESCE((SELECT i.lease_owner FROM instances i WHERE i.id = jobs.instance_id), \
+         lease_owner) WHERE id = $1",
+    )
+    .bind(job.to_raw())
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_is_understood() {
+        let id = "01234567-89ab-4def-8123-456789abcdef";
+        assert_eq!(
+            told(&format!("job {id}")),
+            Some(EntityRef::Job(id.parse().unwrap()))
+        );
+        assert_eq!(told("job"), None);
+        assert_eq!(told("volume 7"), None);
+    }
+}

@@ -1,0 +1,265 @@
+//! Writing commits: each table's rows together, since a statement costs more than a row.
+
+use std::any::TypeId;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+use dstack_model::runs::JobStatus;
+use dstack_units::{JobId, RunId};
+use sqlx::{AssertSqlSafe, SqlStr};
+
+use super::servers::hand_over;
+use crate::entity::{insert_sql, is_updated, places, update_sql};
+use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
+use crate::{Column, Commit, Entity, EventTarget, NewEvent, Put, Result, StoreError, Tx};
+
+/// Most rows of one statement. Numbers of rows are powers of two, so that there are few different texts and all of them
+/// stay prepared.
+const ROWS_AT_ONCE: usize = 16;
+
+/// Applies a commit inside a transaction that the caller owns: for writes that change other tables as well.
+pub async fn apply(tx: &mut Tx, commit: &Commit) -> Result<()> {
+    apply_all(tx, std::slice::from_ref(commit)).await
+}
+
+/// Stores a row of a table without leases: a new one when its version is 0, else one that must still be at its version.
+///
+/// # Errors
+/// A unique violation of a new row, a conflict when an old one was changed since it was read.
+pub(crate) async fn put_row<E: Entity>(tx: &mut Tx, row: &E) -> Result<()> {
+    if row.version() == 0 {
+        insert(tx, &[(row, None)], false).await
+    } else {
+        update(tx, &[row]).await
+    }
+}
+
+/// Applies commits that have no row in common. If one cannot be applied, none is.
+///
+/// Always in the same order of tables, so that servers that share a database do not wait for each other in a circle.
+pub(crate) async fn apply_all(tx: &mut Tx, commits: &[Commit]) -> Result<()> {
+    let mut writes = Writes::default();
+    let mut touched = BTreeSet::new();
+    for commit in commits {
+        writes.add(commit);
+        touched.extend(commit.runs_of_jobs());
+    }
+    writes.fleets.write(tx, true).await?;
+    writes.instances.write(tx, true).await?;
+    writes.runs.write(tx, true).await?;
+    touch_runs(tx, &touched).await?;
+    let placed: Vec<JobId> = writes
+        .jobs
+        .updates
+        .iter()
+        .filter(|job| is_placed(job))
+        .map(|job| job.id)
+        .collect();
+    writes.jobs.write(tx, true).await?;
+    for job in placed {
+        hand_over(tx, job).await?;
+    }
+    writes.operations.write(tx, false).await?;
+    let events: Vec<&NewEvent> = commits.iter().flat_map(|commit| &commit.events).collect();
+    put_events(tx, &events).await
+}
+
+/// Whether the job has just got its place.
+fn is_placed(job: &JobRow) -> bool {
+    job.status == JobStatus::Provisioning && job.instance_id.is_some()
+}
+
+/// Rows of one table.
+struct Rows<'a, E> {
+    updates: Vec<&'a E>,
+    inserts: Vec<(&'a E, Option<&'a String>)>,
+}
+
+impl<E> Default for Rows<'_, E> {
+    fn default() -> Self {
+        Self {
+            updates: Vec::new(),
+            inserts: Vec::new(),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Writes<'a> {
+    fleets: Rows<'a, FleetRow>,
+    instances: Rows<'a, InstanceRow>,
+    runs: Rows<'a, RunRow>,
+    jobs: Rows<'a, JobRow>,
+    operations: Rows<'a, OperationRow>,
+}
+
+impl<'a> Writes<'a> {
+    fn add(&mut self, commit: &'a Commit) {
+        let owner = commit.owner.as_ref();
+        for put in &commit.puts {
+            match put {
+                Put::Fleet(row) => self.fleets.add(row, owner),
+                Put::Instance(row) => self.instances.add(row, owner),
+                Put::Run(row) => self.runs.add(row, owner),
+                Put::Job(row) => self.jobs.add(row, owner),
+                Put::Operation(row) => self.operations.add(row, None),
+            }
+        }
+    }
+}
+
+impl<'a, E: Entity> Rows<'a, E> {
+    fn add(&mut self, row: &'a E, owner: Option<&'a String>) {
+        if row.version() == 0 {
+            self.inserts.push((row, owner));
+        } else {
+            self.updates.push(row);
+        }
+    }
+
+    /// Updates first: a new row may take the name of one that is deleted in the same commit.
+    async fn write(mut self, tx: &mut Tx, leased: bool) -> Result<()> {
+        // The same order in every transaction: see `apply_all`.
+        self.updates.sort_by_key(|row| row.key());
+        let mut updates = self.updates.as_slice();
+        while let Some((rows, rest)) = few(updates) {
+            update(tx, rows).await?;
+            updates = rest;
+        }
+        let mut inserts = self.inserts.as_slice();
+        while let Some((rows, rest)) = few(inserts) {
+            insert(tx, rows, leased).await?;
+            inserts = rest;
+        }
+        Ok(())
+    }
+}
+
+/// The first few, as many as one statement takes; `None` when there are none.
+fn few<T>(rows: &[T]) -> Option<(&[T], &[T])> {
+    let count = ROWS_AT_ONCE.min(rows.len());
+    let count = 1_usize.checked_shl(count.checked_ilog2()?)?;
+    rows.split_at_checked(count)
+}
+
+async fn update<E: Entity>(tx: &mut Tx, rows: &[&E]) -> Result<()> {
+    let mut statement = sqlx::query(text::<E>("update", rows.len(), || update_sql::<E>(rows.len())));
+    for row in rows {
+        statement = row
+            .bind(statement, |column| {
+                E::COLUMNS.first() == Some(&column) || is_updated::<E>(column)
+            })
+            .bind(row.version());
+    }
+    let changed = statement.execute(tx).await?.rows_affected();
+    if usize::try_from(changed).is_ok_and(|changed| changed == rows.len()) {
+        return Ok(());
+    }
+    // Of several nobody knows which; they are tried again one by one.
+    let id = rows.first().map(|row| row.key().to_string()).unwrap_or_default();
+    Err(StoreError::Conflict { entity: E::TABLE, id })
+}
+
+async fn insert<E: Entity>(tx: &mut Tx, rows: &[(&E, Option<&String>)], leased: bool) -> Result<()> {
+    let kind = if leased { "insert leased" } else { "insert" };
+    let mut statement = sqlx::query(text::<E>(kind, rows.len(), || {
+        insert_sql::<E>(rows.len(), leased)
+    }));
+    for (row, owner) in rows {
+        statement = row.bind(statement, |_| true);
+        if leased {
+            statement = statement.bind(owner.cloned());
+        }
+    }
+    statement.execute(tx).await?;
+    Ok(())
+}
+
+/// The text of a statement, made once.
+fn text<E: Entity>(kind: &'static str, rows: usize, make: impl FnOnce() -> String) -> SqlStr {
+    type Key = (TypeId, &'static str, usize);
+    static TEXTS: LazyLock<Mutex<HashMap<Key, &'static str>>> = LazyLock::new(Mutex::default);
+    let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let text = texts
+        .entry((TypeId::of::<E>(), kind, rows))
+        .or_insert_with(|| Box::leak(make().into_boxed_str()));
+    sqlx::SqlSafeStr::into_sql_str(*text)
+}
+
+/// A run's version covers its jobs: decisions about it, and ready-made answers, are stale once a job changed.
+async fn touch_runs(tx: &mut Tx, runs: &BTreeSet<RunId>) -> Result<()> {
+    let runs: Vec<RunId> = runs.iter().copied().collect();
+    let mut runs = runs.as_slice();
+    while let Some((some, rest)) = few(runs) {
+        let sql = format!(
+            "UPDATE runs SET version = version + 1 WHERE id IN {}",
+            places(1, some.len())
+        );
+        let mut statement = sqlx::query(AssertSqlSafe(sql));
+        for run in some {
+            statement = statement.bind(run.to_raw());
+        }
+        statement.execute(&mut *tx).await?;
+        runs = rest;
+    }
+    Ok(())
+}
+
+async fn put_events(tx: &mut Tx, events: &[&NewEvent]) -> Result<()> {
+    let mut left = events;
+    while let Some((some, rest)) = few(left) {
+        let sql = format!(
+            "INSERT INTO events (id, message, recorded_at, actor_user_id) VALUES {}",
+            places(some.len(), 4)
+        );
+        let mut statement = sqlx::query(AssertSqlSafe(sql));
+        for event in some {
+            statement = statement
+                .bind(event.id.to_raw())
+                .bind(event.message.clone())
+                .bind(event.recorded_at.to_raw())
+                .bind(event.actor.to_raw());
+        }
+        statement.execute(&mut *tx).await?;
+        left = rest;
+    }
+    let mut targets: Vec<Target<'_>> = Vec::new();
+    for &event in events {
+        targets.extend(
+            (0_i64..)
+                .zip(&event.targets)
+                .map(|(position, target)| (event, position, target)),
+        );
+    }
+    put_targets(tx, &targets).await
+}
+
+/// A target of an event, at its place.
+type Target<'a> = (&'a NewEvent, i64, &'a EventTarget);
+
+async fn put_targets(tx: &mut Tx, targets: &[Target<'_>]) -> Result<()> {
+    let mut left = targets;
+    while let Some((some, rest)) = few(left) {
+        let sql = format!(
+            "INSERT INTO event_targets (event_id, position, entity_type, entity_id, entity_name, project_id, run_id, \
+             fleet_id, gateway_id) VALUES {}",
+            places(some.len(), 9)
+        );
+        let mut statement = sqlx::query(AssertSqlSafe(sql));
+        for (event, position, target) in some {
+            statement = statement
+                .bind(event.id.to_raw())
+                .bind(*position)
+                .bind(target.entity_type)
+                .bind(target.entity_id.clone())
+                .bind(target.entity_name.clone())
+                .bind(target.project_id.clone())
+                .bind(target.run_id.clone())
+                .bind(target.fleet_id.clone())
+                .bind(target.gateway_id.clone());
+        }
+        statement.execute(&mut *tx).await?;
+        left = rest;
+    }
+    Ok(())
+}
