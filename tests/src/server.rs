@@ -58,6 +58,15 @@ impl Setup {
         }
     }
 
+    /// A server that only answers: nothing is placed and nothing ends.
+    ///
+    /// # Errors
+    /// The reason to skip the test, when the binary is not built.
+    pub fn without_engine() -> Part<Setup> {
+        let idle = "DSTACK_SERVER_BACKGROUND_PROCESSING_DISABLED";
+        Ok(Setup::new(parts::dstack()?).variable(idle, "1"))
+    }
+
     /// With a new, empty PostgreSQL database instead of SQLite.
     ///
     /// # Errors
