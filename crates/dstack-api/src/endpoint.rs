@@ -30,7 +30,7 @@ pub struct RouteInfo {
     /// How the request is sent.
     pub body: Body,
     /// What a success leaves in the audit trail.
-    pub effect: Effect,
+    pub trail: Trail,
     /// The release of dstack whose server had it first; `None`: only this server has it.
     pub since: Option<&'static str>,
 }
@@ -50,7 +50,7 @@ pub struct Described {
 
 /// What a successful call changes, and what the audit trail says of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effect {
+pub enum Trail {
     /// Nothing.
     Reads,
     /// Events that begin with one of these texts; at least one per call that changed something.
@@ -181,15 +181,15 @@ macro_rules! routes {
     (@body optional) => { $crate::endpoint::Body::OptionalJson };
     (@body query) => { $crate::endpoint::Body::Query };
     (@body upload) => { $crate::endpoint::Body::Upload };
-    (@effect reads) => { $crate::endpoint::Effect::Reads };
-    (@effect writes [$($text:literal),+]) => { $crate::endpoint::Effect::Writes(&[$($text),+]) };
-    (@effect silent [$reason:literal]) => { $crate::endpoint::Effect::Silent($reason) };
+    (@trail reads) => { $crate::endpoint::Trail::Reads };
+    (@trail writes [$($text:literal),+]) => { $crate::endpoint::Trail::Writes(&[$($text),+]) };
+    (@trail silent [$reason:literal]) => { $crate::endpoint::Trail::Silent($reason) };
     (@since) => { None };
     (@since $since:literal) => { Some($since) };
     ($(
         $(#[doc = $doc:literal])+
         $name:ident = $method:ident $path:literal, $guard:ident, $body:ident $request:ty => $response:ty,
-            $effect:ident $([$($text:literal),+])? $(, since $since:literal)?;
+            $trail:ident $([$($text:literal),+])? $(, since $since:literal)?;
     )*) => {
         $(
             $(#[doc = $doc])+
@@ -204,7 +204,7 @@ macro_rules! routes {
                     path: $path,
                     guard: $crate::endpoint::Guard::$guard,
                     body: routes!(@body $body),
-                    effect: routes!(@effect $effect $([$($text),+])?),
+                    trail: routes!(@trail $trail $([$($text),+])?),
                     since: routes!(@since $($since)?),
                 };
                 type Request = $request;

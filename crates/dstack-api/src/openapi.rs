@@ -10,7 +10,7 @@ pub mod page;
 use dstack_model::schema::Schemas;
 use serde_json::{Map, Value, json};
 
-use crate::endpoint::{Body, Described, Effect, Guard, Method};
+use crate::endpoint::{Body, Described, Guard, Method, Trail};
 use crate::responses::BackendConfigBody;
 use crate::{DESCRIPTIONS, VERSION};
 
@@ -85,10 +85,10 @@ fn operation(described: &Described, requests: &mut Schemas, answers: &mut Schema
     if let Some(since) = route.since {
         set("x-since", json!(since));
     }
-    match route.effect {
-        Effect::Reads => set("x-effect", json!("reads")),
-        Effect::Writes(texts) => set("x-events", json!(texts)),
-        Effect::Silent(reason) => set("x-no-events", json!(reason)),
+    match route.trail {
+        Trail::Reads => None,
+        Trail::Writes(texts) => set("x-events", json!(texts)),
+        Trail::Silent(reason) => set("x-no-events", json!(reason)),
     };
     if route.guard != Guard::Anyone {
         set("security", json!([{"HTTPBearer": []}]));

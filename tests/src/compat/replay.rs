@@ -13,6 +13,7 @@ use super::case::{Case, Poll, Request};
 use super::compare::{Difference, compare};
 use super::pairs::Pairs;
 use crate::http::{Answer, Client};
+use crate::server::document;
 
 /// How the replay of one case went.
 #[derive(Debug)]
@@ -25,6 +26,7 @@ pub struct Outcome {
 /// Replays cases, in the order given, against a server at `url`; `each` sees every outcome as it comes.
 pub fn replay(cases: &[Case], url: &str, mut each: impl FnMut(&Outcome)) -> Vec<Outcome> {
     let client = Client::default();
+    // A server of another kind is only compared.
     let document = document(&client, url);
     let mut pairs = Pairs::default();
     let mut outcomes = Vec::new();
@@ -45,14 +47,6 @@ pub fn replay(cases: &[Case], url: &str, mut each: impl FnMut(&Outcome)) -> Vec<
         outcomes.push(outcome);
     }
     outcomes
-}
-
-/// The server's own OpenAPI document; a server without one is only compared.
-fn document(client: &Client, url: &str) -> Option<Document> {
-    let answer = client
-        .send("GET", &format!("{url}/openapi.json"), &[], None)
-        .ok()?;
-    Document::new(&answer.json()?).ok()
 }
 
 /// Whether the answer is not as the server's document says. What older clients get is not in the document.

@@ -39,13 +39,9 @@ pub(super) fn responses(route: &RouteInfo, success: Value) -> Value {
         add("413", "The request is too large", definition("PlainError"));
     }
     if route.guard != Guard::Anyone {
-        add(
-            "429",
-            "Too many requests: see `Retry-After`",
-            definition("PlainError"),
-        );
+        add("429", "Too many requests: see `Retry-After`", definition("Busy"));
     }
-    add("503", "Busy: see `Retry-After`", definition("PlainError"));
+    add("503", "Busy: see `Retry-After`", definition("Busy"));
     responses.sort_keys();
     Value::Object(responses)
 }
@@ -100,6 +96,7 @@ pub(super) fn definitions() -> Map<String, Value> {
         "ProjectNotFound": object(json!({"detail": message})),
         "ValidationError": object(json!({"detail": {"type": "array", "items": problem}})),
         "PlainError": plain,
+        "Busy": object(json!({"detail": {"anyOf": [text, message]}})),
     });
     match definitions {
         Value::Object(map) => map,

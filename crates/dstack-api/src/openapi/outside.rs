@@ -97,7 +97,6 @@ fn operation(path: &str, summary: &str, permission: &str, responses: Value) -> V
         "tags": [if is_proxy { "proxy" } else { "metrics" }],
         "summary": summary,
         "x-permission": permission,
-        "x-effect": "reads",
         "security": [{"HTTPBearer": []}],
         "parameters": path_parameters(path),
         "responses": responses,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use dstack_api::{Body as Kind, Effect, Endpoint, Method, ROUTES, RouteInfo, routes as r};
+use dstack_api::{Body as Kind, Endpoint, Method, ROUTES, RouteInfo, Trail, routes as r};
 use dstack_compute::{BackendKind, Registry};
 use serde_json::{Value, json};
 
@@ -88,11 +88,11 @@ impl Story {
         assert_eq!(answer.status, 200, "{} {}", route.name, answer.body);
         let events = self.new_events().await;
         let seen = self.seen.entry(route.name).or_default();
-        match route.effect {
-            Effect::Reads | Effect::Silent(_) => {
+        match route.trail {
+            Trail::Reads | Trail::Silent(_) => {
                 assert_eq!(events, Vec::<String>::new(), "{} writes events", route.name);
             }
-            Effect::Writes(texts) => {
+            Trail::Writes(texts) => {
                 assert!(!events.is_empty(), "{} writes no event", route.name);
                 for event in events {
                     let text = texts.iter().find(|text| event.starts_with(**text));
@@ -113,7 +113,7 @@ impl Story {
             }
             let seen = self.seen.get(route.name);
             let seen = seen.unwrap_or_else(|| panic!("the story lacks {}", route.name));
-            if let Effect::Writes(texts) = route.effect {
+            if let Trail::Writes(texts) = route.trail {
                 for text in texts {
                     assert!(seen.contains(text), "{} does not write: {text}", route.name);
                 }
