@@ -55,6 +55,11 @@ pub fn python_env() -> Part<PathBuf> {
     Ok(PathBuf::from(folder))
 }
 
+/// The virtual environment with Schemathesis.
+pub fn schemathesis() -> Part<PathBuf> {
+    variable("DSTACK_TEST_SCHEMATHESIS").map(PathBuf::from)
+}
+
 /// A PostgreSQL server on which tests may make databases.
 pub fn postgres_url() -> Part<String> {
     variable("DSTACK_TEST_POSTGRES_URL")

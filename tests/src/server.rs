@@ -5,11 +5,12 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use dstack_conformance::{Document, Exchange};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -60,6 +61,15 @@ impl Setup {
         } else {
             Ok(setup)
         }
+    }
+
+    /// A server that only answers: nothing is placed and nothing ends.
+    ///
+    /// # Errors
+    /// The reason to skip the test, when the binary is not built.
+    pub fn without_engine() -> Part<Setup> {
+        let idle = "DSTACK_SERVER_BACKGROUND_PROCESSING_DISABLED";
+        Ok(Setup::new(parts::dstack()?).variable(idle, "1"))
     }
 
     /// With a new, empty PostgreSQL database instead of SQLite.
@@ -117,6 +127,7 @@ impl Setup {
             port: free_port()?,
             process: None,
             client: Client::default(),
+            document: OnceLock::new(),
         };
         server.start()?;
         Ok(server)
@@ -130,6 +141,7 @@ pub struct Server {
     port: u16,
     process: Option<(Child, Arc<Output>)>,
     client: Client,
+    document: OnceLock<Option<Document>>,
 }
 
 impl Server {
@@ -198,10 +210,22 @@ impl Server {
             .unwrap_or_default()
     }
 
-    /// Calls a route as the admin; `path` starts with a slash.
+    /// Calls a route as the admin; `path` starts with a slash. An answer that is not as the server's OpenAPI document
+    /// says is an error.
     pub fn call(&self, path: &str, body: &Value) -> Result<Answer> {
-        self.client
-            .post(&format!("{}{path}", self.url()), self.token(), body)
+        let url = format!("{}{path}", self.url());
+        let answer = self.client.post(&url, self.token(), body)?;
+        let document = self.document.get_or_init(|| document(&self.client, &self.url()));
+        let exchange = Exchange {
+            method: "POST",
+            path,
+            status: answer.status,
+            body: &answer.body,
+        };
+        match document.as_ref().map(|document| document.check(exchange)) {
+            Some(Err(problem)) => bail!("{problem}"),
+            _ => Ok(answer),
+        }
     }
 
     /// As [`Server::call`]; any status but 200 is an error that shows the answer.
@@ -244,6 +268,16 @@ impl Server {
     pub fn descendants(&self) -> Vec<u32> {
         processes_naming(self.home.path())
     }
+}
+
+/// The OpenAPI document of one of our servers.
+pub fn document(client: &Client, url: &str) -> Option<Document> {
+    let answer = client
+        .send("GET", &format!("{url}/openapi.json"), &[], None)
+        .ok()?;
+    let document = answer.json()?;
+    let is_ours = document.pointer("/info/title")?.as_str() == Some("dstack");
+    Document::new(&document).ok().filter(|_| is_ours)
 }
 
 impl Drop for Server {

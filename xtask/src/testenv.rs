@@ -27,7 +27,7 @@ impl TestEnv {
         env.programs();
         env.docker();
         env.start_postgres(Durability::None);
-        env.python_cli();
+        env.python();
         env.warn();
         env
     }
@@ -104,12 +104,27 @@ impl TestEnv {
         }
     }
 
-    fn python_cli(&mut self) {
-        let requirements = layout::root().join("tests/python/requirements.txt");
-        let made = python::environment("venv", &requirements);
-        if let Some(venv) = self.note("tests with the Python CLI", made) {
-            self.variables
-                .push(("DSTACK_TEST_PYTHON_ENV", venv.display().to_string()));
+    fn python(&mut self) {
+        let environments = [
+            (
+                "venv",
+                "requirements.txt",
+                "DSTACK_TEST_PYTHON_ENV",
+                "tests with the Python CLI",
+            ),
+            (
+                "schemathesis",
+                "schemathesis.txt",
+                "DSTACK_TEST_SCHEMATHESIS",
+                "tests with generated requests",
+            ),
+        ];
+        for (name, requirements, variable, tests) in environments {
+            let requirements = layout::root().join("tests/python").join(requirements);
+            let made = python::environment(name, &requirements);
+            if let Some(folder) = self.note(tests, made) {
+                self.variables.push((variable, folder.display().to_string()));
+            }
         }
     }
 

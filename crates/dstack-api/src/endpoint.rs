@@ -1,6 +1,7 @@
 //! What a route is.
 
 use dstack_model::decode::{Cx, Decode};
+use dstack_model::schema::{Schema, Schemas};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
@@ -10,9 +11,9 @@ pub trait Endpoint: Send + Sync + 'static {
     /// Method, path and guard.
     const ROUTE: RouteInfo;
     /// What is sent; [`Nothing`] for routes without a body.
-    type Request: Decode + Serialize + Send + Sync + 'static;
+    type Request: Decode + Schema + Serialize + Send + Sync + 'static;
     /// What is answered with status 200; `()` is `null`.
-    type Response: Serialize + DeserializeOwned + Send + 'static;
+    type Response: Schema + Serialize + DeserializeOwned + Send + 'static;
 }
 
 /// Facts about a route, for the router, tests and documentation.
@@ -28,6 +29,34 @@ pub struct RouteInfo {
     pub guard: Guard,
     /// How the request is sent.
     pub body: Body,
+    /// What a success leaves in the audit trail.
+    pub trail: Trail,
+    /// The release of dstack whose server had it first; `None`: only this server has it.
+    pub since: Option<&'static str>,
+}
+
+/// A route with what the OpenAPI document says of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Described {
+    /// The route.
+    pub route: RouteInfo,
+    /// What it is for.
+    pub summary: &'static str,
+    /// Schema of what is sent.
+    pub request: fn(&mut Schemas) -> Value,
+    /// Schema of what is answered with status 200.
+    pub response: fn(&mut Schemas) -> Value,
+}
+
+/// What a successful call changes, and what the audit trail says of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trail {
+    /// Nothing.
+    Reads,
+    /// Events that begin with one of these texts; at least one per call that changed something.
+    Writes(&'static [&'static str]),
+    /// It changes something without an event, for this reason.
+    Silent(&'static str),
 }
 
 /// HTTP method of a route.
@@ -95,6 +124,12 @@ impl Decode for Nothing {
     }
 }
 
+impl Schema for Nothing {
+    fn schema(schemas: &mut Schemas) -> Value {
+        <()>::schema(schemas)
+    }
+}
+
 impl Serialize for Nothing {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_unit()
@@ -137,16 +172,27 @@ impl PathParams for (&str, &str) {
     }
 }
 
-/// Declares routes: one unit struct per route, and the table of all of them.
+/// Declares routes: one unit struct per route, and the table of all of them. A route says how it is called, who may call
+/// it, what goes in and out, and what it leaves behind: `reads`, `writes ["beginning of an event", ...]` or
+/// `silent ["why it changes something without an event"]`; then `since "release of dstack that had it first"`.
 macro_rules! routes {
     (@body none) => { $crate::endpoint::Body::None };
     (@body json) => { $crate::endpoint::Body::Json };
     (@body optional) => { $crate::endpoint::Body::OptionalJson };
     (@body query) => { $crate::endpoint::Body::Query };
     (@body upload) => { $crate::endpoint::Body::Upload };
-    ($($(#[$meta:meta])* $name:ident = $method:ident $path:literal, $guard:ident, $body:ident $request:ty => $response:ty;)*) => {
+    (@trail reads) => { $crate::endpoint::Trail::Reads };
+    (@trail writes [$($text:literal),+]) => { $crate::endpoint::Trail::Writes(&[$($text),+]) };
+    (@trail silent [$reason:literal]) => { $crate::endpoint::Trail::Silent($reason) };
+    (@since) => { None };
+    (@since $since:literal) => { Some($since) };
+    ($(
+        $(#[doc = $doc:literal])+
+        $name:ident = $method:ident $path:literal, $guard:ident, $body:ident $request:ty => $response:ty,
+            $trail:ident $([$($text:literal),+])? $(, since $since:literal)?;
+    )*) => {
         $(
-            $(#[$meta])*
+            $(#[doc = $doc])+
             #[doc = concat!("`", stringify!($method), " ", $path, "`")]
             #[derive(Debug, Clone, Copy)]
             pub struct $name;
@@ -158,6 +204,8 @@ macro_rules! routes {
                     path: $path,
                     guard: $crate::endpoint::Guard::$guard,
                     body: routes!(@body $body),
+                    trail: routes!(@trail $trail $([$($text),+])?),
+                    since: routes!(@since $($since)?),
                 };
                 type Request = $request;
                 type Response = $response;
@@ -167,6 +215,16 @@ macro_rules! routes {
         /// All routes, in the order of the reference.
         pub static ROUTES: &[$crate::endpoint::RouteInfo] = &[
             $(<$name as $crate::endpoint::Endpoint>::ROUTE,)*
+        ];
+
+        /// The same with their schemas.
+        pub static DESCRIPTIONS: &[$crate::endpoint::Described] = &[
+            $($crate::endpoint::Described {
+                route: <$name as $crate::endpoint::Endpoint>::ROUTE,
+                summary: concat!($($doc),+),
+                request: <$request as ::dstack_model::schema::Schema>::schema,
+                response: <$response as ::dstack_model::schema::Schema>::schema,
+            },)*
         ];
     };
 }

@@ -5,13 +5,14 @@
 pub mod client;
 pub mod endpoint;
 pub mod error;
+pub mod openapi;
 pub mod responses;
 pub mod routes;
 
 pub use client::{Client, ClientError};
-pub use endpoint::{Body, Endpoint, Guard, Method, Nothing, PathParams, RouteInfo};
+pub use endpoint::{Body, Described, Endpoint, Guard, Method, Nothing, PathParams, RouteInfo, Trail};
 pub use error::{BadRequest, ErrorCode, ErrorDetail};
-pub use routes::ROUTES;
+pub use routes::{DESCRIPTIONS, ROUTES};
 
 /// The version of this API; also of server and client.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -13,6 +13,8 @@ pub(crate) struct FieldAttributes {
     pub flatten: bool,
     pub skip: bool,
     pub rename: Option<String>,
+    /// Answers may lack it; also serde's `skip_serializing_if`.
+    pub sometimes: bool,
     pub with: Option<Path>,
     pub schema: Option<Path>,
     pub before: Option<Path>,
@@ -44,6 +46,7 @@ impl FieldAttributes {
         let mut read = Self {
             doc: doc(attributes),
             rename: serde_rename(attributes)?,
+            sometimes: is_sometimes(attributes)?,
             ..Self::default()
         };
         for attribute in attributes.iter().filter(|a| a.path().is_ident("decode")) {
@@ -56,6 +59,7 @@ impl FieldAttributes {
                     "default" => read.default = Some(None),
                     "required" => read.required = true,
                     "implied" => read.implied = true,
+                    "sometimes" => read.sometimes = true,
                     "flatten" => read.flatten = true,
                     "skip" => read.skip = true,
                     "rename" => read.rename = Some(meta.value()?.parse::<LitStr>()?.value()),
@@ -121,6 +125,21 @@ fn serde_rename(attributes: &[Attribute]) -> syn::Result<Option<String>> {
             if meta.path.is_ident("rename") {
                 found = Some(meta.value()?.parse::<LitStr>()?.value());
             } else if meta.input.peek(Token![=]) {
+                meta.value()?.parse::<Expr>()?;
+            }
+            Ok(())
+        })?;
+    }
+    Ok(found)
+}
+
+/// Whether there is a `#[serde(skip_serializing_if = "...")]`.
+fn is_sometimes(attributes: &[Attribute]) -> syn::Result<bool> {
+    let mut found = false;
+    for attribute in attributes.iter().filter(|a| a.path().is_ident("serde")) {
+        attribute.parse_nested_meta(|meta| {
+            found |= meta.path.is_ident("skip_serializing_if");
+            if meta.input.peek(Token![=]) {
                 meta.value()?.parse::<Expr>()?;
             }
             Ok(())

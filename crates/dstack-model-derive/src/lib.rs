@@ -10,6 +10,7 @@
 //! | `default`, `default = expr` | value when absent |
 //! | `required` | an `Option` that must be present (may be null) |
 //! | `implied` | the input may lack it, because the struct's `before` fills it in |
+//! | `sometimes` | answers may lack it; serde's `skip_serializing_if` says the same |
 //! | `flatten` | the fields of another struct |
 //! | `skip` | never read: the default |
 //! | `rename = "key"` | name on the wire (otherwise serde's `rename`, otherwise the field's) |

@@ -65,7 +65,9 @@ pub(crate) fn expand(input: &DeriveInput, data: &DataStruct) -> syn::Result<Toke
 
             fn schema_fields(object: &mut ::dstack_model::schema::Object, schemas: &mut ::dstack_model::schema::Schemas) {
                 #(#schemas)*
-                #(object.ignored(#ignored_keys);)*
+                if !schemas.are_answers() {
+                    #(object.ignored(#ignored_keys);)*
+                }
             }
         }
 
@@ -199,6 +201,7 @@ fn schema(field: &Field, attributes: &FieldAttributes) -> TokenStream {
     let doc = &attributes.doc;
     let required =
         !attributes.implied && attributes.default.is_none() && (!is_option(ty) || attributes.required);
+    let always = !attributes.sometimes;
     let bounds = attributes.bounds.iter().map(|(name, bound)| {
         let keyword = match *name {
             "ge" => "minimum",
@@ -227,6 +230,6 @@ fn schema(field: &Field, attributes: &FieldAttributes) -> TokenStream {
         let mut schema = #own;
         schema.describe(#doc);
         #(#bounds)* #min #max #pattern
-        object.property(#key, schema, #required);
+        object.property(#key, schema, if schemas.are_answers() { #always } else { #required });
     }}
 }

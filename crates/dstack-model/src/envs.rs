@@ -194,10 +194,11 @@ impl Serialize for Env {
 }
 
 impl Schema for Env {
-    fn schema(_: &mut Schemas) -> Value {
-        serde_json::json!({"anyOf": [
+    fn schema(schemas: &mut Schemas) -> Value {
+        let accepted = serde_json::json!({"anyOf": [
             {"type": "array", "items": {"type": "string", "pattern": ITEM}},
             {"type": "object", "additionalProperties": {"type": ["string", "number"]}},
-        ]})
+        ]});
+        schemas.either(accepted, serde_json::json!({"type": "object"}))
     }
 }

@@ -346,6 +346,7 @@ pub struct FleetNodesSpec {
     #[decode(check = check_min)]
     pub min: i64,
     /// The number of instances to provision on fleet apply. Defaults to `min`.
+    #[decode(sometimes)]
     pub target: i64,
     /// The maximum number of instances allowed in the fleet. Unlimited if not specified.
     pub max: Option<i64>,

@@ -92,8 +92,10 @@ impl DecodeFields for CpuSpec {
     }
 
     fn schema_fields(object: &mut Object, schemas: &mut Schemas) {
-        object.property("arch", Property::of::<Option<CpuArchitecture>>(schemas), false);
-        object.property("count", Property::of::<Range<i64>>(schemas), false);
+        let always = schemas.are_answers();
+        let arch = Property::of::<Option<CpuArchitecture>>(schemas);
+        object.property("arch", arch, always);
+        object.property("count", Property::of::<Range<i64>>(schemas), always);
     }
 }
 
@@ -166,24 +168,15 @@ impl DecodeFields for GpuSpec {
     }
 
     fn schema_fields(object: &mut Object, schemas: &mut Schemas) {
-        object.property(
-            "vendor",
-            Property::of::<Option<AcceleratorVendor>>(schemas),
-            false,
-        );
-        object.property("name", Property::of::<Names>(schemas), false);
-        object.property("count", Property::of::<Range<i64>>(schemas), false);
-        object.property("memory", Property::of::<Option<Range<Memory>>>(schemas), false);
-        object.property(
-            "total_memory",
-            Property::of::<Option<Range<Memory>>>(schemas),
-            false,
-        );
-        object.property(
-            "compute_capability",
-            Property::of::<Option<dstack_units::ComputeCapability>>(schemas),
-            false,
-        );
+        let always = schemas.are_answers();
+        let mut add = |key, property| object.property(key, property, always);
+        add("vendor", Property::of::<Option<AcceleratorVendor>>(schemas));
+        add("name", Property::of::<Names>(schemas));
+        add("count", Property::of::<Range<i64>>(schemas));
+        add("memory", Property::of::<Option<Range<Memory>>>(schemas));
+        add("total_memory", Property::of::<Option<Range<Memory>>>(schemas));
+        let capability = Property::of::<Option<dstack_units::ComputeCapability>>(schemas);
+        add("compute_capability", capability);
     }
 }
 

@@ -11,14 +11,54 @@ pub trait Schema {
 }
 
 /// The definitions collected so far.
-#[derive(Debug, Default)]
+///
+/// What is read may have more forms than what is written: shorthands, and fields that may be left out. So there are
+/// schemas of what is accepted, and of answers.
+#[derive(Debug)]
 pub struct Schemas {
     definitions: Map<String, Value>,
+    prefix: &'static str,
+    answers: bool,
+}
+
+impl Default for Schemas {
+    fn default() -> Self {
+        Self {
+            definitions: Map::new(),
+            prefix: "#/$defs/",
+            answers: false,
+        }
+    }
 }
 
 impl Schemas {
-    /// Where references point: `#/$defs/Name`.
-    pub const PREFIX: &'static str = "#/$defs/";
+    /// Of what is accepted, with definitions at another place than `#/$defs/`.
+    pub fn of_requests(prefix: &'static str) -> Self {
+        Self {
+            prefix,
+            ..Self::default()
+        }
+    }
+
+    /// Of what is answered.
+    pub fn of_answers(prefix: &'static str) -> Self {
+        Self {
+            prefix,
+            answers: true,
+            ..Self::default()
+        }
+    }
+
+    /// Whether these are the schemas of answers.
+    pub const fn are_answers(&self) -> bool {
+        self.answers
+    }
+
+    /// One schema for what is accepted, another for answers.
+    #[allow(clippy::needless_pass_by_value)] // one of them is moved out
+    pub fn either(&self, accepted: Value, answered: Value) -> Value {
+        if self.answers { answered } else { accepted }
+    }
 
     /// Defines an object under its name, once; answers a reference to it. With `shorthand` a text or number is allowed too.
     pub fn object<T: DecodeFields>(&mut self, name: &str, doc: &str, shorthand: bool) -> Value {
@@ -28,12 +68,27 @@ impl Schemas {
             T::schema_fields(&mut object, self);
             self.definitions.insert(name.to_owned(), object.finish(name, doc));
         }
-        let reference = json!({"$ref": format!("{}{name}", Self::PREFIX)});
-        if shorthand {
+        let reference = self.reference(name);
+        if shorthand && !self.answers {
             json!({"anyOf": [reference, {"type": ["integer", "number", "string"]}]})
         } else {
             reference
         }
+    }
+
+    /// Points to a definition.
+    pub fn reference(&self, name: &str) -> Value {
+        json!({"$ref": format!("{}{name}", self.prefix)})
+    }
+
+    /// Defines something that is no object under a name.
+    pub fn define(&mut self, name: &str, schema: Value) {
+        self.definitions.insert(name.to_owned(), schema);
+    }
+
+    /// Takes a definition out.
+    pub fn take(&mut self, name: &str) -> Option<Value> {
+        self.definitions.remove(name)
     }
 
     /// All definitions.
@@ -174,6 +229,7 @@ macro_rules! plain {
 plain! {
     String => {"type": "string"};
     bool => {"type": "boolean"};
+    () => {"type": "null"};
     i64 => {"type": "integer"};
     i32 => {"type": "integer"};
     u16 => {"type": "integer", "minimum": 0, "maximum": 65535};
@@ -183,16 +239,31 @@ plain! {
     f64 => {"type": "number"};
     uuid::Uuid => {"type": "string", "format": "uuid"};
     dstack_units::Time => {"type": "string", "format": "date-time"};
-    dstack_units::Seconds => {"type": ["integer", "string"]};
-    dstack_units::OffDuration => {"type": ["integer", "string", "boolean"]};
-    dstack_units::IdleDuration => {"type": ["integer", "string", "boolean"]};
-    dstack_units::Memory => {"type": ["number", "string"]};
-    dstack_units::ComputeCapability => {"type": ["number", "string", "array"]};
     dstack_units::AcceleratorVendor => {"type": "string", "enum": ["nvidia", "amd", "google", "intel", "tenstorrent"]};
     dstack_units::CpuArchitecture => {"type": "string", "enum": ["x86", "arm"]};
     dstack_units::PythonVersion => {"type": "string", "enum": ["3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15"]};
     Map<String, Value> => {"type": "object"};
     Value => {};
+}
+
+macro_rules! with_shorthands {
+    ($($ty:ty => $accepted:tt, $answered:tt;)*) => {
+        $(impl Schema for $ty {
+            fn schema(schemas: &mut Schemas) -> Value {
+                schemas.either(json!($accepted), json!($answered))
+            }
+        })*
+    };
+}
+
+with_shorthands! {
+    dstack_units::Seconds => {"type": ["integer", "string"]}, {"type": "integer"};
+    dstack_units::OffDuration => {"type": ["integer", "string", "boolean"]},
+        {"anyOf": [{"type": "integer"}, {"const": "off", "type": "string"}]};
+    dstack_units::IdleDuration => {"type": ["integer", "string", "boolean"]}, {"type": "integer"};
+    dstack_units::Memory => {"type": ["number", "string"]}, {"type": "number"};
+    dstack_units::ComputeCapability => {"type": ["number", "string", "array"]},
+        {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2};
 }
 
 impl<Kind> Schema for dstack_units::id::Id<Kind> {
@@ -228,10 +299,13 @@ impl<T: Schema> Schema for indexmap::IndexMap<String, T> {
 impl<T: Schema> Schema for dstack_units::Range<T> {
     fn schema(schemas: &mut Schemas) -> Value {
         let end = Option::<T>::schema(schemas);
-        any_of(vec![
-            json!({"type": "object", "properties": {"min": end, "max": end}, "additionalProperties": false}),
-            json!({"type": ["integer", "number", "string"]}),
-        ])
+        let both = json!({"min": end, "max": end});
+        let object = json!({"type": "object", "properties": both, "additionalProperties": false});
+        let accepted = any_of(vec![object, json!({"type": ["integer", "number", "string"]})]);
+        let answered = json!({
+            "type": "object", "properties": both, "additionalProperties": false, "required": ["min", "max"],
+        });
+        schemas.either(accepted, answered)
     }
 }
 

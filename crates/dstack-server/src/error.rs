@@ -30,6 +30,8 @@ pub enum ApiError {
     Forbidden(String),
     /// 404: the project.
     NotFound,
+    /// 413.
+    TooLarge,
     /// 422 with this body.
     Validation(Value),
     /// 429 or 503: come back later.
@@ -47,6 +49,7 @@ impl std::fmt::Display for ApiError {
             Self::InvalidToken => "Invalid token",
             Self::Denied => "Access denied",
             Self::NotFound => "Not found",
+            Self::TooLarge => "the request is too large",
             Self::Validation(_) => "the request is not valid",
             Self::Internal(_) => "internal error",
         })
@@ -128,6 +131,10 @@ impl ApiError {
             Self::Denied => wrapped(StatusCode::FORBIDDEN, "Access denied"),
             Self::Forbidden(msg) => json_response(StatusCode::FORBIDDEN, &json!({"msg": msg, "code": null})),
             Self::NotFound => wrapped(StatusCode::NOT_FOUND, "Not found"),
+            Self::TooLarge => json_response(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                &json!({"detail": "The request is larger than 64 MiB. Upload files instead of sending them in requests."}),
+            ),
             Self::Validation(body) => json_response(StatusCode::UNPROCESSABLE_ENTITY, &body),
             Self::Busy(text) => {
                 let mut response = json_response(StatusCode::SERVICE_UNAVAILABLE, &json!({ "detail": text }));

@@ -27,6 +27,9 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, header};
 use axum::middleware::map_response;
+use tower_http::CompressionLevel;
+use tower_http::compression::CompressionLayer;
+use tower_http::compression::predicate::SizeAbove;
 
 use crate::api::Api;
 use crate::state::AppState;
@@ -60,8 +63,19 @@ pub fn api(state: Arc<AppState>) -> Api {
 pub fn router(state: Arc<AppState>) -> Router {
     api(Arc::clone(&state))
         .into_router()
+        .merge(crate::docs::router())
+        .layer(compression())
+        // What services answer is passed on as it is.
         .merge(crate::proxy::router(state))
         .layer(map_response(guarded))
+}
+
+/// gzip for clients that ask for it, where it is worth the time.
+fn compression() -> CompressionLayer<SizeAbove> {
+    const WORTHWHILE: u64 = 1024;
+    CompressionLayer::new()
+        .quality(CompressionLevel::Fastest)
+        .compress_when(SizeAbove::new(WORTHWHILE))
 }
 
 /// Headers that keep browsers from taking an answer for something else. There are none for other origins: their scripts

@@ -6,22 +6,30 @@ use axum::http::{HeaderMap, Request, header};
 use dstack_model::decode::problem::{missing_body, validation_body};
 use dstack_model::decode::{Decode, Loc, Problem, decode_lenient, decode_strict};
 use futures_util::StreamExt;
+use http_body_util::LengthLimitError;
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value, json};
 
 use crate::error::{ApiError, Result};
 
 /// Bodies beyond this are not read: no request of the API is nearly as large.
-const MAX_BODY: usize = 64 * 1024 * 1024;
+const MAX_BODY: u64 = 64 * 1024 * 1024;
 
 /// So much of a refused upload is read all the same.
 const DRAINED: u64 = 64 * 1024 * 1024;
 
 /// Decodes a JSON body; `optional` ones may be missing.
 pub(crate) async fn json_body<T: Decode>(headers: &HeaderMap, body: Body, optional: bool) -> Result<T> {
-    let bytes = to_bytes(body, MAX_BODY)
+    if declared_length(headers).is_some_and(|length| length > MAX_BODY) {
+        drain(body).await;
+        return Err(ApiError::TooLarge);
+    }
+    let bytes = to_bytes(body, usize::try_from(MAX_BODY).unwrap_or(usize::MAX))
         .await
-        .map_err(|_| ApiError::Plain("There was an error parsing the body"))?;
+        .map_err(|error| match is_limit(&error) {
+            true => ApiError::TooLarge,
+            false => ApiError::Plain("There was an error parsing the body"),
+        })?;
     let value = match bytes.is_empty() {
         true => Value::Null,
         false if !is_json(headers) => Value::String(String::from_utf8_lossy(&bytes).into_owned()),
@@ -33,6 +41,22 @@ pub(crate) async fn json_body<T: Decode>(headers: &HeaderMap, body: Body, option
         (value, _) => value,
     };
     decode_strict(&value).map_err(|problems| ApiError::Validation(validation_body("body", &problems)))
+}
+
+fn declared_length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+/// Whether more was sent than is read.
+fn is_limit(error: &axum::Error) -> bool {
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        if error.is::<LengthLimitError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
@@ -125,10 +149,7 @@ pub(crate) struct Upload {
 
 /// Reads the part `file` of a multipart body. Of one beyond `limit` bytes the content is not kept.
 pub(crate) async fn upload(headers: &HeaderMap, body: Body, limit: u64) -> Result<Upload> {
-    let declared = headers
-        .get(header::CONTENT_LENGTH)
-        .and_then(|value| value.to_str().ok())
-        .and_then(|text| text.parse().ok());
+    let declared = declared_length(headers);
     if let Some(size) = declared
         && limit > 0
         && size > limit

@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use dstack_conformance::{Document, Exchange};
 use serde_json::Value;
 
 use super::case::{Case, Poll, Request};
 use super::compare::{Difference, compare};
 use super::pairs::Pairs;
 use crate::http::{Answer, Client};
+use crate::server::document;
 
 /// How the replay of one case went.
 #[derive(Debug)]
@@ -24,11 +26,17 @@ pub struct Outcome {
 /// Replays cases, in the order given, against a server at `url`; `each` sees every outcome as it comes.
 pub fn replay(cases: &[Case], url: &str, mut each: impl FnMut(&Outcome)) -> Vec<Outcome> {
     let client = Client::default();
+    // A server of another kind is only compared.
+    let document = document(&client, url);
     let mut pairs = Pairs::default();
     let mut outcomes = Vec::new();
     for case in cases {
         let differences = match exchange(&client, case, url, &pairs) {
-            Ok(answer) => compare(case, &answer, &mut pairs),
+            Ok(answer) => {
+                let mut differences = compare(case, &answer, &mut pairs);
+                differences.extend(undocumented(document.as_ref(), case, &answer));
+                differences
+            }
             Err(error) => vec![no_answer(&error)],
         };
         let outcome = Outcome {
@@ -39,6 +47,26 @@ pub fn replay(cases: &[Case], url: &str, mut each: impl FnMut(&Outcome)) -> Vec<
         outcomes.push(outcome);
     }
     outcomes
+}
+
+/// Whether the answer is not as the server's document says. What older clients get is not in the document.
+fn undocumented(document: Option<&Document>, case: &Case, answer: &Answer) -> Option<Difference> {
+    let version = case.request.headers.get("x-api-version");
+    if version.is_some_and(|version| version != "0.22.5") {
+        return None;
+    }
+    let exchange = Exchange {
+        method: &case.request.method,
+        path: &case.request.path,
+        status: answer.status,
+        body: &answer.body,
+    };
+    let problem = document?.check(exchange).err()?;
+    Some(Difference {
+        at: "openapi".into(),
+        recorded: "an answer as documented".into(),
+        actual: problem,
+    })
 }
 
 fn no_answer(error: &anyhow::Error) -> Difference {

@@ -341,11 +341,14 @@ impl crate::decode::Decode for MountPoint {
 
 impl Schema for MountPoint {
     fn schema(schemas: &mut Schemas) -> Value {
-        any_of(vec![
+        let mut forms = vec![
             VolumeMountPoint::schema(schemas),
             InstanceMountPoint::schema(schemas),
-            json!({"type": "string"}),
-        ])
+        ];
+        if !schemas.are_answers() {
+            forms.push(json!({"type": "string"}));
+        }
+        any_of(forms)
     }
 }
 
@@ -380,7 +383,8 @@ impl DecodeFields for PortMapping {
     }
 
     fn schema_fields(object: &mut Object, schemas: &mut Schemas) {
-        object.property("local_port", Property::of::<Option<u16>>(schemas), false);
+        let always = schemas.are_answers();
+        object.property("local_port", Property::of::<Option<u16>>(schemas), always);
         object.property("container_port", Property::of::<u16>(schemas), true);
     }
 }
@@ -410,9 +414,13 @@ impl Schema for PortMapping {
 
 /// A port, a text that maps one, or both ports by name.
 pub(super) fn port_schema(schemas: &mut Schemas, text: &str) -> Value {
+    let object = schemas.object::<PortMapping>("PortMapping", "A port to forward", false);
+    if schemas.are_answers() {
+        return object;
+    }
     crate::schema::any_of(vec![
         json!({"type": "integer", "exclusiveMinimum": 0, "maximum": 65535}),
         json!({"type": "string", "pattern": text}),
-        schemas.object::<PortMapping>("PortMapping", "A port to forward", false),
+        object,
     ])
 }

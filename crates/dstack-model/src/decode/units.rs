@@ -160,7 +160,8 @@ impl<T: Decode + Schema> DecodeFields for Range<T> {
 
     fn schema_fields(object: &mut Object, schemas: &mut Schemas) {
         for key in ["min", "max"] {
-            object.property(key, Property::of::<Option<T>>(schemas), false);
+            let always = schemas.are_answers();
+            object.property(key, Property::of::<Option<T>>(schemas), always);
         }
     }
 }

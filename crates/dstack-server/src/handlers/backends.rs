@@ -1,6 +1,6 @@
 //! Configuring backends.
 
-use dstack_api::responses::BackendConfigYaml;
+use dstack_api::responses::{BackendConfigBody, BackendConfigYaml};
 use dstack_api::{ErrorCode, Nothing, routes};
 use dstack_compute::config::BackendConfig;
 use dstack_compute::{BackendKind, ConfigureError};
@@ -34,13 +34,13 @@ async fn list_types(call: Call, _: Nothing) -> Result<Vec<BackendType>> {
     Ok(call.state.registry.types())
 }
 
-async fn create(call: Call, body: Value) -> Result<Value> {
+async fn create(call: Call, body: BackendConfigBody) -> Result<BackendConfigBody> {
     let config = from_body(&body)?;
     add(&call.state, &call.project()?.row, &config).await?;
     shown(&config)
 }
 
-async fn update(call: Call, body: Value) -> Result<Value> {
+async fn update(call: Call, body: BackendConfigBody) -> Result<BackendConfigBody> {
     let config = from_body(&body)?;
     replace(&call.state, &call.project()?.row, &config).await?;
     shown(&config)
@@ -56,7 +56,7 @@ async fn update_yaml(call: Call, request: BackendYamlRequest) -> Result<()> {
     replace(&call.state, &call.project()?.row, &config).await
 }
 
-async fn config_info(call: Call, _: Nothing) -> Result<Value> {
+async fn config_info(call: Call, _: Nothing) -> Result<BackendConfigBody> {
     shown(&in_force(&call).await?)
 }
 
@@ -79,11 +79,12 @@ async fn delete(call: Call, request: DeleteBackendsRequest) -> Result<()> {
     remove(&call.state, project, &request.backends_names).await
 }
 
-fn shown(config: &BackendConfig) -> Result<Value> {
-    serde_json::to_value(config).map_err(ApiError::internal)
+fn shown(config: &BackendConfig) -> Result<BackendConfigBody> {
+    let value = serde_json::to_value(config).map_err(ApiError::internal)?;
+    Ok(BackendConfigBody(value))
 }
 
-fn from_body(body: &Value) -> Result<BackendConfig> {
+fn from_body(BackendConfigBody(body): &BackendConfigBody) -> Result<BackendConfig> {
     BackendConfig::read(body).map_err(|problems| ApiError::Validation(validation_body("body", &problems)))
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::*;
 
 #[derive(Debug)]
-struct Picky;
+pub(super) struct Picky;
 
 #[async_trait]
 impl BackendKind for Picky {

@@ -6,19 +6,23 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::indexing_slicing,
-    clippy::needless_pass_by_value
+    clippy::needless_pass_by_value,
+    clippy::panic
 )]
 
 mod access;
 mod backends;
+mod effects;
 mod errors;
 mod events;
 mod matrix;
+mod openapi;
 mod projects;
 mod repos;
 mod runs;
 mod secrets;
 mod server;
+mod sizes;
 mod startup;
 mod users;
 
@@ -27,6 +31,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
+use dstack_conformance::Exchange;
 use dstack_logs::{Durability, FileLogStore};
 use dstack_plan::jobs::Target;
 use dstack_server::access::Access;
@@ -89,6 +94,14 @@ impl Server {
     }
 
     async fn made(permissions: DefaultPermissions, registry: dstack_compute::Registry) -> Self {
+        Self::set(permissions, registry, Settings::from_env()).await
+    }
+
+    async fn set(
+        permissions: DefaultPermissions,
+        registry: dstack_compute::Registry,
+        settings: Settings,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let random = Random::system();
         let encryption = Encryption::new(
@@ -110,7 +123,7 @@ impl Server {
             clock: Arc::new(SystemClock),
             random,
             logs: Arc::new(FileLogStore::new(dir.path(), Durability::Written)),
-            settings: Settings::from_env(),
+            settings,
             permissions,
             runs: RunCache::default(),
             target: Target::Container,
@@ -162,9 +175,23 @@ impl Server {
     }
 
     async fn send(&self, request: Request<Body>) -> Answer {
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        // Clients of other versions get other shapes.
+        let is_current = request.headers().get("x-api-version").is_none();
         let response = self.router.clone().oneshot(request).await.unwrap();
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        if is_current {
+            let exchange = Exchange {
+                method: method.as_str(),
+                path: &path,
+                status,
+                body: &bytes,
+            };
+            if let Err(problem) = openapi::DOCUMENT.check(exchange) {
+                panic!("{problem}");
+            }
+        }
         let body = serde_json::from_slice(&bytes)
             .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
         Answer {
@@ -176,6 +203,31 @@ impl Server {
 
     async fn post(&self, token: &str, path: &str, body: Value) -> Answer {
         self.send(request("POST", path, Some(token), Some(&body))).await
+    }
+
+    /// Ends the runs that are being stopped, as an engine would.
+    async fn finish_runs(&self) {
+        use dstack_model::runs::RunStatus;
+        use dstack_store::directory::lists;
+        use dstack_store::rows::RunRow;
+        use dstack_store::{Commit, EngineStore, Put};
+        let project = self.state.access.project("main").await.unwrap().unwrap().row.id;
+        let found = lists::run_by_name(self.state.database.pool(), project, "hello")
+            .await
+            .unwrap();
+        let run = RunRow {
+            status: RunStatus::Terminated,
+            ..found.unwrap().run
+        };
+        let puts = vec![Put::Run(run)];
+        self.state
+            .store
+            .commit(Commit {
+                puts,
+                ..Commit::default()
+            })
+            .await
+            .unwrap();
     }
 
     /// Below project `main`.

@@ -95,8 +95,9 @@ impl crate::decode::Decode for RouterType {
 }
 
 impl Schema for RouterType {
-    fn schema(_: &mut Schemas) -> Value {
-        crate::schema::texts(&["smg", "dynamo"])
+    fn schema(schemas: &mut Schemas) -> Value {
+        let name = |smg| crate::schema::texts(&[smg, "dynamo"]);
+        schemas.either(name("smg"), name("sglang"))
     }
 }
 

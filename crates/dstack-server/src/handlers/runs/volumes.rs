@@ -2,6 +2,7 @@
 
 use dstack_api::ErrorCode;
 use dstack_model::runs::RunSpec;
+use dstack_model::volumes::VolumeStatus;
 use dstack_plan::jobs::volume_names;
 use dstack_plan::volumes::Location;
 use dstack_store::directory::volumes;
@@ -37,6 +38,25 @@ pub(in crate::handlers) async fn locations(
         first.get_or_insert(found);
     }
     Ok(first.unwrap_or_default())
+}
+
+/// Refuses volumes that cannot be mounted now.
+pub(in crate::handlers) async fn check_active(
+    state: &AppState,
+    project: ProjectId,
+    run: &RunSpec,
+) -> Result<()> {
+    for names in volume_names(&run.configuration.base().volumes, 0)? {
+        for name in &names {
+            let volume = volumes::by_name(state.database.pool(), project, name).await?;
+            let row = volume.ok_or_else(|| not_found(&names))?.row;
+            if row.status != VolumeStatus::Active {
+                let text = format!("Cannot mount volumes that are not active: {name}");
+                return Err(ApiError::client(text));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn not_found(names: &[String]) -> ApiError {

@@ -1,0 +1,224 @@
+//! Checks answers against an OpenAPI document: the status must be documented for the route, and the body must be of
+//! the schema that is documented for the status.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use jsonschema::{Registry, Validator};
+use serde_json::{Value, json};
+
+const ADDRESS: &str = "urn:openapi";
+
+/// A document, and the schemas that were needed so far.
+#[derive(Debug)]
+pub struct Document {
+    registry: Registry<'static>,
+    routes: Vec<Route>,
+    validators: Mutex<HashMap<String, Arc<Validator>>>,
+}
+
+#[derive(Debug)]
+struct Route {
+    method: String,
+    template: String,
+    responses: Value,
+}
+
+/// An answer as it came.
+#[derive(Debug, Clone, Copy)]
+pub struct Exchange<'a> {
+    /// HTTP method.
+    pub method: &'a str,
+    /// Path without the query.
+    pub path: &'a str,
+    /// Status.
+    pub status: u16,
+    /// The answer's body.
+    pub body: &'a [u8],
+}
+
+impl Document {
+    /// # Errors
+    /// It is no OpenAPI document, or its references do not lead anywhere.
+    pub fn new(document: &Value) -> Result<Self, String> {
+        let paths = document.get("paths").and_then(Value::as_object);
+        let paths = paths.ok_or("the document has no paths")?;
+        let routes = paths.iter().flat_map(|(template, item)| {
+            item.as_object()
+                .into_iter()
+                .flatten()
+                .map(|(method, operation)| Route {
+                    method: method.to_uppercase(),
+                    template: template.clone(),
+                    responses: operation.get("responses").cloned().unwrap_or_default(),
+                })
+        });
+        let routes = routes.collect();
+        let registry = Registry::new().add(ADDRESS, document.clone());
+        let registry = registry.and_then(|registry| registry.prepare());
+        Ok(Self {
+            registry: registry.map_err(|error| error.to_string())?,
+            routes,
+            validators: Mutex::default(),
+        })
+    }
+
+    /// Checks an answer; those of paths that are not documented are not looked at.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(&self, exchange: Exchange<'_>) -> Result<(), String> {
+        let Some(route) = self.route(exchange.method, exchange.path) else {
+            return Ok(());
+        };
+        let what = format!("{} {} -> {}", exchange.method, exchange.path, exchange.status);
+        let status = exchange.status.to_string();
+        let Some(status) = [status.as_str(), "default"]
+            .into_iter()
+            .find(|key| route.responses.get(key).is_some())
+        else {
+            return Err(format!(
+                "{what}: this status is not documented; the answer: {}",
+                String::from_utf8_lossy(exchange.body)
+            ));
+        };
+        let content = route
+            .responses
+            .get(status)
+            .and_then(|response| response.get("content"));
+        if content
+            .and_then(|content| content.get("application/json"))
+            .is_none()
+        {
+            return Ok(());
+        }
+        let body: Value =
+            serde_json::from_slice(exchange.body).map_err(|error| format!("{what}: no JSON: {error}"))?;
+        let validator = self.validator(route, status)?;
+        let problems: Vec<String> = validator
+            .iter_errors(&body)
+            .take(5)
+            .map(|error| format!("{}: {}", error.instance_path(), short(&error.to_string())))
+            .collect();
+        if problems.is_empty() {
+            return Ok(());
+        }
+        Err(format!(
+            "{what}: not as documented:\n{}\n{}",
+            problems.join("\n"),
+            short(&body.to_string())
+        ))
+    }
+
+    /// The route that takes a path; fixed parts are preferred to parameters.
+    fn route(&self, method: &str, path: &str) -> Option<&Route> {
+        let fitting = self
+            .routes
+            .iter()
+            .filter(|route| route.method == method && fits(&route.template, path));
+        fitting.min_by_key(|route| route.template.matches('{').count())
+    }
+
+    fn validator(&self, route: &Route, status: &str) -> Result<Arc<Validator>, String> {
+        let escaped = route.template.replace('~', "~0").replace('/', "~1");
+        let pointer = format!(
+            "/paths/{}/{}/responses/{status}/content/application~1json/schema",
+            encoded(&escaped),
+            route.method.to_lowercase()
+        );
+        let mut validators = self.validators.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(validator) = validators.get(&pointer) {
+            return Ok(Arc::clone(validator));
+        }
+        let schema = json!({"$ref": format!("{ADDRESS}#{pointer}")});
+        let validator = jsonschema::options().with_registry(&self.registry).build(&schema);
+        let validator = Arc::new(validator.map_err(|error| format!("{pointer}: {error}"))?);
+        validators.insert(pointer, Arc::clone(&validator));
+        Ok(validator)
+    }
+}
+
+/// Braces may not stand in a reference as they are.
+fn encoded(text: &str) -> String {
+    text.replace('{', "%7B").replace('}', "%7D")
+}
+
+fn fits(template: &str, path: &str) -> bool {
+    let (mut left, mut right) = (template.split('/'), path.split('/'));
+    loop {
+        match (left.next(), right.next()) {
+            (None, None) => return true,
+            (Some(part), Some(given)) if part == given || (part.starts_with('{') && !given.is_empty()) => {}
+            _ => return false,
+        }
+    }
+}
+
+fn short(text: &str) -> String {
+    let shown: String = text.chars().take(600).collect();
+    if shown.len() < text.len() {
+        format!("{shown}...")
+    } else {
+        shown
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn document() -> Document {
+        let answer =
+            |schema: Value| json!({"description": "", "content": {"application/json": {"schema": schema}}});
+        let thing = json!({"$ref": "#/components/schemas/Thing"});
+        let document = json!({
+            "paths": {
+                "/things/{name}": {"get": {"responses": {"200": answer(thing), "default": answer(json!(true))}}},
+                "/things/list": {"get": {"responses": {"200": answer(json!({"type": "array"}))}}},
+            },
+            "components": {"schemas": {"Thing": {
+                "type": "object", "properties": {"size": {"type": "integer"}}, "additionalProperties": false,
+            }}},
+        });
+        Document::new(&document).unwrap()
+    }
+
+    fn check(path: &str, status: u16, body: &str) -> Result<(), String> {
+        document().check(Exchange {
+            method: "GET",
+            path,
+            status,
+            body: body.as_bytes(),
+        })
+    }
+
+    #[test]
+    fn bodies_are_held_to_their_schemas() {
+        check("/things/a", 200, r#"{"size": 1}"#).unwrap();
+        assert!(
+            check("/things/a", 200, r#"{"size": "big"}"#)
+                .unwrap_err()
+                .contains("/size")
+        );
+        assert!(check("/things/a", 200, r#"{"weight": 1}"#).is_err());
+        assert!(check("/things/a", 200, "no JSON").is_err());
+    }
+
+    #[test]
+    fn statuses_are_documented_or_wrong() {
+        check("/things/a", 418, "{}").unwrap();
+        assert!(
+            check("/things/list", 418, "[]")
+                .unwrap_err()
+                .contains("not documented")
+        );
+    }
+
+    #[test]
+    fn fixed_parts_win_and_unknown_paths_are_left_alone() {
+        check("/things/list", 200, "[]").unwrap();
+        check("/other", 500, "").unwrap();
+        check("/things/a/b", 500, "").unwrap();
+    }
+}
