@@ -26,6 +26,8 @@ pub struct RouteInfo {
     pub path: &'static str,
     /// Who may call it.
     pub guard: Guard,
+    /// What a call does: decides which tokens are good for it.
+    pub effect: Effect,
     /// How the request is sent.
     pub body: Body,
 }
@@ -83,6 +85,21 @@ pub enum Guard {
     SshProxyToken,
     /// The token for scraping metrics, if one is configured.
     MetricsToken,
+}
+
+/// What a call does. Further tokens of a user may be good for some of these only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Effect {
+    /// Changes nothing and shows no credentials.
+    Reads,
+    /// Changes nothing, but shows credentials of a project: not with read-only tokens.
+    Reveals,
+    /// Changes something: not with read-only tokens.
+    Changes,
+    /// Changes users, or which projects there are: not with read-only tokens, nor with those of one project.
+    Governs,
+    /// Shows or changes what users log in with: only with a user's own token.
+    Account,
 }
 
 /// No request body.
@@ -143,8 +160,13 @@ macro_rules! routes {
     (@body json) => { $crate::endpoint::Body::Json };
     (@body optional) => { $crate::endpoint::Body::OptionalJson };
     (@body query) => { $crate::endpoint::Body::Query };
+    (@effect reads) => { $crate::endpoint::Effect::Reads };
+    (@effect reveals) => { $crate::endpoint::Effect::Reveals };
+    (@effect changes) => { $crate::endpoint::Effect::Changes };
+    (@effect governs) => { $crate::endpoint::Effect::Governs };
+    (@effect account) => { $crate::endpoint::Effect::Account };
     (@body upload) => { $crate::endpoint::Body::Upload };
-    ($($(#[$meta:meta])* $name:ident = $method:ident $path:literal, $guard:ident, $body:ident $request:ty => $response:ty;)*) => {
+    ($($(#[$meta:meta])* $name:ident = $method:ident $path:literal, $guard:ident, $effect:ident, $body:ident $request:ty => $response:ty;)*) => {
         $(
             $(#[$meta])*
             #[doc = concat!("`", stringify!($method), " ", $path, "`")]
@@ -157,6 +179,7 @@ macro_rules! routes {
                     method: $crate::endpoint::Method::$method,
                     path: $path,
                     guard: $crate::endpoint::Guard::$guard,
+                    effect: routes!(@effect $effect),
                     body: routes!(@body $body),
                 };
                 type Request = $request;

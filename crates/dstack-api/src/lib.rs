@@ -9,7 +9,7 @@ pub mod responses;
 pub mod routes;
 
 pub use client::{Client, ClientError};
-pub use endpoint::{Body, Endpoint, Guard, Method, Nothing, PathParams, RouteInfo};
+pub use endpoint::{Body, Effect, Endpoint, Guard, Method, Nothing, PathParams, RouteInfo};
 pub use error::{BadRequest, ErrorCode, ErrorDetail};
 pub use routes::ROUTES;
 

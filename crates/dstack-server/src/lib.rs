@@ -35,5 +35,7 @@ pub mod wiring;
 pub use engine_handle::{EngineHandle, NoEngine};
 pub use job_maker::JobMaker;
 pub use settings::Settings;
-pub use startup::{BoxFuture, EngineInit, EngineStart, ServerError, ServerOptions, StartedEngine, serve};
-pub use state::{AppState, DefaultPermissions};
+pub use startup::{
+    BoxFuture, EngineInit, EngineStart, Reloader, ServerError, ServerOptions, StartedEngine, serve,
+};
+pub use state::{AppState, DefaultPermissions, SharedPermissions};

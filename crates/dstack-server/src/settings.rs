@@ -1,8 +1,11 @@
 //! The registry of environment variables that the server reads: name, default, meaning.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use dstack_system::env;
+
+use crate::access::FailedLogins;
 
 /// One variable, for the reference page.
 #[derive(Debug, Clone, Copy)]
@@ -110,6 +113,10 @@ settings! {
     gateway_max_replicas: i64 = "DSTACK_SERVER_GATEWAY_MAX_REPLICAS", "9", or(9);
     /// Let projects share fleets and gateways with each other (off in dstack 0.22.5).
     exports_enabled: bool = "DSTACK_SERVER_EXPORTS_ENABLED", "off", env::flag;
+    /// Failed logins of an address or with a token before further ones are answered 429; 0: any number.
+    failed_logins_limit: u32 = "DSTACK_SERVER_FAILED_LOGINS_LIMIT", "100", or(100);
+    /// Seconds in which failed logins are counted.
+    failed_logins_window: u64 = "DSTACK_SERVER_FAILED_LOGINS_WINDOW", "60", or(60);
     /// Refuse `dstack: true` in runs.
     forbid_dstack_in_runs: bool = "DSTACK_FORBID_DSTACK_IN_RUNS", "off", env::flag;
     /// Default image of jobs.
@@ -138,6 +145,14 @@ impl Settings {
         self.url
             .clone()
             .unwrap_or_else(|| format!("http://{}:{}", self.host, self.port))
+    }
+
+    /// Counts failed logins.
+    pub fn failed_logins(&self) -> FailedLogins {
+        FailedLogins::new(
+            self.failed_logins_limit,
+            Duration::from_secs(self.failed_logins_window),
+        )
     }
 
     /// What planning needs of them.

@@ -1,6 +1,7 @@
 //! From an empty directory to a serving process.
 
 mod bootstrap;
+mod reload;
 
 use std::fmt;
 use std::future::Future;
@@ -25,6 +26,8 @@ use dstack_system::{Random, SystemClock, task};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
+
+pub use reload::Reloader;
 
 use crate::access::Access;
 use crate::backends::StoredBackends;
@@ -76,6 +79,14 @@ pub enum ServerError {
         "the admin's token cannot be decrypted: put the encryption key back (encryption.key or encryption.keys in config.yml)"
     )]
     AdminToken,
+    /// A project of config.yml has a name that none can have.
+    #[error(
+        "the project `{0}` of config.yml: names of projects are made of 1 to 50 letters, digits, - and _"
+    )]
+    ProjectName(String),
+    /// The keys of config.yml do not decrypt everything that is stored.
+    #[error("encryption.keys lacks a key that is still needed by {0}: put it back, after the new one")]
+    KeysMissing(String),
     /// The admin user or the project main cannot be created.
     #[error("cannot set up the first user and project")]
     Bootstrap(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -250,14 +261,14 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
     ));
     let mut state = AppState {
         engine: Arc::new(NoEngine(store.clone())),
-        access: Access::new(database.clone()),
+        access: Access::new(database.clone(), settings.failed_logins()),
         database,
         store,
         encryption,
         clock,
         random,
         logs,
-        permissions: config.permissions(),
+        permissions: config.permissions().into(),
         keys,
         runs: RunCache::default(),
         target: Target::Container,
@@ -402,12 +413,13 @@ fn warm_keys(state: &Arc<AppState>, admin: UserRow) {
     });
 }
 
-/// Applies projects and backends of config.yml again at each SIGHUP. Keys and permissions count from the next start on.
+/// Applies config.yml again at each SIGHUP.
 fn reload_on_hangup(state: &Arc<AppState>, admin: UserRow, stop: CancellationToken) {
     use tokio::signal::unix::{SignalKind, signal};
     let (state, Ok(mut hangup)) = (Arc::clone(state), signal(SignalKind::hangup())) else {
         return;
     };
+    let reloader = Reloader::new(admin);
     task::spawn("reload config.yml", async move {
         loop {
             tokio::select! {
@@ -415,17 +427,20 @@ fn reload_on_hangup(state: &Arc<AppState>, admin: UserRow, stop: CancellationTok
                 received = hangup.recv() => if received.is_none() { return },
             }
             if state.settings.config_disabled {
+                tracing::warn!("config.yml is not applied again: DSTACK_SERVER_CONFIG_DISABLED is set");
                 continue;
             }
-            match config::load(&state.settings.dir) {
-                Ok(loaded) => {
-                    let config = loaded.unwrap_or_default();
-                    match bootstrap::apply_projects(&state, &config, &admin).await {
-                        Ok(()) => tracing::info!("Applied config.yml again"),
-                        Err(error) => tracing::error!(%error, "config.yml is not applied"),
+            match reloader.reload(&state).await {
+                Ok(changes) => {
+                    for change in changes {
+                        tracing::info!("config.yml: {change}");
                     }
+                    tracing::info!("config.yml was applied again");
                 }
-                Err(error) => tracing::error!(%error, "config.yml is not applied"),
+                Err(error) => tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "config.yml is not applied again, everything stays as it was: {error}"
+                ),
             }
         }
     });
@@ -523,8 +538,11 @@ async fn run(
     });
     let graceful = stop.clone();
     let router = handlers::router(Arc::clone(state));
-    let server =
-        axum::serve(listener, router).with_graceful_shutdown(async move { graceful.cancelled().await });
+    let server = axum::serve(
+        listener,
+        router.into_make_service_with_connect_info::<SocketAddr>(),
+    )
+    .with_graceful_shutdown(async move { graceful.cancelled().await });
     let served = tokio::select! {
         served = server => served.map_err(ServerError::Serve),
         () = async { stop.cancelled().await; tokio::time::sleep(DRAIN).await; } => Ok(()),

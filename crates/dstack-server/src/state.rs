@@ -1,6 +1,6 @@
 //! What handlers work with.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use dstack_compute::{Backends, Registry};
 use dstack_images::Images;
@@ -40,6 +40,28 @@ impl Default for DefaultPermissions {
     }
 }
 
+/// The permissions in force: they change when `config.yml` is applied again.
+#[derive(Debug, Default)]
+pub struct SharedPermissions(RwLock<DefaultPermissions>);
+
+impl From<DefaultPermissions> for SharedPermissions {
+    fn from(permissions: DefaultPermissions) -> Self {
+        Self(RwLock::new(permissions))
+    }
+}
+
+impl SharedPermissions {
+    /// As they are now.
+    pub fn get(&self) -> DefaultPermissions {
+        *self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on.
+    pub fn set(&self, permissions: DefaultPermissions) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = permissions;
+    }
+}
+
 /// Shared by all requests.
 #[derive(Debug)]
 pub struct AppState {
@@ -60,7 +82,7 @@ pub struct AppState {
     /// Environment.
     pub settings: Settings,
     /// config.yml.
-    pub permissions: DefaultPermissions,
+    pub permissions: SharedPermissions,
     /// Users and projects.
     pub access: Access,
     /// SSH keys of users and projects.
