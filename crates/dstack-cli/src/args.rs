@@ -24,7 +24,7 @@ pub use metrics::MetricsArgs;
 pub use offer::OfferArgs;
 pub use profile::ProfileArgs;
 pub use resources::ResourcesArgs;
-pub use server::ServerArgs;
+pub use server::{ServerAction, ServerArgs, ServerImportArgs};
 pub use sharing::{ExportAction, ExportArgs, ExportUpdateArgs, ImportAction, ImportArgs, ImportName};
 pub use token::{TokenAction, TokenArgs};
 

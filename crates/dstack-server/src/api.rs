@@ -229,6 +229,8 @@ async fn serve(
         .collect();
     let answer = async {
         let call = admit(state, &route, version, params, &head.headers, peer).await?;
+        // Held until the answer is made. Only those who may call at all take a place.
+        let _place = call.state.overload.enter(&route)?;
         let parts = Parts {
             query: head.uri.query().map(str::to_owned),
             headers: head.headers,

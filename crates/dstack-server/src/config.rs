@@ -161,6 +161,19 @@ impl ServerConfig {
     }
 }
 
+/// The encryption keys of a `config.yml` that may have anything else in it.
+pub(crate) fn keys_of(path: &Path) -> Result<Vec<Key>, ConfigError> {
+    let name = path.display().to_string();
+    let text = fs_err::read_to_string(path)?;
+    let (whole, _) = yaml::parse::<Value>(&text, &name).map_err(ConfigError::Content)?;
+    let keys = whole.pointer("/encryption/keys").and_then(Value::as_array);
+    let read = |(index, value)| {
+        let place = name.clone();
+        key(value).map_err(|reason| ConfigError::Key { place, index, reason })
+    };
+    keys.into_iter().flatten().enumerate().map(read).collect()
+}
+
 fn key(value: &Value) -> Result<Key, &'static str> {
     let text = |name: &str| value.get(name).and_then(Value::as_str);
     match text("type") {

@@ -32,6 +32,8 @@ use axum::middleware::map_response;
 use crate::api::Api;
 use crate::state::AppState;
 
+pub(crate) use fleets::sealed_fleet;
+
 /// All routes that this version serves.
 pub fn api(state: Arc<AppState>) -> Api {
     let api = Api::new(state);

@@ -19,7 +19,7 @@ use dstack_plan::jobs::Target;
 use dstack_store::directory::events;
 use dstack_store::directory::projects::ProjectRow;
 use dstack_store::directory::users::UserRow;
-use dstack_store::encryption::Encryption;
+use dstack_store::encryption::{Encryption, at_rest};
 use dstack_store::{Database, SqlStore, StoreError};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Random, SystemClock, task};
@@ -250,6 +250,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
     };
     let config = loaded.clone().unwrap_or_default();
     let encryption = config.encryption(&dir, &random)?;
+    at_rest::install(&encryption);
     let (database, _lock) = open_database(&settings).await?;
     let logs: Arc<dyn LogStore> = Arc::new(FileLogStore::new(&dir, Durability::Synced));
     let store = SqlStore::new(database.clone());
@@ -266,6 +267,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
         store,
         encryption,
         clock,
+        overload: settings.limits().into(),
         random,
         logs,
         permissions: config.permissions().into(),
@@ -310,7 +312,9 @@ async fn listen(settings: &Settings) -> Result<TcpListener, ServerError> {
 }
 
 /// Opens the database; on SQLite, a lock file makes sure that only one server does.
-async fn open_database(settings: &Settings) -> Result<(Database, Option<fs_err::File>), ServerError> {
+pub(crate) async fn open_database(
+    settings: &Settings,
+) -> Result<(Database, Option<fs_err::File>), ServerError> {
     let url = settings
         .database_url
         .clone()

@@ -16,6 +16,7 @@ use crate::access::Access;
 use crate::engine_handle::EngineHandle;
 use crate::job_maker::JobMaker;
 use crate::keys::Keys;
+use crate::overload::Overload;
 use crate::render::runs::RunCache;
 use crate::settings::Settings;
 
@@ -71,6 +72,8 @@ pub struct AppState {
     pub store: SqlStore,
     /// Secrets at rest.
     pub encryption: Encryption,
+    /// Lets calls in.
+    pub overload: Overload,
     /// Time.
     pub clock: SharedClock,
     /// Ids, tokens, names.

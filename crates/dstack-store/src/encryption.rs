@@ -1,5 +1,7 @@
 //! Secrets at rest: `enc:<type>:<key name>:<payload>`, as dstack 0.22.5 writes them.
 
+pub mod at_rest;
+
 use std::sync::{Arc, PoisonError, RwLock};
 
 use aes_gcm::aead::Aead;

@@ -14,6 +14,7 @@ pub mod database;
 pub mod directory;
 pub mod encryption;
 mod entity;
+pub mod legacy;
 pub mod memory;
 mod migrations;
 pub mod rows;

@@ -5,6 +5,8 @@ mod plan;
 mod ssh;
 mod validate;
 
+pub(crate) use ssh::sealed as sealed_fleet;
+
 use dstack_api::routes;
 use dstack_engine::events as targets;
 use dstack_model::fleets::{Fleet, FleetStatus};

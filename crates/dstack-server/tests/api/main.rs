@@ -7,7 +7,9 @@ mod access;
 mod backends;
 mod errors;
 mod events;
+mod import;
 mod matrix;
+mod overload;
 mod projects;
 mod reload;
 mod repos;
@@ -29,9 +31,10 @@ use dstack_plan::jobs::Target;
 use dstack_server::access::{Access, FailedLogins};
 use dstack_server::handlers;
 use dstack_server::keys::Keys;
+use dstack_server::overload::Overload;
 use dstack_server::render::runs::RunCache;
 use dstack_server::{AppState, DefaultPermissions, NoEngine, Settings};
-use dstack_store::encryption::{Encryption, Key};
+use dstack_store::encryption::{Encryption, Key, at_rest};
 use dstack_store::{Database, SqlStore};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Clock, Random, SystemClock};
@@ -110,18 +113,26 @@ impl Server {
     async fn with_clock() -> (Self, Arc<HandClock>) {
         let clock = Arc::new(HandClock(Mutex::new(SystemClock.now())));
         let (permissions, registry) = (DefaultPermissions::default(), dstack_compute::Registry::default());
-        let server = Self::with_all(permissions, registry, Arc::clone(&clock) as SharedClock).await;
+        let overload = Overload::default();
+        let server = Self::with_all(permissions, registry, Arc::clone(&clock) as SharedClock, overload).await;
         (server, clock)
     }
 
     async fn made(permissions: DefaultPermissions, registry: dstack_compute::Registry) -> Self {
-        Self::with_all(permissions, registry, Arc::new(SystemClock)).await
+        Self::with_all(permissions, registry, Arc::new(SystemClock), Overload::default()).await
+    }
+
+    /// That lets in only so many calls at a time.
+    async fn with_overload(overload: Overload) -> Self {
+        let (permissions, registry) = (DefaultPermissions::default(), dstack_compute::Registry::default());
+        Self::with_all(permissions, registry, Arc::new(SystemClock), overload).await
     }
 
     async fn with_all(
         permissions: DefaultPermissions,
         registry: dstack_compute::Registry,
         clock: SharedClock,
+        overload: Overload,
     ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let random = Random::system();
@@ -132,6 +143,7 @@ impl Server {
             }],
             random.clone(),
         );
+        at_rest::install(&encryption);
         let database = Database::open_file(&dir.path().join("t.db")).await.unwrap();
         let store = SqlStore::new(database.clone());
         let state = Arc::new(AppState {
@@ -145,6 +157,7 @@ impl Server {
             store,
             encryption,
             clock,
+            overload,
             random,
             logs: Arc::new(FileLogStore::new(dir.path(), Durability::Written)),
             settings: Settings {

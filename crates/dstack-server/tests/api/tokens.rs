@@ -124,7 +124,7 @@ async fn lists_show_a_token_of_a_project_nothing_of_others() {
     server.post(ADMIN, "/api/projects/create", all).await.ok();
     for project in ["team", "main"] {
         let fleet = json!({"plan": {"spec": {
-            "configuration": {"type": "fleet", "name": "f", "nodes": 0}, "profile": {"name": "default"},
+            "configuration": {"type": "fleet", "name": "fleet", "nodes": 0}, "profile": {"name": "default"},
         }}, "force": false});
         let path = format!("/api/project/{project}/fleets/apply");
         server.post(ADMIN, &path, fleet).await.ok();

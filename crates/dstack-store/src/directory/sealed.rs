@@ -14,6 +14,8 @@ const COLUMNS: &[(&str, &str)] = &[
     ("backends", "source_auth"),
     ("secrets", "value"),
     ("repo_creds", "creds"),
+    ("runs", "run_spec"),
+    ("jobs", "job_spec"),
 ];
 
 /// Columns with JSON in which some texts are encrypted.
@@ -21,8 +23,6 @@ const DOCUMENTS: &[(&str, &str)] = &[
     ("fleets", "spec"),
     ("instances", "job_provisioning_data"),
     ("jobs", "job_provisioning_data"),
-    ("jobs", "job_spec"),
-    ("runs", "run_spec"),
 ];
 
 /// A column with values that cannot be decrypted: `table.column`, and how many.
@@ -32,7 +32,7 @@ pub type Unreadable = (String, usize);
 pub async fn unreadable(pool: &AnyPool, encryption: &Encryption) -> Result<Vec<Unreadable>> {
     let mut found = Vec::new();
     for (table, column) in COLUMNS {
-        let values = values(pool, table, column, "").await?;
+        let values = values(pool, table, column, &format!(" AND {column} LIKE 'enc:%'")).await?;
         let lost = values.iter().filter(|value| encryption.decrypt(value).is_err());
         note(&mut found, table, column, lost.count());
     }
