@@ -148,7 +148,10 @@ fn instance(row: &LegacyRow, plan: &mut Plan) -> Result<(), ImportError> {
         .with("status", status.as_str())
         .with("unreachable", row.flag("unreachable"))
         .with("health", "healthy")
-        .maybe("termination_reason", reason.map(|reason| reason.as_str()))
+        .maybe(
+            "termination_reason",
+            reason.map(InstanceTerminationReason::as_str),
+        )
         .maybe(
             "termination_reason_message",
             row.get("termination_reason_message"),
@@ -244,7 +247,7 @@ fn run(row: &LegacyRow, plan: &mut Plan) -> Result<(), ImportError> {
             needed("runs", row, "submitted_at", row.time("submitted_at"))?,
         )
         .with("status", status.as_str())
-        .maybe("termination_reason", reason.map(|reason| reason.as_str()))
+        .maybe("termination_reason", reason.map(RunTerminationReason::as_str))
         .with("resubmission_attempt", number(row, "resubmission_attempt"))
         .with("run_spec", column(spec))
         .maybe("service_spec", service.map(column))
@@ -324,7 +327,7 @@ fn job(row: &LegacyRow, plan: &mut Plan) -> Result<(), ImportError> {
         .maybe("running_at", row.time("running_at"))
         .with("finished_at", ended)
         .with("status", status.as_str())
-        .maybe("termination_reason", reason.map(|reason| reason.as_str()))
+        .maybe("termination_reason", reason.map(JobTerminationReason::as_str))
         .maybe(
             "termination_reason_message",
             row.get("termination_reason_message"),

@@ -2,6 +2,7 @@
 
 use dstack_server::Reloader;
 use dstack_store::directory::{projects, secrets, users};
+use dstack_store::encryption::Key;
 use serde_json::json;
 
 use super::{ADMIN, Server};
@@ -115,6 +116,6 @@ async fn a_broken_file_changes_nothing_and_is_named_with_its_place() {
             "{broken}"
         );
         let keys = server.state.encryption.keys();
-        assert_eq!(keys.iter().map(|key| key.name()).collect::<Vec<_>>(), ["k"]);
+        assert_eq!(keys.iter().map(Key::name).collect::<Vec<_>>(), ["k"]);
     }
 }
