@@ -6,7 +6,7 @@ mod error;
 use std::time::Duration;
 
 use dstack_system::Secret;
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
 use serde_json::Value;
 
 pub use error::ClientError;
@@ -17,6 +17,11 @@ use address::{Address, fill_path};
 
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// A busy server is asked so often.
+const BUSY_TRIES: u32 = 8;
+/// Longer waits are left to the caller.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// Talks to a server. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -145,17 +150,26 @@ impl Client {
         }
     }
 
-    /// Only failures to connect are repeated: nothing was asked yet, so nothing can be done twice.
+    /// Failures to connect are repeated, and calls that a busy server refused to look at: nothing was done yet, so nothing
+    /// can be done twice.
     async fn send(
         &self,
         url: &str,
         build: impl Fn() -> reqwest::RequestBuilder,
     ) -> Result<reqwest::Response, ClientError> {
         tracing::debug!(url, "request");
-        let mut tries = 1;
+        let (mut tries, mut busy) = (1, 1);
         loop {
             match build().send().await {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => match busy_for(&answer) {
+                    Some(wait) if busy < BUSY_TRIES && wait <= LONGEST_WAIT => {
+                        tracing::debug!(?wait, "the server is busy");
+                        // Longer each time: those that were refused together must not come back together for ever.
+                        tokio::time::sleep(wait + PAUSE * (busy - 1) / 2).await;
+                        busy += 1;
+                    }
+                    _ => return Ok(answer),
+                },
                 Err(error) if error.is_connect() && tries < TRIES => {
                     tracing::debug!(error = &error as &dyn std::error::Error, "cannot connect");
                     tries += 1;
@@ -197,6 +211,15 @@ impl Client {
             }
         })
     }
+}
+
+/// How long a server that has too much to do (429) asks to wait.
+fn busy_for(answer: &reqwest::Response) -> Option<Duration> {
+    if answer.status() != http::StatusCode::TOO_MANY_REQUESTS {
+        return None;
+    }
+    let seconds = answer.headers().get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
+    Some(Duration::from_secs(seconds))
 }
 
 /// A flat object as query parameters; nulls are left out.

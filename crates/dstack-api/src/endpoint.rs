@@ -27,6 +27,8 @@ pub struct RouteInfo {
     pub path: &'static str,
     /// Who may call it.
     pub guard: Guard,
+    /// What a call does: decides which tokens are good for it.
+    pub effect: Effect,
     /// How the request is sent.
     pub body: Body,
     /// What a success leaves in the audit trail.
@@ -114,6 +116,21 @@ pub enum Guard {
     MetricsToken,
 }
 
+/// What a call does. Further tokens of a user may be good for some of these only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Effect {
+    /// Changes nothing and shows no credentials.
+    Reads,
+    /// Changes nothing, but shows credentials of a project: not with read-only tokens.
+    Reveals,
+    /// Changes something: not with read-only tokens.
+    Changes,
+    /// Changes users, or which projects there are: not with read-only tokens, nor with those of one project.
+    Governs,
+    /// Shows or changes what users log in with: only with a user's own token.
+    Account,
+}
+
 /// No request body.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Nothing;
@@ -173,7 +190,7 @@ impl PathParams for (&str, &str) {
 }
 
 /// Declares routes: one unit struct per route, and the table of all of them. A route says how it is called, who may call
-/// it, what goes in and out, and what it leaves behind: `reads`, `writes ["beginning of an event", ...]` or
+/// it, for which tokens it is (`reads`, `reveals`, `changes`, `governs`, `account`), what goes in and out, and what it leaves behind: `reads`, `writes ["beginning of an event", ...]` or
 /// `silent ["why it changes something without an event"]`; then `since "release of dstack that had it first"`.
 macro_rules! routes {
     (@body none) => { $crate::endpoint::Body::None };
@@ -181,6 +198,11 @@ macro_rules! routes {
     (@body optional) => { $crate::endpoint::Body::OptionalJson };
     (@body query) => { $crate::endpoint::Body::Query };
     (@body upload) => { $crate::endpoint::Body::Upload };
+    (@effect reads) => { $crate::endpoint::Effect::Reads };
+    (@effect reveals) => { $crate::endpoint::Effect::Reveals };
+    (@effect changes) => { $crate::endpoint::Effect::Changes };
+    (@effect governs) => { $crate::endpoint::Effect::Governs };
+    (@effect account) => { $crate::endpoint::Effect::Account };
     (@trail reads) => { $crate::endpoint::Trail::Reads };
     (@trail writes [$($text:literal),+]) => { $crate::endpoint::Trail::Writes(&[$($text),+]) };
     (@trail silent [$reason:literal]) => { $crate::endpoint::Trail::Silent($reason) };
@@ -188,7 +210,7 @@ macro_rules! routes {
     (@since $since:literal) => { Some($since) };
     ($(
         $(#[doc = $doc:literal])+
-        $name:ident = $method:ident $path:literal, $guard:ident, $body:ident $request:ty => $response:ty,
+        $name:ident = $method:ident $path:literal, $guard:ident, $effect:ident, $body:ident $request:ty => $response:ty,
             $trail:ident $([$($text:literal),+])? $(, since $since:literal)?;
     )*) => {
         $(
@@ -203,6 +225,7 @@ macro_rules! routes {
                     method: $crate::endpoint::Method::$method,
                     path: $path,
                     guard: $crate::endpoint::Guard::$guard,
+                    effect: routes!(@effect $effect),
                     body: routes!(@body $body),
                     trail: routes!(@trail $trail $([$($text),+])?),
                     since: routes!(@since $($since)?),

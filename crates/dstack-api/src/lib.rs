@@ -10,7 +10,7 @@ pub mod responses;
 pub mod routes;
 
 pub use client::{Client, ClientError};
-pub use endpoint::{Body, Described, Endpoint, Guard, Method, Nothing, PathParams, RouteInfo, Trail};
+pub use endpoint::{Body, Described, Effect, Endpoint, Guard, Method, Nothing, PathParams, RouteInfo, Trail};
 pub use error::{BadRequest, ErrorCode, ErrorDetail};
 pub use routes::{DESCRIPTIONS, ROUTES};
 

@@ -16,7 +16,7 @@ use dstack_model::requests::*;
 use dstack_model::runs::{Run, RunPlan};
 use dstack_model::secrets::Secret;
 use dstack_model::templates::UiTemplate;
-use dstack_model::users::{User, UserWithCreds};
+use dstack_model::users::{NewUserToken, User, UserToken, UserWithCreds};
 use dstack_model::volumes::Volume;
 
 use crate::endpoint::{Nothing, routes};
@@ -27,189 +27,195 @@ use crate::responses::{
 
 routes! {
     /// The server's version.
-    ServerGetInfo = Post "/api/server/get_info", Anyone, none Nothing => ServerInfo, reads, since "0.18.14";
+    ServerGetInfo = Post "/api/server/get_info", Anyone, reads, none Nothing => ServerInfo, reads, since "0.18.14";
     /// Whether the server runs.
-    Healthcheck = Get "/healthcheck", Anyone, none Nothing => ServerStatus, reads, since "0.12.3";
+    Healthcheck = Get "/healthcheck", Anyone, reads, none Nothing => ServerStatus, reads, since "0.12.3";
 
     /// Ways to log in besides tokens.
-    AuthListProviders = Post "/api/auth/list_providers", Anyone, none Nothing => Vec<OAuthProviderInfo>, reads, since "0.20.1";
+    AuthListProviders = Post "/api/auth/list_providers", Anyone, reads, none Nothing => Vec<OAuthProviderInfo>, reads, since "0.20.1";
     /// Where the browser goes after a login.
-    AuthGetNextRedirect = Post "/api/auth/get_next_redirect", Anyone, json OAuthGetNextRedirectRequest => OAuthGetNextRedirectResponse, reads, since "0.20.1";
+    AuthGetNextRedirect = Post "/api/auth/get_next_redirect", Anyone, reads, json OAuthGetNextRedirectRequest => OAuthGetNextRedirectResponse, reads, since "0.20.1";
 
     /// Users; oneself for those who are no admins.
-    UsersList = Post "/api/users/list", User, optional ListUsersRequest => UsersAnswer, reads, since "0.12.0";
+    UsersList = Post "/api/users/list", User, reads, optional ListUsersRequest => UsersAnswer, reads, since "0.12.0";
     /// The caller.
-    UsersGetMyUser = Post "/api/users/get_my_user", User, none Nothing => UserWithCreds, reads, since "0.12.0";
+    UsersGetMyUser = Post "/api/users/get_my_user", User, reads, none Nothing => UserWithCreds, reads, since "0.12.0";
     /// A user with credentials.
-    UsersGetUser = Post "/api/users/get_user", User, json UserNameRequest => UserWithCreds, reads, since "0.12.0";
+    UsersGetUser = Post "/api/users/get_user", User, account, json UserNameRequest => UserWithCreds, reads, since "0.12.0";
     /// Creates a user.
-    UsersCreate = Post "/api/users/create", GlobalAdmin, json CreateUserRequest => User, writes ["User created"], since "0.12.0";
+    UsersCreate = Post "/api/users/create", GlobalAdmin, governs, json CreateUserRequest => User, writes ["User created"], since "0.12.0";
     /// Changes a user.
-    UsersUpdate = Post "/api/users/update", GlobalAdmin, json CreateUserRequest => User, writes ["User updated"], since "0.12.0";
+    UsersUpdate = Post "/api/users/update", GlobalAdmin, governs, json CreateUserRequest => User, writes ["User updated"], since "0.12.0";
     /// Replaces a token.
-    UsersRefreshToken = Post "/api/users/refresh_token", User, json UserNameRequest => UserWithCreds, writes ["User token refreshed"], since "0.12.0";
+    UsersRefreshToken = Post "/api/users/refresh_token", User, account, json UserNameRequest => UserWithCreds, writes ["User token refreshed"], since "0.12.0";
     /// Replaces an SSH key pair.
-    UsersRefreshSshKey = Post "/api/users/refresh_ssh_key", User, json UserNameRequest => UserWithCreds, writes ["User SSH key refreshed"], since "0.19.33";
+    UsersRefreshSshKey = Post "/api/users/refresh_ssh_key", User, account, json UserNameRequest => UserWithCreds, writes ["User SSH key refreshed"], since "0.19.33";
     /// Deletes users.
-    UsersDelete = Post "/api/users/delete", GlobalAdmin, json DeleteUsersRequest => (), writes ["User deleted"], since "0.12.3";
+    UsersDelete = Post "/api/users/delete", GlobalAdmin, governs, json DeleteUsersRequest => (), writes ["User deleted"], since "0.12.3";
+    /// Further tokens of a user.
+    TokensList = Post "/api/users/tokens/list", User, account, optional ListTokensRequest => Vec<UserToken>, reads;
+    /// Makes a further token for the caller.
+    TokensCreate = Post "/api/users/tokens/create", User, account, json CreateTokenRequest => NewUserToken, writes ["User token created"];
+    /// Deletes further tokens of a user.
+    TokensDelete = Post "/api/users/tokens/delete", User, account, json DeleteTokensRequest => (), writes ["User token deleted"];
     /// The caller's public keys.
-    PublicKeysList = Post "/api/users/public_keys/list", User, none Nothing => Vec<PublicKeyInfo>, reads, since "0.20.16";
+    PublicKeysList = Post "/api/users/public_keys/list", User, reads, none Nothing => Vec<PublicKeyInfo>, reads, since "0.20.16";
     /// Adds a public key.
-    PublicKeysAdd = Post "/api/users/public_keys/add", User, json AddPublicKeyRequest => PublicKeyInfo, writes ["Public key added"], since "0.20.16";
+    PublicKeysAdd = Post "/api/users/public_keys/add", User, account, json AddPublicKeyRequest => PublicKeyInfo, writes ["Public key added"], since "0.20.16";
     /// Deletes public keys.
-    PublicKeysDelete = Post "/api/users/public_keys/delete", User, json DeletePublicKeysRequest => (), writes ["Public key deleted"], since "0.20.16";
+    PublicKeysDelete = Post "/api/users/public_keys/delete", User, account, json DeletePublicKeysRequest => (), writes ["Public key deleted"], since "0.20.16";
 
     /// Projects.
-    ProjectsList = Post "/api/projects/list", User, optional ListProjectsRequest => ProjectsAnswer, reads, since "0.12.0";
+    ProjectsList = Post "/api/projects/list", User, reads, optional ListProjectsRequest => ProjectsAnswer, reads, since "0.12.0";
     /// Projects of the caller that cannot run anything yet.
-    ProjectsListOnlyNoFleets = Post "/api/projects/list_only_no_fleets", User, none Nothing => Vec<Project>, reads, since "0.20.2";
+    ProjectsListOnlyNoFleets = Post "/api/projects/list_only_no_fleets", User, reads, none Nothing => Vec<Project>, reads, since "0.20.2";
     /// Creates a project.
-    ProjectsCreate = Post "/api/projects/create", User, json CreateProjectRequest => Project, writes ["Project created"], since "0.12.0";
+    ProjectsCreate = Post "/api/projects/create", User, governs, json CreateProjectRequest => Project, writes ["Project created"], since "0.12.0";
     /// Deletes projects.
-    ProjectsDelete = Post "/api/projects/delete", User, json DeleteProjectsRequest => (), writes ["Project deleted"], since "0.12.0";
+    ProjectsDelete = Post "/api/projects/delete", User, governs, json DeleteProjectsRequest => (), writes ["Project deleted"], since "0.12.0";
     /// A project with backends and members.
-    ProjectsGet = Post "/api/projects/{project_name}/get", MemberOrPublic, none Nothing => Project, reads, since "0.12.0";
+    ProjectsGet = Post "/api/projects/{project_name}/get", MemberOrPublic, reads, none Nothing => Project, reads, since "0.12.0";
     /// Replaces all members.
-    ProjectsSetMembers = Post "/api/projects/{project_name}/set_members", Manager, json ProjectMembersRequest => Project, silent ["members are no target of events in dstack 0.22.5"], since "0.12.0";
+    ProjectsSetMembers = Post "/api/projects/{project_name}/set_members", Manager, changes, json ProjectMembersRequest => Project, silent ["members are no target of events in dstack 0.22.5"], since "0.12.0";
     /// Adds members.
-    ProjectsAddMembers = Post "/api/projects/{project_name}/add_members", ManagerOrPublic, json ProjectMembersRequest => Project, silent ["members are no target of events in dstack 0.22.5"], since "0.19.16";
+    ProjectsAddMembers = Post "/api/projects/{project_name}/add_members", ManagerOrPublic, changes, json ProjectMembersRequest => Project, silent ["members are no target of events in dstack 0.22.5"], since "0.19.16";
     /// Removes members.
-    ProjectsRemoveMembers = Post "/api/projects/{project_name}/remove_members", MemberSelf, json RemoveProjectMembersRequest => Project, silent ["members are no target of events in dstack 0.22.5"], since "0.19.16";
+    ProjectsRemoveMembers = Post "/api/projects/{project_name}/remove_members", MemberSelf, changes, json RemoveProjectMembersRequest => Project, silent ["members are no target of events in dstack 0.22.5"], since "0.19.16";
     /// Changes a project.
-    ProjectsUpdate = Post "/api/projects/{project_name}/update", Admin, json UpdateProjectRequest => Project, writes ["Project updated"], since "0.19.16";
+    ProjectsUpdate = Post "/api/projects/{project_name}/update", Admin, changes, json UpdateProjectRequest => Project, writes ["Project updated"], since "0.19.16";
 
     /// Types of backends that this build knows.
-    BackendsListTypes = Post "/api/backends/list_types", Anyone, none Nothing => Vec<BackendType>, reads, since "0.12.0";
+    BackendsListTypes = Post "/api/backends/list_types", Anyone, reads, none Nothing => Vec<BackendType>, reads, since "0.12.0";
     /// Configures a backend.
-    BackendsCreate = Post "/api/project/{project_name}/backends/create", Admin, json BackendConfigBody => BackendConfigBody, silent ["backends are no target of events in dstack 0.22.5"], since "0.12.0";
+    BackendsCreate = Post "/api/project/{project_name}/backends/create", Admin, changes, json BackendConfigBody => BackendConfigBody, silent ["backends are no target of events in dstack 0.22.5"], since "0.12.0";
     /// Changes a backend's configuration.
-    BackendsUpdate = Post "/api/project/{project_name}/backends/update", Admin, json BackendConfigBody => BackendConfigBody, silent ["backends are no target of events in dstack 0.22.5"], since "0.12.0";
+    BackendsUpdate = Post "/api/project/{project_name}/backends/update", Admin, changes, json BackendConfigBody => BackendConfigBody, silent ["backends are no target of events in dstack 0.22.5"], since "0.12.0";
     /// Removes backends.
-    BackendsDelete = Post "/api/project/{project_name}/backends/delete", Admin, json DeleteBackendsRequest => (), silent ["backends are no target of events in dstack 0.22.5"], since "0.12.0";
+    BackendsDelete = Post "/api/project/{project_name}/backends/delete", Admin, changes, json DeleteBackendsRequest => (), silent ["backends are no target of events in dstack 0.22.5"], since "0.12.0";
     /// A backend's configuration.
-    BackendsConfigInfo = Post "/api/project/{project_name}/backends/{backend_name}/config_info", Admin, none Nothing => BackendConfigBody, reads, since "0.12.0";
+    BackendsConfigInfo = Post "/api/project/{project_name}/backends/{backend_name}/config_info", Admin, reveals, none Nothing => BackendConfigBody, reads, since "0.12.0";
     /// Configures a backend from YAML.
-    BackendsCreateYaml = Post "/api/project/{project_name}/backends/create_yaml", Admin, json BackendYamlRequest => (), silent ["backends are no target of events in dstack 0.22.5"], since "0.18.1";
+    BackendsCreateYaml = Post "/api/project/{project_name}/backends/create_yaml", Admin, changes, json BackendYamlRequest => (), silent ["backends are no target of events in dstack 0.22.5"], since "0.18.1";
     /// Changes a backend's configuration from YAML.
-    BackendsUpdateYaml = Post "/api/project/{project_name}/backends/update_yaml", Admin, json BackendYamlRequest => (), silent ["backends are no target of events in dstack 0.22.5"], since "0.18.1";
+    BackendsUpdateYaml = Post "/api/project/{project_name}/backends/update_yaml", Admin, changes, json BackendYamlRequest => (), silent ["backends are no target of events in dstack 0.22.5"], since "0.18.1";
     /// A backend's configuration as YAML.
-    BackendsGetYaml = Post "/api/project/{project_name}/backends/{backend_name}/get_yaml", Admin, none Nothing => BackendConfigYaml, reads, since "0.18.1";
+    BackendsGetYaml = Post "/api/project/{project_name}/backends/{backend_name}/get_yaml", Admin, reveals, none Nothing => BackendConfigYaml, reads, since "0.18.1";
 
     /// Fleets of all projects.
-    FleetsList = Post "/api/fleets/list", User, json ListFleetsRequest => Vec<Fleet>, reads, since "0.18.29";
+    FleetsList = Post "/api/fleets/list", User, reads, json ListFleetsRequest => Vec<Fleet>, reads, since "0.18.29";
     /// Fleets of a project.
-    ProjectFleetsList = Post "/api/project/{project_name}/fleets/list", Member, optional ListImportedRequest => Vec<Fleet>, reads, since "0.18.7";
+    ProjectFleetsList = Post "/api/project/{project_name}/fleets/list", Member, reads, optional ListImportedRequest => Vec<Fleet>, reads, since "0.18.7";
     /// A fleet.
-    FleetsGet = Post "/api/project/{project_name}/fleets/get", Importer, json GetFleetRequest => Fleet, reads, since "0.18.7";
+    FleetsGet = Post "/api/project/{project_name}/fleets/get", Importer, reads, json GetFleetRequest => Fleet, reads, since "0.18.7";
     /// What applying a fleet would do.
-    FleetsGetPlan = Post "/api/project/{project_name}/fleets/get_plan", Member, json GetFleetPlanRequest => FleetPlan, reads, since "0.18.17";
+    FleetsGetPlan = Post "/api/project/{project_name}/fleets/get_plan", Member, reads, json GetFleetPlanRequest => FleetPlan, reads, since "0.18.17";
     /// Creates or changes a fleet.
-    FleetsApply = Post "/api/project/{project_name}/fleets/apply", Member, json ApplyFleetPlanRequest => Fleet, writes ["Fleet created", "Instance created on fleet submission", "Instance created on fleet update", "Instance status changed"], since "0.19.6";
+    FleetsApply = Post "/api/project/{project_name}/fleets/apply", Member, changes, json ApplyFleetPlanRequest => Fleet, writes ["Fleet created", "Instance created on fleet submission", "Instance created on fleet update", "Instance status changed"], since "0.19.6";
     /// Deletes fleets.
-    FleetsDelete = Post "/api/project/{project_name}/fleets/delete", Member, json NamesRequest => (), writes ["Fleet status changed", "Instance status changed"], since "0.18.7";
+    FleetsDelete = Post "/api/project/{project_name}/fleets/delete", Member, changes, json NamesRequest => (), writes ["Fleet status changed", "Instance status changed"], since "0.18.7";
     /// Deletes some instances of a fleet.
-    FleetsDeleteInstances = Post "/api/project/{project_name}/fleets/delete_instances", Member, json DeleteFleetInstancesRequest => (), writes ["Instance status changed"], since "0.18.7";
+    FleetsDeleteInstances = Post "/api/project/{project_name}/fleets/delete_instances", Member, changes, json DeleteFleetInstancesRequest => (), writes ["Instance status changed"], since "0.18.7";
 
     /// Instances of all projects.
-    InstancesList = Post "/api/instances/list", User, json ListInstancesRequest => Vec<Instance>, reads, since "0.18.36";
+    InstancesList = Post "/api/instances/list", User, reads, json ListInstancesRequest => Vec<Instance>, reads, since "0.18.36";
     /// An instance.
-    InstancesGet = Post "/api/project/{project_name}/instances/get", Importer, json GetInstanceRequest => Instance, reads, since "0.20.8";
+    InstancesGet = Post "/api/project/{project_name}/instances/get", Importer, reads, json GetInstanceRequest => Instance, reads, since "0.20.8";
     /// Results of health checks.
-    InstancesGetHealthChecks = Post "/api/project/{project_name}/instances/get_instance_health_checks", Member, json GetInstanceHealthChecksRequest => GetInstanceHealthChecksResponse, reads, since "0.19.22";
+    InstancesGetHealthChecks = Post "/api/project/{project_name}/instances/get_instance_health_checks", Member, reads, json GetInstanceHealthChecksRequest => GetInstanceHealthChecksResponse, reads, since "0.19.22";
 
     /// Repos of a project.
-    ReposList = Post "/api/project/{project_name}/repos/list", Member, none Nothing => Vec<RepoHead>, reads, since "0.12.0";
+    ReposList = Post "/api/project/{project_name}/repos/list", Member, reads, none Nothing => Vec<RepoHead>, reads, since "0.12.0";
     /// A repo, with the caller's credentials.
-    ReposGet = Post "/api/project/{project_name}/repos/get", Member, json GetRepoRequest => RepoHeadWithCreds, reads, since "0.12.0";
+    ReposGet = Post "/api/project/{project_name}/repos/get", Member, reveals, json GetRepoRequest => RepoHeadWithCreds, reads, since "0.12.0";
     /// Creates or changes a repo and the caller's credentials.
-    ReposInit = Post "/api/project/{project_name}/repos/init", Member, json SaveRepoCredsRequest => (), silent ["repos are no target of events in dstack 0.22.5"], since "0.12.0";
+    ReposInit = Post "/api/project/{project_name}/repos/init", Member, changes, json SaveRepoCredsRequest => (), silent ["repos are no target of events in dstack 0.22.5"], since "0.12.0";
     /// Deletes repos.
-    ReposDelete = Post "/api/project/{project_name}/repos/delete", Member, json DeleteReposRequest => (), silent ["repos are no target of events in dstack 0.22.5"], since "0.12.0";
+    ReposDelete = Post "/api/project/{project_name}/repos/delete", Member, changes, json DeleteReposRequest => (), silent ["repos are no target of events in dstack 0.22.5"], since "0.12.0";
     /// Uploads a diff.
-    ReposUploadCode = Post "/api/project/{project_name}/repos/upload_code", Member, upload UploadCodeQuery => (), silent ["repos are no target of events in dstack 0.22.5"], since "0.12.0";
+    ReposUploadCode = Post "/api/project/{project_name}/repos/upload_code", Member, changes, upload UploadCodeQuery => (), silent ["repos are no target of events in dstack 0.22.5"], since "0.12.0";
 
     /// Runs of all projects.
-    RunsList = Post "/api/runs/list", User, json ListRunsRequest => Vec<Run>, reads, since "0.12.0";
+    RunsList = Post "/api/runs/list", User, reads, json ListRunsRequest => Vec<Run>, reads, since "0.12.0";
     /// A run.
-    RunsGet = Post "/api/project/{project_name}/runs/get", Member, json GetRunRequest => Run, reads, since "0.12.0";
+    RunsGet = Post "/api/project/{project_name}/runs/get", Member, reads, json GetRunRequest => Run, reads, since "0.12.0";
     /// What applying a run would do, and offers for it.
-    RunsGetPlan = Post "/api/project/{project_name}/runs/get_plan", Member, json GetRunPlanRequest => RunPlan, reads, since "0.12.0";
+    RunsGetPlan = Post "/api/project/{project_name}/runs/get_plan", Member, reads, json GetRunPlanRequest => RunPlan, reads, since "0.12.0";
     /// Submits or changes a run.
-    RunsApply = Post "/api/project/{project_name}/runs/apply", Member, json ApplyRunPlanRequest => Run, writes ["Run submitted", "Job created on run submission", "Run updated", "Run deleted"], since "0.18.23";
+    RunsApply = Post "/api/project/{project_name}/runs/apply", Member, changes, json ApplyRunPlanRequest => Run, writes ["Run submitted", "Job created on run submission", "Run updated", "Run deleted"], since "0.18.23";
     /// Stops runs.
-    RunsStop = Post "/api/project/{project_name}/runs/stop", Member, json StopRunsRequest => (), writes ["Run status changed"], since "0.12.0";
+    RunsStop = Post "/api/project/{project_name}/runs/stop", Member, changes, json StopRunsRequest => (), writes ["Run status changed"], since "0.12.0";
     /// Deletes finished runs.
-    RunsDelete = Post "/api/project/{project_name}/runs/delete", Member, json DeleteRunsRequest => (), writes ["Run deleted"], since "0.12.0";
+    RunsDelete = Post "/api/project/{project_name}/runs/delete", Member, changes, json DeleteRunsRequest => (), writes ["Run deleted"], since "0.12.0";
 
     /// GPUs that could be had, grouped.
-    GpusList = Post "/api/project/{project_name}/gpus/list", Member, json ListGpusRequest => ListGpusResponse, reads, since "0.19.25";
+    GpusList = Post "/api/project/{project_name}/gpus/list", Member, reads, json ListGpusRequest => ListGpusResponse, reads, since "0.19.25";
 
     /// Resource use of a job.
-    MetricsJob = Get "/api/project/{project_name}/metrics/job/{run_name}", Member, query JobMetricsQuery => JobMetrics, reads, since "0.18.18";
+    MetricsJob = Get "/api/project/{project_name}/metrics/job/{run_name}", Member, reads, query JobMetricsQuery => JobMetrics, reads, since "0.18.18";
     /// Output of a job.
-    LogsPoll = Post "/api/project/{project_name}/logs/poll", Member, json PollLogsRequest => JobSubmissionLogs, reads, since "0.12.0";
+    LogsPoll = Post "/api/project/{project_name}/logs/poll", Member, reads, json PollLogsRequest => JobSubmissionLogs, reads, since "0.12.0";
 
     /// Names of secrets.
-    SecretsList = Post "/api/project/{project_name}/secrets/list", Manager, none Nothing => Vec<Secret>, reads, since "0.12.0";
+    SecretsList = Post "/api/project/{project_name}/secrets/list", Manager, reads, none Nothing => Vec<Secret>, reads, since "0.12.0";
     /// A secret with its value.
-    SecretsGet = Post "/api/project/{project_name}/secrets/get", Manager, json NameRequest => Secret, reads, since "0.12.0";
+    SecretsGet = Post "/api/project/{project_name}/secrets/get", Manager, reveals, json NameRequest => Secret, reads, since "0.12.0";
     /// Creates or changes a secret.
-    SecretsCreateOrUpdate = Post "/api/project/{project_name}/secrets/create_or_update", Manager, json CreateOrUpdateSecretRequest => Secret, writes ["Secret created", "Secret updated"], since "0.19.17";
+    SecretsCreateOrUpdate = Post "/api/project/{project_name}/secrets/create_or_update", Manager, changes, json CreateOrUpdateSecretRequest => Secret, writes ["Secret created", "Secret updated"], since "0.19.17";
     /// Deletes secrets.
-    SecretsDelete = Post "/api/project/{project_name}/secrets/delete", Manager, json DeleteSecretsRequest => (), writes ["Secret deleted"], since "0.12.0";
+    SecretsDelete = Post "/api/project/{project_name}/secrets/delete", Manager, changes, json DeleteSecretsRequest => (), writes ["Secret deleted"], since "0.12.0";
 
     /// Gateways of a project.
-    GatewaysList = Post "/api/project/{project_name}/gateways/list", MemberOrPublic, optional ListImportedRequest => Vec<Gateway>, reads, since "0.12.0";
+    GatewaysList = Post "/api/project/{project_name}/gateways/list", MemberOrPublic, reads, optional ListImportedRequest => Vec<Gateway>, reads, since "0.12.0";
     /// A gateway.
-    GatewaysGet = Post "/api/project/{project_name}/gateways/get", ImporterOrPublic, json NameRequest => Gateway, reads, since "0.12.0";
+    GatewaysGet = Post "/api/project/{project_name}/gateways/get", ImporterOrPublic, reads, json NameRequest => Gateway, reads, since "0.12.0";
     /// What applying a gateway would do.
-    GatewaysGetPlan = Post "/api/project/{project_name}/gateways/get_plan", Admin, json GetGatewayPlanRequest => GatewayPlan, reads, since "0.20.27";
+    GatewaysGetPlan = Post "/api/project/{project_name}/gateways/get_plan", Admin, reads, json GetGatewayPlanRequest => GatewayPlan, reads, since "0.20.27";
     /// Creates or changes a gateway.
-    GatewaysApply = Post "/api/project/{project_name}/gateways/apply", Admin, json ApplyGatewayPlanRequest => Gateway, writes ["Gateway created", "Gateway updated", "Gateway set as project default", "Gateway unset as project default"], since "0.20.27";
+    GatewaysApply = Post "/api/project/{project_name}/gateways/apply", Admin, changes, json ApplyGatewayPlanRequest => Gateway, writes ["Gateway created", "Gateway updated", "Gateway set as project default", "Gateway unset as project default"], since "0.20.27";
     /// Creates a gateway (deprecated).
-    GatewaysCreate = Post "/api/project/{project_name}/gateways/create", Admin, json CreateGatewayRequest => Gateway, writes ["Gateway created", "Gateway set as project default", "Gateway unset as project default"], since "0.12.0";
+    GatewaysCreate = Post "/api/project/{project_name}/gateways/create", Admin, changes, json CreateGatewayRequest => Gateway, writes ["Gateway created", "Gateway set as project default", "Gateway unset as project default"], since "0.12.0";
     /// Deletes gateways.
-    GatewaysDelete = Post "/api/project/{project_name}/gateways/delete", Admin, json NamesRequest => (), writes ["Gateway marked for deletion"], since "0.12.0";
+    GatewaysDelete = Post "/api/project/{project_name}/gateways/delete", Admin, changes, json NamesRequest => (), writes ["Gateway marked for deletion"], since "0.12.0";
     /// Chooses the default gateway.
-    GatewaysSetDefault = Post "/api/project/{project_name}/gateways/set_default", Admin, json SetDefaultGatewayRequest => (), writes ["Gateway set as project default", "Gateway unset as project default"], since "0.12.0";
+    GatewaysSetDefault = Post "/api/project/{project_name}/gateways/set_default", Admin, changes, json SetDefaultGatewayRequest => (), writes ["Gateway set as project default", "Gateway unset as project default"], since "0.12.0";
     /// Changes a gateway's domain (deprecated).
-    GatewaysSetWildcardDomain = Post "/api/project/{project_name}/gateways/set_wildcard_domain", Admin, json SetWildcardDomainRequest => Gateway, writes ["Gateway wildcard domain changed"], since "0.12.0";
+    GatewaysSetWildcardDomain = Post "/api/project/{project_name}/gateways/set_wildcard_domain", Admin, changes, json SetWildcardDomainRequest => Gateway, writes ["Gateway wildcard domain changed"], since "0.12.0";
 
     /// Volumes of all projects.
-    VolumesList = Post "/api/volumes/list", User, json ListVolumesRequest => Vec<Volume>, reads, since "0.18.9";
+    VolumesList = Post "/api/volumes/list", User, reads, json ListVolumesRequest => Vec<Volume>, reads, since "0.18.9";
     /// Volumes of a project.
-    ProjectVolumesList = Post "/api/project/{project_name}/volumes/list", Member, none Nothing => Vec<Volume>, reads, since "0.18.5";
+    ProjectVolumesList = Post "/api/project/{project_name}/volumes/list", Member, reads, none Nothing => Vec<Volume>, reads, since "0.18.5";
     /// A volume.
-    VolumesGet = Post "/api/project/{project_name}/volumes/get", Member, json NameRequest => Volume, reads, since "0.18.5";
+    VolumesGet = Post "/api/project/{project_name}/volumes/get", Member, reads, json NameRequest => Volume, reads, since "0.18.5";
     /// Creates a volume.
-    VolumesCreate = Post "/api/project/{project_name}/volumes/create", Member, json CreateVolumeRequest => Volume, writes ["Volume created"], since "0.18.5";
+    VolumesCreate = Post "/api/project/{project_name}/volumes/create", Member, changes, json CreateVolumeRequest => Volume, writes ["Volume created"], since "0.18.5";
     /// Deletes volumes.
-    VolumesDelete = Post "/api/project/{project_name}/volumes/delete", Member, json NamesRequest => (), writes ["Volume marked for deletion"], since "0.18.5";
+    VolumesDelete = Post "/api/project/{project_name}/volumes/delete", Member, changes, json NamesRequest => (), writes ["Volume marked for deletion"], since "0.18.5";
 
     /// The caller's archive with this hash.
-    FilesGetArchiveByHash = Post "/api/files/get_archive_by_hash", User, json GetFileArchiveByHashRequest => FileArchive, reads, since "0.19.17";
+    FilesGetArchiveByHash = Post "/api/files/get_archive_by_hash", User, reads, json GetFileArchiveByHashRequest => FileArchive, reads, since "0.19.17";
     /// Uploads an archive.
-    FilesUploadArchive = Post "/api/files/upload_archive", User, upload Nothing => FileArchive, silent ["archives are no target of events in dstack 0.22.5"], since "0.19.17";
+    FilesUploadArchive = Post "/api/files/upload_archive", User, changes, upload Nothing => FileArchive, silent ["archives are no target of events in dstack 0.22.5"], since "0.19.17";
 
     /// The audit trail.
-    EventsList = Post "/api/events/list", User, json ListEventsRequest => Vec<Event>, reads, since "0.20.0";
+    EventsList = Post "/api/events/list", User, reads, json ListEventsRequest => Vec<Event>, reads, since "0.20.0";
 
     /// Configurations to start from.
-    TemplatesList = Post "/api/project/{project_name}/templates/list", Member, none Nothing => Vec<UiTemplate>, reads, since "0.20.12";
+    TemplatesList = Post "/api/project/{project_name}/templates/list", Member, reads, none Nothing => Vec<UiTemplate>, reads, since "0.20.12";
 
     /// Shares fleets and gateways with other projects.
-    ExportsCreate = Post "/api/project/{project_name}/exports/create", Admin, json CreateExportRequest => Export, silent ["exports are no target of events in dstack 0.22.5"], since "0.20.13";
+    ExportsCreate = Post "/api/project/{project_name}/exports/create", Admin, changes, json CreateExportRequest => Export, silent ["exports are no target of events in dstack 0.22.5"], since "0.20.13";
     /// Changes an export.
-    ExportsUpdate = Post "/api/project/{project_name}/exports/update", Admin, json UpdateExportRequest => Export, silent ["exports are no target of events in dstack 0.22.5"], since "0.20.13";
+    ExportsUpdate = Post "/api/project/{project_name}/exports/update", Admin, changes, json UpdateExportRequest => Export, silent ["exports are no target of events in dstack 0.22.5"], since "0.20.13";
     /// Deletes an export.
-    ExportsDelete = Post "/api/project/{project_name}/exports/delete", Admin, json NameRequest => (), silent ["exports are no target of events in dstack 0.22.5"], since "0.20.13";
+    ExportsDelete = Post "/api/project/{project_name}/exports/delete", Admin, changes, json NameRequest => (), silent ["exports are no target of events in dstack 0.22.5"], since "0.20.13";
     /// Exports of a project.
-    ExportsList = Post "/api/project/{project_name}/exports/list", Member, none Nothing => ExportsAnswer, reads, since "0.20.13";
+    ExportsList = Post "/api/project/{project_name}/exports/list", Member, reads, none Nothing => ExportsAnswer, reads, since "0.20.13";
     /// Imports of a project.
-    ImportsList = Post "/api/project/{project_name}/imports/list", Member, none Nothing => ImportsAnswer, reads, since "0.20.14";
+    ImportsList = Post "/api/project/{project_name}/imports/list", Member, reads, none Nothing => ImportsAnswer, reads, since "0.20.14";
     /// Deletes an import.
-    ImportsDelete = Post "/api/project/{project_name}/imports/delete", Admin, json DeleteImportRequest => (), silent ["exports are no target of events in dstack 0.22.5"], since "0.20.17";
+    ImportsDelete = Post "/api/project/{project_name}/imports/delete", Admin, changes, json DeleteImportRequest => (), silent ["exports are no target of events in dstack 0.22.5"], since "0.20.17";
 
     /// How the SSH proxy reaches a job.
-    SshProxyGetUpstream = Post "/api/sshproxy/get_upstream", SshProxyToken, json GetUpstreamRequest => GetUpstreamResponse, reads, since "0.20.14";
+    SshProxyGetUpstream = Post "/api/sshproxy/get_upstream", SshProxyToken, reads, json GetUpstreamRequest => GetUpstreamResponse, reads, since "0.20.14";
 }

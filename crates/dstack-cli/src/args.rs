@@ -8,6 +8,7 @@ pub mod profile;
 pub mod resources;
 pub mod server;
 pub mod sharing;
+pub mod token;
 
 use std::path::PathBuf;
 
@@ -23,8 +24,9 @@ pub use metrics::MetricsArgs;
 pub use offer::OfferArgs;
 pub use profile::ProfileArgs;
 pub use resources::ResourcesArgs;
-pub use server::ServerArgs;
+pub use server::{ServerAction, ServerArgs, ServerImportArgs};
 pub use sharing::{ExportAction, ExportArgs, ExportUpdateArgs, ImportAction, ImportArgs, ImportName};
+pub use token::{TokenAction, TokenArgs};
 
 /// Run AI workloads on any cloud, cluster or machine.
 #[derive(Debug, Parser)]
@@ -90,6 +92,8 @@ pub enum Command {
     Server(ServerArgs),
     /// Stop a run
     Stop(StopArgs),
+    /// Manage further tokens of yours: for programs, for reading only, for one project
+    Token(TokenArgs),
     /// Manage volumes
     Volume(VolumeArgs),
     /// Candidates for shell completion

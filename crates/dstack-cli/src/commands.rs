@@ -20,6 +20,7 @@ pub mod ps;
 pub mod run;
 pub mod secret;
 pub mod stop;
+pub mod token;
 pub mod volume;
 
 use std::process::ExitCode;
@@ -60,6 +61,7 @@ pub(crate) async fn run(context: &Context, command: Command) -> Result<ExitCode,
         Command::Run(args) => self::run::run(context, args).await,
         Command::Secret(args) => secret::run(context, args).await,
         Command::Stop(args) => stop::run(context, &args).await,
+        Command::Token(args) => token::run(context, args).await,
         Command::Volume(args) => volume::run(context, args).await,
         Command::Complete(args) => complete::run(context, &args).await,
         Command::Completion(args) => completion::run(context, &args),

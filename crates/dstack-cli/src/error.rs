@@ -87,6 +87,7 @@ impl From<ClientError> for CliError {
             ClientError::Connect { .. } => Some("check that the server runs (`dstack server`) and that its URL is right (`dstack project list`)".to_owned()),
             ClientError::Denied { reason: Some(reason), .. } => Some(format!("the server says: {reason}")),
             ClientError::NotFound { .. } => Some("check the project's name and the server's URL (`dstack project list`)".to_owned()),
+            ClientError::Busy { .. } => Some("try again in a minute".to_owned()),
             ClientError::MethodNotAllowed { .. } => Some("the server may be older than this command line".to_owned()),
             _ => None,
         };

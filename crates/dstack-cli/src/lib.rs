@@ -25,7 +25,7 @@ pub mod tables;
 pub mod ui;
 pub mod yaml;
 
-pub use args::{Cli, Command, ServerArgs};
+pub use args::{Cli, Command, ServerAction, ServerArgs, ServerImportArgs};
 pub use context::Context;
 pub use error::CliError;
 pub use run::{execute, main, run};

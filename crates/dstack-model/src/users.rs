@@ -1,6 +1,6 @@
 //! Users.
 
-use dstack_units::{Time, UserId};
+use dstack_units::{Time, TokenId, UserId};
 use serde::Serialize;
 
 use crate::decode::scalars::id4;
@@ -98,4 +98,40 @@ pub struct UsersInfoList {
     pub total_count: Option<u64>,
     /// This page.
     pub users: Vec<User>,
+}
+
+/// A further token of a user, without the token itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct UserToken {
+    /// Its id.
+    pub id: TokenId,
+    /// Its name, unique among the user's tokens.
+    pub name: String,
+    /// Since when.
+    pub created_at: Time,
+    /// Until when; unset: for good.
+    pub expires_at: Option<Time>,
+    /// Whether it is good for reading only.
+    pub read_only: bool,
+    /// The only project that it is good for; unset: all of the user's.
+    pub project_name: Option<String>,
+}
+
+/// A token just made. The token itself is never shown again.
+#[derive(Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct NewUserToken {
+    /// What is known about it.
+    #[serde(flatten)]
+    #[decode(flatten)]
+    pub info: UserToken,
+    /// The token.
+    pub token: String,
+}
+
+impl std::fmt::Debug for NewUserToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NewUserToken")
+            .field("info", &self.info)
+            .finish_non_exhaustive()
+    }
 }

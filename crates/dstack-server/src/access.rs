@@ -1,22 +1,32 @@
 //! Who calls, and for which project: tokens, projects with their members, and the guards of routes.
 
+mod failed_logins;
+mod scope;
+
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::{HeaderMap, header};
 use dstack_api::Guard;
 use dstack_model::users::{GlobalRole, ProjectRole};
 use dstack_store::directory::projects::{self, Member, ProjectRow};
+use dstack_store::directory::tokens::{self, TokenRow};
 use dstack_store::directory::users::{self, UserRow};
 use dstack_store::{Database, Dialect};
+use dstack_units::{ProjectId, Time};
 use sha2::{Digest, Sha256};
+
+pub use failed_logins::FailedLogins;
+pub use scope::permit;
 
 use crate::error::{ApiError, Result};
 
 /// Entries kept; when full, all are forgotten.
 const CAPACITY: usize = 10_000;
 
-/// Lower-case hex SHA-256 of a token: how it is found.
+/// Lower-case hex SHA-256 of a token: how it is found. Tokens are never compared themselves, so that how long a look-up
+/// takes says nothing about them.
 pub fn token_hash(token: &str) -> String {
     hex::encode(Sha256::digest(token.as_bytes()))
 }
@@ -60,33 +70,52 @@ pub fn is_admin(user: &UserRow) -> bool {
     user.global_role == GlobalRole::Admin
 }
 
+/// Who calls, and with which of their tokens.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// The user.
+    pub user: Arc<UserRow>,
+    /// The further token used; `None`: the user's own one.
+    pub token: Option<Arc<TokenRow>>,
+}
+
+impl Caller {
+    /// Whether the token is good for this project as far as projects go; what the user may do there is another question.
+    pub fn reaches(&self, project: ProjectId) -> bool {
+        let only = self.token.as_ref().and_then(|token| token.project_id);
+        only.is_none_or(|only| only == project)
+    }
+}
+
 #[derive(Debug, Default)]
 struct Cached {
     epoch: u64,
-    users: HashMap<String, Arc<UserRow>>,
+    callers: HashMap<String, Caller>,
     projects: HashMap<String, Arc<Project>>,
 }
 
-/// Finds users by token and projects by name.
+/// Finds callers by token and projects by name.
 ///
 /// One server process with a database of its own remembers what it found until [`Access::changed`] is called; servers
 /// that share a database always ask it.
 #[derive(Debug)]
 pub struct Access {
     database: Database,
+    failed: FailedLogins,
     cached: Mutex<Cached>,
 }
 
 impl Access {
     /// On this database.
-    pub fn new(database: Database) -> Self {
+    pub fn new(database: Database, failed: FailedLogins) -> Self {
         Self {
             database,
+            failed,
             cached: Mutex::default(),
         }
     }
 
-    /// To be called after every change of users, projects or members.
+    /// To be called after every change of users, tokens, projects or members.
     pub fn changed(&self) {
         let mut cached = self.lock();
         *cached = Cached {
@@ -110,29 +139,63 @@ impl Access {
         }
         let mut cached = self.lock();
         if cached.epoch == epoch {
-            if cached.users.len() + cached.projects.len() >= CAPACITY {
-                cached.users.clear();
+            if cached.callers.len() + cached.projects.len() >= CAPACITY {
+                cached.callers.clear();
                 cached.projects.clear();
             }
             put(&mut cached);
         }
     }
 
-    /// The active user with this token.
-    pub async fn user(&self, token: &str) -> Result<Option<Arc<UserRow>>> {
-        let hash = token_hash(token);
-        if let Some(user) = self.lock().users.get(&hash) {
-            return Ok(Some(Arc::clone(user)));
+    /// Who calls with this token: an active user. Failures are counted, and answered with 429 when there were too many.
+    pub async fn authenticate(&self, token: &str, peer: Option<IpAddr>, now: Time) -> Result<Caller> {
+        match self.caller(token, now).await? {
+            Some(caller) => Ok(caller),
+            None => Err(self.refusal(token, peer, now, ApiError::InvalidToken)),
         }
-        let epoch = self.epoch();
-        let Some(user) = users::by_token_hash(self.database.pool(), &hash).await? else {
-            return Ok(None);
+    }
+
+    /// Counts a failed login: `wrong`, or 429 when there were too many.
+    pub(crate) fn refusal(&self, token: &str, peer: Option<IpAddr>, now: Time, wrong: ApiError) -> ApiError {
+        match self.failed.failed(&token_hash(token), peer, now) {
+            None => wrong,
+            Some(wait) => ApiError::TooMany {
+                msg: "Too many failed logins. Check your access token",
+                retry_after: wait,
+            },
+        }
+    }
+
+    /// The active user with this token, and which token of theirs it is. Expired tokens are nobody's.
+    pub async fn caller(&self, token: &str, now: Time) -> Result<Option<Caller>> {
+        let hash = token_hash(token);
+        let known = self.lock().callers.get(&hash).cloned();
+        let found = match known {
+            Some(caller) => Some(caller),
+            None => self.find(hash).await?,
         };
-        let user = Arc::new(user);
-        self.remember(epoch, |cached| {
-            cached.users.insert(hash, Arc::clone(&user));
-        });
-        Ok(Some(user))
+        Ok(found.filter(|caller| !caller.token.as_ref().is_some_and(|token| token.is_expired(now))))
+    }
+
+    async fn find(&self, hash: String) -> Result<Option<Caller>> {
+        let epoch = self.epoch();
+        let pool = self.database.pool();
+        let caller = match users::by_token_hash(pool, &hash).await? {
+            Some(user) => Some(Caller {
+                user: Arc::new(user),
+                token: None,
+            }),
+            None => tokens::by_hash(pool, &hash).await?.map(|(user, token)| Caller {
+                user: Arc::new(user),
+                token: Some(Arc::new(token)),
+            }),
+        };
+        if let Some(caller) = &caller {
+            self.remember(epoch, |cached| {
+                cached.callers.insert(hash, caller.clone());
+            });
+        }
+        Ok(caller)
     }
 
     /// The project of this name in any case.

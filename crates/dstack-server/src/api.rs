@@ -2,21 +2,24 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{RawPathParams, Request};
+use axum::extract::{ConnectInfo, RawPathParams, Request};
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use dstack_api::{Body as BodyKind, Endpoint, Guard, Method, RouteInfo};
 use dstack_store::directory::users::UserRow;
+use dstack_system::Secret;
+use dstack_units::ProjectId;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::access::{Project, bearer, check};
+use crate::access::{Caller, Project, bearer, check, permit};
 use crate::compat::older;
 use crate::error::{ApiError, Result, json_bytes, json_response};
 use crate::request::{self, Upload};
@@ -30,7 +33,8 @@ pub struct Call {
     pub state: Arc<AppState>,
     /// Version of the client.
     pub version: ClientVersion,
-    user: Option<Arc<UserRow>>,
+    caller: Option<Caller>,
+    token: Option<Secret>,
     project: Option<Arc<Project>>,
     params: HashMap<String, String>,
 }
@@ -38,7 +42,28 @@ pub struct Call {
 impl Call {
     /// Who calls. Every route with a guard has a user.
     pub fn user(&self) -> Result<&UserRow> {
-        self.user.as_deref().ok_or(ApiError::NotAuthenticated)
+        Ok(&self.caller()?.user)
+    }
+
+    fn caller(&self) -> Result<&Caller> {
+        self.caller.as_ref().ok_or(ApiError::NotAuthenticated)
+    }
+
+    /// The token with which the user called, if it is a further one: they do not see their own with it.
+    pub(crate) fn further_token(&self) -> Option<&Secret> {
+        let caller = self.caller.as_ref()?;
+        self.token.as_ref().filter(|_| caller.token.is_some())
+    }
+
+    /// The only project that the caller's token is good for. Routes without a project in their path must not show or
+    /// change anything of others.
+    pub(crate) fn only_project(&self) -> Option<ProjectId> {
+        self.caller.as_ref()?.token.as_ref()?.project_id
+    }
+
+    /// Whether the caller's token is good for this project.
+    pub(crate) fn reaches(&self, project: ProjectId) -> bool {
+        self.caller.as_ref().is_some_and(|caller| caller.reaches(project))
     }
 
     /// The project of the path. Every route below a project has one.
@@ -183,6 +208,8 @@ async fn serve(
     request: Request,
 ) -> Response<Body> {
     let path = request.uri().path().to_owned();
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+    let peer = peer.map(|info| info.ip());
     let (head, body) = request.into_parts();
     let body = match small(&head.headers, body).await {
         Ok(body) => body,
@@ -202,7 +229,9 @@ async fn serve(
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect();
     let answer = async {
-        let call = admit(state, route.guard, version, params, &head.headers).await?;
+        let call = admit(state, &route, version, params, &head.headers, peer).await?;
+        // Held until the answer is made. Only those who may call at all take a place.
+        let _place = call.state.overload.enter(&route)?;
         let parts = Parts {
             query: head.uri.query().map(str::to_owned),
             headers: head.headers,
@@ -242,48 +271,52 @@ async fn small(headers: &HeaderMap, body: Body) -> Result<Body> {
 /// Authentication, project, guard.
 async fn admit(
     state: Arc<AppState>,
-    guard: Guard,
+    route: &RouteInfo,
     version: ClientVersion,
     params: HashMap<String, String>,
     headers: &HeaderMap,
+    peer: Option<IpAddr>,
 ) -> Result<Call> {
+    let now = state.clock.now();
     let mut call = Call {
         state,
         version,
-        user: None,
+        caller: None,
+        token: None,
         project: None,
         params,
     };
-    match guard {
+    let service = |expected: Option<&str>, wrong| {
+        service_token(expected, headers, wrong).map_err(|wrong| match bearer(headers) {
+            Some(token) => call.state.access.refusal(token, peer, now, wrong),
+            None => wrong,
+        })
+    };
+    match route.guard {
         Guard::Anyone => return Ok(call),
         Guard::SshProxyToken => {
-            service_token(
-                call.state.settings.sshproxy_token.as_deref(),
-                headers,
-                ApiError::Denied,
-            )?;
+            service(call.state.settings.sshproxy_token.as_deref(), ApiError::Denied)?;
             return Ok(call);
         }
         Guard::MetricsToken => {
             if let Some(token) = &call.state.settings.prometheus_token {
-                service_token(Some(token), headers, ApiError::InvalidToken)?;
+                service(Some(token), ApiError::InvalidToken)?;
             }
             return Ok(call);
         }
         _ => {}
     }
     let token = bearer(headers).ok_or(ApiError::NotAuthenticated)?;
-    let user = call
-        .state
-        .access
-        .user(token)
-        .await?
-        .ok_or(ApiError::InvalidToken)?;
+    let caller = call.state.access.authenticate(token, peer, now).await?;
     if let Some(name) = call.params.get("project_name") {
         call.project = Some(call.state.access.project(name).await?.ok_or(ApiError::NotFound)?);
     }
-    check(guard, &user, call.project.as_deref())?;
-    call.user = Some(user);
+    if let Some(token) = &caller.token {
+        permit(token, route, call.project.as_deref())?;
+    }
+    check(route.guard, &caller.user, call.project.as_deref())?;
+    call.caller = Some(caller);
+    call.token = Some(Secret::new(token));
     Ok(call)
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use dstack_model::Decode;
+use dstack_model::decode::Loc;
 use dstack_model::yaml::{self, ConfigErrors};
 use dstack_store::encryption::{Encryption, Key};
 use dstack_system::Random;
@@ -69,10 +70,10 @@ pub enum ConfigError {
     #[error("the server's configuration is not valid:\n{0}")]
     Content(ConfigErrors),
     /// A key cannot be used.
-    #[error("{path}: encryption.keys[{index}]: {reason}")]
+    #[error("{place}: encryption.keys[{index}]: {reason}")]
     Key {
-        /// The file.
-        path: PathBuf,
+        /// File, line and column.
+        place: String,
         /// Which key.
         index: usize,
         /// What is wrong with it.
@@ -99,7 +100,19 @@ pub fn load(dir: &Path) -> Result<Option<ServerConfig>, ConfigError> {
     {
         return Ok(Some(ServerConfig::default()));
     }
-    let (config, _) = yaml::parse(&text, &path.display().to_string()).map_err(ConfigError::Content)?;
+    let name = path.display().to_string();
+    let (config, spans) = yaml::parse::<ServerConfig>(&text, &name).map_err(ConfigError::Content)?;
+    for (index, value) in config.keys().iter().enumerate() {
+        key(value).map_err(|reason| {
+            let at = spans.value(&[
+                Loc::Key("encryption".into()),
+                Loc::Key("keys".into()),
+                Loc::Index(index),
+            ]);
+            let place = format!("{name}:{}:{}", at.line, at.column);
+            ConfigError::Key { place, index, reason }
+        })?;
+    }
     Ok(Some(config))
 }
 
@@ -124,17 +137,19 @@ impl ServerConfig {
         }
     }
 
+    fn keys(&self) -> &[Value] {
+        let encryption = self.encryption.as_ref();
+        encryption
+            .map(|config| config.keys.as_slice())
+            .unwrap_or_default()
+    }
+
     /// The configured keys, then the generated one, which encrypts when none is configured.
     pub fn encryption(&self, dir: &Path, random: &Random) -> Result<Encryption, ConfigError> {
-        let configured = self
-            .encryption
-            .as_ref()
-            .map(|encryption| encryption.keys.as_slice())
-            .unwrap_or_default();
         let mut keys = Vec::new();
-        for (index, value) in configured.iter().enumerate() {
+        for (index, value) in self.keys().iter().enumerate() {
             keys.push(key(value).map_err(|reason| ConfigError::Key {
-                path: path(dir),
+                place: path(dir).display().to_string(),
                 index,
                 reason,
             })?);
@@ -144,6 +159,19 @@ impl ServerConfig {
         }
         Ok(Encryption::new(keys, random.clone()))
     }
+}
+
+/// The encryption keys of a `config.yml` that may have anything else in it.
+pub(crate) fn keys_of(path: &Path) -> Result<Vec<Key>, ConfigError> {
+    let name = path.display().to_string();
+    let text = fs_err::read_to_string(path)?;
+    let (whole, _) = yaml::parse::<Value>(&text, &name).map_err(ConfigError::Content)?;
+    let keys = whole.pointer("/encryption/keys").and_then(Value::as_array);
+    let read = |(index, value)| {
+        let place = name.clone();
+        key(value).map_err(|reason| ConfigError::Key { place, index, reason })
+    };
+    keys.into_iter().flatten().enumerate().map(read).collect()
 }
 
 fn key(value: &Value) -> Result<Key, &'static str> {
@@ -258,12 +286,8 @@ mod tests {
             "{type: aes, name: k, secret: abc}",
             "{type: rot13}",
         ] {
-            let config = loaded(&format!("encryption:\n  keys:\n  - {bad}\n"))
-                .unwrap()
-                .unwrap();
-            let error = config
-                .encryption(Path::new("/nonexistent"), &Random::seeded(1))
-                .unwrap_err();
+            let error = loaded(&format!("encryption:\n  keys:\n  - {bad}\n")).unwrap_err();
+            assert!(error.to_string().contains("config.yml:3:5"), "{error}");
             assert!(error.to_string().contains("encryption.keys[0]"), "{error}");
         }
     }

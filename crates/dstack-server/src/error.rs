@@ -1,5 +1,7 @@
 //! What a handler refuses, and how each refusal looks on the wire.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use dstack_api::{BadRequest, ErrorCode, ErrorDetail};
@@ -26,6 +28,8 @@ pub enum ApiError {
     InvalidToken,
     /// 403 by the route's guard.
     Denied,
+    /// 403: the token is not good for this.
+    OutOfScope(String),
     /// 403 by the handler.
     Forbidden(String),
     /// 404: the project.
@@ -34,7 +38,14 @@ pub enum ApiError {
     TooLarge,
     /// 422 with this body.
     Validation(Value),
-    /// 429 or 503: come back later.
+    /// 429: come back later.
+    TooMany {
+        /// What there is too much of.
+        msg: &'static str,
+        /// When to come back; sent in whole seconds, at least one.
+        retry_after: Duration,
+    },
+    /// 503: come back later.
     Busy(&'static str),
     /// 500; the cause is logged, not sent.
     Internal(Box<dyn std::error::Error + Send + Sync>),
@@ -43,7 +54,8 @@ pub enum ApiError {
 impl std::fmt::Display for ApiError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Client { msg, .. } | Self::Forbidden(msg) => msg,
+            Self::Client { msg, .. } | Self::Forbidden(msg) | Self::OutOfScope(msg) => msg,
+            Self::TooMany { msg, .. } => msg,
             Self::Plain(text) | Self::Busy(text) => text,
             Self::NotAuthenticated => "Not authenticated",
             Self::InvalidToken => "Invalid token",
@@ -129,6 +141,15 @@ impl ApiError {
             }
             Self::InvalidToken => wrapped(StatusCode::FORBIDDEN, "Invalid token"),
             Self::Denied => wrapped(StatusCode::FORBIDDEN, "Access denied"),
+            Self::OutOfScope(msg) => wrapped(StatusCode::FORBIDDEN, &msg),
+            Self::TooMany { msg, retry_after } => {
+                let mut response = wrapped(StatusCode::TOO_MANY_REQUESTS, msg);
+                let seconds = retry_after.as_millis().div_ceil(1000).max(1);
+                if let Ok(seconds) = HeaderValue::from_str(&seconds.to_string()) {
+                    response.headers_mut().insert(header::RETRY_AFTER, seconds);
+                }
+                response
+            }
             Self::Forbidden(msg) => json_response(StatusCode::FORBIDDEN, &json!({"msg": msg, "code": null})),
             Self::NotFound => wrapped(StatusCode::NOT_FOUND, "Not found"),
             Self::TooLarge => json_response(

@@ -18,6 +18,7 @@ mod secrets;
 mod server;
 mod sshproxy;
 mod templates;
+mod tokens;
 pub(crate) mod users;
 pub(crate) mod volumes;
 
@@ -34,11 +35,14 @@ use tower_http::compression::predicate::SizeAbove;
 use crate::api::Api;
 use crate::state::AppState;
 
+pub(crate) use fleets::sealed_fleet;
+
 /// All routes that this version serves.
 pub fn api(state: Arc<AppState>) -> Api {
     let api = Api::new(state);
     let api = server::routes(api);
     let api = users::routes(api);
+    let api = tokens::routes(api);
     let api = public_keys::routes(api);
     let api = projects::routes(api);
     let api = repos::routes(api);

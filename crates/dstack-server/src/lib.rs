@@ -19,8 +19,10 @@ pub mod error;
 mod gateway_worker;
 pub mod handlers;
 pub mod images;
+pub mod import;
 mod job_maker;
 pub mod keys;
+pub mod overload;
 mod prometheus;
 mod proxy;
 mod public_key;
@@ -36,5 +38,7 @@ pub mod wiring;
 pub use engine_handle::{EngineHandle, NoEngine};
 pub use job_maker::JobMaker;
 pub use settings::Settings;
-pub use startup::{BoxFuture, EngineInit, EngineStart, ServerError, ServerOptions, StartedEngine, serve};
-pub use state::{AppState, DefaultPermissions};
+pub use startup::{
+    BoxFuture, EngineInit, EngineStart, Reloader, ServerError, ServerOptions, StartedEngine, serve,
+};
+pub use state::{AppState, DefaultPermissions, SharedPermissions};

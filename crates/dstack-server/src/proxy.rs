@@ -73,7 +73,7 @@ async fn check_member(state: &AppState, project: &str, headers: &HeaderMap) -> R
         let Some(token) = bearer(headers) else {
             return Ok(false);
         };
-        let Some(user) = state.access.user(token).await? else {
+        let Some(caller) = state.access.caller(token, state.clock.now()).await? else {
             return Ok(false);
         };
         Ok::<_, ApiError>(
@@ -81,7 +81,7 @@ async fn check_member(state: &AppState, project: &str, headers: &HeaderMap) -> R
                 .access
                 .project(project)
                 .await?
-                .is_some_and(|project| project.is_member(&user)),
+                .is_some_and(|project| project.is_member(&caller.user) && caller.reaches(project.row.id)),
         )
     };
     match member.await {

@@ -1,8 +1,13 @@
 //! The registry of environment variables that the server reads: name, default, meaning.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use dstack_system::env;
+
+use crate::access::FailedLogins;
+use crate::overload::Limits;
 
 /// One variable, for the reference page.
 #[derive(Debug, Clone, Copy)]
@@ -18,7 +23,7 @@ pub struct Variable {
 macro_rules! settings {
     ($( $(#[doc = $doc:literal])+ $field:ident: $type:ty = $name:literal, $default:literal, $read:expr; )*) => {
         /// All settings, read once at start.
-        #[derive(Debug, Clone)]
+        #[derive(Clone)]
         pub struct Settings { $( $(#[doc = $doc])+ pub $field: $type, )* }
 
         /// The reference page of all variables, in Markdown.
@@ -110,6 +115,18 @@ settings! {
     gateway_max_replicas: i64 = "DSTACK_SERVER_GATEWAY_MAX_REPLICAS", "9", or(9);
     /// Let projects share fleets and gateways with each other (off in dstack 0.22.5).
     exports_enabled: bool = "DSTACK_SERVER_EXPORTS_ENABLED", "off", env::flag;
+    /// Failed logins of an address or with a token before further ones are answered 429; 0: any number.
+    failed_logins_limit: u32 = "DSTACK_SERVER_FAILED_LOGINS_LIMIT", "100", or(100);
+    /// Seconds in which failed logins are counted.
+    failed_logins_window: u64 = "DSTACK_SERVER_FAILED_LOGINS_WINDOW", "60", or(60);
+    /// Calls that change something at a time; more are answered 429.
+    max_writes: usize = "DSTACK_SERVER_MAX_CONCURRENT_WRITES", "512", or(512);
+    /// Plans at a time; more are answered 429.
+    max_plans: usize = "DSTACK_SERVER_MAX_CONCURRENT_PLANS", "256", or(256);
+    /// Calls that only read at a time; more are answered 429.
+    max_reads: usize = "DSTACK_SERVER_MAX_CONCURRENT_READS", "4096", or(4096);
+    /// Uploads at a time; more are answered 429.
+    max_uploads: usize = "DSTACK_SERVER_MAX_CONCURRENT_UPLOADS", "64", or(64);
     /// Refuse `dstack: true` in runs.
     forbid_dstack_in_runs: bool = "DSTACK_FORBID_DSTACK_IN_RUNS", "off", env::flag;
     /// Default image of jobs.
@@ -132,12 +149,41 @@ settings! {
     templates_repo: Option<String> = "DSTACK_SERVER_TEMPLATES_REPO", "none", text;
 }
 
+/// Some settings are secret: none are printed but those that everybody sees.
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("dir", &self.dir)
+            .field("host", &self.host)
+            .field("port", &self.port)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Settings {
     /// URL under which the server is known.
     pub fn server_url(&self) -> String {
         self.url
             .clone()
             .unwrap_or_else(|| format!("http://{}:{}", self.host, self.port))
+    }
+
+    /// Counts failed logins.
+    pub fn failed_logins(&self) -> FailedLogins {
+        FailedLogins::new(
+            self.failed_logins_limit,
+            Duration::from_secs(self.failed_logins_window),
+        )
+    }
+
+    /// How many calls may be served at a time.
+    pub const fn limits(&self) -> Limits {
+        Limits {
+            reads: self.max_reads,
+            plans: self.max_plans,
+            writes: self.max_writes,
+            uploads: self.max_uploads,
+        }
     }
 
     /// What planning needs of them.

@@ -1,6 +1,7 @@
 //! From an empty directory to a serving process.
 
 mod bootstrap;
+mod reload;
 
 use std::fmt;
 use std::future::Future;
@@ -18,13 +19,15 @@ use dstack_plan::jobs::Target;
 use dstack_store::directory::events;
 use dstack_store::directory::projects::ProjectRow;
 use dstack_store::directory::users::UserRow;
-use dstack_store::encryption::Encryption;
+use dstack_store::encryption::{Encryption, at_rest};
 use dstack_store::{Database, SqlStore, StoreError};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Random, SystemClock, task};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
+
+pub use reload::Reloader;
 
 use crate::access::Access;
 use crate::backends::StoredBackends;
@@ -76,6 +79,14 @@ pub enum ServerError {
         "the admin's token cannot be decrypted: put the encryption key back (encryption.key or encryption.keys in config.yml)"
     )]
     AdminToken,
+    /// A project of config.yml has a name that none can have.
+    #[error(
+        "the project `{0}` of config.yml: names of projects are made of 1 to 50 letters, digits, - and _"
+    )]
+    ProjectName(String),
+    /// The keys of config.yml do not decrypt everything that is stored.
+    #[error("encryption.keys lacks a key that is still needed by {0}: put it back, after the new one")]
+    KeysMissing(String),
     /// The admin user or the project main cannot be created.
     #[error("cannot set up the first user and project")]
     Bootstrap(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -241,6 +252,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
     };
     let config = loaded.clone().unwrap_or_default();
     let encryption = config.encryption(&dir, &random)?;
+    at_rest::install(&encryption);
     let (database, identity) = open_database(&settings).await?;
     let logs: Arc<dyn LogStore> = Arc::new(FileLogStore::new(&dir, Durability::Synced));
     let store = SqlStore::new(database.clone());
@@ -252,14 +264,15 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
     ));
     let mut state = AppState {
         engine: Arc::new(NoEngine(store.clone())),
-        access: Access::new(database.clone()),
+        access: Access::new(database.clone(), settings.failed_logins()),
         database,
         store,
         encryption,
         clock,
+        overload: settings.limits().into(),
         random,
         logs,
-        permissions: config.permissions(),
+        permissions: config.permissions().into(),
         keys,
         runs: RunCache::default(),
         target: Target::Container,
@@ -301,14 +314,16 @@ async fn listen(settings: &Settings) -> Result<TcpListener, ServerError> {
 }
 
 /// A name that no other process has as long as this one holds the lock.
-struct Identity {
+pub(crate) struct Identity {
     name: String,
     _lock: fs_err::File,
 }
 
 /// Opens the database. On SQLite, a lock file makes sure that only one server does. Servers that share a PostgreSQL are
 /// told apart by machine and directory.
-async fn open_database(settings: &Settings) -> Result<(Database, Option<Identity>), ServerError> {
+pub(crate) async fn open_database(
+    settings: &Settings,
+) -> Result<(Database, Option<Identity>), ServerError> {
     let url = settings
         .database_url
         .clone()
@@ -436,12 +451,13 @@ fn warm_keys(state: &Arc<AppState>, admin: UserRow) {
     });
 }
 
-/// Applies projects and backends of config.yml again at each SIGHUP. Keys and permissions count from the next start on.
+/// Applies config.yml again at each SIGHUP.
 fn reload_on_hangup(state: &Arc<AppState>, admin: UserRow, stop: CancellationToken) {
     use tokio::signal::unix::{SignalKind, signal};
     let (state, Ok(mut hangup)) = (Arc::clone(state), signal(SignalKind::hangup())) else {
         return;
     };
+    let reloader = Reloader::new(admin);
     task::spawn("reload config.yml", async move {
         loop {
             tokio::select! {
@@ -449,17 +465,20 @@ fn reload_on_hangup(state: &Arc<AppState>, admin: UserRow, stop: CancellationTok
                 received = hangup.recv() => if received.is_none() { return },
             }
             if state.settings.config_disabled {
+                tracing::warn!("config.yml is not applied again: DSTACK_SERVER_CONFIG_DISABLED is set");
                 continue;
             }
-            match config::load(&state.settings.dir) {
-                Ok(loaded) => {
-                    let config = loaded.unwrap_or_default();
-                    match bootstrap::apply_projects(&state, &config, &admin).await {
-                        Ok(()) => tracing::info!("Applied config.yml again"),
-                        Err(error) => tracing::error!(%error, "config.yml is not applied"),
+            match reloader.reload(&state).await {
+                Ok(changes) => {
+                    for change in changes {
+                        tracing::info!("config.yml: {change}");
                     }
+                    tracing::info!("config.yml was applied again");
                 }
-                Err(error) => tracing::error!(%error, "config.yml is not applied"),
+                Err(error) => tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "config.yml is not applied again, everything stays as it was: {error}"
+                ),
             }
         }
     });
@@ -557,8 +576,11 @@ async fn run(
     });
     let graceful = stop.clone();
     let router = handlers::router(Arc::clone(state));
-    let server =
-        axum::serve(listener, router).with_graceful_shutdown(async move { graceful.cancelled().await });
+    let server = axum::serve(
+        listener,
+        router.into_make_service_with_connect_info::<SocketAddr>(),
+    )
+    .with_graceful_shutdown(async move { graceful.cancelled().await });
     let served = tokio::select! {
         served = server => served.map_err(ServerError::Serve),
         () = async { stop.cancelled().await; tokio::time::sleep(DRAIN).await; } => Ok(()),

@@ -1,6 +1,6 @@
 //! What handlers work with.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use dstack_compute::{Backends, Registry};
 use dstack_images::Images;
@@ -16,6 +16,7 @@ use crate::access::Access;
 use crate::engine_handle::EngineHandle;
 use crate::job_maker::JobMaker;
 use crate::keys::Keys;
+use crate::overload::Overload;
 use crate::render::runs::RunCache;
 use crate::settings::Settings;
 
@@ -40,6 +41,28 @@ impl Default for DefaultPermissions {
     }
 }
 
+/// The permissions in force: they change when `config.yml` is applied again.
+#[derive(Debug, Default)]
+pub struct SharedPermissions(RwLock<DefaultPermissions>);
+
+impl From<DefaultPermissions> for SharedPermissions {
+    fn from(permissions: DefaultPermissions) -> Self {
+        Self(RwLock::new(permissions))
+    }
+}
+
+impl SharedPermissions {
+    /// As they are now.
+    pub fn get(&self) -> DefaultPermissions {
+        *self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on.
+    pub fn set(&self, permissions: DefaultPermissions) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = permissions;
+    }
+}
+
 /// Shared by all requests.
 #[derive(Debug)]
 pub struct AppState {
@@ -49,6 +72,8 @@ pub struct AppState {
     pub store: SqlStore,
     /// Secrets at rest.
     pub encryption: Encryption,
+    /// Lets calls in.
+    pub overload: Overload,
     /// Time.
     pub clock: SharedClock,
     /// Ids, tokens, names.
@@ -60,7 +85,7 @@ pub struct AppState {
     /// Environment.
     pub settings: Settings,
     /// config.yml.
-    pub permissions: DefaultPermissions,
+    pub permissions: SharedPermissions,
     /// Users and projects.
     pub access: Access,
     /// SSH keys of users and projects.

@@ -200,7 +200,7 @@ impl Transactions {
     }
 }
 
-fn normalize_url(url: &str) -> Result<(Dialect, String)> {
+pub(crate) fn normalize_url(url: &str) -> Result<(Dialect, String)> {
     let Some((scheme, rest)) = url.split_once("://") else {
         return Err(StoreError::Url {
             reason: "expected sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME".into(),

@@ -12,8 +12,10 @@ pub mod gateways;
 pub mod lists;
 pub mod projects;
 pub mod repos;
+pub mod sealed;
 pub mod secrets;
 mod select;
+pub mod tokens;
 pub mod users;
 pub mod volumes;
 

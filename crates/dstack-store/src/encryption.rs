@@ -1,5 +1,9 @@
 //! Secrets at rest: `enc:<type>:<key name>:<payload>`, as dstack 0.22.5 writes them.
 
+pub mod at_rest;
+
+use std::sync::{Arc, PoisonError, RwLock};
+
 use aes_gcm::aead::Aead;
 use aes_gcm::{Aes256Gcm, KeyInit};
 use base64::Engine;
@@ -9,7 +13,7 @@ use dstack_system::{Random, Secret};
 use crate::{Result, StoreError};
 
 /// One configured key.
-#[derive(Debug, Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum Key {
     /// Clear text.
     Identity,
@@ -22,28 +26,57 @@ pub enum Key {
     },
 }
 
-/// Encrypts with the first key, decrypts with whichever fits.
+impl Key {
+    /// The name of the key, for people.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Identity => "identity",
+            Self::Aes { name, .. } => name,
+        }
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Key({})", self.name())
+    }
+}
+
+/// Encrypts with the first key, decrypts with whichever fits. Clones share the keys.
 #[derive(Clone)]
 pub struct Encryption {
-    keys: Vec<Key>,
+    keys: Arc<RwLock<Arc<[Key]>>>,
     random: Random,
 }
 
 impl std::fmt::Debug for Encryption {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Encryption({} keys)", self.keys.len())
+        write!(f, "Encryption({:?})", self.keys())
     }
 }
 
 impl Encryption {
     /// With these keys, first the one to encrypt with; none = clear text.
     pub fn new(keys: Vec<Key>, random: Random) -> Self {
-        Self { keys, random }
+        Self {
+            keys: Arc::new(RwLock::new(keys.into())),
+            random,
+        }
+    }
+
+    /// The keys in force.
+    pub fn keys(&self) -> Arc<[Key]> {
+        Arc::clone(&self.keys.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Other keys from now on, for all clones.
+    pub fn replace(&self, keys: Vec<Key>) {
+        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys.into();
     }
 
     /// Encrypts a text for storing.
     pub fn encrypt(&self, text: &str) -> Result<String> {
-        match self.keys.first() {
+        match self.keys().first() {
             None | Some(Key::Identity) => Ok(format!("enc:identity:noname:{text}")),
             Some(Key::Aes { name, secret }) => {
                 let cipher = Aes256Gcm::new(secret.into());
@@ -70,7 +103,7 @@ impl Encryption {
     fn open(&self, payload: &str) -> Result<Secret> {
         let bytes = STANDARD.decode(payload).map_err(|_| StoreError::Undecryptable)?;
         let (nonce, sealed) = bytes.split_first_chunk::<12>().ok_or(StoreError::Undecryptable)?;
-        self.keys
+        self.keys()
             .iter()
             .filter_map(|key| match key {
                 Key::Aes { secret, .. } => Some(Aes256Gcm::new(secret.into())),
@@ -103,6 +136,16 @@ mod tests {
         assert_eq!(new.decrypt(&stored).unwrap().expose(), "s3cret");
         let lost = Encryption::new(vec![aes(2)], Random::seeded(2));
         assert!(matches!(lost.decrypt(&stored), Err(StoreError::Undecryptable)));
+    }
+
+    #[test]
+    fn clones_share_the_keys_and_none_prints_them() {
+        let keys = Encryption::new(vec![aes(1)], Random::seeded(1));
+        let (clone, old) = (keys.clone(), keys.encrypt("s3cret").unwrap());
+        keys.replace(vec![Key::Identity, aes(1)]);
+        assert_eq!(clone.encrypt("x").unwrap(), "enc:identity:noname:x");
+        assert_eq!(clone.decrypt(&old).unwrap().expose(), "s3cret");
+        assert_eq!(format!("{clone:?}"), "Encryption([Key(identity), Key(k)])");
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! How a row of the engine maps to its table: columns in one list, SQL made from it.
 
-use std::any::type_name;
+use std::any::{TypeId, type_name};
 use std::sync::Arc;
 
+use dstack_model::runs::{JobSpec, RunSpec};
 use dstack_units::Time;
 use dstack_units::id::Id;
 use serde::Serialize;
@@ -11,6 +12,7 @@ use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query;
 use sqlx::{Any, Row};
 
+use crate::encryption::at_rest;
 use crate::{Result, StoreError};
 
 /// A statement with its bound values.
@@ -48,17 +50,30 @@ impl<T> std::ops::Deref for Json<T> {
     }
 }
 
-impl<T: Serialize + DeserializeOwned> Column for Json<T> {
+/// What users put secrets into (environment variables, registry credentials, keys) is encrypted as a whole.
+fn is_secret<T: 'static>() -> bool {
+    [TypeId::of::<RunSpec>(), TypeId::of::<JobSpec>()].contains(&TypeId::of::<T>())
+}
+
+impl<T: Serialize + DeserializeOwned + 'static> Column for Json<T> {
     type Raw = String;
     fn to_raw(&self) -> String {
         // Our own types have string keys and finite numbers, for which serialization cannot fail.
-        serde_json::to_string(&*self.0).unwrap_or_else(|error| {
+        let text = serde_json::to_string(&*self.0).unwrap_or_else(|error| {
             tracing::error!(%error, r#type = type_name::<T>(), "value cannot be serialized");
             "null".to_owned()
-        })
+        });
+        match is_secret::<T>() {
+            true => at_rest::seal(text),
+            false => text,
+        }
     }
     fn from_raw(raw: String) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
-        Ok(Self::new(serde_json::from_str(&raw)?))
+        // Also of types that are secret: rows of before the encryption are not.
+        if !raw.starts_with("enc:") {
+            return Ok(Self::new(serde_json::from_str(&raw)?));
+        }
+        Ok(Self::new(serde_json::from_str(at_rest::open(&raw)?.expose())?))
     }
 }
 

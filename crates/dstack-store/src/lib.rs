@@ -15,6 +15,7 @@ pub mod database;
 pub mod directory;
 pub mod encryption;
 mod entity;
+pub mod legacy;
 pub mod memory;
 mod migrations;
 mod outage;

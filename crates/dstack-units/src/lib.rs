@@ -31,7 +31,7 @@ pub use error::ParseError;
 pub use gpu::{AcceleratorVendor, GpuSpec};
 pub use id::{
     ArchiveId, EventId, ExportId, FleetId, GatewayId, ImportId, InstanceId, JobId, OperationId, ProjectId,
-    PublicKeyId, RepoRowId, RunId, SecretId, UserId, VolumeId,
+    PublicKeyId, RepoRowId, RunId, SecretId, TokenId, UserId, VolumeId,
 };
 pub use memory::Memory;
 pub use port::PortMapping;

@@ -3,15 +3,16 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use dstack_cli::ServerArgs;
+use dstack_cli::{ServerAction, ServerArgs, ServerImportArgs};
 use dstack_engine::failpoint::{AbortAt, NoFailpoints};
 use dstack_engine::{Engine, EngineDeps, Failpoints, Settings as EngineSettings};
 use dstack_local::{LocalAgents, LocalShim, LocalShimOptions};
 use dstack_plan::jobs::Target;
+use dstack_server::import::ImportOptions;
 use dstack_server::wiring::{Connected, LogOutput, SqlInputs};
 use dstack_server::{BoxFuture, EngineInit, ServerOptions, Settings, StartedEngine, serve};
 use dstack_store::{EngineStore, EntityRef};
-use dstack_system::env;
+use dstack_system::{Random, env};
 
 use crate::logging;
 
@@ -39,6 +40,9 @@ pub fn server(arguments: ServerArgs, customize: impl FnOnce(&mut ServerOptions))
         Ok(runtime) => runtime,
         Err(error) => return fail(&error),
     };
+    if let Some(ServerAction::Import(arguments)) = arguments.action {
+        return runtime.block_on(import(arguments));
+    }
     let local = !arguments.no_local;
     let mut options = ServerOptions::from_env();
     apply(&mut options.settings, arguments);
@@ -49,6 +53,25 @@ pub fn server(arguments: ServerArgs, customize: impl FnOnce(&mut ServerOptions))
     runtime.shutdown_timeout(std::time::Duration::from_secs(2));
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error),
+    }
+}
+
+/// Takes over an installation of dstack 0.22.5, and says what it did.
+async fn import(arguments: ServerImportArgs) -> ExitCode {
+    use std::io::Write;
+    let options = ImportOptions {
+        from: arguments.from,
+        config: arguments.config,
+        dry_run: arguments.dry_run,
+    };
+    match dstack_server::import::import(&Settings::from_env(), &Random::system(), &options).await {
+        Ok(report) => {
+            let text = report.text(options.dry_run);
+            // Whoever does not listen does not want to know.
+            std::io::stdout().lock().write_all(text.as_bytes()).ok();
+            ExitCode::SUCCESS
+        }
         Err(error) => fail(&error),
     }
 }

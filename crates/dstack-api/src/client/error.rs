@@ -66,6 +66,12 @@ pub enum ClientError {
         /// The route's URL.
         url: String,
     },
+    /// The server has too much to do, or too many logins failed.
+    #[error("{msg}")]
+    Busy {
+        /// The server's words.
+        msg: String,
+    },
     /// Any other refusal.
     #[error("Unexpected error: status code {status} when requesting {url}. Check the server logs")]
     Status {
@@ -98,6 +104,9 @@ impl ClientError {
     pub(super) fn from_answer(status: StatusCode, url: String, body: &[u8]) -> Self {
         match status {
             StatusCode::BAD_REQUEST => Self::from_bad_request(url, body),
+            StatusCode::TOO_MANY_REQUESTS => Self::Busy {
+                msg: reason(body).unwrap_or_else(|| "The server has too much to do".to_owned()),
+            },
             StatusCode::UNPROCESSABLE_ENTITY => Self::Validation {
                 detail: serde_json::from_slice(body).unwrap_or(Value::Null),
             },

@@ -61,6 +61,57 @@ fn statuses() {
     ));
 }
 
+/// Answers each connection with the next of these.
+async fn server(answers: Vec<&'static str>) -> (Client, tokio::task::JoinHandle<usize>) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = Client::new(&format!("http://{}", listener.local_addr().unwrap()), None).unwrap();
+    #[allow(clippy::disallowed_methods, reason = "a test that awaits the task")]
+    let served = tokio::spawn(async move {
+        let mut served = 0;
+        for answer in answers {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.read(&mut [0; 4096]).await.unwrap();
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            served += 1;
+        }
+        served
+    });
+    (client, served)
+}
+
+const INFO: &str = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\
+                    content-length: 28\r\n\r\n{\"server_version\":\"0.22.5\"}\n";
+
+fn busy(seconds: u32) -> String {
+    format!(
+        "HTTP/1.1 429 Too Many Requests\r\nretry-after: {seconds}\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{{}}"
+    )
+}
+
+#[tokio::test]
+async fn a_busy_server_is_asked_again_as_it_says() {
+    let zero = busy(0).leak();
+    let (client, served) = server(vec![zero, zero, INFO]).await;
+    let info = client
+        .call::<crate::routes::ServerGetInfo>((), &crate::Nothing)
+        .await
+        .unwrap();
+    assert_eq!(info.server_version.as_deref(), Some("0.22.5"));
+    assert_eq!(served.await.unwrap(), 3);
+}
+
+#[tokio::test]
+async fn a_long_wait_is_left_to_the_caller() {
+    let (client, served) = server(vec![busy(60).leak()]).await;
+    let error = client
+        .call::<crate::routes::ServerGetInfo>((), &crate::Nothing)
+        .await
+        .unwrap_err();
+    assert!(matches!(error, ClientError::Busy { .. }), "{error}");
+    assert_eq!(served.await.unwrap(), 1);
+}
+
 #[test]
 fn nulls_are_left_out_of_queries() {
     let pairs = query_pairs(&serde_json::json!({"run_id": null, "limit": 5, "after": "x"}));

@@ -1,10 +1,15 @@
 //! Options of `dstack server`. The server itself reads the environment for what is not given here.
 
-use clap::Args;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
 
 /// Options of `server`.
 #[derive(Debug, Clone, Default, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct ServerArgs {
+    #[command(subcommand)]
+    pub action: Option<ServerAction>,
     /// Bind to this host. Defaults to `$DSTACK_SERVER_HOST`, then 127.0.0.1
     #[arg(long)]
     pub host: Option<String>,
@@ -29,4 +34,25 @@ pub struct ServerArgs {
     /// Do not offer this machine as an instance
     #[arg(long)]
     pub no_local: bool,
+}
+
+/// Actions of `server`.
+#[derive(Debug, Clone, Subcommand)]
+pub enum ServerAction {
+    /// Take over an installation of dstack 0.22.5: users, projects, backends, secrets, repos, and the history of runs
+    Import(ServerImportArgs),
+}
+
+/// Options of `server import`.
+#[derive(Debug, Clone, Args)]
+pub struct ServerImportArgs {
+    /// Its database: sqlite:///path/to/sqlite.db or postgresql://user:password@host/name
+    #[arg(long, value_name = "URL")]
+    pub from: String,
+    /// Its config.yml, for the encryption keys. Defaults to the one beside an SQLite database
+    #[arg(long, value_name = "PATH")]
+    pub config: Option<PathBuf>,
+    /// Show what would be taken over and what not, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
 }

@@ -140,6 +140,37 @@ pub struct DeleteUsersRequest {
     pub users: Vec<String>,
 }
 
+/// `users/tokens/list` (not in dstack 0.22.5).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Decode)]
+pub struct ListTokensRequest {
+    /// Whose; the caller's when unset.
+    pub username: Option<String>,
+}
+
+/// `users/tokens/create` (not in dstack 0.22.5).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct CreateTokenRequest {
+    /// Its name, unique among the user's tokens.
+    pub name: String,
+    /// Whether it is good for reading only.
+    #[decode(default)]
+    pub read_only: bool,
+    /// The only project that it is good for; unset: all of the user's.
+    pub project_name: Option<String>,
+    /// Seconds from now until it expires; unset: never.
+    #[decode(ge = 1, le = 2000000000)]
+    pub expires_in: Option<i64>,
+}
+
+/// `users/tokens/delete` (not in dstack 0.22.5).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct DeleteTokensRequest {
+    /// Whose; the caller's when unset.
+    pub username: Option<String>,
+    /// Their names.
+    pub names: Vec<String>,
+}
+
 /// `users/public_keys/add`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct AddPublicKeyRequest {

@@ -5,6 +5,8 @@ mod plan;
 mod ssh;
 mod validate;
 
+pub(crate) use ssh::sealed as sealed_fleet;
+
 use dstack_api::routes;
 use dstack_engine::events as targets;
 use dstack_model::fleets::{Fleet, FleetStatus};
@@ -99,8 +101,8 @@ async fn get(call: Call, request: GetFleetRequest) -> Result<Fleet> {
 
 /// SSH fleets may be reserved to admins.
 fn check_ssh_permission(call: &Call) -> Result<()> {
-    let allowed =
-        call.state.permissions.allow_non_admins_manage_ssh_fleets || call.project()?.is_admin(call.user()?);
+    let allowed = call.state.permissions.get().allow_non_admins_manage_ssh_fleets
+        || call.project()?.is_admin(call.user()?);
     if allowed {
         Ok(())
     } else {

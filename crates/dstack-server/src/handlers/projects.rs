@@ -51,6 +51,7 @@ async fn list(call: Call, request: ListProjectsRequest) -> Result<ProjectsAnswer
         visible_to: (!is_admin(caller)).then_some(caller.id),
         joined_only: !request.include_not_joined,
         member,
+        only: call.only_project(),
         name_part: request.name_pattern.filter(|part| !part.is_empty()),
     };
     let page = Page {
@@ -87,7 +88,8 @@ async fn list(call: Call, request: ListProjectsRequest) -> Result<ProjectsAnswer
 
 async fn list_only_no_fleets(call: Call, _: Nothing) -> Result<Vec<WireProject>> {
     let mut found = Vec::new();
-    for row in projects::without_fleets(call.state.database.pool(), call.user()?.id).await? {
+    let rows = projects::without_fleets(call.state.database.pool(), call.user()?.id).await?;
+    for row in rows.into_iter().filter(|row| call.reaches(row.id)) {
         found.push(render::projects::brief(&call.state, &row).await?);
     }
     Ok(found)
@@ -99,7 +101,7 @@ async fn get(call: Call, _: Nothing) -> Result<WireProject> {
 
 async fn create(call: Call, request: CreateProjectRequest) -> Result<WireProject> {
     let (state, caller) = (&call.state, call.user()?);
-    if !is_admin(caller) && !state.permissions.allow_non_admins_create_projects {
+    if !is_admin(caller) && !state.permissions.get().allow_non_admins_create_projects {
         return Err(ApiError::Forbidden("User cannot create projects".to_owned()));
     }
     let pool = state.database.pool();
@@ -277,8 +279,9 @@ async fn in_use_names(state: &AppState, project: ProjectId, kind: InUse) -> Resu
     Ok(projects::names_in_use(state.database.pool(), project, kind).await?)
 }
 
-/// The projects whose things the caller may list: all for admins, one's own for others; of those only the named ones.
-pub(super) async fn visible_projects(call: &Call, named: Option<&[String]>) -> Result<Vec<ProjectId>> {
+/// The projects whose things the caller may list: all for admins, one's own for others; of those only the named ones, and
+/// those that the caller's token is good for.
+pub(crate) async fn visible_projects(call: &Call, named: Option<&[String]>) -> Result<Vec<ProjectId>> {
     let (pool, caller) = (call.state.database.pool(), call.user()?);
     let visible = match is_admin(caller) {
         true => projects::all(pool).await?,
@@ -286,7 +289,7 @@ pub(super) async fn visible_projects(call: &Call, named: Option<&[String]>) -> R
     };
     let wanted = visible
         .iter()
-        .filter(|row| named.is_none_or(|names| names.contains(&row.name)));
+        .filter(|row| call.reaches(row.id) && named.is_none_or(|names| names.contains(&row.name)));
     Ok(wanted.map(|row| row.id).collect())
 }
 

@@ -23,7 +23,7 @@ pub(super) fn routes(api: Api) -> Api {
 /// The project, if the caller may manage its secrets: the guard also lets managers pass.
 fn project(call: &Call) -> Result<&Project> {
     let project = call.project()?;
-    match project.is_admin(call.user()?) || call.state.permissions.allow_managers_manage_secrets {
+    match project.is_admin(call.user()?) || call.state.permissions.get().allow_managers_manage_secrets {
         true => Ok(project),
         false => Err(ApiError::Forbidden("Access denied".to_owned())),
     }

@@ -35,7 +35,7 @@ async fn list(call: Call, request: ListUsersRequest) -> Result<UsersAnswer> {
     let caller = call.user()?;
     let filter = UserFilter {
         name_part: request.name_pattern.filter(|part| !part.is_empty()),
-        only: (!is_admin(caller)).then_some(caller.id),
+        only: (!is_admin(caller) || call.only_project().is_some()).then_some(caller.id),
     };
     let mut page = Page {
         prev_at: request.prev_created_at,
@@ -62,7 +62,11 @@ async fn list(call: Call, request: ListUsersRequest) -> Result<UsersAnswer> {
 }
 
 async fn get_my_user(call: Call, _: Nothing) -> Result<UserWithCreds> {
-    render::users::with_creds(&call.state, call.user()?).await
+    let (state, user) = (&call.state, call.user()?);
+    match call.further_token() {
+        None => render::users::with_creds(state, user).await,
+        Some(token) => render::users::without_creds(state, user, token).await,
+    }
 }
 
 async fn get_user(call: Call, request: UserNameRequest) -> Result<UserWithCreds> {

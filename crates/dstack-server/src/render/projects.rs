@@ -46,12 +46,13 @@ pub(crate) async fn brief(state: &AppState, row: &ProjectRow) -> Result<WireProj
 /// A member.
 pub(crate) async fn member(state: &AppState, member: &Member) -> Result<WireMember> {
     let admin = is_admin(&member.user) || member.role == ProjectRole::Admin;
-    let manager = member.role == ProjectRole::Manager && state.permissions.allow_managers_manage_secrets;
+    let manager =
+        member.role == ProjectRole::Manager && state.permissions.get().allow_managers_manage_secrets;
     Ok(WireMember {
         user: user(state, &member.user).await?,
         project_role: member.role,
         permissions: MemberPermissions {
-            can_manage_ssh_fleets: admin || state.permissions.allow_non_admins_manage_ssh_fleets,
+            can_manage_ssh_fleets: admin || state.permissions.get().allow_non_admins_manage_ssh_fleets,
             can_manage_secrets: admin || manager,
         },
     })

@@ -2,6 +2,7 @@
 
 use dstack_model::users::{User, UserPermissions, UserTokenCreds, UserWithCreds};
 use dstack_store::directory::users::UserRow;
+use dstack_system::Secret;
 
 use crate::access::is_admin;
 use crate::error::Result;
@@ -35,7 +36,7 @@ fn with_key(state: &AppState, row: &UserRow, public: String) -> User {
         email: row.email.clone(),
         active: row.active,
         permissions: UserPermissions {
-            can_create_projects: is_admin(row) || state.permissions.allow_non_admins_create_projects,
+            can_create_projects: is_admin(row) || state.permissions.get().allow_non_admins_create_projects,
         },
         ssh_public_key: Some(public),
     }
@@ -51,5 +52,16 @@ pub(crate) async fn with_creds(state: &AppState, row: &UserRow) -> Result<UserWi
             token: token.expose().to_owned(),
         },
         ssh_private_key: Some(pair.private.expose().to_owned()),
+    })
+}
+
+/// A user who called with a further token: that is the only credential they see.
+pub(crate) async fn without_creds(state: &AppState, row: &UserRow, token: &Secret) -> Result<UserWithCreds> {
+    Ok(UserWithCreds {
+        user: user(state, row).await?,
+        creds: UserTokenCreds {
+            token: token.expose().to_owned(),
+        },
+        ssh_private_key: None,
     })
 }

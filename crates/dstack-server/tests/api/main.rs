@@ -15,18 +15,23 @@ mod backends;
 mod effects;
 mod errors;
 mod events;
+mod import;
 mod matrix;
 mod openapi;
+mod overload;
 mod projects;
+mod reload;
 mod repos;
 mod runs;
 mod secrets;
 mod server;
 mod sizes;
 mod startup;
+mod tokens;
 mod users;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -34,14 +39,17 @@ use axum::http::Request;
 use dstack_conformance::Exchange;
 use dstack_logs::{Durability, FileLogStore};
 use dstack_plan::jobs::Target;
-use dstack_server::access::Access;
+use dstack_server::access::{Access, FailedLogins};
 use dstack_server::handlers;
 use dstack_server::keys::Keys;
+use dstack_server::overload::Overload;
 use dstack_server::render::runs::RunCache;
 use dstack_server::{AppState, DefaultPermissions, NoEngine, Settings};
-use dstack_store::encryption::{Encryption, Key};
+use dstack_store::encryption::{Encryption, Key, at_rest};
 use dstack_store::{Database, SqlStore};
-use dstack_system::{Random, SystemClock};
+use dstack_system::clock::SharedClock;
+use dstack_system::{Clock, Random, SystemClock};
+use dstack_units::Time;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -55,8 +63,27 @@ struct Server {
 
 const ADMIN: &str = "admin-token";
 
+/// Failed logins until further ones are refused: more than the test of all routes makes.
+const LOGINS: u32 = 500;
+
 /// Valid for tests only: making real keys takes seconds in a debug build.
 const PUBLIC_KEY: &str = "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAgQC7 test\n";
+
+#[derive(Debug)]
+struct HandClock(Mutex<Time>);
+
+impl HandClock {
+    fn advance(&self, seconds: u64) {
+        let mut now = self.0.lock().unwrap();
+        *now = *now + Duration::from_secs(seconds);
+    }
+}
+
+impl Clock for HandClock {
+    fn now(&self) -> Time {
+        *self.0.lock().unwrap()
+    }
+}
 
 struct Answer {
     status: u16,
@@ -93,6 +120,16 @@ impl Server {
         Self::made(DefaultPermissions::default(), registry).await
     }
 
+    /// With a clock that stands still until it is moved.
+    async fn with_clock() -> (Self, Arc<HandClock>) {
+        let clock = Arc::new(HandClock(Mutex::new(SystemClock.now())));
+        let (permissions, registry) = (DefaultPermissions::default(), dstack_compute::Registry::default());
+        let overload = Overload::default();
+        let shared = Arc::clone(&clock) as SharedClock;
+        let server = Self::with_all(permissions, registry, Settings::from_env(), shared, overload).await;
+        (server, clock)
+    }
+
     async fn made(permissions: DefaultPermissions, registry: dstack_compute::Registry) -> Self {
         Self::set(permissions, registry, Settings::from_env()).await
     }
@@ -101,6 +138,24 @@ impl Server {
         permissions: DefaultPermissions,
         registry: dstack_compute::Registry,
         settings: Settings,
+    ) -> Self {
+        let clock = Arc::new(SystemClock);
+        Self::with_all(permissions, registry, settings, clock, Overload::default()).await
+    }
+
+    /// That lets in only so many calls at a time.
+    async fn with_overload(overload: Overload) -> Self {
+        let (permissions, registry) = (DefaultPermissions::default(), dstack_compute::Registry::default());
+        let clock = Arc::new(SystemClock);
+        Self::with_all(permissions, registry, Settings::from_env(), clock, overload).await
+    }
+
+    async fn with_all(
+        permissions: DefaultPermissions,
+        registry: dstack_compute::Registry,
+        settings: Settings,
+        clock: SharedClock,
+        overload: Overload,
     ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let random = Random::system();
@@ -111,20 +166,28 @@ impl Server {
             }],
             random.clone(),
         );
+        at_rest::install(&encryption);
         let database = database(dir.path()).await;
         let store = SqlStore::new(database.clone());
         let state = Arc::new(AppState {
             engine: Arc::new(NoEngine(store.clone())),
-            access: Access::new(database.clone()),
+            access: Access::new(
+                database.clone(),
+                FailedLogins::new(LOGINS, Duration::from_secs(60)),
+            ),
             keys: Arc::new(Keys::new(database.clone(), encryption.clone(), random.clone())),
             database,
             store,
             encryption,
-            clock: Arc::new(SystemClock),
+            clock,
+            overload,
             random,
             logs: Arc::new(FileLogStore::new(dir.path(), Durability::Written)),
-            settings,
-            permissions,
+            settings: Settings {
+                dir: dir.path().to_owned(),
+                ..settings
+            },
+            permissions: permissions.into(),
             runs: RunCache::default(),
             target: Target::Container,
             backends: Arc::new(dstack_compute::NoBackends),

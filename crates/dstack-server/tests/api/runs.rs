@@ -223,3 +223,25 @@ async fn a_cached_run_changes_with_its_version() {
         .ok();
     assert_eq!(status().await, "terminating");
 }
+
+#[tokio::test]
+async fn what_runs_are_made_of_is_encrypted_in_the_database() {
+    let server = Server::new().await;
+    let mut with_secrets = spec(Some("hello"));
+    with_secrets["configuration"]["env"] = json!({"TOKEN": "canary-of-env"});
+    with_secrets["configuration"]["image"] = json!("private/image");
+    with_secrets["configuration"]["registry_auth"] =
+        json!({"username": "me", "password": "canary-of-registry"});
+    let plan = json!({"plan": {"run_spec": with_secrets}, "force": false});
+    let run = server.main("runs/apply", plan).await.ok();
+    assert_eq!(run["run_spec"]["configuration"]["env"]["TOKEN"], "canary-of-env");
+    let again = server.main("runs/get", json!({"run_name": "hello"})).await.ok();
+    assert_eq!(again, run);
+    for file in ["t.db", "t.db-wal"] {
+        let bytes = fs_err::read(server.state.settings.dir.join(file)).unwrap_or_default();
+        for canary in ["canary-of-env", "canary-of-registry"] {
+            let found = bytes.windows(canary.len()).any(|part| part == canary.as_bytes());
+            assert!(!found, "{canary} is in {file}");
+        }
+    }
+}

@@ -14,6 +14,8 @@ use crate::{Commit, NewEvent, Result, Tx};
 pub struct EventFilter {
     /// Only what this user may see; `None`: everything.
     pub visible_to: Option<UserId>,
+    /// Only targets of this project.
+    pub only_project: Option<ProjectId>,
     /// Targets of this type with one of these ids.
     pub targets: Option<(String, Vec<String>)>,
     /// Targets inside one of these: the column of `event_targets`, the type of the container itself, its ids.
@@ -101,6 +103,12 @@ impl EventFilter {
                 "EXISTS (SELECT 1 FROM event_targets t WHERE t.event_id = e.id AND (t.project_id IN \
                  (SELECT m.project_id FROM members m JOIN projects p ON p.id = m.project_id WHERE m.user_id = {member} AND p.deleted = 0) \
                  OR (t.entity_type = 'user' AND t.entity_id = {own})))"
+            ));
+        }
+        if let Some(project) = self.only_project {
+            let project = query.bind(project);
+            query.filter(format_args!(
+                "EXISTS (SELECT 1 FROM event_targets t WHERE t.event_id = e.id AND t.project_id = {project})"
             ));
         }
         if let Some((kind, ids)) = &self.targets {

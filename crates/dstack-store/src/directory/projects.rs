@@ -111,6 +111,8 @@ pub struct ProjectFilter {
     pub joined_only: bool,
     /// Only where this user is a member.
     pub member: Option<UserId>,
+    /// Only this one.
+    pub only: Option<ProjectId>,
     /// Part of the name, in any case.
     pub name_part: Option<String>,
 }
@@ -128,6 +130,10 @@ impl ProjectFilter {
             select.filter(format_args!(
                 "EXISTS (SELECT 1 FROM members m WHERE m.project_id = p.id AND m.user_id = {user}){public}"
             ));
+        }
+        if let Some(only) = self.only {
+            let id = select.bind(only);
+            select.filter(format_args!("p.id = {id}"));
         }
         if let Some(user) = self.member {
             let user = select.bind(user);
@@ -226,9 +232,9 @@ pub async fn delete(tx: &mut Tx, id: ProjectId, renamed: &str) -> Result<()> {
     sqlx::query("UPDATE projects SET deleted = 1, original_name = name, name = $2 WHERE id = $1")
         .bind(id.to_string())
         .bind(renamed.to_owned())
-        .execute(tx)
+        .execute(&mut *tx)
         .await?;
-    Ok(())
+    super::tokens::delete_of_project(tx, id).await
 }
 
 /// Adds a member, or changes its role. Without a `number` it comes before all that have one, after those that have none

@@ -236,17 +236,22 @@ pub async fn set_ssh_keys(
     Ok(done.rows_affected() > 0)
 }
 
-/// Deletes a user: the row stays for history under `renamed`, its memberships vanish.
+/// Deletes a user: the row stays for history under `renamed`, its memberships and further tokens vanish.
 pub async fn delete(tx: &mut Tx, user: &UserRow, renamed: &str) -> Result<()> {
     sqlx::query("UPDATE users SET deleted = 1, active = 0, original_name = name, name = $2 WHERE id = $1")
         .bind(user.id.to_string())
         .bind(renamed.to_owned())
         .execute(&mut *tx)
         .await?;
-    sqlx::query("DELETE FROM members WHERE user_id = $1")
-        .bind(user.id.to_string())
-        .execute(tx)
-        .await?;
+    for sql in [
+        "DELETE FROM members WHERE user_id = $1",
+        "DELETE FROM user_tokens WHERE user_id = $1",
+    ] {
+        sqlx::query(sql)
+            .bind(user.id.to_string())
+            .execute(&mut *tx)
+            .await?;
+    }
     Ok(())
 }
 

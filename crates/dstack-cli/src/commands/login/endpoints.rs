@@ -1,6 +1,6 @@
 //! Routes of servers with single sign-on, which the open-source server does not serve.
 
-use dstack_api::endpoint::{Body, Endpoint, Guard, Method, RouteInfo, Trail};
+use dstack_api::endpoint::{Body, Effect, Endpoint, Guard, Method, RouteInfo, Trail};
 use dstack_model::requests::{OAuthAuthorizeRequest, OAuthAuthorizeResponse, OAuthCallbackRequest};
 use dstack_model::users::UserWithCreds;
 
@@ -28,6 +28,7 @@ const fn route(name: &'static str, path: &'static str) -> RouteInfo {
         method: Method::Post,
         path,
         guard: Guard::Anyone,
+        effect: Effect::Reads,
         body: Body::Json,
         trail: Trail::Reads,
         since: None,

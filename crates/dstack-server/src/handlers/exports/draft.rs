@@ -155,6 +155,7 @@ impl<'a> Draft<'a> {
             return Ok(None);
         };
         let allowed = is_admin(user) || project.role(user) == Some(ProjectRole::Admin);
+        let allowed = allowed && self.call.reaches(project.row.id);
         Ok(allowed.then(|| project.row.clone()))
     }
 
@@ -307,7 +308,7 @@ impl<'a> Draft<'a> {
         if self.export.row.is_global {
             return refuse("The export is already global");
         }
-        if !is_admin(self.call.user()?) {
+        if !is_admin(self.call.user()?) || self.call.only_project().is_some() {
             return Err(ApiError::Forbidden(
                 "Only global admins can make the export global".to_owned(),
             ));

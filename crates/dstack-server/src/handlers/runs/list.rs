@@ -7,13 +7,14 @@ use axum::http::{Response, StatusCode};
 use dstack_model::requests::ListRunsRequest;
 use dstack_model::runs::Run;
 use dstack_store::directory::lists::{self, RunFilter, RunKey};
-use dstack_store::directory::{Page, projects, repos, users};
+use dstack_store::directory::{Page, repos, users};
 use dstack_units::RunId;
 
 use crate::access::is_admin;
 use crate::api::Call;
 use crate::compat::older;
 use crate::error::{ApiError, Result, json_bytes, json_response};
+use crate::handlers::projects::visible_projects;
 use crate::render::runs::{View, is_stable, run};
 use crate::state::AppState;
 
@@ -67,9 +68,9 @@ async fn filter(call: &Call, request: &ListRunsRequest) -> Result<Option<RunFilt
     match &request.project_name {
         Some(name) => {
             let project = state.access.project(name).await?;
-            let Some(project) =
-                project.filter(|project| project.row.name == *name && project.is_member(caller))
-            else {
+            let Some(project) = project.filter(|project| {
+                project.row.name == *name && project.is_member(caller) && call.reaches(project.row.id)
+            }) else {
                 return Ok(None);
             };
             if let Some(id) = &request.repo_id {
@@ -78,18 +79,12 @@ async fn filter(call: &Call, request: &ListRunsRequest) -> Result<Option<RunFilt
             }
             filter.projects = Some(vec![project.row.id]);
         }
-        None if is_admin(caller) => {
+        None if is_admin(caller) && call.only_project().is_none() => {
             filter.projects = None;
             filter.living_projects = true;
         }
         None => {
-            filter.projects = Some(
-                projects::of_member(pool, caller.id)
-                    .await?
-                    .iter()
-                    .map(|row| row.id)
-                    .collect(),
-            );
+            filter.projects = Some(visible_projects(call, None).await?);
         }
     }
     Ok(Some(filter))

@@ -1,0 +1,111 @@
+//! Applying `config.yml` again while the server runs.
+
+use dstack_store::directory::sealed;
+use dstack_store::directory::users::UserRow;
+use dstack_store::encryption::Encryption;
+use dstack_units::name::is_project_name;
+
+use super::{ServerError, bootstrap};
+use crate::config::{self, ServerConfig};
+use crate::state::{AppState, DefaultPermissions};
+
+/// Applies `config.yml` again, as a whole or not at all.
+#[derive(Debug)]
+pub struct Reloader {
+    admin: UserRow,
+}
+
+impl Reloader {
+    /// Projects that it creates belong to the admin.
+    pub fn new(admin: UserRow) -> Self {
+        Self { admin }
+    }
+
+    /// Reads the file and applies it. Returns what has changed, a line each. After an error everything is as before, but for
+    /// projects and backends that were applied before a database failed.
+    pub async fn reload(&self, state: &AppState) -> Result<Vec<String>, ServerError> {
+        let config = config::load(&state.settings.dir)?.unwrap_or_default();
+        let encryption = config.encryption(&state.settings.dir, &state.random)?;
+        check_projects(&config)?;
+        check_keys(state, &encryption).await?;
+        bootstrap::apply_projects(state, &config, &self.admin).await?;
+        let mut changes = permission_changes(state.permissions.get(), config.permissions());
+        changes.extend(key_changes(&state.encryption, &encryption));
+        state.permissions.set(config.permissions());
+        state.encryption.replace(encryption.keys().to_vec());
+        Ok(changes)
+    }
+}
+
+fn check_projects(config: &ServerConfig) -> Result<(), ServerError> {
+    match config
+        .projects
+        .iter()
+        .find(|project| !is_project_name(&project.name))
+    {
+        None => Ok(()),
+        Some(project) => Err(ServerError::ProjectName(project.name.clone())),
+    }
+}
+
+/// No value that is stored may become unreadable.
+async fn check_keys(state: &AppState, new: &Encryption) -> Result<(), ServerError> {
+    if new.keys() == state.encryption.keys() {
+        return Ok(());
+    }
+    let pool = state.database.pool();
+    let before = sealed::unreadable(pool, &state.encryption).await?;
+    let after = sealed::unreadable(pool, new).await?;
+    let lost: Vec<String> = after
+        .iter()
+        .filter(|column| !before.contains(column))
+        .map(|(column, count)| format!("{column} ({count})"))
+        .collect();
+    match lost.is_empty() {
+        true => Ok(()),
+        false => Err(ServerError::KeysMissing(lost.join(", "))),
+    }
+}
+
+fn permission_changes(old: DefaultPermissions, new: DefaultPermissions) -> Vec<String> {
+    let fields = |permissions: DefaultPermissions| {
+        [
+            (
+                "allow_non_admins_create_projects",
+                permissions.allow_non_admins_create_projects,
+            ),
+            (
+                "allow_non_admins_manage_ssh_fleets",
+                permissions.allow_non_admins_manage_ssh_fleets,
+            ),
+            (
+                "allow_managers_manage_secrets",
+                permissions.allow_managers_manage_secrets,
+            ),
+        ]
+    };
+    fields(old)
+        .into_iter()
+        .zip(fields(new))
+        .filter(|(old, new)| old != new)
+        .map(|((name, old), (_, new))| format!("default_permissions.{name}: {new} (was {old})"))
+        .collect()
+}
+
+fn key_changes(old: &Encryption, new: &Encryption) -> Option<String> {
+    if old.keys() == new.keys() {
+        return None;
+    }
+    let names = |encryption: &Encryption| {
+        let keys = encryption.keys();
+        keys.iter()
+            .map(|key| key.name().to_owned())
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    Some(format!(
+        "encryption.keys: {} (was {}); values written from now on are encrypted with the first",
+        names(new),
+        names(old)
+    ))
+}

@@ -1,0 +1,274 @@
+//! Taking over an installation of dstack 0.22.5.
+
+use std::path::{Path, PathBuf};
+
+use dstack_server::Settings;
+use dstack_server::access::{Access, FailedLogins};
+use dstack_server::import::{ImportError, ImportOptions, Report, import};
+use dstack_store::Database;
+use dstack_store::directory::lists::{self, RunFilter};
+use dstack_store::directory::{Page, events, projects, secrets, users};
+use dstack_store::encryption::{Encryption, Key};
+use dstack_system::{Clock, Random, SystemClock};
+use sqlx::Connection;
+
+/// An installation to take over, and an empty folder for ours.
+struct Both {
+    dir: tempfile::TempDir,
+}
+
+impl Both {
+    async fn new() -> Self {
+        sqlx::any::install_default_drivers();
+        let dir = tempfile::tempdir().unwrap();
+        let both = Self { dir };
+        fs_err::create_dir_all(both.old().join("data")).unwrap();
+        let url = format!(
+            "sqlite://{}?mode=rwc",
+            both.old().join("data/sqlite.db").display()
+        );
+        let mut connection = sqlx::AnyConnection::connect(&url).await.unwrap();
+        let dump = include_str!("../data/dstack-0.22.5.sql");
+        sqlx::raw_sql(dump).execute(&mut connection).await.unwrap();
+        connection.close().await.unwrap();
+        let keys = "plugins: [rest_plugin]\nencryption:\n  keys:\n  - type: aes\n    name: k1\n    \
+                    secret: BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=\n";
+        fs_err::write(both.old().join("config.yml"), keys).unwrap();
+        both
+    }
+
+    fn old(&self) -> PathBuf {
+        self.dir.path().join("old")
+    }
+
+    fn new_dir(&self) -> PathBuf {
+        self.dir.path().join("new")
+    }
+
+    async fn import(&self, config: Option<&Path>, dry_run: bool) -> Result<Report, ImportError> {
+        let settings = Settings {
+            dir: self.new_dir(),
+            database_url: None,
+            ..Settings::from_env()
+        };
+        let options = ImportOptions {
+            from: format!("sqlite://{}", self.old().join("data/sqlite.db").display()),
+            config: config.map(Path::to_owned),
+            dry_run,
+        };
+        import(&settings, &Random::system(), &options).await
+    }
+
+    async fn database(&self) -> Database {
+        Database::open_file(&self.new_dir().join("data/dstack.db"))
+            .await
+            .unwrap()
+    }
+
+    /// With the key that was made for ours.
+    fn encryption(&self) -> Encryption {
+        use base64::Engine;
+        let text = fs_err::read_to_string(self.new_dir().join("encryption.key")).unwrap();
+        let secret = base64::engine::general_purpose::STANDARD
+            .decode(text.trim())
+            .unwrap();
+        let key = Key::Aes {
+            name: "generated".to_owned(),
+            secret: secret.try_into().unwrap(),
+        };
+        Encryption::new(vec![key], Random::system())
+    }
+}
+
+/// Found, new.
+fn counts(report: &Report, kind: &str) -> (usize, usize) {
+    let taken = report.taken.iter().find(|taken| taken.kind == kind).unwrap();
+    (taken.found, taken.new)
+}
+
+#[tokio::test]
+async fn users_projects_secrets_and_the_history_of_runs_are_taken_over() {
+    let both = Both::new().await;
+    let report = both.import(None, false).await.unwrap();
+    for (kind, count) in [
+        ("users", 4),
+        ("projects", 2),
+        ("members", 3),
+        ("secrets", 1),
+        ("backends", 1),
+        ("runs", 2),
+    ] {
+        assert_eq!(counts(&report, kind), (count, count), "{kind}");
+    }
+    let (database, keys) = (both.database().await, both.encryption());
+    let pool = database.pool();
+
+    // The old tokens work.
+    let access = Access::new(database.clone(), FailedLogins::new(0, std::time::Duration::ZERO));
+    let now = SystemClock.now();
+    let admin = access
+        .caller("imported-admin-token", now)
+        .await
+        .unwrap()
+        .unwrap()
+        .user;
+    assert_eq!(admin.name, "admin");
+    assert_eq!(
+        keys.decrypt(&admin.token).unwrap().expose(),
+        "imported-admin-token"
+    );
+    let private = admin.ssh_private_key.as_ref().unwrap();
+    assert_eq!(keys.decrypt(private).unwrap().expose(), "private key of admin");
+    let alice = users::by_name(pool, "alice").await.unwrap().unwrap();
+    assert_eq!(alice.email.as_deref(), Some("alice@example.com"));
+    assert_eq!(users::public_keys(pool, admin.id).await.unwrap().len(), 1);
+
+    let team = projects::by_name(pool, "team").await.unwrap().unwrap();
+    let members = projects::members(pool, team.id).await.unwrap();
+    let members: Vec<_> = members
+        .iter()
+        .map(|member| (member.user.name.as_str(), member.role.as_str()))
+        .collect();
+    assert_eq!(members.len(), 2);
+    assert!(
+        members.contains(&("alice", "manager")) && members.contains(&("admin", "admin")),
+        "{members:?}"
+    );
+    let secret = secrets::by_name(pool, team.id, "S").await.unwrap().unwrap();
+    assert_eq!(
+        keys.decrypt(&secret.value).unwrap().expose(),
+        "imported secret value"
+    );
+    let backend = &dstack_store::directory::backends::list(pool, team.id)
+        .await
+        .unwrap()[0];
+    assert_eq!(backend.kind, "runpod");
+    assert!(
+        keys.decrypt(&backend.auth)
+            .unwrap()
+            .expose()
+            .contains("imported-api-key")
+    );
+    assert!(backend.auth.starts_with("enc:aes:generated:"));
+
+    let found = lists::run_keys(pool, &RunFilter::default(), &Page::newest(10))
+        .await
+        .unwrap();
+    let ids: Vec<_> = found.iter().map(|(id, _)| *id).collect();
+    let runs = lists::runs(pool, &ids).await.unwrap();
+    let mut names: Vec<_> = runs
+        .iter()
+        .map(|listed| (listed.run.run_name.as_str(), listed.run.status.as_str()))
+        .collect();
+    names.sort_unstable();
+    assert_eq!(names, [("finished", "failed"), ("second", "failed")]);
+    let jobs = lists::jobs(pool, &ids).await.unwrap();
+    assert_eq!(jobs.len(), 2);
+    assert_eq!(
+        jobs[0].termination_reason.unwrap().as_str(),
+        "failed_to_start_due_to_no_capacity"
+    );
+    assert_eq!(jobs[0].job_spec.env.get("A").map(String::as_str), Some("b"));
+    let trail = events::list(pool, &events::EventFilter::default(), &Page::newest(1000))
+        .await
+        .unwrap();
+    assert!(
+        trail
+            .iter()
+            .any(|event| event.message == "Secret created" && event.targets[0].entity_type == "secret")
+    );
+}
+
+#[tokio::test]
+async fn what_lives_is_left_with_the_reason() {
+    let both = Both::new().await;
+    let report = both.import(None, true).await.unwrap();
+    let text = report.text(true);
+    for line in [
+        "- fleets hosts: its hosts belong to the other server: delete it there and apply its configuration again\n",
+        "- instances hosts-0: it is pending: it belongs to the other server\n",
+        "- jobs waiting-0-0: its run is not taken over\n",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+    assert!(text.contains("- runs waiting: it is "), "{text}");
+    assert!(text.contains("runs              2 taken over; 1 not\n"), "{text}");
+    assert_eq!(counts(&report, "fleets").0, 1, "the elastic one has no instances");
+}
+
+#[tokio::test]
+async fn a_dry_run_changes_nothing_and_a_repeated_import_adds_nothing() {
+    let both = Both::new().await;
+    let dry = both.import(None, true).await.unwrap();
+    assert_eq!(counts(&dry, "users"), (4, 0));
+    let admin = users::by_name(both.database().await.pool(), "admin")
+        .await
+        .unwrap();
+    assert_eq!(admin, None);
+    both.import(None, false).await.unwrap();
+    let again = both.import(None, false).await.unwrap();
+    assert!(again.taken.iter().all(|taken| taken.new == 0), "{again:?}");
+    assert_eq!(counts(&again, "users"), (4, 0));
+}
+
+#[tokio::test]
+async fn without_the_keys_and_into_a_server_in_use_nothing_is_imported() {
+    let both = Both::new().await;
+    let empty = both.dir.path().join("empty.yml");
+    fs_err::write(&empty, "encryption:\n  keys: []\n").unwrap();
+    let error = both.import(Some(&empty), false).await.unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("the token of admin") && text.contains("--config"),
+        "{text}"
+    );
+
+    // Somebody else is called alice here.
+    let database = both.database().await;
+    let random = Random::system();
+    let other = users::UserRow {
+        id: random.uuid().into(),
+        name: "alice".to_owned(),
+        created_at: SystemClock.now(),
+        global_role: "user".parse().unwrap(),
+        email: None,
+        active: true,
+        token: both.encryption().encrypt("x").unwrap(),
+        ssh_private_key: None,
+        ssh_public_key: None,
+        projects_quota: 1,
+        deleted: false,
+        original_name: None,
+    };
+    database
+        .write(move |tx| Box::pin(async move { users::insert(tx, &other, "hash").await }))
+        .await
+        .unwrap();
+    let error = both.import(None, false).await.unwrap_err().to_string();
+    assert!(error.contains("another user alice"), "{error}");
+    assert_eq!(users::by_name(database.pool(), "admin").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn other_databases_are_refused() {
+    let both = Both::new().await;
+    let ours = both.dir.path().join("ours.db");
+    Database::open_file(&ours).await.unwrap().close().await;
+    let settings = Settings {
+        dir: both.new_dir(),
+        ..Settings::from_env()
+    };
+    for from in [
+        format!("sqlite://{}", ours.display()),
+        "sqlite:///nonexistent/x.db".to_owned(),
+        "x".to_owned(),
+    ] {
+        let options = ImportOptions {
+            from,
+            config: None,
+            dry_run: false,
+        };
+        let error = import(&settings, &Random::system(), &options).await.unwrap_err();
+        assert!(matches!(error, ImportError::Source(_)), "{error}");
+    }
+}

@@ -1,0 +1,84 @@
+//! Far more calls than can be served.
+
+use std::collections::BTreeSet;
+
+use dstack_server::overload::{Limits, Overload};
+use dstack_system::task;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use super::{ADMIN, Server};
+
+const WRITES: usize = 8;
+
+#[tokio::test]
+async fn writes_beyond_the_limit_are_refused_reads_answered_and_nothing_accepted_is_lost() {
+    let limits = Limits {
+        writes: WRITES,
+        ..Limits::default()
+    };
+    let server = Server::with_overload(Overload::from(limits)).await;
+    // What the first run makes for all: the virtual repo.
+    submit(&server, "first").await.ok();
+
+    // Nothing is written until the writer is let go.
+    let (release, released) = oneshot::channel::<()>();
+    let (held, holding) = oneshot::channel::<()>();
+    let database = server.state.database.clone();
+    let holder = task::spawn("hold the writer", async move {
+        database
+            .write(move |_| {
+                Box::pin(async move {
+                    held.send(()).ok();
+                    released.await.ok();
+                    Ok(())
+                })
+            })
+            .await
+    });
+    holding.await.unwrap();
+
+    let mut calls: FuturesUnordered<_> = (0..10 * WRITES)
+        .map(|number| {
+            let server = &server;
+            async move {
+                let name = format!("run-{number}");
+                let answer = submit(server, &name).await;
+                (name, answer)
+            }
+        })
+        .collect();
+    for _ in 0..9 * WRITES {
+        let (_, answer) = calls.next().await.unwrap();
+        assert_eq!(answer.status, 429, "{}", answer.body);
+        assert_eq!(answer.headers["retry-after"], "1");
+    }
+    for path in ["/api/runs/list", "/api/fleets/list", "/api/users/get_my_user"] {
+        server.post(ADMIN, path, json!({})).await.ok();
+    }
+    release.send(()).unwrap();
+    holder.await.unwrap().unwrap().unwrap();
+    let mut accepted = BTreeSet::from(["first".to_owned()]);
+    while let Some((name, answer)) = calls.next().await {
+        answer.ok();
+        accepted.insert(name);
+    }
+    assert_eq!(accepted.len(), WRITES + 1);
+    let runs = server.post(ADMIN, "/api/runs/list", json!({})).await.ok();
+    let stored: BTreeSet<String> = runs
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|run| run["run_spec"]["run_name"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(stored, accepted);
+    submit(&server, "afterwards").await.ok();
+}
+
+async fn submit(server: &Server, name: &str) -> super::Answer {
+    let spec = json!({"run_name": name, "configuration": {"type": "task", "commands": ["echo hello"]}});
+    let plan = json!({"plan": {"run_spec": spec}, "force": false});
+    server.main("runs/apply", plan).await
+}

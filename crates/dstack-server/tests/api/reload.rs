@@ -1,0 +1,121 @@
+//! Applying config.yml again while the server runs.
+
+use dstack_server::Reloader;
+use dstack_store::directory::{projects, secrets, users};
+use dstack_store::encryption::Key;
+use serde_json::json;
+
+use super::{ADMIN, Server};
+
+impl Server {
+    /// What has changed, or why nothing did.
+    async fn reload(&self, config: &str) -> Result<Vec<String>, String> {
+        fs_err::write(self.state.settings.dir.join("config.yml"), config).unwrap();
+        let admin = users::by_name(self.state.database.pool(), "admin")
+            .await
+            .unwrap()
+            .unwrap();
+        let reloaded = Reloader::new(admin).reload(&self.state).await;
+        reloaded.map_err(|error| error.to_string())
+    }
+
+    async fn stored_secret(&self) -> String {
+        let pool = self.state.database.pool();
+        let project = projects::by_name(pool, "main").await.unwrap().unwrap();
+        secrets::by_name(pool, project.id, "S")
+            .await
+            .unwrap()
+            .unwrap()
+            .value
+    }
+}
+
+/// The key of [`Server`] (32 times 7), then others.
+const OLD: &str = "{type: aes, name: k, secret: BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=}";
+const NEW: &str = "{type: aes, name: k2, secret: AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=}";
+
+#[tokio::test]
+async fn permissions_are_in_force_at_once() {
+    let server = Server::new().await;
+    let alice = server.user("alice").await;
+    let config = format!(
+        "default_permissions:\n  allow_non_admins_create_projects: false\nencryption:\n  keys:\n  - {OLD}\n"
+    );
+    assert_eq!(
+        server.reload(&config).await.unwrap(),
+        ["default_permissions.allow_non_admins_create_projects: false (was true)"]
+    );
+    let create = server
+        .post(&alice, "/api/projects/create", json!({"project_name": "team"}))
+        .await;
+    assert_eq!(create.status, 403);
+    let me = server
+        .post(&alice, "/api/users/get_my_user", json!(null))
+        .await
+        .ok();
+    assert_eq!(me["permissions"]["can_create_projects"], false);
+    assert_eq!(server.reload(&config).await.unwrap(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn keys_are_rotated_while_the_server_runs() {
+    let server = Server::new().await;
+    let secret =
+        |value: &'static str| server.main("secrets/create_or_update", json!({"name": "S", "value": value}));
+    secret("first").await.ok();
+    assert!(server.stored_secret().await.starts_with("enc:aes:k:"));
+    let both = format!("encryption:\n  keys:\n  - {NEW}\n  - {OLD}\n");
+    assert_eq!(
+        server.reload(&both).await.unwrap(),
+        ["encryption.keys: k2, k (was k); values written from now on are encrypted with the first"]
+    );
+    let read = server.main("secrets/get", json!({"name": "S"})).await.ok();
+    assert_eq!(read["value"], "first");
+    secret("second").await.ok();
+    assert!(server.stored_secret().await.starts_with("enc:aes:k2:"));
+
+    // The admin's token is still encrypted with the old key.
+    let refused = server
+        .reload(&format!("encryption:\n  keys:\n  - {NEW}\n"))
+        .await
+        .unwrap_err();
+    assert!(refused.contains("users.token (1)"), "{refused}");
+    let clear = format!("encryption:\n  keys:\n  - {{type: identity}}\n  - {NEW}\n  - {OLD}\n");
+    server.reload(&clear).await.unwrap();
+    secret("third").await.ok();
+    assert_eq!(server.stored_secret().await, "enc:identity:noname:third");
+    assert_eq!(
+        server
+            .post(ADMIN, "/api/users/get_my_user", json!(null))
+            .await
+            .status,
+        200
+    );
+}
+
+#[tokio::test]
+async fn a_broken_file_changes_nothing_and_is_named_with_its_place() {
+    let server = Server::new().await;
+    let good = format!("encryption:\n  keys:\n  - {OLD}\n");
+    server.reload(&good).await.unwrap();
+    let permissions = "default_permissions:\n  allow_managers_manage_secrets: true\n";
+    for (broken, place) in [
+        ("projects: [\n".to_owned(), "config.yml:"),
+        (format!("{permissions}projects:\n- nam: x\n"), "config.yml:4:"),
+        (
+            format!("{permissions}encryption:\n  keys:\n  - {{type: aes, name: k}}\n"),
+            "config.yml:5:",
+        ),
+        (format!("{permissions}{good}projects:\n- name: a b\n"), "`a b`"),
+        (format!("{permissions}encryption:\n  keys: []\n"), "users.token"),
+    ] {
+        let error = server.reload(&broken).await.unwrap_err();
+        assert!(error.contains(place), "{error}");
+        assert!(
+            !server.state.permissions.get().allow_managers_manage_secrets,
+            "{broken}"
+        );
+        let keys = server.state.encryption.keys();
+        assert_eq!(keys.iter().map(Key::name).collect::<Vec<_>>(), ["k"]);
+    }
+}

@@ -1,0 +1,83 @@
+//! Everything that is stored encrypted.
+
+use sqlx::{AnyPool, AssertSqlSafe, Row};
+
+use crate::Result;
+use crate::encryption::Encryption;
+
+/// Columns whose whole value is encrypted.
+const COLUMNS: &[(&str, &str)] = &[
+    ("users", "token"),
+    ("users", "ssh_private_key"),
+    ("projects", "ssh_private_key"),
+    ("backends", "auth"),
+    ("backends", "source_auth"),
+    ("secrets", "value"),
+    ("repo_creds", "creds"),
+    ("runs", "run_spec"),
+    ("jobs", "job_spec"),
+];
+
+/// Columns with JSON in which some texts are encrypted.
+const DOCUMENTS: &[(&str, &str)] = &[
+    ("fleets", "spec"),
+    ("instances", "job_provisioning_data"),
+    ("jobs", "job_provisioning_data"),
+];
+
+/// A column with values that cannot be decrypted: `table.column`, and how many.
+pub type Unreadable = (String, usize);
+
+/// Which stored values these keys do not decrypt.
+pub async fn unreadable(pool: &AnyPool, encryption: &Encryption) -> Result<Vec<Unreadable>> {
+    let mut found = Vec::new();
+    for (table, column) in COLUMNS {
+        let values = values(pool, table, column, &format!(" AND {column} LIKE 'enc:%'")).await?;
+        let lost = values.iter().filter(|value| encryption.decrypt(value).is_err());
+        note(&mut found, table, column, lost.count());
+    }
+    for (table, column) in DOCUMENTS {
+        let documents = values(pool, table, column, &format!(" AND {column} LIKE '%\"enc:%'")).await?;
+        let lost = documents
+            .iter()
+            .filter(|document| sealed_texts(document).any(|text| encryption.decrypt(text).is_err()));
+        note(&mut found, table, column, lost.count());
+    }
+    Ok(found)
+}
+
+fn note(found: &mut Vec<Unreadable>, table: &str, column: &str, count: usize) {
+    if count > 0 {
+        found.push((format!("{table}.{column}"), count));
+    }
+}
+
+async fn values(pool: &AnyPool, table: &str, column: &str, condition: &str) -> Result<Vec<String>> {
+    let sql = format!("SELECT {column} FROM {table} WHERE {column} IS NOT NULL{condition}");
+    let rows = sqlx::query(AssertSqlSafe(sql)).fetch_all(pool).await?;
+    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+}
+
+/// Encrypted texts in JSON: neither `enc:` nor base64 need escapes.
+fn sealed_texts(document: &str) -> impl Iterator<Item = &str> {
+    document
+        .split("\"enc:aes:")
+        .skip(1)
+        .zip(document.match_indices("\"enc:aes:"))
+        .filter_map(|(rest, (start, _))| {
+            let length = "enc:aes:".len() + rest.find('"')?;
+            document.get(start + 1..start + 1 + length)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sealed_texts_are_found_in_json() {
+        let document = r#"{"a":"enc:aes:k:AAA=","b":["x","enc:aes:k:BBB="],"c":"no enc:aes:k:C"}"#;
+        let found: Vec<&str> = sealed_texts(document).collect();
+        assert_eq!(found, ["enc:aes:k:AAA=", "enc:aes:k:BBB="]);
+    }
+}

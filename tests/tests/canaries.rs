@@ -1,0 +1,238 @@
+//! Secrets planted wherever a secret can be put, and looked for wherever the server and its agents write.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
+use std::path::{Path, PathBuf};
+
+use dstack_tests::runs::submit;
+use dstack_tests::server::{Server, Setup};
+use dstack_tests::{need, parts};
+use serde_json::{Value, json};
+
+/// What the canaries sing of: where each was planted.
+struct Canaries(Vec<(&'static str, String)>);
+
+impl Canaries {
+    /// A secret that is found nowhere else.
+    fn plant(&mut self, place: &'static str) -> String {
+        let number = self.0.len();
+        let secret = format!("canary{number}x7f3a9c");
+        self.0.push((place, secret.clone()));
+        secret
+    }
+
+    /// One that the server made.
+    fn know(&mut self, place: &'static str, secret: &str) {
+        assert!(secret.len() > 20, "{place}: {secret}");
+        self.0.push((place, secret.to_owned()));
+    }
+
+    /// The places of those that are in there.
+    fn found_in(&self, bytes: &[u8]) -> Vec<&'static str> {
+        let is_in = |secret: &str| bytes.windows(secret.len()).any(|part| part == secret.as_bytes());
+        let found = self.0.iter().filter(|(_, secret)| is_in(secret));
+        found.map(|(place, _)| *place).collect()
+    }
+}
+
+/// The server with doubles of clouds, so that backends can be configured; this machine runs the jobs.
+fn setup(config: &str) -> parts::Part<Setup> {
+    let setup = Setup::new(parts::golden_server()?)
+        .config(config)
+        .variable("DSTACK_AGENT_PATH", parts::agent()?.display().to_string())
+        .variable("DSTACK_LOCAL_RUNTIME", "process")
+        // Libraries as well: they print what they are given.
+        .variable("DSTACK_LOG", "trace")
+        .variable("DSTACK_SHIM_LOG_LEVEL", "trace")
+        .variable("DSTACK_RUNNER_LOG_LEVEL", "trace");
+    if parts::on_postgres() {
+        return setup.on_postgres();
+    }
+    Ok(setup)
+}
+
+#[test]
+fn no_secret_is_written_anywhere_but_where_it_must_be() {
+    let mut canaries = Canaries(Vec::new());
+    let encryption_key = "Y2FuYXJ5LW9mLXRoZS1lbmNyeXB0aW9uLWtleS0zMmI=";
+    let config = format!(
+        "projects:\n- name: main\n  backends:\n  - type: aws\n    creds: {{type: access_key, access_key: {}, secret_key: {}}}\n\
+         \x20 - type: runpod\n    creds: {{type: api_key, api_key: {}}}\n\
+         encryption:\n  keys:\n  - {{type: aes, name: k, secret: {encryption_key}}}\n",
+        canaries.plant("access key of a backend"),
+        canaries.plant("secret key of a backend"),
+        canaries.plant("API key of a backend"),
+    );
+    canaries.know("encryption key of config.yml", encryption_key);
+    let admin = canaries.plant("token of the admin");
+    let server = need!(setup(&config)).token(&admin).start().unwrap();
+    plant(&server, &mut canaries);
+
+    let environment = canaries.plant("env of a run");
+    let secret = canaries.plant("secret of the project in env");
+    let set = json!({"name": "S", "value": secret});
+    server
+        .get("/api/project/main/secrets/create_or_update", &set)
+        .unwrap();
+    let used = json!({
+        "env": {"CANARY": environment, "FROM_SECRET": "${{ secrets.S }}"},
+        "registry_auth": {"username": "me", "password": canaries.plant("password of a registry")},
+    });
+    let commands = ["echo length ${#CANARY} ${#FROM_SECRET}", "exit 3"];
+    let run = submit(&server, "canary", &commands, &used).unwrap();
+    assert_eq!(run.wait_until_finished().unwrap(), "failed");
+    let expected = format!("length {} {}\n", environment.len(), secret.len());
+    assert!(
+        run.logs().unwrap().ends_with(&expected),
+        "{}",
+        run.logs().unwrap()
+    );
+    refuse(&server, &mut canaries);
+
+    let events = server.get("/api/events/list", &json!({})).unwrap();
+    assert_eq!(
+        canaries.found_in(events.to_string().as_bytes()),
+        [""; 0],
+        "in events"
+    );
+    // What the server says to whoever started it is the one place where the admin's token is to be seen.
+    let said: Vec<String> = server
+        .output()
+        .lines()
+        .filter(|line| !line.contains("The admin token is"))
+        .map(str::to_owned)
+        .collect();
+    assert!(
+        said.iter().any(|line| line.contains("TRACE")),
+        "the log is not that of level trace"
+    );
+    for line in &said {
+        let found = canaries.found_in(line.as_bytes());
+        assert_eq!(
+            found,
+            [""; 0],
+            "in the log: {}",
+            line.get(..line.len().min(300)).unwrap_or(line)
+        );
+    }
+    let mut looked_at = 0;
+    for file in files(server.home()) {
+        let inside = file.strip_prefix(server.home()).unwrap();
+        // The files whose purpose it is.
+        let own = [
+            ".dstack/config.yml",
+            ".dstack/server/config.yml",
+            ".dstack/server/encryption.key",
+        ];
+        if own.iter().any(|name| inside == Path::new(name)) {
+            let mode =
+                std::os::unix::fs::PermissionsExt::mode(&fs_err::metadata(&file).unwrap().permissions());
+            assert!(
+                inside.ends_with("server/config.yml") || mode & 0o077 == 0,
+                "{}",
+                inside.display()
+            );
+            continue;
+        }
+        let Ok(bytes) = fs_err::read(&file) else { continue };
+        looked_at += 1;
+        assert_eq!(canaries.found_in(&bytes), [""; 0], "in {}", inside.display());
+        let keys = bytes
+            .windows(16)
+            .any(|part| part == b"PRIVATE KEY-----".as_slice());
+        assert!(
+            !keys || is_host_key(inside),
+            "a private key in {}",
+            inside.display()
+        );
+    }
+    assert!(looked_at > 5, "only {looked_at} files");
+}
+
+/// The key by which SSH in a job knows itself: made by the runner, for the runner.
+fn is_host_key(file: &Path) -> bool {
+    file.to_string_lossy().contains("host_key") || file.to_string_lossy().contains("ssh_host")
+}
+
+/// Where secrets go in besides runs.
+fn plant(server: &Server, canaries: &mut Canaries) {
+    let me = server.get("/api/users/get_my_user", &Value::Null).unwrap();
+    let private = me["ssh_private_key"].as_str().unwrap();
+    canaries.know("SSH key of a user", private.lines().nth(2).unwrap());
+    let token = server
+        .get("/api/users/tokens/create", &json!({"name": "ci"}))
+        .unwrap();
+    canaries.know("further token", token["token"].as_str().unwrap());
+    let alice = json!({"username": "alice", "global_role": "user"});
+    server.get("/api/users/create", &alice).unwrap();
+    let refreshed = server
+        .get("/api/users/refresh_token", &json!({"username": "alice"}))
+        .unwrap();
+    canaries.know("token of a user", refreshed["creds"]["token"].as_str().unwrap());
+
+    let creds = json!({
+        "clone_url": "https://example.invalid/x.git",
+        "private_key": canaries.plant("private key of a repo"),
+        "oauth_token": canaries.plant("token of a repo"),
+    });
+    let repo = json!({
+        "repo_id": "repo", "repo_creds": creds,
+        "repo_info": {"repo_type": "remote", "repo_name": "x", "repo_host_name": "example.invalid"},
+    });
+    server.get("/api/project/main/repos/init", &repo).unwrap();
+
+    let key = format!(
+        "-----BEGIN OPENSSH KEY-----\n{}\n-----END OPENSSH KEY-----\n",
+        canaries.plant("SSH key of a fleet")
+    );
+    let fleet = json!({
+        "configuration": {"type": "fleet", "name": "hosts", "ssh_config": {
+            "user": "me", "hosts": ["192.0.2.1"], "ssh_key": {"public": "", "private": key},
+        }},
+        "profile": {"name": "default"},
+    });
+    let plan = json!({"plan": {"spec": fleet}, "force": false});
+    server.call("/api/project/main/fleets/apply", &plan).unwrap();
+}
+
+/// What is refused is not written down either.
+fn refuse(server: &Server, canaries: &mut Canaries) {
+    let wrong = canaries.plant("wrong token");
+    let client = dstack_tests::http::Client::default();
+    let me = format!("{}/api/users/get_my_user", server.url());
+    assert_eq!(client.post(&me, &wrong, &json!({})).unwrap().status, 403);
+    let long = canaries.plant("refused secret").repeat(1000);
+    let answer = server
+        .call(
+            "/api/project/main/secrets/create_or_update",
+            &json!({"name": "a b", "value": long}),
+        )
+        .unwrap();
+    assert_eq!(answer.status, 400);
+    let wrong_type = json!({"name": "S", "value": {"nested": canaries.plant("secret of a wrong type")}});
+    let answer = server
+        .call("/api/project/main/secrets/create_or_update", &wrong_type)
+        .unwrap();
+    assert_eq!(answer.status, 422);
+    let backend =
+        json!({"type": "aws", "creds": {"type": "access_key", "secret": canaries.plant("bad backend")}});
+    let answer = server
+        .call("/api/project/main/backends/create", &backend)
+        .unwrap();
+    assert!((400..500).contains(&answer.status), "{}", answer.status);
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let Ok(entries) = fs_err::read_dir(folder) else {
+        return found;
+    };
+    for entry in entries.map_while(Result::ok) {
+        let kind = entry.file_type().unwrap();
+        if kind.is_dir() {
+            found.extend(files(&entry.path()));
+        } else if kind.is_file() {
+            found.push(entry.path());
+        }
+    }
+    found
+}
