@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use dstack_tests::server::Setup;
 use dstack_tests::{need, parts};
+use serde_json::Value;
 use tempfile::TempDir;
 
 /// Parameters of paths that exist; with others, requests would end at the first check.
@@ -32,9 +33,13 @@ fn no_request_is_answered_in_an_undocumented_way() {
         .args(["--checks", CHECKS, "--phases", "fuzzing"])
         // The same requests each time.
         .arg("--generation-deterministic")
-        .args(["--max-examples", "20", "--workers", "4", "--no-shrink"])
-        // Of services there are none; what they answer is not ours.
-        .args(["--exclude-path-regex", "^/proxy/services"])
+        .args(["--max-examples", "15", "--workers", "1", "--no-shrink"])
+        // Of services there are none; what they answer is not ours. The other would replace the token with which
+        // all others are sent.
+        .args([
+            "--exclude-path-regex",
+            "^/(proxy/services|api/users/refresh_token)",
+        ])
         .args([
             "--suppress-health-check",
             "all",
@@ -50,5 +55,6 @@ fn no_request_is_answered_in_an_undocumented_way() {
     let text =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
-    println!("{text}");
+    // Otherwise most answers were 403, and nothing is proven.
+    server.get("/api/users/get_my_user", &Value::Null).unwrap();
 }

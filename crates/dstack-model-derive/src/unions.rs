@@ -43,7 +43,7 @@ pub(crate) fn expand(input: &DeriveInput, data: &DataEnum) -> syn::Result<TokenS
                 ::core::option::Option::Some(Self::#ident(<#ty as ::dstack_model::decode::Decode>::decode(value, cx)?))
             }),
         });
-        schemas.push(quote!(<#ty as ::dstack_model::schema::Schema>::schema(schemas)));
+        schemas.push(quote!((#rename, <#ty as ::dstack_model::schema::Schema>::schema(schemas))));
         names.push(rename);
     }
 
@@ -65,7 +65,7 @@ pub(crate) fn expand(input: &DeriveInput, data: &DataEnum) -> syn::Result<TokenS
         impl ::dstack_model::schema::Schema for #name {
             fn schema(schemas: &mut ::dstack_model::schema::Schemas) -> ::dstack_model::decode::Value {
                 let members = ::std::vec![#(#schemas),*];
-                ::dstack_model::schema::one_of(#tag, members)
+                ::dstack_model::schema::one_of(#tag, members, schemas)
             }
         }
 

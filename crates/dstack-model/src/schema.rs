@@ -196,10 +196,22 @@ impl Property {
     }
 }
 
-/// One of several objects, told apart by a key.
+/// One of several objects, told apart by the value of a key; each with its value.
 #[allow(clippy::needless_pass_by_value)] // they are moved into the JSON
-pub fn one_of(tag: &str, members: Vec<Value>) -> Value {
-    json!({"oneOf": members, "discriminator": {"propertyName": tag}})
+pub fn one_of(tag: &str, members: Vec<(&str, Value)>, schemas: &Schemas) -> Value {
+    let mut discriminator = json!({"propertyName": tag});
+    // JSON Schema does not know it; OpenAPI takes the names of definitions for values without it.
+    if schemas.prefix != Schemas::default().prefix {
+        let mapping: Map<String, Value> = members
+            .iter()
+            .filter_map(|(value, member)| Some(((*value).to_owned(), member.get("$ref")?.clone())))
+            .collect();
+        if let Value::Object(map) = &mut discriminator {
+            map.insert("mapping".to_owned(), Value::Object(mapping));
+        }
+    }
+    let members: Vec<Value> = members.into_iter().map(|(_, member)| member).collect();
+    json!({"oneOf": members, "discriminator": discriminator})
 }
 
 /// Any of several schemas.

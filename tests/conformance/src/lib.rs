@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use jsonschema::{Registry, Validator};
+use jsonschema::{Registry, RegistryBuilder, Validator};
 use serde_json::{Value, json};
 
 const ADDRESS: &str = "urn:openapi";
@@ -55,7 +55,7 @@ impl Document {
         });
         let routes = routes.collect();
         let registry = Registry::new().add(ADDRESS, document.clone());
-        let registry = registry.and_then(|registry| registry.prepare());
+        let registry = registry.and_then(RegistryBuilder::prepare);
         Ok(Self {
             registry: registry.map_err(|error| error.to_string())?,
             routes,

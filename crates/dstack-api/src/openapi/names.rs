@@ -91,6 +91,15 @@ fn rename(schema: &mut Value, names: &BTreeSet<String>, suffix: &str) {
         }
         return;
     }
+    if let Some(Value::Object(mapping)) = schema.get_mut("mapping") {
+        for target in mapping.values_mut() {
+            let name = target.as_str().and_then(|target| target.strip_prefix(COMPONENTS));
+            let name = name.filter(|name| names.contains(*name));
+            if let Some(renamed) = name.map(|name| format!("{COMPONENTS}{name}{suffix}")) {
+                *target = Value::String(renamed);
+            }
+        }
+    }
     match schema {
         Value::Object(map) => map.values_mut().for_each(|part| rename(part, names, suffix)),
         Value::Array(list) => list.iter_mut().for_each(|part| rename(part, names, suffix)),
@@ -131,6 +140,10 @@ mod tests {
         let points_to = |name: &str| json!({"$ref": format!("#/components/schemas/{name}")});
         assert_eq!(paths["/x"]["post"]["requestBody"], points_to("Disk-Input"));
         assert_eq!(paths["/x"]["post"]["responses"]["200"], points_to("Disk-Output"));
+        let mut union = json!({"discriminator": {"mapping": {"disk": "#/components/schemas/Disk"}}});
+        rename(&mut union, &BTreeSet::from(["Disk".to_owned()]), "-Input");
+        let mapping = &union["discriminator"]["mapping"];
+        assert_eq!(mapping["disk"], "#/components/schemas/Disk-Input");
         assert_eq!(all["Disk-Output"]["properties"]["size"], points_to("Size-Output"));
     }
 }

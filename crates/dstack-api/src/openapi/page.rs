@@ -35,7 +35,7 @@ fn write_page(page: &mut String, document: &Value) -> std::fmt::Result {
         description = info("description"),
     )?;
     let operations = operations(document);
-    let mut areas: Vec<&str> = operations.iter().map(|operation| operation.area()).collect();
+    let mut areas: Vec<&str> = operations.iter().map(Operation::area).collect();
     areas.sort_unstable();
     areas.dedup();
     for area in &areas {

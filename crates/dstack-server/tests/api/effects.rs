@@ -107,8 +107,7 @@ impl Story {
     /// Every route was called, and left everything that the table says.
     fn end(self) {
         for route in ROUTES {
-            if let Some((name, why)) = NEVER.iter().find(|(name, _)| *name == route.name) {
-                println!("skipped: {name}: {why}");
+            if NEVER.iter().any(|(name, _)| *name == route.name) {
                 continue;
             }
             let seen = self.seen.get(route.name);
