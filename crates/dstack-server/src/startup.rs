@@ -321,9 +321,7 @@ pub(crate) struct Identity {
 
 /// Opens the database. On SQLite, a lock file makes sure that only one server does. Servers that share a PostgreSQL are
 /// told apart by machine and directory.
-pub(crate) async fn open_database(
-    settings: &Settings,
-) -> Result<(Database, Option<Identity>), ServerError> {
+pub(crate) async fn open_database(settings: &Settings) -> Result<(Database, Option<Identity>), ServerError> {
     let url = settings
         .database_url
         .clone()

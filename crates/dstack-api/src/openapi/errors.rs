@@ -38,9 +38,7 @@ pub(super) fn responses(route: &RouteInfo, success: Value) -> Value {
     if route.body != Body::None {
         add("413", "The request is too large", definition("PlainError"));
     }
-    if route.guard != Guard::Anyone {
-        add("429", "Too many requests: see `Retry-After`", definition("Busy"));
-    }
+    add("429", "Too many requests: see `Retry-After`", definition("Busy"));
     add("503", "Busy: see `Retry-After`", definition("Busy"));
     responses.sort_keys();
     Value::Object(responses)

@@ -321,7 +321,7 @@ async fn make(call: &Call, mut configuration: GatewayConfiguration) -> Result<Ga
     let row = GatewayRow {
         id: state.random.uuid().into(),
         project_id: project.row.id,
-        name: name.clone(),
+        name,
         created_at: now,
         status: GatewayStatus::Submitted,
         status_message: None,
@@ -345,6 +345,11 @@ async fn make(call: &Call, mut configuration: GatewayConfiguration) -> Result<Ga
         "Gateway created. Status: SUBMITTED",
         target(&row),
     );
+    // The answer is what this call has stored, not what has become of it meanwhile.
+    let listed = ListedGateway {
+        row: row.clone(),
+        project_name: project.row.name.clone(),
+    };
     let project = project.row.id;
     state
         .database
@@ -363,7 +368,7 @@ async fn make(call: &Call, mut configuration: GatewayConfiguration) -> Result<Ga
         })
         .await?;
     state.gateways_changed.notify_one();
-    fetched(call, &name).await
+    one(call, listed).await
 }
 
 /// Unknown names are ignored.

@@ -162,6 +162,11 @@ async fn users(story: &mut Story) {
     story
         .call::<r::PublicKeysDelete>(json!({"ids": [key["id"]]}))
         .await;
+    let token = json!({"name": "ci", "read_only": true});
+    story.call::<r::TokensCreate>(token).await;
+    story.call::<r::TokensList>(json!({})).await;
+    let names = json!({"names": ["ci"]});
+    story.call::<r::TokensDelete>(names).await;
     story.call::<r::UsersDelete>(json!({"users": ["alice"]})).await;
 }
 
