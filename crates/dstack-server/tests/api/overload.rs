@@ -1,6 +1,7 @@
 //! Far more calls than can be served.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use dstack_server::overload::{Limits, Overload};
 use dstack_system::task;
@@ -19,7 +20,7 @@ async fn writes_beyond_the_limit_are_refused_reads_answered_and_nothing_accepted
         writes: WRITES,
         ..Limits::default()
     };
-    let server = Server::with_overload(Overload::from(limits)).await;
+    let server = Arc::new(Server::with_overload(Overload::from(limits)).await);
     // What the first run makes for all: the virtual repo.
     submit(&server, "first").await.ok();
 
@@ -40,18 +41,19 @@ async fn writes_beyond_the_limit_are_refused_reads_answered_and_nothing_accepted
     });
     holding.await.unwrap();
 
+    // Each a task of its own, as on a server: one that nobody polls would keep its connection to the database.
     let mut calls: FuturesUnordered<_> = (0..10 * WRITES)
         .map(|number| {
-            let server = &server;
-            async move {
+            let server = Arc::clone(&server);
+            task::spawn("submit", async move {
                 let name = format!("run-{number}");
-                let answer = submit(server, &name).await;
+                let answer = submit(&server, &name).await;
                 (name, answer)
-            }
+            })
         })
         .collect();
     for _ in 0..9 * WRITES {
-        let (_, answer) = calls.next().await.unwrap();
+        let (_, answer) = calls.next().await.unwrap().unwrap().unwrap();
         assert_eq!(answer.status, 429, "{}", answer.body);
         assert_eq!(answer.headers["retry-after"], "1");
     }
@@ -61,7 +63,8 @@ async fn writes_beyond_the_limit_are_refused_reads_answered_and_nothing_accepted
     release.send(()).unwrap();
     holder.await.unwrap().unwrap().unwrap();
     let mut accepted = BTreeSet::from(["first".to_owned()]);
-    while let Some((name, answer)) = calls.next().await {
+    while let Some(ended) = calls.next().await {
+        let (name, answer) = ended.unwrap().unwrap();
         answer.ok();
         accepted.insert(name);
     }
