@@ -33,7 +33,7 @@ fn no_request_is_answered_in_an_undocumented_way() {
         .args(["--checks", CHECKS, "--phases", "fuzzing"])
         // The same requests each time.
         .arg("--generation-deterministic")
-        .args(["--max-examples", "15", "--workers", "1", "--no-shrink"])
+        .args(["--max-examples", "10", "--workers", "1", "--no-shrink"])
         // Of services there are none; what they answer is not ours. The other would replace the token with which
         // all others are sent.
         .args([

@@ -2,6 +2,7 @@
 
 mod apply;
 mod fleets;
+mod gateways;
 mod list;
 mod offers;
 mod plan;

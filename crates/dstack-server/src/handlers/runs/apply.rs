@@ -25,6 +25,7 @@ pub(super) async fn apply(call: Call, request: ApplyRunPlanRequest) -> Result<Ru
     let (state, project) = (&call.state, call.project()?);
     let mut spec = effective(&call, request.plan.run_spec.clone()).await?;
     super::volumes::check_active(state, project.row.id, &spec).await?;
+    super::gateways::check_exists(&call, &spec).await?;
     check_supported(&spec)?;
     let generated = spec.run_name.is_none();
     for _ in 0..ATTEMPTS {
