@@ -71,7 +71,7 @@ async fn server(answers: Vec<&'static str>) -> (Client, tokio::task::JoinHandle<
         let mut served = 0;
         for answer in answers {
             let (mut stream, _) = listener.accept().await.unwrap();
-            stream.read(&mut [0; 4096]).await.unwrap();
+            assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
             stream.write_all(answer.as_bytes()).await.unwrap();
             served += 1;
         }
