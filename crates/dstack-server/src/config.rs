@@ -116,12 +116,15 @@ pub fn load(dir: &Path) -> Result<Option<ServerConfig>, ConfigError> {
     Ok(Some(config))
 }
 
-/// Writes the file of a new server.
-pub fn write_default(dir: &Path) -> Result<(), ConfigError> {
-    Ok(write_private(
-        &path(dir),
-        b"projects:\n- name: main\n  backends: []\n\nencryption:\n  keys: []\n",
-    )?)
+/// Writes the file of a new server. It says nothing of the project `main` when that has backends already (imported ones):
+/// those that a file does not list are removed.
+pub fn write_default(dir: &Path, has_backends: bool) -> Result<(), ConfigError> {
+    let projects = match has_backends {
+        true => "",
+        false => "projects:\n- name: main\n  backends: []\n\n",
+    };
+    let text = format!("{projects}encryption:\n  keys: []\n");
+    Ok(write_private(&path(dir), text.as_bytes())?)
 }
 
 impl ServerConfig {
@@ -237,9 +240,11 @@ mod tests {
     fn a_new_servers_file_is_valid() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(load(dir.path()).unwrap(), None);
-        write_default(dir.path()).unwrap();
+        write_default(dir.path(), false).unwrap();
         let config = load(dir.path()).unwrap().unwrap();
         assert_eq!(config.projects[0].name, "main");
+        write_default(dir.path(), true).unwrap();
+        assert!(load(dir.path()).unwrap().unwrap().projects.is_empty());
         assert_eq!(config.permissions(), DefaultPermissions::default());
     }
 

@@ -16,9 +16,9 @@ use dstack_compute::{Backends, Registry};
 use dstack_images::Images;
 use dstack_logs::{Durability, FileLogStore, LogStore};
 use dstack_plan::jobs::Target;
-use dstack_store::directory::events;
 use dstack_store::directory::projects::ProjectRow;
 use dstack_store::directory::users::UserRow;
+use dstack_store::directory::{backends, events, projects};
 use dstack_store::encryption::{Encryption, at_rest};
 use dstack_store::{Database, SqlStore, StoreError};
 use dstack_system::clock::SharedClock;
@@ -394,7 +394,14 @@ async fn apply_config(
     }
     if loaded.is_none() {
         say(state, "Initializing the default configuration...");
-        config::write_default(&state.settings.dir)?;
+        let main = projects::by_name(state.database.pool(), "main").await?;
+        let configured = match main {
+            Some(project) => !backends::list(state.database.pool(), project.id)
+                .await?
+                .is_empty(),
+            None => false,
+        };
+        config::write_default(&state.settings.dir, configured)?;
         say(state, &format!("Initialized the default configuration at {file}"));
         return Ok(());
     }
