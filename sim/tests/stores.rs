@@ -350,7 +350,7 @@ async fn commits_at_the_same_time_are_kept_or_refused_one_by_one() {
             random: random.clone(),
         };
         let store = SqlStore::new(database.clone());
-        let made: Vec<(RunRow, Commit)> = (0..RUNS)
+        let mut made: Vec<(RunRow, Commit)> = (0..RUNS)
             .map(|n| builder.task(&format!("run-{n}"), &json!({}), NOW).unwrap())
             .collect();
         let users: Vec<String> = made.iter().map(|(run, _)| run.user_id.to_string()).collect();
@@ -364,12 +364,18 @@ async fn commits_at_the_same_time_are_kept_or_refused_one_by_one() {
         }
         let all = made.iter().map(|(_, commit)| commit.clone()).chain([taken]);
         let outcomes = join_all(all.map(|commit| store.commit(owned("a", &commit)))).await;
-        let refused: Vec<_> = outcomes
-            .iter()
-            .filter_map(|outcome| outcome.as_ref().err())
+        let refused: Vec<_> = (0..outcomes.len())
+            .filter_map(|n| outcomes[n].as_ref().err().map(|error| (n, error)))
             .collect();
-        assert_eq!(refused.len(), 1, "{refused:?}");
-        assert!(refused[0].is_unique_violation(), "{refused:?}");
+        let [(lost, error)] = refused[..] else {
+            panic!("one is refused: {refused:?}");
+        };
+        assert!(error.is_unique_violation(), "{error:?}");
+        // Either of the two may come first.
+        assert!([7, RUNS].contains(&lost), "{lost}");
+        if lost == 7 {
+            made.remove(lost);
+        }
         assert_eq!(
             store.waiting("a", builder.project, 1000).await.unwrap().len(),
             RUNS
