@@ -54,7 +54,7 @@ fn configurations_that_cannot_be() {
         ("type: task\nname: bad\n".into(), &["commands"]),
         (
             "type: task\nname: Bad_Name\ncommands: [\"true\"]\n".into(),
-            &["[a-z]"],
+            &["task.yml:2:7", "Bad_Name", "lower-case letters"],
         ),
         (task("files: [no-such-file]\n"), &["no-such-file"]),
         (task("env: [NOT_SET_ANYWHERE]\n"), &["NOT_SET_ANYWHERE"]),

@@ -179,12 +179,9 @@ impl FromStr for GpuSpec {
         } = tokens(text)?;
         Ok(Self {
             vendor,
-            name: name.map(|names| {
-                names
-                    .into_iter()
-                    .map(|name| strip_tpu(&name).to_owned())
-                    .collect()
-            }),
+            name: name
+                .map(|names| names.iter().map(|name| plain_name(name, text)).collect())
+                .transpose()?,
             memory: memory.map(|memory| memory.parse()).transpose()?,
             count: count.map_or(Ok(Range::at_least(1)), |count| parse_count(&count))?,
             ..Self::default()
@@ -194,7 +191,19 @@ impl FromStr for GpuSpec {
 
 /// A GPU name without the deprecated `tpu-` in front.
 pub fn strip_tpu(name: &str) -> &str {
-    name.strip_prefix("tpu-").unwrap_or(name)
+    name.trim_start_matches("tpu-")
+}
+
+/// dstack 0.22.5 takes `tpu-` and `tpu-8` as well, as names that no GPU has: refused here, as they would without the prefix.
+fn plain_name(name: &str, text: &str) -> Result<String, ParseError> {
+    let plain = strip_tpu(name);
+    if plain.is_empty() {
+        return Err(ParseError::new(format!("GPU name can not be empty: {text}")));
+    }
+    if plain != name && !plain.starts_with(char::is_alphabetic) {
+        return Err(ParseError::new(format!("`{name}` is no GPU name: {text}")));
+    }
+    Ok(plain.to_owned())
 }
 
 /// Prints `nvidia:A100,H100:80GB:1..8` (total memory and compute capability have no text form and are left out).
@@ -261,6 +270,8 @@ mod tests {
             ("amd:nvidia", "GPU spec vendor conflict: amd:nvidia"),
             ("1GB:2GB", "GPU spec memory conflict: 1GB:2GB"),
             ("1:2", "GPU spec count conflict: 1:2"),
+            ("tpu-", "GPU name can not be empty: tpu-"),
+            ("tpu-8", "`tpu-8` is no GPU name: tpu-8"),
         ] {
             assert_eq!(text.parse::<GpuSpec>().unwrap_err().message(), message);
         }
