@@ -56,7 +56,7 @@ def start_task(shim, task_id, image):
         gpu_devices=[],
         host_ssh_user="",
         host_ssh_keys=[],
-        container_ssh_keys=["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDrivenByTheReferenceServerXXXXXXXXXXXXXXXX"],
+        container_ssh_keys=["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAOqcPEeF6E35+FiIUxnvbcU0DPYZxm4ZVGgTiXQITsu driven"],
         instance_id="i-1",
     )
 

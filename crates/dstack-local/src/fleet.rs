@@ -2,8 +2,7 @@
 
 use dstack_agent_api::shim::HostReport;
 use dstack_model::decode::decode_strict;
-use dstack_model::fleets::{FleetSpec, FleetStatus};
-use dstack_model::health::HealthStatus;
+use dstack_model::fleets::FleetSpec;
 use dstack_model::instances::InstanceStatus;
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::JobProvisioningData;
@@ -61,22 +60,17 @@ async fn try_register(
     let number = machines.iter().map(|row| row.instance_num + 1).max().unwrap_or(0);
     let machine = machine(report, host)?;
     let mut commit = Commit::default();
-    let fleet_id = match fleet {
-        Some(fleet) => fleet.id,
+    let fleet = match fleet {
+        Some(fleet) => fleet.clone(),
         None => {
             let row = new_fleet(project, random.uuid().into(), now)?;
-            let id = row.id;
-            commit.puts.push(Put::Fleet(row));
-            id
+            commit.puts.push(Put::Fleet(row.clone()));
+            row
         }
     };
     let row = match instance {
         Some(row) => updated(row, &machine, now),
-        None => InstanceRow {
-            name: format!("{FLEET_NAME}-{number}"),
-            instance_num: number,
-            ..new_instance(project, fleet_id, &machine, random.uuid().into(), now)
-        },
+        None => new_instance(&fleet, number, &machine, random.uuid().into(), now),
     };
     let id = row.id;
     if instance != Some(&row) {
@@ -160,61 +154,18 @@ fn new_fleet(project: ProjectId, id: FleetId, now: Time) -> Result<FleetRow, Sto
     });
     let spec: FleetSpec = decode("fleets", "spec", &spec)?;
     Ok(FleetRow {
-        id,
-        project_id: project,
-        name: FLEET_NAME.to_owned(),
-        created_at: now,
-        status: FleetStatus::Active,
-        status_message: None,
-        spec: Json::new(spec),
         local: true,
-        deleted: false,
-        deleted_at: None,
-        last_processed_at: now,
-        next_wake_at: None,
-        deadline_at: None,
-        waiting_for: None,
-        version: 0,
+        ..FleetRow::active(id, project, FLEET_NAME.to_owned(), spec, now)
     })
 }
 
-fn new_instance(
-    project: ProjectId,
-    fleet: FleetId,
-    machine: &Machine,
-    id: InstanceId,
-    now: Time,
-) -> InstanceRow {
+fn new_instance(fleet: &FleetRow, number: i64, machine: &Machine, id: InstanceId, now: Time) -> InstanceRow {
     InstanceRow {
-        id,
-        project_id: project,
-        fleet_id: Some(fleet),
-        name: format!("{FLEET_NAME}-0"),
-        instance_num: 0,
-        created_at: now,
         started_at: Some(now),
-        finished_at: None,
         status: InstanceStatus::Idle,
-        unreachable: false,
-        health: HealthStatus::Healthy,
-        termination_reason: None,
-        termination_reason_message: None,
-        backend: Some("remote".to_owned()),
-        region: Some("remote".to_owned()),
-        price: Some(0.0),
-        offer: Some(Json::new(machine.offer.clone())),
-        job_provisioning_data: Some(Json::new(machine.place.clone())),
         agent: Some(Json::new(machine.address.clone())),
         total_blocks: Some(machine.blocks),
-        busy_blocks: 0,
-        last_job_processed_at: None,
-        deleted: false,
-        deleted_at: None,
-        last_processed_at: now,
-        next_wake_at: None,
-        deadline_at: None,
-        waiting_for: None,
-        version: 0,
+        ..InstanceRow::pending(id, fleet, number, now).offering(machine.offer.clone(), machine.place.clone())
     }
 }
 

@@ -2,5 +2,6 @@
 
 pub(crate) mod fleets;
 pub(crate) mod projects;
+pub mod run_lists;
 pub mod runs;
 pub(crate) mod users;

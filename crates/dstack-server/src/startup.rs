@@ -40,6 +40,7 @@ use crate::handlers;
 use crate::images::UnknownImages;
 use crate::job_maker::JobMaker;
 use crate::keys::Keys;
+use crate::render::run_lists::RunLists;
 use crate::render::runs::RunCache;
 use crate::settings::Settings;
 use crate::state::AppState;
@@ -275,6 +276,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
         permissions: config.permissions().into(),
         keys,
         runs: RunCache::default(),
+        run_lists: RunLists::default(),
         target: Target::Container,
         backends,
         registry,

@@ -17,6 +17,7 @@ use crate::engine_handle::EngineHandle;
 use crate::job_maker::JobMaker;
 use crate::keys::Keys;
 use crate::overload::Overload;
+use crate::render::run_lists::RunLists;
 use crate::render::runs::RunCache;
 use crate::settings::Settings;
 
@@ -92,6 +93,8 @@ pub struct AppState {
     pub keys: Arc<Keys>,
     /// Rendered runs.
     pub runs: RunCache,
+    /// Lists of them.
+    pub run_lists: RunLists,
     /// Where jobs run: decides their commands.
     pub target: Target,
     /// Configured clouds.

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::path::Path;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -49,7 +50,15 @@ pub(crate) struct Transactions {
     url: Secret,
     trust: Trust,
     /// SQLite has one writer.
-    writer: Option<mpsc::Sender<WriteJob>>,
+    writer: Option<Writer>,
+}
+
+/// The way to the task that writes.
+#[derive(Clone, Debug)]
+struct Writer {
+    jobs: mpsc::Sender<WriteJob>,
+    /// Groups of transactions that were written or given up so far.
+    ended: Arc<AtomicU64>,
 }
 
 /// How long a database server may take for a transaction, waiting for a connection included.
@@ -140,6 +149,13 @@ impl Database {
         &self.transactions.pool
     }
 
+    /// A number that grows with every write, before its caller is told of it: between two equal answers nothing was
+    /// changed. `None` where other servers write as well.
+    pub fn writes(&self) -> Option<u64> {
+        let writer = self.transactions.writer.as_ref()?;
+        Some(writer.ended.load(Ordering::SeqCst))
+    }
+
     /// Where the database is, with the password.
     pub(crate) fn url(&self) -> &str {
         self.transactions.url.expose()
@@ -184,7 +200,7 @@ impl Transactions {
         F: for<'c> FnOnce(&'c mut Tx) -> TxFuture<'c, T> + Send + 'static,
     {
         match &self.writer {
-            Some(writer) => write_grouped(writer, work).await,
+            Some(writer) => write_grouped(&writer.jobs, work).await,
             None => {
                 let transaction = async {
                     let mut tx = self.pool.begin().await?;
@@ -303,11 +319,16 @@ where
     value.ok_or(StoreError::Closed)
 }
 
-async fn start_writer(url: &str) -> Result<mpsc::Sender<WriteJob>> {
+async fn start_writer(url: &str) -> Result<Writer> {
     let pool = pool_options(Dialect::Sqlite, 1, &Trust::default())
         .connect(url)
         .await?;
     let (sender, mut jobs) = mpsc::channel::<WriteJob>(1024);
+    let ended = Arc::new(AtomicU64::new(0));
+    let writer = Writer {
+        jobs: sender,
+        ended: Arc::clone(&ended),
+    };
     task::spawn("database writer", async move {
         while let Some(first) = jobs.recv().await {
             let mut group = vec![first];
@@ -317,14 +338,14 @@ async fn start_writer(url: &str) -> Result<mpsc::Sender<WriteJob>> {
                     Err(_) => break,
                 }
             }
-            commit_group(&pool, group).await;
+            commit_group(&pool, group, &ended).await;
         }
         pool.close().await;
     });
-    Ok(sender)
+    Ok(writer)
 }
 
-async fn commit_group(pool: &AnyPool, group: Vec<WriteJob>) {
+async fn commit_group(pool: &AnyPool, group: Vec<WriteJob>, ended: &AtomicU64) {
     let mut waiting = Vec::with_capacity(group.len());
     let outcome = async {
         let mut connection = pool.acquire().await?;
@@ -347,6 +368,7 @@ async fn commit_group(pool: &AnyPool, group: Vec<WriteJob>) {
         Ok::<_, sqlx::Error>(())
     }
     .await;
+    ended.fetch_add(1, Ordering::SeqCst);
     let failure = outcome.err().map(Arc::new);
     for (done, result) in waiting {
         let result = match &failure {

@@ -22,7 +22,7 @@ pub mod volumes;
 use dstack_units::Time;
 
 /// Part of a list: keyset paging by time and id.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Page {
     /// Time of the last item of the previous page.
     pub prev_at: Option<Time>,

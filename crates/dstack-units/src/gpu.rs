@@ -194,13 +194,15 @@ pub fn strip_tpu(name: &str) -> &str {
     name.trim_start_matches("tpu-")
 }
 
-/// dstack 0.22.5 takes `tpu-` and `tpu-8` as well, as names that no GPU has: refused here, as they would without the prefix.
+/// dstack 0.22.5 takes `tpu-`, `tpu-8` and `tpu-amd` as well, as names that no GPU has: refused here, since without the
+/// prefix they are no names.
 fn plain_name(name: &str, text: &str) -> Result<String, ParseError> {
     let plain = strip_tpu(name);
     if plain.is_empty() {
         return Err(ParseError::new(format!("GPU name can not be empty: {text}")));
     }
-    if plain != name && !plain.starts_with(char::is_alphabetic) {
+    let is_name = plain.starts_with(char::is_alphabetic) && plain.parse::<AcceleratorVendor>().is_err();
+    if plain != name && !is_name {
         return Err(ParseError::new(format!("`{name}` is no GPU name: {text}")));
     }
     Ok(plain.to_owned())
@@ -272,6 +274,7 @@ mod tests {
             ("1:2", "GPU spec count conflict: 1:2"),
             ("tpu-", "GPU name can not be empty: tpu-"),
             ("tpu-8", "`tpu-8` is no GPU name: tpu-8"),
+            ("tpu-tpu", "`tpu-tpu` is no GPU name: tpu-tpu"),
         ] {
             assert_eq!(text.parse::<GpuSpec>().unwrap_err().message(), message);
         }

@@ -116,14 +116,12 @@ mod tests {
     #[test]
     fn what_differs_gets_two_names_and_so_does_what_refers_to_it() {
         let definitions = |size: Value| {
-            let Value::Object(map) = json!({
+            let schemas = json!({
                 "Size": size,
                 "Disk": {"properties": {"size": {"$ref": "#/components/schemas/Size"}}},
                 "Plain": {"type": "string"},
-            }) else {
-                unreachable!()
-            };
-            map
+            });
+            schemas.as_object().unwrap().clone()
         };
         let disk = json!({"$ref": "#/components/schemas/Disk"});
         let mut paths = json!({"/x": {"post": {"requestBody": disk, "responses": {"200": disk}}}});

@@ -43,6 +43,7 @@ use dstack_server::access::{Access, FailedLogins};
 use dstack_server::handlers;
 use dstack_server::keys::Keys;
 use dstack_server::overload::Overload;
+use dstack_server::render::run_lists::RunLists;
 use dstack_server::render::runs::RunCache;
 use dstack_server::{AppState, DefaultPermissions, NoEngine, Settings};
 use dstack_store::encryption::{Encryption, Key, at_rest};
@@ -189,6 +190,7 @@ impl Server {
             },
             permissions: permissions.into(),
             runs: RunCache::default(),
+            run_lists: RunLists::default(),
             target: Target::Container,
             backends: Arc::new(dstack_compute::NoBackends),
             registry,

@@ -17,7 +17,7 @@ const ACTIVE_RUNS: &str = "WITH active AS MATERIALIZED (SELECT id, version, proj
      SELECT r.id, r.version FROM active r";
 
 /// Which runs to list.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct RunFilter {
     /// Of these projects; `None`: of all.
     pub projects: Option<Vec<ProjectId>>,

@@ -15,6 +15,7 @@ use crate::api::Call;
 use crate::compat::older;
 use crate::error::{ApiError, Result, json_bytes, json_response};
 use crate::handlers::projects::visible_projects;
+use crate::render::run_lists::{Question, RunLists};
 use crate::render::runs::{View, is_stable, run};
 use crate::state::AppState;
 
@@ -35,8 +36,8 @@ pub(super) async fn list(call: Call, request: ListRunsRequest) -> Result<Respons
             .and_then(|limit| usize::try_from(limit).ok()),
         connections: false,
     };
-    let keys = lists::run_keys(call.state.database.pool(), &filter, &page).await?;
     if older::is_older(&call.version) {
+        let keys = lists::run_keys(call.state.database.pool(), &filter, &page).await?;
         let mut runs = render(&call.state, &keys, view).await?;
         for run in &mut runs {
             crate::compat::run(run, &call.version);
@@ -44,8 +45,22 @@ pub(super) async fn list(call: Call, request: ListRunsRequest) -> Result<Respons
         let runs = older::answer(&runs, &call.version).map_err(ApiError::internal)?;
         return Ok(json_response(StatusCode::OK, &runs));
     }
-    let pieces = pieces(&call.state, &keys, view).await?;
-    Ok(json_bytes(StatusCode::OK, joined(&pieces)))
+    let question = Question { filter, page, view };
+    Ok(json_bytes(StatusCode::OK, answer(&call.state, question).await?))
+}
+
+async fn answer(state: &AppState, question: Question) -> Result<Bytes> {
+    let moment = RunLists::moment(&state.database);
+    if let Some(known) = state.run_lists.find(moment, &question) {
+        return Ok(known);
+    }
+    let keys = lists::run_keys(state.database.pool(), &question.filter, &question.page).await?;
+    let pieces = pieces(state, &keys, question.view).await?;
+    let answer = Bytes::from(joined(&pieces.json));
+    if pieces.stable {
+        state.run_lists.keep(moment, question, answer.clone());
+    }
+    Ok(answer)
 }
 
 /// Which runs are asked for; `None`: none at all.
@@ -90,8 +105,15 @@ async fn filter(call: &Call, request: &ListRunsRequest) -> Result<Option<RunFilt
     Ok(Some(filter))
 }
 
-/// JSON of each run, in order: what is known, and what had to be rendered.
-async fn pieces(state: &AppState, keys: &[RunKey], view: View) -> Result<Vec<Bytes>> {
+struct Pieces {
+    /// Of each run, in order.
+    json: Vec<Bytes>,
+    /// Whether all of them stay as they are until something is written.
+    stable: bool,
+}
+
+/// What is known, and what had to be rendered.
+async fn pieces(state: &AppState, keys: &[RunKey], view: View) -> Result<Pieces> {
     let known = state.runs.find(keys, view);
     let missing: Vec<RunKey> = keys
         .iter()
@@ -100,18 +122,35 @@ async fn pieces(state: &AppState, keys: &[RunKey], view: View) -> Result<Vec<Byt
         .map(|(key, _)| *key)
         .collect();
     if missing.is_empty() {
-        return Ok(known.into_iter().flatten().collect());
+        return Ok(Pieces {
+            json: known.into_iter().flatten().collect(),
+            stable: true,
+        });
     }
     let rendered = render_missing(state, &missing, view).await?;
-    let piece = |key: &RunKey, known: Option<Bytes>| known.or_else(|| rendered.get(&key.0).cloned());
-    Ok(keys
-        .iter()
-        .zip(known)
-        .filter_map(|(key, known)| piece(key, known))
-        .collect())
+    let piece = |key: &RunKey, known: Option<Bytes>| {
+        known.or_else(|| rendered.get(&key.0).map(|rendered| rendered.json.clone()))
+    };
+    Ok(Pieces {
+        json: keys
+            .iter()
+            .zip(known)
+            .filter_map(|(key, known)| piece(key, known))
+            .collect(),
+        stable: rendered.values().all(|rendered| rendered.stable),
+    })
 }
 
-async fn render_missing(state: &AppState, missing: &[RunKey], view: View) -> Result<HashMap<RunId, Bytes>> {
+struct Rendered {
+    json: Bytes,
+    stable: bool,
+}
+
+async fn render_missing(
+    state: &AppState,
+    missing: &[RunKey],
+    view: View,
+) -> Result<HashMap<RunId, Rendered>> {
     let ids: Vec<RunId> = missing.iter().map(|(id, _)| *id).collect();
     let pool = state.database.pool();
     // Jobs after runs: a run's version is never newer than what is shown of its jobs, so no old jobs are kept for it.
@@ -124,12 +163,13 @@ async fn render_missing(state: &AppState, missing: &[RunKey], view: View) -> Res
         let of_run = jobs.get(&found.run.id).map(Vec::as_slice).unwrap_or_default();
         let json = serde_json::to_vec(&run(found, of_run, view, now)).map_err(ApiError::internal)?;
         let json = Bytes::from(json);
-        if is_stable(of_run) {
+        let stable = is_stable(of_run);
+        if stable {
             state
                 .runs
                 .put((found.run.id, found.run.version), view, json.clone());
         }
-        rendered.insert(found.run.id, json);
+        rendered.insert(found.run.id, Rendered { json, stable });
     }
     Ok(rendered)
 }
