@@ -212,6 +212,13 @@ impl Tasks {
         self.inner.save(&entry).await?;
         hit("terminating");
         if op.is_some() {
+            // Its removal follows: the container engine ends and removes it in one step, in half the time of two.
+            if order.timeout == 0 {
+                let container = entry.lock().container_id.clone();
+                if !container.is_empty() {
+                    self.inner.runtime.remove(&container).await?;
+                }
+            }
             self.inner
                 .stop_and_release(&entry, Duration::from_secs(order.timeout.into()))
                 .await?;

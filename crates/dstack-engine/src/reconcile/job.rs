@@ -36,8 +36,7 @@ pub async fn reconcile(ctx: &Arc<Context>, id: JobId) -> Result<()> {
     let now = ctx.now();
     let seen = ctx.seen.job(id);
     let task = task_of(ctx, &snapshot);
-    let facts = facts(&snapshot, &seen, &task);
-    let change = apply(ctx, &snapshot, &seen, &task, &decide(&facts, now), now);
+    let change = change(ctx, &snapshot, &seen, &task, now);
     ctx.wakes.wake_at(EntityRef::Job(id), change.job.next_wake_at);
     let (job, intended) = (change.job.clone(), change.operation.clone());
     if commit(ctx, &snapshot, change, now).await? {
@@ -153,12 +152,12 @@ struct Change {
     operation: Option<OperationRow>,
 }
 
-fn apply(
+/// What is decided, and what follows from it without waiting for anyone: it is written in one commit.
+fn change(
     ctx: &Context,
     snapshot: &JobSnapshot,
     seen: &JobSeen,
     task: &Option<Option<TaskInfo>>,
-    decision: &Decision,
     now: Time,
 ) -> Change {
     let mut change = Change {
@@ -167,6 +166,28 @@ fn apply(
         operation: None,
     };
     observe(&mut change.job, seen, task.as_ref().and_then(Option::as_ref));
+    let mut decision = decide(&facts(snapshot, seen, task), now);
+    loop {
+        apply(ctx, snapshot, &decision, &mut change, now);
+        if !matches!(
+            decision,
+            Decision::Terminate(_) | Decision::Stop { ask: false, .. }
+        ) {
+            return change;
+        }
+        let ending = JobSnapshot {
+            job: change.job.clone(),
+            ..snapshot.clone()
+        };
+        decision = decide(&facts(&ending, seen, task), now);
+        // One status a commit: each has its event. The job is woken at once.
+        if matches!(decision, Decision::Finish(_)) {
+            return change;
+        }
+    }
+}
+
+fn apply(ctx: &Context, snapshot: &JobSnapshot, decision: &Decision, change: &mut Change, now: Time) {
     match decision {
         Decision::Intend(operation, wait) => {
             change.operation = Some(intend(ctx, snapshot, *operation, now));
@@ -186,9 +207,8 @@ fn apply(
                 &Wait::until(*drain_until, "the commands to end and their last output"),
             );
         }
-        Decision::Finish(status) => finish(snapshot, &mut change, *status, now),
+        Decision::Finish(status) => finish(snapshot, change, *status, now),
     }
-    change
 }
 
 /// What the streams said and is worth keeping.

@@ -16,7 +16,7 @@ use bollard::errors::Error;
 use bollard::query_parameters::{
     CreateContainerOptionsBuilder, EventsOptionsBuilder, InspectContainerOptions,
     ListContainersOptionsBuilder, LogsOptionsBuilder, RemoveContainerOptionsBuilder, StartContainerOptions,
-    StopContainerOptionsBuilder,
+    StopContainerOptionsBuilder, WaitContainerOptionsBuilder,
 };
 use dstack_agent_api::shim::{PortMapping, TaskConfig};
 use futures_util::StreamExt as _;
@@ -227,12 +227,12 @@ impl Runtime for DockerRuntime {
 
     async fn remove(&self, id: &str) -> Result<(), RuntimeError> {
         let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
-        match self.docker.remove_container(id, Some(options)).await {
-            // 409: being removed already.
-            Err(error) if status(&error) == Some(409) => Ok(()),
-            other => done_already(other)
-                .map_err(|error| RuntimeError::engine("cannot remove the container", error)),
-        }
+        let removed = match self.docker.remove_container(id, Some(options)).await {
+            // Being removed already: what it holds is free once that is done.
+            Err(error) if status(&error) == Some(409) => self.removed(id).await,
+            other => other,
+        };
+        done_already(removed).map_err(|error| RuntimeError::engine("cannot remove the container", error))
     }
 
     async fn last_lines(&self, id: &str, count: usize) -> Vec<String> {
@@ -280,6 +280,20 @@ impl Runtime for DockerRuntime {
 }
 
 impl DockerRuntime {
+    /// Waits until whoever is removing the container has done so.
+    async fn removed(&self, id: &str) -> Result<(), Error> {
+        let options = WaitContainerOptionsBuilder::new().condition("removed").build();
+        match self.docker.wait_container(id, Some(options)).next().await {
+            // It says how the container ended, as an error unless well.
+            Some(Err(
+                Error::DockerContainerWaitError { .. }
+                | Error::DockerResponseServerError { status_code: 404, .. },
+            )) => Ok(()),
+            Some(Err(error)) => Err(error),
+            Some(Ok(_)) | None => Ok(()),
+        }
+    }
+
     /// Whether a container of that name belongs to this task, whoever made it.
     async fn is_leftover(&self, spec: &Spec<'_>) -> bool {
         let found = self
