@@ -303,11 +303,20 @@ impl Server {
 
 /// A database of the test's own.
 async fn database(dir: &std::path::Path) -> Database {
-    use dstack_system::env::var;
-    if var("DSTACK_TEST_DATABASE").as_deref() != Some("postgres") {
-        return Database::open_file(&dir.join("t.db")).await.unwrap();
+    match on_postgres() {
+        true => Database::open(&new_postgres().await).await.unwrap(),
+        false => Database::open_file(&dir.join("t.db")).await.unwrap(),
     }
-    let url = var("DSTACK_TEST_POSTGRES_URL").expect("a PostgreSQL server in DSTACK_TEST_POSTGRES_URL");
+}
+
+fn on_postgres() -> bool {
+    dstack_system::env::var("DSTACK_TEST_DATABASE").as_deref() == Some("postgres")
+}
+
+/// Makes an empty PostgreSQL database and gives its URL.
+async fn new_postgres() -> String {
+    let url = dstack_system::env::var("DSTACK_TEST_POSTGRES_URL")
+        .expect("a PostgreSQL server in DSTACK_TEST_POSTGRES_URL");
     let name = format!("api_{}", Random::system().uuid().simple());
     let server = Database::open(&url).await.unwrap();
     sqlx::query(sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}")))
@@ -316,7 +325,7 @@ async fn database(dir: &std::path::Path) -> Database {
         .unwrap();
     server.close().await;
     let (base, _) = url.rsplit_once('/').unwrap();
-    Database::open(&format!("{base}/{name}")).await.unwrap()
+    format!("{base}/{name}")
 }
 
 #[allow(clippy::too_many_arguments)]
