@@ -12,6 +12,7 @@
 
 mod access;
 mod backends;
+mod blobs;
 mod effects;
 mod errors;
 mod events;
@@ -40,6 +41,7 @@ use dstack_conformance::Exchange;
 use dstack_logs::{Durability, FileLogStore};
 use dstack_plan::jobs::Target;
 use dstack_server::access::{Access, FailedLogins};
+use dstack_server::blobs::{Blobs, Bucket};
 use dstack_server::handlers;
 use dstack_server::keys::Keys;
 use dstack_server::overload::Overload;
@@ -127,7 +129,15 @@ impl Server {
         let (permissions, registry) = (DefaultPermissions::default(), dstack_compute::Registry::default());
         let overload = Overload::default();
         let shared = Arc::clone(&clock) as SharedClock;
-        let server = Self::with_all(permissions, registry, Settings::from_env(), shared, overload).await;
+        let server = Self::with_all(
+            permissions,
+            registry,
+            Settings::from_env(),
+            shared,
+            overload,
+            None,
+        )
+        .await;
         (server, clock)
     }
 
@@ -141,14 +151,29 @@ impl Server {
         settings: Settings,
     ) -> Self {
         let clock = Arc::new(SystemClock);
-        Self::with_all(permissions, registry, settings, clock, Overload::default()).await
+        Self::with_all(permissions, registry, settings, clock, Overload::default(), None).await
+    }
+
+    /// That keeps uploads in this bucket.
+    async fn with_bucket(bucket: Option<Bucket>) -> Self {
+        let (permissions, registry) = (DefaultPermissions::default(), dstack_compute::Registry::default());
+        let (settings, clock) = (Settings::from_env(), Arc::new(SystemClock));
+        Self::with_all(
+            permissions,
+            registry,
+            settings,
+            clock,
+            Overload::default(),
+            bucket,
+        )
+        .await
     }
 
     /// That lets in only so many calls at a time.
     async fn with_overload(overload: Overload) -> Self {
         let (permissions, registry) = (DefaultPermissions::default(), dstack_compute::Registry::default());
         let clock = Arc::new(SystemClock);
-        Self::with_all(permissions, registry, Settings::from_env(), clock, overload).await
+        Self::with_all(permissions, registry, Settings::from_env(), clock, overload, None).await
     }
 
     async fn with_all(
@@ -157,6 +182,7 @@ impl Server {
         settings: Settings,
         clock: SharedClock,
         overload: Overload,
+        bucket: Option<Bucket>,
     ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let random = Random::system();
@@ -177,6 +203,7 @@ impl Server {
                 FailedLogins::new(LOGINS, Duration::from_secs(60)),
             ),
             keys: Arc::new(Keys::new(database.clone(), encryption.clone(), random.clone())),
+            blobs: Blobs::new(database.clone(), bucket),
             database,
             store,
             encryption,
