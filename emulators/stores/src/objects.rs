@@ -88,7 +88,7 @@ impl Kind {
                 .unwrap_or_default()
         };
         match self {
-            Self::Gcs => text("authorization").is_empty(),
+            Self::Gcs => ["", "Bearer", "Bearer "].contains(&text("authorization")),
             Self::S3 => {
                 let digest = text("x-amz-content-sha256");
                 text("authorization").starts_with("AWS4-HMAC-SHA256 Credential=")

@@ -1,7 +1,7 @@
 //! Promises of all stores.
 
 use dstack_logs::{LogEntry, LogPage, LogStream, PollQuery, Producer};
-use dstack_store_doubles::Fault;
+use dstack_store_doubles::{Fault, Faults};
 use dstack_units::Time;
 
 use crate::subject::{Subject, beginning, entry, lines, query, stream};
@@ -72,30 +72,46 @@ async fn a_batch_appended_again_is_stored_once() {
 }
 
 #[tokio::test]
-async fn a_write_that_fails_in_between_neither_loses_nor_doubles_a_line() {
-    let faults = [Fault::Throttled, Fault::Unavailable, Fault::AnswerLost];
-    for subject in Subject::all().await {
-        let Some(double) = subject.faults.clone() else {
-            continue;
-        };
-        let all = lines(beginning(), 0..40);
-        let mut end = 10;
-        subject.append(&all[..end]).await;
-        for fault in faults {
-            // Gone before it is given up, and after.
-            double.add([fault]);
-            subject.append(&all[..end + 5]).await;
-            assert_eq!(double.left(), 0, "{}", subject.name);
-            double.add([fault; 5]);
-            let failed = subject.try_append(&all[..end + 10]).await;
-            assert!(failed.is_err(), "{}: {fault:?}", subject.name);
-            double.clear();
-            subject.append(&all[..end + 10]).await;
-            end += 10;
-            let stored = subject.read(query(1000)).await;
-            assert_eq!(stored, all[..end], "{}: {fault:?}", subject.name);
-        }
+async fn a_throttled_write_neither_loses_nor_doubles_a_line() {
+    fail_in_between(Fault::Throttled).await;
+}
+
+#[tokio::test]
+async fn a_write_to_a_store_that_is_away_neither_loses_nor_doubles_a_line() {
+    fail_in_between(Fault::Unavailable).await;
+}
+
+#[tokio::test]
+async fn a_write_whose_answer_is_lost_neither_loses_nor_doubles_a_line() {
+    fail_in_between(Fault::AnswerLost).await;
+}
+
+/// All stores at a time: each waits between its tries.
+async fn fail_in_between(fault: Fault) {
+    let subjects = Subject::all().await.into_iter();
+    let tasks: Vec<_> = subjects
+        .filter_map(|subject| Some((subject.faults.clone()?, subject)))
+        .map(|(faults, subject)| {
+            dstack_system::task::spawn("subject", async move { fails(&subject, &faults, fault).await })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap().expect("no panic");
     }
+}
+
+async fn fails(subject: &Subject, faults: &Faults, fault: Fault) {
+    let all = lines(beginning(), 0..30);
+    subject.append(&all[..10]).await;
+    // Over before the store gives up, and after.
+    faults.add([fault]);
+    subject.append(&all[..20]).await;
+    assert_eq!(faults.left(), 0, "{}", subject.name);
+    faults.add([fault; 20]);
+    assert!(subject.try_append(&all[..25]).await.is_err(), "{}", subject.name);
+    faults.clear();
+    subject.append(&all).await;
+    assert_eq!(subject.read(query(1000)).await, all, "{}", subject.name);
 }
 
 #[tokio::test]
@@ -212,8 +228,9 @@ async fn appends_to_many_streams_at_a_time_do_not_mix() {
     for subject in Subject::all().await {
         let begin = beginning();
         let streams: Vec<LogStream> = (0..20)
-            .map(|n| LogStream {
+            .map(|n: u128| LogStream {
                 run: format!("run-{n}"),
+                job: uuid::Uuid::from_u128(n).into(),
                 ..stream()
             })
             .collect();

@@ -8,10 +8,11 @@ use dstack_credentials::CredentialError;
 use dstack_credentials::aws::{self, Keys};
 use dstack_credentials::google::Google;
 use object_store::aws::{AmazonS3Builder, AwsCredential};
-use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
 use object_store::path::{Path, PathPart};
 use object_store::{
     BackoffConfig, ClientOptions, CredentialProvider, ObjectStore, ObjectStoreExt, PutPayload, RetryConfig,
+    StaticCredentialProvider,
 };
 
 use crate::settings::Settings;
@@ -109,9 +110,14 @@ impl Bucket {
             .with_retry(retry())
             .with_client_options(client(endpoint));
         if let Some(endpoint) = endpoint {
-            builder = builder
-                .with_base_url(endpoint.trim_end_matches('/'))
-                .with_skip_signature(Google::is_anonymous(Some(endpoint)));
+            builder = builder.with_base_url(endpoint.trim_end_matches('/'));
+        }
+        if Google::is_anonymous(endpoint) {
+            // Not `with_skip_signature`, which puts do not heed.
+            let nobody = GcpCredential {
+                bearer: String::new(),
+            };
+            builder = builder.with_credentials(Arc::new(StaticCredentialProvider::new(nobody)));
         }
         Self::made(bucket, builder.build())
     }
