@@ -17,6 +17,7 @@ mod effects;
 mod errors;
 mod events;
 mod import;
+mod log_store;
 mod matrix;
 mod openapi;
 mod overload;
