@@ -1,9 +1,18 @@
 //! Where the output of jobs is kept.
 //!
 //! [`LogStore`] is what the engine appends to and the API reads from; [`FileLogStore`] keeps it in files of the
-//! server's directory, in the layout and line format of dstack 0.22.5.
+//! server's directory, in the layout and line format of dstack 0.22.5. Stores elsewhere are behind cargo features:
+//! [`cloudwatch`], [`gcp`], [`fluent_bit`]; they share [`remote`].
 
+#[cfg(feature = "cloudwatch")]
+pub mod cloudwatch;
 mod file;
+#[cfg(feature = "fluent-bit")]
+pub mod fluent_bit;
+#[cfg(feature = "gcp-logging")]
+pub mod gcp;
+#[cfg(feature = "remote")]
+mod remote;
 
 use std::fmt;
 use std::io;
@@ -103,6 +112,8 @@ pub struct LogPage {
     pub entries: Vec<LogEntry>,
     /// Where the next page begins; `None` when there is none now.
     pub next_token: Option<String>,
+    /// Where people can read the log besides.
+    pub external_url: Option<String>,
 }
 
 /// Why a log cannot be written or read.
@@ -135,6 +146,31 @@ pub enum LogError {
         #[source]
         source: io::Error,
     },
+    /// The token is none that the store gave out.
+    #[error("Invalid next_token: {0}")]
+    UnknownToken(String),
+    /// Google's quota of reads is used up.
+    #[error(
+        "GCP Logging read request limit exceeded. It's recommended to increase default entries.list request quota from 60 per minute."
+    )]
+    ReadQuota,
+    /// A store elsewhere cannot be used as it is configured.
+    #[error("cannot use {store}: {reason}")]
+    Unusable {
+        /// Its name, for people.
+        store: &'static str,
+        /// What to change.
+        reason: String,
+    },
+    /// A store elsewhere failed. After an append that failed so, all, some or none of the entries are stored.
+    #[error("{store} failed")]
+    Remote {
+        /// Its name, for people.
+        store: &'static str,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A task panicked.
     #[error(transparent)]
     Panicked(#[from] dstack_system::task::Panicked),
@@ -143,9 +179,10 @@ pub enum LogError {
 /// Keeps the output of jobs.
 #[async_trait]
 pub trait LogStore: Send + Sync + fmt::Debug {
-    /// Stores entries. They are durable when this returns `Ok`; after an error none of them is there.
+    /// Stores entries. They are durable when this returns `Ok`; after an error the same entries are to be appended again.
     ///
-    /// Entries not later than the last one stored are dropped, so a batch may be appended again.
+    /// Entries not later than the last one stored are dropped, so a batch may be appended again. How sure that is after
+    /// an error, and after the server was started again, is told by each store.
     async fn append(&self, stream: &LogStream, entries: Vec<LogEntry>) -> Result<(), LogError>;
 
     /// Timestamp of the last stored entry: everything up to it need not be sent again.

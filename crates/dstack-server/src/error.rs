@@ -5,8 +5,11 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use dstack_api::{BadRequest, ErrorCode, ErrorDetail};
+use dstack_logs::LogError;
 use dstack_store::{StoreError, Unavailable};
 use serde_json::{Value, json};
+
+use crate::blobs::BlobError;
 
 /// An answer other than 200.
 #[derive(Debug)]
@@ -200,11 +203,36 @@ impl From<dstack_plan::PlanError> for ApiError {
     }
 }
 
-impl From<dstack_logs::LogError> for ApiError {
-    fn from(error: dstack_logs::LogError) -> Self {
+impl From<BlobError> for ApiError {
+    fn from(error: BlobError) -> Self {
         match error {
-            dstack_logs::LogError::Token(_) => Self::client(error.to_string()),
-            dstack_logs::LogError::NameTooLong => Self::Plain("Filename too long"),
+            BlobError::Store(error) => error.into(),
+            BlobError::Bucket(error) => {
+                tracing::error!(%error, cause = causes(&error), "the bucket is not available");
+                Self::Busy(
+                    "The server's bucket for code and files cannot be used at the moment, and nothing was stored. Try \
+                     again in a while; if it lasts, ask the server's administrator to look at the bucket \
+                     (DSTACK_SERVER_S3_BUCKET or DSTACK_SERVER_GCS_BUCKET)",
+                )
+            }
+            other => Self::internal(other),
+        }
+    }
+}
+
+impl From<LogError> for ApiError {
+    fn from(error: LogError) -> Self {
+        match error {
+            LogError::Token(_) | LogError::UnknownToken(_) | LogError::ReadQuota => {
+                Self::client(error.to_string())
+            }
+            LogError::NameTooLong => Self::Plain("Filename too long"),
+            LogError::Remote { .. } | LogError::Unusable { .. } => {
+                let cause = causes(&error);
+                tracing::error!(%error, cause, "the log store cannot be read");
+                // As dstack 0.22.5 answers.
+                Self::client("Failed to poll logs from log storage")
+            }
             other => Self::internal(other),
         }
     }
@@ -238,14 +266,16 @@ fn wrapped(status: StatusCode, msg: &str) -> Response<Body> {
     json_response(status, &json!({"detail": {"msg": msg, "code": null}}))
 }
 
+/// Everything that led to an error, in one line.
+fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes: Vec<String> = std::iter::successors(error.source(), |cause| cause.source())
+        .map(ToString::to_string)
+        .collect();
+    causes.join(": ")
+}
+
 fn internal(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Response<Body> {
-    let mut causes = Vec::new();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        causes.push(next.to_string());
-        cause = next.source();
-    }
-    tracing::error!(%error, causes = causes.join(": "), "request failed");
+    tracing::error!(%error, causes = causes(error), "request failed");
     text_response(
         StatusCode::INTERNAL_SERVER_ERROR,
         "text/plain; charset=utf-8",

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use dstack_system::env;
+use dstack_system::{Secret, env};
 
 use crate::access::FailedLogins;
 use crate::overload::Limits;
@@ -101,6 +101,42 @@ settings! {
     code_upload_limit: u64 = "DSTACK_SERVER_CODE_UPLOAD_LIMIT", "2097152", or(2 * 1024 * 1024);
     /// Bytes of output of a job in an hour; 0 = unlimited.
     log_quota_per_job_hour: u64 = "DSTACK_SERVER_LOG_QUOTA_PER_JOB_HOUR", "52428800", or(50 * 1024 * 1024);
+    /// Keep the output of jobs in this log group of Amazon CloudWatch.
+    cloudwatch_group: Option<String> = "DSTACK_SERVER_CLOUDWATCH_LOG_GROUP", "none: in files", text;
+    /// Region of the log group.
+    cloudwatch_region: Option<String> = "DSTACK_SERVER_CLOUDWATCH_LOG_REGION", "as AWS_REGION says", text;
+    /// Keep the output of jobs in Cloud Logging of this Google Cloud project.
+    gcp_logging_project: Option<String> = "DSTACK_SERVER_GCP_LOGGING_PROJECT", "none: in files", text;
+    /// Address of Cloud Logging, for a proxy or an emulator; it is sent no credentials unless GOOGLE_APPLICATION_CREDENTIALS is set.
+    gcp_logging_endpoint: Option<String> = "DSTACK_SERVER_GCP_LOGGING_ENDPOINT", "Google's", text;
+    /// Send the output of jobs to Fluent Bit on this host.
+    fluentbit_host: Option<String> = "DSTACK_SERVER_FLUENTBIT_HOST", "none: in files", text;
+    /// Port of Fluent Bit.
+    fluentbit_port: u16 = "DSTACK_SERVER_FLUENTBIT_PORT", "24224", or(24224);
+    /// Input of Fluent Bit: forward or http.
+    fluentbit_protocol: String = "DSTACK_SERVER_FLUENTBIT_PROTOCOL", "forward", text_or("forward");
+    /// First part of the tags.
+    fluentbit_tag_prefix: String = "DSTACK_SERVER_FLUENTBIT_TAG_PREFIX", "dstack", text_or("dstack");
+    /// Read the output of jobs, which Fluent Bit got, from this Elasticsearch or OpenSearch (a URL).
+    elasticsearch_host: Option<String> = "DSTACK_SERVER_ELASTICSEARCH_HOST", "none: not read", text;
+    /// Index that Fluent Bit writes to.
+    elasticsearch_index: String = "DSTACK_SERVER_ELASTICSEARCH_INDEX", "dstack-logs", text_or("dstack-logs");
+    /// API key for Elasticsearch.
+    elasticsearch_api_key: Option<Secret> = "DSTACK_SERVER_ELASTICSEARCH_API_KEY", "none", |name: &str| {
+        text(name).map(Secret::new)
+    };
+    /// Keep uploaded code and files in this S3 bucket (also: DSTACK_SERVER_BUCKET).
+    s3_bucket: Option<String> = "DSTACK_SERVER_S3_BUCKET", "none: in the database", |name: &str| {
+        text(name).or_else(|| text("DSTACK_SERVER_BUCKET"))
+    };
+    /// Region of the S3 bucket (also: DSTACK_SERVER_BUCKET_REGION).
+    s3_region: Option<String> = "DSTACK_SERVER_S3_BUCKET_REGION", "as AWS_REGION says, or us-east-1", |name: &str| {
+        text(name).or_else(|| text("DSTACK_SERVER_BUCKET_REGION"))
+    };
+    /// Keep uploaded code and files in this bucket of Google Cloud Storage.
+    gcs_bucket: Option<String> = "DSTACK_SERVER_GCS_BUCKET", "none: in the database", text;
+    /// Address of Cloud Storage, for a proxy or an emulator; it is sent no credentials unless GOOGLE_APPLICATION_CREDENTIALS is set.
+    gcs_endpoint: Option<String> = "DSTACK_SERVER_GCS_ENDPOINT", "Google's", text;
     /// Projects that a user who is no admin may own.
     user_project_quota: i64 = "DSTACK_USER_PROJECT_DEFAULT_QUOTA", "10", or(10);
     /// Seconds that events are kept; 0 or less: none are.

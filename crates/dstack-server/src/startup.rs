@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use dstack_compute::{Backends, Registry};
 use dstack_images::Images;
-use dstack_logs::{Durability, FileLogStore, LogStore};
+use dstack_logs::LogStore;
 use dstack_plan::jobs::Target;
 use dstack_store::directory::projects::ProjectRow;
 use dstack_store::directory::users::UserRow;
@@ -31,6 +31,7 @@ pub use reload::Reloader;
 
 use crate::access::Access;
 use crate::backends::StoredBackends;
+use crate::blobs::{Blobs, Bucket, BucketError};
 use crate::cli_config::{self, Answer, Entry};
 use crate::config::{self, ConfigError, ServerConfig};
 use crate::engine_handle::{EngineHandle, NoEngine};
@@ -40,6 +41,7 @@ use crate::handlers;
 use crate::images::UnknownImages;
 use crate::job_maker::JobMaker;
 use crate::keys::Keys;
+use crate::log_store;
 use crate::render::run_lists::RunLists;
 use crate::render::runs::RunCache;
 use crate::settings::Settings;
@@ -100,6 +102,9 @@ pub enum ServerError {
         #[source]
         source: io::Error,
     },
+    /// The bucket for code and files.
+    #[error(transparent)]
+    Bucket(#[from] BucketError),
     /// The engine cannot be started.
     #[error("cannot start the engine")]
     Engine(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -137,6 +142,8 @@ pub struct EngineInit {
     pub random: Random,
     /// Where output goes.
     pub logs: Arc<dyn LogStore>,
+    /// Uploaded code and files.
+    pub blobs: Blobs,
     /// Keys of users and projects.
     pub keys: Arc<Keys>,
     /// Environment.
@@ -254,8 +261,10 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
     let config = loaded.clone().unwrap_or_default();
     let encryption = config.encryption(&dir, &random)?;
     at_rest::install(&encryption);
+    let bucket = Bucket::of(&settings)?;
     let (database, identity) = open_database(&settings).await?;
-    let logs: Arc<dyn LogStore> = Arc::new(FileLogStore::new(&dir, Durability::Synced));
+    let logs = log_store::open(&settings, &clock).await;
+    let blobs = Blobs::new(database.clone(), bucket);
     let store = SqlStore::new(database.clone());
     let keys = Arc::new(Keys::new(database.clone(), encryption.clone(), random.clone()));
     let backends = Arc::new(StoredBackends::new(
@@ -273,6 +282,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
         overload: settings.limits().into(),
         random,
         logs,
+        blobs,
         permissions: config.permissions().into(),
         keys,
         runs: RunCache::default(),
@@ -433,6 +443,7 @@ async fn start(
         clock: Arc::clone(&state.clock),
         random: state.random.clone(),
         logs: Arc::clone(&state.logs),
+        blobs: state.blobs.clone(),
         keys: Arc::clone(&state.keys),
         settings: state.settings.clone(),
         project: first.project.clone(),

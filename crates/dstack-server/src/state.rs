@@ -13,6 +13,7 @@ use dstack_system::clock::SharedClock;
 use tokio::sync::Notify;
 
 use crate::access::Access;
+use crate::blobs::Blobs;
 use crate::engine_handle::EngineHandle;
 use crate::job_maker::JobMaker;
 use crate::keys::Keys;
@@ -83,6 +84,8 @@ pub struct AppState {
     pub engine: Arc<dyn EngineHandle>,
     /// Output of jobs.
     pub logs: Arc<dyn LogStore>,
+    /// Uploaded code and files.
+    pub blobs: Blobs,
     /// Environment.
     pub settings: Settings,
     /// config.yml.

@@ -10,7 +10,7 @@ use sqlx::any::AnyPoolOptions;
 use sqlx::{AnyPool, AssertSqlSafe, Row};
 
 use crate::database::normalize_url;
-use crate::{Dialect, Result, StoreError};
+use crate::{Dialect, Result, StoreError, Value};
 
 /// The last migration of 0.22.5.
 const REVISION: &str = "40f19bea9d2a";
@@ -135,45 +135,6 @@ impl LegacyDatabase {
     }
 }
 
-/// A value to be written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Value {
-    /// Text.
-    Text(String),
-    /// A number, a flag, or a time in microseconds.
-    Number(i64),
-}
-
-impl From<String> for Value {
-    fn from(text: String) -> Self {
-        Self::Text(text)
-    }
-}
-
-impl From<&str> for Value {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
-}
-
-impl From<i64> for Value {
-    fn from(number: i64) -> Self {
-        Self::Number(number)
-    }
-}
-
-impl From<bool> for Value {
-    fn from(flag: bool) -> Self {
-        Self::Number(flag.into())
-    }
-}
-
-impl From<Time> for Value {
-    fn from(time: Time) -> Self {
-        Self::Number(time.as_micros())
-    }
-}
-
 /// A row to be written into our tables, unless it is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewRow {
@@ -227,10 +188,7 @@ impl NewRow {
         );
         let mut statement = sqlx::query(AssertSqlSafe(sql));
         for (_, value) in self.values {
-            statement = match value {
-                Value::Text(text) => statement.bind(text),
-                Value::Number(number) => statement.bind(number),
-            };
+            statement = value.bind(statement);
         }
         Ok(statement.execute(tx).await?.rows_affected() > 0)
     }

@@ -22,6 +22,7 @@ mod outage;
 pub mod rows;
 pub mod snapshot;
 mod sql;
+mod value;
 
 use std::sync::Arc;
 
@@ -34,6 +35,7 @@ pub use snapshot::{
     RunSnapshot,
 };
 pub use sql::{SqlStore, apply};
+pub use value::Value;
 
 /// Why the store could not do what was asked.
 #[derive(Debug, thiserror::Error)]

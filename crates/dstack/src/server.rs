@@ -143,7 +143,7 @@ async fn start_engine(init: EngineInit, local: bool) -> Result<StartedEngine, St
         store: Arc::new(init.store.clone()) as Arc<dyn EngineStore>,
         agents: Arc::new(LocalAgents::new(here)),
         output: Arc::new(LogOutput::new(Arc::clone(&init.logs), init.database.clone())),
-        inputs: Arc::new(SqlInputs::new(init.jobs(target), quota)),
+        inputs: Arc::new(SqlInputs::new(init.jobs(target), init.blobs.clone(), quota)),
         clock: Arc::clone(&init.clock),
         random: init.random.clone(),
         failpoints: failpoints(),

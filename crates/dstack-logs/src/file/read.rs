@@ -136,6 +136,7 @@ fn descending(file: File, query: &PollQuery, start: Option<u64>) -> io::Result<L
         .filter(|_| more)
         .map(|(_, offset)| offset.to_string());
     Ok(LogPage {
+        external_url: None,
         entries: found.into_iter().map(|(entry, _)| entry).collect(),
         next_token,
     })

@@ -32,15 +32,10 @@ async fn upload_archive(call: Call, _: Nothing, upload: Upload) -> Result<FileAr
     )?;
     let user = call.user()?.id;
     let hash = upload.name.clone();
-    if let Some(id) = content::archive_by_hash(state.database.pool(), user, &hash).await? {
-        return Ok(FileArchive { id, hash });
-    }
     let id = state.random.uuid().into();
     let id = state
-        .database
-        .write(move |tx| {
-            Box::pin(async move { content::put_archive(tx, id, user, &upload.name, upload.content).await })
-        })
+        .blobs
+        .put_archive(id, user, upload.name, upload.content)
         .await?;
     Ok(FileArchive { id, hash })
 }

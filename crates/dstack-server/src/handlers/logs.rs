@@ -38,7 +38,7 @@ async fn poll(call: Call, request: PollLogsRequest) -> Result<JobSubmissionLogs>
     let page = call.state.logs.poll(&stream, &query).await?;
     Ok(JobSubmissionLogs {
         logs: page.entries.iter().map(event).collect(),
-        external_url: None,
+        external_url: page.external_url,
         next_token: page.next_token,
     })
 }

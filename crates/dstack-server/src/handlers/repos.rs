@@ -4,11 +4,11 @@ use dstack_api::responses::UploadCodeQuery;
 use dstack_api::{Nothing, routes};
 use dstack_model::repos::{AnyRepoInfo, RemoteRepoCreds, RepoHead, RepoHeadWithCreds};
 use dstack_model::requests::{DeleteReposRequest, GetRepoRequest, SaveRepoCredsRequest};
-use dstack_store::directory::content;
 use dstack_store::directory::repos::{self, RepoRow};
 use dstack_units::ProjectId;
 
 use crate::api::{Api, Call};
+use crate::blobs::RepoOf;
 use crate::error::{ApiError, Result};
 use crate::request::Upload;
 use crate::state::AppState;
@@ -126,16 +126,14 @@ async fn upload_code(call: Call, query: UploadCodeQuery, upload: Upload) -> Resu
         upload.request_size,
         state.settings.code_upload_limit,
     )?;
-    let repo = repos::by_name(state.database.pool(), call.project()?.row.id, &query.repo_id).await?;
+    let project = &call.project()?.row;
+    let repo = repos::by_name(state.database.pool(), project.id, &query.repo_id).await?;
     let repo = repo.ok_or_else(|| ApiError::no_repo(&query.repo_id))?;
-    if content::has_code(state.database.pool(), repo.id, &upload.name).await? {
-        return Ok(());
-    }
-    state
-        .database
-        .write(move |tx| {
-            Box::pin(async move { content::put_code(tx, repo.id, &upload.name, upload.content).await })
-        })
-        .await?;
+    let of = RepoOf {
+        project: &project.name,
+        row: repo.id,
+        repo: &query.repo_id,
+    };
+    state.blobs.put_code(of, upload.name, upload.content).await?;
     Ok(())
 }

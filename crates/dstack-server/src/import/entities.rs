@@ -8,7 +8,7 @@ use dstack_store::legacy::{LegacyDatabase, NewRow};
 use uuid::Uuid;
 
 use super::ImportError;
-use super::read::{Keys, Plan, id, needed};
+use super::read::{Keys, Plan, id, needed, rows, time, uuid};
 
 pub(super) async fn users(
     source: &LegacyDatabase,
@@ -30,8 +30,7 @@ pub(super) async fn users(
         "email",
         "projects_quota",
     ];
-    let rows = source.rows("users", &columns, "created_at").await;
-    for row in rows.map_err(ImportError::Source)? {
+    for row in rows(source, "users", &columns, "created_at").await? {
         let id = id("users", &row)?;
         let name = row.text("name");
         let role: GlobalRole = needed("users", &row, "global_role", row.member("global_role"))?;
@@ -44,12 +43,9 @@ pub(super) async fn users(
             None => None,
         };
         let new = NewRow::new("users", "id")
-            .with("id", id.to_string())
+            .with("id", id)
             .with("name", name)
-            .with(
-                "created_at",
-                needed("users", &row, "created_at", row.time("created_at"))?,
-            )
+            .with("created_at", time("users", &row, "created_at")?)
             .with("global_role", role.as_str())
             .maybe("email", row.get("email"))
             .with("active", row.flag("active"))
@@ -77,17 +73,13 @@ pub(super) async fn users(
         "fingerprint",
         "key",
     ];
-    let rows = source.rows("user_public_keys", &columns, "created_at").await;
-    for row in rows.map_err(ImportError::Source)? {
+    for row in rows(source, "user_public_keys", &columns, "created_at").await? {
         let (id, table) = (id("user_public_keys", &row)?, "user_public_keys");
-        let user: Uuid = needed(table, &row, "user_id", row.parse("user_id"))?;
+        let user = uuid(table, &row, "user_id")?;
         let new = NewRow::new(table, "id")
-            .with("id", id.to_string())
-            .with("user_id", user.to_string())
-            .with(
-                "created_at",
-                needed(table, &row, "created_at", row.time("created_at"))?,
-            )
+            .with("id", id)
+            .with("user_id", user)
+            .with("created_at", time(table, &row, "created_at")?)
             .with("name", row.text("name"))
             .with("type", row.text("type"))
             .with("fingerprint", row.text("fingerprint"))
@@ -114,18 +106,14 @@ pub(super) async fn projects(
         "ssh_private_key",
         "ssh_public_key",
     ];
-    let rows = source.rows("projects", &columns, "created_at").await;
-    for row in rows.map_err(ImportError::Source)? {
+    for row in rows(source, "projects", &columns, "created_at").await? {
         let id = id("projects", &row)?;
-        let owner: Uuid = needed("projects", &row, "owner_id", row.parse("owner_id"))?;
+        let owner = uuid("projects", &row, "owner_id")?;
         let new = NewRow::new("projects", "id")
-            .with("id", id.to_string())
+            .with("id", id)
             .with("name", row.text("name"))
-            .with(
-                "created_at",
-                needed("projects", &row, "created_at", row.time("created_at"))?,
-            )
-            .with("owner_id", owner.to_string())
+            .with("created_at", time("projects", &row, "created_at")?)
+            .with("owner_id", owner)
             .with("is_public", row.flag("is_public"))
             .maybe("templates_repo", row.get("templates_repo"))
             .with("ssh_private_key", keys.sealed(row.text("ssh_private_key"))?)
@@ -138,13 +126,12 @@ pub(super) async fn projects(
         plan.add("projects", id, new);
     }
     let columns = ["id", "project_id", "user_id", "project_role", "member_num"];
-    let rows = source.rows("members", &columns, "member_num, id").await;
     // Members without a number come first.
     let mut without: HashMap<Uuid, i64> = HashMap::new();
-    for row in rows.map_err(ImportError::Source)? {
+    for row in rows(source, "members", &columns, "member_num, id").await? {
         let id = id("members", &row)?;
-        let project: Uuid = needed("members", &row, "project_id", row.parse("project_id"))?;
-        let user: Uuid = needed("members", &row, "user_id", row.parse("user_id"))?;
+        let project = uuid("members", &row, "project_id")?;
+        let user = uuid("members", &row, "user_id")?;
         let role: ProjectRole = needed("members", &row, "project_role", row.member("project_role"))?;
         let number = row.parse::<i64>("member_num").unwrap_or_else(|| {
             let count = without.entry(project).or_insert(-1_000_000);
@@ -152,8 +139,8 @@ pub(super) async fn projects(
             *count
         });
         let new = NewRow::new("members", "project_id, user_id")
-            .with("project_id", project.to_string())
-            .with("user_id", user.to_string())
+            .with("project_id", project)
+            .with("user_id", user)
             .with("project_role", role.as_str())
             .with("member_num", number);
         plan.add("members", id, new);
@@ -176,13 +163,10 @@ pub(super) async fn contents(
         "source_config",
         "source_auth",
     ];
-    let rows = source
-        .rows("backends", &columns, "id")
-        .await
-        .map_err(ImportError::Source)?;
-    for (place, row) in (0_i64..).zip(rows) {
+    let found = rows(source, "backends", &columns, "id").await?;
+    for (place, row) in (0_i64..).zip(found) {
         let id = id("backends", &row)?;
-        let project: Uuid = needed("backends", &row, "project_id", row.parse("project_id"))?;
+        let project = uuid("backends", &row, "project_id")?;
         let Some(kind) = row.member::<BackendType>("type") else {
             plan.leave(
                 "backends",
@@ -198,8 +182,8 @@ pub(super) async fn contents(
             None => None,
         };
         let new = NewRow::new("backends", "id")
-            .with("id", id.to_string())
-            .with("project_id", project.to_string())
+            .with("id", id)
+            .with("project_id", project)
             .with("type", kind.to_string())
             .with("config", row.text("config"))
             .with("auth", auth)
@@ -210,26 +194,19 @@ pub(super) async fn contents(
         plan.add("backends", id, new);
     }
     let columns = ["id", "project_id", "created_at", "updated_at", "name", "value"];
-    let rows = source.rows("secrets", &columns, "created_at").await;
-    for row in rows.map_err(ImportError::Source)? {
+    for row in rows(source, "secrets", &columns, "created_at").await? {
         let id = id("secrets", &row)?;
-        let project: Uuid = needed("secrets", &row, "project_id", row.parse("project_id"))?;
+        let project = uuid("secrets", &row, "project_id")?;
         let value = keys.moved(
             plan,
             &format!("the secret {}", row.text("name")),
             row.text("value"),
         )?;
         let new = NewRow::new("secrets", "id")
-            .with("id", id.to_string())
-            .with("project_id", project.to_string())
-            .with(
-                "created_at",
-                needed("secrets", &row, "created_at", row.time("created_at"))?,
-            )
-            .with(
-                "updated_at",
-                needed("secrets", &row, "updated_at", row.time("updated_at"))?,
-            )
+            .with("id", id)
+            .with("project_id", project)
+            .with("created_at", time("secrets", &row, "created_at")?)
+            .with("updated_at", time("secrets", &row, "updated_at")?)
             .with("name", row.text("name"))
             .with("value", value);
         plan.add("secrets", id, new);
@@ -239,29 +216,25 @@ pub(super) async fn contents(
 
 async fn repos(source: &LegacyDatabase, keys: &Keys<'_>, plan: &mut Plan) -> Result<(), ImportError> {
     let columns = ["id", "project_id", "name", "type", "info"];
-    let rows = source.rows("repos", &columns, "id").await;
-    for row in rows.map_err(ImportError::Source)? {
+    for row in rows(source, "repos", &columns, "id").await? {
         let id = id("repos", &row)?;
-        let project: Uuid = needed("repos", &row, "project_id", row.parse("project_id"))?;
+        let project = uuid("repos", &row, "project_id")?;
         let new = NewRow::new("repos", "id")
-            .with("id", id.to_string())
-            .with("project_id", project.to_string())
+            .with("id", id)
+            .with("project_id", project)
             .with("name", row.text("name"))
             .with("type", row.text("type").to_lowercase())
             .with("info", row.text("info"));
         plan.add("repos", id, new);
     }
-    let rows = source
-        .rows("repo_creds", &["id", "repo_id", "user_id", "creds"], "id")
-        .await;
-    for row in rows.map_err(ImportError::Source)? {
+    for row in rows(source, "repo_creds", &["id", "repo_id", "user_id", "creds"], "id").await? {
         let id = id("repo_creds", &row)?;
-        let repo: Uuid = needed("repo_creds", &row, "repo_id", row.parse("repo_id"))?;
-        let user: Uuid = needed("repo_creds", &row, "user_id", row.parse("user_id"))?;
+        let repo = uuid("repo_creds", &row, "repo_id")?;
+        let user = uuid("repo_creds", &row, "user_id")?;
         let creds = keys.moved(plan, "credentials of a repo", row.text("creds"))?;
         let new = NewRow::new("repo_creds", "repo_id, user_id")
-            .with("repo_id", repo.to_string())
-            .with("user_id", user.to_string())
+            .with("repo_id", repo)
+            .with("user_id", user)
             .with("creds", creds);
         plan.add("repo credentials", id, new);
     }
@@ -270,10 +243,7 @@ async fn repos(source: &LegacyDatabase, keys: &Keys<'_>, plan: &mut Plan) -> Res
 
 /// What is there and is not taken over at all.
 pub(super) async fn not_taken(source: &LegacyDatabase, plan: &mut Plan) -> Result<(), ImportError> {
-    let rows = source
-        .rows("volumes", &["id", "name", "deleted"], "created_at")
-        .await;
-    for row in rows.map_err(ImportError::Source)? {
+    for row in rows(source, "volumes", &["id", "name", "deleted"], "created_at").await? {
         if !row.flag("deleted") {
             let why = "apply its configuration again, with `volume_id` for one that exists in the cloud";
             plan.leave("volumes", row.text("name"), why);
@@ -287,8 +257,7 @@ pub(super) async fn not_taken(source: &LegacyDatabase, plan: &mut Plan) -> Resul
         ),
         ("exports", "exports", "create it again once its fleets are here"),
     ] {
-        let rows = source.rows(table, &["id", "name"], "created_at").await;
-        for row in rows.map_err(ImportError::Source)? {
+        for row in rows(source, table, &["id", "name"], "created_at").await? {
             plan.leave(kind, row.text("name"), why);
         }
     }

@@ -13,7 +13,7 @@ use dstack_store::legacy::{LegacyDatabase, LegacyRow, NewRow, column};
 use uuid::Uuid;
 
 use super::ImportError;
-use super::read::{Keys, Plan, id, needed};
+use super::read::{Keys, Plan, id, needed, rows, time, uuid};
 
 /// Fleets and instances.
 pub(super) async fn fleets(
@@ -21,8 +21,7 @@ pub(super) async fn fleets(
     keys: &Keys<'_>,
     plan: &mut Plan,
 ) -> Result<(), ImportError> {
-    let instances = source.rows("instances", INSTANCE_COLUMNS, "created_at").await;
-    let instances = instances.map_err(ImportError::Source)?;
+    let instances = rows(source, "instances", INSTANCE_COLUMNS, "created_at").await?;
     let lives = |row: &&LegacyRow| row.member::<InstanceStatus>("status") != Some(InstanceStatus::Terminated);
     let living: HashSet<Uuid> = instances
         .iter()
@@ -41,8 +40,7 @@ pub(super) async fn fleets(
         "status_message",
         "spec",
     ];
-    let rows = source.rows("fleets", &columns, "created_at").await;
-    for row in rows.map_err(ImportError::Source)? {
+    for row in rows(source, "fleets", &columns, "created_at").await? {
         let id = id("fleets", &row)?;
         let status: FleetStatus = needed("fleets", &row, "status", row.member("status"))?;
         let name = row.text("name");
@@ -68,13 +66,10 @@ pub(super) async fn fleets(
         }
         let spec = crate::handlers::sealed_fleet(spec, keys.new).map_err(ImportError::Target)?;
         let new = NewRow::new("fleets", "id")
-            .with("id", id.to_string())
-            .with("project_id", project(&row, "fleets")?)
+            .with("id", id)
+            .with("project_id", uuid("fleets", &row, "project_id")?)
             .with("name", name)
-            .with(
-                "created_at",
-                needed("fleets", &row, "created_at", row.time("created_at"))?,
-            )
+            .with("created_at", time("fleets", &row, "created_at")?)
             .with("status", status.as_str())
             .maybe("status_message", row.get("status_message"))
             .with("spec", column(spec))
@@ -134,15 +129,12 @@ fn instance(row: &LegacyRow, plan: &mut Plan) -> Result<(), ImportError> {
         .ok()
         .flatten();
     let new = NewRow::new(table, "id")
-        .with("id", id.to_string())
-        .with("project_id", project(row, table)?)
-        .maybe("fleet_id", fleet.map(|id| id.to_string()))
+        .with("id", id)
+        .with("project_id", uuid(table, row, "project_id")?)
+        .maybe("fleet_id", fleet)
         .with("name", name)
         .with("instance_num", row.parse::<i64>("instance_num").unwrap_or(0))
-        .with(
-            "created_at",
-            needed(table, row, "created_at", row.time("created_at"))?,
-        )
+        .with("created_at", time(table, row, "created_at")?)
         .maybe("started_at", row.time("started_at"))
         .maybe("finished_at", row.time("finished_at"))
         .with("status", status.as_str())
@@ -169,13 +161,8 @@ fn instance(row: &LegacyRow, plan: &mut Plan) -> Result<(), ImportError> {
     Ok(())
 }
 
-fn project(row: &LegacyRow, table: &'static str) -> Result<String, ImportError> {
-    let id: Uuid = needed(table, row, "project_id", row.parse("project_id"))?;
-    Ok(id.to_string())
-}
-
 fn processed(row: &LegacyRow, table: &'static str) -> Result<dstack_units::Time, ImportError> {
-    needed(table, row, "last_processed_at", row.time("last_processed_at"))
+    time(table, row, "last_processed_at")
 }
 
 /// Runs that are over, and their jobs.
@@ -199,12 +186,10 @@ pub(super) async fn runs(source: &LegacyDatabase, plan: &mut Plan) -> Result<(),
         "deployment_num",
         "desired_replica_count",
     ];
-    let rows = source.rows("runs", &columns, "submitted_at").await;
-    for row in rows.map_err(ImportError::Source)? {
+    for row in rows(source, "runs", &columns, "submitted_at").await? {
         run(&row, plan)?;
     }
-    let jobs = source.rows("jobs", JOB_COLUMNS, "submitted_at").await;
-    for row in jobs.map_err(ImportError::Source)? {
+    for row in rows(source, "jobs", JOB_COLUMNS, "submitted_at").await? {
         job(&row, plan)?;
     }
     Ok(())
@@ -229,23 +214,20 @@ fn run(row: &LegacyRow, plan: &mut Plan) -> Result<(), ImportError> {
             return Ok(());
         }
     };
-    let user: Uuid = needed("runs", row, "user_id", row.parse("user_id"))?;
+    let user = uuid("runs", row, "user_id")?;
     let repo = row
         .parse::<Uuid>("repo_id")
         .filter(|id| plan.has("repos", Some(*id)));
     let reason = row.member::<RunTerminationReason>("termination_reason");
     let service = row.json::<ServiceSpec>("service_spec").ok().flatten();
     let new = NewRow::new("runs", "id")
-        .with("id", id.to_string())
-        .with("project_id", project(row, "runs")?)
-        .with("user_id", user.to_string())
-        .maybe("repo_id", repo.map(|id| id.to_string()))
-        .maybe("fleet_id", row.parse::<Uuid>("fleet_id").map(|id| id.to_string()))
+        .with("id", id)
+        .with("project_id", uuid("runs", row, "project_id")?)
+        .with("user_id", user)
+        .maybe("repo_id", repo)
+        .maybe("fleet_id", row.parse::<Uuid>("fleet_id"))
         .with("run_name", name)
-        .with(
-            "submitted_at",
-            needed("runs", row, "submitted_at", row.time("submitted_at"))?,
-        )
+        .with("submitted_at", time("runs", row, "submitted_at")?)
         .with("status", status.as_str())
         .maybe("termination_reason", reason.map(RunTerminationReason::as_str))
         .with("resubmission_attempt", number(row, "resubmission_attempt"))
@@ -291,7 +273,7 @@ const JOB_COLUMNS: &[&str] = &[
 
 fn job(row: &LegacyRow, plan: &mut Plan) -> Result<(), ImportError> {
     let (id, table) = (id("jobs", row)?, "jobs");
-    let run: Uuid = needed(table, row, "run_id", row.parse("run_id"))?;
+    let run = uuid(table, row, "run_id")?;
     let name = row.text("job_name");
     if !plan.has("runs", Some(run)) {
         plan.leave("jobs", name, "its run is not taken over");
@@ -311,19 +293,16 @@ fn job(row: &LegacyRow, plan: &mut Plan) -> Result<(), ImportError> {
         .flatten();
     let runtime = row.json::<JobRuntimeData>("job_runtime_data").ok().flatten();
     let new = NewRow::new(table, "id")
-        .with("id", id.to_string())
-        .with("project_id", project(row, table)?)
-        .with("run_id", run.to_string())
+        .with("id", id)
+        .with("project_id", uuid(table, row, "project_id")?)
+        .with("run_id", run)
         .with("run_name", row.text("run_name"))
         .with("job_num", number(row, "job_num"))
         .with("replica_num", number(row, "replica_num"))
         .with("submission_num", number(row, "submission_num"))
         .with("job_name", name)
         .with("deployment_num", number(row, "deployment_num"))
-        .with(
-            "submitted_at",
-            needed(table, row, "submitted_at", row.time("submitted_at"))?,
-        )
+        .with("submitted_at", time(table, row, "submitted_at")?)
         .maybe("running_at", row.time("running_at"))
         .with("finished_at", ended)
         .with("status", status.as_str())
@@ -336,11 +315,8 @@ fn job(row: &LegacyRow, plan: &mut Plan) -> Result<(), ImportError> {
         .with("job_spec", column(spec))
         .maybe("job_provisioning_data", place.map(column))
         .maybe("job_runtime_data", runtime.map(column))
-        .maybe("fleet_id", row.parse::<Uuid>("fleet_id").map(|id| id.to_string()))
-        .maybe(
-            "used_instance_id",
-            row.parse::<Uuid>("used_instance_id").map(|id| id.to_string()),
-        )
+        .maybe("fleet_id", row.parse::<Uuid>("fleet_id"))
+        .maybe("used_instance_id", row.parse::<Uuid>("used_instance_id"))
         .with("last_processed_at", ended)
         .with("version", 1_i64);
     plan.add("jobs", id, new);
@@ -360,24 +336,19 @@ pub(super) async fn events(source: &LegacyDatabase, plan: &mut Plan) -> Result<(
         "entity_id",
         "entity_name",
     ];
-    let rows = source.rows("event_targets", &columns, "id").await;
     let mut targets: HashMap<Uuid, Vec<LegacyRow>> = HashMap::new();
-    for row in rows.map_err(ImportError::Source)? {
-        let event: Uuid = needed("event_targets", &row, "event_id", row.parse("event_id"))?;
+    for row in rows(source, "event_targets", &columns, "id").await? {
+        let event = uuid("event_targets", &row, "event_id")?;
         targets.entry(event).or_default().push(row);
     }
     let columns = ["id", "message", "recorded_at", "actor_user_id"];
-    let rows = source.rows("events", &columns, "recorded_at").await;
-    for row in rows.map_err(ImportError::Source)? {
+    for row in rows(source, "events", &columns, "recorded_at").await? {
         let id = id("events", &row)?;
-        let actor = row.parse::<Uuid>("actor_user_id").map(|id| id.to_string());
+        let actor = row.parse::<Uuid>("actor_user_id");
         let new = NewRow::new("events", "id")
-            .with("id", id.to_string())
+            .with("id", id)
             .with("message", row.text("message"))
-            .with(
-                "recorded_at",
-                needed("events", &row, "recorded_at", row.time("recorded_at"))?,
-            )
+            .with("recorded_at", time("events", &row, "recorded_at")?)
             .maybe("actor_user_id", actor);
         plan.add("events", id, new);
         for (position, target) in (0_i64..).zip(targets.remove(&id).unwrap_or_default()) {
@@ -388,7 +359,7 @@ pub(super) async fn events(source: &LegacyDatabase, plan: &mut Plan) -> Result<(
 }
 
 fn event_target(event: Uuid, position: i64, row: &LegacyRow) -> Result<NewRow, ImportError> {
-    let entity: Uuid = needed("event_targets", row, "entity_id", row.parse("entity_id"))?;
+    let entity = uuid("event_targets", row, "entity_id")?;
     let others = BTreeMap::from([
         ("project_id", "entity_project_id"),
         ("run_id", "entity_run_id"),
@@ -396,15 +367,15 @@ fn event_target(event: Uuid, position: i64, row: &LegacyRow) -> Result<NewRow, I
         ("gateway_id", "entity_gateway_id"),
     ]);
     let new = NewRow::new("event_targets", "event_id, position")
-        .with("event_id", event.to_string())
+        .with("event_id", event)
         .with("position", position)
         .with(
             "entity_type",
             row.text("entity_type").to_lowercase().replace('_', "-"),
         )
-        .with("entity_id", entity.to_string())
+        .with("entity_id", entity)
         .with("entity_name", row.text("entity_name"));
     Ok(others.into_iter().fold(new, |new, (ours, theirs)| {
-        new.maybe(ours, row.parse::<Uuid>(theirs).map(|id| id.to_string()))
+        new.maybe(ours, row.parse::<Uuid>(theirs))
     }))
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use dstack_store::encryption::Encryption;
 use dstack_store::legacy::{LegacyDatabase, LegacyRow, NewRow};
-use dstack_units::{ProjectId, UserId};
+use dstack_units::{ProjectId, Time, UserId};
 use uuid::Uuid;
 
 use super::{ImportError, Report, entities, history};
@@ -125,9 +125,30 @@ impl Keys<'_> {
     }
 }
 
+/// The rows of a table, in the order of a column.
+pub(super) async fn rows(
+    source: &LegacyDatabase,
+    table: &'static str,
+    columns: &[&'static str],
+    order: &'static str,
+) -> Result<Vec<LegacyRow>, ImportError> {
+    let rows = source.rows(table, columns, order).await;
+    rows.map_err(ImportError::Source)
+}
+
 /// The id of a row.
 pub(super) fn id(table: &'static str, row: &LegacyRow) -> Result<Uuid, ImportError> {
-    needed(table, row, "id", row.parse("id"))
+    uuid(table, row, "id")
+}
+
+/// A reference that must be there.
+pub(super) fn uuid(table: &'static str, row: &LegacyRow, column: &'static str) -> Result<Uuid, ImportError> {
+    needed(table, row, column, row.parse(column))
+}
+
+/// A time that must be there.
+pub(super) fn time(table: &'static str, row: &LegacyRow, column: &'static str) -> Result<Time, ImportError> {
+    needed(table, row, column, row.time(column))
 }
 
 /// A value that must be there.

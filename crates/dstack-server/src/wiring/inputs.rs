@@ -12,34 +12,37 @@ use dstack_engine::{EngineError, InputError, Inputs, Result, StartInputs};
 use dstack_model::repos::{AnyRunRepoData, RemoteRepoCreds};
 use dstack_model::runs::JobSpec;
 use dstack_plan::jobs::{registry_auth, with_secrets};
-use dstack_store::directory::{content, projects, repos, secrets};
+use dstack_store::directory::{projects, repos, secrets};
 use dstack_store::encryption::Encryption;
 use dstack_store::rows::RunRow;
 use dstack_store::{Database, JobSnapshot};
 use dstack_system::Secret;
 use dstack_units::ProjectId;
 
+use crate::blobs::{BlobError, Blobs};
 use crate::job_maker::JobMaker;
 use crate::keys::Keys;
 
-/// From the database. Secrets are decrypted for the call and kept nowhere.
+/// From the database and the bucket. Secrets are decrypted for the call and kept nowhere.
 #[derive(Debug)]
 pub struct SqlInputs {
     database: Database,
     encryption: Encryption,
     keys: Arc<Keys>,
     jobs: JobMaker,
+    blobs: Blobs,
     log_quota_hour: Option<i64>,
 }
 
 impl SqlInputs {
     /// With the log quota in bytes per hour; `None` = unlimited.
-    pub fn new(jobs: JobMaker, log_quota_hour: Option<i64>) -> Self {
+    pub fn new(jobs: JobMaker, blobs: Blobs, log_quota_hour: Option<i64>) -> Self {
         Self {
             database: jobs.database.clone(),
             encryption: jobs.encryption.clone(),
             keys: Arc::clone(&jobs.keys),
             jobs,
+            blobs,
             log_quota_hour,
         }
     }
@@ -73,9 +76,10 @@ impl SqlInputs {
     async fn archives(&self, spec: &JobSpec) -> Result<Result<Vec<(String, Vec<u8>)>, InputError>> {
         let mut archives = Vec::new();
         for mapping in &spec.file_archives {
-            match content::archive(self.database.pool(), mapping.id).await? {
-                Some(content) => archives.push((mapping.id.to_string(), content)),
-                None => {
+            match fetched(self.blobs.archive(mapping.id).await)? {
+                Err(gone) => return Ok(Err(gone)),
+                Ok(Some(content)) => archives.push((mapping.id.to_string(), content)),
+                Ok(None) => {
                     return Ok(Err(InputError(format!(
                         "the archive of `files` path {} is not stored",
                         mapping.path
@@ -86,11 +90,21 @@ impl SqlInputs {
         Ok(Ok(archives))
     }
 
-    async fn code(&self, run: &RunRow, spec: &JobSpec) -> Result<Option<Vec<u8>>> {
+    async fn code(&self, run: &RunRow, spec: &JobSpec) -> Result<Result<Option<Vec<u8>>, InputError>> {
         match (run.repo_id, &spec.repo_code_hash) {
-            (Some(repo), Some(hash)) => Ok(content::code(self.database.pool(), repo, hash).await?),
-            _ => Ok(None),
+            (Some(repo), Some(hash)) => fetched(self.blobs.code(run.project_id, repo, hash).await),
+            _ => Ok(Ok(None)),
         }
+    }
+}
+
+/// A database or a bucket that is away is asked again; what is gone is gone.
+fn fetched(content: Result<Option<Vec<u8>>, BlobError>) -> Result<Result<Option<Vec<u8>>, InputError>> {
+    match content {
+        Ok(content) => Ok(Ok(content)),
+        Err(BlobError::Store(error)) => Err(error.into()),
+        Err(error @ BlobError::Bucket(_)) => Err(EngineError::Inputs(Box::new(error))),
+        Err(error @ (BlobError::Gone(_) | BlobError::NoBucket)) => Ok(Err(InputError(error.to_string()))),
     }
 }
 
@@ -117,6 +131,10 @@ impl Inputs for SqlInputs {
             Ok(archives) => archives,
             Err(error) => return Ok(Err(error)),
         };
+        let code = match self.code(&job.run, spec).await? {
+            Ok(code) => code,
+            Err(error) => return Ok(Err(error)),
+        };
         let body = SubmitBody {
             repo_credentials: self.repo_credentials(&job.run).await?,
             log_quota_hour: self.log_quota_hour,
@@ -126,11 +144,7 @@ impl Inputs for SqlInputs {
             },
             ..body(job)
         };
-        Ok(Ok(StartInputs {
-            body,
-            archives,
-            code: self.code(&job.run, spec).await?,
-        }))
+        Ok(Ok(StartInputs { body, archives, code }))
     }
 
     async fn registry_auth(&self, job: &JobSnapshot) -> Result<Result<Option<(String, Secret)>, InputError>> {

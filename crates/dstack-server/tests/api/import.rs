@@ -1,4 +1,4 @@
-//! Taking over an installation of dstack 0.22.5.
+//! Taking over an installation of dstack 0.22.5: from SQLite into SQLite, or from PostgreSQL into PostgreSQL.
 
 use std::path::{Path, PathBuf};
 
@@ -12,25 +12,46 @@ use dstack_store::encryption::{Encryption, Key};
 use dstack_system::{Clock, Random, SystemClock};
 use sqlx::Connection;
 
+use crate::{new_postgres, on_postgres};
+
 /// An installation to take over, and an empty folder for ours.
 struct Both {
     dir: tempfile::TempDir,
+    /// The database to import.
+    from: String,
+    /// Ours; `None`: a file in its folder.
+    into: Option<String>,
 }
 
 impl Both {
     async fn new() -> Self {
         sqlx::any::install_default_drivers();
         let dir = tempfile::tempdir().unwrap();
-        let both = Self { dir };
-        fs_err::create_dir_all(both.old().join("data")).unwrap();
-        let url = format!(
-            "sqlite://{}?mode=rwc",
-            both.old().join("data/sqlite.db").display()
-        );
+        let data = dir.path().join("old/data");
+        fs_err::create_dir_all(&data).unwrap();
+        let file = data.join("sqlite.db").display().to_string();
+        let (url, dump) = match on_postgres() {
+            true => (
+                new_postgres().await,
+                include_str!("../data/dstack-0.22.5.postgres.sql"),
+            ),
+            false => (
+                format!("sqlite://{file}?mode=rwc"),
+                include_str!("../data/dstack-0.22.5.sql"),
+            ),
+        };
         let mut connection = sqlx::AnyConnection::connect(&url).await.unwrap();
-        let dump = include_str!("../data/dstack-0.22.5.sql");
         sqlx::raw_sql(dump).execute(&mut connection).await.unwrap();
         connection.close().await.unwrap();
+        let (from, into) = match on_postgres() {
+            // As 0.22.5 writes it.
+            true => (
+                url.replace("postgres://", "postgresql+asyncpg://"),
+                Some(new_postgres().await),
+            ),
+            false => (format!("sqlite://{file}"), None),
+        };
+        let both = Self { dir, from, into };
         let keys = "plugins: [rest_plugin]\nencryption:\n  keys:\n  - type: aes\n    name: k1\n    \
                     secret: BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=\n";
         fs_err::write(both.old().join("config.yml"), keys).unwrap();
@@ -48,21 +69,25 @@ impl Both {
     async fn import(&self, config: Option<&Path>, dry_run: bool) -> Result<Report, ImportError> {
         let settings = Settings {
             dir: self.new_dir(),
-            database_url: None,
+            database_url: self.into.clone(),
             ..Settings::from_env()
         };
+        // PostgreSQL has no folder in which the configuration lies.
+        let beside = self.into.as_ref().map(|_| self.old().join("config.yml"));
         let options = ImportOptions {
-            from: format!("sqlite://{}", self.old().join("data/sqlite.db").display()),
-            config: config.map(Path::to_owned),
+            from: self.from.clone(),
+            config: config.map(Path::to_owned).or(beside),
             dry_run,
         };
         import(&settings, &Random::system(), &options).await
     }
 
     async fn database(&self) -> Database {
-        Database::open_file(&self.new_dir().join("data/dstack.db"))
-            .await
-            .unwrap()
+        let file = self.new_dir().join("data/dstack.db");
+        match &self.into {
+            Some(url) => Database::open(url).await.unwrap(),
+            None => Database::open_file(&file).await.unwrap(),
+        }
     }
 
     /// With the key that was made for ours.

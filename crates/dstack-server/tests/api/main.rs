@@ -12,10 +12,12 @@
 
 mod access;
 mod backends;
+mod blobs;
 mod effects;
 mod errors;
 mod events;
 mod import;
+mod log_store;
 mod matrix;
 mod openapi;
 mod overload;
@@ -40,6 +42,7 @@ use dstack_conformance::Exchange;
 use dstack_logs::{Durability, FileLogStore};
 use dstack_plan::jobs::Target;
 use dstack_server::access::{Access, FailedLogins};
+use dstack_server::blobs::{Blobs, Bucket};
 use dstack_server::handlers;
 use dstack_server::keys::Keys;
 use dstack_server::overload::Overload;
@@ -127,7 +130,15 @@ impl Server {
         let (permissions, registry) = (DefaultPermissions::default(), dstack_compute::Registry::default());
         let overload = Overload::default();
         let shared = Arc::clone(&clock) as SharedClock;
-        let server = Self::with_all(permissions, registry, Settings::from_env(), shared, overload).await;
+        let server = Self::with_all(
+            permissions,
+            registry,
+            Settings::from_env(),
+            shared,
+            overload,
+            None,
+        )
+        .await;
         (server, clock)
     }
 
@@ -141,14 +152,29 @@ impl Server {
         settings: Settings,
     ) -> Self {
         let clock = Arc::new(SystemClock);
-        Self::with_all(permissions, registry, settings, clock, Overload::default()).await
+        Self::with_all(permissions, registry, settings, clock, Overload::default(), None).await
+    }
+
+    /// That keeps uploads in this bucket.
+    async fn with_bucket(bucket: Option<Bucket>) -> Self {
+        let (permissions, registry) = (DefaultPermissions::default(), dstack_compute::Registry::default());
+        let (settings, clock) = (Settings::from_env(), Arc::new(SystemClock));
+        Self::with_all(
+            permissions,
+            registry,
+            settings,
+            clock,
+            Overload::default(),
+            bucket,
+        )
+        .await
     }
 
     /// That lets in only so many calls at a time.
     async fn with_overload(overload: Overload) -> Self {
         let (permissions, registry) = (DefaultPermissions::default(), dstack_compute::Registry::default());
         let clock = Arc::new(SystemClock);
-        Self::with_all(permissions, registry, Settings::from_env(), clock, overload).await
+        Self::with_all(permissions, registry, Settings::from_env(), clock, overload, None).await
     }
 
     async fn with_all(
@@ -157,6 +183,7 @@ impl Server {
         settings: Settings,
         clock: SharedClock,
         overload: Overload,
+        bucket: Option<Bucket>,
     ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let random = Random::system();
@@ -177,6 +204,7 @@ impl Server {
                 FailedLogins::new(LOGINS, Duration::from_secs(60)),
             ),
             keys: Arc::new(Keys::new(database.clone(), encryption.clone(), random.clone())),
+            blobs: Blobs::new(database.clone(), bucket),
             database,
             store,
             encryption,
@@ -303,11 +331,20 @@ impl Server {
 
 /// A database of the test's own.
 async fn database(dir: &std::path::Path) -> Database {
-    use dstack_system::env::var;
-    if var("DSTACK_TEST_DATABASE").as_deref() != Some("postgres") {
-        return Database::open_file(&dir.join("t.db")).await.unwrap();
+    match on_postgres() {
+        true => Database::open(&new_postgres().await).await.unwrap(),
+        false => Database::open_file(&dir.join("t.db")).await.unwrap(),
     }
-    let url = var("DSTACK_TEST_POSTGRES_URL").expect("a PostgreSQL server in DSTACK_TEST_POSTGRES_URL");
+}
+
+fn on_postgres() -> bool {
+    dstack_system::env::var("DSTACK_TEST_DATABASE").as_deref() == Some("postgres")
+}
+
+/// Makes an empty PostgreSQL database and gives its URL.
+async fn new_postgres() -> String {
+    let url = dstack_system::env::var("DSTACK_TEST_POSTGRES_URL")
+        .expect("a PostgreSQL server in DSTACK_TEST_POSTGRES_URL");
     let name = format!("api_{}", Random::system().uuid().simple());
     let server = Database::open(&url).await.unwrap();
     sqlx::query(sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}")))
@@ -316,7 +353,7 @@ async fn database(dir: &std::path::Path) -> Database {
         .unwrap();
     server.close().await;
     let (base, _) = url.rsplit_once('/').unwrap();
-    Database::open(&format!("{base}/{name}")).await.unwrap()
+    format!("{base}/{name}")
 }
 
 #[allow(clippy::too_many_arguments)]

@@ -1,19 +1,53 @@
 //! Uploaded diffs and archives.
 
 use dstack_units::{ArchiveId, RepoRowId, UserId};
+use sqlx::any::AnyRow;
 use sqlx::{AnyPool, Row};
 
 use super::select::fetch_one;
 use crate::{Result, Tx};
 
+/// Where content is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    /// In the row.
+    Here(Vec<u8>),
+    /// In a bucket.
+    Elsewhere,
+}
+
+impl Content {
+    fn of_row(row: &AnyRow, column: usize) -> Result<Self> {
+        let content: Option<Vec<u8>> = row.try_get(column)?;
+        Ok(content.map_or(Self::Elsewhere, Self::Here))
+    }
+
+    fn into_row(self) -> Option<Vec<u8>> {
+        match self {
+            Self::Here(content) => Some(content),
+            Self::Elsewhere => None,
+        }
+    }
+}
+
+/// An archive of files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Archive {
+    /// Whose it is.
+    pub user: UserId,
+    /// Its hash, as its first uploader said.
+    pub hash: String,
+    /// What is in it.
+    pub content: Content,
+}
+
 /// A diff of a repo.
-pub async fn code(pool: &AnyPool, repo: RepoRowId, hash: &str) -> Result<Option<Vec<u8>>> {
+pub async fn code(pool: &AnyPool, repo: RepoRowId, hash: &str) -> Result<Option<Content>> {
     let sql = "SELECT content FROM codes WHERE repo_id = $1 AND blob_hash = $2".to_owned();
     fetch_one(pool, sql, &[&repo.to_string(), hash], |row| {
-        Ok(row.try_get::<Option<Vec<u8>>, _>(0)?)
+        Content::of_row(row, 0)
     })
     .await
-    .map(Option::flatten)
 }
 
 /// Whether the diff is there.
@@ -25,11 +59,11 @@ pub async fn has_code(pool: &AnyPool, repo: RepoRowId, hash: &str) -> Result<boo
 }
 
 /// Stores a diff; one with the same hash stays as it is.
-pub async fn put_code(tx: &mut Tx, repo: RepoRowId, hash: &str, content: Vec<u8>) -> Result<()> {
+pub async fn put_code(tx: &mut Tx, repo: RepoRowId, hash: &str, content: Content) -> Result<()> {
     sqlx::query("INSERT INTO codes (repo_id, blob_hash, content) VALUES ($1, $2, $3) ON CONFLICT (repo_id, blob_hash) DO NOTHING")
         .bind(repo.to_string())
         .bind(hash.to_owned())
-        .bind(content)
+        .bind(content.into_row())
         .execute(tx)
         .await?;
     Ok(())
@@ -44,14 +78,17 @@ pub async fn archive_by_hash(pool: &AnyPool, user: UserId, hash: &str) -> Result
     .await
 }
 
-/// Content of an archive.
-pub async fn archive(pool: &AnyPool, id: ArchiveId) -> Result<Option<Vec<u8>>> {
-    let sql = "SELECT content FROM file_archives WHERE id = $1".to_owned();
+/// An archive.
+pub async fn archive(pool: &AnyPool, id: ArchiveId) -> Result<Option<Archive>> {
+    let sql = "SELECT content, user_id, blob_hash FROM file_archives WHERE id = $1".to_owned();
     fetch_one(pool, sql, &[&id.to_string()], |row| {
-        Ok(row.try_get::<Option<Vec<u8>>, _>(0)?)
+        Ok(Archive {
+            user: crate::entity::read_column(row, 1, "file_archives", "user_id")?,
+            hash: row.try_get(2)?,
+            content: Content::of_row(row, 0)?,
+        })
     })
     .await
-    .map(Option::flatten)
 }
 
 /// Stores an archive and returns its id: that of the first upload of the same hash.
@@ -60,7 +97,7 @@ pub async fn put_archive(
     id: ArchiveId,
     user: UserId,
     hash: &str,
-    content: Vec<u8>,
+    content: Content,
 ) -> Result<ArchiveId> {
     sqlx::query(
         "INSERT INTO file_archives (id, user_id, blob_hash, content) VALUES ($1, $2, $3, $4) \
@@ -69,7 +106,7 @@ pub async fn put_archive(
     .bind(id.to_string())
     .bind(user.to_string())
     .bind(hash.to_owned())
-    .bind(content)
+    .bind(content.into_row())
     .execute(&mut *tx)
     .await?;
     let row = sqlx::query("SELECT id FROM file_archives WHERE user_id = $1 AND blob_hash = $2")

@@ -76,6 +76,12 @@ pub async fn delete(tx: &mut Tx, project: ProjectId, names: &[String]) -> Result
     Ok(())
 }
 
+/// The name of a repo, by which clients know it.
+pub async fn name(pool: &AnyPool, id: RepoRowId) -> Result<Option<String>> {
+    let sql = "SELECT name FROM repos WHERE id = $1".to_owned();
+    fetch_one(pool, sql, &[&id.to_string()], |row| Ok(row.try_get(0)?)).await
+}
+
 /// A user's encrypted credentials for a repo.
 pub async fn creds(pool: &AnyPool, repo: RepoRowId, user: UserId) -> Result<Option<String>> {
     let sql = "SELECT creds FROM repo_creds WHERE repo_id = $1 AND user_id = $2".to_owned();

@@ -6,39 +6,7 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyPool, AssertSqlSafe};
 
 use super::Page;
-use crate::Result;
-
-#[derive(Debug, Clone)]
-pub(crate) enum Value {
-    Text(String),
-    Int(i64),
-}
-
-impl From<String> for Value {
-    fn from(text: String) -> Self {
-        Self::Text(text)
-    }
-}
-impl From<&str> for Value {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
-}
-impl From<i64> for Value {
-    fn from(number: i64) -> Self {
-        Self::Int(number)
-    }
-}
-impl<Kind> From<dstack_units::id::Id<Kind>> for Value {
-    fn from(id: dstack_units::id::Id<Kind>) -> Self {
-        Self::Text(id.to_string())
-    }
-}
-impl From<dstack_units::Time> for Value {
-    fn from(time: dstack_units::Time) -> Self {
-        Self::Int(time.as_micros())
-    }
-}
+use crate::{Result, Value};
 
 /// SQL text with its values. Only fixed texts are ever pushed; whatever comes from a request is bound.
 #[derive(Debug, Clone)]
@@ -116,10 +84,7 @@ impl Select {
     pub(crate) async fn fetch(self, pool: &AnyPool) -> Result<Vec<AnyRow>> {
         let mut query = sqlx::query(AssertSqlSafe(self.sql));
         for value in self.values {
-            query = match value {
-                Value::Text(text) => query.bind(text),
-                Value::Int(number) => query.bind(number),
-            };
+            query = value.bind(query);
         }
         Ok(query.fetch_all(pool).await?)
     }

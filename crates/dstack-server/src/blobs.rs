@@ -1,0 +1,160 @@
+//! Uploaded code and archives of files: in the database, or in a bucket if one is set.
+//!
+//! Rows are in the database in both cases. With a bucket, the content is stored there first, then the row without it:
+//! whatever has a row can be read. A row that has its content is read from the database, also with a bucket.
+
+mod bucket;
+
+use dstack_store::directory::content::{self, Content};
+use dstack_store::directory::{projects, repos};
+use dstack_store::{Database, StoreError};
+use dstack_units::{ArchiveId, ProjectId, UserId};
+
+pub use bucket::{Bucket, BucketError};
+
+/// Why content cannot be stored or read.
+#[derive(Debug, thiserror::Error)]
+pub enum BlobError {
+    /// The database.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The bucket.
+    #[error(transparent)]
+    Bucket(#[from] BucketError),
+    /// It was stored, but is not there any more.
+    #[error(
+        "the bucket has no object {0} any more: upload the files once more under another hash, or put it back"
+    )]
+    Gone(String),
+    /// It was stored in a bucket.
+    #[error(
+        "the content is in a bucket, and none is set: set DSTACK_SERVER_S3_BUCKET or DSTACK_SERVER_GCS_BUCKET as before"
+    )]
+    NoBucket,
+}
+
+/// Where content is.
+#[derive(Debug, Clone)]
+pub struct Blobs {
+    database: Database,
+    bucket: Option<Bucket>,
+}
+
+/// A repo of a project, by its row and by its names.
+#[derive(Debug, Clone, Copy)]
+pub struct RepoOf<'a> {
+    /// The project's name.
+    pub project: &'a str,
+    /// The row.
+    pub row: dstack_units::RepoRowId,
+    /// The repo's id, as clients know it.
+    pub repo: &'a str,
+}
+
+impl Blobs {
+    /// In the database, or in this bucket.
+    pub const fn new(database: Database, bucket: Option<Bucket>) -> Self {
+        Self { database, bucket }
+    }
+
+    /// Stores a diff, unless it is there.
+    ///
+    /// # Errors
+    /// Bucket or database; nothing can be read then.
+    pub async fn put_code(&self, of: RepoOf<'_>, hash: String, content: Vec<u8>) -> Result<(), BlobError> {
+        if content::has_code(self.database.pool(), of.row, &hash).await? {
+            return Ok(());
+        }
+        let key = ["data", "projects", of.project, "codes", of.repo, &hash];
+        let content = self.stored(&key, content).await?;
+        let row = of.row;
+        let put = self
+            .database
+            .write(move |tx| Box::pin(async move { content::put_code(tx, row, &hash, content).await }));
+        Ok(put.await?)
+    }
+
+    /// A diff.
+    ///
+    /// # Errors
+    /// Bucket or database.
+    pub async fn code(
+        &self,
+        project: ProjectId,
+        repo: dstack_units::RepoRowId,
+        hash: &str,
+    ) -> Result<Option<Vec<u8>>, BlobError> {
+        let pool = self.database.pool();
+        match content::code(pool, repo, hash).await? {
+            None => Ok(None),
+            Some(Content::Here(content)) => Ok(Some(content)),
+            Some(Content::Elsewhere) => {
+                let project = projects::by_id(pool, project).await?;
+                let (Some(project), Some(name)) = (project, repos::name(pool, repo).await?) else {
+                    return Ok(None);
+                };
+                let key = ["data", "projects", &project.name, "codes", &name, hash];
+                self.read(&key).await.map(Some)
+            }
+        }
+    }
+
+    /// Stores an archive and gives its id: that of the first upload with this hash.
+    ///
+    /// # Errors
+    /// Bucket or database; nothing can be read then.
+    pub async fn put_archive(
+        &self,
+        id: ArchiveId,
+        user: UserId,
+        hash: String,
+        content: Vec<u8>,
+    ) -> Result<ArchiveId, BlobError> {
+        if let Some(id) = content::archive_by_hash(self.database.pool(), user, &hash).await? {
+            return Ok(id);
+        }
+        let key = ["data", "users", &user.to_string(), "file_archives", &hash];
+        let content = self.stored(&key, content).await?;
+        let put = self.database.write(move |tx| {
+            Box::pin(async move { content::put_archive(tx, id, user, &hash, content).await })
+        });
+        Ok(put.await?)
+    }
+
+    /// An archive.
+    ///
+    /// # Errors
+    /// Bucket or database.
+    pub async fn archive(&self, id: ArchiveId) -> Result<Option<Vec<u8>>, BlobError> {
+        let Some(archive) = content::archive(self.database.pool(), id).await? else {
+            return Ok(None);
+        };
+        match archive.content {
+            Content::Here(content) => Ok(Some(content)),
+            Content::Elsewhere => {
+                let user = archive.user.to_string();
+                let key = ["data", "users", &user, "file_archives", &archive.hash];
+                self.read(&key).await.map(Some)
+            }
+        }
+    }
+
+    /// What the row gets: the content, unless the bucket has it.
+    async fn stored(&self, key: &[&str], content: Vec<u8>) -> Result<Content, BlobError> {
+        match &self.bucket {
+            None => Ok(Content::Here(content)),
+            Some(bucket) => {
+                bucket.put(key, content).await?;
+                Ok(Content::Elsewhere)
+            }
+        }
+    }
+
+    async fn read(&self, key: &[&str]) -> Result<Vec<u8>, BlobError> {
+        let bucket = self.bucket.as_ref().ok_or(BlobError::NoBucket)?;
+        bucket
+            .get(key)
+            .await?
+            .ok_or_else(|| BlobError::Gone(key.join("/")))
+    }
+}

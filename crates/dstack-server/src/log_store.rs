@@ -1,0 +1,124 @@
+//! Which store keeps the output of jobs: CloudWatch, Cloud Logging, Fluent Bit, or files, the first that is set. As in
+//! dstack 0.22.5, one that cannot be used is reported, and files are used instead.
+
+use std::sync::Arc;
+
+use dstack_logs::{Durability, FileLogStore, LogError, LogStore};
+use dstack_system::clock::SharedClock;
+
+use crate::settings::Settings;
+
+/// Opens it.
+pub async fn open(settings: &Settings, clock: &SharedClock) -> Arc<dyn LogStore> {
+    if let Some(name) = chosen(settings) {
+        match remote(name, settings, clock).await {
+            Ok(store) => {
+                tracing::info!("the output of jobs goes to {name}");
+                return store;
+            }
+            Err(error) => tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "cannot use {name} for the output of jobs, which is kept in files of this server instead: {error}"
+            ),
+        }
+    }
+    Arc::new(FileLogStore::new(&settings.dir, Durability::Synced))
+}
+
+const CLOUDWATCH: &str = "CloudWatch Logs";
+const GCP: &str = "GCP Logging";
+const FLUENT_BIT: &str = "Fluent Bit";
+
+/// The first that is set.
+fn chosen(settings: &Settings) -> Option<&'static str> {
+    let stores = [
+        (CLOUDWATCH, &settings.cloudwatch_group),
+        (GCP, &settings.gcp_logging_project),
+        (FLUENT_BIT, &settings.fluentbit_host),
+    ];
+    stores
+        .into_iter()
+        .find(|(_, set)| set.is_some())
+        .map(|(name, _)| name)
+}
+
+async fn remote(
+    name: &'static str,
+    settings: &Settings,
+    clock: &SharedClock,
+) -> Result<Arc<dyn LogStore>, LogError> {
+    match name {
+        #[cfg(feature = "cloudwatch")]
+        CLOUDWATCH => cloudwatch(settings, clock).await,
+        #[cfg(feature = "gcp-logging")]
+        GCP => gcp(settings).await,
+        #[cfg(feature = "fluent-bit")]
+        FLUENT_BIT => fluent_bit(settings).await,
+        name => {
+            let _ = clock; // only one of the stores needs it
+            Err(LogError::Unusable {
+                store: name,
+                reason: "this program was built without it".to_owned(),
+            })
+        }
+    }
+}
+
+#[cfg(any(feature = "cloudwatch", feature = "gcp-logging"))]
+fn no_credentials(store: &'static str) -> impl Fn(dstack_credentials::CredentialError) -> LogError {
+    move |error| LogError::Remote {
+        store,
+        source: Box::new(error),
+    }
+}
+
+#[cfg(feature = "cloudwatch")]
+async fn cloudwatch(settings: &Settings, clock: &SharedClock) -> Result<Arc<dyn LogStore>, LogError> {
+    use dstack_credentials::aws::Aws;
+    use dstack_logs::cloudwatch::{CloudWatchConfig, CloudWatchLogStore};
+    let config = CloudWatchConfig {
+        group: settings.cloudwatch_group.clone().unwrap_or_default(),
+        endpoint: None,
+    };
+    let aws = Aws::of_this_machine("logs", settings.cloudwatch_region.as_deref());
+    let aws = aws.map_err(no_credentials(CLOUDWATCH))?;
+    Ok(Arc::new(
+        CloudWatchLogStore::open(config, aws, Arc::clone(clock)).await?,
+    ))
+}
+
+#[cfg(feature = "gcp-logging")]
+async fn gcp(settings: &Settings) -> Result<Arc<dyn LogStore>, LogError> {
+    use dstack_credentials::google::Google;
+    use dstack_logs::gcp::{GcpLogStore, GcpLoggingConfig};
+    let config = GcpLoggingConfig {
+        project: settings.gcp_logging_project.clone().unwrap_or_default(),
+        endpoint: settings.gcp_logging_endpoint.clone(),
+    };
+    let google = match Google::is_anonymous(config.endpoint.as_deref()) {
+        true => None,
+        false => Some(Google::of_this_machine().map_err(no_credentials(GCP))?),
+    };
+    Ok(Arc::new(GcpLogStore::open(config, google).await?))
+}
+
+#[cfg(feature = "fluent-bit")]
+async fn fluent_bit(settings: &Settings) -> Result<Arc<dyn LogStore>, LogError> {
+    use dstack_logs::fluent_bit::{ElasticsearchConfig, FluentBitConfig, FluentBitLogStore};
+    let elasticsearch = settings
+        .elasticsearch_host
+        .clone()
+        .map(|host| ElasticsearchConfig {
+            host,
+            index: settings.elasticsearch_index.clone(),
+            api_key: settings.elasticsearch_api_key.clone(),
+        });
+    let config = FluentBitConfig {
+        host: settings.fluentbit_host.clone().unwrap_or_default(),
+        port: settings.fluentbit_port,
+        protocol: settings.fluentbit_protocol.parse()?,
+        tag_prefix: settings.fluentbit_tag_prefix.clone(),
+        elasticsearch,
+    };
+    Ok(Arc::new(FluentBitLogStore::open(config).await?))
+}

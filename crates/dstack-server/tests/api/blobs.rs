@@ -1,0 +1,208 @@
+//! Uploaded code and files in a bucket.
+
+use std::sync::Arc;
+
+use dstack_engine::Inputs;
+use dstack_server::blobs::{Blobs, Bucket, BucketError};
+use dstack_server::wiring::SqlInputs;
+use dstack_store::JobSnapshot;
+use dstack_store::directory::content::{self, Content};
+use dstack_store::directory::lists::{self, RunFilter};
+use dstack_store::directory::{Page, repos};
+use dstack_store_doubles::Fault;
+use dstack_store_doubles::objects::{Kind, Objects};
+use object_store::StaticCredentialProvider;
+use object_store::aws::AwsCredential;
+
+use super::*;
+
+const BUCKET: &str = "dstack-bucket";
+
+/// A server with a bucket, and the double behind it.
+async fn server(kind: Kind) -> (Server, Objects) {
+    let double = Objects::start(kind, BUCKET).await;
+    let bucket = match kind {
+        Kind::S3 => {
+            let keys = StaticCredentialProvider::new(AwsCredential {
+                key_id: "AKIA".to_owned(),
+                secret_key: "secret".to_owned(),
+                token: None,
+            });
+            Bucket::s3(
+                BUCKET,
+                Some("eu-west-1"),
+                Some(double.url.clone()),
+                Arc::new(keys),
+            )
+        }
+        Kind::Gcs => Bucket::gcs(BUCKET, Some(&double.url)),
+    };
+    (Server::with_bucket(Some(bucket.unwrap())).await, double)
+}
+
+const REPO: &str = "/api/project/main/repos/upload_code?repo_id=virtual-repo";
+const ARCHIVE: &str = "/api/files/upload_archive";
+
+async fn with_repo(server: &Server) {
+    let repo = json!({"repo_id": "virtual-repo", "repo_info": {"repo_type": "virtual"}});
+    server.main("repos/init", repo).await.ok();
+}
+
+#[tokio::test]
+async fn code_and_files_go_to_the_bucket_and_from_there_to_the_job() {
+    for kind in [Kind::S3, Kind::Gcs] {
+        let (server, double) = server(kind).await;
+        with_repo(&server).await;
+        let code = "c".repeat(100_000);
+        for _ in 0..2 {
+            server
+                .send(multipart(REPO, ADMIN, "hash1", code.as_bytes()))
+                .await
+                .ok();
+        }
+        let archive = server.send(multipart(ARCHIVE, ADMIN, "hash2", b"tar")).await.ok();
+        let user = server.post(ADMIN, "/api/users/get_my_user", json!({})).await.ok();
+        let keys = [
+            "data/projects/main/codes/virtual-repo/hash1".to_owned(),
+            format!("data/users/{}/file_archives/hash2", user["id"].as_str().unwrap()),
+        ];
+        let stored = double.all();
+        assert_eq!(stored.keys().collect::<Vec<_>>(), keys.each_ref(), "{kind:?}");
+        assert!(stored[&keys[0]] == code.as_bytes() && stored[&keys[1]] == "tar".as_bytes());
+
+        // The database has rows only.
+        let pool = server.state.database.pool();
+        let project = server.state.access.project("main").await.unwrap().unwrap().row.id;
+        let repo = repos::by_name(pool, project, "virtual-repo")
+            .await
+            .unwrap()
+            .unwrap()
+            .id;
+        assert_eq!(
+            content::code(pool, repo, "hash1").await.unwrap(),
+            Some(Content::Elsewhere)
+        );
+
+        // A run takes them along.
+        let run = json!({"run_spec": {
+            "run_name": "hello",
+            "repo_id": "virtual-repo",
+            "repo_data": {"repo_type": "virtual"},
+            "repo_code_hash": "hash1",
+            "file_archives": [{"id": archive["id"], "path": "f"}],
+            "configuration": {"type": "task", "name": "hello", "commands": ["true"]},
+            "ssh_key_pub": PUBLIC_KEY,
+        }});
+        let plan = json!({"plan": {"run_spec": run["run_spec"]}, "force": false});
+        server.main("runs/apply", plan).await.ok();
+        let inputs = SqlInputs::new(server.state.jobs(), server.state.blobs.clone(), None);
+        let job = snapshot(&server).await;
+        let start = inputs.start(&job).await.unwrap().unwrap();
+        assert!(start.code.as_deref() == Some(code.as_bytes()), "{kind:?}");
+        assert_eq!(
+            start.archives,
+            [(archive["id"].as_str().unwrap().to_owned(), b"tar".to_vec())]
+        );
+
+        // A bucket that is away for long is no reason to end a job; one that has lost the code is.
+        double.faults.add([Fault::Denied]);
+        assert!(inputs.start(&job).await.is_err());
+        double.clear();
+        let gone = inputs.start(&job).await.unwrap().unwrap_err().to_string();
+        assert!(gone.contains("the bucket has no object data/"), "{gone}");
+    }
+}
+
+async fn snapshot(server: &Server) -> JobSnapshot {
+    let pool = server.state.database.pool();
+    let keys = lists::run_keys(pool, &RunFilter::default(), &Page::newest(1))
+        .await
+        .unwrap();
+    let jobs = lists::jobs(pool, &[keys[0].0]).await.unwrap();
+    let store: &dyn dstack_store::EngineStore = &server.state.store;
+    store.job(jobs[0].id).await.unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn what_was_in_the_database_stays_readable() {
+    let double = Objects::start(Kind::Gcs, BUCKET).await;
+    let server = Server::with_bucket(None).await;
+    with_repo(&server).await;
+    server
+        .send(multipart(REPO, ADMIN, "old", b"in the row"))
+        .await
+        .ok();
+    let bucket = Bucket::gcs(BUCKET, Some(&double.url)).unwrap();
+    let blobs = Blobs::new(server.state.database.clone(), Some(bucket));
+    let pool = server.state.database.pool();
+    let project = server.state.access.project("main").await.unwrap().unwrap().row.id;
+    let repo = repos::by_name(pool, project, "virtual-repo")
+        .await
+        .unwrap()
+        .unwrap()
+        .id;
+    let code = blobs.code(project, repo, "old").await.unwrap();
+    assert_eq!(code.as_deref(), Some(&b"in the row"[..]));
+}
+
+#[tokio::test]
+async fn a_bucket_that_fails_is_503_and_leaves_no_row() {
+    for kind in [Kind::S3, Kind::Gcs] {
+        let (server, double) = server(kind).await;
+        with_repo(&server).await;
+        for (path, hash) in [(REPO, "h1"), (ARCHIVE, "h2")] {
+            double.faults.add([Fault::Denied]);
+            let answer = server.send(multipart(path, ADMIN, hash, b"x")).await;
+            assert_eq!(answer.status, 503, "{}", answer.body);
+            assert!(answer.headers.contains_key("retry-after"));
+            let detail = answer.body["detail"].as_str().unwrap();
+            assert!(
+                detail.contains("bucket") && detail.contains("Try again"),
+                "{detail}"
+            );
+        }
+        let archive = json!({"hash": "h2"});
+        let found = server
+            .post(ADMIN, "/api/files/get_archive_by_hash", archive)
+            .await;
+        assert_eq!(found.refused().1, Some("resource_not_exists"));
+        assert!(double.all().is_empty());
+        // What passes is tried again, and a lost answer does no harm.
+        double.faults.add([Fault::Unavailable, Fault::AnswerLost]);
+        server.send(multipart(REPO, ADMIN, "h1", b"x")).await.ok();
+        assert_eq!((double.faults.left(), double.all().len()), (0, 1));
+    }
+}
+
+#[tokio::test]
+async fn names_do_not_lead_out_of_their_place() {
+    let (server, double) = server(Kind::S3).await;
+    server
+        .send(multipart(ARCHIVE, ADMIN, "..%2F..%2Fx", b"x"))
+        .await
+        .ok();
+    server.send(multipart(ARCHIVE, ADMIN, "../../x", b"y")).await.ok();
+    let keys: Vec<String> = double.all().into_keys().collect();
+    assert_eq!(keys.len(), 2, "{keys:?}");
+    assert!(
+        keys.iter()
+            .all(|key| key.starts_with("data/users/") && !key.contains("/../")),
+        "{keys:?}"
+    );
+}
+
+#[tokio::test]
+async fn two_buckets_are_refused_at_the_start() {
+    let settings = Settings {
+        s3_bucket: Some("a".to_owned()),
+        gcs_bucket: Some("b".to_owned()),
+        ..Settings::from_env()
+    };
+    let error = Bucket::of(&settings).unwrap_err();
+    assert!(matches!(error, BucketError::Both), "{error}");
+    let one = Settings {
+        gcs_bucket: None,
+        ..settings
+    };
+    assert!(Bucket::of(&one).unwrap().is_some());
+}

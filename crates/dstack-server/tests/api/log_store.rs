@@ -1,0 +1,55 @@
+//! Which store keeps the output of jobs.
+
+use std::sync::Arc;
+
+use dstack_server::{Settings, log_store};
+use dstack_store_doubles::elasticsearch::Elasticsearch;
+use dstack_store_doubles::gcp_logging::GcpLogging;
+use dstack_system::SystemClock;
+use dstack_system::clock::SharedClock;
+
+/// The name of the store's type.
+async fn chosen(settings: Settings) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = Settings {
+        dir: dir.path().to_owned(),
+        ..settings
+    };
+    let clock: SharedClock = Arc::new(SystemClock);
+    let store = format!("{:?}", log_store::open(&settings, &clock).await);
+    store.split(' ').next().unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn the_first_that_is_set_is_used_and_files_if_it_cannot_be() {
+    let google = GcpLogging::start("p", "").await;
+    let none = Settings::from_env();
+    let fluent_bit = Settings {
+        fluentbit_host: Some("127.0.0.1".to_owned()),
+        ..none.clone()
+    };
+    let gcp = Settings {
+        gcp_logging_project: Some("p".to_owned()),
+        gcp_logging_endpoint: Some(google.url.clone()),
+        ..fluent_bit.clone()
+    };
+    // No region is set: the next store is not tried.
+    let cloudwatch = Settings {
+        cloudwatch_group: Some("group".to_owned()),
+        cloudwatch_region: None,
+        ..gcp.clone()
+    };
+    assert_eq!(chosen(none).await, "FileLogStore");
+    assert_eq!(chosen(fluent_bit.clone()).await, "FluentBitLogStore");
+    assert_eq!(chosen(gcp).await, "GcpLogStore");
+    if dstack_credentials::aws::region(None).is_err() {
+        assert_eq!(chosen(cloudwatch).await, "FileLogStore");
+    }
+
+    let index = Elasticsearch::start("i", "key").await;
+    let refused = Settings {
+        elasticsearch_host: Some(index.url.clone()),
+        ..fluent_bit
+    };
+    assert_eq!(chosen(refused).await, "FileLogStore");
+}
