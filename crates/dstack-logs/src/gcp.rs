@@ -110,7 +110,7 @@ impl GcpLogStore {
         match self.call::<Page>("list", &body).await? {
             Ok(page) => Ok(page),
             Err(said) => match token {
-                Some(token) if said.is_bad_request() => Err(LogError::UnknownToken(token.to_owned())),
+                Some(token) if said.status == 400 => Err(LogError::UnknownToken(token.to_owned())),
                 _ => Err(said.of(STORE)),
             },
         }
@@ -215,7 +215,9 @@ fn unusable(error: CredentialError) -> LogError {
 }
 
 fn is_too_many(error: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
-    error.downcast_ref::<Said>().is_some_and(Said::is_too_many)
+    error
+        .downcast_ref::<Said>()
+        .is_some_and(|said| said.status == 429)
 }
 
 fn label(stream: &LogStream) -> String {

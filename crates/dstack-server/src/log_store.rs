@@ -55,7 +55,7 @@ async fn remote(
         #[cfg(feature = "fluent-bit")]
         FLUENT_BIT => fluent_bit(settings).await,
         name => {
-            let _ = clock; // only one of the stores needs it
+            let _ = (settings, clock); // not every store needs them
             Err(LogError::Unusable {
                 store: name,
                 reason: "this program was built without it".to_owned(),

@@ -32,14 +32,12 @@ pub(super) enum Refusal {
     Exists,
     /// A parameter, such as the token, is wrong.
     Parameter(Said),
-    /// Anything else.
-    Other(Said),
 }
 
 impl From<Refusal> for LogError {
     fn from(refusal: Refusal) -> Self {
         match refusal {
-            Refusal::Parameter(said) | Refusal::Other(said) => said.of(STORE),
+            Refusal::Parameter(said) => said.of(STORE),
             Refusal::NotFound => Said::new(400, "ResourceNotFoundException").of(STORE),
             Refusal::Exists => Said::new(400, "ResourceAlreadyExistsException").of(STORE),
         }
@@ -140,9 +138,6 @@ fn refusal(status: reqwest::StatusCode, text: &str) -> Result<Refusal, Failure> 
         "ThrottlingException" | "ServiceUnavailableException" | "OperationAbortedException" => {
             return Err(Failure::Passing(Box::new(said)));
         }
-        _ if status.is_server_error() || status.as_u16() == 429 => {
-            return Err(Failure::Passing(Box::new(said)));
-        }
-        _ => Refusal::Other(said),
+        _ => return Err(Failure::of_status(STORE, status, text)),
     })
 }

@@ -43,7 +43,7 @@ impl Failure {
 #[derive(Debug, thiserror::Error)]
 #[error("it answered {status}: {text}")]
 pub(crate) struct Said {
-    status: u16,
+    pub(crate) status: u16,
     text: String,
 }
 
@@ -54,14 +54,6 @@ impl Said {
             status,
             text: text.chars().take(500).collect(),
         }
-    }
-
-    pub(crate) const fn is_bad_request(&self) -> bool {
-        self.status == 400
-    }
-
-    pub(crate) const fn is_too_many(&self) -> bool {
-        self.status == 429
     }
 
     pub(crate) fn of(self, store: &'static str) -> LogError {
