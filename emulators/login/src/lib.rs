@@ -32,7 +32,7 @@ use sha2::{Digest, Sha256};
 /// What the application is registered as.
 pub const CLIENT_ID: &str = "dstack-client";
 /// Its secret. Part of it would be changed by careless encoding.
-pub const CLIENT_SECRET: &str = "cl1ent:s3cret+/=%";
+pub const CLIENT_SECRET: &str = "cl1ent:s3cret+/=%of-the-double";
 
 /// What is wrong with a provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
