@@ -194,7 +194,7 @@ fn plant(server: &Server, canaries: &mut Canaries) {
         canaries.plant("SSH key of a fleet")
     );
     let fleet = json!({
-        "configuration": {"type": "fleet", "name": "hosts", "ssh_config": {
+        "configuration": {"type": "fleet", "name": "hosts", "env": {"CANARY": canaries.plant("env of a fleet")}, "ssh_config": {
             "user": "me", "hosts": ["192.0.2.1"], "ssh_key": {"public": "", "private": key},
         }},
         "profile": {"name": "default"},

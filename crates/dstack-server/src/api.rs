@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{ConnectInfo, RawPathParams, Request};
+use axum::extract::{RawPathParams, Request};
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use dstack_api::{Body as BodyKind, Endpoint, Guard, Method, RouteInfo};
@@ -19,7 +19,7 @@ use dstack_units::ProjectId;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::access::{Caller, Project, bearer, check, permit};
+use crate::access::{Caller, Project, bearer, check, peer, permit};
 use crate::compat::older;
 use crate::error::{ApiError, Result, json_bytes, json_response};
 use crate::request::{self, Upload};
@@ -216,8 +216,7 @@ async fn serve(
     request: Request,
 ) -> Response<Body> {
     let path = request.uri().path().to_owned();
-    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
-    let peer = peer.map(|info| info.ip());
+    let peer = peer(request.extensions());
     let (head, body) = request.into_parts();
     let body = match small(&head.headers, body).await {
         Ok(body) => body,
