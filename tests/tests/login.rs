@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Stdio};
+use std::process::{Child, ChildStdout, Stdio};
 
 use dstack_login_doubles::{CLIENT_ID, CLIENT_SECRET, Fault, Idp};
 use dstack_tests::cli::Cli;
@@ -68,36 +68,55 @@ fn server(setup: Setup, double: &Double) -> Server {
     setup.config(&config).start().unwrap()
 }
 
-/// A command that waits for the browser, and where the browser is to go.
-fn begin(cli: &Cli, server: &Server) -> (Child, String, BufReader<std::process::ChildStdout>) {
-    let mut command = cli.command(&["login", "--url", &server.url(), "-y"]);
-    let mut child = command
-        // Takes every address.
-        .env("BROWSER", "true")
-        .env("PYTHONUNBUFFERED", "1")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap());
-    loop {
-        let mut line = String::new();
-        assert!(
-            lines.read_line(&mut line).unwrap() > 0,
-            "no address: {}",
-            rest(&mut child, lines)
-        );
-        if line.starts_with("http") {
-            return (child, line.trim().to_owned(), lines);
-        }
+/// A command that waits for the browser.
+struct Waiting {
+    child: Child,
+    /// Where the browser is to go.
+    url: String,
+    out: BufReader<ChildStdout>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
     }
 }
 
-fn rest(child: &mut Child, mut lines: impl Read) -> String {
-    let mut text = String::new();
-    lines.read_to_string(&mut text).unwrap();
-    child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
-    text
+impl Waiting {
+    fn start(cli: &Cli, server: &Server) -> Waiting {
+        let mut command = cli.command(&["login", "--url", &server.url(), "-y"]);
+        command
+            // Takes every address.
+            .env("BROWSER", "true")
+            .env("PYTHONUNBUFFERED", "1")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        let mut waiting = Waiting {
+            child,
+            url: String::new(),
+            out,
+        };
+        while !waiting.url.starts_with("http") {
+            waiting.url.clear();
+            let read = waiting.out.read_line(&mut waiting.url).unwrap();
+            assert!(read > 0, "no address: {}", waiting.end().1);
+        }
+        waiting.url = waiting.url.trim().to_owned();
+        waiting
+    }
+
+    /// How it ended, and what it said besides the address.
+    fn end(&mut self) -> (Option<i32>, String) {
+        let ended = self.child.wait().unwrap();
+        let mut text = String::new();
+        self.out.read_to_string(&mut text).unwrap();
+        let mut errors = self.child.stderr.take().unwrap();
+        errors.read_to_string(&mut text).unwrap();
+        (ended.code(), text)
+    }
 }
 
 /// Follows redirects to the end.
@@ -117,7 +136,8 @@ fn login_stores_the_token(cli: &Cli) {
     let setup = need!(Setup::without_engine());
     let double = double();
     let server = server(setup, &double);
-    let (mut child, url, lines) = begin(cli, &server);
+    let mut waiting = Waiting::start(cli, &server);
+    let url = waiting.url.clone();
     assert!(
         url.starts_with(&format!("{}/authorize?", double.idp.url)),
         "{url}"
@@ -129,9 +149,8 @@ fn login_stores_the_token(cli: &Cli) {
         "{}",
         page.text()
     );
-    let ended = child.wait().unwrap();
-    let text = rest(&mut child, lines);
-    assert_eq!(ended.code(), Some(0), "{text}");
+    let (code, text) = waiting.end();
+    assert_eq!(code, Some(0), "{text}");
     for line in [
         "Logged in as grace",
         "Added main project at",
@@ -151,11 +170,11 @@ fn login_ends_when_the_provider_refuses(cli: &Cli) {
     let setup = need!(Setup::without_engine());
     let double = double();
     let server = server(setup, &double);
-    let (mut child, url, lines) = begin(cli, &server);
+    let mut waiting = Waiting::start(cli, &server);
+    let url = waiting.url.clone();
     double.idp.fault(Some(Fault::Denied));
     assert_eq!(browse(&url).status, 400);
-    let ended = child.wait().unwrap();
-    let text = rest(&mut child, lines);
-    assert_eq!(ended.code(), Some(1), "{text}");
+    let (code, text) = waiting.end();
+    assert_eq!(code, Some(1), "{text}");
     assert!(!text.contains("Logged in"), "{text}");
 }

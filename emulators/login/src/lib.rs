@@ -7,6 +7,7 @@
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
+    clippy::result_large_err,
     reason = "code of tests"
 )]
 
@@ -118,7 +119,7 @@ impl Idp {
             .layer(from_fn_with_state(Arc::clone(&shared), faulty))
             .with_state(Arc::clone(&shared));
         task::spawn("login-provider", async move {
-            axum::serve(listener, app).await.unwrap()
+            axum::serve(listener, app).await.unwrap();
         });
         Self { url, shared }
     }

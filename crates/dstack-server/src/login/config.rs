@@ -235,6 +235,7 @@ fn each_once(config: LoginConfig) -> Result<LoginConfig, String> {
 }
 
 /// Without a slash at its end. What is secret goes there: it must be encrypted unless it stays on this machine.
+#[allow(clippy::needless_pass_by_value)] // the form of a check
 fn secure_url(text: String) -> Result<String, String> {
     let url = Url::parse(&text).map_err(|_| "must be a URL such as https://example.com".to_owned())?;
     match is_secure(&url) {
@@ -255,6 +256,7 @@ pub(crate) fn is_secure(url: &Url) -> bool {
 }
 
 /// The tokens of a directory name it by its id, whatever it was asked by; `common` would let in everyone of every directory.
+#[allow(clippy::needless_pass_by_value)] // the form of a check
 fn directory_id(text: String) -> Result<String, String> {
     match text.parse::<uuid::Uuid>() {
         Ok(id) => Ok(id.to_string()),

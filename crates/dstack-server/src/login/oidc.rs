@@ -18,7 +18,7 @@ use openidconnect::{
     AdditionalClaims, AuthType, AuthenticationFlow, AuthorizationCode, ClientId, ClientSecret, CsrfToken,
     DiscoveryError, EmptyExtraTokenFields, EndpointMaybeSet, EndpointNotSet, EndpointSet, IdTokenFields,
     IssuerUrl, Nonce, OAuth2TokenResponse, PkceCodeChallenge, PkceCodeVerifier, RedirectUrl, Scope,
-    StandardErrorResponse, StandardTokenResponse, TokenResponse,
+    StandardErrorResponse, StandardTokenResponse, TokenResponse, TokenUrl, UserInfoUrl,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -173,8 +173,8 @@ impl Oidc {
             DiscoveryError::Response(status, _, text) => self.odd(format!("status {status}: {text}")),
             other => self.odd(other),
         })?;
-        let token_endpoint = found.token_endpoint().map(|url| url.url());
-        if [token_endpoint, found.userinfo_endpoint().map(|url| url.url())]
+        let token_endpoint = found.token_endpoint().map(TokenUrl::url);
+        if [token_endpoint, found.userinfo_endpoint().map(UserInfoUrl::url)]
             .into_iter()
             .flatten()
             .any(|url| !is_secure(url))

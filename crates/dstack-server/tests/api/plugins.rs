@@ -54,7 +54,7 @@ impl Service {
             .route("/apply_policies/{policy}", post(answer))
             .with_state(service.clone());
         task::spawn("plugin-service", async move {
-            axum::serve(listener, app).await.unwrap()
+            axum::serve(listener, app).await.unwrap();
         });
         service
     }
