@@ -3,6 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use dstack_login_doubles::{CLIENT_ID, CLIENT_SECRET, Idp};
+use dstack_tests::http::Client;
 use dstack_tests::runs::submit;
 use dstack_tests::server::{Server, Setup};
 use dstack_tests::{need, parts};
@@ -54,10 +56,14 @@ fn setup(config: &str) -> parts::Part<Setup> {
 fn no_secret_is_written_anywhere_but_where_it_must_be() {
     let mut canaries = Canaries(Vec::new());
     let encryption_key = "Y2FuYXJ5LW9mLXRoZS1lbmNyeXB0aW9uLWtleS0zMmI=";
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let idp = runtime.block_on(Idp::start());
     let config = format!(
-        "projects:\n- name: main\n  backends:\n  - type: aws\n    creds: {{type: access_key, access_key: {}, secret_key: {}}}\n\
+        "login:\n  providers:\n  - {{type: okta, issuer: '{}', client_id: {CLIENT_ID}, client_secret: '{CLIENT_SECRET}'}}\n\
+         projects:\n- name: main\n  backends:\n  - type: aws\n    creds: {{type: access_key, access_key: {}, secret_key: {}}}\n\
          \x20 - type: runpod\n    creds: {{type: api_key, api_key: {}}}\n\
          encryption:\n  keys:\n  - {{type: aes, name: k, secret: {encryption_key}}}\n",
+        idp.url,
         canaries.plant("access key of a backend"),
         canaries.plant("secret key of a backend"),
         canaries.plant("API key of a backend"),
@@ -66,6 +72,8 @@ fn no_secret_is_written_anywhere_but_where_it_must_be() {
     let admin = canaries.plant("token of the admin");
     let server = need!(setup(&config)).token(&admin).start().unwrap();
     plant(&server, &mut canaries);
+    canaries.know("client secret of a login provider", CLIENT_SECRET);
+    log_in(&server, &idp, &mut canaries);
 
     let environment = canaries.plant("env of a run");
     let secret = canaries.plant("secret of the project in env");
@@ -186,13 +194,58 @@ fn plant(server: &Server, canaries: &mut Canaries) {
         canaries.plant("SSH key of a fleet")
     );
     let fleet = json!({
-        "configuration": {"type": "fleet", "name": "hosts", "ssh_config": {
+        "configuration": {"type": "fleet", "name": "hosts", "env": {"CANARY": canaries.plant("env of a fleet")}, "ssh_config": {
             "user": "me", "hosts": ["192.0.2.1"], "ssh_key": {"public": "", "private": key},
         }},
         "profile": {"name": "default"},
     });
     let plan = json!({"plan": {"spec": fleet}, "force": false});
     server.call("/api/project/main/fleets/apply", &plan).unwrap();
+}
+
+/// Somebody logs in with a provider.
+fn log_in(server: &Server, idp: &Idp, canaries: &mut Canaries) {
+    idp.visitor(json!({"sub": "1", "preferred_username": "grace"}));
+    let client = Client::default();
+    let post = |path: &str, cookie: &str, body: &Value| {
+        let headers = [("content-type", "application/json"), ("cookie", cookie)];
+        let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let url = format!("{}/api/auth/okta/{path}", server.url());
+        let answer = client
+            .send("POST", &url, &headers, Some(serde_json::to_vec(body).unwrap()))
+            .unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer
+    };
+    let begun = post("authorize", "", &json!({}));
+    let cookie = begun
+        .header("set-cookie")
+        .unwrap()
+        .split(';')
+        .next()
+        .unwrap()
+        .to_owned();
+    canaries.know("cookie of a login", cookie.split_once('=').unwrap().1);
+    let url = begun.json().unwrap()["authorization_url"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let sent_back = client.send("GET", &url, &[], None).unwrap();
+    let (_, query) = sent_back.header("location").unwrap().split_once('?').unwrap();
+    let value = |name: &str| {
+        let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        let found = pairs.into_iter().find(|(key, _)| *key == name).unwrap().1;
+        found.replace("%3D", "=").replace("%2B", "+").replace("%2F", "/")
+    };
+    let (code, state) = (value("code"), value("state"));
+    canaries.know("code of a login", &code);
+    canaries.know("state of a login", &state);
+    let user = post("callback", &cookie, &json!({"code": code, "state": state}));
+    let user = user.json().unwrap();
+    canaries.know(
+        "token of a user who logged in",
+        user["creds"]["token"].as_str().unwrap(),
+    );
 }
 
 /// What is refused is not written down either.

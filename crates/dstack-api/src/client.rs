@@ -41,7 +41,8 @@ impl Client {
         // Fails only when some provider is installed already, which is then ours.
         rustls::crypto::ring::default_provider().install_default().ok();
         let address = Address::parse(url)?;
-        let mut builder = reqwest::Client::builder();
+        // A login is finished by whoever began it: the server tells by a cookie.
+        let mut builder = reqwest::Client::builder().cookie_store(true);
         if !address.is_tls() {
             // Reading the system's certificates takes longer than a whole request to this machine.
             builder = builder.tls_certs_only([]);

@@ -35,6 +35,10 @@ routes! {
     AuthListProviders = Post "/api/auth/list_providers", Anyone, reads, none Nothing => Vec<OAuthProviderInfo>, reads, since "0.20.1";
     /// Where the browser goes after a login.
     AuthGetNextRedirect = Post "/api/auth/get_next_redirect", Anyone, reads, json OAuthGetNextRedirectRequest => OAuthGetNextRedirectResponse, reads, since "0.20.1";
+    /// Begins a login with a provider: where the browser must go.
+    AuthAuthorize = Post "/api/auth/{provider}/authorize", Anyone, changes, json OAuthAuthorizeRequest => OAuthAuthorizeResponse, silent ["nobody is logged in yet"];
+    /// Finishes a login with a provider: the user for the code with which the browser came back.
+    AuthCallback = Post "/api/auth/{provider}/callback", Anyone, changes, json OAuthCallbackRequest => UserWithCreds, writes ["User created", "User identity added", "User logged in"];
 
     /// Users; oneself for those who are no admins.
     UsersList = Post "/api/users/list", User, reads, optional ListUsersRequest => UsersAnswer, reads, since "0.12.0";

@@ -17,6 +17,8 @@ pub const PROFILE: &str = "DSTACK_PROFILE";
 pub const NO_PROFILE: &str = "DSTACK_NO_PROFILE";
 /// Value of the `X-API-VERSION` header.
 pub const API_VERSION: &str = "DSTACK_CLIENT_API_VERSION";
+/// Program that `login` opens URLs with.
+pub const BROWSER: &str = "BROWSER";
 /// Whether `apply` prints how to connect to a development environment.
 pub const PRINT_CONNECTION_INFO: &str = "DSTACK_FF_CLI_PRINT_JOB_CONNECTION_INFO";
 

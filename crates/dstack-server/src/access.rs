@@ -4,10 +4,11 @@ mod failed_logins;
 mod scope;
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use axum::http::{HeaderMap, header};
+use axum::extract::ConnectInfo;
+use axum::http::{Extensions, HeaderMap, header};
 use dstack_api::Guard;
 use dstack_model::users::{GlobalRole, ProjectRole};
 use dstack_store::directory::projects::{self, Member, ProjectRow};
@@ -215,6 +216,12 @@ impl Access {
         });
         Ok(Some(project))
     }
+}
+
+/// Where a request comes from.
+pub(crate) fn peer(extensions: &Extensions) -> Option<IpAddr> {
+    let info = extensions.get::<ConnectInfo<SocketAddr>>();
+    info.map(|info| info.ip())
 }
 
 /// The token of an `Authorization: Bearer` header.

@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{ConnectInfo, RawPathParams, Request};
+use axum::extract::{RawPathParams, Request};
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use dstack_api::{Body as BodyKind, Endpoint, Guard, Method, RouteInfo};
@@ -19,7 +19,7 @@ use dstack_units::ProjectId;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::access::{Caller, Project, bearer, check, permit};
+use crate::access::{Caller, Project, bearer, check, peer, permit};
 use crate::compat::older;
 use crate::error::{ApiError, Result, json_bytes, json_response};
 use crate::request::{self, Upload};
@@ -37,6 +37,7 @@ pub struct Call {
     token: Option<Secret>,
     project: Option<Arc<Project>>,
     params: HashMap<String, String>,
+    cookies: Vec<String>,
 }
 
 impl Call {
@@ -69,6 +70,13 @@ impl Call {
     /// The project of the path. Every route below a project has one.
     pub fn project(&self) -> Result<&Project> {
         self.project.as_deref().ok_or(ApiError::NotFound)
+    }
+
+    /// What the client keeps under this name.
+    pub fn cookie(&self, name: &str) -> Option<&str> {
+        let pairs = self.cookies.iter().flat_map(|line| line.split(';'));
+        let mut values = pairs.filter_map(|pair| pair.trim().strip_prefix(name)?.strip_prefix('='));
+        values.next()
     }
 
     /// Another parameter of the path.
@@ -192,7 +200,7 @@ impl Api {
 }
 
 /// An answer in the shape that the client can read.
-fn shown(answer: &impl Serialize, version: &ClientVersion) -> Result<Response<Body>> {
+pub(crate) fn shown(answer: &impl Serialize, version: &ClientVersion) -> Result<Response<Body>> {
     if older::is_older(version) {
         let answer = older::answer(answer, version).map_err(ApiError::internal)?;
         return Ok(json_response(StatusCode::OK, &answer));
@@ -208,8 +216,7 @@ async fn serve(
     request: Request,
 ) -> Response<Body> {
     let path = request.uri().path().to_owned();
-    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
-    let peer = peer.map(|info| info.ip());
+    let peer = peer(request.extensions());
     let (head, body) = request.into_parts();
     let body = match small(&head.headers, body).await {
         Ok(body) => body,
@@ -285,6 +292,7 @@ async fn admit(
         token: None,
         project: None,
         params,
+        cookies: cookies(headers),
     };
     let service = |expected: Option<&str>, wrong| {
         service_token(expected, headers, wrong).map_err(|wrong| match bearer(headers) {
@@ -318,6 +326,13 @@ async fn admit(
     call.caller = Some(caller);
     call.token = Some(Secret::new(token));
     Ok(call)
+}
+
+fn cookies(headers: &HeaderMap) -> Vec<String> {
+    let lines = headers.get_all(header::COOKIE).iter();
+    lines
+        .filter_map(|line| line.to_str().ok().map(str::to_owned))
+        .collect()
 }
 
 /// Compares a fixed token in constant time.

@@ -41,6 +41,14 @@ pub(crate) async fn write(tx: &mut Tx, event: Option<NewEvent>) -> dstack_store:
     }
 }
 
+/// Writes events that are kept.
+pub(crate) async fn write_all(tx: &mut Tx, events: Vec<NewEvent>) -> dstack_store::Result<()> {
+    for event in events {
+        events::insert(tx, event).await?;
+    }
+    Ok(())
+}
+
 /// An event of one target.
 pub(crate) fn event(
     state: &AppState,

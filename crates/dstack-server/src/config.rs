@@ -14,6 +14,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::cli_config::write_private;
+use crate::login::config::LoginConfig;
 use crate::state::DefaultPermissions;
 
 /// The file.
@@ -28,6 +29,8 @@ pub struct ServerConfig {
     pub default_permissions: Option<PermissionsConfig>,
     /// Plugins by name.
     pub plugins: Option<Vec<String>>,
+    /// Where else users log in.
+    pub login: Option<LoginConfig>,
 }
 
 /// A project.
@@ -138,6 +141,11 @@ impl ServerConfig {
                 allow_managers_manage_secrets: config.allow_managers_manage_secrets,
             },
         }
+    }
+
+    /// Where else users log in.
+    pub fn logins(&self) -> LoginConfig {
+        self.login.clone().unwrap_or_default()
     }
 
     fn keys(&self) -> &[Value] {

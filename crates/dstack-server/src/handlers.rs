@@ -8,6 +8,7 @@ mod fleets;
 pub(crate) mod gateways;
 mod gpus;
 mod instances;
+mod login;
 mod logs;
 mod metrics;
 pub(crate) mod projects;
@@ -41,6 +42,7 @@ pub(crate) use fleets::sealed_fleet;
 pub fn api(state: Arc<AppState>) -> Api {
     let api = Api::new(state);
     let api = server::routes(api);
+    let api = login::routes(api);
     let api = users::routes(api);
     let api = tokens::routes(api);
     let api = public_keys::routes(api);
@@ -68,6 +70,7 @@ pub fn router(state: Arc<AppState>) -> Router {
     api(Arc::clone(&state))
         .into_router()
         .merge(crate::docs::router())
+        .merge(crate::login::page::router())
         .layer(compression())
         // What services answer is passed on as it is.
         .merge(crate::proxy::router(state))

@@ -2,11 +2,12 @@
 
 mod text;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, Response, header};
+use axum::http::{Extensions, HeaderMap, HeaderValue, Response, header};
 use dstack_model::instances::Resources;
 use dstack_model::runs::JobStatus;
 use dstack_store::directory::lists::{
@@ -18,7 +19,7 @@ use dstack_units::Time;
 use subtle::ConstantTimeEq;
 
 use self::text::{Exposition, Kind};
-use crate::access::bearer;
+use crate::access::{bearer, peer};
 use crate::error::{ApiError, Result};
 use crate::state::AppState;
 
@@ -28,8 +29,12 @@ const ALL: i64 = 1_000_000;
 const MIB: f64 = 1024.0 * 1024.0;
 
 /// Answers 404 unless metrics are switched on, and 403 to those without the token, if there is one.
-pub(crate) async fn metrics(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response<Body> {
-    match answer(&state, &headers).await {
+pub(crate) async fn metrics(
+    State(state): State<Arc<AppState>>,
+    headers: HeaderMap,
+    extensions: Extensions,
+) -> Response<Body> {
+    match answer(&state, &headers, peer(&extensions)).await {
         Ok(text) => {
             let mut response = Response::new(Body::from(text));
             response.headers_mut().insert(
@@ -42,14 +47,15 @@ pub(crate) async fn metrics(State(state): State<Arc<AppState>>, headers: HeaderM
     }
 }
 
-async fn answer(state: &AppState, headers: &HeaderMap) -> Result<String> {
+async fn answer(state: &AppState, headers: &HeaderMap, peer: Option<IpAddr>) -> Result<String> {
     if !state.settings.prometheus {
         return Err(ApiError::NotFound);
     }
     if let Some(expected) = &state.settings.prometheus_token {
         let given = bearer(headers).ok_or(ApiError::Denied)?;
         if !bool::from(given.as_bytes().ct_eq(expected.as_bytes())) {
-            return Err(ApiError::InvalidToken);
+            let now = state.clock.now();
+            return Err(state.access.refusal(given, peer, now, ApiError::InvalidToken));
         }
     }
     let now = state.clock.now();

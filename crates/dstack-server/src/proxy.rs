@@ -1,17 +1,18 @@
 //! Paths of the in-server proxy. Services cannot be submitted yet, so that none is ever found; the refusals are those
 //! of dstack 0.22.5.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, header};
+use axum::http::{Extensions, HeaderMap, HeaderValue, Response, StatusCode, Uri, header};
 use axum::routing::{any, get, post};
 use dstack_model::decode::{Decode, Value};
 use serde_json::json;
 
-use crate::access::bearer;
+use crate::access::{bearer, peer};
 use crate::error::{ApiError, json_response};
 use crate::state::AppState;
 
@@ -68,13 +69,19 @@ fn no_service(project: &str, run: &str, headers: &HeaderMap) -> Response<Body> {
 }
 
 /// Whether the caller is a member; unknown projects look the same as missing permissions.
-async fn check_member(state: &AppState, project: &str, headers: &HeaderMap) -> Result<(), Response<Body>> {
+async fn check_member(
+    state: &AppState,
+    project: &str,
+    headers: &HeaderMap,
+    peer: Option<IpAddr>,
+) -> Result<(), Response<Body>> {
     let member = async {
         let Some(token) = bearer(headers) else {
             return Ok(false);
         };
-        let Some(caller) = state.access.caller(token, state.clock.now()).await? else {
-            return Ok(false);
+        let caller = match state.access.authenticate(token, peer, state.clock.now()).await {
+            Err(ApiError::InvalidToken) => return Ok(false),
+            authenticated => authenticated?,
         };
         Ok::<_, ApiError>(
             state
@@ -98,8 +105,9 @@ async fn models(
     State(state): State<Arc<AppState>>,
     Path(project): Path<String>,
     headers: HeaderMap,
+    extensions: Extensions,
 ) -> Response<Body> {
-    match check_member(&state, &project, &headers).await {
+    match check_member(&state, &project, &headers, peer(&extensions)).await {
         Ok(()) => json_response(StatusCode::OK, &json!({"object": "list", "data": []})),
         Err(response) => response,
     }
@@ -122,9 +130,10 @@ async fn chat(
     State(state): State<Arc<AppState>>,
     Path(project): Path<String>,
     headers: HeaderMap,
+    extensions: Extensions,
     body: Body,
 ) -> Response<Body> {
-    if let Err(response) = check_member(&state, &project, &headers).await {
+    if let Err(response) = check_member(&state, &project, &headers, peer(&extensions)).await {
         return response;
     }
     match crate::request::json_body::<Model>(&headers, body, false).await {

@@ -155,6 +155,12 @@ settings! {
     failed_logins_limit: u32 = "DSTACK_SERVER_FAILED_LOGINS_LIMIT", "100", or(100);
     /// Seconds in which failed logins are counted.
     failed_logins_window: u64 = "DSTACK_SERVER_FAILED_LOGINS_WINDOW", "60", or(60);
+    /// Seconds that a login provider may take for all that one call needs of it.
+    login_timeout: u64 = "DSTACK_SERVER_LOGIN_TIMEOUT", "20", or(20);
+    /// Address of the service behind `plugins: [rest_plugin]`.
+    plugin_service: Option<String> = "DSTACK_PLUGIN_SERVICE_URI", "none", text;
+    /// Seconds that the plugin service may take.
+    plugin_timeout: u64 = "DSTACK_PLUGIN_SERVICE_TIMEOUT", "8", or(8);
     /// Calls that change something at a time; more are answered 429.
     max_writes: usize = "DSTACK_SERVER_MAX_CONCURRENT_WRITES", "512", or(512);
     /// Plans at a time; more are answered 429.
@@ -210,6 +216,11 @@ impl Settings {
             self.failed_logins_limit,
             Duration::from_secs(self.failed_logins_window),
         )
+    }
+
+    /// How long a login provider may take.
+    pub const fn login_patience(&self) -> Duration {
+        Duration::from_secs(self.login_timeout)
     }
 
     /// How many calls may be served at a time.

@@ -42,6 +42,8 @@ use crate::images::UnknownImages;
 use crate::job_maker::JobMaker;
 use crate::keys::Keys;
 use crate::log_store;
+use crate::login::Logins;
+use crate::plugins::Plugins;
 use crate::render::run_lists::RunLists;
 use crate::render::runs::RunCache;
 use crate::settings::Settings;
@@ -284,6 +286,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
         logs,
         blobs,
         permissions: config.permissions().into(),
+        logins: Logins::new(&config.logins(), settings.login_patience()),
         keys,
         runs: RunCache::default(),
         run_lists: RunLists::default(),
@@ -291,6 +294,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
         backends,
         registry,
         images,
+        plugins: Plugins::new(&settings),
         volumes_changed: Arc::default(),
         gateways_changed: Arc::default(),
         settings,
@@ -419,9 +423,9 @@ async fn apply_config(
     }
     say(state, &format!("Applying {file}..."));
     bootstrap::apply_projects(state, config, admin).await?;
-    for plugin in config.plugins.iter().flatten() {
-        tracing::warn!(plugin, "plugins are not supported by this version: ignored");
-    }
+    state
+        .plugins
+        .enable(config.plugins.as_deref().unwrap_or_default());
     Ok(())
 }
 

@@ -17,7 +17,9 @@ use crate::blobs::Blobs;
 use crate::engine_handle::EngineHandle;
 use crate::job_maker::JobMaker;
 use crate::keys::Keys;
+use crate::login::Logins;
 use crate::overload::Overload;
+use crate::plugins::Plugins;
 use crate::render::run_lists::RunLists;
 use crate::render::runs::RunCache;
 use crate::settings::Settings;
@@ -92,6 +94,8 @@ pub struct AppState {
     pub permissions: SharedPermissions,
     /// Users and projects.
     pub access: Access,
+    /// Where else users log in.
+    pub logins: Logins,
     /// SSH keys of users and projects.
     pub keys: Arc<Keys>,
     /// Rendered runs.
@@ -106,6 +110,8 @@ pub struct AppState {
     pub registry: Registry,
     /// What images say of themselves.
     pub images: Arc<dyn Images>,
+    /// What may change or refuse what is applied.
+    pub plugins: Plugins,
     /// A volume waits for its cloud.
     pub volumes_changed: Arc<Notify>,
     /// A gateway waits for its cloud.

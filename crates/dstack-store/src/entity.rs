@@ -3,6 +3,7 @@
 use std::any::{TypeId, type_name};
 use std::sync::Arc;
 
+use dstack_model::fleets::FleetSpec;
 use dstack_model::runs::{JobSpec, RunSpec};
 use dstack_units::Time;
 use dstack_units::id::Id;
@@ -52,7 +53,12 @@ impl<T> std::ops::Deref for Json<T> {
 
 /// What users put secrets into (environment variables, registry credentials, keys) is encrypted as a whole.
 fn is_secret<T: 'static>() -> bool {
-    [TypeId::of::<RunSpec>(), TypeId::of::<JobSpec>()].contains(&TypeId::of::<T>())
+    let secret = [
+        TypeId::of::<RunSpec>(),
+        TypeId::of::<JobSpec>(),
+        TypeId::of::<FleetSpec>(),
+    ];
+    secret.contains(&TypeId::of::<T>())
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> Column for Json<T> {

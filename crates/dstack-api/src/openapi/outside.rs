@@ -26,7 +26,7 @@ pub(super) fn add(paths: &mut Map<String, Value>) {
     }
     let answers = answers(
         "Models, as the OpenAI API lists them",
-        &[("400", "BadRequest"), ("403", "PlainError")],
+        &[("400", "BadRequest"), ("403", "PlainError"), ("429", "Busy")],
     );
     let summary = "Models that services of a project serve (deprecated)";
     add_operation(paths, MODELS, "get", operation(MODELS, summary, MEMBERS, answers));
@@ -41,6 +41,7 @@ fn chat() -> Value {
         ("404", "PlainError"),
         ("413", "PlainError"),
         ("422", "ValidationError"),
+        ("429", "Busy"),
         ("503", "PlainError"),
     ];
     let answers = answers("A completion, as the OpenAI API has it", &refusals);
@@ -57,6 +58,7 @@ fn metrics() -> Value {
     let refusals = [
         ("400", "BadRequest"),
         ("403", "AccessDenied"),
+        ("429", "Busy"),
         // They are switched off.
         ("404", "ProjectNotFound"),
     ];

@@ -6,7 +6,7 @@ use std::time::Duration;
 use dstack_api::client::Client;
 use dstack_api::endpoint::Nothing;
 use dstack_api::responses::ProjectsAnswer;
-use dstack_api::routes::{AuthListProviders, ProjectsList};
+use dstack_api::routes::{AuthAuthorize, AuthCallback, AuthListProviders, ProjectsList};
 use dstack_model::requests::{ListProjectsRequest, OAuthAuthorizeRequest, OAuthCallbackRequest};
 use dstack_model::users::UserWithCreds;
 use dstack_system::Secret;
@@ -15,13 +15,12 @@ use crate::args::LoginArgs;
 use crate::config::Config;
 use crate::context::Context;
 use crate::error::{CliError, innermost};
+use crate::settings;
 use crate::ui::Text;
 
 mod callback;
-mod endpoints;
 
-use callback::CallbackServer;
-use endpoints::{AuthAuthorize, AuthCallback};
+use callback::{Answer, CallbackServer};
 
 /// The public server.
 const DEFAULT_URL: &str = "https://sky.dstack.ai";
@@ -36,7 +35,7 @@ pub(crate) async fn run(context: &Context, args: &LoginArgs) -> Result<ExitCode,
     };
     let url = with_scheme(&url).await?;
     let server = context.client(&url, Secret::default())?;
-    let provider = provider(&server, args.provider.as_deref()).await?;
+    let provider = provider(context, &server, args.provider.as_deref()).await?;
     let user = tokio::select! {
         user = authenticate(context, &server, &provider) => user?,
         _ = tokio::signal::ctrl_c() => {
@@ -80,7 +79,7 @@ async fn with_scheme(url: &str) -> Result<String, CliError> {
     Ok(found.as_str().trim_end_matches('/').to_owned())
 }
 
-async fn provider(server: &Client, wanted: Option<&str>) -> Result<String, CliError> {
+async fn provider(context: &Context, server: &Client, wanted: Option<&str>) -> Result<String, CliError> {
     let providers = server.call::<AuthListProviders>((), &Nothing).await?;
     let enabled: Vec<String> = providers
         .into_iter()
@@ -92,6 +91,10 @@ async fn provider(server: &Client, wanted: Option<&str>) -> Result<String, CliEr
         (_, []) => Err(CliError::new("No SSO providers configured on the server")
             .hint("use a token instead: `dstack project add --name NAME --url URL --token TOKEN`")),
         (None, [only]) => Ok(only.clone()),
+        (None, _) if context.ui.can_ask() => {
+            let chosen = context.ui.choose("Select SSO provider", &enabled, None).await?;
+            Ok(chosen.clone())
+        }
         (None, _) => Err(CliError::new("the server has several SSO providers")
             .hint(format!("choose one with `--provider`: {all}"))),
         (Some(name), _) if enabled.iter().any(|provider| provider == name) => Ok(name.to_owned()),
@@ -113,8 +116,7 @@ async fn authenticate(context: &Context, server: &Client, provider: &str) -> Res
         .call::<AuthAuthorize>(provider, &request)
         .await?
         .authorization_url;
-    // Who reads the output somewhere else has no browser here.
-    let opened = context.ui.is_interactive() && open_browser(&url);
+    let opened = open_browser(context, &url);
     let what = if opened {
         "Your browser has been opened to log in with "
     } else {
@@ -124,9 +126,17 @@ async fn authenticate(context: &Context, server: &Client, provider: &str) -> Res
     context.ui.say(format!("{url}\n"));
     loop {
         let request = callback.next().await?;
-        let Some((code, state)) = request.code_and_state() else {
-            request.answer(false).await;
-            continue;
+        let (code, state) = match request.came_back() {
+            Some(Answer::Code { code, state }) => (code, state),
+            Some(Answer::Refused(why)) => {
+                request.answer(false).await;
+                return Err(CliError::new(format!("{provider} refused the login: {why}"))
+                    .hint("run `dstack login` again"));
+            }
+            None => {
+                request.answer(false).await;
+                continue;
+            }
         };
         let exchange = OAuthCallbackRequest {
             code,
@@ -139,10 +149,21 @@ async fn authenticate(context: &Context, server: &Client, provider: &str) -> Res
     }
 }
 
-/// Whether a program took the URL.
-fn open_browser(url: &str) -> bool {
+/// Whether a program took the URL: the one in `BROWSER`, otherwise the desktop's, if somebody sits before it.
+fn open_browser(context: &Context, url: &str) -> bool {
+    let desktop = if cfg!(target_os = "macos") {
+        "open"
+    } else {
+        "xdg-open"
+    };
+    let program = match context.env.get(settings::BROWSER) {
+        Some(program) => program,
+        // Who reads the output somewhere else has no browser here.
+        None if !context.ui.is_interactive() => return false,
+        None => desktop.to_owned(),
+    };
     let silent = std::process::Stdio::null;
-    let started = std::process::Command::new("xdg-open")
+    let started = std::process::Command::new(program)
         .arg(url)
         .stdin(silent())
         .stdout(silent())
@@ -176,9 +197,9 @@ async fn configure(
         return Ok(ExitCode::SUCCESS);
     }
     let mut config = context.config()?;
-    let default = default_after(&config, &names, args);
+    let before = config.default_project().map(|project| project.name.clone());
     for name in &names {
-        config.set(name, url, token.clone(), default.as_ref() == Some(name));
+        config.set(name, url, token.clone(), false);
     }
     config.save()?;
     let file = config.path().display().to_string();
@@ -188,7 +209,11 @@ async fn configure(
     }
     let plural = if names.len() == 1 { "" } else { "s" };
     context.ui.say(added.push(format!(" project{plural} at {file}")));
-    if let Some(default) = default {
+    if let Some(default) = default_after(context, &config, before.as_deref(), &names, args).await? {
+        if let Some(project) = config.project(&default).cloned() {
+            config.set(&default, &project.url, project.token, true);
+            config.save()?;
+        }
         context.ui.say(
             Text::from("Set ")
                 .code(default)
@@ -198,13 +223,35 @@ async fn configure(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The new default project: with `-y` the first; otherwise the first only where there was none.
-fn default_after(config: &Config, names: &[String], args: &LoginArgs) -> Option<String> {
+/// The new default project: with `-y` the first one of the server; where there is only one, that; otherwise as the user says,
+/// and if nobody can be asked the one that was, or the first.
+async fn default_after(
+    context: &Context,
+    config: &Config,
+    before: Option<&str>,
+    names: &[String],
+    args: &LoginArgs,
+) -> Result<Option<String>, CliError> {
     if args.no {
-        return None;
+        return Ok(None);
     }
-    match config.default_project() {
-        Some(_) if !args.yes => None,
-        _ => names.first().cloned(),
+    if args.yes {
+        return Ok(names.first().cloned());
     }
+    let all: Vec<String> = config
+        .projects()
+        .iter()
+        .map(|project| project.name.clone())
+        .collect();
+    if let [only] = all.as_slice() {
+        return Ok(Some(only.clone()));
+    }
+    if context.ui.can_ask() {
+        let chosen = context.ui.choose("Set default project", &all, before).await?;
+        return Ok(Some(chosen.clone()));
+    }
+    Ok(match before {
+        None => names.first().cloned(),
+        Some(before) => names.iter().find(|name| *name == before).cloned(),
+    })
 }

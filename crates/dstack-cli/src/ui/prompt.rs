@@ -46,6 +46,41 @@ impl Ui {
         self.read_line().await
     }
 
+    /// Asks for one of several; just Enter takes `current`.
+    ///
+    /// # Errors
+    /// The end of standard input.
+    pub async fn choose<'a>(
+        &self,
+        question: &str,
+        choices: &'a [String],
+        current: Option<&str>,
+    ) -> Result<&'a String, CliError> {
+        for (number, choice) in (1_usize..).zip(choices) {
+            let mark = if current == Some(choice) { " (default)" } else { "" };
+            self.say(format!("{number}. {choice}{mark}"));
+        }
+        loop {
+            let range = format!("[1-{}]", choices.len());
+            let answer = self
+                .ask(Text::from(format!("{question} ")).role(Role::Moving, range))
+                .await?;
+            let answer = answer.trim();
+            let chosen = match answer {
+                "" => choices.iter().find(|choice| current == Some(choice)),
+                _ => choices
+                    .iter()
+                    .enumerate()
+                    .find(|(index, choice)| *choice == answer || (index + 1).to_string() == answer)
+                    .map(|(_, choice)| choice),
+            };
+            match chosen {
+                Some(chosen) => return Ok(chosen),
+                None => self.say(Text::new().role(Role::Error, "Please enter one of the numbers")),
+            }
+        }
+    }
+
     async fn read_line(&self) -> Result<String, CliError> {
         let terminal = self.terminal.clone();
         let read = task::blocking("prompt", move || {
@@ -75,6 +110,24 @@ mod tests {
         let (ui, captured) = Ui::captured(80, "maybe\nY\n");
         assert!(ui.confirm("Go?").await.unwrap());
         assert_eq!(captured.out(), "Go? [y/n]: Please enter Y or N\nGo? [y/n]: ");
+    }
+
+    #[tokio::test]
+    async fn one_of_several_is_chosen_by_number_or_name() {
+        let choices = ["github".to_owned(), "okta".to_owned()];
+        for (input, current, chosen) in [
+            ("3\n2\n", None, "okta"),
+            ("\ngithub\n", None, "github"),
+            ("\n", Some("okta"), "okta"),
+        ] {
+            let (ui, captured) = Ui::captured(80, input);
+            assert_eq!(ui.choose("Which?", &choices, current).await.unwrap(), chosen);
+            assert!(
+                captured.out().contains("1. github\n2. okta"),
+                "{}",
+                captured.out()
+            );
+        }
     }
 
     #[tokio::test]

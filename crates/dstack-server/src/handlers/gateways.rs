@@ -4,7 +4,9 @@ mod validate;
 
 use dstack_api::{ErrorCode, routes};
 use dstack_model::common::ApplyAction;
-use dstack_model::gateways::{Gateway, GatewayConfiguration, GatewayPlan, GatewayReplica, GatewayStatus};
+use dstack_model::gateways::{
+    Gateway, GatewayConfiguration, GatewayPlan, GatewayReplica, GatewaySpec, GatewayStatus,
+};
 use dstack_model::requests::{
     ApplyGatewayPlanRequest, CreateGatewayRequest, GetGatewayPlanRequest, ListImportedRequest, NameRequest,
     NamesRequest, SetDefaultGatewayRequest, SetWildcardDomainRequest,
@@ -144,14 +146,15 @@ fn check(call: &Call, configuration: &GatewayConfiguration) -> Result<()> {
 async fn get_plan(call: Call, request: GetGatewayPlanRequest) -> Result<GatewayPlan> {
     let mut spec = request.spec;
     compat::gateway_request(&mut spec.configuration, &call.version);
-    check(&call, &spec.configuration)?;
+    let effective = call.state.plugins.on_apply(&call, spec.clone()).await?;
+    check(&call, &effective.configuration)?;
     let mut action = ApplyAction::Create;
     let mut current = None;
-    if let Some(name) = &spec.configuration.name
+    if let Some(name) = &effective.configuration.name
         && let Some(found) = changeable(&call, name).await?
     {
         let gateway = one(&call, found).await?;
-        if validate::can_change(&changed(&gateway.configuration, &spec.configuration)) {
+        if validate::can_change(&changed(&gateway.configuration, &effective.configuration)) {
             action = ApplyAction::Update;
         }
         current = Some(gateway);
@@ -159,7 +162,7 @@ async fn get_plan(call: Call, request: GetGatewayPlanRequest) -> Result<GatewayP
     let mut plan = GatewayPlan {
         project_name: call.project()?.row.name.clone(),
         user: call.user()?.name.clone(),
-        effective_spec: spec.clone(),
+        effective_spec: effective,
         spec,
         current_resource: current,
         action,
@@ -184,8 +187,9 @@ fn changed(old: &GatewayConfiguration, new: &GatewayConfiguration) -> Vec<String
 }
 
 async fn apply(call: Call, request: ApplyGatewayPlanRequest) -> Result<Gateway> {
-    let mut configuration = request.plan.spec.configuration;
-    compat::gateway_request(&mut configuration, &call.version);
+    let mut spec = request.plan.spec;
+    compat::gateway_request(&mut spec.configuration, &call.version);
+    let configuration = call.state.plugins.on_apply(&call, spec).await?.configuration;
     check(&call, &configuration)?;
     let found = match &configuration.name {
         Some(name) => changeable(&call, name).await?,
@@ -293,8 +297,12 @@ async fn default_events(
 }
 
 async fn create(call: Call, request: CreateGatewayRequest) -> Result<Gateway> {
-    let mut configuration = request.configuration;
-    compat::gateway_request(&mut configuration, &call.version);
+    let mut spec = GatewaySpec {
+        configuration: request.configuration,
+        configuration_path: None,
+    };
+    compat::gateway_request(&mut spec.configuration, &call.version);
+    let configuration = call.state.plugins.on_apply(&call, spec).await?.configuration;
     check(&call, &configuration)?;
     make(&call, configuration).await
 }

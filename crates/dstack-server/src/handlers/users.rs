@@ -4,6 +4,7 @@ use dstack_api::responses::UsersAnswer;
 use dstack_api::{Nothing, routes};
 use dstack_model::requests::{CreateUserRequest, DeleteUsersRequest, ListUsersRequest, UserNameRequest};
 use dstack_model::users::{GlobalRole, User, UserWithCreds, UsersInfoList};
+use dstack_store::NewEvent;
 use dstack_store::directory::Page;
 use dstack_store::directory::users::{self, UserFilter, UserRow};
 use dstack_system::Secret;
@@ -109,6 +110,32 @@ pub(crate) async fn create_user(
     new: NewUser,
     creator: Option<&UserRow>,
 ) -> Result<UserRow> {
+    let draft = draft_user(state, new, creator).await?;
+    let user = draft.user.clone();
+    state
+        .database
+        .write(move |tx| {
+            Box::pin(async move {
+                users::insert(tx, &draft.user, &draft.token_hash).await?;
+                audit::write(tx, draft.event).await
+            })
+        })
+        .await?;
+    state.access.changed();
+    Ok(user)
+}
+
+/// A user that is not stored yet.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    pub(crate) user: UserRow,
+    pub(crate) token_hash: String,
+    /// That it was created.
+    pub(crate) event: Option<NewEvent>,
+}
+
+/// Makes a user that has a name of its own. Without a creator, users create themselves.
+pub(crate) async fn draft_user(state: &AppState, new: NewUser, creator: Option<&UserRow>) -> Result<Draft> {
     if !is_user_name(&new.name) {
         return Err(ApiError::client(
             "Username should match regex '^[a-zA-Z0-9-_]{1,60}$'",
@@ -140,18 +167,11 @@ pub(crate) async fn create_user(
         "User created",
         audit::user(&user),
     );
-    let (row, hash) = (user.clone(), token_hash(token.expose()));
-    state
-        .database
-        .write(move |tx| {
-            Box::pin(async move {
-                users::insert(tx, &row, &hash).await?;
-                audit::write(tx, event).await
-            })
-        })
-        .await?;
-    state.access.changed();
-    Ok(user)
+    Ok(Draft {
+        user,
+        token_hash: token_hash(token.expose()),
+        event,
+    })
 }
 
 async fn update(call: Call, request: CreateUserRequest) -> Result<User> {

@@ -4,7 +4,7 @@ use dstack_api::{ErrorCode, Nothing, routes};
 use dstack_compute::Registry;
 use dstack_model::backends::BackendType;
 use dstack_model::requests::{CreateVolumeRequest, ListVolumesRequest, NameRequest, NamesRequest};
-use dstack_model::volumes::{AnyVolumeConfiguration, Volume, VolumeStatus};
+use dstack_model::volumes::{AnyVolumeConfiguration, Volume, VolumeSpec, VolumeStatus};
 use dstack_plan::names;
 use dstack_store::directory::Page;
 use dstack_store::directory::volumes::{self, ListedVolume, VolumeRow};
@@ -62,7 +62,11 @@ async fn get(call: Call, request: NameRequest) -> Result<Volume> {
 
 async fn create(call: Call, request: CreateVolumeRequest) -> Result<Volume> {
     let (state, project, user) = (&call.state, call.project()?, call.user()?);
-    let mut configuration = request.configuration;
+    let spec = VolumeSpec {
+        configuration: request.configuration,
+        configuration_path: None,
+    };
+    let mut configuration = state.plugins.on_apply(&call, spec).await?.configuration;
     check(&state.registry, &configuration)?;
     let existing = volumes::of_project(state.database.pool(), project.row.id).await?;
     let taken = |name: &str| existing.iter().any(|listed| listed.row.name == name);

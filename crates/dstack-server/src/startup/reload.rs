@@ -7,6 +7,7 @@ use dstack_units::name::is_project_name;
 
 use super::{ServerError, bootstrap};
 use crate::config::{self, ServerConfig};
+use crate::login::config::ProviderConfig;
 use crate::state::{AppState, DefaultPermissions};
 
 /// Applies `config.yml` again, as a whole or not at all.
@@ -31,7 +32,14 @@ impl Reloader {
         bootstrap::apply_projects(state, &config, &self.admin).await?;
         let mut changes = permission_changes(state.permissions.get(), config.permissions());
         changes.extend(key_changes(&state.encryption, &encryption));
+        changes.extend(login_changes(state, &config));
         state.permissions.set(config.permissions());
+        state.logins.replace(&config.logins());
+        let was_enabled = state.plugins.is_enabled();
+        state
+            .plugins
+            .enable(config.plugins.as_deref().unwrap_or_default());
+        changes.extend(plugin_change(was_enabled, state.plugins.is_enabled()));
         state.encryption.replace(encryption.keys().to_vec());
         Ok(changes)
     }
@@ -90,6 +98,29 @@ fn permission_changes(old: DefaultPermissions, new: DefaultPermissions) -> Vec<S
         .filter(|(old, new)| old != new)
         .map(|((name, old), (_, new))| format!("default_permissions.{name}: {new} (was {old})"))
         .collect()
+}
+
+fn plugin_change(old: bool, new: bool) -> Option<String> {
+    let shown = |enabled| if enabled { "rest_plugin" } else { "none" };
+    (old != new).then(|| format!("plugins: {} (was {})", shown(new), shown(old)))
+}
+
+/// Their secrets and conditions are not compared: only what users see is told.
+fn login_changes(state: &AppState, config: &ServerConfig) -> Option<String> {
+    let new = config.logins();
+    let (old, new) = (
+        state.logins.names(),
+        new.providers.iter().map(ProviderConfig::name),
+    );
+    let new: Vec<&str> = new.collect();
+    let shown = |names: &[&str]| {
+        if names.is_empty() {
+            "none".to_owned()
+        } else {
+            names.join(", ")
+        }
+    };
+    (old != new).then(|| format!("login.providers: {} (was {})", shown(&new), shown(&old)))
 }
 
 fn key_changes(old: &Encryption, new: &Encryption) -> Option<String> {

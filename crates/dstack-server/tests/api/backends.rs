@@ -163,11 +163,11 @@ async fn volumes_wait_for_their_cloud_and_are_marked_for_deletion() {
 }
 
 #[tokio::test]
-async fn private_keys_of_fleets_are_encrypted_at_rest() {
+async fn secrets_of_fleets_are_encrypted_at_rest() {
     let server = server().await;
     let key = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQAAAAAAAAABAAAAMwAAAAtzc2gtZW\nQyNTUxOQAAACCAYJGQjq5u1c2IwjF4YzxBzVze4M2A3AcicFR+ERNjqgAAAJhuS3FYbktx\nWAAAAAtzc2gtZWQyNTUxOQAAACCAYJGQjq5u1c2IwjF4YzxBzVze4M2A3AcicFR+ERNjqg\nAAAEDmVlpYEvdD8MKbu75eojRn506VMf1omj9SOoqm9W4cgoBgkZCOrm7VzYjCMXhjPEHN\nXN7gzYDcByJwVH4RE2OqAAAAFGdvbGRlbkBleGFtcGxlLmxvY2FsAQ==\n-----END OPENSSH PRIVATE KEY-----\n";
     let spec = json!({
-        "configuration": {"type": "fleet", "name": "onprem", "ssh_config": {
+        "configuration": {"type": "fleet", "name": "onprem", "env": {"TOKEN": "s3cret-env"}, "ssh_config": {
             "user": "u", "ssh_key": {"public": "", "private": key}, "hosts": ["192.0.2.1"]}},
         "profile": {"name": ""},
     });
@@ -185,6 +185,13 @@ async fn private_keys_of_fleets_are_encrypted_at_rest() {
             .unwrap();
     let text = serde_json::to_string(&*stored.fleet.spec).unwrap();
     assert!(text.contains("enc:aes:") && !text.contains("OPENSSH"), "{text}");
+    // As a whole once more, because of `env`.
+    let rows = sqlx::query("SELECT spec FROM fleets").fetch_all(server.state.database.pool());
+    let column: String = sqlx::Row::try_get(&rows.await.unwrap()[0], 0).unwrap();
+    assert!(
+        column.starts_with("enc:aes:") && !column.contains("s3cret-env"),
+        "{column}"
+    );
     let taken = json!({"spec": spec.as_object().map(|spec| {
         let mut spec = spec.clone();
         spec["configuration"]["name"] = json!("other");

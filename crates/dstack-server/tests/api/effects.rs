@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use dstack_api::{Body as Kind, Endpoint, Method, ROUTES, RouteInfo, Trail, routes as r};
 use dstack_compute::{BackendKind, Registry};
+use dstack_login_doubles::Idp;
 use serde_json::{Value, json};
 
-use super::{ADMIN, Answer, DefaultPermissions, Server, Settings, backends, multipart, request};
+use super::{ADMIN, Answer, DefaultPermissions, Server, Settings, backends, login, multipart, request};
 
 /// Routes that cannot succeed here, and why.
 const NEVER: &[(&str, &str)] = &[(
@@ -125,6 +126,7 @@ impl Story {
 async fn every_change_is_in_the_audit_trail() {
     let mut story = Story::new().await;
     general(&mut story).await;
+    logins(&mut story).await;
     users(&mut story).await;
     projects(&mut story).await;
     repos_and_files(&mut story).await;
@@ -144,6 +146,17 @@ async fn general(story: &mut Story) {
     let state = json!({"code": "c", "state": "eyJ2YWx1ZSI6InYiLCJsb2NhbF9wb3J0Ijo4MDgwfQ=="});
     story.call::<r::AuthGetNextRedirect>(state).await;
     story.call::<r::EventsList>(json!({})).await;
+}
+
+async fn logins(story: &mut Story) {
+    let idp = Idp::start().await;
+    idp.visitor(json!({"sub": "1", "preferred_username": "grace@acme.com"}));
+    story.server.log_in_with(&login::okta(&idp, "")).await;
+    let begun = story.server.begin("okta", json!({})).await;
+    story.check(r::AuthAuthorize::ROUTE, begun.answer()).await;
+    let back = begun.visit().await;
+    let answer = story.server.finish("okta", &back).await;
+    story.check(r::AuthCallback::ROUTE, answer).await;
 }
 
 async fn users(story: &mut Story) {

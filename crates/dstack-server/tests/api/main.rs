@@ -18,9 +18,11 @@ mod errors;
 mod events;
 mod import;
 mod log_store;
+mod login;
 mod matrix;
 mod openapi;
 mod overload;
+mod plugins;
 mod projects;
 mod reload;
 mod repos;
@@ -45,7 +47,10 @@ use dstack_server::access::{Access, FailedLogins};
 use dstack_server::blobs::{Blobs, Bucket};
 use dstack_server::handlers;
 use dstack_server::keys::Keys;
+use dstack_server::login::Logins;
+use dstack_server::login::config::LoginConfig;
 use dstack_server::overload::Overload;
+use dstack_server::plugins::Plugins;
 use dstack_server::render::run_lists::RunLists;
 use dstack_server::render::runs::RunCache;
 use dstack_server::{AppState, DefaultPermissions, NoEngine, Settings};
@@ -203,6 +208,7 @@ impl Server {
                 database.clone(),
                 FailedLogins::new(LOGINS, Duration::from_secs(60)),
             ),
+            logins: Logins::new(&LoginConfig::default(), settings.login_patience()),
             keys: Arc::new(Keys::new(database.clone(), encryption.clone(), random.clone())),
             blobs: Blobs::new(database.clone(), bucket),
             database,
@@ -212,6 +218,7 @@ impl Server {
             overload,
             random,
             logs: Arc::new(FileLogStore::new(dir.path(), Durability::Written)),
+            plugins: Plugins::new(&settings),
             settings: Settings {
                 dir: dir.path().to_owned(),
                 ..settings

@@ -48,6 +48,7 @@ fn path_of(route: &RouteInfo) -> String {
         .path
         .replace("{project_name}", "team")
         .replace("{backend_name}", "aws")
+        .replace("{provider}", "okta")
         .replace("{run_name}", "x")
 }
 

@@ -9,7 +9,7 @@ use super::{ADMIN, Server};
 
 impl Server {
     /// What has changed, or why nothing did.
-    async fn reload(&self, config: &str) -> Result<Vec<String>, String> {
+    pub(super) async fn reload(&self, config: &str) -> Result<Vec<String>, String> {
         fs_err::write(self.state.settings.dir.join("config.yml"), config).unwrap();
         let admin = users::by_name(self.state.database.pool(), "admin")
             .await
@@ -31,7 +31,7 @@ impl Server {
 }
 
 /// The key of [`Server`] (32 times 7), then others.
-const OLD: &str = "{type: aes, name: k, secret: BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=}";
+pub(super) const OLD: &str = "{type: aes, name: k, secret: BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=}";
 const NEW: &str = "{type: aes, name: k2, secret: AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=}";
 
 #[tokio::test]

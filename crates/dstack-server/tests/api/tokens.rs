@@ -367,3 +367,27 @@ async fn failed_logins_are_slowed_down_and_valid_ones_never() {
     clock.advance(60);
     assert_eq!(server.post("stale", me, json!(null)).await.status, 403);
 }
+
+#[tokio::test]
+async fn failed_logins_are_counted_at_the_proxy_and_at_the_metrics_as_well() {
+    let mut settings = dstack_server::Settings::from_env();
+    (settings.prometheus, settings.prometheus_token) = (true, Some("scrape".to_owned()));
+    let permissions = dstack_server::DefaultPermissions::default();
+    let server = Server::set(permissions, dstack_compute::Registry::default(), settings).await;
+    let get =
+        |path: &'static str, token: &'static str| server.send(super::request("GET", path, Some(token), None));
+    let models = "/proxy/models/main/models";
+    for number in 0..super::LOGINS {
+        assert_eq!(get(models, "stale").await.status, 403, "{number}");
+    }
+    for path in [models, "/metrics"] {
+        let refused = get(path, "stale").await;
+        assert_eq!(
+            (refused.status, &refused.headers["retry-after"]),
+            (429, &"60".parse().unwrap()),
+            "{path}"
+        );
+    }
+    assert_eq!(get(models, ADMIN).await.status, 200);
+    assert_eq!(get("/metrics", "scrape").await.status, 200);
+}

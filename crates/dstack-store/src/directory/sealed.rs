@@ -18,7 +18,7 @@ const COLUMNS: &[(&str, &str)] = &[
     ("jobs", "job_spec"),
 ];
 
-/// Columns with JSON in which some texts are encrypted.
+/// Columns with JSON in which some texts are encrypted; the whole may be encrypted once more.
 const DOCUMENTS: &[(&str, &str)] = &[
     ("fleets", "spec"),
     ("instances", "job_provisioning_data"),
@@ -37,13 +37,23 @@ pub async fn unreadable(pool: &AnyPool, encryption: &Encryption) -> Result<Vec<U
         note(&mut found, table, column, lost.count());
     }
     for (table, column) in DOCUMENTS {
-        let documents = values(pool, table, column, &format!(" AND {column} LIKE '%\"enc:%'")).await?;
+        let condition = format!(" AND ({column} LIKE '%\"enc:%' OR {column} LIKE 'enc:%')");
+        let documents = values(pool, table, column, &condition).await?;
         let lost = documents
             .iter()
-            .filter(|document| sealed_texts(document).any(|text| encryption.decrypt(text).is_err()));
+            .filter(|document| !is_readable(document, encryption));
         note(&mut found, table, column, lost.count());
     }
     Ok(found)
+}
+
+/// Whether these keys open the document, if it is encrypted, and every text in it that is.
+fn is_readable(document: &str, encryption: &Encryption) -> bool {
+    let opened = match document.starts_with("enc:") {
+        true => encryption.decrypt(document),
+        false => Ok(document.into()),
+    };
+    opened.is_ok_and(|opened| sealed_texts(opened.expose()).all(|text| encryption.decrypt(text).is_ok()))
 }
 
 fn note(found: &mut Vec<Unreadable>, table: &str, column: &str, count: usize) {
@@ -72,7 +82,26 @@ fn sealed_texts(document: &str) -> impl Iterator<Item = &str> {
 
 #[cfg(test)]
 mod tests {
+    use dstack_system::Random;
+
     use super::*;
+    use crate::encryption::Key;
+
+    #[test]
+    fn a_key_is_needed_for_what_is_inside_as_well() {
+        let keys = |bytes: &[u8]| {
+            let key = |byte: &u8| Key::Aes {
+                name: "k".into(),
+                secret: [*byte; 32],
+            };
+            Encryption::new(bytes.iter().map(key).collect(), Random::seeded(1))
+        };
+        let inside = format!(r#"{{"private":"{}"}}"#, keys(&[1]).encrypt("key").unwrap());
+        let whole = keys(&[2]).encrypt(&inside).unwrap();
+        assert!(is_readable(&whole, &keys(&[2, 1])) && is_readable(&inside, &keys(&[1])));
+        assert!(!is_readable(&whole, &keys(&[2])) && !is_readable(&whole, &keys(&[1])));
+        assert!(is_readable("{}", &keys(&[])));
+    }
 
     #[test]
     fn sealed_texts_are_found_in_json() {

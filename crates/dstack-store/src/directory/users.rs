@@ -108,6 +108,12 @@ pub async fn by_name_or_email(pool: &AnyPool, text: &str) -> Result<Option<UserR
     Ok(found.into_iter().nth(by_name))
 }
 
+/// The users with this e-mail address in any case.
+pub async fn by_email(pool: &AnyPool, email: &str) -> Result<Vec<UserRow>> {
+    let sql = select() + " WHERE LOWER(u.email) = $1 AND u.deleted = 0 ORDER BY u.created_at, u.id";
+    fetch_as(pool, sql, &[&email.to_lowercase()], read).await
+}
+
 /// Whether some user has this name in any case.
 pub async fn name_taken(pool: &AnyPool, name: &str) -> Result<bool> {
     let sql = select() + " WHERE LOWER(u.name) = $1 AND u.deleted = 0";
@@ -236,7 +242,8 @@ pub async fn set_ssh_keys(
     Ok(done.rows_affected() > 0)
 }
 
-/// Deletes a user: the row stays for history under `renamed`, its memberships and further tokens vanish.
+/// Deletes a user: the row stays for history under `renamed`, its memberships, further tokens and accounts of login
+/// providers vanish.
 pub async fn delete(tx: &mut Tx, user: &UserRow, renamed: &str) -> Result<()> {
     sqlx::query("UPDATE users SET deleted = 1, active = 0, original_name = name, name = $2 WHERE id = $1")
         .bind(user.id.to_string())
@@ -246,6 +253,7 @@ pub async fn delete(tx: &mut Tx, user: &UserRow, renamed: &str) -> Result<()> {
     for sql in [
         "DELETE FROM members WHERE user_id = $1",
         "DELETE FROM user_tokens WHERE user_id = $1",
+        "DELETE FROM identities WHERE user_id = $1",
     ] {
         sqlx::query(sql)
             .bind(user.id.to_string())

@@ -29,6 +29,20 @@ pub(super) struct Request {
     target: String,
 }
 
+/// What a provider says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// Somebody logged in.
+    Code {
+        /// To be exchanged for a token.
+        code: String,
+        /// As it was sent there.
+        state: String,
+    },
+    /// Nobody did, for this reason.
+    Refused(String),
+}
+
 impl CallbackServer {
     /// On any free port.
     pub(super) async fn start() -> Result<Self, CliError> {
@@ -53,9 +67,9 @@ impl CallbackServer {
 }
 
 impl Request {
-    /// What the provider sent along, if this is its redirect.
-    pub(super) fn code_and_state(&self) -> Option<(String, String)> {
-        code_and_state(&self.target)
+    /// What the provider says, if this is its redirect.
+    pub(super) fn came_back(&self) -> Option<Answer> {
+        came_back(&self.target)
     }
 
     /// Shows a page. It does not matter whether the browser still wants it.
@@ -82,7 +96,7 @@ impl Request {
     }
 }
 
-fn code_and_state(target: &str) -> Option<(String, String)> {
+fn came_back(target: &str) -> Option<Answer> {
     let url = Url::parse("http://localhost").ok()?.join(target).ok()?;
     if url.path() != "/auth/callback" {
         return None;
@@ -93,7 +107,13 @@ fn code_and_state(target: &str) -> Option<(String, String)> {
             .find(|(key, _)| key == name)
             .map(|(_, value)| value.into_owned())
     };
-    Some((value("code")?, value("state")?))
+    if let Some(error) = value("error") {
+        return Some(Answer::Refused(value("error_description").unwrap_or(error)));
+    }
+    Some(Answer::Code {
+        code: value("code")?,
+        state: value("state")?,
+    })
 }
 
 /// The target of a GET request.
@@ -116,8 +136,19 @@ mod tests {
 
     #[test]
     fn only_the_redirect_of_the_provider_counts() {
-        let expected = Some(("a b".to_owned(), "s".to_owned()));
-        assert_eq!(code_and_state("/auth/callback?code=a%20b&state=s"), expected);
+        let expected = Answer::Code {
+            code: "a b".to_owned(),
+            state: "s".to_owned(),
+        };
+        assert_eq!(came_back("/auth/callback?code=a%20b&state=s"), Some(expected));
+        let refused = Answer::Refused("access_denied".to_owned());
+        assert_eq!(
+            came_back("/auth/callback?error=access_denied&state=s"),
+            Some(refused)
+        );
+        let refused = Answer::Refused("No, thanks".to_owned());
+        let target = "/auth/callback?error=access_denied&error_description=No,+thanks&state=s";
+        assert_eq!(came_back(target), Some(refused));
         for target in [
             "/favicon.ico",
             "/auth/callback",
@@ -125,7 +156,7 @@ mod tests {
             "/other?code=a&state=s",
             "//",
         ] {
-            assert_eq!(code_and_state(target), None, "{target}");
+            assert_eq!(came_back(target), None, "{target}");
         }
     }
 }

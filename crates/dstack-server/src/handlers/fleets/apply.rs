@@ -26,7 +26,7 @@ const BACKEND_FLEETS_LATER: &str = "This server version does not bring up instan
 
 pub(super) async fn apply(call: Call, request: ApplyFleetPlanRequest) -> Result<Fleet> {
     let (state, project) = (&call.state, call.project()?.row.id);
-    let mut spec = request.plan.spec;
+    let mut spec = state.plugins.on_apply(&call, request.plan.spec).await?;
     validate::check(&spec)?;
     fill_fleet_defaults(&mut spec);
     if spec.configuration.ssh_config.is_some() {

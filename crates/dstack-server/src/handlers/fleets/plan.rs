@@ -20,8 +20,8 @@ use crate::render::fleets::without_keys;
 
 pub(super) async fn get_plan(call: Call, request: GetFleetPlanRequest) -> Result<FleetPlan> {
     let project = call.project()?;
-    validate::check(&request.spec)?;
-    let mut effective = request.spec.clone();
+    let mut effective = call.state.plugins.on_apply(&call, request.spec.clone()).await?;
+    validate::check(&effective)?;
     fill_fleet_defaults(&mut effective);
     let (current, action) = current(&call, &effective).await?;
     let own = current.as_ref().map(|fleet| fleet.id);

@@ -46,9 +46,10 @@ pub(super) async fn get_plan(call: Call, request: GetRunPlanRequest) -> Result<R
     Ok(plan)
 }
 
-/// The run as the server takes it: checked, with defaults.
+/// The run as the server takes it: as plugins want it, checked, with defaults.
 pub(super) async fn effective(call: &Call, spec: RunSpec) -> Result<RunSpec> {
     let state = &call.state;
+    let spec = state.plugins.on_apply(call, spec).await?;
     let key = match &spec.ssh_key_pub {
         Some(_) => None,
         None => Some(key_pair(state, call.user()?).await?.public),

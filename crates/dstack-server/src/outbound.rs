@@ -1,0 +1,71 @@
+//! Requests to services that are configured (login providers, plugins): bounded in size (in time by the caller), and never
+//! redirected.
+
+use std::pin::Pin;
+use std::sync::OnceLock;
+
+use axum::http::{Request, Response};
+use oauth2::AsyncHttpClient;
+
+/// More than any of them answers.
+const MOST: usize = 4 << 20;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HttpError {
+    /// On the way.
+    #[error("the request failed")]
+    Failed(#[from] reqwest::Error),
+    /// Too large.
+    #[error("the answer is larger than {MOST} bytes")]
+    TooLarge,
+    /// It cannot be sent.
+    #[error("the request is not valid")]
+    Invalid(#[from] axum::http::Error),
+}
+
+/// A client of all of them. Cheap: TLS roots are loaded with the first request.
+#[derive(Debug, Default)]
+pub(crate) struct Http(OnceLock<reqwest::Client>);
+
+impl Http {
+    fn client(&self) -> Result<&reqwest::Client, HttpError> {
+        if let Some(client) = self.0.get() {
+            return Ok(client);
+        }
+        // Fails only when a provider is installed already, which serves as well.
+        rustls::crypto::ring::default_provider().install_default().ok();
+        let client = reqwest::Client::builder()
+            .user_agent(concat!("dstack/", env!("CARGO_PKG_VERSION")))
+            // Tokens must not be carried elsewhere.
+            .redirect(reqwest::redirect::Policy::none())
+            .build()?;
+        Ok(self.0.get_or_init(|| client))
+    }
+
+    /// Sends a request and reads the answer.
+    pub(crate) async fn send(&self, request: Request<Vec<u8>>) -> Result<Response<Vec<u8>>, HttpError> {
+        let mut answer = self.client()?.execute(request.try_into()?).await?;
+        let mut builder = Response::builder().status(answer.status());
+        if let Some(headers) = builder.headers_mut() {
+            *headers = answer.headers().clone();
+        }
+        let mut body = Vec::new();
+        while let Some(chunk) = answer.chunk().await? {
+            if body.len() + chunk.len() > MOST {
+                return Err(HttpError::TooLarge);
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(builder.body(body)?)
+    }
+}
+
+impl<'c> AsyncHttpClient<'c> for Http {
+    type Error = HttpError;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Vec<u8>>, HttpError>> + Send + 'c>>;
+
+    fn call(&'c self, request: Request<Vec<u8>>) -> Self::Future {
+        Box::pin(self.send(request))
+    }
+}
