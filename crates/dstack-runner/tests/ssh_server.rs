@@ -165,7 +165,7 @@ async fn terminals_have_size_modes_and_signals() {
     shell.args([
         "-tt",
         "host",
-        "trap 'echo caught' INT; echo go; sleep 600; echo after; exit 5",
+        "trap 'echo caught' INT; sh -c 'echo go; exec sleep 600'; echo after; exit 5",
     ]);
     let mut shell = shell
         .stdin(Stdio::piped())

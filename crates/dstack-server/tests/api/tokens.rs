@@ -382,11 +382,9 @@ async fn failed_logins_are_counted_at_the_proxy_and_at_the_metrics_as_well() {
     }
     for path in [models, "/metrics"] {
         let refused = get(path, "stale").await;
-        assert_eq!(
-            (refused.status, &refused.headers["retry-after"]),
-            (429, &"60".parse().unwrap()),
-            "{path}"
-        );
+        assert_eq!(refused.status, 429, "{path}");
+        let seconds: u64 = refused.headers["retry-after"].to_str().unwrap().parse().unwrap();
+        assert!((1..=60).contains(&seconds), "{path}: {seconds}");
     }
     assert_eq!(get(models, ADMIN).await.status, 200);
     assert_eq!(get("/metrics", "scrape").await.status, 200);
