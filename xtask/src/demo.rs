@@ -32,8 +32,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<i32> {
     check_python()?;
     step("building (the first time takes some minutes)");
-    let agent = build::agent(Profile::QUICK)?;
-    let dstack = build::dstack(Profile::QUICK, None)?;
+    // Not optimised: it is a minute's work, and whoever tries it waits for the build.
+    let agent = build::agent(Profile::DEV)?;
+    let dstack = build::dstack(Profile::DEV, None)?;
     interrupt::catch()?;
 
     let demo = Demo::start(dstack, &agent)?;

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use dstack_credentials::aws::Aws;
 use dstack_system::clock::SharedClock;
 use dstack_units::Time;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::utf8_percent_encode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -195,7 +195,7 @@ impl CloudWatchLogStore {
     }
 
     fn external_url(&self, stream: &LogStream) -> String {
-        let quote = |text: &str| utf8_percent_encode(text, UNQUOTED).to_string();
+        let quote = |text: &str| utf8_percent_encode(text, remote::UNQUOTED).to_string();
         format!(
             "https://console.aws.amazon.com/cloudwatch/home?region={}#logsV2:log-groups/log-group/{}/log-events/{}",
             self.client.region(),
@@ -204,13 +204,6 @@ impl CloudWatchLogStore {
         )
     }
 }
-
-/// All but what a URL may have anywhere.
-const UNQUOTED: &percent_encoding::AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'_')
-    .remove(b'.')
-    .remove(b'~');
 
 #[derive(Debug, Clone)]
 struct PageQuery {

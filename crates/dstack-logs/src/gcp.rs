@@ -9,9 +9,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use dstack_credentials::google::Google;
-use dstack_credentials::{CredentialError, http_client};
+use dstack_credentials::http_client;
 use dstack_units::Time;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::utf8_percent_encode;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -69,7 +69,7 @@ impl GcpLogStore {
             .endpoint
             .unwrap_or_else(|| "https://logging.googleapis.com".to_owned());
         let store = Self {
-            http: http_client(TIMEOUT).map_err(unusable)?,
+            http: http_client(TIMEOUT).map_err(LogError::remote(STORE))?,
             google,
             project: config.project,
             endpoint: endpoint.trim_end_matches('/').to_owned(),
@@ -168,7 +168,7 @@ impl GcpLogStore {
             let token = google
                 .token()
                 .await
-                .map_err(|error| Failure::Lasting(unusable(error)))?;
+                .map_err(|error| Failure::Lasting(LogError::remote(STORE)(error)))?;
             request = request.bearer_auth(token);
         }
         let response = request.send().await.map_err(Failure::of_transport)?;
@@ -194,23 +194,9 @@ impl GcpLogStore {
         );
         format!(
             "https://console.cloud.google.com/logs/query;query={}?project={}",
-            utf8_percent_encode(&query, UNQUOTED),
+            utf8_percent_encode(&query, remote::UNQUOTED),
             self.project
         )
-    }
-}
-
-/// All but what a URL may have anywhere.
-const UNQUOTED: &percent_encoding::AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'_')
-    .remove(b'.')
-    .remove(b'~');
-
-fn unusable(error: CredentialError) -> LogError {
-    LogError::Remote {
-        store: STORE,
-        source: Box::new(error),
     }
 }
 

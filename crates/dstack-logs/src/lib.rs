@@ -176,6 +176,19 @@ pub enum LogError {
     Panicked(#[from] dstack_system::task::Panicked),
 }
 
+impl LogError {
+    /// [`LogError::Remote`] of a store, for `map_err`.
+    pub fn remote<E>(store: &'static str) -> impl Fn(E) -> Self
+    where
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        move |error| Self::Remote {
+            store,
+            source: error.into(),
+        }
+    }
+}
+
 /// Keeps the output of jobs.
 #[async_trait]
 pub trait LogStore: Send + Sync + fmt::Debug {

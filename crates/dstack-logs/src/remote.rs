@@ -12,6 +12,14 @@ use crate::{LogEntry, LogError, LogStream};
 use batch::{Event, Limits};
 use ends::Ends;
 
+/// All but what a URL may have anywhere.
+#[cfg(any(feature = "cloudwatch", feature = "gcp-logging"))]
+pub(crate) const UNQUOTED: &percent_encoding::AsciiSet = &percent_encoding::NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.')
+    .remove(b'~');
+
 /// A store that takes batches of events.
 #[async_trait]
 pub(crate) trait Remote: Send + Sync {

@@ -64,14 +64,6 @@ async fn remote(
     }
 }
 
-#[cfg(any(feature = "cloudwatch", feature = "gcp-logging"))]
-fn no_credentials(store: &'static str) -> impl Fn(dstack_credentials::CredentialError) -> LogError {
-    move |error| LogError::Remote {
-        store,
-        source: Box::new(error),
-    }
-}
-
 #[cfg(feature = "cloudwatch")]
 async fn cloudwatch(settings: &Settings, clock: &SharedClock) -> Result<Arc<dyn LogStore>, LogError> {
     use dstack_credentials::aws::Aws;
@@ -81,7 +73,7 @@ async fn cloudwatch(settings: &Settings, clock: &SharedClock) -> Result<Arc<dyn 
         endpoint: None,
     };
     let aws = Aws::of_this_machine("logs", settings.cloudwatch_region.as_deref());
-    let aws = aws.map_err(no_credentials(CLOUDWATCH))?;
+    let aws = aws.map_err(LogError::remote(CLOUDWATCH))?;
     Ok(Arc::new(
         CloudWatchLogStore::open(config, aws, Arc::clone(clock)).await?,
     ))
@@ -97,7 +89,7 @@ async fn gcp(settings: &Settings) -> Result<Arc<dyn LogStore>, LogError> {
     };
     let google = match Google::is_anonymous(config.endpoint.as_deref()) {
         true => None,
-        false => Some(Google::of_this_machine().map_err(no_credentials(GCP))?),
+        false => Some(Google::of_this_machine().map_err(LogError::remote(GCP))?),
     };
     Ok(Arc::new(GcpLogStore::open(config, google).await?))
 }

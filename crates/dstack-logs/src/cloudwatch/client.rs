@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dstack_credentials::aws::{self, Aws};
-use dstack_credentials::{CredentialError, http_client};
+use dstack_credentials::http_client;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -50,13 +50,6 @@ struct ErrorBody {
     kind: String,
 }
 
-fn unusable(error: CredentialError) -> LogError {
-    LogError::Remote {
-        store: STORE,
-        source: Box::new(error),
-    }
-}
-
 impl Client {
     pub(super) fn new(aws: Aws, endpoint: Option<String>) -> Result<Self, LogError> {
         let region = aws.region();
@@ -65,7 +58,7 @@ impl Client {
             .or_else(|| aws::endpoint("logs"))
             .unwrap_or_else(|| format!("https://logs.{region}.amazonaws.com{suffix}"));
         Ok(Self {
-            http: http_client(TIMEOUT).map_err(unusable)?,
+            http: http_client(TIMEOUT).map_err(LogError::remote(STORE))?,
             endpoint: format!("{}/", endpoint.trim_end_matches('/')),
             aws,
         })
@@ -97,7 +90,7 @@ impl Client {
         body: &Value,
     ) -> Result<Result<T, Refusal>, Failure> {
         let lasting = |source: Box<dyn std::error::Error + Send + Sync>| {
-            Failure::Lasting(LogError::Remote { store: STORE, source })
+            Failure::Lasting(LogError::remote(STORE)(source))
         };
         let request = http::Request::post(&self.endpoint)
             .header("content-type", "application/x-amz-json-1.1")

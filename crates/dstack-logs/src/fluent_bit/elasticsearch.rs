@@ -58,10 +58,7 @@ struct Document {
 impl Elasticsearch {
     /// Looks whether it answers.
     pub(super) async fn open(config: ElasticsearchConfig) -> Result<Self, LogError> {
-        let client = dstack_credentials::http_client(TIMEOUT).map_err(|error| LogError::Remote {
-            store: STORE,
-            source: Box::new(error),
-        })?;
+        let client = dstack_credentials::http_client(TIMEOUT).map_err(LogError::remote(STORE))?;
         let reader = Self {
             client,
             host: config.host.trim_end_matches('/').to_owned(),
@@ -93,10 +90,7 @@ impl Elasticsearch {
         let Some(text) = text else {
             return Ok(LogPage::default());
         };
-        let answer: Answer = serde_json::from_str(&text).map_err(|error| LogError::Remote {
-            store: STORE,
-            source: Box::new(error),
-        })?;
+        let answer: Answer = serde_json::from_str(&text).map_err(LogError::remote(STORE))?;
         let hits = answer.hits.hits;
         let next_token = (hits.len() == limit)
             .then(|| hits.last().and_then(|hit| token(&hit.sort)))

@@ -17,10 +17,7 @@ pub(super) struct Http {
 
 impl Http {
     pub(super) fn new(host: &str, port: u16) -> Result<Self, LogError> {
-        let client = dstack_credentials::http_client(TIMEOUT).map_err(|error| LogError::Remote {
-            store: STORE,
-            source: Box::new(error),
-        })?;
+        let client = dstack_credentials::http_client(TIMEOUT).map_err(LogError::remote(STORE))?;
         Ok(Self {
             client,
             base: format!("http://{host}:{port}"),

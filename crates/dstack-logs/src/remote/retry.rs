@@ -57,10 +57,7 @@ impl Said {
     }
 
     pub(crate) fn of(self, store: &'static str) -> LogError {
-        LogError::Remote {
-            store,
-            source: Box::new(self),
-        }
+        LogError::remote(store)(self)
     }
 }
 

@@ -11,6 +11,7 @@ use dstack_store::directory::lists::{self, RunFilter};
 use dstack_store::directory::{Page, repos};
 use dstack_store_doubles::Fault;
 use dstack_store_doubles::objects::{Kind, Objects};
+use dstack_units::{ProjectId, RepoRowId};
 use object_store::StaticCredentialProvider;
 use object_store::aws::AwsCredential;
 
@@ -48,6 +49,13 @@ async fn with_repo(server: &Server) {
     server.main("repos/init", repo).await.ok();
 }
 
+/// The rows of the project and of its repo.
+async fn repo_of(server: &Server) -> (ProjectId, RepoRowId) {
+    let project = server.state.access.project("main").await.unwrap().unwrap().row.id;
+    let found = repos::by_name(server.state.database.pool(), project, "virtual-repo").await;
+    (project, found.unwrap().unwrap().id)
+}
+
 #[tokio::test]
 async fn code_and_files_go_to_the_bucket_and_from_there_to_the_job() {
     for kind in [Kind::S3, Kind::Gcs] {
@@ -71,15 +79,11 @@ async fn code_and_files_go_to_the_bucket_and_from_there_to_the_job() {
         assert!(stored[&keys[0]] == code.as_bytes() && stored[&keys[1]] == "tar".as_bytes());
 
         // The database has rows only.
-        let pool = server.state.database.pool();
-        let project = server.state.access.project("main").await.unwrap().unwrap().row.id;
-        let repo = repos::by_name(pool, project, "virtual-repo")
-            .await
-            .unwrap()
-            .unwrap()
-            .id;
+        let (_, repo) = repo_of(&server).await;
         assert_eq!(
-            content::code(pool, repo, "hash1").await.unwrap(),
+            content::code(server.state.database.pool(), repo, "hash1")
+                .await
+                .unwrap(),
             Some(Content::Elsewhere)
         );
 
@@ -134,13 +138,7 @@ async fn what_was_in_the_database_stays_readable() {
         .ok();
     let bucket = Bucket::gcs(BUCKET, Some(&double.url)).unwrap();
     let blobs = Blobs::new(server.state.database.clone(), Some(bucket));
-    let pool = server.state.database.pool();
-    let project = server.state.access.project("main").await.unwrap().unwrap().row.id;
-    let repo = repos::by_name(pool, project, "virtual-repo")
-        .await
-        .unwrap()
-        .unwrap()
-        .id;
+    let (project, repo) = repo_of(&server).await;
     let code = blobs.code(project, repo, "old").await.unwrap();
     assert_eq!(code.as_deref(), Some(&b"in the row"[..]));
 }
