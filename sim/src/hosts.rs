@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_agent_api::runner::{
-    JobInfo, JobState, JobStateEvent, JobStatus, LogEvent, RunnerState, SubmitBody,
+    GpuMetrics, JobInfo, JobState, JobStateEvent, JobStatus, LogEvent, Metrics, RunnerState, SubmitBody,
 };
 use dstack_agent_api::shim::{PortMapping, StreamEvent, TaskConfig, TaskInfo, TaskStatus, TaskTerminate};
 use dstack_agent_api::stream::{End, StreamLine};
@@ -26,6 +26,8 @@ pub struct Script {
     pub pause: Duration,
     /// Its exit code.
     pub exit: i32,
+    /// How much its only GPU does in percent; `None`: it has none, and is not measured.
+    pub gpu: Option<i64>,
 }
 
 impl Default for Script {
@@ -34,6 +36,7 @@ impl Default for Script {
             lines: 5,
             pause: Duration::from_millis(200),
             exit: 0,
+            gpu: None,
         }
     }
 }
@@ -466,6 +469,20 @@ impl Runner for SimRunner {
                 .retain(|line| line.event_timestamp().is_none_or(|at| at > timestamp));
             Ok(())
         })
+    }
+
+    async fn metrics(&self) -> Result<Option<Metrics>, AgentError> {
+        self.with(|_| Ok(()))?;
+        let script = self.hosts.lock().scripts.get(&self.id).copied();
+        let gpu = script.and_then(|script| script.gpu);
+        Ok(gpu.map(|percent| Metrics {
+            timestamp_micro: self.hosts.clock.now().as_micros(),
+            gpus: vec![GpuMetrics {
+                gpu_util_percent: percent,
+                ..GpuMetrics::default()
+            }],
+            ..Metrics::default()
+        }))
     }
 
     async fn follow(&self, cursor: i64) -> Result<Box<dyn EventSource>, AgentError> {

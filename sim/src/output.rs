@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
-use dstack_engine::{Batch, InputError, Inputs, Output, Result, StartInputs};
+use dstack_engine::{Batch, Image, InputError, Inputs, Output, Result, StartInputs};
 use dstack_model::runs::JobSpec;
+use dstack_plan::services::replicas::Slot;
 use dstack_store::JobSnapshot;
 use dstack_store::rows::{JobRow, RunRow};
-use dstack_system::Secret;
 use dstack_units::JobId;
 
 /// All output, by job.
@@ -50,17 +50,19 @@ pub struct NoInputs;
 
 #[async_trait]
 impl Inputs for NoInputs {
-    async fn jobs(&self, run: &RunRow) -> Result<std::result::Result<Vec<JobSpec>, InputError>> {
-        Ok(crate::scenario::jobs(&run.run_spec).map_err(|error| InputError(error.to_string())))
+    async fn jobs(
+        &self,
+        run: &RunRow,
+        replicas: &[Slot],
+    ) -> Result<std::result::Result<Vec<JobSpec>, InputError>> {
+        let made = crate::scenario::jobs(&run.run_spec, replicas);
+        Ok(made.map_err(|error| InputError(error.to_string())))
     }
     async fn start(&self, _job: &JobSnapshot) -> Result<std::result::Result<StartInputs, InputError>> {
         Ok(Ok(StartInputs::default()))
     }
-    async fn registry_auth(
-        &self,
-        _job: &JobSnapshot,
-    ) -> Result<std::result::Result<Option<(String, Secret)>, InputError>> {
-        Ok(Ok(None))
+    async fn image(&self, _job: &JobSnapshot) -> Result<std::result::Result<Image, InputError>> {
+        Ok(Ok(Image::default()))
     }
     async fn ssh_keys(&self, _job: &JobSnapshot) -> Result<Vec<String>> {
         Ok(Vec::new())

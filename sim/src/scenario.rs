@@ -7,6 +7,7 @@ use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::{JobSpec, RunSpec, RunStatus};
 use dstack_plan::jobs::{JobContext, Target, job_specs};
 use dstack_plan::schedule::next_trigger;
+use dstack_plan::services::replicas::{Slot, first};
 use dstack_plan::validate::effective_run_spec;
 use dstack_plan::{PlanError, ServerDefaults};
 use dstack_store::rows::{AgentAddress, FleetRow, InstanceRow, JobRow, RunRow};
@@ -73,8 +74,8 @@ impl Builder {
         })
     }
 
-    /// A task submitted now; `extra` is merged into its configuration.
-    pub fn task(&self, name: &str, extra: &Value, now: Time) -> Result<(RunRow, Commit), ScenarioError> {
+    /// What is asked for by a task, or whatever `extra`, merged into its configuration, makes of it.
+    pub fn spec(&self, name: &str, extra: &Value) -> Result<RunSpec, ScenarioError> {
         let mut configuration =
             json!({"type": "task", "commands": ["train"], "resources": {"cpu": "1..", "memory": "1GB.."}});
         if let (Some(base), Some(extra)) = (configuration.as_object_mut(), extra.as_object()) {
@@ -85,10 +86,19 @@ impl Builder {
             &json!({"run_name": name, "configuration": configuration}),
         )?;
         let server = ServerDefaults::default();
-        let spec = effective_run_spec(spec, Some("ssh-ed25519 AAAA"), &server)?;
+        Ok(effective_run_spec(spec, Some("ssh-ed25519 AAAA"), &server)?)
+    }
+
+    /// A run of [`Builder::spec`] submitted now.
+    pub fn run(&self, name: &str, extra: &Value, now: Time) -> Result<(RunRow, Commit), ScenarioError> {
+        let spec = self.spec(name, extra)?;
         let next_triggered_at = next_trigger(&spec, now);
         let scheduled = spec.merged_profile().params.schedule.is_some();
-        let specs = if scheduled { Vec::new() } else { jobs(&spec)? };
+        let specs = if scheduled {
+            Vec::new()
+        } else {
+            jobs(&spec, &first(&spec))?
+        };
         let run = RunRow {
             id: self.random.uuid().into(),
             project_id: self.project,
@@ -136,14 +146,19 @@ impl Builder {
     }
 }
 
-/// The jobs of a run, as the server makes them.
-pub fn jobs(spec: &RunSpec) -> Result<Vec<JobSpec>, PlanError> {
+/// The jobs of these replicas, as the server makes them.
+pub fn jobs(spec: &RunSpec, replicas: &[Slot]) -> Result<Vec<JobSpec>, PlanError> {
     let context = JobContext {
         server: &ServerDefaults::default(),
         images: &BTreeMap::new(),
         target: Target::Container,
     };
-    job_specs(spec, 0, None, &context)
+    let mut jobs = Vec::new();
+    for replica in replicas {
+        let num = u32::try_from(replica.num).unwrap_or_default();
+        jobs.extend(job_specs(spec, num, replica.group.as_deref(), &context)?);
+    }
+    Ok(jobs)
 }
 
 fn decode<T: dstack_model::decode::Decode>(what: &'static str, value: &Value) -> Result<T, ScenarioError> {

@@ -7,7 +7,7 @@ use dstack_engine::failpoint::NoFailpoints;
 use dstack_engine::{Engine, EngineDeps, Failpoints, Settings};
 use dstack_model::runs::{RunStatus, RunTerminationReason};
 use dstack_store::rows::RunRow;
-use dstack_store::{Commit, EngineStore, MemoryStore, Put};
+use dstack_store::{Commit, EngineStore, Json, MemoryStore, Put};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Random, VirtualClock};
 use dstack_units::{RunId, Time};
@@ -121,9 +121,29 @@ impl World {
         Engine::start(self.deps(failpoints)).await
     }
 
-    /// Submits a task.
+    /// Changes a run in place, as the API does.
+    pub async fn update(&self, engine: &Engine, run: &RunRow, extra: &Value) -> Result<(), ScenarioError> {
+        let spec = self.builder.spec(&run.run_name, extra)?;
+        while let Ok(Some(snapshot)) = self.store.run(run.id).await {
+            let row = RunRow {
+                run_spec: Json::new(spec.clone()),
+                deployment_num: run.deployment_num + 1,
+                ..snapshot.run
+            };
+            let commit = Commit {
+                puts: vec![Put::Run(row)],
+                ..Commit::default()
+            };
+            if engine.commit(commit).await.is_ok() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Submits a task, or what `extra` makes of it.
     pub async fn submit(&self, engine: &Engine, name: &str, extra: &Value) -> Result<RunRow, ScenarioError> {
-        let (run, commit) = self.builder.task(name, extra, self.clock.now())?;
+        let (run, commit) = self.builder.run(name, extra, self.clock.now())?;
         if let Err(error) = engine.commit(commit).await {
             tracing::debug!(%error, "submission did not return");
         }

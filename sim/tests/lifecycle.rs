@@ -420,3 +420,39 @@ async fn a_scheduled_run_runs_each_time_its_time_comes_until_it_is_stopped() {
     assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Terminated);
     assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_gpu_does_too_little_is_ended() {
+    let policy = json!({"utilization_policy": {"min_gpu_utilization": 30, "time_window": "5m"}});
+    for (percent, ends) in [(80, false), (10, true)] {
+        let world = World::new(40, 1).await.unwrap();
+        world.hosts.script(
+            "train",
+            Script {
+                lines: 120,
+                pause: Duration::from_secs(10),
+                gpu: Some(percent),
+                ..Script::default()
+            },
+        );
+        let engine = world.start().await.unwrap();
+        let run = world.submit(&engine, "train", &policy).await.unwrap();
+        let status = world.finished(&run, 40 * MINUTE).await.unwrap();
+        let job = last_job(&world, &run).await;
+        let points = &world.store.tables().metrics[&job.id];
+        assert!(points.len() > 20, "{} points", points.len());
+        assert_eq!(points[0].gpus_util_percent, [percent]);
+        match ends {
+            false => assert_eq!(status, RunStatus::Done),
+            true => {
+                assert_eq!(
+                    job.termination_reason,
+                    Some(JobTerminationReason::TerminatedDueToUtilizationPolicy)
+                );
+                let message = job.termination_reason_message.unwrap();
+                assert_eq!(message, "The job GPU utilization below 30% for 300 seconds");
+            }
+        }
+        assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+    }
+}

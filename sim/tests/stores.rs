@@ -279,7 +279,7 @@ async fn rows_have_one_driver_until_its_lease_runs_out() {
         random: random.clone(),
     };
     let machine = builder.machine(2, NOW).unwrap();
-    let (run, task) = builder.task("train", &json!({}), NOW).unwrap();
+    let (run, task) = builder.run("train", &json!({}), NOW).unwrap();
     leases(&MemoryStore::new(), &builder, &task, &machine).await;
     let dir = tempfile::tempdir().unwrap();
     for database in databases(dir.path()).await {
@@ -310,7 +310,7 @@ async fn memory_and_sql_tell_the_same_story() {
         random: random.clone(),
     };
     let machine = builder.machine(2, NOW).unwrap();
-    let (run, task) = builder.task("train", &json!({}), NOW).unwrap();
+    let (run, task) = builder.run("train", &json!({}), NOW).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let databases = databases(dir.path()).await;
     let memory = MemoryStore::new();
@@ -351,12 +351,12 @@ async fn commits_at_the_same_time_are_kept_or_refused_one_by_one() {
         };
         let store = SqlStore::new(database.clone());
         let mut made: Vec<(RunRow, Commit)> = (0..RUNS)
-            .map(|n| builder.task(&format!("run-{n}"), &json!({}), NOW).unwrap())
+            .map(|n| builder.run(&format!("run-{n}"), &json!({}), NOW).unwrap())
             .collect();
         let users: Vec<String> = made.iter().map(|(run, _)| run.user_id.to_string()).collect();
         people(&database, &builder, &users).await;
         // One of them has the name of another.
-        let mut taken = builder.task("run-7", &json!({}), NOW).unwrap().1;
+        let mut taken = builder.run("run-7", &json!({}), NOW).unwrap().1;
         for put in &mut taken.puts {
             if let Put::Run(run) = put {
                 run.user_id = made[0].0.user_id;

@@ -21,8 +21,7 @@ pub(crate) struct Args {
 
 /// Builds what is measured (profile `quick`) and hands over to the measuring program.
 pub(crate) fn run(args: &Args) -> Result<i32> {
-    let agent = build::agent(Profile::QUICK)?;
-    let dstack = build::dstack(Profile::QUICK, None)?;
+    let build::Both { dstack, agent } = build::both(Profile::QUICK)?;
     let mut bench = cargo();
     bench.args([
         "run",

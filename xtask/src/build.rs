@@ -14,6 +14,7 @@ pub(crate) struct Profile(pub(crate) &'static str);
 
 impl Profile {
     pub(crate) const DEV: Profile = Profile("dev");
+    pub(crate) const DEMO: Profile = Profile("demo");
     pub(crate) const QUICK: Profile = Profile("quick");
     pub(crate) const RELEASE: Profile = Profile("release");
 
@@ -23,45 +24,63 @@ impl Profile {
 }
 
 /// Builds `dstack-agent` fully static, so that it runs in any image and on any host.
+pub(crate) fn agent(profile: Profile) -> Result<PathBuf> {
+    let folder = statically(profile, &["dstack-agent"], |_| ()).context("cannot build the agent")?;
+    Ok(folder.join("dstack-agent"))
+}
+
+/// Builds `dstack` fully static, carrying this agent (compressed with zstd) inside itself.
+pub(crate) fn dstack_with(profile: Profile, agent: &std::path::Path) -> Result<PathBuf> {
+    let embed = |command: &mut Command| {
+        command
+            .args(["--features", "dstack/embed-agent"])
+            .env("DSTACK_AGENT_ZST", agent);
+    };
+    let folder = statically(profile, &["dstack"], embed).context("cannot build dstack")?;
+    Ok(folder.join("dstack"))
+}
+
+/// The two programs, as they are shipped but for the agent inside: what they share is built once.
+pub(crate) struct Both {
+    pub(crate) dstack: PathBuf,
+    pub(crate) agent: PathBuf,
+}
+
+/// Builds both programs at once.
+pub(crate) fn both(profile: Profile) -> Result<Both> {
+    let folder = statically(profile, &["dstack", "dstack-agent"], |_| ()).context("cannot build dstack")?;
+    Ok(Both {
+        dstack: folder.join("dstack"),
+        agent: folder.join("dstack-agent"),
+    })
+}
+
+/// Builds packages as static programs; gives the folder they lie in.
 ///
 /// The target must be named even though it is the host's: without it the flags would also apply to build
 /// scripts and procedural macros, which cannot be static.
-pub(crate) fn agent(profile: Profile) -> Result<PathBuf> {
+fn statically(profile: Profile, packages: &[&str], more: impl FnOnce(&mut Command)) -> Result<PathBuf> {
     let triple = layout::host_triple()?;
     let flags = format!(
         "CARGO_TARGET_{}_RUSTFLAGS",
         triple.to_uppercase().replace('-', "_")
     );
-    exec::run(
-        cargo()
-            .args([
-                "build",
-                "--quiet",
-                "--package",
-                "dstack-agent",
-                "--profile",
-                profile.0,
-            ])
-            .args(["--target", &triple])
-            .env(flags, "-C target-feature=+crt-static"),
-    )
-    .context("cannot build the agent")?;
-    Ok(layout::target()
-        .join(triple)
-        .join(profile.folder())
-        .join("dstack-agent"))
+    let mut command = cargo();
+    command
+        .args(["build", "--quiet", "--profile", profile.0, "--target", &triple])
+        .env(flags, "-C target-feature=+crt-static");
+    for package in packages {
+        command.args(["--package", package]);
+    }
+    more(&mut command);
+    exec::run(&mut command)?;
+    Ok(layout::target().join(triple).join(profile.folder()))
 }
 
-/// Builds `dstack`. With `embed` (a zstd-compressed agent) the binary carries the agent inside itself.
-pub(crate) fn dstack(profile: Profile, embed: Option<&std::path::Path>) -> Result<PathBuf> {
-    let mut command = cargo();
-    command.args(["build", "--quiet", "--package", "dstack", "--profile", profile.0]);
-    if let Some(agent) = embed {
-        command
-            .args(["--features", "embed-agent"])
-            .env("DSTACK_AGENT_ZST", agent);
-    }
-    exec::run(&mut command).context("cannot build dstack")?;
+/// Builds `dstack` for this machine only: quick to build again after a change.
+pub(crate) fn dstack(profile: Profile) -> Result<PathBuf> {
+    exec::run(cargo().args(["build", "--quiet", "--package", "dstack", "--profile", profile.0]))
+        .context("cannot build dstack")?;
     Ok(layout::target().join(profile.folder()).join("dstack"))
 }
 

@@ -32,9 +32,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<i32> {
     check_python()?;
     step("building (the first time takes some minutes)");
-    // Not optimised: it is a minute's work, and whoever tries it waits for the build.
-    let agent = build::agent(Profile::DEV)?;
-    let dstack = build::dstack(Profile::DEV, None)?;
+    let build::Both { dstack, agent } = build::both(Profile::DEMO)?;
     interrupt::catch()?;
 
     let demo = Demo::start(dstack, &agent)?;

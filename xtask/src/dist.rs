@@ -15,7 +15,7 @@ pub(crate) struct Args {
     quick: bool,
 }
 
-/// Builds the static agent, and a `dstack` that carries it; both end up in `<target>/dist`.
+/// Builds the static agent, and a static `dstack` that carries it; both end up in `<target>/dist`.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let profile = if args.quick {
         Profile::QUICK
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
     step("building dstack with the agent inside");
     let dstack = folder.join("dstack");
-    fs_err::copy(build::dstack(profile, Some(&compressed))?, &dstack)?;
+    fs_err::copy(build::dstack_with(profile, &compressed)?, &dstack)?;
     for binary in [&dstack, &agent] {
         println!(
             "{}  {:.1} MB",

@@ -18,7 +18,7 @@ pub(crate) struct Args {
 
 /// Writes the generated pages, or checks them.
 pub(crate) fn run(args: &Args) -> Result<i32> {
-    let dstack = build::dstack(Profile::DEV, None)?;
+    let dstack = build::dstack(Profile::DEV)?;
     let page = cli_reference(&dstack)?;
     if !args.check {
         fs_err::write(page_path(), page)?;

@@ -1,6 +1,5 @@
 //! `dstack-agent`: one static binary that is host agent and job agent, by subcommand or by the name it is called with.
 
-mod nss;
 mod role;
 
 use std::ffi::OsString;
@@ -11,7 +10,7 @@ use role::Role;
 
 fn main() -> ExitCode {
     // First of all: before anything in libc looks up a user, a group or a host.
-    nss::use_files_only();
+    dstack_system::nss::use_files_only();
     let mut arguments = std::env::args_os();
     let program = arguments.next().unwrap_or_default();
     match Role::of(&program, arguments.collect()) {

@@ -138,6 +138,13 @@ impl BackendConfig {
         }
     }
 
+    /// Whether it takes the credentials that the server finds around itself.
+    pub fn uses_default_creds(&self) -> bool {
+        let object = self.object();
+        let kind = object.get("creds").and_then(|creds| creds.get("type"));
+        kind.and_then(Value::as_str) == Some("default")
+    }
+
     /// As shown to members of a project: without credentials.
     pub fn public(&self) -> Map<String, Value> {
         let mut map = self.object();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use dstack_agent_api::http::CallError;
-use dstack_agent_api::runner::{JobInfo, JobStatus, SubmitBody};
+use dstack_agent_api::runner::{JobInfo, JobStatus, Metrics, SubmitBody};
 use dstack_agent_api::runner_client::{EventStream, RunnerClient};
 use dstack_agent_api::shim::{StreamEvent, TaskConfig, TaskTerminate};
 use dstack_agent_api::shim_client::{ShimClient, TaskStream};
@@ -96,6 +96,8 @@ pub trait Runner: Send + Sync + Debug {
     async fn ack(&self, timestamp: i64) -> Result<(), AgentError>;
     /// Follows output and states after `cursor`.
     async fn follow(&self, cursor: i64) -> Result<Box<dyn EventSource>, AgentError>;
+    /// What the job uses now; `None`: it cannot be measured there.
+    async fn metrics(&self) -> Result<Option<Metrics>, AgentError>;
 }
 
 /// Reaches agents by the address of their instance.
@@ -175,5 +177,11 @@ impl Runner for HttpRunner {
     }
     async fn follow(&self, cursor: i64) -> Result<Box<dyn EventSource>, AgentError> {
         Ok(Box::new(self.0.stream(cursor).await?))
+    }
+    async fn metrics(&self) -> Result<Option<Metrics>, AgentError> {
+        match self.0.metrics().await.map_err(AgentError::from) {
+            Err(error) if error.is_status(404) => Ok(None),
+            answer => answer.map(Some),
+        }
     }
 }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_model::runs::{JobStatus, RunStatus};
+use dstack_plan::placement::HostNetwork;
 use dstack_store::{Commit, EngineStore, EntityRef, Lease, Put};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Random, task};
-use dstack_units::{InstanceId, Time};
+use dstack_units::{InstanceId, RunId, Time};
 use tokio_util::sync::CancellationToken;
 
 use crate::failpoint::Failpoints;
@@ -31,6 +32,8 @@ pub struct Settings {
     pub lease: Duration,
     /// Entities worked on at the same time.
     pub workers: usize,
+    /// Which jobs get the network of their host.
+    pub host_network: HostNetwork,
     /// Safety net: everything is looked at this often.
     pub sweep: Duration,
 }
@@ -42,6 +45,7 @@ impl Default for Settings {
             home: None,
             lease: Duration::from_secs(6),
             workers: 32,
+            host_network: HostNetwork::default(),
             sweep: Duration::from_secs(30),
         }
     }
@@ -202,6 +206,11 @@ enum Concerned {
     Final(EntityRef),
 }
 
+fn has_jobs(commit: &Commit, run: RunId) -> bool {
+    let of_run = |put: &Put| matches!(put, Put::Job(job) if job.run_id == run);
+    commit.puts.iter().any(of_run)
+}
+
 /// Whom a commit concerns. Whoever would look at its row only to find that another decides is not woken: a waiting job
 /// is the scheduler's, a finished one its run's.
 fn concerned(commit: &Commit) -> Vec<Concerned> {
@@ -218,8 +227,8 @@ fn concerned(commit: &Commit) -> Vec<Concerned> {
             Put::Run(run) if run.status.is_finished() => {
                 found.push(Concerned::Final(EntityRef::Run(run.id)));
             }
-            // Its jobs are waiting, and the first of them to change wakes it.
-            Put::Run(run) if put.is_insert() && run.status == RunStatus::Submitted => {}
+            // Its jobs, if it has any, are waiting, and the first of them to change wakes it.
+            Put::Run(run) if put.is_insert() && run.status == RunStatus::Submitted && has_jobs(commit, run.id) => {}
             _ => found.extend(put.entity().map(|entity| Concerned::Wake(entity.into()))),
         }
     }

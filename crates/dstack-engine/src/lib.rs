@@ -35,7 +35,7 @@ pub use agents::{AgentError, Agents, EventSource, Runner, Shim, TaskSource};
 pub use context::{Context, EngineDeps, Settings};
 pub use engine::Engine;
 pub use failpoint::Failpoints;
-pub use inputs::{InputError, Inputs, StartInputs};
+pub use inputs::{Image, InputError, Inputs, StartInputs};
 pub use output::{Batch, Output, Piece};
 pub use wakes::Key;
 

@@ -22,6 +22,8 @@ pub struct JobSeen {
     pub no_connections_secs: Option<i64>,
     /// Since when the runner cannot be reached.
     pub disconnected_at: Option<Time>,
+    /// Its GPUs do too little: what to tell.
+    pub unused_gpus: Option<String>,
 }
 
 /// What is known of an instance from its shim.

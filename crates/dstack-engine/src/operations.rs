@@ -187,12 +187,12 @@ async fn attempt(ctx: &Context, snapshot: &JobSnapshot, kind: OperationKind) -> 
 }
 
 async fn submit_task(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress) -> Result<Attempt> {
-    let registry = match ctx.deps.inputs.registry_auth(snapshot).await? {
-        Ok(registry) => registry,
+    let image = match ctx.deps.inputs.image(snapshot).await? {
+        Ok(image) => image,
         Err(error) => return Ok(Attempt::Refused(error.to_string())),
     };
     let keys = ctx.deps.inputs.ssh_keys(snapshot).await?;
-    let config = task_config(snapshot, registry, keys);
+    let config = task_config(snapshot, image, keys);
     let shim = ctx.deps.agents.shim(address);
     ctx.reached("shim.submit.before")?;
     let answer = shim.submit(&config).await;

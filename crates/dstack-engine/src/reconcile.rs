@@ -3,6 +3,7 @@
 pub mod fleet;
 pub mod instance;
 pub mod job;
+mod replicas;
 pub mod run;
 pub mod schedule;
 

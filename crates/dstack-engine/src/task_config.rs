@@ -4,25 +4,22 @@ use dstack_agent_api::shim::{InstanceMount, NetworkMode, TaskConfig};
 use dstack_model::common::NetworkMode as JobNetworkMode;
 use dstack_model::configurations::MountPoint;
 use dstack_store::JobSnapshot;
-use dstack_system::Secret;
+
+use crate::Image;
 
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
 /// The task for the shim.
-pub fn task_config(
-    job: &JobSnapshot,
-    registry: Option<(String, Secret)>,
-    ssh_keys: Vec<String>,
-) -> TaskConfig {
+pub fn task_config(job: &JobSnapshot, image: Image, ssh_keys: Vec<String>) -> TaskConfig {
     let spec = &job.job.job_spec;
     let share = job.job.job_runtime_data.as_ref();
-    let (registry_username, registry_password) = registry.unwrap_or_default();
+    let (registry_username, registry_password) = image.credentials.unwrap_or_default();
     TaskConfig {
         id: job.job.id.to_string(),
         name: spec.job_name.clone(),
         registry_username,
         registry_password,
-        image_name: spec.image_name.clone(),
+        image_name: image.name,
         container_user: "root".to_owned(),
         privileged: spec.privileged,
         gpu: share.and_then(|share| share.gpu).unwrap_or(-1),

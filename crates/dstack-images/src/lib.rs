@@ -3,6 +3,7 @@
 //! * [`LocalEngine`] — asks this machine's Docker engine: knows images that no registry has.
 //! * [`Registry`] — asks the image's registry (OCI distribution API v2).
 //! * [`Chain`] — the engine first, then the registry.
+//! * [`DefaultRegistry`] — where images come from that name no registry.
 //! * [`Cached`] — asks once for all who ask meanwhile, and remembers the answer for a while.
 
 use std::fmt::Debug;
@@ -14,14 +15,16 @@ use dstack_system::Secret;
 
 mod cached;
 mod chain;
+mod default_registry;
 mod engine;
 pub mod reference;
 mod registry;
 
 pub use cached::{Cached, Lifetimes};
 pub use chain::Chain;
+pub use default_registry::DefaultRegistry;
 pub use engine::{Found, LocalEngine};
-pub use reference::Reference;
+pub use reference::{Reference, with_default_registry};
 pub use registry::{Limits, Registry};
 
 /// Credentials of a registry.

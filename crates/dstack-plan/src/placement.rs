@@ -16,7 +16,7 @@ use dstack_units::{FleetId, InstanceId};
 use crate::matching::{Defaults, Machine, Mismatch, mismatches};
 use crate::volumes::Location;
 
-pub use choice::{Choice, choose};
+pub use choice::{Choice, HostNetwork, choose};
 pub use share::Share;
 
 /// An existing instance, as far as placement looks at it.

@@ -2,6 +2,10 @@
 //!
 //! * [`autoscaling`] — how many there should be.
 //! * [`rollout`] — which are started and stopped to get there, without fewer of them being ready than promised.
+//! * [`replicas`] — both for all groups of a service, from its jobs.
+//! * [`publish`] — where it is reached.
 
 pub mod autoscaling;
+pub mod publish;
+pub mod replicas;
 pub mod rollout;

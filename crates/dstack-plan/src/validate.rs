@@ -55,8 +55,9 @@ pub fn unsupported(spec: &RunSpec) -> Option<PlanError> {
             "{what} is not supported by this server version yet. Remove it from the configuration."
         )))
     };
-    if spec.configuration.service().is_some() {
-        return refuse("`type: service`");
+    let groups = spec.configuration.service().map(|service| service.replica_groups());
+    if groups.is_some_and(|groups| groups.iter().any(|group| group.router.is_some())) {
+        return refuse("A `router` in `groups`");
     }
     if base.dstack {
         return refuse("`dstack: true`");

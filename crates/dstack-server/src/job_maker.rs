@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use dstack_images::{Images, RegistryCredentials};
+use dstack_images::{DefaultRegistry, Images, RegistryCredentials};
 use dstack_model::common::RegistryAuth;
-use dstack_model::configurations::AnyRunConfiguration;
 use dstack_model::runs::{JobSpec, JobSshKey, RunSpec};
 use dstack_plan::jobs::{JobContext, Target, images, job_specs, registry_auth};
+use dstack_plan::services::replicas::Slot;
 use dstack_plan::{ImageConfig, ServerDefaults};
 use dstack_store::Database;
 use dstack_store::directory::secrets;
@@ -29,6 +29,8 @@ pub struct JobMaker {
     pub keys: Arc<Keys>,
     /// Asked what images say of themselves.
     pub images: Arc<dyn Images>,
+    /// Where images without a registry come from.
+    pub registry: DefaultRegistry,
     /// Defaults of this server.
     pub defaults: ServerDefaults,
     /// Where jobs run: decides their commands.
@@ -36,13 +38,13 @@ pub struct JobMaker {
 }
 
 impl JobMaker {
-    /// The jobs of one replica (of each replica group, for services), ready to be stored.
+    /// The jobs of these replicas, ready to be stored.
     ///
     /// # Errors
     /// The run cannot be turned into jobs, a secret that `registry_auth` names is not set, or an image is not
     /// there.
-    pub async fn jobs(&self, project: ProjectId, spec: &RunSpec, replica_num: u32) -> Result<Vec<JobSpec>> {
-        let mut jobs = self.planned(project, spec, replica_num).await?;
+    pub async fn jobs(&self, project: ProjectId, spec: &RunSpec, replicas: &[Slot]) -> Result<Vec<JobSpec>> {
+        let mut jobs = self.without_keys(project, spec, replicas).await?;
         if jobs.iter().any(|job| job.jobs_per_replica > 1) {
             let pair = self.keys.generate("dstack job").await?;
             for job in &mut jobs {
@@ -55,15 +57,28 @@ impl JobMaker {
         Ok(jobs)
     }
 
-    /// As [`JobMaker::jobs`], without keys: for plans.
+    /// The jobs that a plan shows: those of one replica, of each group for services; without keys.
     ///
     /// # Errors
-    /// As there.
-    pub async fn planned(
+    /// As of [`JobMaker::jobs`].
+    pub async fn planned(&self, project: ProjectId, spec: &RunSpec) -> Result<Vec<JobSpec>> {
+        let one = |group| Slot { group, num: 0 };
+        let replicas = match spec.configuration.service() {
+            Some(service) => service
+                .replica_groups()
+                .into_iter()
+                .map(|group| one(group.name))
+                .collect(),
+            None => vec![one(None)],
+        };
+        self.without_keys(project, spec, &replicas).await
+    }
+
+    async fn without_keys(
         &self,
         project: ProjectId,
         spec: &RunSpec,
-        replica_num: u32,
+        replicas: &[Slot],
     ) -> Result<Vec<JobSpec>> {
         let images = self.image_configs(project, spec).await?;
         let context = JobContext {
@@ -71,12 +86,10 @@ impl JobMaker {
             images: &images,
             target: self.target,
         };
-        let AnyRunConfiguration::Service(service) = &spec.configuration else {
-            return Ok(job_specs(spec, replica_num, None, &context)?);
-        };
         let mut jobs = Vec::new();
-        for group in service.replica_groups() {
-            jobs.extend(job_specs(spec, replica_num, group.name.as_deref(), &context)?);
+        for replica in replicas {
+            let num = u32::try_from(replica.num).unwrap_or_default();
+            jobs.extend(job_specs(spec, num, replica.group.as_deref(), &context)?);
         }
         Ok(jobs)
     }
@@ -96,9 +109,10 @@ impl JobMaker {
             return Ok(configs);
         }
         for image in images(spec, &self.defaults) {
+            let (name, credentials) = self.registry.apply(&image, credentials.clone());
             let config = self
                 .images
-                .config(&image, credentials.as_ref())
+                .config(&name, credentials.as_ref())
                 .await
                 .map_err(|error| {
                     ApiError::client(format!(

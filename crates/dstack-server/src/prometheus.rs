@@ -10,9 +10,8 @@ use axum::extract::State;
 use axum::http::{Extensions, HeaderMap, HeaderValue, Response, header};
 use dstack_model::instances::Resources;
 use dstack_model::runs::JobStatus;
-use dstack_store::directory::lists::{
-    self, InstanceFilter, ListedInstance, ListedRun, MetricsPoint, RunFilter,
-};
+use dstack_store::directory::lists::{self, InstanceFilter, ListedInstance, ListedRun, RunFilter};
+use dstack_store::directory::metrics::{self as points, MetricsPoint};
 use dstack_store::directory::{Page, counts};
 use dstack_store::rows::JobRow;
 use dstack_units::Time;
@@ -193,7 +192,7 @@ async fn jobs(state: &AppState, now: Time, text: &mut Exposition) -> Result<()> 
     });
     for job in shown {
         if let Some(run) = runs.iter().find(|run| run.run.id == job.run_id) {
-            let latest = lists::metrics(pool, job.id, None, None, 1).await?.pop();
+            let latest = points::between(pool, job.id, None, None, 1).await?.pop();
             add_job(job, run, latest.as_ref(), now, text);
         }
     }

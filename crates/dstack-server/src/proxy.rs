@@ -1,5 +1,5 @@
-//! Paths of the in-server proxy. Services cannot be submitted yet, so that none is ever found; the refusals are those
-//! of dstack 0.22.5.
+//! Paths of the in-server proxy: who may ask for what is as in dstack 0.22.5, but requests are not passed on to services
+//! yet. Those that would be are answered 503 with the reason.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,11 +9,15 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{Extensions, HeaderMap, HeaderValue, Response, StatusCode, Uri, header};
 use axum::routing::{any, get, post};
+use dstack_model::configurations::service::ServiceConfiguration;
 use dstack_model::decode::{Decode, Value};
+use dstack_model::runs::JobStatus;
+use dstack_store::directory::lists;
+use dstack_store::rows::RunRow;
 use serde_json::json;
 
 use crate::access::{bearer, peer};
-use crate::error::{ApiError, json_response};
+use crate::error::{ApiError, Result, json_response};
 use crate::state::AppState;
 
 /// The routes below `/proxy`, and `/metrics`.
@@ -47,25 +51,71 @@ async fn add_slash(uri: Uri, headers: HeaderMap) -> Response<Body> {
     response
 }
 
-async fn service(Path((project, run)): Path<(String, String)>, headers: HeaderMap) -> Response<Body> {
-    no_service(&project, &run, &headers)
+/// Why a request ends here.
+const NOT_YET: &str = "Requests to services are not passed on by this server version yet. `dstack attach` forwards the service's port to \
+     your machine.";
+
+fn not_yet() -> Response<Body> {
+    refusal(StatusCode::SERVICE_UNAVAILABLE, NOT_YET)
+}
+
+async fn service(
+    State(state): State<Arc<AppState>>,
+    Path((project, run)): Path<(String, String)>,
+    headers: HeaderMap,
+    extensions: Extensions,
+) -> Response<Body> {
+    to_service(&state, &project, &run, &headers, peer(&extensions)).await
 }
 
 async fn service_path(
+    State(state): State<Arc<AppState>>,
     Path((project, run, _)): Path<(String, String, String)>,
     headers: HeaderMap,
+    extensions: Extensions,
 ) -> Response<Body> {
-    no_service(&project, &run, &headers)
+    to_service(&state, &project, &run, &headers, peer(&extensions)).await
 }
 
-fn no_service(project: &str, run: &str, headers: &HeaderMap) -> Response<Body> {
+async fn to_service(
+    state: &AppState,
+    project: &str,
+    run: &str,
+    headers: &HeaderMap,
+    peer: Option<IpAddr>,
+) -> Response<Body> {
     if headers.contains_key(header::UPGRADE) {
         return refusal(StatusCode::BAD_REQUEST, "Upgrading connections is not supported");
     }
-    refusal(
-        StatusCode::NOT_FOUND,
-        &format!("Service {project}/{run} not found"),
-    )
+    let auth = match running_service(state, project, run).await {
+        Ok(Some(service)) => service.auth,
+        Ok(None) => {
+            let detail = format!("Service {project}/{run} not found");
+            return refusal(StatusCode::NOT_FOUND, &detail);
+        }
+        Err(error) => return error.into_response(),
+    };
+    match auth {
+        true => match check_member(state, project, headers, peer).await {
+            Ok(()) => not_yet(),
+            Err(response) => response,
+        },
+        false => not_yet(),
+    }
+}
+
+/// The service of this name, if one of its replicas runs.
+async fn running_service(state: &AppState, project: &str, run: &str) -> Result<Option<ServiceConfiguration>> {
+    let Some(project) = state.access.project(project).await? else {
+        return Ok(None);
+    };
+    let pool = state.database.pool();
+    let Some(found) = lists::run_by_name(pool, project.row.id, run).await? else {
+        return Ok(None);
+    };
+    let jobs = lists::jobs(pool, &[found.run.id]).await?;
+    let runs = jobs.iter().any(|job| job.status == JobStatus::Running);
+    Ok(found.run.run_spec.configuration.service().filter(|_| runs).cloned())
 }
 
 /// Whether the caller is a member; unknown projects look the same as missing permissions.
@@ -74,7 +124,7 @@ async fn check_member(
     project: &str,
     headers: &HeaderMap,
     peer: Option<IpAddr>,
-) -> Result<(), Response<Body>> {
+) -> std::result::Result<(), Response<Body>> {
     let member = async {
         let Some(token) = bearer(headers) else {
             return Ok(false);
@@ -107,10 +157,39 @@ async fn models(
     headers: HeaderMap,
     extensions: Extensions,
 ) -> Response<Body> {
-    match check_member(&state, &project, &headers, peer(&extensions)).await {
-        Ok(()) => json_response(StatusCode::OK, &json!({"object": "list", "data": []})),
-        Err(response) => response,
+    if let Err(response) = check_member(&state, &project, &headers, peer(&extensions)).await {
+        return response;
     }
+    match served(&state, &project).await {
+        Ok(models) => {
+            let model = |model: &ServedModel| json!({"object": "model", "id": model.name, "created": model.created, "owned_by": project});
+            let data: Vec<_> = models.iter().map(model).collect();
+            json_response(StatusCode::OK, &json!({"object": "list", "data": data}))
+        }
+        Err(error) => error.into_response(),
+    }
+}
+
+struct ServedModel {
+    name: String,
+    /// Seconds since 1970.
+    created: i64,
+}
+
+/// The models of a project's running services.
+async fn served(state: &AppState, project: &str) -> Result<Vec<ServedModel>> {
+    let Some(project) = state.access.project(project).await? else {
+        return Ok(Vec::new());
+    };
+    let runs = lists::running_services(state.database.pool(), project.row.id).await?;
+    let model = |run: &RunRow| {
+        let model = run.service_spec.as_ref()?.model.as_ref()?;
+        Some(ServedModel {
+            name: model.name.clone(),
+            created: run.submitted_at.to_jiff().as_second(),
+        })
+    };
+    Ok(runs.iter().filter_map(|listed| model(&listed.run)).collect())
 }
 
 /// The part of a request that says which model is asked.
@@ -136,11 +215,16 @@ async fn chat(
     if let Err(response) = check_member(&state, &project, &headers, peer(&extensions)).await {
         return response;
     }
-    match crate::request::json_body::<Model>(&headers, body, false).await {
-        Ok(Model(model)) => refusal(
-            StatusCode::NOT_FOUND,
-            &format!("Model {model} not found in project {project}"),
-        ),
+    let Model(model) = match crate::request::json_body::<Model>(&headers, body, false).await {
+        Ok(model) => model,
+        Err(error) => return error.into_response(),
+    };
+    match served(&state, &project).await {
+        Ok(models) if models.iter().any(|served| served.name == model) => not_yet(),
+        Ok(_) => {
+            let detail = format!("Model {model} not found in project {project}");
+            refusal(StatusCode::NOT_FOUND, &detail)
+        }
         Err(error) => error.into_response(),
     }
 }

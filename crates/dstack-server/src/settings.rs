@@ -1,13 +1,19 @@
 //! The registry of environment variables that the server reads: name, default, meaning.
 
+mod unused;
+
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use dstack_images::{DefaultRegistry, RegistryCredentials};
+use dstack_plan::placement::HostNetwork;
 use dstack_system::{Secret, env};
 
 use crate::access::FailedLogins;
 use crate::overload::Limits;
+
+pub use unused::report as report_unused;
 
 /// One variable, for the reference page.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +40,11 @@ pub fn reference_page() -> String {
     );
     for Variable { name, default, meaning } in VARIABLES {
         page.push_str(&format!("| `{name}` | {default} | {} |\n", meaning.trim()));
+    }
+    page.push_str("\n## Without effect\n\nVariables of dstack 0.22.5 that change nothing here. The server warns of those that are set.\n\n| variables | why |\n|---|---|\n");
+    for (names, reason) in unused::UNUSED {
+        let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+        page.push_str(&format!("| {} | {reason} |\n", names.join(", ")));
     }
     page
 }
@@ -93,6 +104,14 @@ settings! {
     config_disabled: bool = "DSTACK_SERVER_CONFIG_DISABLED", "off", env::flag;
     /// Serve the API only; another server does the work.
     background_disabled: bool = "DSTACK_SERVER_BACKGROUND_PROCESSING_DISABLED", "off", env::flag;
+    /// Level of the log: debug, info, warning, error.
+    log_level: Option<String> = "DSTACK_SERVER_LOG_LEVEL", "info", text;
+    /// Level of the log of everything that is not dstack's own.
+    root_log_level: Option<String> = "DSTACK_SERVER_ROOT_LOG_LEVEL", "error", text;
+    /// Format of the log: rich, standard (both are lines of text here) or json.
+    log_format: Option<String> = "DSTACK_SERVER_LOG_FORMAT", "rich", text;
+    /// Refuse backends with `creds: {type: default}`, which take what credentials they find around the server.
+    default_creds_disabled: bool = "DSTACK_DEFAULT_CREDS_DISABLED", "off", env::flag;
     /// Update the default project of the CLI without asking.
     update_default_project: bool = "DSTACK_UPDATE_DEFAULT_PROJECT", "off", env::flag;
     /// Never update the default project of the CLI.
@@ -143,6 +162,10 @@ settings! {
     events_ttl: i64 = "DSTACK_SERVER_EVENTS_TTL_SECONDS", "2592000", or(2_592_000);
     /// Seconds that metrics of running jobs are kept.
     metrics_running_ttl: i64 = "DSTACK_SERVER_METRICS_RUNNING_TTL_SECONDS", "3600", or(3600);
+    /// Seconds that metrics of finished jobs are kept.
+    metrics_finished_ttl: i64 = "DSTACK_SERVER_METRICS_FINISHED_TTL_SECONDS", "604800", or(604_800);
+    /// Refuse services that no gateway publishes.
+    forbid_services_without_gateway: bool = "DSTACK_FORBID_SERVICES_WITHOUT_GATEWAY", "off", env::flag;
     /// Most probes of a job.
     max_probes: usize = "DSTACK_SERVER_MAX_PROBES_PER_JOB", "10", or(10);
     /// Longest timeout of a probe in seconds.
@@ -179,6 +202,16 @@ settings! {
     docker_base_image_ubuntu: String = "DSTACK_DOCKER_BASE_IMAGE_UBUNTU_VERSION", "24.04", text_or("24.04");
     /// Image of jobs with `docker: true`.
     dind_image: String = "DSTACK_DIND_IMAGE", "dstackai/dind", text_or("dstackai/dind");
+    /// Registry of images that name none.
+    default_docker_registry: Option<String> = "DSTACK_SERVER_DEFAULT_DOCKER_REGISTRY", "none: the container engine's", text;
+    /// User for images that name no registry, of jobs without `registry_auth`.
+    default_docker_username: Option<String> = "DSTACK_SERVER_DEFAULT_DOCKER_REGISTRY_USERNAME", "none", text;
+    /// Its password.
+    default_docker_password: Option<Secret> = "DSTACK_SERVER_DEFAULT_DOCKER_REGISTRY_PASSWORD", "none", |name: &str| {
+        text(name).map(Secret::new)
+    };
+    /// Which jobs get their host's network: 1: nodes of several that have an instance to themselves, 2: all that have, 3: none. On this machine: none.
+    job_network_mode: u8 = "DSTACK_SERVER_JOB_NETWORK_MODE", "2", or(2);
     /// Serve metrics at /metrics.
     prometheus: bool = "DSTACK_ENABLE_PROMETHEUS_METRICS", "off", env::flag;
     /// Token for /metrics.
@@ -187,6 +220,8 @@ settings! {
     sshproxy_token: Option<String> = "DSTACK_SSHPROXY_API_TOKEN", "none: closed", text;
     /// Address of the SSH proxy, host or host:port.
     sshproxy_address: Option<String> = "DSTACK_SERVER_SSHPROXY_ADDRESS", "none", text;
+    /// Do not let users' own keys into jobs: the SSH proxy is the only way (needs its token and address).
+    sshproxy_enforced: bool = "DSTACK_SERVER_SSHPROXY_ENFORCED", "off", env::flag;
     /// Git repo of UI templates.
     templates_repo: Option<String> = "DSTACK_SERVER_TEMPLATES_REPO", "none", text;
 }
@@ -208,6 +243,35 @@ impl Settings {
         self.url
             .clone()
             .unwrap_or_else(|| format!("http://{}:{}", self.host, self.port))
+    }
+
+    /// Where images come from that name no registry.
+    pub fn default_registry(&self) -> DefaultRegistry {
+        let (user, password) = (&self.default_docker_username, &self.default_docker_password);
+        let credentials = user.as_ref().zip(password.as_ref());
+        DefaultRegistry {
+            name: self.default_docker_registry.clone(),
+            credentials: credentials.map(|(username, password)| RegistryCredentials {
+                username: username.clone(),
+                password: password.clone(),
+            }),
+        }
+    }
+
+    /// Which jobs get their host's network.
+    pub fn host_network(&self) -> HostNetwork {
+        HostNetwork::from_number(self.job_network_mode).unwrap_or_else(|| {
+            tracing::warn!(
+                "DSTACK_SERVER_JOB_NETWORK_MODE={} is not 1, 2 or 3: the default is used",
+                self.job_network_mode
+            );
+            HostNetwork::default()
+        })
+    }
+
+    /// Whether users may reach their jobs through the SSH proxy only.
+    pub const fn sshproxy_is_the_only_way(&self) -> bool {
+        self.sshproxy_enforced && self.sshproxy_token.is_some() && self.sshproxy_address.is_some()
     }
 
     /// Counts failed logins.
@@ -261,6 +325,18 @@ mod tests {
             fs_err::write(&path, reference_page()).unwrap();
         }
         assert_eq!(fs_err::read_to_string(&path).unwrap(), reference_page());
+    }
+
+    /// Those of the documentation of dstack 0.22.5.
+    #[test]
+    fn every_variable_of_the_reference_is_known() {
+        let known = |name: &str| {
+            VARIABLES.iter().any(|variable| variable.name == name)
+                || unused::UNUSED.iter().any(|(names, _)| names.contains(&name))
+        };
+        let documented = include_str!("../tests/data/variables-0.22.5.txt");
+        let unknown: Vec<&str> = documented.lines().filter(|name| !known(name)).collect();
+        assert_eq!(unknown, Vec::<&str>::new());
     }
 
     #[test]

@@ -18,7 +18,7 @@ use dstack_logs::LogStore;
 use dstack_plan::jobs::Target;
 use dstack_store::directory::projects::ProjectRow;
 use dstack_store::directory::users::UserRow;
-use dstack_store::directory::{backends, events, projects};
+use dstack_store::directory::{backends, projects};
 use dstack_store::encryption::{Encryption, at_rest};
 use dstack_store::{Database, SqlStore, StoreError};
 use dstack_system::clock::SharedClock;
@@ -46,6 +46,7 @@ use crate::login::Logins;
 use crate::plugins::Plugins;
 use crate::render::run_lists::RunLists;
 use crate::render::runs::RunCache;
+use crate::retention;
 use crate::settings::Settings;
 use crate::state::AppState;
 use crate::volume_worker;
@@ -168,6 +169,7 @@ impl EngineInit {
             encryption: self.encryption.clone(),
             keys: Arc::clone(&self.keys),
             images: Arc::clone(&self.images),
+            registry: self.settings.default_registry(),
             defaults: self.settings.defaults(),
             target,
         }
@@ -304,7 +306,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
     let stop_engine = start(&mut state, start_engine, &first, identity.as_ref()).await?;
     let state = Arc::new(state);
     warm_keys(&state, first.admin.clone());
-    forget_old_events(&state, stop.clone());
+    retention::start(&state, stop.clone());
     reload_on_hangup(&state, first.admin.clone(), stop.clone());
     if !state.settings.background_disabled {
         volume_worker::start(&state, stop.clone());
@@ -501,31 +503,6 @@ fn reload_on_hangup(state: &Arc<AppState>, admin: UserRow, stop: CancellationTok
                     error = &error as &dyn std::error::Error,
                     "config.yml is not applied again, everything stays as it was: {error}"
                 ),
-            }
-        }
-    });
-}
-
-/// Deletes events that are older than they are kept, once an hour.
-fn forget_old_events(state: &Arc<AppState>, stop: CancellationToken) {
-    const EVERY: Duration = Duration::from_secs(3600);
-    let state = Arc::clone(state);
-    let Ok(kept) = u64::try_from(state.settings.events_ttl).map(Duration::from_secs) else {
-        return;
-    };
-    task::spawn("forget old events", async move {
-        loop {
-            let before = state.clock.now() - kept;
-            let deleted = state
-                .database
-                .write(move |tx| Box::pin(async move { events::delete_before(tx, before).await }))
-                .await;
-            if let Err(error) = deleted {
-                tracing::warn!(%error, "cannot delete old events");
-            }
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(EVERY) => {}
             }
         }
     });

@@ -126,6 +126,7 @@ impl AppState {
             encryption: self.encryption.clone(),
             keys: Arc::clone(&self.keys),
             images: Arc::clone(&self.images),
+            registry: self.settings.default_registry(),
             defaults: self.settings.defaults(),
             target: self.target,
         }

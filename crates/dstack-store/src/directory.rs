@@ -12,6 +12,7 @@ pub mod gateways;
 pub mod identities;
 pub mod lists;
 pub mod logins;
+pub mod metrics;
 pub mod projects;
 pub mod repos;
 pub mod sealed;

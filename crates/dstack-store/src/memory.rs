@@ -8,6 +8,7 @@ use dstack_units::{FleetId, InstanceId, JobId, OperationId, ProjectId, RunId, Ti
 use tokio::sync::broadcast;
 
 use crate::commit::Lease;
+use crate::directory::metrics::MetricsPoint;
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
 use crate::{
     Claim, Commit, EngineStore, Entity, EntityRef, FleetSnapshot, InstanceSnapshot, JobSnapshot, NewEvent,
@@ -29,6 +30,8 @@ pub struct Tables {
     pub operations: BTreeMap<OperationId, OperationRow>,
     /// Events, in order.
     pub events: Vec<NewEvent>,
+    /// What jobs used, oldest first.
+    pub metrics: BTreeMap<JobId, Vec<MetricsPoint>>,
     owners: BTreeMap<EntityRef, String>,
     servers: BTreeMap<String, Time>,
 }
@@ -363,6 +366,17 @@ impl EngineStore for MemoryStore {
 
     async fn owner_of(&self, entity: EntityRef) -> Result<Option<String>> {
         Ok(self.lock().owners.get(&entity).cloned())
+    }
+
+    async fn add_metrics(&self, job: JobId, point: MetricsPoint) -> Result<()> {
+        self.lock().metrics.entry(job).or_default().push(point);
+        Ok(())
+    }
+
+    async fn metrics_since(&self, job: JobId, after: Time) -> Result<Vec<MetricsPoint>> {
+        let tables = self.lock();
+        let points = tables.metrics.get(&job).into_iter().flatten();
+        Ok(points.filter(|point| point.at > after).cloned().collect())
     }
 
     async fn tell(&self, entity: EntityRef) -> Result<()> {

@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use dstack_units::{FleetId, InstanceId, JobId, ProjectId, RunId, Time};
 
 use crate::commit::Lease;
+use crate::directory::metrics::MetricsPoint;
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
 use crate::{Commit, Result};
 
@@ -111,6 +112,11 @@ pub trait EngineStore: Send + Sync + Debug {
     /// Up to `limit` jobs of the owner's waiting for a place in the project, with their runs: highest priority first,
     /// then oldest.
     async fn waiting(&self, owner: &str, project: ProjectId, limit: usize) -> Result<Vec<(JobRow, RunRow)>>;
+
+    /// Keeps what a job used.
+    async fn add_metrics(&self, job: JobId, point: MetricsPoint) -> Result<()>;
+    /// What a job used after a time, oldest first.
+    async fn metrics_since(&self, job: JobId, after: Time) -> Result<Vec<MetricsPoint>>;
 
     /// Says that the owner lives until then.
     async fn renew(&self, lease: &Lease) -> Result<()>;

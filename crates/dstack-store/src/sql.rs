@@ -15,6 +15,7 @@ pub use write::apply;
 pub(crate) use write::put_row;
 
 use crate::commit::Lease;
+use crate::directory::metrics::{self, MetricsPoint};
 use crate::entity::select_sql;
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
 use crate::snapshot::Notices;
@@ -264,6 +265,19 @@ impl EngineStore for SqlStore {
 
     async fn owner_of(&self, entity: EntityRef) -> Result<Option<String>> {
         self.database.asked(self.read_owner(entity)).await
+    }
+
+    async fn add_metrics(&self, job: JobId, point: MetricsPoint) -> Result<()> {
+        self.database
+            .write(move |tx| Box::pin(async move { metrics::add(tx, job, &point).await }))
+            .await
+    }
+
+    async fn metrics_since(&self, job: JobId, after: Time) -> Result<Vec<MetricsPoint>> {
+        let newest_first = metrics::between(self.database.pool(), job, Some(after), None, i64::MAX);
+        let mut points = self.database.asked(newest_first).await?;
+        points.reverse();
+        Ok(points)
     }
 
     async fn tell(&self, entity: EntityRef) -> Result<()> {

@@ -5,6 +5,7 @@
 
 pub mod clock;
 pub mod env;
+pub mod nss;
 pub mod random;
 pub mod secret;
 pub mod task;

@@ -3,6 +3,8 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // First of all: before anything in libc looks up a user or a host.
+    dstack_system::nss::use_files_only();
     dstack_cli::main(std::env::args_os(), |arguments| {
         dstack_main::server(arguments, |_| ())
     })

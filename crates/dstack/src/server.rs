@@ -9,6 +9,7 @@ use dstack_engine::{Engine, EngineDeps, Failpoints, Settings as EngineSettings};
 use dstack_local::{LocalAgents, LocalShim, LocalShimOptions};
 use dstack_plan::jobs::Target;
 use dstack_server::import::ImportOptions;
+use dstack_server::settings::report_unused;
 use dstack_server::wiring::{Connected, LogOutput, SqlInputs};
 use dstack_server::{BoxFuture, EngineInit, ServerOptions, Settings, StartedEngine, serve};
 use dstack_store::{EngineStore, EntityRef};
@@ -31,11 +32,8 @@ pub fn server(arguments: ServerArgs, customize: impl FnOnce(&mut ServerOptions))
     } else {
         arguments.log_level.clone()
     };
-    logging::start(
-        &level
-            .or_else(|| env::var("DSTACK_SERVER_LOG_LEVEL"))
-            .unwrap_or_else(|| "INFO".to_owned()),
-    );
+    logging::start(level, &Settings::from_env());
+    report_unused();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error),
@@ -132,9 +130,6 @@ async fn start_engine(init: EngineInit, local: bool) -> Result<StartedEngine, St
         host: machine.host.clone(),
         socket: machine.shim.socket().to_owned(),
     });
-    let quota = i64::try_from(init.settings.log_quota_per_job_hour)
-        .ok()
-        .filter(|quota| *quota > 0);
     let target = match &machine {
         Some(machine) if machine.runtime == "process" => Target::Host,
         _ => Target::Container,
@@ -143,13 +138,18 @@ async fn start_engine(init: EngineInit, local: bool) -> Result<StartedEngine, St
         store: Arc::new(init.store.clone()) as Arc<dyn EngineStore>,
         agents: Arc::new(LocalAgents::new(here)),
         output: Arc::new(LogOutput::new(Arc::clone(&init.logs), init.database.clone())),
-        inputs: Arc::new(SqlInputs::new(init.jobs(target), init.blobs.clone(), quota)),
+        inputs: Arc::new(SqlInputs::new(
+            init.jobs(target),
+            init.blobs.clone(),
+            &init.settings,
+        )),
         clock: Arc::clone(&init.clock),
         random: init.random.clone(),
         failpoints: failpoints(),
         settings: EngineSettings {
             name: init.identity.clone(),
             home: machine.as_ref().map(|machine| machine.instance),
+            host_network: init.settings.host_network(),
             ..EngineSettings::default()
         },
     })

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use dstack_agent_api::runner::{JobState, JobStateEvent};
 use dstack_agent_api::stream::StreamLine;
+use dstack_model::configurations::AnyRunConfiguration;
 use dstack_model::runs::{JobStatus, JobTerminationReason};
 use dstack_plan::lifecycle::job::Ended;
 use dstack_store::rows::JobRow;
@@ -12,7 +13,7 @@ use dstack_store::{EntityRef, JobSnapshot};
 use dstack_units::JobId;
 use tokio::time::Instant;
 
-use super::{FIRST_PAUSE, FOLLOW_AGAIN, longer};
+use super::{FIRST_PAUSE, FOLLOW_AGAIN, longer, metrics};
 use crate::context::Context;
 use crate::{Batch, EventSource, Piece, Result, Runner, operations};
 
@@ -30,7 +31,11 @@ pub fn ensure(ctx: &Arc<Context>, job: JobId) {
     }
     let context = Arc::clone(ctx);
     ctx.spawn("follow runner", async move {
-        if let Err(error) = follow(&context, job).await {
+        let followed = tokio::select! {
+            followed = follow(&context, job) => followed,
+            () = metrics::sample(&context, job) => return,
+        };
+        if let Err(error) = followed {
             context.report("follow runner", &error);
             context
                 .wakes
@@ -68,6 +73,10 @@ async fn follow(ctx: &Arc<Context>, id: JobId) -> Result<()> {
             ctx,
             job: &snapshot.job,
             runner: runner.as_ref(),
+            inactivity_counts: matches!(
+                &snapshot.run.run_spec.configuration,
+                AnyRunConfiguration::DevEnvironment(_)
+            ),
         }
         .listen()
         .await?;
@@ -94,6 +103,8 @@ struct Listener<'a> {
     ctx: &'a Arc<Context>,
     job: &'a JobRow,
     runner: &'a dyn Runner,
+    /// The job may end for want of connections.
+    inactivity_counts: bool,
 }
 
 /// Output read but not stored yet.
@@ -147,6 +158,9 @@ impl Listener<'_> {
                     self.ctx.seen.update_job(self.job.id, |seen| {
                         seen.no_connections_secs = Some(tick.no_connections_secs);
                     });
+                    if self.inactivity_counts {
+                        self.ctx.wakes.wake(EntityRef::Job(self.job.id));
+                    }
                 }
                 StreamLine::End(_) => {
                     self.store(&mut pending).await?;

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_agent_api::shim::{RUNNER_SSH_PORT, TaskInfo, TaskStatus};
+use dstack_model::configurations::AnyRunConfiguration;
 use dstack_model::instances::InstanceStatus;
-use dstack_model::runs::{JobProvisioningData, JobRuntimeData, JobStatus};
-use dstack_plan::lifecycle::Wait;
+use dstack_model::runs::{JobProvisioningData, JobRuntimeData, JobStatus, JobTerminationReason};
+use dstack_plan::lifecycle::{Wait, policies};
 use dstack_plan::lifecycle::job::{Decision, Ended, Facts, Operation, Progress, Task, decide};
 use dstack_plan::lifecycle::transitions::job_allowed;
 use dstack_store::rows::{InstanceRow, JobRow, OperationKind, OperationRow, OperationState};
@@ -86,6 +87,7 @@ fn facts(snapshot: &JobSnapshot, seen: &JobSeen, task: &Option<Option<TaskInfo>>
         remove_at: job.remove_at,
         termination_reason: job.termination_reason,
         max_duration: max_duration.map(Duration::from_secs),
+        unwanted: unwanted(snapshot, seen),
         spot: job
             .job_provisioning_data
             .as_ref()
@@ -105,6 +107,31 @@ fn facts(snapshot: &JobSnapshot, seen: &JobSeen, task: &Option<Option<TaskInfo>>
         stop_job: progress(snapshot, OperationKind::StopJob),
         remove_task: progress(snapshot, OperationKind::RemoveTask),
     }
+}
+
+/// Whether a policy of the run wants the job ended (dstack 0.22.5: pipelines §6.3).
+fn unwanted(snapshot: &JobSnapshot, seen: &JobSeen) -> Option<Ended> {
+    let ended = |reason, message| Ended {
+        reason,
+        message: Some(message),
+        exit_status: None,
+    };
+    if let Some(message) = &seen.unused_gpus {
+        let reason = JobTerminationReason::TerminatedDueToUtilizationPolicy;
+        return Some(ended(reason, message.clone()));
+    }
+    let AnyRunConfiguration::DevEnvironment(dev) = &snapshot.run.run_spec.configuration else {
+        return None;
+    };
+    let seconds = seen.no_connections_secs?;
+    let alone = Duration::from_secs(u64::try_from(seconds).ok()?);
+    policies::inactive(dev, alone).then(|| {
+        let allowed = dev.inactivity_duration.unwrap_or_default();
+        let message = format!(
+            "The job was inactive for {seconds} seconds, exceeding the inactivity_duration of {allowed} seconds"
+        );
+        ended(JobTerminationReason::InactivityDurationExceeded, message)
+    })
 }
 
 fn task_facts(task: &Option<Option<TaskInfo>>, job: &JobRow) -> Task {

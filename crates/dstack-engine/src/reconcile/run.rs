@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_model::profiles::StopCriteria;
-use dstack_model::runs::{JobStatus, JobTerminationReason, RunStatus, RunTerminationReason};
+use dstack_model::runs::{JobStatus, JobTerminationReason, RunStatus};
 use dstack_plan::lifecycle::retry::RetryFacts;
 use dstack_plan::lifecycle::run::{Decision, Facts, JobFacts, decide};
 use dstack_plan::lifecycle::transitions::{job_allowed, run_allowed};
 use dstack_plan::schedule::next_trigger;
 use dstack_store::rows::{JobRow, RunRow};
-use dstack_store::{Commit, EntityRef, Json, NewEvent, Put, RunSnapshot};
+use dstack_store::{Commit, EntityRef, NewEvent, Put, RunSnapshot};
 use dstack_units::{RunId, Time};
 
+use super::replicas;
 use crate::Result;
 use crate::context::Context;
 use crate::events::{self, Events};
@@ -72,11 +73,20 @@ async fn step(
 ) -> Result<()> {
     let decision = decide(&facts(&change.run, &snapshot.jobs, latest), now);
     let maker = Events::system(now, ctx.deps.random.clone());
-    if decision == Decision::Resubmit && latest.is_empty() {
-        return first_jobs(ctx, &maker, change, now).await;
+    // Replicas of a service are made anew: what it asks for may have changed since the last time.
+    if decision == Decision::Resubmit && (latest.is_empty() || is_service(&change.run)) {
+        return replicas::start(ctx, &maker, latest, change, now).await;
     }
+    let settled = matches!(&decision, Decision::Follow { retry_replicas, .. } if retry_replicas.is_empty());
     apply(ctx, &maker, latest, decision, change, now);
+    if settled {
+        replicas::follow(ctx, &maker, latest, change, now).await?;
+    }
     Ok(())
+}
+
+fn is_service(run: &RunRow) -> bool {
+    run.run_spec.configuration.service().is_some()
 }
 
 /// The latest submission of each job.
@@ -113,6 +123,7 @@ fn facts<'a>(run: &RunRow, jobs: &'a [JobRow], latest: &[&'a JobRow]) -> Facts<'
             .max()
             .unwrap_or(run.submitted_at),
         master_done_ends: profile.params.stop_criteria == Some(StopCriteria::MasterDone),
+        service: is_service(run),
         scheduled: profile.params.schedule.is_some(),
         next_triggered_at: run.next_triggered_at,
         jobs: latest
@@ -122,6 +133,9 @@ fn facts<'a>(run: &RunRow, jobs: &'a [JobRow], latest: &[&'a JobRow]) -> Facts<'
                 job_num: job.job_num,
                 status: job.status,
                 reason: job.termination_reason,
+                superseded: is_service(run)
+                    && job.status.is_finished()
+                    && job.deployment_num < run.deployment_num,
                 retry: RetryFacts {
                     retry: job.job_spec.retry.as_ref(),
                     reason: job.termination_reason,
@@ -133,10 +147,11 @@ fn facts<'a>(run: &RunRow, jobs: &'a [JobRow], latest: &[&'a JobRow]) -> Facts<'
     }
 }
 
-struct Change {
-    run: RunRow,
-    jobs: Vec<JobRow>,
-    events: Vec<NewEvent>,
+/// What is to be written.
+pub(super) struct Change {
+    pub(super) run: RunRow,
+    pub(super) jobs: Vec<JobRow>,
+    pub(super) events: Vec<NewEvent>,
 }
 
 fn apply(
@@ -216,45 +231,6 @@ fn apply(
     }
 }
 
-/// The jobs of a scheduled run, the first time that its time comes.
-async fn first_jobs(ctx: &Context, maker: &Events, change: &mut Change, now: Time) -> Result<()> {
-    let run = &mut change.run;
-    run.deadline_at = None;
-    match ctx.deps.inputs.jobs(run).await? {
-        Ok(specs) => {
-            run.status = RunStatus::Submitted;
-            run.next_wake_at = None;
-            run.waiting_for = Some("its jobs".to_owned());
-            for spec in specs {
-                let job = JobRow::submitted(
-                    ctx.deps.random.ordered_uuid(now).into(),
-                    run,
-                    Json::new(spec),
-                    now,
-                );
-                change.events.push(maker.event(
-                    "Job created on run submission. Status: SUBMITTED",
-                    vec![events::job(&job)],
-                ));
-                change.jobs.push(job);
-            }
-        }
-        // The next time of the schedule may find things better.
-        Err(error) => {
-            tracing::warn!(run.id = %run.id, run.name = %run.run_name, %error, "the jobs of a scheduled run cannot be made");
-            run.status = RunStatus::Terminating;
-            run.termination_reason = Some(RunTerminationReason::ServerError);
-            run.next_wake_at = Some(now);
-            run.waiting_for = Some("the next time of its schedule".to_owned());
-            change.events.push(maker.event(
-                format!("The run's jobs cannot be made: {error}"),
-                vec![events::run(run)],
-            ));
-        }
-    }
-    Ok(())
-}
-
 /// A new submission of a replica's job; a sibling that still lives is ended first.
 fn retry(ctx: &Context, maker: &Events, job: &JobRow, change: &mut Change, now: Time) {
     if !job.status.is_finished() {
@@ -286,7 +262,7 @@ fn resubmit(ctx: &Context, maker: &Events, job: &JobRow, change: &mut Change, no
     change.jobs.push(next);
 }
 
-fn end_jobs(
+pub(super) fn end_jobs(
     maker: &Events,
     jobs: &[&JobRow],
     reason: JobTerminationReason,

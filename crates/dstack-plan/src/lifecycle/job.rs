@@ -95,6 +95,8 @@ pub struct Facts {
     pub termination_reason: Option<JobTerminationReason>,
     /// `max_duration` of its spec.
     pub max_duration: Option<Duration>,
+    /// A policy of the run wants it ended, for this reason.
+    pub unwanted: Option<Ended>,
     /// Whether it runs on spot capacity.
     pub spot: bool,
     /// Its instance still exists.
@@ -288,6 +290,9 @@ fn running(facts: &Facts, now: Time) -> Decision {
     }
     if let Some(lost) = lost(facts, now) {
         return lost;
+    }
+    if let Some(unwanted) = &facts.unwanted {
+        return Decision::Terminate(unwanted.clone());
     }
     let deadline = match (facts.running_at, facts.max_duration) {
         (Some(running_at), Some(max)) => Some(running_at + max + MAX_DURATION_GRACE),

@@ -16,6 +16,8 @@ pub struct JobFacts<'a> {
     pub status: JobStatus,
     /// Why it ends or ended.
     pub reason: Option<JobTerminationReason>,
+    /// It ended, and belongs to a deployment that is not wanted any more.
+    pub superseded: bool,
     /// What its retry depends on.
     pub retry: RetryFacts<'a>,
 }
@@ -33,6 +35,8 @@ pub struct Facts<'a> {
     pub jobs_changed_at: Time,
     /// `stop_criteria: master-done`.
     pub master_done_ends: bool,
+    /// Its replicas serve independently of each other.
+    pub service: bool,
     /// It has a schedule.
     pub scheduled: bool,
     /// Next time of the schedule.
@@ -137,10 +141,12 @@ fn active(facts: &Facts<'_>, now: Time) -> Decision {
             .iter()
             .any(|job| job.job_num == 0 && job.replica_num == 0 && job.status == JobStatus::Done)
     };
-    if tally.job_failed {
+    // A replica that failed costs no other one: dstack 0.22.5 ends the whole service.
+    let others_serve = facts.service && tally.running;
+    if tally.job_failed && !others_serve {
         return Decision::Terminate(RunTerminationReason::JobFailed);
     }
-    if tally.retries_exhausted {
+    if tally.retries_exhausted && !others_serve {
         return Decision::Terminate(RunTerminationReason::RetryLimitExceeded);
     }
     if facts.master_done_ends && master_done() {
@@ -194,6 +200,7 @@ fn tally(facts: &Facts<'_>, now: Time) -> Tally {
 fn count(tally: &mut Tally, job: &JobFacts<'_>, now: Time) {
     let ending = job.status == JobStatus::Terminating;
     match job.status {
+        _ if job.superseded => {}
         JobStatus::Done => tally.done = true,
         _ if ending && job.reason == Some(JobTerminationReason::DoneByRunner) => tally.done = true,
         _ if job.reason == Some(JobTerminationReason::ScaledDown) => {}

@@ -7,6 +7,38 @@ use dstack_units::{FleetId, InstanceId, Memory};
 
 use super::{Candidate, Request, Share, Wants};
 
+/// When a job that has an instance to itself gets its network (`DSTACK_SERVER_JOB_NETWORK_MODE` of dstack 0.22.5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HostNetwork {
+    /// 1: when it is a node of several.
+    Multinode,
+    /// 2: always.
+    #[default]
+    WholeInstance,
+    /// 3: never.
+    Never,
+}
+
+impl HostNetwork {
+    /// By the number that the variable has; `None`: there is no such rule.
+    pub const fn from_number(number: u8) -> Option<Self> {
+        match number {
+            1 => Some(Self::Multinode),
+            2 => Some(Self::WholeInstance),
+            3 => Some(Self::Never),
+            _ => None,
+        }
+    }
+
+    const fn allows(self, multinode: bool) -> bool {
+        match self {
+            Self::Multinode => multinode,
+            Self::WholeInstance => true,
+            Self::Never => false,
+        }
+    }
+}
+
 /// A place.
 #[derive(Debug, Clone)]
 pub struct Choice {
@@ -23,14 +55,13 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// What the job's row records of its place. The network is the host's when the job has the machine to
-    /// itself (`DSTACK_SERVER_JOB_NETWORK_MODE` 2); on this very machine it never is, so that a job's ports cannot
-    /// clash with those of the server or of another program.
-    pub fn runtime_data(&self) -> JobRuntimeData {
+    /// What the job's row records of its place. On this very machine the network is never the host's, so that a job's
+    /// ports cannot clash with those of the server or of another program.
+    pub fn runtime_data(&self, rule: HostNetwork, multinode: bool) -> JobRuntimeData {
         let share = &self.offer.instance.resources;
         let limited = !self.whole;
         JobRuntimeData {
-            network_mode: if self.whole && !self.local {
+            network_mode: if self.whole && !self.local && rule.allows(multinode) {
                 NetworkMode::Host
             } else {
                 NetworkMode::Bridge

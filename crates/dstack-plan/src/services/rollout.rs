@@ -13,6 +13,8 @@ pub const SURGE: i64 = 1;
 pub enum Stage {
     /// All its jobs have ended.
     Ended,
+    /// As [`Stage::Ended`], by itself: nothing is started in its place for now.
+    Held,
     /// Some of its jobs are ending, or have ended.
     Ending,
     /// Waits for instances.
@@ -28,7 +30,7 @@ pub enum Stage {
 impl Stage {
     /// Whether it is still to be stopped when it is not wanted.
     const fn is_active(self) -> bool {
-        !matches!(self, Self::Ended | Self::Ending)
+        !matches!(self, Self::Ended | Self::Held | Self::Ending)
     }
 }
 
@@ -73,8 +75,9 @@ pub fn remove(replicas: &[Replica]) -> Changes {
 
 fn scale(replicas: &[Replica], desired: i64) -> Changes {
     let active = count(replicas, |replica| replica.stage.is_active());
+    let held = count(replicas, |replica| replica.stage == Stage::Held);
     Changes {
-        start: (desired - active).max(0),
+        start: (desired - active - held).max(0),
         stop: least_needed(replicas, to_usize(active - desired)),
     }
 }
@@ -192,6 +195,7 @@ mod tests {
     fn stage() -> impl Strategy<Value = Stage> {
         proptest::sample::select(vec![
             Stage::Ended,
+            Stage::Held,
             Stage::Ending,
             Stage::Waiting,
             Stage::Starting,

@@ -143,6 +143,13 @@ async fn configured(
     config: &BackendConfig,
     id: String,
 ) -> Result<BackendRow> {
+    if state.settings.default_creds_disabled && config.uses_default_creds() {
+        return Err(ApiError::Client {
+            code: ErrorCode::InvalidCredentials,
+            msg: ErrorCode::InvalidCredentials.default_message().to_owned(),
+            fields: vec![vec!["creds".to_owned()]],
+        });
+    }
     let in_force = kind(state, config.kind())?
         .configure(&project.name, config)
         .await

@@ -3,7 +3,8 @@
 use dstack_api::{ErrorCode, routes};
 use dstack_model::metrics::{JobMetrics, Metric};
 use dstack_model::requests::JobMetricsQuery;
-use dstack_store::directory::lists::{self, MetricsPoint};
+use dstack_store::directory::lists;
+use dstack_store::directory::metrics::{self as points, MetricsPoint};
 use dstack_store::rows::JobRow;
 use dstack_units::Time;
 use serde_json::{Value, json};
@@ -32,7 +33,7 @@ async fn job(call: Call, query: JobMetricsQuery) -> Result<JobMetrics> {
     })?;
     // One more: usage of the CPU is a difference.
     let limit = query.limit.max(0).saturating_add(1);
-    let points = lists::metrics(pool, found.id, query.after, query.before, limit).await?;
+    let points = points::between(pool, found.id, query.after, query.before, limit).await?;
     Ok(JobMetrics {
         metrics: if points.len() < 2 {
             Vec::new()

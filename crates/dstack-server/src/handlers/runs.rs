@@ -2,7 +2,7 @@
 
 mod apply;
 mod fleets;
-mod gateways;
+mod services;
 mod list;
 mod offers;
 mod plan;

@@ -8,10 +8,12 @@ use dstack_agent_api::runner::{
     ClusterInfo, FileArchive, RepoCredentials, RepoData, SshKey, SubmitBody, SubmitJobSpec,
     SubmitJobSubmission, SubmitRun, SubmitRunSpec, UnixUser,
 };
-use dstack_engine::{EngineError, InputError, Inputs, Result, StartInputs};
+use dstack_engine::{EngineError, Image, InputError, Inputs, Result, StartInputs};
+use dstack_images::RegistryCredentials;
 use dstack_model::repos::{AnyRunRepoData, RemoteRepoCreds};
 use dstack_model::runs::JobSpec;
 use dstack_plan::jobs::{registry_auth, with_secrets};
+use dstack_plan::services::replicas::Slot;
 use dstack_store::directory::{projects, repos, secrets};
 use dstack_store::encryption::Encryption;
 use dstack_store::rows::RunRow;
@@ -22,6 +24,7 @@ use dstack_units::ProjectId;
 use crate::blobs::{BlobError, Blobs};
 use crate::job_maker::JobMaker;
 use crate::keys::Keys;
+use crate::settings::Settings;
 
 /// From the database and the bucket. Secrets are decrypted for the call and kept nowhere.
 #[derive(Debug)]
@@ -32,18 +35,21 @@ pub struct SqlInputs {
     jobs: JobMaker,
     blobs: Blobs,
     log_quota_hour: Option<i64>,
+    only_through_proxy: bool,
 }
 
 impl SqlInputs {
-    /// With the log quota in bytes per hour; `None` = unlimited.
-    pub fn new(jobs: JobMaker, blobs: Blobs, log_quota_hour: Option<i64>) -> Self {
+    /// As the settings say.
+    pub fn new(jobs: JobMaker, blobs: Blobs, settings: &Settings) -> Self {
+        let quota = i64::try_from(settings.log_quota_per_job_hour).ok();
         Self {
             database: jobs.database.clone(),
             encryption: jobs.encryption.clone(),
             keys: Arc::clone(&jobs.keys),
             jobs,
             blobs,
-            log_quota_hour,
+            log_quota_hour: quota.filter(|quota| *quota > 0),
+            only_through_proxy: settings.sshproxy_is_the_only_way(),
         }
     }
 
@@ -110,8 +116,8 @@ fn fetched(content: Result<Option<Vec<u8>>, BlobError>) -> Result<Result<Option<
 
 #[async_trait]
 impl Inputs for SqlInputs {
-    async fn jobs(&self, run: &RunRow) -> Result<Result<Vec<JobSpec>, InputError>> {
-        let made = self.jobs.jobs(run.project_id, &run.run_spec, 0).await;
+    async fn jobs(&self, run: &RunRow, replicas: &[Slot]) -> Result<Result<Vec<JobSpec>, InputError>> {
+        let made = self.jobs.jobs(run.project_id, &run.run_spec, replicas).await;
         Ok(made.map_err(|error| InputError(error.to_string())))
     }
 
@@ -147,15 +153,26 @@ impl Inputs for SqlInputs {
         Ok(Ok(StartInputs { body, archives, code }))
     }
 
-    async fn registry_auth(&self, job: &JobSnapshot) -> Result<Result<Option<(String, Secret)>, InputError>> {
-        let Some(auth) = &job.job.job_spec.registry_auth else {
-            return Ok(Ok(None));
+    async fn image(&self, job: &JobSnapshot) -> Result<Result<Image, InputError>> {
+        let spec = &job.job.job_spec;
+        let own = match &spec.registry_auth {
+            None => None,
+            Some(auth) => {
+                let secrets = self.secrets(job.job.project_id).await?;
+                match registry_auth(auth, &secrets) {
+                    Ok((username, password)) => Some(RegistryCredentials {
+                        username,
+                        password: Secret::new(password),
+                    }),
+                    Err(error) => return Ok(Err(InputError(format!("registry_auth: {error}")))),
+                }
+            }
         };
-        let secrets = self.secrets(job.job.project_id).await?;
-        Ok(match registry_auth(auth, &secrets) {
-            Ok((user, password)) => Ok(Some((user, Secret::new(password)))),
-            Err(error) => Err(InputError(format!("registry_auth: {error}"))),
-        })
+        let (name, credentials) = self.jobs.registry.apply(&spec.image_name, own);
+        Ok(Ok(Image {
+            name,
+            credentials: credentials.map(|found| (found.username, found.password)),
+        }))
     }
 
     async fn ssh_keys(&self, job: &JobSnapshot) -> Result<Vec<String>> {
@@ -168,13 +185,10 @@ impl Inputs for SqlInputs {
                 .map_err(|error| EngineError::Inputs(Box::new(error)))?;
             keys.push(pair.public.trim_end().to_owned());
         }
-        keys.extend(
-            job.run
-                .run_spec
-                .ssh_key_pub
-                .as_deref()
-                .map(|key| key.trim().to_owned()),
-        );
+        // Where users may come through the SSH proxy only, they log in there, and it uses the project's key.
+        let user = job.run.run_spec.ssh_key_pub.as_deref();
+        let user = user.filter(|_| !self.only_through_proxy);
+        keys.extend(user.map(|key| key.trim().to_owned()));
         Ok(keys)
     }
 }

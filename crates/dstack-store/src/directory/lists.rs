@@ -1,7 +1,7 @@
 //! Runs, fleets and instances as the API lists them.
 
 use dstack_model::runs::JobProvisioningData;
-use dstack_units::{FleetId, InstanceId, JobId, ProjectId, RepoRowId, RunId, Time, UserId};
+use dstack_units::{FleetId, InstanceId, ProjectId, RepoRowId, RunId, UserId};
 use sqlx::{AnyPool, Row};
 
 use super::Page;
@@ -132,6 +132,14 @@ pub async fn runs_by_names(pool: &AnyPool, project: ProjectId, names: &[String])
     query.fetch(pool).await?.iter().map(read_listed_run).collect()
 }
 
+/// Runs of a project that are running and are services, oldest first.
+pub async fn running_services(pool: &AnyPool, project: ProjectId) -> Result<Vec<ListedRun>> {
+    let sql = listed_run_sql()
+        + " WHERE t.project_id = $1 AND t.status = 'running' AND t.deleted = 0 AND t.service_spec IS NOT NULL \
+           ORDER BY t.submitted_at, t.id";
+    fetch_as(pool, sql, &[&project.to_string()], read_listed_run).await
+}
+
 /// Submissions of these runs, by run, replica, job and submission.
 pub async fn jobs(pool: &AnyPool, runs: &[RunId]) -> Result<Vec<JobRow>> {
     let mut query = Select::new(select_sql::<JobRow>());
@@ -169,65 +177,6 @@ pub async fn job(
     ));
     query.push(" ORDER BY t.submission_num DESC LIMIT 1");
     query.fetch(pool).await?.first().map(JobRow::read).transpose()
-}
-
-/// A measured point of a job.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MetricsPoint {
-    /// When.
-    pub at: Time,
-    /// CPU time used so far, microseconds.
-    pub cpu_usage_micro: i64,
-    /// Memory used.
-    pub memory_usage_bytes: i64,
-    /// Memory that cannot be reclaimed.
-    pub memory_working_set_bytes: i64,
-    /// Memory used of each GPU.
-    pub gpus_memory_usage_bytes: Vec<i64>,
-    /// Utilisation of each GPU.
-    pub gpus_util_percent: Vec<i64>,
-}
-
-/// Points of a job between two times, newest first, at most `limit`.
-pub async fn metrics(
-    pool: &AnyPool,
-    job: JobId,
-    after: Option<Time>,
-    before: Option<Time>,
-    limit: i64,
-) -> Result<Vec<MetricsPoint>> {
-    let mut query = Select::new(
-        "SELECT timestamp_micro, cpu_usage_micro, memory_usage_bytes, memory_working_set_bytes, \
-         gpus_memory_usage_bytes, gpus_util_percent FROM job_metrics_points",
-    );
-    let job = query.bind(job);
-    query.filter(format_args!("job_id = {job}"));
-    if let Some(after) = after {
-        let after = query.bind(after);
-        query.filter(format_args!("timestamp_micro > {after}"));
-    }
-    if let Some(before) = before {
-        let before = query.bind(before);
-        query.filter(format_args!("timestamp_micro < {before}"));
-    }
-    let limit = query.bind(limit);
-    query.push(&format!(" ORDER BY timestamp_micro DESC LIMIT {limit}"));
-    let list = |text: String| serde_json::from_str(&text).unwrap_or_default();
-    query
-        .fetch(pool)
-        .await?
-        .iter()
-        .map(|row| {
-            Ok(MetricsPoint {
-                at: read_column(row, 0, "job_metrics_points", "timestamp_micro")?,
-                cpu_usage_micro: row.try_get(1)?,
-                memory_usage_bytes: row.try_get(2)?,
-                memory_working_set_bytes: row.try_get(3)?,
-                gpus_memory_usage_bytes: list(row.try_get(4)?),
-                gpus_util_percent: list(row.try_get(5)?),
-            })
-        })
-        .collect()
 }
 
 /// A fleet with the names around it.

@@ -7,6 +7,7 @@ use dstack_model::runs::{Run, RunSpec, RunStatus};
 use dstack_plan::diff::{changed_fields, check_updatable};
 use dstack_plan::names;
 use dstack_plan::schedule::next_trigger;
+use dstack_plan::services::replicas::first;
 use dstack_store::directory::lists::{self, ListedRun};
 use dstack_store::directory::repos;
 use dstack_store::rows::{JobRow, RunRow};
@@ -25,7 +26,7 @@ pub(super) async fn apply(call: Call, request: ApplyRunPlanRequest) -> Result<Ru
     let (state, project) = (&call.state, call.project()?);
     let mut spec = effective(&call, request.plan.run_spec.clone()).await?;
     super::volumes::check_active(state, project.row.id, &spec).await?;
-    super::gateways::check_exists(&call, &spec).await?;
+    super::services::check_gateway(&call, &spec).await?;
     check_supported(&spec)?;
     let generated = spec.run_name.is_none();
     for _ in 0..ATTEMPTS {
@@ -101,12 +102,14 @@ async fn update(
     if !request.force && !unchanged {
         return Err(stale().into());
     }
+    let service_spec = super::services::published(&current.project_name, spec)?;
     let deployment_num = old.deployment_num + 1;
     let changed = changed_fields(&old.run_spec, spec).join(", ");
     let new = RunRow {
         run_spec: Json::new(spec.clone()),
         priority: spec.configuration.base().priority.unwrap_or(0),
         deployment_num,
+        service_spec: service_spec.map(Json::new),
         ..old.clone()
     };
     let message = format!("Run updated. Deployment: {deployment_num}. Changed fields: {changed}");
@@ -133,7 +136,12 @@ async fn submit(call: &Call, spec: &RunSpec, finished: Option<&ListedRun>) -> Re
     let (state, user, project) = (&call.state, call.user()?, &call.project()?.row);
     let repo = repo_of(state, project.id, spec).await?;
     let now = state.clock.now();
-    let run = new_run(state, spec, project.id, user.id, repo, now);
+    let replicas = first(spec);
+    let run = RunRow {
+        service_spec: super::services::published(&project.name, spec)?.map(Json::new),
+        desired_replica_count: i64::try_from(replicas.len()).unwrap_or(i64::MAX),
+        ..new_run(state, spec, project.id, user.id, repo, now)
+    };
     let by_user = audit::by(state, user);
     let by_system = audit::by_system(state);
     let (mut puts, mut events) = (Vec::new(), Vec::new());
@@ -149,9 +157,13 @@ async fn submit(call: &Call, spec: &RunSpec, finished: Option<&ListedRun>) -> Re
         format!("Run submitted. Status: {status}"),
         vec![targets::run(&run)],
     ));
+    if run.service_spec.is_some() {
+        let text = "Service assigned to run without a gateway";
+        events.push(by_system.event(text, vec![targets::run(&run)]));
+    }
     let mut jobs = Vec::new();
     if run.status == RunStatus::Submitted {
-        for job in state.jobs().jobs(project.id, spec, 0).await? {
+        for job in state.jobs().jobs(project.id, spec, &replicas).await? {
             let row = JobRow::submitted(state.random.ordered_uuid(now).into(), &run, Json::new(job), now);
             events.push(by_system.event(
                 "Job created on run submission. Status: SUBMITTED",

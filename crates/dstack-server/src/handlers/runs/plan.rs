@@ -88,7 +88,7 @@ async fn job_plans(
 ) -> Result<(Vec<JobPlan>, Vec<JobExplanation>)> {
     let (state, project) = (&call.state, call.project()?);
     let volumes = volumes::locations(state, project.row.id, run).await?;
-    let jobs = state.jobs().planned(project.row.id, run, 0).await?;
+    let jobs = state.jobs().planned(project.row.id, run).await?;
     let listing = request.for_offers_only || asks_for_offers(run, &call.version);
     let limit = request.max_offers.and_then(|limit| usize::try_from(limit).ok());
     let shown = Shown {

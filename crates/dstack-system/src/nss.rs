@@ -4,9 +4,9 @@
 //! another glibc, and crashes. Told its sources before the first lookup, it loads none.
 #![allow(unsafe_code)]
 
-/// Must be the first statement of `main`.
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-pub(crate) fn use_files_only() {
+/// Must be the first statement of `main` of a program that may be linked statically. Does nothing in one that is not.
+#[cfg(all(target_os = "linux", target_env = "gnu", target_feature = "crt-static"))]
+pub fn use_files_only() {
     use std::ffi::{CStr, c_char, c_int};
 
     unsafe extern "C" {
@@ -30,6 +30,6 @@ pub(crate) fn use_files_only() {
     }
 }
 
-/// Other C libraries load no plugins.
-#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-pub(crate) fn use_files_only() {}
+/// A dynamic glibc loads the plugins that were built for it, other C libraries load none.
+#[cfg(not(all(target_os = "linux", target_env = "gnu", target_feature = "crt-static")))]
+pub const fn use_files_only() {}

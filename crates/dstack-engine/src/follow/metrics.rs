@@ -1,0 +1,95 @@
+//! What a running job uses, measured now and then: for users, and for the policy that ends jobs whose GPUs do nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dstack_agent_api::runner::Metrics;
+use dstack_model::profiles::UtilizationPolicy;
+use dstack_plan::lifecycle::policies::unused_gpus;
+use dstack_store::EntityRef;
+use dstack_store::directory::metrics::MetricsPoint;
+use dstack_system::clock::sleep_until;
+use dstack_units::{JobId, Time};
+
+use crate::context::Context;
+use crate::{Result, operations};
+
+/// As often as dstack 0.22.5 does.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// Measures the job until it is dropped.
+pub(super) async fn sample(ctx: &Arc<Context>, job: JobId) {
+    loop {
+        match once(ctx, job).await {
+            Ok(Measured::Yes) => {}
+            // Nothing to measure with will not come up later.
+            Ok(Measured::Impossible) => return std::future::pending().await,
+            Err(error) => ctx.report("keep what a job uses", &error),
+        }
+        sleep_until(ctx.deps.clock.as_ref(), ctx.now() + EVERY).await;
+    }
+}
+
+enum Measured {
+    /// Or its agent was out of reach just now.
+    Yes,
+    Impossible,
+}
+
+async fn once(ctx: &Context, id: JobId) -> Result<Measured> {
+    let Some(snapshot) = ctx.deps.store.job(id).await? else {
+        return Ok(Measured::Impossible);
+    };
+    let address = snapshot.instance.as_ref().and_then(|row| row.agent.clone());
+    let runner = address.and_then(|address| operations::runner_of(ctx, &snapshot, &address));
+    let Some(runner) = runner else {
+        return Ok(Measured::Yes);
+    };
+    match runner.metrics().await {
+        Ok(Some(metrics)) => ctx.deps.store.add_metrics(id, point(&metrics)).await?,
+        Ok(None) => return Ok(Measured::Impossible),
+        Err(error) => {
+            tracing::debug!(job.id = %id, %error, "what the job uses is not known just now");
+            return Ok(Measured::Yes);
+        }
+    }
+    if let Some(policy) = &snapshot.job.job_spec.utilization_policy {
+        judge(ctx, id, policy).await?;
+    }
+    Ok(Measured::Yes)
+}
+
+fn point(metrics: &Metrics) -> MetricsPoint {
+    MetricsPoint {
+        at: Time::from_micros(metrics.timestamp_micro),
+        cpu_usage_micro: metrics.cpu_usage_micro,
+        memory_usage_bytes: metrics.memory_usage_bytes,
+        memory_working_set_bytes: metrics.memory_working_set_bytes,
+        gpus_memory_usage_bytes: metrics
+            .gpus
+            .iter()
+            .map(|gpu| gpu.gpu_memory_usage_bytes)
+            .collect(),
+        gpus_util_percent: metrics.gpus.iter().map(|gpu| gpu.gpu_util_percent).collect(),
+    }
+}
+
+/// Whether its GPUs did something within the policy's window.
+async fn judge(ctx: &Context, id: JobId, policy: &UtilizationPolicy) -> Result<()> {
+    let now = ctx.now();
+    let window = Duration::from_secs(u64::try_from(policy.time_window.0).unwrap_or(0));
+    let points = ctx.deps.store.metrics_since(id, now - window).await?;
+    let gpus = points.last().map_or(0, |point| point.gpus_util_percent.len());
+    let samples: Vec<Vec<(Time, i64)>> = (0..gpus)
+        .map(|gpu| {
+            let of_gpu = |point: &MetricsPoint| Some((point.at, *point.gpus_util_percent.get(gpu)?));
+            points.iter().filter_map(of_gpu).collect()
+        })
+        .collect();
+    let gpus: Vec<&[(Time, i64)]> = samples.iter().map(Vec::as_slice).collect();
+    if let Some(message) = unused_gpus(policy, &gpus, now) {
+        ctx.seen.update_job(id, |seen| seen.unused_gpus = Some(message));
+        ctx.wakes.wake(EntityRef::Job(id));
+    }
+    Ok(())
+}

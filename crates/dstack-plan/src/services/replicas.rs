@@ -1,0 +1,218 @@
+//! Which replicas a run consists of, and what is to be done so that these are all of the newest deployment (dstack 0.22.5:
+//! pipelines §4.2).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use dstack_model::configurations::service::ServiceConfiguration;
+use dstack_model::runs::{JobStatus, JobTerminationReason, RunSpec};
+use dstack_units::Time;
+
+use super::rollout::{self, Replica, Stage};
+use crate::lifecycle::retry::backoff;
+
+/// Probes are not asked yet: a replica counts as serving when it has run for so long. One that crashes as it starts does
+/// not get as far.
+const SETTLED: Duration = Duration::from_secs(10);
+
+/// A replica to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slot {
+    /// Its group; `None`: the run has no groups of replicas.
+    pub group: Option<String>,
+    /// Its number, unique in the run.
+    pub num: i64,
+}
+
+/// The replicas with which a run starts: one of a task or a dev environment, as many as each group asks for of a service.
+pub fn first(run: &RunSpec) -> Vec<Slot> {
+    match run.configuration.service() {
+        Some(service) => start(service, &[]),
+        None => vec![Slot { group: None, num: 0 }],
+    }
+}
+
+/// The latest submission of a job of a service.
+#[derive(Debug, Clone, Copy)]
+pub struct Job<'a> {
+    /// Its replica.
+    pub replica_num: i64,
+    /// The group of its replica.
+    pub group: &'a str,
+    /// Status.
+    pub status: JobStatus,
+    /// Why it ends or ended.
+    pub reason: Option<JobTerminationReason>,
+    /// Of an older deployment than the run.
+    pub out_of_date: bool,
+    /// When it changed last.
+    pub changed_at: Time,
+    /// When its commands started.
+    pub running_at: Option<Time>,
+    /// How often it was submitted before.
+    pub submission_num: i64,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Replicas to start.
+    pub start: Vec<Slot>,
+    /// Replicas to stop.
+    pub stop: Vec<i64>,
+    /// Replicas wanted, of all groups.
+    pub wanted: i64,
+    /// When a replica that ended by itself is started again.
+    pub wake_at: Option<Time>,
+}
+
+/// The next step of a service whose jobs are these.
+pub fn next(service: &ServiceConfiguration, jobs: &[Job<'_>], now: Time) -> Changes {
+    let mut replicas: BTreeMap<&str, BTreeMap<i64, Vec<&Job<'_>>>> = BTreeMap::new();
+    for job in jobs {
+        let group = replicas.entry(job.group).or_default();
+        group.entry(job.replica_num).or_default().push(job);
+    }
+    let mut changes = Changes::default();
+    let mut numbers = Numbers::after(jobs);
+    for group in service.replica_groups() {
+        let name = group.name.unwrap_or_default();
+        let members = replicas.remove(name.as_str()).unwrap_or_default();
+        let stages: Vec<Replica> = members
+            .iter()
+            .map(|(num, jobs)| replica(*num, jobs, now, &mut changes.wake_at))
+            .collect();
+        let wanted = group.replicas.min.unwrap_or(0);
+        let step = rollout::step(&stages, wanted);
+        let ended: Vec<i64> = stages
+            .iter()
+            .filter(|one| one.stage == Stage::Ended)
+            .map(|one| one.num)
+            .collect();
+        changes.wanted += wanted;
+        changes.stop.extend(step.stop);
+        changes
+            .start
+            .extend(numbers.take(step.start, &ended, &name));
+    }
+    // What is left belongs to groups that are not in the configuration any more.
+    for members in replicas.into_values() {
+        let stages: Vec<Replica> = members
+            .iter()
+            .map(|(num, jobs)| replica(*num, jobs, now, &mut None))
+            .collect();
+        changes.stop.extend(rollout::remove(&stages).stop);
+    }
+    changes
+}
+
+/// The replicas with which a service starts again, all jobs that it had being over.
+pub fn start(service: &ServiceConfiguration, jobs: &[Job<'_>]) -> Vec<Slot> {
+    let mut numbers = Numbers::after(jobs);
+    let mut slots = Vec::new();
+    for group in service.replica_groups() {
+        let name = group.name.unwrap_or_default();
+        let ended: BTreeSet<i64> = jobs
+            .iter()
+            .filter(|job| job.group == name)
+            .map(|job| job.replica_num)
+            .collect();
+        let ended: Vec<i64> = ended.into_iter().collect();
+        slots.extend(numbers.take(group.replicas.min.unwrap_or(0), &ended, &name));
+    }
+    slots
+}
+
+/// Gives numbers to replicas: those of ended replicas of the group first, then new ones.
+struct Numbers {
+    next: i64,
+}
+
+impl Numbers {
+    fn after(jobs: &[Job<'_>]) -> Self {
+        let last = jobs.iter().map(|job| job.replica_num).max();
+        Self {
+            next: last.map_or(0, |last| last + 1),
+        }
+    }
+
+    fn take(&mut self, count: i64, ended: &[i64], group: &str) -> Vec<Slot> {
+        let count = usize::try_from(count).unwrap_or(0);
+        let mut nums: Vec<i64> = ended.iter().copied().take(count).collect();
+        while nums.len() < count {
+            nums.push(self.next);
+            self.next += 1;
+        }
+        let slot = |num| Slot {
+            group: Some(group.to_owned()),
+            num,
+        };
+        nums.into_iter().map(slot).collect()
+    }
+}
+
+fn replica(num: i64, jobs: &[&Job<'_>], now: Time, wake_at: &mut Option<Time>) -> Replica {
+    Replica {
+        num,
+        out_of_date: jobs.iter().any(|job| job.out_of_date),
+        stage: stage(jobs, now, wake_at),
+    }
+}
+
+fn stage(jobs: &[&Job<'_>], now: Time, wake_at: &mut Option<Time>) -> Stage {
+    let any = |wanted: &dyn Fn(&Job<'_>) -> bool| jobs.iter().any(|job| wanted(job));
+    let over = |job: &Job<'_>| job.status.is_finished();
+    if !any(&|job| !over(job)) {
+        return ended(jobs, now, wake_at);
+    }
+    if any(&|job| over(job) || job.status == JobStatus::Terminating) {
+        // One that ends by itself keeps its place, as it does afterwards.
+        match any(&is_stopped) || any(&|job| job.out_of_date) {
+            true => Stage::Ending,
+            false => Stage::Held,
+        }
+    } else if any(&|job| job.status == JobStatus::Submitted) {
+        Stage::Waiting
+    } else if any(&|job| job.status != JobStatus::Running) {
+        Stage::Starting
+    } else if any(&|job| job.out_of_date) {
+        // It is what there is, however young.
+        Stage::Serving
+    } else {
+        let settled = jobs.iter().filter_map(|job| job.running_at).max();
+        later(settled.map(|at| at + SETTLED), now, wake_at, Stage::Running).unwrap_or(Stage::Serving)
+    }
+}
+
+fn is_stopped(job: &Job<'_>) -> bool {
+    job.reason == Some(JobTerminationReason::ScaledDown)
+}
+
+/// `stage` until that time, at which it is to be looked at again.
+fn later(until: Option<Time>, now: Time, wake_at: &mut Option<Time>, stage: Stage) -> Option<Stage> {
+    let until = until.filter(|until| *until > now)?;
+    *wake_at = Some(wake_at.map_or(until, |at| at.min(until)));
+    Some(stage)
+}
+
+/// A replica that was stopped makes room at once. One that ended by itself keeps its place: for good if it failed, until
+/// something is changed, so that a broken deployment is not started again and again; for a while if it was done, or found
+/// no place.
+fn ended(jobs: &[&Job<'_>], now: Time, wake_at: &mut Option<Time>) -> Stage {
+    if jobs.iter().any(|job| job.out_of_date || is_stopped(job)) {
+        return Stage::Ended;
+    }
+    let no_place = Some(JobTerminationReason::FailedToStartDueToNoCapacity);
+    let may_start_again = |job: &&&Job<'_>| job.status == JobStatus::Done || job.reason == no_place;
+    if jobs.iter().filter(may_start_again).count() < jobs.len() {
+        return Stage::Held;
+    }
+    let again = jobs
+        .iter()
+        .map(|job| job.changed_at + backoff(job.submission_num + 1))
+        .max();
+    later(again, now, wake_at, Stage::Held).unwrap_or(Stage::Ended)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,177 @@
+use std::time::Duration;
+
+use dstack_model::decode::decode_strict;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn service(more: Value) -> ServiceConfiguration {
+    let mut service = json!({"type": "service", "port": 8000, "commands": ["serve"]});
+    service
+        .as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
+    decode_strict(&service).unwrap()
+}
+
+fn groups(counts: &[(&str, i64)]) -> ServiceConfiguration {
+    let groups: Vec<Value> = counts
+        .iter()
+        .map(|(name, count)| json!({"name": name, "replicas": count, "commands": ["serve"]}))
+        .collect();
+    decode_strict(&json!({"type": "service", "port": 8000, "groups": groups})).unwrap()
+}
+
+fn now() -> Time {
+    Time::from_millis(1_790_000_000_000)
+}
+
+const JOB: Job<'static> = Job {
+    replica_num: 0,
+    group: "0",
+    status: JobStatus::Running,
+    reason: None,
+    out_of_date: false,
+    changed_at: Time::from_millis(1_790_000_000_000),
+    running_at: Some(Time::from_millis(1_789_999_000_000)),
+    submission_num: 0,
+};
+
+fn ended(replica_num: i64, status: JobStatus, reason: JobTerminationReason) -> Job<'static> {
+    Job {
+        replica_num,
+        status,
+        reason: Some(reason),
+        ..JOB
+    }
+}
+
+fn slot(group: &str, num: i64) -> Slot {
+    Slot {
+        group: Some(group.to_owned()),
+        num,
+    }
+}
+
+#[test]
+fn numbers_go_through_all_groups() {
+    let service = groups(&[("a", 2), ("b", 0), ("c", 1)]);
+    assert_eq!(start(&service, &[]), [slot("a", 0), slot("a", 1), slot("c", 2)]);
+}
+
+#[test]
+fn numbers_of_ended_replicas_come_first() {
+    let service = groups(&[("a", 1), ("b", 2)]);
+    let of = |group, replica_num| Job {
+        group,
+        replica_num,
+        status: JobStatus::Failed,
+        ..JOB
+    };
+    let jobs = [of("b", 0), of("a", 4)];
+    assert_eq!(start(&service, &jobs), [slot("a", 4), slot("b", 0), slot("b", 5)]);
+}
+
+#[test]
+fn a_service_grows_and_shrinks() {
+    let two = [JOB, Job { replica_num: 1, ..JOB }];
+    let grown = next(&service(json!({"replicas": 3})), &two, now());
+    assert_eq!((grown.start, grown.stop, grown.wanted), (vec![slot("0", 2)], vec![], 3));
+    let shrunk = next(&service(json!({"replicas": 1})), &two, now());
+    assert_eq!((shrunk.start, shrunk.stop), (vec![], vec![1]));
+    assert_eq!(next(&service(json!({"replicas": 2})), &two, now()).start, []);
+}
+
+#[test]
+fn a_group_that_is_gone_ends() {
+    let jobs = [
+        Job { group: "a", ..JOB },
+        Job {
+            group: "b",
+            replica_num: 1,
+            ..JOB
+        },
+    ];
+    let changes = next(&groups(&[("a", 1)]), &jobs, now());
+    assert_eq!((changes.start, changes.stop), (vec![], vec![1]));
+}
+
+#[test]
+fn what_failed_keeps_its_place_until_the_next_deployment() {
+    let failed = ended(1, JobStatus::Failed, JobTerminationReason::ContainerExitedWithError);
+    let service = service(json!({"replicas": 2}));
+    assert_eq!(next(&service, &[JOB, failed], now()).start, []);
+    let before = Job {
+        out_of_date: true,
+        ..failed
+    };
+    assert_eq!(next(&service, &[JOB, before], now()).start, [slot("0", 1)]);
+}
+
+#[test]
+fn a_replacement_that_fails_stops_the_replacing() {
+    let old = |replica_num| Job {
+        replica_num,
+        out_of_date: true,
+        ..JOB
+    };
+    let service = service(json!({"replicas": 2}));
+    let first = next(&service, &[old(0), old(1)], now());
+    assert_eq!((first.start, first.stop), (vec![slot("0", 2)], vec![]));
+    let failed = ended(2, JobStatus::Failed, JobTerminationReason::ContainerExitedWithError);
+    let halted = next(&service, &[old(0), old(1), failed], now());
+    assert_eq!((halted.start, halted.stop), (vec![], vec![]));
+}
+
+#[test]
+fn a_replacement_serves_when_it_has_run_for_a_while() {
+    let old = |replica_num| Job {
+        replica_num,
+        out_of_date: true,
+        ..JOB
+    };
+    let new = Job {
+        replica_num: 2,
+        running_at: Some(now()),
+        ..JOB
+    };
+    let service = service(json!({"replicas": 2}));
+    let early = next(&service, &[old(0), old(1), new], now());
+    let settled = now() + SETTLED;
+    assert_eq!((early.stop, early.wake_at), (vec![], Some(settled)));
+    assert_eq!(next(&service, &[old(0), old(1), new], settled).stop, [1]);
+}
+
+#[test]
+fn what_ends_by_itself_is_not_replaced_meanwhile() {
+    let ending = ended(1, JobStatus::Terminating, JobTerminationReason::DoneByRunner);
+    let service = service(json!({"replicas": 2}));
+    assert_eq!(next(&service, &[JOB, ending], now()).start, []);
+    let stopped = ended(1, JobStatus::Terminating, JobTerminationReason::ScaledDown);
+    assert_eq!(next(&service, &[JOB, stopped], now()).start, [slot("0", 2)]);
+}
+
+#[test]
+fn what_was_stopped_makes_room_at_once() {
+    let stopped = ended(1, JobStatus::Terminated, JobTerminationReason::ScaledDown);
+    let changes = next(&service(json!({"replicas": 2})), &[JOB, stopped], now());
+    assert_eq!(changes.start, [slot("0", 1)]);
+}
+
+#[test]
+fn what_is_done_or_found_no_place_is_started_again_after_a_while() {
+    let service = service(json!({"replicas": 2}));
+    for job in [
+        ended(1, JobStatus::Done, JobTerminationReason::DoneByRunner),
+        ended(
+            1,
+            JobStatus::Failed,
+            JobTerminationReason::FailedToStartDueToNoCapacity,
+        ),
+    ] {
+        let early = next(&service, &[JOB, job], now());
+        let again = now() + Duration::from_secs(15);
+        assert_eq!((early.start, early.wake_at), (vec![], Some(again)));
+        assert_eq!(next(&service, &[JOB, job], again).start, [slot("0", 1)]);
+    }
+}

@@ -1,0 +1,101 @@
+//! Variables of a dstack 0.22.5 server that change nothing here, and why. One that is set is reported at start: nothing is
+//! ignored in silence.
+
+use dstack_system::env;
+
+/// Variables and the reason.
+pub(super) static UNUSED: &[(&[&str], &str)] = &[
+    (
+        &[
+            "DSTACK_RUNNER_VERSION",
+            "DSTACK_RUNNER_VERSION_URL",
+            "DSTACK_RUNNER_DOWNLOAD_URL",
+            "DSTACK_RUNNER_ALLOW_DOWNGRADE",
+            "DSTACK_SHIM_VERSION",
+            "DSTACK_SHIM_VERSION_URL",
+            "DSTACK_SHIM_DOWNLOAD_URL",
+            "DSTACK_SHIM_ALLOW_DOWNGRADE",
+            "DSTACK_USE_LATEST_FROM_BRANCH",
+            "DSTACK_VERSION",
+            "DSTACK_RELEASE",
+        ],
+        "the server carries its agents inside itself: they are always of its version",
+    ),
+    (
+        &["DSTACK_ALEMBIC_MIGRATIONS_LOCATION"],
+        "migrations are part of the program",
+    ),
+    (
+        &[
+            "DSTACK_SERVER_EXECUTOR_MAX_WORKERS",
+            "DSTACK_SERVER_SSH_POOL_DISABLED",
+        ],
+        "there is no pool of threads that waits for the network",
+    ),
+    (
+        &[
+            "DSTACK_SQL_ECHO_ENABLED",
+            "DSTACK_SERVER_PROFILING_ENABLED",
+            "DSTACK_SERVER_UVICORN_LOG_LEVEL",
+            "DSTACK_SERVER_KEEP_SHIM_TASKS",
+        ],
+        "a tool for working on the Python server; `DSTACK_LOG` filters this server's log by part and level",
+    ),
+    (
+        &[
+            "DSTACK_SENTRY_DSN",
+            "DSTACK_SENTRY_TRACES_SAMPLE_RATE",
+            "DSTACK_SENTRY_TRACES_BACKGROUND_SAMPLE_RATE",
+            "DSTACK_SENTRY_PROFILES_SAMPLE_RATE",
+            "DSTACK_OTEL_TRACES_ENABLED",
+            "DSTACK_OTEL_LOGS_ENABLED",
+            "DSTACK_OTEL_METRICS_ENABLED",
+            "DSTACK_OTEL_TRACES_SAMPLE_RATE",
+            "DSTACK_OTEL_TRACES_BACKGROUND_SAMPLE_RATE",
+            "DSTACK_OTEL_METRICS_EXPORTERS",
+            "DSTACK_SERVER_ENVIRONMENT",
+        ],
+        "telemetry is not sent anywhere yet; `/metrics` and the log as JSON are there",
+    ),
+    (
+        &[
+            "DSTACK_SERVER_MAX_OFFERS_TRIED",
+            "DSTACK_VM_BASE_IMAGE_VERSION",
+            "DSTACK_VM_BASE_IMAGE_PREFIX",
+            "DSTACK_FF_HOTAISLE_BARE_METAL_NO_FORCE_RELEASE",
+        ],
+        "instances are not created in clouds yet",
+    ),
+    (
+        &["DSTACK_SERVER_SSH_CONNECT_TIMEOUT"],
+        "hosts are not reached over SSH yet",
+    ),
+    (
+        &[
+            "DSTACK_SERVER_INSTANCE_HEALTH_TTL_SECONDS",
+            "DSTACK_SERVER_INSTANCE_HEALTH_MIN_COLLECT_INTERVAL_SECONDS",
+        ],
+        "health of GPUs is not collected yet",
+    ),
+    (
+        &[
+            "DSTACK_DEFAULT_SERVICE_CLIENT_MAX_BODY_SIZE",
+            "DSTACK_SERVICE_CLIENT_TIMEOUT",
+            "DSTACK_ACME_SERVER",
+            "DSTACK_ACME_EAB_KID",
+            "DSTACK_ACME_EAB_HMAC_KEY",
+            "DSTACK_SKIP_GATEWAY_UPDATE",
+            "DSTACK_GATEWAY_PACKAGE_URL",
+        ],
+        "requests are not passed on to services yet",
+    ),
+];
+
+/// Warns of each that is set.
+pub fn report() {
+    for (names, reason) in UNUSED {
+        for name in names.iter().filter(|name| env::var(name).is_some()) {
+            tracing::warn!("{name} has no effect here: {reason}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What jobs used of their machines, measured now and then.
+
+use dstack_units::{JobId, Time};
+use sqlx::{AnyPool, Row as _};
+
+use super::select::Select;
+use crate::database::Tx;
+use crate::entity::read_column;
+use crate::Result;
+
+/// A measured point of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetricsPoint {
+    /// When.
+    pub at: Time,
+    /// CPU time used so far, microseconds.
+    pub cpu_usage_micro: i64,
+    /// Memory used.
+    pub memory_usage_bytes: i64,
+    /// Memory that cannot be reclaimed.
+    pub memory_working_set_bytes: i64,
+    /// Memory used of each GPU.
+    pub gpus_memory_usage_bytes: Vec<i64>,
+    /// Utilisation of each GPU.
+    pub gpus_util_percent: Vec<i64>,
+}
+
+/// Points of a job between two times, newest first, at most `limit`.
+pub async fn between(
+    pool: &AnyPool,
+    job: JobId,
+    after: Option<Time>,
+    before: Option<Time>,
+    limit: i64,
+) -> Result<Vec<MetricsPoint>> {
+    let mut query = Select::new(
+        "SELECT timestamp_micro, cpu_usage_micro, memory_usage_bytes, memory_working_set_bytes, \
+         gpus_memory_usage_bytes, gpus_util_percent FROM job_metrics_points",
+    );
+    let job = query.bind(job);
+    query.filter(format_args!("job_id = {job}"));
+    if let Some(after) = after {
+        let after = query.bind(after);
+        query.filter(format_args!("timestamp_micro > {after}"));
+    }
+    if let Some(before) = before {
+        let before = query.bind(before);
+        query.filter(format_args!("timestamp_micro < {before}"));
+    }
+    let limit = query.bind(limit);
+    query.push(&format!(" ORDER BY timestamp_micro DESC LIMIT {limit}"));
+    let list = |text: String| serde_json::from_str(&text).unwrap_or_default();
+    query
+        .fetch(pool)
+        .await?
+        .iter()
+        .map(|row| {
+            Ok(MetricsPoint {
+                at: read_column(row, 0, "job_metrics_points", "timestamp_micro")?,
+                cpu_usage_micro: row.try_get(1)?,
+                memory_usage_bytes: row.try_get(2)?,
+                memory_working_set_bytes: row.try_get(3)?,
+                gpus_memory_usage_bytes: list(row.try_get(4)?),
+                gpus_util_percent: list(row.try_get(5)?),
+            })
+        })
+        .collect()
+}
+
+/// Stores a point; one of the same time is known already.
+pub async fn add(tx: &mut Tx, job: JobId, point: &MetricsPoint) -> Result<()> {
+    let list = |values: &[i64]| serde_json::Value::from(values).to_string();
+    sqlx::query(
+        "INSERT INTO job_metrics_points (job_id, timestamp_micro, cpu_usage_micro, memory_usage_bytes, \
+         memory_working_set_bytes, gpus_memory_usage_bytes, gpus_util_percent) VALUES ($1, $2, $3, $4, $5, $6, $7) \
+         ON CONFLICT DO NOTHING",
+    )
+    .bind(job.to_string())
+    .bind(point.at.as_micros())
+    .bind(point.cpu_usage_micro)
+    .bind(point.memory_usage_bytes)
+    .bind(point.memory_working_set_bytes)
+    .bind(list(&point.gpus_memory_usage_bytes))
+    .bind(list(&point.gpus_util_percent))
+    .execute(&mut *tx)
+    .await?;
+    Ok(())
+}
+
+/// Deletes points of running jobs from before `running`, and of finished ones from before `finished`.
+pub async fn delete_before(tx: &mut Tx, running: Time, finished: Time) -> Result<u64> {
+    let of_jobs = "DELETE FROM job_metrics_points WHERE job_id IN (SELECT id FROM jobs WHERE status ";
+    let mut deleted = 0;
+    for (status, before) in [
+        ("= 'running'", running),
+        ("IN ('terminated', 'aborted', 'failed', 'done')", finished),
+    ] {
+        let sql = format!("{of_jobs}{status}) AND timestamp_micro < $1");
+        let done = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(before.as_micros())
+            .execute(&mut *tx)
+            .await?;
+        deleted += done.rows_affected();
+    }
+    Ok(deleted)
+}

@@ -1,0 +1,316 @@
+//! Services: their replicas come and go while they run, and what is healthy stays so.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::disallowed_methods
+)] // tests
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dstack_engine::failpoint::DieAt;
+use dstack_engine::{Engine, Failpoints};
+use dstack_model::runs::{JobStatus, JobTerminationReason, RunStatus};
+use dstack_sim::{Faults, Script, World, invariants};
+use dstack_store::EngineStore;
+use dstack_store::rows::{JobRow, RunRow};
+use serde_json::{Value, json};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const STEP: Duration = Duration::from_millis(100);
+
+/// It prints now and then, and ends only when it is stopped.
+const SERVES: Script = Script {
+    lines: 1_000_000,
+    pause: Duration::from_secs(5),
+    exit: 0,
+    gpu: None,
+};
+
+const CRASHES: Script = Script {
+    lines: 1,
+    pause: Duration::from_millis(200),
+    exit: 1,
+    gpu: None,
+};
+
+fn service(replicas: i64, command: &str) -> Value {
+    json!({"type": "service", "port": 8000, "commands": [command], "replicas": replicas})
+}
+
+async fn row(world: &World, run: &RunRow) -> RunRow {
+    world.store.run(run.id).await.unwrap().unwrap().run
+}
+
+async fn jobs(world: &World, run: &RunRow) -> Vec<JobRow> {
+    world.store.run(run.id).await.unwrap().unwrap().jobs
+}
+
+async fn running(world: &World, run: &RunRow) -> Vec<JobRow> {
+    let mut jobs = jobs(world, run).await;
+    jobs.retain(|job| job.status == JobStatus::Running);
+    jobs.sort_by_key(|job| job.replica_num);
+    jobs
+}
+
+fn commands(job: &JobRow) -> bool {
+    job.job_spec.commands.iter().any(|command| command.contains("v2"))
+}
+
+/// Looks at the service ten times a second until it is as `wanted`; `check` must hold every time.
+async fn until(
+    world: &World,
+    run: &RunRow,
+    wanted: impl Fn(&[JobRow]) -> bool,
+    check: impl Fn(&[JobRow]) -> bool,
+) -> Vec<JobRow> {
+    let deadline = world.clock.now() + 10 * MINUTE;
+    loop {
+        let running = running(world, run).await;
+        assert!(check(&running), "{running:#?}");
+        assert_eq!(invariants::always(world), Vec::<String>::new());
+        let ending = jobs(world, run)
+            .await
+            .iter()
+            .any(|job| job.status == JobStatus::Terminating);
+        if wanted(&running) && !ending {
+            return running;
+        }
+        assert!(
+            world.clock.now() < deadline,
+            "{:#?} {:#?}",
+            row(world, run).await,
+            jobs(world, run).await
+        );
+        tokio::time::sleep(STEP).await;
+    }
+}
+
+fn anything(_: &[JobRow]) -> bool {
+    true
+}
+
+async fn started(seed: u64, replicas: i64) -> (World, Engine, RunRow) {
+    let world = World::new(seed, 8).await.unwrap();
+    world.hosts.script("web", SERVES);
+    let engine = world.start().await.unwrap();
+    let run = world.submit(&engine, "web", &service(replicas, "v1")).await.unwrap();
+    let wanted = usize::try_from(replicas).unwrap();
+    until(&world, &run, |jobs| jobs.len() == wanted, anything).await;
+    (world, engine, run)
+}
+
+#[tokio::test(start_paused = true)]
+async fn replicas_run_until_the_service_is_stopped() {
+    let (world, engine, run) = started(1, 3).await;
+    assert_eq!(row(&world, &run).await.status, RunStatus::Running);
+    world.stop(&engine, &run).await;
+    assert_eq!(
+        world.finished(&run, 10 * MINUTE).await.unwrap(),
+        RunStatus::Terminated
+    );
+    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_grows_and_shrinks_without_touching_the_others() {
+    let (world, engine, run) = started(2, 2).await;
+    let before = running(&world, &run).await;
+    world.update(&engine, &run, &service(4, "v1")).await.unwrap();
+    let grown = until(&world, &run, |jobs| jobs.len() == 4, |jobs| jobs.len() >= 2).await;
+    assert_eq!(
+        (grown[0].id, grown[1].id),
+        (before[0].id, before[1].id),
+        "they went on"
+    );
+    assert!(grown.iter().all(|job| job.deployment_num == 1));
+    assert_eq!(row(&world, &run).await.desired_replica_count, 4);
+
+    let run = row(&world, &run).await;
+    world.update(&engine, &run, &service(1, "v1")).await.unwrap();
+    let shrunk = until(&world, &run, |jobs| jobs.len() == 1, |jobs| !jobs.is_empty()).await;
+    assert_eq!(shrunk[0].id, before[0].id);
+    let ended = jobs(&world, &run).await;
+    let reasons = ended.iter().filter_map(|job| job.termination_reason);
+    assert_eq!(
+        reasons.collect::<Vec<_>>(),
+        [JobTerminationReason::ScaledDown; 3]
+    );
+    assert_eq!(row(&world, &run).await.status, RunStatus::Running);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_without_replicas_waits_for_an_update() {
+    let world = World::new(3, 8).await.unwrap();
+    world.hosts.script("web", SERVES);
+    let engine = world.start().await.unwrap();
+    let run = world.submit(&engine, "web", &service(0, "v1")).await.unwrap();
+    tokio::time::sleep(5 * MINUTE).await;
+    let waiting = row(&world, &run).await;
+    assert_eq!(waiting.status, RunStatus::Pending);
+    assert!(waiting.waiting_for.unwrap().contains("`replicas` is 0"));
+    world.update(&engine, &run, &service(1, "v1")).await.unwrap();
+    until(&world, &run, |jobs| jobs.len() == 1, anything).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_deployment_replaces_the_old_one_without_a_gap() {
+    let (world, engine, run) = started(4, 3).await;
+    world.update(&engine, &run, &service(3, "v2")).await.unwrap();
+    let after = until(
+        &world,
+        &run,
+        |jobs| jobs.len() == 3 && jobs.iter().all(commands),
+        |jobs| jobs.len() >= 3,
+    )
+    .await;
+    assert!(after.iter().all(|job| job.deployment_num == 1));
+    let run = row(&world, &run).await;
+    assert_eq!((run.status, run.deployment_num), (RunStatus::Running, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deployment_that_fails_costs_no_replica_that_serves() {
+    let (world, engine, run) = started(5, 2).await;
+    world.hosts.script("web", CRASHES);
+    world.update(&engine, &run, &service(2, "v2")).await.unwrap();
+    let deadline = world.clock.now() + 30 * MINUTE;
+    while world.clock.now() < deadline {
+        let running = running(&world, &run).await;
+        assert!(running.iter().filter(|job| !commands(job)).count() == 2);
+        tokio::time::sleep(STEP).await;
+    }
+    // It was tried once, not again and again.
+    let failed = jobs(&world, &run).await;
+    let failed: Vec<_> = failed
+        .iter()
+        .filter(|job| job.status == JobStatus::Failed)
+        .collect();
+    assert_eq!(failed.len(), 1, "{failed:#?}");
+    assert_eq!(row(&world, &run).await.status, RunStatus::Running);
+
+    world.hosts.script("web", SERVES);
+    let run = row(&world, &run).await;
+    world.update(&engine, &run, &service(2, "v2 mended")).await.unwrap();
+    until(
+        &world,
+        &run,
+        |jobs| jobs.len() == 2 && jobs.iter().all(commands),
+        |jobs| jobs.len() >= 2,
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_none_of_whose_replicas_works_fails() {
+    let world = World::new(6, 8).await.unwrap();
+    world.hosts.script("web", CRASHES);
+    let engine = world.start().await.unwrap();
+    let run = world.submit(&engine, "web", &service(2, "v1")).await.unwrap();
+    assert_eq!(
+        world.finished(&run, 10 * MINUTE).await.unwrap(),
+        RunStatus::Failed
+    );
+    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_is_done_is_started_again_later() {
+    let (world, engine, run) = started(7, 1).await;
+    // The second one is done after a second, the first goes on.
+    world.hosts.script("web", Script::default());
+    world.update(&engine, &run, &service(2, "v1")).await.unwrap();
+    let done = |jobs: &[JobRow]| jobs.iter().filter(|job| job.status == JobStatus::Done).count();
+    let deadline = world.clock.now() + 2 * MINUTE;
+    while world.clock.now() < deadline {
+        tokio::time::sleep(STEP).await;
+    }
+    let number = done(&jobs(&world, &run).await);
+    assert!((2..=5).contains(&number), "{number} times in two minutes");
+    assert_eq!(row(&world, &run).await.status, RunStatus::Running);
+}
+
+/// A deployment with an engine that dies at the `nth` passing of a failpoint.
+async fn deployed_with_death_at(point: &str, nth: u32) -> Arc<DieAt> {
+    let (world, engine, run) = started(8, 2).await;
+    engine.stop();
+    let death = Arc::new(DieAt::new(point, nth));
+    let failpoints = Arc::clone(&death) as Arc<dyn Failpoints>;
+    let engine = world.start_with(failpoints).await.unwrap();
+    let story = async {
+        world.update(&engine, &run, &service(2, "v2")).await.unwrap();
+        // Killed before it was stored, the update never was answered: it is made again.
+        let row = row(&world, &run).await;
+        if row.deployment_num == 0 {
+            world.update(&engine, &row, &service(2, "v2")).await.unwrap();
+        }
+        until(
+            &world,
+            &run,
+            |jobs| jobs.len() == 2 && jobs.iter().all(commands),
+            |jobs| jobs.len() >= 2,
+        )
+        .await;
+        world.stop(&engine, &run).await;
+        let ended = world.finished(&run, 10 * MINUTE).await;
+        assert_eq!(ended.unwrap(), RunStatus::Terminated, "{point} {nth}");
+    };
+    let next_engine = async {
+        while !death.fired() {
+            tokio::time::sleep(STEP).await;
+        }
+        let _engine = world.start().await.unwrap();
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = story => {}
+        () = next_engine => {}
+    }
+    assert_eq!(invariants::at_rest(&world), Vec::<String>::new(), "{point} {nth}");
+    death
+}
+
+#[tokio::test(start_paused = true)]
+async fn killed_at_every_failpoint_a_deployment_arrives_without_a_gap() {
+    let calm = deployed_with_death_at("nowhere", 1).await;
+    let points = calm.seen();
+    assert!(points.len() >= 10, "{points:?}");
+    for point in &points {
+        for nth in 1..=12 {
+            if !deployed_with_death_at(point, nth).await.fired() {
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn deployments_arrive_over_a_bad_line() {
+    for seed in 200..215 {
+        let (world, engine, mut run) = started(seed, 2).await;
+        world.hosts.faults(Faults {
+            lost_call: 0.15,
+            lost_answer: 0.15,
+            broken_stream: 0.02,
+        });
+        for deployment in 1..=3 {
+            let command = format!("deployment {deployment}");
+            world.update(&engine, &run, &service(2, &command)).await.unwrap();
+            let newest = |job: &JobRow| job.deployment_num == deployment;
+            until(
+                &world,
+                &run,
+                |jobs| jobs.len() == 2 && jobs.iter().all(newest),
+                |jobs| jobs.len() >= 2,
+            )
+            .await;
+            run = row(&world, &run).await;
+        }
+        world.stop(&engine, &run).await;
+        world.finished(&run, 60 * MINUTE).await.unwrap();
+        assert_eq!(invariants::at_rest(&world), Vec::<String>::new(), "seed {seed}");
+    }
+}
