@@ -97,7 +97,10 @@ async fn started(seed: u64, replicas: i64) -> (World, Engine, RunRow) {
     let world = World::new(seed, 8).await.unwrap();
     world.hosts.script("web", SERVES);
     let engine = world.start().await.unwrap();
-    let run = world.submit(&engine, "web", &service(replicas, "v1")).await.unwrap();
+    let run = world
+        .submit(&engine, "web", &service(replicas, "v1"))
+        .await
+        .unwrap();
     let wanted = usize::try_from(replicas).unwrap();
     until(&world, &run, |jobs| jobs.len() == wanted, anything).await;
     (world, engine, run)
@@ -135,10 +138,7 @@ async fn a_service_grows_and_shrinks_without_touching_the_others() {
     assert_eq!(shrunk[0].id, before[0].id);
     let ended = jobs(&world, &run).await;
     let reasons = ended.iter().filter_map(|job| job.termination_reason);
-    assert_eq!(
-        reasons.collect::<Vec<_>>(),
-        [JobTerminationReason::ScaledDown; 3]
-    );
+    assert_eq!(reasons.collect::<Vec<_>>(), [JobTerminationReason::ScaledDown; 3]);
     assert_eq!(row(&world, &run).await.status, RunStatus::Running);
 }
 
@@ -194,7 +194,10 @@ async fn a_deployment_that_fails_costs_no_replica_that_serves() {
 
     world.hosts.script("web", SERVES);
     let run = row(&world, &run).await;
-    world.update(&engine, &run, &service(2, "v2 mended")).await.unwrap();
+    world
+        .update(&engine, &run, &service(2, "v2 mended"))
+        .await
+        .unwrap();
     until(
         &world,
         &run,

@@ -145,7 +145,7 @@ routes! {
     /// What applying a run would do, and offers for it.
     RunsGetPlan = Post "/api/project/{project_name}/runs/get_plan", Member, reads, json GetRunPlanRequest => RunPlan, reads, since "0.12.0";
     /// Submits or changes a run.
-    RunsApply = Post "/api/project/{project_name}/runs/apply", Member, changes, json ApplyRunPlanRequest => Run, writes ["Run submitted", "Job created on run submission", "Run updated", "Run deleted"], since "0.18.23";
+    RunsApply = Post "/api/project/{project_name}/runs/apply", Member, changes, json ApplyRunPlanRequest => Run, writes ["Run submitted", "Service assigned to run without a gateway", "Job created on run submission", "Run updated", "Run deleted"], since "0.18.23";
     /// Stops runs.
     RunsStop = Post "/api/project/{project_name}/runs/stop", Member, changes, json StopRunsRequest => (), writes ["Run status changed"], since "0.12.0";
     /// Deletes finished runs.

@@ -228,7 +228,8 @@ fn concerned(commit: &Commit) -> Vec<Concerned> {
                 found.push(Concerned::Final(EntityRef::Run(run.id)));
             }
             // Its jobs, if it has any, are waiting, and the first of them to change wakes it.
-            Put::Run(run) if put.is_insert() && run.status == RunStatus::Submitted && has_jobs(commit, run.id) => {}
+            Put::Run(run)
+                if put.is_insert() && run.status == RunStatus::Submitted && has_jobs(commit, run.id) => {}
             _ => found.extend(put.entity().map(|entity| Concerned::Wake(entity.into()))),
         }
     }

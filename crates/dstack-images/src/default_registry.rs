@@ -57,10 +57,7 @@ mod tests {
             of("ubuntu:24.04", None),
             ("my.reg/x/ubuntu:24.04".to_owned(), Some(credentials("robot")))
         );
-        assert_eq!(
-            of("ubuntu", Some(credentials("me"))).1,
-            Some(credentials("me"))
-        );
+        assert_eq!(of("ubuntu", Some(credentials("me"))).1, Some(credentials("me")));
         assert_eq!(of("ghcr.io/a/b", None), ("ghcr.io/a/b".to_owned(), None));
     }
 

@@ -55,7 +55,10 @@ pub fn unsupported(spec: &RunSpec) -> Option<PlanError> {
             "{what} is not supported by this server version yet. Remove it from the configuration."
         )))
     };
-    let groups = spec.configuration.service().map(|service| service.replica_groups());
+    let groups = spec
+        .configuration
+        .service()
+        .map(|service| service.replica_groups());
     if groups.is_some_and(|groups| groups.iter().any(|group| group.router.is_some())) {
         return refuse("A `router` in `groups`");
     }

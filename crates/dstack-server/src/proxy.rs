@@ -115,7 +115,13 @@ async fn running_service(state: &AppState, project: &str, run: &str) -> Result<O
     };
     let jobs = lists::jobs(pool, &[found.run.id]).await?;
     let runs = jobs.iter().any(|job| job.status == JobStatus::Running);
-    Ok(found.run.run_spec.configuration.service().filter(|_| runs).cloned())
+    Ok(found
+        .run
+        .run_spec
+        .configuration
+        .service()
+        .filter(|_| runs)
+        .cloned())
 }
 
 /// Whether the caller is a member; unknown projects look the same as missing permissions.

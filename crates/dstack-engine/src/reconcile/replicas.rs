@@ -104,7 +104,14 @@ pub(super) async fn follow(
         .filter(|job| next.stop.contains(&job.replica_num))
         .copied()
         .collect();
-    end_jobs(maker, &stopped, JobTerminationReason::ScaledDown, None, change, now);
+    end_jobs(
+        maker,
+        &stopped,
+        JobTerminationReason::ScaledDown,
+        None,
+        change,
+        now,
+    );
     if !next.start.is_empty()
         && let Err(error) = create(ctx, maker, &next.start, latest, change, now).await?
     {

@@ -115,9 +115,10 @@ async fn assign(
         used_instance_id: Some(instance.id),
         fleet_id: Some(choice.fleet_id),
         job_provisioning_data: was.job_provisioning_data.clone(),
-        job_runtime_data: Some(Json::new(
-            choice.runtime_data(ctx.deps.settings.host_network, before.job_spec.jobs_per_replica > 1),
-        )),
+        job_runtime_data: Some(Json::new(choice.runtime_data(
+            ctx.deps.settings.host_network,
+            before.job_spec.jobs_per_replica > 1,
+        ))),
         last_processed_at: now,
         next_wake_at: Some(now),
         waiting_for: Some(format!("the agent of {}", instance.name)),

@@ -42,7 +42,11 @@ fn check(service: &ServiceConfiguration) -> Result<(), PlanError> {
         ));
     }
     let scales = |replicas: &dstack_units::Range<i64>| replicas.min != replicas.max;
-    if service.replica_groups().iter().any(|group| scales(&group.replicas)) {
+    if service
+        .replica_groups()
+        .iter()
+        .any(|group| scales(&group.replicas))
+    {
         return Err(PlanError::new(
             "Auto-scaling is not supported when running services without a gateway. Please configure a gateway or set \
              `replicas` to a fixed value in the service configuration",

@@ -91,9 +91,7 @@ pub fn next(service: &ServiceConfiguration, jobs: &[Job<'_>], now: Time) -> Chan
             .collect();
         changes.wanted += wanted;
         changes.stop.extend(step.stop);
-        changes
-            .start
-            .extend(numbers.take(step.start, &ended, &name));
+        changes.start.extend(numbers.take(step.start, &ended, &name));
     }
     // What is left belongs to groups that are not in the configuration any more.
     for members in replicas.into_values() {

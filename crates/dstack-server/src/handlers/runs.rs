@@ -2,10 +2,10 @@
 
 mod apply;
 mod fleets;
-mod services;
 mod list;
 mod offers;
 mod plan;
+mod services;
 mod volumes;
 
 use std::collections::HashMap;

@@ -99,7 +99,11 @@ async fn code_and_files_go_to_the_bucket_and_from_there_to_the_job() {
         }});
         let plan = json!({"plan": {"run_spec": run["run_spec"]}, "force": false});
         server.main("runs/apply", plan).await.ok();
-        let inputs = SqlInputs::new(server.state.jobs(), server.state.blobs.clone(), &server.state.settings);
+        let inputs = SqlInputs::new(
+            server.state.jobs(),
+            server.state.blobs.clone(),
+            &server.state.settings,
+        );
         let job = snapshot(&server).await;
         let start = inputs.start(&job).await.unwrap().unwrap();
         assert!(start.code.as_deref() == Some(code.as_bytes()), "{kind:?}");

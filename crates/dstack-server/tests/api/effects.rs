@@ -252,6 +252,16 @@ async fn runs(story: &mut Story) {
     story.server.finish_runs().await;
     story.new_events().await;
     story.call::<r::RunsDelete>(names).await;
+    let service = json!({"type": "service", "port": 80, "commands": ["serve"]});
+    let service = json!({"run_name": "hello", "configuration": service});
+    story
+        .call::<r::RunsApply>(json!({"plan": {"run_spec": service}, "force": true}))
+        .await;
+    story
+        .call::<r::RunsStop>(json!({"runs_names": ["hello"], "abort": true}))
+        .await;
+    story.server.finish_runs().await;
+    story.new_events().await;
 }
 
 async fn secrets(story: &mut Story) {

@@ -29,6 +29,7 @@ mod repos;
 mod runs;
 mod secrets;
 mod server;
+mod services;
 mod sizes;
 mod startup;
 mod tokens;

@@ -4,9 +4,9 @@ use dstack_units::{JobId, Time};
 use sqlx::{AnyPool, Row as _};
 
 use super::select::Select;
+use crate::Result;
 use crate::database::Tx;
 use crate::entity::read_column;
-use crate::Result;
 
 /// A measured point of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]

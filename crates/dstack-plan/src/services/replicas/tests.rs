@@ -74,9 +74,18 @@ fn numbers_of_ended_replicas_come_first() {
 
 #[test]
 fn a_service_grows_and_shrinks() {
-    let two = [JOB, Job { replica_num: 1, ..JOB }];
+    let two = [
+        JOB,
+        Job {
+            replica_num: 1,
+            ..JOB
+        },
+    ];
     let grown = next(&service(json!({"replicas": 3})), &two, now());
-    assert_eq!((grown.start, grown.stop, grown.wanted), (vec![slot("0", 2)], vec![], 3));
+    assert_eq!(
+        (grown.start, grown.stop, grown.wanted),
+        (vec![slot("0", 2)], vec![], 3)
+    );
     let shrunk = next(&service(json!({"replicas": 1})), &two, now());
     assert_eq!((shrunk.start, shrunk.stop), (vec![], vec![1]));
     assert_eq!(next(&service(json!({"replicas": 2})), &two, now()).start, []);
@@ -98,7 +107,11 @@ fn a_group_that_is_gone_ends() {
 
 #[test]
 fn what_failed_keeps_its_place_until_the_next_deployment() {
-    let failed = ended(1, JobStatus::Failed, JobTerminationReason::ContainerExitedWithError);
+    let failed = ended(
+        1,
+        JobStatus::Failed,
+        JobTerminationReason::ContainerExitedWithError,
+    );
     let service = service(json!({"replicas": 2}));
     assert_eq!(next(&service, &[JOB, failed], now()).start, []);
     let before = Job {
@@ -118,7 +131,11 @@ fn a_replacement_that_fails_stops_the_replacing() {
     let service = service(json!({"replicas": 2}));
     let first = next(&service, &[old(0), old(1)], now());
     assert_eq!((first.start, first.stop), (vec![slot("0", 2)], vec![]));
-    let failed = ended(2, JobStatus::Failed, JobTerminationReason::ContainerExitedWithError);
+    let failed = ended(
+        2,
+        JobStatus::Failed,
+        JobTerminationReason::ContainerExitedWithError,
+    );
     let halted = next(&service, &[old(0), old(1), failed], now());
     assert_eq!((halted.start, halted.stop), (vec![], vec![]));
 }

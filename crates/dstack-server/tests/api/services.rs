@@ -1,0 +1,194 @@
+//! Services: what is stored of them, which are refused, and what the proxy answers.
+
+use dstack_model::runs::{JobStatus, RunStatus};
+use dstack_server::{DefaultPermissions, Settings};
+use dstack_store::directory::lists;
+use dstack_store::rows::{JobRow, RunRow};
+use dstack_store::{Commit, EngineStore, Put};
+use serde_json::{Value, json};
+
+use super::{ADMIN, Answer, Server, request};
+
+fn spec(more: Value) -> Value {
+    let mut configuration = json!({"type": "service", "port": 8000, "commands": ["serve"]});
+    configuration
+        .as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
+    json!({"run_name": "web", "configuration": configuration})
+}
+
+async fn apply(server: &Server, more: Value) -> Answer {
+    let plan = json!({"plan": {"run_spec": spec(more)}, "force": true});
+    server.main("runs/apply", plan).await
+}
+
+/// Makes the service run, as an engine would.
+async fn run(server: &Server) {
+    let project = server.state.access.project("main").await.unwrap().unwrap().row.id;
+    let pool = server.state.database.pool();
+    let run = lists::run_by_name(pool, project, "web")
+        .await
+        .unwrap()
+        .unwrap()
+        .run;
+    let jobs = lists::jobs(pool, &[run.id]).await.unwrap();
+    let mut puts: Vec<Put> = jobs
+        .into_iter()
+        .map(|job| {
+            Put::Job(JobRow {
+                status: JobStatus::Running,
+                ..job
+            })
+        })
+        .collect();
+    puts.push(Put::Run(RunRow {
+        status: RunStatus::Running,
+        ..run
+    }));
+    let commit = Commit {
+        puts,
+        ..Commit::default()
+    };
+    server.state.store.commit(commit).await.unwrap();
+}
+
+async fn get(server: &Server, path: &str, token: Option<&str>) -> Answer {
+    server.send(request("GET", path, token, None)).await
+}
+
+#[tokio::test]
+async fn a_service_has_its_replicas_and_an_address() {
+    let server = Server::new().await;
+    let groups = json!([
+        {"name": "small", "replicas": 2, "commands": ["small"]},
+        {"name": "large", "replicas": 1, "commands": ["large"]},
+    ]);
+    let run = apply(
+        &server,
+        json!({"commands": [], "groups": groups, "model": "org/m"}),
+    )
+    .await
+    .ok();
+    let place = |job: &Value| {
+        (
+            job["job_spec"]["replica_num"].clone(),
+            job["job_spec"]["replica_group"].clone(),
+        )
+    };
+    let jobs: Vec<_> = run["jobs"].as_array().unwrap().iter().map(place).collect();
+    assert_eq!(
+        jobs,
+        [
+            (json!(0), json!("small")),
+            (json!(1), json!("small")),
+            (json!(2), json!("large"))
+        ]
+    );
+    assert_eq!(run["service"]["url"], "/proxy/services/main/web/");
+    assert_eq!(run["service"]["model"]["base_url"], "/proxy/services/main/web/v1");
+}
+
+#[tokio::test]
+async fn a_service_is_changed_in_place() {
+    let server = Server::new().await;
+    apply(&server, json!({})).await.ok();
+    let updated = apply(&server, json!({"replicas": 3, "commands": ["serve --better"]}))
+        .await
+        .ok();
+    assert_eq!(updated["deployment_num"], 1);
+    assert_eq!(updated["run_spec"]["configuration"]["replicas"]["min"], 3);
+    let scaling = json!({"replicas": "1..3", "scaling": {"metric": "rps", "target": 1}});
+    let refused = apply(&server, scaling).await;
+    assert!(refused.refused().0.starts_with("Auto-scaling is not supported"));
+    let kept = server.main("runs/get", json!({"run_name": "web"})).await.ok();
+    assert_eq!(kept["deployment_num"], 1);
+}
+
+#[tokio::test]
+async fn what_cannot_be_published_is_refused_and_leaves_nothing() {
+    let server = Server::new().await;
+    for (more, text) in [
+        (
+            json!({"gateway": true}),
+            "The service requires a gateway, but there is no default gateway in the project",
+        ),
+        (
+            json!({"gateway": "gw"}),
+            "Gateway gw does not exist in project main",
+        ),
+        (json!({"https": false}), "Setting `https: False` is not allowed"),
+        (
+            json!({"rate_limits": [{"rps": 1}]}),
+            "Rate limits are not supported",
+        ),
+        (
+            json!({"commands": [], "groups": [
+                {"name": "router", "replicas": 1, "commands": ["r"], "router": {"type": "sglang"}},
+                {"name": "worker", "replicas": 1, "commands": ["w"]},
+            ]}),
+            "A `router` in `groups` is not supported by this server version yet",
+        ),
+    ] {
+        let answer = apply(&server, more).await;
+        let refusal = answer.refused().0;
+        assert!(refusal.starts_with(text), "{refusal}");
+    }
+    assert_eq!(
+        server.post(ADMIN, "/api/runs/list", json!({})).await.ok(),
+        json!([])
+    );
+}
+
+#[tokio::test]
+async fn services_without_a_gateway_can_be_forbidden() {
+    let mut settings = Settings::from_env();
+    settings.forbid_services_without_gateway = true;
+    let permissions = DefaultPermissions::default();
+    let server = Server::set(permissions, dstack_compute::Registry::default(), settings).await;
+    let refused = apply(&server, json!({})).await;
+    assert!(
+        refused
+            .refused()
+            .0
+            .starts_with("This dstack-server installation forbids")
+    );
+}
+
+#[tokio::test]
+async fn the_proxy_lets_in_whom_it_should_and_says_that_it_goes_no_further() {
+    let server = Server::new().await;
+    apply(&server, json!({"model": "org/m"})).await.ok();
+    let path = "/proxy/services/main/web/index.html";
+    let waiting = get(&server, path, Some(ADMIN)).await;
+    assert_eq!(
+        (waiting.status, &waiting.body["detail"]),
+        (404.try_into().unwrap(), &json!("Service main/web not found"))
+    );
+    run(&server).await;
+    assert_eq!(get(&server, path, None).await.status, 403);
+    assert_eq!(get(&server, path, Some("stale")).await.status, 403);
+    let answer = get(&server, path, Some(ADMIN)).await;
+    assert_eq!(answer.status, 503);
+    assert!(answer.body["detail"].as_str().unwrap().contains("dstack attach"));
+
+    let models = get(&server, "/proxy/models/main/models", Some(ADMIN)).await.ok();
+    assert_eq!(models["data"][0]["id"], "org/m");
+    let ask = |model: &str| {
+        server.post(
+            ADMIN,
+            "/proxy/models/main/chat/completions",
+            json!({"model": model, "messages": []}),
+        )
+    };
+    assert_eq!(ask("org/m").await.status, 503);
+    assert_eq!(ask("other").await.status, 404);
+}
+
+#[tokio::test]
+async fn a_service_without_auth_is_for_everybody() {
+    let server = Server::new().await;
+    apply(&server, json!({"auth": false})).await.ok();
+    run(&server).await;
+    assert_eq!(get(&server, "/proxy/services/main/web/", None).await.status, 503);
+}
