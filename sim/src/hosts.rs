@@ -9,12 +9,12 @@ use dstack_agent_api::runner::{
     GpuMetrics, JobInfo, JobState, JobStateEvent, JobStatus, LogEvent, Metrics, RunnerState, SubmitBody,
 };
 use dstack_agent_api::shim::{PortMapping, StreamEvent, TaskConfig, TaskInfo, TaskStatus, TaskTerminate};
-use dstack_agent_api::stream::{End, StreamLine};
+use dstack_agent_api::stream::{End, StreamLine, Tick};
 use dstack_engine::{AgentError, Agents, EventSource, Runner, Shim, TaskSource};
 use dstack_store::rows::AgentAddress;
 use dstack_system::clock::SharedClock;
 use dstack_system::{Random, task};
-use dstack_units::JobId;
+use dstack_units::{JobId, Time};
 use tokio::sync::Notify;
 
 /// What a job's commands do.
@@ -28,6 +28,8 @@ pub struct Script {
     pub exit: i32,
     /// How much its only GPU does in percent; `None`: it has none, and is not measured.
     pub gpu: Option<i64>,
+    /// Nobody is connected to it.
+    pub alone: bool,
 }
 
 impl Default for Script {
@@ -37,6 +39,7 @@ impl Default for Script {
             pause: Duration::from_millis(200),
             exit: 0,
             gpu: None,
+            alone: false,
         }
     }
 }
@@ -487,21 +490,37 @@ impl Runner for SimRunner {
 
     async fn follow(&self, cursor: i64) -> Result<Box<dyn EventSource>, AgentError> {
         self.with(|_| Ok(()))?;
+        let script = self.hosts.lock().scripts.get(&self.id).copied();
         Ok(Box::new(SimEvents {
             hosts: self.hosts.clone(),
             id: self.id.clone(),
             cursor,
+            alone: script.is_some_and(|script| script.alone),
+            followed_since: self.hosts.clock.now(),
         }))
     }
 }
+
+/// Signs of life of a job that nobody is connected to.
+const TICK_EVERY: Duration = Duration::from_secs(5);
 
 struct SimEvents {
     hosts: Hosts,
     id: String,
     cursor: i64,
+    alone: bool,
+    followed_since: Time,
 }
 
 impl SimEvents {
+    fn tick(&self) -> StreamLine {
+        let alone_for = self.hosts.clock.now().since(self.followed_since);
+        StreamLine::Tick(Tick {
+            timestamp: self.cursor,
+            no_connections_secs: i64::try_from(alone_for.as_secs()).unwrap_or(i64::MAX),
+        })
+    }
+
     fn next_line(&mut self) -> Option<Option<StreamLine>> {
         let state = self.hosts.lock();
         let Some(task) = state
@@ -540,7 +559,10 @@ impl EventSource for SimEvents {
             if let Some(line) = self.next_line() {
                 return Ok(line);
             }
-            notified.await;
+            tokio::select! {
+                () = notified => {}
+                () = tokio::time::sleep(TICK_EVERY), if self.alone => return Ok(Some(self.tick())),
+            }
         }
     }
 }

@@ -80,6 +80,9 @@ impl Builder {
             json!({"type": "task", "commands": ["train"], "resources": {"cpu": "1..", "memory": "1GB.."}});
         if let (Some(base), Some(extra)) = (configuration.as_object_mut(), extra.as_object()) {
             base.extend(extra.clone());
+            if base.get("type") == Some(&json!("dev-environment")) {
+                base.remove("commands");
+            }
         }
         let spec: RunSpec = decode(
             "run spec",

@@ -456,3 +456,37 @@ async fn a_job_whose_gpu_does_too_little_is_ended() {
         assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_dev_environment_that_nobody_is_connected_to_is_ended() {
+    for (alone, ends) in [(false, false), (true, true)] {
+        let world = World::new(41, 1).await.unwrap();
+        let idle = Script {
+            lines: 3,
+            pause: 10 * MINUTE,
+            alone,
+            ..Script::default()
+        };
+        world.hosts.script("dev", idle);
+        let engine = world.start().await.unwrap();
+        let dev = json!({"type": "dev-environment", "ide": "vscode", "inactivity_duration": "5m"});
+        let run = world.submit(&engine, "dev", &dev).await.unwrap();
+        let status = world.finished(&run, 40 * MINUTE).await.unwrap();
+        let job = last_job(&world, &run).await;
+        match ends {
+            false => assert_eq!(status, RunStatus::Done),
+            true => {
+                assert_eq!(
+                    job.termination_reason,
+                    Some(JobTerminationReason::InactivityDurationExceeded)
+                );
+                let message = job.termination_reason_message.unwrap();
+                assert!(
+                    message.ends_with("exceeding the inactivity_duration of 300 seconds"),
+                    "{message}"
+                );
+            }
+        }
+        assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+    }
+}

@@ -28,6 +28,7 @@ const SERVES: Script = Script {
     pause: Duration::from_secs(5),
     exit: 0,
     gpu: None,
+    alone: false,
 };
 
 const CRASHES: Script = Script {
@@ -35,6 +36,7 @@ const CRASHES: Script = Script {
     pause: Duration::from_millis(200),
     exit: 1,
     gpu: None,
+    alone: false,
 };
 
 fn service(replicas: i64, command: &str) -> Value {

@@ -3,8 +3,9 @@
 
 use std::process::Command;
 
-use dstack_tests::runs::submit;
-use dstack_tests::server::{Server, Setup};
+use dstack_tests::http::Client;
+use dstack_tests::runs::{PATIENCE, submit};
+use dstack_tests::server::{Server, Setup, eventually};
 use dstack_tests::{need, parts};
 use serde_json::json;
 
@@ -173,4 +174,35 @@ fn a_container_outlives_server_and_shim() {
     );
     let lines: String = (1..=40).map(|i| format!("line {i}\n")).collect();
     assert_eq!(commands_output(&run.logs().unwrap()), lines);
+}
+
+#[test]
+fn what_a_container_uses_is_measured() {
+    let (server, image) = need!(start());
+    let run = submit(
+        &server,
+        "busy",
+        &["while true; do true; done"],
+        &json!({"image": image}),
+    )
+    .unwrap();
+    run.wait_for(&["running"]).unwrap();
+    let url = format!("{}/api/project/main/metrics/job/busy?limit=10", server.url());
+    let authorization = [("authorization".to_owned(), format!("Bearer {}", server.token()))];
+    let measured = eventually("the job is measured", PATIENCE, || {
+        let answer = Client::default().send("GET", &url, &authorization, None)?;
+        let all = answer
+            .json()
+            .and_then(|metrics| metrics["metrics"].as_array().cloned());
+        Ok(all.filter(|all| !all.is_empty()))
+    })
+    .unwrap();
+    let value = |name: &str| {
+        let metric = measured.iter().find(|metric| metric["name"] == name).unwrap();
+        metric["values"][0].as_i64().unwrap()
+    };
+    assert!(value("cpu_usage_percent") > 10, "{measured:#?}");
+    assert!(value("memory_usage_bytes") > 0, "{measured:#?}");
+    run.stop(true).unwrap();
+    run.wait_until_finished().unwrap();
 }
