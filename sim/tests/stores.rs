@@ -123,6 +123,7 @@ async fn story(store: &dyn EngineStore, builder: &Builder, task: Commit, machine
         message: "Job status changed".to_owned(),
         recorded_at: NOW,
         actor: None,
+        for_managers: false,
         targets: vec![EventTarget {
             entity_type: "job",
             entity_id: job.id.to_string(),

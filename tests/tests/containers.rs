@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use dstack_tests::http::Client;
 use dstack_tests::runs::{PATIENCE, submit};
@@ -30,6 +31,16 @@ fn containers(name: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// Nothing of a run is left in the container engine. A job is over as soon as nothing of it runs any more; its container is
+/// deleted after that.
+fn until_no_container(name: &str) {
+    let end = Instant::now() + PATIENCE;
+    while !containers(name).is_empty() {
+        assert!(Instant::now() < end, "a container of {name} is left");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 #[test]
 fn a_task_runs_in_its_image_and_leaves_no_container() {
     let (server, image) = need!(start());
@@ -48,7 +59,7 @@ fn a_task_runs_in_its_image_and_leaves_no_container() {
         run.get().unwrap()
     );
     assert_eq!(commands_output(&run.logs().unwrap()), "hello\n/bin/busybox\n");
-    assert_eq!(containers("boxed"), "", "the container is gone");
+    until_no_container("boxed");
 }
 
 #[test]
@@ -130,7 +141,7 @@ fn an_image_runs_its_own_entrypoint_and_command() {
     let spec = &run.get().unwrap()["jobs"][0]["job_spec"];
     let expected = json!(["/bin/busybox", "echo", "said", "by the image"]);
     assert_eq!(spec["commands"], expected);
-    assert_eq!(containers("own-command"), "", "the container is gone");
+    until_no_container("own-command");
 }
 
 #[test]
@@ -146,7 +157,7 @@ fn a_stopped_task_leaves_no_container() {
     run.wait_for_log("started").unwrap();
     run.stop(false).unwrap();
     assert_eq!(run.wait_until_finished().unwrap(), "terminated");
-    assert_eq!(containers("stopped"), "");
+    until_no_container("stopped");
 }
 
 #[test]

@@ -80,28 +80,28 @@ routes! {
     /// A project with backends and members.
     ProjectsGet = Post "/api/projects/{project_name}/get", MemberOrPublic, reads, none Nothing => Project, reads, since "0.12.0";
     /// Replaces all members.
-    ProjectsSetMembers = Post "/api/projects/{project_name}/set_members", Manager, changes, json ProjectMembersRequest => Project, silent ["members are no target of events in dstack 0.22.5"], since "0.12.0";
+    ProjectsSetMembers = Post "/api/projects/{project_name}/set_members", Manager, changes, json ProjectMembersRequest => Project, writes ["Project members updated"], since "0.12.0";
     /// Adds members.
-    ProjectsAddMembers = Post "/api/projects/{project_name}/add_members", ManagerOrPublic, changes, json ProjectMembersRequest => Project, silent ["members are no target of events in dstack 0.22.5"], since "0.19.16";
+    ProjectsAddMembers = Post "/api/projects/{project_name}/add_members", ManagerOrPublic, changes, json ProjectMembersRequest => Project, writes ["Project members updated"], since "0.19.16";
     /// Removes members.
-    ProjectsRemoveMembers = Post "/api/projects/{project_name}/remove_members", MemberSelf, changes, json RemoveProjectMembersRequest => Project, silent ["members are no target of events in dstack 0.22.5"], since "0.19.16";
+    ProjectsRemoveMembers = Post "/api/projects/{project_name}/remove_members", MemberSelf, changes, json RemoveProjectMembersRequest => Project, writes ["Project members updated"], since "0.19.16";
     /// Changes a project.
     ProjectsUpdate = Post "/api/projects/{project_name}/update", Admin, changes, json UpdateProjectRequest => Project, writes ["Project updated"], since "0.19.16";
 
     /// Types of backends that this build knows.
     BackendsListTypes = Post "/api/backends/list_types", Anyone, reads, none Nothing => Vec<BackendType>, reads, since "0.12.0";
     /// Configures a backend.
-    BackendsCreate = Post "/api/project/{project_name}/backends/create", Admin, changes, json BackendConfigBody => BackendConfigBody, silent ["backends are no target of events in dstack 0.22.5"], since "0.12.0";
+    BackendsCreate = Post "/api/project/{project_name}/backends/create", Admin, changes, json BackendConfigBody => BackendConfigBody, writes ["Backend created"], since "0.12.0";
     /// Changes a backend's configuration.
-    BackendsUpdate = Post "/api/project/{project_name}/backends/update", Admin, changes, json BackendConfigBody => BackendConfigBody, silent ["backends are no target of events in dstack 0.22.5"], since "0.12.0";
+    BackendsUpdate = Post "/api/project/{project_name}/backends/update", Admin, changes, json BackendConfigBody => BackendConfigBody, writes ["Backend updated"], since "0.12.0";
     /// Removes backends.
-    BackendsDelete = Post "/api/project/{project_name}/backends/delete", Admin, changes, json DeleteBackendsRequest => (), silent ["backends are no target of events in dstack 0.22.5"], since "0.12.0";
+    BackendsDelete = Post "/api/project/{project_name}/backends/delete", Admin, changes, json DeleteBackendsRequest => (), writes ["Backend deleted"], since "0.12.0";
     /// A backend's configuration.
     BackendsConfigInfo = Post "/api/project/{project_name}/backends/{backend_name}/config_info", Admin, reveals, none Nothing => BackendConfigBody, reads, since "0.12.0";
     /// Configures a backend from YAML.
-    BackendsCreateYaml = Post "/api/project/{project_name}/backends/create_yaml", Admin, changes, json BackendYamlRequest => (), silent ["backends are no target of events in dstack 0.22.5"], since "0.18.1";
+    BackendsCreateYaml = Post "/api/project/{project_name}/backends/create_yaml", Admin, changes, json BackendYamlRequest => (), writes ["Backend created"], since "0.18.1";
     /// Changes a backend's configuration from YAML.
-    BackendsUpdateYaml = Post "/api/project/{project_name}/backends/update_yaml", Admin, changes, json BackendYamlRequest => (), silent ["backends are no target of events in dstack 0.22.5"], since "0.18.1";
+    BackendsUpdateYaml = Post "/api/project/{project_name}/backends/update_yaml", Admin, changes, json BackendYamlRequest => (), writes ["Backend updated"], since "0.18.1";
     /// A backend's configuration as YAML.
     BackendsGetYaml = Post "/api/project/{project_name}/backends/{backend_name}/get_yaml", Admin, reveals, none Nothing => BackendConfigYaml, reads, since "0.18.1";
 
@@ -132,11 +132,11 @@ routes! {
     /// A repo, with the caller's credentials.
     ReposGet = Post "/api/project/{project_name}/repos/get", Member, reveals, json GetRepoRequest => RepoHeadWithCreds, reads, since "0.12.0";
     /// Creates or changes a repo and the caller's credentials.
-    ReposInit = Post "/api/project/{project_name}/repos/init", Member, changes, json SaveRepoCredsRequest => (), silent ["repos are no target of events in dstack 0.22.5"], since "0.12.0";
+    ReposInit = Post "/api/project/{project_name}/repos/init", Member, changes, json SaveRepoCredsRequest => (), writes ["Repo initialized"], since "0.12.0";
     /// Deletes repos.
-    ReposDelete = Post "/api/project/{project_name}/repos/delete", Member, changes, json DeleteReposRequest => (), silent ["repos are no target of events in dstack 0.22.5"], since "0.12.0";
+    ReposDelete = Post "/api/project/{project_name}/repos/delete", Member, changes, json DeleteReposRequest => (), writes ["Repo deleted"], since "0.12.0";
     /// Uploads a diff.
-    ReposUploadCode = Post "/api/project/{project_name}/repos/upload_code", Member, changes, upload UploadCodeQuery => (), silent ["repos are no target of events in dstack 0.22.5"], since "0.12.0";
+    ReposUploadCode = Post "/api/project/{project_name}/repos/upload_code", Member, changes, upload UploadCodeQuery => (), writes ["Repo code uploaded"], since "0.12.0";
 
     /// Runs of all projects.
     RunsList = Post "/api/runs/list", User, reads, json ListRunsRequest => Vec<Run>, reads, since "0.12.0";
@@ -199,7 +199,7 @@ routes! {
     /// The caller's archive with this hash.
     FilesGetArchiveByHash = Post "/api/files/get_archive_by_hash", User, reads, json GetFileArchiveByHashRequest => FileArchive, reads, since "0.19.17";
     /// Uploads an archive.
-    FilesUploadArchive = Post "/api/files/upload_archive", User, changes, upload Nothing => FileArchive, silent ["archives are no target of events in dstack 0.22.5"], since "0.19.17";
+    FilesUploadArchive = Post "/api/files/upload_archive", User, changes, upload Nothing => FileArchive, silent ["their one target would be the user, and lists of what happened to a user show what dstack 0.22.5 shows"], since "0.19.17";
 
     /// The audit trail.
     EventsList = Post "/api/events/list", User, reads, json ListEventsRequest => Vec<Event>, reads, since "0.20.0";
@@ -208,17 +208,17 @@ routes! {
     TemplatesList = Post "/api/project/{project_name}/templates/list", Member, reads, none Nothing => Vec<UiTemplate>, reads, since "0.20.12";
 
     /// Shares fleets and gateways with other projects.
-    ExportsCreate = Post "/api/project/{project_name}/exports/create", Admin, changes, json CreateExportRequest => Export, silent ["exports are no target of events in dstack 0.22.5"], since "0.20.13";
+    ExportsCreate = Post "/api/project/{project_name}/exports/create", Admin, changes, json CreateExportRequest => Export, writes ["Export created"], since "0.20.13";
     /// Changes an export.
-    ExportsUpdate = Post "/api/project/{project_name}/exports/update", Admin, changes, json UpdateExportRequest => Export, silent ["exports are no target of events in dstack 0.22.5"], since "0.20.13";
+    ExportsUpdate = Post "/api/project/{project_name}/exports/update", Admin, changes, json UpdateExportRequest => Export, writes ["Export updated"], since "0.20.13";
     /// Deletes an export.
-    ExportsDelete = Post "/api/project/{project_name}/exports/delete", Admin, changes, json NameRequest => (), silent ["exports are no target of events in dstack 0.22.5"], since "0.20.13";
+    ExportsDelete = Post "/api/project/{project_name}/exports/delete", Admin, changes, json NameRequest => (), writes ["Export deleted"], since "0.20.13";
     /// Exports of a project.
     ExportsList = Post "/api/project/{project_name}/exports/list", Member, reads, none Nothing => ExportsAnswer, reads, since "0.20.13";
     /// Imports of a project.
     ImportsList = Post "/api/project/{project_name}/imports/list", Member, reads, none Nothing => ImportsAnswer, reads, since "0.20.14";
     /// Deletes an import.
-    ImportsDelete = Post "/api/project/{project_name}/imports/delete", Admin, changes, json DeleteImportRequest => (), silent ["exports are no target of events in dstack 0.22.5"], since "0.20.17";
+    ImportsDelete = Post "/api/project/{project_name}/imports/delete", Admin, changes, json DeleteImportRequest => (), writes ["Import deleted"], since "0.20.17";
 
     /// How the SSH proxy reaches a job.
     SshProxyGetUpstream = Post "/api/sshproxy/get_upstream", SshProxyToken, reads, json GetUpstreamRequest => GetUpstreamResponse, reads, since "0.20.14";

@@ -33,6 +33,7 @@ impl Events {
             message: message.into(),
             recorded_at: self.now,
             actor: self.actor,
+            for_managers: false,
             targets,
         }
     }

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::remote::batch::{Event, Limits};
 use crate::remote::ends::Ends;
-use crate::remote::retry::{Failure, Patience, Said};
+use crate::remote::retry::{Failure, Head, Patience, Said};
 use crate::remote::{self, Remote};
 use crate::{LogEntry, LogError, LogPage, LogStore, LogStream, PollQuery, Source};
 
@@ -172,17 +172,17 @@ impl GcpLogStore {
             request = request.bearer_auth(token);
         }
         let response = request.send().await.map_err(Failure::of_transport)?;
-        let status = response.status();
+        let head = Head::of(&response);
         let text = response.text().await.map_err(Failure::of_transport)?;
-        if status.as_u16() == 400 {
+        if head.status.as_u16() == 400 {
             return Ok(Err(Said::new(400, &text)));
         }
-        if !status.is_success() {
-            return Err(Failure::of_status(STORE, status, &text));
+        if !head.status.is_success() {
+            return Err(Failure::of_status(STORE, head, &text));
         }
         match serde_json::from_str(&text) {
             Ok(answer) => Ok(Ok(answer)),
-            Err(error) => Err(Failure::Passing(Box::new(error))),
+            Err(error) => Err(Failure::passing(error)),
         }
     }
 

@@ -59,6 +59,21 @@ pub(crate) fn event(
     kept(state, vec![by(state, actor).event(message, vec![target])]).pop()
 }
 
+/// An event for those who govern a project: of changes for which dstack 0.22.5 writes none. Its users, who list events as
+/// they always did, see what they always saw.
+pub(crate) fn for_managers(
+    state: &AppState,
+    actor: &UserRow,
+    message: impl Into<String>,
+    targets: Vec<EventTarget>,
+) -> Option<NewEvent> {
+    let event = NewEvent {
+        for_managers: true,
+        ..by(state, actor).event(message, targets)
+    };
+    kept(state, vec![event]).pop()
+}
+
 /// Any target.
 pub(crate) fn target(
     kind: &'static str,

@@ -7,8 +7,10 @@ mod bucket;
 
 use dstack_store::directory::content::{self, Content};
 use dstack_store::directory::{projects, repos};
-use dstack_store::{Database, StoreError};
+use dstack_store::{Database, NewEvent, StoreError};
 use dstack_units::{ArchiveId, ProjectId, UserId};
+
+use crate::audit;
 
 pub use bucket::{Bucket, BucketError};
 
@@ -61,16 +63,25 @@ impl Blobs {
     ///
     /// # Errors
     /// Bucket or database; nothing can be read then.
-    pub async fn put_code(&self, of: RepoOf<'_>, hash: String, content: Vec<u8>) -> Result<(), BlobError> {
+    pub async fn put_code(
+        &self,
+        of: RepoOf<'_>,
+        hash: String,
+        content: Vec<u8>,
+        event: Option<NewEvent>,
+    ) -> Result<(), BlobError> {
         if content::has_code(self.database.pool(), of.row, &hash).await? {
             return Ok(());
         }
         let key = ["data", "projects", of.project, "codes", of.repo, &hash];
         let content = self.stored(&key, content).await?;
         let row = of.row;
-        let put = self
-            .database
-            .write(move |tx| Box::pin(async move { content::put_code(tx, row, &hash, content).await }));
+        let put = self.database.write(move |tx| {
+            Box::pin(async move {
+                content::put_code(tx, row, &hash, content).await?;
+                audit::write(tx, event).await
+            })
+        });
         Ok(put.await?)
     }
 

@@ -36,7 +36,7 @@ pub(crate) async fn apply(state: &AppState, project: &ProjectRow, listed: &[Valu
     for kind in gone {
         match user_of(state, project, &[kind]).await? {
             Some(user) => tracing::warn!(project.name = project.name, "{}", user.warning()),
-            None => remove(state, project, &[kind]).await?,
+            None => remove(state, None, project, &[kind]).await?,
         }
     }
     Ok(())
@@ -67,8 +67,8 @@ async fn configure(state: &AppState, project: &ProjectRow, value: &Value) -> Res
     let existing = existing.iter().find(|row| row.kind == config.kind().as_str());
     let done = match existing {
         Some(row) if source(&state.encryption, row).as_ref() == Some(&config) => return Ok(()),
-        Some(_) => replace(state, project, &config).await,
-        None => add(state, project, &config).await,
+        Some(_) => replace(state, None, project, &config).await,
+        None => add(state, None, project, &config).await,
     };
     done.map_err(|error| format!("This backend cannot be configured: {error}"))
 }

@@ -2,16 +2,23 @@
 //! dstack 0.22.5, one that cannot be used is reported, and files are used instead.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use dstack_logs::{Durability, FileLogStore, LogError, LogStore};
 use dstack_system::clock::SharedClock;
 
 use crate::settings::Settings;
 
+/// A store that does not answer for so long is not waited for: nobody can use a server that has not started.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// Opens it.
 pub async fn open(settings: &Settings, clock: &SharedClock) -> Arc<dyn LogStore> {
     if let Some(name) = chosen(settings) {
-        match remote(name, settings, clock).await {
+        match tokio::time::timeout(PATIENCE, remote(name, settings, clock))
+            .await
+            .unwrap_or_else(|_| Err(no_answer(name)))
+        {
             Ok(store) => {
                 tracing::info!("the output of jobs goes to {name}");
                 return store;
@@ -23,6 +30,16 @@ pub async fn open(settings: &Settings, clock: &SharedClock) -> Arc<dyn LogStore>
         }
     }
     Arc::new(FileLogStore::new(&settings.dir, Durability::Synced))
+}
+
+fn no_answer(store: &'static str) -> LogError {
+    LogError::Unusable {
+        store,
+        reason: format!(
+            "it did not answer within {} s. Check the network, then start the server again",
+            PATIENCE.as_secs()
+        ),
+    }
 }
 
 const CLOUDWATCH: &str = "CloudWatch Logs";

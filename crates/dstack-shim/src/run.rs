@@ -33,7 +33,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Runs the agent until it is told to end.
 pub async fn run(settings: Settings) -> Result<(), StartError> {
     let home = prepare_home(&settings.home)?;
-    let _only_one = lock_home(&home)?;
+    let only_one = lock_home(&home)?;
     crate::log::init(settings.log_level, &home.join("shim.log")).map_err(StartError::State)?;
     let settings = Settings { home, ..settings };
     tracing::info!(version = crate::VERSION, home = %settings.home.display(), "dstack-shim starts");
@@ -76,9 +76,13 @@ pub async fn run(settings: Settings) -> Result<(), StartError> {
         shutdown: CancellationToken::new(),
         force: CancellationToken::new(),
     });
-    let watching = task::spawn("container watch", async move { tasks.watch().await });
+    let watched = tasks.clone();
+    let watching = task::spawn("container watch", async move { watched.watch().await });
     let served = serve(&settings, &api).await;
     watching.abort();
+    // An agent that is started meanwhile need not wait: what is removed, both may delete.
+    drop(only_one);
+    let _ = tokio::time::timeout(GRACE, tasks.finish_removals()).await;
     if let Some(exporter) = &api.exporter {
         exporter.stop().await;
     }

@@ -1,6 +1,7 @@
 //! What runs tasks: a container engine, or the host itself.
 
 pub mod docker;
+mod pollable;
 pub mod process;
 
 use std::path::{Path, PathBuf};

@@ -31,6 +31,10 @@ pub struct Record {
     /// Resources were given back.
     #[serde(default)]
     pub cleaned_up: bool,
+    /// Only what is on disk and in the container engine is left of it. (Not in dstack 0.22.5, which ignores it and has the
+    /// task removed once more.)
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub removed: bool,
     /// The image needs credentials that are not kept. (Not in dstack 0.22.5, which ignores it.)
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub registry_auth: bool,
@@ -51,6 +55,7 @@ impl Record {
             termination_reason: task.reason.clone(),
             termination_message: task.message.clone(),
             cleaned_up: task.cleaned_up,
+            removed: task.removed.is_some(),
             registry_auth,
         }
     }

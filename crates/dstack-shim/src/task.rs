@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use dstack_agent_api::shim::{ImagePullProgress, PortMapping, TaskConfig, TaskInfo, TaskStatus};
 use sha2::{Digest, Sha256};
+use tokio::time::Instant;
 
 /// A task of this host.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -30,6 +31,8 @@ pub struct Task {
     pub dir: Option<PathBuf>,
     /// GPUs, volumes and keys have been given back.
     pub cleaned_up: bool,
+    /// Since when it is forgotten for whoever asks; its container and directory are still to be deleted.
+    pub removed: Option<Instant>,
     /// The start procedure runs: it alone moves the task on and gives back what it took.
     pub starting: bool,
 }

@@ -3,6 +3,7 @@
 //! Each task has a lock for operations (`op`), held during the start procedure, the end and the removal, and its data
 //! under a short mutex. Whoever held `op` wakes the exit check afterwards: it skips busy tasks.
 
+mod discard;
 mod exits;
 mod recover;
 mod start;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use dstack_agent_api::shim::{StreamEvent, TaskConfig, TaskInfo, TaskList, TaskListItem, TaskTerminate};
 use dstack_system::task;
 use tokio::sync::{Notify, broadcast};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::failpoint::hit;
@@ -144,12 +146,12 @@ impl Tasks {
         new.dir = Some(self.inner.store.dir(&new.container_name));
         let entry = Entry::new(new);
         let op = entry.op.clone().lock_owned().await;
-        {
-            let mut entries = lock(&self.inner.entries);
-            if entries.contains_key(&id) {
+        while let Some(known) = self.inner.insert(&id, &entry) {
+            if known.lock().removed.is_none() {
                 return Err(OrderError::Conflict);
             }
-            entries.insert(id.clone(), entry.clone());
+            // It would have the same container and directory.
+            discard::discard(&self.inner, &known).await?;
         }
         if let Err(error) = self.inner.create_dir(&entry).await {
             lock(&self.inner.entries).remove(&id);
@@ -180,7 +182,7 @@ impl Tasks {
     pub fn list(&self) -> TaskList {
         let tasks = self
             .inner
-            .all()
+            .known()
             .iter()
             .map(|entry| {
                 let task = entry.lock();
@@ -212,13 +214,6 @@ impl Tasks {
         self.inner.save(&entry).await?;
         hit("terminating");
         if op.is_some() {
-            // Its removal follows: the container engine ends and removes it in one step, in half the time of two.
-            if order.timeout == 0 {
-                let container = entry.lock().container_id.clone();
-                if !container.is_empty() {
-                    self.inner.runtime.remove(&container).await?;
-                }
-            }
             self.inner
                 .stop_and_release(&entry, Duration::from_secs(order.timeout.into()))
                 .await?;
@@ -232,42 +227,61 @@ impl Tasks {
         Ok(entry.lock().info())
     }
 
-    /// Forgets a terminated task with its container and directory.
+    /// Forgets a terminated task once nothing of it runs. What is left, its container and its directory, is deleted in the
+    /// background: whoever waits for the end of the task need not wait for that. It is recorded first, so that a
+    /// restarted agent goes on with it.
     pub async fn remove(&self, id: &str) -> Result<(), OrderError> {
         let entry = self.inner.entry(id)?;
         if !entry.lock().is_terminated() {
             return Err(OrderError::Conflict);
         }
-        let _op = entry.op.lock().await;
-        let (container, dir) = {
-            let task = entry.lock();
-            let container = if task.container_id.is_empty() {
-                &task.container_name
-            } else {
-                &task.container_id
-            };
-            (container.clone(), task.dir.clone())
-        };
-        self.inner.runtime.remove(&container).await?;
-        hit("removing");
-        self.inner.release(&entry).await;
+        let op = entry.op.lock().await;
+        self.inner.stop_and_release(&entry, Duration::ZERO).await?;
         // A second removal may have waited for this one.
-        if lock(&self.inner.entries).remove(id).is_none() {
+        if entry.lock().removed.replace(Instant::now()).is_some() {
             return Err(OrderError::NotFound);
         }
-        if let Some(dir) = dir {
-            let store = self.inner.store.clone();
-            let _ = task::blocking("delete task directory", move || store.delete(&dir)).await;
+        let recorded = self.inner.save(&entry).await;
+        drop(op);
+        if let Err(error) = recorded {
+            // A full disk, say: then nothing may be left to do when this returns.
+            tracing::warn!(task.id = id, %error, "cannot record that a task is removed");
+            let discarded = discard::discard(&self.inner, &entry).await;
+            discarded.inspect_err(|_| entry.lock().removed = None)?;
         }
+        hit("removing");
         self.inner.hub.removed(id);
         tracing::info!(task.id = id, "task removed");
+        self.inner.wake.notify_one();
         Ok(())
+    }
+
+    /// Deletes what is left of removed tasks now: for an agent that ends, and may never start again.
+    pub async fn finish_removals(&self) {
+        let entries = self.inner.all();
+        if entries.iter().any(|entry| entry.lock().starting) {
+            // A start that was begun must not go on beside the next agent, which begins it again.
+            return;
+        }
+        for entry in entries {
+            if entry.lock().removed.is_some()
+                && let Err(error) = discard::discard(&self.inner, &entry).await
+            {
+                let id = entry.lock().config.id.clone();
+                tracing::warn!(task.id = id, error = %crate::error::chain(&error), "a removed task leaves something behind");
+            }
+        }
     }
 
     /// Every task now, and all changes from now on.
     pub fn subscribe(&self) -> (Vec<TaskInfo>, broadcast::Receiver<StreamEvent>) {
         let changes = self.inner.hub.listen();
-        let now = self.inner.all().iter().map(|entry| entry.lock().info()).collect();
+        let now = self
+            .inner
+            .known()
+            .iter()
+            .map(|entry| entry.lock().info())
+            .collect();
         (now, changes)
     }
 }
@@ -291,7 +305,27 @@ fn check(config: &TaskConfig) -> Result<(), OrderError> {
 
 impl Inner {
     fn entry(&self, id: &str) -> Result<Arc<Entry>, OrderError> {
-        lock(&self.entries).get(id).cloned().ok_or(OrderError::NotFound)
+        let found = lock(&self.entries).get(id).cloned();
+        found
+            .filter(|entry| entry.lock().removed.is_none())
+            .ok_or(OrderError::NotFound)
+    }
+
+    /// Adds a task, unless there is one of this id, which is returned.
+    fn insert(&self, id: &str, entry: &Arc<Entry>) -> Option<Arc<Entry>> {
+        let mut entries = lock(&self.entries);
+        let known = entries.get(id).cloned();
+        if known.is_none() {
+            entries.insert(id.to_owned(), entry.clone());
+        }
+        known
+    }
+
+    /// Those that are not removed.
+    fn known(&self) -> Vec<Arc<Entry>> {
+        let mut entries = self.all();
+        entries.retain(|entry| entry.lock().removed.is_none());
+        entries
     }
 
     fn all(&self) -> Vec<Arc<Entry>> {

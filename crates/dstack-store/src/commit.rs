@@ -78,6 +78,8 @@ pub struct NewEvent {
     pub recorded_at: Time,
     /// Who; `None` = the system.
     pub actor: Option<UserId>,
+    /// Of users who are no admins, only admins and managers of the targets' projects see it.
+    pub for_managers: bool,
     /// What it is about; the order is kept.
     pub targets: Vec<EventTarget>,
 }

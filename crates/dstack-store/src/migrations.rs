@@ -11,6 +11,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0002_sharing.sql"),
     include_str!("../migrations/0003_servers.sql"),
     include_str!("../migrations/0004_logins.sql"),
+    include_str!("../migrations/0007_governance_events.sql"),
 ];
 
 /// Any number unlikely to be used by others: the advisory lock that lets one server migrate at a time.

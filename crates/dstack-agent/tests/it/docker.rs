@@ -37,6 +37,12 @@ fn docker(engine: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
+/// Ids of a task's containers, running or not.
+pub(crate) fn containers(engine: &str, task: &str) -> String {
+    let label = format!("label=ai.dstack.shim.task-id={task}");
+    docker(engine, &["ps", "-aq", "--filter", &label])
+}
+
 #[tokio::test]
 async fn a_task_in_a_bridge_network() {
     let Some(engine) = engine() else { return };
@@ -76,14 +82,8 @@ async fn a_task_in_a_bridge_network() {
     let ended = agent.until_status("bridge-1", TaskStatus::Terminated).await;
     assert_eq!(ended.termination_reason, reason::DONE_BY_RUNNER);
     agent.client.remove("bridge-1").await.unwrap();
-    assert_eq!(
-        docker(
-            &engine,
-            &["ps", "-aq", "--filter", "label=ai.dstack.shim.task-id=bridge-1"]
-        ),
-        ""
-    );
-    assert!(machine.task_dirs().is_empty());
+    machine.until_no_task_dirs().await;
+    assert_eq!(containers(&engine, "bridge-1"), "");
 }
 
 #[tokio::test]

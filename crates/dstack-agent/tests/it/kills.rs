@@ -3,7 +3,7 @@
 
 use dstack_agent_api::shim::{TaskStatus, TaskTerminate, reason};
 
-use crate::docker::engine;
+use crate::docker::{containers, engine};
 use crate::support::{Machine, alive, config, status};
 
 const STARTING: [&str; 6] = [
@@ -36,7 +36,7 @@ async fn killed_while_starting(runtime: &'static str, docker: Option<String>) {
         assert_eq!(ended.termination_reason, reason::DONE_BY_RUNNER, "{point}");
         assert_eq!(machine.starts(&running), 1, "{point}: started once");
         agent.client.remove(&id).await.unwrap();
-        assert!(machine.task_dirs().is_empty(), "{point}");
+        machine.until_no_task_dirs().await;
     }
 }
 
@@ -70,29 +70,38 @@ async fn killed_while_ending(runtime: &'static str, docker: Option<String>) {
             assert!(!alive(&fs_err::read_to_string(file).unwrap()), "{point}");
         }
         agent.client.remove(&id).await.unwrap();
-        assert!(machine.task_dirs().is_empty(), "{point}");
+        machine.until_no_task_dirs().await;
     }
 }
 
-/// Killed after the container ended by itself, and while it is removed.
+/// Killed after the container ended by itself, and while what is left of it is deleted.
 async fn killed_after_the_end(runtime: &'static str, docker: Option<String>) {
-    let machine = Machine::new(runtime, docker);
-    let id = format!("{runtime}-end");
-    let agent = machine.agent(Some("exited")).await;
-    agent.client.submit(&config(&id)).await.unwrap();
-    let running = agent.until_status(&id, TaskStatus::Running).await;
-    machine.finish(&running, 0).await;
-    agent.died().await;
-    let agent = machine.agent(Some("removing")).await;
-    let ended = agent.client.task(&id).await.unwrap();
-    assert_eq!(ended.termination_reason, reason::DONE_BY_RUNNER);
-    agent.client.remove(&id).await.unwrap_err();
-    agent.died().await;
-    let agent = machine.agent(None).await;
-    let ended = agent.client.task(&id).await.unwrap();
-    assert_eq!(ended.termination_reason, reason::DONE_BY_RUNNER);
-    agent.client.remove(&id).await.unwrap();
-    assert!(machine.task_dirs().is_empty());
+    for point in ["removing", "discarding"] {
+        let machine = Machine::new(runtime, docker.clone());
+        let id = format!("{runtime}-{point}");
+        let agent = machine.agent(Some("exited")).await;
+        agent.client.submit(&config(&id)).await.unwrap();
+        let running = agent.until_status(&id, TaskStatus::Running).await;
+        machine.finish(&running, 0).await;
+        agent.died().await;
+        let agent = machine.agent(Some(point)).await;
+        let ended = agent.client.task(&id).await.unwrap();
+        assert_eq!(ended.termination_reason, reason::DONE_BY_RUNNER);
+        // The answer may be lost with the agent.
+        let _ = agent.client.remove(&id).await;
+        agent.died().await;
+        assert_eq!(machine.task_dirs().len(), 1, "{point}: there is something left");
+        let agent = machine.agent(None).await;
+        assert_eq!(
+            status(agent.client.task(&id).await),
+            Some(404),
+            "{point}: it was removed"
+        );
+        machine.until_no_task_dirs().await;
+        if let Some(engine) = &docker {
+            assert_eq!(containers(engine, &id), "", "{point}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -32,7 +32,7 @@ async fn a_task_from_start_to_end() {
         "what the task left behind is gone too"
     );
     agent.client.remove("1").await.unwrap();
-    assert!(machine.task_dirs().is_empty());
+    machine.until_no_task_dirs().await;
 }
 
 #[tokio::test]

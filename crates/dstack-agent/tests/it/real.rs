@@ -88,7 +88,7 @@ async fn a_job_as_a_process() {
     );
     assert_eq!((state, code), (JobState::Failed, Some(3)));
     end(&agent, "1").await;
-    assert!(machine.task_dirs().is_empty());
+    machine.until_no_task_dirs().await;
 }
 
 #[tokio::test]

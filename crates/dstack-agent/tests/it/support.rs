@@ -98,6 +98,17 @@ impl Machine {
         agent
     }
 
+    /// Waits until no task has a directory: what is left of a removed one is deleted in the background, its directory last.
+    pub(crate) async fn until_no_task_dirs(&self) {
+        for _ in 0..6000 {
+            if self.task_dirs().is_empty() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("left: {:?}", self.task_dirs());
+    }
+
     pub(crate) fn task_dirs(&self) -> Vec<PathBuf> {
         let mut dirs: Vec<PathBuf> = fs_err::read_dir(self.path("runners"))
             .unwrap()

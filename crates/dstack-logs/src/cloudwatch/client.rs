@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::STORE;
 use crate::LogError;
-use crate::remote::retry::{Failure, Patience, Said};
+use crate::remote::retry::{Failure, Head, Patience, Said};
 
 /// For a whole call.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -105,32 +105,32 @@ impl Client {
             .map_err(|error| lasting(Box::new(error)))?;
         let request = reqwest::Request::try_from(signed).map_err(|error| lasting(Box::new(error)))?;
         let response = self.http.execute(request).await.map_err(Failure::of_transport)?;
-        let status = response.status();
+        let head = Head::of(&response);
         let text = response.text().await.map_err(Failure::of_transport)?;
-        if !status.is_success() {
-            return refusal(status, &text).map(Err);
+        if !head.status.is_success() {
+            return refusal(head, &text).map(Err);
         }
         let text = if text.trim().is_empty() { "{}" } else { &text };
         match serde_json::from_str(text) {
             Ok(answer) => Ok(Ok(answer)),
-            Err(error) => Err(Failure::Passing(Box::new(error))),
+            Err(error) => Err(Failure::passing(error)),
         }
     }
 }
 
-fn refusal(status: reqwest::StatusCode, text: &str) -> Result<Refusal, Failure> {
+fn refusal(head: Head, text: &str) -> Result<Refusal, Failure> {
     let kind = serde_json::from_str(text)
         .map(|body: ErrorBody| body.kind)
         .unwrap_or_default();
-    let said = Said::new(status.as_u16(), text);
+    let said = Said::new(head.status.as_u16(), text);
     // Some services put a namespace before the name.
     Ok(match kind.rsplit('#').next().unwrap_or_default() {
         "ResourceNotFoundException" => Refusal::NotFound,
         "ResourceAlreadyExistsException" => Refusal::Exists,
         "InvalidParameterException" => Refusal::Parameter(said),
         "ThrottlingException" | "ServiceUnavailableException" | "OperationAbortedException" => {
-            return Err(Failure::Passing(Box::new(said)));
+            return Err(Failure::passing(said));
         }
-        _ => return Err(Failure::of_status(STORE, status, text)),
+        _ => return Err(Failure::of_status(STORE, head, text)),
     })
 }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::ElasticsearchConfig;
-use crate::remote::retry::{Failure, Patience};
+use crate::remote::retry::{Failure, Head, Patience};
 use crate::{LogEntry, LogError, LogPage, PollQuery, Source};
 
 const STORE: &str = "Elasticsearch/OpenSearch";
@@ -119,12 +119,12 @@ impl Elasticsearch {
             request = request.header("authorization", format!("ApiKey {}", key.expose()));
         }
         let response = request.send().await.map_err(Failure::of_transport)?;
-        let status = response.status();
+        let head = Head::of(&response);
         let text = response.text().await.map_err(Failure::of_transport)?;
-        match status.as_u16() {
+        match head.status.as_u16() {
             200 => Ok(Some(text)),
             404 if text.contains("index_not_found_exception") => Ok(None),
-            _ => Err(Failure::of_status(STORE, status, &text)),
+            _ => Err(Failure::of_status(STORE, head, &text)),
         }
     }
 }

@@ -45,7 +45,7 @@ impl Forward {
         let message = message(tag, records, &chunk);
         let mut patience = Patience::new(STORE);
         while let Err(error) = self.send_once(&message, &chunk).await {
-            patience.wait(Failure::Passing(Box::new(error))).await?;
+            patience.wait(Failure::passing(error)).await?;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Record, STORE};
 use crate::LogError;
-use crate::remote::retry::{Failure, Patience};
+use crate::remote::retry::{Failure, Head, Patience};
 
 /// For a whole request.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -36,9 +36,9 @@ impl Http {
 
     async fn send_once(&self, url: &str, records: &[Record]) -> Result<(), Failure> {
         let sent = self.client.post(url).json(records).send().await;
-        match sent.map_err(Failure::of_transport)?.status() {
-            status if status.is_success() => Ok(()),
-            status => Err(Failure::of_status(STORE, status, "")),
+        match Head::of(&sent.map_err(Failure::of_transport)?) {
+            head if head.status.is_success() => Ok(()),
+            head => Err(Failure::of_status(STORE, head, "")),
         }
     }
 }

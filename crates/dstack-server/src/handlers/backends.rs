@@ -9,12 +9,15 @@ use dstack_model::decode::problem::validation_body;
 use dstack_model::decode::{Loc, decode_strict};
 use dstack_model::requests::{BackendYamlRequest, DeleteBackendsRequest};
 use dstack_model::yaml;
+use dstack_store::NewEvent;
 use dstack_store::directory::backends::{self, BackendRow};
 use dstack_store::directory::projects::ProjectRow;
+use dstack_store::directory::users::UserRow;
 use dstack_store::directory::volumes;
 use serde_json::Value;
 
 use crate::api::{Api, Call};
+use crate::audit;
 use crate::backends as stored;
 use crate::error::{ApiError, Result};
 use crate::state::AppState;
@@ -36,24 +39,24 @@ async fn list_types(call: Call, _: Nothing) -> Result<Vec<BackendType>> {
 
 async fn create(call: Call, body: BackendConfigBody) -> Result<BackendConfigBody> {
     let config = from_body(&body)?;
-    add(&call.state, &call.project()?.row, &config).await?;
+    add(&call.state, Some(call.user()?), &call.project()?.row, &config).await?;
     shown(&config)
 }
 
 async fn update(call: Call, body: BackendConfigBody) -> Result<BackendConfigBody> {
     let config = from_body(&body)?;
-    replace(&call.state, &call.project()?.row, &config).await?;
+    replace(&call.state, Some(call.user()?), &call.project()?.row, &config).await?;
     shown(&config)
 }
 
 async fn create_yaml(call: Call, request: BackendYamlRequest) -> Result<()> {
     let config = from_yaml(&request.config_yaml)?;
-    add(&call.state, &call.project()?.row, &config).await
+    add(&call.state, Some(call.user()?), &call.project()?.row, &config).await
 }
 
 async fn update_yaml(call: Call, request: BackendYamlRequest) -> Result<()> {
     let config = from_yaml(&request.config_yaml)?;
-    replace(&call.state, &call.project()?.row, &config).await
+    replace(&call.state, Some(call.user()?), &call.project()?.row, &config).await
 }
 
 async fn config_info(call: Call, _: Nothing) -> Result<BackendConfigBody> {
@@ -76,7 +79,7 @@ async fn delete(call: Call, request: DeleteBackendsRequest) -> Result<()> {
     if let Some(user) = user_of(&call.state, project, &request.backends_names).await? {
         return Err(ApiError::client(user.refusal()));
     }
-    remove(&call.state, project, &request.backends_names).await
+    remove(&call.state, Some(call.user()?), project, &request.backends_names).await
 }
 
 fn shown(config: &BackendConfig) -> Result<BackendConfigBody> {
@@ -174,30 +177,65 @@ async fn configured(
     )?)
 }
 
+/// `Backend created. Type: aws`. What the server does by `config.yml` is in its log: lists of what the system did begin as
+/// they do in dstack 0.22.5.
+fn event(
+    state: &AppState,
+    actor: Option<&UserRow>,
+    project: &ProjectRow,
+    what: &str,
+    kind: BackendType,
+) -> Option<NewEvent> {
+    let message = format!("Backend {what}. Type: {kind}");
+    audit::for_managers(state, actor?, message, vec![audit::project(project)])
+}
+
 /// Configures a backend that the project does not have yet.
-pub(crate) async fn add(state: &AppState, project: &ProjectRow, config: &BackendConfig) -> Result<()> {
+pub(crate) async fn add(
+    state: &AppState,
+    actor: Option<&UserRow>,
+    project: &ProjectRow,
+    config: &BackendConfig,
+) -> Result<()> {
     kind(state, config.kind())?;
     if find(state, project, config.kind()).await?.is_some() {
         return Err(ApiError::exists());
     }
     let row = configured(state, project, config, state.random.uuid().to_string()).await?;
+    let event = event(state, actor, project, "created", config.kind());
     state
         .database
-        .write(move |tx| Box::pin(async move { backends::insert(tx, &row).await }))
+        .write(move |tx| {
+            Box::pin(async move {
+                backends::insert(tx, &row).await?;
+                audit::write(tx, event).await
+            })
+        })
         .await?;
     Ok(())
 }
 
 /// Changes the configuration of a backend that the project has.
-pub(crate) async fn replace(state: &AppState, project: &ProjectRow, config: &BackendConfig) -> Result<()> {
+pub(crate) async fn replace(
+    state: &AppState,
+    actor: Option<&UserRow>,
+    project: &ProjectRow,
+    config: &BackendConfig,
+) -> Result<()> {
     kind(state, config.kind())?;
     let old = find(state, project, config.kind())
         .await?
         .ok_or_else(ApiError::not_exists)?;
     let row = configured(state, project, config, old.id).await?;
+    let event = event(state, actor, project, "updated", config.kind());
     state
         .database
-        .write(move |tx| Box::pin(async move { backends::update(tx, &row).await }))
+        .write(move |tx| {
+            Box::pin(async move {
+                backends::update(tx, &row).await?;
+                audit::write(tx, event).await
+            })
+        })
         .await?;
     Ok(())
 }
@@ -248,14 +286,26 @@ pub(crate) async fn user_of(
 }
 
 /// Removes backends; those that the project does not have are ignored.
-pub(crate) async fn remove(state: &AppState, project: &ProjectRow, kinds: &[BackendType]) -> Result<()> {
-    let (project, kinds) = (project.id, kinds.to_vec());
+pub(crate) async fn remove(
+    state: &AppState,
+    actor: Option<&UserRow>,
+    project: &ProjectRow,
+    kinds: &[BackendType],
+) -> Result<()> {
+    let existing = backends::list(state.database.pool(), project.id).await?;
+    let doomed: Vec<_> = kinds
+        .iter()
+        .filter(|kind| existing.iter().any(|row| row.kind == kind.as_str()))
+        .map(|kind| (*kind, event(state, actor, project, "deleted", *kind)))
+        .collect();
+    let project = project.id;
     state
         .database
         .write(move |tx| {
             Box::pin(async move {
-                for kind in kinds {
+                for (kind, event) in doomed {
                     backends::delete(tx, project, kind.as_str()).await?;
+                    audit::write(tx, event).await?;
                 }
                 Ok(())
             })

@@ -10,6 +10,7 @@ use dstack_model::exports::{
     ListImportsResponse,
 };
 use dstack_model::requests::{CreateExportRequest, DeleteImportRequest, NameRequest, UpdateExportRequest};
+use dstack_store::NewEvent;
 use dstack_store::directory::exports::{self, ExportRow, FullExport};
 use dstack_store::directory::projects;
 use dstack_units::name::{RESOURCE_NAME_MESSAGE, is_resource_name};
@@ -18,8 +19,8 @@ use dstack_units::{FleetId, GatewayId};
 use self::draft::Draft;
 use crate::access::is_admin;
 use crate::api::{Api, Call};
+use crate::audit;
 use crate::error::{ApiError, Result};
-use crate::state::AppState;
 
 const NOT_SUPPORTED: &str = "This dstack server does not support exports. Export support is available in dstack Sky and dstack Factory.";
 const PHASE_OUT: &str = "Exports are switched off in this dstack server (DSTACK_SERVER_EXPORTS_ENABLED). No new exports \
@@ -96,7 +97,7 @@ async fn create(call: Call, request: CreateExportRequest) -> Result<Export> {
     if request.is_global {
         draft.make_global().await?;
     }
-    stored(state, draft.finish()).await
+    stored(&call, draft.finish(), "created").await
 }
 
 async fn update(call: Call, request: UpdateExportRequest) -> Result<Export> {
@@ -123,23 +124,47 @@ async fn update(call: Call, request: UpdateExportRequest) -> Result<Export> {
     if request.set_global {
         draft.make_global().await?;
     }
-    stored(state, draft.finish()).await
+    stored(&call, draft.finish(), "updated").await
 }
 
-async fn stored(state: &AppState, export: FullExport) -> Result<Export> {
+/// `Export created. Name: shared`.
+fn event(call: &Call, what: &str, name: &str) -> Result<Option<NewEvent>> {
+    let targets = vec![audit::project(&call.project()?.row)];
+    let message = format!("{what}. Name: {name}");
+    Ok(audit::for_managers(&call.state, call.user()?, message, targets))
+}
+
+async fn stored(call: &Call, export: FullExport, what: &str) -> Result<Export> {
     let shown = shown(&export);
-    state
-        .database
-        .write(move |tx| Box::pin(async move { exports::put(tx, &export).await }))
-        .await?;
+    let event = event(call, &format!("Export {what}"), &export.row.name)?;
+    put(call, export, event).await?;
     Ok(shown)
+}
+
+async fn put(call: &Call, export: FullExport, event: Option<NewEvent>) -> Result<()> {
+    call.state
+        .database
+        .write(move |tx| {
+            Box::pin(async move {
+                exports::put(tx, &export).await?;
+                audit::write(tx, event).await
+            })
+        })
+        .await?;
+    Ok(())
 }
 
 async fn delete(call: Call, request: NameRequest) -> Result<()> {
     let id = by_name(&call, &request.name).await?.row.id;
+    let event = event(&call, "Export deleted", &request.name)?;
     call.state
         .database
-        .write(move |tx| Box::pin(async move { exports::delete(tx, id).await }))
+        .write(move |tx| {
+            Box::pin(async move {
+                exports::delete(tx, id).await?;
+                audit::write(tx, event).await
+            })
+        })
         .await?;
     Ok(())
 }
@@ -212,7 +237,8 @@ async fn delete_import(call: Call, request: DeleteImportRequest) -> Result<()> {
         )));
     }
     export.imports.retain(|import| import.project_id != project.id);
-    stored(&call.state, export).await.map(|_| ())
+    let event = event(&call, "Import deleted", &name)?;
+    put(&call, export, event).await
 }
 
 fn shown(export: &FullExport) -> Export {

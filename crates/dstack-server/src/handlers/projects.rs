@@ -12,11 +12,12 @@ use dstack_store::directory::Page;
 use dstack_store::directory::exports;
 use dstack_store::directory::projects::{self, InUse, ProjectFilter, ProjectRow};
 use dstack_store::directory::users::{self, UserRow};
+use dstack_store::{EventTarget, NewEvent};
 use dstack_units::name::is_project_name;
 use dstack_units::{ProjectId, UserId};
 
 use super::users::{list_or_none, python_bool};
-use crate::access::is_admin;
+use crate::access::{Project, is_admin};
 use crate::api::{Api, Call};
 use crate::audit;
 use crate::error::{ApiError, Result};
@@ -303,7 +304,7 @@ pub(crate) fn python_list(names: &[String]) -> String {
 async fn resolve(
     state: &AppState,
     members: &[MemberSetting],
-) -> Result<Vec<(String, Option<UserId>, ProjectRole)>> {
+) -> Result<Vec<(String, Option<UserRow>, ProjectRole)>> {
     let mut names: Vec<&str> = members.iter().map(|member| member.username.as_str()).collect();
     names.sort_unstable();
     names.dedup();
@@ -313,13 +314,42 @@ async fn resolve(
     let mut found = Vec::new();
     for member in members {
         let user = users::by_name_or_email(state.database.pool(), &member.username).await?;
-        found.push((
-            member.username.clone(),
-            user.map(|user| user.id),
-            member.project_role,
-        ));
+        found.push((member.username.clone(), user, member.project_role));
     }
     Ok(found)
+}
+
+/// Who becomes, changes or stops being a member, for the audit trail.
+#[derive(Default)]
+struct Changes {
+    texts: Vec<String>,
+    users: Vec<EventTarget>,
+}
+
+impl Changes {
+    fn note(&mut self, text: String, user: &UserRow) {
+        self.texts.push(text);
+        self.users.push(audit::user(user));
+    }
+
+    /// Whoever stays what they are is no change.
+    fn put(&mut self, project: &Project, user: &UserRow, role: ProjectRole) {
+        match project.role(user) {
+            Some(old) if old == role => {}
+            Some(old) => self.note(format!("{} {old} -> {role}", user.name), user),
+            None => self.note(format!("{} added as {role}", user.name), user),
+        }
+    }
+
+    fn remove(&mut self, user: &UserRow) {
+        self.note(format!("{} removed", user.name), user);
+    }
+
+    fn event(self, state: &AppState, actor: &UserRow, project: &ProjectRow) -> Option<NewEvent> {
+        let message = format!("Project members updated. Changes: {}", list_or_none(&self.texts));
+        let targets = [audit::project(project)].into_iter().chain(self.users).collect();
+        audit::for_managers(state, actor, message, targets)
+    }
 }
 
 async fn set_members(call: Call, request: ProjectMembersRequest) -> Result<WireProject> {
@@ -346,6 +376,21 @@ async fn set_members(call: Call, request: ProjectMembersRequest) -> Result<WireP
             ));
         }
     }
+    let mut changes = Changes::default();
+    for (_, user, role) in &wanted {
+        if let Some(user) = user {
+            changes.put(project, user, *role);
+        }
+    }
+    for member in &project.members {
+        let stays = |(_, user, _): &(_, Option<UserRow>, _)| {
+            user.as_ref().is_some_and(|user| user.id == member.user.id)
+        };
+        if !wanted.iter().any(stays) {
+            changes.remove(&member.user);
+        }
+    }
+    let event = changes.event(state, caller, &project.row);
     let id = project.row.id;
     state
         .database
@@ -354,10 +399,10 @@ async fn set_members(call: Call, request: ProjectMembersRequest) -> Result<WireP
                 projects::clear_members(tx, id).await?;
                 for (number, (_, user, role)) in (0_i64..).zip(wanted) {
                     if let Some(user) = user {
-                        projects::put_member(tx, id, user, role, Some(number)).await?;
+                        projects::put_member(tx, id, user.id, role, Some(number)).await?;
                     }
                 }
-                Ok(())
+                audit::write(tx, event).await
             })
         })
         .await?;
@@ -369,20 +414,23 @@ async fn add_members(call: Call, request: ProjectMembersRequest) -> Result<WireP
     let (state, project) = (&call.state, call.project()?);
     let wanted = resolve(state, &request.members).await?;
     check_may_add(&call, &request.members)?;
-    let mut changes = Vec::new();
+    let mut changes = Changes::default();
+    let mut members = Vec::new();
     for (name, user, role) in wanted {
         let user = user.ok_or_else(|| ApiError::client(format!("User not found: {name}")))?;
-        changes.push((user, role));
+        changes.put(project, &user, role);
+        members.push((user.id, role));
     }
+    let event = changes.event(state, call.user()?, &project.row);
     let id = project.row.id;
     state
         .database
         .write(move |tx| {
             Box::pin(async move {
-                for (user, role) in changes {
+                for (user, role) in members {
                     projects::put_member(tx, id, user, role, None).await?;
                 }
-                Ok(())
+                audit::write(tx, event).await
             })
         })
         .await?;
@@ -425,6 +473,7 @@ fn check_may_add(call: &Call, members: &[MemberSetting]) -> Result<()> {
 async fn remove_members(call: Call, request: RemoveProjectMembersRequest) -> Result<WireProject> {
     let (state, project) = (&call.state, call.project()?);
     let mut doomed: Vec<UserId> = Vec::new();
+    let mut changes = Changes::default();
     let itself = leaves_alone(&call, &request.usernames)?;
     for name in &request.usernames {
         let user = users::by_name_or_email(state.database.pool(), name).await?;
@@ -437,7 +486,10 @@ async fn remove_members(call: Call, request: RemoveProjectMembersRequest) -> Res
                 "Access denied: only global admins can remove project admins (user: {name})"
             )));
         }
-        doomed.push(user.id);
+        if !doomed.contains(&user.id) {
+            changes.remove(&user);
+            doomed.push(user.id);
+        }
     }
     let admins = |left: &dyn Fn(UserId) -> bool| {
         project
@@ -452,6 +504,7 @@ async fn remove_members(call: Call, request: RemoveProjectMembersRequest) -> Res
             false => "Cannot remove all project admins",
         }));
     }
+    let event = changes.event(state, call.user()?, &project.row);
     let id = project.row.id;
     state
         .database
@@ -460,7 +513,7 @@ async fn remove_members(call: Call, request: RemoveProjectMembersRequest) -> Res
                 for user in doomed {
                     projects::remove_member(tx, id, user).await?;
                 }
-                Ok(())
+                audit::write(tx, event).await
             })
         })
         .await?;

@@ -4,10 +4,12 @@ use dstack_api::responses::UploadCodeQuery;
 use dstack_api::{Nothing, routes};
 use dstack_model::repos::{AnyRepoInfo, RemoteRepoCreds, RepoHead, RepoHeadWithCreds};
 use dstack_model::requests::{DeleteReposRequest, GetRepoRequest, SaveRepoCredsRequest};
+use dstack_store::NewEvent;
 use dstack_store::directory::repos::{self, RepoRow};
 use dstack_units::ProjectId;
 
 use crate::api::{Api, Call};
+use crate::audit;
 use crate::blobs::RepoOf;
 use crate::error::{ApiError, Result};
 use crate::request::Upload;
@@ -76,6 +78,13 @@ pub(crate) fn row_for(
     })
 }
 
+/// `Repo deleted. Repo: my-app`, and what more there is to say.
+fn event(call: &Call, what: &str, repo: &str, more: &str) -> Result<Option<NewEvent>> {
+    let targets = vec![audit::project(&call.project()?.row)];
+    let message = format!("Repo {what}. Repo: {repo}{more}");
+    Ok(audit::for_managers(&call.state, call.user()?, message, targets))
+}
+
 async fn init(call: Call, request: SaveRepoCredsRequest) -> Result<()> {
     let state = &call.state;
     let row = row_for(
@@ -93,6 +102,13 @@ async fn init(call: Call, request: SaveRepoCredsRequest) -> Result<()> {
         ),
         _ => None,
     };
+    let stored = if creds.is_some() { "stored" } else { "none" };
+    let event = event(
+        &call,
+        "initialized",
+        &request.repo_id,
+        &format!(". Credentials: {stored}"),
+    )?;
     let user = call.user()?.id;
     state
         .database
@@ -102,7 +118,7 @@ async fn init(call: Call, request: SaveRepoCredsRequest) -> Result<()> {
                 if remote {
                     repos::put_creds(tx, id, user, creds.as_deref()).await?;
                 }
-                Ok(())
+                audit::write(tx, event).await
             })
         })
         .await?;
@@ -111,9 +127,23 @@ async fn init(call: Call, request: SaveRepoCredsRequest) -> Result<()> {
 
 async fn delete(call: Call, request: DeleteReposRequest) -> Result<()> {
     let project = call.project()?.row.id;
+    let mut events = Vec::new();
+    for repo in &request.repos_ids {
+        if repos::by_name(call.state.database.pool(), project, repo)
+            .await?
+            .is_some()
+        {
+            events.extend(event(&call, "deleted", repo, "")?);
+        }
+    }
     call.state
         .database
-        .write(move |tx| Box::pin(async move { repos::delete(tx, project, &request.repos_ids).await }))
+        .write(move |tx| {
+            Box::pin(async move {
+                repos::delete(tx, project, &request.repos_ids).await?;
+                audit::write_all(tx, events).await
+            })
+        })
         .await?;
     Ok(())
 }
@@ -134,6 +164,15 @@ async fn upload_code(call: Call, query: UploadCodeQuery, upload: Upload) -> Resu
         row: repo.id,
         repo: &query.repo_id,
     };
-    state.blobs.put_code(of, upload.name, upload.content).await?;
+    let event = event(
+        &call,
+        "code uploaded",
+        &query.repo_id,
+        &format!(". Hash: {}", upload.name),
+    )?;
+    state
+        .blobs
+        .put_code(of, upload.name, upload.content, event)
+        .await?;
     Ok(())
 }

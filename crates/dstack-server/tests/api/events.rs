@@ -114,3 +114,60 @@ async fn names_of_the_deleted_stay() {
         (&json!("team"), &json!(true))
     );
 }
+
+/// What dstack 0.22.5 writes no events of is shown to those who govern the project, with targets that its clients know.
+#[tokio::test]
+async fn who_changed_members_and_backends_is_for_those_who_govern() {
+    let server = Server::new().await;
+    let (alice, bob, carol) = (
+        server.user("alice").await,
+        server.user("bob").await,
+        server.user("carol").await,
+    );
+    let post = async |token: &str, path: &str, body: Value| server.post(token, path, body).await.ok();
+    let project = json!({"project_name": "team"});
+    post(&alice, "/api/projects/create", project).await;
+    let member = |name: &str, role: &str| json!({"username": name, "project_role": role});
+    let added = json!({"members": [member("bob", "user"), member("carol", "manager")]});
+    post(&alice, "/api/projects/team/add_members", added).await;
+    let set =
+        json!({"members": [member("alice", "admin"), member("carol", "user"), member("admin", "user")]});
+    post(&alice, "/api/projects/team/set_members", set).await;
+    let repo = json!({"repo_id": "code", "repo_info": {"repo_type": "virtual"}});
+    post(&carol, "/api/project/team/repos/init", repo).await;
+    let same = json!({"members": [member("carol", "manager")]});
+    post(&alice, "/api/projects/team/add_members", same.clone()).await;
+    post(&alice, "/api/projects/team/add_members", same).await;
+
+    let all = [
+        "Project members updated. Changes: <none>",
+        "Project members updated. Changes: carol user -> manager",
+        "Repo initialized. Repo: code. Credentials: none",
+        "Project members updated. Changes: carol manager -> user, admin added as user, bob removed",
+        "Project members updated. Changes: bob added as user, carol added as manager",
+    ];
+    let governs = |message: &&str| !message.starts_with("Project created") && !message.starts_with("User ");
+    for token in [&alice, &carol, &ADMIN.to_owned()] {
+        let list = post(token, "/api/events/list", json!({})).await;
+        let seen: Vec<&str> = messages(&list).into_iter().filter(governs).collect();
+        assert_eq!(seen, all);
+    }
+    let list = post(&bob, "/api/events/list", json!({})).await;
+    assert_eq!(messages(&list).into_iter().filter(governs).count(), 0, "{list:#}");
+    let list = post(ADMIN, "/api/events/list", json!({})).await;
+    let by = |number: usize| list[number]["actor_user"].as_str();
+    assert_eq!((by(0), by(2)), (Some("alice"), Some("carol")));
+    let targets: Vec<(&str, &str)> = list[3]["targets"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|target| (target["type"].as_str().unwrap(), target["name"].as_str().unwrap()))
+        .collect();
+    let wanted = [
+        ("project", "team"),
+        ("user", "carol"),
+        ("user", "admin"),
+        ("user", "bob"),
+    ];
+    assert_eq!(targets, wanted, "alice stays what she was");
+}

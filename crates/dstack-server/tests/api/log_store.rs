@@ -53,3 +53,20 @@ async fn the_first_that_is_set_is_used_and_files_if_it_cannot_be() {
     };
     assert_eq!(chosen(refused).await, "FileLogStore");
 }
+
+/// The server starts all the same, and soon.
+#[tokio::test]
+async fn a_store_that_does_not_answer_is_not_waited_for() {
+    // It takes connections, and says nothing.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let settings = Settings {
+        gcp_logging_project: Some("p".to_owned()),
+        gcp_logging_endpoint: Some(format!("http://{}", silent.local_addr().unwrap())),
+        ..Settings::from_env()
+    };
+    let begin = tokio::time::Instant::now();
+    tokio::time::pause();
+    assert_eq!(chosen(settings).await, "FileLogStore");
+    let waited = begin.elapsed();
+    assert!(waited < std::time::Duration::from_secs(6), "{waited:?}");
+}

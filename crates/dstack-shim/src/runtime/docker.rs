@@ -2,12 +2,13 @@
 
 pub mod config;
 pub mod image;
+mod init;
 mod inspect;
 mod pull;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -25,9 +26,12 @@ use tokio::sync::{Notify, Semaphore};
 use super::{Container, ProgressSink, RunnerSettings, Runtime, RuntimeError, Spec};
 use crate::gpu::Vendor;
 use config::{HostDevices, LABEL_IS_TASK, LABEL_TASK_ID, RunnerKind};
+use init::Init;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 const DEFAULT_SOCKET: &str = "unix:///var/run/docker.sock";
+/// A killed process may be in the kernel for so long before the engine is asked to see to it.
+const KILL_LIMIT: Duration = Duration::from_secs(2);
 /// Concurrent pulls beyond this only slow each other down.
 const PULLS: usize = 3;
 
@@ -39,6 +43,8 @@ pub struct DockerRuntime {
     pulls: Semaphore,
     // By path and modification time of the runner's file: it may be replaced while we run.
     runner_kind: Mutex<Option<((PathBuf, i64), RunnerKind)>>,
+    // Of containers that ran when they were last looked at, by id.
+    inits: Mutex<HashMap<String, Arc<Init>>>,
 }
 
 /// How containers are made on this host.
@@ -81,6 +87,7 @@ impl DockerRuntime {
             settings,
             pulls: Semaphore::new(PULLS),
             runner_kind: Mutex::default(),
+            inits: Mutex::default(),
         })
     }
 
@@ -88,13 +95,13 @@ impl DockerRuntime {
         let path = self.settings.runner.binary.clone();
         let modified = fs_err::metadata(&path).map_or(0, |meta| std::os::unix::fs::MetadataExt::mtime(&meta));
         let key = (path.clone(), modified);
-        if let Some((known, kind)) = &*self.runner_kind.lock().unwrap_or_else(PoisonError::into_inner)
+        if let Some((known, kind)) = &*lock(&self.runner_kind)
             && *known == key
         {
             return *kind;
         }
         let kind = RunnerKind::of(&path).await;
-        *self.runner_kind.lock().unwrap_or_else(PoisonError::into_inner) = Some((key, kind));
+        *lock(&self.runner_kind) = Some((key, kind));
         kind
     }
 
@@ -108,6 +115,10 @@ impl DockerRuntime {
         let options = CreateContainerOptionsBuilder::new().name(spec.name).build();
         Ok(self.docker.create_container(Some(options), body).await?.id)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn status(error: &Error) -> Option<u16> {
@@ -161,7 +172,13 @@ impl Runtime for DockerRuntime {
             .inspect_container(id, None::<InspectContainerOptions>)
             .await
         {
-            Ok(answer) => Ok(inspect::container(&answer, &self.settings.root)),
+            Ok(answer) => {
+                let container = inspect::container(&answer, &self.settings.root);
+                if let (Some(container), Some(pid)) = (&container, inspect::pid(&answer)) {
+                    self.remember(&container.id, pid);
+                }
+                Ok(container)
+            }
             Err(error) if status(&error) == Some(404) => Ok(None),
             Err(error) => Err(RuntimeError::engine("cannot inspect a container", error)),
         }
@@ -216,6 +233,9 @@ impl Runtime for DockerRuntime {
     }
 
     async fn stop(&self, id: &str, timeout: Duration) -> Result<(), RuntimeError> {
+        if self.is_over(id, timeout.is_zero()).await {
+            return Ok(());
+        }
         let seconds = i32::try_from(timeout.as_secs()).unwrap_or(i32::MAX);
         let options = StopContainerOptionsBuilder::new().t(seconds).build();
         // The engine answers only once the container has stopped.
@@ -232,7 +252,9 @@ impl Runtime for DockerRuntime {
             Err(error) if status(&error) == Some(409) => self.removed(id).await,
             other => other,
         };
-        done_already(removed).map_err(|error| RuntimeError::engine("cannot remove the container", error))
+        done_already(removed).map_err(|error| RuntimeError::engine("cannot remove the container", error))?;
+        lock(&self.inits).remove(id);
+        Ok(())
     }
 
     async fn last_lines(&self, id: &str, count: usize) -> Vec<String> {
@@ -280,6 +302,28 @@ impl Runtime for DockerRuntime {
 }
 
 impl DockerRuntime {
+    /// Keeps hold of a running container's first process.
+    fn remember(&self, container: &str, pid: i32) {
+        if lock(&self.inits).contains_key(container) {
+            return;
+        }
+        if let Some(init) = Init::open(pid, container) {
+            lock(&self.inits).insert(container.to_owned(), Arc::new(init));
+        }
+    }
+
+    /// Whether nothing of a container runs, after it was killed if so wished. That needs no engine, which hears of the end
+    /// from the kernel as we do; false: the engine has to see to it.
+    async fn is_over(&self, container: &str, kill: bool) -> bool {
+        let init = lock(&self.inits).get(container).cloned();
+        let Some(init) = init else { return false };
+        let limit = match kill {
+            true if init.kill() => KILL_LIMIT,
+            _ => Duration::ZERO,
+        };
+        tokio::time::timeout(limit, init.exited()).await.is_ok()
+    }
+
     /// Waits until whoever is removing the container has done so.
     async fn removed(&self, id: &str) -> Result<(), Error> {
         let options = WaitContainerOptionsBuilder::new().condition("removed").build();

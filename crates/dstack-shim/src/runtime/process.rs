@@ -6,7 +6,6 @@
 
 mod files;
 mod notices;
-mod pollable;
 mod procfs;
 pub mod supervisor;
 mod wait;

@@ -20,7 +20,7 @@ pub(super) async fn run(inner: &Arc<Inner>) {
         // Waking and waiting are the same here: either way one look at everything follows.
         let _ = tokio::time::timeout(wait, inner.wake.notified()).await;
         wait = match pass(inner).await {
-            Ok(()) => SWEEP,
+            Ok(()) => super::discard::due(inner).unwrap_or(SWEEP).min(SWEEP),
             Err(error) => {
                 tracing::warn!(error = %chain(&error), "cannot look at the containers");
                 RETRY
@@ -33,14 +33,11 @@ pub(super) async fn run(inner: &Arc<Inner>) {
 pub(super) async fn pass(inner: &Arc<Inner>) -> Result<(), RuntimeError> {
     let mut result = Ok(());
     for entry in inner.all() {
-        // Busy: whoever is at it wakes us afterwards.
-        let Ok(_op) = entry.op.clone().try_lock_owned() else {
+        if !concerned(&entry) {
             continue;
-        };
-        if concerned(&entry) {
-            let looked = look(inner, &entry).await;
-            result = result.and(looked);
         }
+        let looked = look(inner, &entry).await;
+        result = result.and(looked);
     }
     result
 }
@@ -60,19 +57,24 @@ async fn look(inner: &Inner, entry: &Entry) -> Result<(), RuntimeError> {
             task.is_terminated(),
         )
     };
-    if over {
-        return inner.stop_and_release(entry, Duration::ZERO).await;
+    // Asked without holding the task: while a container ends, the engine answers only when it has taken down its network,
+    // and an order to end the task must not wait for that.
+    let end = match over {
+        true => None,
+        false => match how_it_ended(inner, &container).await? {
+            Some(end) => Some(end),
+            None => return Ok(()),
+        },
+    };
+    // Busy: whoever is at it wakes us afterwards.
+    let Ok(_op) = entry.op.try_lock() else {
+        return Ok(());
+    };
+    if !concerned(entry) {
+        return Ok(());
     }
-    // Each one is asked for by itself: the engine's list may still say "running" when it announces the end.
-    let (reason, message) = match inner.runtime.inspect(&container).await?.map(|found| found.state) {
-        Some(ContainerState::Running) => return Ok(()),
-        None => (reason::EXECUTOR_ERROR, "container not found".to_owned()),
-        Some(ContainerState::Created) => (reason::EXECUTOR_ERROR, "container was not started".to_owned()),
-        Some(ContainerState::Exited(0)) => (reason::DONE_BY_RUNNER, String::new()),
-        Some(ContainerState::Exited(_)) => {
-            let lines = inner.runtime.last_lines(&container, LAST_LINES).await;
-            (reason::CONTAINER_EXITED_WITH_ERROR, lines.join("\n"))
-        }
+    let Some((reason, message)) = end.filter(|_| !entry.lock().is_terminated()) else {
+        return inner.stop_and_release(entry, Duration::ZERO).await;
     };
     crate::failpoint::hit("exited");
     tracing::info!(task.id = id, task.reason = reason, "task ended");
@@ -85,4 +87,23 @@ async fn look(inner: &Inner, entry: &Entry) -> Result<(), RuntimeError> {
         tracing::error!(task.id = id, %error, "cannot record the end of a task");
     }
     inner.stop_and_release(entry, Duration::ZERO).await
+}
+
+/// Reason and message; `None` while it runs.
+async fn how_it_ended(
+    inner: &Inner,
+    container: &str,
+) -> Result<Option<(&'static str, String)>, RuntimeError> {
+    // Each one is asked for by itself: the engine's list may still say "running" when it announces the end.
+    let state = inner.runtime.inspect(container).await?.map(|found| found.state);
+    Ok(Some(match state {
+        Some(ContainerState::Running) => return Ok(None),
+        None => (reason::EXECUTOR_ERROR, "container not found".to_owned()),
+        Some(ContainerState::Created) => (reason::EXECUTOR_ERROR, "container was not started".to_owned()),
+        Some(ContainerState::Exited(0)) => (reason::DONE_BY_RUNNER, String::new()),
+        Some(ContainerState::Exited(_)) => {
+            let lines = inner.runtime.last_lines(container, LAST_LINES).await;
+            (reason::CONTAINER_EXITED_WITH_ERROR, lines.join("\n"))
+        }
+    }))
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use dstack_agent_api::shim::{TaskConfig, TaskStatus, Volume};
 use dstack_system::task;
+use tokio::time::Instant;
 
 use super::{Entry, Inner, lock, start};
 use crate::runtime::{Container, ContainerState, RuntimeError};
@@ -130,6 +131,7 @@ fn from_record(dir: PathBuf, record: Record) -> Task {
     }
     task.dir = Some(dir);
     task.cleaned_up = record.cleaned_up;
+    task.removed = record.removed.then(Instant::now);
     if terminated {
         task.terminate(&record.termination_reason, &record.termination_message);
     }

@@ -32,6 +32,10 @@ pub(crate) struct FakeRuntime {
     pub(crate) stop_error: Mutex<Option<String>>,
     pub(crate) calls: Mutex<Vec<String>>,
     wake: Notify,
+    removed: Notify,
+    /// A removal takes one permit.
+    removals: Semaphore,
+    pub(crate) remove_error: Mutex<Option<String>>,
     storage: PathBuf,
 }
 
@@ -45,8 +49,43 @@ impl FakeRuntime {
             stop_error: Mutex::default(),
             calls: Mutex::default(),
             wake: Notify::new(),
+            removed: Notify::new(),
+            removals: Semaphore::new(1000),
+            remove_error: Mutex::default(),
             storage: storage.to_owned(),
         })
+    }
+
+    /// Removals wait from now on.
+    pub(crate) fn hold_removals(&self) {
+        self.removals.forget_permits(1000);
+    }
+
+    /// The same containers in an engine that is not hindered.
+    pub(crate) fn without_holds(&self) -> Arc<Self> {
+        let runtime = Self::new(&self.storage);
+        *runtime.containers.lock().unwrap() = self.containers.lock().unwrap().clone();
+        runtime
+    }
+
+    /// Waits until no container is left.
+    pub(crate) async fn until_empty(&self) {
+        self.until(HashMap::is_empty).await;
+    }
+
+    /// Waits until this one is not there any more.
+    pub(crate) async fn until_gone(&self, id: &str) {
+        self.until(|containers| !containers.contains_key(id)).await;
+    }
+
+    async fn until(&self, wanted: impl Fn(&HashMap<String, Container>) -> bool) {
+        loop {
+            let removed = self.removed.notified();
+            if wanted(&self.containers.lock().unwrap()) {
+                return;
+            }
+            removed.await;
+        }
     }
 
     fn call(&self, what: &str, id: &str) {
@@ -147,7 +186,12 @@ impl Runtime for FakeRuntime {
     }
     async fn remove(&self, id: &str) -> Result<(), RuntimeError> {
         self.call("remove", id);
+        self.removals.acquire().await.unwrap().forget();
+        if let Some(error) = self.remove_error.lock().unwrap().take() {
+            return Err(RuntimeError::Other(error));
+        }
         self.containers.lock().unwrap().remove(id);
+        self.removed.notify_waiters();
         Ok(())
     }
     async fn last_lines(&self, _id: &str, _count: usize) -> Vec<String> {
@@ -244,4 +288,15 @@ pub(crate) fn config(id: &str) -> TaskConfig {
         image_name: "ubuntu:24.04".into(),
         ..TaskConfig::default()
     }
+}
+
+/// Waits until no task has a directory any more; it goes after the container.
+pub(crate) async fn until_no_directory(home: &Path) {
+    for _ in 0..6000 {
+        if fs_err::read_dir(home.join("runners")).unwrap().count() == 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("a directory is left");
 }

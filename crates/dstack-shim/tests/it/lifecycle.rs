@@ -3,7 +3,7 @@
 use dstack_agent_api::shim::{TaskConfig, TaskStatus, TaskTerminate};
 use dstack_shim::runtime::ContainerState;
 
-use crate::fake::{Agent, FakeRuntime, config};
+use crate::fake::{Agent, FakeRuntime, config, until_no_directory};
 
 fn order(reason: &str, timeout: u32) -> TaskTerminate {
     TaskTerminate {
@@ -58,8 +58,8 @@ async fn a_task_runs_and_ends_by_itself() {
     agent.client.remove("1").await.unwrap();
     assert_eq!(agent.client.remove("1").await.unwrap_err().status().unwrap(), 404);
     assert_eq!(agent.client.task("1").await.unwrap_err().status().unwrap(), 404);
-    assert!(runtime.containers.lock().unwrap().is_empty());
-    assert_eq!(fs_err::read_dir(home.path().join("runners")).unwrap().count(), 0);
+    runtime.until_empty().await;
+    until_no_directory(home.path()).await;
 }
 
 #[tokio::test]
@@ -303,4 +303,62 @@ async fn containers_of_an_old_agent_without_records() {
         .await
         .unwrap();
     agent.client.remove("1").await.unwrap();
+}
+
+/// The end is confirmed when nothing runs any more; deleting the container may take the engine as long as it likes.
+#[tokio::test]
+async fn the_container_of_a_removed_task_goes_later() {
+    let home = tempfile::tempdir().unwrap();
+    let runtime = FakeRuntime::new(home.path());
+    let agent = Agent::start(home.path(), runtime.clone()).await;
+    let all = TaskConfig {
+        gpu: -1,
+        ..config("1")
+    };
+    agent.client.submit(&all).await.unwrap();
+    let info = agent.until("1", running).await;
+    runtime.hold_removals();
+    agent
+        .client
+        .terminate("1", &order("terminated_by_user", 0))
+        .await
+        .unwrap();
+    let state = runtime.containers.lock().unwrap()[&info.container_id].state;
+    assert_eq!(state, ContainerState::Exited(137), "it was stopped first");
+    agent.client.remove("1").await.unwrap();
+    assert_eq!(runtime.containers.lock().unwrap().len(), 1);
+    assert_eq!(agent.client.remove("1").await.unwrap_err().status().unwrap(), 404);
+    assert_eq!(agent.client.task("1").await.unwrap_err().status().unwrap(), 404);
+    assert!(agent.client.tasks().await.unwrap().tasks.is_empty());
+    let next = TaskConfig {
+        gpu: 2,
+        ..config("2")
+    };
+    agent.client.submit(&next).await.unwrap();
+    let next = agent.until("2", running).await;
+    assert_eq!(next.gpus_ids.unwrap(), ["g0", "g1"], "they are free");
+    // Killed before the container was deleted.
+    agent.kill().await;
+    let runtime = runtime.without_holds();
+    let agent = Agent::start(home.path(), runtime.clone()).await;
+    assert_eq!(agent.client.task("1").await.unwrap_err().status().unwrap(), 404);
+    assert_eq!(agent.client.task("2").await.unwrap().status, TaskStatus::Running);
+    runtime.until_gone(&info.container_id).await;
+}
+
+#[tokio::test]
+async fn a_container_that_cannot_be_deleted_is_tried_again() {
+    let home = tempfile::tempdir().unwrap();
+    let runtime = FakeRuntime::new(home.path());
+    let agent = Agent::start(home.path(), runtime.clone()).await;
+    agent.client.submit(&config("1")).await.unwrap();
+    agent.until("1", running).await;
+    *runtime.remove_error.lock().unwrap() = Some("engine is busy".into());
+    agent.client.terminate("1", &order("", 0)).await.unwrap();
+    agent.client.remove("1").await.unwrap();
+    runtime.until_empty().await;
+    assert_eq!(runtime.called("remove"), 2);
+    // The same id again: nothing of the first is in its way.
+    agent.client.submit(&config("1")).await.unwrap();
+    agent.until("1", running).await;
 }

@@ -101,8 +101,9 @@ impl EventFilter {
             let (member, own) = (query.bind(user), query.bind(user));
             query.filter(format_args!(
                 "EXISTS (SELECT 1 FROM event_targets t WHERE t.event_id = e.id AND (t.project_id IN \
-                 (SELECT m.project_id FROM members m JOIN projects p ON p.id = m.project_id WHERE m.user_id = {member} AND p.deleted = 0) \
-                 OR (t.entity_type = 'user' AND t.entity_id = {own})))"
+                 (SELECT m.project_id FROM members m JOIN projects p ON p.id = m.project_id WHERE m.user_id = {member} \
+                 AND p.deleted = 0 AND (e.for_managers = 0 OR m.project_role IN ('admin', 'manager'))) \
+                 OR (e.for_managers = 0 AND t.entity_type = 'user' AND t.entity_id = {own})))"
             ));
         }
         if let Some(project) = self.only_project {

@@ -209,8 +209,8 @@ async fn put_events(tx: &mut Tx, events: &[&NewEvent]) -> Result<()> {
     let mut left = events;
     while let Some((some, rest)) = few(left) {
         let sql = format!(
-            "INSERT INTO events (id, message, recorded_at, actor_user_id) VALUES {}",
-            places(some.len(), 4)
+            "INSERT INTO events (id, message, recorded_at, actor_user_id, for_managers) VALUES {}",
+            places(some.len(), 5)
         );
         let mut statement = sqlx::query(AssertSqlSafe(sql));
         for event in some {
@@ -218,7 +218,8 @@ async fn put_events(tx: &mut Tx, events: &[&NewEvent]) -> Result<()> {
                 .bind(event.id.to_raw())
                 .bind(event.message.clone())
                 .bind(event.recorded_at.to_raw())
-                .bind(event.actor.to_raw());
+                .bind(event.actor.to_raw())
+                .bind(i64::from(event.for_managers));
         }
         statement.execute(&mut *tx).await?;
         left = rest;

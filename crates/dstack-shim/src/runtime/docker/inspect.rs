@@ -96,6 +96,15 @@ fn belongs(mounts: &[MountPoint], root: &Path) -> bool {
         })
 }
 
+/// The first process of a running container, as the engine's machine numbers it.
+pub(super) fn pid(answer: &ContainerInspectResponse) -> Option<i32> {
+    let state = answer
+        .state
+        .as_ref()
+        .filter(|state| state.running == Some(true))?;
+    i32::try_from(state.pid?).ok().filter(|pid| *pid > 0)
+}
+
 fn state(answer: &ContainerInspectResponse) -> ContainerState {
     let state = answer.state.as_ref();
     match state.and_then(|state| state.status) {

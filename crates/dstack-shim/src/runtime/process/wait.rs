@@ -9,7 +9,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::io::unix::AsyncFd;
 
 use super::files::Identity;
-use super::{pollable, procfs};
+use super::procfs;
+use crate::runtime::pollable;
 
 /// A process that cannot be mistaken for another one.
 pub(super) struct ProcessHandle {
