@@ -1,6 +1,6 @@
 //! What the server checks and fills in of a run that was asked for (dstack 0.22.5: configuration language §13).
 
-use dstack_model::configurations::{AnyRunConfiguration, MountPoint};
+use dstack_model::configurations::{AnyRunConfiguration, MountPoint, ServiceConfiguration};
 use dstack_model::envs::EnvValue;
 use dstack_model::fleets::FleetSpec;
 use dstack_model::interpolate::{self, GroupMember};
@@ -58,7 +58,7 @@ pub fn unsupported(spec: &RunSpec) -> Option<PlanError> {
     let groups = spec
         .configuration
         .service()
-        .map(|service| service.replica_groups());
+        .map(ServiceConfiguration::replica_groups);
     if groups.is_some_and(|groups| groups.iter().any(|group| group.router.is_some())) {
         return refuse("A `router` in `groups`");
     }

@@ -81,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    fn service(more: Value) -> ServiceConfiguration {
+    fn service(more: &Value) -> ServiceConfiguration {
         let mut service = json!({"type": "service", "port": 8000, "commands": ["serve"]});
         service
             .as_object_mut()
@@ -90,7 +90,7 @@ mod tests {
         decode_strict(&service).unwrap()
     }
 
-    fn refusal(more: Value) -> String {
+    fn refusal(more: &Value) -> String {
         without_gateway("main", "web", &service(more))
             .unwrap_err()
             .to_string()
@@ -98,30 +98,31 @@ mod tests {
 
     #[test]
     fn a_plain_service_has_a_path() {
-        let spec = without_gateway("main", "web", &service(json!({"https": "auto", "replicas": 3}))).unwrap();
+        let spec =
+            without_gateway("main", "web", &service(&json!({"https": "auto", "replicas": 3}))).unwrap();
         assert_eq!(spec.url, "/proxy/services/main/web/");
         assert!(spec.model.is_none() && spec.options.is_empty());
     }
 
     #[test]
     fn models_are_reached_below_the_service_or_at_the_models_api() {
-        let openai = service(json!({"model": {"format": "openai", "name": "m", "prefix": "/api"}}));
+        let openai = service(&json!({"model": {"format": "openai", "name": "m", "prefix": "/api"}}));
         let spec = without_gateway("main", "llm", &openai).unwrap();
         assert_eq!(spec.model.unwrap().base_url, "/proxy/services/main/llm/api");
         assert_eq!(spec.options["openai"]["model"]["prefix"], "/api");
         let tgi = json!({"format": "tgi", "name": "m", "chat_template": "t", "eos_token": "e"});
-        let spec = without_gateway("main", "llm", &service(json!({"model": tgi}))).unwrap();
+        let spec = without_gateway("main", "llm", &service(&json!({"model": tgi}))).unwrap();
         assert_eq!(spec.model.unwrap().base_url, "/proxy/models/main/");
     }
 
     #[test]
     fn what_only_a_gateway_does_is_refused() {
-        assert!(refusal(json!({"https": false})).starts_with("Setting `https: False` is not allowed"));
+        assert!(refusal(&json!({"https": false})).starts_with("Setting `https: False` is not allowed"));
         let scaling = json!({"replicas": "1..2", "scaling": {"metric": "rps", "target": 1}});
-        assert!(refusal(scaling).starts_with("Auto-scaling is not supported"));
+        assert!(refusal(&scaling).starts_with("Auto-scaling is not supported"));
         let limits = json!({"rate_limits": [{"rps": 1}]});
-        assert!(refusal(limits).starts_with("Rate limits are not supported"));
+        assert!(refusal(&limits).starts_with("Rate limits are not supported"));
         let tgi = json!({"model": {"format": "tgi", "name": "m", "eos_token": "e"}});
-        assert!(refusal(tgi).contains("needs `chat_template` and `eos_token`"));
+        assert!(refusal(&tgi).contains("needs `chat_template` and `eos_token`"));
     }
 }

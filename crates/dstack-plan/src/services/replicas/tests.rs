@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn service(more: Value) -> ServiceConfiguration {
+fn service(more: &Value) -> ServiceConfiguration {
     let mut service = json!({"type": "service", "port": 8000, "commands": ["serve"]});
     service
         .as_object_mut()
@@ -81,14 +81,14 @@ fn a_service_grows_and_shrinks() {
             ..JOB
         },
     ];
-    let grown = next(&service(json!({"replicas": 3})), &two, now());
+    let grown = next(&service(&json!({"replicas": 3})), &two, now());
     assert_eq!(
         (grown.start, grown.stop, grown.wanted),
         (vec![slot("0", 2)], vec![], 3)
     );
-    let shrunk = next(&service(json!({"replicas": 1})), &two, now());
+    let shrunk = next(&service(&json!({"replicas": 1})), &two, now());
     assert_eq!((shrunk.start, shrunk.stop), (vec![], vec![1]));
-    assert_eq!(next(&service(json!({"replicas": 2})), &two, now()).start, []);
+    assert_eq!(next(&service(&json!({"replicas": 2})), &two, now()).start, []);
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn what_failed_keeps_its_place_until_the_next_deployment() {
         JobStatus::Failed,
         JobTerminationReason::ContainerExitedWithError,
     );
-    let service = service(json!({"replicas": 2}));
+    let service = service(&json!({"replicas": 2}));
     assert_eq!(next(&service, &[JOB, failed], now()).start, []);
     let before = Job {
         out_of_date: true,
@@ -128,7 +128,7 @@ fn a_replacement_that_fails_stops_the_replacing() {
         out_of_date: true,
         ..JOB
     };
-    let service = service(json!({"replicas": 2}));
+    let service = service(&json!({"replicas": 2}));
     let first = next(&service, &[old(0), old(1)], now());
     assert_eq!((first.start, first.stop), (vec![slot("0", 2)], vec![]));
     let failed = ended(
@@ -152,7 +152,7 @@ fn a_replacement_serves_when_it_has_run_for_a_while() {
         running_at: Some(now()),
         ..JOB
     };
-    let service = service(json!({"replicas": 2}));
+    let service = service(&json!({"replicas": 2}));
     let early = next(&service, &[old(0), old(1), new], now());
     let settled = now() + SETTLED;
     assert_eq!((early.stop, early.wake_at), (vec![], Some(settled)));
@@ -162,7 +162,7 @@ fn a_replacement_serves_when_it_has_run_for_a_while() {
 #[test]
 fn what_ends_by_itself_is_not_replaced_meanwhile() {
     let ending = ended(1, JobStatus::Terminating, JobTerminationReason::DoneByRunner);
-    let service = service(json!({"replicas": 2}));
+    let service = service(&json!({"replicas": 2}));
     assert_eq!(next(&service, &[JOB, ending], now()).start, []);
     let stopped = ended(1, JobStatus::Terminating, JobTerminationReason::ScaledDown);
     assert_eq!(next(&service, &[JOB, stopped], now()).start, [slot("0", 2)]);
@@ -171,13 +171,13 @@ fn what_ends_by_itself_is_not_replaced_meanwhile() {
 #[test]
 fn what_was_stopped_makes_room_at_once() {
     let stopped = ended(1, JobStatus::Terminated, JobTerminationReason::ScaledDown);
-    let changes = next(&service(json!({"replicas": 2})), &[JOB, stopped], now());
+    let changes = next(&service(&json!({"replicas": 2})), &[JOB, stopped], now());
     assert_eq!(changes.start, [slot("0", 1)]);
 }
 
 #[test]
 fn what_is_done_or_found_no_place_is_started_again_after_a_while() {
-    let service = service(json!({"replicas": 2}));
+    let service = service(&json!({"replicas": 2}));
     for job in [
         ended(1, JobStatus::Done, JobTerminationReason::DoneByRunner),
         ended(
