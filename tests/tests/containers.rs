@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use dstack_tests::http::Client;
 use dstack_tests::runs::{PATIENCE, submit};
@@ -34,11 +33,10 @@ fn containers(name: &str) -> String {
 /// Nothing of a run is left in the container engine. A job is over as soon as nothing of it runs any more; its container is
 /// deleted after that.
 fn until_no_container(name: &str) {
-    let end = Instant::now() + PATIENCE;
-    while !containers(name).is_empty() {
-        assert!(Instant::now() < end, "a container of {name} is left");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    eventually("no container is left", PATIENCE, || {
+        Ok(containers(name).is_empty().then_some(()))
+    })
+    .unwrap();
 }
 
 #[test]

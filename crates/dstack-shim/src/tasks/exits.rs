@@ -15,7 +15,8 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Runs for ever.
 pub(super) async fn run(inner: &Arc<Inner>) {
-    let mut wait = SWEEP;
+    // Tasks that a former process removed and did not get to the end with.
+    let mut wait = super::discard::due(inner).unwrap_or(SWEEP);
     loop {
         // Waking and waiting are the same here: either way one look at everything follows.
         let _ = tokio::time::timeout(wait, inner.wake.notified()).await;
