@@ -34,10 +34,15 @@ pub trait Column: Sized {
 }
 
 /// A structured value kept as JSON text. Shared, because snapshots are copied often and these are large.
-#[derive(Debug)]
 pub struct Json<T> {
     value: Arc<T>,
     as_read: bool,
+}
+
+impl<T: std::fmt::Debug> std::fmt::Debug for Json<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Json").field(&self.value).finish()
+    }
 }
 
 impl<T> Json<T> {

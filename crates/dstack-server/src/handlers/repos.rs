@@ -132,10 +132,8 @@ async fn delete(call: Call, request: DeleteReposRequest) -> Result<()> {
     let project = call.project()?.row.id;
     let mut events = Vec::new();
     for repo in &request.repos_ids {
-        if repos::by_name(call.state.database.pool(), project, repo)
-            .await?
-            .is_some()
-        {
+        let known = call.state.database.repo_by_name(project, repo).await?;
+        if known.is_some() {
             events.extend(event(&call, "deleted", repo, "")?);
         }
     }
