@@ -1,4 +1,5 @@
 //! Servers that share a database: what one of them changes of users is soon true at the other. On PostgreSQL only.
+#![allow(clippy::print_stdout)]
 
 use std::future::Future;
 use std::time::Duration;
