@@ -1,6 +1,7 @@
 //! Measuring our programs and the reference's, one after the other on the same machine.
 
 pub mod measures;
+mod overload;
 pub mod report;
 pub mod subject;
 

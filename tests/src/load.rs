@@ -3,6 +3,8 @@
 //! Requests are written ready-made onto kept connections, so that the load takes little of the processor the
 //! server under test shares with it.
 
+mod paced;
+
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
@@ -11,11 +13,15 @@ use futures_util::future::try_join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+pub use paced::{Pace, Paced};
+
 /// What a load brought.
 #[derive(Debug, Clone, Copy)]
 pub struct Measured {
     /// Answers per second.
     pub rate: f64,
+    /// All answers.
+    pub answers: usize,
     pub latency: Latency,
     /// Bytes of the longest answer's body.
     pub body_bytes: usize,
@@ -82,6 +88,7 @@ impl Load {
         }
         Ok(Measured {
             rate: samples.len() as f64 / took,
+            answers: samples.len(),
             latency: Latency::of(samples),
             body_bytes,
         })
@@ -118,10 +125,12 @@ impl Requests<'_> {
         let mut buffer = Vec::with_capacity(1 << 20);
         while let Some(request) = self.take(end) {
             let sent = Instant::now();
-            stream.write_all(request.as_bytes()).await?;
-            let length = answer(&mut stream, &mut buffer).await?;
+            let answer = response(&mut stream, &request, &mut buffer).await?;
             seen.samples.push(sent.elapsed().as_secs_f64());
-            seen.body_bytes = seen.body_bytes.max(length);
+            if answer.status != 200 {
+                bail!("{}", String::from_utf8_lossy(&buffer));
+            }
+            seen.body_bytes = seen.body_bytes.max(answer.body_bytes);
         }
         Ok(seen)
     }
@@ -133,39 +142,49 @@ impl Requests<'_> {
             return None;
         }
         self.next.set(number + 1);
-        let body = (self.body)(number);
-        Some(format!(
-            "{}content-length: {}\r\n\r\n{body}",
-            self.head,
-            body.len()
-        ))
+        Some(request(&self.head, &(self.body)(number)))
     }
 }
 
-/// Reads one answer and gives the length of its body.
-async fn answer(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Result<usize> {
+fn request(head: &str, body: &str) -> String {
+    format!("{head}content-length: {}\r\n\r\n{body}", body.len())
+}
+
+/// An answer; its text is in the buffer.
+struct Response {
+    status: u16,
+    /// In lower case.
+    head: String,
+    body_bytes: usize,
+}
+
+/// Sends a request and reads the answer.
+async fn response(stream: &mut TcpStream, request: &str, buffer: &mut Vec<u8>) -> Result<Response> {
+    stream.write_all(request.as_bytes()).await?;
     buffer.clear();
     loop {
         if stream.read_buf(buffer).await? == 0 {
             bail!("the server closed the connection");
         }
-        let Some(head) = buffer.windows(4).position(|bytes| bytes == b"\r\n\r\n") else {
+        let Some(at) = buffer.windows(4).position(|bytes| bytes == b"\r\n\r\n") else {
             continue;
         };
-        let text = String::from_utf8_lossy(&buffer[..head]).to_ascii_lowercase();
-        let length: usize = text
+        let head = String::from_utf8_lossy(&buffer[..at]).to_ascii_lowercase();
+        let body_bytes: usize = head
             .lines()
             .find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok())
             .context("an answer without content-length")?;
-        while buffer.len() < head + 4 + length {
+        while buffer.len() < at + 4 + body_bytes {
             if stream.read_buf(buffer).await? == 0 {
                 bail!("the server closed the connection within an answer");
             }
         }
-        if !text.contains(" 200 ") {
-            bail!("{}", String::from_utf8_lossy(buffer));
-        }
-        return Ok(length);
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+        return Ok(Response {
+            status: status.context("an answer without status")?,
+            head,
+            body_bytes,
+        });
     }
 }
 

@@ -97,6 +97,30 @@ fn two_servers_share_the_work() {
 }
 
 #[test]
+fn a_token_that_is_deleted_at_one_server_is_refused_by_the_other() {
+    let database = need!(database());
+    let start = || Ok::<_, String>(Setup::local()?.sharing(&database).argument("--no-local"));
+    let a = need!(start()).start().unwrap();
+    let b = need!(start()).start().unwrap();
+    let made = a
+        .get("/api/users/tokens/create", &json!({"name": "laptop"}))
+        .unwrap();
+    let token = made["token"].as_str().unwrap();
+    let (client, url) = (Client::default(), format!("{}/api/users/get_my_user", b.url()));
+    let status = || client.post(&url, token, &json!({})).map(|answer| answer.status);
+    // Often enough for it to be remembered.
+    for _ in 0..100 {
+        assert_eq!(status().unwrap(), 200);
+    }
+    a.get("/api/users/tokens/delete", &json!({"names": ["laptop"]}))
+        .unwrap();
+    eventually("the token is refused", PATIENCE, || {
+        Ok((status()? == 403).then_some(()))
+    })
+    .unwrap();
+}
+
+#[test]
 fn the_work_of_a_killed_server_goes_on_at_the_other() {
     let database = need!(database());
     let b = need!(Setup::local()).sharing(&database).start().unwrap();

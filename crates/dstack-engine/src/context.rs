@@ -1,5 +1,6 @@
 //! What every part of the engine works with.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -214,12 +215,19 @@ fn has_jobs(commit: &Commit, run: RunId) -> bool {
 /// Whom a commit concerns. Whoever would look at its row only to find that another decides is not woken: a waiting job
 /// is the scheduler's, a finished one its run's.
 fn concerned(commit: &Commit) -> Vec<Concerned> {
+    let finished = |put: &Put| match put {
+        Put::Run(run) if run.status.is_finished() => Some(run.id),
+        _ => None,
+    };
+    let finished: BTreeSet<RunId> = commit.puts.iter().filter_map(finished).collect();
     let mut found = Vec::new();
     for put in &commit.puts {
         match put {
             Put::Job(job) if job.status.is_finished() => {
                 found.push(Concerned::Final(EntityRef::Job(job.id)));
-                found.push(Concerned::Wake(EntityRef::Run(job.run_id).into()));
+                if !finished.contains(&job.run_id) {
+                    found.push(Concerned::Wake(EntityRef::Run(job.run_id).into()));
+                }
             }
             Put::Job(job) if job.status == JobStatus::Submitted => {
                 found.push(Concerned::Wake(Key::Schedule(job.project_id)));

@@ -2,14 +2,18 @@
 
 mod failed_logins;
 mod scope;
+pub mod shared;
 
 use std::collections::HashMap;
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
+use axum::body::Bytes;
 use axum::extract::ConnectInfo;
 use axum::http::{Extensions, HeaderMap, header};
-use dstack_api::Guard;
+use dstack_api::{Effect, Guard, RouteInfo};
 use dstack_model::users::{GlobalRole, ProjectRole};
 use dstack_store::directory::projects::{self, Member, ProjectRow};
 use dstack_store::directory::tokens::{self, TokenRow};
@@ -17,6 +21,7 @@ use dstack_store::directory::users::{self, UserRow};
 use dstack_store::{Database, Dialect};
 use dstack_units::{ProjectId, Time};
 use sha2::{Digest, Sha256};
+use tokio::time::Instant;
 
 pub use failed_logins::FailedLogins;
 pub use scope::permit;
@@ -26,10 +31,17 @@ use crate::error::{ApiError, Result};
 /// Entries kept; when full, all are forgotten.
 const CAPACITY: usize = 10_000;
 
-/// Lower-case hex SHA-256 of a token: how it is found. Tokens are never compared themselves, so that how long a look-up
-/// takes says nothing about them.
+/// SHA-256 of a token: how it is found. Tokens are never compared themselves, so that how long a look-up takes says
+/// nothing about them.
+type TokenDigest = [u8; 32];
+
+fn digest(token: &str) -> TokenDigest {
+    Sha256::digest(token.as_bytes()).into()
+}
+
+/// Lower-case hex SHA-256 of a token: how the database finds it.
 pub fn token_hash(token: &str) -> String {
-    hex::encode(Sha256::digest(token.as_bytes()))
+    hex::encode(digest(token))
 }
 
 /// A project with its members.
@@ -78,6 +90,28 @@ pub struct Caller {
     pub user: Arc<UserRow>,
     /// The further token used; `None`: the user's own one.
     pub token: Option<Arc<TokenRow>>,
+    /// The user as `users/get_my_user` answers, once it was asked for: clients ask for little else as often.
+    pub(crate) shown: Arc<Shown>,
+}
+
+/// An answer with credentials in it.
+#[derive(Default)]
+pub(crate) struct Shown(OnceLock<Bytes>);
+
+impl Shown {
+    pub(crate) fn get(&self) -> Option<Bytes> {
+        self.0.get().cloned()
+    }
+
+    pub(crate) fn keep(&self, answer: Bytes) {
+        self.0.set(answer).ok(); // another call was faster
+    }
+}
+
+impl fmt::Debug for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Shown")
+    }
 }
 
 impl Caller {
@@ -91,14 +125,52 @@ impl Caller {
 #[derive(Debug, Default)]
 struct Cached {
     epoch: u64,
-    callers: HashMap<String, Caller>,
+    callers: HashMap<TokenDigest, Caller>,
     projects: HashMap<String, Arc<Project>>,
+    /// Every change made before has come to us; only where other servers make changes as well.
+    complete_at: Option<Instant>,
+}
+
+impl Cached {
+    fn forget(&mut self) {
+        self.epoch += 1;
+        self.callers.clear();
+        self.projects.clear();
+    }
+}
+
+/// How old what is remembered may be where other servers make changes as well.
+const TRUSTED_FOR: Duration = Duration::from_secs(3);
+
+/// How sure an answer must be where other servers make changes as well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sure {
+    /// It was so at most [`TRUSTED_FOR`] ago: for what users and members do every day.
+    Lately,
+    /// It is so now.
+    Now,
+}
+
+impl Sure {
+    /// For a call of this route: what shows credentials of others, or what not every member may do, is not done on memory.
+    pub fn for_route(route: &RouteInfo) -> Self {
+        let daily = matches!(route.effect, Effect::Reads | Effect::Changes)
+            && matches!(
+                route.guard,
+                Guard::User
+                    | Guard::Member
+                    | Guard::MemberOrPublic
+                    | Guard::Importer
+                    | Guard::ImporterOrPublic
+            );
+        if daily { Self::Lately } else { Self::Now }
+    }
 }
 
 /// Finds callers by token and projects by name.
 ///
-/// One server process with a database of its own remembers what it found until [`Access::changed`] is called; servers
-/// that share a database always ask it.
+/// What was found is remembered until [`Access::changed`] is called. Servers that share a database are told of changes by
+/// it ([`shared`]), and remember only while they surely hear it.
 #[derive(Debug)]
 pub struct Access {
     database: Database,
@@ -118,11 +190,41 @@ impl Access {
 
     /// To be called after every change of users, tokens, projects or members.
     pub fn changed(&self) {
+        self.lock().forget();
+    }
+
+    /// Every change made before `at` has come to us.
+    fn heard(&self, at: Instant) {
+        self.lock().complete_at = Some(at);
+    }
+
+    /// Changes do not come to us any more.
+    fn deaf(&self) {
         let mut cached = self.lock();
-        *cached = Cached {
-            epoch: cached.epoch + 1,
-            ..Cached::default()
-        };
+        cached.complete_at = None;
+        cached.forget();
+    }
+
+    fn is_shared(&self) -> bool {
+        self.database.dialect() != Dialect::Sqlite
+    }
+
+    /// Whether memory is not older than it may be.
+    fn remembers(&self, cached: &Cached) -> bool {
+        !self.is_shared() || cached.complete_at.is_some_and(|at| at.elapsed() < TRUSTED_FOR)
+    }
+
+    /// From memory; `None`: ask the database.
+    fn known<T>(&self, sure: Sure, get: impl FnOnce(&Cached) -> Option<T>) -> Option<T> {
+        if sure == Sure::Now && self.is_shared() {
+            return None;
+        }
+        let cached = self.lock();
+        if self.remembers(&cached) {
+            get(&cached)
+        } else {
+            None
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Cached> {
@@ -135,11 +237,8 @@ impl Access {
 
     /// Remembers something read, unless it may be out of date already.
     fn remember(&self, epoch: u64, put: impl FnOnce(&mut Cached)) {
-        if self.database.dialect() != Dialect::Sqlite {
-            return;
-        }
         let mut cached = self.lock();
-        if cached.epoch == epoch {
+        if cached.epoch == epoch && self.remembers(&cached) {
             if cached.callers.len() + cached.projects.len() >= CAPACITY {
                 cached.callers.clear();
                 cached.projects.clear();
@@ -149,8 +248,14 @@ impl Access {
     }
 
     /// Who calls with this token: an active user. Failures are counted, and answered with 429 when there were too many.
-    pub async fn authenticate(&self, token: &str, peer: Option<IpAddr>, now: Time) -> Result<Caller> {
-        match self.caller(token, now).await? {
+    pub async fn authenticate(
+        &self,
+        token: &str,
+        peer: Option<IpAddr>,
+        now: Time,
+        sure: Sure,
+    ) -> Result<Caller> {
+        match self.caller(token, now, sure).await? {
             Some(caller) => Ok(caller),
             None => Err(self.refusal(token, peer, now, ApiError::InvalidToken)),
         }
@@ -168,42 +273,44 @@ impl Access {
     }
 
     /// The active user with this token, and which token of theirs it is. Expired tokens are nobody's.
-    pub async fn caller(&self, token: &str, now: Time) -> Result<Option<Caller>> {
-        let hash = token_hash(token);
-        let known = self.lock().callers.get(&hash).cloned();
+    pub async fn caller(&self, token: &str, now: Time, sure: Sure) -> Result<Option<Caller>> {
+        let digest = digest(token);
+        let known = self.known(sure, |cached| cached.callers.get(&digest).cloned());
         let found = match known {
             Some(caller) => Some(caller),
-            None => self.find(hash).await?,
+            None => self.find(digest).await?,
         };
         Ok(found.filter(|caller| !caller.token.as_ref().is_some_and(|token| token.is_expired(now))))
     }
 
-    async fn find(&self, hash: String) -> Result<Option<Caller>> {
-        let epoch = self.epoch();
+    async fn find(&self, digest: TokenDigest) -> Result<Option<Caller>> {
+        let (epoch, hash) = (self.epoch(), hex::encode(digest));
         let pool = self.database.pool();
         let caller = match users::by_token_hash(pool, &hash).await? {
             Some(user) => Some(Caller {
                 user: Arc::new(user),
                 token: None,
+                shown: Arc::default(),
             }),
             None => tokens::by_hash(pool, &hash).await?.map(|(user, token)| Caller {
                 user: Arc::new(user),
                 token: Some(Arc::new(token)),
+                shown: Arc::default(),
             }),
         };
         if let Some(caller) = &caller {
             self.remember(epoch, |cached| {
-                cached.callers.insert(hash, caller.clone());
+                cached.callers.insert(digest, caller.clone());
             });
         }
         Ok(caller)
     }
 
     /// The project of this name in any case.
-    pub async fn project(&self, name: &str) -> Result<Option<Arc<Project>>> {
+    pub async fn project(&self, name: &str, sure: Sure) -> Result<Option<Arc<Project>>> {
         let name = name.to_lowercase();
-        if let Some(project) = self.lock().projects.get(&name) {
-            return Ok(Some(Arc::clone(project)));
+        if let Some(project) = self.known(sure, |cached| cached.projects.get(&name).cloned()) {
+            return Ok(Some(project));
         }
         let epoch = self.epoch();
         let Some(row) = projects::by_name(self.database.pool(), &name).await? else {

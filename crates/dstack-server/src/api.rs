@@ -19,7 +19,7 @@ use dstack_units::ProjectId;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::access::{Caller, Project, bearer, check, peer, permit};
+use crate::access::{Caller, Project, Sure, bearer, check, peer, permit};
 use crate::compat::older;
 use crate::error::{ApiError, Result, json_bytes, json_response};
 use crate::request::{self, Upload};
@@ -46,7 +46,7 @@ impl Call {
         Ok(&self.caller()?.user)
     }
 
-    fn caller(&self) -> Result<&Caller> {
+    pub(crate) fn caller(&self) -> Result<&Caller> {
         self.caller.as_ref().ok_or(ApiError::NotAuthenticated)
     }
 
@@ -215,7 +215,7 @@ async fn serve(
     params: &RawPathParams,
     request: Request,
 ) -> Response<Body> {
-    let path = request.uri().path().to_owned();
+    let is_api = request.uri().path().starts_with("/api/");
     let peer = peer(request.extensions());
     let (head, body) = request.into_parts();
     let body = match small(&head.headers, body).await {
@@ -226,9 +226,7 @@ async fn serve(
         Ok(version) => version,
         Err(response) => return *response,
     };
-    if path.starts_with("/api/")
-        && let Some(response) = version.refused()
-    {
+    if is_api && let Some(response) = version.refused() {
         return response;
     }
     let params: HashMap<String, String> = params
@@ -238,13 +236,13 @@ async fn serve(
     let answer = async {
         let call = admit(state, &route, version, params, &head.headers, peer).await?;
         // Held until the answer is made. Only those who may call at all take a place.
-        let _place = call.state.overload.enter(&route)?;
+        let place = call.state.overload.enter(&route)?;
         let parts = Parts {
             query: head.uri.query().map(str::to_owned),
             headers: head.headers,
             body,
         };
-        handler(call, parts).await
+        place.work(handler(call, parts)).await
     };
     let answered = match route.body {
         // As long as bytes come.
@@ -315,9 +313,11 @@ async fn admit(
         _ => {}
     }
     let token = bearer(headers).ok_or(ApiError::NotAuthenticated)?;
-    let caller = call.state.access.authenticate(token, peer, now).await?;
+    let sure = Sure::for_route(route);
+    let caller = call.state.access.authenticate(token, peer, now, sure).await?;
     if let Some(name) = call.params.get("project_name") {
-        call.project = Some(call.state.access.project(name).await?.ok_or(ApiError::NotFound)?);
+        let project = call.state.access.project(name, sure).await?;
+        call.project = Some(project.ok_or(ApiError::NotFound)?);
     }
     if let Some(token) = &caller.token {
         permit(token, route, call.project.as_deref())?;

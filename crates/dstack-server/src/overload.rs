@@ -1,6 +1,10 @@
 //! So much is done at a time, by kind of call. What comes on top is answered 429 at once instead of waiting in memory:
-//! whoever is let in is served soon, and reads are not behind writes.
+//! whoever is let in is served soon.
+//!
+//! Of the writes and plans that are let in, only so many are worked on at a time; the others wait for their turn, so that a
+//! read finds few of them before it wherever it has to wait.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +15,13 @@ use crate::error::{ApiError, Result};
 
 /// When to come back: the calls under way are done by then.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Writes, and plans, worked on at a time: enough of them to share commits, few enough not to be in the way of reads.
+const TURNS: usize = 32;
+
+/// How long a turn may last. Whoever takes longer waits for something else than this server, such as a registry of images,
+/// and lets others go on.
+const TURN: Duration = Duration::from_secs(1);
 
 /// What calls compete for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +78,32 @@ pub struct Overload {
     plans: Arc<Semaphore>,
     writes: Arc<Semaphore>,
     uploads: Arc<Semaphore>,
+    write_turns: Arc<Semaphore>,
+    plan_turns: Arc<Semaphore>,
+}
+
+/// A place for a call, held until it is answered.
+#[derive(Debug)]
+pub struct Place {
+    _place: OwnedSemaphorePermit,
+    turns: Option<Arc<Semaphore>>,
+}
+
+impl Place {
+    /// Does the call's work when it is its turn.
+    pub async fn work<T>(&self, work: impl Future<Output = T>) -> T {
+        let Some(turns) = &self.turns else {
+            return work.await;
+        };
+        // Never closed: an error cannot come, and would mean that nobody takes turns.
+        let turn = turns.acquire().await.ok();
+        let mut work = pin!(work);
+        tokio::select! {
+            done = &mut work => return done,
+            () = tokio::time::sleep(TURN) => drop(turn),
+        }
+        work.await
+    }
 }
 
 impl Default for Overload {
@@ -83,28 +120,33 @@ impl From<Limits> for Overload {
             plans: semaphore(limits.plans),
             writes: semaphore(limits.writes),
             uploads: semaphore(limits.uploads),
+            write_turns: semaphore(TURNS),
+            plan_turns: semaphore(TURNS),
         }
     }
 }
 
 impl Overload {
-    /// A place for a call, held until it is answered.
+    /// A place for a call.
     ///
     /// # Errors
     /// 429 when there is none.
-    pub fn enter(&self, route: &RouteInfo) -> Result<OwnedSemaphorePermit> {
-        let semaphore = match Kind::of(route) {
-            Kind::Read => &self.reads,
-            Kind::Plan => &self.plans,
-            Kind::Write => &self.writes,
-            Kind::Upload => &self.uploads,
+    pub fn enter(&self, route: &RouteInfo) -> Result<Place> {
+        let (places, turns) = match Kind::of(route) {
+            Kind::Read => (&self.reads, None),
+            Kind::Plan => (&self.plans, Some(&self.plan_turns)),
+            Kind::Write => (&self.writes, Some(&self.write_turns)),
+            Kind::Upload => (&self.uploads, None),
         };
-        Arc::clone(semaphore)
-            .try_acquire_owned()
-            .map_err(|_| ApiError::TooMany {
-                msg: "The server is busy. Try again later",
-                retry_after: RETRY_AFTER,
-            })
+        let place = Arc::clone(places).try_acquire_owned();
+        let place = place.map_err(|_| ApiError::TooMany {
+            msg: "The server is busy. Try again later",
+            retry_after: RETRY_AFTER,
+        })?;
+        Ok(Place {
+            _place: place,
+            turns: turns.cloned(),
+        })
     }
 }
 
@@ -127,6 +169,32 @@ mod tests {
         assert_eq!(kind("RunsApply"), Kind::Write);
         assert_eq!(kind("UsersCreate"), Kind::Write);
         assert_eq!(kind("ReposUploadCode"), Kind::Upload);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn few_writes_are_worked_on_at_a_time_and_slow_ones_do_not_hold_up_others() {
+        let overload = Overload::default();
+        let route = |name: &str| ROUTES.iter().find(|route| route.name == name).unwrap();
+        let places: Vec<Place> = (0..=TURNS)
+            .map(|_| overload.enter(route("RunsApply")).unwrap())
+            .collect();
+        let begun = std::cell::Cell::new(0);
+        let slow = |place| {
+            let begun = &begun;
+            Place::work(place, async move {
+                begun.set(begun.get() + 1);
+                tokio::time::sleep(TURN * 10).await;
+            })
+        };
+        let mut all = pin!(futures_util::future::join_all(places.iter().map(slow)));
+        let mut after = async |time| {
+            tokio::time::timeout(time, &mut all).await.ok();
+            begun.get()
+        };
+        assert_eq!(after(TURN / 2).await, TURNS);
+        assert_eq!(after(TURN).await, TURNS + 1, "slow ones gave up their turns");
+        let read = overload.enter(route("RunsList")).unwrap();
+        assert_eq!(read.work(async { 7 }).await, 7);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use dstack_store::directory::lists;
 use dstack_store::rows::RunRow;
 use serde_json::json;
 
-use crate::access::{bearer, peer};
+use crate::access::{Sure, bearer, peer};
 use crate::error::{ApiError, Result, json_response};
 use crate::state::AppState;
 
@@ -106,14 +106,13 @@ async fn to_service(
 
 /// The service of this name, if one of its replicas runs.
 async fn running_service(state: &AppState, project: &str, run: &str) -> Result<Option<ServiceConfiguration>> {
-    let Some(project) = state.access.project(project).await? else {
+    let Some(project) = state.access.project(project, Sure::Lately).await? else {
         return Ok(None);
     };
-    let pool = state.database.pool();
-    let Some(found) = lists::run_by_name(pool, project.row.id, run).await? else {
+    let Some(found) = state.database.run_by_name(project.row.id, run).await? else {
         return Ok(None);
     };
-    let jobs = lists::jobs(pool, &[found.run.id]).await?;
+    let jobs = lists::jobs(state.database.pool(), &[found.run.id]).await?;
     let runs = jobs.iter().any(|job| job.status == JobStatus::Running);
     Ok(found
         .run
@@ -135,14 +134,18 @@ async fn check_member(
         let Some(token) = bearer(headers) else {
             return Ok(false);
         };
-        let caller = match state.access.authenticate(token, peer, state.clock.now()).await {
+        let caller = match state
+            .access
+            .authenticate(token, peer, state.clock.now(), Sure::Lately)
+            .await
+        {
             Err(ApiError::InvalidToken) => return Ok(false),
             authenticated => authenticated?,
         };
         Ok::<_, ApiError>(
             state
                 .access
-                .project(project)
+                .project(project, Sure::Lately)
                 .await?
                 .is_some_and(|project| project.is_member(&caller.user) && caller.reaches(project.row.id)),
         )
@@ -184,7 +187,7 @@ struct ServedModel {
 
 /// The models of a project's running services.
 async fn served(state: &AppState, project: &str) -> Result<Vec<ServedModel>> {
-    let Some(project) = state.access.project(project).await? else {
+    let Some(project) = state.access.project(project, Sure::Lately).await? else {
         return Ok(Vec::new());
     };
     let runs = lists::running_services(state.database.pool(), project.row.id).await?;

@@ -100,6 +100,10 @@ settings! {
     admin_token: Option<String> = "DSTACK_SERVER_ADMIN_TOKEN", "random", text;
     /// Database.
     database_url: Option<String> = "DSTACK_DATABASE_URL", "SQLite in <dir>/data/dstack.db", text;
+    /// Connections to PostgreSQL that are kept.
+    db_pool_size: u32 = "DSTACK_DB_POOL_SIZE", "20", or(20);
+    /// Connections to PostgreSQL beyond that, when there is much to do.
+    db_max_overflow: u32 = "DSTACK_DB_MAX_OVERFLOW", "20", or(20);
     /// Ignore config.yml.
     config_disabled: bool = "DSTACK_SERVER_CONFIG_DISABLED", "off", env::flag;
     /// Serve the API only; another server does the work.
@@ -256,6 +260,12 @@ impl Settings {
                 password: password.clone(),
             }),
         }
+    }
+
+    /// Most connections to PostgreSQL.
+    pub const fn database_connections(&self) -> u32 {
+        let connections = self.db_pool_size.saturating_add(self.db_max_overflow);
+        if connections == 0 { 1 } else { connections }
     }
 
     /// Which jobs get their host's network.

@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use reload::Reloader;
 
-use crate::access::Access;
+use crate::access::{self, Access};
 use crate::backends::StoredBackends;
 use crate::blobs::{Blobs, Bucket, BucketError};
 use crate::cli_config::{self, Answer, Entry};
@@ -307,6 +307,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
     let state = Arc::new(state);
     warm_keys(&state, first.admin.clone());
     retention::start(&state, stop.clone());
+    access::shared::start(&state, stop.clone());
     reload_on_hangup(&state, first.admin.clone(), stop.clone());
     if !state.settings.background_disabled {
         volume_worker::start(&state, stop.clone());
@@ -361,7 +362,10 @@ pub(crate) async fn open_database(settings: &Settings) -> Result<(Database, Opti
             Err(error) => return Err(error),
         },
     };
-    Ok((Database::open(&url).await?, identity))
+    Ok((
+        Database::open_with(&url, settings.database_connections()).await?,
+        identity,
+    ))
 }
 
 /// Directories may be shared between machines.

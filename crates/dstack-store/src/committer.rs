@@ -10,9 +10,10 @@ use dstack_system::task;
 use futures_util::future::join_all;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::database::Transactions;
+use crate::connection::OwnConnection;
+use crate::database::{Transactions, Tx, TxFuture};
 use crate::sql::write::{apply, apply_all};
-use crate::{Commit, Result, StoreError};
+use crate::{Commit, Result, StoreError, outage};
 
 /// Most commits of one transaction.
 const TOGETHER: usize = 64;
@@ -47,21 +48,9 @@ impl Committer {
     }
 }
 
-fn copies(error: StoreError, count: usize) -> Vec<Result<()>> {
-    let copy: Box<dyn Fn() -> StoreError + Send> = match error {
-        StoreError::Sql(cause) => {
-            let cause = Arc::new(cause);
-            Box::new(move || StoreError::Commit(Arc::clone(&cause)))
-        }
-        StoreError::Commit(cause) => Box::new(move || StoreError::Commit(Arc::clone(&cause))),
-        StoreError::Slow(waited) => Box::new(move || StoreError::Slow(waited)),
-        _ => Box::new(|| StoreError::Closed),
-    };
-    (0..count).map(|_| Err(copy())).collect()
-}
-
 async fn write_all(database: Transactions, mut commits: mpsc::Receiver<Waiting>) {
     let mut queue = VecDeque::new();
+    let mut own = database.own_connection();
     loop {
         if queue.is_empty() {
             match commits.recv().await {
@@ -75,7 +64,7 @@ async fn write_all(database: Transactions, mut commits: mpsc::Receiver<Waiting>)
                 Err(_) => break,
             }
         }
-        write(&database, unrelated(&mut queue)).await;
+        write(&database, &mut own, unrelated(&mut queue)).await;
     }
 }
 
@@ -96,22 +85,29 @@ fn unrelated(queue: &mut VecDeque<Waiting>) -> Vec<Waiting> {
     taken
 }
 
+fn together(commits: Arc<Vec<Commit>>) -> impl for<'c> FnOnce(&'c mut Tx) -> TxFuture<'c, ()> + Send {
+    move |tx| Box::pin(async move { apply_all(tx, &commits).await })
+}
+
 /// Writes them together; when one of them is refused, each by itself.
-async fn write(database: &Transactions, group: Vec<Waiting>) {
+async fn write(database: &Transactions, own: &mut Option<OwnConnection>, group: Vec<Waiting>) {
     let (commits, done): (Vec<Commit>, Vec<_>) = group
         .into_iter()
         .map(|waiting| (waiting.commit, waiting.done))
         .unzip();
     let commits = Arc::new(commits);
-    let all = Arc::clone(&commits);
-    let together = database
-        .write(move |tx| Box::pin(async move { apply_all(tx, &all).await }))
-        .await;
+    let work = together(Arc::clone(&commits));
+    let together = match own {
+        Some(own) => own.write(work).await,
+        None => database.write(work).await,
+    };
     let outcomes = match together {
         Ok(()) => commits.iter().map(|_| Ok(())).collect(),
         Err(error) if commits.len() == 1 => vec![Err(error)],
         // Not tried again: when the connection broke, nobody knows whether it is written already.
-        Err(error) if error.unavailable().is_some() => copies(error, commits.len()),
+        Err(error) if error.unavailable().is_some() => {
+            outage::copies(error, commits.len()).map(Err).collect()
+        }
         Err(_) => {
             join_all((0..commits.len()).map(|at| {
                 let all = Arc::clone(&commits);

@@ -14,6 +14,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::committer::Committer;
+use crate::connection::OwnConnection;
+use crate::reads::Reads;
 use crate::{Commit, Result, StoreError, migrations};
 
 /// An open transaction.
@@ -40,12 +42,15 @@ pub struct Database {
     dialect: Dialect,
     transactions: Transactions,
     committer: Committer,
+    reads: Reads,
 }
 
 /// How transactions are run.
 #[derive(Clone, Debug)]
 pub(crate) struct Transactions {
     pool: AnyPool,
+    /// For statements that find rows by their keys.
+    keyed: AnyPool,
     /// With the password.
     url: Secret,
     trust: Trust,
@@ -61,11 +66,14 @@ struct Writer {
     ended: Arc<AtomicU64>,
 }
 
+/// As many as dstack 0.22.5 has at most.
+const CONNECTIONS: u32 = 40;
+
 /// How long a database server may take for a transaction, waiting for a connection included.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A connection may be cut without a word: nothing waits for ever.
-async fn in_time<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+pub(crate) async fn in_time<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::time::timeout(PATIENCE, work)
         .await
         .unwrap_or(Err(StoreError::Slow(PATIENCE)))
@@ -81,17 +89,17 @@ impl Trust {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at how something ended.
-    fn note<T>(&self, outcome: &Result<T>) {
-        if let Err(error) = outcome
-            && error.unavailable().is_some()
-        {
+    /// Looks at how something ended; whether that was a failure of the connection or the database.
+    pub(crate) fn note<T>(&self, outcome: &Result<T>) -> bool {
+        let failed = outcome.as_ref().is_err_and(|error| error.unavailable().is_some());
+        if failed {
             *self.lock() = Some(Instant::now());
         }
+        failed
     }
 
     /// Whether a connection of this age was made before the last failure.
-    fn doubts(&self, age: Duration) -> bool {
+    pub(crate) fn doubts(&self, age: Duration) -> bool {
         self.lock().is_some_and(|failed| age >= failed.elapsed())
     }
 }
@@ -110,12 +118,31 @@ impl Database {
     /// URLs: `sqlite:///path`, `postgresql://…`; the driver suffixes of dstack 0.22.5 (`sqlite+aiosqlite`,
     /// `postgresql+asyncpg`) are accepted.
     pub async fn open(url: &str) -> Result<Self> {
+        Self::open_with(url, CONNECTIONS).await
+    }
+
+    /// As [`Database::open`], with at most so many connections to a database server.
+    pub async fn open_with(url: &str, connections: u32) -> Result<Self> {
         sqlx::any::install_default_drivers();
         let (dialect, url) = normalize_url(url)?;
         let trust = Trust::default();
-        let pool = pool_options(dialect, if dialect == Dialect::Sqlite { 8 } else { 40 }, &trust)
-            .connect(&url)
-            .await?;
+        let pool = pool_options(
+            dialect,
+            if dialect == Dialect::Sqlite {
+                8
+            } else {
+                connections
+            },
+            &trust,
+        )
+        .connect(&url)
+        .await?;
+        let keyed = match dialect {
+            Dialect::Sqlite => pool.clone(),
+            Dialect::Postgres => pool_options(dialect, 8, &trust)
+                .after_connect(|connection, _| Box::pin(prepare_keyed_session(connection)))
+                .connect_lazy(&url)?,
+        };
         migrations::run(&pool, dialect).await?;
         let writer = match dialect {
             Dialect::Sqlite => Some(start_writer(&url).await?),
@@ -123,6 +150,7 @@ impl Database {
         };
         let transactions = Transactions {
             pool,
+            keyed,
             url: Secret::new(url),
             trust,
             writer,
@@ -130,6 +158,7 @@ impl Database {
         Ok(Self {
             dialect,
             committer: Committer::start(transactions.clone()),
+            reads: Reads::start(&transactions),
             transactions,
         })
     }
@@ -172,12 +201,17 @@ impl Database {
 
     /// Reads that end in time.
     pub(crate) async fn asked<T>(&self, read: impl Future<Output = Result<T>>) -> Result<T> {
-        if self.dialect == Dialect::Sqlite {
-            return read.await;
-        }
-        let answer = in_time(read).await;
-        self.transactions.trust.note(&answer);
-        answer
+        self.transactions.asked(read).await
+    }
+
+    /// For reads of rows by their keys, or by an index that finds few.
+    pub(crate) const fn keyed(&self) -> &AnyPool {
+        self.transactions.keyed()
+    }
+
+    /// What many ask for at the same time.
+    pub(crate) const fn reads(&self) -> &Reads {
+        &self.reads
     }
 
     /// Writes a commit: durable when this returns `Ok`, and nothing of it is written otherwise. Commits that come at the
@@ -189,10 +223,34 @@ impl Database {
     /// Closes all connections after the writes under way.
     pub async fn close(&self) {
         self.pool().close().await;
+        self.transactions.keyed.close().await;
     }
 }
 
 impl Transactions {
+    /// A connection of the caller's own; SQLite has one for all who write already.
+    pub(crate) fn own_connection(&self) -> Option<OwnConnection> {
+        match self.writer {
+            Some(_) => None,
+            None => Some(OwnConnection::new(self.url.clone(), self.trust.clone())),
+        }
+    }
+
+    /// For reads of rows by their keys, or by an index that finds few.
+    pub(crate) const fn keyed(&self) -> &AnyPool {
+        &self.keyed
+    }
+
+    /// See [`Database::asked`].
+    pub(crate) async fn asked<T>(&self, read: impl Future<Output = Result<T>>) -> Result<T> {
+        if self.writer.is_some() {
+            return read.await;
+        }
+        let answer = in_time(read).await;
+        self.trust.note(&answer);
+        answer
+    }
+
     /// See [`Database::write`].
     pub(crate) async fn write<T, F>(&self, work: F) -> Result<T>
     where
@@ -235,10 +293,10 @@ pub(crate) fn normalize_url(url: &str) -> Result<(Dialect, String)> {
 }
 
 /// How long after its last use a connection to a database server is taken without asking whether it lives.
-const TRUSTED_FOR: Duration = Duration::from_secs(5);
+pub(crate) const TRUSTED_FOR: Duration = Duration::from_secs(5);
 
 /// A connection that does not answer so long is given up.
-const PING_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(2);
 
 fn pool_options(dialect: Dialect, connections: u32, trust: &Trust) -> AnyPoolOptions {
     let options = AnyPoolOptions::new()
@@ -267,18 +325,7 @@ fn pool_options(dialect: Dialect, connections: u32, trust: &Trust) -> AnyPoolOpt
                         Ok(true)
                     })
                 })
-                // The server gives up what its client has given up.
-                .after_connect(|connection, _| {
-                    Box::pin(async move {
-                        connection
-                            .execute(
-                                "SET statement_timeout = '20s'; SET lock_timeout = '10s'; \
-                                 SET idle_in_transaction_session_timeout = '20s';",
-                            )
-                            .await?;
-                        Ok(())
-                    })
-                })
+                .after_connect(|connection, _| Box::pin(prepare_session(connection)))
         }
         // FULL: a commit is on disk when it is reported. The writer joins commits, so it costs one flush per group.
         Dialect::Sqlite => options.after_connect(|connection, _| {
@@ -293,6 +340,29 @@ fn pool_options(dialect: Dialect, connections: u32, trust: &Trust) -> AnyPoolOpt
             })
         }),
     }
+}
+
+/// As [`prepare_session`], for statements that find their rows by keys. Plans are kept, and the tables that they were made
+/// for grow: without these settings one made for a nearly empty table reads all of it for every row when it is large.
+pub(crate) async fn prepare_keyed_session(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
+    prepare_session(connection).await?;
+    connection
+        .execute(
+            "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off;",
+        )
+        .await?;
+    Ok(())
+}
+
+/// The server gives up what its client has given up.
+pub(crate) async fn prepare_session(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
+    connection
+        .execute(
+            "SET statement_timeout = '20s'; SET lock_timeout = '10s'; \
+             SET idle_in_transaction_session_timeout = '20s';",
+        )
+        .await?;
+    Ok(())
 }
 
 async fn write_grouped<T, F>(writer: &mpsc::Sender<WriteJob>, work: F) -> Result<T>

@@ -27,27 +27,50 @@ pub trait Column: Sized {
     fn to_raw(&self) -> Self::Raw;
     /// From reading.
     fn from_raw(raw: Self::Raw) -> Result<Self, Box<dyn std::error::Error + Send + Sync>>;
+    /// Whether it surely is what was read.
+    fn is_as_read(&self) -> bool {
+        false
+    }
 }
 
 /// A structured value kept as JSON text. Shared, because snapshots are copied often and these are large.
-#[derive(Debug, PartialEq)]
-pub struct Json<T>(pub Arc<T>);
+pub struct Json<T> {
+    value: Arc<T>,
+    as_read: bool,
+}
+
+impl<T: std::fmt::Debug> std::fmt::Debug for Json<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Json").field(&self.value).finish()
+    }
+}
 
 impl<T> Json<T> {
     /// Wraps a value.
     pub fn new(value: T) -> Self {
-        Self(Arc::new(value))
+        Self {
+            value: Arc::new(value),
+            as_read: false,
+        }
+    }
+}
+impl<T: PartialEq> PartialEq for Json<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.value == other.value
     }
 }
 impl<T> Clone for Json<T> {
     fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
+        Self {
+            value: Arc::clone(&self.value),
+            as_read: self.as_read,
+        }
     }
 }
 impl<T> std::ops::Deref for Json<T> {
     type Target = T;
     fn deref(&self) -> &T {
-        &self.0
+        &self.value
     }
 }
 
@@ -65,7 +88,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Column for Json<T> {
     type Raw = String;
     fn to_raw(&self) -> String {
         // Our own types have string keys and finite numbers, for which serialization cannot fail.
-        let text = serde_json::to_string(&*self.0).unwrap_or_else(|error| {
+        let text = serde_json::to_string(&*self.value).unwrap_or_else(|error| {
             tracing::error!(%error, r#type = type_name::<T>(), "value cannot be serialized");
             "null".to_owned()
         });
@@ -76,10 +99,17 @@ impl<T: Serialize + DeserializeOwned + 'static> Column for Json<T> {
     }
     fn from_raw(raw: String) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
         // Also of types that are secret: rows of before the encryption are not.
-        if !raw.starts_with("enc:") {
-            return Ok(Self::new(serde_json::from_str(&raw)?));
-        }
-        Ok(Self::new(serde_json::from_str(at_rest::open(&raw)?.expose())?))
+        let value = match raw.starts_with("enc:") {
+            false => serde_json::from_str(&raw)?,
+            true => serde_json::from_str(at_rest::open(&raw)?.expose())?,
+        };
+        Ok(Self {
+            value: Arc::new(value),
+            as_read: true,
+        })
+    }
+    fn is_as_read(&self) -> bool {
+        self.as_read
     }
 }
 
@@ -167,8 +197,10 @@ pub trait Entity: Clone + Send + Sync + std::fmt::Debug + 'static {
     fn version(&self) -> i64;
     /// Sets the version after a write.
     fn set_version(&mut self, version: i64);
+    /// Whether the column surely is what was read.
+    fn is_as_read(&self, column: &str) -> bool;
     /// Binds, in order, the columns but `version` for which `wanted` holds.
-    fn bind<'q>(&self, statement: Statement<'q>, wanted: fn(&str) -> bool) -> Statement<'q>;
+    fn bind<'q>(&self, statement: Statement<'q>, wanted: &dyn Fn(&str) -> bool) -> Statement<'q>;
     /// Reads a row that selects `COLUMNS` in order.
     fn read(row: &AnyRow) -> Result<Self>;
 }
@@ -202,9 +234,36 @@ const FIXED: [&str; 9] = [
     "created_at",
 ];
 
-/// Whether an update writes this column: not the key, the version (which counts by itself), nor one that never changes.
-pub(crate) fn is_updated<E: Entity>(column: &str) -> bool {
-    column != "version" && E::COLUMNS.first() != Some(&column) && !FIXED.contains(&column)
+/// Large columns that hardly ever change: updates write them only where they did.
+const LARGE: [&str; 2] = ["run_spec", "job_spec"];
+
+/// Which columns an update writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Update {
+    /// All that may change.
+    All,
+    /// Not the [`LARGE`] ones.
+    Small,
+}
+
+impl Update {
+    /// What an update of this row must write.
+    pub(crate) fn of<E: Entity>(row: &E) -> Self {
+        let same = |column: &&str| !E::COLUMNS.contains(column) || row.is_as_read(column);
+        if LARGE.iter().all(same) {
+            Self::Small
+        } else {
+            Self::All
+        }
+    }
+
+    /// Whether it writes this column: not the key, the version (which counts by itself), nor one that never changes.
+    pub(crate) fn writes<E: Entity>(self, column: &str) -> bool {
+        column != "version"
+            && E::COLUMNS.first() != Some(&column)
+            && !FIXED.contains(&column)
+            && (self == Self::All || !LARGE.contains(&column))
+    }
 }
 
 /// Inserts so many rows: the places are those of all columns but `version`, then, if `leased`, who drives it.
@@ -225,13 +284,13 @@ pub(crate) fn insert_sql<E: Entity>(rows: usize, leased: bool) -> String {
     )
 }
 
-/// Updates so many rows where the version is still the one read. The places of each are the key, the columns that
-/// [`is_updated`] names, and the version.
-pub(crate) fn update_sql<E: Entity>(rows: usize) -> String {
+/// Updates so many rows where the version is still the one read. The places of each are the key, the columns that the
+/// update writes, and the version.
+pub(crate) fn update_sql<E: Entity>(rows: usize, update: Update) -> String {
     let columns: Vec<&str> = E::COLUMNS
         .iter()
         .copied()
-        .filter(|column| is_updated::<E>(column))
+        .filter(|column| update.writes::<E>(column))
         .collect();
     let key = E::COLUMNS.first().copied().unwrap_or_default();
     let width = columns.len() + 2;
@@ -315,10 +374,18 @@ macro_rules! entity {
             fn key(&self) -> $key_type { self.$key }
             fn version(&self) -> i64 { self.version }
             fn set_version(&mut self, version: i64) { self.version = version; }
+            fn is_as_read(&self, column: &str) -> bool {
+                $(
+                    if column == stringify!($field) {
+                        return $crate::Column::is_as_read(&self.$field);
+                    }
+                )*
+                false
+            }
             fn bind<'q>(
                 &self,
                 mut statement: $crate::entity::Statement<'q>,
-                wanted: fn(&str) -> bool,
+                wanted: &dyn Fn(&str) -> bool,
             ) -> $crate::entity::Statement<'q> {
                 if wanted(stringify!($key)) {
                     statement = statement.bind($crate::Column::to_raw(&self.$key));
@@ -347,11 +414,11 @@ pub(crate) use entity;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rows::OperationRow;
+    use crate::rows::{OperationRow, RunRow};
 
     #[test]
     fn statements_for_one_row_and_for_several() {
-        let one = update_sql::<OperationRow>(1);
+        let one = update_sql::<OperationRow>(1, Update::Small);
         assert!(
             one.starts_with("UPDATE operations SET key = $2, kind = $3, "),
             "{one}"
@@ -362,12 +429,14 @@ mod tests {
             ),
             "{one}"
         );
-        let two = update_sql::<OperationRow>(2);
+        let two = update_sql::<OperationRow>(2, Update::Small);
         assert!(
             two.contains("key = v.column2") && two.contains("$22)) AS v"),
             "{two}"
         );
         assert!(!two.contains("created_at"), "never changes: {two}");
+        let run = |update| update_sql::<RunRow>(1, update).contains("run_spec");
+        assert!(run(Update::All) && !run(Update::Small));
         let insert = insert_sql::<OperationRow>(2, true);
         assert!(insert.contains("$11, 1, $12), ($13"), "{insert}");
     }

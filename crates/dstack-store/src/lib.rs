@@ -11,6 +11,7 @@
 
 pub mod commit;
 mod committer;
+mod connection;
 pub mod database;
 pub mod directory;
 pub mod encryption;
@@ -18,10 +19,13 @@ mod entity;
 pub mod legacy;
 pub mod memory;
 mod migrations;
+pub mod notices;
 mod outage;
+mod reads;
 pub mod rows;
 pub mod snapshot;
 mod sql;
+mod together;
 mod value;
 
 use std::sync::Arc;
@@ -98,7 +102,7 @@ pub enum StoreError {
     /// The writer has stopped (the server is shutting down).
     #[error("the database is closed")]
     Closed,
-    /// The transaction that this was part of could not be committed; the cause is shared by all of them.
+    /// The transaction, or the statement, that this was part of failed; the cause is shared by all of them.
     #[error("database error")]
     Commit(#[source] Arc<sqlx::Error>),
     /// The database did not answer in time: what was asked may still be done.

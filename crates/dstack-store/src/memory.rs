@@ -297,7 +297,7 @@ impl EngineStore for MemoryStore {
         Ok(PlacementSnapshot { fleets, instances })
     }
 
-    async fn waiting(&self, owner: &str, project: ProjectId, limit: usize) -> Result<Vec<(JobRow, RunRow)>> {
+    async fn waiting(&self, owner: &str, project: ProjectId, limit: usize) -> Result<Vec<(JobId, RunId)>> {
         let tables = self.lock();
         let owned = |job: &JobRow| {
             tables
@@ -318,7 +318,7 @@ impl EngineStore for MemoryStore {
         Ok(found
             .into_iter()
             .take(limit)
-            .map(|(run, job)| (job, run))
+            .map(|(run, job)| (job.id, run.id))
             .collect())
     }
 

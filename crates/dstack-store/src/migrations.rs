@@ -12,6 +12,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0003_servers.sql"),
     include_str!("../migrations/0004_logins.sql"),
     include_str!("../migrations/0007_governance_events.sql"),
+    include_str!("../migrations/0008_postgres.sql"),
 ];
 
 /// Any number unlikely to be used by others: the advisory lock that lets one server migrate at a time.
@@ -71,7 +72,15 @@ async fn lock(tx: &mut Tx) -> Result<(), sqlx::Error> {
     Ok(())
 }
 
+/// The line after which a script goes on for PostgreSQL only: for what SQLite has no use for.
+const POSTGRES_ONLY: &str = "-- postgres only\n";
+
 fn in_dialect(script: &str, dialect: Dialect) -> String {
+    let (common, _) = script.split_once(POSTGRES_ONLY).unwrap_or((script, ""));
+    let script = match dialect {
+        Dialect::Sqlite => common,
+        Dialect::Postgres => script,
+    };
     let text: String = script
         .lines()
         .filter(|line| !line.trim_start().starts_with("--"))

@@ -1,6 +1,22 @@
 //! Which errors of a database pass by themselves.
 
-use crate::Unavailable;
+use std::sync::Arc;
+
+use crate::{StoreError, Unavailable};
+
+/// An error for each of those that shared what failed.
+pub(crate) fn copies(error: StoreError, count: usize) -> impl Iterator<Item = StoreError> {
+    let copy: Box<dyn Fn() -> StoreError + Send> = match error {
+        StoreError::Sql(cause) => {
+            let cause = Arc::new(cause);
+            Box::new(move || StoreError::Commit(Arc::clone(&cause)))
+        }
+        StoreError::Commit(cause) => Box::new(move || StoreError::Commit(Arc::clone(&cause))),
+        StoreError::Slow(waited) => Box::new(move || StoreError::Slow(waited)),
+        _ => Box::new(|| StoreError::Closed),
+    };
+    (0..count).map(move |_| copy())
+}
 
 /// Why the database cannot do anything now, if that is the error.
 pub(crate) fn of(error: &sqlx::Error) -> Option<Unavailable> {

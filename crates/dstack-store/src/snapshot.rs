@@ -109,9 +109,9 @@ pub trait EngineStore: Send + Sync + Debug {
     async fn fleet(&self, id: FleetId) -> Result<Option<FleetSnapshot>>;
     /// Where jobs of the project may be placed.
     async fn placement(&self, project: ProjectId) -> Result<PlacementSnapshot>;
-    /// Up to `limit` jobs of the owner's waiting for a place in the project, with their runs: highest priority first,
+    /// Up to `limit` jobs of the owner's waiting for a place in the project, each with its run: highest priority first,
     /// then oldest.
-    async fn waiting(&self, owner: &str, project: ProjectId, limit: usize) -> Result<Vec<(JobRow, RunRow)>>;
+    async fn waiting(&self, owner: &str, project: ProjectId, limit: usize) -> Result<Vec<(JobId, RunId)>>;
 
     /// Keeps what a job used.
     async fn add_metrics(&self, job: JobId, point: MetricsPoint) -> Result<()>;

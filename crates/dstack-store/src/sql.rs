@@ -4,12 +4,12 @@ mod servers;
 pub(crate) mod write;
 
 use std::any::TypeId;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use dstack_units::{FleetId, InstanceId, JobId, ProjectId, RunId, Time};
-use sqlx::{AssertSqlSafe, SqlStr};
+use sqlx::{AnyPool, AssertSqlSafe, SqlStr};
 
 pub use write::apply;
 pub(crate) use write::put_row;
@@ -49,25 +49,6 @@ impl SqlStore {
         row.as_ref().map(E::read).transpose()
     }
 
-    /// Rows by key, read in one statement.
-    async fn by_ids<E: Entity>(&self, ids: &[String]) -> Result<BTreeMap<E::Key, E>> {
-        if ids.is_empty() {
-            return Ok(BTreeMap::new());
-        }
-        // Few different texts, so that they stay prepared: the last id fills the places that are left.
-        let places = ids.len().next_power_of_two();
-        let list: Vec<String> = (1..=places).map(|place| format!("${place}")).collect();
-        let text = format!("{} WHERE t.id IN ({})", select_sql::<E>(), list.join(", "));
-        let mut query = sqlx::query(AssertSqlSafe(text));
-        for place in 0..places {
-            query = query.bind(ids.get(place).or(ids.last()).cloned());
-        }
-        let rows = query.fetch_all(self.database.pool()).await?;
-        rows.iter()
-            .map(|row| E::read(row).map(|read| (read.key(), read)))
-            .collect()
-    }
-
     /// All rows of a table that match; `clause` is trusted text with `$1`.
     async fn where_text<E: Entity>(&self, clause: &'static str, value: String) -> Result<Vec<E>> {
         let rows = sqlx::query(statement::<E>(clause))
@@ -76,6 +57,38 @@ impl SqlStore {
             .await?;
         rows.iter().map(E::read).collect()
     }
+}
+
+/// Rows by a column, read in one statement; `column` and `order` are trusted text.
+pub(crate) async fn by_column<E: Entity>(
+    pool: &AnyPool,
+    column: &'static str,
+    values: &[String],
+    order: &'static str,
+) -> Result<Vec<E>> {
+    if values.is_empty() {
+        return Ok(Vec::new());
+    }
+    let places = filled(values);
+    let list: Vec<String> = (1..=places.len()).map(|place| format!("${place}")).collect();
+    let text = format!(
+        "{} WHERE t.{column} IN ({}) {order}",
+        select_sql::<E>(),
+        list.join(", ")
+    );
+    let mut query = sqlx::query(AssertSqlSafe(text));
+    for value in places {
+        query = query.bind(value.clone());
+    }
+    query.fetch_all(pool).await?.iter().map(E::read).collect()
+}
+
+/// So many values that there are few different texts, and they stay prepared: the last fills the places that are left.
+pub(crate) fn filled<T>(values: &[T]) -> Vec<&T> {
+    let places = values.len().next_power_of_two();
+    (0..places)
+        .filter_map(|place| values.get(place).or(values.last()))
+        .collect()
 }
 
 /// `SELECT … FROM table t` + clause, built once.
@@ -90,19 +103,6 @@ fn statement<E: Entity>(clause: &'static str) -> SqlStr {
 }
 
 impl SqlStore {
-    async fn read_run(&self, id: RunId) -> Result<Option<RunSnapshot>> {
-        let Some(run) = self.by_id::<RunRow>(id).await? else {
-            return Ok(None);
-        };
-        let jobs = self
-            .where_text::<JobRow>(
-                "WHERE t.run_id = $1 ORDER BY t.replica_num, t.job_num, t.submission_num",
-                id.to_raw(),
-            )
-            .await?;
-        Ok(Some(RunSnapshot { run, jobs }))
-    }
-
     async fn read_job(&self, id: JobId) -> Result<Option<JobSnapshot>> {
         let Some(job) = self.by_id::<JobRow>(id).await? else {
             return Ok(None);
@@ -192,7 +192,7 @@ impl SqlStore {
         owner: &str,
         project: ProjectId,
         limit: usize,
-    ) -> Result<Vec<(JobRow, RunRow)>> {
+    ) -> Result<Vec<(JobId, RunId)>> {
         // The second condition follows from the first; SQLite finds its index of active jobs only by these very words.
         let found: Vec<(String, String)> = sqlx::query_as(
             "SELECT j.id, j.run_id FROM jobs j JOIN runs r ON r.id = j.run_id WHERE j.project_id = $1 \
@@ -202,17 +202,10 @@ impl SqlStore {
         .bind(project.to_raw())
         .bind(owner.to_owned())
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-        .fetch_all(self.database.pool())
+        .fetch_all(self.database.keyed())
         .await?;
-        let (ids, runs): (Vec<String>, Vec<String>) = found.into_iter().unzip();
-        let mut jobs = self.by_ids::<JobRow>(&ids).await?;
-        let runs = self.by_ids::<RunRow>(&runs).await?;
-        let pair = |id: &String| {
-            let job = jobs.remove(&id.parse().ok()?)?;
-            let run = runs.get(&job.run_id)?.clone();
-            Some((job, run))
-        };
-        Ok(ids.iter().filter_map(pair).collect())
+        let ids = |(job, run): (String, String)| Some((job.parse().ok()?, run.parse().ok()?));
+        Ok(found.into_iter().filter_map(ids).collect())
     }
 }
 
@@ -226,7 +219,7 @@ impl EngineStore for SqlStore {
     }
 
     async fn run(&self, id: RunId) -> Result<Option<RunSnapshot>> {
-        self.database.asked(self.read_run(id)).await
+        self.database.asked(self.database.reads().runs.get(id)).await
     }
 
     async fn job(&self, id: JobId) -> Result<Option<JobSnapshot>> {
@@ -245,7 +238,7 @@ impl EngineStore for SqlStore {
         self.database.asked(self.read_placement(project)).await
     }
 
-    async fn waiting(&self, owner: &str, project: ProjectId, limit: usize) -> Result<Vec<(JobRow, RunRow)>> {
+    async fn waiting(&self, owner: &str, project: ProjectId, limit: usize) -> Result<Vec<(JobId, RunId)>> {
         self.database
             .asked(self.read_waiting(owner, project, limit))
             .await
@@ -281,7 +274,7 @@ impl EngineStore for SqlStore {
     }
 
     async fn tell(&self, entity: EntityRef) -> Result<()> {
-        self.database.asked(self.notify(entity)).await
+        self.notify(entity).await
     }
 
     async fn listen(&self) -> Result<Option<Box<dyn Notices>>> {

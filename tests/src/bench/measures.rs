@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::overload::overload;
 use super::report::Unit;
 use super::subject::Subject;
 use crate::load::{Latency, Load};
@@ -27,20 +28,21 @@ pub struct Figure {
 pub type Measure = fn(&Subject, usize) -> Result<Vec<Figure>>;
 
 /// All measures, in the order of the table. Those the reference cannot take part in come last.
-pub const ALL: [(&str, Measure); 10] = [
+pub const ALL: [(&str, Measure); 11] = [
     ("cli", cli),
     ("start", start),
     ("small", small_answers),
     ("submit", submissions),
     ("list", list),
     ("postgres", submissions_on_postgres),
+    ("overload", overload),
     ("restart", restart),
     ("memory", memory),
     ("process", process_runtime),
     ("docker", docker_runtime),
 ];
 
-fn figure(measure: impl Into<String>, unit: Unit, target: &'static str, value: f64) -> Figure {
+pub(super) fn figure(measure: impl Into<String>, unit: Unit, target: &'static str, value: f64) -> Figure {
     Figure {
         measure: measure.into(),
         unit,
@@ -95,7 +97,7 @@ fn start(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
 }
 
 /// The server's resident memory; what it started (the local agent) is not in it.
-fn resident_bytes(server: &Server) -> Result<f64> {
+pub(super) fn resident_bytes(server: &Server) -> Result<f64> {
     let pid = server.pid().context("the server is not running")?;
     let status = fs_err::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status
@@ -136,7 +138,7 @@ fn small_answers(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
 }
 
 /// The plan of a task that fits nowhere, by number: it ends at once.
-fn plan(number: usize) -> String {
+pub(super) fn plan(number: usize) -> String {
     task(&format!("fill-{number}"), &json!({}))
 }
 
@@ -256,7 +258,7 @@ fn memory(subject: &Subject, stored: usize) -> Result<Vec<Figure>> {
 }
 
 /// The reference would take hours.
-fn ours_only(subject: &Subject) -> Result<()> {
+pub(super) fn ours_only(subject: &Subject) -> Result<()> {
     if !subject.is_ours() {
         bail!("only ours is measured");
     }

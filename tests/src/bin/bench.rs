@@ -24,7 +24,7 @@ struct Args {
     /// Measure the reference only: to try the measures without ours
     #[arg(long, hide = true)]
     only_reference: bool,
-    /// Take only the measures whose name contains this: cli, start, small, submit, list, postgres,
+    /// Take only the measures whose name contains this: cli, start, small, submit, list, postgres, overload,
     /// restart, memory, process, docker
     filter: Option<String>,
 }

@@ -28,6 +28,14 @@ pub async fn reconcile(ctx: &Arc<Context>, id: RunId) -> Result<()> {
         ctx.finished(EntityRef::Run(id));
         return Ok(());
     }
+    let commit = advance(ctx, &snapshot).await?;
+    ctx.commit(("run.commit.before", "run.commit.after"), commit)
+        .await
+}
+
+/// What becomes of a run that is not finished, and sets its timer; nothing when that is not allowed.
+pub(super) async fn advance(ctx: &Context, snapshot: &RunSnapshot) -> Result<Commit> {
+    let id = snapshot.run.id;
     let latest = latest(&snapshot.jobs);
     // Events are listed by time: what follows from a change is later than it, however quick it was.
     let changed = latest.iter().map(|job| job.last_processed_at).max();
@@ -40,14 +48,14 @@ pub async fn reconcile(ctx: &Arc<Context>, id: RunId) -> Result<()> {
     // Several steps in one commit, as long as they concern the run alone.
     for at in (0..STEPS).map(|step| now + Duration::from_micros(step)) {
         let (before, events) = (change.run.clone(), change.events.len());
-        step(ctx, &snapshot, &latest, &mut change, at).await?;
+        step(ctx, snapshot, &latest, &mut change, at).await?;
         let to = change.run.status;
         if to == before.status {
             break;
         }
         if !run_allowed(before.status, to) {
             tracing::error!(run.id = %id, from = ?before.status, ?to, "transition is not allowed");
-            return Ok(());
+            return Ok(Commit::default());
         }
         // The change of the run's status comes before those of its jobs that follow from it.
         let event = Events::system(at, ctx.deps.random.clone()).run_status(&before, &change.run);
@@ -58,7 +66,7 @@ pub async fn reconcile(ctx: &Arc<Context>, id: RunId) -> Result<()> {
         }
     }
     ctx.wakes.wake_at(EntityRef::Run(id), change.run.next_wake_at);
-    commit(ctx, &snapshot, change, now).await
+    Ok(commit(snapshot, change, now))
 }
 
 /// More steps than a run can take without its jobs.
@@ -288,7 +296,7 @@ pub(super) fn end_jobs(
     }
 }
 
-async fn commit(ctx: &Context, snapshot: &RunSnapshot, mut change: Change, now: Time) -> Result<()> {
+fn commit(snapshot: &RunSnapshot, mut change: Change, now: Time) -> Commit {
     let mut commit = Commit {
         events: change.events,
         ..Commit::default()
@@ -298,6 +306,5 @@ async fn commit(ctx: &Context, snapshot: &RunSnapshot, mut change: Change, now: 
         commit.puts.push(Put::Run(change.run));
     }
     commit.puts.extend(change.jobs.into_iter().map(Put::Job));
-    ctx.commit(("run.commit.before", "run.commit.after"), commit)
-        .await
+    commit
 }

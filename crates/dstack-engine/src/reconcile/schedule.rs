@@ -1,6 +1,6 @@
 //! Jobs that wait for a place: highest priority first, then oldest.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,9 +8,11 @@ use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::{JobStatus, JobTerminationReason};
 use dstack_plan::placement::{Candidate, Choice, Request, choose};
 use dstack_store::rows::{InstanceRow, JobRow, RunRow};
-use dstack_store::{Commit, EntityRef, Json, PlacementSnapshot, Put};
-use dstack_units::{FleetId, ProjectId, RunId};
+use dstack_store::{Commit, EntityRef, Json, NewEvent, PlacementSnapshot, Put, RunSnapshot};
+use dstack_units::{FleetId, JobId, ProjectId, RunId};
+use futures_util::future::join_all;
 
+use super::run;
 use crate::Result;
 use crate::context::Context;
 use crate::events::Events;
@@ -25,26 +27,49 @@ pub async fn reconcile(ctx: &Arc<Context>, project: ProjectId) -> Result<()> {
         if waiting.is_empty() {
             return Ok(());
         }
+        let runs = snapshots(ctx, waiting.iter().map(|(_, run)| *run)).await?;
         let mut placement = ctx.deps.store.placement(project).await?;
-        let mut refused = Commit::default();
+        let mut refused = Refused::new();
         // The first job of a run that is placed says where the others go; the row of the run follows later.
         let mut fleets: HashMap<RunId, FleetId> = HashMap::new();
-        for (job, run) in &waiting {
+        for (job, run) in waiting
+            .iter()
+            .filter_map(|(job, run)| waits(*job, runs.get(run)?))
+        {
             let fleet = run.fleet_id.or(fleets.get(&run.id).copied());
             match choose(&request(run, job, fleet), &candidates(&placement)) {
                 Ok(choice) => {
                     fleets.insert(run.id, choice.fleet_id);
                     assign(ctx, job, &mut placement, &choice).await?;
                 }
-                Err(reason) => refuse(ctx, job, reason, &mut refused),
+                Err(reason) => {
+                    let ended = refuse(ctx, job, reason);
+                    refused.entry(run.id).or_default().push(ended);
+                }
             }
         }
-        commit(ctx, refused).await?;
+        end(ctx, refused, runs).await?;
         if waiting.len() < AT_ONCE {
             // Whatever came meanwhile has woken us again.
             return Ok(());
         }
     }
+}
+
+/// The runs with their jobs, each read once.
+async fn snapshots(ctx: &Context, runs: impl Iterator<Item = RunId>) -> Result<BTreeMap<RunId, RunSnapshot>> {
+    let runs: BTreeSet<RunId> = runs.collect();
+    let mut found = BTreeMap::new();
+    for snapshot in join_all(runs.into_iter().map(|run| ctx.deps.store.run(run))).await {
+        found.extend(snapshot?.map(|snapshot| (snapshot.run.id, snapshot)));
+    }
+    Ok(found)
+}
+
+/// The job, if it still waits for a place, and its run.
+fn waits(job: JobId, snapshot: &RunSnapshot) -> Option<(&JobRow, &RunRow)> {
+    let job = snapshot.jobs.iter().find(|row| row.id == job)?;
+    (job.status == JobStatus::Submitted).then_some((job, &snapshot.run))
 }
 
 async fn commit(ctx: &Context, commit: Commit) -> Result<()> {
@@ -154,8 +179,45 @@ async fn assign(
     Ok(())
 }
 
+/// Jobs that get no place, as they end, with the events of that; by run.
+type Refused = BTreeMap<RunId, Vec<(JobRow, [NewEvent; 2])>>;
+
+/// Writes the ends of jobs and, in the same commit, what follows for their runs.
+async fn end(ctx: &Context, refused: Refused, mut runs: BTreeMap<RunId, RunSnapshot>) -> Result<()> {
+    let mut all = Commit::default();
+    for (run, ended) in refused {
+        let ours = ctx.owned.has(EntityRef::Run(run));
+        let snapshot = runs.remove(&run);
+        let snapshot = snapshot.filter(|snapshot| ours && !snapshot.run.status.is_finished());
+        let after = snapshot.map(|snapshot| RunSnapshot {
+            jobs: replaced(snapshot.jobs, &ended),
+            ..snapshot
+        });
+        for (job, events) in ended {
+            all.puts.push(Put::Job(job));
+            all.events.extend(events);
+        }
+        if let Some(after) = after {
+            let follows = run::advance(ctx, &after).await?;
+            all.puts.extend(follows.puts);
+            all.events.extend(follows.events);
+        }
+    }
+    commit(ctx, all).await
+}
+
+/// The jobs with those that have ended as they are then.
+fn replaced(mut jobs: Vec<JobRow>, ended: &[(JobRow, [NewEvent; 2])]) -> Vec<JobRow> {
+    for job in &mut jobs {
+        if let Some((ended, _)) = ended.iter().find(|(ended, _)| ended.id == job.id) {
+            job.clone_from(ended);
+        }
+    }
+    jobs
+}
+
 /// The job ends without having had a place: nothing of it is anywhere, so that both steps are taken at once.
-fn refuse(ctx: &Context, before: &JobRow, message: String, into: &mut Commit) {
+fn refuse(ctx: &Context, before: &JobRow, message: String) -> (JobRow, [NewEvent; 2]) {
     let now = ctx.now();
     let reason = JobTerminationReason::FailedToStartDueToNoCapacity;
     let ending = JobRow {
@@ -176,9 +238,9 @@ fn refuse(ctx: &Context, before: &JobRow, message: String, into: &mut Commit) {
         ..ending.clone()
     };
     let random = &ctx.deps.random;
-    into.events
-        .push(Events::system(now, random.clone()).job_status(before, &ending));
-    into.events
-        .push(Events::system(ended_at, random.clone()).job_status(&ending, &ended));
-    into.puts.push(Put::Job(ended));
+    let events = [
+        Events::system(now, random.clone()).job_status(before, &ending),
+        Events::system(ended_at, random.clone()).job_status(&ending, &ended),
+    ];
+    (ended, events)
 }

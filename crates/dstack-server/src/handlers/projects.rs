@@ -17,7 +17,7 @@ use dstack_units::name::is_project_name;
 use dstack_units::{ProjectId, UserId};
 
 use super::users::{list_or_none, python_bool};
-use crate::access::{Project, is_admin};
+use crate::access::{Project, Sure, is_admin};
 use crate::api::{Api, Call};
 use crate::audit;
 use crate::error::{ApiError, Result};
@@ -215,7 +215,7 @@ async fn delete(call: Call, request: DeleteProjectsRequest) -> Result<()> {
     for name in &request.projects_names {
         let project = state
             .access
-            .project(name)
+            .project(name, Sure::Now)
             .await?
             .filter(|project| project.row.name == *name);
         let owned = project.as_ref().is_some_and(|project| {

@@ -41,9 +41,12 @@ async fn list(call: Call, _: Nothing) -> Result<Vec<RepoHead>> {
 
 async fn get(call: Call, request: GetRepoRequest) -> Result<RepoHeadWithCreds> {
     let pool = call.state.database.pool();
-    let row = repos::by_name(pool, call.project()?.row.id, &request.repo_id)
-        .await?
-        .ok_or_else(ApiError::not_exists)?;
+    let found = call
+        .state
+        .database
+        .repo_by_name(call.project()?.row.id, &request.repo_id)
+        .await?;
+    let row = found.ok_or_else(ApiError::not_exists)?;
     let sealed = match request.include_creds {
         true => repos::creds(pool, row.id, call.user()?.id).await?,
         false => None,
@@ -129,10 +132,8 @@ async fn delete(call: Call, request: DeleteReposRequest) -> Result<()> {
     let project = call.project()?.row.id;
     let mut events = Vec::new();
     for repo in &request.repos_ids {
-        if repos::by_name(call.state.database.pool(), project, repo)
-            .await?
-            .is_some()
-        {
+        let known = call.state.database.repo_by_name(project, repo).await?;
+        if known.is_some() {
             events.extend(event(&call, "deleted", repo, "")?);
         }
     }
@@ -157,7 +158,7 @@ async fn upload_code(call: Call, query: UploadCodeQuery, upload: Upload) -> Resu
         state.settings.code_upload_limit,
     )?;
     let project = &call.project()?.row;
-    let repo = repos::by_name(state.database.pool(), project.id, &query.repo_id).await?;
+    let repo = state.database.repo_by_name(project.id, &query.repo_id).await?;
     let repo = repo.ok_or_else(|| ApiError::no_repo(&query.repo_id))?;
     let of = RepoOf {
         project: &project.name,

@@ -45,7 +45,7 @@ async fn get(call: Call, request: GetRunRequest) -> Result<Run> {
     let pool = state.database.pool();
     let found = match (request.id, request.run_name) {
         (Some(id), _) => lists::run_by_id(pool, project, id).await?,
-        (None, Some(name)) => lists::run_by_name(pool, project, &name).await?,
+        (None, Some(name)) => state.database.run_by_name(project, &name).await?,
         (None, None) => return Err(ApiError::client("run_name or id must be specified")),
     };
     let found = found

@@ -7,7 +7,7 @@ use dstack_store::directory::tokens::{self, TokenRow};
 use dstack_store::directory::users::{self, UserRow};
 use std::time::Duration;
 
-use crate::access::{is_admin, token_hash};
+use crate::access::{Sure, is_admin, token_hash};
 use crate::api::{Api, Call};
 use crate::audit;
 use crate::error::{ApiError, Result};
@@ -71,7 +71,7 @@ async fn create(call: Call, request: CreateTokenRequest) -> Result<NewUserToken>
     let project = match &request.project_name {
         None => None,
         Some(name) => {
-            let project = state.access.project(name).await?;
+            let project = state.access.project(name, Sure::Now).await?;
             let project = project.filter(|project| project.is_member(user) || project.row.is_public);
             let missing = || {
                 let msg = format!("Project {name} not found");

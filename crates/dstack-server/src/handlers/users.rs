@@ -1,5 +1,7 @@
 //! Users.
 
+use axum::body::{Body, Bytes};
+use axum::http::{Response, StatusCode};
 use dstack_api::responses::UsersAnswer;
 use dstack_api::{Nothing, routes};
 use dstack_model::requests::{CreateUserRequest, DeleteUsersRequest, ListUsersRequest, UserNameRequest};
@@ -13,7 +15,7 @@ use dstack_units::name::is_user_name;
 use crate::access::{is_admin, token_hash};
 use crate::api::{Api, Call};
 use crate::audit;
-use crate::error::{ApiError, Result};
+use crate::error::{ApiError, Result, json_bytes};
 use crate::render;
 use crate::state::AppState;
 
@@ -22,7 +24,7 @@ pub(crate) const ADMIN: &str = "admin";
 
 pub(super) fn routes(api: Api) -> Api {
     api.on::<routes::UsersList, _, _>(list)
-        .on::<routes::UsersGetMyUser, _, _>(get_my_user)
+        .on_raw::<routes::UsersGetMyUser, _, _>(get_my_user)
         .on::<routes::UsersGetUser, _, _>(get_user)
         .on::<routes::UsersCreate, _, _>(create)
         .on::<routes::UsersUpdate, _, _>(update)
@@ -62,12 +64,18 @@ async fn list(call: Call, request: ListUsersRequest) -> Result<UsersAnswer> {
     }))
 }
 
-async fn get_my_user(call: Call, _: Nothing) -> Result<UserWithCreds> {
-    let (state, user) = (&call.state, call.user()?);
-    match call.further_token() {
-        None => render::users::with_creds(state, user).await,
-        Some(token) => render::users::without_creds(state, user, token).await,
+async fn get_my_user(call: Call, _: Nothing) -> Result<Response<Body>> {
+    let (state, caller) = (&call.state, call.caller()?);
+    if let Some(known) = caller.shown.get() {
+        return Ok(json_bytes(StatusCode::OK, known));
     }
+    let me = match call.further_token() {
+        None => render::users::with_creds(state, &caller.user).await?,
+        Some(token) => render::users::without_creds(state, &caller.user, token).await?,
+    };
+    let answer = Bytes::from(serde_json::to_vec(&me).map_err(ApiError::internal)?);
+    caller.shown.keep(answer.clone());
+    Ok(json_bytes(StatusCode::OK, answer))
 }
 
 async fn get_user(call: Call, request: UserNameRequest) -> Result<UserWithCreds> {

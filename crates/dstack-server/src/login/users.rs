@@ -8,6 +8,7 @@ use dstack_store::directory::users::{self, UserRow};
 use dstack_units::ProjectId;
 
 use super::{Person, Provider};
+use crate::access::Sure;
 use crate::audit;
 use crate::error::{ApiError, Result};
 use crate::handlers::users::{Draft, NewUser, draft_user};
@@ -181,7 +182,7 @@ async fn make(state: &AppState, provider: &Provider, person: &Person) -> Result<
 async fn projects_to_join(state: &AppState, provider: &Provider) -> Result<Vec<ProjectId>> {
     let mut found = Vec::new();
     for name in &provider.policy.projects {
-        match state.access.project(name).await? {
+        match state.access.project(name, Sure::Now).await? {
             Some(project) => found.push(project.row.id),
             None => tracing::warn!(
                 project.name = name,

@@ -67,6 +67,10 @@ pub(super) static UNUSED: &[(&[&str], &str)] = &[
         "instances are not created in clouds yet",
     ),
     (
+        &["DSTACK_DB_COMMAND_TIMEOUT"],
+        "statements are given up after 20 s: then the caller is told while it still listens",
+    ),
+    (
         &["DSTACK_SERVER_SSH_CONNECT_TIMEOUT"],
         "hosts are not reached over SSH yet",
     ),

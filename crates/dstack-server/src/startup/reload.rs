@@ -34,6 +34,8 @@ impl Reloader {
         changes.extend(key_changes(&state.encryption, &encryption));
         changes.extend(login_changes(state, &config));
         state.permissions.set(config.permissions());
+        // Users are shown with what they may do.
+        state.access.changed();
         state.logins.replace(&config.logins());
         let was_enabled = state.plugins.is_enabled();
         state

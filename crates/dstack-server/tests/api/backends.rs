@@ -98,7 +98,13 @@ async fn credentials_are_encrypted_at_rest() {
         .post(ADMIN, "/api/project/main/backends/create", runpod("canary-key"))
         .await
         .ok();
-    let project = server.state.access.project("main").await.unwrap().unwrap();
+    let project = server
+        .state
+        .access
+        .project("main", Sure::Now)
+        .await
+        .unwrap()
+        .unwrap();
     let rows = dstack_store::directory::backends::list(server.state.database.pool(), project.row.id)
         .await
         .unwrap();
@@ -177,7 +183,13 @@ async fn secrets_of_fleets_are_encrypted_at_rest() {
         .await
         .ok();
     assert_eq!(made["instances"][0]["hostname"], "192.0.2.1");
-    let project = server.state.access.project("main").await.unwrap().unwrap();
+    let project = server
+        .state
+        .access
+        .project("main", Sure::Now)
+        .await
+        .unwrap()
+        .unwrap();
     let stored =
         dstack_store::directory::lists::fleet_by_name(server.state.database.pool(), project.row.id, "onprem")
             .await

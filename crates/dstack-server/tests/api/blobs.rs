@@ -6,9 +6,9 @@ use dstack_engine::Inputs;
 use dstack_server::blobs::{Blobs, Bucket, BucketError};
 use dstack_server::wiring::SqlInputs;
 use dstack_store::JobSnapshot;
+use dstack_store::directory::Page;
 use dstack_store::directory::content::{self, Content};
 use dstack_store::directory::lists::{self, RunFilter};
-use dstack_store::directory::{Page, repos};
 use dstack_store_doubles::Fault;
 use dstack_store_doubles::objects::{Kind, Objects};
 use dstack_units::{ProjectId, RepoRowId};
@@ -51,8 +51,16 @@ async fn with_repo(server: &Server) {
 
 /// The rows of the project and of its repo.
 async fn repo_of(server: &Server) -> (ProjectId, RepoRowId) {
-    let project = server.state.access.project("main").await.unwrap().unwrap().row.id;
-    let found = repos::by_name(server.state.database.pool(), project, "virtual-repo").await;
+    let project = server
+        .state
+        .access
+        .project("main", Sure::Now)
+        .await
+        .unwrap()
+        .unwrap()
+        .row
+        .id;
+    let found = server.state.database.repo_by_name(project, "virtual-repo").await;
     (project, found.unwrap().unwrap().id)
 }
 

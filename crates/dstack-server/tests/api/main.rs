@@ -30,6 +30,7 @@ mod runs;
 mod secrets;
 mod server;
 mod services;
+mod shared_access;
 mod sizes;
 mod startup;
 mod tokens;
@@ -44,7 +45,7 @@ use axum::http::Request;
 use dstack_conformance::Exchange;
 use dstack_logs::{Durability, FileLogStore};
 use dstack_plan::jobs::Target;
-use dstack_server::access::{Access, FailedLogins};
+use dstack_server::access::{Access, FailedLogins, Sure};
 use dstack_server::blobs::{Blobs, Bucket};
 use dstack_server::handlers;
 use dstack_server::keys::Keys;
@@ -192,6 +193,50 @@ impl Server {
         bucket: Option<Bucket>,
     ) -> Self {
         let dir = tempfile::tempdir().unwrap();
+        let database = database(dir.path()).await;
+        let server = Self::on(
+            database,
+            dir,
+            permissions,
+            registry,
+            settings,
+            clock,
+            overload,
+            bucket,
+        );
+        server.seed_user("admin", "admin", ADMIN).await;
+        server
+            .post(ADMIN, "/api/projects/create", json!({"project_name": "main"}))
+            .await
+            .ok();
+        server
+    }
+
+    /// A second server on the database of this one.
+    fn beside(&self) -> Self {
+        Self::on(
+            self.state.database.clone(),
+            tempfile::tempdir().unwrap(),
+            DefaultPermissions::default(),
+            dstack_compute::Registry::default(),
+            Settings::from_env(),
+            Arc::new(SystemClock),
+            Overload::default(),
+            None,
+        )
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn on(
+        database: Database,
+        dir: tempfile::TempDir,
+        permissions: DefaultPermissions,
+        registry: dstack_compute::Registry,
+        settings: Settings,
+        clock: SharedClock,
+        overload: Overload,
+        bucket: Option<Bucket>,
+    ) -> Self {
         let random = Random::system();
         let encryption = Encryption::new(
             vec![Key::Aes {
@@ -201,7 +246,6 @@ impl Server {
             random.clone(),
         );
         at_rest::install(&encryption);
-        let database = database(dir.path()).await;
         let store = SqlStore::new(database.clone());
         let state = Arc::new(AppState {
             engine: Arc::new(NoEngine(store.clone())),
@@ -234,17 +278,11 @@ impl Server {
             gateways_changed: Arc::default(),
             images: Arc::new(dstack_server::images::UnknownImages),
         });
-        let server = Self {
+        Self {
             router: handlers::router(Arc::clone(&state)),
             state,
             _dir: dir,
-        };
-        server.seed_user("admin", "admin", ADMIN).await;
-        server
-            .post(ADMIN, "/api/projects/create", json!({"project_name": "main"}))
-            .await
-            .ok();
-        server
+        }
     }
 
     /// A user with a key pair that was not made for the occasion.
@@ -309,13 +347,18 @@ impl Server {
     /// Ends the runs that are being stopped, as an engine would.
     async fn finish_runs(&self) {
         use dstack_model::runs::RunStatus;
-        use dstack_store::directory::lists;
         use dstack_store::rows::RunRow;
         use dstack_store::{Commit, EngineStore, Put};
-        let project = self.state.access.project("main").await.unwrap().unwrap().row.id;
-        let found = lists::run_by_name(self.state.database.pool(), project, "hello")
+        let project = self
+            .state
+            .access
+            .project("main", Sure::Now)
             .await
-            .unwrap();
+            .unwrap()
+            .unwrap()
+            .row
+            .id;
+        let found = self.state.database.run_by_name(project, "hello").await.unwrap();
         let run = RunRow {
             status: RunStatus::Terminated,
             ..found.unwrap().run

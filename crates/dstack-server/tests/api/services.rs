@@ -1,6 +1,7 @@
 //! Services: what is stored of them, which are refused, and what the proxy answers.
 
 use dstack_model::runs::{JobStatus, RunStatus};
+use dstack_server::access::Sure;
 use dstack_server::{DefaultPermissions, Settings};
 use dstack_store::directory::lists;
 use dstack_store::rows::{JobRow, RunRow};
@@ -25,14 +26,20 @@ async fn apply(server: &Server, more: Value) -> Answer {
 
 /// Makes the service run, as an engine would.
 async fn run(server: &Server) {
-    let project = server.state.access.project("main").await.unwrap().unwrap().row.id;
-    let pool = server.state.database.pool();
-    let run = lists::run_by_name(pool, project, "web")
+    let project = server
+        .state
+        .access
+        .project("main", Sure::Now)
         .await
         .unwrap()
         .unwrap()
-        .run;
-    let jobs = lists::jobs(pool, &[run.id]).await.unwrap();
+        .row
+        .id;
+    let run = server.state.database.run_by_name(project, "web").await;
+    let run = run.unwrap().unwrap().run;
+    let jobs = lists::jobs(server.state.database.pool(), &[run.id])
+        .await
+        .unwrap();
     let mut puts: Vec<Put> = jobs
         .into_iter()
         .map(|job| {

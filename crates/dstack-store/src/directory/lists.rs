@@ -1,12 +1,15 @@
 //! Runs, fleets and instances as the API lists them.
 
+use std::collections::BTreeMap;
+
 use dstack_model::runs::JobProvisioningData;
 use dstack_units::{FleetId, InstanceId, ProjectId, RepoRowId, RunId, UserId};
 use sqlx::{AnyPool, Row};
 
 use super::Page;
-use super::select::{Select, fetch_as, fetch_one};
+use super::select::{Select, fetch_as, fetch_named, fetch_one, named};
 use crate::entity::{read_column, select_sql, select_with};
+use crate::reads::Named;
 use crate::rows::{FleetRow, InstanceRow, JobRow, RunRow};
 use crate::{Entity, Json, Result};
 
@@ -103,10 +106,12 @@ pub async fn runs(pool: &AnyPool, ids: &[RunId]) -> Result<Vec<ListedRun>> {
     query.fetch(pool).await?.iter().map(read_listed_run).collect()
 }
 
-/// The run of this name that is not deleted.
-pub async fn run_by_name(pool: &AnyPool, project: ProjectId, name: &str) -> Result<Option<ListedRun>> {
-    let sql = listed_run_sql() + " WHERE t.project_id = $1 AND t.run_name = $2 AND t.deleted = 0";
-    fetch_one(pool, sql, &[&project.to_string(), name], read_listed_run).await
+/// The runs of these names that are not deleted; see [`crate::Database::run_by_name`].
+pub(crate) async fn runs_named(pool: &AnyPool, names: &[Named]) -> Result<BTreeMap<Named, ListedRun>> {
+    let sql = listed_run_sql() + &named("t.project_id", "t.run_name", names) + " WHERE t.deleted = 0";
+    let found = fetch_named(pool, sql, names, read_listed_run).await?;
+    let name = |listed: &ListedRun| (listed.run.project_id, listed.run.run_name.clone());
+    Ok(found.into_iter().map(|listed| (name(&listed), listed)).collect())
 }
 
 /// The run with this id, deleted or not.

@@ -1,10 +1,13 @@
 //! Repos and credentials for them.
 
+use std::collections::BTreeMap;
+
 use dstack_units::{ProjectId, RepoRowId, UserId};
 use sqlx::{AnyPool, Row};
 
 use super::record;
-use super::select::{fetch_as, fetch_one};
+use super::select::{self, fetch_as, fetch_named, fetch_one};
+use crate::reads::Named;
 use crate::{Result, Tx};
 
 record! {
@@ -33,13 +36,14 @@ pub async fn list(pool: &AnyPool, project: ProjectId) -> Result<Vec<RepoRow>> {
     fetch_as(pool, sql, &[&project.to_string()], |row| RepoRow::read_at(row, 0)).await
 }
 
-/// By the client's name for it.
-pub async fn by_name(pool: &AnyPool, project: ProjectId, name: &str) -> Result<Option<RepoRow>> {
-    let sql = select() + " WHERE r.project_id = $1 AND r.name = $2";
-    fetch_one(pool, sql, &[&project.to_string(), name], |row| {
-        RepoRow::read_at(row, 0)
-    })
-    .await
+/// By the client's names for them; see [`crate::Database::repo_by_name`].
+pub(crate) async fn named(pool: &AnyPool, names: &[Named]) -> Result<BTreeMap<Named, RepoRow>> {
+    let sql = select() + &select::named("r.project_id", "r.name", names);
+    let found = fetch_named(pool, sql, names, |row| RepoRow::read_at(row, 0)).await?;
+    Ok(found
+        .into_iter()
+        .map(|repo| ((repo.project_id, repo.name.clone()), repo))
+        .collect())
 }
 
 /// Adds a repo, or changes the one of the same name; returns the id it has.

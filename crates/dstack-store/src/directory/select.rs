@@ -6,6 +6,9 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyPool, AssertSqlSafe};
 
 use super::Page;
+use crate::entity::places;
+use crate::reads::Named;
+use crate::sql::filled;
 use crate::{Result, Value};
 
 /// SQL text with its values. Only fixed texts are ever pushed; whatever comes from a request is bound.
@@ -112,6 +115,26 @@ pub(crate) async fn fetch_one<T>(
     read: impl Fn(&AnyRow) -> Result<T>,
 ) -> Result<Option<T>> {
     Ok(fetch_as(pool, sql, parameters, read).await?.into_iter().next())
+}
+
+/// Joins the rows of which project and name are among these: for [`fetch_named`].
+pub(crate) fn named(project: &str, name: &str, names: &[Named]) -> String {
+    let places = places(filled(names).len(), 2);
+    format!(" JOIN (VALUES {places}) AS n ON {project} = n.column1 AND {name} = n.column2")
+}
+
+/// Runs a query with [`named`] in it, and reads every row: more than once what `names` has more than once.
+pub(crate) async fn fetch_named<T>(
+    pool: &AnyPool,
+    sql: String,
+    names: &[Named],
+    read: impl Fn(&AnyRow) -> Result<T>,
+) -> Result<Vec<T>> {
+    let mut query = sqlx::query(AssertSqlSafe(sql));
+    for (project, name) in filled(names) {
+        query = query.bind(project.to_string()).bind(name.clone());
+    }
+    query.fetch_all(pool).await?.iter().map(read).collect()
 }
 
 /// For `LIKE … ESCAPE '\'`: the pattern that finds `part` anywhere, ignoring case.

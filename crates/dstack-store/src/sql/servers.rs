@@ -6,10 +6,10 @@
 use async_trait::async_trait;
 use dstack_units::{InstanceId, Time};
 use sqlx::AssertSqlSafe;
-use sqlx::postgres::PgListener;
 
 use super::SqlStore;
 use crate::commit::Lease;
+use crate::notices::Listener;
 use crate::snapshot::{Claim, Notices};
 use crate::{Column, Dialect, EntityRef, Result, Tx};
 
@@ -124,45 +124,31 @@ impl SqlStore {
         Ok(row.and_then(|(owner,)| owner))
     }
 
-    /// On SQLite there is nobody to tell.
     pub(super) async fn notify(&self, entity: EntityRef) -> Result<()> {
-        if self.database.dialect() == Dialect::Sqlite {
-            return Ok(());
-        }
         let text = match entity {
             EntityRef::Run(id) => format!("run {id}"),
             EntityRef::Job(id) => format!("job {id}"),
             EntityRef::Instance(id) => format!("instance {id}"),
             EntityRef::Fleet(id) => format!("fleet {id}"),
         };
-        sqlx::query("SELECT pg_notify($1, $2)")
-            .bind(CHANNEL)
-            .bind(text)
-            .execute(self.database.pool())
-            .await?;
-        Ok(())
+        self.database.tell(CHANNEL, &text).await
     }
 
-    /// On SQLite there is nobody to listen to.
     pub(super) async fn notices(&self) -> Result<Option<Box<dyn Notices>>> {
-        if self.database.dialect() == Dialect::Sqlite {
-            return Ok(None);
-        }
-        let mut listener = PgListener::connect(self.database.url()).await?;
-        listener.listen(CHANNEL).await?;
-        Ok(Some(Box::new(PgNotices(listener))))
+        let listener = self.database.listen(CHANNEL).await?;
+        Ok(listener.map(|listener| Box::new(ChangedRows(listener)) as Box<dyn Notices>))
     }
 }
 
 #[derive(Debug)]
-struct PgNotices(PgListener);
+struct ChangedRows(Listener);
 
 #[async_trait]
-impl Notices for PgNotices {
+impl Notices for ChangedRows {
     async fn next(&mut self) -> Result<Option<EntityRef>> {
-        while let Some(notice) = self.0.try_recv().await? {
+        while let Some(text) = self.0.next().await? {
             // What a newer version tells may be unknown here.
-            if let Some(entity) = told(notice.payload()) {
+            if let Some(entity) = told(&text) {
                 return Ok(Some(entity));
             }
         }

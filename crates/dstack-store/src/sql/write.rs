@@ -9,7 +9,7 @@ use dstack_units::{JobId, RunId};
 use sqlx::{AssertSqlSafe, SqlStr};
 
 use super::servers::hand_over;
-use crate::entity::{insert_sql, is_updated, places, update_sql};
+use crate::entity::{Update, insert_sql, places, update_sql};
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
 use crate::{Column, Commit, Entity, EventTarget, NewEvent, Put, Result, StoreError, Tx};
 
@@ -30,7 +30,7 @@ pub(crate) async fn put_row<E: Entity>(tx: &mut Tx, row: &E) -> Result<()> {
     if row.version() == 0 {
         insert(tx, &[(row, None)], false).await
     } else {
-        update(tx, &[row]).await
+        update(tx, &[row], Update::All).await
     }
 }
 
@@ -121,10 +121,18 @@ impl<'a, E: Entity> Rows<'a, E> {
     async fn write(mut self, tx: &mut Tx, leased: bool) -> Result<()> {
         // The same order in every transaction: see `apply_all`.
         self.updates.sort_by_key(|row| row.key());
-        let mut updates = self.updates.as_slice();
-        while let Some((rows, rest)) = few(updates) {
-            update(tx, rows).await?;
-            updates = rest;
+        for kind in [Update::All, Update::Small] {
+            let rows: Vec<&E> = self
+                .updates
+                .iter()
+                .copied()
+                .filter(|row| Update::of(*row) == kind)
+                .collect();
+            let mut updates = rows.as_slice();
+            while let Some((rows, rest)) = few(updates) {
+                update(tx, rows, kind).await?;
+                updates = rest;
+            }
         }
         let mut inserts = self.inserts.as_slice();
         while let Some((rows, rest)) = few(inserts) {
@@ -142,12 +150,16 @@ fn few<T>(rows: &[T]) -> Option<(&[T], &[T])> {
     rows.split_at_checked(count)
 }
 
-async fn update<E: Entity>(tx: &mut Tx, rows: &[&E]) -> Result<()> {
-    let mut statement = sqlx::query(text::<E>("update", rows.len(), || update_sql::<E>(rows.len())));
+async fn update<E: Entity>(tx: &mut Tx, rows: &[&E], kind: Update) -> Result<()> {
+    let name = match kind {
+        Update::All => "update all",
+        Update::Small => "update",
+    };
+    let mut statement = sqlx::query(text::<E>(name, rows.len(), || update_sql::<E>(rows.len(), kind)));
     for row in rows {
         statement = row
-            .bind(statement, |column| {
-                E::COLUMNS.first() == Some(&column) || is_updated::<E>(column)
+            .bind(statement, &|column| {
+                E::COLUMNS.first() == Some(&column) || kind.writes::<E>(column)
             })
             .bind(row.version());
     }
@@ -166,7 +178,7 @@ async fn insert<E: Entity>(tx: &mut Tx, rows: &[(&E, Option<&String>)], leased: 
         insert_sql::<E>(rows.len(), leased)
     }));
     for (row, owner) in rows {
-        statement = row.bind(statement, |_| true);
+        statement = row.bind(statement, &|_| true);
         if leased {
             statement = statement.bind(owner.cloned());
         }

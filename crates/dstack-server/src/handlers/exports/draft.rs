@@ -9,7 +9,7 @@ use dstack_store::directory::exports::{FullExport, ImportRow};
 use dstack_store::directory::projects::{self, ProjectRow};
 use dstack_store::directory::{Page, gateways, lists};
 
-use crate::access::is_admin;
+use crate::access::{Sure, is_admin};
 use crate::api::Call;
 use crate::error::{ApiError, Result};
 use crate::handlers::projects::python_list;
@@ -151,7 +151,7 @@ impl<'a> Draft<'a> {
     /// The project, if the caller is an admin of it.
     async fn importer(&self, name: &str) -> Result<Option<ProjectRow>> {
         let (state, user) = (&self.call.state, self.call.user()?);
-        let Some(project) = state.access.project(name).await? else {
+        let Some(project) = state.access.project(name, Sure::Now).await? else {
             return Ok(None);
         };
         let allowed = is_admin(user) || project.role(user) == Some(ProjectRole::Admin);

@@ -34,7 +34,7 @@ pub(super) async fn apply(call: Call, request: ApplyRunPlanRequest) -> Result<Ru
             spec.run_name = Some(free_name(state, project.row.id).await?);
         }
         let name = spec.run_name.clone().unwrap_or_default();
-        let current = lists::run_by_name(state.database.pool(), project.row.id, &name).await?;
+        let current = state.database.run_by_name(project.row.id, &name).await?;
         let done = match &current {
             Some(current) if !current.run.status.is_finished() => {
                 update(&call, current, &spec, &request).await
@@ -235,7 +235,7 @@ fn new_run(
 /// The run's repo, which must be known; virtual ones are created.
 async fn repo_of(state: &AppState, project: ProjectId, spec: &RunSpec) -> Result<RepoRowId> {
     let id = spec.repo_id.clone().unwrap_or_default();
-    if let Some(repo) = repos::by_name(state.database.pool(), project, &id).await? {
+    if let Some(repo) = state.database.repo_by_name(project, &id).await? {
         return Ok(repo.id);
     }
     let info = match &spec.repo_data {

@@ -7,10 +7,10 @@ use axum::http::{Response, StatusCode};
 use dstack_model::requests::ListRunsRequest;
 use dstack_model::runs::Run;
 use dstack_store::directory::lists::{self, RunFilter, RunKey};
-use dstack_store::directory::{Page, repos, users};
+use dstack_store::directory::{Page, users};
 use dstack_units::RunId;
 
-use crate::access::is_admin;
+use crate::access::{Sure, is_admin};
 use crate::api::Call;
 use crate::compat::older;
 use crate::error::{ApiError, Result, json_bytes, json_response};
@@ -82,14 +82,14 @@ async fn filter(call: &Call, request: &ListRunsRequest) -> Result<Option<RunFilt
     }
     match &request.project_name {
         Some(name) => {
-            let project = state.access.project(name).await?;
+            let project = state.access.project(name, Sure::Lately).await?;
             let Some(project) = project.filter(|project| {
                 project.row.name == *name && project.is_member(caller) && call.reaches(project.row.id)
             }) else {
                 return Ok(None);
             };
             if let Some(id) = &request.repo_id {
-                let repo = repos::by_name(pool, project.row.id, id).await?;
+                let repo = state.database.repo_by_name(project.row.id, id).await?;
                 filter.repo = Some(repo.ok_or_else(|| ApiError::no_repo(id))?.id);
             }
             filter.projects = Some(vec![project.row.id]);

@@ -14,7 +14,6 @@ use dstack_plan::validate::{effective_run_spec, unsupported};
 use dstack_plan::volumes::Location;
 use dstack_plan::{explain, offers};
 use dstack_store::EngineStore;
-use dstack_store::directory::lists;
 use dstack_units::FleetId;
 
 use super::offers::Market;
@@ -67,7 +66,7 @@ async fn current(call: &Call, effective: &RunSpec) -> Result<(Option<Run>, Apply
     let Some(name) = &effective.run_name else {
         return Ok((None, ApplyAction::Create));
     };
-    let found = lists::run_by_name(state.database.pool(), project.row.id, name).await?;
+    let found = state.database.run_by_name(project.row.id, name).await?;
     let Some(found) = found else {
         return Ok((None, ApplyAction::Create));
     };

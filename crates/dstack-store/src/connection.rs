@@ -1,0 +1,102 @@
+//! A connection of one task's own, for statements that find their rows by keys: what it prepares stays prepared, and nobody
+//! asks after every use whether it still lives, as pools do.
+
+use std::time::Duration;
+
+use dstack_system::Secret;
+use sqlx::{AnyConnection, Connection};
+use tokio::time::{Instant, timeout};
+
+use crate::database::{PING_TIMEOUT, TRUSTED_FOR, Trust, TxFuture, in_time, prepare_keyed_session};
+use crate::{Result, Tx};
+
+/// How long making a connection may take.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// Made when first used, and again after a failure.
+#[derive(Debug)]
+pub(crate) struct OwnConnection {
+    url: Secret,
+    trust: Trust,
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    connection: AnyConnection,
+    made: Instant,
+    used: Instant,
+}
+
+impl OwnConnection {
+    /// To this PostgreSQL.
+    pub(crate) fn new(url: Secret, trust: Trust) -> Self {
+        Self {
+            url,
+            trust,
+            open: None,
+        }
+    }
+
+    /// Runs `work` in one transaction: all of it is durable when this returns `Ok`, nothing of it otherwise.
+    pub(crate) async fn write<T>(
+        &mut self,
+        work: impl for<'c> FnOnce(&'c mut Tx) -> TxFuture<'c, T>,
+    ) -> Result<T> {
+        let transaction = async {
+            // Taken out: given up half-way, it is dropped and with it whatever it was doing.
+            let mut open = self.living().await?;
+            let written = async {
+                let mut tx = open.connection.begin().await?;
+                match work(&mut tx).await {
+                    Ok(value) => {
+                        tx.commit().await?;
+                        Ok(value)
+                    }
+                    Err(error) => {
+                        // Now: the next transaction may be long in coming, and locks are held until then.
+                        tx.rollback().await?;
+                        Err(error)
+                    }
+                }
+            }
+            .await;
+            Ok((open, written))
+        };
+        let done = match in_time(transaction).await {
+            Ok((mut open, written)) => {
+                open.used = Instant::now();
+                self.open = Some(open);
+                written
+            }
+            Err(error) => Err(error),
+        };
+        if self.trust.note(&done) {
+            self.open = None;
+        }
+        done
+    }
+
+    async fn living(&mut self) -> Result<Open> {
+        if let Some(mut open) = self.open.take() {
+            let doubted = open.used.elapsed() > TRUSTED_FOR || self.trust.doubts(open.made.elapsed());
+            if !doubted || matches!(timeout(PING_TIMEOUT, open.connection.ping()).await, Ok(Ok(()))) {
+                return Ok(open);
+            }
+        }
+        let connect = async {
+            let mut connection = AnyConnection::connect(self.url.expose()).await?;
+            prepare_keyed_session(&mut connection).await?;
+            Ok::<_, sqlx::Error>(connection)
+        };
+        let connection = timeout(CONNECT, connect)
+            .await
+            .unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
+        let now = Instant::now();
+        Ok(Open {
+            connection,
+            made: now,
+            used: now,
+        })
+    }
+}

@@ -1,0 +1,74 @@
+//! What many ask for at the same time, each by its own key.
+
+use std::collections::{BTreeMap, HashMap};
+
+use dstack_units::{ProjectId, RunId};
+use sqlx::AnyPool;
+
+use crate::database::{Database, Transactions};
+use crate::directory::lists::{self, ListedRun};
+use crate::directory::repos::{self, RepoRow};
+use crate::rows::{JobRow, RunRow};
+use crate::sql::by_column;
+use crate::together::Together;
+use crate::{Column, Result, RunSnapshot};
+
+/// A name within a project.
+pub(crate) type Named = (ProjectId, String);
+
+#[derive(Debug, Clone)]
+pub(crate) struct Reads {
+    /// Runs with their jobs.
+    pub(crate) runs: Together<RunId, RunSnapshot>,
+    runs_by_name: Together<Named, ListedRun>,
+    repos_by_name: Together<Named, RepoRow>,
+}
+
+impl Reads {
+    pub(crate) fn start(database: &Transactions) -> Self {
+        let (runs, named, repos) = (database.clone(), database.clone(), database.clone());
+        Self {
+            runs: Together::start("read runs", move |ids| {
+                let database = runs.clone();
+                Box::pin(async move { database.asked(snapshots(database.keyed(), ids)).await })
+            }),
+            runs_by_name: Together::start("read runs by name", move |names| {
+                let database = named.clone();
+                Box::pin(async move { database.asked(lists::runs_named(database.keyed(), &names)).await })
+            }),
+            repos_by_name: Together::start("read repos by name", move |names| {
+                let database = repos.clone();
+                Box::pin(async move { database.asked(repos::named(database.keyed(), &names)).await })
+            }),
+        }
+    }
+}
+
+impl Database {
+    /// The project's run of this name that is not deleted.
+    pub async fn run_by_name(&self, project: ProjectId, name: &str) -> Result<Option<ListedRun>> {
+        let name = (project, name.to_owned());
+        self.asked(self.reads().runs_by_name.get(name)).await
+    }
+
+    /// The project's repo, by the client's name for it.
+    pub async fn repo_by_name(&self, project: ProjectId, name: &str) -> Result<Option<RepoRow>> {
+        let name = (project, name.to_owned());
+        self.asked(self.reads().repos_by_name.get(name)).await
+    }
+}
+
+async fn snapshots(pool: &AnyPool, ids: Vec<RunId>) -> Result<BTreeMap<RunId, RunSnapshot>> {
+    let ids: Vec<String> = ids.iter().map(Column::to_raw).collect();
+    let runs: Vec<RunRow> = by_column(pool, "id", &ids, "").await?;
+    let order = "ORDER BY t.replica_num, t.job_num, t.submission_num";
+    let mut jobs: HashMap<RunId, Vec<JobRow>> = HashMap::new();
+    for job in by_column::<JobRow>(pool, "run_id", &ids, order).await? {
+        jobs.entry(job.run_id).or_default().push(job);
+    }
+    let snapshot = |run: RunRow| {
+        let jobs = jobs.remove(&run.id).unwrap_or_default();
+        (run.id, RunSnapshot { run, jobs })
+    };
+    Ok(runs.into_iter().map(snapshot).collect())
+}
