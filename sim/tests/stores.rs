@@ -340,6 +340,37 @@ async fn memory_and_sql_tell_the_same_story() {
 }
 
 /// Commits that come at the same time share statements and a transaction; each is still kept or refused by itself.
+/// The statement is prepared with what comes first.
+#[tokio::test]
+async fn a_number_may_be_unknown_at_first_and_known_later() {
+    let folder = tempfile::tempdir().unwrap();
+    for database in databases(folder.path()).await {
+        let builder = Builder {
+            project: Random::seeded(5).uuid().into(),
+            random: Random::seeded(6),
+        };
+        people(&database, &builder, &[Random::seeded(7).uuid().to_string()]).await;
+        let store = SqlStore::new(database);
+        for price in [None, Some(0.5), None, Some(1.5)] {
+            let mut machine = builder.machine(1, NOW).unwrap();
+            let mut stored = None;
+            for put in &mut machine.puts {
+                match put {
+                    Put::Instance(row) => {
+                        row.price = price;
+                        stored = Some(row.id);
+                    }
+                    Put::Fleet(row) => row.name = format!("fleet-{}", row.id),
+                    _ => {}
+                }
+            }
+            store.commit(machine).await.unwrap();
+            let read = store.instance(stored.unwrap()).await.unwrap().unwrap();
+            assert_eq!(read.instance.price, price);
+        }
+    }
+}
+
 #[tokio::test]
 async fn commits_at_the_same_time_are_kept_or_refused_one_by_one() {
     const RUNS: usize = 50;

@@ -13,13 +13,14 @@ use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query;
 use sqlx::{Any, Row};
 
+use crate::double::Double;
 use crate::encryption::at_rest;
 use crate::{Result, StoreError};
 
 /// A statement with its bound values.
 pub type Statement<'q> = Query<'q, Any, AnyArguments>;
 
-/// A type that fits one column. `Raw` is what the database keeps: `i64`, `f64`, `String` or `Vec<u8>`.
+/// A type that fits one column. `Raw` is what the database keeps: `i64`, [`Double`], `String` or `Vec<u8>`.
 pub trait Column: Sized {
     /// What the database keeps.
     type Raw;
@@ -122,7 +123,17 @@ macro_rules! plain_column {
         }
     )*};
 }
-plain_column!(i64, f64, String, Vec<u8>);
+plain_column!(i64, String, Vec<u8>);
+
+impl Column for f64 {
+    type Raw = Double;
+    fn to_raw(&self) -> Double {
+        Double(*self)
+    }
+    fn from_raw(Double(raw): Double) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(raw)
+    }
+}
 
 impl Column for bool {
     type Raw = i64;

@@ -14,6 +14,7 @@ mod committer;
 mod connection;
 pub mod database;
 pub mod directory;
+mod double;
 pub mod encryption;
 mod entity;
 pub mod legacy;
@@ -32,6 +33,7 @@ use std::sync::Arc;
 
 pub use commit::{Commit, EventTarget, Lease, NewEvent, Put};
 pub use database::{Database, Dialect, Tx};
+pub use double::Double;
 pub use entity::{Column, Entity, Json, Statement};
 pub use memory::MemoryStore;
 pub use snapshot::{
