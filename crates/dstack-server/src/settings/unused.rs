@@ -37,9 +37,12 @@ pub(super) static UNUSED: &[(&[&str], &str)] = &[
             "DSTACK_SQL_ECHO_ENABLED",
             "DSTACK_SERVER_PROFILING_ENABLED",
             "DSTACK_SERVER_UVICORN_LOG_LEVEL",
-            "DSTACK_SERVER_KEEP_SHIM_TASKS",
         ],
         "a tool for working on the Python server; `DSTACK_LOG` filters this server's log by part and level",
+    ),
+    (
+        &["DSTACK_SERVER_KEEP_SHIM_TASKS"],
+        "what is left of ended jobs is always removed",
     ),
     (
         &[
