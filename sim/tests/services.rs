@@ -58,7 +58,7 @@ async fn running(world: &World, run: &RunRow) -> Vec<JobRow> {
     jobs
 }
 
-fn commands(job: &JobRow) -> bool {
+fn is_second(job: &JobRow) -> bool {
     job.job_spec.commands.iter().any(|command| command.contains("v2"))
 }
 
@@ -89,6 +89,12 @@ async fn until(
         );
         tokio::time::sleep(STEP).await;
     }
+}
+
+/// Looks on until two replicas are all of the wanted kind; there must never be fewer.
+async fn until_both(world: &World, run: &RunRow, wanted: impl Fn(&JobRow) -> bool) -> Vec<JobRow> {
+    let all = |jobs: &[JobRow]| jobs.len() == 2 && jobs.iter().all(&wanted);
+    until(world, run, all, |jobs| jobs.len() >= 2).await
 }
 
 fn anything(_: &[JobRow]) -> bool {
@@ -165,7 +171,7 @@ async fn a_new_deployment_replaces_the_old_one_without_a_gap() {
     let after = until(
         &world,
         &run,
-        |jobs| jobs.len() == 3 && jobs.iter().all(commands),
+        |jobs| jobs.len() == 3 && jobs.iter().all(is_second),
         |jobs| jobs.len() >= 3,
     )
     .await;
@@ -182,7 +188,7 @@ async fn a_deployment_that_fails_costs_no_replica_that_serves() {
     let deadline = world.clock.now() + 30 * MINUTE;
     while world.clock.now() < deadline {
         let running = running(&world, &run).await;
-        assert!(running.iter().filter(|job| !commands(job)).count() == 2);
+        assert!(running.iter().filter(|job| !is_second(job)).count() == 2);
         tokio::time::sleep(STEP).await;
     }
     // It was tried once, not again and again.
@@ -200,13 +206,7 @@ async fn a_deployment_that_fails_costs_no_replica_that_serves() {
         .update(&engine, &run, &service(2, "v2 mended"))
         .await
         .unwrap();
-    until(
-        &world,
-        &run,
-        |jobs| jobs.len() == 2 && jobs.iter().all(commands),
-        |jobs| jobs.len() >= 2,
-    )
-    .await;
+    until_both(&world, &run, is_second).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -252,13 +252,7 @@ async fn deployed_with_death_at(point: &str, nth: u32) -> Arc<DieAt> {
         if row.deployment_num == 0 {
             world.update(&engine, &row, &service(2, "v2")).await.unwrap();
         }
-        until(
-            &world,
-            &run,
-            |jobs| jobs.len() == 2 && jobs.iter().all(commands),
-            |jobs| jobs.len() >= 2,
-        )
-        .await;
+        until_both(&world, &run, is_second).await;
         world.stop(&engine, &run).await;
         let ended = world.finished(&run, 10 * MINUTE).await;
         assert_eq!(ended.unwrap(), RunStatus::Terminated, "{point} {nth}");
@@ -304,14 +298,7 @@ async fn deployments_arrive_over_a_bad_line() {
         for deployment in 1..=3 {
             let command = format!("deployment {deployment}");
             world.update(&engine, &run, &service(2, &command)).await.unwrap();
-            let newest = |job: &JobRow| job.deployment_num == deployment;
-            until(
-                &world,
-                &run,
-                |jobs| jobs.len() == 2 && jobs.iter().all(newest),
-                |jobs| jobs.len() >= 2,
-            )
-            .await;
+            until_both(&world, &run, |job| job.deployment_num == deployment).await;
             run = row(&world, &run).await;
         }
         world.stop(&engine, &run).await;

@@ -5,9 +5,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-/// The root of the repository.
+/// The root of the repository: cargo tells it to what it runs. It may have been moved since this program was built, which
+/// cargo does not notice.
 pub(crate) fn root() -> PathBuf {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let manifest =
+        std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    let manifest = Path::new(&manifest);
     manifest.parent().unwrap_or(manifest).to_owned()
 }
 

@@ -9,3 +9,6 @@ pub mod autoscaling;
 pub mod publish;
 pub mod replicas;
 pub mod rollout;
+
+#[cfg(test)]
+mod testing;

@@ -21,6 +21,8 @@ use dstack_store::directory::users::{self, UserRow};
 use dstack_store::{Database, Dialect};
 use dstack_units::{ProjectId, Time};
 use sha2::{Digest, Sha256};
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 
 pub use failed_logins::FailedLogins;
@@ -176,6 +178,7 @@ pub struct Access {
     database: Database,
     failed: FailedLogins,
     cached: Mutex<Cached>,
+    news: Notify,
 }
 
 impl Access {
@@ -185,17 +188,20 @@ impl Access {
             database,
             failed,
             cached: Mutex::default(),
+            news: Notify::new(),
         }
     }
 
     /// To be called after every change of users, tokens, projects or members.
     pub fn changed(&self) {
         self.lock().forget();
+        self.news.notify_waiters();
     }
 
     /// Every change made before `at` has come to us.
     fn heard(&self, at: Instant) {
         self.lock().complete_at = Some(at);
+        self.news.notify_waiters();
     }
 
     /// Changes do not come to us any more.
@@ -203,6 +209,13 @@ impl Access {
         let mut cached = self.lock();
         cached.complete_at = None;
         cached.forget();
+        drop(cached);
+        self.news.notify_waiters();
+    }
+
+    /// Completes when something was heard or forgotten after this was called: then calls may be answered differently.
+    pub fn news(&self) -> Notified<'_> {
+        self.news.notified()
     }
 
     fn is_shared(&self) -> bool {

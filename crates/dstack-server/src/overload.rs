@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use dstack_api::{Body, Effect, RouteInfo};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 use crate::error::{ApiError, Result};
 
@@ -98,11 +99,13 @@ impl Place {
         // Never closed: an error cannot come, and would mean that nobody takes turns.
         let turn = turns.acquire().await.ok();
         let mut work = pin!(work);
-        tokio::select! {
-            done = &mut work => return done,
-            () = tokio::time::sleep(TURN) => drop(turn),
+        match timeout(TURN, &mut work).await {
+            Ok(done) => done,
+            Err(_) => {
+                drop(turn);
+                work.await
+            }
         }
-        work.await
     }
 }
 

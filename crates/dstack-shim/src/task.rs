@@ -33,6 +33,8 @@ pub struct Task {
     pub cleaned_up: bool,
     /// Since when it is forgotten for whoever asks; its container and directory are still to be deleted.
     pub removed: Option<Instant>,
+    /// When to try again to delete them, after a failure.
+    pub retry_removal_at: Option<Instant>,
     /// The start procedure runs: it alone moves the task on and gives back what it took.
     pub starting: bool,
 }

@@ -9,6 +9,8 @@ use std::time::Duration;
 use dstack_agent_api::http::CallError;
 use dstack_agent_api::shim::{StreamEvent, TaskConfig, TaskInfo, TaskStatus};
 use dstack_agent_api::shim_client::{ShimClient, UnixConnector};
+use futures_util::StreamExt;
+use inotify::{Inotify, WatchMask};
 
 pub(crate) const AGENT: &str = env!("CARGO_BIN_EXE_dstack-agent");
 
@@ -100,13 +102,11 @@ impl Machine {
 
     /// Waits until no task has a directory: what is left of a removed one is deleted in the background, its directory last.
     pub(crate) async fn until_no_task_dirs(&self) {
-        for _ in 0..6000 {
-            if self.task_dirs().is_empty() {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        panic!("left: {:?}", self.task_dirs());
+        let runners = self.path("runners");
+        let emptied = until_empty(&runners);
+        tokio::time::timeout(Duration::from_secs(30), emptied)
+            .await
+            .unwrap_or_else(|_| panic!("left: {:?}", self.task_dirs()));
     }
 
     pub(crate) fn task_dirs(&self) -> Vec<PathBuf> {
@@ -214,6 +214,16 @@ pub(crate) fn config(id: &str) -> TaskConfig {
         name: format!("run-{id}"),
         image_name: "dstack-test/busybox:1".into(),
         ..TaskConfig::default()
+    }
+}
+
+/// The kernel says when something in it is deleted.
+async fn until_empty(folder: &Path) {
+    let inotify = Inotify::init().unwrap();
+    inotify.watches().add(folder, WatchMask::DELETE).unwrap();
+    let mut deletions = inotify.into_event_stream([0; 4096]).unwrap();
+    while fs_err::read_dir(folder).unwrap().next().is_some() {
+        deletions.next().await.unwrap().unwrap();
     }
 }
 

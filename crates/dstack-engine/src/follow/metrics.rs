@@ -12,51 +12,74 @@ use dstack_system::clock::sleep_until;
 use dstack_units::{JobId, Time};
 
 use crate::context::Context;
-use crate::{Result, operations};
+use crate::{Result, Runner, operations};
 
 /// As often as dstack 0.22.5 does.
 const EVERY: Duration = Duration::from_secs(10);
 
 /// Measures the job until it is dropped.
-pub(super) async fn sample(ctx: &Arc<Context>, job: JobId) {
+pub(super) async fn sample(ctx: &Arc<Context>, id: JobId) {
     loop {
-        match once(ctx, job).await {
-            Ok(Measured::Yes) => {}
-            // Nothing to measure with will not come up later.
-            Ok(Measured::Impossible) => return std::future::pending().await,
-            Err(error) => ctx.report("keep what a job uses", &error),
+        match find(ctx, id).await {
+            Ok(Some(measured)) => measured.until_out_of_reach(ctx).await,
+            Ok(None) => {}
+            Err(error) => ctx.report("measure what a job uses", &error),
         }
-        sleep_until(ctx.deps.clock.as_ref(), ctx.now() + EVERY).await;
+        pause(ctx).await;
     }
 }
 
-enum Measured {
-    /// Or its agent was out of reach just now.
-    Yes,
-    Impossible,
+async fn pause(ctx: &Context) {
+    sleep_until(ctx.deps.clock.as_ref(), ctx.now() + EVERY).await;
 }
 
-async fn once(ctx: &Context, id: JobId) -> Result<Measured> {
+/// A job that runs. It is read once, since that decrypts its specification, and again when its agent was out of reach.
+struct Measured {
+    id: JobId,
+    runner: Arc<dyn Runner>,
+    policy: Option<UtilizationPolicy>,
+}
+
+async fn find(ctx: &Context, id: JobId) -> Result<Option<Measured>> {
     let Some(snapshot) = ctx.deps.store.job(id).await? else {
-        return Ok(Measured::Impossible);
+        return Ok(None);
     };
-    let address = snapshot.instance.as_ref().and_then(|row| row.agent.clone());
-    let runner = address.and_then(|address| operations::runner_of(ctx, &snapshot, &address));
-    let Some(runner) = runner else {
-        return Ok(Measured::Yes);
-    };
-    match runner.metrics().await {
-        Ok(Some(metrics)) => ctx.deps.store.add_metrics(id, point(&metrics)).await?,
-        Ok(None) => return Ok(Measured::Impossible),
-        Err(error) => {
-            tracing::debug!(job.id = %id, %error, "what the job uses is not known just now");
-            return Ok(Measured::Yes);
+    let address = snapshot.instance.as_ref().and_then(|row| row.agent.as_ref());
+    let runner = address.and_then(|address| operations::runner_of(ctx, &snapshot, address));
+    Ok(runner.map(|runner| Measured {
+        id,
+        runner,
+        policy: snapshot.job.job_spec.utilization_policy.clone(),
+    }))
+}
+
+impl Measured {
+    async fn until_out_of_reach(&self, ctx: &Context) {
+        loop {
+            match self.runner.metrics().await {
+                Ok(Some(metrics)) => {
+                    if let Err(error) = self.keep(ctx, &metrics).await {
+                        ctx.report("keep what a job uses", &error);
+                    }
+                }
+                // Nothing to measure with will not come up later.
+                Ok(None) => return std::future::pending().await,
+                Err(error) => {
+                    tracing::debug!(job.id = %self.id, %error, "what the job uses is not known just now");
+                    return;
+                }
+            }
+            pause(ctx).await;
         }
     }
-    if let Some(policy) = &snapshot.job.job_spec.utilization_policy {
-        judge(ctx, id, policy).await?;
+
+    async fn keep(&self, ctx: &Context, metrics: &Metrics) -> Result<()> {
+        ctx.deps.store.add_metrics(self.id, point(metrics)).await?;
+        match &self.policy {
+            Some(policy) => judge(ctx, self.id, policy).await,
+            None => Ok(()),
+        }
     }
-    Ok(Measured::Yes)
 }
 
 fn point(metrics: &Metrics) -> MetricsPoint {

@@ -77,18 +77,8 @@ fn options(model: &AnyModel) -> Map<String, Value> {
 
 #[cfg(test)]
 mod tests {
-    use dstack_model::decode::decode_strict;
-
     use super::*;
-
-    fn service(more: &Value) -> ServiceConfiguration {
-        let mut service = json!({"type": "service", "port": 8000, "commands": ["serve"]});
-        service
-            .as_object_mut()
-            .unwrap()
-            .extend(more.as_object().unwrap().clone());
-        decode_strict(&service).unwrap()
-    }
+    use crate::services::testing::service;
 
     fn refusal(more: &Value) -> String {
         without_gateway("main", "web", &service(more))

@@ -98,14 +98,8 @@ async fn credentials_are_encrypted_at_rest() {
         .post(ADMIN, "/api/project/main/backends/create", runpod("canary-key"))
         .await
         .ok();
-    let project = server
-        .state
-        .access
-        .project("main", Sure::Now)
-        .await
-        .unwrap()
-        .unwrap();
-    let rows = dstack_store::directory::backends::list(server.state.database.pool(), project.row.id)
+    let project = server.main_project().await;
+    let rows = dstack_store::directory::backends::list(server.state.database.pool(), project)
         .await
         .unwrap();
     assert_eq!(rows.len(), 1);
@@ -183,15 +177,9 @@ async fn secrets_of_fleets_are_encrypted_at_rest() {
         .await
         .ok();
     assert_eq!(made["instances"][0]["hostname"], "192.0.2.1");
-    let project = server
-        .state
-        .access
-        .project("main", Sure::Now)
-        .await
-        .unwrap()
-        .unwrap();
+    let project = server.main_project().await;
     let stored =
-        dstack_store::directory::lists::fleet_by_name(server.state.database.pool(), project.row.id, "onprem")
+        dstack_store::directory::lists::fleet_by_name(server.state.database.pool(), project, "onprem")
             .await
             .unwrap()
             .unwrap();

@@ -51,15 +51,7 @@ async fn with_repo(server: &Server) {
 
 /// The rows of the project and of its repo.
 async fn repo_of(server: &Server) -> (ProjectId, RepoRowId) {
-    let project = server
-        .state
-        .access
-        .project("main", Sure::Now)
-        .await
-        .unwrap()
-        .unwrap()
-        .row
-        .id;
+    let project = server.main_project().await;
     let found = server.state.database.repo_by_name(project, "virtual-repo").await;
     (project, found.unwrap().unwrap().id)
 }

@@ -60,6 +60,7 @@ use dstack_store::encryption::{Encryption, Key, at_rest};
 use dstack_store::{Database, SqlStore};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Clock, Random, SystemClock};
+use dstack_units::ProjectId;
 use dstack_units::Time;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
@@ -349,15 +350,7 @@ impl Server {
         use dstack_model::runs::RunStatus;
         use dstack_store::rows::RunRow;
         use dstack_store::{Commit, EngineStore, Put};
-        let project = self
-            .state
-            .access
-            .project("main", Sure::Now)
-            .await
-            .unwrap()
-            .unwrap()
-            .row
-            .id;
+        let project = self.main_project().await;
         let found = self.state.database.run_by_name(project, "hello").await.unwrap();
         let run = RunRow {
             status: RunStatus::Terminated,
@@ -372,6 +365,12 @@ impl Server {
             })
             .await
             .unwrap();
+    }
+
+    /// The id of project `main`.
+    async fn main_project(&self) -> ProjectId {
+        let project = self.state.access.project("main", Sure::Now).await.unwrap();
+        project.unwrap().row.id
     }
 
     /// Below project `main`.

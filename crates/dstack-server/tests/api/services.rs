@@ -1,7 +1,6 @@
 //! Services: what is stored of them, which are refused, and what the proxy answers.
 
 use dstack_model::runs::{JobStatus, RunStatus};
-use dstack_server::access::Sure;
 use dstack_server::{DefaultPermissions, Settings};
 use dstack_store::directory::lists;
 use dstack_store::rows::{JobRow, RunRow};
@@ -26,15 +25,7 @@ async fn apply(server: &Server, more: Value) -> Answer {
 
 /// Makes the service run, as an engine would.
 async fn run(server: &Server) {
-    let project = server
-        .state
-        .access
-        .project("main", Sure::Now)
-        .await
-        .unwrap()
-        .unwrap()
-        .row
-        .id;
+    let project = server.main_project().await;
     let run = server.state.database.run_by_name(project, "web").await;
     let run = run.unwrap().unwrap().run;
     let jobs = lists::jobs(server.state.database.pool(), &[run.id])

@@ -1,7 +1,6 @@
 //! Servers that share a database: what one of them changes of users is soon true at the other. On PostgreSQL only.
 #![allow(clippy::print_stdout)]
 
-use std::future::Future;
 use std::time::Duration;
 
 use dstack_server::access::shared;
@@ -42,7 +41,7 @@ impl Two {
         // Without a word to anybody, the second server notices only if it asks.
         two.sql("ALTER TABLE users DISABLE TRIGGER tr_users_changed")
             .await;
-        eventually("the second server remembers", async || {
+        two.until("it remembers", async |two| {
             two.sql("UPDATE users SET email = 'old@example.com' WHERE name = 'alice'")
                 .await;
             two.second.state.access.changed();
@@ -68,21 +67,22 @@ impl Two {
     async fn is_refused(&self) -> bool {
         self.second.post(&self.alice, ME, json!(null)).await.status == 403
     }
-}
 
-async fn eventually(what: &str, is_so: impl AsyncFn() -> bool) {
-    let waited = async {
-        while !is_so().await {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    within(what, waited).await;
-}
-
-async fn within(what: &str, waited: impl Future<Output = ()>) {
-    tokio::time::timeout(Duration::from_secs(60), waited)
-        .await
-        .expect(what);
+    /// Looks again whenever the second server has heard something.
+    async fn until(&self, what: &str, is_so: impl AsyncFn(&Self) -> bool) {
+        let waited = async {
+            loop {
+                let news = self.second.state.access.news();
+                if is_so(self).await {
+                    return;
+                }
+                news.await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), waited)
+            .await
+            .expect(what);
+    }
 }
 
 #[tokio::test]
@@ -91,7 +91,7 @@ async fn what_one_server_changes_the_other_hears() {
     two.sql("ALTER TABLE users ENABLE TRIGGER tr_users_changed").await;
     let update = json!({"username": "alice", "global_role": "user", "active": false});
     two.first.post(ADMIN, "/api/users/update", update).await.ok();
-    eventually("alice is refused", async || two.is_refused().await).await;
+    two.until("alice is refused", Two::is_refused).await;
 }
 
 #[tokio::test]
@@ -103,7 +103,7 @@ async fn a_server_that_hears_nothing_any_more_remembers_nothing() {
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'",
     )
     .await;
-    eventually("alice is refused", async || two.is_refused().await).await;
+    two.until("alice is refused", Two::is_refused).await;
 }
 
 #[tokio::test]

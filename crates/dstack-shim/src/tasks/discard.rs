@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_system::task;
+use tokio::time::Instant;
 
 use super::{Entry, Inner, lock};
 use crate::error::chain;
@@ -14,7 +15,7 @@ use crate::runtime::RuntimeError;
 const LINGER: Duration = Duration::from_secs(1);
 /// But it is not waited for longer than this.
 const LONGEST_LINGER: Duration = Duration::from_secs(30);
-/// Pause after a failure.
+/// From a failure to the next try.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Begins to delete, in the background, what it is time for; returns when to look again. The end of a start wakes the
@@ -23,15 +24,19 @@ pub(super) fn due(inner: &Arc<Inner>) -> Option<Duration> {
     let entries = inner.all();
     let starting = entries.iter().any(|entry| entry.lock().starting);
     let mut next: Option<Duration> = None;
+    let linger = match starting {
+        true => LONGEST_LINGER,
+        false => LINGER,
+    };
     for entry in entries {
-        let Some(removed) = entry.lock().removed else {
-            continue;
+        let at = {
+            let task = entry.lock();
+            let Some(removed) = task.removed else {
+                continue;
+            };
+            task.retry_removal_at.unwrap_or(removed + linger)
         };
-        let wanted = match starting {
-            true => LONGEST_LINGER,
-            false => LINGER,
-        };
-        let left = wanted.saturating_sub(removed.elapsed());
+        let left = at.saturating_duration_since(Instant::now());
         if left.is_zero() {
             begin(inner, entry);
         } else {
@@ -51,7 +56,7 @@ fn begin(inner: &Arc<Inner>, entry: Arc<Entry>) {
         if let Err(error) = discard(&inner, &entry).await {
             let id = entry.lock().config.id.clone();
             tracing::warn!(task.id = id, error = %chain(&error), "cannot delete a removed task yet");
-            tokio::time::sleep(RETRY).await;
+            entry.lock().retry_removal_at = Some(Instant::now() + RETRY);
             inner.wake.notify_one();
         }
     });

@@ -208,6 +208,7 @@ impl Runtime for FakeRuntime {
 /// A running agent.
 pub(crate) struct Agent {
     pub(crate) client: ShimClient,
+    pub(crate) tasks: Tasks,
     pub(crate) url: String,
     pub(crate) shutdown: CancellationToken,
     pub(crate) force: CancellationToken,
@@ -251,9 +252,11 @@ impl Agent {
                 .await
                 .unwrap();
         });
-        let watching = dstack_system::task::spawn("watch", async move { tasks.watch().await });
+        let watched = tasks.clone();
+        let watching = dstack_system::task::spawn("watch", async move { watched.watch().await });
         Self {
             client: ShimClient::new(Arc::new(TcpConnector { address })),
+            tasks,
             url: address.to_string(),
             shutdown,
             force,
@@ -288,15 +291,4 @@ pub(crate) fn config(id: &str) -> TaskConfig {
         image_name: "ubuntu:24.04".into(),
         ..TaskConfig::default()
     }
-}
-
-/// Waits until no task has a directory any more; it goes after the container.
-pub(crate) async fn until_no_directory(home: &Path) {
-    for _ in 0..6000 {
-        if fs_err::read_dir(home.join("runners")).unwrap().count() == 0 {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("a directory is left");
 }

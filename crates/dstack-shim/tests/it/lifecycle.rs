@@ -3,7 +3,7 @@
 use dstack_agent_api::shim::{TaskConfig, TaskStatus, TaskTerminate};
 use dstack_shim::runtime::ContainerState;
 
-use crate::fake::{Agent, FakeRuntime, config, until_no_directory};
+use crate::fake::{Agent, FakeRuntime, config};
 
 fn order(reason: &str, timeout: u32) -> TaskTerminate {
     TaskTerminate {
@@ -59,7 +59,9 @@ async fn a_task_runs_and_ends_by_itself() {
     assert_eq!(agent.client.remove("1").await.unwrap_err().status().unwrap(), 404);
     assert_eq!(agent.client.task("1").await.unwrap_err().status().unwrap(), 404);
     runtime.until_empty().await;
-    until_no_directory(home.path()).await;
+    // The directory goes after the container.
+    agent.tasks.finish_removals().await;
+    assert_eq!(fs_err::read_dir(home.path().join("runners")).unwrap().count(), 0);
 }
 
 #[tokio::test]

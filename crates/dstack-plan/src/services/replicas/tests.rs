@@ -4,15 +4,7 @@ use dstack_model::decode::decode_strict;
 use serde_json::{Value, json};
 
 use super::*;
-
-fn service(more: &Value) -> ServiceConfiguration {
-    let mut service = json!({"type": "service", "port": 8000, "commands": ["serve"]});
-    service
-        .as_object_mut()
-        .unwrap()
-        .extend(more.as_object().unwrap().clone());
-    decode_strict(&service).unwrap()
-}
+use crate::services::testing::service;
 
 fn groups(counts: &[(&str, i64)]) -> ServiceConfiguration {
     let groups: Vec<Value> = counts

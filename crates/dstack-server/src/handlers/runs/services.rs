@@ -16,7 +16,7 @@ pub(super) async fn check_gateway(call: &Call, spec: &RunSpec) -> Result<()> {
     };
     let missing = |text: String| Err(ApiError::with_code(ErrorCode::ResourceNotExists, text));
     match gateway(call, service.gateway.as_ref()).await? {
-        Found::Gateway(gateway) => check_usable(&gateway),
+        Found::Gateway(gateway) => Err(no_gateways_yet(&gateway)),
         Found::Missing(text) => missing(text),
         Found::None if call.state.settings.forbid_services_without_gateway => missing(
             "This dstack-server installation forbids services without a gateway. Please configure a gateway."
@@ -63,12 +63,12 @@ async fn gateway(call: &Call, choice: Option<&GatewayChoice>) -> Result<Found> {
 }
 
 /// Gateways are kept and made, but no requests go through them yet.
-fn check_usable(gateway: &ListedGateway) -> Result<()> {
-    Err(ApiError::client(format!(
+fn no_gateways_yet(gateway: &ListedGateway) -> ApiError {
+    ApiError::client(format!(
         "Services behind a gateway are not supported by this server version yet, and this one would be published at gateway {}. Set \
          `gateway: false` to run it without.",
         gateway.row.name
-    )))
+    ))
 }
 
 /// Where the service is reached; `None`: the run is none.
