@@ -85,6 +85,7 @@ async fn procedure(inner: &Inner, entry: &Entry) -> Result<(), Stop> {
     advance(inner, entry, TaskStatus::Creating, |_| ())?;
     hit("pulled");
     let container = create_and_start(inner, entry).await?;
+    tracing::debug!(task.id = entry.lock().config.id, "container started");
     hit("started");
     finish(inner, entry, &container).await
 }
@@ -238,6 +239,7 @@ async fn create(inner: &Inner, entry: &Entry, display: bool) -> Result<String, S
     })?;
     hit("created");
     entry.lock().container_id.clone_from(&id);
+    tracing::debug!(task.id = config.id, container.id = id, "container created");
     inner.publish(entry);
     Ok(id)
 }
