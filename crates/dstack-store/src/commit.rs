@@ -110,6 +110,11 @@ impl Commit {
         self.puts.is_empty() && self.events.is_empty()
     }
 
+    /// Whether it leaves all rows that there are as they are.
+    pub fn only_adds(&self) -> bool {
+        self.puts.iter().all(Put::is_insert) && self.runs_of_jobs().is_empty()
+    }
+
     /// Runs whose jobs change here while they themselves do not.
     pub fn runs_of_jobs(&self) -> std::collections::BTreeSet<dstack_units::RunId> {
         let mut runs: std::collections::BTreeSet<_> = self

@@ -1,7 +1,8 @@
 //! Commits that wait at the same time are written in one transaction, table by table.
 //!
-//! One task does it. While a transaction is under way the next commits gather, so that the busier the server is, the
-//! more of them share the statements and the flush to disk.
+//! While a transaction is under way the next commits gather, so that the busier the server is, the more of them share the
+//! statements and the flush to disk. PostgreSQL has two such lanes: what only adds rows has none in common with anybody, and
+//! need not wait for changes of others, nor they for it.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -26,26 +27,41 @@ struct Waiting {
     done: oneshot::Sender<Result<()>>,
 }
 
-/// The way to the task that writes commits. It ends with the last of these.
+/// The ways to the tasks that write commits. They end with the last of these.
 #[derive(Debug, Clone)]
-pub(crate) struct Committer(mpsc::Sender<Waiting>);
+pub(crate) struct Committer {
+    changes: mpsc::Sender<Waiting>,
+    additions: mpsc::Sender<Waiting>,
+}
 
 impl Committer {
-    pub(crate) fn start(database: Transactions) -> Self {
-        let (sender, commits) = mpsc::channel(WAITING);
-        task::spawn("commits", write_all(database, commits));
-        Self(sender)
+    pub(crate) fn start(database: &Transactions) -> Self {
+        let changes = lane(database);
+        let additions = match database.has_one_writer() {
+            true => changes.clone(),
+            false => lane(database),
+        };
+        Self { changes, additions }
     }
 
     /// Returns once the commit is durable, or refused as a whole.
     pub(crate) async fn commit(&self, commit: Commit) -> Result<()> {
         let (done, committed) = oneshot::channel();
-        self.0
-            .send(Waiting { commit, done })
+        let lane = match commit.only_adds() {
+            true => &self.additions,
+            false => &self.changes,
+        };
+        lane.send(Waiting { commit, done })
             .await
             .map_err(|_| StoreError::Closed)?;
         committed.await.map_err(|_| StoreError::Closed)?
     }
+}
+
+fn lane(database: &Transactions) -> mpsc::Sender<Waiting> {
+    let (sender, commits) = mpsc::channel(WAITING);
+    task::spawn("commits", write_all(database.clone(), commits));
+    sender
 }
 
 async fn write_all(database: Transactions, mut commits: mpsc::Receiver<Waiting>) {

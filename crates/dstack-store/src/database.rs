@@ -157,7 +157,7 @@ impl Database {
         };
         Ok(Self {
             dialect,
-            committer: Committer::start(transactions.clone()),
+            committer: Committer::start(&transactions),
             reads: Reads::start(&transactions),
             transactions,
         })
@@ -234,6 +234,11 @@ impl Transactions {
             Some(_) => None,
             None => Some(OwnConnection::new(self.url.clone(), self.trust.clone())),
         }
+    }
+
+    /// Whether whoever writes waits for whoever writes.
+    pub(crate) const fn has_one_writer(&self) -> bool {
+        self.writer.is_some()
     }
 
     /// For reads of rows by their keys, or by an index that finds few.

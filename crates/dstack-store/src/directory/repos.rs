@@ -38,8 +38,11 @@ pub async fn list(pool: &AnyPool, project: ProjectId) -> Result<Vec<RepoRow>> {
 
 /// By the client's names for them; see [`crate::Database::repo_by_name`].
 pub(crate) async fn named(pool: &AnyPool, names: &[Named]) -> Result<BTreeMap<Named, RepoRow>> {
-    let sql = select() + &select::named("r.project_id", "r.name", names);
-    let found = fetch_named(pool, sql, names, |row| RepoRow::read_at(row, 0)).await?;
+    let one = select() + " WHERE r.project_id = $1 AND r.name = $2";
+    let found = fetch_named(pool, select::named(&one, names), names, |row| {
+        RepoRow::read_at(row, 0)
+    })
+    .await?;
     Ok(found
         .into_iter()
         .map(|repo| ((repo.project_id, repo.name.clone()), repo))

@@ -6,7 +6,6 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyPool, AssertSqlSafe};
 
 use super::Page;
-use crate::entity::places;
 use crate::reads::Named;
 use crate::sql::filled;
 use crate::{Result, Value};
@@ -117,10 +116,20 @@ pub(crate) async fn fetch_one<T>(
     Ok(fetch_as(pool, sql, parameters, read).await?.into_iter().next())
 }
 
-/// Joins the rows of which project and name are among these: for [`fetch_named`].
-pub(crate) fn named(project: &str, name: &str, names: &[Named]) -> String {
-    let places = places(filled(names).len(), 2);
-    format!(" JOIN (VALUES {places}) AS n ON {project} = n.column1 AND {name} = n.column2")
+/// The rows of which project and name are among these, for [`fetch_named`]: `one` selects those of project `$1` and name
+/// `$2`.
+///
+/// A select for each, since PostgreSQL joins a list of names with the table in whatever order is cheapest by what it knows
+/// of the table, and a statement that it prepared while the table was empty reads all of it from then on.
+pub(crate) fn named(one: &str, names: &[Named]) -> String {
+    let select = |place: usize| {
+        let (project, name) = (format!("${}", place * 2 + 1), format!("${}", place * 2 + 2));
+        one.replace("$1", "$project")
+            .replace("$2", &name)
+            .replace("$project", &project)
+    };
+    let selects: Vec<String> = (0..filled(names).len()).map(select).collect();
+    selects.join(" UNION ALL ")
 }
 
 /// Runs a query with [`named`] in it, and reads every row: more than once what `names` has more than once.

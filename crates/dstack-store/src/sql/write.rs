@@ -15,7 +15,7 @@ use crate::{Column, Commit, Entity, EventTarget, NewEvent, Put, Result, StoreErr
 
 /// Most rows of one statement. Numbers of rows are powers of two, so that there are few different texts and all of them
 /// stay prepared.
-const ROWS_AT_ONCE: usize = 16;
+const ROWS_AT_ONCE: usize = 64;
 
 /// Applies a commit inside a transaction that the caller owns: for writes that change other tables as well.
 pub async fn apply(tx: &mut Tx, commit: &Commit) -> Result<()> {
