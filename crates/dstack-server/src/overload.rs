@@ -2,15 +2,20 @@
 //! whoever is let in is served soon.
 //!
 //! Of the writes and plans that are let in, only so many are worked on at a time; the others wait for their turn, so that a
-//! read finds few of them before it wherever it has to wait.
+//! read finds few of them before it wherever it has to wait. They are worked on by threads of their own, if there are such:
+//! a read does not wait for a thread that works on them either.
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_api::{Body, Effect, RouteInfo};
+use dstack_system::task::{self, Panicked};
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
 
 use crate::error::{ApiError, Result};
 
@@ -81,6 +86,7 @@ pub struct Overload {
     uploads: Arc<Semaphore>,
     write_turns: Arc<Semaphore>,
     plan_turns: Arc<Semaphore>,
+    workers: Option<Handle>,
 }
 
 /// A place for a call, held until it is answered.
@@ -88,23 +94,44 @@ pub struct Overload {
 pub struct Place {
     _place: OwnedSemaphorePermit,
     turns: Option<Arc<Semaphore>>,
+    workers: Option<Handle>,
 }
 
 impl Place {
-    /// Does the call's work when it is its turn.
-    pub async fn work<T>(&self, work: impl Future<Output = T>) -> T {
+    /// Does the call's work when it is its turn. It is given up with what is returned here.
+    ///
+    /// # Errors
+    /// That of the work; 500 when it panicked.
+    pub async fn work<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
         let Some(turns) = &self.turns else {
             return work.await;
         };
-        // Never closed: an error cannot come, and would mean that nobody takes turns.
-        let turn = turns.acquire().await.ok();
-        let mut work = pin!(work);
-        match timeout(TURN, &mut work).await {
-            Ok(done) => done,
-            Err(_) => {
-                drop(turn);
-                work.await
+        let Some(workers) = &self.workers else {
+            return in_turn(turns, work).await;
+        };
+        in_turn(turns, async move {
+            let done = task::spawn_on(workers, "call", work.in_current_span());
+            match AbortOnDropHandle::new(done).await {
+                Ok(Some(done)) => done,
+                Ok(None) | Err(_) => Err(ApiError::internal(Panicked)),
             }
+        })
+        .await
+    }
+}
+
+async fn in_turn<T>(turns: &Semaphore, work: impl Future<Output = T>) -> T {
+    // Never closed: an error cannot come, and would mean that nobody takes turns.
+    let turn = turns.acquire().await.ok();
+    let mut work = pin!(work);
+    match timeout(TURN, &mut work).await {
+        Ok(done) => done,
+        Err(_) => {
+            drop(turn);
+            work.await
         }
     }
 }
@@ -117,6 +144,13 @@ impl Default for Overload {
 
 impl From<Limits> for Overload {
     fn from(limits: Limits) -> Self {
+        Self::new(limits, None)
+    }
+}
+
+impl Overload {
+    /// That lets in so many calls. Writes and plans are worked on by `workers`; `None`: by whoever answers.
+    pub fn new(limits: Limits, workers: Option<Handle>) -> Self {
         let semaphore = |permits: usize| Arc::new(Semaphore::new(permits.clamp(1, Semaphore::MAX_PERMITS)));
         Self {
             reads: semaphore(limits.reads),
@@ -125,11 +159,10 @@ impl From<Limits> for Overload {
             uploads: semaphore(limits.uploads),
             write_turns: semaphore(TURNS),
             plan_turns: semaphore(TURNS),
+            workers,
         }
     }
-}
 
-impl Overload {
     /// A place for a call.
     ///
     /// # Errors
@@ -149,12 +182,15 @@ impl Overload {
         Ok(Place {
             _place: place,
             turns: turns.cloned(),
+            workers: self.workers.clone(),
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use dstack_api::ROUTES;
 
     use super::*;
@@ -181,23 +217,62 @@ mod tests {
         let places: Vec<Place> = (0..=TURNS)
             .map(|_| overload.enter(route("RunsApply")).unwrap())
             .collect();
-        let begun = std::cell::Cell::new(0);
+        let begun = Arc::new(AtomicUsize::new(0));
         let slow = |place| {
-            let begun = &begun;
+            let begun = Arc::clone(&begun);
             Place::work(place, async move {
-                begun.set(begun.get() + 1);
+                begun.fetch_add(1, Ordering::Relaxed);
                 tokio::time::sleep(TURN * 10).await;
+                Ok(())
             })
         };
         let mut all = pin!(futures_util::future::join_all(places.iter().map(slow)));
         let mut after = async |time| {
             tokio::time::timeout(time, &mut all).await.ok();
-            begun.get()
+            begun.load(Ordering::Relaxed)
         };
         assert_eq!(after(TURN / 2).await, TURNS);
         assert_eq!(after(TURN).await, TURNS + 1, "slow ones gave up their turns");
         let read = overload.enter(route("RunsList")).unwrap();
-        assert_eq!(read.work(async { 7 }).await, 7);
+        assert_eq!(read.work(async { Ok(7) }).await.unwrap(), 7);
+    }
+
+    #[test]
+    fn writes_have_threads_of_their_own_and_end_with_their_callers() {
+        let route = |name: &str| ROUTES.iter().find(|route| route.name == name).unwrap();
+        let threads = |name: &str| {
+            let mut threads = tokio::runtime::Builder::new_multi_thread();
+            threads.thread_name(name).worker_threads(1).enable_time();
+            threads.build().unwrap()
+        };
+        let (main, workers) = (threads("main"), threads("workers"));
+        let overload = Overload::new(Limits::default(), Some(workers.handle().clone()));
+        let on = |name: &str| {
+            let place = overload.enter(route(name)).unwrap();
+            let name = async { Ok(std::thread::current().name().map(str::to_owned)) };
+            dstack_system::task::spawn_on(main.handle(), "call", async move { place.work(name).await })
+        };
+        let (write, read) = (on("RunsApply"), on("RunsList"));
+        for (call, thread) in [(write, "workers"), (read, "main")] {
+            let name = main.block_on(call).unwrap().unwrap().unwrap();
+            assert_eq!(name.as_deref(), Some(thread));
+        }
+
+        let place = overload.enter(route("RunsApply")).unwrap();
+        let (kept, gone) = tokio::sync::oneshot::channel::<()>();
+        main.block_on(async {
+            let endless = place.work(async move {
+                std::future::pending::<()>().await;
+                drop(kept);
+                Ok(())
+            });
+            assert!(timeout(Duration::ZERO, endless).await.is_err());
+            gone.await.unwrap_err();
+        });
+
+        let place = overload.enter(route("RunsApply")).unwrap();
+        let failed = main.block_on(place.work(async { panic!("on purpose") as Result<()> }));
+        assert!(matches!(failed, Err(ApiError::Internal(_))));
     }
 
     #[test]

@@ -24,6 +24,7 @@ use dstack_store::{Database, SqlStore, StoreError};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Random, SystemClock, task};
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -43,6 +44,7 @@ use crate::job_maker::JobMaker;
 use crate::keys::Keys;
 use crate::log_store;
 use crate::login::Logins;
+use crate::overload::Overload;
 use crate::plugins::Plugins;
 use crate::render::run_lists::RunLists;
 use crate::render::runs::RunCache;
@@ -204,6 +206,8 @@ pub struct ServerOptions {
     pub home: Option<PathBuf>,
     /// Starts the engine; `None`: the API only.
     pub start_engine: Option<EngineStart>,
+    /// Threads for what changes things; `None`: the same as for everything else.
+    pub workers: Option<Handle>,
     /// Kinds of clouds that can be configured.
     pub registry: Registry,
     /// What images say of themselves.
@@ -231,6 +235,7 @@ impl ServerOptions {
             random: Random::system(),
             home: dstack_system::env::home(),
             start_engine: None,
+            workers: None,
             registry: Registry::default(),
             images: Arc::new(UnknownImages),
             ready: None,
@@ -247,6 +252,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
         random,
         home,
         start_engine,
+        workers,
         registry,
         images,
         ready,
@@ -283,7 +289,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
         store,
         encryption,
         clock,
-        overload: settings.limits().into(),
+        overload: Overload::new(settings.limits(), workers),
         random,
         logs,
         blobs,

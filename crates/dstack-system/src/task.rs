@@ -5,6 +5,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::FutureExt;
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 static PANICS: AtomicU64 = AtomicU64::new(0);
@@ -26,15 +27,26 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    tokio::spawn(async move {
-        match AssertUnwindSafe(future).catch_unwind().await {
-            Ok(output) => Some(output),
-            Err(_) => {
-                record_panic(name);
-                None
-            }
+    tokio::spawn(supervised(name, future))
+}
+
+/// Starts a task on other threads than those of the caller.
+pub fn spawn_on<F>(threads: &Handle, name: &'static str, future: F) -> JoinHandle<Option<F::Output>>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    threads.spawn(supervised(name, future))
+}
+
+async fn supervised<F: Future>(name: &'static str, future: F) -> Option<F::Output> {
+    match AssertUnwindSafe(future).catch_unwind().await {
+        Ok(output) => Some(output),
+        Err(_) => {
+            record_panic(name);
+            None
         }
-    })
+    }
 }
 
 /// Runs blocking work (keys, archives, large files) off the async threads.

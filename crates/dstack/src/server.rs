@@ -13,7 +13,8 @@ use dstack_server::settings::report_unused;
 use dstack_server::wiring::{Connected, LogOutput, SqlInputs};
 use dstack_server::{BoxFuture, EngineInit, ServerOptions, Settings, StartedEngine, serve};
 use dstack_store::{EngineStore, EntityRef};
-use dstack_system::{Random, env};
+use dstack_system::{Random, env, task};
+use tokio::runtime::Runtime;
 
 use crate::logging;
 
@@ -34,9 +35,9 @@ pub fn server(arguments: ServerArgs, customize: impl FnOnce(&mut ServerOptions))
     };
     logging::start(level, &Settings::from_env());
     report_unused();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return fail(&error),
+    let (runtime, workers) = match (threads("dstack"), threads("dstack-work")) {
+        (Ok(runtime), Ok(workers)) => (runtime, workers),
+        (Err(error), _) | (_, Err(error)) => return fail(&error),
     };
     if let Some(ServerAction::Import(arguments)) = arguments.action {
         return runtime.block_on(import(arguments));
@@ -45,14 +46,30 @@ pub fn server(arguments: ServerArgs, customize: impl FnOnce(&mut ServerOptions))
     let mut options = ServerOptions::from_env();
     apply(&mut options.settings, arguments);
     options.images = dstack_images::of_server(local.then(local_engine));
-    options.start_engine = Some(Box::new(move |init| Box::pin(start_engine(init, local))));
+    options.workers = Some(workers.handle().clone());
+    let handle = workers.handle().clone();
+    options.start_engine = Some(Box::new(move |init| {
+        let started = task::spawn_on(&handle, "start the engine", start_engine(init, local));
+        Box::pin(async move { started.await?.unwrap_or_else(|| Err(task::Panicked.into())) })
+    }));
     customize(&mut options);
     let result = runtime.block_on(serve(options));
-    runtime.shutdown_timeout(std::time::Duration::from_secs(2));
+    for threads in [workers, runtime] {
+        threads.shutdown_timeout(std::time::Duration::from_secs(2));
+    }
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error),
     }
+}
+
+/// A set of as many threads as there are processors. The server has two: the second works on what changes things, the
+/// engine and calls that write, so that calls that read find the first free (`docs/adr/013-two-sets-of-threads.md`).
+fn threads(name: &str) -> std::io::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .thread_name(name)
+        .enable_all()
+        .build()
 }
 
 /// Takes over an installation of dstack 0.22.5, and says what it did.
