@@ -11,10 +11,11 @@ use dstack_agent_api::runner::{
 use dstack_agent_api::shim::{PortMapping, StreamEvent, TaskConfig, TaskInfo, TaskStatus, TaskTerminate};
 use dstack_agent_api::stream::{End, StreamLine, Tick};
 use dstack_engine::{AgentError, Agents, EventSource, Runner, Shim, TaskSource};
+use dstack_model::runs::JobProvisioningData;
 use dstack_store::rows::AgentAddress;
 use dstack_system::clock::SharedClock;
 use dstack_system::{Random, task};
-use dstack_units::{JobId, Time};
+use dstack_units::{InstanceId, JobId, Time};
 use tokio::sync::Notify;
 
 /// What a job's commands do.
@@ -264,6 +265,12 @@ impl Agents for Hosts {
         Arc::new(SimRunner {
             hosts: self.clone(),
             id: job.to_string(),
+        })
+    }
+    fn address(&self, instance: InstanceId, _place: &JobProvisioningData) -> Option<AgentAddress> {
+        Some(AgentAddress::Local {
+            runtime: "docker".to_owned(),
+            host: instance.to_string(),
         })
     }
 }

@@ -2,6 +2,7 @@
 
 use dstack_model::instances::InstanceStatus;
 use dstack_store::memory::Tables;
+use dstack_store::rows::InstanceRow;
 
 use crate::World;
 
@@ -11,6 +12,9 @@ pub fn always(world: &World) -> Vec<String> {
     let mut wrong = Vec::new();
     blocks_add_up(&tables, &mut wrong);
     waits_have_reasons(&tables, &mut wrong);
+    if world.clouds.most_made() > 1 {
+        wrong.push("two machines were made for one instance".to_owned());
+    }
     for (task, starts) in world.hosts.starts() {
         if starts > 1 {
             wrong.push(format!("the commands of task {task} were started {starts} times"));
@@ -25,7 +29,15 @@ pub fn at_rest(world: &World) -> Vec<String> {
     if world.hosts.tasks() > 0 {
         wrong.push(format!("{} tasks are left on the host", world.hosts.tasks()));
     }
-    for instance in world.store.tables().instances.values() {
+    let tables = world.store.tables();
+    for machine in world.clouds.machines() {
+        let known = tables.instances.get(&machine.instance);
+        if known.is_none_or(|row| row.status == InstanceStatus::Terminated) {
+            wrong.push(format!("a machine ({}) is left in the cloud", machine.offer));
+        }
+    }
+    let left = |row: &&InstanceRow| row.status != InstanceStatus::Terminated;
+    for instance in tables.instances.values().filter(left) {
         if instance.busy_blocks != 0 || instance.status != InstanceStatus::Idle {
             wrong.push(format!(
                 "{} is {:?} with {} busy blocks",

@@ -74,6 +74,26 @@ impl Builder {
         })
     }
 
+    /// A fleet whose instances are made when they are needed.
+    pub fn cloud_fleet(&self, name: &str, nodes: &str, now: Time) -> Result<Commit, ScenarioError> {
+        let configuration = json!({"type": "fleet", "name": name, "nodes": nodes, "placement": "cluster"});
+        let spec = decode(
+            "fleet spec",
+            &json!({"configuration": configuration, "profile": {}}),
+        )?;
+        let fleet = FleetRow::active(
+            self.random.uuid().into(),
+            self.project,
+            name.to_owned(),
+            spec,
+            now,
+        );
+        Ok(Commit {
+            puts: vec![Put::Fleet(fleet)],
+            ..Commit::default()
+        })
+    }
+
     /// What is asked for by a task, or whatever `extra`, merged into its configuration, makes of it.
     pub fn spec(&self, name: &str, extra: &Value) -> Result<RunSpec, ScenarioError> {
         let mut configuration =

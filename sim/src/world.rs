@@ -13,6 +13,7 @@ use dstack_system::{Random, VirtualClock};
 use dstack_units::{RunId, Time};
 use serde_json::Value;
 
+use crate::clouds::Clouds;
 use crate::hosts::Hosts;
 use crate::output::{NoInputs, SimOutput};
 use crate::scenario::{Builder, ScenarioError};
@@ -24,6 +25,8 @@ pub struct World {
     pub store: Arc<MemoryStore>,
     /// Agents.
     pub hosts: Hosts,
+    /// Clouds.
+    pub clouds: Clouds,
     /// Output.
     pub output: Arc<SimOutput>,
     /// Virtual time.
@@ -58,6 +61,7 @@ impl World {
         Ok(Self {
             store,
             hosts,
+            clouds: Clouds::new(random.clone()),
             output: Arc::default(),
             clock,
             builder,
@@ -65,11 +69,19 @@ impl World {
         })
     }
 
+    /// Adds a fleet of cloud instances; `nodes` is its field.
+    pub async fn cloud_fleet(&self, name: &str, nodes: &str) -> Result<(), ScenarioError> {
+        let fleet = self.builder.cloud_fleet(name, nodes, self.clock.now())?;
+        self.store.commit(fleet).await.ok(); // its name is free
+        Ok(())
+    }
+
     /// What an engine of this installation is given.
     pub fn deps(&self, failpoints: Arc<dyn Failpoints>) -> EngineDeps {
         EngineDeps {
             store: Arc::clone(&self.store) as Arc<dyn EngineStore>,
             agents: Arc::new(self.hosts.clone()),
+            backends: Arc::new(self.clouds.clone()),
             output: Arc::clone(&self.output) as Arc<dyn dstack_engine::Output>,
             inputs: Arc::new(NoInputs),
             clock: Arc::clone(&self.clock),

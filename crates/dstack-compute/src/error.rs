@@ -17,3 +17,16 @@ pub enum ComputeError {
     #[error("{0} is not supported by this backend")]
     Unsupported(&'static str),
 }
+
+impl ComputeError {
+    /// What the cloud said, without what we make of it.
+    pub fn details(&self) -> String {
+        match self {
+            Self::NoCapacity(text)
+            | Self::Credentials(text)
+            | Self::Configuration(text)
+            | Self::Unavailable(text) => text.clone(),
+            Self::Unsupported(_) => self.to_string(),
+        }
+    }
+}

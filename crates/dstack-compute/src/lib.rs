@@ -7,6 +7,7 @@ mod capabilities;
 mod catalog_offers;
 pub mod config;
 mod error;
+mod instances;
 mod registry;
 mod volumes;
 mod yaml;
@@ -23,6 +24,7 @@ use dstack_units::ProjectId;
 pub use capabilities::Capabilities;
 pub use catalog_offers::{CatalogQuery, DiskSize, catalog_offers, provider};
 pub use error::ComputeError;
+pub use instances::{InstanceRequest, Instances};
 pub use registry::{BackendKind, ConfigureError, Registry};
 pub use volumes::{VolumeRequest, Volumes};
 
@@ -44,6 +46,11 @@ pub trait Backend: Send + Sync + Debug {
         &self,
         requirements: &Requirements,
     ) -> Result<Vec<InstanceOfferWithAvailability>, ComputeError>;
+
+    /// Its instances, if it makes any.
+    fn instances(&self) -> Option<&dyn Instances> {
+        None
+    }
 
     /// Its network volumes, if it has such.
     fn volumes(&self) -> Option<&dyn Volumes> {

@@ -10,8 +10,9 @@ use dstack_agent_api::runner_client::{EventStream, RunnerClient};
 use dstack_agent_api::shim::{StreamEvent, TaskConfig, TaskTerminate};
 use dstack_agent_api::shim_client::{ShimClient, TaskStream};
 use dstack_agent_api::stream::StreamLine;
+use dstack_model::runs::JobProvisioningData;
 use dstack_store::rows::AgentAddress;
-use dstack_units::JobId;
+use dstack_units::{InstanceId, JobId};
 
 /// Why a call to an agent brought no answer.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -106,6 +107,11 @@ pub trait Agents: Send + Sync + Debug {
     fn shim(&self, address: &AgentAddress) -> Arc<dyn Shim>;
     /// The agent of a job; `port` is where its API is on the host.
     fn runner(&self, address: &AgentAddress, job: JobId, port: u16) -> Arc<dyn Runner>;
+    /// How the agent of an instance that a cloud has made is reached; `None`: not by this build, so that the instance ends
+    /// when its time to become reachable is over.
+    fn address(&self, _instance: InstanceId, _place: &JobProvisioningData) -> Option<AgentAddress> {
+        None
+    }
 }
 
 /// A shim reached over HTTP.

@@ -5,7 +5,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dstack_compute::Backends;
 use dstack_model::runs::{JobStatus, RunStatus};
+use dstack_plan::fleets::MAX_OFFERS_TRIED;
 use dstack_plan::placement::HostNetwork;
 use dstack_store::{Commit, EngineStore, EntityRef, Lease, Put};
 use dstack_system::clock::SharedClock;
@@ -14,6 +16,7 @@ use dstack_units::{InstanceId, RunId, Time};
 use tokio_util::sync::CancellationToken;
 
 use crate::failpoint::Failpoints;
+use crate::market::Market;
 use crate::observations::Observations;
 use crate::operations::Running;
 use crate::owned::Owned;
@@ -35,6 +38,8 @@ pub struct Settings {
     pub workers: usize,
     /// Which jobs get the network of their host.
     pub host_network: HostNetwork,
+    /// Offers tried for one instance.
+    pub offers_tried: usize,
     /// Safety net: everything is looked at this often.
     pub sweep: Duration,
 }
@@ -47,6 +52,7 @@ impl Default for Settings {
             lease: Duration::from_secs(6),
             workers: 32,
             host_network: HostNetwork::default(),
+            offers_tried: MAX_OFFERS_TRIED,
             sweep: Duration::from_secs(30),
         }
     }
@@ -59,6 +65,8 @@ pub struct EngineDeps {
     pub store: Arc<dyn EngineStore>,
     /// Agents.
     pub agents: Arc<dyn Agents>,
+    /// Configured clouds.
+    pub backends: Arc<dyn Backends>,
     /// Job output.
     pub output: Arc<dyn Output>,
     /// Secrets, code, files.
@@ -88,6 +96,8 @@ pub struct Context {
     pub wakes: Wakes,
     /// What the streams said.
     pub seen: Observations,
+    /// What clouds offer.
+    pub market: Market,
     /// Calls and streams under way.
     pub running: Running,
     /// Cancelled when the engine ends (or dies at a failpoint).
@@ -173,8 +183,10 @@ impl Context {
     pub fn finished(&self, entity: EntityRef) {
         self.owned.remove(entity);
         self.wakes.wake_at(entity, None);
-        if let EntityRef::Job(job) = entity {
-            self.seen.forget_job(job);
+        match entity {
+            EntityRef::Job(job) => self.seen.forget_job(job),
+            EntityRef::Instance(instance) => self.seen.forget_instance(instance),
+            EntityRef::Run(_) | EntityRef::Fleet(_) => {}
         }
     }
 }

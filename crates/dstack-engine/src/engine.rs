@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Result;
 use crate::context::{Context, EngineDeps};
+use crate::market::Market;
 use crate::observations::Observations;
 use crate::operations::Running;
 use crate::owned::Owned;
@@ -33,6 +34,7 @@ impl Engine {
             claiming: tokio::sync::Mutex::default(),
             wakes: Wakes::default(),
             seen: Observations::default(),
+            market: Market::default(),
             running: Running::default(),
             stop: CancellationToken::new(),
         });

@@ -8,12 +8,13 @@
 //!
 //! * [`wakes`] — who wants to be looked at, and when; one entity is looked at by one worker at a time.
 //! * [`reconcile`] — one module per entity: load, decide, commit.
-//! * [`operations`] — durable calls to agents, repeated until confirmed or refused.
+//! * [`operations`] — durable calls to agents and clouds, repeated until confirmed or refused.
+//! * [`market`] — what clouds offer for the jobs that wait.
 //! * [`follow`] — streams of agents: task changes of a shim, output and states of a runner.
 //! * [`observations`] — what the streams said last: never needed for correctness, all of it is said again
 //!   after a restart.
 //!
-//! It sees the store, the agents, the logs and the clock through traits, so that the simulation runs this very code.
+//! It sees the store, the agents, the clouds, the logs and the clock through traits, so that the simulation runs this very code.
 
 pub mod agents;
 pub mod context;
@@ -22,6 +23,7 @@ pub mod events;
 pub mod failpoint;
 pub mod follow;
 pub mod inputs;
+pub mod market;
 pub mod observations;
 pub mod operations;
 pub mod output;

@@ -1,7 +1,9 @@
-//! Durable calls to agents: written down before they are made, repeated until the agent confirms or refuses.
+//! Durable calls to agents and clouds: written down before they are made, repeated until the agent confirms or refuses.
 //!
 //! Every call may be repeated safely, because the agents know jobs by their id: a task submitted twice is
 //! answered with 409, which counts as done.
+
+pub mod instances;
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,6 +30,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub struct Running {
     operations: Mutex<HashSet<(JobId, OperationKind)>>,
+    of_instances: Mutex<HashSet<(InstanceId, OperationKind)>>,
     jobs: Mutex<HashSet<JobId>>,
     instances: Mutex<HashSet<InstanceId>>,
 }
@@ -148,6 +151,7 @@ fn still_wanted(snapshot: &JobSnapshot, kind: OperationKind) -> bool {
             matches!(snapshot.job.status, JobStatus::Provisioning | JobStatus::Pulling)
         }
         OperationKind::StopJob | OperationKind::RemoveTask => !snapshot.job.status.is_finished(),
+        OperationKind::CreateInstance | OperationKind::TerminateInstance => false,
     }
 }
 
@@ -176,13 +180,27 @@ async fn attempt(ctx: &Context, snapshot: &JobSnapshot, kind: OperationKind) -> 
         .as_ref()
         .and_then(|instance| instance.agent.clone())
     else {
-        return Ok(Attempt::Refused("the instance has no agent".to_owned()));
+        return Ok(without_agent(kind));
     };
     match kind {
         OperationKind::SubmitTask => submit_task(ctx, snapshot, &address).await,
         OperationKind::StartJob => start_job(ctx, snapshot, &address).await,
         OperationKind::StopJob => stop_job(ctx, snapshot, &address).await,
         OperationKind::RemoveTask => remove_task(ctx, snapshot, &address).await,
+        OperationKind::CreateInstance | OperationKind::TerminateInstance => {
+            Ok(Attempt::Refused("not a call to an agent".to_owned()))
+        }
+    }
+}
+
+/// On an instance whose address is not known yet: nothing was ever started there.
+fn without_agent(kind: OperationKind) -> Attempt {
+    match kind {
+        OperationKind::RemoveTask => Attempt::Done(Value::Null),
+        OperationKind::SubmitTask | OperationKind::StartJob => {
+            Attempt::Again("the address of its agent is not known yet".to_owned())
+        }
+        _ => Attempt::Refused("the instance has no agent".to_owned()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! One module per entity: load a snapshot, decide, commit.
 
+pub mod capacity;
 pub mod fleet;
 pub mod instance;
 pub mod job;

@@ -178,7 +178,7 @@ impl World {
                 Fleet {
                     id,
                     name: "fleet",
-                    project: "main",
+                    project: Some("main"),
                     own: true,
                     spec,
                     master: None,

@@ -4,6 +4,7 @@
 //! cheapest new one costs least. Existing instances are matched with what the run asks for alone; new ones with what
 //! the fleet and the run ask for together.
 
+mod attempts;
 mod capacity;
 mod targeted;
 
@@ -15,7 +16,8 @@ use dstack_units::FleetId;
 
 use crate::placement::{Candidate, Request, Wants, offers};
 
-pub use capacity::{NoCapacity, new_capacity, new_capacity_outside_fleets};
+pub use attempts::{Failure, MAX_OFFERS_TRIED, add_failure, all_failed};
+pub use capacity::{NoCapacity, idle_for, new_capacity, new_capacity_outside_fleets};
 pub use targeted::targeted;
 
 /// More offers of backends than this are not looked at while a fleet is searched for.
@@ -28,8 +30,8 @@ pub struct Fleet<'a> {
     pub id: FleetId,
     /// Name.
     pub name: &'a str,
-    /// The project it belongs to.
-    pub project: &'a str,
+    /// The project it belongs to; `None`: it is not known, and matches any.
+    pub project: Option<&'a str>,
     /// Whether that is the run's own project.
     pub own: bool,
     /// What it is made from.
@@ -96,7 +98,7 @@ pub fn check_named(request: &Request<'_>, fleet: &Fleet<'_>) -> Result<(), Skipp
         fleets.iter().any(|reference| {
             reference.name == fleet.name
                 && match &reference.project {
-                    Some(project) => project == fleet.project,
+                    Some(project) => fleet.project.is_none_or(|its| its == project),
                     None => fleet.own,
                 }
         })
@@ -112,7 +114,11 @@ pub fn check_room(request: &Request<'_>, fleet: &Fleet<'_>) -> Result<(), Skippe
     if request.multinode() && !fleet.is_cluster() {
         return Err(Skipped::NotCluster);
     }
-    let needed = nodes_required(request.run_spec);
+    // A run that has the fleet already has some of its nodes there.
+    let needed = match request.run_fleet {
+        Some(_) => 1,
+        None => nodes_required(request.run_spec),
+    };
     match room(fleet) {
         Some(free) if free < needed => Err(Skipped::TooSmall { free, needed }),
         _ => Ok(()),

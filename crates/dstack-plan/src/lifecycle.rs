@@ -3,6 +3,7 @@
 //! Every decision names the next status, the operations to intend, and, where something is waited for, until
 //! when and for what. The tables of allowed transitions are in [`transitions`].
 
+pub mod instance;
 pub mod job;
 pub mod policies;
 pub mod retry;
@@ -30,6 +31,15 @@ impl Wait {
             deadline: Some(deadline),
             wake_at: Some(deadline),
             reason: reason.into(),
+        }
+    }
+
+    /// Nothing is waited for.
+    pub const fn for_nothing() -> Self {
+        Self {
+            deadline: None,
+            wake_at: None,
+            reason: String::new(),
         }
     }
 

@@ -216,6 +216,8 @@ settings! {
     };
     /// Which jobs get their host's network: 1: nodes of several that have an instance to themselves, 2: all that have, 3: none. On this machine: none.
     job_network_mode: u8 = "DSTACK_SERVER_JOB_NETWORK_MODE", "2", or(2);
+    /// Offers tried for one instance.
+    max_offers_tried: usize = "DSTACK_SERVER_MAX_OFFERS_TRIED", "25", or(dstack_plan::fleets::MAX_OFFERS_TRIED);
     /// Serve metrics at /metrics.
     prometheus: bool = "DSTACK_ENABLE_PROMETHEUS_METRICS", "off", env::flag;
     /// Token for /metrics.
@@ -277,6 +279,11 @@ impl Settings {
             );
             HostNetwork::default()
         })
+    }
+
+    /// Offers tried for one instance.
+    pub const fn offers_tried(&self) -> usize {
+        self.max_offers_tried
     }
 
     /// Whether users may reach their jobs through the SSH proxy only.

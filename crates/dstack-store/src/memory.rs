@@ -168,6 +168,17 @@ impl Tables {
         jobs.sort_by_key(|job| (job.replica_num, job.job_num, job.submission_num, job.id));
         jobs
     }
+
+    fn operations_where(&self, keep: impl Fn(&OperationRow) -> bool) -> Vec<OperationRow> {
+        let mut found: Vec<OperationRow> = self
+            .operations
+            .values()
+            .filter(|row| keep(row))
+            .cloned()
+            .collect();
+        found.sort_by_key(|row| (row.created_at, row.id));
+        found
+    }
 }
 
 #[async_trait]
@@ -213,18 +224,11 @@ impl EngineStore for MemoryStore {
             .instance_id
             .or(job.used_instance_id)
             .and_then(|id| tables.instances.get(&id).cloned());
-        let mut operations: Vec<OperationRow> = tables
-            .operations
-            .values()
-            .filter(|row| row.job_id == Some(id))
-            .cloned()
-            .collect();
-        operations.sort_by_key(|row| (row.created_at, row.id));
         Ok(Some(JobSnapshot {
             job,
             run,
             instance,
-            operations,
+            operations: tables.operations_where(|row| row.job_id == Some(id)),
         }))
     }
 
@@ -238,6 +242,7 @@ impl EngineStore for MemoryStore {
             instance,
             fleet,
             jobs: tables.jobs_where(|job| job.instance_id == Some(id)),
+            operations: tables.operations_where(|row| row.instance_id == Some(id) && row.job_id.is_none()),
         }))
     }
 
@@ -306,7 +311,9 @@ impl EngineStore for MemoryStore {
                 .is_some_and(|name| name == owner)
         };
         let waiting = |job: &JobRow| {
-            job.project_id == project && job.status == dstack_model::runs::JobStatus::Submitted && owned(job)
+            let placeless =
+                job.status == dstack_model::runs::JobStatus::Submitted && job.instance_id.is_none();
+            job.project_id == project && placeless && owned(job)
         };
         let with_run = |job: JobRow| Some((tables.runs.get(&job.run_id)?.clone(), job));
         let mut found: Vec<(RunRow, JobRow)> = tables

@@ -259,7 +259,7 @@ entity! {
     }
 }
 
-/// What an operation does. Every kind may be repeated: the agent recognises the job id it is keyed by.
+/// What an operation does. Every kind may be repeated: agents recognise the id of the job, clouds that of the instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OperationKind {
@@ -271,6 +271,10 @@ pub enum OperationKind {
     StopJob,
     /// End the container and remove everything of the task.
     RemoveTask,
+    /// Have a cloud make the instance.
+    CreateInstance,
+    /// Have the cloud end it.
+    TerminateInstance,
 }
 
 /// How far an operation is.
@@ -290,11 +294,11 @@ entity! {
     OperationRow in "operations" {
         /// Id.
         key id: OperationId,
-        /// Idempotency key: `<job id>:<kind>`.
+        /// Idempotency key: `<job or instance id>:<kind>`.
         key: String,
         /// What it does.
         kind: OperationKind,
-        /// For which job.
+        /// For which job; unset: for the instance itself.
         job_id: Option<JobId>,
         /// On which instance.
         instance_id: Option<InstanceId>,
@@ -308,7 +312,7 @@ entity! {
         next_attempt_at: Option<Time>,
         /// What the last failed call said.
         error: Option<String>,
-        /// What the call brought back.
+        /// What the call brought back; of one that is made of several, how far they are.
         result: Option<Json<serde_json::Value>>,
     }
 }

@@ -63,6 +63,8 @@ pub struct InstanceSnapshot {
     pub fleet: Option<FleetRow>,
     /// Jobs that occupy it.
     pub jobs: Vec<JobRow>,
+    /// The operations intended for the instance itself.
+    pub operations: Vec<OperationRow>,
 }
 
 /// All that decides about a fleet.
@@ -110,7 +112,7 @@ pub trait EngineStore: Send + Sync + Debug {
     /// Where jobs of the project may be placed.
     async fn placement(&self, project: ProjectId) -> Result<PlacementSnapshot>;
     /// Up to `limit` jobs of the owner's waiting for a place in the project, each with its run: highest priority first,
-    /// then oldest.
+    /// then oldest. Jobs for which an instance is being made have their place.
     async fn waiting(&self, owner: &str, project: ProjectId, limit: usize) -> Result<Vec<(JobId, RunId)>>;
 
     /// Keeps what a job used.

@@ -139,10 +139,17 @@ impl SqlStore {
                 id.to_raw(),
             )
             .await?;
+        let operations = self
+            .where_text::<OperationRow>(
+                "WHERE t.instance_id = $1 AND t.job_id IS NULL ORDER BY t.created_at, t.id",
+                id.to_raw(),
+            )
+            .await?;
         Ok(Some(InstanceSnapshot {
             instance,
             fleet,
             jobs,
+            operations,
         }))
     }
 
@@ -197,7 +204,7 @@ impl SqlStore {
         let found: Vec<(String, String)> = sqlx::query_as(
             "SELECT j.id, j.run_id FROM jobs j JOIN runs r ON r.id = j.run_id WHERE j.project_id = $1 \
              AND j.status = 'submitted' AND j.status NOT IN ('terminated', 'aborted', 'failed', 'done') \
-             AND j.lease_owner = $2 ORDER BY r.priority DESC, j.submitted_at, j.id LIMIT $3",
+             AND j.instance_id IS NULL AND j.lease_owner = $2 ORDER BY r.priority DESC, j.submitted_at, j.id LIMIT $3",
         )
         .bind(project.to_raw())
         .bind(owner.to_owned())

@@ -154,6 +154,7 @@ async fn start_engine(init: EngineInit, local: bool) -> Result<StartedEngine, St
     let engine = Engine::start(EngineDeps {
         store: Arc::new(init.store.clone()) as Arc<dyn EngineStore>,
         agents: Arc::new(LocalAgents::new(here)),
+        backends: Arc::clone(&init.backends),
         output: Arc::new(LogOutput::new(Arc::clone(&init.logs), init.database.clone())),
         inputs: Arc::new(SqlInputs::new(
             init.jobs(target),
@@ -167,6 +168,7 @@ async fn start_engine(init: EngineInit, local: bool) -> Result<StartedEngine, St
             name: init.identity.clone(),
             home: machine.as_ref().map(|machine| machine.instance),
             host_network: init.settings.host_network(),
+            offers_tried: init.settings.offers_tried(),
             ..EngineSettings::default()
         },
     })

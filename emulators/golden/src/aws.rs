@@ -5,8 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use dstack_compute::config::{AwsConfig, BackendConfig, SplitConfig};
 use dstack_compute::{
-    Backend, BackendKind, Capabilities, CatalogQuery, ComputeError, ConfigureError, DiskSize, VolumeRequest,
-    Volumes,
+    Backend, BackendKind, Capabilities, CatalogQuery, ComputeError, ConfigureError, DiskSize, Instances,
+    VolumeRequest, Volumes,
 };
 use dstack_model::backends::BackendType;
 use dstack_model::instances::{InstanceAvailability, InstanceRuntime};
@@ -16,6 +16,7 @@ use dstack_model::volumes::VolumeProvisioningData;
 use dstack_units::Memory;
 
 use crate::Offers;
+use crate::no_capacity::NoCapacity;
 
 /// Instance families that dstack 0.22.5 offers.
 const FAMILIES: &[&str] = &[
@@ -126,6 +127,10 @@ impl Backend for AwsBackend {
             }
         };
         Ok(found.into_iter().map(with_zones).collect())
+    }
+
+    fn instances(&self) -> Option<&dyn Instances> {
+        Some(&NoCapacity)
     }
 
     fn volumes(&self) -> Option<&dyn Volumes> {

@@ -6,6 +6,7 @@
 mod aws;
 mod idle;
 mod images;
+mod no_capacity;
 mod offers;
 mod runpod;
 

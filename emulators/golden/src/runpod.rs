@@ -5,8 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use dstack_compute::config::{BackendConfig, RunpodConfig, SplitConfig};
 use dstack_compute::{
-    Backend, BackendKind, Capabilities, CatalogQuery, ComputeError, ConfigureError, DiskSize, VolumeRequest,
-    Volumes,
+    Backend, BackendKind, Capabilities, CatalogQuery, ComputeError, ConfigureError, DiskSize, Instances,
+    VolumeRequest, Volumes,
 };
 use dstack_model::backends::BackendType;
 use dstack_model::instances::{InstanceAvailability, InstanceRuntime};
@@ -17,6 +17,7 @@ use dstack_units::{Memory, Range};
 use serde_json::Value;
 
 use crate::Offers;
+use crate::no_capacity::NoCapacity;
 
 const PRICE_OF_GB: f64 = 0.07;
 const EXTERNAL_VOLUME: i64 = 50;
@@ -110,6 +111,10 @@ impl Backend for RunpodBackend {
             .map(|offer| offer.with_availability(InstanceAvailability::Available, InstanceRuntime::Shim))
             .filter(|offer| is_cluster(offer) == cluster)
             .collect())
+    }
+
+    fn instances(&self) -> Option<&dyn Instances> {
+        Some(&NoCapacity)
     }
 
     fn volumes(&self) -> Option<&dyn Volumes> {

@@ -203,13 +203,16 @@ fn submissions_on_postgres(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
 }
 
 /// Killed with runs under way, until it answers again. Half of the rows are runs, half are their jobs.
-fn restart(subject: &Subject, stored: usize) -> Result<Vec<Figure>> {
+/// Rows that are active when the server is killed: half of them runs, half their jobs.
+const ACTIVE_ROWS: usize = 10_000;
+
+fn restart(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
     ours_only(subject)?;
     let mut server = subject.server().start()?;
     let load = Load {
         clients: 8,
         duration: Duration::from_secs(1800),
-        requests: stored / 2,
+        requests: ACTIVE_ROWS / 2,
     };
     load.run(
         server.port(),
@@ -226,7 +229,7 @@ fn restart(subject: &Subject, stored: usize) -> Result<Vec<Figure>> {
         times.push(begin.elapsed().as_secs_f64());
     }
     Ok(vec![figure(
-        format!("killed and started again with {stored} active rows, until it answers, p50"),
+        format!("killed and started again with {ACTIVE_ROWS} active rows, until it answers, p50"),
         Unit::Seconds,
         "≤ 1 s",
         Latency::of(times).p50,
@@ -234,10 +237,13 @@ fn restart(subject: &Subject, stored: usize) -> Result<Vec<Figure>> {
 }
 
 /// Ten times as many finished runs as asked for, and a tenth as many active ones.
-fn memory(subject: &Subject, stored: usize) -> Result<Vec<Figure>> {
+/// Runs that the server has when its memory is looked at: finished, active.
+const REMEMBERED: (usize, usize) = (100_000, 1_000);
+
+fn memory(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
     ours_only(subject)?;
     let server = subject.server().start()?;
-    let (finished, active) = (stored * 10, stored / 10);
+    let (finished, active) = REMEMBERED;
     let fill = |requests: usize, plan: fn(usize) -> String| {
         let load = Load {
             clients: 8,

@@ -73,7 +73,8 @@ impl Report {
 }
 
 impl Row {
-    fn markdown(&self) -> String {
+    /// A row of the table.
+    pub fn markdown(&self) -> String {
         let ours = self.unit.show(self.ours);
         let (reference, ratio) = match self.reference {
             Some(value) => {

@@ -19,7 +19,7 @@ struct Args {
     #[arg(long)]
     write: Option<PathBuf>,
     /// How many stored runs `runs/list` is measured with
-    #[arg(long, default_value_t = 10_000)]
+    #[arg(long, default_value_t = 100_000)]
     runs: usize,
     /// Measure the reference only: to try the measures without ours
     #[arg(long, hide = true)]
@@ -54,7 +54,11 @@ fn main() -> Result<()> {
                 let beside = reference
                     .as_ref()
                     .and_then(|reference| beside(measure, reference, args.runs));
-                report.rows.extend(rows(figures, &beside.unwrap_or_default()));
+                let rows = rows(figures, &beside.unwrap_or_default());
+                for row in &rows {
+                    print!("    {}", row.markdown());
+                }
+                report.rows.extend(rows);
             }
             Err(error) => {
                 println!("    not measured: {error:#}");
@@ -65,10 +69,21 @@ fn main() -> Result<()> {
     let page = report.markdown("cargo xtask bench --write");
     println!("\n{page}");
     if let Some(file) = args.write {
-        fs_err::write(file, page)?;
+        let kept = fs_err::read_to_string(&file).unwrap_or_default();
+        fs_err::write(&file, with_notes(&page, &kept))?;
     }
     Ok(())
 }
+
+/// What people wrote below the table stays.
+fn with_notes(page: &str, before: &str) -> String {
+    match before.find(NOTES) {
+        Some(at) => format!("{page}\n{}", &before[at..]),
+        None => page.to_owned(),
+    }
+}
+
+const NOTES: &str = "## Notes\n";
 
 fn beside(measure: Measure, reference: &Subject, runs: usize) -> Option<Vec<Figure>> {
     measure(reference, runs)

@@ -12,52 +12,96 @@ use dstack_store::{Commit, EntityRef, Json, NewEvent, PlacementSnapshot, Put, Ru
 use dstack_units::{FleetId, JobId, ProjectId, RunId};
 use futures_util::future::join_all;
 
+use super::capacity::{self, Outlook};
 use super::run;
 use crate::Result;
 use crate::context::Context;
 use crate::events::Events;
+use crate::wakes::Key;
 
 /// Jobs looked at in one go: those that are refused are written in one commit.
 const AT_ONCE: usize = 64;
 
-/// Places every waiting job of the project, or says why it cannot be.
+/// Places every waiting job of the project, has an instance made for it, or says why neither can be.
 pub async fn reconcile(ctx: &Arc<Context>, project: ProjectId) -> Result<()> {
+    // Jobs that were looked at and must wait for others, or for what clouds have to say.
+    let mut undecided = 0;
     loop {
-        let waiting = ctx.deps.store.waiting(&ctx.owner, project, AT_ONCE).await?;
+        let limit = AT_ONCE + undecided;
+        let waiting = ctx.deps.store.waiting(&ctx.owner, project, limit).await?;
         if waiting.is_empty() {
             return Ok(());
         }
-        let runs = snapshots(ctx, waiting.iter().map(|(_, run)| *run)).await?;
-        let mut placement = ctx.deps.store.placement(project).await?;
-        let mut refused = Refused::new();
-        // The first job of a run that is placed says where the others go; the row of the run follows later.
-        let mut fleets: HashMap<RunId, FleetId> = HashMap::new();
-        for (job, run) in waiting
-            .iter()
-            .filter_map(|(job, run)| waits(*job, runs.get(run)?))
-        {
-            let fleet = run.fleet_id.or(fleets.get(&run.id).copied());
-            match choose(&request(run, job, fleet), &candidates(&placement)) {
-                Ok(choice) => {
-                    fleets.insert(run.id, choice.fleet_id);
-                    assign(ctx, job, &mut placement, &choice).await?;
-                }
-                Err(reason) => {
-                    let ended = refuse(ctx, job, reason);
-                    refused.entry(run.id).or_default().push(ended);
-                }
-            }
-        }
-        end(ctx, refused, runs).await?;
-        if waiting.len() < AT_ONCE {
+        let all = waiting.len() < limit;
+        undecided = pass(ctx, project, waiting).await?;
+        if all {
             // Whatever came meanwhile has woken us again.
             return Ok(());
         }
     }
 }
 
+/// Decides about these jobs; how many must wait.
+async fn pass(ctx: &Arc<Context>, project: ProjectId, waiting: Vec<(JobId, RunId)>) -> Result<usize> {
+    let runs = snapshots(ctx, waiting.iter().map(|(_, run)| *run)).await?;
+    let mut placement = ctx.deps.store.placement(project).await?;
+    let mut refused = Refused::new();
+    let mut undecided = 0;
+    // The first job of a run that is placed says where the others go; the row of the run follows later.
+    let mut fleets: HashMap<RunId, FleetId> = HashMap::new();
+    for (job, snapshot) in waiting
+        .iter()
+        .filter_map(|(job, run)| waits(*job, runs.get(run)?))
+    {
+        let (run, master) = (&snapshot.run, capacity::master(job, snapshot));
+        let fleet = run.fleet_id.or(fleets.get(&run.id).copied());
+        let request = request(run, job, fleet.or(master.and_then(|job| job.fleet_id)));
+        let reason = match choose(&request, &candidates(&placement)) {
+            Ok(choice) => {
+                fleets.insert(run.id, choice.fleet_id);
+                assign(ctx, job, &mut placement, &choice).await?;
+                continue;
+            }
+            Err(reason) => reason,
+        };
+        match outlook(ctx, &placement, request, job, master) {
+            Outlook::Later => undecided += 1,
+            Outlook::Yes(new) => {
+                fleets.insert(run.id, new.fleet);
+                capacity::provision(ctx, run, job, *new, &mut placement).await?;
+            }
+            Outlook::No(other) => {
+                let ended = refuse(ctx, job, other.unwrap_or(reason));
+                refused.entry(run.id).or_default().push(ended);
+            }
+        }
+    }
+    let commit = ends(ctx, refused, runs).await?;
+    self::commit(ctx, commit).await?;
+    Ok(undecided)
+}
+
+/// Whether an instance can be made for the job; one of several nodes goes where the first of them is.
+fn outlook(
+    ctx: &Arc<Context>,
+    placement: &PlacementSnapshot,
+    request: Request<'_>,
+    job: &JobRow,
+    master: Option<&JobRow>,
+) -> Outlook {
+    let beside = master.map(|master| master.job_provisioning_data.as_deref());
+    match beside {
+        Some(None) => Outlook::Later,
+        Some(master) => capacity::look(ctx, placement, &Request { master, ..request }, job),
+        None => capacity::look(ctx, placement, &request, job),
+    }
+}
+
 /// The runs with their jobs, each read once.
-async fn snapshots(ctx: &Context, runs: impl Iterator<Item = RunId>) -> Result<BTreeMap<RunId, RunSnapshot>> {
+pub(super) async fn snapshots(
+    ctx: &Context,
+    runs: impl Iterator<Item = RunId>,
+) -> Result<BTreeMap<RunId, RunSnapshot>> {
     let runs: BTreeSet<RunId> = runs.collect();
     let mut found = BTreeMap::new();
     for snapshot in join_all(runs.into_iter().map(|run| ctx.deps.store.run(run))).await {
@@ -67,9 +111,9 @@ async fn snapshots(ctx: &Context, runs: impl Iterator<Item = RunId>) -> Result<B
 }
 
 /// The job, if it still waits for a place, and its run.
-fn waits(job: JobId, snapshot: &RunSnapshot) -> Option<(&JobRow, &RunRow)> {
+fn waits(job: JobId, snapshot: &RunSnapshot) -> Option<(&JobRow, &RunSnapshot)> {
     let job = snapshot.jobs.iter().find(|row| row.id == job)?;
-    (job.status == JobStatus::Submitted).then_some((job, &snapshot.run))
+    (job.status == JobStatus::Submitted && job.instance_id.is_none()).then_some((job, snapshot))
 }
 
 async fn commit(ctx: &Context, commit: Commit) -> Result<()> {
@@ -176,14 +220,22 @@ async fn assign(
     };
     tracing::info!(job.id = %job.id, job.name = %job.job_name, instance.name = %slot.name, "job placed");
     ctx.wakes.wake(EntityRef::Run(job.run_id));
+    if job.job_spec.jobs_per_replica > 1 {
+        // The other nodes may have waited for this one.
+        ctx.wakes.wake(Key::Schedule(job.project_id));
+    }
     Ok(())
 }
 
 /// Jobs that get no place, as they end, with the events of that; by run.
-type Refused = BTreeMap<RunId, Vec<(JobRow, [NewEvent; 2])>>;
+pub(super) type Refused = BTreeMap<RunId, Vec<(JobRow, [NewEvent; 2])>>;
 
-/// Writes the ends of jobs and, in the same commit, what follows for their runs.
-async fn end(ctx: &Context, refused: Refused, mut runs: BTreeMap<RunId, RunSnapshot>) -> Result<()> {
+/// The ends of jobs and, in the same commit, what follows for their runs.
+pub(super) async fn ends(
+    ctx: &Context,
+    refused: Refused,
+    mut runs: BTreeMap<RunId, RunSnapshot>,
+) -> Result<Commit> {
     let mut all = Commit::default();
     for (run, ended) in refused {
         let ours = ctx.owned.has(EntityRef::Run(run));
@@ -203,7 +255,7 @@ async fn end(ctx: &Context, refused: Refused, mut runs: BTreeMap<RunId, RunSnaps
             all.events.extend(follows.events);
         }
     }
-    commit(ctx, all).await
+    Ok(all)
 }
 
 /// The jobs with those that have ended as they are then.
@@ -217,7 +269,7 @@ fn replaced(mut jobs: Vec<JobRow>, ended: &[(JobRow, [NewEvent; 2])]) -> Vec<Job
 }
 
 /// The job ends without having had a place: nothing of it is anywhere, so that both steps are taken at once.
-fn refuse(ctx: &Context, before: &JobRow, message: String) -> (JobRow, [NewEvent; 2]) {
+pub(super) fn refuse(ctx: &Context, before: &JobRow, message: String) -> (JobRow, [NewEvent; 2]) {
     let now = ctx.now();
     let reason = JobTerminationReason::FailedToStartDueToNoCapacity;
     let ending = JobRow {
@@ -230,6 +282,7 @@ fn refuse(ctx: &Context, before: &JobRow, message: String) -> (JobRow, [NewEvent
     let ended_at = now + Duration::from_micros(1);
     let ended = JobRow {
         status: reason.status(),
+        instance_id: None,
         finished_at: Some(ended_at),
         last_processed_at: ended_at,
         deadline_at: None,

@@ -17,7 +17,7 @@ fn explained(more: &Value, market: &[Offer]) -> JobExplanation {
     let fleets = [Fleet {
         id: sample.candidate(1).fleet_id,
         name: "fleet",
-        project: "main",
+        project: Some("main"),
         own: true,
         spec,
         master: None,

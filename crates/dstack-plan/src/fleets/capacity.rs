@@ -1,7 +1,11 @@
 //! What could be made anew for a job.
 
+use std::time::Duration;
+
 use dstack_model::configurations::MountPoint;
-use dstack_model::profiles::CreationPolicy;
+use dstack_model::fleets::FleetSpec;
+use dstack_model::profiles::{CreationPolicy, DEFAULT_RUN_IDLE_DURATION};
+use dstack_model::runs::RunSpec;
 
 use super::Fleet;
 use crate::combine::{Conflict, fleet_requirements, profiles, requirements};
@@ -68,6 +72,20 @@ pub fn new_capacity_outside_fleets(request: &Request<'_>) -> Result<Query, NoCap
     let profile = request.run_spec.merged_profile();
     let wanted = request.job_spec.requirements.clone();
     Ok(for_job(Query::new(&profile, wanted), request))
+}
+
+/// How long an instance that is made for the run may be idle; `None`: for ever.
+///
+/// # Errors
+/// Nothing can be made for the run in this fleet.
+pub fn idle_for(fleet: &FleetSpec, run: &RunSpec) -> Result<Option<Duration>, Conflict> {
+    let both = profiles(&fleet.merged_profile(), &run.merged_profile())?;
+    let seconds = both
+        .params
+        .idle_duration
+        .map_or(DEFAULT_RUN_IDLE_DURATION.0, |idle| idle.0);
+    // Off is negative.
+    Ok(u64::try_from(seconds).ok().map(Duration::from_secs))
 }
 
 fn check_allowed(request: &Request<'_>) -> Result<(), NoCapacity> {

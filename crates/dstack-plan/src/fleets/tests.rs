@@ -21,7 +21,7 @@ fn fleet<'a>(spec: &'a FleetSpec, name: &'a str, instances: Vec<Candidate<'a>>) 
     Fleet {
         id: Uuid::from_u128(u128::from(name.len() as u64)).into(),
         name,
-        project: "main",
+        project: Some("main"),
         own: true,
         spec,
         master: None,
@@ -87,7 +87,7 @@ fn fleets_are_named_with_their_project() {
     let spec = spec(json!({"nodes": 1}));
     let own = fleet(&spec, "f", Vec::new());
     let imported = Fleet {
-        project: "other",
+        project: Some("other"),
         own: false,
         ..own.clone()
     };

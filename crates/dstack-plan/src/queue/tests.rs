@@ -42,7 +42,7 @@ impl World {
         vec![Fleet {
             id,
             name: "fleet",
-            project: "main",
+            project: Some("main"),
             own: true,
             spec: &self.fleet,
             master: None,

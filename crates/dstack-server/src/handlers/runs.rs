@@ -1,7 +1,6 @@
 //! Runs: lists, plans, applying, stopping, deleting.
 
 mod apply;
-mod fleets;
 mod list;
 mod offers;
 mod plan;

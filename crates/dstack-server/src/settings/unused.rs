@@ -62,12 +62,11 @@ pub(super) static UNUSED: &[(&[&str], &str)] = &[
     ),
     (
         &[
-            "DSTACK_SERVER_MAX_OFFERS_TRIED",
             "DSTACK_VM_BASE_IMAGE_VERSION",
             "DSTACK_VM_BASE_IMAGE_PREFIX",
             "DSTACK_FF_HOTAISLE_BARE_METAL_NO_FORCE_RELEASE",
         ],
-        "instances are not created in clouds yet",
+        "this build has no backend that they are for",
     ),
     (
         &["DSTACK_DB_COMMAND_TIMEOUT"],

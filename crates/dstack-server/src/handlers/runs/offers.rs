@@ -1,9 +1,9 @@
 //! Offers of the project's backends.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use dstack_compute::{Backend, Capabilities};
+use dstack_compute::Backend;
+use dstack_engine::market::{able, ask};
 use dstack_model::backends::BackendType;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::Requirements;
@@ -13,9 +13,6 @@ use futures_util::future::join_all;
 
 use crate::error::{ApiError, Result};
 use crate::state::AppState;
-
-/// A backend that does not answer by then is left out, so that it delays nobody.
-const DEADLINE: Duration = Duration::from_secs(20);
 
 /// What the backends of a project offer. Each is asked at most once for the same requirements.
 #[derive(Debug)]
@@ -106,29 +103,4 @@ impl Market {
         let answers = join_all(asked).await;
         self.answers.extend(answers);
     }
-}
-
-/// A backend without an answer has no offers; why is logged.
-async fn ask(backend: &dyn Backend, requirements: &Requirements) -> Vec<Offer> {
-    let kind = backend.kind();
-    match tokio::time::timeout(DEADLINE, backend.offers(requirements)).await {
-        Ok(Ok(offers)) => offers,
-        Ok(Err(error)) => {
-            tracing::warn!(backend.type = %kind, error = %error, "backend left out: it answers with an error");
-            Vec::new()
-        }
-        Err(_) => {
-            tracing::warn!(backend.type = %kind, timeout_s = DEADLINE.as_secs(), "backend left out: no answer in time");
-            Vec::new()
-        }
-    }
-}
-
-/// Whether a backend can do what is needed.
-const fn able(needs: Needs, can: Capabilities) -> bool {
-    (!needs.multinode || can.multinode)
-        && (!needs.privileged || can.privileged)
-        && (!needs.instance_volumes || can.instance_volumes)
-        && (!needs.reservations || can.reservations)
-        && (!needs.create_instance || can.create_instance)
 }

@@ -1,5 +1,6 @@
 //! Plans: what applying a run would do, and the offers for it.
 
+use dstack_engine::reconcile::capacity::fleets;
 use dstack_model::common::ApplyAction;
 use dstack_model::configurations::AnyRunConfiguration;
 use dstack_model::explanations::JobExplanation;
@@ -17,7 +18,7 @@ use dstack_store::EngineStore;
 use dstack_units::FleetId;
 
 use super::offers::Market;
-use super::{fleets, volumes, with_jobs};
+use super::{volumes, with_jobs};
 use crate::access::Project;
 use crate::api::Call;
 use crate::error::{ApiError, Result};
@@ -162,7 +163,7 @@ impl<'a> Planner<'a> {
             multinode_backends: Some(&multinode),
             ..Request::new(self.run, job)
         };
-        let fleets = fleets::fleets(&self.placement, self.project);
+        let fleets = fleets(&self.placement, Some(self.project));
         let params = self.run.merged_profile().params;
         Ok(if params.instances.is_some() {
             Found {
@@ -186,7 +187,7 @@ impl<'a> Planner<'a> {
             multinode_backends: Some(&multinode),
             ..Request::new(self.run, job)
         };
-        let fleets = fleets::fleets(&self.placement, self.project);
+        let fleets = fleets(&self.placement, Some(self.project));
         // What the run asks for alone: how fleets narrow it is said of each fleet.
         let query =
             offers::Query::new(&self.run.merged_profile(), job.requirements.clone()).at(&self.volumes);

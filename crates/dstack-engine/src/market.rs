@@ -1,0 +1,130 @@
+//! What clouds offer for the jobs that wait.
+//!
+//! Scheduling never waits for a cloud: it takes the offers that are known, or has them asked for and is woken when they are
+//! there. Kept in memory only: after a restart they are asked for again.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use dstack_compute::{Backend, Capabilities};
+use dstack_model::offers::InstanceOfferWithAvailability as Offer;
+use dstack_model::runs::Requirements;
+use dstack_plan::offers::{Needs, Query};
+use dstack_units::{ProjectId, Time};
+use futures_util::future::join_all;
+
+use crate::context::Context;
+use crate::wakes::Key;
+
+/// A backend that does not answer by then is left out, so that it delays nobody.
+const DEADLINE: Duration = Duration::from_secs(20);
+/// How long an answer is taken for true. What has changed meanwhile shows when the offer is tried.
+const FRESH: Duration = Duration::from_secs(15);
+
+/// Answers, and questions under way.
+#[derive(Debug, Default)]
+pub struct Market {
+    asked: Mutex<Vec<Asked>>,
+}
+
+#[derive(Debug)]
+struct Asked {
+    project: ProjectId,
+    query: Query,
+    /// Unset while the clouds are being asked.
+    answer: Option<(Time, Arc<Vec<Offer>>)>,
+}
+
+impl Asked {
+    fn is(&self, project: ProjectId, query: &Query) -> bool {
+        self.project == project && self.query == *query
+    }
+
+    fn outdated(&self, now: Time) -> bool {
+        let at = self.answer.as_ref().map(|(at, _)| *at);
+        at.is_some_and(|at| now >= at + FRESH)
+    }
+}
+
+impl Market {
+    fn lock(&self) -> MutexGuard<'_, Vec<Asked>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of a query; `None` when it is not, and must be asked by the caller if the second is true.
+    fn known(&self, project: ProjectId, query: &Query, now: Time) -> (Option<Arc<Vec<Offer>>>, bool) {
+        let mut asked = self.lock();
+        asked.retain(|one| !one.outdated(now));
+        if let Some(one) = asked.iter().find(|one| one.is(project, query)) {
+            return (one.answer.as_ref().map(|(_, offers)| Arc::clone(offers)), false);
+        }
+        asked.push(Asked {
+            project,
+            query: query.clone(),
+            answer: None,
+        });
+        (None, true)
+    }
+
+    fn answered(&self, project: ProjectId, query: &Query, now: Time, offers: Vec<Offer>) {
+        let mut asked = self.lock();
+        if let Some(one) = asked.iter_mut().find(|one| one.is(project, query)) {
+            one.answer = Some((now, Arc::new(offers)));
+        }
+    }
+}
+
+/// The offers for a query, cheapest first, those that can be had before the others; `None`: they are being asked for, and
+/// the project's scheduling is woken when they are there.
+pub fn offers(ctx: &Arc<Context>, project: ProjectId, query: &Query) -> Option<Arc<Vec<Offer>>> {
+    let (known, ask) = ctx.market.known(project, query, ctx.now());
+    if ask {
+        let (context, query) = (Arc::clone(ctx), query.clone());
+        ctx.spawn("offers", async move {
+            let offers = ask_all(&context, project, &query).await;
+            context.market.answered(project, &query, context.now(), offers);
+            context.wakes.wake(Key::Schedule(project));
+        });
+    }
+    known
+}
+
+async fn ask_all(ctx: &Context, project: ProjectId, query: &Query) -> Vec<Offer> {
+    let backends = match ctx.deps.backends.of_project(project).await {
+        Ok(backends) => backends,
+        Err(error) => {
+            tracing::warn!(project.id = %project, %error, "the backends of a project are not known now");
+            Vec::new()
+        }
+    };
+    let asked = backends
+        .iter()
+        .filter(|backend| query.asks(backend.kind()) && able(query.needs, backend.capabilities()))
+        .map(|backend| ask(backend.as_ref(), &query.requirements));
+    query.select(join_all(asked).await, None)
+}
+
+/// What a backend offers. One without an answer has no offers; why is logged.
+pub async fn ask(backend: &dyn Backend, requirements: &Requirements) -> Vec<Offer> {
+    let kind = backend.kind();
+    match tokio::time::timeout(DEADLINE, backend.offers(requirements)).await {
+        Ok(Ok(offers)) => offers,
+        Ok(Err(error)) => {
+            tracing::warn!(backend.type = %kind, error = %error, "backend left out: it answers with an error");
+            Vec::new()
+        }
+        Err(_) => {
+            tracing::warn!(backend.type = %kind, timeout_s = DEADLINE.as_secs(), "backend left out: no answer in time");
+            Vec::new()
+        }
+    }
+}
+
+/// Whether a backend can do what is needed.
+pub const fn able(needs: Needs, can: Capabilities) -> bool {
+    (!needs.multinode || can.multinode)
+        && (!needs.privileged || can.privileged)
+        && (!needs.instance_volumes || can.instance_volumes)
+        && (!needs.reservations || can.reservations)
+        && (!needs.create_instance || can.create_instance)
+}

@@ -1,0 +1,328 @@
+//! An instance that is made for a job, from the request to its end (dstack 0.22.5: pipelines §8).
+
+use std::time::Duration;
+
+use dstack_model::backends::BackendType;
+use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
+use dstack_units::Time;
+
+use super::Wait;
+use super::job::Progress;
+
+/// How long offers are tried, one after the other.
+pub const CREATION_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+
+/// How long an instance may take from its creation until its agent answers (dstack 0.22.5: backends §9).
+pub fn provisioning_timeout(backend: BackendType, instance_type: &str) -> Duration {
+    let minutes = match backend {
+        BackendType::Lambda | BackendType::CloudRift => 30,
+        BackendType::Runpod
+        | BackendType::Daytona
+        | BackendType::Seeweb
+        | BackendType::Kubernetes
+        | BackendType::Slurm => 20,
+        BackendType::Oci if instance_type.starts_with("BM.") => 20,
+        BackendType::Vultr if instance_type.starts_with("vbm") => 55,
+        BackendType::Gcp if instance_type == "a4-highgpu-8g" => 16,
+        _ => 10,
+    };
+    Duration::from_secs(minutes * 60)
+}
+
+/// All that is known of an instance.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// Its name, for reasons.
+    pub name: String,
+    /// Present status.
+    pub status: InstanceStatus,
+    /// How far its creation is; [`Progress::None`]: it is not of our making.
+    pub create: Progress,
+    /// How far its termination is.
+    pub terminate: Progress,
+    /// Jobs that occupy it.
+    pub jobs: usize,
+    /// Its agent has told all its tasks.
+    pub in_reach: bool,
+    /// When it was asked for.
+    pub created_at: Time,
+    /// When it was made.
+    pub started_at: Option<Time>,
+    /// [`provisioning_timeout`].
+    pub timeout: Duration,
+    /// It ends with its job: a container rather than a machine.
+    pub one_job: bool,
+    /// Since when no job has occupied it, if none does.
+    pub idle_since: Time,
+    /// How long it may be idle; `None`: for ever.
+    pub idle_for: Option<Duration>,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// Nothing.
+    Stay,
+    /// Nothing but wait.
+    Wait(Wait),
+    /// The cloud has made it: it and its jobs are being provisioned.
+    Made,
+    /// No offer worked: it ends, and its jobs with it.
+    NotMade(String),
+    /// Its agent answers.
+    Ready(InstanceStatus),
+    /// Begin to end it.
+    End(InstanceTerminationReason, String),
+    /// Have the cloud end it, and wait for that.
+    IntendTermination(Wait),
+    /// Nothing of it is left.
+    Gone,
+}
+
+/// Decides about an instance.
+pub fn decide(facts: &Facts, now: Time) -> Decision {
+    match facts.status {
+        InstanceStatus::Pending => pending(facts),
+        InstanceStatus::Provisioning => provisioning(facts, now),
+        InstanceStatus::Idle | InstanceStatus::Busy => in_use(facts, now),
+        InstanceStatus::Terminating => terminating(facts),
+        InstanceStatus::Terminated => Decision::Stay,
+    }
+}
+
+/// A wait that only the cloud ends; it is asked again and again.
+fn for_cloud(facts: &Facts, doing: &str, error: Option<&String>) -> Wait {
+    let reason = match error {
+        Some(error) => format!("{doing} {} (last attempt: {error})", facts.name),
+        None => format!("{doing} {}", facts.name),
+    };
+    Wait {
+        deadline: None,
+        wake_at: None,
+        reason,
+    }
+}
+
+fn pending(facts: &Facts) -> Decision {
+    match &facts.create {
+        Progress::None => Decision::Stay,
+        Progress::Done => Decision::Made,
+        Progress::Refused(error) => Decision::NotMade(error.clone()),
+        Progress::Intended(_) if facts.jobs == 0 => job_gone(),
+        Progress::Intended(error) => Decision::Wait(Wait {
+            deadline: Some(facts.created_at + CREATION_TIMEOUT),
+            ..for_cloud(facts, "the cloud to make", error.as_ref())
+        }),
+    }
+}
+
+fn job_gone() -> Decision {
+    Decision::End(
+        InstanceTerminationReason::JobFinished,
+        "The job that it was made for has ended".to_owned(),
+    )
+}
+
+fn provisioning(facts: &Facts, now: Time) -> Decision {
+    let ours = facts.create != Progress::None;
+    if ours && facts.jobs == 0 {
+        return job_gone();
+    }
+    if facts.in_reach {
+        return Decision::Ready(match facts.jobs {
+            0 => InstanceStatus::Idle,
+            _ => InstanceStatus::Busy,
+        });
+    }
+    if !ours {
+        return Decision::Stay;
+    }
+    let deadline = facts.started_at.unwrap_or(facts.created_at) + facts.timeout;
+    if now >= deadline {
+        return Decision::End(
+            InstanceTerminationReason::ProvisioningTimeout,
+            "Instance did not become reachable in time".to_owned(),
+        );
+    }
+    let doing = format!("the agent of {} to be reachable", facts.name);
+    Decision::Wait(Wait::until(deadline, doing))
+}
+
+fn in_use(facts: &Facts, now: Time) -> Decision {
+    if facts.create == Progress::None || facts.jobs > 0 {
+        return Decision::Stay;
+    }
+    if facts.one_job {
+        return Decision::End(InstanceTerminationReason::JobFinished, String::new());
+    }
+    let Some(limit) = facts.idle_for else {
+        return Decision::Stay;
+    };
+    let until = facts.idle_since + limit;
+    if now >= until {
+        let idle = now.since(facts.idle_since).as_secs();
+        return Decision::End(
+            InstanceTerminationReason::IdleTimeout,
+            format!("Instance idle for {idle}s"),
+        );
+    }
+    Decision::Wait(Wait::until(until, "a job, until it has been idle for too long"))
+}
+
+fn terminating(facts: &Facts) -> Decision {
+    match &facts.create {
+        Progress::None | Progress::Refused(_) => return Decision::Gone,
+        Progress::Intended(error) => {
+            let doing = "the cloud to say what it has made of";
+            return Decision::Wait(for_cloud(facts, doing, error.as_ref()));
+        }
+        Progress::Done => {}
+    }
+    let wait = |error| for_cloud(facts, "the cloud to end", error);
+    match &facts.terminate {
+        Progress::None => Decision::IntendTermination(wait(None)),
+        Progress::Done => Decision::Gone,
+        // Never given up: what the cloud did not confirm may still cost money.
+        Progress::Intended(error) => Decision::Wait(wait(error.as_ref())),
+        Progress::Refused(error) => Decision::Wait(wait(Some(error))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Time {
+        Time::from_millis(seconds * 1000)
+    }
+
+    fn facts(status: InstanceStatus, create: Progress) -> Facts {
+        Facts {
+            name: "cloud-0".to_owned(),
+            status,
+            create,
+            terminate: Progress::None,
+            jobs: 1,
+            in_reach: false,
+            created_at: at(0),
+            started_at: Some(at(10)),
+            timeout: Duration::from_secs(600),
+            one_job: false,
+            idle_since: at(100),
+            idle_for: Some(Duration::from_secs(300)),
+        }
+    }
+
+    fn ends(decision: &Decision) -> Option<InstanceTerminationReason> {
+        match decision {
+            Decision::End(reason, _) => Some(*reason),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn what_came_of_the_request_is_followed() {
+        let pending = |create| decide(&facts(InstanceStatus::Pending, create), at(1));
+        assert_eq!(pending(Progress::None), Decision::Stay);
+        assert_eq!(pending(Progress::Done), Decision::Made);
+        let refused = pending(Progress::Refused("all failed".to_owned()));
+        assert_eq!(refused, Decision::NotMade("all failed".to_owned()));
+        let Decision::Wait(wait) = pending(Progress::Intended(Some("503".to_owned()))) else {
+            panic!("it waits");
+        };
+        assert_eq!(wait.reason, "the cloud to make cloud-0 (last attempt: 503)");
+        assert_eq!(wait.deadline, Some(at(600)));
+    }
+
+    #[test]
+    fn nothing_is_made_for_a_job_that_has_ended() {
+        let gone = |status, create| {
+            let facts = Facts {
+                jobs: 0,
+                ..facts(status, create)
+            };
+            ends(&decide(&facts, at(20)))
+        };
+        let finished = Some(InstanceTerminationReason::JobFinished);
+        assert_eq!(gone(InstanceStatus::Pending, Progress::Intended(None)), finished);
+        assert_eq!(gone(InstanceStatus::Provisioning, Progress::Done), finished);
+    }
+
+    #[test]
+    fn an_agent_that_never_answers_ends_the_instance() {
+        let made = facts(InstanceStatus::Provisioning, Progress::Done);
+        assert!(matches!(decide(&made, at(609)), Decision::Wait(_)));
+        let late = decide(&made, at(610));
+        assert_eq!(ends(&late), Some(InstanceTerminationReason::ProvisioningTimeout));
+        let answers = Facts {
+            in_reach: true,
+            ..made
+        };
+        assert_eq!(decide(&answers, at(700)), Decision::Ready(InstanceStatus::Busy));
+    }
+
+    #[test]
+    fn idle_instances_end_unless_they_are_not_ours_or_wanted() {
+        let idle = Facts {
+            jobs: 0,
+            ..facts(InstanceStatus::Idle, Progress::Done)
+        };
+        assert!(matches!(decide(&idle, at(399)), Decision::Wait(_)));
+        let text = "Instance idle for 300s".to_owned();
+        let timeout = Decision::End(InstanceTerminationReason::IdleTimeout, text);
+        assert_eq!(decide(&idle, at(400)), timeout);
+        let kept = Facts {
+            idle_for: None,
+            ..idle.clone()
+        };
+        assert_eq!(decide(&kept, at(9999)), Decision::Stay);
+        let not_ours = Facts {
+            create: Progress::None,
+            ..idle.clone()
+        };
+        assert_eq!(decide(&not_ours, at(9999)), Decision::Stay);
+        let container = Facts {
+            one_job: true,
+            ..idle
+        };
+        let finished = Some(InstanceTerminationReason::JobFinished);
+        assert_eq!(ends(&decide(&container, at(101))), finished);
+    }
+
+    #[test]
+    fn an_end_is_confirmed_by_the_cloud_or_there_was_nothing() {
+        let ending = |create, terminate| {
+            let facts = Facts {
+                terminate,
+                ..facts(InstanceStatus::Terminating, create)
+            };
+            decide(&facts, at(1_000_000))
+        };
+        let refused = || Progress::Refused(String::new());
+        assert_eq!(ending(refused(), Progress::None), Decision::Gone);
+        // Nobody knows yet whether there is something to end.
+        assert!(matches!(
+            ending(Progress::Intended(None), Progress::None),
+            Decision::Wait(_)
+        ));
+        assert!(matches!(
+            ending(Progress::Done, Progress::None),
+            Decision::IntendTermination(_)
+        ));
+        assert!(matches!(
+            ending(Progress::Done, Progress::Intended(None)),
+            Decision::Wait(_)
+        ));
+        assert!(matches!(ending(Progress::Done, refused()), Decision::Wait(_)));
+        assert_eq!(ending(Progress::Done, Progress::Done), Decision::Gone);
+    }
+
+    #[test]
+    fn slow_clouds_have_more_time() {
+        let minutes = |backend, kind| provisioning_timeout(backend, kind).as_secs() / 60;
+        assert_eq!(minutes(BackendType::Aws, "m5.large"), 10);
+        assert_eq!(minutes(BackendType::Vultr, "vbm-4c"), 55);
+        assert_eq!(minutes(BackendType::Vultr, "vc2"), 10);
+        assert_eq!(minutes(BackendType::Runpod, ""), 20);
+    }
+}

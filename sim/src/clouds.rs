@@ -1,0 +1,210 @@
+//! A simulated cloud: offers, machines, and its own faults.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use dstack_compute::{Backend, Backends, Capabilities, ComputeError, InstanceRequest, Instances};
+use dstack_model::backends::BackendType;
+use dstack_model::decode::decode_strict;
+use dstack_model::offers::InstanceOfferWithAvailability as Offer;
+use dstack_model::runs::{JobProvisioningData, Requirements};
+use dstack_system::Random;
+use dstack_units::{InstanceId, ProjectId};
+use serde_json::json;
+
+use crate::Faults;
+
+/// A machine that costs money.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    /// Whose it is.
+    pub instance: InstanceId,
+    /// Of which offer.
+    pub offer: String,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    offers: Vec<Offer>,
+    full: BTreeSet<String>,
+    machines: Vec<Machine>,
+    /// Machines ever made, by instance.
+    made: HashMap<InstanceId, usize>,
+    /// Offers asked for, in order.
+    asked: Vec<String>,
+    faults: Faults,
+    gone: bool,
+}
+
+/// All clouds of an installation: one.
+#[derive(Debug, Clone)]
+pub struct Clouds {
+    state: Arc<Mutex<State>>,
+    random: Random,
+}
+
+impl Clouds {
+    /// A cloud without offers.
+    pub fn new(random: Random) -> Self {
+        Self {
+            state: Arc::default(),
+            random,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It offers machines of these names, the first the cheapest.
+    pub fn offer(&self, names: &[&str]) {
+        let offers = (1_u32..)
+            .zip(names)
+            .filter_map(|(price, name)| offer(name, price));
+        self.lock().offers = offers.collect();
+    }
+
+    /// Nothing is to be had of these offers.
+    pub fn full(&self, names: &[&str]) {
+        self.lock().full = names.iter().map(|name| (*name).to_owned()).collect();
+    }
+
+    /// How unreliable it is; streams do not concern it.
+    pub fn faults(&self, faults: Faults) {
+        self.lock().faults = faults;
+    }
+
+    /// Its configuration is removed, or there again.
+    pub fn gone(&self, gone: bool) {
+        self.lock().gone = gone;
+    }
+
+    /// Machines that exist.
+    pub fn machines(&self) -> Vec<Machine> {
+        self.lock().machines.clone()
+    }
+
+    /// Offers asked for, in order.
+    pub fn asked(&self) -> Vec<String> {
+        self.lock().asked.clone()
+    }
+
+    /// The most machines that were ever made for one instance.
+    pub fn most_made(&self) -> usize {
+        self.lock().made.values().copied().max().unwrap_or(0)
+    }
+
+    /// A call that takes time, and that may be lost, or its answer.
+    async fn call<T>(
+        &self,
+        work: impl FnOnce(&mut State) -> Result<T, ComputeError>,
+    ) -> Result<T, ComputeError> {
+        tokio::time::sleep(Duration::from_millis(self.random.below(800))).await;
+        let (lost_call, lost_answer) = (self.random.fraction(), self.random.fraction());
+        let unavailable = || ComputeError::Unavailable("503".to_owned());
+        let mut state = self.lock();
+        if lost_call < state.faults.lost_call {
+            return Err(unavailable());
+        }
+        let result = work(&mut state);
+        if lost_answer < state.faults.lost_answer {
+            return Err(unavailable());
+        }
+        result
+    }
+}
+
+fn kind(name: &str) -> serde_json::Value {
+    let resources =
+        json!({"cpus": 8, "memory_mib": 65536, "gpus": [], "spot": false, "disk": {"size_mib": 102_400}});
+    json!({"name": name, "resources": resources})
+}
+
+fn offer(name: &str, price: u32) -> Option<Offer> {
+    let offer = json!({"backend": "aws", "instance": kind(name), "region": "here", "price": price,
+        "availability": "available"});
+    decode_strict(&offer).ok()
+}
+
+fn place(offer: &Offer) -> Option<JobProvisioningData> {
+    let place = json!({"backend": "aws", "instance_type": kind(&offer.instance.name), "instance_id": "i-1",
+        "hostname": "10.0.0.1", "region": offer.region, "price": offer.price, "username": "ubuntu", "ssh_port": 22,
+        "dockerized": true});
+    decode_strict(&place).ok()
+}
+
+#[async_trait]
+impl Backends for Clouds {
+    async fn of_project(&self, _project: ProjectId) -> Result<Vec<Arc<dyn Backend>>, ComputeError> {
+        Ok(if self.lock().gone {
+            Vec::new()
+        } else {
+            vec![Arc::new(self.clone())]
+        })
+    }
+}
+
+#[async_trait]
+impl Backend for Clouds {
+    fn kind(&self) -> BackendType {
+        BackendType::Aws
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            create_instance: true,
+            multinode: true,
+            ..Capabilities::default()
+        }
+    }
+
+    async fn offers(&self, _requirements: &Requirements) -> Result<Vec<Offer>, ComputeError> {
+        self.call(|state| Ok(state.offers.clone())).await
+    }
+
+    fn instances(&self) -> Option<&dyn Instances> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Instances for Clouds {
+    /// Makes another machine at each call: nothing but the engine keeps it from having two.
+    async fn create(&self, request: &InstanceRequest) -> Result<JobProvisioningData, ComputeError> {
+        self.call(|state| {
+            let name = &request.offer.instance.name;
+            state.asked.push(name.clone());
+            if state.full.contains(name) {
+                return Err(ComputeError::NoCapacity(format!("no {name} left")));
+            }
+            state.machines.push(Machine {
+                instance: request.id,
+                offer: name.clone(),
+            });
+            *state.made.entry(request.id).or_default() += 1;
+            place(&request.offer).ok_or(ComputeError::Unsupported("this"))
+        })
+        .await
+    }
+
+    async fn find(&self, request: &InstanceRequest) -> Result<Option<JobProvisioningData>, ComputeError> {
+        self.call(|state| {
+            let there = state
+                .machines
+                .iter()
+                .any(|machine| machine.instance == request.id);
+            Ok(place(&request.offer).filter(|_| there))
+        })
+        .await
+    }
+
+    async fn terminate(&self, id: InstanceId, _place: &JobProvisioningData) -> Result<(), ComputeError> {
+        self.call(|state| {
+            state.machines.retain(|machine| machine.instance != id);
+            Ok(())
+        })
+        .await
+    }
+}

@@ -1,0 +1,304 @@
+//! Instances that are made in a cloud for jobs, by an engine that dies anywhere, in a cloud that loses calls.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // tests
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dstack_engine::failpoint::DieAt;
+use dstack_engine::{Engine, Failpoints};
+use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
+use dstack_model::runs::{JobTerminationReason, RunStatus};
+use dstack_sim::{Faults, Script, World, invariants};
+use dstack_store::EngineStore;
+use dstack_store::rows::{InstanceRow, JobRow, RunRow};
+use serde_json::{Value, json};
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// Longer than an instance stays idle.
+const IDLE: Duration = Duration::from_secs(6 * 60);
+
+fn in_cloud() -> Value {
+    json!({"fleets": ["cloud"]})
+}
+
+async fn world(seed: u64, offers: &[&str]) -> World {
+    let world = World::new(seed, 1).await.unwrap();
+    world.clouds.offer(offers);
+    world.cloud_fleet("cloud", "0..4").await.unwrap();
+    world
+}
+
+async fn jobs(world: &World, run: &RunRow) -> Vec<JobRow> {
+    world.store.run(run.id).await.unwrap().unwrap().jobs
+}
+
+/// Instances of the cloud, as they were made.
+fn instances(world: &World) -> Vec<InstanceRow> {
+    let mut rows: Vec<InstanceRow> = world.store.tables().instances.into_values().collect();
+    rows.retain(|row| row.name.starts_with("cloud-"));
+    rows.sort_by_key(|row| row.id);
+    rows
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_gets_an_instance_that_ends_when_it_has_been_idle() {
+    let world = world(1, &["small", "large"]).await;
+    let engine = world.start().await.unwrap();
+    let run = world.submit(&engine, "train", &in_cloud()).await.unwrap();
+    assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
+    assert_eq!(world.clouds.asked(), ["small"]);
+    let made = instances(&world);
+    assert_eq!(made.len(), 1);
+    assert_eq!(
+        (made[0].name.as_str(), made[0].status),
+        ("cloud-0", InstanceStatus::Idle)
+    );
+    // Another job finds it while it is there.
+    let again = world.submit(&engine, "again", &in_cloud()).await.unwrap();
+    assert_eq!(world.finished(&again, MINUTE).await.unwrap(), RunStatus::Done);
+    assert_eq!(world.clouds.asked(), ["small"]);
+    tokio::time::sleep(IDLE).await;
+    let made = instances(&world);
+    assert_eq!(made[0].status, InstanceStatus::Terminated);
+    assert_eq!(
+        made[0].termination_reason,
+        Some(InstanceTerminationReason::IdleTimeout)
+    );
+    assert_eq!(world.clouds.machines(), []);
+    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn offers_are_tried_from_the_cheapest_until_one_works() {
+    let world = world(2, &["small", "medium", "large"]).await;
+    world.clouds.full(&["small", "medium"]);
+    let engine = world.start().await.unwrap();
+    let run = world.submit(&engine, "train", &in_cloud()).await.unwrap();
+    assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
+    assert_eq!(world.clouds.asked(), ["small", "medium", "large"]);
+    assert_eq!(instances(&world)[0].price, Some(3.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_for_which_no_offer_works_says_what_the_cloud_said() {
+    let world = world(3, &["small", "large"]).await;
+    world.clouds.full(&["small", "large"]);
+    let engine = world.start().await.unwrap();
+    let run = world.submit(&engine, "train", &in_cloud()).await.unwrap();
+    assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Failed);
+    let job = jobs(&world, &run).await.pop().unwrap();
+    assert_eq!(
+        job.termination_reason,
+        Some(JobTerminationReason::FailedToStartDueToNoCapacity)
+    );
+    let message = job.termination_reason_message.unwrap();
+    assert!(
+        message.starts_with(
+            "Failed to provision in fleet 'cloud': tried 2 of 2 offers, all failed.\n\
+             Errors: small in aws/here: no small left; large in aws/here: no large left.\n"
+        ),
+        "{message}"
+    );
+    assert_eq!(instances(&world)[0].status, InstanceStatus::Terminated);
+    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_retries_gets_an_instance_once_there_are_some() {
+    let world = world(4, &["small"]).await;
+    world.clouds.full(&["small"]);
+    let engine = world.start().await.unwrap();
+    let retry = json!({"fleets": ["cloud"], "retry": {"on_events": ["no-capacity"], "duration": "1h"}});
+    let run = world.submit(&engine, "train", &retry).await.unwrap();
+    tokio::time::sleep(5 * MINUTE).await;
+    assert_eq!(world.status(run.id).await, Some(RunStatus::Pending));
+    world.clouds.full(&[]);
+    assert_eq!(world.finished(&run, 15 * MINUTE).await.unwrap(), RunStatus::Done);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_fleet_gets_no_more_instances() {
+    let world = World::new(5, 1).await.unwrap();
+    world.clouds.offer(&["small"]);
+    world.cloud_fleet("cloud", "0..1").await.unwrap();
+    let long = Script {
+        lines: 100,
+        ..Script::default()
+    };
+    world.hosts.script("first", long);
+    let engine = world.start().await.unwrap();
+    let first = world.submit(&engine, "first", &in_cloud()).await.unwrap();
+    let second = world.submit(&engine, "second", &in_cloud()).await.unwrap();
+    assert_eq!(world.finished(&second, MINUTE).await.unwrap(), RunStatus::Failed);
+    assert_eq!(world.finished(&first, MINUTE).await.unwrap(), RunStatus::Done);
+    assert_eq!(world.clouds.asked(), ["small"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_of_a_run_get_an_instance_each_beside_the_first() {
+    let world = world(6, &["small"]).await;
+    let engine = world.start().await.unwrap();
+    let nodes = json!({"fleets": ["cloud"], "nodes": 3});
+    let run = world.submit(&engine, "train", &nodes).await.unwrap();
+    assert_eq!(world.finished(&run, 2 * MINUTE).await.unwrap(), RunStatus::Done);
+    let mut names: Vec<String> = instances(&world).into_iter().map(|row| row.name).collect();
+    names.sort();
+    assert_eq!(names, ["cloud-0", "cloud-1", "cloud-2"]);
+    tokio::time::sleep(IDLE).await;
+    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+    assert_eq!(world.clouds.machines(), []);
+}
+
+/// Whenever a run is stopped, nothing of it stays in the cloud.
+#[tokio::test(start_paused = true)]
+async fn a_run_stopped_at_any_time_leaves_no_machine() {
+    for hundreds in 0..25 {
+        let world = world(7, &["small", "large"]).await;
+        world.clouds.full(&["small"]);
+        let engine = world.start().await.unwrap();
+        let run = world.submit(&engine, "train", &in_cloud()).await.unwrap();
+        tokio::time::sleep(hundreds * Duration::from_millis(100)).await;
+        world.stop(&engine, &run).await;
+        let status = world.finished(&run, 2 * MINUTE).await.unwrap();
+        assert_eq!(status, RunStatus::Terminated, "after {hundreds}");
+        tokio::time::sleep(IDLE).await;
+        assert_eq!(world.clouds.machines(), [], "after {hundreds}");
+        assert_eq!(
+            invariants::at_rest(&world),
+            Vec::<String>::new(),
+            "after {hundreds}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cloud_that_loses_calls_and_answers_has_no_machine_twice_or_for_nobody() {
+    for seed in 0..40 {
+        let world = world(seed, &["small", "medium", "large"]).await;
+        world.clouds.full(&["medium"]);
+        world.clouds.faults(Faults {
+            lost_call: 0.3,
+            lost_answer: 0.3,
+            ..Faults::default()
+        });
+        let engine = world.start().await.unwrap();
+        let run = world.submit(&engine, "train", &in_cloud()).await.unwrap();
+        let status = world.finished(&run, 15 * MINUTE).await;
+        let status = status.unwrap_or_else(|stuck| panic!("seed {seed}: {stuck}"));
+        assert!(
+            matches!(status, RunStatus::Done | RunStatus::Failed),
+            "seed {seed}: {status:?}"
+        );
+        assert_eq!(invariants::always(&world), Vec::<String>::new(), "seed {seed}");
+        tokio::time::sleep(3 * IDLE).await;
+        assert_eq!(world.clouds.machines(), [], "seed {seed}");
+        assert_eq!(invariants::at_rest(&world), Vec::<String>::new(), "seed {seed}");
+    }
+}
+
+/// A machine is never given up: the row says what is waited for until the cloud has confirmed its end.
+#[tokio::test(start_paused = true)]
+async fn an_instance_whose_backend_is_gone_waits_for_it() {
+    let world = world(8, &["small"]).await;
+    let engine = world.start().await.unwrap();
+    let run = world.submit(&engine, "train", &in_cloud()).await.unwrap();
+    assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
+    world.clouds.gone(true);
+    tokio::time::sleep(60 * MINUTE).await;
+    let waiting = instances(&world).pop().unwrap();
+    assert_eq!(waiting.status, InstanceStatus::Terminating);
+    let reason = waiting.waiting_for.unwrap();
+    assert!(reason.contains("configure it again"), "{reason}");
+    world.clouds.gone(false);
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(
+        instances(&world).pop().unwrap().status,
+        InstanceStatus::Terminated
+    );
+    assert_eq!(world.clouds.machines(), []);
+}
+
+/// Its instance is idle for a short time only.
+fn short_lived() -> Value {
+    json!({"fleets": ["cloud"], "idle_duration": "20s"})
+}
+
+/// Runs a task in the cloud, killing the engine at `point`; the failpoints that were passed.
+async fn killed_at(point: &str, nth: u32) -> Arc<DieAt> {
+    let world = world(9, &["small", "large"]).await;
+    world.clouds.full(&["small"]);
+    let die = Arc::new(DieAt::new(point, nth));
+    let engine = start_with(&world, &die).await;
+    let run = world.submit(&engine, "train", &short_lived()).await.unwrap();
+    tokio::select! {
+        () = engine.stopped() => {}
+        () = tokio::time::sleep(MINUTE) => {}
+    }
+    engine.stop();
+    tokio::time::sleep(Duration::from_secs(11)).await; // the dead server's leases run out
+    let engine = world.start().await.unwrap();
+    if world.status(run.id).await.is_none() {
+        return die; // killed before the submission was accepted: the caller was never told otherwise
+    }
+    let status = world.finished(&run, 5 * MINUTE).await;
+    let status = status.unwrap_or_else(|stuck| panic!("killed at {point} #{nth}: {stuck}"));
+    assert_eq!(status, RunStatus::Done, "killed at {point} #{nth}");
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(world.clouds.machines(), [], "killed at {point} #{nth}");
+    let wrong = invariants::at_rest(&world);
+    assert_eq!(wrong, Vec::<String>::new(), "killed at {point} #{nth}");
+    drop(engine);
+    die
+}
+
+async fn start_with(world: &World, die: &Arc<DieAt>) -> Engine {
+    let failpoints = Arc::clone(die) as Arc<dyn Failpoints>;
+    world.start_with(failpoints).await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn killed_at_every_failpoint_nothing_is_made_twice_or_left() {
+    let calm = killed_at("nowhere", 1).await;
+    let points = calm.seen();
+    for wanted in [
+        "capacity.commit.after",
+        "cloud.create.before",
+        "cloud.create.after",
+        "cloud.terminate.after",
+        "instance.commit.after",
+    ] {
+        assert!(points.contains(wanted), "{wanted} is not passed: {points:?}");
+    }
+    for point in &points {
+        for nth in 1..=6 {
+            if !killed_at(point, nth).await.fired() {
+                assert!(nth > 1, "{point} was passed in the calm run");
+                break;
+            }
+        }
+    }
+}
+
+/// What a call has made is looked for until the cloud has said it, however often the server dies meanwhile.
+#[tokio::test(start_paused = true)]
+async fn killed_again_while_it_looks_for_what_was_made() {
+    let world = world(10, &["small", "large"]).await;
+    let deaths = ["cloud.create.after", "cloud.find.after", "cloud.find.after"];
+    let mut run = None;
+    for point in deaths {
+        let die = Arc::new(DieAt::new(point, 1));
+        let engine = start_with(&world, &die).await;
+        if run.is_none() {
+            run = Some(world.submit(&engine, "train", &in_cloud()).await.unwrap());
+        }
+        engine.stopped().await;
+        assert!(die.fired(), "{point}");
+        tokio::time::sleep(Duration::from_secs(11)).await; // the dead server's leases run out
+    }
+    let _engine = world.start().await.unwrap();
+    let status = world.finished(&run.unwrap(), 5 * MINUTE).await.unwrap();
+    assert_eq!(status, RunStatus::Done);
+    assert_eq!(world.clouds.asked(), ["small"]);
+    assert_eq!(invariants::always(&world), Vec::<String>::new());
+}
