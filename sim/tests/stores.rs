@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use dstack_model::runs::{JobStatus, RunStatus};
 use dstack_sim::scenario::Builder;
+use dstack_store::directory::events;
 use dstack_store::rows::{JobRow, OperationKind, OperationRow, OperationState, RunRow};
 use dstack_store::{
     Claim, Commit, Database, EngineStore, EntityRef, EventTarget, Json, Lease, MemoryStore, NewEvent, Put,
@@ -442,6 +443,50 @@ async fn commits_at_the_same_time_are_kept_or_refused_one_by_one() {
             };
             assert_eq!((row.priority, row.version), (priority, version), "run {n}");
         }
+    }
+}
+
+/// Events end with what they were about, in every database.
+#[tokio::test]
+async fn old_events_are_deleted_with_their_targets() {
+    let folder = tempfile::tempdir().unwrap();
+    for database in databases(folder.path()).await {
+        let random = Random::seeded(5);
+        let event = |at: Time| NewEvent {
+            id: random.uuid().into(),
+            message: "Something happened".to_owned(),
+            recorded_at: at,
+            actor: None,
+            for_managers: false,
+            targets: ["first", "second"].map(|name| target(name, &random)).to_vec(),
+        };
+        let commit = Commit {
+            events: vec![event(NOW), event(NOW + Duration::from_secs(60))],
+            ..Commit::default()
+        };
+        database.commit(commit).await.unwrap();
+        let before = NOW + Duration::from_secs(1);
+        let deleted = database
+            .write(move |tx| Box::pin(async move { events::delete_before(tx, before).await }))
+            .await;
+        assert_eq!(deleted.unwrap(), 1);
+        let (left,): (i64,) = sqlx::query_as("SELECT COUNT(*) FROM event_targets")
+            .fetch_one(database.pool())
+            .await
+            .unwrap();
+        assert_eq!(left, 2);
+    }
+}
+
+fn target(name: &str, random: &Random) -> EventTarget {
+    EventTarget {
+        entity_type: "run",
+        entity_id: random.uuid().to_string(),
+        entity_name: name.to_owned(),
+        project_id: None,
+        run_id: None,
+        fleet_id: None,
+        gateway_id: None,
     }
 }
 

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::connection::OwnConnection;
 use crate::database::{Transactions, Tx, TxFuture};
+use crate::sql::add::add_all;
 use crate::sql::write::{apply, apply_all};
 use crate::{Commit, Result, StoreError, outage};
 
@@ -101,8 +102,20 @@ fn unrelated(queue: &mut VecDeque<Waiting>) -> Vec<Waiting> {
     taken
 }
 
-fn together(commits: Arc<Vec<Commit>>) -> impl for<'c> FnOnce(&'c mut Tx) -> TxFuture<'c, ()> + Send {
-    move |tx| Box::pin(async move { apply_all(tx, &commits).await })
+/// `postgres`: what only adds rows takes one statement.
+fn together(
+    commits: Arc<Vec<Commit>>,
+    postgres: bool,
+) -> impl for<'c> FnOnce(&'c mut Tx) -> TxFuture<'c, ()> + Send {
+    let only_adds = postgres && commits.iter().all(Commit::only_adds);
+    move |tx| {
+        Box::pin(async move {
+            match only_adds {
+                true => add_all(tx, &commits).await,
+                false => apply_all(tx, &commits).await,
+            }
+        })
+    }
 }
 
 /// Writes them together; when one of them is refused, each by itself.
@@ -112,7 +125,7 @@ async fn write(database: &Transactions, own: &mut Option<OwnConnection>, group: 
         .map(|waiting| (waiting.commit, waiting.done))
         .unzip();
     let commits = Arc::new(commits);
-    let work = together(Arc::clone(&commits));
+    let work = together(Arc::clone(&commits), own.is_some());
     let together = match own {
         Some(own) => own.write(work).await,
         None => database.write(work).await,

@@ -1,6 +1,7 @@
 //! Secrets at rest: `enc:<type>:<key name>:<payload>`, as dstack 0.22.5 writes them.
 
 pub mod at_rest;
+mod packed;
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -76,13 +77,23 @@ impl Encryption {
 
     /// Encrypts a text for storing.
     pub fn encrypt(&self, text: &str) -> Result<String> {
+        self.seal(text, || text.as_bytes().to_vec())
+    }
+
+    /// The same for JSON, made short first.
+    fn encrypt_json(&self, json: &str) -> Result<String> {
+        self.seal(json, || packed::pack(json))
+    }
+
+    /// `bytes` is what is encrypted where there is a key.
+    fn seal(&self, text: &str, bytes: impl FnOnce() -> Vec<u8>) -> Result<String> {
         match self.keys().first() {
             None | Some(Key::Identity) => Ok(format!("enc:identity:noname:{text}")),
             Some(Key::Aes { name, secret }) => {
                 let cipher = Aes256Gcm::new(secret.into());
                 let nonce: [u8; 12] = self.random.bytes();
                 let sealed = cipher
-                    .encrypt(&nonce.into(), text.as_bytes())
+                    .encrypt(&nonce.into(), bytes().as_slice())
                     .map_err(|_| StoreError::Undecryptable)?;
                 let payload = [nonce.as_slice(), &sealed].concat();
                 Ok(format!("enc:aes:{name}:{}", STANDARD.encode(payload)))
@@ -92,15 +103,24 @@ impl Encryption {
 
     /// Reads a stored text back. Clear text can always be read.
     pub fn decrypt(&self, stored: &str) -> Result<Secret> {
+        self.unseal(stored, |bytes| String::from_utf8(bytes).ok())
+    }
+
+    /// What [`Self::encrypt_json`] has made, or [`Self::encrypt`] in rows of before.
+    fn decrypt_json(&self, stored: &str) -> Result<Secret> {
+        self.unseal(stored, packed::unpack)
+    }
+
+    fn unseal(&self, stored: &str, text: impl Fn(Vec<u8>) -> Option<String>) -> Result<Secret> {
         let mut parts = stored.splitn(4, ':');
         match (parts.next(), parts.next(), parts.next(), parts.next()) {
             (Some("enc"), Some("identity"), Some(_), Some(text)) => Ok(Secret::new(text)),
-            (Some("enc"), Some("aes"), Some(_), Some(payload)) => self.open(payload),
+            (Some("enc"), Some("aes"), Some(_), Some(payload)) => self.open(payload, text),
             _ => Err(StoreError::Undecryptable),
         }
     }
 
-    fn open(&self, payload: &str) -> Result<Secret> {
+    fn open(&self, payload: &str, text: impl Fn(Vec<u8>) -> Option<String>) -> Result<Secret> {
         let bytes = STANDARD.decode(payload).map_err(|_| StoreError::Undecryptable)?;
         let (nonce, sealed) = bytes.split_first_chunk::<12>().ok_or(StoreError::Undecryptable)?;
         self.keys()
@@ -110,7 +130,7 @@ impl Encryption {
                 Key::Identity => None,
             })
             .find_map(|cipher| cipher.decrypt(&(*nonce).into(), sealed).ok())
-            .and_then(|text| String::from_utf8(text).ok())
+            .and_then(text)
             .map(Secret::new)
             .ok_or(StoreError::Undecryptable)
     }

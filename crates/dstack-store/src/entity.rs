@@ -277,13 +277,13 @@ impl Update {
     }
 }
 
-/// Inserts so many rows: the places are those of all columns but `version`, then, if `leased`, who drives it.
-pub(crate) fn insert_sql<E: Entity>(rows: usize, leased: bool) -> String {
-    let bound = E::COLUMNS.len().saturating_sub(1);
-    let width = bound + usize::from(leased);
+/// Inserts so many rows; their places follow `before` others. A row's are its columns but `version`, and its driver.
+pub(crate) fn insert_sql<E: Entity>(before: usize, rows: usize, leased: bool) -> String {
+    let width = insert_width::<E>(leased);
     let row = |row: usize| {
-        let mut places: Vec<String> = (1..=width).map(|n| format!("${}", row * width + n)).collect();
-        places.insert(bound, "1".to_owned());
+        let first = before + row * width;
+        let mut places: Vec<String> = (1..=width).map(|n| format!("${}", first + n)).collect();
+        places.insert(E::COLUMNS.len().saturating_sub(1), "1".to_owned());
         format!("({})", places.join(", "))
     };
     format!(
@@ -293,6 +293,11 @@ pub(crate) fn insert_sql<E: Entity>(rows: usize, leased: bool) -> String {
         if leased { ", lease_owner" } else { "" },
         (0..rows).map(row).collect::<Vec<_>>().join(", ")
     )
+}
+
+/// Places of a row in [`insert_sql`].
+pub(crate) const fn insert_width<E: Entity>(leased: bool) -> usize {
+    E::COLUMNS.len().saturating_sub(1) + leased as usize
 }
 
 /// Updates so many rows where the version is still the one read. The places of each are the key, the columns that the
@@ -320,7 +325,7 @@ pub(crate) fn update_sql<E: Entity>(rows: usize, update: Update) -> String {
     let from = if rows == 1 {
         String::new()
     } else {
-        format!(" FROM (VALUES {}) AS v", places(rows, width))
+        format!(" FROM (VALUES {}) AS v", places(0, rows, width))
     };
     let table = E::TABLE;
     format!(
@@ -331,11 +336,11 @@ pub(crate) fn update_sql<E: Entity>(rows: usize, update: Update) -> String {
     )
 }
 
-/// `($1, $2), ($3, $4)`: places for so many rows of so many columns.
-pub(crate) fn places(rows: usize, columns: usize) -> String {
+/// `($1, $2), ($3, $4)` after `before` other places.
+pub(crate) fn places(before: usize, rows: usize, columns: usize) -> String {
     let row = |row: usize| {
         let places: Vec<String> = (1..=columns)
-            .map(|column| format!("${}", row * columns + column))
+            .map(|column| format!("${}", before + row * columns + column))
             .collect();
         format!("({})", places.join(", "))
     };
@@ -448,7 +453,12 @@ mod tests {
         assert!(!two.contains("created_at"), "never changes: {two}");
         let run = |update| update_sql::<RunRow>(1, update).contains("run_spec");
         assert!(run(Update::All) && !run(Update::Small));
-        let insert = insert_sql::<OperationRow>(2, true);
+        let insert = insert_sql::<OperationRow>(0, 2, true);
         assert!(insert.contains("$11, 1, $12), ($13"), "{insert}");
+        let after_others = insert_sql::<OperationRow>(5, 1, true);
+        assert!(
+            after_others.contains("($6, ") && after_others.contains("$16, 1, $17)"),
+            "{after_others}"
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! The engine's store on SQL.
 
+pub(crate) mod add;
 mod servers;
 pub(crate) mod write;
 
@@ -201,10 +202,11 @@ impl SqlStore {
         limit: usize,
     ) -> Result<Vec<(JobId, RunId)>> {
         // The second condition follows from the first; SQLite finds its index of active jobs only by these very words.
+        // And the third is put so that no index is taken for it: most jobs of all time have no instance.
         let found: Vec<(String, String)> = sqlx::query_as(
             "SELECT j.id, j.run_id FROM jobs j JOIN runs r ON r.id = j.run_id WHERE j.project_id = $1 \
              AND j.status = 'submitted' AND j.status NOT IN ('terminated', 'aborted', 'failed', 'done') \
-             AND j.instance_id IS NULL AND j.lease_owner = $2 ORDER BY r.priority DESC, j.submitted_at, j.id LIMIT $3",
+             AND COALESCE(j.instance_id, '') = '' AND j.lease_owner = $2 ORDER BY r.priority DESC, j.submitted_at, j.id LIMIT $3",
         )
         .bind(project.to_raw())
         .bind(owner.to_owned())

@@ -214,6 +214,11 @@ pub async fn insert(tx: &mut Tx, event: NewEvent) -> Result<()> {
 
 /// Deletes events recorded before `time`; returns how many.
 pub async fn delete_before(tx: &mut Tx, time: Time) -> Result<u64> {
+    // Targets are not bound to their event by the database: that would look at the event once more for each.
+    sqlx::query("DELETE FROM event_targets WHERE event_id IN (SELECT id FROM events WHERE recorded_at < $1)")
+        .bind(time.as_micros())
+        .execute(&mut *tx)
+        .await?;
     let done = sqlx::query("DELETE FROM events WHERE recorded_at < $1")
         .bind(time.as_micros())
         .execute(tx)

@@ -22,7 +22,7 @@ pub fn install(encryption: &Encryption) {
 /// Encrypts, if there are keys.
 pub(crate) fn seal(text: String) -> String {
     let all = KEYS.read().unwrap_or_else(PoisonError::into_inner);
-    match all.last().map(|encryption| encryption.encrypt(&text)) {
+    match all.last().map(|encryption| encryption.encrypt_json(&text)) {
         None => text,
         Some(Ok(sealed)) => sealed,
         Some(Err(error)) => {
@@ -38,11 +38,11 @@ pub(crate) fn open(sealed: &str) -> Result<Secret> {
     let all = KEYS.read().unwrap_or_else(PoisonError::into_inner);
     if all.is_empty() {
         // Clear text needs no key.
-        return Encryption::new(Vec::new(), dstack_system::Random::seeded(0)).decrypt(sealed);
+        return Encryption::new(Vec::new(), dstack_system::Random::seeded(0)).decrypt_json(sealed);
     }
     all.iter()
         .rev()
-        .find_map(|encryption| encryption.decrypt(sealed).ok())
+        .find_map(|encryption| encryption.decrypt_json(sealed).ok())
         .ok_or(StoreError::Undecryptable)
 }
 
@@ -68,6 +68,6 @@ mod tests {
         let second = seal("{}".to_owned());
         assert_eq!(open(&first).unwrap().expose(), "{}");
         assert_eq!(open(&second).unwrap().expose(), "{}");
-        assert!(with(2).decrypt(&second).is_ok());
+        assert!(with(2).decrypt_json(&second).is_ok());
     }
 }

@@ -9,13 +9,14 @@ use dstack_units::{JobId, RunId};
 use sqlx::{AssertSqlSafe, SqlStr};
 
 use super::servers::hand_over;
-use crate::entity::{Update, insert_sql, places, update_sql};
+use crate::entity::{Statement, Update, insert_sql, places, update_sql};
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
 use crate::{Column, Commit, Entity, EventTarget, NewEvent, Put, Result, StoreError, Tx};
 
-/// Most rows of one statement. Numbers of rows are powers of two, so that there are few different texts and all of them
-/// stay prepared.
+/// Most rows of one statement. Beyond [`ANY_NUMBER`] numbers of rows are powers of two, so that there are few different
+/// texts and all of them stay prepared.
 const ROWS_AT_ONCE: usize = 64;
+const ANY_NUMBER: usize = 8;
 
 /// Applies a commit inside a transaction that the caller owns: for writes that change other tables as well.
 pub async fn apply(tx: &mut Tx, commit: &Commit) -> Result<()> {
@@ -70,9 +71,9 @@ fn is_placed(job: &JobRow) -> bool {
 }
 
 /// Rows of one table.
-struct Rows<'a, E> {
+pub(super) struct Rows<'a, E> {
     updates: Vec<&'a E>,
-    inserts: Vec<(&'a E, Option<&'a String>)>,
+    pub(super) inserts: Vec<(&'a E, Option<&'a String>)>,
 }
 
 impl<E> Default for Rows<'_, E> {
@@ -85,16 +86,16 @@ impl<E> Default for Rows<'_, E> {
 }
 
 #[derive(Default)]
-struct Writes<'a> {
-    fleets: Rows<'a, FleetRow>,
-    instances: Rows<'a, InstanceRow>,
-    runs: Rows<'a, RunRow>,
-    jobs: Rows<'a, JobRow>,
-    operations: Rows<'a, OperationRow>,
+pub(super) struct Writes<'a> {
+    pub(super) fleets: Rows<'a, FleetRow>,
+    pub(super) instances: Rows<'a, InstanceRow>,
+    pub(super) runs: Rows<'a, RunRow>,
+    pub(super) jobs: Rows<'a, JobRow>,
+    pub(super) operations: Rows<'a, OperationRow>,
 }
 
 impl<'a> Writes<'a> {
-    fn add(&mut self, commit: &'a Commit) {
+    pub(super) fn add(&mut self, commit: &'a Commit) {
         let owner = commit.owner.as_ref();
         for put in &commit.puts {
             match put {
@@ -145,8 +146,11 @@ impl<'a, E: Entity> Rows<'a, E> {
 
 /// The first few, as many as one statement takes; `None` when there are none.
 fn few<T>(rows: &[T]) -> Option<(&[T], &[T])> {
-    let count = ROWS_AT_ONCE.min(rows.len());
-    let count = 1_usize.checked_shl(count.checked_ilog2()?)?;
+    let count = match rows.len() {
+        0 => return None,
+        count @ 1..=ANY_NUMBER => count,
+        count => 1_usize.checked_shl(count.min(ROWS_AT_ONCE).checked_ilog2()?)?,
+    };
     rows.split_at_checked(count)
 }
 
@@ -175,7 +179,7 @@ async fn update<E: Entity>(tx: &mut Tx, rows: &[&E], kind: Update) -> Result<()>
 async fn insert<E: Entity>(tx: &mut Tx, rows: &[(&E, Option<&String>)], leased: bool) -> Result<()> {
     let kind = if leased { "insert leased" } else { "insert" };
     let mut statement = sqlx::query(text::<E>(kind, rows.len(), || {
-        insert_sql::<E>(rows.len(), leased)
+        insert_sql::<E>(0, rows.len(), leased)
     }));
     for (row, owner) in rows {
         statement = row.bind(statement, &|_| true);
@@ -205,7 +209,7 @@ async fn touch_runs(tx: &mut Tx, runs: &BTreeSet<RunId>) -> Result<()> {
     while let Some((some, rest)) = few(runs) {
         let sql = format!(
             "UPDATE runs SET version = version + 1 WHERE id IN {}",
-            places(1, some.len())
+            places(0, 1, some.len())
         );
         let mut statement = sqlx::query(AssertSqlSafe(sql));
         for run in some {
@@ -220,56 +224,77 @@ async fn touch_runs(tx: &mut Tx, runs: &BTreeSet<RunId>) -> Result<()> {
 async fn put_events(tx: &mut Tx, events: &[&NewEvent]) -> Result<()> {
     let mut left = events;
     while let Some((some, rest)) = few(left) {
-        let sql = format!(
-            "INSERT INTO events (id, message, recorded_at, actor_user_id, for_managers) VALUES {}",
-            places(some.len(), 5)
-        );
-        let mut statement = sqlx::query(AssertSqlSafe(sql));
+        let mut statement = sqlx::query(AssertSqlSafe(insert_events(0, some.len())));
         for event in some {
-            statement = statement
-                .bind(event.id.to_raw())
-                .bind(event.message.clone())
-                .bind(event.recorded_at.to_raw())
-                .bind(event.actor.to_raw())
-                .bind(i64::from(event.for_managers));
+            statement = bind_event(statement, event);
         }
         statement.execute(&mut *tx).await?;
         left = rest;
     }
-    let mut targets: Vec<Target<'_>> = Vec::new();
-    for &event in events {
-        targets.extend(
-            (0_i64..)
-                .zip(&event.targets)
-                .map(|(position, target)| (event, position, target)),
-        );
-    }
-    put_targets(tx, &targets).await
+    put_targets(tx, &targets_of(events)).await
+}
+
+pub(super) fn targets_of<'a>(events: &[&'a NewEvent]) -> Vec<Target<'a>> {
+    let of_event = |event: &'a NewEvent| {
+        let targets = (0_i64..).zip(&event.targets);
+        targets.map(move |(position, target)| (event, position, target))
+    };
+    events.iter().copied().flat_map(of_event).collect()
+}
+
+/// Places of an event in [`insert_events`].
+pub(super) const EVENT_WIDTH: usize = 5;
+
+pub(super) fn insert_events(before: usize, rows: usize) -> String {
+    let places = places(before, rows, EVENT_WIDTH);
+    format!("INSERT INTO events (id, message, recorded_at, actor_user_id, for_managers) VALUES {places}")
+}
+
+pub(super) fn bind_event<'q>(statement: Statement<'q>, event: &NewEvent) -> Statement<'q> {
+    statement
+        .bind(event.id.to_raw())
+        .bind(event.message.clone())
+        .bind(event.recorded_at.to_raw())
+        .bind(event.actor.to_raw())
+        .bind(i64::from(event.for_managers))
+}
+
+/// Places of a target in [`insert_targets`].
+pub(super) const TARGET_WIDTH: usize = 9;
+
+pub(super) fn insert_targets(before: usize, rows: usize) -> String {
+    let places = places(before, rows, TARGET_WIDTH);
+    format!(
+        "INSERT INTO event_targets (event_id, position, entity_type, entity_id, entity_name, project_id, run_id, \
+         fleet_id, gateway_id) VALUES {places}"
+    )
+}
+
+pub(super) fn bind_target<'q>(
+    statement: Statement<'q>,
+    (event, position, target): &Target<'_>,
+) -> Statement<'q> {
+    statement
+        .bind(event.id.to_raw())
+        .bind(*position)
+        .bind(target.entity_type)
+        .bind(target.entity_id.clone())
+        .bind(target.entity_name.clone())
+        .bind(target.project_id.clone())
+        .bind(target.run_id.clone())
+        .bind(target.fleet_id.clone())
+        .bind(target.gateway_id.clone())
 }
 
 /// A target of an event, at its place.
-type Target<'a> = (&'a NewEvent, i64, &'a EventTarget);
+pub(super) type Target<'a> = (&'a NewEvent, i64, &'a EventTarget);
 
 async fn put_targets(tx: &mut Tx, targets: &[Target<'_>]) -> Result<()> {
     let mut left = targets;
     while let Some((some, rest)) = few(left) {
-        let sql = format!(
-            "INSERT INTO event_targets (event_id, position, entity_type, entity_id, entity_name, project_id, run_id, \
-             fleet_id, gateway_id) VALUES {}",
-            places(some.len(), 9)
-        );
-        let mut statement = sqlx::query(AssertSqlSafe(sql));
-        for (event, position, target) in some {
-            statement = statement
-                .bind(event.id.to_raw())
-                .bind(*position)
-                .bind(target.entity_type)
-                .bind(target.entity_id.clone())
-                .bind(target.entity_name.clone())
-                .bind(target.project_id.clone())
-                .bind(target.run_id.clone())
-                .bind(target.fleet_id.clone())
-                .bind(target.gateway_id.clone());
+        let mut statement = sqlx::query(AssertSqlSafe(insert_targets(0, some.len())));
+        for target in some {
+            statement = bind_target(statement, target);
         }
         statement.execute(&mut *tx).await?;
         left = rest;

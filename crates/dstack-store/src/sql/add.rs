@@ -1,0 +1,126 @@
+//! New rows of several tables in one statement.
+//!
+//! A statement costs more than a row, and a way to the database and back more than either. PostgreSQL only: SQLite knows no
+//! writes within a statement, and is no way away.
+
+use sqlx::AssertSqlSafe;
+
+use super::write::{
+    EVENT_WIDTH, Rows, TARGET_WIDTH, Writes, apply_all, bind_event, bind_target, insert_events,
+    insert_targets, targets_of,
+};
+use crate::entity::{Statement, insert_sql, insert_width};
+use crate::{Commit, Entity, NewEvent, Result, Tx};
+
+/// Most commits of one statement. Those of a burst have the same shape, so that there are few different texts and they stay
+/// prepared.
+const COMMITS_AT_ONCE: usize = 16;
+
+/// Most places of one statement; the protocol allows twice as many.
+const PLACES: usize = 30_000;
+
+/// Applies commits that only add rows, and have none in common. If one cannot be applied, none is.
+pub(crate) async fn add_all(tx: &mut Tx, commits: &[Commit]) -> Result<()> {
+    for some in commits.chunks(COMMITS_AT_ONCE) {
+        add_some(tx, some).await?;
+    }
+    Ok(())
+}
+
+async fn add_some(tx: &mut Tx, commits: &[Commit]) -> Result<()> {
+    let mut writes = Writes::default();
+    for commit in commits {
+        writes.add(commit);
+    }
+    let events: Vec<&NewEvent> = commits.iter().flat_map(|commit| &commit.events).collect();
+    let targets = targets_of(&events);
+    let mut text = Text::default();
+    text.rows(&writes.fleets, true);
+    text.rows(&writes.instances, true);
+    text.rows(&writes.runs, true);
+    text.rows(&writes.jobs, true);
+    text.rows(&writes.operations, false);
+    text.more(events.len(), EVENT_WIDTH, insert_events);
+    text.more(targets.len(), TARGET_WIDTH, insert_targets);
+    if text.places > PLACES {
+        return apply_all(tx, commits).await;
+    }
+    let mut statement = sqlx::query(AssertSqlSafe(text.finish()));
+    statement = bind(statement, &writes.fleets, true);
+    statement = bind(statement, &writes.instances, true);
+    statement = bind(statement, &writes.runs, true);
+    statement = bind(statement, &writes.jobs, true);
+    statement = bind(statement, &writes.operations, false);
+    for event in &events {
+        statement = bind_event(statement, event);
+    }
+    for target in &targets {
+        statement = bind_target(statement, target);
+    }
+    statement.execute(tx).await?;
+    Ok(())
+}
+
+fn bind<'q, E: Entity>(mut statement: Statement<'q>, rows: &Rows<'_, E>, leased: bool) -> Statement<'q> {
+    for (row, owner) in &rows.inserts {
+        statement = row.bind(statement, &|_| true);
+        if leased {
+            statement = statement.bind(owner.cloned());
+        }
+    }
+    statement
+}
+
+/// The statement as it is made.
+#[derive(Debug, Default)]
+struct Text {
+    inserts: Vec<String>,
+    places: usize,
+}
+
+impl Text {
+    fn rows<E: Entity>(&mut self, rows: &Rows<'_, E>, leased: bool) {
+        self.more(rows.inserts.len(), insert_width::<E>(leased), |before, rows| {
+            insert_sql::<E>(before, rows, leased)
+        });
+    }
+
+    fn more(&mut self, rows: usize, width: usize, insert: impl FnOnce(usize, usize) -> String) {
+        if rows > 0 {
+            self.inserts.push(insert(self.places, rows));
+            self.places += rows * width;
+        }
+    }
+
+    /// All but the last are parts of the last; foreign keys are looked at after all of them.
+    fn finish(mut self) -> String {
+        let last = self.inserts.pop().unwrap_or_default();
+        let parts: Vec<String> = (1..)
+            .zip(&self.inserts)
+            .map(|(number, insert)| format!("part{number} AS ({insert})"))
+            .collect();
+        match parts.is_empty() {
+            true => last,
+            false => format!("WITH {} {last}", parts.join(", ")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_insert_has_the_others_as_parts() {
+        let mut text = Text::default();
+        text.more(1, 2, |before, rows| format!("A {before} {rows}"));
+        text.more(0, 9, |_, _| String::from("nothing"));
+        text.more(3, 5, |before, rows| format!("B {before} {rows}"));
+        text.more(1, 1, |before, rows| format!("C {before} {rows}"));
+        assert_eq!(text.places, 18);
+        assert_eq!(text.finish(), "WITH part1 AS (A 0 1), part2 AS (B 2 3) C 17 1");
+        let mut one = Text::default();
+        one.more(1, 1, |_, _| String::from("A"));
+        assert_eq!(one.finish(), "A");
+    }
+}
