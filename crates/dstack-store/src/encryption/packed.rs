@@ -3,8 +3,8 @@
 //! Specifications are long, and mostly the same: with a sample at hand (`sample.json`) a tenth of them is left. Short rows
 //! fit into a page of the database as they are, instead of being stored apart.
 
-use std::cell::RefCell;
-use std::sync::LazyLock;
+use std::io;
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use zstd::bulk::{Compressor, Decompressor};
 use zstd::dict::{DecoderDictionary, EncoderDictionary};
@@ -25,20 +25,31 @@ static ENCODER: LazyLock<EncoderDictionary<'static>> =
     LazyLock::new(|| EncoderDictionary::copy(SAMPLE, LEVEL));
 static DECODER: LazyLock<DecoderDictionary<'static>> = LazyLock::new(|| DecoderDictionary::copy(SAMPLE));
 
-thread_local! {
-    // Made once, since making one takes longer than packing with it.
-    static COMPRESSOR: RefCell<Option<Compressor<'static>>> =
-        RefCell::new(Compressor::with_prepared_dictionary(&ENCODER).ok());
-    static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> =
-        RefCell::new(Decompressor::with_prepared_dictionary(&DECODER).ok());
+/// Made once and used again, since making one takes longer than packing with it; not one for each thread, since they take
+/// memory.
+static COMPRESSORS: Mutex<Vec<Compressor<'static>>> = Mutex::new(Vec::new());
+static DECOMPRESSORS: Mutex<Vec<Decompressor<'static>>> = Mutex::new(Vec::new());
+
+/// Lends a spare one, or a new one.
+fn with<C, T>(
+    spare: &Mutex<Vec<C>>,
+    make: impl FnOnce() -> io::Result<C>,
+    work: impl FnOnce(&mut C) -> io::Result<T>,
+) -> io::Result<T> {
+    let lock = || spare.lock().unwrap_or_else(PoisonError::into_inner);
+    let lent = lock().pop();
+    let mut one = lent.map_or_else(make, Ok)?;
+    let done = work(&mut one);
+    lock().push(one);
+    done
 }
 
 /// Packed, or as it is where that is no longer.
 pub(super) fn pack(json: &str) -> Vec<u8> {
-    let compressed =
-        COMPRESSOR.with_borrow_mut(|compressor| compressor.as_mut()?.compress(json.as_bytes()).ok());
+    let make = || Compressor::with_prepared_dictionary(&ENCODER);
+    let compressed = with(&COMPRESSORS, make, |one| one.compress(json.as_bytes()));
     match compressed {
-        Some(compressed) if compressed.len() < json.len() => [&[PACKED], compressed.as_slice()].concat(),
+        Ok(compressed) if compressed.len() < json.len() => [&[PACKED], compressed.as_slice()].concat(),
         _ => json.as_bytes().to_vec(),
     }
 }
@@ -52,8 +63,8 @@ pub(super) fn unpack(bytes: Vec<u8>) -> Option<String> {
     if length > LONGEST {
         return None;
     }
-    let text = DECOMPRESSOR
-        .with_borrow_mut(|decompressor| decompressor.as_mut()?.decompress(compressed, length).ok())?;
+    let make = || Decompressor::with_prepared_dictionary(&DECODER);
+    let text = with(&DECOMPRESSORS, make, |one| one.decompress(compressed, length)).ok()?;
     String::from_utf8(text).ok()
 }
 
