@@ -10,8 +10,8 @@ use dstack_engine::{Engine, Failpoints};
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::{JobTerminationReason, RunStatus};
 use dstack_sim::{Faults, Script, World, invariants};
-use dstack_store::EngineStore;
 use dstack_store::rows::{InstanceRow, JobRow, RunRow};
+use dstack_store::{Commit, EngineStore, Put};
 use serde_json::{Value, json};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -166,6 +166,37 @@ async fn a_run_stopped_at_any_time_leaves_no_machine() {
         assert_eq!(world.clouds.machines(), [], "after {hundreds}");
         assert_eq!(
             invariants::at_rest(&world),
+            Vec::<String>::new(),
+            "after {hundreds}"
+        );
+    }
+}
+
+/// A user may end an instance (or its whole fleet) while it is being made.
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_instance_is_ended_while_it_is_made_ends_as_well() {
+    for hundreds in 0..25 {
+        let world = world(11, &["small", "large"]).await;
+        world.clouds.full(&["small"]);
+        let engine = world.start().await.unwrap();
+        let run = world.submit(&engine, "train", &in_cloud()).await.unwrap();
+        tokio::time::sleep(hundreds * Duration::from_millis(100)).await;
+        for mut row in instances(&world) {
+            row.status = InstanceStatus::Terminating;
+            row.termination_reason = Some(InstanceTerminationReason::TerminatedByUser);
+            let commit = Commit {
+                puts: vec![Put::Instance(row)],
+                ..Commit::default()
+            };
+            engine.commit(commit).await.unwrap();
+        }
+        let status = world.finished(&run, 5 * MINUTE).await;
+        let status = status.unwrap_or_else(|stuck| panic!("after {hundreds}: {stuck}"));
+        assert!(status.is_finished(), "after {hundreds}");
+        tokio::time::sleep(IDLE).await;
+        assert_eq!(world.clouds.machines(), [], "after {hundreds}");
+        assert_eq!(
+            invariants::always(&world),
             Vec::<String>::new(),
             "after {hundreds}"
         );

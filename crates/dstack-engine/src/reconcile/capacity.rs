@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use dstack_model::fleets::FleetStatus;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
-use dstack_model::runs::JobStatus;
 use dstack_plan::fleets::{Fleet, NoCapacity, all_failed, best, eligible, idle_for, new_capacity};
 use dstack_plan::placement::Request;
 use dstack_store::rows::{InstanceRow, JobRow, OperationKind, RunRow};
@@ -33,13 +33,14 @@ pub(super) struct New {
     creation: Creation,
 }
 
-/// The fleets of a project with their instances, those with instances first as dstack 0.22.5 has them, oldest first
-/// otherwise.
+/// The fleets of a project that are not being ended, with their instances: those with instances first as dstack 0.22.5 has
+/// them, oldest first otherwise.
 pub fn fleets<'a>(placement: &'a PlacementSnapshot, project: Option<&'a str>) -> Vec<Fleet<'a>> {
     let instances = candidates(placement);
     let mut fleets: Vec<Fleet<'a>> = placement
         .fleets
         .iter()
+        .filter(|row| row.status != FleetStatus::Terminating)
         .map(|row| Fleet {
             id: row.id,
             name: &row.name,
@@ -145,7 +146,6 @@ pub(super) async fn provision(
         waiting_for: Some(format!("a new instance: {}", instance.name)),
         ..before.clone()
     };
-    debug_assert_eq!(job.status, JobStatus::Submitted);
     let operation = dstack_store::rows::OperationRow {
         result: Some(Json::new(new.creation.to_json())),
         ..intend(ctx, instance.id, OperationKind::CreateInstance, now)

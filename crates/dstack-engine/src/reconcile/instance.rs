@@ -122,7 +122,11 @@ async fn change(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Chang
             change.also.puts.push(Put::Operation(operation));
             wait_for(&mut change.row, wait);
         }
-        Decision::Gone => gone(&mut change.row, now),
+        Decision::Gone => {
+            let message = "The instance that was being made for the job was terminated";
+            refuse_waiting(ctx, snapshot, message, &mut change).await?;
+            gone(&mut change.row, now);
+        }
     }
     if change.row.unreachable {
         change.row.waiting_for = Some(format!("the agent of {} to be reachable again", change.row.name));
@@ -303,22 +307,33 @@ async fn not_made(
     change: &mut Change,
     now: Time,
 ) -> Result<()> {
+    refuse_waiting(ctx, snapshot, &error, change).await?;
+    change.row.termination_reason = Some(InstanceTerminationReason::NoOffers);
+    change.row.termination_reason_message = Some(error);
+    gone(&mut change.row, now);
+    Ok(())
+}
+
+/// Ends the jobs that still wait for the instance: nobody else would.
+async fn refuse_waiting(
+    ctx: &Context,
+    snapshot: &InstanceSnapshot,
+    message: &str,
+    change: &mut Change,
+) -> Result<()> {
     let mut refused = Refused::new();
     for job in snapshot
         .jobs
         .iter()
         .filter(|job| job.status == JobStatus::Submitted)
     {
-        let ended = schedule::refuse(ctx, job, error.clone());
+        let ended = schedule::refuse(ctx, job, message.to_owned());
         refused.entry(job.run_id).or_default().push(ended);
     }
     let runs: BTreeMap<_, _> = schedule::snapshots(ctx, refused.keys().copied()).await?;
     let ends = schedule::ends(ctx, refused, runs).await?;
     change.also.puts.extend(ends.puts);
     change.also.events.extend(ends.events);
-    change.row.termination_reason = Some(InstanceTerminationReason::NoOffers);
-    change.row.termination_reason_message = Some(error);
-    gone(&mut change.row, now);
     Ok(())
 }
 
