@@ -36,6 +36,7 @@ struct State {
     asked: Vec<String>,
     faults: Faults,
     gone: bool,
+    unreadable: bool,
 }
 
 /// All clouds of an installation: one.
@@ -79,6 +80,11 @@ impl Clouds {
     /// Its configuration is removed, or there again.
     pub fn gone(&self, gone: bool) {
         self.lock().gone = gone;
+    }
+
+    /// Nobody knows now which clouds are configured, as when the database is away.
+    pub fn unreadable(&self, unreadable: bool) {
+        self.lock().unreadable = unreadable;
     }
 
     /// Machines that exist.
@@ -138,7 +144,11 @@ fn place(offer: &Offer) -> Option<JobProvisioningData> {
 #[async_trait]
 impl Backends for Clouds {
     async fn of_project(&self, _project: ProjectId) -> Result<Vec<Arc<dyn Backend>>, ComputeError> {
-        Ok(if self.lock().gone {
+        let state = self.lock();
+        if state.unreadable {
+            return Err(ComputeError::Unavailable("the database is away".to_owned()));
+        }
+        Ok(if state.gone {
             Vec::new()
         } else {
             vec![Arc::new(self.clone())]

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dstack_compute::{Backend, Capabilities};
+use dstack_compute::{Backend, Capabilities, ComputeError};
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::Requirements;
 use dstack_plan::offers::{Needs, Query};
@@ -20,6 +20,9 @@ use crate::wakes::Key;
 const DEADLINE: Duration = Duration::from_secs(20);
 /// How long an answer is taken for true. What has changed meanwhile shows when the offer is tried.
 const FRESH: Duration = Duration::from_secs(15);
+
+/// Pause before backends that could not be read are read again.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Answers, and questions under way.
 #[derive(Debug, Default)]
@@ -66,6 +69,11 @@ impl Market {
         (None, true)
     }
 
+    /// There is no answer.
+    fn forget(&self, project: ProjectId, query: &Query) {
+        self.lock().retain(|one| !one.is(project, query));
+    }
+
     fn answered(&self, project: ProjectId, query: &Query, now: Time, offers: Vec<Offer>) {
         let mut asked = self.lock();
         if let Some(one) = asked.iter_mut().find(|one| one.is(project, query)) {
@@ -81,27 +89,29 @@ pub fn offers(ctx: &Arc<Context>, project: ProjectId, query: &Query) -> Option<A
     if ask {
         let (context, query) = (Arc::clone(ctx), query.clone());
         ctx.spawn("offers", async move {
-            let offers = ask_all(&context, project, &query).await;
-            context.market.answered(project, &query, context.now(), offers);
-            context.wakes.wake(Key::Schedule(project));
+            match ask_all(&context, project, &query).await {
+                Ok(offers) => {
+                    context.market.answered(project, &query, context.now(), offers);
+                    context.wakes.wake(Key::Schedule(project));
+                }
+                Err(error) => {
+                    tracing::warn!(project.id = %project, %error, "the backends of a project are not known now: asked again");
+                    context.market.forget(project, &query);
+                    context.wakes.wake_at(Key::Schedule(project), Some(context.now() + AGAIN));
+                }
+            }
         });
     }
     known
 }
 
-async fn ask_all(ctx: &Context, project: ProjectId, query: &Query) -> Vec<Offer> {
-    let backends = match ctx.deps.backends.of_project(project).await {
-        Ok(backends) => backends,
-        Err(error) => {
-            tracing::warn!(project.id = %project, %error, "the backends of a project are not known now");
-            Vec::new()
-        }
-    };
+async fn ask_all(ctx: &Context, project: ProjectId, query: &Query) -> Result<Vec<Offer>, ComputeError> {
+    let backends = ctx.deps.backends.of_project(project).await?;
     let asked = backends
         .iter()
         .filter(|backend| query.asks(backend.kind()) && able(query.needs, backend.capabilities()))
         .map(|backend| ask(backend.as_ref(), &query.requirements));
-    query.select(join_all(asked).await, None)
+    Ok(query.select(join_all(asked).await, None))
 }
 
 /// What a backend offers. One without an answer has no offers; why is logged.

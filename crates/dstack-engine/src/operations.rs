@@ -12,6 +12,7 @@ use std::time::Duration;
 use dstack_agent_api::runner::RunnerState;
 use dstack_agent_api::shim::{RUNNER_HTTP_PORT, TaskTerminate};
 use dstack_model::runs::JobStatus;
+use dstack_plan::lifecycle::job::Progress;
 use dstack_store::rows::{AgentAddress, OperationKind, OperationRow, OperationState};
 use dstack_store::{Commit, EntityRef, JobSnapshot, Json, Put};
 use dstack_units::{InstanceId, JobId};
@@ -109,7 +110,7 @@ async fn carry_out(ctx: &Context, job: JobId, kind: OperationKind) -> Result<()>
         let Some(snapshot) = ctx.deps.store.job(job).await? else {
             return Ok(());
         };
-        let Some(operation) = intended(&snapshot, kind) else {
+        let Some(operation) = intended(&snapshot.operations, kind) else {
             return Ok(());
         };
         let attempt = if still_wanted(&snapshot, kind) {
@@ -136,12 +137,21 @@ async fn carry_out(ctx: &Context, job: JobId, kind: OperationKind) -> Result<()>
     }
 }
 
-fn intended(snapshot: &JobSnapshot, kind: OperationKind) -> Option<OperationRow> {
-    snapshot
-        .operations
-        .iter()
-        .find(|row| row.kind == kind && row.state == OperationState::Intended)
-        .cloned()
+fn intended(operations: &[OperationRow], kind: OperationKind) -> Option<OperationRow> {
+    let wanted = |row: &&OperationRow| row.kind == kind && row.state == OperationState::Intended;
+    operations.iter().find(wanted).cloned()
+}
+
+/// How far the operation of a kind is.
+pub fn progress(operations: &[OperationRow], kind: OperationKind) -> Progress {
+    match operations.iter().find(|row| row.kind == kind) {
+        None => Progress::None,
+        Some(row) => match row.state {
+            OperationState::Intended => Progress::Intended(row.error.clone()),
+            OperationState::Done => Progress::Done,
+            OperationState::Failed => Progress::Refused(row.error.clone().unwrap_or_default()),
+        },
+    }
 }
 
 /// Nothing is started for a job that is ending, and nothing is done for one that is final.

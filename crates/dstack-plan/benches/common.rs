@@ -183,7 +183,6 @@ impl World {
                     spec,
                     master: None,
                     instances,
-                    placeholders: 0,
                 }
             })
             .collect()

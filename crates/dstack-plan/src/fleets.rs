@@ -40,8 +40,6 @@ pub struct Fleet<'a> {
     pub master: Option<&'a JobProvisioningData>,
     /// Its instances, cheapest first.
     pub instances: Vec<Candidate<'a>>,
-    /// Instances that are only asked for, each for one job: they take up a place in `nodes.max`.
-    pub placeholders: usize,
 }
 
 impl Fleet<'_> {
@@ -133,8 +131,7 @@ fn room(fleet: &Fleet<'_>) -> Option<i64> {
         let whole = configuration.blocks == dstack_model::fleets::Blocks::Count(1);
         let max = nodes.max.filter(|_| whole)?;
         let busy = fleet.instances.iter().filter(|one| one.busy_blocks > 0).count();
-        let occupied = busy.saturating_add(fleet.placeholders);
-        return Some(max.saturating_sub(i64::try_from(occupied).unwrap_or(i64::MAX)));
+        return Some(max.saturating_sub(i64::try_from(busy).unwrap_or(i64::MAX)));
     }
     configuration.ssh_config.as_ref()?;
     let free = |one: &Candidate<'_>| one.total_blocks.unwrap_or(1).saturating_sub(one.busy_blocks);

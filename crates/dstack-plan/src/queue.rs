@@ -173,7 +173,7 @@ fn room(fleet: &Fleet<'_>) -> Room {
         .iter()
         .filter(|one| one.status.is_active())
         .count();
-    let active = i64::try_from(active.saturating_add(fleet.placeholders)).unwrap_or(i64::MAX);
+    let active = i64::try_from(active).unwrap_or(i64::MAX);
     let max = fleet.spec.configuration.nodes.and_then(|nodes| nodes.max);
     Room {
         fleet: fleet.id,

@@ -317,6 +317,26 @@ entity! {
     }
 }
 
+impl OperationRow {
+    /// About to be written down; `subject` is the id of the job or instance that it is for.
+    pub fn intended(id: OperationId, subject: &str, kind: OperationKind, now: Time) -> Self {
+        Self {
+            id,
+            key: format!("{subject}:{}", crate::Column::to_raw(&kind)),
+            kind,
+            job_id: None,
+            instance_id: None,
+            state: OperationState::Intended,
+            attempt: 0,
+            created_at: now,
+            next_attempt_at: None,
+            error: None,
+            result: None,
+            version: 0,
+        }
+    }
+}
+
 impl FleetRow {
     /// A new fleet, ready for instances.
     pub fn active(id: FleetId, project: ProjectId, name: String, spec: FleetSpec, now: Time) -> Self {

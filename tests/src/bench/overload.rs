@@ -16,8 +16,8 @@ const APPLY: &str = "/api/project/main/runs/apply";
 /// How long each part of a round goes on.
 const PART: Duration = Duration::from_secs(5);
 
-/// Rounds of reading alone and under the flood. A shared machine stands still for a tenth of a second now and then, which is
-/// all that a single p99 would tell: the median of all rounds is taken.
+/// Rounds of reading alone and under the flood. A shared machine may stand still for a while, which is all
+/// that a single p99 would tell: the median of all rounds is taken.
 const ROUNDS: usize = 5;
 
 /// Names of runs are numbered; each round has its own numbers.

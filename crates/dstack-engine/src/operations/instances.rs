@@ -17,12 +17,12 @@ use dstack_model::runs::JobProvisioningData;
 use dstack_plan::fleets::{Failure, add_failure, all_failed};
 use dstack_plan::lifecycle::instance::CREATION_TIMEOUT;
 use dstack_store::rows::{OperationKind, OperationRow, OperationState};
-use dstack_store::{Column, EntityRef, InstanceSnapshot, Json};
+use dstack_store::{EntityRef, InstanceSnapshot, Json};
 use dstack_units::{InstanceId, Time};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Attempt, FIRST_PAUSE, LONGEST_PAUSE, Running, record};
+use super::{Attempt, FIRST_PAUSE, LONGEST_PAUSE, Running, intended, record};
 use crate::Result;
 use crate::context::Context;
 use crate::wakes::Key;
@@ -149,19 +149,10 @@ impl From<Failure> for OfferError {
 
 /// An operation of an instance, about to be written down.
 pub fn intend(ctx: &Context, instance: InstanceId, kind: OperationKind, now: Time) -> OperationRow {
+    let id = ctx.deps.random.ordered_uuid(now).into();
     OperationRow {
-        id: ctx.deps.random.ordered_uuid(now).into(),
-        key: format!("{instance}:{}", Column::to_raw(&kind)),
-        kind,
-        job_id: None,
         instance_id: Some(instance),
-        state: OperationState::Intended,
-        attempt: 0,
-        created_at: now,
-        next_attempt_at: None,
-        error: None,
-        result: None,
-        version: 0,
+        ..OperationRow::intended(id, &instance.to_string(), kind, now)
     }
 }
 
@@ -191,7 +182,7 @@ async fn carry_out(ctx: &Context, instance: InstanceId, kind: OperationKind) -> 
         let Some(snapshot) = ctx.deps.store.instance(instance).await? else {
             return Ok(());
         };
-        let Some(operation) = intended(&snapshot, kind) else {
+        let Some(operation) = intended(&snapshot.operations, kind) else {
             return Ok(());
         };
         let step = match kind {
@@ -220,42 +211,39 @@ enum Step {
     Again,
 }
 
-fn intended(snapshot: &InstanceSnapshot, kind: OperationKind) -> Option<OperationRow> {
-    let found = snapshot
-        .operations
-        .iter()
-        .find(|row| row.kind == kind && row.state == OperationState::Intended);
-    found.cloned()
-}
-
 /// One call on the way to an instance.
 async fn create(ctx: &Context, snapshot: &InstanceSnapshot, operation: OperationRow) -> Result<Step> {
     let Some(mut creation) = Creation::read(&operation) else {
+        // Something may have been made: not given up.
         let error = "what was to be made is stored in a form that this version cannot read";
-        let settled = Attempt::Refused(error.to_owned());
-        return settle(ctx, operation, settled).await;
+        changed(ctx, operation, ComputeError::Unavailable(error.to_owned())).await?;
+        return Ok(Step::Again);
     };
     if creation.asked {
         return find(ctx, snapshot, operation, creation).await;
     }
     let row = &snapshot.instance;
-    let Some(offer) = creation.left.first().cloned() else {
+    let wanted = row.status == InstanceStatus::Pending && ctx.now() < row.created_at + CREATION_TIMEOUT;
+    let Some(offer) = creation.left.first().filter(|_| wanted).cloned() else {
         let fleet = snapshot.fleet.as_ref().map_or("", |fleet| &fleet.name);
         return settle(ctx, operation, Attempt::Refused(creation.told(fleet))).await;
     };
-    if row.status != InstanceStatus::Pending || ctx.now() >= row.created_at + CREATION_TIMEOUT {
-        let fleet = snapshot.fleet.as_ref().map_or("", |fleet| &fleet.name);
-        return settle(ctx, operation, Attempt::Refused(creation.told(fleet))).await;
-    }
+    let request = request(snapshot, offer);
+    let backend = match backend(ctx, snapshot, request.offer.backend).await {
+        Ok(backend) => backend,
+        Err(error @ ComputeError::Unavailable(_)) => {
+            changed(ctx, operation, error).await?;
+            return Ok(Step::Again);
+        }
+        // Nothing was asked.
+        Err(error) => return next_offer(ctx, operation, creation, &error).await,
+    };
     creation.asked = true;
     let operation = keep(ctx, operation, &creation).await?;
-    let request = request(snapshot, offer);
-    let backend = backend(ctx, snapshot, request.offer.backend).await;
     ctx.reached("cloud.create.before")?;
-    let made = match backend.as_deref().and_then(Backend::instances) {
+    let made = match backend.instances() {
         Some(cloud) => in_time(cloud.create(&request)).await,
-        // Nothing was asked, and nothing can have been made.
-        None => Err(ComputeError::Unsupported("making instances")),
+        None => Err(not_configured(request.offer.backend)),
     };
     ctx.reached("cloud.create.after")?;
     match made {
@@ -270,11 +258,21 @@ async fn create(ctx: &Context, snapshot: &InstanceSnapshot, operation: Operation
         }
         Err(error) => {
             tracing::info!(instance.name = row.name, offer = request.offer.instance.name, %error, "an offer did not work");
-            creation.failed(&error);
-            keep(ctx, operation, &creation).await?;
-            Ok(Step::Next)
+            next_offer(ctx, operation, creation, &error).await
         }
     }
+}
+
+/// The first offer did not work.
+async fn next_offer(
+    ctx: &Context,
+    operation: OperationRow,
+    mut creation: Creation,
+    error: &ComputeError,
+) -> Result<Step> {
+    creation.failed(error);
+    keep(ctx, operation, &creation).await?;
+    Ok(Step::Next)
 }
 
 /// A call may have made something: the cloud is asked.
@@ -290,10 +288,12 @@ async fn find(
         return Ok(Step::Next);
     };
     let request = request(snapshot, offer);
-    let backend = backend(ctx, snapshot, request.offer.backend).await;
-    let found = match backend.as_deref().and_then(Backend::instances) {
-        Some(cloud) => in_time(cloud.find(&request)).await,
-        None => Err(not_configured(request.offer.backend)),
+    let found = match backend(ctx, snapshot, request.offer.backend).await {
+        Err(error) => Err(error),
+        Ok(backend) => match backend.instances() {
+            Some(cloud) => in_time(cloud.find(&request)).await,
+            None => Err(not_configured(request.offer.backend)),
+        },
     };
     ctx.reached("cloud.find.after")?;
     match found {
@@ -319,11 +319,13 @@ async fn terminate(ctx: &Context, snapshot: &InstanceSnapshot, operation: Operat
     let Some(place) = row.job_provisioning_data.as_deref() else {
         return settle(ctx, operation, Attempt::Done(Value::Null)).await;
     };
-    let backend = backend(ctx, snapshot, place.backend).await;
     ctx.reached("cloud.terminate.before")?;
-    let ended = match backend.as_deref().and_then(Backend::instances) {
-        Some(cloud) => in_time(cloud.terminate(row.id, place)).await,
-        None => Err(not_configured(place.backend)),
+    let ended = match backend(ctx, snapshot, place.backend).await {
+        Err(error) => Err(error),
+        Ok(backend) => match backend.instances() {
+            Some(cloud) => in_time(cloud.terminate(row.id, place)).await,
+            None => Err(not_configured(place.backend)),
+        },
     };
     ctx.reached("cloud.terminate.after")?;
     match ended {
@@ -336,8 +338,8 @@ async fn terminate(ctx: &Context, snapshot: &InstanceSnapshot, operation: Operat
 }
 
 fn not_configured(kind: BackendType) -> ComputeError {
-    ComputeError::Unavailable(format!(
-        "the backend {kind} is not configured any more: configure it again"
+    ComputeError::Configuration(format!(
+        "the backend {kind} is not configured for instances any more: configure it again"
     ))
 }
 
@@ -350,11 +352,21 @@ fn request(snapshot: &InstanceSnapshot, offer: Offer) -> InstanceRequest {
     }
 }
 
-async fn backend(ctx: &Context, snapshot: &InstanceSnapshot, kind: BackendType) -> Option<Arc<dyn Backend>> {
+/// The backend that makes and ends such instances.
+///
+/// `Unavailable`: it is not known now. Any other error: there is none.
+async fn backend(
+    ctx: &Context,
+    snapshot: &InstanceSnapshot,
+    kind: BackendType,
+) -> Result<Arc<dyn Backend>, ComputeError> {
     let backends = ctx.deps.backends.of_project(snapshot.instance.project_id).await;
-    let backends = backends.inspect_err(|error| tracing::warn!(%error, "backends cannot be read"));
-    let mut backends = backends.unwrap_or_default().into_iter();
-    backends.find(|backend| backend.kind() == kind)
+    let backends = backends.map_err(|error| ComputeError::Unavailable(error.details()))?;
+    let able = |backend: &Arc<dyn Backend>| backend.kind() == kind && backend.instances().is_some();
+    backends
+        .into_iter()
+        .find(able)
+        .ok_or_else(|| not_configured(kind))
 }
 
 async fn in_time<T>(call: impl Future<Output = Result<T, ComputeError>>) -> Result<T, ComputeError> {

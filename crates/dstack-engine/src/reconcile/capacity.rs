@@ -6,7 +6,7 @@ use dstack_model::fleets::FleetStatus;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_plan::fleets::{Fleet, NoCapacity, all_failed, best, eligible, idle_for, new_capacity};
 use dstack_plan::placement::Request;
-use dstack_store::rows::{InstanceRow, JobRow, OperationKind, RunRow};
+use dstack_store::rows::{InstanceRow, JobRow, OperationKind, OperationRow, RunRow};
 use dstack_store::{Commit, Json, PlacementSnapshot, Put, RunSnapshot};
 use dstack_units::FleetId;
 
@@ -53,7 +53,6 @@ pub fn fleets<'a>(placement: &'a PlacementSnapshot, project: Option<&'a str>) ->
                 .filter(|instance| instance.fleet_id == row.id)
                 .copied()
                 .collect(),
-            placeholders: 0,
         })
         .collect();
     fleets.sort_by_key(|fleet| fleet.instances.is_empty());
@@ -146,7 +145,7 @@ pub(super) async fn provision(
         waiting_for: Some(format!("a new instance: {}", instance.name)),
         ..before.clone()
     };
-    let operation = dstack_store::rows::OperationRow {
+    let operation = OperationRow {
         result: Some(Json::new(new.creation.to_json())),
         ..intend(ctx, instance.id, OperationKind::CreateInstance, now)
     };

@@ -8,7 +8,6 @@ use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::JobStatus;
 use dstack_plan::lifecycle::Wait;
 use dstack_plan::lifecycle::instance::{Decision, Facts, decide, provisioning_timeout};
-use dstack_plan::lifecycle::job::Progress;
 use dstack_plan::lifecycle::transitions::instance_allowed;
 use dstack_plan::placement::Choice;
 use dstack_store::rows::{InstanceRow, JobRow, OperationKind, OperationRow, OperationState};
@@ -21,6 +20,7 @@ use crate::context::Context;
 use crate::events::{self, Events};
 use crate::follow;
 use crate::operations::instances::{self as calls, Creation};
+use crate::operations::progress;
 use crate::wakes::Key;
 
 /// Keeps the row of an instance true, and takes it to its end.
@@ -172,17 +172,6 @@ fn operation(snapshot: &InstanceSnapshot, kind: OperationKind) -> Option<&Operat
     snapshot.operations.iter().find(|row| row.kind == kind)
 }
 
-fn progress(snapshot: &InstanceSnapshot, kind: OperationKind) -> Progress {
-    match operation(snapshot, kind) {
-        None => Progress::None,
-        Some(row) => match row.state {
-            OperationState::Intended => Progress::Intended(row.error.clone()),
-            OperationState::Done => Progress::Done,
-            OperationState::Failed => Progress::Refused(row.error.clone().unwrap_or_default()),
-        },
-    }
-}
-
 fn facts(snapshot: &InstanceSnapshot, creation: Option<&Creation>, in_reach: bool) -> Facts {
     let row = &snapshot.instance;
     let place = row.job_provisioning_data.as_deref();
@@ -190,8 +179,8 @@ fn facts(snapshot: &InstanceSnapshot, creation: Option<&Creation>, in_reach: boo
     Facts {
         name: row.name.clone(),
         status: row.status,
-        create: progress(snapshot, OperationKind::CreateInstance),
-        terminate: progress(snapshot, OperationKind::TerminateInstance),
+        create: progress(&snapshot.operations, OperationKind::CreateInstance),
+        terminate: progress(&snapshot.operations, OperationKind::TerminateInstance),
         jobs: snapshot.jobs.len(),
         in_reach,
         created_at: row.created_at,

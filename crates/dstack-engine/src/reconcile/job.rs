@@ -7,7 +7,7 @@ use dstack_agent_api::shim::{RUNNER_SSH_PORT, TaskInfo, TaskStatus};
 use dstack_model::configurations::AnyRunConfiguration;
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::{JobProvisioningData, JobRuntimeData, JobStatus, JobTerminationReason};
-use dstack_plan::lifecycle::job::{Decision, Ended, Facts, Operation, Progress, Task, decide};
+use dstack_plan::lifecycle::job::{Decision, Ended, Facts, Operation, Task, decide};
 use dstack_plan::lifecycle::transitions::job_allowed;
 use dstack_plan::lifecycle::{Wait, policies};
 use dstack_store::rows::{InstanceRow, JobRow, OperationKind, OperationRow, OperationState};
@@ -18,6 +18,7 @@ use crate::Result;
 use crate::context::Context;
 use crate::events::Events;
 use crate::observations::JobSeen;
+use crate::operations::progress;
 use crate::wakes::Key;
 use crate::{follow, operations};
 
@@ -102,10 +103,10 @@ fn facts(snapshot: &JobSnapshot, seen: &JobSeen, task: &Option<Option<TaskInfo>>
         task: task_facts(task, job),
         ended: seen.ended.clone(),
         drained: seen.drained,
-        submit_task: progress(snapshot, OperationKind::SubmitTask),
-        start_job: progress(snapshot, OperationKind::StartJob),
-        stop_job: progress(snapshot, OperationKind::StopJob),
-        remove_task: progress(snapshot, OperationKind::RemoveTask),
+        submit_task: progress(&snapshot.operations, OperationKind::SubmitTask),
+        start_job: progress(&snapshot.operations, OperationKind::StartJob),
+        stop_job: progress(&snapshot.operations, OperationKind::StopJob),
+        remove_task: progress(&snapshot.operations, OperationKind::RemoveTask),
     }
 }
 
@@ -157,17 +158,6 @@ fn task_facts(task: &Option<Option<TaskInfo>>, job: &JobRow) -> Task {
             TaskStatus::Pending | TaskStatus::Preparing => {
                 Task::Starting("the task to be prepared".to_owned())
             }
-        },
-    }
-}
-
-fn progress(snapshot: &JobSnapshot, kind: OperationKind) -> Progress {
-    match snapshot.operations.iter().find(|row| row.kind == kind) {
-        None => Progress::None,
-        Some(row) => match row.state {
-            OperationState::Intended => Progress::Intended(row.error.clone()),
-            OperationState::Done => Progress::Done,
-            OperationState::Failed => Progress::Refused(row.error.clone().unwrap_or_default()),
         },
     }
 }
@@ -299,19 +289,11 @@ fn intend(ctx: &Context, snapshot: &JobSnapshot, operation: Operation, now: Time
         Operation::RemoveTask => OperationKind::RemoveTask,
     };
     let job = snapshot.job.id;
+    let id = ctx.deps.random.ordered_uuid(now).into();
     OperationRow {
-        id: ctx.deps.random.ordered_uuid(now).into(),
-        key: format!("{job}:{}", dstack_store::Column::to_raw(&kind)),
-        kind,
         job_id: Some(job),
         instance_id: snapshot.job.instance_id,
-        state: OperationState::Intended,
-        attempt: 0,
-        created_at: now,
-        next_attempt_at: None,
-        error: None,
-        result: None,
-        version: 0,
+        ..OperationRow::intended(id, &job.to_string(), kind, now)
     }
 }
 

@@ -22,7 +22,6 @@ fn explained(more: &Value, market: &[Offer]) -> JobExplanation {
         spec,
         master: None,
         instances: vec![sample.candidate(1)],
-        placeholders: 0,
     }];
     let query = new_capacity_outside_fleets(&request).unwrap();
     let decided = Decided {

@@ -50,7 +50,6 @@ pub fn new_capacity(request: &Request<'_>, fleet: &Fleet<'_>) -> Result<Query, N
         .iter()
         .filter(|one| one.status.is_active())
         .count();
-    let active = active.saturating_add(fleet.placeholders);
     if let Some(max) = configuration.nodes.and_then(|nodes| nodes.max)
         && i64::try_from(active).unwrap_or(i64::MAX) >= max
     {

@@ -32,7 +32,6 @@ fn fleet<'a>(spec: &'a FleetSpec, name: &'a str, instances: Vec<Candidate<'a>>) 
                 ..instance
             })
             .collect(),
-        placeholders: 0,
     }
 }
 

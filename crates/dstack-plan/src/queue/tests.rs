@@ -47,7 +47,6 @@ impl World {
             spec: &self.fleet,
             master: None,
             instances,
-            placeholders: 0,
         }]
     }
 
