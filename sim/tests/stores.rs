@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use dstack_model::runs::{JobStatus, RunStatus};
 use dstack_sim::scenario::Builder;
-use dstack_store::directory::events;
+use dstack_store::directory::{Page, events};
 use dstack_store::rows::{JobRow, OperationKind, OperationRow, OperationState, RunRow};
 use dstack_store::{
     Claim, Commit, Database, EngineStore, EntityRef, EventTarget, Json, Lease, MemoryStore, NewEvent, Put,
@@ -469,12 +469,14 @@ async fn old_events_are_deleted_with_their_targets() {
         let deleted = database
             .write(move |tx| Box::pin(async move { events::delete_before(tx, before).await }))
             .await;
-        assert_eq!(deleted.unwrap(), 1);
-        let (left,): (i64,) = sqlx::query_as("SELECT COUNT(*) FROM event_targets")
-            .fetch_one(database.pool())
+        assert_eq!(deleted.unwrap(), 2);
+        let filter = events::EventFilter::default();
+        let left = events::list(database.pool(), &filter, &Page::newest(10))
             .await
             .unwrap();
-        assert_eq!(left, 2);
+        let targets = left.first().unwrap().targets.iter();
+        let names: Vec<&str> = targets.map(|target| target.entity_name.as_str()).collect();
+        assert_eq!((left.len(), names), (1, vec!["first", "second"]));
     }
 }
 

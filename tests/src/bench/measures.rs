@@ -181,14 +181,14 @@ fn submissions_on_postgres(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
     let setup = subject.server().on_postgres().map_err(anyhow::Error::msg)?;
     let server = setup.start()?;
     let load = Load {
-        clients: 16,
+        clients: 64,
         duration: Duration::from_secs(10),
-        requests: 20_000,
+        requests: 40_000,
     };
     let measured = load.run(server.port(), "/api/project/main/runs/apply", Some(TOKEN), plan)?;
     Ok(vec![
         figure(
-            "submissions accepted durably (PostgreSQL), 16 clients",
+            "submissions accepted durably (PostgreSQL), 64 clients",
             Unit::PerSecond,
             "≥ 2,000/s",
             measured.rate,

@@ -26,7 +26,7 @@ async fn list(call: Call, request: ListEventsRequest) -> Result<Vec<Event>> {
     let filter = EventFilter {
         visible_to: (!is_admin(caller)).then_some(caller.id),
         only_project: call.only_project(),
-        targets: targets(&request).map(|(kind, ids)| (kind.to_owned(), texts(ids))),
+        targets: targets(&request).map(|(kind, ids)| (kind, texts(ids))),
         within: within(&request).map(|(within, ids)| (within, texts(ids))),
         types: request
             .include_target_types

@@ -344,37 +344,43 @@ pub(super) async fn events(source: &LegacyDatabase, plan: &mut Plan) -> Result<(
     let columns = ["id", "message", "recorded_at", "actor_user_id"];
     for row in rows(source, "events", &columns, "recorded_at").await? {
         let id = id("events", &row)?;
-        let actor = row.parse::<Uuid>("actor_user_id");
-        let new = NewRow::new("events", "id")
-            .with("id", id)
-            .with("message", row.text("message"))
-            .with("recorded_at", time("events", &row, "recorded_at")?)
-            .maybe("actor_user_id", actor);
-        plan.add("events", id, new);
-        for (position, target) in (0_i64..).zip(targets.remove(&id).unwrap_or_default()) {
-            plan.add_part(event_target(id, position, &target)?);
+        let mut of_event = (0_i64..).zip(targets.remove(&id).unwrap_or_default());
+        let first = match of_event.next() {
+            Some((_, target)) => event_target(event(id, 0, &row)?, &target)?,
+            None => event(id, 0, &row)?,
+        };
+        plan.add("events", id, first);
+        for (position, target) in of_event {
+            plan.add_part(event_target(event(id, position, &row)?, &target)?);
         }
     }
     Ok(())
 }
 
-fn event_target(event: Uuid, position: i64, row: &LegacyRow) -> Result<NewRow, ImportError> {
+fn event(id: Uuid, position: i64, row: &LegacyRow) -> Result<NewRow, ImportError> {
+    Ok(NewRow::new("events", "recorded_at, id, position")
+        .with("recorded_at", time("events", row, "recorded_at")?)
+        .with("id", id)
+        .with("position", position)
+        .with("message", row.text("message"))
+        .maybe("actor_user_id", row.parse::<Uuid>("actor_user_id")))
+}
+
+fn event_target(event: NewRow, row: &LegacyRow) -> Result<NewRow, ImportError> {
     let entity = uuid("event_targets", row, "entity_id")?;
     let others = BTreeMap::from([
         ("project_id", "entity_project_id"),
-        ("run_id", "entity_run_id"),
         ("fleet_id", "entity_fleet_id"),
         ("gateway_id", "entity_gateway_id"),
     ]);
-    let new = NewRow::new("event_targets", "event_id, position")
-        .with("event_id", event)
-        .with("position", position)
-        .with(
-            "entity_type",
-            row.text("entity_type").to_lowercase().replace('_', "-"),
-        )
+    let kind = row.text("entity_type").to_lowercase().replace('_', "-");
+    // A run is found through itself.
+    let run = (kind == "run").then_some(entity);
+    let new = event
+        .with("entity_type", kind)
         .with("entity_id", entity)
-        .with("entity_name", row.text("entity_name"));
+        .with("entity_name", row.text("entity_name"))
+        .maybe("run_id", run.or(row.parse::<Uuid>("entity_run_id")));
     Ok(others.into_iter().fold(new, |new, (ours, theirs)| {
         new.maybe(ours, row.parse::<Uuid>(theirs))
     }))

@@ -1,6 +1,7 @@
 //! The audit trail.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 
 use dstack_units::{EventId, ProjectId, Time, UserId};
 use sqlx::{AnyPool, Row};
@@ -17,8 +18,8 @@ pub struct EventFilter {
     /// Only targets of this project.
     pub only_project: Option<ProjectId>,
     /// Targets of this type with one of these ids.
-    pub targets: Option<(String, Vec<String>)>,
-    /// Targets inside one of these: the column of `event_targets`, the type of the container itself, its ids.
+    pub targets: Option<(&'static str, Vec<String>)>,
+    /// Targets inside one of these, or these themselves.
     pub within: Option<(Within, Vec<String>)>,
     /// Targets of one of these types.
     pub types: Option<Vec<String>>,
@@ -84,6 +85,8 @@ pub async fn list(pool: &AnyPool, filter: &EventFilter, page: &Page) -> Result<V
         "SELECT e.id, e.message, e.recorded_at, e.actor_user_id, COALESCE(u.original_name, u.name), u.deleted \
          FROM events e LEFT JOIN users u ON u.id = e.actor_user_id",
     );
+    // The first row of each event stands for it.
+    query.filter("e.position = 0");
     filter.apply(&mut query);
     query.page("e.recorded_at", "e.id", page);
     let rows = query.fetch(pool).await?;
@@ -99,42 +102,33 @@ impl EventFilter {
     fn apply(&self, query: &mut Select) {
         if let Some(user) = self.visible_to {
             let (member, own) = (query.bind(user), query.bind(user));
-            query.filter(format_args!(
-                "EXISTS (SELECT 1 FROM event_targets t WHERE t.event_id = e.id AND (t.project_id IN \
+            about(
+                query,
+                format_args!(
+                    "t.project_id IN \
                  (SELECT m.project_id FROM members m JOIN projects p ON p.id = m.project_id WHERE m.user_id = {member} \
                  AND p.deleted = 0 AND (e.for_managers = 0 OR m.project_role IN ('admin', 'manager'))) \
-                 OR (e.for_managers = 0 AND t.entity_type = 'user' AND t.entity_id = {own})))"
-            ));
+                 OR (e.for_managers = 0 AND t.entity_type = 'user' AND t.entity_id = {own})"
+                ),
+            );
         }
         if let Some(project) = self.only_project {
             let project = query.bind(project);
-            query.filter(format_args!(
-                "EXISTS (SELECT 1 FROM event_targets t WHERE t.event_id = e.id AND t.project_id = {project})"
-            ));
+            about(query, format_args!("t.project_id = {project}"));
         }
         if let Some((kind, ids)) = &self.targets {
-            let (kind, ids) = (
-                query.bind(kind.as_str()),
-                query.bind_list(ids.iter().map(String::as_str)),
-            );
-            query.filter(format_args!(
-                "EXISTS (SELECT 1 FROM event_targets t WHERE t.event_id = e.id AND t.entity_type = {kind} AND t.entity_id IN {ids})"
-            ));
+            let found = found_by(query, kind, ids);
+            about(query, found);
         }
         if let Some((within, ids)) = &self.within {
             let (column, kind) = within.parts();
             let inside = query.bind_list(ids.iter().map(String::as_str));
-            let own = query.bind_list(ids.iter().map(String::as_str));
-            query.filter(format_args!(
-                "EXISTS (SELECT 1 FROM event_targets t WHERE t.event_id = e.id AND (t.{column} IN {inside} \
-                 OR (t.entity_type = '{kind}' AND t.entity_id IN {own})))"
-            ));
+            let own = found_by(query, kind, ids);
+            about(query, format_args!("t.{column} IN {inside} OR ({own})"));
         }
         if let Some(types) = &self.types {
             let types = query.bind_list(types.iter().map(String::as_str));
-            query.filter(format_args!(
-                "EXISTS (SELECT 1 FROM event_targets t WHERE t.event_id = e.id AND t.entity_type IN {types})"
-            ));
+            about(query, format_args!("t.entity_type IN {types}"));
         }
         if let Some(actors) = &self.actors {
             let users = query.bind_list(actors.iter().flatten().copied());
@@ -144,6 +138,34 @@ impl EventFilter {
                 ""
             };
             query.filter(format_args!("e.actor_user_id IN {users}{system}"));
+        }
+    }
+}
+
+/// Only events of which one target is so. That has an index, which the database takes where it finds few that way.
+fn about(query: &mut Select, condition: impl Display) {
+    query.filter(format_args!(
+        "EXISTS (SELECT 1 FROM events t WHERE t.recorded_at = e.recorded_at AND t.id = e.id AND ({condition}))"
+    ));
+}
+
+/// The condition for a target of this type with one of these ids, in the words of the index that finds it.
+fn found_by(query: &mut Select, kind: &'static str, ids: &[String]) -> String {
+    let list = query.bind_list(ids.iter().map(String::as_str));
+    match kind {
+        "run" => format!("t.entity_type = 'run' AND t.run_id IN {list}"),
+        "job" => {
+            let jobs = query.bind_list(ids.iter().map(String::as_str));
+            format!(
+                "t.entity_type = 'job' AND t.entity_id IN {list} \
+                 AND t.run_id IN (SELECT j.run_id FROM jobs j WHERE j.id IN {jobs})"
+            )
+        }
+        other => {
+            let other = query.bind(other);
+            format!(
+                "t.entity_type NOT IN ('run', 'job') AND t.entity_type = {other} AND t.entity_id IN {list}"
+            )
         }
     }
 }
@@ -173,14 +195,19 @@ async fn load_targets(pool: &AnyPool, events: &[EventRow]) -> Result<HashMap<Eve
         return Ok(targets);
     }
     let mut query = Select::new(
-        "SELECT t.event_id, t.entity_type, t.entity_id, t.entity_name, t.project_id, COALESCE(p.original_name, p.name), p.deleted \
-         FROM event_targets t LEFT JOIN projects p ON p.id = t.project_id",
+        "SELECT t.id, t.entity_type, t.entity_id, t.entity_name, t.project_id, COALESCE(p.original_name, p.name), p.deleted \
+         FROM events t LEFT JOIN projects p ON p.id = t.project_id",
     );
-    let ids = query.bind_list(events.iter().map(|event| event.id));
-    query.filter(format_args!("t.event_id IN {ids}"));
-    query.push(" ORDER BY t.event_id, t.position");
+    let keys: Vec<String> = events
+        .iter()
+        .map(|event| format!("({}, {})", query.bind(event.recorded_at), query.bind(event.id)))
+        .collect();
+    let keys = keys.join(", ");
+    query.filter(format_args!("(t.recorded_at, t.id) IN (VALUES {keys})"));
+    query.filter("t.entity_type IS NOT NULL");
+    query.push(" ORDER BY t.id, t.position");
     for row in query.fetch(pool).await? {
-        let project: Option<ProjectId> = crate::entity::read_column(&row, 4, "event_targets", "project_id")?;
+        let project: Option<ProjectId> = crate::entity::read_column(&row, 4, "events", "project_id")?;
         let project = match project {
             None => None,
             Some(id) => {
@@ -189,7 +216,7 @@ async fn load_targets(pool: &AnyPool, events: &[EventRow]) -> Result<HashMap<Eve
                 Some((id, name.unwrap_or_default(), deleted.unwrap_or(0) != 0))
             }
         };
-        let event: EventId = crate::entity::read_column(&row, 0, "event_targets", "event_id")?;
+        let event: EventId = crate::entity::read_column(&row, 0, "events", "id")?;
         targets.entry(event).or_default().push(EventTargetRow {
             entity_type: row.try_get(1)?,
             entity_id: row.try_get(2)?,
@@ -212,13 +239,8 @@ pub async fn insert(tx: &mut Tx, event: NewEvent) -> Result<()> {
     .await
 }
 
-/// Deletes events recorded before `time`; returns how many.
+/// Deletes events recorded before `time`; returns how many rows that were: one for each target.
 pub async fn delete_before(tx: &mut Tx, time: Time) -> Result<u64> {
-    // Targets are not bound to their event by the database: that would look at the event once more for each.
-    sqlx::query("DELETE FROM event_targets WHERE event_id IN (SELECT id FROM events WHERE recorded_at < $1)")
-        .bind(time.as_micros())
-        .execute(&mut *tx)
-        .await?;
     let done = sqlx::query("DELETE FROM events WHERE recorded_at < $1")
         .bind(time.as_micros())
         .execute(tx)

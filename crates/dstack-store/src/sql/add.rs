@@ -5,12 +5,9 @@
 
 use sqlx::AssertSqlSafe;
 
-use super::write::{
-    EVENT_WIDTH, Rows, TARGET_WIDTH, Writes, apply_all, bind_event, bind_target, insert_events,
-    insert_targets, targets_of,
-};
+use super::write::{EVENT_WIDTH, Rows, Writes, apply_all, bind_event, event_rows, insert_events};
 use crate::entity::{Statement, insert_sql, insert_width};
-use crate::{Commit, Entity, NewEvent, Result, Tx};
+use crate::{Commit, Entity, Result, Tx};
 
 /// Most commits of one statement. Those of a burst have the same shape, so that there are few different texts and they stay
 /// prepared.
@@ -32,8 +29,7 @@ async fn add_some(tx: &mut Tx, commits: &[Commit]) -> Result<()> {
     for commit in commits {
         writes.add(commit);
     }
-    let events: Vec<&NewEvent> = commits.iter().flat_map(|commit| &commit.events).collect();
-    let targets = targets_of(&events);
+    let events = event_rows(commits.iter().flat_map(|commit| &commit.events));
     let mut text = Text::default();
     text.rows(&writes.fleets, true);
     text.rows(&writes.instances, true);
@@ -41,7 +37,6 @@ async fn add_some(tx: &mut Tx, commits: &[Commit]) -> Result<()> {
     text.rows(&writes.jobs, true);
     text.rows(&writes.operations, false);
     text.more(events.len(), EVENT_WIDTH, insert_events);
-    text.more(targets.len(), TARGET_WIDTH, insert_targets);
     if text.places > PLACES {
         return apply_all(tx, commits).await;
     }
@@ -53,9 +48,6 @@ async fn add_some(tx: &mut Tx, commits: &[Commit]) -> Result<()> {
     statement = bind(statement, &writes.operations, false);
     for event in &events {
         statement = bind_event(statement, event);
-    }
-    for target in &targets {
-        statement = bind_target(statement, target);
     }
     statement.execute(tx).await?;
     Ok(())

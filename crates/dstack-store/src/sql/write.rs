@@ -222,7 +222,8 @@ async fn touch_runs(tx: &mut Tx, runs: &BTreeSet<RunId>) -> Result<()> {
 }
 
 async fn put_events(tx: &mut Tx, events: &[&NewEvent]) -> Result<()> {
-    let mut left = events;
+    let rows = event_rows(events.iter().copied());
+    let mut left = rows.as_slice();
     while let Some((some, rest)) = few(left) {
         let mut statement = sqlx::query(AssertSqlSafe(insert_events(0, some.len())));
         for event in some {
@@ -231,73 +232,60 @@ async fn put_events(tx: &mut Tx, events: &[&NewEvent]) -> Result<()> {
         statement.execute(&mut *tx).await?;
         left = rest;
     }
-    put_targets(tx, &targets_of(events)).await
+    Ok(())
 }
 
-pub(super) fn targets_of<'a>(events: &[&'a NewEvent]) -> Vec<Target<'a>> {
-    let of_event = |event: &'a NewEvent| {
-        let targets = (0_i64..).zip(&event.targets);
-        targets.map(move |(position, target)| (event, position, target))
-    };
-    events.iter().copied().flat_map(of_event).collect()
+/// A row of the trail: an event and one of its targets, at its place.
+pub(super) type EventRow<'a> = (&'a NewEvent, i64, Option<&'a EventTarget>);
+
+/// One for each target; one that is about nothing has a row as well.
+pub(super) fn event_rows<'a>(events: impl Iterator<Item = &'a NewEvent>) -> Vec<EventRow<'a>> {
+    events
+        .flat_map(|event| {
+            let targets = (0_i64..).zip(&event.targets);
+            let about_nothing = event.targets.is_empty().then_some((event, 0, None));
+            targets
+                .map(move |(position, target)| (event, position, Some(target)))
+                .chain(about_nothing)
+        })
+        .collect()
 }
 
-/// Places of an event in [`insert_events`].
-pub(super) const EVENT_WIDTH: usize = 5;
+/// Places of a row in [`insert_events`].
+pub(super) const EVENT_WIDTH: usize = 13;
 
 pub(super) fn insert_events(before: usize, rows: usize) -> String {
     let places = places(before, rows, EVENT_WIDTH);
-    format!("INSERT INTO events (id, message, recorded_at, actor_user_id, for_managers) VALUES {places}")
-}
-
-pub(super) fn bind_event<'q>(statement: Statement<'q>, event: &NewEvent) -> Statement<'q> {
-    statement
-        .bind(event.id.to_raw())
-        .bind(event.message.clone())
-        .bind(event.recorded_at.to_raw())
-        .bind(event.actor.to_raw())
-        .bind(i64::from(event.for_managers))
-}
-
-/// Places of a target in [`insert_targets`].
-pub(super) const TARGET_WIDTH: usize = 9;
-
-pub(super) fn insert_targets(before: usize, rows: usize) -> String {
-    let places = places(before, rows, TARGET_WIDTH);
     format!(
-        "INSERT INTO event_targets (event_id, position, entity_type, entity_id, entity_name, project_id, run_id, \
-         fleet_id, gateway_id) VALUES {places}"
+        "INSERT INTO events (recorded_at, id, position, message, actor_user_id, for_managers, entity_type, entity_id, \
+         entity_name, project_id, run_id, fleet_id, gateway_id) VALUES {places}"
     )
 }
 
-pub(super) fn bind_target<'q>(
+pub(super) fn bind_event<'q>(
     statement: Statement<'q>,
-    (event, position, target): &Target<'_>,
+    (event, position, target): &EventRow<'_>,
 ) -> Statement<'q> {
     statement
+        .bind(event.recorded_at.to_raw())
         .bind(event.id.to_raw())
         .bind(*position)
-        .bind(target.entity_type)
-        .bind(target.entity_id.clone())
-        .bind(target.entity_name.clone())
-        .bind(target.project_id.clone())
-        .bind(target.run_id.clone())
-        .bind(target.fleet_id.clone())
-        .bind(target.gateway_id.clone())
+        .bind(event.message.clone())
+        .bind(event.actor.to_raw())
+        .bind(i64::from(event.for_managers))
+        .bind(target.map(|target| target.entity_type))
+        .bind(target.map(|target| target.entity_id.clone()))
+        .bind(target.map(|target| target.entity_name.clone()))
+        .bind(target.and_then(|target| target.project_id.clone()))
+        .bind(target.and_then(run_of))
+        .bind(target.and_then(|target| target.fleet_id.clone()))
+        .bind(target.and_then(|target| target.gateway_id.clone()))
 }
 
-/// A target of an event, at its place.
-pub(super) type Target<'a> = (&'a NewEvent, i64, &'a EventTarget);
-
-async fn put_targets(tx: &mut Tx, targets: &[Target<'_>]) -> Result<()> {
-    let mut left = targets;
-    while let Some((some, rest)) = few(left) {
-        let mut statement = sqlx::query(AssertSqlSafe(insert_targets(0, some.len())));
-        for target in some {
-            statement = bind_target(statement, target);
-        }
-        statement.execute(&mut *tx).await?;
-        left = rest;
+/// A run is found through itself.
+fn run_of(target: &EventTarget) -> Option<String> {
+    match target.entity_type {
+        "run" => Some(target.entity_id.clone()),
+        _ => target.run_id.clone(),
     }
-    Ok(())
 }
