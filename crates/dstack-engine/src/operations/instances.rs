@@ -102,7 +102,11 @@ impl Creation {
 
     /// Who wants the instance.
     pub const fn purpose(&self) -> Purpose {
-        if self.for_fleet { Purpose::Fleet } else { Purpose::Job }
+        if self.for_fleet {
+            Purpose::Fleet
+        } else {
+            Purpose::Job
+        }
     }
 
     /// As it is kept with its operation.

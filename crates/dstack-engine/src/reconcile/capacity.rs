@@ -5,7 +5,8 @@ use std::sync::Arc;
 use dstack_model::fleets::FleetStatus;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_plan::fleets::{
-    Beside, Fleet, NoCapacity, all_failed, available, beside, best, eligible, idle_for, is_cluster, new_capacity,
+    Beside, Fleet, NoCapacity, all_failed, available, beside, best, eligible, idle_for, is_cluster,
+    new_capacity,
 };
 use dstack_plan::placement::Request;
 use dstack_store::rows::{FleetRow, InstanceRow, JobRow, OperationKind, OperationRow, RunRow};
@@ -144,7 +145,8 @@ pub(super) fn look(
     };
     Outlook::Yes(Box::new(New {
         fleet: fleet.id,
-        creation: Creation::of(offers, ctx.deps.settings.offers_tried, idle_for).reserved(reservation.clone()),
+        creation: Creation::of(offers, ctx.deps.settings.offers_tried, idle_for)
+            .reserved(reservation.clone()),
     }))
 }
 

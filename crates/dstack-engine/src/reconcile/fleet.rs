@@ -109,13 +109,7 @@ fn new_id(ctx: &Context, now: Time) -> InstanceId {
     ctx.deps.random.ordered_uuid(now).into()
 }
 
-fn commit(
-    ctx: &Context,
-    snapshot: &FleetSnapshot,
-    decision: Decision,
-    row: &FleetRow,
-    now: Time,
-) -> Commit {
+fn commit(ctx: &Context, snapshot: &FleetSnapshot, decision: Decision, row: &FleetRow, now: Time) -> Commit {
     let maker = Events::system(now, ctx.deps.random.clone());
     let mut commit = Commit::default();
     for ending in &decision.end {
@@ -141,7 +135,11 @@ fn commit(
             "Instance created to meet target fleet node count. Status: PENDING",
             vec![events::instance(&new)],
         ));
-        tracing::info!(fleet.name = row.name, instance.name = new.name, "an instance is created for a fleet");
+        tracing::info!(
+            fleet.name = row.name,
+            instance.name = new.name,
+            "an instance is created for a fleet"
+        );
         commit.puts.push(Put::Instance(new));
     }
     commit.events.extend(of_fleet(snapshot, &decision, row, &maker));
@@ -166,7 +164,10 @@ fn of_fleet(snapshot: &FleetSnapshot, decision: &Decision, row: &FleetRow, maker
         ));
     }
     if decision.gave_up {
-        tracing::warn!(fleet.name = row.name, "a fleet cannot be brought to its size, and is left as it is");
+        tracing::warn!(
+            fleet.name = row.name,
+            "a fleet cannot be brought to its size, and is left as it is"
+        );
         texts.push(format!(
             "Fleet consolidation stopped after {MAX_ATTEMPTS} attempts. Update the fleet to resume"
         ));

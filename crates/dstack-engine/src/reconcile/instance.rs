@@ -253,7 +253,10 @@ fn purpose(snapshot: &InstanceSnapshot, creation: Option<&Creation>) -> Purpose 
     if let Some(creation) = creation {
         return creation.purpose();
     }
-    let of_clouds = snapshot.fleet.as_ref().is_some_and(|fleet| is_of_clouds(&fleet.spec));
+    let of_clouds = snapshot
+        .fleet
+        .as_ref()
+        .is_some_and(|fleet| is_of_clouds(&fleet.spec));
     match of_clouds && snapshot.jobs.is_empty() {
         true => Purpose::Fleet,
         false => Purpose::Host,
@@ -282,7 +285,11 @@ impl Size {
         let Some(found) = ctx.deps.store.fleet(fleet.id).await? else {
             return Ok(Self::Any);
         };
-        let active = found.instances.iter().filter(|row| row.status.is_active()).count();
+        let active = found
+            .instances
+            .iter()
+            .filter(|row| row.status.is_active())
+            .count();
         Ok(match i64::try_from(active).unwrap_or(i64::MAX) <= min {
             true => Self::Smallest,
             false => Self::Larger(Box::new(found.fleet)),

@@ -75,17 +75,24 @@ async fn beside(ctx: &Context, snapshot: &InstanceSnapshot, fleet: &FleetRow) ->
         return Ok(Beside::Nobody);
     }
     let Some(master) = fleet.current_master_instance_id else {
-        return Ok(Beside::Unknown("the first instance of the cluster to be chosen".to_owned()));
+        return Ok(Beside::Unknown(
+            "the first instance of the cluster to be chosen".to_owned(),
+        ));
     };
     if master == snapshot.instance.id {
         return Ok(Beside::Nobody);
     }
     let master = ctx.deps.store.instance(master).await?.map(|found| found.instance);
     let Some(master) = master.filter(|row| row.status.is_active()) else {
-        return Ok(Beside::Unknown("another first instance of the cluster to be chosen".to_owned()));
+        return Ok(Beside::Unknown(
+            "another first instance of the cluster to be chosen".to_owned(),
+        ));
     };
     match master.job_provisioning_data {
         Some(place) => Ok(Beside::Master(place)),
-        None => Ok(Beside::Unknown(format!("{}, the first instance of the cluster, to be made", master.name))),
+        None => Ok(Beside::Unknown(format!(
+            "{}, the first instance of the cluster, to be made",
+            master.name
+        ))),
     }
 }

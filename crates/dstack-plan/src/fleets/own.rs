@@ -35,7 +35,12 @@ pub fn available(offers: &[Offer], master: Option<&JobProvisioningData>) -> Vec<
     let open = offers.iter().filter(|offer| offer.availability.is_available());
     let there = open.map(|offer| in_zone_of(offer.clone(), master));
     there
-        .filter(|offer| offer.availability_zones.as_ref().is_none_or(|zones| !zones.is_empty()))
+        .filter(|offer| {
+            offer
+                .availability_zones
+                .as_ref()
+                .is_none_or(|zones| !zones.is_empty())
+        })
         .collect()
 }
 
@@ -82,7 +87,10 @@ mod tests {
 
     fn spec(more: &Value) -> FleetSpec {
         let mut fleet = json!({"type": "fleet", "name": "f", "nodes": 2});
-        fleet.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        fleet
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         decode_strict(&json!({"configuration": fleet, "profile": {}})).unwrap()
     }
 
@@ -95,7 +103,8 @@ mod tests {
 
     #[test]
     fn clouds_are_asked_for_machines_as_the_fleet_wants_them() {
-        let fleet = spec(&json!({"placement": "cluster", "blocks": 2, "reservation": "r", "backends": ["aws"]}));
+        let fleet =
+            spec(&json!({"placement": "cluster", "blocks": 2, "reservation": "r", "backends": ["aws"]}));
         let query = own_capacity(&fleet, None);
         assert!(query.needs.create_instance && query.needs.multinode && query.needs.reservations);
         assert!(query.asks(BackendType::Aws) && !query.asks(BackendType::Gcp));
@@ -107,7 +116,10 @@ mod tests {
     #[test]
     fn those_after_the_first_are_made_where_it_is() {
         let cheap = offer("aws", "m5", 1.0);
-        let query = own_capacity(&spec(&json!({"placement": "cluster"})), Some(&place(&cheap, None)));
+        let query = own_capacity(
+            &spec(&json!({"placement": "cluster"})),
+            Some(&place(&cheap, None)),
+        );
         assert!(query.asks(BackendType::Aws) && !query.asks(BackendType::Gcp));
         let elsewhere = Offer {
             region: "elsewhere".to_owned(),
@@ -142,7 +154,9 @@ mod tests {
         let at = place(&made, Some("a"));
         let fits = |more| fits(&spec(&more), Some(&made), Some(&at));
         assert!(fits(json!({})));
-        assert!(fits(json!({"max_price": 1, "availability_zones": ["A"], "instance_types": ["M5"]})));
+        assert!(fits(
+            json!({"max_price": 1, "availability_zones": ["A"], "instance_types": ["M5"]})
+        ));
         for other in [
             json!({"max_price": 0.5}),
             json!({"spot_policy": "spot"}),

@@ -201,18 +201,33 @@ fn next_attempt_at(facts: &Facts) -> Time {
 fn needed(facts: &Facts, size: FleetNodesSpec) -> Needed {
     let mut needed = Needed::default();
     // One that is nothing yet becomes what the fleet asks for now.
-    let replaceable = |node: &&Node| matches!(node.status, InstanceStatus::Idle | InstanceStatus::Provisioning);
-    for node in facts.nodes.iter().filter(replaceable).filter(|node| !node.fits && !node.taken) {
+    let replaceable =
+        |node: &&Node| matches!(node.status, InstanceStatus::Idle | InstanceStatus::Provisioning);
+    for node in facts
+        .nodes
+        .iter()
+        .filter(replaceable)
+        .filter(|node| !node.fits && !node.taken)
+    {
         needed.end.push(Ending {
             id: node.id,
             reason: Reason::FleetSpecMismatch,
             message: "Instance does not match fleet spec",
         });
     }
-    needed.forget = facts.nodes.iter().filter(|node| node.is_over()).map(|node| node.id).collect();
+    needed.forget = facts
+        .nodes
+        .iter()
+        .filter(|node| node.is_over())
+        .map(|node| node.id)
+        .collect();
     let ends = |node: &Node| needed.end.iter().any(|ending| ending.id == node.id);
     // Those that are being ended count: until a cloud has confirmed the end, they are there.
-    let there: Vec<&Node> = facts.nodes.iter().filter(|node| !node.is_over() && !ends(node)).collect();
+    let there: Vec<&Node> = facts
+        .nodes
+        .iter()
+        .filter(|node| !node.is_over() && !ends(node))
+        .collect();
     let count = i64::try_from(there.len()).unwrap_or(i64::MAX);
     if count < size.min {
         needed.create = free_numbers(facts, size.min - count);
@@ -254,7 +269,8 @@ fn end_with_master(facts: &Facts, decision: &mut Decision) {
         Some(node.id) == facts.master && node.is_over() && node.reason == Some(Reason::NoOffers)
     };
     let placed = |node: &Node| node.status.is_active() && node.placed;
-    if !may_be_empty || !facts.nodes.iter().any(|node| found_nothing(&node)) || facts.nodes.iter().any(placed) {
+    if !may_be_empty || !facts.nodes.iter().any(|node| found_nothing(&node)) || facts.nodes.iter().any(placed)
+    {
         return;
     }
     let waits = |node: &&Node| node.status == InstanceStatus::Pending && !node.taken;

@@ -356,10 +356,17 @@ mod tests {
                 (InstanceStatus::Provisioning, Progress::Done),
                 (InstanceStatus::Idle, Progress::Done),
             ] {
-                assert_eq!(ends(&of_fleet(status, create.clone(), 0)), by_user, "{status:?} {create:?}");
+                assert_eq!(
+                    ends(&of_fleet(status, create.clone(), 0)),
+                    by_user,
+                    "{status:?} {create:?}"
+                );
             }
             // What was made is taken note of first: then it can be ended.
-            assert_eq!(of_fleet(InstanceStatus::Pending, Progress::Done, 0), Decision::Made);
+            assert_eq!(
+                of_fleet(InstanceStatus::Pending, Progress::Done, 0),
+                Decision::Made
+            );
             assert_eq!(ends(&of_fleet(InstanceStatus::Busy, Progress::Done, 1)), None);
         }
     }

@@ -57,7 +57,11 @@ fn cluster(min: i64, nodes: Vec<Node>) -> Facts {
 }
 
 fn reasons(decision: &Decision) -> Vec<(InstanceId, Reason)> {
-    decision.end.iter().map(|ending| (ending.id, ending.reason)).collect()
+    decision
+        .end
+        .iter()
+        .map(|ending| (ending.id, ending.reason))
+        .collect()
 }
 
 use InstanceStatus::{Busy, Idle, Pending, Provisioning, Terminating};
@@ -140,7 +144,10 @@ fn those_that_end_count_until_they_have() {
 fn surplus_ends_if_it_is_idle() {
     let facts = fleet(0, Some(1), vec![node(0, Busy), node(1, Idle), node(2, Idle)]);
     let limit = Reason::MaxInstancesLimit;
-    assert_eq!(reasons(&decide(&facts, minutes(1))), [(id(1), limit), (id(2), limit)]);
+    assert_eq!(
+        reasons(&decide(&facts, minutes(1))),
+        [(id(1), limit), (id(2), limit)]
+    );
     // Nothing of it can be ended now: another attempt.
     let facts = fleet(0, Some(1), vec![node(0, Busy), node(1, Busy)]);
     let decision = decide(&facts, minutes(1));
@@ -184,7 +191,10 @@ fn hosts_are_not_made() {
         ..fleet(0, None, vec![node(0, Pending)])
     };
     let decision = decide(&facts, minutes(60));
-    assert_eq!((decision.consolidated, decision.wait), (false, Wait::for_nothing()));
+    assert_eq!(
+        (decision.consolidated, decision.wait),
+        (false, Wait::for_nothing())
+    );
 }
 
 #[test]
@@ -213,7 +223,10 @@ fn one_that_is_being_made_for_a_job_is_not_the_first() {
 #[test]
 fn a_new_one_is_the_first_where_there_is_none() {
     let decision = decide(&cluster(2, vec![]), minutes(1));
-    assert_eq!((decision.create.len(), decision.master), (2, Some(Master::New(0))));
+    assert_eq!(
+        (decision.create.len(), decision.master),
+        (2, Some(Master::New(0)))
+    );
 }
 
 #[test]
@@ -231,7 +244,10 @@ fn the_others_end_with_a_first_one_that_found_nothing() {
         max: None,
     });
     let decision = decide(&facts, Time::EPOCH);
-    assert_eq!((decision.end.len(), decision.master), (0, Some(Master::There(id(1)))));
+    assert_eq!(
+        (decision.end.len(), decision.master),
+        (0, Some(Master::There(id(1))))
+    );
 }
 
 fn statuses() -> impl Strategy<Value = InstanceStatus> {

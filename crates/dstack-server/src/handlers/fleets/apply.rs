@@ -81,7 +81,10 @@ fn check_connected(state: &AppState, spec: &FleetSpec, hosts: usize) -> Result<(
     let refused = spec.configuration.ssh_config.is_some() && hosts > 0 && !state.engine.connects_hosts();
     match refused {
         false => Ok(()),
-        true => Err(ApiError::with_code(ErrorCode::BackendNotAvailable, SSH_FLEETS_LATER)),
+        true => Err(ApiError::with_code(
+            ErrorCode::BackendNotAvailable,
+            SSH_FLEETS_LATER,
+        )),
     }
 }
 
