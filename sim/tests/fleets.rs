@@ -64,7 +64,7 @@ async fn has_idle(world: &World, id: FleetId, count: usize, within: Duration, wh
         assert_eq!(invariants::always(world), Vec::<String>::new(), "{when}");
         let now = world.clock.now();
         assert!(now < deadline, "{when}: {:#?}", alive(world, id));
-        tokio::time::sleep(100 * Duration::from_millis(1)).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
     }
 }
 
@@ -96,7 +96,7 @@ async fn a_fleet_gets_the_instances_that_it_wants() {
     assert_eq!(names, ["cloud-0", "cloud-1", "cloud-2"]);
     // Runs take them; nothing more is made.
     let mut runs = Vec::new();
-    for name in ["a", "b", "c"] {
+    for name in ["run-a", "run-b", "run-c"] {
         let run = world
             .submit(&engine, name, &json!({"fleets": ["cloud"]}))
             .await
@@ -128,7 +128,7 @@ async fn instances_are_divided_into_the_blocks_of_their_fleet() {
         ..Script::default()
     };
     let mut runs = Vec::new();
-    for name in ["a", "b", "c", "d"] {
+    for name in ["run-a", "run-b", "run-c", "run-d"] {
         world.hosts.script(name, long);
         let run = world
             .submit(&engine, name, &json!({"fleets": ["cloud"]}))
@@ -443,11 +443,11 @@ async fn instances_that_jobs_want_of_a_cluster_are_beside_each_other() {
         let fields = json!({"nodes": "0..4", "placement": "cluster"});
         let id = world.apply_fleet(&engine, "cloud", &fields).await.unwrap();
         let first = world
-            .submit(&engine, "a", &json!({"fleets": ["cloud"]}))
+            .submit(&engine, "run-a", &json!({"fleets": ["cloud"]}))
             .await
             .unwrap();
         let second = world
-            .submit(&engine, "b", &json!({"fleets": ["cloud"]}))
+            .submit(&engine, "run-b", &json!({"fleets": ["cloud"]}))
             .await
             .unwrap();
         while world.clouds.machines().is_empty() {
@@ -538,7 +538,7 @@ async fn a_fleet_is_never_larger_than_it_may_be() {
 
 #[tokio::test(start_paused = true)]
 async fn in_a_cloud_that_loses_calls_and_answers_a_fleet_has_exactly_its_size() {
-    for seed in 0..40 {
+    for seed in 0..20 {
         for fields in [json!({"nodes": 3}), json!({"nodes": 3, "placement": "cluster"})] {
             let when = format!("seed {seed}, {fields}");
             let world = world(seed, &["small", "medium", "large"]).await;
@@ -590,8 +590,12 @@ async fn killed_at(fields: &Value, point: &str, nth: u32) -> Arc<DieAt> {
     }
     has_idle(&world, id, 2, 5 * MINUTE, &when).await;
     assert_eq!(world.clouds.machines().len(), 2, "{when}");
-    world.lose(alive(&world, id)[0].id);
+    let lost = alive(&world, id)[0].id;
+    world.lose(lost);
     settle(&world, &mut engine, 25 * MINUTE).await;
+    while !world.store.tables().instances[&lost].deleted {
+        tokio::time::sleep(SECOND).await;
+    }
     has_idle(&world, id, 2, 25 * MINUTE, &when).await;
     assert_eq!(world.clouds.machines().len(), 2, "{when}");
     world.end_fleet(&engine, id, None).await;
@@ -635,7 +639,7 @@ async fn killed_at_every_failpoint_a_fleet_has_exactly_its_size() {
             assert!(points.contains(wanted), "{wanted} is not passed: {points:?}");
         }
         for point in &points {
-            for nth in 1..=24 {
+            for nth in [1, 2, 3, 5, 8, 13] {
                 if !killed_at(&fields, point, nth).await.fired() {
                     assert!(nth > 1, "{point} was passed in the calm run");
                     break;
