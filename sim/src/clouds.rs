@@ -23,6 +23,8 @@ pub struct Machine {
     pub instance: InstanceId,
     /// Of which offer.
     pub offer: String,
+    /// Where it is: its region, and its zone if the cloud has some.
+    pub place: (String, Option<String>),
 }
 
 #[derive(Debug, Default)]
@@ -65,6 +67,28 @@ impl Clouds {
             .zip(names)
             .filter_map(|(price, name)| offer(name, price));
         self.lock().offers = offers.collect();
+    }
+
+    /// It offers machines of these names, each in a region with zones, the first the cheapest.
+    pub fn offer_in(&self, places: &[(&str, &str, &[&str])]) {
+        let offers = (1_u32..)
+            .zip(places)
+            .filter_map(|(price, (name, region, zones))| {
+                let zones = zones.iter().map(|zone| (*zone).to_owned()).collect();
+                Some(Offer {
+                    region: (*region).to_owned(),
+                    availability_zones: Some(zones),
+                    ..offer(name, price)?
+                })
+            });
+        self.lock().offers = offers.collect();
+    }
+
+    /// The machine of an instance breaks, and is gone.
+    pub fn lose(&self, instance: InstanceId) {
+        self.lock()
+            .machines
+            .retain(|machine| machine.instance != instance);
     }
 
     /// Nothing is to be had of these offers.
@@ -134,10 +158,15 @@ fn offer(name: &str, price: u32) -> Option<Offer> {
     decode_strict(&offer).ok()
 }
 
+/// The first that is allowed.
+fn zone(offer: &Offer) -> Option<String> {
+    offer.availability_zones.as_ref()?.first().cloned()
+}
+
 fn place(offer: &Offer) -> Option<JobProvisioningData> {
     let place = json!({"backend": "aws", "instance_type": kind(&offer.instance.name), "instance_id": "i-1",
         "hostname": "10.0.0.1", "region": offer.region, "price": offer.price, "username": "ubuntu", "ssh_port": 22,
-        "dockerized": true});
+        "dockerized": true, "availability_zone": zone(offer)});
     decode_strict(&place).ok()
 }
 
@@ -192,6 +221,7 @@ impl Instances for Clouds {
             state.machines.push(Machine {
                 instance: request.id,
                 offer: name.clone(),
+                place: (request.offer.region.clone(), zone(&request.offer)),
             });
             *state.made.entry(request.id).or_default() += 1;
             place(&request.offer).ok_or(ComputeError::Unsupported("this"))

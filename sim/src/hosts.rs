@@ -1,6 +1,6 @@
 //! Simulated hosts: a shim and the runners of its tasks, with their own sense of time and their own faults.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -80,6 +80,8 @@ struct State {
     starts: HashMap<String, usize>,
     scripts: HashMap<String, Script>,
     cut_off: bool,
+    /// Instances whose machine is broken.
+    lost: BTreeSet<String>,
     faults: Faults,
 }
 
@@ -121,6 +123,16 @@ impl Hosts {
     pub fn cut_off(&self, cut: bool) {
         self.lock().cut_off = cut;
         self.changed.notify_waiters();
+    }
+
+    /// The machine of an instance breaks: it never answers again.
+    pub fn lose(&self, instance: InstanceId) {
+        self.lock().lost.insert(instance.to_string());
+        self.changed.notify_waiters();
+    }
+
+    fn is_lost(&self, machine: &str) -> bool {
+        self.lock().lost.contains(machine)
     }
 
     /// Tasks that exist now.
@@ -258,12 +270,16 @@ fn refused(status: u16, message: &str) -> AgentError {
 }
 
 impl Agents for Hosts {
-    fn shim(&self, _address: &AgentAddress) -> Arc<dyn Shim> {
-        Arc::new(self.clone())
+    fn shim(&self, address: &AgentAddress) -> Arc<dyn Shim> {
+        Arc::new(SimShim {
+            hosts: self.clone(),
+            machine: machine(address),
+        })
     }
-    fn runner(&self, _address: &AgentAddress, job: JobId, _port: u16) -> Arc<dyn Runner> {
+    fn runner(&self, address: &AgentAddress, job: JobId, _port: u16) -> Arc<dyn Runner> {
         Arc::new(SimRunner {
             hosts: self.clone(),
+            machine: machine(address),
             id: job.to_string(),
         })
     }
@@ -275,8 +291,29 @@ impl Agents for Hosts {
     }
 }
 
+/// By which the machines of a cloud are told apart.
+fn machine(address: &AgentAddress) -> String {
+    let AgentAddress::Local { host, .. } = address;
+    host.clone()
+}
+
+#[derive(Debug)]
+struct SimShim {
+    hosts: Hosts,
+    machine: String,
+}
+
+impl SimShim {
+    fn call<T>(&self, work: impl FnOnce(&mut State) -> Result<T, AgentError>) -> Result<T, AgentError> {
+        if self.hosts.is_lost(&self.machine) {
+            return Err(AgentError::Unreachable("no route to host".to_owned()));
+        }
+        self.hosts.call(work)
+    }
+}
+
 #[async_trait]
-impl Shim for Hosts {
+impl Shim for SimShim {
     async fn submit(&self, config: &TaskConfig) -> Result<(), AgentError> {
         let id = config.id.clone();
         let created = self.call(|state| {
@@ -302,12 +339,13 @@ impl Shim for Hosts {
         });
         // Started even when the answer was lost.
         let exists = self
+            .hosts
             .lock()
             .tasks
             .get(&id)
             .is_some_and(|task| task.info.status == TaskStatus::Pending);
         if exists && !matches!(created, Err(AgentError::Refused { .. })) {
-            self.start_container(id);
+            self.hosts.start_container(id);
         }
         created
     }
@@ -335,7 +373,8 @@ impl Shim for Hosts {
     async fn watch(&self) -> Result<Box<dyn TaskSource>, AgentError> {
         self.call(|_| Ok(()))?;
         Ok(Box::new(SimTasks {
-            hosts: self.clone(),
+            hosts: self.hosts.clone(),
+            machine: self.machine.clone(),
             told: BTreeMap::new(),
             synced: false,
         }))
@@ -344,6 +383,7 @@ impl Shim for Hosts {
 
 struct SimTasks {
     hosts: Hosts,
+    machine: String,
     told: BTreeMap<String, TaskInfo>,
     synced: bool,
 }
@@ -381,7 +421,7 @@ impl TaskSource for SimTasks {
             let notified = changed.notified();
             tokio::pin!(notified);
             notified.as_mut().enable();
-            if self.hosts.stream_breaks() {
+            if self.hosts.is_lost(&self.machine) || self.hosts.stream_breaks() {
                 return Err(AgentError::Unreachable("stream broke".to_owned()));
             }
             if let Some(change) = self.next_change() {
@@ -395,11 +435,15 @@ impl TaskSource for SimTasks {
 #[derive(Debug)]
 struct SimRunner {
     hosts: Hosts,
+    machine: String,
     id: String,
 }
 
 impl SimRunner {
     fn with<T>(&self, work: impl FnOnce(&mut RunnerSim) -> Result<T, AgentError>) -> Result<T, AgentError> {
+        if self.hosts.is_lost(&self.machine) {
+            return Err(AgentError::Unreachable("no route to host".to_owned()));
+        }
         self.hosts.call(|state| match state.tasks.get_mut(&self.id) {
             Some(task) if task.info.status == TaskStatus::Running => work(&mut task.runner),
             _ => Err(AgentError::Unreachable("connection refused".to_owned())),
@@ -500,6 +544,7 @@ impl Runner for SimRunner {
         let script = self.hosts.lock().scripts.get(&self.id).copied();
         Ok(Box::new(SimEvents {
             hosts: self.hosts.clone(),
+            machine: self.machine.clone(),
             id: self.id.clone(),
             cursor,
             alone: script.is_some_and(|script| script.alone),
@@ -513,6 +558,7 @@ const TICK_EVERY: Duration = Duration::from_secs(5);
 
 struct SimEvents {
     hosts: Hosts,
+    machine: String,
     id: String,
     cursor: i64,
     alone: bool,
@@ -560,7 +606,7 @@ impl EventSource for SimEvents {
             let notified = changed.notified();
             tokio::pin!(notified);
             notified.as_mut().enable();
-            if self.hosts.stream_breaks() {
+            if self.hosts.is_lost(&self.machine) || self.hosts.stream_breaks() {
                 return Err(AgentError::Unreachable("stream broke".to_owned()));
             }
             if let Some(line) = self.next_line() {

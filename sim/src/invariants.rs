@@ -12,6 +12,7 @@ pub fn always(world: &World) -> Vec<String> {
     let mut wrong = Vec::new();
     blocks_add_up(&tables, &mut wrong);
     waits_have_reasons(&tables, &mut wrong);
+    fleets_have_their_size(&tables, &mut wrong);
     if world.clouds.most_made() > 1 {
         wrong.push("two machines were made for one instance".to_owned());
     }
@@ -75,6 +76,38 @@ fn waits_have_reasons(tables: &Tables, wrong: &mut Vec<String>) {
                 "{} is {:?} and waits for nothing",
                 job.job_name, job.status
             ));
+        }
+    }
+    let unsettled = |row: &&InstanceRow| {
+        use InstanceStatus::{Pending, Provisioning, Terminating};
+        matches!(row.status, Pending | Provisioning | Terminating)
+    };
+    for row in tables.instances.values().filter(unsettled) {
+        if row.waiting_for.is_none() && row.next_wake_at.is_none() {
+            wrong.push(format!("{} is {:?} and waits for nothing", row.name, row.status));
+        }
+    }
+}
+
+/// No fleet has more instances than it may have, nor two of the same number.
+fn fleets_have_their_size(tables: &Tables, wrong: &mut Vec<String>) {
+    for fleet in tables.fleets.values() {
+        let of_fleet = |row: &&InstanceRow| row.fleet_id == Some(fleet.id) && row.status.is_active();
+        let mut nums: Vec<i64> = tables
+            .instances
+            .values()
+            .filter(of_fleet)
+            .map(|row| row.instance_num)
+            .collect();
+        let count = nums.len();
+        let max = fleet.spec.configuration.nodes.and_then(|nodes| nodes.max);
+        if max.is_some_and(|max| i64::try_from(count).unwrap_or(i64::MAX) > max) {
+            wrong.push(format!("{} has {count} instances", fleet.name));
+        }
+        nums.sort_unstable();
+        nums.dedup();
+        if nums.len() < count {
+            wrong.push(format!("{} has two instances of one number", fleet.name));
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use dstack_model::decode::decode_strict;
+use dstack_model::fleets::FleetSpec;
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::{JobSpec, RunSpec, RunStatus};
 use dstack_plan::jobs::{JobContext, Target, job_specs};
@@ -76,22 +77,34 @@ impl Builder {
 
     /// A fleet whose instances are made when they are needed.
     pub fn cloud_fleet(&self, name: &str, nodes: &str, now: Time) -> Result<Commit, ScenarioError> {
-        let configuration = json!({"type": "fleet", "name": name, "nodes": nodes, "placement": "cluster"});
-        let spec = decode(
-            "fleet spec",
-            &json!({"configuration": configuration, "profile": {}}),
-        )?;
-        let fleet = FleetRow::active(
-            self.random.uuid().into(),
-            self.project,
-            name.to_owned(),
-            spec,
-            now,
-        );
+        let fleet = self.fleet(name, &json!({"nodes": nodes, "placement": "cluster"}), now)?;
         Ok(Commit {
             puts: vec![Put::Fleet(fleet)],
             ..Commit::default()
         })
+    }
+
+    /// A fleet, still without instances; `configuration` has its fields.
+    pub fn fleet(&self, name: &str, configuration: &Value, now: Time) -> Result<FleetRow, ScenarioError> {
+        let spec = self.fleet_spec(name, configuration)?;
+        let id = self.random.uuid().into();
+        Ok(FleetRow::active(id, self.project, name.to_owned(), spec, now))
+    }
+
+    /// What a fleet is made from.
+    pub fn fleet_spec(&self, name: &str, configuration: &Value) -> Result<FleetSpec, ScenarioError> {
+        let mut fields = json!({"type": "fleet", "name": name});
+        if let (Some(base), Some(more)) = (fields.as_object_mut(), configuration.as_object()) {
+            base.extend(more.clone());
+        }
+        decode("fleet spec", &json!({"configuration": fields, "profile": {}}))
+    }
+
+    /// The instances that a new fleet begins with.
+    pub fn first_instances(&self, fleet: &FleetRow, now: Time) -> Vec<InstanceRow> {
+        let target = fleet.spec.configuration.nodes.map_or(0, |nodes| nodes.target);
+        let wanted = |num| InstanceRow::wanted(self.random.uuid().into(), fleet, num, now);
+        (0..target).map(wanted).collect()
     }
 
     /// What is asked for by a task, or whatever `extra`, merged into its configuration, makes of it.

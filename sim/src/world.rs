@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use dstack_engine::failpoint::NoFailpoints;
 use dstack_engine::{Engine, EngineDeps, Failpoints, Settings};
+use dstack_model::fleets::FleetStatus;
+use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::{RunStatus, RunTerminationReason};
-use dstack_store::rows::RunRow;
+use dstack_store::rows::{FleetRow, InstanceRow, RunRow};
 use dstack_store::{Commit, EngineStore, Json, MemoryStore, Put};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Random, VirtualClock};
-use dstack_units::{RunId, Time};
+use dstack_units::{FleetId, InstanceId, RunId, Time};
 use serde_json::Value;
 
 use crate::clouds::Clouds;
@@ -74,6 +76,93 @@ impl World {
         let fleet = self.builder.cloud_fleet(name, nodes, self.clock.now())?;
         self.store.commit(fleet).await.ok(); // its name is free
         Ok(())
+    }
+
+    /// Applies a new fleet, as the API does; `configuration` has its fields.
+    pub async fn apply_fleet(
+        &self,
+        engine: &Engine,
+        name: &str,
+        configuration: &Value,
+    ) -> Result<FleetId, ScenarioError> {
+        let now = self.clock.now();
+        let fleet = self.builder.fleet(name, configuration, now)?;
+        let id = fleet.id;
+        let instances = self.builder.first_instances(&fleet, now);
+        let mut puts = vec![Put::Fleet(fleet)];
+        puts.extend(instances.into_iter().map(Put::Instance));
+        let commit = Commit {
+            puts,
+            ..Commit::default()
+        };
+        if let Err(error) = engine.commit(commit).await {
+            tracing::debug!(%error, "the fleet may not have been accepted");
+        }
+        Ok(id)
+    }
+
+    /// Applies a fleet that is there again, as the API does.
+    pub async fn update_fleet(
+        &self,
+        engine: &Engine,
+        id: FleetId,
+        configuration: &Value,
+    ) -> Result<(), ScenarioError> {
+        while let Ok(Some(snapshot)) = self.store.fleet(id).await {
+            let row = FleetRow {
+                spec: Json::new(self.builder.fleet_spec(&snapshot.fleet.name, configuration)?),
+                consolidation_attempt: 0,
+                ..snapshot.fleet
+            };
+            let commit = Commit {
+                puts: vec![Put::Fleet(row)],
+                ..Commit::default()
+            };
+            if engine.commit(commit).await.is_ok() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a fleet, or some of its instances, as the API does.
+    pub async fn end_fleet(&self, engine: &Engine, id: FleetId, nums: Option<&[i64]>) {
+        while let Ok(Some(snapshot)) = self.store.fleet(id).await {
+            if snapshot.fleet.deleted {
+                return;
+            }
+            let chosen = |row: &InstanceRow| nums.is_none_or(|nums| nums.contains(&row.instance_num));
+            let ending = |row: InstanceRow| match row.status.is_active() {
+                true => InstanceRow {
+                    status: InstanceStatus::Terminating,
+                    termination_reason: Some(InstanceTerminationReason::TerminatedByUser),
+                    next_wake_at: Some(self.clock.now()),
+                    ..row
+                },
+                false => row,
+            };
+            let chosen = snapshot.instances.into_iter().filter(|row| chosen(row));
+            let mut puts: Vec<Put> = chosen.map(ending).map(Put::Instance).collect();
+            if nums.is_none() {
+                puts.push(Put::Fleet(FleetRow {
+                    status: FleetStatus::Terminating,
+                    ..snapshot.fleet
+                }));
+            }
+            let commit = Commit {
+                puts,
+                ..Commit::default()
+            };
+            if engine.commit(commit).await.is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// A machine of a cloud breaks: nobody is told.
+    pub fn lose(&self, instance: InstanceId) {
+        self.clouds.lose(instance);
+        self.hosts.lose(instance);
     }
 
     /// What an engine of this installation is given.

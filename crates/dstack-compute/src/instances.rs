@@ -16,6 +16,8 @@ pub struct InstanceRequest {
     pub name: String,
     /// The project.
     pub project: ProjectId,
+    /// The reservation that it is to be made of: nothing else may be taken.
+    pub reservation: Option<String>,
     /// Which offer is to be taken.
     pub offer: InstanceOfferWithAvailability,
 }

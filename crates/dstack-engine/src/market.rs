@@ -1,8 +1,9 @@
-//! What clouds offer for the jobs that wait.
+//! What clouds offer for the jobs that wait, and for fleets that want instances.
 //!
-//! Scheduling never waits for a cloud: it takes the offers that are known, or has them asked for and is woken when they are
-//! there. Kept in memory only: after a restart they are asked for again.
+//! Nobody waits for a cloud: whoever wants offers takes those that are known, or has them asked for and is woken when they
+//! are there. Kept in memory only: after a restart they are asked for again.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -36,6 +37,8 @@ struct Asked {
     query: Query,
     /// Unset while the clouds are being asked.
     answer: Option<(Time, Arc<Vec<Offer>>)>,
+    /// Who is woken by the answer.
+    askers: BTreeSet<Key>,
 }
 
 impl Asked {
@@ -55,50 +58,65 @@ impl Market {
     }
 
     /// What is known of a query; `None` when it is not, and must be asked by the caller if the second is true.
-    fn known(&self, project: ProjectId, query: &Query, now: Time) -> (Option<Arc<Vec<Offer>>>, bool) {
+    fn known(
+        &self,
+        asker: Key,
+        project: ProjectId,
+        query: &Query,
+        now: Time,
+    ) -> (Option<Arc<Vec<Offer>>>, bool) {
         let mut asked = self.lock();
         asked.retain(|one| !one.outdated(now));
-        if let Some(one) = asked.iter().find(|one| one.is(project, query)) {
+        if let Some(one) = asked.iter_mut().find(|one| one.is(project, query)) {
+            if one.answer.is_none() {
+                one.askers.insert(asker);
+            }
             return (one.answer.as_ref().map(|(_, offers)| Arc::clone(offers)), false);
         }
         asked.push(Asked {
             project,
             query: query.clone(),
             answer: None,
+            askers: BTreeSet::from([asker]),
         });
         (None, true)
     }
 
-    /// There is no answer.
-    fn forget(&self, project: ProjectId, query: &Query) {
-        self.lock().retain(|one| !one.is(project, query));
+    /// There is no answer; who waited for it.
+    fn forget(&self, project: ProjectId, query: &Query) -> BTreeSet<Key> {
+        let mut asked = self.lock();
+        let at = asked.iter().position(|one| one.is(project, query));
+        at.map(|at| asked.swap_remove(at).askers).unwrap_or_default()
     }
 
-    fn answered(&self, project: ProjectId, query: &Query, now: Time, offers: Vec<Offer>) {
+    /// There is one; who waited for it.
+    fn answered(&self, project: ProjectId, query: &Query, now: Time, offers: Vec<Offer>) -> BTreeSet<Key> {
         let mut asked = self.lock();
-        if let Some(one) = asked.iter_mut().find(|one| one.is(project, query)) {
-            one.answer = Some((now, Arc::new(offers)));
-        }
+        let Some(one) = asked.iter_mut().find(|one| one.is(project, query)) else {
+            return BTreeSet::new();
+        };
+        one.answer = Some((now, Arc::new(offers)));
+        std::mem::take(&mut one.askers)
     }
 }
 
 /// The offers for a query, cheapest first, those that can be had before the others; `None`: they are being asked for, and
-/// the project's scheduling is woken when they are there.
-pub fn offers(ctx: &Arc<Context>, project: ProjectId, query: &Query) -> Option<Arc<Vec<Offer>>> {
-    let (known, ask) = ctx.market.known(project, query, ctx.now());
+/// `asker` is woken when they are there.
+pub fn offers(ctx: &Arc<Context>, asker: Key, project: ProjectId, query: &Query) -> Option<Arc<Vec<Offer>>> {
+    let (known, ask) = ctx.market.known(asker, project, query, ctx.now());
     if ask {
         let (context, query) = (Arc::clone(ctx), query.clone());
         ctx.spawn("offers", async move {
-            match ask_all(&context, project, &query).await {
-                Ok(offers) => {
-                    context.market.answered(project, &query, context.now(), offers);
-                    context.wakes.wake(Key::Schedule(project));
-                }
+            let askers = match ask_all(&context, project, &query).await {
+                Ok(offers) => context.market.answered(project, &query, context.now(), offers),
                 Err(error) => {
                     tracing::warn!(project.id = %project, %error, "the backends of a project are not known now: asked again");
-                    context.market.forget(project, &query);
-                    context.wakes.wake_at(Key::Schedule(project), Some(context.now() + AGAIN));
+                    tokio::time::sleep(AGAIN).await;
+                    context.market.forget(project, &query)
                 }
+            };
+            for asker in askers {
+                context.wakes.wake(asker);
             }
         });
     }

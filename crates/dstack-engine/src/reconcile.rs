@@ -4,6 +4,7 @@ pub mod capacity;
 pub mod fleet;
 pub mod instance;
 pub mod job;
+mod node;
 mod replicas;
 pub mod run;
 pub mod schedule;

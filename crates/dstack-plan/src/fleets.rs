@@ -6,6 +6,8 @@
 
 mod attempts;
 mod capacity;
+mod cluster;
+mod own;
 mod targeted;
 
 use dstack_model::configurations::AnyRunConfiguration;
@@ -16,8 +18,10 @@ use dstack_units::FleetId;
 
 use crate::placement::{Candidate, Request, Wants, offers};
 
-pub use attempts::{Failure, MAX_OFFERS_TRIED, add_failure, all_failed};
+pub use attempts::{Failure, MAX_OFFERS_TRIED, add_failure, all_failed, none_for_fleet};
 pub use capacity::{NoCapacity, idle_for, new_capacity, new_capacity_outside_fleets};
+pub use cluster::{Beside, beside};
+pub use own::{available, fits, is_cluster, is_of_clouds, own_capacity, own_idle_for};
 pub use targeted::targeted;
 
 /// More offers of backends than this are not looked at while a fleet is searched for.

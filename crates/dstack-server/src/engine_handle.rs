@@ -11,8 +11,8 @@ pub trait EngineHandle: Send + Sync + Debug {
     /// Writes rows and events in one transaction and wakes whom they concern.
     async fn commit(&self, commit: Commit) -> Result<(), StoreError>;
 
-    /// Whether pending instances of fleets are brought up.
-    fn creates_instances(&self) -> bool;
+    /// Whether hosts of SSH fleets are connected to.
+    fn connects_hosts(&self) -> bool;
 }
 
 /// No engine in this process: changes are written, another server acts upon them.
@@ -25,7 +25,7 @@ impl EngineHandle for NoEngine {
         self.0.commit(commit).await
     }
 
-    fn creates_instances(&self) -> bool {
+    fn connects_hosts(&self) -> bool {
         true
     }
 }

@@ -1,6 +1,6 @@
 //! The engine's entities: one struct per table.
 
-use dstack_model::fleets::{FleetSpec, FleetStatus};
+use dstack_model::fleets::{Blocks, FleetSpec, FleetStatus};
 use dstack_model::health::HealthStatus;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::offers::InstanceOfferWithAvailability;
@@ -244,6 +244,12 @@ entity! {
         spec: Json<FleetSpec>,
         /// The fleet of this very machine, kept by the server itself.
         local: bool,
+        /// The first instance of a cluster: the others are made beside it.
+        current_master_instance_id: Option<InstanceId>,
+        /// Attempts in a row to get the fleet to its size.
+        consolidation_attempt: i64,
+        /// When the last of them was, or was found to be needless.
+        last_consolidated_at: Option<Time>,
         /// Deleted; kept for history.
         deleted: bool,
         /// When.
@@ -349,6 +355,9 @@ impl FleetRow {
             status_message: None,
             spec: Json::new(spec),
             local: false,
+            current_master_instance_id: None,
+            consolidation_attempt: 0,
+            last_consolidated_at: None,
             deleted: false,
             deleted_at: None,
             last_processed_at: now,
@@ -393,6 +402,20 @@ impl InstanceRow {
             deadline_at: None,
             waiting_for: None,
             version: 0,
+        }
+    }
+
+    /// A new instance of a fleet in clouds, that the fleet wants for itself: offers are looked for.
+    pub fn wanted(id: InstanceId, fleet: &FleetRow, num: i64, now: Time) -> Self {
+        Self {
+            total_blocks: match fleet.spec.configuration.blocks {
+                // Depends on what is made.
+                Blocks::Auto => None,
+                Blocks::Count(blocks) => Some(blocks),
+            },
+            next_wake_at: Some(now),
+            waiting_for: Some("the clouds to be asked".to_owned()),
+            ..Self::pending(id, fleet, num, now)
         }
     }
 

@@ -14,8 +14,8 @@ use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceStatus;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::JobProvisioningData;
-use dstack_plan::fleets::{Failure, add_failure, all_failed};
-use dstack_plan::lifecycle::instance::CREATION_TIMEOUT;
+use dstack_plan::fleets::{Failure, add_failure, all_failed, none_for_fleet};
+use dstack_plan::lifecycle::instance::{CREATION_TIMEOUT, Purpose};
 use dstack_store::rows::{OperationKind, OperationRow, OperationState};
 use dstack_store::{EntityRef, InstanceSnapshot, Json};
 use dstack_units::{InstanceId, Time};
@@ -52,6 +52,11 @@ pub struct Creation {
     lost: u64,
     /// How long the instance may be idle, in seconds; unset: for ever.
     idle_secs: Option<u64>,
+    /// It is the fleet that wants the instance, and not a job.
+    #[decode(default = false)]
+    for_fleet: bool,
+    /// The reservation that it is to be made of.
+    reservation: Option<String>,
     /// What was made, of the first of `left`.
     made: Option<JobProvisioningData>,
 }
@@ -74,7 +79,33 @@ impl Creation {
             asked: false,
             lost: 0,
             idle_secs: idle_for.map(|idle| idle.as_secs()),
+            for_fleet: false,
+            reservation: None,
             made: None,
+        }
+    }
+
+    /// Wanted by the fleet itself.
+    #[must_use]
+    pub fn for_fleet(self) -> Self {
+        Self {
+            for_fleet: true,
+            ..self
+        }
+    }
+
+    /// Of that reservation, if one is given.
+    #[must_use]
+    pub fn reserved(self, reservation: Option<String>) -> Self {
+        Self { reservation, ..self }
+    }
+
+    /// Who wants the instance.
+    pub const fn purpose(&self) -> Purpose {
+        if self.for_fleet {
+            Purpose::Fleet
+        } else {
+            Purpose::Job
         }
     }
 
@@ -125,6 +156,9 @@ impl Creation {
     fn told(&self, fleet: &str) -> String {
         let failures: Vec<Failure> = self.errors.iter().cloned().map(Failure::from).collect();
         let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        if self.for_fleet {
+            return none_for_fleet(count(self.total), &failures);
+        }
         all_failed(fleet, count(self.tried), count(self.total), &failures)
     }
 }
@@ -223,12 +257,12 @@ async fn create(ctx: &Context, snapshot: &InstanceSnapshot, operation: Operation
         return find(ctx, snapshot, operation, creation).await;
     }
     let row = &snapshot.instance;
-    let wanted = row.status == InstanceStatus::Pending && ctx.now() < row.created_at + CREATION_TIMEOUT;
+    let wanted = row.status == InstanceStatus::Pending && ctx.now() < operation.created_at + CREATION_TIMEOUT;
     let Some(offer) = creation.left.first().filter(|_| wanted).cloned() else {
         let fleet = snapshot.fleet.as_ref().map_or("", |fleet| &fleet.name);
         return settle(ctx, operation, Attempt::Refused(creation.told(fleet))).await;
     };
-    let request = request(snapshot, offer);
+    let request = request(snapshot, &creation, offer);
     let backend = match backend(ctx, snapshot, request.offer.backend).await {
         Ok(backend) => backend,
         Err(error @ ComputeError::Unavailable(_)) => {
@@ -287,7 +321,7 @@ async fn find(
         keep(ctx, operation, &creation).await?;
         return Ok(Step::Next);
     };
-    let request = request(snapshot, offer);
+    let request = request(snapshot, &creation, offer);
     let found = match backend(ctx, snapshot, request.offer.backend).await {
         Err(error) => Err(error),
         Ok(backend) => match backend.instances() {
@@ -343,11 +377,12 @@ fn not_configured(kind: BackendType) -> ComputeError {
     ))
 }
 
-fn request(snapshot: &InstanceSnapshot, offer: Offer) -> InstanceRequest {
+fn request(snapshot: &InstanceSnapshot, creation: &Creation, offer: Offer) -> InstanceRequest {
     InstanceRequest {
         id: snapshot.instance.id,
         name: snapshot.instance.name.clone(),
         project: snapshot.instance.project_id,
+        reservation: creation.reservation.clone(),
         offer,
     }
 }

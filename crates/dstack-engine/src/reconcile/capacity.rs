@@ -4,17 +4,21 @@ use std::sync::Arc;
 
 use dstack_model::fleets::FleetStatus;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
-use dstack_plan::fleets::{Fleet, NoCapacity, all_failed, best, eligible, idle_for, new_capacity};
+use dstack_plan::fleets::{
+    Beside, Fleet, NoCapacity, all_failed, available, beside, best, eligible, idle_for, is_cluster,
+    new_capacity,
+};
 use dstack_plan::placement::Request;
-use dstack_store::rows::{InstanceRow, JobRow, OperationKind, OperationRow, RunRow};
+use dstack_store::rows::{FleetRow, InstanceRow, JobRow, OperationKind, OperationRow, RunRow};
 use dstack_store::{Commit, Json, PlacementSnapshot, Put, RunSnapshot};
-use dstack_units::FleetId;
+use dstack_units::{FleetId, Time};
 
 use super::schedule::candidates;
 use crate::Result;
 use crate::context::Context;
 use crate::market;
 use crate::operations::instances::{Creation, intend};
+use crate::wakes::Key;
 
 /// Whether a new instance can be had for a job.
 pub(super) enum Outlook {
@@ -47,7 +51,10 @@ pub fn fleets<'a>(placement: &'a PlacementSnapshot, project: Option<&'a str>) ->
             project,
             own: true,
             spec: &row.spec,
-            master: None,
+            master: match cluster(placement, row) {
+                Beside::First(place) => Some(place),
+                Beside::Nobody | Beside::Unknown => None,
+            },
             instances: instances
                 .iter()
                 .filter(|instance| instance.fleet_id == row.id)
@@ -57,6 +64,25 @@ pub fn fleets<'a>(placement: &'a PlacementSnapshot, project: Option<&'a str>) ->
         .collect();
     fleets.sort_by_key(|fleet| fleet.instances.is_empty());
     fleets
+}
+
+/// Beside whom a new instance of the fleet goes.
+fn cluster<'a>(placement: &'a PlacementSnapshot, fleet: &FleetRow) -> Beside<'a> {
+    if !is_cluster(&fleet.spec) {
+        return Beside::Nobody;
+    }
+    let alive = placement
+        .instances
+        .iter()
+        .filter(|row| row.fleet_id == Some(fleet.id) && row.status.is_active());
+    let places = alive.map(|row| (row.id, row.job_provisioning_data.as_deref()));
+    beside(places, fleet.current_master_instance_id)
+}
+
+/// Whether nobody knows yet where the instances of the fleet will be.
+fn undecided(placement: &PlacementSnapshot, fleet: FleetId) -> bool {
+    let row = placement.fleets.iter().find(|row| row.id == fleet);
+    row.is_some_and(|row| cluster(placement, row) == Beside::Unknown)
 }
 
 /// Where the first node of a replica is; the others go beside it.
@@ -79,6 +105,7 @@ pub(super) fn look(
     let fleets = fleets(placement, None);
     let mut open = Vec::new();
     let mut offers: Vec<Vec<Offer>> = Vec::new();
+    let mut reservations = Vec::new();
     let (mut later, mut full) = (false, None);
     for one in eligible(request, &fleets) {
         let query = match new_capacity(request, one.fleet) {
@@ -89,10 +116,10 @@ pub(super) fn look(
             }
             Err(_) => continue,
         };
-        match market::offers(ctx, job.project_id, &query) {
+        match market::offers(ctx, Key::Schedule(job.project_id), job.project_id, &query) {
             Some(known) => {
-                let available = known.iter().filter(|offer| offer.availability.is_available());
-                offers.push(available.cloned().collect());
+                offers.push(available(&known, one.fleet.master.or(request.master)));
+                reservations.push(query.requirements.reservation);
                 open.push(one);
             }
             None => later = true,
@@ -101,11 +128,14 @@ pub(super) fn look(
     if later {
         return Outlook::Later;
     }
-    let Some((fleet, offers)) =
-        best(&open, &offers).and_then(|at| Some((open.get(at)?.fleet, offers.get(at)?)))
-    else {
+    let chosen = best(&open, &offers)
+        .and_then(|at| Some((open.get(at)?.fleet, offers.get(at)?, reservations.get(at)?)));
+    let Some((fleet, offers, reservation)) = chosen else {
         return Outlook::No(full);
     };
+    if undecided(placement, fleet.id) {
+        return Outlook::Later;
+    }
     if offers.is_empty() {
         return Outlook::No(Some(all_failed(fleet.name, 0, 0, &[])));
     }
@@ -115,7 +145,8 @@ pub(super) fn look(
     };
     Outlook::Yes(Box::new(New {
         fleet: fleet.id,
-        creation: Creation::of(offers, ctx.deps.settings.offers_tried, idle_for),
+        creation: Creation::of(offers, ctx.deps.settings.offers_tried, idle_for)
+            .reserved(reservation.clone()),
     }))
 }
 
@@ -128,10 +159,14 @@ pub(super) async fn provision(
     new: New,
     placement: &mut PlacementSnapshot,
 ) -> Result<()> {
-    let Some(fleet) = placement.fleets.iter().find(|fleet| fleet.id == new.fleet) else {
+    let Some(at) = placement.fleets.iter().position(|fleet| fleet.id == new.fleet) else {
+        return Ok(());
+    };
+    let Some(fleet) = placement.fleets.get(at) else {
         return Ok(());
     };
     let now = ctx.now();
+    let counted = counted(fleet, now);
     let num = free_num(placement, fleet.id);
     let instance = InstanceRow {
         // Nobody else gets it.
@@ -152,6 +187,7 @@ pub(super) async fn provision(
     tracing::info!(job.id = %job.id, job.name = %job.job_name, run.name = run.run_name, instance.name, "a new instance is made");
     let commit = Commit {
         puts: vec![
+            Put::Fleet(counted.clone()),
             Put::Instance(instance.clone()),
             Put::Job(job),
             Put::Operation(operation),
@@ -160,11 +196,26 @@ pub(super) async fn provision(
     };
     ctx.commit(("capacity.commit.before", "capacity.commit.after"), commit)
         .await?;
+    if let Some(fleet) = placement.fleets.get_mut(at) {
+        *fleet = FleetRow {
+            version: counted.version + 1,
+            ..counted
+        };
+    }
     placement.instances.push(InstanceRow {
         version: 1,
         ..instance
     });
     Ok(())
+}
+
+/// The fleet as it is written whenever its instances were counted to decide about one of them: of two who count at the same
+/// time, one counts again. So a fleet is never larger or smaller than it may be.
+pub(super) fn counted(fleet: &FleetRow, now: Time) -> FleetRow {
+    FleetRow {
+        last_processed_at: now,
+        ..fleet.clone()
+    }
 }
 
 /// The lowest number that no instance of the fleet has.

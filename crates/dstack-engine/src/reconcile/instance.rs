@@ -1,19 +1,25 @@
-//! Instances: whether their agent is in reach, and what becomes of those that clouds make for jobs.
+//! Instances: whether their agent is in reach, and what becomes of those that clouds make for jobs and fleets.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dstack_model::fleets::FleetStatus;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::JobStatus;
+use dstack_plan::fleets::is_of_clouds;
 use dstack_plan::lifecycle::Wait;
-use dstack_plan::lifecycle::instance::{Decision, Facts, decide, provisioning_timeout};
+use dstack_plan::lifecycle::instance::{
+    Decision, Facts, Purpose, UNREACHABLE_TIMEOUT, decide, provisioning_timeout,
+};
 use dstack_plan::lifecycle::transitions::instance_allowed;
 use dstack_plan::placement::Choice;
-use dstack_store::rows::{InstanceRow, JobRow, OperationKind, OperationRow, OperationState};
+use dstack_store::rows::{FleetRow, InstanceRow, JobRow, OperationKind, OperationRow, OperationState};
 use dstack_store::{Commit, EntityRef, InstanceSnapshot, Json, Put};
 use dstack_units::{InstanceId, ProjectId, RunId, Time};
 
+use super::capacity::counted;
+use super::node;
 use super::schedule::{self, Refused};
 use crate::Result;
 use crate::context::Context;
@@ -42,6 +48,7 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
     let commit = commit(&snapshot, change, ctx.now());
     let intended: Vec<OperationKind> = intended(&snapshot, &commit).collect();
     let placed = placed_jobs(&commit);
+    let changed = status_changed(&snapshot, &commit);
     ctx.commit(("instance.commit.before", "instance.commit.after"), commit)
         .await?;
     for kind in intended {
@@ -52,6 +59,9 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
         // The other nodes of the run may have waited for this one.
         ctx.wakes.wake(Key::Schedule(project));
     }
+    if changed {
+        tell_fleet(ctx, before);
+    }
     // One that waits for the instance to be made has nothing to decide.
     for job in snapshot
         .jobs
@@ -61,6 +71,23 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
         ctx.wakes.wake(EntityRef::Job(job.id));
     }
     Ok(())
+}
+
+fn status_changed(snapshot: &InstanceSnapshot, commit: &Commit) -> bool {
+    let before = &snapshot.instance;
+    let changes =
+        |put: &Put| matches!(put, Put::Instance(row) if row.id == before.id && row.status != before.status);
+    commit.puts.iter().any(changes)
+}
+
+/// The fleet decides about its size, and the jobs that want to be beside the first instance of a cluster know where it is.
+fn tell_fleet(ctx: &Context, before: &InstanceRow) {
+    if let Some(fleet) = before.fleet_id {
+        ctx.wakes.wake(EntityRef::Fleet(fleet));
+    }
+    if before.status == InstanceStatus::Pending {
+        ctx.wakes.wake(Key::Schedule(before.project_id));
+    }
 }
 
 /// Whose runs and projects hear of it.
@@ -103,19 +130,31 @@ async fn change(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Chang
     let (in_reach, unreachable_since) = ctx.seen.instance(snapshot.instance.id);
     reach(ctx, &mut change, in_reach, unreachable_since, now);
     let mut facts = facts(snapshot, creation.as_ref(), in_reach);
-    if facts.idle_for.is_some() && wanted_by_fleet(ctx, snapshot).await? {
+    facts.unreachable_until = change.row.unreachable.then(|| lost_at(&snapshot.instance, now));
+    let size = match facts.idle_for {
+        Some(_) => Size::of_fleet(ctx, snapshot).await?,
+        None => Size::Any,
+    };
+    if matches!(size, Size::Smallest) {
         facts.idle_for = None;
     }
     match decide(&facts, now) {
         Decision::Stay => wait_for(&mut change.row, Wait::for_nothing()),
         Decision::Wait(wait) => wait_for(&mut change.row, wait),
+        Decision::BringUp => bring_up(ctx, snapshot, &mut change, now).await?,
         Decision::Made => made(ctx, snapshot, creation.as_ref(), &mut change, now),
         Decision::NotMade(error) => not_made(ctx, snapshot, error, &mut change, now).await?,
         Decision::Ready(status) => {
             wait_for(&mut change.row, Wait::for_nothing());
             change.row.status = status;
         }
-        Decision::End(reason, message) => end(&mut change.row, reason, message, now),
+        Decision::End(reason, message) => {
+            end(&mut change.row, reason, message, now);
+            // Two that are idle for too long at the same time do not end both where one of them is wanted.
+            if let (InstanceTerminationReason::IdleTimeout, Size::Larger(fleet)) = (reason, size) {
+                change.also.puts.push(Put::Fleet(counted(&fleet, now)));
+            }
+        }
         Decision::IntendTermination(wait) => {
             remember_place(creation.as_ref(), &mut change.row);
             let operation = calls::intend(ctx, snapshot.instance.id, OperationKind::TerminateInstance, now);
@@ -128,7 +167,7 @@ async fn change(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Chang
             gone(&mut change.row, now);
         }
     }
-    if change.row.unreachable {
+    if change.row.unreachable && change.row.status.is_available() {
         change.row.waiting_for = Some(format!("the agent of {} to be reachable again", change.row.name));
     }
     let (from, to) = (snapshot.instance.status, change.row.status);
@@ -148,9 +187,9 @@ async fn change(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Chang
     Ok(change)
 }
 
-/// Whether the agent answers.
+/// Whether the agent answers. One that is still being set up, or ended, need not.
 fn reach(ctx: &Context, change: &mut Change, in_reach: bool, unreachable_since: Option<Time>, now: Time) {
-    if !in_reach && unreachable_since.is_none() {
+    if !change.row.status.is_available() || (!in_reach && unreachable_since.is_none()) {
         return;
     }
     let was = change.row.unreachable;
@@ -168,6 +207,12 @@ fn reach(ctx: &Context, change: &mut Change, in_reach: bool, unreachable_since: 
     change.also.events.push(event);
 }
 
+/// Until when an agent that is out of reach is waited for.
+fn lost_at(before: &InstanceRow, now: Time) -> Time {
+    let known = before.deadline_at.filter(|_| before.unreachable);
+    known.unwrap_or(now + UNREACHABLE_TIMEOUT)
+}
+
 fn operation(snapshot: &InstanceSnapshot, kind: OperationKind) -> Option<&OperationRow> {
     snapshot.operations.iter().find(|row| row.kind == kind)
 }
@@ -179,11 +224,17 @@ fn facts(snapshot: &InstanceSnapshot, creation: Option<&Creation>, in_reach: boo
     Facts {
         name: row.name.clone(),
         status: row.status,
+        purpose: purpose(snapshot, creation),
+        fleet_ends: snapshot
+            .fleet
+            .as_ref()
+            .is_some_and(|fleet| fleet.status == FleetStatus::Terminating),
         create: progress(&snapshot.operations, OperationKind::CreateInstance),
         terminate: progress(&snapshot.operations, OperationKind::TerminateInstance),
         jobs: snapshot.jobs.len(),
         in_reach,
-        created_at: row.created_at,
+        asked_at: operation(snapshot, OperationKind::CreateInstance)
+            .map_or(row.created_at, |asked| asked.created_at),
         started_at: row.started_at,
         timeout: place.map_or(Duration::ZERO, |place| {
             provisioning_timeout(place.backend, &place.instance_type.name)
@@ -194,30 +245,83 @@ fn facts(snapshot: &InstanceSnapshot, creation: Option<&Creation>, in_reach: boo
             .or(row.started_at)
             .unwrap_or(row.created_at),
         idle_for: creation.filter(|_| idle).and_then(Creation::idle_for),
+        unreachable_until: None,
     }
 }
 
-/// Whether the fleet keeps at least as many instances.
-async fn wanted_by_fleet(ctx: &Context, snapshot: &InstanceSnapshot) -> Result<bool> {
-    let Some(fleet) = &snapshot.fleet else {
-        return Ok(false);
-    };
-    let min = fleet.spec.configuration.nodes.map_or(0, |nodes| nodes.min);
-    if min == 0 {
-        return Ok(false);
+fn purpose(snapshot: &InstanceSnapshot, creation: Option<&Creation>) -> Purpose {
+    if let Some(creation) = creation {
+        return creation.purpose();
     }
-    let fleet = ctx.deps.store.fleet(fleet.id).await?;
-    let active = fleet.map_or(0, |fleet| {
-        let active = fleet.instances.iter().filter(|row| row.status.is_active());
-        active.count()
-    });
-    Ok(i64::try_from(active).unwrap_or(i64::MAX) <= min)
+    let of_clouds = snapshot
+        .fleet
+        .as_ref()
+        .is_some_and(|fleet| is_of_clouds(&fleet.spec));
+    match of_clouds && snapshot.jobs.is_empty() {
+        true => Purpose::Fleet,
+        false => Purpose::Host,
+    }
+}
+
+/// How many instances a fleet has.
+enum Size {
+    /// It does not matter.
+    Any,
+    /// As few as it may have.
+    Smallest,
+    /// More than it must have; the fleet as it was when they were counted.
+    Larger(Box<FleetRow>),
+}
+
+impl Size {
+    async fn of_fleet(ctx: &Context, snapshot: &InstanceSnapshot) -> Result<Self> {
+        let Some(fleet) = &snapshot.fleet else {
+            return Ok(Self::Any);
+        };
+        let min = fleet.spec.configuration.nodes.map_or(0, |nodes| nodes.min);
+        if min == 0 {
+            return Ok(Self::Any);
+        }
+        let Some(found) = ctx.deps.store.fleet(fleet.id).await? else {
+            return Ok(Self::Any);
+        };
+        let active = found
+            .instances
+            .iter()
+            .filter(|row| row.status.is_active())
+            .count();
+        Ok(match i64::try_from(active).unwrap_or(i64::MAX) <= min {
+            true => Self::Smallest,
+            false => Self::Larger(Box::new(found.fleet)),
+        })
+    }
 }
 
 fn wait_for(row: &mut InstanceRow, wait: Wait) {
     row.deadline_at = wait.deadline;
     row.next_wake_at = wait.wake_at;
     row.waiting_for = Some(wait.reason).filter(|reason| !reason.is_empty());
+}
+
+/// The fleet wants it: what is asked of the clouds is written down, if they have something.
+async fn bring_up(
+    ctx: &Arc<Context>,
+    snapshot: &InstanceSnapshot,
+    change: &mut Change,
+    now: Time,
+) -> Result<()> {
+    match node::look(ctx, snapshot).await? {
+        node::Outlook::Later(wait) => wait_for(&mut change.row, wait),
+        node::Outlook::No(message) => nothing_for_fleet(&mut change.row, message),
+        node::Outlook::Yes(operation) => {
+            // Written with it, so that an instance that is ended at the same time is not made.
+            change.row.next_wake_at = Some(now);
+            change.row.waiting_for = Some("the cloud to be asked".to_owned());
+            change.row.last_processed_at = now;
+            change.also.puts.push(Put::Operation(*operation));
+        }
+    }
+    Ok(())
 }
 
 /// Where the cloud has made it, and of what.
@@ -241,7 +345,7 @@ fn made(
     remember_place(creation, row);
     row.status = InstanceStatus::Provisioning;
     row.started_at = Some(now);
-    row.total_blocks = Some(1);
+    row.total_blocks = Some(row.offer.as_deref().map_or(1, |offer| offer.total_blocks.into()));
     let place = row.job_provisioning_data.clone();
     row.agent = place
         .and_then(|place| ctx.deps.agents.address(row.id, &place))
@@ -297,10 +401,23 @@ async fn not_made(
     now: Time,
 ) -> Result<()> {
     refuse_waiting(ctx, snapshot, &error, change).await?;
+    let creation = operation(snapshot, OperationKind::CreateInstance).and_then(Creation::read);
+    if purpose(snapshot, creation.as_ref()) == Purpose::Fleet {
+        nothing_for_fleet(&mut change.row, error);
+        return Ok(());
+    }
     change.row.termination_reason = Some(InstanceTerminationReason::NoOffers);
     change.row.termination_reason_message = Some(error);
     gone(&mut change.row, now);
     Ok(())
+}
+
+/// Nothing was made for the fleet. It is shown with the reason, until the fleet decides what to do.
+fn nothing_for_fleet(row: &mut InstanceRow, message: String) {
+    row.status = InstanceStatus::Terminated;
+    row.termination_reason = Some(InstanceTerminationReason::NoOffers);
+    row.termination_reason_message = Some(message);
+    wait_for(row, Wait::for_nothing());
 }
 
 /// Ends the jobs that still wait for the instance: nobody else would.

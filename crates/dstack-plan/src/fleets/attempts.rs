@@ -48,6 +48,28 @@ pub fn all_failed(fleet: &str, tried: usize, total: usize, failures: &[Failure])
     } else {
         ""
     };
+    let sentence = told(failures);
+    let end = if sentence.ends_with('.') { "" } else { "." };
+    format!(
+        "Failed to provision in fleet '{fleet}': tried {tried} of {total} offers{limit}, all failed.\n\
+         Errors: {sentence}{end}\n{TROUBLESHOOTING}"
+    )
+}
+
+/// What is told of an instance that a fleet wanted for itself, when none of `total` offers worked: the words of dstack
+/// 0.22.5, and after them what the clouds said.
+pub fn none_for_fleet(total: usize, failures: &[Failure]) -> String {
+    if total == 0 {
+        return "No offers found".to_owned();
+    }
+    match told(failures) {
+        errors if errors.is_empty() => "All offers failed".to_owned(),
+        errors => format!("All offers failed: {errors}"),
+    }
+}
+
+/// The first few, each with its offer.
+fn told(failures: &[Failure]) -> String {
     let mut told: Vec<String> = failures
         .iter()
         .take(ERRORS_TOLD)
@@ -56,12 +78,7 @@ pub fn all_failed(fleet: &str, tried: usize, total: usize, failures: &[Failure])
     if failures.len() > told.len() {
         told.push(format!("and {} more", failures.len() - told.len()));
     }
-    let sentence = told.join("; ");
-    let end = if sentence.ends_with('.') { "" } else { "." };
-    format!(
-        "Failed to provision in fleet '{fleet}': tried {tried} of {total} offers{limit}, all failed.\n\
-         Errors: {sentence}{end}\n{TROUBLESHOOTING}"
-    )
+    told.join("; ")
 }
 
 #[cfg(test)]
@@ -111,6 +128,17 @@ mod tests {
         assert_eq!(
             all_failed("cloud", 0, 0, &[]),
             "No offers matching the run requirements in fleet 'cloud'"
+        );
+    }
+    #[test]
+    fn fleets_are_told_as_well() {
+        assert_eq!(none_for_fleet(0, &[]), "No offers found");
+        assert_eq!(none_for_fleet(1, &[]), "All offers failed");
+        let offer = offer("aws", "m5", 1.0);
+        let failures = [Failure::new(&offer, "no capacity")];
+        assert_eq!(
+            none_for_fleet(1, &failures),
+            format!("All offers failed: m5 in aws/{}: no capacity", offer.region)
         );
     }
 }

@@ -1,4 +1,4 @@
-//! An instance that is made for a job, from the request to its end (dstack 0.22.5: pipelines §8).
+//! An instance that is made for a job or for its fleet, from the request to its end (dstack 0.22.5: pipelines §8).
 
 use std::time::Duration;
 
@@ -11,6 +11,9 @@ use super::job::Progress;
 
 /// How long offers are tried, one after the other.
 pub const CREATION_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+
+/// How long the agent of an instance may be out of reach; then nobody gets it back, and it is ended.
+pub const UNREACHABLE_TIMEOUT: Duration = Duration::from_secs(20 * 60);
 
 /// How long an instance may take from its creation until its agent answers (dstack 0.22.5: backends §9).
 pub fn provisioning_timeout(backend: BackendType, instance_type: &str) -> Duration {
@@ -29,6 +32,17 @@ pub fn provisioning_timeout(backend: BackendType, instance_type: &str) -> Durati
     Duration::from_secs(minutes * 60)
 }
 
+/// Whom an instance is there for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// A job wanted it: without that job it is not made.
+    Job,
+    /// Its fleet wants it.
+    Fleet,
+    /// It is not of a cloud: nobody makes it.
+    Host,
+}
+
 /// All that is known of an instance.
 #[derive(Debug, Clone)]
 pub struct Facts {
@@ -36,7 +50,11 @@ pub struct Facts {
     pub name: String,
     /// Present status.
     pub status: InstanceStatus,
-    /// How far its creation is; [`Progress::None`]: it is not of our making.
+    /// Whom it is there for.
+    pub purpose: Purpose,
+    /// Its fleet is being ended.
+    pub fleet_ends: bool,
+    /// How far its creation is; [`Progress::None`]: it was not asked for yet, or is not of our making.
     pub create: Progress,
     /// How far its termination is.
     pub terminate: Progress,
@@ -45,7 +63,7 @@ pub struct Facts {
     /// Its agent has told all its tasks.
     pub in_reach: bool,
     /// When it was asked for.
-    pub created_at: Time,
+    pub asked_at: Time,
     /// When it was made.
     pub started_at: Option<Time>,
     /// [`provisioning_timeout`].
@@ -56,6 +74,8 @@ pub struct Facts {
     pub idle_since: Time,
     /// How long it may be idle; `None`: for ever.
     pub idle_for: Option<Duration>,
+    /// Until when its agent, which is out of reach, is waited for.
+    pub unreachable_until: Option<Time>,
 }
 
 /// What to do next.
@@ -65,6 +85,8 @@ pub enum Decision {
     Stay,
     /// Nothing but wait.
     Wait(Wait),
+    /// Have it made: look for offers.
+    BringUp,
     /// The cloud has made it: it and its jobs are being provisioned.
     Made,
     /// No offer worked: it ends, and its jobs with it.
@@ -104,30 +126,49 @@ fn for_cloud(facts: &Facts, doing: &str, error: Option<&String>) -> Wait {
 }
 
 fn pending(facts: &Facts) -> Decision {
+    if let Some(end) = unwanted(facts) {
+        return end;
+    }
     match &facts.create {
+        Progress::None if facts.purpose == Purpose::Fleet => Decision::BringUp,
         Progress::None => Decision::Stay,
         Progress::Done => Decision::Made,
         Progress::Refused(error) => Decision::NotMade(error.clone()),
-        Progress::Intended(_) if facts.jobs == 0 => job_gone(),
         Progress::Intended(error) => Decision::Wait(Wait {
-            deadline: Some(facts.created_at + CREATION_TIMEOUT),
+            deadline: Some(facts.asked_at + CREATION_TIMEOUT),
             ..for_cloud(facts, "the cloud to make", error.as_ref())
         }),
     }
 }
 
-fn job_gone() -> Decision {
-    Decision::End(
-        InstanceTerminationReason::JobFinished,
-        "The job that it was made for has ended".to_owned(),
-    )
+/// Nobody is there any more for whom it would be made. What has already been made, or refused, is taken note of first.
+fn unwanted(facts: &Facts) -> Option<Decision> {
+    let settled = facts.status == InstanceStatus::Pending
+        && matches!(facts.create, Progress::Done | Progress::Refused(_));
+    if facts.jobs > 0 || settled {
+        return None;
+    }
+    match facts.purpose {
+        Purpose::Host => None,
+        _ if facts.fleet_ends => Some(fleet_ends()),
+        Purpose::Job if facts.create != Progress::None => Some(Decision::End(
+            InstanceTerminationReason::JobFinished,
+            "The job that it was made for has ended".to_owned(),
+        )),
+        Purpose::Job | Purpose::Fleet => None,
+    }
+}
+
+fn fleet_ends() -> Decision {
+    let message = "Its fleet is deleted".to_owned();
+    Decision::End(InstanceTerminationReason::TerminatedByUser, message)
 }
 
 fn provisioning(facts: &Facts, now: Time) -> Decision {
-    let ours = facts.create != Progress::None;
-    if ours && facts.jobs == 0 {
-        return job_gone();
+    if let Some(end) = unwanted(facts) {
+        return end;
     }
+    let ours = facts.create != Progress::None;
     if facts.in_reach {
         return Decision::Ready(match facts.jobs {
             0 => InstanceStatus::Idle,
@@ -137,7 +178,7 @@ fn provisioning(facts: &Facts, now: Time) -> Decision {
     if !ours {
         return Decision::Stay;
     }
-    let deadline = facts.started_at.unwrap_or(facts.created_at) + facts.timeout;
+    let deadline = facts.started_at.unwrap_or(facts.asked_at) + facts.timeout;
     if now >= deadline {
         return Decision::End(
             InstanceTerminationReason::ProvisioningTimeout,
@@ -149,8 +190,34 @@ fn provisioning(facts: &Facts, now: Time) -> Decision {
 }
 
 fn in_use(facts: &Facts, now: Time) -> Decision {
-    if facts.create == Progress::None || facts.jobs > 0 {
+    if facts.create == Progress::None {
         return Decision::Stay;
+    }
+    let idle = match idle(facts, now) {
+        Decision::End(reason, message) => return Decision::End(reason, message),
+        Decision::Wait(wait) => wait,
+        _ => Wait::for_nothing(),
+    };
+    let Some(until) = facts.unreachable_until else {
+        return Decision::Wait(idle);
+    };
+    if now >= until {
+        return Decision::End(InstanceTerminationReason::Unreachable, String::new());
+    }
+    let reason = format!("the agent of {} to be reachable again", facts.name);
+    Decision::Wait(Wait {
+        deadline: Some(until),
+        reason,
+        ..idle.or_at(until)
+    })
+}
+
+fn idle(facts: &Facts, now: Time) -> Decision {
+    if facts.jobs > 0 {
+        return Decision::Stay;
+    }
+    if facts.fleet_ends {
+        return fleet_ends();
     }
     if facts.one_job {
         return Decision::End(InstanceTerminationReason::JobFinished, String::new());
@@ -200,16 +267,19 @@ mod tests {
         Facts {
             name: "cloud-0".to_owned(),
             status,
+            purpose: Purpose::Job,
+            fleet_ends: false,
             create,
             terminate: Progress::None,
             jobs: 1,
             in_reach: false,
-            created_at: at(0),
+            asked_at: at(0),
             started_at: Some(at(10)),
             timeout: Duration::from_secs(600),
             one_job: false,
             idle_since: at(100),
             idle_for: Some(Duration::from_secs(300)),
+            unreachable_until: None,
         }
     }
 
@@ -249,6 +319,78 @@ mod tests {
     }
 
     #[test]
+    fn what_a_fleet_wants_is_made_without_a_job() {
+        let of_fleet = |status, create| Facts {
+            purpose: Purpose::Fleet,
+            jobs: 0,
+            ..facts(status, create)
+        };
+        let pending = |create| decide(&of_fleet(InstanceStatus::Pending, create), at(1));
+        assert_eq!(pending(Progress::None), Decision::BringUp);
+        assert!(matches!(pending(Progress::Intended(None)), Decision::Wait(_)));
+        let made = of_fleet(InstanceStatus::Provisioning, Progress::Done);
+        assert!(matches!(decide(&made, at(20)), Decision::Wait(_)));
+        let answers = Facts {
+            in_reach: true,
+            ..made
+        };
+        assert_eq!(decide(&answers, at(20)), Decision::Ready(InstanceStatus::Idle));
+    }
+
+    #[test]
+    fn all_that_no_job_has_ends_with_its_fleet() {
+        let by_user = Some(InstanceTerminationReason::TerminatedByUser);
+        for purpose in [Purpose::Job, Purpose::Fleet] {
+            let of_fleet = |status, create, jobs| {
+                let facts = Facts {
+                    purpose,
+                    jobs,
+                    fleet_ends: true,
+                    ..facts(status, create)
+                };
+                decide(&facts, at(20))
+            };
+            for (status, create) in [
+                (InstanceStatus::Pending, Progress::None),
+                (InstanceStatus::Pending, Progress::Intended(None)),
+                (InstanceStatus::Provisioning, Progress::Done),
+                (InstanceStatus::Idle, Progress::Done),
+            ] {
+                assert_eq!(
+                    ends(&of_fleet(status, create.clone(), 0)),
+                    by_user,
+                    "{status:?} {create:?}"
+                );
+            }
+            // What was made is taken note of first: then it can be ended.
+            assert_eq!(
+                of_fleet(InstanceStatus::Pending, Progress::Done, 0),
+                Decision::Made
+            );
+            assert_eq!(ends(&of_fleet(InstanceStatus::Busy, Progress::Done, 1)), None);
+        }
+    }
+
+    #[test]
+    fn a_machine_that_is_out_of_reach_for_too_long_ends() {
+        for (status, jobs) in [(InstanceStatus::Idle, 0), (InstanceStatus::Busy, 1)] {
+            let lost = Facts {
+                jobs,
+                unreachable_until: Some(at(5000)),
+                idle_for: Some(Duration::from_secs(9000)),
+                ..facts(status, Progress::Done)
+            };
+            let Decision::Wait(wait) = decide(&lost, at(4999)) else {
+                panic!("it waits");
+            };
+            assert_eq!((wait.deadline, wait.wake_at), (Some(at(5000)), Some(at(5000))));
+            assert_eq!(wait.reason, "the agent of cloud-0 to be reachable again");
+            let ended = decide(&lost, at(5000));
+            assert_eq!(ends(&ended), Some(InstanceTerminationReason::Unreachable));
+        }
+    }
+
+    #[test]
     fn an_agent_that_never_answers_ends_the_instance() {
         let made = facts(InstanceStatus::Provisioning, Progress::Done);
         assert!(matches!(decide(&made, at(609)), Decision::Wait(_)));
@@ -275,7 +417,7 @@ mod tests {
             idle_for: None,
             ..idle.clone()
         };
-        assert_eq!(decide(&kept, at(9999)), Decision::Stay);
+        assert_eq!(decide(&kept, at(9999)), Decision::Wait(Wait::for_nothing()));
         let not_ours = Facts {
             create: Progress::None,
             ..idle.clone()

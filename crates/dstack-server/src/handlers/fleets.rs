@@ -172,11 +172,18 @@ async fn termination(call: &Call, id: FleetId, nums: Option<&[i64]>) -> Result<C
     }
     let (now, maker) = (state.clock.now(), audit::by(state, call.user()?));
     let (mut puts, mut events) = (Vec::new(), Vec::new());
-    for row in snapshot
-        .instances
-        .iter()
-        .filter(|row| chosen(row) && row.status.is_active())
-    {
+    for row in snapshot.instances.iter().filter(|row| chosen(row)) {
+        if row.status == InstanceStatus::Terminated {
+            // It is over, and need not be shown any more.
+            puts.push(Put::Instance(InstanceRow {
+                deleted: true,
+                deleted_at: Some(now),
+                ..row.clone()
+            }));
+        }
+        if !row.status.is_active() {
+            continue;
+        }
         let ending = InstanceRow {
             status: InstanceStatus::Terminating,
             termination_reason: Some(InstanceTerminationReason::TerminatedByUser),

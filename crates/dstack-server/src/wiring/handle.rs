@@ -18,8 +18,9 @@ impl EngineHandle for Connected {
             EngineError::Logs(_) | EngineError::Inputs(_) | EngineError::Killed(_) => StoreError::Closed,
         })
     }
-    // Hosts of SSH fleets and instances of clouds are not connected by this version's engine.
-    fn creates_instances(&self) -> bool {
+
+    // This version's engine does not.
+    fn connects_hosts(&self) -> bool {
         false
     }
 }

@@ -21,8 +21,8 @@ use crate::error::{ApiError, Result};
 use crate::render::fleets::without_keys;
 use crate::state::AppState;
 
-const BACKEND_FLEETS_LATER: &str = "This server version does not bring up instances of fleets yet. Runs use the fleet \
-     of the server's own machine; a fleet in clouds can be created empty with `nodes: 0..N`.";
+const SSH_FLEETS_LATER: &str = "This server version does not connect to hosts of SSH fleets yet. Runs use the fleet of \
+     the server's own machine, and fleets in clouds (`nodes` instead of `ssh_config`).";
 
 pub(super) async fn apply(call: Call, request: ApplyFleetPlanRequest) -> Result<Fleet> {
     let (state, project) = (&call.state, call.project()?.row.id);
@@ -76,13 +76,14 @@ fn check_expected(found: &ListedFleet, expected: Option<&Fleet>) -> Result<()> {
     if same { Ok(()) } else { Err(ApiError::stale()) }
 }
 
-/// Refuses what would wait forever.
-fn check_brought_up(state: &AppState, instances: usize) -> Result<()> {
-    match instances == 0 || state.engine.creates_instances() {
-        true => Ok(()),
-        false => Err(ApiError::with_code(
+/// Refuses hosts that would wait for ever.
+fn check_connected(state: &AppState, spec: &FleetSpec, hosts: usize) -> Result<()> {
+    let refused = spec.configuration.ssh_config.is_some() && hosts > 0 && !state.engine.connects_hosts();
+    match refused {
+        false => Ok(()),
+        true => Err(ApiError::with_code(
             ErrorCode::BackendNotAvailable,
-            BACKEND_FLEETS_LATER,
+            SSH_FLEETS_LATER,
         )),
     }
 }
@@ -99,7 +100,7 @@ async fn creation(call: &Call, mut spec: FleetSpec) -> Result<(Commit, dstack_un
     let stored = sealed(spec.clone(), &state.encryption)?;
     let fleet = FleetRow::active(state.random.uuid().into(), project, name, stored, now);
     let instances = first_instances(state, &fleet, &spec, now);
-    check_brought_up(state, instances.len())?;
+    check_connected(state, &spec, instances.len())?;
     let by_user = audit::by(state, call.user()?);
     let by_system = audit::by_system(state);
     let mut events = vec![by_user.event("Fleet created. Status: ACTIVE", vec![targets::fleet(&fleet)])];
@@ -145,34 +146,39 @@ fn first_instances(state: &AppState, fleet: &FleetRow, spec: &FleetSpec, now: Ti
             .map(|(num, one)| {
                 let name = format!("{}-{num}", fleet.name);
                 let new = host(ssh, one, configuration.blocks, &name);
-                instance(state, fleet, num, Some(new), now)
+                instance(state, fleet, num, new, now)
             })
             .collect(),
         None => {
             let target = configuration.nodes.map_or(0, |nodes| nodes.target);
-            (0..target)
-                .map(|num| instance(state, fleet, num, None, now))
-                .collect()
+            let wanted = |num| {
+                let row = InstanceRow::wanted(state.random.uuid().into(), fleet, num, now);
+                in_order(row, now)
+            };
+            (0..target).map(wanted).collect()
         }
     }
 }
 
-fn instance(state: &AppState, fleet: &FleetRow, num: i64, host: Option<NewHost>, now: Time) -> InstanceRow {
+/// Lists are sorted by time: instances of one fleet are not to be mixed up.
+fn in_order(row: InstanceRow, now: Time) -> InstanceRow {
+    InstanceRow {
+        created_at: Time::from_micros(now.as_micros() + row.instance_num),
+        ..row
+    }
+}
+
+/// An instance of an SSH fleet.
+fn instance(state: &AppState, fleet: &FleetRow, num: i64, host: NewHost, now: Time) -> InstanceRow {
+    let row = InstanceRow::pending(state.random.uuid().into(), fleet, num, now);
     let row = InstanceRow {
-        // Lists are sorted by it: instances of one fleet are not to be mixed up.
-        created_at: Time::from_micros(now.as_micros() + num),
         next_wake_at: Some(now),
         waiting_for: Some("its host to be prepared".to_owned()),
-        ..InstanceRow::pending(state.random.uuid().into(), fleet, num, now)
+        started_at: Some(now),
+        total_blocks: host.total_blocks,
+        ..row.offering(host.offer, host.place)
     };
-    match host {
-        Some(host) => InstanceRow {
-            started_at: Some(now),
-            total_blocks: host.total_blocks,
-            ..row.offering(host.offer, host.place)
-        },
-        None => row,
-    }
+    in_order(row, now)
 }
 
 /// What changes when a fleet that is there gets another specification.
@@ -189,6 +195,8 @@ async fn change(call: &Call, found: &ListedFleet, spec: FleetSpec) -> Result<Com
     let now = state.clock.now();
     let fleet = FleetRow {
         spec: Json::new(sealed(spec.clone(), &state.encryption)?),
+        // It is brought to its new size soon, also where that was given up.
+        consolidation_attempt: 0,
         next_wake_at: Some(now),
         ..snapshot.fleet
     };
@@ -198,7 +206,7 @@ async fn change(call: &Call, found: &ListedFleet, spec: FleetSpec) -> Result<Com
         if !added.is_empty() {
             check_free(state, &spec, Some(fleet.id)).await?;
         }
-        check_brought_up(state, added.len())?;
+        check_connected(state, &spec, added.len())?;
         let maker = audit::by(state, call.user()?);
         let living: Vec<&InstanceRow> = snapshot.instances.iter().filter(|row| !row.deleted).collect();
         let mut taken: Vec<i64> = living.iter().map(|row| row.instance_num).collect();
@@ -211,7 +219,7 @@ async fn change(call: &Call, found: &ListedFleet, spec: FleetSpec) -> Result<Com
                 spec.configuration.blocks,
                 &format!("{}-{num}", fleet.name),
             );
-            let row = instance(state, &fleet, num, Some(new), now);
+            let row = instance(state, &fleet, num, new, now);
             events.push(maker.event(
                 "Instance created on fleet update. Status: PENDING",
                 vec![targets::instance(&row)],

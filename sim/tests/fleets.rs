@@ -1,0 +1,669 @@
+//! Fleets that bring up their instances by themselves, with engines that die anywhere, in clouds that lose calls and
+//! machines.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)] // tests
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dstack_engine::failpoint::DieAt;
+use dstack_engine::{Engine, Failpoints};
+use dstack_model::fleets::FleetStatus;
+use dstack_model::instances::{InstanceStatus, InstanceTerminationReason as Reason};
+use dstack_model::runs::RunStatus;
+use dstack_sim::{Faults, Script, World, invariants};
+use dstack_store::rows::{FleetRow, InstanceRow};
+use dstack_units::FleetId;
+use serde_json::{Value, json};
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+
+async fn world(seed: u64, offers: &[&str]) -> World {
+    let world = World::new(seed, 1).await.unwrap();
+    world.clouds.offer(offers);
+    world
+}
+
+fn fleet(world: &World, id: FleetId) -> FleetRow {
+    world.store.tables().fleets.remove(&id).unwrap()
+}
+
+/// Its instances by number, also those that are over.
+fn all(world: &World, id: FleetId) -> Vec<InstanceRow> {
+    let mut rows: Vec<InstanceRow> = world.store.tables().instances.into_values().collect();
+    rows.retain(|row| row.fleet_id == Some(id));
+    rows.sort_by_key(|row| (row.instance_num, row.created_at));
+    rows
+}
+
+/// Its instances that are not over.
+fn alive(world: &World, id: FleetId) -> Vec<InstanceRow> {
+    let mut rows = all(world, id);
+    rows.retain(|row| row.status != InstanceStatus::Terminated);
+    rows
+}
+
+fn idle(world: &World, id: FleetId) -> usize {
+    alive(world, id)
+        .iter()
+        .filter(|row| row.status == InstanceStatus::Idle)
+        .count()
+}
+
+fn events(world: &World, text: &str) -> usize {
+    let events = world.store.tables().events;
+    events.iter().filter(|event| event.message.contains(text)).count()
+}
+
+/// Waits for so many idle instances and no others; nothing may be wrong meanwhile.
+async fn has_idle(world: &World, id: FleetId, count: usize, within: Duration, when: &str) {
+    let deadline = world.clock.now() + within;
+    while idle(world, id) != count || alive(world, id).len() != count {
+        assert_eq!(invariants::always(world), Vec::<String>::new(), "{when}");
+        let now = world.clock.now();
+        assert!(now < deadline, "{when}: {:#?}", alive(world, id));
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// The fleet is over, and nothing of it is anywhere.
+async fn is_gone(world: &World, id: FleetId, within: Duration, when: &str) {
+    let deadline = world.clock.now() + within;
+    while !fleet(world, id).deleted {
+        assert!(world.clock.now() < deadline, "{when}: {:#?}", alive(world, id));
+        tokio::time::sleep(SECOND).await;
+    }
+    assert_eq!(fleet(world, id).status, FleetStatus::Terminated, "{when}");
+    assert_eq!(world.clouds.machines(), [], "{when}");
+    assert!(all(world, id).iter().all(|row| row.deleted), "{when}");
+    assert_eq!(invariants::at_rest(world), Vec::<String>::new(), "{when}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fleet_gets_the_instances_that_it_wants() {
+    let world = world(1, &["small", "large"]).await;
+    let engine = world.start().await.unwrap();
+    let id = world
+        .apply_fleet(&engine, "cloud", &json!({"nodes": 3}))
+        .await
+        .unwrap();
+    has_idle(&world, id, 3, MINUTE, "").await;
+    assert_eq!(world.clouds.machines().len(), 3);
+    assert_eq!(world.clouds.asked(), ["small", "small", "small"]);
+    let names: Vec<String> = alive(&world, id).into_iter().map(|row| row.name).collect();
+    assert_eq!(names, ["cloud-0", "cloud-1", "cloud-2"]);
+    // Runs take them; nothing more is made.
+    let mut runs = Vec::new();
+    for name in ["run-a", "run-b", "run-c"] {
+        let run = world
+            .submit(&engine, name, &json!({"fleets": ["cloud"]}))
+            .await
+            .unwrap();
+        runs.push(run);
+    }
+    for run in runs {
+        assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
+    }
+    tokio::time::sleep(HOUR).await;
+    assert_eq!((world.clouds.asked().len(), idle(&world, id)), (3, 3));
+    let made = "Instance status changed PENDING -> PROVISIONING";
+    assert_eq!((events(&world, made), events(&world, "to meet target")), (3, 0));
+    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+    world.end_fleet(&engine, id, None).await;
+    is_gone(&world, id, MINUTE, "").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn instances_are_divided_into_the_blocks_of_their_fleet() {
+    let world = world(2, &["small"]).await;
+    let engine = world.start().await.unwrap();
+    let fields = json!({"nodes": 1, "blocks": 4, "resources": {"cpu": "1.."}});
+    let id = world.apply_fleet(&engine, "cloud", &fields).await.unwrap();
+    has_idle(&world, id, 1, MINUTE, "").await;
+    assert_eq!(alive(&world, id)[0].total_blocks, Some(4));
+    let long = Script {
+        lines: 100,
+        ..Script::default()
+    };
+    let mut runs = Vec::new();
+    for name in ["run-a", "run-b", "run-c", "run-d"] {
+        world.hosts.script(name, long);
+        let run = world
+            .submit(&engine, name, &json!({"fleets": ["cloud"]}))
+            .await
+            .unwrap();
+        runs.push(run);
+    }
+    tokio::time::sleep(10 * SECOND).await;
+    assert_eq!(alive(&world, id)[0].busy_blocks, 4);
+    for run in runs {
+        assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
+    }
+    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn instances_beyond_the_least_number_end_when_they_have_been_idle() {
+    for (min, seed) in [(0, 3), (1, 4), (2, 5)] {
+        let world = world(seed, &["small"]).await;
+        let engine = world.start().await.unwrap();
+        let fields = json!({"nodes": {"min": min, "target": 3}, "idle_duration": "10m"});
+        let id = world.apply_fleet(&engine, "cloud", &fields).await.unwrap();
+        has_idle(&world, id, 3, MINUTE, "").await;
+        // At no time there are fewer.
+        for _ in 0..60 * 30 {
+            assert!(idle(&world, id) >= min, "{:#?}", all(&world, id));
+            tokio::time::sleep(SECOND).await;
+        }
+        has_idle(&world, id, min, SECOND, "").await;
+        assert_eq!(world.clouds.machines().len(), min);
+        let ended: Vec<_> = all(&world, id).into_iter().filter(|row| row.deleted).collect();
+        assert_eq!(ended.len(), 3 - min);
+        assert!(
+            ended
+                .iter()
+                .all(|row| row.termination_reason == Some(Reason::IdleTimeout))
+        );
+        tokio::time::sleep(24 * HOUR).await;
+        // What was wanted at the beginning is not brought up again.
+        assert_eq!((idle(&world, id), world.clouds.asked().len()), (min, 3));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fleet_without_offers_says_so_and_tries_again() {
+    let world = world(6, &[]).await;
+    let engine = world.start().await.unwrap();
+    let id = world
+        .apply_fleet(&engine, "cloud", &json!({"nodes": 2}))
+        .await
+        .unwrap();
+    tokio::time::sleep(30 * SECOND).await;
+    let shown = all(&world, id);
+    assert_eq!(shown.len(), 2);
+    for row in &shown {
+        assert_eq!((row.status, row.deleted), (InstanceStatus::Terminated, false));
+        assert_eq!(row.termination_reason, Some(Reason::NoOffers));
+        assert_eq!(row.termination_reason_message.as_deref(), Some("No offers found"));
+    }
+    let text =
+        "Instance status changed PENDING -> TERMINATED. Termination reason: NO_OFFERS (No offers found)";
+    assert_eq!(events(&world, text), 2);
+    tokio::time::sleep(MINUTE).await;
+    assert!(
+        shown
+            .iter()
+            .all(|row| world.store.tables().instances[&row.id].deleted)
+    );
+    let again = "Instance created to meet target fleet node count. Status: PENDING";
+    assert_eq!(events(&world, again), 2);
+    world.clouds.offer(&["small"]);
+    has_idle(&world, id, 2, 5 * MINUTE, "").await;
+    assert!(fleet(&world, id).consolidation_attempt > 0);
+    tokio::time::sleep(HOUR).await;
+    assert_eq!(fleet(&world, id).consolidation_attempt, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fleet_for_which_no_offer_works_says_what_the_cloud_said() {
+    let world = world(7, &["small", "large"]).await;
+    world.clouds.full(&["small", "large"]);
+    let engine = world.start().await.unwrap();
+    let nodes = json!({"nodes": {"min": 0, "target": 1}});
+    let id = world.apply_fleet(&engine, "cloud", &nodes).await.unwrap();
+    tokio::time::sleep(30 * SECOND).await;
+    let row = all(&world, id).pop().unwrap();
+    assert_eq!(row.termination_reason, Some(Reason::NoOffers));
+    assert_eq!(
+        row.termination_reason_message.as_deref(),
+        Some("All offers failed: small in aws/here: no small left; large in aws/here: no large left")
+    );
+    // It may be empty: nothing is tried again.
+    tokio::time::sleep(HOUR).await;
+    assert_eq!(world.clouds.asked(), ["small", "large"]);
+    assert_eq!((all(&world, id).len(), alive(&world, id).len()), (1, 0));
+    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fleet_that_cannot_get_to_its_size_is_given_up_until_it_is_applied_again() {
+    let world = world(8, &["small"]).await;
+    world.clouds.full(&["small"]);
+    let engine = world.start().await.unwrap();
+    let id = world
+        .apply_fleet(&engine, "cloud", &json!({"nodes": 1}))
+        .await
+        .unwrap();
+    tokio::time::sleep(24 * HOUR).await;
+    let gave_up = "Fleet consolidation stopped after 15 attempts. Update the fleet to resume";
+    assert_eq!(events(&world, gave_up), 1);
+    assert_eq!(world.clouds.asked().len(), 16);
+    world.clouds.full(&[]);
+    tokio::time::sleep(24 * HOUR).await;
+    assert_eq!((events(&world, gave_up), idle(&world, id)), (1, 0));
+    let more = json!({"nodes": {"min": 1, "max": 2}});
+    world.update_fleet(&engine, id, &more).await.unwrap();
+    has_idle(&world, id, 1, 3 * MINUTE, "").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_is_lost_is_replaced() {
+    let world = world(9, &["small"]).await;
+    let engine = world.start().await.unwrap();
+    let id = world
+        .apply_fleet(&engine, "cloud", &json!({"nodes": 2}))
+        .await
+        .unwrap();
+    has_idle(&world, id, 2, MINUTE, "").await;
+    let lost = alive(&world, id)[1].id;
+    world.lose(lost);
+    tokio::time::sleep(MINUTE).await;
+    let row = world.store.tables().instances.remove(&lost).unwrap();
+    assert!(row.unreachable && row.status == InstanceStatus::Idle);
+    assert_eq!(
+        row.waiting_for.as_deref(),
+        Some("the agent of cloud-1 to be reachable again")
+    );
+    // A server that starts again goes on waiting, and does not begin anew.
+    engine.stop();
+    tokio::time::sleep(18 * MINUTE).await;
+    let _engine = world.start().await.unwrap();
+    tokio::time::sleep(3 * MINUTE).await;
+    let row = world.store.tables().instances.remove(&lost).unwrap();
+    assert_eq!(
+        (row.deleted, row.termination_reason),
+        (true, Some(Reason::Unreachable))
+    );
+    has_idle(&world, id, 2, 2 * MINUTE, "").await;
+    assert_eq!(world.clouds.machines().len(), 2);
+    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_on_a_machine_that_is_lost_ends_and_frees_it() {
+    let world = world(10, &["small"]).await;
+    let long = Script {
+        lines: 1000,
+        pause: MINUTE,
+        ..Script::default()
+    };
+    world.hosts.script("train", long);
+    let engine = world.start().await.unwrap();
+    let id = world
+        .apply_fleet(&engine, "cloud", &json!({"nodes": 1}))
+        .await
+        .unwrap();
+    has_idle(&world, id, 1, MINUTE, "").await;
+    let run = world
+        .submit(&engine, "train", &json!({"fleets": ["cloud"]}))
+        .await
+        .unwrap();
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(alive(&world, id)[0].status, InstanceStatus::Busy);
+    let lost = alive(&world, id)[0].id;
+    world.lose(lost);
+    assert_eq!(world.finished(&run, HOUR).await.unwrap(), RunStatus::Failed);
+    tokio::time::sleep(2 * MINUTE).await;
+    has_idle(&world, id, 1, 30 * MINUTE, "").await;
+    assert_ne!(alive(&world, id)[0].id, lost);
+    assert_eq!(world.clouds.machines().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn instances_that_a_user_ends_come_back_only_where_the_fleet_must_have_them() {
+    for (min, seed) in [(0, 11), (2, 12)] {
+        let world = world(seed, &["small"]).await;
+        let engine = world.start().await.unwrap();
+        let nodes = json!({"nodes": {"min": min, "target": 2}});
+        let id = world.apply_fleet(&engine, "cloud", &nodes).await.unwrap();
+        has_idle(&world, id, 2, MINUTE, "").await;
+        world.end_fleet(&engine, id, Some(&[0])).await;
+        tokio::time::sleep(5 * MINUTE).await;
+        has_idle(&world, id, min.max(1), SECOND, "").await;
+        assert_eq!(world.clouds.machines().len(), min.max(1));
+        assert_eq!(fleet(&world, id).status, FleetStatus::Active);
+    }
+}
+
+/// Whenever a fleet is deleted, nothing of it stays in the cloud.
+#[tokio::test(start_paused = true)]
+async fn a_fleet_deleted_at_any_time_leaves_no_machine() {
+    for hundreds in 0..30 {
+        for fields in [json!({"nodes": 3}), json!({"nodes": 3, "placement": "cluster"})] {
+            let when = format!("{fields} after {hundreds}");
+            let world = world(13, &["small", "large"]).await;
+            world.clouds.full(&["small"]);
+            let engine = world.start().await.unwrap();
+            let id = world.apply_fleet(&engine, "cloud", &fields).await.unwrap();
+            tokio::time::sleep(hundreds * Duration::from_millis(100)).await;
+            world.end_fleet(&engine, id, None).await;
+            is_gone(&world, id, 5 * MINUTE, &when).await;
+            assert_eq!(
+                events(&world, "Fleet status changed TERMINATING -> TERMINATED"),
+                1,
+                "{when}"
+            );
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_instances_of_a_cluster_are_made_where_its_first_is() {
+    for seed in 0..20 {
+        let world = World::new(seed, 1).await.unwrap();
+        world.clouds.offer_in(&[
+            ("cheap", "there", &["there-a"]),
+            ("small", "here", &["here-b", "here-c"]),
+            ("large", "here", &["here-a", "here-b"]),
+        ]);
+        world.clouds.full(&["cheap"]);
+        let engine = world.start().await.unwrap();
+        let fields = json!({"nodes": 3, "placement": "cluster"});
+        let id = world.apply_fleet(&engine, "cloud", &fields).await.unwrap();
+        while world.clouds.machines().is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // Others would be cheaper now, or in another zone, but not beside it.
+        world.clouds.full(&["small"]);
+        has_idle(&world, id, 3, MINUTE, "").await;
+        let machines = world.clouds.machines();
+        let place = ("here".to_owned(), Some("here-b".to_owned()));
+        assert!(
+            machines.iter().all(|machine| machine.place == place),
+            "{machines:?}"
+        );
+        assert_eq!(world.clouds.asked()[..2], ["cheap", "small"]);
+        assert!(!world.clouds.asked()[2..].contains(&"cheap".to_owned()));
+        let master = fleet(&world, id).current_master_instance_id;
+        assert_eq!(master, Some(machines[0].instance), "seed {seed}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_whose_first_instance_is_lost_goes_on_beside_the_others() {
+    let world = World::new(21, 1).await.unwrap();
+    world
+        .clouds
+        .offer_in(&[("cheap", "there", &["there-a"]), ("small", "here", &["here-a"])]);
+    world.clouds.full(&["cheap"]);
+    let engine = world.start().await.unwrap();
+    let fields = json!({"nodes": 2, "placement": "cluster"});
+    let id = world.apply_fleet(&engine, "cloud", &fields).await.unwrap();
+    has_idle(&world, id, 2, MINUTE, "").await;
+    world.clouds.full(&[]);
+    let first = fleet(&world, id).current_master_instance_id.unwrap();
+    world.lose(first);
+    tokio::time::sleep(25 * MINUTE).await;
+    has_idle(&world, id, 2, MINUTE, "").await;
+    assert!(
+        world
+            .clouds
+            .machines()
+            .iter()
+            .all(|machine| machine.offer == "small")
+    );
+    assert_ne!(fleet(&world, id).current_master_instance_id, Some(first));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_that_may_be_empty_ends_with_a_first_instance_that_found_nothing() {
+    let world = world(22, &["small"]).await;
+    world.clouds.full(&["small"]);
+    let engine = world.start().await.unwrap();
+    let fields = json!({"nodes": {"min": 0, "target": 3}, "placement": "cluster"});
+    let id = world.apply_fleet(&engine, "cloud", &fields).await.unwrap();
+    tokio::time::sleep(30 * SECOND).await;
+    let reasons: Vec<_> = all(&world, id).iter().map(|row| row.termination_reason).collect();
+    assert_eq!(
+        reasons,
+        [
+            Some(Reason::NoOffers),
+            Some(Reason::MasterFailed),
+            Some(Reason::MasterFailed)
+        ]
+    );
+    assert_eq!(world.clouds.asked(), ["small"]);
+    tokio::time::sleep(HOUR).await;
+    assert_eq!(world.clouds.asked(), ["small"]);
+    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+}
+
+/// Two jobs that each want a new instance of an empty cluster get them beside each other.
+#[tokio::test(start_paused = true)]
+async fn instances_that_jobs_want_of_a_cluster_are_beside_each_other() {
+    for seed in 0..20 {
+        let world = World::new(seed, 1).await.unwrap();
+        world
+            .clouds
+            .offer_in(&[("cheap", "there", &["there-a"]), ("small", "here", &["here-a"])]);
+        world.clouds.full(&["cheap"]);
+        let engine = world.start().await.unwrap();
+        let fields = json!({"nodes": "0..4", "placement": "cluster"});
+        let id = world.apply_fleet(&engine, "cloud", &fields).await.unwrap();
+        let first = world
+            .submit(&engine, "run-a", &json!({"fleets": ["cloud"]}))
+            .await
+            .unwrap();
+        let second = world
+            .submit(&engine, "run-b", &json!({"fleets": ["cloud"]}))
+            .await
+            .unwrap();
+        while world.clouds.machines().is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        world.clouds.full(&[]);
+        for run in [first, second] {
+            assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
+        }
+        has_idle(&world, id, 2, SECOND, "").await;
+        let machines = world.clouds.machines();
+        assert!(
+            machines.iter().all(|machine| machine.offer == "small"),
+            "{machines:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fleet_that_is_applied_again_becomes_what_it_is_now() {
+    let world = world(23, &["small", "large"]).await;
+    let engine = world.start().await.unwrap();
+    let id = world
+        .apply_fleet(&engine, "cloud", &json!({"nodes": 3}))
+        .await
+        .unwrap();
+    has_idle(&world, id, 3, MINUTE, "").await;
+    let fewer = json!({"nodes": {"min": 1, "max": 2}});
+    world.update_fleet(&engine, id, &fewer).await.unwrap();
+    tokio::time::sleep(5 * MINUTE).await;
+    has_idle(&world, id, 2, SECOND, "").await;
+    assert_eq!(
+        events(&world, "MAX_INSTANCES_LIMIT (Fleet has too many instances)"),
+        1
+    );
+    let others = json!({"nodes": {"min": 1, "max": 2}, "instance_types": ["large"]});
+    world.update_fleet(&engine, id, &others).await.unwrap();
+    tokio::time::sleep(5 * MINUTE).await;
+    has_idle(&world, id, 1, SECOND, "").await;
+    assert_eq!(
+        events(&world, "FLEET_SPEC_MISMATCH (Instance does not match fleet spec)"),
+        2
+    );
+    assert_eq!(world.clouds.machines()[0].offer, "large");
+    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+}
+
+/// Those who want instances of a fleet at the same time are counted, whichever server they are with.
+#[tokio::test(start_paused = true)]
+async fn a_fleet_is_never_larger_than_it_may_be() {
+    for seed in 0..8 {
+        let world = world(seed, &["small"]).await;
+        let engines = [
+            world.start_as("a").await.unwrap(),
+            world.start_as("b").await.unwrap(),
+        ];
+        let fields = json!({"nodes": {"min": 1, "max": 2}, "idle_duration": "1m"});
+        let id = world.apply_fleet(&engines[0], "cloud", &fields).await.unwrap();
+        let mut runs = Vec::new();
+        for n in 0..6 {
+            let long = Script {
+                lines: 50,
+                ..Script::default()
+            };
+            world.hosts.script(&format!("run-{n}"), long);
+            let wants =
+                json!({"fleets": ["cloud"], "retry": {"on_events": ["no-capacity"], "duration": "1h"}});
+            let run = world
+                .submit(&engines[n % 2], &format!("run-{n}"), &wants)
+                .await
+                .unwrap();
+            runs.push(run);
+        }
+        while runs.iter().any(|run| {
+            let tables = world.store.tables();
+            !tables.runs[&run.id].status.is_finished()
+        }) {
+            assert_eq!(invariants::always(&world), Vec::<String>::new(), "seed {seed}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        tokio::time::sleep(10 * MINUTE).await;
+        has_idle(&world, id, 1, SECOND, "").await;
+        for run in runs {
+            assert_eq!(world.status(run.id).await, Some(RunStatus::Done), "seed {seed}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_a_cloud_that_loses_calls_and_answers_a_fleet_has_exactly_its_size() {
+    for seed in 0..12 {
+        for fields in [json!({"nodes": 3}), json!({"nodes": 3, "placement": "cluster"})] {
+            let when = format!("seed {seed}, {fields}");
+            let world = world(seed, &["small", "medium", "large"]).await;
+            world.clouds.full(&["medium"]);
+            world.clouds.faults(Faults {
+                lost_call: 0.3,
+                lost_answer: 0.3,
+                ..Faults::default()
+            });
+            let engine = world.start().await.unwrap();
+            let id = world.apply_fleet(&engine, "cloud", &fields).await.unwrap();
+            has_idle(&world, id, 3, 3 * HOUR, &when).await;
+            assert_eq!(world.clouds.machines().len(), 3, "{when}");
+            world.end_fleet(&engine, id, None).await;
+            is_gone(&world, id, HOUR, &when).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fleet_waits_while_the_backends_cannot_be_read() {
+    let world = world(24, &["small"]).await;
+    world.clouds.unreadable(true);
+    let engine = world.start().await.unwrap();
+    let id = world
+        .apply_fleet(&engine, "cloud", &json!({"nodes": 1}))
+        .await
+        .unwrap();
+    tokio::time::sleep(MINUTE).await;
+    let row = alive(&world, id).pop().unwrap();
+    assert_eq!(row.status, InstanceStatus::Pending);
+    assert_eq!(row.waiting_for.as_deref(), Some("the offers of the clouds"));
+    world.clouds.unreadable(false);
+    has_idle(&world, id, 1, 10 * SECOND, "").await;
+}
+
+/// A fleet comes up, loses a machine, gets another and is deleted, while the engine is killed at `point`; the failpoints that
+/// were passed.
+async fn killed_at(fields: &Value, point: &str, nth: u32) -> Arc<DieAt> {
+    let when = format!("{fields}, killed at {point} #{nth}");
+    let world = world(25, &["small", "large"]).await;
+    world.clouds.full(&["small"]);
+    let die = Arc::new(DieAt::new(point, nth));
+    let mut engine = start_with(&world, &die).await;
+    let id = world.apply_fleet(&engine, "cloud", fields).await.unwrap();
+    settle(&world, &mut engine, SECOND).await;
+    if !world.store.tables().fleets.contains_key(&id) {
+        return die; // killed before the fleet was accepted: the caller was never told otherwise
+    }
+    until(&world, &mut engine, &when, || idle(&world, id) == 2).await;
+    assert_eq!(world.clouds.machines().len(), 2, "{when}");
+    let lost = alive(&world, id)[0].id;
+    world.lose(lost);
+    let replaced = || world.store.tables().instances[&lost].deleted && idle(&world, id) == 2;
+    until(&world, &mut engine, &when, replaced).await;
+    assert_eq!(world.clouds.machines().len(), 2, "{when}");
+    world.end_fleet(&engine, id, None).await;
+    settle(&world, &mut engine, SECOND).await;
+    if fleet(&world, id).status == FleetStatus::Active {
+        world.end_fleet(&engine, id, None).await; // killed before it was accepted
+    }
+    until(&world, &mut engine, &when, || fleet(&world, id).deleted).await;
+    is_gone(&world, id, SECOND, &when).await;
+    die
+}
+
+/// Waits for something, with an engine at all times.
+async fn until(world: &World, engine: &mut Engine, when: &str, holds: impl Fn() -> bool) {
+    let deadline = world.clock.now() + HOUR;
+    while !holds() {
+        assert!(
+            world.clock.now() < deadline,
+            "{when}: {:#?}",
+            world.store.tables().instances
+        );
+        settle(world, engine, 10 * SECOND).await;
+    }
+    assert_eq!(invariants::always(world), Vec::<String>::new(), "{when}");
+}
+
+/// Waits, and starts another engine when this one dies.
+async fn settle(world: &World, engine: &mut Engine, time: Duration) {
+    let died = tokio::select! {
+        () = engine.stopped() => true,
+        () = tokio::time::sleep(time) => false,
+    };
+    if died {
+        tokio::time::sleep(11 * SECOND).await; // the dead server's leases run out
+        *engine = world.start().await.unwrap();
+    }
+}
+
+async fn start_with(world: &World, die: &Arc<DieAt>) -> Engine {
+    let failpoints = Arc::clone(die) as Arc<dyn Failpoints>;
+    world.start_with(failpoints).await.unwrap()
+}
+
+async fn killed_everywhere(fields: Value) {
+    let points = killed_at(&fields, "nowhere", 1).await.seen();
+    for wanted in [
+        "cloud.create.before",
+        "cloud.create.after",
+        "cloud.terminate.after",
+        "instance.commit.after",
+        "fleet.commit.before",
+        "fleet.commit.after",
+    ] {
+        assert!(points.contains(wanted), "{wanted} is not passed: {points:?}");
+    }
+    for point in &points {
+        for nth in [1, 2, 3, 5, 8, 13] {
+            if !killed_at(&fields, point, nth).await.fired() {
+                assert!(nth > 1, "{point} was passed in the calm run");
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn killed_at_every_failpoint_a_fleet_has_exactly_its_size() {
+    killed_everywhere(json!({"nodes": 2})).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn killed_at_every_failpoint_a_cluster_has_exactly_its_size() {
+    killed_everywhere(json!({"nodes": 2, "placement": "cluster"})).await;
+}
