@@ -8,7 +8,10 @@ use async_trait::async_trait;
 use dstack_agent_api::runner::{
     GpuMetrics, JobInfo, JobState, JobStateEvent, JobStatus, LogEvent, Metrics, RunnerState, SubmitBody,
 };
-use dstack_agent_api::shim::{PortMapping, StreamEvent, TaskConfig, TaskInfo, TaskStatus, TaskTerminate};
+use dstack_agent_api::shim::{
+    DcgmHealth, DcgmIncident, InstanceHealth, PortMapping, StreamEvent, TaskConfig, TaskInfo, TaskStatus,
+    TaskTerminate,
+};
 use dstack_agent_api::stream::{End, StreamLine, Tick};
 use dstack_engine::{AgentError, Agents, EventSource, Runner, Shim, TaskSource};
 use dstack_model::runs::JobProvisioningData;
@@ -81,6 +84,9 @@ struct State {
     scripts: HashMap<String, Script>,
     cut_off: bool,
     faults: Faults,
+    health: InstanceHealth,
+    /// How often it was asked for that.
+    health_asked: usize,
 }
 
 /// One simulated host.
@@ -121,6 +127,30 @@ impl Hosts {
     pub fn cut_off(&self, cut: bool) {
         self.lock().cut_off = cut;
         self.changed.notify_waiters();
+    }
+
+    /// What DCGM says of the GPUs from now on, as a code of its own; `None`: there is no DCGM.
+    pub fn health(&self, code: Option<i64>) {
+        let incident = |health| DcgmIncident {
+            health,
+            error_message: "GPU 0 is not well".to_owned(),
+            ..DcgmIncident::default()
+        };
+        self.lock().health = InstanceHealth {
+            dcgm: code.map(|code| DcgmHealth {
+                overall_health: code,
+                incidents: Some(code)
+                    .filter(|code| *code > 0)
+                    .map(incident)
+                    .into_iter()
+                    .collect(),
+            }),
+        };
+    }
+
+    /// How often the shim was asked how its GPUs are.
+    pub fn health_asked(&self) -> usize {
+        self.lock().health_asked
     }
 
     /// Tasks that exist now.
@@ -339,6 +369,13 @@ impl Shim for Hosts {
             told: BTreeMap::new(),
             synced: false,
         }))
+    }
+
+    async fn health(&self) -> Result<InstanceHealth, AgentError> {
+        self.call(|state| {
+            state.health_asked += 1;
+            Ok(state.health.clone())
+        })
     }
 }
 

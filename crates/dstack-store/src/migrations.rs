@@ -15,6 +15,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0008_postgres.sql"),
     include_str!("../migrations/0009_names.sql"),
     include_str!("../migrations/0010_instances.sql"),
+    include_str!("../migrations/0011_health.sql"),
 ];
 
 /// Any number unlikely to be used by others: the advisory lock that lets one server migrate at a time.

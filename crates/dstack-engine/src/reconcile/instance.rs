@@ -42,6 +42,10 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
     let commit = commit(&snapshot, change, ctx.now());
     let intended: Vec<OperationKind> = intended(&snapshot, &commit).collect();
     let placed = placed_jobs(&commit);
+    let health_changed = commit
+        .puts
+        .iter()
+        .any(|put| matches!(put, Put::Instance(row) if row.health != before.health));
     ctx.commit(("instance.commit.before", "instance.commit.after"), commit)
         .await?;
     for kind in intended {
@@ -51,6 +55,10 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
         ctx.wakes.wake(EntityRef::Run(run));
         // The other nodes of the run may have waited for this one.
         ctx.wakes.wake(Key::Schedule(project));
+    }
+    if health_changed {
+        // Jobs that wait may have a place now, or none any more.
+        ctx.wakes.wake(Key::Schedule(before.project_id));
     }
     // One that waits for the instance to be made has nothing to decide.
     for job in snapshot
@@ -101,6 +109,7 @@ async fn change(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Chang
     };
     let creation = operation(snapshot, OperationKind::CreateInstance).and_then(Creation::read);
     let (in_reach, unreachable_since) = ctx.seen.instance(snapshot.instance.id);
+    health(ctx, &mut change, now);
     reach(ctx, &mut change, in_reach, unreachable_since, now);
     let mut facts = facts(snapshot, creation.as_ref(), in_reach);
     if facts.idle_for.is_some() && wanted_by_fleet(ctx, snapshot).await? {
@@ -146,6 +155,20 @@ async fn change(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Chang
         tracing::info!(instance.name = change.row.name, ?from, ?to, "instance changed");
     }
     Ok(change)
+}
+
+/// How the GPUs are, by the agent's last word. Of one that is going nobody wants to know.
+fn health(ctx: &Context, change: &mut Change, now: Time) {
+    let was = change.row.clone();
+    let Some(is) = ctx.seen.health(was.id).filter(|_| was.status.is_active()) else {
+        return;
+    };
+    if is == was.health {
+        return;
+    }
+    change.row.health = is;
+    let maker = Events::system(now, ctx.deps.random.clone());
+    change.also.events.push(maker.instance_health(&was, &change.row));
 }
 
 /// Whether the agent answers.
