@@ -8,7 +8,10 @@ use async_trait::async_trait;
 use dstack_agent_api::runner::{
     GpuMetrics, JobInfo, JobState, JobStateEvent, JobStatus, LogEvent, Metrics, RunnerState, SubmitBody,
 };
-use dstack_agent_api::shim::{PortMapping, StreamEvent, TaskConfig, TaskInfo, TaskStatus, TaskTerminate};
+use dstack_agent_api::shim::{
+    DcgmHealth, DcgmIncident, InstanceHealth, PortMapping, StreamEvent, TaskConfig, TaskInfo, TaskStatus,
+    TaskTerminate,
+};
 use dstack_agent_api::stream::{End, StreamLine, Tick};
 use dstack_engine::{AgentError, Agents, EventSource, Runner, Shim, TaskSource};
 use dstack_model::runs::JobProvisioningData;
@@ -83,6 +86,9 @@ struct State {
     /// Instances whose machine is broken.
     lost: BTreeSet<String>,
     faults: Faults,
+    health: InstanceHealth,
+    /// How often it was asked for that.
+    health_asked: usize,
 }
 
 /// One simulated host.
@@ -133,6 +139,30 @@ impl Hosts {
 
     fn is_lost(&self, machine: &str) -> bool {
         self.lock().lost.contains(machine)
+    }
+
+    /// What DCGM says of the GPUs from now on, as a code of its own; `None`: there is no DCGM.
+    pub fn health(&self, code: Option<i64>) {
+        let incident = |health| DcgmIncident {
+            health,
+            error_message: "GPU 0 is not well".to_owned(),
+            ..DcgmIncident::default()
+        };
+        self.lock().health = InstanceHealth {
+            dcgm: code.map(|code| DcgmHealth {
+                overall_health: code,
+                incidents: Some(code)
+                    .filter(|code| *code > 0)
+                    .map(incident)
+                    .into_iter()
+                    .collect(),
+            }),
+        };
+    }
+
+    /// How often the shim was asked how its GPUs are.
+    pub fn health_asked(&self) -> usize {
+        self.lock().health_asked
     }
 
     /// Tasks that exist now.
@@ -378,6 +408,13 @@ impl Shim for SimShim {
             told: BTreeMap::new(),
             synced: false,
         }))
+    }
+
+    async fn health(&self) -> Result<InstanceHealth, AgentError> {
+        self.call(|state| {
+            state.health_asked += 1;
+            Ok(state.health.clone())
+        })
     }
 }
 

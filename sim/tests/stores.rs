@@ -10,8 +10,10 @@
 
 use std::time::Duration;
 
+use dstack_model::health::HealthStatus;
 use dstack_model::runs::{JobStatus, RunStatus};
 use dstack_sim::scenario::Builder;
+use dstack_store::directory::health::{self, StoredCheck};
 use dstack_store::directory::{Page, events};
 use dstack_store::rows::{JobRow, OperationKind, OperationRow, OperationState, RunRow};
 use dstack_store::{
@@ -478,6 +480,71 @@ async fn old_events_are_deleted_with_their_targets() {
         let names: Vec<&str> = targets.map(|target| target.entity_name.as_str()).collect();
         assert_eq!((left.len(), names), (1, vec!["first", "second"]));
     }
+}
+
+/// What agents said of GPUs is listed as it was asked for, and ends when it is old, in every database.
+#[tokio::test]
+async fn health_checks_are_listed_newest_first_and_deleted_when_they_are_old() {
+    let folder = tempfile::tempdir().unwrap();
+    for database in databases(folder.path()).await {
+        let random = Random::seeded(6);
+        let builder = Builder {
+            project: random.uuid().into(),
+            random: random.clone(),
+        };
+        people(&database, &builder, &[random.uuid().to_string()]).await;
+        let store = SqlStore::new(database.clone());
+        let [this, other] = [1, 2].map(|_| builder.machine(1, NOW).unwrap());
+        // Two fleets of one name there are not.
+        let other = renamed(other);
+        let at = |minute: u64| NOW + Duration::from_secs(60 * minute);
+        let check = |minute: u64| StoredCheck {
+            collected_at: at(minute),
+            status: [
+                HealthStatus::Healthy,
+                HealthStatus::Warning,
+                HealthStatus::Failure,
+            ][usize::try_from(minute).unwrap() % 3],
+            response: json!({"dcgm": {"overall_health": minute}}).to_string(),
+        };
+        for machine in [&this, &other] {
+            store.commit(machine.clone()).await.unwrap();
+            for minute in [1, 0, 3, 2] {
+                let id = random.uuid();
+                let instance = instance_of(machine);
+                store.add_health_check(id, instance, check(minute)).await.unwrap();
+            }
+        }
+        let instance = instance_of(&this);
+        let list = async |after, before, limit| {
+            health::list(database.pool(), instance, after, before, limit)
+                .await
+                .unwrap()
+        };
+        let checks = |minutes: &[u64]| minutes.iter().map(|minute| check(*minute)).collect::<Vec<_>>();
+        assert_eq!(list(None, None, None).await, checks(&[3, 2, 1, 0]));
+        assert_eq!(list(Some(at(1)), None, None).await, checks(&[3, 2]));
+        assert_eq!(list(None, Some(at(2)), Some(1)).await, checks(&[1]));
+        assert_eq!(list(Some(at(0)), Some(at(3)), None).await, checks(&[2, 1]));
+        assert_eq!(list(None, None, Some(0)).await, []);
+        assert_eq!(list(None, None, Some(-1)).await, []);
+
+        let deleted = database
+            .write(move |tx| Box::pin(async move { health::delete_before(tx, at(2)).await }))
+            .await;
+        assert_eq!(deleted.unwrap(), 4, "two of each instance");
+        assert_eq!(list(None, None, None).await, checks(&[3, 2]));
+    }
+}
+
+/// With another name for the fleet.
+fn renamed(mut machine: Commit) -> Commit {
+    for put in &mut machine.puts {
+        if let Put::Fleet(fleet) = put {
+            fleet.name = "other".to_owned();
+        }
+    }
+    machine
 }
 
 fn target(name: &str, random: &Random) -> EventTarget {

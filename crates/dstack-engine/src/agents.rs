@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use dstack_agent_api::http::CallError;
 use dstack_agent_api::runner::{JobInfo, JobStatus, Metrics, SubmitBody};
 use dstack_agent_api::runner_client::{EventStream, RunnerClient};
-use dstack_agent_api::shim::{StreamEvent, TaskConfig, TaskTerminate};
+use dstack_agent_api::shim::{InstanceHealth, StreamEvent, TaskConfig, TaskTerminate};
 use dstack_agent_api::shim_client::{ShimClient, TaskStream};
 use dstack_agent_api::stream::StreamLine;
 use dstack_model::runs::JobProvisioningData;
@@ -74,6 +74,8 @@ pub trait Shim: Send + Sync + Debug {
     async fn remove(&self, id: &str) -> Result<(), AgentError>;
     /// Follows all tasks.
     async fn watch(&self) -> Result<Box<dyn TaskSource>, AgentError>;
+    /// How its GPUs are now; empty where nothing can tell.
+    async fn health(&self) -> Result<InstanceHealth, AgentError>;
 }
 
 /// The agent of a job.
@@ -152,6 +154,13 @@ impl Shim for HttpShim {
     async fn watch(&self) -> Result<Box<dyn TaskSource>, AgentError> {
         Ok(Box::new(self.0.stream().await?))
     }
+    async fn health(&self) -> Result<InstanceHealth, AgentError> {
+        match self.0.instance_health().await.map_err(AgentError::from) {
+            // An agent from before there was the route.
+            Err(error) if error.is_status(404) => Ok(InstanceHealth::default()),
+            answer => answer,
+        }
+    }
 }
 
 #[async_trait]
@@ -189,5 +198,46 @@ impl Runner for HttpRunner {
             Err(error) if error.is_status(404) => Ok(None),
             answer => answer.map(Some),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use dstack_agent_api::http::{Connector, Wire};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// An agent that answers everything with this.
+    #[derive(Debug)]
+    struct Always(&'static str);
+
+    #[async_trait]
+    impl Connector for Always {
+        async fn connect(&self) -> io::Result<Box<dyn Wire>> {
+            let (ours, mut theirs) = tokio::io::duplex(4096);
+            let answer = self.0;
+            dstack_system::task::spawn("agent", async move {
+                theirs.read_buf(&mut Vec::with_capacity(4096)).await.ok();
+                theirs.write_all(answer.as_bytes()).await.ok();
+            });
+            Ok(Box::new(ours))
+        }
+    }
+
+    async fn health(answer: &'static str) -> Result<InstanceHealth, AgentError> {
+        HttpShim(ShimClient::new(Arc::new(Always(answer)))).health().await
+    }
+
+    #[tokio::test]
+    async fn agents_that_are_too_old_have_no_health_to_tell() {
+        let old = health("HTTP/1.1 404 Not Found\r\ncontent-length: 19\r\n\r\n404 page not found\n").await;
+        assert_eq!(old.unwrap(), InstanceHealth::default());
+        let without = health("HTTP/1.1 200 OK\r\ncontent-length: 13\r\n\r\n{\"dcgm\":null}").await;
+        assert_eq!(without.unwrap(), InstanceHealth::default());
+        let failing = health("HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n").await;
+        assert!(failing.unwrap_err().is_status(500));
     }
 }

@@ -40,6 +40,8 @@ pub struct Settings {
     pub host_network: HostNetwork,
     /// Offers tried for one instance.
     pub offers_tried: usize,
+    /// Pause between two questions to an agent for the health of its GPUs.
+    pub health_every: Duration,
     /// Safety net: everything is looked at this often.
     pub sweep: Duration,
 }
@@ -53,6 +55,7 @@ impl Default for Settings {
             workers: 32,
             host_network: HostNetwork::default(),
             offers_tried: MAX_OFFERS_TRIED,
+            health_every: Duration::from_secs(60),
             sweep: Duration::from_secs(30),
         }
     }

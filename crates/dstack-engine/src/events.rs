@@ -61,6 +61,16 @@ impl Events {
         self.event(text, vec![instance(to)])
     }
 
+    /// `Instance health changed A -> B`.
+    pub fn instance_health(&self, from: &InstanceRow, to: &InstanceRow) -> NewEvent {
+        let text = format!(
+            "Instance health changed {} -> {}",
+            upper(&from.health),
+            upper(&to.health)
+        );
+        self.event(text, vec![instance(to)])
+    }
+
     /// `Job assigned to instance. Instance blocks: a/b busy`.
     pub fn assigned(&self, on: &JobRow, to: &InstanceRow) -> NewEvent {
         let text = format!("Job assigned to instance. Instance blocks: {}", blocks(to));

@@ -1,5 +1,6 @@
 //! Streams of the agents. A broken stream is opened again where it broke.
 
+mod health;
 mod metrics;
 pub mod runner;
 pub mod shim;

@@ -11,6 +11,7 @@
 //! * [`operations`] — durable calls to agents and clouds, repeated until confirmed or refused.
 //! * [`market`] — what clouds offer for the jobs that wait.
 //! * [`follow`] — streams of agents: task changes of a shim, output and states of a runner.
+//! * [`health`] — what agents say of their GPUs, as users see it.
 //! * [`observations`] — what the streams said last: never needed for correctness, all of it is said again
 //!   after a restart.
 //!
@@ -22,6 +23,7 @@ pub mod engine;
 pub mod events;
 pub mod failpoint;
 pub mod follow;
+pub mod health;
 pub mod inputs;
 pub mod market;
 pub mod observations;

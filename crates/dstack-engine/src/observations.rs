@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dstack_agent_api::shim::TaskInfo;
+use dstack_model::health::HealthStatus;
 use dstack_plan::lifecycle::job::Ended;
 use dstack_units::{InstanceId, JobId, Time};
 
@@ -35,6 +36,8 @@ pub struct InstanceSeen {
     pub unreachable_since: Option<Time>,
     /// Its tasks by id.
     pub tasks: HashMap<String, TaskInfo>,
+    /// How its GPUs were when it was asked last; `None`: it has not answered yet.
+    pub health: Option<HealthStatus>,
 }
 
 /// All observations.
@@ -78,6 +81,11 @@ impl Observations {
         self.instances()
             .get(&id)
             .map_or((false, None), |seen| (seen.synced, seen.unreachable_since))
+    }
+
+    /// How the GPUs of an instance were last, if that is known.
+    pub fn health(&self, id: InstanceId) -> Option<HealthStatus> {
+        self.instances().get(&id)?.health
     }
 
     /// What the shim of an instance said of a task: outer `None` = not heard since we connected.

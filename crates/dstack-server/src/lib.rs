@@ -33,7 +33,7 @@ mod proxy;
 mod public_key;
 pub mod render;
 mod request;
-mod retention;
+pub mod retention;
 pub mod settings;
 pub mod startup;
 pub mod state;

@@ -1,9 +1,9 @@
-//! Deletes what is kept for a while only: events, and what jobs used. Once an hour.
+//! Deletes what is kept for a while only: events, what jobs used, and how the GPUs of instances were. Once an hour.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_store::directory::{events, metrics};
+use dstack_store::directory::{events, health, metrics};
 use dstack_system::task;
 use tokio_util::sync::CancellationToken;
 
@@ -17,7 +17,7 @@ pub(crate) fn start(state: &Arc<AppState>, stop: CancellationToken) {
     task::spawn("forget what is old", async move {
         loop {
             if let Err(error) = forget(&state).await {
-                tracing::warn!(%error, "old events and metrics cannot be deleted");
+                tracing::warn!(%error, "old events, metrics and health checks cannot be deleted");
             }
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -27,7 +27,8 @@ pub(crate) fn start(state: &Arc<AppState>, stop: CancellationToken) {
     });
 }
 
-async fn forget(state: &AppState) -> dstack_store::Result<()> {
+/// Deletes what is too old now.
+pub async fn forget(state: &AppState) -> dstack_store::Result<()> {
     let (now, settings) = (state.clock.now(), &state.settings);
     let before = |seconds: i64| now - Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
     let (running, finished) = (
@@ -35,14 +36,16 @@ async fn forget(state: &AppState) -> dstack_store::Result<()> {
         before(settings.metrics_finished_ttl),
     );
     let old_events = before(settings.events_ttl);
+    let old_checks = before(settings.health_ttl);
     state
         .database
         .write(move |tx| {
             Box::pin(async move {
                 events::delete_before(tx, old_events).await?;
-                metrics::delete_before(tx, running, finished).await
+                metrics::delete_before(tx, running, finished).await?;
+                health::delete_before(tx, old_checks).await?;
+                Ok(())
             })
         })
-        .await?;
-    Ok(())
+        .await
 }

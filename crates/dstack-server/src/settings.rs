@@ -168,6 +168,10 @@ settings! {
     metrics_running_ttl: i64 = "DSTACK_SERVER_METRICS_RUNNING_TTL_SECONDS", "3600", or(3600);
     /// Seconds that metrics of finished jobs are kept.
     metrics_finished_ttl: i64 = "DSTACK_SERVER_METRICS_FINISHED_TTL_SECONDS", "604800", or(604_800);
+    /// Seconds that checks of the health of GPUs are kept.
+    health_ttl: i64 = "DSTACK_SERVER_INSTANCE_HEALTH_TTL_SECONDS", "604800", or(604_800);
+    /// Seconds between two checks of the health of an instance's GPUs; 1 at least.
+    health_interval: u64 = "DSTACK_SERVER_INSTANCE_HEALTH_MIN_COLLECT_INTERVAL_SECONDS", "60", or(60);
     /// Refuse services that no gateway publishes.
     forbid_services_without_gateway: bool = "DSTACK_FORBID_SERVICES_WITHOUT_GATEWAY", "off", env::flag;
     /// Most probes of a job.
@@ -284,6 +288,11 @@ impl Settings {
     /// Offers tried for one instance.
     pub const fn offers_tried(&self) -> usize {
         self.max_offers_tried
+    }
+
+    /// Pause between two checks of the health of an instance's GPUs.
+    pub fn health_every(&self) -> Duration {
+        Duration::from_secs(self.health_interval.max(1))
     }
 
     /// Whether users may reach their jobs through the SSH proxy only.

@@ -9,6 +9,7 @@ pub mod counts;
 pub mod events;
 pub mod exports;
 pub mod gateways;
+pub mod health;
 pub mod identities;
 pub mod lists;
 pub mod logins;

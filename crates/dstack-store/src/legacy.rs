@@ -118,11 +118,26 @@ impl LegacyDatabase {
         columns: &[&'static str],
         order: &'static str,
     ) -> Result<Vec<LegacyRow>> {
+        self.rows_where(table, "1 = 1", columns, order).await
+    }
+
+    /// As [`Self::rows`], those for which the condition holds.
+    ///
+    /// # Errors
+    /// The database refuses.
+    pub async fn rows_where(
+        &self,
+        table: &'static str,
+        condition: &'static str,
+        columns: &[&'static str],
+        order: &'static str,
+    ) -> Result<Vec<LegacyRow>> {
         let list: Vec<String> = columns
             .iter()
             .map(|column| format!("CAST({column} AS TEXT)"))
             .collect();
-        let sql = format!("SELECT {} FROM {table} ORDER BY {order}", list.join(", "));
+        let list = list.join(", ");
+        let sql = format!("SELECT {list} FROM {table} WHERE {condition} ORDER BY {order}");
         let rows = sqlx::query(AssertSqlSafe(sql)).fetch_all(&self.pool).await?;
         let read = |row: &sqlx::any::AnyRow| {
             let mut values = HashMap::with_capacity(columns.len());

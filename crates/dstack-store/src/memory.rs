@@ -6,8 +6,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use dstack_units::{FleetId, InstanceId, JobId, OperationId, ProjectId, RunId, Time};
 use tokio::sync::broadcast;
+use uuid::Uuid;
 
 use crate::commit::Lease;
+use crate::directory::health::StoredCheck;
 use crate::directory::metrics::MetricsPoint;
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
 use crate::{
@@ -32,6 +34,8 @@ pub struct Tables {
     pub events: Vec<NewEvent>,
     /// What jobs used, oldest first.
     pub metrics: BTreeMap<JobId, Vec<MetricsPoint>>,
+    /// What agents said of the GPUs of instances, oldest first.
+    pub health_checks: BTreeMap<InstanceId, Vec<StoredCheck>>,
     owners: BTreeMap<EntityRef, String>,
     servers: BTreeMap<String, Time>,
 }
@@ -384,6 +388,12 @@ impl EngineStore for MemoryStore {
         let tables = self.lock();
         let points = tables.metrics.get(&job).into_iter().flatten();
         Ok(points.filter(|point| point.at > after).cloned().collect())
+    }
+
+    async fn add_health_check(&self, _id: Uuid, instance: InstanceId, check: StoredCheck) -> Result<()> {
+        let mut tables = self.lock();
+        tables.health_checks.entry(instance).or_default().push(check);
+        Ok(())
     }
 
     async fn tell(&self, entity: EntityRef) -> Result<()> {

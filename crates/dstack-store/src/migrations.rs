@@ -17,6 +17,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0010_instances.sql"),
     include_str!("../migrations/0011_fleets.sql"),
     include_str!("../migrations/0012_trail.sql"),
+    include_str!("../migrations/0013_health.sql"),
 ];
 
 /// Any number unlikely to be used by others: the advisory lock that lets one server migrate at a time.

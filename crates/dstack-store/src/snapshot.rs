@@ -4,8 +4,10 @@ use std::fmt::Debug;
 
 use async_trait::async_trait;
 use dstack_units::{FleetId, InstanceId, JobId, ProjectId, RunId, Time};
+use uuid::Uuid;
 
 use crate::commit::Lease;
+use crate::directory::health::StoredCheck;
 use crate::directory::metrics::MetricsPoint;
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
 use crate::{Commit, Result};
@@ -119,6 +121,8 @@ pub trait EngineStore: Send + Sync + Debug {
     async fn add_metrics(&self, job: JobId, point: MetricsPoint) -> Result<()>;
     /// What a job used after a time, oldest first.
     async fn metrics_since(&self, job: JobId, after: Time) -> Result<Vec<MetricsPoint>>;
+    /// Keeps, under this id, what the agent of an instance said of its GPUs.
+    async fn add_health_check(&self, id: Uuid, instance: InstanceId, check: StoredCheck) -> Result<()>;
 
     /// Says that the owner lives until then.
     async fn renew(&self, lease: &Lease) -> Result<()>;

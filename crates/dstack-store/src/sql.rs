@@ -11,11 +11,13 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use async_trait::async_trait;
 use dstack_units::{FleetId, InstanceId, JobId, ProjectId, RunId, Time};
 use sqlx::{AnyPool, AssertSqlSafe, SqlStr};
+use uuid::Uuid;
 
 pub use write::apply;
 pub(crate) use write::put_row;
 
 use crate::commit::Lease;
+use crate::directory::health::{self, StoredCheck};
 use crate::directory::metrics::{self, MetricsPoint};
 use crate::entity::select_sql;
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
@@ -280,6 +282,12 @@ impl EngineStore for SqlStore {
         let mut points = self.database.asked(newest_first).await?;
         points.reverse();
         Ok(points)
+    }
+
+    async fn add_health_check(&self, id: Uuid, instance: InstanceId, check: StoredCheck) -> Result<()> {
+        self.database
+            .write(move |tx| Box::pin(async move { health::add(tx, id, instance, &check).await }))
+            .await
     }
 
     async fn tell(&self, entity: EntityRef) -> Result<()> {

@@ -169,6 +169,7 @@ async fn start_engine(init: EngineInit, local: bool) -> Result<StartedEngine, St
             home: machine.as_ref().map(|machine| machine.instance),
             host_network: init.settings.host_network(),
             offers_tried: init.settings.offers_tried(),
+            health_every: init.settings.health_every(),
             ..EngineSettings::default()
         },
     })

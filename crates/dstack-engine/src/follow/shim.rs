@@ -7,9 +7,9 @@ use dstack_store::EntityRef;
 use dstack_store::rows::AgentAddress;
 use dstack_units::{InstanceId, JobId};
 
-use super::{FIRST_PAUSE, FOLLOW_AGAIN, longer};
+use super::{FIRST_PAUSE, FOLLOW_AGAIN, health, longer};
 use crate::context::Context;
-use crate::{AgentError, Result, Shim};
+use crate::{AgentError, Result, Shim, TaskSource};
 
 /// Makes sure that the shim of an instance is followed.
 pub fn ensure(ctx: &Arc<Context>, instance: InstanceId, address: AgentAddress) {
@@ -26,8 +26,9 @@ pub fn ensure(ctx: &Arc<Context>, instance: InstanceId, address: AgentAddress) {
 async fn follow(ctx: &Arc<Context>, instance: InstanceId, address: &AgentAddress) {
     let shim = ctx.deps.agents.shim(address);
     let mut pause = FIRST_PAUSE;
+    let mut asked = health::Asked::default();
     loop {
-        let ended = listen(ctx, instance, shim.as_ref()).await;
+        let ended = listen(ctx, instance, shim.as_ref(), &mut asked).await;
         match ended {
             Ok(heard) => {
                 if heard {
@@ -61,14 +62,32 @@ async fn follow(ctx: &Arc<Context>, instance: InstanceId, address: &AgentAddress
 }
 
 /// Until the stream breaks; says whether anything was heard.
-async fn listen(ctx: &Arc<Context>, instance: InstanceId, shim: &dyn Shim) -> Result<bool> {
-    let mut stream = match shim.watch().await {
+async fn listen(
+    ctx: &Arc<Context>,
+    instance: InstanceId,
+    shim: &dyn Shim,
+    asked: &mut health::Asked,
+) -> Result<bool> {
+    let stream = match shim.watch().await {
         Ok(stream) => stream,
         Err(error) => {
             tracing::debug!(instance.id = %instance, %error, "shim is out of reach");
             return Ok(false);
         }
     };
+    tokio::select! {
+        heard = hear(ctx, instance, shim, stream) => heard,
+        never = health::check(ctx, instance, shim, asked) => match never {},
+    }
+}
+
+/// Takes in what the stream tells until it breaks.
+async fn hear(
+    ctx: &Arc<Context>,
+    instance: InstanceId,
+    shim: &dyn Shim,
+    mut stream: Box<dyn TaskSource>,
+) -> Result<bool> {
     // What was known may be out of date: everything is told again before `Synced`.
     let mut told = std::collections::HashMap::new();
     let mut heard = false;

@@ -49,6 +49,10 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
     let intended: Vec<OperationKind> = intended(&snapshot, &commit).collect();
     let placed = placed_jobs(&commit);
     let changed = status_changed(&snapshot, &commit);
+    let health_changed = commit
+        .puts
+        .iter()
+        .any(|put| matches!(put, Put::Instance(row) if row.health != before.health));
     ctx.commit(("instance.commit.before", "instance.commit.after"), commit)
         .await?;
     for kind in intended {
@@ -61,6 +65,10 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
     }
     if changed {
         tell_fleet(ctx, before);
+    }
+    if health_changed {
+        // Jobs that wait may have a place now, or none any more.
+        ctx.wakes.wake(Key::Schedule(before.project_id));
     }
     // One that waits for the instance to be made has nothing to decide.
     for job in snapshot
@@ -128,6 +136,7 @@ async fn change(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Chang
     };
     let creation = operation(snapshot, OperationKind::CreateInstance).and_then(Creation::read);
     let (in_reach, unreachable_since) = ctx.seen.instance(snapshot.instance.id);
+    health(ctx, &mut change, now);
     reach(ctx, &mut change, in_reach, unreachable_since, now);
     let mut facts = facts(snapshot, creation.as_ref(), in_reach);
     facts.unreachable_until = change.row.unreachable.then(|| lost_at(&snapshot.instance, now));
@@ -185,6 +194,20 @@ async fn change(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Chang
         tracing::info!(instance.name = change.row.name, ?from, ?to, "instance changed");
     }
     Ok(change)
+}
+
+/// How the GPUs are, by the agent's last word. Of one that is going nobody wants to know.
+fn health(ctx: &Context, change: &mut Change, now: Time) {
+    let was = change.row.clone();
+    let Some(is) = ctx.seen.health(was.id).filter(|_| was.status.is_active()) else {
+        return;
+    };
+    if is == was.health {
+        return;
+    }
+    change.row.health = is;
+    let maker = Events::system(now, ctx.deps.random.clone());
+    change.also.events.push(maker.instance_health(&was, &change.row));
 }
 
 /// Whether the agent answers. One that is still being set up, or ended, need not.

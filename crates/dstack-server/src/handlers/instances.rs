@@ -1,12 +1,13 @@
 //! Instances.
 
-use dstack_api::{ErrorCode, routes};
+use dstack_api::routes;
+use dstack_engine::health::shown;
 use dstack_model::instances::Instance;
 use dstack_model::requests::{
     GetInstanceHealthChecksRequest, GetInstanceHealthChecksResponse, GetInstanceRequest, ListInstancesRequest,
 };
-use dstack_store::directory::Page;
 use dstack_store::directory::lists::{self, InstanceFilter};
+use dstack_store::directory::{Page, health};
 
 use super::fleets::check_importer;
 use super::projects::visible_projects;
@@ -48,24 +49,27 @@ async fn get(call: Call, request: GetInstanceRequest) -> Result<Instance> {
     found.as_ref().map(instance).ok_or_else(ApiError::not_exists)
 }
 
-/// Health is not checked by this version: there are no results.
 async fn health_checks(
     call: Call,
     request: GetInstanceHealthChecksRequest,
 ) -> Result<GetInstanceHealthChecksResponse> {
     let pool = call.state.database.pool();
-    let not_found =
-        |what: &str| ApiError::with_code(ErrorCode::ResourceNotExists, format!("{what} not found"));
     let fleet = lists::fleet_by_name(pool, call.project()?.row.id, &request.fleet_name).await?;
-    let fleet = fleet.ok_or_else(|| not_found("Fleet"))?;
+    let fleet = fleet.ok_or_else(ApiError::not_exists)?;
     let instances = lists::instances_of_fleets(pool, &[fleet.fleet.id]).await?;
-    match instances
+    let instance = instances
         .iter()
-        .any(|listed| listed.instance.instance_num == request.instance_num)
-    {
-        true => Ok(GetInstanceHealthChecksResponse {
-            health_checks: Vec::new(),
-        }),
-        false => Err(not_found("Instance")),
-    }
+        .find(|listed| listed.instance.instance_num == request.instance_num)
+        .ok_or_else(ApiError::not_exists)?;
+    let checks = health::list(
+        pool,
+        instance.instance.id,
+        request.after,
+        request.before,
+        request.limit,
+    )
+    .await?;
+    Ok(GetInstanceHealthChecksResponse {
+        health_checks: checks.iter().map(shown).collect(),
+    })
 }

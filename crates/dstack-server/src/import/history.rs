@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use dstack_model::fleets::{FleetSpec, FleetStatus};
+use dstack_model::health::HealthStatus;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::{
@@ -82,6 +83,30 @@ pub(super) async fn fleets(
     for row in &instances {
         instance(row, plan)?;
     }
+    health_checks(source, plan).await
+}
+
+/// What was said of the GPUs of instances that are taken over.
+async fn health_checks(source: &LegacyDatabase, plan: &mut Plan) -> Result<(), ImportError> {
+    let table = "instance_health_checks";
+    // Those of living instances stay, and are many.
+    let ended = "instance_id IN (SELECT id FROM instances WHERE status = 'TERMINATED')";
+    let columns = ["id", "instance_id", "collected_at", "status", "response"];
+    let found = source.rows_where(table, ended, &columns, "collected_at").await;
+    for row in found.map_err(ImportError::Source)? {
+        let instance = uuid(table, &row, "instance_id")?;
+        if !plan.has("instances", Some(instance)) {
+            continue;
+        }
+        let status: HealthStatus = needed(table, &row, "status", row.member("status"))?;
+        let new = NewRow::new(table, "id")
+            .with("id", id(table, &row)?)
+            .with("instance_id", instance)
+            .with("collected_at", time(table, &row, "collected_at")?)
+            .with("status", status.as_str())
+            .with("response", row.text("response"));
+        plan.add_part(new);
+    }
     Ok(())
 }
 
@@ -97,6 +122,7 @@ const INSTANCE_COLUMNS: &[&str] = &[
     "fleet_id",
     "status",
     "unreachable",
+    "health",
     "started_at",
     "finished_at",
     "termination_reason",
@@ -122,6 +148,7 @@ fn instance(row: &LegacyRow, plan: &mut Plan) -> Result<(), ImportError> {
         .parse::<Uuid>("fleet_id")
         .filter(|id| plan.has("fleets", Some(*id)));
     let reason = row.member::<InstanceTerminationReason>("termination_reason");
+    let health: HealthStatus = needed(table, row, "health", row.member("health"))?;
     // Details of what is gone: what cannot be read is not shown.
     let offer = row.json::<InstanceOfferWithAvailability>("offer").ok().flatten();
     let place = row
@@ -139,7 +166,7 @@ fn instance(row: &LegacyRow, plan: &mut Plan) -> Result<(), ImportError> {
         .maybe("finished_at", row.time("finished_at"))
         .with("status", status.as_str())
         .with("unreachable", row.flag("unreachable"))
-        .with("health", "healthy")
+        .with("health", health.as_str())
         .maybe(
             "termination_reason",
             reason.map(InstanceTerminationReason::as_str),

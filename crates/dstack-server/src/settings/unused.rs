@@ -78,13 +78,6 @@ pub(super) static UNUSED: &[(&[&str], &str)] = &[
     ),
     (
         &[
-            "DSTACK_SERVER_INSTANCE_HEALTH_TTL_SECONDS",
-            "DSTACK_SERVER_INSTANCE_HEALTH_MIN_COLLECT_INTERVAL_SECONDS",
-        ],
-        "health of GPUs is not collected yet",
-    ),
-    (
-        &[
             "DSTACK_DEFAULT_SERVICE_CLIENT_MAX_BODY_SIZE",
             "DSTACK_SERVICE_CLIENT_TIMEOUT",
             "DSTACK_ACME_SERVER",

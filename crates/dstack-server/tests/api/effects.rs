@@ -276,7 +276,7 @@ async fn secrets(story: &mut Story) {
         .await;
 }
 
-fn ssh_fleet(hosts: &[&str]) -> Value {
+pub(super) fn ssh_fleet(hosts: &[&str]) -> Value {
     json!({"profile": {"name": ""}, "configuration": {"type": "fleet", "name": "onprem", "ssh_config": {
         "user": "ubuntu", "ssh_key": {"public": "", "private": SSH_KEY}, "hosts": hosts,
     }}})

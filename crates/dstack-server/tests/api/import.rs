@@ -6,8 +6,8 @@ use dstack_server::Settings;
 use dstack_server::access::{Access, FailedLogins, Sure};
 use dstack_server::import::{ImportError, ImportOptions, Report, import};
 use dstack_store::Database;
-use dstack_store::directory::lists::{self, RunFilter};
-use dstack_store::directory::{Page, events, projects, secrets, users};
+use dstack_store::directory::lists::{self, InstanceFilter, RunFilter};
+use dstack_store::directory::{Page, events, health, projects, secrets, users};
 use dstack_store::encryption::{Encryption, Key};
 use dstack_system::{Clock, Random, SystemClock};
 use sqlx::Connection;
@@ -80,6 +80,16 @@ impl Both {
             dry_run,
         };
         import(&settings, &Random::system(), &options).await
+    }
+
+    /// Changes what is to be taken over.
+    async fn change(&self, statements: &[&'static str]) {
+        let url = self.from.replace("postgresql+asyncpg://", "postgres://");
+        let mut connection = sqlx::AnyConnection::connect(&url).await.unwrap();
+        for statement in statements {
+            sqlx::query(*statement).execute(&mut connection).await.unwrap();
+        }
+        connection.close().await.unwrap();
     }
 
     async fn database(&self) -> Database {
@@ -219,6 +229,49 @@ async fn what_lives_is_left_with_the_reason() {
     assert!(text.contains("- runs waiting: it is "), "{text}");
     assert!(text.contains("runs              2 taken over; 1 not\n"), "{text}");
     assert_eq!(counts(&report, "fleets").0, 1, "the elastic one has no instances");
+}
+
+#[tokio::test]
+async fn how_the_gpus_of_an_ended_instance_were_is_taken_over() {
+    let both = Both::new().await;
+    both.change(&[
+        "INSERT INTO instance_health_checks SELECT '11111111222233334444555555555555', id, '2026-11-21 17:20:00', 'WARNING', \
+         '{\"dcgm\":{\"overall_health\":10,\"incidents\":[]}}' FROM instances WHERE name = 'hosts-0'",
+    ])
+    .await;
+    let checks = async |database: &Database| {
+        let found: Vec<(String, String, String)> =
+            sqlx::query_as("SELECT instance_id, status, response FROM instance_health_checks")
+                .fetch_all(database.pool())
+                .await
+                .unwrap();
+        found
+    };
+    both.import(None, false).await.unwrap();
+    // The instance lives, and stays where it is.
+    assert_eq!(checks(&both.database().await).await, []);
+
+    both.change(&["UPDATE instances SET status = 'TERMINATED', health = 'WARNING'"])
+        .await;
+    both.import(None, false).await.unwrap();
+    let database = both.database().await;
+    let found = checks(&database).await;
+    let answer = r#"{"dcgm":{"overall_health":10,"incidents":[]}}"#;
+    assert_eq!(found.len(), 1);
+    assert_eq!((found[0].1.as_str(), found[0].2.as_str()), ("warning", answer));
+    let instance = found[0].0.parse().unwrap();
+    let listed = health::list(database.pool(), instance, None, None, None).await;
+    assert_eq!(
+        listed.unwrap()[0].collected_at.to_string(),
+        "2026-11-21T17:20:00Z"
+    );
+    let filter = InstanceFilter::default();
+    let instances = lists::instances(database.pool(), &filter, &Page::newest(10)).await;
+    let instances = instances.unwrap();
+    assert_eq!(instances[0].instance.health.as_str(), "warning");
+    // Once.
+    both.import(None, false).await.unwrap();
+    assert_eq!(checks(&both.database().await).await.len(), 1);
 }
 
 #[tokio::test]
