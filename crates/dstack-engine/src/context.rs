@@ -42,6 +42,8 @@ pub struct Settings {
     pub offers_tried: usize,
     /// Safety net: everything is looked at this often.
     pub sweep: Duration,
+    /// Leaves the tasks of ended jobs at their hosts, ended: for looking at them.
+    pub keep_tasks: bool,
 }
 
 impl Default for Settings {
@@ -54,6 +56,7 @@ impl Default for Settings {
             host_network: HostNetwork::default(),
             offers_tried: MAX_OFFERS_TRIED,
             sweep: Duration::from_secs(30),
+            keep_tasks: false,
         }
     }
 }
