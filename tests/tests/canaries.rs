@@ -72,7 +72,8 @@ fn no_secret_is_written_anywhere_but_where_it_must_be() {
     );
     canaries.know("encryption key of config.yml", encryption_key);
     let admin = canaries.plant("token of the admin");
-    let setup = watched(need!(setup(&config)), &telemetry);
+    let headers = format!("x-api-key={}", canaries.plant("key of a collector"));
+    let setup = watched(need!(setup(&config)), &telemetry).variable("OTEL_EXPORTER_OTLP_HEADERS", headers);
     let mut server = setup.token(&admin).start().unwrap();
     plant(&server, &mut canaries);
     canaries.know("client secret of a login provider", CLIENT_SECRET);

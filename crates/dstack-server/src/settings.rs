@@ -118,8 +118,6 @@ settings! {
     log_level: Option<String> = "DSTACK_SERVER_LOG_LEVEL", "info", text;
     /// Level of the log of everything that is not dstack's own.
     root_log_level: Option<String> = "DSTACK_SERVER_ROOT_LOG_LEVEL", "error", text;
-    /// Level of what the HTTP library says in the log.
-    http_log_level: Option<String> = "DSTACK_SERVER_UVICORN_LOG_LEVEL", "error", text;
     /// Format of the log: rich, standard (both are lines of text here) or json.
     log_format: Option<String> = "DSTACK_SERVER_LOG_FORMAT", "rich", text;
     /// Refuse backends with `creds: {type: default}`, which take what credentials they find around the server.

@@ -118,7 +118,8 @@ fn finish(http: &Http, span: &Span, method: &str, seen: &Seen, status: StatusCod
         let name = format!("{method} {route}");
         span.record("http.route", route);
         if http.traces {
-            span.record("otel.name", &name);
+            // The layer takes a name at the start only.
+            span.context().span().update_name(name.clone());
         }
         if http.sentry {
             span.record("sentry.name", &name);

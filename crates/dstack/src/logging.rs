@@ -45,9 +45,6 @@ const OWN: [&str; 7] = [
     "dstack_telemetry",
 ];
 
-/// Parts of the HTTP library.
-const HTTP: [&str; 6] = ["hyper", "hyper_util", "h2", "axum", "tower", "tower_http"];
-
 /// What is said, by part and level: `full` (`DSTACK_LOG`), or what the other settings make.
 fn filter(level: Option<&str>, settings: &Settings, full: Option<String>) -> String {
     let level = rust_level(level.or(settings.log_level.as_deref()).unwrap_or("info"));
@@ -56,9 +53,6 @@ fn filter(level: Option<&str>, settings: &Settings, full: Option<String>) -> Str
         // Exporters say of every failure that there was one: we do so now and then.
         let mut parts = vec![root, "opentelemetry=off".to_owned()];
         parts.extend(OWN.map(|name| format!("{name}={level}")));
-        if let Some(level) = settings.http_log_level.as_deref().map(rust_level) {
-            parts.extend(HTTP.map(|name| format!("{name}={level}")));
-        }
         parts.join(",")
     });
     if settings.sql_echo {
@@ -100,7 +94,6 @@ mod tests {
         Settings {
             log_level: None,
             root_log_level: None,
-            http_log_level: None,
             sql_echo: false,
             ..Settings::from_env()
         }
@@ -111,17 +104,12 @@ mod tests {
         let said = filter(Some("WARNING"), &settings(), None);
         assert!(said.starts_with("error,opentelemetry=off,dstack=warn,"), "{said}");
         assert!(said.ends_with(",dstack_observed=off"), "{said}");
-        assert!(!said.contains("hyper"), "{said}");
-        let http = Settings {
-            http_log_level: Some("DEBUG".to_owned()),
+        assert!(!said.contains("sqlx"), "{said}");
+        let echo = Settings {
             sql_echo: true,
             ..settings()
         };
-        let said = filter(None, &http, None);
-        assert!(
-            said.contains(",hyper=debug,") && said.contains(",axum=debug,"),
-            "{said}"
-        );
+        let said = filter(None, &echo, None);
         assert!(said.contains(",sqlx::query=debug,"), "{said}");
         assert_eq!(
             filter(None, &settings(), Some("trace".to_owned())),

@@ -33,6 +33,10 @@ pub(super) static UNUSED: &[(&[&str], &str)] = &[
         "there is no pool of threads that waits for the network",
     ),
     (
+        &["DSTACK_SERVER_UVICORN_LOG_LEVEL"],
+        "the HTTP library writes nothing to the log: what was asked and answered is in the traces",
+    ),
+    (
         &[
             "DSTACK_SERVER_PROFILING_ENABLED",
             "DSTACK_SENTRY_PROFILES_SAMPLE_RATE",
