@@ -49,7 +49,7 @@ fn threads(server: &Server) -> Vec<String> {
 }
 
 /// Those that send telemetry.
-fn sends(thread: &String) -> bool {
+fn sends(thread: &str) -> bool {
     thread.starts_with("dstack-telemetr") || thread.starts_with("OpenTelemetry")
 }
 
@@ -61,7 +61,7 @@ fn a_request_its_log_and_its_numbers_arrive() {
         .variable("DSTACK_SERVER_ENVIRONMENT", "proving ground")
         .start()
         .unwrap();
-    assert!(threads(&server).iter().any(sends));
+    assert!(threads(&server).iter().any(|thread| sends(thread)));
     server.get(ME, &Value::Null).unwrap();
     let wait = receiver.wait_for("the span of the request", |all| span(all, MY_SPAN));
     let request = runtime.block_on(wait);
@@ -213,7 +213,7 @@ fn prometheus_reads_the_same_numbers() {
     }
     // Nobody is sent anything.
     let threads = threads(&server);
-    assert!(!threads.iter().any(sends), "{threads:?}");
+    assert!(!threads.iter().any(|thread| sends(thread)), "{threads:?}");
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn nothing_is_sent_unless_it_is_asked_for() {
         .unwrap();
     server.get(ME, &Value::Null).unwrap();
     let threads = threads(&server);
-    assert!(!threads.iter().any(sends), "{threads:?}");
+    assert!(!threads.iter().any(|thread| sends(thread)), "{threads:?}");
     assert_eq!(server.terminate().unwrap(), Some(0));
     assert!(receiver.received().is_empty());
 }

@@ -75,6 +75,9 @@ impl Metrics {
     }
 }
 
+/// Reads a number; `None`: not now.
+type Read = fn() -> Option<i64>;
+
 fn of_process(meter: &Meter) {
     let kind = |kind| [KeyValue::new("type", kind)];
     meter
@@ -101,7 +104,7 @@ fn of_process(meter: &Meter) {
             }
         })
         .build();
-    let gauges: [(_, _, _, fn() -> Option<i64>); 4] = [
+    let gauges: [(_, _, _, Read); 4] = [
         (
             "process.memory.usage",
             "By",
