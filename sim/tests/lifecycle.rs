@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_engine::failpoint::DieAt;
+use dstack_engine::failpoint::{DieAt, NoFailpoints};
 use dstack_engine::{Engine, Failpoints};
 use dstack_model::runs::{JobStatus, JobTerminationReason, RunStatus, RunTerminationReason};
 use dstack_sim::{Faults, Script, World, invariants};
@@ -101,6 +101,33 @@ async fn a_failing_task_fails_with_its_exit_code() {
         Some(JobTerminationReason::ContainerExitedWithError)
     );
     assert_eq!(job.exit_status, Some(3));
+    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn tasks_that_are_kept_are_ended_and_take_no_room() {
+    let world = World::new(31, 1).await.unwrap();
+    let keeping = || {
+        let mut deps = world.deps(Arc::new(NoFailpoints));
+        deps.settings.keep_tasks = true;
+        Engine::start(deps)
+    };
+    let engine = keeping().await.unwrap();
+    for name in ["first", "second"] {
+        let run = world.submit(&engine, name, &json!({})).await.unwrap();
+        assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
+        assert_eq!(invariants::always(&world), Vec::<String>::new());
+    }
+    assert_eq!(world.hosts.tasks(), 2);
+    engine.stop();
+    // Another start finds them, and leaves them alone.
+    let engine = keeping().await.unwrap();
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(world.hosts.tasks(), 2);
+    engine.stop();
+    // One that keeps none removes them.
+    let _engine = world.start().await.unwrap();
+    tokio::time::sleep(MINUTE).await;
     assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
 }
 

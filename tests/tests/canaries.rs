@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use dstack_login_doubles::{CLIENT_ID, CLIENT_SECRET, Idp};
+use dstack_telemetry_doubles::{Receiver, sentry};
 use dstack_tests::http::Client;
 use dstack_tests::runs::submit;
 use dstack_tests::server::{Server, Setup};
@@ -55,8 +56,9 @@ fn setup(config: &str) -> parts::Part<Setup> {
 #[test]
 fn no_secret_is_written_anywhere_but_where_it_must_be() {
     let mut canaries = Canaries(Vec::new());
-    let encryption_key = "Y2FuYXJ5LW9mLXRoZS1lbmNyeXB0aW9uLWtleS0zMmI=";
     let runtime = tokio::runtime::Runtime::new().unwrap();
+    let telemetry = runtime.block_on(Receiver::start());
+    let encryption_key = "Y2FuYXJ5LW9mLXRoZS1lbmNyeXB0aW9uLWtleS0zMmI=";
     let idp = runtime.block_on(Idp::start());
     let config = format!(
         "login:\n  providers:\n  - {{type: okta, issuer: '{}', client_id: {CLIENT_ID}, client_secret: '{CLIENT_SECRET}'}}\n\
@@ -70,7 +72,9 @@ fn no_secret_is_written_anywhere_but_where_it_must_be() {
     );
     canaries.know("encryption key of config.yml", encryption_key);
     let admin = canaries.plant("token of the admin");
-    let server = need!(setup(&config)).token(&admin).start().unwrap();
+    let headers = format!("x-api-key={}", canaries.plant("key of a collector"));
+    let setup = watched(need!(setup(&config)), &telemetry).variable("OTEL_EXPORTER_OTLP_HEADERS", headers);
+    let mut server = setup.token(&admin).start().unwrap();
     plant(&server, &mut canaries);
     canaries.know("client secret of a login provider", CLIENT_SECRET);
     log_in(&server, &idp, &mut canaries);
@@ -155,6 +159,34 @@ fn no_secret_is_written_anywhere_but_where_it_must_be() {
         );
     }
     assert!(looked_at > 5, "only {looked_at} files");
+    server.terminate().unwrap();
+    nothing_is_sent_elsewhere(&telemetry, &canaries);
+}
+
+/// With everything that can be sent to OpenTelemetry and Sentry.
+fn watched(setup: Setup, telemetry: &Receiver) -> Setup {
+    setup
+        .variable("OTEL_EXPORTER_OTLP_ENDPOINT", telemetry.url.clone())
+        .variable("DSTACK_OTEL_TRACES_ENABLED", "1")
+        .variable("DSTACK_OTEL_LOGS_ENABLED", "1")
+        .variable("DSTACK_OTEL_METRICS_ENABLED", "1")
+        .variable("DSTACK_SENTRY_DSN", sentry::dsn(telemetry))
+        .variable("DSTACK_SENTRY_TRACES_SAMPLE_RATE", "1")
+        .variable("DSTACK_SENTRY_TRACES_BACKGROUND_SAMPLE_RATE", "1")
+}
+
+fn nothing_is_sent_elsewhere(telemetry: &Receiver, canaries: &Canaries) {
+    let received = telemetry.received();
+    for path in ["/v1/traces", "/v1/logs", "/v1/metrics", "/api/42/envelope/"] {
+        assert!(
+            received.iter().any(|request| request.path == path),
+            "nothing at {path}"
+        );
+    }
+    for request in received {
+        let found = canaries.found_in(&request.body);
+        assert_eq!(found, [""; 0], "sent to {}", request.path);
+    }
 }
 
 /// The key by which SSH in a job knows itself: made by the runner, for the runner.

@@ -44,6 +44,8 @@ pub struct Settings {
     pub health_every: Duration,
     /// Safety net: everything is looked at this often.
     pub sweep: Duration,
+    /// Leaves the tasks of ended jobs at their hosts, ended: for looking at them.
+    pub keep_tasks: bool,
 }
 
 impl Default for Settings {
@@ -57,6 +59,7 @@ impl Default for Settings {
             offers_tried: MAX_OFFERS_TRIED,
             health_every: Duration::from_secs(60),
             sweep: Duration::from_secs(30),
+            keep_tasks: false,
         }
     }
 }

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use dstack_store::{Claim, Commit, EntityRef};
 use dstack_system::clock::sleep_until;
+use dstack_system::{observe, task_span};
 use tokio_util::sync::CancellationToken;
+use tracing::Span;
 
 use crate::Result;
 use crate::context::{Context, EngineDeps};
@@ -119,7 +121,7 @@ impl Engine {
             self.ctx.spawn("engine worker", async move {
                 loop {
                     let key = ctx.wakes.next().await;
-                    if let Err(error) = reconcile(&ctx, key).await {
+                    if let Err(error) = observe::task(span(key), reconcile(&ctx, key)).await {
                         ctx.report("reconcile", &error);
                         retry_later(&ctx, key);
                     }
@@ -203,6 +205,17 @@ impl Engine {
             }
         }
         Ok(true)
+    }
+}
+
+/// Of one step; named as in dstack 0.22.5, where the same is done.
+fn span(key: Key) -> Span {
+    match key {
+        Key::Entity(EntityRef::Run(_)) => task_span!("pipeline_tasks.RunWorker.process"),
+        Key::Entity(EntityRef::Job(_)) => task_span!("pipeline_tasks.JobWorker.process"),
+        Key::Entity(EntityRef::Instance(_)) => task_span!("pipeline_tasks.InstanceWorker.process"),
+        Key::Entity(EntityRef::Fleet(_)) => task_span!("pipeline_tasks.FleetWorker.process"),
+        Key::Schedule(_) => task_span!("pipeline_tasks.JobSubmittedWorker.process"),
     }
 }
 

@@ -15,8 +15,10 @@ use dstack_model::runs::JobStatus;
 use dstack_plan::lifecycle::job::Progress;
 use dstack_store::rows::{AgentAddress, OperationKind, OperationRow, OperationState};
 use dstack_store::{Commit, EntityRef, JobSnapshot, Json, Put};
+use dstack_system::{observe, task_span};
 use dstack_units::{InstanceId, JobId};
 use serde_json::{Value, json};
+use tracing::Span;
 
 use crate::context::Context;
 use crate::task_config::task_config;
@@ -114,7 +116,7 @@ async fn carry_out(ctx: &Context, job: JobId, kind: OperationKind) -> Result<()>
             return Ok(());
         };
         let attempt = if still_wanted(&snapshot, kind) {
-            attempt(ctx, &snapshot, kind).await?
+            observe::task(span(kind), attempt(ctx, &snapshot, kind)).await?
         } else {
             Attempt::Refused("no longer wanted".to_owned())
         };
@@ -134,6 +136,18 @@ async fn carry_out(ctx: &Context, job: JobId, kind: OperationKind) -> Result<()>
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
         }
+    }
+}
+
+/// Of one attempt.
+fn span(kind: OperationKind) -> Span {
+    match kind {
+        OperationKind::SubmitTask => task_span!("pipeline_tasks.Operation.submit_task"),
+        OperationKind::StartJob => task_span!("pipeline_tasks.Operation.start_job"),
+        OperationKind::StopJob => task_span!("pipeline_tasks.Operation.stop_job"),
+        OperationKind::RemoveTask => task_span!("pipeline_tasks.Operation.remove_task"),
+        OperationKind::CreateInstance => task_span!("pipeline_tasks.Operation.create_instance"),
+        OperationKind::TerminateInstance => task_span!("pipeline_tasks.Operation.terminate_instance"),
     }
 }
 
@@ -332,6 +346,8 @@ async fn remove_task(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddre
     };
     let result = match shim.terminate(&id, &order).await {
         Err(error) if !error.is_status(404) => Err(error),
+        // Ended, and what it took is given back: only the container stays.
+        Ok(()) if ctx.deps.settings.keep_tasks => Ok(()),
         _ => shim.remove(&id).await,
     };
     ctx.reached("shim.remove.after")?;

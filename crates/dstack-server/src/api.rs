@@ -15,6 +15,7 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use dstack_api::{Body as BodyKind, Endpoint, Guard, Method, RouteInfo};
 use dstack_store::directory::users::UserRow;
 use dstack_system::Secret;
+use dstack_telemetry::http::Seen;
 use dstack_units::ProjectId;
 use serde::Serialize;
 use serde_json::json;
@@ -217,6 +218,10 @@ async fn serve(
 ) -> Response<Body> {
     let is_api = request.uri().path().starts_with("/api/");
     let peer = peer(request.extensions());
+    let seen = Seen::of(request.extensions());
+    if let Some(seen) = &seen {
+        seen.route(route.path);
+    }
     let (head, body) = request.into_parts();
     let body = match small(&head.headers, body).await {
         Ok(body) => body,
@@ -235,6 +240,9 @@ async fn serve(
         .collect();
     let answer = async {
         let call = admit(state, &route, version, params, &head.headers, peer).await?;
+        if let (Some(seen), Some(caller)) = (&seen, &call.caller) {
+            seen.user(&caller.user.name);
+        }
         // Held until the answer is made. Only those who may call at all take a place.
         let place = call.state.overload.enter(&route)?;
         let parts = Parts {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use dstack_model::gateways::GatewayStatus;
 use dstack_store::directory::gateways::{self, GatewayRow};
+use dstack_system::{observe, task_span};
 use tokio_util::sync::CancellationToken;
 
 use crate::audit;
@@ -20,7 +21,10 @@ pub(crate) fn start(state: &Arc<AppState>, stop: CancellationToken) {
     let state = Arc::clone(state);
     cloud_worker::start("gateways", changed, stop, move || {
         let state = Arc::clone(&state);
-        async move { pass(&state).await }
+        async move {
+            let span = task_span!("pipeline_tasks.GatewayWorker.process");
+            observe::task(span, pass(&state)).await
+        }
     });
 }
 

@@ -67,14 +67,19 @@ pub fn api(state: Arc<AppState>) -> Api {
 
 /// The router of the whole server.
 pub fn router(state: Arc<AppState>) -> Router {
-    api(Arc::clone(&state))
+    let watched = state.telemetry.http();
+    let router = api(Arc::clone(&state))
         .into_router()
         .merge(crate::docs::router())
         .merge(crate::login::page::router())
         .layer(compression())
         // What services answer is passed on as it is.
         .merge(crate::proxy::router(state))
-        .layer(map_response(guarded))
+        .layer(map_response(guarded));
+    match watched {
+        Some(http) => http.watch(router),
+        None => router,
+    }
 }
 
 /// gzip for clients that ask for it, where it is worth the time.

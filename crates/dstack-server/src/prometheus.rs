@@ -14,6 +14,7 @@ use dstack_store::directory::lists::{self, InstanceFilter, ListedInstance, Liste
 use dstack_store::directory::metrics::{self as points, MetricsPoint};
 use dstack_store::directory::{Page, counts};
 use dstack_store::rows::JobRow;
+use dstack_telemetry::http::Seen;
 use dstack_units::Time;
 use subtle::ConstantTimeEq;
 
@@ -33,6 +34,9 @@ pub(crate) async fn metrics(
     headers: HeaderMap,
     extensions: Extensions,
 ) -> Response<Body> {
+    if let Some(seen) = Seen::of(&extensions) {
+        seen.route("/metrics");
+    }
     match answer(&state, &headers, peer(&extensions)).await {
         Ok(text) => {
             let mut response = Response::new(Body::from(text));
@@ -62,7 +66,11 @@ async fn answer(state: &AppState, headers: &HeaderMap, peer: Option<IpAddr>) -> 
     instances(state, now, &mut text).await?;
     runs(state, &mut text).await?;
     jobs(state, now, &mut text).await?;
-    Ok(text.finish())
+    let mut text = text.finish();
+    if let Some(own) = state.telemetry.prometheus() {
+        text.push_str(&own);
+    }
+    Ok(text)
 }
 
 #[allow(clippy::cast_precision_loss)] // shown to people

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_store::directory::{events, health, metrics};
-use dstack_system::task;
+use dstack_system::{observe, task, task_span};
 use tokio_util::sync::CancellationToken;
 
 use crate::state::AppState;
@@ -16,7 +16,8 @@ pub(crate) fn start(state: &Arc<AppState>, stop: CancellationToken) {
     let state = Arc::clone(state);
     task::spawn("forget what is old", async move {
         loop {
-            if let Err(error) = forget(&state).await {
+            let span = task_span!("scheduled_tasks.delete_events");
+            if let Err(error) = observe::task(span, forget(&state)).await {
                 tracing::warn!(%error, "old events, metrics and health checks cannot be deleted");
             }
             tokio::select! {

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use dstack_images::{DefaultRegistry, RegistryCredentials};
 use dstack_plan::placement::HostNetwork;
+use dstack_store::DatabaseOptions;
 use dstack_system::{Secret, env};
+use dstack_telemetry::{MetricsExporters, Options as TelemetryOptions, Rates, SentryOptions, TelemetryError};
 
 use crate::access::FailedLogins;
 use crate::overload::Limits;
@@ -104,6 +106,10 @@ settings! {
     db_pool_size: u32 = "DSTACK_DB_POOL_SIZE", "20", or(20);
     /// Connections to PostgreSQL beyond that, when there is much to do.
     db_max_overflow: u32 = "DSTACK_DB_MAX_OVERFLOW", "20", or(20);
+    /// Seconds that PostgreSQL may take for a transaction; 0: any number.
+    db_command_timeout: Option<f64> = "DSTACK_DB_COMMAND_TIMEOUT", "20", number;
+    /// Every statement for the database in the log, without values.
+    sql_echo: bool = "DSTACK_SQL_ECHO_ENABLED", "off", env::flag;
     /// Ignore config.yml.
     config_disabled: bool = "DSTACK_SERVER_CONFIG_DISABLED", "off", env::flag;
     /// Serve the API only; another server does the work.
@@ -222,6 +228,28 @@ settings! {
     job_network_mode: u8 = "DSTACK_SERVER_JOB_NETWORK_MODE", "2", or(2);
     /// Offers tried for one instance.
     max_offers_tried: usize = "DSTACK_SERVER_MAX_OFFERS_TRIED", "25", or(dstack_plan::fleets::MAX_OFFERS_TRIED);
+    /// End the tasks of ended jobs, but leave their containers on the hosts: for looking at them. Nobody removes them later.
+    keep_shim_tasks: bool = "DSTACK_SERVER_KEEP_SHIM_TASKS", "off", env::flag;
+    /// Such as production: a label of what is sent to OpenTelemetry and Sentry ([telemetry.md](telemetry.md)).
+    environment: String = "DSTACK_SERVER_ENVIRONMENT", "dev", text_or("dev");
+    /// Send traces to an OpenTelemetry collector; where it is, OTEL_EXPORTER_OTLP_ENDPOINT says.
+    otel_traces: bool = "DSTACK_OTEL_TRACES_ENABLED", "off", env::flag;
+    /// Share of the traces of requests that is sent, 0 to 1.
+    otel_traces_rate: f64 = "DSTACK_OTEL_TRACES_SAMPLE_RATE", "1.0", or(1.0);
+    /// Share of the traces of work in the background that is sent, 0 to 1.
+    otel_background_rate: f64 = "DSTACK_OTEL_TRACES_BACKGROUND_SAMPLE_RATE", "1.0", or(1.0);
+    /// Send the log to an OpenTelemetry collector.
+    otel_logs: bool = "DSTACK_OTEL_LOGS_ENABLED", "off", env::flag;
+    /// Metrics of the server itself.
+    otel_metrics: bool = "DSTACK_OTEL_METRICS_ENABLED", "off", env::flag;
+    /// Where they go, as a list: otlp (an OpenTelemetry collector), prometheus (/metrics, if that is enabled).
+    otel_metrics_exporters: String = "DSTACK_OTEL_METRICS_EXPORTERS", "otlp", text_or("otlp");
+    /// Send errors and traces to this project of Sentry.
+    sentry_dsn: Option<Secret> = "DSTACK_SENTRY_DSN", "none", |name: &str| text(name).map(Secret::new);
+    /// Share of the traces of requests that Sentry gets, 0 to 1.
+    sentry_traces_rate: f64 = "DSTACK_SENTRY_TRACES_SAMPLE_RATE", "0.1", or(0.1);
+    /// Share of the traces of work in the background that Sentry gets, 0 to 1.
+    sentry_background_rate: f64 = "DSTACK_SENTRY_TRACES_BACKGROUND_SAMPLE_RATE", "0.01", or(0.01);
     /// Serve metrics at /metrics.
     prometheus: bool = "DSTACK_ENABLE_PROMETHEUS_METRICS", "off", env::flag;
     /// Token for /metrics.
@@ -266,6 +294,43 @@ impl Settings {
                 password: password.clone(),
             }),
         }
+    }
+
+    /// How the database is used.
+    pub fn database_options(&self) -> DatabaseOptions {
+        DatabaseOptions {
+            connections: self.database_connections(),
+            patience: patience(self.db_command_timeout),
+        }
+    }
+
+    /// What is sent to OpenTelemetry and Sentry by a process that has this name.
+    ///
+    /// # Errors
+    /// What is set makes no sense.
+    pub fn telemetry(&self, instance: String) -> Result<TelemetryOptions, TelemetryError> {
+        let metrics = match self.otel_metrics {
+            true => Some(MetricsExporters::parse(&self.otel_metrics_exporters)?),
+            false => None,
+        };
+        Ok(TelemetryOptions {
+            version: dstack_api::VERSION,
+            instance,
+            environment: self.environment.clone(),
+            traces: self.otel_traces.then_some(Rates {
+                requests: self.otel_traces_rate,
+                background: self.otel_background_rate,
+            }),
+            logs: self.otel_logs,
+            metrics,
+            sentry: self.sentry_dsn.clone().map(|dsn| SentryOptions {
+                dsn,
+                rates: Rates {
+                    requests: self.sentry_traces_rate,
+                    background: self.sentry_background_rate,
+                },
+            }),
+        })
     }
 
     /// Most connections to PostgreSQL.
@@ -339,9 +404,34 @@ impl Settings {
     }
 }
 
+/// How long a transaction may take; `None`: as long as it likes.
+fn patience(seconds: Option<f64>) -> Option<Duration> {
+    let Some(seconds) = seconds else {
+        return DatabaseOptions::default().patience;
+    };
+    if seconds == 0.0 {
+        return None;
+    }
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(patience) => Some(patience),
+        Err(_) => {
+            tracing::warn!("DSTACK_DB_COMMAND_TIMEOUT={seconds} is not a time: the default is used");
+            DatabaseOptions::default().patience
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_database_that_may_take_any_time_is_asked_for_with_0() {
+        assert_eq!(patience(Some(0.0)), None);
+        assert_eq!(patience(Some(1.5)), Some(Duration::from_millis(1500)));
+        assert_eq!(patience(None), Some(Duration::from_secs(20)));
+        assert_eq!(patience(Some(-1.0)), patience(None));
+    }
 
     /// Written anew by `DSTACK_UPDATE_PAGES=1 cargo nextest run -p dstack-server settings`.
     #[test]

@@ -23,6 +23,7 @@ use dstack_store::encryption::{Encryption, at_rest};
 use dstack_store::{Database, SqlStore, StoreError};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Random, SystemClock, task};
+use dstack_telemetry::Telemetry;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -212,6 +213,8 @@ pub struct ServerOptions {
     pub registry: Registry,
     /// What images say of themselves.
     pub images: Arc<dyn Images>,
+    /// What is sent to OpenTelemetry and Sentry.
+    pub telemetry: Telemetry,
     /// Told the address once the server answers.
     pub ready: Option<oneshot::Sender<SocketAddr>>,
     /// Stops the server, as SIGTERM and Ctrl-C do.
@@ -238,6 +241,7 @@ impl ServerOptions {
             workers: None,
             registry: Registry::default(),
             images: Arc::new(UnknownImages),
+            telemetry: Telemetry::default(),
             ready: None,
             stop: CancellationToken::new(),
         }
@@ -255,6 +259,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
         workers,
         registry,
         images,
+        telemetry,
         ready,
         stop,
     } = options;
@@ -303,6 +308,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
         registry,
         images,
         plugins: Plugins::new(&settings),
+        telemetry,
         volumes_changed: Arc::default(),
         gateways_changed: Arc::default(),
         settings,
@@ -369,7 +375,7 @@ pub(crate) async fn open_database(settings: &Settings) -> Result<(Database, Opti
         },
     };
     Ok((
-        Database::open_with(&url, settings.database_connections()).await?,
+        Database::open_with(&url, settings.database_options()).await?,
         identity,
     ))
 }

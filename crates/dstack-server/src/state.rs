@@ -10,6 +10,7 @@ use dstack_store::encryption::Encryption;
 use dstack_store::{Database, SqlStore};
 use dstack_system::Random;
 use dstack_system::clock::SharedClock;
+use dstack_telemetry::Telemetry;
 use tokio::sync::Notify;
 
 use crate::access::Access;
@@ -112,6 +113,8 @@ pub struct AppState {
     pub images: Arc<dyn Images>,
     /// What may change or refuse what is applied.
     pub plugins: Plugins,
+    /// What is sent of all this to OpenTelemetry and Sentry.
+    pub telemetry: Telemetry,
     /// A volume waits for its cloud.
     pub volumes_changed: Arc<Notify>,
     /// A gateway waits for its cloud.

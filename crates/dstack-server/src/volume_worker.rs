@@ -10,6 +10,7 @@ use dstack_compute::{Backend, ComputeError, VolumeRequest};
 use dstack_model::volumes::{VolumeProvisioningData, VolumeStatus};
 use dstack_store::directory::volumes::{self, ListedVolume, VolumeRow};
 use dstack_store::{Json, NewEvent};
+use dstack_system::{observe, task_span};
 use futures_util::StreamExt;
 use tokio_util::sync::CancellationToken;
 
@@ -29,7 +30,10 @@ pub(crate) fn start(state: &Arc<AppState>, stop: CancellationToken) {
     let state = Arc::clone(state);
     cloud_worker::start("volumes", changed, stop, move || {
         let state = Arc::clone(&state);
-        async move { pass(&state).await }
+        async move {
+            let span = task_span!("pipeline_tasks.VolumeWorker.process");
+            observe::task(span, pass(&state)).await
+        }
     });
 }
 

@@ -18,6 +18,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 pub(crate) struct OwnConnection {
     url: Secret,
     trust: Trust,
+    patience: Option<Duration>,
     open: Option<Open>,
 }
 
@@ -29,11 +30,12 @@ struct Open {
 }
 
 impl OwnConnection {
-    /// To this PostgreSQL.
-    pub(crate) fn new(url: Secret, trust: Trust) -> Self {
+    /// To this PostgreSQL, which may take so long for a transaction.
+    pub(crate) fn new(url: Secret, trust: Trust, patience: Option<Duration>) -> Self {
         Self {
             url,
             trust,
+            patience,
             open: None,
         }
     }
@@ -43,6 +45,7 @@ impl OwnConnection {
         &mut self,
         work: impl for<'c> FnOnce(&'c mut Tx) -> TxFuture<'c, T>,
     ) -> Result<T> {
+        let patience = self.patience;
         let transaction = async {
             // Taken out: given up half-way, it is dropped and with it whatever it was doing.
             let mut open = self.living().await?;
@@ -63,7 +66,7 @@ impl OwnConnection {
             .await;
             Ok((open, written))
         };
-        let done = match in_time(transaction).await {
+        let done = match in_time(patience, transaction).await {
             Ok((mut open, written)) => {
                 open.used = Instant::now();
                 self.open = Some(open);
@@ -86,7 +89,7 @@ impl OwnConnection {
         }
         let connect = async {
             let mut connection = AnyConnection::connect(self.url.expose()).await?;
-            prepare_keyed_session(&mut connection).await?;
+            prepare_keyed_session(&mut connection, self.patience).await?;
             Ok::<_, sqlx::Error>(connection)
         };
         let connection = timeout(CONNECT, connect)

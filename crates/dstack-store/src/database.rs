@@ -54,6 +54,8 @@ pub(crate) struct Transactions {
     /// With the password.
     url: Secret,
     trust: Trust,
+    /// How long a transaction may take.
+    patience: Option<Duration>,
     /// SQLite has one writer.
     writer: Option<Writer>,
 }
@@ -66,17 +68,37 @@ struct Writer {
     ended: Arc<AtomicU64>,
 }
 
-/// As many as dstack 0.22.5 has at most.
-const CONNECTIONS: u32 = 40;
+/// How a database server is used; SQLite has neither.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DatabaseOptions {
+    /// Connections at most.
+    pub connections: u32,
+    /// How long it may take for a transaction, waiting for a connection included; `None`: as long as it likes.
+    pub patience: Option<Duration>,
+}
 
-/// How long a database server may take for a transaction, waiting for a connection included.
-const PATIENCE: Duration = Duration::from_secs(20);
+impl Default for DatabaseOptions {
+    fn default() -> Self {
+        Self {
+            // As many as dstack 0.22.5 has at most.
+            connections: 40,
+            // Then the caller is told while it still listens.
+            patience: Some(Duration::from_secs(20)),
+        }
+    }
+}
 
-/// A connection may be cut without a word: nothing waits for ever.
-pub(crate) async fn in_time<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    tokio::time::timeout(PATIENCE, work)
-        .await
-        .unwrap_or(Err(StoreError::Slow(PATIENCE)))
+/// A connection may be cut without a word: nothing waits for ever, unless that is wanted.
+pub(crate) async fn in_time<T>(
+    patience: Option<Duration>,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    match patience {
+        Some(patience) => tokio::time::timeout(patience, work)
+            .await
+            .unwrap_or(Err(StoreError::Slow(patience))),
+        None => work.await,
+    }
 }
 
 /// Since when connections are believed to live. After a failure every older one is asked before it is used, so that the
@@ -118,20 +140,22 @@ impl Database {
     /// URLs: `sqlite:///path`, `postgresql://…`; the driver suffixes of dstack 0.22.5 (`sqlite+aiosqlite`,
     /// `postgresql+asyncpg`) are accepted.
     pub async fn open(url: &str) -> Result<Self> {
-        Self::open_with(url, CONNECTIONS).await
+        Self::open_with(url, DatabaseOptions::default()).await
     }
 
-    /// As [`Database::open`], with at most so many connections to a database server.
-    pub async fn open_with(url: &str, connections: u32) -> Result<Self> {
+    /// As [`Database::open`], using a database server so.
+    pub async fn open_with(url: &str, options: DatabaseOptions) -> Result<Self> {
         sqlx::any::install_default_drivers();
         let (dialect, url) = normalize_url(url)?;
         let trust = Trust::default();
         let pool = pool_options(
             dialect,
-            if dialect == Dialect::Sqlite {
-                8
-            } else {
-                connections
+            DatabaseOptions {
+                connections: match dialect {
+                    Dialect::Sqlite => 8,
+                    Dialect::Postgres => options.connections,
+                },
+                ..options
             },
             &trust,
         )
@@ -139,9 +163,17 @@ impl Database {
         .await?;
         let keyed = match dialect {
             Dialect::Sqlite => pool.clone(),
-            Dialect::Postgres => pool_options(dialect, 8, &trust)
-                .after_connect(|connection, _| Box::pin(prepare_keyed_session(connection)))
-                .connect_lazy(&url)?,
+            Dialect::Postgres => {
+                let few = DatabaseOptions {
+                    connections: 8,
+                    ..options
+                };
+                pool_options(dialect, few, &trust)
+                    .after_connect(move |connection, _| {
+                        Box::pin(prepare_keyed_session(connection, options.patience))
+                    })
+                    .connect_lazy(&url)?
+            }
         };
         migrations::run(&pool, dialect).await?;
         let writer = match dialect {
@@ -153,6 +185,7 @@ impl Database {
             keyed,
             url: Secret::new(url),
             trust,
+            patience: options.patience,
             writer,
         };
         Ok(Self {
@@ -232,7 +265,11 @@ impl Transactions {
     pub(crate) fn own_connection(&self) -> Option<OwnConnection> {
         match self.writer {
             Some(_) => None,
-            None => Some(OwnConnection::new(self.url.clone(), self.trust.clone())),
+            None => Some(OwnConnection::new(
+                self.url.clone(),
+                self.trust.clone(),
+                self.patience,
+            )),
         }
     }
 
@@ -251,7 +288,7 @@ impl Transactions {
         if self.writer.is_some() {
             return read.await;
         }
-        let answer = in_time(read).await;
+        let answer = in_time(self.patience, read).await;
         self.trust.note(&answer);
         answer
     }
@@ -271,7 +308,7 @@ impl Transactions {
                     tx.commit().await?;
                     Ok(value)
                 };
-                let done = in_time(transaction).await;
+                let done = in_time(self.patience, transaction).await;
                 self.trust.note(&done);
                 done
             }
@@ -303,9 +340,9 @@ pub(crate) const TRUSTED_FOR: Duration = Duration::from_secs(5);
 /// A connection that does not answer so long is given up.
 pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(2);
 
-fn pool_options(dialect: Dialect, connections: u32, trust: &Trust) -> AnyPoolOptions {
+fn pool_options(dialect: Dialect, how: DatabaseOptions, trust: &Trust) -> AnyPoolOptions {
     let options = AnyPoolOptions::new()
-        .max_connections(connections)
+        .max_connections(how.connections)
         .acquire_timeout(match dialect {
             Dialect::Sqlite => Duration::from_secs(30),
             // A server that is away is said to be so while the caller still listens.
@@ -330,7 +367,7 @@ fn pool_options(dialect: Dialect, connections: u32, trust: &Trust) -> AnyPoolOpt
                         Ok(true)
                     })
                 })
-                .after_connect(|connection, _| Box::pin(prepare_session(connection)))
+                .after_connect(move |connection, _| Box::pin(prepare_session(connection, how.patience)))
         }
         // FULL: a commit is on disk when it is reported. The writer joins commits, so it costs one flush per group.
         Dialect::Sqlite => options.after_connect(|connection, _| {
@@ -350,8 +387,11 @@ fn pool_options(dialect: Dialect, connections: u32, trust: &Trust) -> AnyPoolOpt
 /// As [`prepare_session`], for statements that find their rows by keys. Plans are kept, and the tables that they were made
 /// for grow: without these settings one made for a nearly empty table reads all of it for every row when it is large. Kept
 /// from the first time on: to plan a statement for a hundred rows anew takes longer than to run it.
-pub(crate) async fn prepare_keyed_session(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
-    prepare_session(connection).await?;
+pub(crate) async fn prepare_keyed_session(
+    connection: &mut AnyConnection,
+    patience: Option<Duration>,
+) -> Result<(), sqlx::Error> {
+    prepare_session(connection, patience).await?;
     connection
         .execute(
             "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; \
@@ -362,14 +402,23 @@ pub(crate) async fn prepare_keyed_session(connection: &mut AnyConnection) -> Res
 }
 
 /// The server gives up what its client has given up.
-pub(crate) async fn prepare_session(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
-    connection
-        .execute(
-            "SET statement_timeout = '20s'; SET lock_timeout = '10s'; \
-             SET idle_in_transaction_session_timeout = '20s';",
-        )
-        .await?;
+pub(crate) async fn prepare_session(
+    connection: &mut AnyConnection,
+    patience: Option<Duration>,
+) -> Result<(), sqlx::Error> {
+    connection.execute(AssertSqlSafe(time_limits(patience))).await?;
     Ok(())
+}
+
+/// Milliseconds; 0 is none. Whoever waits for a lock gives up in half the time.
+fn time_limits(patience: Option<Duration>) -> String {
+    // What is not nothing must not become 0.
+    let millis = patience.map_or(0, |patience| patience.as_millis().clamp(1, i32::MAX as u128));
+    let lock = if millis == 0 { 0 } else { millis.div_ceil(2) };
+    format!(
+        "SET statement_timeout = {millis}; SET lock_timeout = {lock}; \
+         SET idle_in_transaction_session_timeout = {millis};"
+    )
 }
 
 async fn write_grouped<T, F>(writer: &mpsc::Sender<WriteJob>, work: F) -> Result<T>
@@ -397,7 +446,11 @@ where
 }
 
 async fn start_writer(url: &str) -> Result<Writer> {
-    let pool = pool_options(Dialect::Sqlite, 1, &Trust::default())
+    let one = DatabaseOptions {
+        connections: 1,
+        ..DatabaseOptions::default()
+    };
+    let pool = pool_options(Dialect::Sqlite, one, &Trust::default())
         .connect(url)
         .await?;
     let (sender, mut jobs) = mpsc::channel::<WriteJob>(1024);
@@ -489,6 +542,30 @@ pub(crate) async fn begin(connection: &mut Tx) -> Result<sqlx::Transaction<'_, s
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limits_of_time_are_milliseconds() {
+        let limits = |patience| time_limits(patience);
+        assert_eq!(
+            limits(Some(Duration::from_secs(20))),
+            "SET statement_timeout = 20000; SET lock_timeout = 10000; \
+             SET idle_in_transaction_session_timeout = 20000;"
+        );
+        assert!(limits(None).starts_with("SET statement_timeout = 0; SET lock_timeout = 0;"));
+        assert!(limits(Some(Duration::from_micros(1))).starts_with("SET statement_timeout = 1;"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_takes_longer_than_it_may() {
+        let slow = || async {
+            tokio::time::sleep(Duration::from_secs(100)).await;
+            Ok(())
+        };
+        let patience = Duration::from_secs(3);
+        let given_up = in_time(Some(patience), slow()).await;
+        assert!(matches!(given_up, Err(StoreError::Slow(after)) if after == patience));
+        assert!(in_time(None, slow()).await.is_ok());
+    }
 
     #[test]
     fn urls_of_the_reference_are_understood() {

@@ -32,7 +32,7 @@ mod value;
 use std::sync::Arc;
 
 pub use commit::{Commit, EventTarget, Lease, NewEvent, Put};
-pub use database::{Database, Dialect, Tx};
+pub use database::{Database, DatabaseOptions, Dialect, Tx};
 pub use double::Double;
 pub use entity::{Column, Entity, Json, Statement};
 pub use memory::MemoryStore;

@@ -6,6 +6,7 @@
 pub mod clock;
 pub mod env;
 pub mod nss;
+pub mod observe;
 pub mod random;
 pub mod secret;
 pub mod task;

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dstack_cli::{ServerAction, ServerArgs, ServerImportArgs};
 use dstack_engine::failpoint::{AbortAt, NoFailpoints};
@@ -14,6 +15,7 @@ use dstack_server::wiring::{Connected, LogOutput, SqlInputs};
 use dstack_server::{BoxFuture, EngineInit, ServerOptions, Settings, StartedEngine, serve};
 use dstack_store::{EngineStore, EntityRef};
 use dstack_system::{Random, env, task};
+use dstack_telemetry::{Telemetry, TelemetryError};
 use tokio::runtime::Runtime;
 
 use crate::logging;
@@ -33,18 +35,49 @@ pub fn server(arguments: ServerArgs, customize: impl FnOnce(&mut ServerOptions))
     } else {
         arguments.log_level.clone()
     };
-    logging::start(level, &Settings::from_env());
-    report_unused();
-    let (runtime, workers) = match (threads("dstack"), threads("dstack-work")) {
-        (Ok(runtime), Ok(workers)) => (runtime, workers),
-        (Err(error), _) | (_, Err(error)) => return fail(&error),
-    };
     if let Some(ServerAction::Import(arguments)) = arguments.action {
-        return runtime.block_on(import(arguments));
+        logging::start(level.as_deref(), &Settings::from_env(), &Telemetry::default());
+        report_unused();
+        return match threads("dstack") {
+            Ok(runtime) => runtime.block_on(import(arguments)),
+            Err(error) => fail(&error),
+        };
     }
+    let settings = Settings::from_env();
+    let telemetry = match start_telemetry(&settings) {
+        Ok(telemetry) => telemetry,
+        Err(error) => return fail(&error),
+    };
+    logging::start(level.as_deref(), &settings, &telemetry);
+    report_unused();
+    let result = run(arguments, telemetry.clone(), customize);
+    telemetry.stop(LAST_TELEMETRY);
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(error.as_ref()),
+    }
+}
+
+/// How long the end of the server waits for whoever receives its telemetry.
+const LAST_TELEMETRY: Duration = Duration::from_secs(3);
+
+/// What is to be sent of this process; nothing of it is started unless it is wanted.
+fn start_telemetry(settings: &Settings) -> Result<Telemetry, TelemetryError> {
+    let options = settings.telemetry(Random::system().uuid().to_string())?;
+    Telemetry::start(&options)
+}
+
+/// Serves until the end.
+fn run(
+    arguments: ServerArgs,
+    telemetry: Telemetry,
+    customize: impl FnOnce(&mut ServerOptions),
+) -> Result<(), StartError> {
+    let (runtime, workers) = (threads("dstack")?, threads("dstack-work")?);
     let local = !arguments.no_local;
     let mut options = ServerOptions::from_env();
     apply(&mut options.settings, arguments);
+    options.telemetry = telemetry;
     options.images = dstack_images::of_server(local.then(local_engine));
     options.workers = Some(workers.handle().clone());
     let handle = workers.handle().clone();
@@ -55,12 +88,9 @@ pub fn server(arguments: ServerArgs, customize: impl FnOnce(&mut ServerOptions))
     customize(&mut options);
     let result = runtime.block_on(serve(options));
     for threads in [workers, runtime] {
-        threads.shutdown_timeout(std::time::Duration::from_secs(2));
+        threads.shutdown_timeout(Duration::from_secs(2));
     }
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error),
-    }
+    Ok(result?)
 }
 
 /// A set of as many threads as there are processors. The server has two: the second works on what changes things, the
@@ -170,6 +200,7 @@ async fn start_engine(init: EngineInit, local: bool) -> Result<StartedEngine, St
             host_network: init.settings.host_network(),
             offers_tried: init.settings.offers_tried(),
             health_every: init.settings.health_every(),
+            keep_tasks: init.settings.keep_shim_tasks,
             ..EngineSettings::default()
         },
     })

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dstack_agent_api::shim::{StreamEvent, TaskTerminate};
+use dstack_agent_api::shim::{StreamEvent, TaskInfo, TaskStatus, TaskTerminate};
 use dstack_store::EntityRef;
 use dstack_store::rows::AgentAddress;
 use dstack_units::{InstanceId, JobId};
@@ -114,7 +114,10 @@ async fn hear(
                 wake_job(ctx, &id);
             }
             StreamEvent::Synced => {
-                let ids: Vec<String> = told.keys().cloned().collect();
+                let keep = ctx.deps.settings.keep_tasks;
+                let kept = |task: &TaskInfo| keep && task.status == TaskStatus::Terminated;
+                let left = told.iter().filter(|(_, task)| !kept(task));
+                let ids: Vec<String> = left.map(|(id, _)| id.clone()).collect();
                 ctx.seen.update_instance(instance, |seen| {
                     seen.tasks = std::mem::take(&mut told);
                     seen.synced = true;
@@ -150,7 +153,8 @@ async fn remove_dangling(ctx: &Context, shim: &dyn Shim, ids: &[String]) -> Resu
         tracing::warn!(task.id = %id, "removing a task that no job owns");
         ctx.reached("dangling.remove.before")?;
         let order = TaskTerminate::default();
-        if shim.terminate(id, &order).await.is_ok() {
+        let ended = shim.terminate(id, &order).await.is_ok();
+        if ended && !ctx.deps.settings.keep_tasks {
             shim.remove(id).await.ok(); // found again at the next connection if it fails
         }
     }

@@ -18,11 +18,12 @@ use dstack_plan::fleets::{Failure, add_failure, all_failed, none_for_fleet};
 use dstack_plan::lifecycle::instance::{CREATION_TIMEOUT, Purpose};
 use dstack_store::rows::{OperationKind, OperationRow, OperationState};
 use dstack_store::{EntityRef, InstanceSnapshot, Json};
+use dstack_system::observe;
 use dstack_units::{InstanceId, Time};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Attempt, FIRST_PAUSE, LONGEST_PAUSE, Running, intended, record};
+use super::{Attempt, FIRST_PAUSE, LONGEST_PAUSE, Running, intended, record, span};
 use crate::Result;
 use crate::context::Context;
 use crate::wakes::Key;
@@ -219,10 +220,13 @@ async fn carry_out(ctx: &Context, instance: InstanceId, kind: OperationKind) -> 
         let Some(operation) = intended(&snapshot.operations, kind) else {
             return Ok(());
         };
-        let step = match kind {
-            OperationKind::CreateInstance => create(ctx, &snapshot, operation).await?,
-            _ => terminate(ctx, &snapshot, operation).await?,
+        let step = async {
+            match kind {
+                OperationKind::CreateInstance => create(ctx, &snapshot, operation).await,
+                _ => terminate(ctx, &snapshot, operation).await,
+            }
         };
+        let step = observe::task(span(kind), step).await?;
         match step {
             Step::Ended => return Ok(()),
             Step::Next => pause = FIRST_PAUSE,

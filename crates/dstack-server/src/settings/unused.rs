@@ -33,32 +33,15 @@ pub(super) static UNUSED: &[(&[&str], &str)] = &[
         "there is no pool of threads that waits for the network",
     ),
     (
+        &["DSTACK_SERVER_UVICORN_LOG_LEVEL"],
+        "the HTTP library writes nothing to the log: what was asked and answered is in the traces",
+    ),
+    (
         &[
-            "DSTACK_SQL_ECHO_ENABLED",
             "DSTACK_SERVER_PROFILING_ENABLED",
-            "DSTACK_SERVER_UVICORN_LOG_LEVEL",
-        ],
-        "a tool for working on the Python server; `DSTACK_LOG` filters this server's log by part and level",
-    ),
-    (
-        &["DSTACK_SERVER_KEEP_SHIM_TASKS"],
-        "what is left of ended jobs is always removed",
-    ),
-    (
-        &[
-            "DSTACK_SENTRY_DSN",
-            "DSTACK_SENTRY_TRACES_SAMPLE_RATE",
-            "DSTACK_SENTRY_TRACES_BACKGROUND_SAMPLE_RATE",
             "DSTACK_SENTRY_PROFILES_SAMPLE_RATE",
-            "DSTACK_OTEL_TRACES_ENABLED",
-            "DSTACK_OTEL_LOGS_ENABLED",
-            "DSTACK_OTEL_METRICS_ENABLED",
-            "DSTACK_OTEL_TRACES_SAMPLE_RATE",
-            "DSTACK_OTEL_TRACES_BACKGROUND_SAMPLE_RATE",
-            "DSTACK_OTEL_METRICS_EXPORTERS",
-            "DSTACK_SERVER_ENVIRONMENT",
         ],
-        "telemetry is not sent anywhere yet; `/metrics` and the log as JSON are there",
+        "there is no profiler inside: those of the system (`perf`) see this program as it is",
     ),
     (
         &[
@@ -67,10 +50,6 @@ pub(super) static UNUSED: &[(&[&str], &str)] = &[
             "DSTACK_FF_HOTAISLE_BARE_METAL_NO_FORCE_RELEASE",
         ],
         "this build has no backend that they are for",
-    ),
-    (
-        &["DSTACK_DB_COMMAND_TIMEOUT"],
-        "statements are given up after 20 s: then the caller is told while it still listens",
     ),
     (
         &["DSTACK_SERVER_SSH_CONNECT_TIMEOUT"],

@@ -23,6 +23,7 @@ mod login;
 mod matrix;
 mod openapi;
 mod overload;
+mod patience;
 mod plugins;
 mod projects;
 mod reload;
@@ -279,6 +280,7 @@ impl Server {
             volumes_changed: Arc::default(),
             gateways_changed: Arc::default(),
             images: Arc::new(dstack_server::images::UnknownImages),
+            telemetry: dstack_telemetry::Telemetry::default(),
         });
         Self {
             router: handlers::router(Arc::clone(&state)),

@@ -1,0 +1,142 @@
+//! Carries requests to whoever receives telemetry, on a thread of its own: exporters wait, the server does not.
+
+use std::error::Error;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use dstack_system::task;
+use http::{Request, Response};
+use opentelemetry_http::{HttpClient, HttpError};
+use tokio::runtime::{Handle, Runtime};
+
+use crate::complaints::Complaints;
+use crate::options::TelemetryError;
+
+/// More than any receiver answers.
+const MOST: usize = 1 << 20;
+
+/// Why something was not delivered. Addresses are not said: they may hold keys.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CourierError {
+    #[error("no answer within {0:?}")]
+    Slow(Duration),
+    #[error("{}", causes(.0))]
+    Failed(#[from] reqwest::Error),
+    #[error("the answer is larger than {MOST} bytes")]
+    TooLarge,
+    #[error("refused with status {0}")]
+    Refused(http::StatusCode),
+    #[error("the server is stopping")]
+    Stopped,
+}
+
+/// All causes on one line; without the address.
+fn causes(error: &reqwest::Error) -> String {
+    let mut text = match error.is_connect() {
+        true => "cannot connect".to_owned(),
+        false => "the request failed".to_owned(),
+    };
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        text.push_str(&format!(": {next}"));
+        cause = next.source();
+    }
+    text
+}
+
+/// A client, and the thread that it runs on.
+#[derive(Debug, Clone)]
+pub(crate) struct Courier {
+    client: reqwest::Client,
+    thread: Handle,
+}
+
+impl Courier {
+    /// With the runtime that it needs as long as it is used.
+    pub(crate) fn start() -> Result<(Self, Runtime), TelemetryError> {
+        // Fails only when a provider is installed already, which serves as well.
+        rustls::crypto::ring::default_provider().install_default().ok();
+        let client = reqwest::Client::builder()
+            .user_agent(concat!("dstack/", env!("CARGO_PKG_VERSION")))
+            // Keys must not be carried elsewhere.
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
+            .map_err(|error| TelemetryError::Courier(error.into()))?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("dstack-telemetry")
+            .enable_all()
+            .build()
+            .map_err(|error| TelemetryError::Courier(error.into()))?;
+        let thread = runtime.handle().clone();
+        Ok((Self { client, thread }, runtime))
+    }
+
+    /// Where its work is done.
+    pub(crate) const fn thread(&self) -> &Handle {
+        &self.thread
+    }
+
+    /// Sends a request and reads the answer, whatever its status.
+    pub(crate) async fn send(
+        &self,
+        request: Request<Bytes>,
+        within: Duration,
+    ) -> Result<Response<Bytes>, CourierError> {
+        let client = self.client.clone();
+        // Exporters wait on threads without a runtime.
+        let sent = task::spawn_on(&self.thread, "send telemetry", async move {
+            tokio::time::timeout(within, exchange(&client, request))
+                .await
+                .unwrap_or(Err(CourierError::Slow(within)))
+        });
+        match sent.await {
+            Ok(Some(answer)) => answer,
+            Ok(None) | Err(_) => Err(CourierError::Stopped),
+        }
+    }
+}
+
+async fn exchange(
+    client: &reqwest::Client,
+    request: Request<Bytes>,
+) -> Result<Response<Bytes>, CourierError> {
+    let mut answer = client.execute(request.try_into()?).await?;
+    let mut response = Response::new(Bytes::new());
+    *response.status_mut() = answer.status();
+    *response.headers_mut() = answer.headers().clone();
+    let mut body = BytesMut::new();
+    while let Some(chunk) = answer.chunk().await? {
+        if body.len() + chunk.len() > MOST {
+            return Err(CourierError::TooLarge);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    *response.body_mut() = body.freeze();
+    Ok(response)
+}
+
+/// The client of one OpenTelemetry exporter.
+#[derive(Debug)]
+pub(crate) struct ExporterClient {
+    pub(crate) courier: Courier,
+    /// How long a request may take.
+    pub(crate) within: Duration,
+    pub(crate) complaints: Complaints,
+}
+
+#[async_trait]
+impl HttpClient for ExporterClient {
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let answer = self.courier.send(request, self.within).await;
+        let failure = match &answer {
+            Ok(answer) if answer.status().is_success() => None,
+            Ok(answer) => Some(CourierError::Refused(answer.status()).to_string()),
+            Err(error) => Some(error.to_string()),
+        };
+        self.complaints
+            .note(failure.as_ref().map(|failure| failure as &dyn std::fmt::Display));
+        Ok(answer?)
+    }
+}
