@@ -193,8 +193,13 @@ fn prometheus_reads_the_same_numbers() {
     server.get(ME, &Value::Null).unwrap();
     let url = format!("{}/metrics", server.url());
     let read = || Client::default().send("GET", &url, &[], None).unwrap().text();
+    let step = "task=\"pipeline_tasks.InstanceWorker.process\"";
+    // How busy the processors are is known from the second time on.
     read();
-    let text = read();
+    let text = eventually("the engine has done a step", PATIENCE, || {
+        Ok(Some(read()).filter(|text| text.contains(step)))
+    })
+    .unwrap();
     for part in [
         "\ndstack_instance_price_dollars_per_hour{",
         "\nhttp_server_request_duration_seconds_bucket{",
