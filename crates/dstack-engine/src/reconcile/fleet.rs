@@ -26,7 +26,7 @@ pub async fn reconcile(ctx: &Arc<Context>, id: FleetId) -> Result<()> {
     let now = ctx.now();
     let decision = decide(&facts(&snapshot), now);
     let row = row(ctx, &snapshot, &decision, now);
-    let commit = commit(ctx, &snapshot, decision, &row, now);
+    let commit = commit(ctx, &snapshot, &decision, &row, now);
     ctx.wakes.wake_at(EntityRef::Fleet(id), row.next_wake_at);
     ctx.commit(("fleet.commit.before", "fleet.commit.after"), commit)
         .await?;
@@ -109,7 +109,7 @@ fn new_id(ctx: &Context, now: Time) -> InstanceId {
     ctx.deps.random.ordered_uuid(now).into()
 }
 
-fn commit(ctx: &Context, snapshot: &FleetSnapshot, decision: Decision, row: &FleetRow, now: Time) -> Commit {
+fn commit(ctx: &Context, snapshot: &FleetSnapshot, decision: &Decision, row: &FleetRow, now: Time) -> Commit {
     let maker = Events::system(now, ctx.deps.random.clone());
     let mut commit = Commit::default();
     for ending in &decision.end {
@@ -142,7 +142,7 @@ fn commit(ctx: &Context, snapshot: &FleetSnapshot, decision: Decision, row: &Fle
         );
         commit.puts.push(Put::Instance(new));
     }
-    commit.events.extend(of_fleet(snapshot, &decision, row, &maker));
+    commit.events.extend(of_fleet(snapshot, decision, row, &maker));
     if !commit.is_empty() || *row != snapshot.fleet {
         commit.puts.push(Put::Fleet(FleetRow {
             last_processed_at: now,

@@ -115,7 +115,10 @@ mod tests {
 
     #[test]
     fn those_after_the_first_are_made_where_it_is() {
-        let cheap = offer("aws", "m5", 1.0);
+        let cheap = Offer {
+            availability_zones: None,
+            ..offer("aws", "m5", 1.0)
+        };
         let query = own_capacity(
             &spec(&json!({"placement": "cluster"})),
             Some(&place(&cheap, None)),
@@ -168,7 +171,7 @@ mod tests {
         ] {
             assert!(!fits(other.clone()), "{other}");
         }
-        assert!(super::fits(&spec(&json!({"max_price": 0})), None, None));
+        assert!(super::fits(&spec(&json!({"max_price": 0.5})), None, None));
     }
 
     #[test]
