@@ -115,5 +115,17 @@ pub(crate) fn cargo() -> Command {
     command
         .current_dir(layout::root())
         .env("CARGO_TARGET_DIR", layout::target());
+    outside_of_packages(&mut command);
     command
+}
+
+/// Takes away what cargo tells this program of its own package: the build scripts of others look at it, and what they have
+/// built would be built again whenever cargo is called by hand after it was called from here, and the other way round.
+pub(crate) fn outside_of_packages(command: &mut Command) {
+    let of_package = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(of_package) {
+            command.env_remove(name);
+        }
+    }
 }

@@ -32,6 +32,7 @@ pub(crate) fn run_in_env(args: &EnvArgs) -> Result<i32> {
     crate::interrupt::catch()?;
     let env = TestEnv::prepare();
     let mut command = Command::new(program);
+    crate::build::outside_of_packages(&mut command);
     let ended = status(command.args(arguments).envs(env.variables.iter().cloned()))?;
     Ok(ended.code().unwrap_or(1))
 }

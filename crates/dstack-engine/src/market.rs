@@ -11,6 +11,7 @@ use dstack_compute::{Backend, Capabilities, ComputeError};
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::Requirements;
 use dstack_plan::offers::{Needs, Query};
+use dstack_system::clock::sleep_until;
 use dstack_units::{ProjectId, Time};
 use futures_util::future::join_all;
 
