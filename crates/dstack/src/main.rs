@@ -2,10 +2,6 @@
 
 use std::process::ExitCode;
 
-/// Of what the server did under load, a sixth was the C library's allocator.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     // First of all: before anything in libc looks up a user or a host.
     dstack_system::nss::use_files_only();
