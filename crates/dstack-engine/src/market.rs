@@ -112,7 +112,7 @@ pub fn offers(ctx: &Arc<Context>, asker: Key, project: ProjectId, query: &Query)
                 Ok(offers) => context.market.answered(project, &query, context.now(), offers),
                 Err(error) => {
                     tracing::warn!(project.id = %project, %error, "the backends of a project are not known now: asked again");
-                    tokio::time::sleep(AGAIN).await;
+                    sleep_until(context.deps.clock.as_ref(), context.now() + AGAIN).await;
                     context.market.forget(project, &query)
                 }
             };
