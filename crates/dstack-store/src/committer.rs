@@ -11,9 +11,9 @@ use dstack_system::task;
 use futures_util::future::join_all;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::connection::OwnConnection;
+use crate::connection::{Extent, OwnConnection};
 use crate::database::{Transactions, Tx, TxFuture};
-use crate::sql::add::add_all;
+use crate::sql::add::{add_all, is_one_statement};
 use crate::sql::write::{apply, apply_all};
 use crate::{Commit, Result, StoreError, outage};
 
@@ -102,20 +102,22 @@ fn unrelated(queue: &mut VecDeque<Waiting>) -> Vec<Waiting> {
     taken
 }
 
-/// `postgres`: what only adds rows takes one statement.
-fn together(
-    commits: Arc<Vec<Commit>>,
-    postgres: bool,
-) -> impl for<'c> FnOnce(&'c mut Tx) -> TxFuture<'c, ()> + Send {
-    let only_adds = postgres && commits.iter().all(Commit::only_adds);
-    move |tx| {
-        Box::pin(async move {
-            match only_adds {
-                true => add_all(tx, &commits).await,
-                false => apply_all(tx, &commits).await,
-            }
-        })
+async fn write_all_on(own: &mut OwnConnection, commits: Arc<Vec<Commit>>) -> Result<()> {
+    if !commits.iter().all(Commit::only_adds) {
+        return own.write(Extent::Several, changing(commits)).await;
     }
+    let extent = match is_one_statement(&commits) {
+        true => Extent::OneStatement,
+        false => Extent::Several,
+    };
+    own.write(extent, move |tx| {
+        Box::pin(async move { add_all(tx, &commits).await })
+    })
+    .await
+}
+
+fn changing(commits: Arc<Vec<Commit>>) -> impl for<'c> FnOnce(&'c mut Tx) -> TxFuture<'c, ()> + Send {
+    move |tx| Box::pin(async move { apply_all(tx, &commits).await })
 }
 
 /// Writes them together; when one of them is refused, each by itself.
@@ -125,10 +127,9 @@ async fn write(database: &Transactions, own: &mut Option<OwnConnection>, group: 
         .map(|waiting| (waiting.commit, waiting.done))
         .unzip();
     let commits = Arc::new(commits);
-    let work = together(Arc::clone(&commits), own.is_some());
     let together = match own {
-        Some(own) => own.write(work).await,
-        None => database.write(work).await,
+        Some(own) => write_all_on(own, Arc::clone(&commits)).await,
+        None => database.write(changing(Arc::clone(&commits))).await,
     };
     let outcomes = match together {
         Ok(()) => commits.iter().map(|_| Ok(())).collect(),

@@ -13,6 +13,24 @@ use crate::{Result, Tx};
 /// How long making a connection may take.
 const CONNECT: Duration = Duration::from_secs(5);
 
+/// Statements that stay prepared: there is one for each table and number of rows.
+const PREPARED: usize = 500;
+
+fn with_room_for_statements(url: &Secret) -> Secret {
+    let url = url.expose();
+    let before = if url.contains('?') { '&' } else { '?' };
+    Secret::new(format!("{url}{before}statement-cache-capacity={PREPARED}"))
+}
+
+/// How much is written in one go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// A single statement, which is a transaction by itself: nothing needs to say where that begins and ends.
+    OneStatement,
+    /// Any number of them.
+    Several,
+}
+
 /// Made when first used, and again after a failure.
 #[derive(Debug)]
 pub(crate) struct OwnConnection {
@@ -33,7 +51,7 @@ impl OwnConnection {
     /// To this PostgreSQL, which may take so long for a transaction.
     pub(crate) fn new(url: Secret, trust: Trust, patience: Option<Duration>) -> Self {
         Self {
-            url,
+            url: with_room_for_statements(&url),
             trust,
             patience,
             open: None,
@@ -43,27 +61,17 @@ impl OwnConnection {
     /// Runs `work` in one transaction: all of it is durable when this returns `Ok`, nothing of it otherwise.
     pub(crate) async fn write<T>(
         &mut self,
+        extent: Extent,
         work: impl for<'c> FnOnce(&'c mut Tx) -> TxFuture<'c, T>,
     ) -> Result<T> {
         let patience = self.patience;
         let transaction = async {
             // Taken out: given up half-way, it is dropped and with it whatever it was doing.
             let mut open = self.living().await?;
-            let written = async {
-                let mut tx = open.connection.begin().await?;
-                match work(&mut tx).await {
-                    Ok(value) => {
-                        tx.commit().await?;
-                        Ok(value)
-                    }
-                    Err(error) => {
-                        // Now: the next transaction may be long in coming, and locks are held until then.
-                        tx.rollback().await?;
-                        Err(error)
-                    }
-                }
-            }
-            .await;
+            let written = match extent {
+                Extent::OneStatement => work(&mut open.connection).await,
+                Extent::Several => in_transaction(&mut open.connection, work).await,
+            };
             Ok((open, written))
         };
         let done = match in_time(patience, transaction).await {
@@ -101,5 +109,23 @@ impl OwnConnection {
             made: now,
             used: now,
         })
+    }
+}
+
+async fn in_transaction<T>(
+    connection: &mut AnyConnection,
+    work: impl for<'c> FnOnce(&'c mut Tx) -> TxFuture<'c, T>,
+) -> Result<T> {
+    let mut tx = connection.begin().await?;
+    match work(&mut tx).await {
+        Ok(value) => {
+            tx.commit().await?;
+            Ok(value)
+        }
+        Err(error) => {
+            // Now: the next transaction may be long in coming, and locks are held until then.
+            tx.rollback().await?;
+            Err(error)
+        }
     }
 }

@@ -24,6 +24,10 @@ const MIGRATIONS: &[&str] = &[
 const LOCK: i64 = 0x6473_7461_636b;
 
 pub(crate) async fn run(pool: &AnyPool, dialect: Dialect) -> Result<()> {
+    apply(MIGRATIONS, pool, dialect).await
+}
+
+async fn apply(migrations: &[&str], pool: &AnyPool, dialect: Dialect) -> Result<()> {
     let mut connection = pool.acquire().await?;
     let mut tx = begin(&mut connection).await?;
     if dialect == Dialect::Postgres {
@@ -33,8 +37,8 @@ pub(crate) async fn run(pool: &AnyPool, dialect: Dialect) -> Result<()> {
     tx.execute("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT PRIMARY KEY)")
         .await?;
     tx.commit().await?;
-    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
-    for (version, script) in (1_i64..).zip(MIGRATIONS) {
+    let known = i64::try_from(migrations.len()).unwrap_or(i64::MAX);
+    for (version, script) in (1_i64..).zip(migrations) {
         let failed = |source| StoreError::Migration { version, source };
         let mut tx = begin(&mut connection).await.map_err(failed)?;
         if dialect == Dialect::Postgres {
@@ -94,5 +98,74 @@ fn in_dialect(script: &str, dialect: Dialect) -> String {
     match dialect {
         Dialect::Sqlite => text,
         Dialect::Postgres => text.replace(" BLOB", " BYTEA"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::any::AnyPoolOptions;
+
+    use super::*;
+    use crate::directory::Page;
+    use crate::directory::events::{EventFilter, Within, list};
+
+    /// The trail of a server from when an event and its targets were two tables.
+    const BEFORE: &str = "INSERT INTO users (id, name, created_at, global_role, active, token, token_hash, projects_quota) \
+         VALUES ('00000000-0000-0000-0000-0000000000aa', 'admin', 1, 'admin', 1, 't', 'h', 10); \
+         INSERT INTO events (id, message, recorded_at, actor_user_id, for_managers) VALUES \
+         ('00000000-0000-0000-0000-000000000001', 'both', 10, '00000000-0000-0000-0000-0000000000aa', 1), \
+         ('00000000-0000-0000-0000-000000000002', 'run', 20, NULL, 0), \
+         ('00000000-0000-0000-0000-000000000003', 'nothing', 30, NULL, 0); \
+         INSERT INTO event_targets (event_id, position, entity_type, entity_id, entity_name, run_id, fleet_id) VALUES \
+         ('00000000-0000-0000-0000-000000000001', 1, 'instance', 'i', 'second', NULL, 'f'), \
+         ('00000000-0000-0000-0000-000000000001', 0, 'job', 'j', 'first', 'r', NULL), \
+         ('00000000-0000-0000-0000-000000000002', 0, 'run', 'r', 'only', NULL, NULL);";
+
+    async fn found(pool: &AnyPool, filter: EventFilter) -> Vec<(String, Vec<String>)> {
+        let events = list(pool, &filter, &Page::newest(10)).await.unwrap();
+        let names = |event: crate::directory::events::EventRow| {
+            let targets = event.targets.into_iter().map(|target| target.entity_name);
+            (event.message, targets.collect())
+        };
+        events.into_iter().map(names).collect()
+    }
+
+    fn event(message: &str, targets: &[&str]) -> (String, Vec<String>) {
+        let targets = targets.iter().map(|name| (*name).to_owned());
+        (message.to_owned(), targets.collect())
+    }
+
+    #[tokio::test]
+    async fn the_trail_of_two_tables_becomes_one() {
+        sqlx::any::install_default_drivers();
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite://{}?mode=rwc", folder.path().join("old.db").display());
+        let pool = AnyPoolOptions::new().connect(&url).await.unwrap();
+        let trail = MIGRATIONS
+            .iter()
+            .position(|script| script.contains("events_before"));
+        let before = &MIGRATIONS[..trail.unwrap()];
+        apply(before, &pool, Dialect::Sqlite).await.unwrap();
+        sqlx::raw_sql(BEFORE).execute(&pool).await.unwrap();
+        run(&pool, Dialect::Sqlite).await.unwrap();
+
+        let (both, run) = (event("both", &["first", "second"]), event("run", &["only"]));
+        let all = found(&pool, EventFilter::default()).await;
+        assert_eq!(all, [event("nothing", &[]), run.clone(), both.clone()]);
+        let of_run = EventFilter {
+            targets: Some(("run", vec!["r".to_owned()])),
+            ..EventFilter::default()
+        };
+        assert_eq!(found(&pool, of_run).await, [run.clone()]);
+        let in_run = EventFilter {
+            within: Some((Within::Run, vec!["r".to_owned()])),
+            ..EventFilter::default()
+        };
+        assert_eq!(found(&pool, in_run).await, [run, both.clone()]);
+        let of_instance = EventFilter {
+            targets: Some(("instance", vec!["i".to_owned()])),
+            ..EventFilter::default()
+        };
+        assert_eq!(found(&pool, of_instance).await, [both]);
     }
 }

@@ -13,13 +13,25 @@ use crate::{Commit, Entity, Result, Tx};
 /// prepared.
 const COMMITS_AT_ONCE: usize = 16;
 
-/// Most places of one statement; the protocol allows twice as many.
-const PLACES: usize = 30_000;
+/// Most rows of one statement: none has more than sixty places, of which the protocol allows 65,535.
+const ROWS_AT_ONCE: usize = 1_000;
+
+/// Whether [`add_all`] takes a single statement.
+pub(crate) fn is_one_statement(commits: &[Commit]) -> bool {
+    let rows = |commit: &Commit| {
+        let events = commit.events.iter().map(|event| event.targets.len().max(1));
+        commit.puts.len() + events.sum::<usize>()
+    };
+    commits.len() <= COMMITS_AT_ONCE && commits.iter().map(rows).sum::<usize>() <= ROWS_AT_ONCE
+}
 
 /// Applies commits that only add rows, and have none in common. If one cannot be applied, none is.
 pub(crate) async fn add_all(tx: &mut Tx, commits: &[Commit]) -> Result<()> {
     for some in commits.chunks(COMMITS_AT_ONCE) {
-        add_some(tx, some).await?;
+        match is_one_statement(some) {
+            true => add_some(tx, some).await?,
+            false => apply_all(tx, some).await?,
+        }
     }
     Ok(())
 }
@@ -37,9 +49,6 @@ async fn add_some(tx: &mut Tx, commits: &[Commit]) -> Result<()> {
     text.rows(&writes.jobs, true);
     text.rows(&writes.operations, false);
     text.more(events.len(), EVENT_WIDTH, insert_events);
-    if text.places > PLACES {
-        return apply_all(tx, commits).await;
-    }
     let mut statement = sqlx::query(AssertSqlSafe(text.finish()));
     statement = bind(statement, &writes.fleets, true);
     statement = bind(statement, &writes.instances, true);
