@@ -49,9 +49,9 @@ struct Open {
 
 impl OwnConnection {
     /// To this PostgreSQL, which may take so long for a transaction.
-    pub(crate) fn new(url: Secret, trust: Trust, patience: Option<Duration>) -> Self {
+    pub(crate) fn new(url: &Secret, trust: Trust, patience: Option<Duration>) -> Self {
         Self {
-            url: with_room_for_statements(&url),
+            url: with_room_for_statements(url),
             trust,
             patience,
             open: None,

@@ -265,11 +265,7 @@ impl Transactions {
     pub(crate) fn own_connection(&self) -> Option<OwnConnection> {
         match self.writer {
             Some(_) => None,
-            None => Some(OwnConnection::new(
-                self.url.clone(),
-                self.trust.clone(),
-                self.patience,
-            )),
+            None => Some(OwnConnection::new(&self.url, self.trust.clone(), self.patience)),
         }
     }
 

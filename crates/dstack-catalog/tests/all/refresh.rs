@@ -14,11 +14,21 @@ use dstack_catalog::{
 };
 use dstack_system::{SystemClock, task};
 
+/// For servers that answer, however busy this machine is.
+fn patient() -> Http {
+    waiting(Duration::from_secs(30))
+}
+
+/// For servers one of which never answers: long enough for the others.
 fn impatient() -> Http {
+    waiting(Duration::from_secs(3))
+}
+
+fn waiting(read: Duration) -> Http {
     let patience = Patience {
-        connect: Duration::from_secs(2),
-        read: Duration::from_millis(300),
-        total: Duration::from_secs(5),
+        connect: read,
+        read,
+        total: read * 4,
         retries: 1,
         backoff: Duration::from_millis(1),
     };
@@ -45,12 +55,16 @@ fn archive(provider: Provider, names: &[&str]) -> Vec<u8> {
 
 /// The catalogue in use, refreshed from there.
 fn catalog(url: &str, cache: Option<&std::path::Path>) -> Catalog {
+    catalog_with(patient(), url, cache)
+}
+
+fn catalog_with(http: Http, url: &str, cache: Option<&std::path::Path>) -> Catalog {
     let settings = Settings {
         url: url.to_owned(),
         dir: None,
         cache: cache.map(Into::into),
     };
-    Catalog::with(settings, builtin(), impatient(), Arc::new(SystemClock))
+    Catalog::with(settings, builtin(), http, Arc::new(SystemClock))
 }
 
 fn path_of(asked: &Asked) -> (Provider, String) {
@@ -140,7 +154,7 @@ async fn nothing_bad_replaces_a_good_catalog() {
         }
     })
     .await;
-    let catalog = catalog(&server.url, None);
+    let catalog = catalog_with(impatient(), &server.url, None);
     let before = catalog.snapshot();
     let report = catalog.refresh().await;
     assert_eq!(report.updated, [Provider::Cloudrift]);
@@ -340,7 +354,7 @@ async fn slow_and_failing_providers_delay_no_other() {
     };
     let offline = Table::from_items(info(Provider::Aws), &[item(Provider::Aws, "aws", 2.0)]);
     let snapshot = Arc::new(Snapshot::new([Arc::new(offline)]));
-    let catalog = Catalog::with(settings, snapshot, impatient(), Arc::new(SystemClock));
+    let catalog = Catalog::with(settings, snapshot, patient(), Arc::new(SystemClock));
     let missing = Filter {
         provider: Some(vec!["Vultr".into(), "aws".into()]),
         ..Filter::default()
@@ -414,7 +428,7 @@ async fn servers_are_asked_again_when_that_may_help() {
         }
     })
     .await;
-    let http = impatient();
+    let http = patient();
     assert_eq!(
         http.get(&format!("{}/busy", server.url), 100).await.unwrap(),
         "fine"
@@ -463,7 +477,7 @@ async fn a_download_goes_on_where_it_broke_off() {
     // As an earlier run left it.
     fs_err::write(&part, &whole[..1234]).unwrap();
     fs_err::write(dir.path().join("prices.csv.part.etag"), "\"one\"").unwrap();
-    download(&impatient(), &format!("{}/f", server.url), &path, &LogProgress)
+    download(&patient(), &format!("{}/f", server.url), &path, &LogProgress)
         .await
         .unwrap();
     assert_eq!(fs_err::read(&path).unwrap(), whole);
@@ -477,7 +491,7 @@ async fn a_download_goes_on_where_it_broke_off() {
     "\"two\"".clone_into(&mut tag.lock().unwrap());
     fs_err::write(&part, b"old").unwrap();
     fs_err::write(dir.path().join("prices.csv.part.etag"), "\"one\"").unwrap();
-    download(&impatient(), &format!("{}/f", server.url), &path, &LogProgress)
+    download(&patient(), &format!("{}/f", server.url), &path, &LogProgress)
         .await
         .unwrap();
     assert_eq!(fs_err::read(&path).unwrap(), whole);
@@ -499,7 +513,7 @@ async fn a_broken_download_is_taken_up_again() {
     .await;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("f");
-    download(&impatient(), &server.url, &path, &LogProgress)
+    download(&patient(), &server.url, &path, &LogProgress)
         .await
         .unwrap();
     assert_eq!(fs_err::read(&path).unwrap(), whole);
