@@ -156,7 +156,7 @@ mod tests {
             targets: Some(("run", vec!["r".to_owned()])),
             ..EventFilter::default()
         };
-        assert_eq!(found(&pool, of_run).await, [run.clone()]);
+        assert_eq!(found(&pool, of_run).await, std::slice::from_ref(&run));
         let in_run = EventFilter {
             within: Some((Within::Run, vec!["r".to_owned()])),
             ..EventFilter::default()
