@@ -198,13 +198,12 @@ async fn change(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Chang
 
 /// How the GPUs are, by the agent's last word. Of one that is going nobody wants to know.
 fn health(ctx: &Context, change: &mut Change, now: Time) {
-    let was = change.row.clone();
-    let Some(is) = ctx.seen.health(was.id).filter(|_| was.status.is_active()) else {
+    let row = &change.row;
+    let told = ctx.seen.health(row.id).filter(|_| row.status.is_active());
+    let Some(is) = told.filter(|is| *is != row.health) else {
         return;
     };
-    if is == was.health {
-        return;
-    }
+    let was = row.clone();
     change.row.health = is;
     let maker = Events::system(now, ctx.deps.random.clone());
     change.also.events.push(maker.instance_health(&was, &change.row));

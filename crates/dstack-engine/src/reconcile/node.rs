@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use dstack_model::runs::JobProvisioningData;
-use dstack_plan::fleets::{available, is_cluster, none_for_fleet, own_capacity, own_idle_for};
+use dstack_plan::fleets::{
+    Beside, available, beside, is_cluster, none_for_fleet, own_capacity, own_idle_for,
+};
 use dstack_plan::lifecycle::Wait;
-use dstack_store::rows::{FleetRow, OperationKind, OperationRow};
+use dstack_store::rows::{FleetRow, InstanceRow, OperationKind, OperationRow};
 use dstack_store::{EntityRef, InstanceSnapshot, Json};
 
 use crate::Result;
@@ -29,17 +30,18 @@ pub(super) async fn look(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Res
     let (row, Some(fleet)) = (&snapshot.instance, &snapshot.fleet) else {
         return Ok(later("its fleet"));
     };
-    let master = match beside(ctx, snapshot, fleet).await? {
-        Beside::Unknown(whom) => return Ok(later(&whom)),
+    let first = first_of_cluster(ctx, fleet).await?;
+    let place = match beside_first(row, fleet, first.as_ref()) {
+        Beside::Unknown => return Ok(later(&to_be_made(first.as_ref()))),
         Beside::Nobody => None,
-        Beside::Master(place) => Some(place),
+        Beside::First(place) => Some(place),
     };
-    let query = own_capacity(&fleet.spec, master.as_deref());
+    let query = own_capacity(&fleet.spec, place);
     let asker = Key::Entity(EntityRef::Instance(row.id));
     let Some(offers) = market::offers(ctx, asker, row.project_id, &query) else {
         return Ok(later("the offers of the clouds"));
     };
-    let offers = available(&offers, master.as_deref());
+    let offers = available(&offers, place);
     if offers.is_empty() {
         return Ok(Outlook::No(none_for_fleet(0, &[])));
     }
@@ -59,40 +61,35 @@ fn later(what: &str) -> Outlook {
     Outlook::Later(wait)
 }
 
-enum Beside {
-    /// Anywhere.
-    Nobody,
-    /// Where the first instance of the cluster is.
-    Master(Json<JobProvisioningData>),
-    /// What is waited for until that is known.
-    Unknown(String),
+/// The instance that the others of a cluster go beside, unless it is being ended.
+async fn first_of_cluster(ctx: &Context, fleet: &FleetRow) -> Result<Option<InstanceRow>> {
+    let chosen = fleet
+        .current_master_instance_id
+        .filter(|_| is_cluster(&fleet.spec));
+    let Some(chosen) = chosen else {
+        return Ok(None);
+    };
+    let found = ctx.deps.store.instance(chosen).await?.map(|found| found.instance);
+    Ok(found.filter(|row| row.status.is_active()))
 }
 
 /// The first instance of a cluster goes anywhere, the others beside it: they wait until it is made. The fleet says which is
 /// the first, and wakes the others.
-async fn beside(ctx: &Context, snapshot: &InstanceSnapshot, fleet: &FleetRow) -> Result<Beside> {
-    if !is_cluster(&fleet.spec) {
-        return Ok(Beside::Nobody);
+fn beside_first<'a>(row: &InstanceRow, fleet: &FleetRow, first: Option<&'a InstanceRow>) -> Beside<'a> {
+    let chosen = fleet.current_master_instance_id;
+    if !is_cluster(&fleet.spec) || chosen == Some(row.id) {
+        return Beside::Nobody;
     }
-    let Some(master) = fleet.current_master_instance_id else {
-        return Ok(Beside::Unknown(
-            "the first instance of the cluster to be chosen".to_owned(),
-        ));
-    };
-    if master == snapshot.instance.id {
-        return Ok(Beside::Nobody);
+    let first = first.map(|first| (first.id, first.job_provisioning_data.as_deref()));
+    match beside(first.into_iter(), chosen) {
+        Beside::Nobody => Beside::Unknown, // another first one is to be chosen
+        known => known,
     }
-    let master = ctx.deps.store.instance(master).await?.map(|found| found.instance);
-    let Some(master) = master.filter(|row| row.status.is_active()) else {
-        return Ok(Beside::Unknown(
-            "another first instance of the cluster to be chosen".to_owned(),
-        ));
-    };
-    match master.job_provisioning_data {
-        Some(place) => Ok(Beside::Master(place)),
-        None => Ok(Beside::Unknown(format!(
-            "{}, the first instance of the cluster, to be made",
-            master.name
-        ))),
+}
+
+fn to_be_made(first: Option<&InstanceRow>) -> String {
+    match first {
+        Some(first) => format!("{}, the first instance of the cluster, to be made", first.name),
+        None => "the first instance of the cluster to be chosen".to_owned(),
     }
 }
