@@ -537,6 +537,8 @@ pub(crate) async fn begin(connection: &mut Tx) -> Result<sqlx::Transaction<'_, s
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::oneshot;
+
     use super::*;
 
     #[test]
@@ -553,14 +555,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn nothing_takes_longer_than_it_may() {
-        let slow = || async {
-            tokio::time::sleep(Duration::from_secs(100)).await;
-            Ok(())
-        };
         let patience = Duration::from_secs(3);
-        let given_up = in_time(Some(patience), slow()).await;
+        let given_up = in_time(Some(patience), std::future::pending::<Result<()>>()).await;
         assert!(matches!(given_up, Err(StoreError::Slow(after)) if after == patience));
-        assert!(in_time(None, slow()).await.is_ok());
+
+        let (answer, answered) = oneshot::channel();
+        let mut patient = std::pin::pin!(in_time(None, async { Ok(answered.await.ok()) }));
+        assert!(futures_util::poll!(&mut patient).is_pending());
+        tokio::time::advance(Duration::from_secs(100_000)).await;
+        assert!(futures_util::poll!(&mut patient).is_pending());
+        answer.send("late").unwrap();
+        assert_eq!(patient.await.unwrap(), Some("late"));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use dstack_store::{Database, DatabaseOptions, StoreError};
-use sqlx::Executor;
+use sqlx::{Connection, Executor, PgConnection};
 
 use super::{new_postgres, on_postgres};
 
@@ -16,28 +16,43 @@ async fn a_database_may_take_as_long_as_it_is_said() {
     }
     let url = new_postgres().await;
     Database::open(&url).await.unwrap().close().await;
-    let sleep = async |patience: Option<Duration>, statement: &'static str| {
+    let open = async |patience: Option<Duration>| {
         let options = DatabaseOptions {
             patience,
             ..DatabaseOptions::default()
         };
-        let database = Database::open_with(&url, options).await.unwrap();
-        let work = database.write(move |tx| {
-            Box::pin(async move {
-                tx.execute(statement).await?;
-                Ok(())
-            })
-        });
-        work.await
+        Database::open_with(&url, options).await.unwrap()
     };
+    // Held until the end of the test: who waits for the same lock waits for ever.
+    let mut other = PgConnection::connect(&url).await.unwrap();
+    other.execute(LOCK).await.unwrap();
     let patience = Duration::from_millis(300);
-    let given_up = sleep(Some(patience), "SELECT pg_sleep(600)").await;
+    let work = open(Some(patience)).await.write(|tx| {
+        Box::pin(async move {
+            tx.execute(LOCK).await?;
+            Ok(())
+        })
+    });
+    let given_up = work.await;
     assert!(
         matches!(&given_up, Err(StoreError::Slow(after)) if *after == patience) || is_cancelled(&given_up),
         "{given_up:?}"
     );
-    sleep(None, "SELECT pg_sleep(0.4)").await.unwrap();
+    let limits = open(None).await.write(|tx| {
+        Box::pin(async move {
+            let shown = sqlx::query_as(
+                "SELECT current_setting('statement_timeout'), current_setting('lock_timeout')",
+            );
+            Ok(shown.fetch_one(tx).await?)
+        })
+    });
+    let limits: (String, String) = limits.await.unwrap();
+    assert_eq!(limits, ("0".to_owned(), "0".to_owned()), "no limits");
+    other.close().await.unwrap();
 }
+
+/// A lock that a session keeps until it ends.
+const LOCK: &str = "SELECT pg_advisory_lock(1)";
 
 /// The database server gave up first.
 fn is_cancelled(outcome: &Result<(), StoreError>) -> bool {
