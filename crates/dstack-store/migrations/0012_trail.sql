@@ -1,6 +1,6 @@
--- Each index is a write: of what a new run costs the database, the two tables of its events were nearly half. Nearly all
--- events are about one thing, so that an event and what it is about are one row; one about several things has a row for each
--- (position 0, 1, …). Runs and jobs are found through their run, everything else through its own id.
+-- Each index is a write, and events are most of what is written. Nearly all of them are about one thing, so that an event
+-- and what it is about are one row; one about several things has a row for each (position 0, 1, …). Runs and jobs are found
+-- through their run, everything else through its own id.
 ALTER TABLE events RENAME TO events_before;
 CREATE TABLE events (
     recorded_at BIGINT NOT NULL,
@@ -32,7 +32,7 @@ CREATE INDEX ix_events_fleet ON events (fleet_id) WHERE fleet_id IS NOT NULL;
 
 -- postgres only
 -- Users and projects are never removed, and runs may point to repos that were. To look at them, PostgreSQL locks the row of
--- the same project, user and repo for every run, which writes to it: a tenth of what a new run costs.
+-- the same project, user and repo for every run, which writes to rows that all runs share.
 ALTER TABLE runs DROP CONSTRAINT runs_project_id_fkey;
 ALTER TABLE runs DROP CONSTRAINT runs_user_id_fkey;
 ALTER TABLE runs DROP CONSTRAINT runs_repo_id_fkey;
