@@ -19,6 +19,10 @@ use crate::context::Context;
 use crate::events::Events;
 use crate::wakes::Key;
 
+/// Jobs read in one go, in their order. To find the first of many takes the database as long as to find all of them; one of
+/// a higher priority that comes meanwhile is looked at after these.
+const READ: usize = 1024;
+
 /// Jobs looked at in one go: those that are refused are written in one commit.
 const AT_ONCE: usize = 64;
 
@@ -27,14 +31,13 @@ pub async fn reconcile(ctx: &Arc<Context>, project: ProjectId) -> Result<()> {
     // Jobs that were looked at and must wait for others, or for what clouds have to say.
     let mut undecided = 0;
     loop {
-        let limit = AT_ONCE + undecided;
+        let limit = READ + undecided;
         let waiting = ctx.deps.store.waiting(&ctx.owner, project, limit).await?;
-        if waiting.is_empty() {
-            return Ok(());
+        undecided = 0;
+        for some in waiting.chunks(AT_ONCE) {
+            undecided += pass(ctx, project, some).await?;
         }
-        let all = waiting.len() < limit;
-        undecided = pass(ctx, project, waiting).await?;
-        if all {
+        if waiting.len() < limit {
             // Whatever came meanwhile has woken us again.
             return Ok(());
         }
@@ -42,7 +45,7 @@ pub async fn reconcile(ctx: &Arc<Context>, project: ProjectId) -> Result<()> {
 }
 
 /// Decides about these jobs; how many must wait.
-async fn pass(ctx: &Arc<Context>, project: ProjectId, waiting: Vec<(JobId, RunId)>) -> Result<usize> {
+async fn pass(ctx: &Arc<Context>, project: ProjectId, waiting: &[(JobId, RunId)]) -> Result<usize> {
     let runs = snapshots(ctx, waiting.iter().map(|(_, run)| *run)).await?;
     let mut placement = ctx.deps.store.placement(project).await?;
     let mut refused = Refused::new();
