@@ -2,14 +2,15 @@
 //!
 //! While a transaction is under way the next commits gather, so that the busier the server is, the more of them share the
 //! statements and the flush to disk. PostgreSQL has two such lanes: what only adds rows has none in common with anybody, and
-//! need not wait for changes of others, nor they for it.
+//! need not wait for changes of others, nor they for it. For the same reason additions have two writers: the database writes
+//! those of one while the other gathers and binds the next.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use dstack_system::task;
 use futures_util::future::join_all;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc, oneshot};
 
 use crate::connection::{Extent, OwnConnection};
 use crate::database::{Transactions, Tx, TxFuture};
@@ -19,6 +20,9 @@ use crate::{Commit, Result, StoreError, outage};
 
 /// Most commits of one transaction.
 const TOGETHER: usize = 64;
+
+/// Writers of what only adds rows.
+const ADDING: usize = 2;
 
 /// Commits that may wait; more of them wait for a place.
 const WAITING: usize = 1024;
@@ -37,10 +41,10 @@ pub(crate) struct Committer {
 
 impl Committer {
     pub(crate) fn start(database: &Transactions) -> Self {
-        let changes = lane(database);
+        let changes = lane(database, 1);
         let additions = match database.has_one_writer() {
             true => changes.clone(),
-            false => lane(database),
+            false => lane(database, ADDING),
         };
         Self { changes, additions }
     }
@@ -59,30 +63,45 @@ impl Committer {
     }
 }
 
-fn lane(database: &Transactions) -> mpsc::Sender<Waiting> {
+fn lane(database: &Transactions, writers: usize) -> mpsc::Sender<Waiting> {
     let (sender, commits) = mpsc::channel(WAITING);
-    task::spawn("commits", write_all(database.clone(), commits));
+    let commits = Arc::new(Mutex::new(commits));
+    for _ in 0..writers {
+        task::spawn("commits", write_all(database.clone(), Arc::clone(&commits)));
+    }
     sender
 }
 
-async fn write_all(database: Transactions, mut commits: mpsc::Receiver<Waiting>) {
+async fn write_all(database: Transactions, commits: Arc<Mutex<mpsc::Receiver<Waiting>>>) {
     let mut queue = VecDeque::new();
     let mut own = database.own_connection();
-    loop {
-        if queue.is_empty() {
-            match commits.recv().await {
-                Some(first) => queue.push_back(first),
-                None => return,
-            }
-        }
-        while queue.len() < TOGETHER {
-            match commits.try_recv() {
-                Ok(next) => queue.push_back(next),
-                Err(_) => break,
-            }
-        }
+    while gather(&mut queue, &commits).await {
         write(&database, &mut own, unrelated(&mut queue)).await;
     }
+}
+
+/// Takes what waits, and waits where nothing does; whether there is something to write.
+async fn gather(queue: &mut VecDeque<Waiting>, commits: &Mutex<mpsc::Receiver<Waiting>>) -> bool {
+    let mut commits = if queue.is_empty() {
+        let mut commits = commits.lock().await;
+        match commits.recv().await {
+            Some(first) => queue.push_back(first),
+            None => return false,
+        }
+        commits
+    } else {
+        match commits.try_lock() {
+            Ok(commits) => commits,
+            Err(_) => return true, // another writer waits there: what was left over need not
+        }
+    };
+    while queue.len() < TOGETHER {
+        match commits.try_recv() {
+            Ok(next) => queue.push_back(next),
+            Err(_) => break,
+        }
+    }
+    true
 }
 
 /// Takes those that have no row in common with one before them: the others wait for its outcome.
@@ -102,7 +121,7 @@ fn unrelated(queue: &mut VecDeque<Waiting>) -> Vec<Waiting> {
     taken
 }
 
-async fn write_all_on(own: &mut OwnConnection, commits: Arc<Vec<Commit>>) -> Result<()> {
+async fn write_together(own: &mut OwnConnection, commits: Arc<Vec<Commit>>) -> Result<()> {
     if !commits.iter().all(Commit::only_adds) {
         return own.write(Extent::Several, changing(commits)).await;
     }
@@ -128,7 +147,7 @@ async fn write(database: &Transactions, own: &mut Option<OwnConnection>, group: 
         .unzip();
     let commits = Arc::new(commits);
     let together = match own {
-        Some(own) => write_all_on(own, Arc::clone(&commits)).await,
+        Some(own) => write_together(own, Arc::clone(&commits)).await,
         None => database.write(changing(Arc::clone(&commits))).await,
     };
     let outcomes = match together {
