@@ -16,6 +16,7 @@ mod blobs;
 mod effects;
 mod errors;
 mod events;
+mod fleets;
 mod health;
 mod import;
 mod log_store;
