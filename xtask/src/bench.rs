@@ -1,8 +1,10 @@
 //! `cargo xtask bench`: our server and the reference, measured one after the other on this machine.
 
+use std::process::Command;
+
 use anyhow::Result;
 
-use crate::build::{self, Profile, cargo};
+use crate::build::{self, Profile};
 use crate::exec::status;
 use crate::testenv::TestEnv;
 use crate::{layout, python};
@@ -15,25 +17,22 @@ pub(crate) struct Args {
     /// Write the figures into docs/benchmarks.md
     #[arg(long)]
     write: bool,
+    /// Measure programs that are built faster and less optimised (profile `quick`) than those of `cargo xtask dist`
+    #[arg(long, conflicts_with = "write")]
+    quick: bool,
     /// Measure only what this word is part of
     filter: Option<String>,
 }
 
-/// Builds what is measured (profile `quick`) and hands over to the measuring program.
+/// Builds what is measured, as it is shipped, and hands over to the measuring program.
 pub(crate) fn run(args: &Args) -> Result<i32> {
-    let build::Both { dstack, agent } = build::both(Profile::QUICK)?;
-    let mut bench = cargo();
-    bench.args([
-        "run",
-        "--quiet",
-        "--package",
-        "dstack-tests",
-        "--profile",
-        "quick",
-        "--bin",
-        "bench",
-        "--",
-    ]);
+    let profile = match args.quick {
+        true => Profile::QUICK,
+        false => Profile::RELEASE,
+    };
+    let build::Both { dstack, agent } = build::both(profile)?;
+    let mut bench = Command::new(build::bench(profile)?);
+    bench.current_dir(layout::root());
     if !args.no_reference {
         bench.arg("--reference").arg(reference()?);
     }

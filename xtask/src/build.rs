@@ -55,6 +55,15 @@ pub(crate) fn both(profile: Profile) -> Result<Both> {
     })
 }
 
+/// Builds the measuring program. Static as what it measures: what they share is built once.
+pub(crate) fn bench(profile: Profile) -> Result<PathBuf> {
+    let only = |command: &mut Command| {
+        command.args(["--bin", "bench"]);
+    };
+    let folder = statically(profile, &["dstack-tests"], only).context("cannot build the measures")?;
+    Ok(folder.join("bench"))
+}
+
 /// Builds packages as static programs; gives the folder they lie in.
 ///
 /// The target must be named even though it is the host's: without it the flags would also apply to build
@@ -69,6 +78,10 @@ fn statically(profile: Profile, packages: &[&str], more: impl FnOnce(&mut Comman
     command
         .args(["build", "--quiet", "--profile", profile.0, "--target", &triple])
         .env(flags, "-C target-feature=+crt-static");
+    if triple.starts_with("aarch64") {
+        // Pages are of up to 64 KiB there, as the kernel was built; the allocator refuses to start where they are larger than it knows.
+        command.env("JEMALLOC_SYS_WITH_LG_PAGE", "16");
+    }
     for package in packages {
         command.args(["--package", package]);
     }
