@@ -119,7 +119,7 @@ async fn a_run_that_retries_gets_an_instance_once_there_are_some() {
     let retry = json!({"fleets": ["cloud"], "retry": {"on_events": ["no-capacity"], "duration": "1h"}});
     let run = world.submit(&engine, "train", &retry).await.unwrap();
     tokio::time::sleep(5 * MINUTE).await;
-    assert_eq!(world.status(run.id).await, Some(RunStatus::Pending));
+    assert_eq!(world.status(run.id), Some(RunStatus::Pending));
     world.clouds.full(&[]);
     assert_eq!(world.finished(&run, 15 * MINUTE).await.unwrap(), RunStatus::Done);
 }
@@ -262,7 +262,7 @@ async fn a_job_waits_while_the_backends_cannot_be_read() {
     let engine = world.start().await.unwrap();
     let run = world.submit(&engine, "train", &in_cloud()).await.unwrap();
     tokio::time::sleep(MINUTE).await;
-    assert_eq!(world.status(run.id).await, Some(RunStatus::Submitted));
+    assert_eq!(world.status(run.id), Some(RunStatus::Submitted));
     world.clouds.unreadable(false);
     // Read again in time for the offers, then away once more until after the instance was intended.
     while instances(&world).is_empty() {
@@ -289,7 +289,7 @@ async fn killed_at(point: &str, nth: u32) -> Arc<DieAt> {
     engine.stop();
     tokio::time::sleep(Duration::from_secs(11)).await; // the dead server's leases run out
     let engine = world.start().await.unwrap();
-    if world.status(run.id).await.is_none() {
+    if world.status(run.id).is_none() {
         return die; // killed before the submission was accepted: the caller was never told otherwise
     }
     let status = world.finished(&run, 5 * MINUTE).await;

@@ -531,7 +531,7 @@ async fn a_fleet_is_never_larger_than_it_may_be() {
         tokio::time::sleep(10 * MINUTE).await;
         has_idle(&world, id, 1, SECOND, "").await;
         for run in runs {
-            assert_eq!(world.status(run.id).await, Some(RunStatus::Done), "seed {seed}");
+            assert_eq!(world.status(run.id), Some(RunStatus::Done), "seed {seed}");
         }
     }
 }

@@ -61,14 +61,14 @@ async fn a_machine_whose_gpus_failed_keeps_its_jobs_and_gets_no_new_ones_until_t
     world.hosts.script("first", script);
     let first = world.submit(&engine, "first", &json!({})).await.unwrap();
     tokio::time::sleep(NEXT).await;
-    assert_eq!(world.status(first.id).await, Some(RunStatus::Running));
+    assert_eq!(world.status(first.id), Some(RunStatus::Running));
     assert_eq!(story(&world), Vec::<String>::new());
 
     world.hosts.health(Some(20));
     tokio::time::sleep(3 * NEXT).await;
     assert_eq!(machine(&world).health, HealthStatus::Failure);
     assert_eq!(story(&world), ["Instance health changed HEALTHY -> FAILURE"]);
-    assert_eq!(world.status(first.id).await, Some(RunStatus::Running));
+    assert_eq!(world.status(first.id), Some(RunStatus::Running));
     let second = world.submit(&engine, "second", &json!({})).await.unwrap();
     let patient = json!({"retry": true});
     let patient = world.submit(&engine, "patient", &patient).await.unwrap();
@@ -76,7 +76,7 @@ async fn a_machine_whose_gpus_failed_keeps_its_jobs_and_gets_no_new_ones_until_t
     let job = world.store.run(second.id).await.unwrap().unwrap().jobs[0].clone();
     let reason = JobTerminationReason::FailedToStartDueToNoCapacity;
     assert_eq!(job.termination_reason, Some(reason));
-    assert_eq!(world.status(patient.id).await, Some(RunStatus::Pending));
+    assert_eq!(world.status(patient.id), Some(RunStatus::Pending));
 
     world.hosts.health(Some(0));
     tokio::time::sleep(NEXT).await;
