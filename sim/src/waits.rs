@@ -47,7 +47,7 @@ impl World {
             if timeout_at(deadline, change).await.is_err() {
                 let there = inventory::of(self);
                 return Err(Unmet(format!(
-                    "{what}: not within {within:?}. There is:\n{there}"
+                    "not within {within:?}: {what}\nThere is:\n{there}"
                 )));
             }
         }
@@ -66,7 +66,9 @@ impl World {
             let change = self.change();
             if !holds(self) {
                 let (after, there) = (begin.elapsed(), inventory::of(self));
-                return Err(Unmet(format!("{what}: not after {after:?}. There is:\n{there}")));
+                return Err(Unmet(format!(
+                    "no longer after {after:?}: {what}\nThere is:\n{there}"
+                )));
             }
             if over {
                 return Ok(());

@@ -50,7 +50,7 @@ fn all_over(world: &World) -> bool {
 
 /// Within this time there is nothing any more, in the cloud nor in the rows, and for as long nothing comes back.
 async fn nothing_is_left(world: &World, within: Duration, when: &str) {
-    let what = format!("{when}: nothing is left");
+    let what = format!("nothing is left {when}");
     let nothing = |world: &World| invariants::nothing_left(world).is_empty() && all_over(world);
     world.until(&what, within, nothing).await.unwrap();
     world.throughout(&what, within, nothing).await.unwrap();
@@ -195,7 +195,7 @@ async fn a_job_whose_instance_is_ended_while_it_is_made_ends_as_well() {
         assert!(status.is_finished(), "after {hundreds}");
         // Tasks end with their machine: the simulated host does not know that.
         let no_machine = |world: &World| invariants::always(world).is_empty() && all_over(world);
-        let what = format!("after {hundreds}: no machine is left");
+        let what = format!("no machine is left after {hundreds}");
         world.until(&what, IDLE, no_machine).await.unwrap();
         world.throughout(&what, IDLE, no_machine).await.unwrap();
     }

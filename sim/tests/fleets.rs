@@ -100,7 +100,7 @@ fn just_idle(world: &World, id: FleetId, count: usize, when: &str) -> bool {
 
 /// Waits for so many idle instances and no others; nothing may be wrong meanwhile.
 async fn has_idle(world: &World, id: FleetId, count: usize, within: Duration, when: &str) {
-    let what = format!("{when}: {count} idle instances and no others");
+    let what = format!("{count} idle instances and no others {when}");
     let there = |world: &World| just_idle(world, id, count, when);
     world.until(&what, within, there).await.unwrap();
 }
@@ -129,7 +129,7 @@ async fn all_over(world: &World, id: FleetId, count: usize) -> Vec<InstanceRow> 
 
 /// The fleet is over, and nothing of it is anywhere, nor comes back.
 async fn is_gone(world: &World, id: FleetId, within: Duration, when: &str) {
-    let what = format!("{when}: the end of the fleet");
+    let what = format!("the end of the fleet {when}");
     let deleted = |world: &World| fleet(world, id).deleted;
     world.until(&what, within, deleted).await.unwrap();
     assert_eq!(fleet(world, id).status, FleetStatus::Terminated, "{when}");
@@ -137,7 +137,7 @@ async fn is_gone(world: &World, id: FleetId, within: Duration, when: &str) {
         assert_eq!(invariants::nothing_left(world), Vec::<String>::new(), "{when}");
         all(world, id).iter().all(|row| row.deleted)
     };
-    let what = format!("{when}: nothing is left");
+    let what = format!("nothing is left {when}");
     world.throughout(&what, MINUTE, nothing).await.unwrap();
 }
 

@@ -90,7 +90,7 @@ async fn what_comes_too_late_fails_and_says_what_is_there() {
     let error = join(waiting, late).await.0.unwrap_err();
     let text = error.to_string();
     assert!(
-        text.starts_with("the new fleet: not within 1s. There is:\n"),
+        text.starts_with("not within 1s: the new fleet\nThere is:\n"),
         "{text}"
     );
     assert!(text.contains("\ninstance local-0: Idle, 0 busy blocks"), "{text}");
@@ -109,5 +109,8 @@ async fn what_must_hold_all_the_time_may_not_fail_for_a_millisecond() {
     };
     let looking = world.throughout("the new fleet", SECOND, |world| has(world, "new"));
     let error = join(looking, blink).await.0.unwrap_err().to_string();
-    assert!(error.starts_with("the new fleet: not after 500ms."), "{error}");
+    assert!(
+        error.starts_with("no longer after 500ms: the new fleet\n"),
+        "{error}"
+    );
 }
