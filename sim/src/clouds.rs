@@ -13,8 +13,12 @@ use dstack_model::runs::{JobProvisioningData, Requirements};
 use dstack_system::Random;
 use dstack_units::{InstanceId, ProjectId};
 use serde_json::json;
+use tokio::sync::Notify;
 
 use crate::Faults;
+
+/// What is said of a cloud that is [sold out](Clouds::sold_out).
+pub const SOLD_OUT: &str = "small in aws/here: no small left; large in aws/here: no large left";
 
 /// A machine that costs money.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +49,7 @@ struct State {
 #[derive(Debug, Clone)]
 pub struct Clouds {
     state: Arc<Mutex<State>>,
+    changed: Arc<Notify>,
     random: Random,
 }
 
@@ -53,6 +58,7 @@ impl Clouds {
     pub fn new(random: Random) -> Self {
         Self {
             state: Arc::default(),
+            changed: Arc::default(),
             random,
         }
     }
@@ -61,12 +67,24 @@ impl Clouds {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Ends when something here changes. Whatever changes after this call counts, also before the answer is awaited.
+    pub fn changed(&self) -> impl Future<Output = ()> {
+        self.changed.notified()
+    }
+
+    /// Changes something, and tells those who wait for that.
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let result = change(&mut self.lock());
+        self.changed.notify_waiters();
+        result
+    }
+
     /// It offers machines of these names, the first the cheapest.
     pub fn offer(&self, names: &[&str]) {
         let offers = (1_u32..)
             .zip(names)
             .filter_map(|(price, name)| offer(name, price));
-        self.lock().offers = offers.collect();
+        self.change(|state| state.offers = offers.collect());
     }
 
     /// It offers machines of these names, each in a region with zones, the first the cheapest.
@@ -81,34 +99,39 @@ impl Clouds {
                     ..offer(name, price)?
                 })
             });
-        self.lock().offers = offers.collect();
+        self.change(|state| state.offers = offers.collect());
     }
 
     /// The machine of an instance breaks, and is gone.
     pub fn lose(&self, instance: InstanceId) {
-        self.lock()
-            .machines
-            .retain(|machine| machine.instance != instance);
+        self.change(|state| state.machines.retain(|machine| machine.instance != instance));
     }
 
     /// Nothing is to be had of these offers.
     pub fn full(&self, names: &[&str]) {
-        self.lock().full = names.iter().map(|name| (*name).to_owned()).collect();
+        let full = names.iter().map(|name| (*name).to_owned()).collect();
+        self.change(|state| state.full = full);
+    }
+
+    /// It offers a small and a large machine, and none is to be had.
+    pub fn sold_out(&self) {
+        self.offer(&["small", "large"]);
+        self.full(&["small", "large"]);
     }
 
     /// How unreliable it is; streams do not concern it.
     pub fn faults(&self, faults: Faults) {
-        self.lock().faults = faults;
+        self.change(|state| state.faults = faults);
     }
 
     /// Its configuration is removed, or there again.
     pub fn gone(&self, gone: bool) {
-        self.lock().gone = gone;
+        self.change(|state| state.gone = gone);
     }
 
     /// Nobody knows now which clouds are configured, as when the database is away.
     pub fn unreadable(&self, unreadable: bool) {
-        self.lock().unreadable = unreadable;
+        self.change(|state| state.unreadable = unreadable);
     }
 
     /// Machines that exist.
@@ -134,12 +157,12 @@ impl Clouds {
         tokio::time::sleep(Duration::from_millis(self.random.below(800))).await;
         let (lost_call, lost_answer) = (self.random.fraction(), self.random.fraction());
         let unavailable = || ComputeError::Unavailable("503".to_owned());
-        let mut state = self.lock();
-        if lost_call < state.faults.lost_call {
+        let faults = self.lock().faults;
+        if lost_call < faults.lost_call {
             return Err(unavailable());
         }
-        let result = work(&mut state);
-        if lost_answer < state.faults.lost_answer {
+        let result = self.change(work);
+        if lost_answer < faults.lost_answer {
             return Err(unavailable());
         }
         result

@@ -115,6 +115,11 @@ impl Hosts {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Ends when something here changes. Whatever changes after this call counts, also before the answer is awaited.
+    pub fn changed(&self) -> impl Future<Output = ()> {
+        self.changed.notified()
+    }
+
     /// What the commands of the jobs of a run do.
     pub fn script(&self, run_name: &str, script: Script) {
         self.lock().scripts.insert(run_name.to_owned(), script);

@@ -8,11 +8,12 @@ use crate::World;
 
 /// Everything that is wrong, in words; empty = all is well.
 pub fn always(world: &World) -> Vec<String> {
-    let tables = world.store.tables();
     let mut wrong = Vec::new();
-    blocks_add_up(&tables, &mut wrong);
-    waits_have_reasons(&tables, &mut wrong);
-    fleets_have_their_size(&tables, &mut wrong);
+    world.store.read(|tables| {
+        blocks_add_up(tables, &mut wrong);
+        waits_have_reasons(tables, &mut wrong);
+        fleets_have_their_size(tables, &mut wrong);
+    });
     if world.clouds.most_made() > 1 {
         wrong.push("two machines were made for one instance".to_owned());
     }
@@ -45,6 +46,15 @@ pub fn at_rest(world: &World) -> Vec<String> {
                 instance.name, instance.status, instance.busy_blocks
             ));
         }
+    }
+    wrong
+}
+
+/// As [`at_rest`], and there is nothing that costs money.
+pub fn nothing_left(world: &World) -> Vec<String> {
+    let mut wrong = at_rest(world);
+    for machine in world.clouds.machines() {
+        wrong.push(format!("there is still a machine: {machine:?}"));
     }
     wrong
 }

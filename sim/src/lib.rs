@@ -7,10 +7,13 @@
 pub mod clouds;
 pub mod hosts;
 pub mod invariants;
+pub mod inventory;
 pub mod output;
 pub mod scenario;
+pub mod waits;
 pub mod world;
 
 pub use clouds::Clouds;
 pub use hosts::{Faults, Hosts, Script};
+pub use waits::Unmet;
 pub use world::World;

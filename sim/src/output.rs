@@ -10,14 +10,21 @@ use dstack_plan::services::replicas::Slot;
 use dstack_store::JobSnapshot;
 use dstack_store::rows::{JobRow, RunRow};
 use dstack_units::JobId;
+use tokio::sync::Notify;
 
 /// All output, by job.
 #[derive(Debug, Default)]
 pub struct SimOutput {
     jobs: Mutex<HashMap<JobId, (i64, String)>>,
+    changed: Notify,
 }
 
 impl SimOutput {
+    /// Ends when there is more. Whatever comes after this call counts, also before the answer is awaited.
+    pub fn changed(&self) -> impl Future<Output = ()> {
+        self.changed.notified()
+    }
+
     /// What a job printed.
     pub fn of(&self, job: JobId) -> String {
         self.jobs
@@ -40,6 +47,7 @@ impl Output for SimOutput {
                 text.push_str(&String::from_utf8_lossy(&piece.bytes));
             }
         }
+        self.changed.notify_waiters();
         Ok(())
     }
 }

@@ -19,6 +19,7 @@ use crate::clouds::Clouds;
 use crate::hosts::Hosts;
 use crate::output::{NoInputs, SimOutput};
 use crate::scenario::{Builder, ScenarioError};
+use crate::waits::Unmet;
 
 /// A store, a host and their output: what outlives an engine.
 #[derive(Debug)]
@@ -36,15 +37,6 @@ pub struct World {
     /// Rows.
     pub builder: Builder,
     random: Random,
-}
-
-/// A run that did not end in time.
-#[derive(Debug, thiserror::Error)]
-#[error("{name} is still {status:?} after {waited:?} of virtual time")]
-pub struct Stuck {
-    name: String,
-    status: Option<RunStatus>,
-    waited: Duration,
 }
 
 impl World {
@@ -252,31 +244,22 @@ impl World {
     }
 
     /// Waits, in virtual time, until the run is final.
-    pub async fn finished(&self, run: &RunRow, within: Duration) -> Result<RunStatus, Stuck> {
-        let deadline = self.clock.now() + within;
-        loop {
-            let status = self.status(run.id).await;
-            match status {
-                Some(status) if status.is_finished() => return Ok(status),
-                _ if self.clock.now() >= deadline => {
-                    return Err(Stuck {
-                        name: run.run_name.clone(),
-                        status,
-                        waited: within,
-                    });
-                }
-                _ => tokio::time::sleep(Duration::from_millis(100)).await,
-            }
-        }
+    pub async fn finished(&self, run: &RunRow, within: Duration) -> Result<RunStatus, Unmet> {
+        let end = |world: &World| world.status(run.id).filter(|status| status.is_finished());
+        self.found(&format!("the end of {}", run.run_name), within, end)
+            .await
+    }
+
+    /// Waits, in virtual time, until the run is running.
+    pub async fn running(&self, run: &RunRow, within: Duration) -> Result<(), Unmet> {
+        let runs = |world: &World| world.status(run.id) == Some(RunStatus::Running);
+        self.until(&format!("{} to run", run.run_name), within, runs)
+            .await
     }
 
     /// Present status of a run.
-    pub async fn status(&self, run: RunId) -> Option<RunStatus> {
+    pub fn status(&self, run: RunId) -> Option<RunStatus> {
         self.store
-            .run(run)
-            .await
-            .ok()
-            .flatten()
-            .map(|snapshot| snapshot.run.status)
+            .read(|tables| tables.runs.get(&run).map(|run| run.status))
     }
 }

@@ -9,6 +9,7 @@ use dstack_engine::failpoint::DieAt;
 use dstack_engine::{Engine, Failpoints};
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::{JobTerminationReason, RunStatus};
+use dstack_sim::clouds::SOLD_OUT;
 use dstack_sim::{Faults, Script, World, invariants};
 use dstack_store::rows::{InstanceRow, JobRow, RunRow};
 use dstack_store::{Commit, EngineStore, Put};
@@ -41,11 +42,18 @@ fn instances(world: &World) -> Vec<InstanceRow> {
     rows
 }
 
-/// Neither in the cloud nor in the rows.
-#[track_caller]
-fn nothing_is_left(world: &World, when: &str) {
-    assert_eq!(world.clouds.machines(), [], "{when}");
-    assert_eq!(invariants::at_rest(world), Vec::<String>::new(), "{when}");
+/// All instances of the cloud are over, and so are their machines.
+fn all_over(world: &World) -> bool {
+    let over = |row: &InstanceRow| row.status == InstanceStatus::Terminated;
+    instances(world).iter().all(over) && world.clouds.machines().is_empty()
+}
+
+/// Within this time there is nothing any more, in the cloud nor in the rows, and for as long nothing comes back.
+async fn nothing_is_left(world: &World, within: Duration, when: &str) {
+    let what = format!("nothing is left {when}");
+    let nothing = |world: &World| invariants::nothing_left(world).is_empty() && all_over(world);
+    world.until(&what, within, nothing).await.unwrap();
+    world.throughout(&what, within, nothing).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -65,15 +73,11 @@ async fn a_job_gets_an_instance_that_ends_when_it_has_been_idle() {
     let again = world.submit(&engine, "again", &in_cloud()).await.unwrap();
     assert_eq!(world.finished(&again, MINUTE).await.unwrap(), RunStatus::Done);
     assert_eq!(world.clouds.asked(), ["small"]);
-    tokio::time::sleep(IDLE).await;
-    let made = instances(&world);
-    assert_eq!(made[0].status, InstanceStatus::Terminated);
+    nothing_is_left(&world, IDLE, "").await;
     assert_eq!(
-        made[0].termination_reason,
+        instances(&world)[0].termination_reason,
         Some(InstanceTerminationReason::IdleTimeout)
     );
-    assert_eq!(world.clouds.machines(), []);
-    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
 }
 
 #[tokio::test(start_paused = true)]
@@ -89,8 +93,8 @@ async fn offers_are_tried_from_the_cheapest_until_one_works() {
 
 #[tokio::test(start_paused = true)]
 async fn a_job_for_which_no_offer_works_says_what_the_cloud_said() {
-    let world = world(3, &["small", "large"]).await;
-    world.clouds.full(&["small", "large"]);
+    let world = world(3, &[]).await;
+    world.clouds.sold_out();
     let engine = world.start().await.unwrap();
     let run = world.submit(&engine, "train", &in_cloud()).await.unwrap();
     assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Failed);
@@ -100,13 +104,10 @@ async fn a_job_for_which_no_offer_works_says_what_the_cloud_said() {
         Some(JobTerminationReason::FailedToStartDueToNoCapacity)
     );
     let message = job.termination_reason_message.unwrap();
-    assert!(
-        message.starts_with(
-            "Failed to provision in fleet 'cloud': tried 2 of 2 offers, all failed.\n\
-             Errors: small in aws/here: no small left; large in aws/here: no large left.\n"
-        ),
-        "{message}"
+    let begin = format!(
+        "Failed to provision in fleet 'cloud': tried 2 of 2 offers, all failed.\nErrors: {SOLD_OUT}.\n"
     );
+    assert!(message.starts_with(&begin), "{message}");
     assert_eq!(instances(&world)[0].status, InstanceStatus::Terminated);
     assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
 }
@@ -118,8 +119,8 @@ async fn a_run_that_retries_gets_an_instance_once_there_are_some() {
     let engine = world.start().await.unwrap();
     let retry = json!({"fleets": ["cloud"], "retry": {"on_events": ["no-capacity"], "duration": "1h"}});
     let run = world.submit(&engine, "train", &retry).await.unwrap();
-    tokio::time::sleep(5 * MINUTE).await;
-    assert_eq!(world.status(run.id).await, Some(RunStatus::Pending));
+    world.pass(5 * MINUTE).await;
+    assert_eq!(world.status(run.id), Some(RunStatus::Pending));
     world.clouds.full(&[]);
     assert_eq!(world.finished(&run, 15 * MINUTE).await.unwrap(), RunStatus::Done);
 }
@@ -152,9 +153,7 @@ async fn nodes_of_a_run_get_an_instance_each_beside_the_first() {
     let mut names: Vec<String> = instances(&world).into_iter().map(|row| row.name).collect();
     names.sort();
     assert_eq!(names, ["cloud-0", "cloud-1", "cloud-2"]);
-    tokio::time::sleep(IDLE).await;
-    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
-    assert_eq!(world.clouds.machines(), []);
+    nothing_is_left(&world, IDLE, "").await;
 }
 
 /// Whenever a run is stopped, nothing of it stays in the cloud.
@@ -165,12 +164,11 @@ async fn a_run_stopped_at_any_time_leaves_no_machine() {
         world.clouds.full(&["small"]);
         let engine = world.start().await.unwrap();
         let run = world.submit(&engine, "train", &in_cloud()).await.unwrap();
-        tokio::time::sleep(hundreds * Duration::from_millis(100)).await;
+        world.pass(hundreds * Duration::from_millis(100)).await;
         world.stop(&engine, &run).await;
         let status = world.finished(&run, 2 * MINUTE).await.unwrap();
         assert_eq!(status, RunStatus::Terminated, "after {hundreds}");
-        tokio::time::sleep(IDLE).await;
-        nothing_is_left(&world, &format!("after {hundreds}"));
+        nothing_is_left(&world, IDLE, &format!("after {hundreds}")).await;
     }
 }
 
@@ -182,7 +180,7 @@ async fn a_job_whose_instance_is_ended_while_it_is_made_ends_as_well() {
         world.clouds.full(&["small"]);
         let engine = world.start().await.unwrap();
         let run = world.submit(&engine, "train", &in_cloud()).await.unwrap();
-        tokio::time::sleep(hundreds * Duration::from_millis(100)).await;
+        world.pass(hundreds * Duration::from_millis(100)).await;
         for mut row in instances(&world) {
             row.status = InstanceStatus::Terminating;
             row.termination_reason = Some(InstanceTerminationReason::TerminatedByUser);
@@ -195,11 +193,11 @@ async fn a_job_whose_instance_is_ended_while_it_is_made_ends_as_well() {
         let status = world.finished(&run, 5 * MINUTE).await;
         let status = status.unwrap_or_else(|stuck| panic!("after {hundreds}: {stuck}"));
         assert!(status.is_finished(), "after {hundreds}");
-        tokio::time::sleep(IDLE).await;
         // Tasks end with their machine: the simulated host does not know that.
-        assert_eq!(world.clouds.machines(), [], "after {hundreds}");
-        let wrong = invariants::always(&world);
-        assert_eq!(wrong, Vec::<String>::new(), "after {hundreds}");
+        let no_machine = |world: &World| invariants::always(world).is_empty() && all_over(world);
+        let what = format!("no machine is left after {hundreds}");
+        world.until(&what, IDLE, no_machine).await.unwrap();
+        world.throughout(&what, IDLE, no_machine).await.unwrap();
     }
 }
 
@@ -222,8 +220,7 @@ async fn a_cloud_that_loses_calls_and_answers_has_no_machine_twice_or_for_nobody
             "seed {seed}: {status:?}"
         );
         assert_eq!(invariants::always(&world), Vec::<String>::new(), "seed {seed}");
-        tokio::time::sleep(3 * IDLE).await;
-        nothing_is_left(&world, &format!("seed {seed}"));
+        nothing_is_left(&world, 3 * IDLE, &format!("seed {seed}")).await;
     }
 }
 
@@ -235,18 +232,18 @@ async fn an_instance_whose_backend_is_gone_waits_for_it() {
     let run = world.submit(&engine, "train", &in_cloud()).await.unwrap();
     assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
     world.clouds.gone(true);
-    tokio::time::sleep(60 * MINUTE).await;
-    let waiting = instances(&world).pop().unwrap();
-    assert_eq!(waiting.status, InstanceStatus::Terminating);
-    let reason = waiting.waiting_for.unwrap();
-    assert!(reason.contains("configure it again"), "{reason}");
+    let waits = |world: &World| {
+        let row = instances(world).pop().unwrap();
+        let reason = row.waiting_for.unwrap_or_default();
+        row.status == InstanceStatus::Terminating && reason.contains("configure it again")
+    };
+    world.until("it waits for its cloud", IDLE, waits).await.unwrap();
+    world
+        .throughout("it waits for its cloud", 60 * MINUTE, waits)
+        .await
+        .unwrap();
     world.clouds.gone(false);
-    tokio::time::sleep(MINUTE).await;
-    assert_eq!(
-        instances(&world).pop().unwrap().status,
-        InstanceStatus::Terminated
-    );
-    assert_eq!(world.clouds.machines(), []);
+    nothing_is_left(&world, MINUTE, "").await;
 }
 
 /// Its instance is idle for a short time only.
@@ -261,15 +258,14 @@ async fn a_job_waits_while_the_backends_cannot_be_read() {
     world.clouds.unreadable(true);
     let engine = world.start().await.unwrap();
     let run = world.submit(&engine, "train", &in_cloud()).await.unwrap();
-    tokio::time::sleep(MINUTE).await;
-    assert_eq!(world.status(run.id).await, Some(RunStatus::Submitted));
+    let waits = |world: &World| world.status(run.id) == Some(RunStatus::Submitted);
+    world.throughout("it waits", MINUTE, waits).await.unwrap();
     world.clouds.unreadable(false);
     // Read again in time for the offers, then away once more until after the instance was intended.
-    while instances(&world).is_empty() {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    let intended = |world: &World| !instances(world).is_empty();
+    world.until("the instance", MINUTE, intended).await.unwrap();
     world.clouds.unreadable(true);
-    tokio::time::sleep(MINUTE).await;
+    world.pass(MINUTE).await;
     world.clouds.unreadable(false);
     assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
     assert_eq!(world.clouds.asked(), ["small"]);
@@ -284,19 +280,18 @@ async fn killed_at(point: &str, nth: u32) -> Arc<DieAt> {
     let run = world.submit(&engine, "train", &short_lived()).await.unwrap();
     tokio::select! {
         () = engine.stopped() => {}
-        () = tokio::time::sleep(MINUTE) => {}
+        () = world.pass(MINUTE) => {} // the whole story, with every failpoint of it
     }
     engine.stop();
-    tokio::time::sleep(Duration::from_secs(11)).await; // the dead server's leases run out
+    world.leases_run_out().await;
     let engine = world.start().await.unwrap();
-    if world.status(run.id).await.is_none() {
+    if world.status(run.id).is_none() {
         return die; // killed before the submission was accepted: the caller was never told otherwise
     }
     let status = world.finished(&run, 5 * MINUTE).await;
     let status = status.unwrap_or_else(|stuck| panic!("killed at {point} #{nth}: {stuck}"));
     assert_eq!(status, RunStatus::Done, "killed at {point} #{nth}");
-    tokio::time::sleep(MINUTE).await;
-    nothing_is_left(&world, &format!("killed at {point} #{nth}"));
+    nothing_is_left(&world, MINUTE, &format!("killed at {point} #{nth}")).await;
     drop(engine);
     die
 }
@@ -343,7 +338,7 @@ async fn killed_again_while_it_looks_for_what_was_made() {
         }
         engine.stopped().await;
         assert!(die.fired(), "{point}");
-        tokio::time::sleep(Duration::from_secs(11)).await; // the dead server's leases run out
+        world.leases_run_out().await;
     }
     let _engine = world.start().await.unwrap();
     let status = world.finished(&run.unwrap(), 5 * MINUTE).await.unwrap();

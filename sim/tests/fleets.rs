@@ -11,9 +11,10 @@ use dstack_engine::{Engine, Failpoints};
 use dstack_model::fleets::FleetStatus;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason as Reason};
 use dstack_model::runs::RunStatus;
+use dstack_sim::clouds::SOLD_OUT;
 use dstack_sim::{Faults, Script, World, invariants};
-use dstack_store::rows::{FleetRow, InstanceRow};
-use dstack_units::FleetId;
+use dstack_store::rows::{FleetRow, InstanceRow, RunRow};
+use dstack_units::{FleetId, InstanceId};
 use serde_json::{Value, json};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -24,6 +25,40 @@ async fn world(seed: u64, offers: &[&str]) -> World {
     let world = World::new(seed, 1).await.unwrap();
     world.clouds.offer(offers);
     world
+}
+
+/// An engine, and a fleet with these fields that was applied just now.
+async fn applied(world: &World, fields: &Value) -> (Engine, FleetId) {
+    let engine = world.start().await.unwrap();
+    let id = world.apply_fleet(&engine, "cloud", fields).await.unwrap();
+    (engine, id)
+}
+
+/// As [`applied`], once the fleet has so many idle instances.
+async fn with_idle(world: &World, count: usize, fields: &Value) -> (Engine, FleetId) {
+    let (engine, id) = applied(world, fields).await;
+    has_idle(world, id, count, MINUTE, "").await;
+    (engine, id)
+}
+
+/// Submits a run to the fleet.
+async fn submit(world: &World, engine: &Engine, name: &str) -> RunRow {
+    let wants = json!({"fleets": ["cloud"]});
+    world.submit(engine, name, &wants).await.unwrap()
+}
+
+async fn submit_all(world: &World, engine: &Engine, names: &[&str]) -> Vec<RunRow> {
+    let mut runs = Vec::new();
+    for name in names {
+        runs.push(submit(world, engine, name).await);
+    }
+    runs
+}
+
+async fn all_done(world: &World, runs: &[RunRow]) {
+    for run in runs {
+        assert_eq!(world.finished(run, MINUTE).await.unwrap(), RunStatus::Done);
+    }
 }
 
 fn fleet(world: &World, id: FleetId) -> FleetRow {
@@ -57,56 +92,67 @@ fn events(world: &World, text: &str) -> usize {
     events.iter().filter(|event| event.message.contains(text)).count()
 }
 
-/// Waits for so many idle instances and no others; nothing may be wrong meanwhile.
-async fn has_idle(world: &World, id: FleetId, count: usize, within: Duration, when: &str) {
-    let deadline = world.clock.now() + within;
-    while idle(world, id) != count || alive(world, id).len() != count {
-        assert_eq!(invariants::always(world), Vec::<String>::new(), "{when}");
-        let now = world.clock.now();
-        assert!(now < deadline, "{when}: {:#?}", alive(world, id));
-        tokio::time::sleep(Duration::from_millis(500)).await;
-    }
+/// Whether it has so many idle instances and no others; nothing may be wrong.
+fn just_idle(world: &World, id: FleetId, count: usize, when: &str) -> bool {
+    assert_eq!(invariants::always(world), Vec::<String>::new(), "{when}");
+    idle(world, id) == count && alive(world, id).len() == count
 }
 
-/// The fleet is over, and nothing of it is anywhere.
+/// Waits for so many idle instances and no others; nothing may be wrong meanwhile.
+async fn has_idle(world: &World, id: FleetId, count: usize, within: Duration, when: &str) {
+    let what = format!("{count} idle instances and no others {when}");
+    let there = |world: &World| just_idle(world, id, count, when);
+    world.until(&what, within, there).await.unwrap();
+}
+
+/// As [`has_idle`] within five minutes, and for as long nothing is added or ended.
+async fn comes_to(world: &World, id: FleetId, count: usize) {
+    has_idle(world, id, count, 5 * MINUTE, "").await;
+    let there = |world: &World| just_idle(world, id, count, "");
+    world.throughout("its size", 5 * MINUTE, there).await.unwrap();
+}
+
+/// Whether another instance is there for the lost one, so that there are so many again.
+fn is_replaced(world: &World, id: FleetId, lost: InstanceId, count: usize, when: &str) -> bool {
+    world.store.tables().instances[&lost].deleted && just_idle(world, id, count, when)
+}
+
+/// Waits until this many instances, all that the fleet has, are over.
+async fn all_over(world: &World, id: FleetId, count: usize) -> Vec<InstanceRow> {
+    let what = format!("the end of {count} instances");
+    let over = |world: &World| {
+        let rows = all(world, id);
+        (rows.len() == count && alive(world, id).is_empty()).then_some(rows)
+    };
+    world.found(&what, 30 * SECOND, over).await.unwrap()
+}
+
+/// The fleet is over, and nothing of it is anywhere, nor comes back.
 async fn is_gone(world: &World, id: FleetId, within: Duration, when: &str) {
-    let deadline = world.clock.now() + within;
-    while !fleet(world, id).deleted {
-        assert!(world.clock.now() < deadline, "{when}: {:#?}", alive(world, id));
-        tokio::time::sleep(SECOND).await;
-    }
+    let what = format!("the end of the fleet {when}");
+    let deleted = |world: &World| fleet(world, id).deleted;
+    world.until(&what, within, deleted).await.unwrap();
     assert_eq!(fleet(world, id).status, FleetStatus::Terminated, "{when}");
-    assert_eq!(world.clouds.machines(), [], "{when}");
-    assert!(all(world, id).iter().all(|row| row.deleted), "{when}");
-    assert_eq!(invariants::at_rest(world), Vec::<String>::new(), "{when}");
+    let nothing = |world: &World| {
+        assert_eq!(invariants::nothing_left(world), Vec::<String>::new(), "{when}");
+        all(world, id).iter().all(|row| row.deleted)
+    };
+    let what = format!("nothing is left {when}");
+    world.throughout(&what, MINUTE, nothing).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_fleet_gets_the_instances_that_it_wants() {
     let world = world(1, &["small", "large"]).await;
-    let engine = world.start().await.unwrap();
-    let id = world
-        .apply_fleet(&engine, "cloud", &json!({"nodes": 3}))
-        .await
-        .unwrap();
-    has_idle(&world, id, 3, MINUTE, "").await;
+    let (engine, id) = with_idle(&world, 3, &json!({"nodes": 3})).await;
     assert_eq!(world.clouds.machines().len(), 3);
     assert_eq!(world.clouds.asked(), ["small", "small", "small"]);
     let names: Vec<String> = alive(&world, id).into_iter().map(|row| row.name).collect();
     assert_eq!(names, ["cloud-0", "cloud-1", "cloud-2"]);
     // Runs take them; nothing more is made.
-    let mut runs = Vec::new();
-    for name in ["run-a", "run-b", "run-c"] {
-        let run = world
-            .submit(&engine, name, &json!({"fleets": ["cloud"]}))
-            .await
-            .unwrap();
-        runs.push(run);
-    }
-    for run in runs {
-        assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
-    }
-    tokio::time::sleep(HOUR).await;
+    let runs = submit_all(&world, &engine, &["run-a", "run-b", "run-c"]).await;
+    all_done(&world, &runs).await;
+    world.pass(HOUR).await;
     assert_eq!((world.clouds.asked().len(), idle(&world, id)), (3, 3));
     let made = "Instance status changed PENDING -> PROVISIONING";
     assert_eq!((events(&world, made), events(&world, "to meet target")), (3, 0));
@@ -118,29 +164,28 @@ async fn a_fleet_gets_the_instances_that_it_wants() {
 #[tokio::test(start_paused = true)]
 async fn instances_are_divided_into_the_blocks_of_their_fleet() {
     let world = world(2, &["small"]).await;
-    let engine = world.start().await.unwrap();
     let fields = json!({"nodes": 1, "blocks": 4, "resources": {"cpu": "1.."}});
-    let id = world.apply_fleet(&engine, "cloud", &fields).await.unwrap();
-    has_idle(&world, id, 1, MINUTE, "").await;
+    let (engine, id) = with_idle(&world, 1, &fields).await;
     assert_eq!(alive(&world, id)[0].total_blocks, Some(4));
     let long = Script {
         lines: 100,
         ..Script::default()
     };
-    let mut runs = Vec::new();
-    for name in ["run-a", "run-b", "run-c", "run-d"] {
+    let names = ["run-a", "run-b", "run-c", "run-d"];
+    for name in names {
         world.hosts.script(name, long);
-        let run = world
-            .submit(&engine, name, &json!({"fleets": ["cloud"]}))
-            .await
-            .unwrap();
-        runs.push(run);
     }
-    tokio::time::sleep(10 * SECOND).await;
+    let runs = submit_all(&world, &engine, &names).await;
+    let all_run = |world: &World| {
+        let running = |run: &RunRow| world.status(run.id) == Some(RunStatus::Running);
+        runs.iter().all(running)
+    };
+    world
+        .until("all run at the same time", 10 * SECOND, all_run)
+        .await
+        .unwrap();
     assert_eq!(alive(&world, id)[0].busy_blocks, 4);
-    for run in runs {
-        assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
-    }
+    all_done(&world, &runs).await;
     assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
 }
 
@@ -148,15 +193,13 @@ async fn instances_are_divided_into_the_blocks_of_their_fleet() {
 async fn instances_beyond_the_least_number_end_when_they_have_been_idle() {
     for (min, seed) in [(0, 3), (1, 4), (2, 5)] {
         let world = world(seed, &["small"]).await;
-        let engine = world.start().await.unwrap();
         let fields = json!({"nodes": {"min": min, "target": 3}, "idle_duration": "10m"});
-        let id = world.apply_fleet(&engine, "cloud", &fields).await.unwrap();
-        has_idle(&world, id, 3, MINUTE, "").await;
-        // At no time there are fewer.
-        for _ in 0..60 * 30 {
-            assert!(idle(&world, id) >= min, "{:#?}", all(&world, id));
-            tokio::time::sleep(SECOND).await;
-        }
+        let (_engine, id) = with_idle(&world, 3, &fields).await;
+        let enough = |world: &World| idle(world, id) >= min;
+        world
+            .throughout("at no time fewer", 30 * MINUTE, enough)
+            .await
+            .unwrap();
         has_idle(&world, id, min, SECOND, "").await;
         assert_eq!(world.clouds.machines().len(), min);
         let ended: Vec<_> = all(&world, id).into_iter().filter(|row| row.deleted).collect();
@@ -166,8 +209,8 @@ async fn instances_beyond_the_least_number_end_when_they_have_been_idle() {
                 .iter()
                 .all(|row| row.termination_reason == Some(Reason::IdleTimeout))
         );
-        tokio::time::sleep(24 * HOUR).await;
         // What was wanted at the beginning is not brought up again.
+        world.pass(24 * HOUR).await;
         assert_eq!((idle(&world, id), world.clouds.asked().len()), (min, 3));
     }
 }
@@ -175,14 +218,8 @@ async fn instances_beyond_the_least_number_end_when_they_have_been_idle() {
 #[tokio::test(start_paused = true)]
 async fn a_fleet_without_offers_says_so_and_tries_again() {
     let world = world(6, &[]).await;
-    let engine = world.start().await.unwrap();
-    let id = world
-        .apply_fleet(&engine, "cloud", &json!({"nodes": 2}))
-        .await
-        .unwrap();
-    tokio::time::sleep(30 * SECOND).await;
-    let shown = all(&world, id);
-    assert_eq!(shown.len(), 2);
+    let (_engine, id) = applied(&world, &json!({"nodes": 2})).await;
+    let shown = all_over(&world, id, 2).await;
     for row in &shown {
         assert_eq!((row.status, row.deleted), (InstanceStatus::Terminated, false));
         assert_eq!(row.termination_reason, Some(Reason::NoOffers));
@@ -191,37 +228,40 @@ async fn a_fleet_without_offers_says_so_and_tries_again() {
     let text =
         "Instance status changed PENDING -> TERMINATED. Termination reason: NO_OFFERS (No offers found)";
     assert_eq!(events(&world, text), 2);
-    tokio::time::sleep(MINUTE).await;
-    assert!(
-        shown
-            .iter()
-            .all(|row| world.store.tables().instances[&row.id].deleted)
-    );
+    let is_shown = |world: &World, row: &InstanceRow| !world.store.tables().instances[&row.id].deleted;
+    let both_are = |world: &World| shown.iter().all(|row| is_shown(world, row));
+    world
+        .throughout("both are shown for a while", 55 * SECOND, both_are)
+        .await
+        .unwrap();
+    let none_is = |world: &World| !shown.iter().any(|row| is_shown(world, row));
+    world
+        .until("they are shown no longer", 10 * SECOND, none_is)
+        .await
+        .unwrap();
     let again = "Instance created to meet target fleet node count. Status: PENDING";
     assert_eq!(events(&world, again), 2);
     world.clouds.offer(&["small"]);
     has_idle(&world, id, 2, 5 * MINUTE, "").await;
     assert!(fleet(&world, id).consolidation_attempt > 0);
-    tokio::time::sleep(HOUR).await;
-    assert_eq!(fleet(&world, id).consolidation_attempt, 0);
+    let well = |world: &World| fleet(world, id).consolidation_attempt == 0;
+    world
+        .until("attempts are counted anew", HOUR, well)
+        .await
+        .unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_fleet_for_which_no_offer_works_says_what_the_cloud_said() {
-    let world = world(7, &["small", "large"]).await;
-    world.clouds.full(&["small", "large"]);
-    let engine = world.start().await.unwrap();
-    let nodes = json!({"nodes": {"min": 0, "target": 1}});
-    let id = world.apply_fleet(&engine, "cloud", &nodes).await.unwrap();
-    tokio::time::sleep(30 * SECOND).await;
-    let row = all(&world, id).pop().unwrap();
+    let world = world(7, &[]).await;
+    world.clouds.sold_out();
+    let (_engine, id) = applied(&world, &json!({"nodes": {"min": 0, "target": 1}})).await;
+    let row = all_over(&world, id, 1).await.remove(0);
     assert_eq!(row.termination_reason, Some(Reason::NoOffers));
-    assert_eq!(
-        row.termination_reason_message.as_deref(),
-        Some("All offers failed: small in aws/here: no small left; large in aws/here: no large left")
-    );
+    let message = format!("All offers failed: {SOLD_OUT}");
+    assert_eq!(row.termination_reason_message, Some(message));
     // It may be empty: nothing is tried again.
-    tokio::time::sleep(HOUR).await;
+    world.pass(HOUR).await;
     assert_eq!(world.clouds.asked(), ["small", "large"]);
     assert_eq!((all(&world, id).len(), alive(&world, id).len()), (1, 0));
     assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
@@ -231,17 +271,14 @@ async fn a_fleet_for_which_no_offer_works_says_what_the_cloud_said() {
 async fn a_fleet_that_cannot_get_to_its_size_is_given_up_until_it_is_applied_again() {
     let world = world(8, &["small"]).await;
     world.clouds.full(&["small"]);
-    let engine = world.start().await.unwrap();
-    let id = world
-        .apply_fleet(&engine, "cloud", &json!({"nodes": 1}))
-        .await
-        .unwrap();
-    tokio::time::sleep(24 * HOUR).await;
+    let (engine, id) = applied(&world, &json!({"nodes": 1})).await;
     let gave_up = "Fleet consolidation stopped after 15 attempts. Update the fleet to resume";
-    assert_eq!(events(&world, gave_up), 1);
-    assert_eq!(world.clouds.asked().len(), 16);
+    let given_up = |world: &World| events(world, gave_up) == 1 && world.clouds.asked().len() == 16;
+    world.until("it is given up", 24 * HOUR, given_up).await.unwrap();
+    world.pass(24 * HOUR).await;
+    assert_eq!((events(&world, gave_up), world.clouds.asked().len()), (1, 16));
     world.clouds.full(&[]);
-    tokio::time::sleep(24 * HOUR).await;
+    world.pass(24 * HOUR).await;
     assert_eq!((events(&world, gave_up), idle(&world, id)), (1, 0));
     let more = json!({"nodes": {"min": 1, "max": 2}});
     world.update_fleet(&engine, id, &more).await.unwrap();
@@ -251,31 +288,27 @@ async fn a_fleet_that_cannot_get_to_its_size_is_given_up_until_it_is_applied_aga
 #[tokio::test(start_paused = true)]
 async fn a_machine_that_is_lost_is_replaced() {
     let world = world(9, &["small"]).await;
-    let engine = world.start().await.unwrap();
-    let id = world
-        .apply_fleet(&engine, "cloud", &json!({"nodes": 2}))
-        .await
-        .unwrap();
-    has_idle(&world, id, 2, MINUTE, "").await;
+    let (engine, id) = with_idle(&world, 2, &json!({"nodes": 2})).await;
     let lost = alive(&world, id)[1].id;
     world.lose(lost);
-    tokio::time::sleep(MINUTE).await;
-    let row = world.store.tables().instances.remove(&lost).unwrap();
-    assert!(row.unreachable && row.status == InstanceStatus::Idle);
+    let lost_row = |world: &World| world.store.tables().instances.remove(&lost).unwrap();
+    let unreachable = |world: &World| Some(lost_row(world)).filter(|row| row.unreachable);
+    let row = world
+        .found("it is unreachable", MINUTE, unreachable)
+        .await
+        .unwrap();
+    assert_eq!(row.status, InstanceStatus::Idle);
     assert_eq!(
         row.waiting_for.as_deref(),
         Some("the agent of cloud-1 to be reachable again")
     );
     // A server that starts again goes on waiting, and does not begin anew.
     engine.stop();
-    tokio::time::sleep(18 * MINUTE).await;
+    world.pass(18 * MINUTE).await;
     let _engine = world.start().await.unwrap();
-    tokio::time::sleep(3 * MINUTE).await;
-    let row = world.store.tables().instances.remove(&lost).unwrap();
-    assert_eq!(
-        (row.deleted, row.termination_reason),
-        (true, Some(Reason::Unreachable))
-    );
+    let deleted = |world: &World| lost_row(world).deleted;
+    world.until("it is given up", 3 * MINUTE, deleted).await.unwrap();
+    assert_eq!(lost_row(&world).termination_reason, Some(Reason::Unreachable));
     has_idle(&world, id, 2, 2 * MINUTE, "").await;
     assert_eq!(world.clouds.machines().len(), 2);
     assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
@@ -290,24 +323,18 @@ async fn a_job_on_a_machine_that_is_lost_ends_and_frees_it() {
         ..Script::default()
     };
     world.hosts.script("train", long);
-    let engine = world.start().await.unwrap();
-    let id = world
-        .apply_fleet(&engine, "cloud", &json!({"nodes": 1}))
-        .await
-        .unwrap();
-    has_idle(&world, id, 1, MINUTE, "").await;
-    let run = world
-        .submit(&engine, "train", &json!({"fleets": ["cloud"]}))
-        .await
-        .unwrap();
-    tokio::time::sleep(MINUTE).await;
+    let (engine, id) = with_idle(&world, 1, &json!({"nodes": 1})).await;
+    let run = submit(&world, &engine, "train").await;
+    world.running(&run, MINUTE).await.unwrap();
     assert_eq!(alive(&world, id)[0].status, InstanceStatus::Busy);
     let lost = alive(&world, id)[0].id;
     world.lose(lost);
     assert_eq!(world.finished(&run, HOUR).await.unwrap(), RunStatus::Failed);
-    tokio::time::sleep(2 * MINUTE).await;
-    has_idle(&world, id, 1, 30 * MINUTE, "").await;
-    assert_ne!(alive(&world, id)[0].id, lost);
+    let replaced = |world: &World| is_replaced(world, id, lost, 1, "");
+    world
+        .until("another instead of it", 32 * MINUTE, replaced)
+        .await
+        .unwrap();
     assert_eq!(world.clouds.machines().len(), 1);
 }
 
@@ -315,13 +342,10 @@ async fn a_job_on_a_machine_that_is_lost_ends_and_frees_it() {
 async fn instances_that_a_user_ends_come_back_only_where_the_fleet_must_have_them() {
     for (min, seed) in [(0, 11), (2, 12)] {
         let world = world(seed, &["small"]).await;
-        let engine = world.start().await.unwrap();
         let nodes = json!({"nodes": {"min": min, "target": 2}});
-        let id = world.apply_fleet(&engine, "cloud", &nodes).await.unwrap();
-        has_idle(&world, id, 2, MINUTE, "").await;
+        let (engine, id) = with_idle(&world, 2, &nodes).await;
         world.end_fleet(&engine, id, Some(&[0])).await;
-        tokio::time::sleep(5 * MINUTE).await;
-        has_idle(&world, id, min.max(1), SECOND, "").await;
+        comes_to(&world, id, min.max(1)).await;
         assert_eq!(world.clouds.machines().len(), min.max(1));
         assert_eq!(fleet(&world, id).status, FleetStatus::Active);
     }
@@ -335,9 +359,8 @@ async fn a_fleet_deleted_at_any_time_leaves_no_machine() {
             let when = format!("{fields} after {hundreds}");
             let world = world(13, &["small", "large"]).await;
             world.clouds.full(&["small"]);
-            let engine = world.start().await.unwrap();
-            let id = world.apply_fleet(&engine, "cloud", &fields).await.unwrap();
-            tokio::time::sleep(hundreds * Duration::from_millis(100)).await;
+            let (engine, id) = applied(&world, &fields).await;
+            world.pass(hundreds * Duration::from_millis(100)).await;
             world.end_fleet(&engine, id, None).await;
             is_gone(&world, id, 5 * MINUTE, &when).await;
             assert_eq!(
@@ -347,6 +370,11 @@ async fn a_fleet_deleted_at_any_time_leaves_no_machine() {
             );
         }
     }
+}
+
+async fn has_machine(world: &World) {
+    let made = |world: &World| !world.clouds.machines().is_empty();
+    world.until("the first machine", MINUTE, made).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -359,12 +387,8 @@ async fn the_instances_of_a_cluster_are_made_where_its_first_is() {
             ("large", "here", &["here-a", "here-b"]),
         ]);
         world.clouds.full(&["cheap"]);
-        let engine = world.start().await.unwrap();
-        let fields = json!({"nodes": 3, "placement": "cluster"});
-        let id = world.apply_fleet(&engine, "cloud", &fields).await.unwrap();
-        while world.clouds.machines().is_empty() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        let (_engine, id) = applied(&world, &json!({"nodes": 3, "placement": "cluster"})).await;
+        has_machine(&world).await;
         // Others would be cheaper now, or in another zone, but not beside it.
         world.clouds.full(&["small"]);
         has_idle(&world, id, 3, MINUTE, "").await;
@@ -388,15 +412,16 @@ async fn a_cluster_whose_first_instance_is_lost_goes_on_beside_the_others() {
         .clouds
         .offer_in(&[("cheap", "there", &["there-a"]), ("small", "here", &["here-a"])]);
     world.clouds.full(&["cheap"]);
-    let engine = world.start().await.unwrap();
     let fields = json!({"nodes": 2, "placement": "cluster"});
-    let id = world.apply_fleet(&engine, "cloud", &fields).await.unwrap();
-    has_idle(&world, id, 2, MINUTE, "").await;
+    let (_engine, id) = with_idle(&world, 2, &fields).await;
     world.clouds.full(&[]);
     let first = fleet(&world, id).current_master_instance_id.unwrap();
     world.lose(first);
-    tokio::time::sleep(25 * MINUTE).await;
-    has_idle(&world, id, 2, MINUTE, "").await;
+    let replaced = |world: &World| is_replaced(world, id, first, 2, "");
+    world
+        .until("another instead of it", 26 * MINUTE, replaced)
+        .await
+        .unwrap();
     assert!(
         world
             .clouds
@@ -411,11 +436,10 @@ async fn a_cluster_whose_first_instance_is_lost_goes_on_beside_the_others() {
 async fn a_cluster_that_may_be_empty_ends_with_a_first_instance_that_found_nothing() {
     let world = world(22, &["small"]).await;
     world.clouds.full(&["small"]);
-    let engine = world.start().await.unwrap();
     let fields = json!({"nodes": {"min": 0, "target": 3}, "placement": "cluster"});
-    let id = world.apply_fleet(&engine, "cloud", &fields).await.unwrap();
-    tokio::time::sleep(30 * SECOND).await;
-    let reasons: Vec<_> = all(&world, id).iter().map(|row| row.termination_reason).collect();
+    let (_engine, id) = applied(&world, &fields).await;
+    let over = all_over(&world, id, 3).await;
+    let reasons: Vec<_> = over.iter().map(|row| row.termination_reason).collect();
     assert_eq!(
         reasons,
         [
@@ -425,7 +449,7 @@ async fn a_cluster_that_may_be_empty_ends_with_a_first_instance_that_found_nothi
         ]
     );
     assert_eq!(world.clouds.asked(), ["small"]);
-    tokio::time::sleep(HOUR).await;
+    world.pass(HOUR).await;
     assert_eq!(world.clouds.asked(), ["small"]);
     assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
 }
@@ -439,24 +463,12 @@ async fn instances_that_jobs_want_of_a_cluster_are_beside_each_other() {
             .clouds
             .offer_in(&[("cheap", "there", &["there-a"]), ("small", "here", &["here-a"])]);
         world.clouds.full(&["cheap"]);
-        let engine = world.start().await.unwrap();
         let fields = json!({"nodes": "0..4", "placement": "cluster"});
-        let id = world.apply_fleet(&engine, "cloud", &fields).await.unwrap();
-        let first = world
-            .submit(&engine, "run-a", &json!({"fleets": ["cloud"]}))
-            .await
-            .unwrap();
-        let second = world
-            .submit(&engine, "run-b", &json!({"fleets": ["cloud"]}))
-            .await
-            .unwrap();
-        while world.clouds.machines().is_empty() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        let (engine, id) = applied(&world, &fields).await;
+        let runs = submit_all(&world, &engine, &["run-a", "run-b"]).await;
+        has_machine(&world).await;
         world.clouds.full(&[]);
-        for run in [first, second] {
-            assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
-        }
+        all_done(&world, &runs).await;
         has_idle(&world, id, 2, SECOND, "").await;
         let machines = world.clouds.machines();
         assert!(
@@ -469,24 +481,27 @@ async fn instances_that_jobs_want_of_a_cluster_are_beside_each_other() {
 #[tokio::test(start_paused = true)]
 async fn a_fleet_that_is_applied_again_becomes_what_it_is_now() {
     let world = world(23, &["small", "large"]).await;
-    let engine = world.start().await.unwrap();
-    let id = world
-        .apply_fleet(&engine, "cloud", &json!({"nodes": 3}))
-        .await
-        .unwrap();
-    has_idle(&world, id, 3, MINUTE, "").await;
+    let (engine, id) = with_idle(&world, 3, &json!({"nodes": 3})).await;
     let fewer = json!({"nodes": {"min": 1, "max": 2}});
     world.update_fleet(&engine, id, &fewer).await.unwrap();
-    tokio::time::sleep(5 * MINUTE).await;
-    has_idle(&world, id, 2, SECOND, "").await;
+    let fewer = |world: &World| alive(world, id).len() == 2;
+    world.until("one too many ends", 5 * MINUTE, fewer).await.unwrap();
+    comes_to(&world, id, 2).await;
     assert_eq!(
         events(&world, "MAX_INSTANCES_LIMIT (Fleet has too many instances)"),
         1
     );
     let others = json!({"nodes": {"min": 1, "max": 2}, "instance_types": ["large"]});
     world.update_fleet(&engine, id, &others).await.unwrap();
-    tokio::time::sleep(5 * MINUTE).await;
-    has_idle(&world, id, 1, SECOND, "").await;
+    let one_large = |world: &World| {
+        let machines = world.clouds.machines();
+        machines.len() == 1 && machines[0].offer == "large"
+    };
+    world
+        .until("one large machine", 5 * MINUTE, one_large)
+        .await
+        .unwrap();
+    comes_to(&world, id, 1).await;
     assert_eq!(
         events(&world, "FLEET_SPEC_MISMATCH (Instance does not match fleet spec)"),
         2
@@ -521,17 +536,15 @@ async fn a_fleet_is_never_larger_than_it_may_be() {
                 .unwrap();
             runs.push(run);
         }
-        while runs.iter().any(|run| {
+        let all_over = |world: &World| {
+            assert_eq!(invariants::always(world), Vec::<String>::new(), "seed {seed}");
             let tables = world.store.tables();
-            !tables.runs[&run.id].status.is_finished()
-        }) {
-            assert_eq!(invariants::always(&world), Vec::<String>::new(), "seed {seed}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        tokio::time::sleep(10 * MINUTE).await;
-        has_idle(&world, id, 1, SECOND, "").await;
-        for run in runs {
-            assert_eq!(world.status(run.id).await, Some(RunStatus::Done), "seed {seed}");
+            runs.iter().all(|run| tables.runs[&run.id].status.is_finished())
+        };
+        world.until("the end of all runs", HOUR, all_over).await.unwrap();
+        comes_to(&world, id, 1).await;
+        for run in &runs {
+            assert_eq!(world.status(run.id), Some(RunStatus::Done), "seed {seed}");
         }
     }
 }
@@ -548,8 +561,7 @@ async fn in_a_cloud_that_loses_calls_and_answers_a_fleet_has_exactly_its_size() 
                 lost_answer: 0.3,
                 ..Faults::default()
             });
-            let engine = world.start().await.unwrap();
-            let id = world.apply_fleet(&engine, "cloud", &fields).await.unwrap();
+            let (engine, id) = applied(&world, &fields).await;
             has_idle(&world, id, 3, 3 * HOUR, &when).await;
             assert_eq!(world.clouds.machines().len(), 3, "{when}");
             world.end_fleet(&engine, id, None).await;
@@ -562,14 +574,13 @@ async fn in_a_cloud_that_loses_calls_and_answers_a_fleet_has_exactly_its_size() 
 async fn a_fleet_waits_while_the_backends_cannot_be_read() {
     let world = world(24, &["small"]).await;
     world.clouds.unreadable(true);
-    let engine = world.start().await.unwrap();
-    let id = world
-        .apply_fleet(&engine, "cloud", &json!({"nodes": 1}))
-        .await
-        .unwrap();
-    tokio::time::sleep(MINUTE).await;
+    let (_engine, id) = applied(&world, &json!({"nodes": 1})).await;
+    let pending = |world: &World| {
+        let rows = alive(world, id);
+        rows.len() == 1 && rows[0].status == InstanceStatus::Pending
+    };
+    world.throughout("it waits", MINUTE, pending).await.unwrap();
     let row = alive(&world, id).pop().unwrap();
-    assert_eq!(row.status, InstanceStatus::Pending);
     assert_eq!(row.waiting_for.as_deref(), Some("the offers of the clouds"));
     world.clouds.unreadable(false);
     has_idle(&world, id, 1, 10 * SECOND, "").await;
@@ -584,51 +595,38 @@ async fn killed_at(fields: &Value, point: &str, nth: u32) -> Arc<DieAt> {
     let die = Arc::new(DieAt::new(point, nth));
     let mut engine = start_with(&world, &die).await;
     let id = world.apply_fleet(&engine, "cloud", fields).await.unwrap();
-    settle(&world, &mut engine, SECOND).await;
     if !world.store.tables().fleets.contains_key(&id) {
         return die; // killed before the fleet was accepted: the caller was never told otherwise
     }
-    until(&world, &mut engine, &when, || idle(&world, id) == 2).await;
+    let complete = |world: &World| just_idle(world, id, 2, &when);
+    until(&world, &mut engine, &when, complete).await;
     assert_eq!(world.clouds.machines().len(), 2, "{when}");
     let lost = alive(&world, id)[0].id;
     world.lose(lost);
-    let replaced = || world.store.tables().instances[&lost].deleted && idle(&world, id) == 2;
+    let replaced = |world: &World| is_replaced(world, id, lost, 2, &when);
     until(&world, &mut engine, &when, replaced).await;
     assert_eq!(world.clouds.machines().len(), 2, "{when}");
     world.end_fleet(&engine, id, None).await;
-    settle(&world, &mut engine, SECOND).await;
-    if fleet(&world, id).status == FleetStatus::Active {
-        world.end_fleet(&engine, id, None).await; // killed before it was accepted
-    }
-    until(&world, &mut engine, &when, || fleet(&world, id).deleted).await;
+    until(&world, &mut engine, &when, |world| fleet(world, id).deleted).await;
     is_gone(&world, id, SECOND, &when).await;
     die
 }
 
-/// Waits for something, with an engine at all times.
-async fn until(world: &World, engine: &mut Engine, when: &str, holds: impl Fn() -> bool) {
-    let deadline = world.clock.now() + HOUR;
-    while !holds() {
-        assert!(
-            world.clock.now() < deadline,
-            "{when}: {:#?}",
-            world.store.tables().instances
-        );
-        settle(world, engine, 10 * SECOND).await;
-    }
-    assert_eq!(invariants::always(world), Vec::<String>::new(), "{when}");
-}
-
-/// Waits, and starts another engine when this one dies.
-async fn settle(world: &World, engine: &mut Engine, time: Duration) {
-    let died = tokio::select! {
-        () = engine.stopped() => true,
-        () = tokio::time::sleep(time) => false,
+/// Waits for something, with an engine at all times: when this one dies, another is started.
+async fn until(world: &World, engine: &mut Engine, what: &str, holds: impl Fn(&World) -> bool) {
+    let always_one = async {
+        loop {
+            engine.stopped().await;
+            world.leases_run_out().await;
+            *engine = world.start().await.unwrap();
+        }
     };
-    if died {
-        tokio::time::sleep(11 * SECOND).await; // the dead server's leases run out
-        *engine = world.start().await.unwrap();
+    tokio::select! {
+        biased;
+        waited = world.until(what, HOUR, holds) => waited.unwrap(),
+        () = always_one => {}
     }
+    assert_eq!(invariants::always(world), Vec::<String>::new(), "{what}");
 }
 
 async fn start_with(world: &World, die: &Arc<DieAt>) -> Engine {

@@ -22,7 +22,7 @@ use dstack_store::rows::InstanceRow;
 use serde_json::json;
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// After this the engine has asked once more, and has done what follows.
+/// Within this the engine asks once more, and does what follows.
 const NEXT: Duration = Duration::from_secs(61);
 
 fn machine(world: &World) -> InstanceRow {
@@ -32,6 +32,20 @@ fn machine(world: &World) -> InstanceRow {
 fn checks(world: &World) -> Vec<StoredCheck> {
     let mut checks = world.store.tables().health_checks;
     checks.remove(&machine(world).id).unwrap_or_default()
+}
+
+/// Waits until the machine is known to be so.
+async fn becomes(world: &World, health: HealthStatus, within: Duration) {
+    let what = format!("the machine to be {health:?}");
+    let known = |world: &World| machine(world).health == health;
+    world.until(&what, within, known).await.unwrap();
+}
+
+/// Waits until so many answers of the agent are kept.
+async fn kept(world: &World, count: usize, within: Duration) {
+    let what = format!("{count} checks");
+    let there = |world: &World| checks(world).len() == count;
+    world.until(&what, within, there).await.unwrap();
 }
 
 /// The events of the machine about its health.
@@ -60,15 +74,16 @@ async fn a_machine_whose_gpus_failed_keeps_its_jobs_and_gets_no_new_ones_until_t
     };
     world.hosts.script("first", script);
     let first = world.submit(&engine, "first", &json!({})).await.unwrap();
-    tokio::time::sleep(NEXT).await;
-    assert_eq!(world.status(first.id).await, Some(RunStatus::Running));
+    world.pass(NEXT).await;
+    assert_eq!(world.status(first.id), Some(RunStatus::Running));
     assert_eq!(story(&world), Vec::<String>::new());
 
     world.hosts.health(Some(20));
-    tokio::time::sleep(3 * NEXT).await;
-    assert_eq!(machine(&world).health, HealthStatus::Failure);
+    becomes(&world, HealthStatus::Failure, NEXT).await;
+    world.pass(2 * NEXT).await; // it is told once
     assert_eq!(story(&world), ["Instance health changed HEALTHY -> FAILURE"]);
-    assert_eq!(world.status(first.id).await, Some(RunStatus::Running));
+    assert_eq!(machine(&world).health, HealthStatus::Failure);
+    assert_eq!(world.status(first.id), Some(RunStatus::Running));
     let second = world.submit(&engine, "second", &json!({})).await.unwrap();
     let patient = json!({"retry": true});
     let patient = world.submit(&engine, "patient", &patient).await.unwrap();
@@ -76,11 +91,10 @@ async fn a_machine_whose_gpus_failed_keeps_its_jobs_and_gets_no_new_ones_until_t
     let job = world.store.run(second.id).await.unwrap().unwrap().jobs[0].clone();
     let reason = JobTerminationReason::FailedToStartDueToNoCapacity;
     assert_eq!(job.termination_reason, Some(reason));
-    assert_eq!(world.status(patient.id).await, Some(RunStatus::Pending));
+    assert_eq!(world.status(patient.id), Some(RunStatus::Pending));
 
     world.hosts.health(Some(0));
-    tokio::time::sleep(NEXT).await;
-    assert_eq!(machine(&world).health, HealthStatus::Healthy);
+    becomes(&world, HealthStatus::Healthy, NEXT).await;
     let both = [
         "Instance health changed HEALTHY -> FAILURE",
         "Instance health changed FAILURE -> HEALTHY",
@@ -100,9 +114,8 @@ async fn what_the_agent_said_is_kept_as_it_said_it() {
     let world = World::new(51, 1).await.unwrap();
     world.hosts.health(Some(10));
     let engine = world.start().await.unwrap();
-    tokio::time::sleep(NEXT).await;
+    kept(&world, 2, NEXT).await;
     let checks = checks(&world);
-    assert_eq!(checks.len(), 2, "{checks:?}");
     assert_eq!(checks[1].collected_at.since(checks[0].collected_at), MINUTE);
     for check in checks {
         assert_eq!(check.status, HealthStatus::Warning);
@@ -124,19 +137,19 @@ async fn what_the_agent_said_is_kept_as_it_said_it() {
 async fn an_agent_without_dcgm_leaves_no_checks_and_complains_of_nothing() {
     let world = World::new(52, 1).await.unwrap();
     let _engine = world.start().await.unwrap();
-    tokio::time::sleep(3 * NEXT).await;
+    world.pass(3 * NEXT).await;
     assert!(world.hosts.health_asked() >= 3);
     assert_eq!((checks(&world), story(&world)), (vec![], vec![]));
 
     // DCGM was there, and is gone: nothing is wrong any more, as for dstack 0.22.5.
     world.hosts.health(Some(20));
-    tokio::time::sleep(NEXT).await;
-    assert_eq!(machine(&world).health, HealthStatus::Failure);
-    let kept = checks(&world).len();
+    kept(&world, 1, NEXT).await;
+    becomes(&world, HealthStatus::Failure, NEXT).await;
     world.hosts.health(None);
-    tokio::time::sleep(2 * NEXT).await;
+    becomes(&world, HealthStatus::Healthy, NEXT).await;
+    world.pass(NEXT).await;
     assert_eq!(machine(&world).health, HealthStatus::Healthy);
-    assert_eq!(checks(&world).len(), kept);
+    assert_eq!(checks(&world).len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -144,12 +157,14 @@ async fn what_nobody_understands_changes_nothing() {
     let world = World::new(53, 1).await.unwrap();
     world.hosts.health(Some(10));
     let _engine = world.start().await.unwrap();
-    tokio::time::sleep(NEXT).await;
-    let kept = checks(&world).len();
+    kept(&world, 1, NEXT).await;
+    becomes(&world, HealthStatus::Warning, NEXT).await;
     world.hosts.health(Some(15));
-    tokio::time::sleep(3 * NEXT).await;
+    let asked = world.hosts.health_asked();
+    world.pass(3 * NEXT).await;
+    assert!(world.hosts.health_asked() >= asked + 3);
     assert_eq!(machine(&world).health, HealthStatus::Warning);
-    assert_eq!(checks(&world).len(), kept);
+    assert_eq!(checks(&world).len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -157,13 +172,14 @@ async fn a_host_that_is_cut_off_is_as_it_was_and_is_not_asked_more_often() {
     let world = World::new(54, 1).await.unwrap();
     world.hosts.health(Some(20));
     let _engine = world.start().await.unwrap();
-    tokio::time::sleep(Duration::from_secs(5)).await;
-    assert_eq!((world.hosts.health_asked(), checks(&world).len()), (1, 1));
+    kept(&world, 1, Duration::from_secs(5)).await;
+    becomes(&world, HealthStatus::Failure, Duration::from_secs(5)).await;
+    assert_eq!(world.hosts.health_asked(), 1);
     for _ in 0..10 {
         world.hosts.cut_off(true);
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        world.pass(Duration::from_secs(2)).await;
         world.hosts.cut_off(false);
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        world.pass(Duration::from_secs(2)).await;
     }
     assert_eq!(machine(&world).health, HealthStatus::Failure);
     assert_eq!(
@@ -171,7 +187,7 @@ async fn a_host_that_is_cut_off_is_as_it_was_and_is_not_asked_more_often() {
         1,
         "its stream broke ten times within a minute"
     );
-    tokio::time::sleep(NEXT).await;
+    world.pass(NEXT).await; // once more, and no more
     assert_eq!(world.hosts.health_asked(), 2);
     assert_eq!(story(&world), ["Instance health changed HEALTHY -> FAILURE"]);
 }
@@ -186,16 +202,17 @@ async fn killed_at(point: &str, nth: u32) -> Arc<DieAt> {
     let die = Arc::new(DieAt::new(point, nth));
     let failpoints = Arc::clone(&die) as Arc<dyn Failpoints>;
     let mut engine = world.start_with(failpoints).await.unwrap();
-    for code in [20, 0] {
+    for (code, health) in [(20, HealthStatus::Failure), (0, HealthStatus::Healthy)] {
         world.hosts.health(Some(code));
         tokio::select! {
             () = engine.stopped() => {
-                tokio::time::sleep(Duration::from_secs(11)).await; // the dead server's leases run out
+                world.leases_run_out().await;
                 engine = world.start().await.unwrap();
             }
-            () = tokio::time::sleep(10 * MINUTE) => {}
+            () = world.pass(10 * MINUTE) => {}
         }
-        tokio::time::sleep(10 * MINUTE).await;
+        becomes(&world, health, 10 * MINUTE).await;
+        world.pass(10 * MINUTE).await; // it is told once
     }
     assert_eq!(
         story(&world),

@@ -122,13 +122,13 @@ async fn tasks_that_are_kept_are_ended_and_take_no_room() {
     engine.stop();
     // Another start finds them, and leaves them alone.
     let engine = keeping().await.unwrap();
-    tokio::time::sleep(MINUTE).await;
+    world.pass(MINUTE).await;
     assert_eq!(world.hosts.tasks(), 2);
     engine.stop();
     // One that keeps none removes them.
     let _engine = world.start().await.unwrap();
-    tokio::time::sleep(MINUTE).await;
-    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+    let at_rest = |world: &World| invariants::at_rest(world).is_empty();
+    world.until("nothing is left", MINUTE, at_rest).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -143,7 +143,7 @@ async fn a_second_run_finds_the_only_machine_busy_unless_it_retries() {
     );
     let engine = world.start().await.unwrap();
     let first = world.submit(&engine, "first", &json!({})).await.unwrap();
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    world.running(&first, MINUTE).await.unwrap();
     let refused = world.submit(&engine, "second", &json!({})).await.unwrap();
     let patient = world
         .submit(&engine, "third", &json!({"retry": true}))
@@ -186,7 +186,9 @@ async fn a_stop_is_graceful_and_keeps_the_output() {
     );
     let engine = world.start().await.unwrap();
     let run = world.submit(&engine, "train", &json!({})).await.unwrap();
-    tokio::time::sleep(Duration::from_secs(10)).await;
+    let job = last_job(&world, &run).await.id;
+    let prints = |world: &World| world.output.of(job).lines().count() > 10;
+    world.until("it prints", MINUTE, prints).await.unwrap();
     stop(&world, &engine, &run, RunTerminationReason::StoppedByUser).await;
     assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Terminated);
     let job = last_job(&world, &run).await;
@@ -209,7 +211,7 @@ async fn a_stop_at_any_moment_ends_the_run_and_leaves_nothing() {
             let world = World::new(500 + moment, 1).await.unwrap();
             let engine = world.start().await.unwrap();
             let run = world.submit(&engine, "train", &json!({})).await.unwrap();
-            tokio::time::sleep(Duration::from_millis(moment * 50)).await;
+            world.pass(Duration::from_millis(moment * 50)).await;
             stop(&world, &engine, &run, reason).await;
             let status = world.finished(&run, 2 * MINUTE).await.unwrap();
             assert!(
@@ -239,9 +241,9 @@ async fn the_job_ends_while_the_server_is_down() {
     );
     let engine = world.start().await.unwrap();
     let run = world.submit(&engine, "train", &json!({})).await.unwrap();
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    world.running(&run, MINUTE).await.unwrap();
     engine.stop();
-    tokio::time::sleep(Duration::from_secs(3600)).await;
+    world.pass(60 * MINUTE).await;
     let _engine = world.start().await.unwrap();
     assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Failed);
     let job = last_job(&world, &run).await;
@@ -262,19 +264,22 @@ async fn a_host_that_disappears_is_noticed_and_said_so() {
     );
     let engine = world.start().await.unwrap();
     let run = world.submit(&engine, "train", &json!({})).await.unwrap();
-    tokio::time::sleep(Duration::from_secs(10)).await;
+    world.running(&run, MINUTE).await.unwrap();
     world.hosts.cut_off(true);
-    tokio::time::sleep(Duration::from_secs(200)).await;
-    let job = last_job(&world, &run).await;
-    assert_eq!(job.status, JobStatus::Terminating);
-    assert_eq!(
-        job.termination_reason,
-        Some(JobTerminationReason::InstanceUnreachable)
-    );
-    assert!(
-        job.waiting_for.unwrap().contains("remove the job"),
-        "what may still run is not given up"
-    );
+    let id = last_job(&world, &run).await.id;
+    let unreachable = |world: &World| {
+        let job = world.store.tables().jobs.remove(&id).unwrap();
+        let waits = job.waiting_for.unwrap_or_default();
+        job.status == JobStatus::Terminating
+            && job.termination_reason == Some(JobTerminationReason::InstanceUnreachable)
+            && waits.contains("remove the job")
+    };
+    let within = Duration::from_secs(200);
+    world.until("it is noticed", within, unreachable).await.unwrap();
+    world
+        .throughout("what may still run is not given up", 60 * MINUTE, unreachable)
+        .await
+        .unwrap();
     world.hosts.cut_off(false);
     assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Failed);
     assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
@@ -292,9 +297,9 @@ async fn a_short_cut_hurts_nothing() {
     );
     let engine = world.start().await.unwrap();
     let run = world.submit(&engine, "train", &json!({})).await.unwrap();
-    tokio::time::sleep(Duration::from_secs(10)).await;
+    world.running(&run, MINUTE).await.unwrap();
     world.hosts.cut_off(true);
-    tokio::time::sleep(MINUTE).await;
+    world.pass(MINUTE).await;
     world.hosts.cut_off(false);
     assert_eq!(world.finished(&run, 3 * MINUTE).await.unwrap(), RunStatus::Done);
     assert_eq!(world.output.of(last_job(&world, &run).await.id), lines(300));
@@ -314,9 +319,9 @@ async fn killed_at(seed: u64, point: &str, nth: u32) -> Arc<DieAt> {
         _ = world.finished(&run, 2 * MINUTE) => {}
     }
     engine.stop();
-    tokio::time::sleep(Duration::from_secs(11)).await; // the dead server's leases run out
+    world.leases_run_out().await;
     let _engine = world.start().await.unwrap();
-    if world.status(run.id).await.is_none() {
+    if world.status(run.id).is_none() {
         return die; // killed before the submission was accepted: the caller was never told otherwise
     }
     let status = world
@@ -388,11 +393,15 @@ async fn many_runs_under_faults_all_end_as_they_should() {
                     .await
                     .unwrap(),
             ));
-            tokio::time::sleep(Duration::from_secs(2)).await;
-            assert_eq!(invariants::always(&world), Vec::<String>::new(), "seed {seed}");
+            let well = |world: &World| {
+                assert_eq!(invariants::always(world), Vec::<String>::new(), "seed {seed}");
+                true
+            };
+            let pause = Duration::from_secs(2);
+            world.throughout("nothing is wrong", pause, well).await.unwrap();
             if n % 4 == 3 {
                 engine.stop();
-                tokio::time::sleep(Duration::from_secs(15)).await;
+                world.pass(Duration::from_secs(15)).await;
                 engine = world.start().await.unwrap();
             }
         }
@@ -425,15 +434,21 @@ async fn a_scheduled_run_runs_each_time_its_time_comes_until_it_is_stopped() {
     let engine = world.start().await.unwrap();
     let schedule = json!({"schedule": {"cron": "*/2 * * * *"}});
     let run = world.submit(&engine, "nightly", &schedule).await.unwrap();
-    assert_eq!(world.status(run.id).await, Some(RunStatus::Pending));
-    tokio::time::sleep(7 * MINUTE).await;
+    assert_eq!(world.status(run.id), Some(RunStatus::Pending));
+    let three_times = |world: &World| {
+        let tables = world.store.tables();
+        tables.jobs.len() == 3 && tables.runs[&run.id].waiting_for.as_deref() == Some("its schedule")
+    };
+    world
+        .until("the third time", 7 * MINUTE, three_times)
+        .await
+        .unwrap();
     let snapshot = world.store.run(run.id).await.unwrap().unwrap();
     let ends: Vec<_> = snapshot
         .jobs
         .iter()
         .map(|job| (job.submission_num, job.status))
         .collect();
-    assert!(ends.len() >= 3, "{ends:?}");
     for (number, end) in ends.iter().enumerate() {
         assert_eq!(
             *end,
@@ -442,7 +457,6 @@ async fn a_scheduled_run_runs_each_time_its_time_comes_until_it_is_stopped() {
         );
     }
     assert_eq!(snapshot.run.status, RunStatus::Pending);
-    assert_eq!(snapshot.run.waiting_for.as_deref(), Some("its schedule"));
     stop(&world, &engine, &run, RunTerminationReason::StoppedByUser).await;
     assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Terminated);
     assert_eq!(invariants::at_rest(&world), Vec::<String>::new());

@@ -77,7 +77,7 @@ async fn whenever_one_is_killed_the_other_finishes_its_work() {
             world.hosts.script(&name, script);
             runs.push(world.submit(engine, &name, &json!({})).await.unwrap());
         }
-        tokio::time::sleep(killed_after).await;
+        world.pass(killed_after).await;
         doomed.stop();
         all_done_once(&world, &runs).await;
         heir.stop();
@@ -95,9 +95,7 @@ async fn a_stop_asked_of_one_reaches_the_run_of_the_other() {
     };
     world.hosts.script("long", script);
     let run = world.submit(&a, "long", &json!({})).await.unwrap();
-    while world.status(run.id).await != Some(RunStatus::Running) {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    world.running(&run, MINUTE).await.unwrap();
     world.stop(&b, &run).await;
     assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Terminated);
     assert_eq!(invariants::at_rest(&world), Vec::<String>::new());

@@ -15,12 +15,10 @@ use dstack_engine::failpoint::DieAt;
 use dstack_engine::{Engine, Failpoints};
 use dstack_model::runs::{JobStatus, JobTerminationReason, RunStatus};
 use dstack_sim::{Faults, Script, World, invariants};
-use dstack_store::EngineStore;
 use dstack_store::rows::{JobRow, RunRow};
 use serde_json::{Value, json};
 
 const MINUTE: Duration = Duration::from_secs(60);
-const STEP: Duration = Duration::from_millis(100);
 
 /// It prints now and then, and ends only when it is stopped.
 const SERVES: Script = Script {
@@ -43,18 +41,20 @@ fn service(replicas: i64, command: &str) -> Value {
     json!({"type": "service", "port": 8000, "commands": [command], "replicas": replicas})
 }
 
-async fn row(world: &World, run: &RunRow) -> RunRow {
-    world.store.run(run.id).await.unwrap().unwrap().run
+fn row(world: &World, run: &RunRow) -> RunRow {
+    world.store.tables().runs.remove(&run.id).unwrap()
 }
 
-async fn jobs(world: &World, run: &RunRow) -> Vec<JobRow> {
-    world.store.run(run.id).await.unwrap().unwrap().jobs
+fn jobs(world: &World, run: &RunRow) -> Vec<JobRow> {
+    let mut jobs: Vec<JobRow> = world.store.tables().jobs.into_values().collect();
+    jobs.retain(|job| job.run_id == run.id);
+    jobs.sort_by_key(|job| (job.replica_num, job.job_num, job.submission_num));
+    jobs
 }
 
-async fn running(world: &World, run: &RunRow) -> Vec<JobRow> {
-    let mut jobs = jobs(world, run).await;
+fn running(world: &World, run: &RunRow) -> Vec<JobRow> {
+    let mut jobs = jobs(world, run);
     jobs.retain(|job| job.status == JobStatus::Running);
-    jobs.sort_by_key(|job| job.replica_num);
     jobs
 }
 
@@ -62,36 +62,27 @@ fn is_second(job: &JobRow) -> bool {
     job.job_spec.commands.iter().any(|command| command.contains("v2"))
 }
 
-/// Looks at the service ten times a second until it is as `wanted`; `check` must hold every time.
+/// Waits until the service is as `wanted`; `check` must hold all the time.
 async fn until(
     world: &World,
     run: &RunRow,
     wanted: impl Fn(&[JobRow]) -> bool,
     check: impl Fn(&[JobRow]) -> bool,
 ) -> Vec<JobRow> {
-    let deadline = world.clock.now() + 10 * MINUTE;
-    loop {
-        let running = running(world, run).await;
+    let settled = |world: &World| {
+        let running = running(world, run);
         assert!(check(&running), "{running:#?}");
         assert_eq!(invariants::always(world), Vec::<String>::new());
-        let ending = jobs(world, run)
-            .await
-            .iter()
-            .any(|job| job.status == JobStatus::Terminating);
-        if wanted(&running) && !ending {
-            return running;
-        }
-        assert!(
-            world.clock.now() < deadline,
-            "{:#?} {:#?}",
-            row(world, run).await,
-            jobs(world, run).await
-        );
-        tokio::time::sleep(STEP).await;
-    }
+        let ending = |job: &JobRow| job.status == JobStatus::Terminating;
+        (wanted(&running) && !jobs(world, run).iter().any(ending)).then_some(running)
+    };
+    world
+        .found("the replicas that are wanted", 10 * MINUTE, settled)
+        .await
+        .unwrap()
 }
 
-/// Looks on until two replicas are all of the wanted kind; there must never be fewer.
+/// Waits until two replicas are all of the wanted kind; there must never be fewer.
 async fn until_both(world: &World, run: &RunRow, wanted: impl Fn(&JobRow) -> bool) -> Vec<JobRow> {
     let all = |jobs: &[JobRow]| jobs.len() == 2 && jobs.iter().all(&wanted);
     until(world, run, all, |jobs| jobs.len() >= 2).await
@@ -117,7 +108,7 @@ async fn started(seed: u64, replicas: i64) -> (World, Engine, RunRow) {
 #[tokio::test(start_paused = true)]
 async fn replicas_run_until_the_service_is_stopped() {
     let (world, engine, run) = started(1, 3).await;
-    assert_eq!(row(&world, &run).await.status, RunStatus::Running);
+    assert_eq!(row(&world, &run).status, RunStatus::Running);
     world.stop(&engine, &run).await;
     assert_eq!(
         world.finished(&run, 10 * MINUTE).await.unwrap(),
@@ -129,7 +120,7 @@ async fn replicas_run_until_the_service_is_stopped() {
 #[tokio::test(start_paused = true)]
 async fn a_service_grows_and_shrinks_without_touching_the_others() {
     let (world, engine, run) = started(2, 2).await;
-    let before = running(&world, &run).await;
+    let before = running(&world, &run);
     world.update(&engine, &run, &service(4, "v1")).await.unwrap();
     let grown = until(&world, &run, |jobs| jobs.len() == 4, |jobs| jobs.len() >= 2).await;
     assert_eq!(
@@ -138,16 +129,16 @@ async fn a_service_grows_and_shrinks_without_touching_the_others() {
         "they went on"
     );
     assert!(grown.iter().all(|job| job.deployment_num == 1));
-    assert_eq!(row(&world, &run).await.desired_replica_count, 4);
+    assert_eq!(row(&world, &run).desired_replica_count, 4);
 
-    let run = row(&world, &run).await;
+    let run = row(&world, &run);
     world.update(&engine, &run, &service(1, "v1")).await.unwrap();
     let shrunk = until(&world, &run, |jobs| jobs.len() == 1, |jobs| !jobs.is_empty()).await;
     assert_eq!(shrunk[0].id, before[0].id);
-    let ended = jobs(&world, &run).await;
+    let ended = jobs(&world, &run);
     let reasons = ended.iter().filter_map(|job| job.termination_reason);
     assert_eq!(reasons.collect::<Vec<_>>(), [JobTerminationReason::ScaledDown; 3]);
-    assert_eq!(row(&world, &run).await.status, RunStatus::Running);
+    assert_eq!(row(&world, &run).status, RunStatus::Running);
 }
 
 #[tokio::test(start_paused = true)]
@@ -156,8 +147,8 @@ async fn a_service_without_replicas_waits_for_an_update() {
     world.hosts.script("web", SERVES);
     let engine = world.start().await.unwrap();
     let run = world.submit(&engine, "web", &service(0, "v1")).await.unwrap();
-    tokio::time::sleep(5 * MINUTE).await;
-    let waiting = row(&world, &run).await;
+    world.pass(5 * MINUTE).await;
+    let waiting = row(&world, &run);
     assert_eq!(waiting.status, RunStatus::Pending);
     assert!(waiting.waiting_for.unwrap().contains("`replicas` is 0"));
     world.update(&engine, &run, &service(1, "v1")).await.unwrap();
@@ -176,7 +167,7 @@ async fn a_new_deployment_replaces_the_old_one_without_a_gap() {
     )
     .await;
     assert!(after.iter().all(|job| job.deployment_num == 1));
-    let run = row(&world, &run).await;
+    let run = row(&world, &run);
     assert_eq!((run.status, run.deployment_num), (RunStatus::Running, 1));
 }
 
@@ -185,23 +176,22 @@ async fn a_deployment_that_fails_costs_no_replica_that_serves() {
     let (world, engine, run) = started(5, 2).await;
     world.hosts.script("web", CRASHES);
     world.update(&engine, &run, &service(2, "v2")).await.unwrap();
-    let deadline = world.clock.now() + 30 * MINUTE;
-    while world.clock.now() < deadline {
-        let running = running(&world, &run).await;
-        assert!(running.iter().filter(|job| !is_second(job)).count() == 2);
-        tokio::time::sleep(STEP).await;
-    }
+    let both_serve = |world: &World| running(world, &run).iter().filter(|job| !is_second(job)).count() == 2;
+    world
+        .throughout("both replicas serve", 30 * MINUTE, both_serve)
+        .await
+        .unwrap();
     // It was tried once, not again and again.
-    let failed = jobs(&world, &run).await;
+    let failed = jobs(&world, &run);
     let failed: Vec<_> = failed
         .iter()
         .filter(|job| job.status == JobStatus::Failed)
         .collect();
     assert_eq!(failed.len(), 1, "{failed:#?}");
-    assert_eq!(row(&world, &run).await.status, RunStatus::Running);
+    assert_eq!(row(&world, &run).status, RunStatus::Running);
 
     world.hosts.script("web", SERVES);
-    let run = row(&world, &run).await;
+    let run = row(&world, &run);
     world
         .update(&engine, &run, &service(2, "v2 mended"))
         .await
@@ -229,13 +219,10 @@ async fn a_replica_that_is_done_is_started_again_later() {
     world.hosts.script("web", Script::default());
     world.update(&engine, &run, &service(2, "v1")).await.unwrap();
     let done = |jobs: &[JobRow]| jobs.iter().filter(|job| job.status == JobStatus::Done).count();
-    let deadline = world.clock.now() + 2 * MINUTE;
-    while world.clock.now() < deadline {
-        tokio::time::sleep(STEP).await;
-    }
-    let number = done(&jobs(&world, &run).await);
+    world.pass(2 * MINUTE).await;
+    let number = done(&jobs(&world, &run));
     assert!((2..=5).contains(&number), "{number} times in two minutes");
-    assert_eq!(row(&world, &run).await.status, RunStatus::Running);
+    assert_eq!(row(&world, &run).status, RunStatus::Running);
 }
 
 /// A deployment with an engine that dies at the `nth` passing of a failpoint.
@@ -248,7 +235,7 @@ async fn deployed_with_death_at(point: &str, nth: u32) -> Arc<DieAt> {
     let story = async {
         world.update(&engine, &run, &service(2, "v2")).await.unwrap();
         // Killed before it was stored, the update never was answered: it is made again.
-        let row = row(&world, &run).await;
+        let row = row(&world, &run);
         if row.deployment_num == 0 {
             world.update(&engine, &row, &service(2, "v2")).await.unwrap();
         }
@@ -258,9 +245,7 @@ async fn deployed_with_death_at(point: &str, nth: u32) -> Arc<DieAt> {
         assert_eq!(ended.unwrap(), RunStatus::Terminated, "{point} {nth}");
     };
     let next_engine = async {
-        while !death.fired() {
-            tokio::time::sleep(STEP).await;
-        }
+        engine.stopped().await;
         let _engine = world.start().await.unwrap();
         std::future::pending::<()>().await;
     };
@@ -299,7 +284,7 @@ async fn deployments_arrive_over_a_bad_line() {
             let command = format!("deployment {deployment}");
             world.update(&engine, &run, &service(2, &command)).await.unwrap();
             until_both(&world, &run, |job| job.deployment_num == deployment).await;
-            run = row(&world, &run).await;
+            run = row(&world, &run);
         }
         world.stop(&engine, &run).await;
         world.finished(&run, 60 * MINUTE).await.unwrap();

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use dstack_units::{FleetId, InstanceId, JobId, OperationId, ProjectId, RunId, Time};
-use tokio::sync::broadcast;
+use tokio::sync::{Notify, broadcast};
 use uuid::Uuid;
 
 use crate::commit::Lease;
@@ -44,6 +44,7 @@ pub struct Tables {
 #[derive(Debug)]
 pub struct MemoryStore {
     tables: Mutex<Tables>,
+    changed: Notify,
     notices: broadcast::Sender<EntityRef>,
 }
 
@@ -51,6 +52,7 @@ impl Default for MemoryStore {
     fn default() -> Self {
         Self {
             tables: Mutex::default(),
+            changed: Notify::new(),
             notices: broadcast::Sender::new(1024),
         }
     }
@@ -71,9 +73,26 @@ impl MemoryStore {
         Self::default()
     }
 
-    /// A copy of all tables, for invariants.
+    /// A copy of all tables.
     pub fn tables(&self) -> Tables {
         self.lock().clone()
+    }
+
+    /// Looks at the tables without a copy of them. `look` must not use the store itself.
+    pub fn read<T>(&self, look: impl FnOnce(&Tables) -> T) -> T {
+        look(&self.lock())
+    }
+
+    /// Ends when the tables change. Whatever changes after this call counts, also before the answer is awaited.
+    pub fn changed(&self) -> impl Future<Output = ()> {
+        self.changed.notified()
+    }
+
+    /// Writes, and tells those who wait for a change.
+    fn change<T>(&self, write: impl FnOnce(&mut Tables) -> T) -> T {
+        let written = write(&mut self.lock());
+        self.changed.notify_waiters();
+        written
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
@@ -126,6 +145,26 @@ impl Tables {
             Put::Fleet(row) => write(&mut self.fleets, row),
             Put::Operation(row) => write(&mut self.operations, row),
         }
+    }
+
+    fn commit(&mut self, commit: Commit) -> Result<()> {
+        for put in &commit.puts {
+            self.check(put)?;
+        }
+        for put in &commit.puts {
+            self.write(put);
+            if let (Some(owner), true, Some(entity)) = (&commit.owner, put.is_insert(), put.entity()) {
+                self.owners.insert(entity, owner.clone());
+            }
+            self.hand_over(put);
+        }
+        for run in commit.runs_of_jobs() {
+            if let Some(run) = self.runs.get_mut(&run) {
+                run.version += 1;
+            }
+        }
+        self.events.extend(commit.events);
+        Ok(())
     }
 
     /// A job that got a place is driven by whoever drives the instance.
@@ -188,24 +227,7 @@ impl Tables {
 #[async_trait]
 impl EngineStore for MemoryStore {
     async fn commit(&self, commit: Commit) -> Result<()> {
-        let mut tables = self.lock();
-        for put in &commit.puts {
-            tables.check(put)?;
-        }
-        for put in &commit.puts {
-            tables.write(put);
-            if let (Some(owner), true, Some(entity)) = (&commit.owner, put.is_insert(), put.entity()) {
-                tables.owners.insert(entity, owner.clone());
-            }
-            tables.hand_over(put);
-        }
-        for run in commit.runs_of_jobs() {
-            if let Some(run) = tables.runs.get_mut(&run) {
-                run.version += 1;
-            }
-        }
-        tables.events.extend(commit.events);
-        Ok(())
+        self.change(|tables| tables.commit(commit))
     }
 
     async fn run(&self, id: RunId) -> Result<Option<RunSnapshot>> {
@@ -380,7 +402,7 @@ impl EngineStore for MemoryStore {
     }
 
     async fn add_metrics(&self, job: JobId, point: MetricsPoint) -> Result<()> {
-        self.lock().metrics.entry(job).or_default().push(point);
+        self.change(|tables| tables.metrics.entry(job).or_default().push(point));
         Ok(())
     }
 
@@ -391,8 +413,7 @@ impl EngineStore for MemoryStore {
     }
 
     async fn add_health_check(&self, _id: Uuid, instance: InstanceId, check: StoredCheck) -> Result<()> {
-        let mut tables = self.lock();
-        tables.health_checks.entry(instance).or_default().push(check);
+        self.change(|tables| tables.health_checks.entry(instance).or_default().push(check));
         Ok(())
     }
 

@@ -1,0 +1,66 @@
+//! What is in a world, in a few lines: for the messages of tests that fail.
+
+use dstack_store::rows::{FleetRow, InstanceRow, JobRow, RunRow};
+
+use crate::{World, invariants};
+
+/// A line for each fleet, instance, run, job and machine, and for each thing that is not as it is at rest.
+pub fn of(world: &World) -> String {
+    let tables = world.store.tables();
+    let mut lines: Vec<String> = Vec::new();
+    lines.extend(tables.fleets.values().map(fleet));
+    lines.extend(tables.instances.values().map(instance));
+    lines.extend(tables.runs.values().map(run));
+    lines.extend(tables.jobs.values().map(job));
+    lines.extend(
+        world
+            .clouds
+            .machines()
+            .iter()
+            .map(|machine| format!("{machine:?}")),
+    );
+    lines.push(format!("{} tasks on the hosts", world.hosts.tasks()));
+    lines.extend(
+        invariants::at_rest(world)
+            .iter()
+            .map(|wrong| format!("not at rest: {wrong}")),
+    );
+    lines.join("\n")
+}
+
+fn fleet(row: &FleetRow) -> String {
+    let deleted = if row.deleted { ", deleted" } else { "" };
+    let waits = waits(row.waiting_for.as_deref());
+    format!("fleet {}: {:?}{deleted}{waits}", row.name, row.status)
+}
+
+fn instance(row: &InstanceRow) -> String {
+    let deleted = if row.deleted { ", deleted" } else { "" };
+    let why = why(row.termination_reason.as_ref());
+    let waits = waits(row.waiting_for.as_deref());
+    let (name, blocks) = (&row.name, row.busy_blocks);
+    format!(
+        "instance {name}: {:?}, {blocks} busy blocks, {:?}{deleted}{why}{waits}",
+        row.status, row.health
+    )
+}
+
+fn run(row: &RunRow) -> String {
+    let why = why(row.termination_reason.as_ref());
+    let waits = waits(row.waiting_for.as_deref());
+    format!("run {}: {:?}{why}{waits}", row.run_name, row.status)
+}
+
+fn job(row: &JobRow) -> String {
+    let why = why(row.termination_reason.as_ref());
+    let waits = waits(row.waiting_for.as_deref());
+    format!("job {}: {:?}{why}{waits}", row.job_name, row.status)
+}
+
+fn why(reason: Option<&impl std::fmt::Debug>) -> String {
+    reason.map_or(String::new(), |reason| format!(", because of {reason:?}"))
+}
+
+fn waits(what: Option<&str>) -> String {
+    what.map_or(String::new(), |what| format!(", waits for {what}"))
+}
