@@ -90,7 +90,8 @@ impl World {
             .await;
     }
 
-    /// Ends at the next change of the store, the clouds, the hosts or the output. What changes after this call counts, also before the answer is awaited.
+    /// Ends at the next change of the store, the clouds, the hosts or the output. What changes after this call counts,
+    /// also before the answer is awaited.
     fn change(&self) -> impl Future<Output = ()> {
         let (store, clouds) = (self.store.changed(), self.clouds.changed());
         let (hosts, output) = (self.hosts.changed(), self.output.changed());

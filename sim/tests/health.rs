@@ -91,7 +91,8 @@ async fn a_machine_whose_gpus_failed_keeps_its_jobs_and_gets_no_new_ones_until_t
     let job = world.store.run(second.id).await.unwrap().unwrap().jobs[0].clone();
     let reason = JobTerminationReason::FailedToStartDueToNoCapacity;
     assert_eq!(job.termination_reason, Some(reason));
-    assert_eq!(world.status(patient.id), Some(RunStatus::Pending));
+    let waits = |world: &World| world.status(patient.id) == Some(RunStatus::Pending);
+    world.until("the patient run waits", MINUTE, waits).await.unwrap();
 
     world.hosts.health(Some(0));
     becomes(&world, HealthStatus::Healthy, NEXT).await;

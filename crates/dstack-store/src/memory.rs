@@ -227,6 +227,8 @@ impl Tables {
 #[async_trait]
 impl EngineStore for MemoryStore {
     async fn commit(&self, commit: Commit) -> Result<()> {
+        // As with a database, others read and write between a decision and its commit.
+        tokio::task::yield_now().await;
         self.change(|tables| tables.commit(commit))
     }
 
