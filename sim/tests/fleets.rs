@@ -215,6 +215,24 @@ async fn instances_beyond_the_least_number_end_when_they_have_been_idle() {
     }
 }
 
+/// A server that was away for long finds all of them idle for too long at the same moment.
+#[tokio::test(start_paused = true)]
+async fn instances_that_are_all_due_to_end_at_once_leave_as_many_as_the_fleet_must_have() {
+    let world = world(14, &["small"]).await;
+    let fields = json!({"nodes": {"min": 1, "target": 4}, "idle_duration": "10m"});
+    let (engine, id) = with_idle(&world, 4, &fields).await;
+    engine.stop();
+    world.pass(HOUR).await;
+    let _engine = world.start().await.unwrap();
+    let enough = |world: &World| idle(world, id) >= 1;
+    world
+        .throughout("at no time none", 10 * MINUTE, enough)
+        .await
+        .unwrap();
+    has_idle(&world, id, 1, SECOND, "").await;
+    assert_eq!((world.clouds.machines().len(), world.clouds.asked().len()), (1, 4));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_fleet_without_offers_says_so_and_tries_again() {
     let world = world(6, &[]).await;
