@@ -230,7 +230,10 @@ async fn instances_that_are_all_due_to_end_at_once_leave_as_many_as_the_fleet_mu
         .await
         .unwrap();
     has_idle(&world, id, 1, SECOND, "").await;
-    assert_eq!((world.clouds.machines().len(), world.clouds.asked().len()), (1, 4));
+    assert_eq!(
+        (world.clouds.machines().len(), world.clouds.asked().len()),
+        (1, 4)
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -79,9 +79,10 @@ async fn its_size_is_changed_in_place() {
         .await
         .ok();
     assert_eq!(changed["id"], made["id"]);
+    // A target that is the minimum is left out, as by dstack 0.22.5.
     assert_eq!(
         changed["spec"]["configuration"]["nodes"],
-        json!({"min": 2, "target": 2, "max": 4})
+        json!({"min": 2, "max": 4})
     );
     // More are made by the engine, as it makes those that are lost.
     assert_eq!(changed["instances"], made["instances"]);
