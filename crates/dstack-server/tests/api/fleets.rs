@@ -89,7 +89,7 @@ async fn its_size_is_changed_in_place() {
     // Somebody else has changed it since it was looked at.
     let stale = apply(&server, json!(5), Some(&made)).await;
     assert!(
-        stale.refused().0.contains("resource has been changed"),
+        stale.refused().0.contains("Resource has been changed"),
         "{}",
         stale.body
     );
