@@ -44,6 +44,11 @@ pub fn golden_server() -> Part<PathBuf> {
     binary("DSTACK_TEST_GOLDEN_SERVER", "dstack-golden-server")
 }
 
+/// The built server with doubles that offer the whole catalogue: `DSTACK_TEST_CATALOG_SERVER`, else beside the running program.
+pub fn catalog_server() -> Part<PathBuf> {
+    binary("DSTACK_TEST_CATALOG_SERVER", "dstack-catalog-server")
+}
+
 /// The built `dstack-agent`: `DSTACK_TEST_AGENT`, else beside the running test.
 pub fn agent() -> Part<PathBuf> {
     binary("DSTACK_TEST_AGENT", "dstack-agent")

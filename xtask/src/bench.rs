@@ -46,7 +46,8 @@ pub(crate) fn run(args: &Args) -> Result<i32> {
         .args(&args.filter)
         .envs(env.variables.iter().cloned())
         .env("DSTACK_TEST_DSTACK", dstack)
-        .env("DSTACK_TEST_AGENT", agent);
+        .env("DSTACK_TEST_AGENT", agent)
+        .env("DSTACK_TEST_CATALOG_SERVER", build::catalog_server(profile)?);
     Ok(status(&mut bench)?.code().unwrap_or(1))
 }
 

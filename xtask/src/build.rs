@@ -64,6 +64,15 @@ pub(crate) fn bench(profile: Profile) -> Result<PathBuf> {
     Ok(folder.join("bench"))
 }
 
+/// Builds the server with doubles that offer the whole catalogue, for measures.
+pub(crate) fn catalog_server(profile: Profile) -> Result<PathBuf> {
+    let only = |command: &mut Command| {
+        command.args(["--bin", "dstack-catalog-server"]);
+    };
+    let folder = statically(profile, &["dstack-golden-doubles"], only).context("cannot build the doubles")?;
+    Ok(folder.join("dstack-catalog-server"))
+}
+
 /// Builds packages as static programs; gives the folder they lie in.
 ///
 /// The target must be named even though it is the host's: without it the flags would also apply to build

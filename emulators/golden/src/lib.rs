@@ -9,6 +9,7 @@ mod images;
 mod no_capacity;
 mod offers;
 mod runpod;
+mod whole;
 
 use std::sync::Arc;
 
@@ -29,6 +30,24 @@ pub fn install(options: &mut ServerOptions) {
         Arc::clone(&options.clock),
     ))));
     options.images = Arc::new(images::RecordedImages);
+}
+
+/// Gives a server doubles of all clouds that offer what the built-in catalogue has of them.
+pub fn install_whole_catalog(options: &mut ServerOptions) {
+    let settings = Settings {
+        dir: None,
+        ..Settings::from_env(None)
+    };
+    let clock = Arc::clone(&options.clock);
+    let catalog = Catalog::with(settings, dstack_catalog::builtin(), Http::default(), clock);
+    let offers = Offers::as_it_is(Arc::new(catalog));
+    let kinds = BackendType::ALL.iter().map(|kind| {
+        Arc::new(whole::Whole {
+            kind: *kind,
+            offers: offers.clone(),
+        }) as Arc<dyn BackendKind>
+    });
+    options.registry = Registry::new(kinds);
 }
 
 /// AWS and Runpod as recorded; all others can be configured and offer nothing.

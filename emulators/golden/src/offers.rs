@@ -23,6 +23,14 @@ impl Offers {
         }
     }
 
+    /// From what this catalogue has already.
+    pub(crate) fn as_it_is(catalog: Arc<Catalog>) -> Self {
+        Self {
+            catalog,
+            loaded: Arc::new(OnceCell::new_with(Some(()))),
+        }
+    }
+
     pub(crate) async fn find(&self, query: &CatalogQuery<'_>) -> Result<Vec<InstanceOffer>, ComputeError> {
         self.loaded
             .get_or_init(|| async {

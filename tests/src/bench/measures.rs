@@ -13,7 +13,7 @@ use super::report::Unit;
 use super::subject::Subject;
 use crate::load::{Latency, Load};
 use crate::runs::{PATIENCE, Run, submit};
-use crate::server::{Server, TOKEN, eventually};
+use crate::server::{Server, Setup, TOKEN, eventually};
 
 /// One figure of one subject.
 #[derive(Debug, Clone)]
@@ -28,7 +28,7 @@ pub struct Figure {
 pub type Measure = fn(&Subject, usize) -> Result<Vec<Figure>>;
 
 /// All measures, in the order of the table. Those the reference cannot take part in come last.
-pub const ALL: [(&str, Measure); 11] = [
+pub const ALL: [(&str, Measure); 12] = [
     ("cli", cli),
     ("start", start),
     ("small", small_answers),
@@ -36,6 +36,7 @@ pub const ALL: [(&str, Measure); 11] = [
     ("list", list),
     ("postgres", submissions_on_postgres),
     ("overload", overload),
+    ("plan", plans),
     ("restart", restart),
     ("memory", memory),
     ("process", process_runtime),
@@ -261,6 +262,50 @@ fn memory(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
         "≤ 150 MB",
         resident_bytes(&server)?,
     )])
+}
+
+/// Clouds whose offers are most of the catalogue. Nobody looks at what they are given.
+const CLOUDS: &str = "projects:\n- name: main\n  backends:\n\
+    \x20 - {type: aws, creds: {type: access_key, access_key: a, secret_key: s}}\n\
+    \x20 - {type: azure, tenant_id: t, subscription_id: s, creds: {type: client, client_id: c, client_secret: s}}\n\
+    \x20 - {type: gcp, project_id: p, creds: {type: service_account, filename: f, data: '{}'}}\n\
+    \x20 - {type: lambda, creds: {type: api_key, api_key: k}}\n\
+    \x20 - {type: runpod, creds: {type: api_key, api_key: k}}\n\
+    \x20 - {type: vultr, creds: {type: api_key, api_key: k}}\n";
+
+/// Plans of a task that any machine can run, among all offers of the catalogue.
+fn plans(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
+    ours_only(subject)?;
+    let program = crate::parts::catalog_server().map_err(anyhow::Error::msg)?;
+    let setup = Setup::new(program).argument("--no-local").config(CLOUDS);
+    let server = setup.start()?;
+    let configuration = json!({"type": "task", "commands": ["echo hello"]});
+    let run_spec = json!({"run_name": "plan", "configuration": configuration});
+    let request = json!({"run_spec": run_spec, "for_offers_only": true});
+    let path = "/api/project/main/runs/get_plan";
+    let plan = server.get(path, &request)?;
+    let count = plan["job_plans"][0]["total_offers"].as_u64().unwrap_or(0);
+    let mut times = Vec::new();
+    for _ in 0..50 {
+        let begin = Instant::now();
+        server.get(path, &request)?;
+        times.push(begin.elapsed().as_secs_f64());
+    }
+    let latency = Latency::of(times);
+    Ok(vec![
+        figure(
+            format!("`runs/get_plan` among {count} offers, p50"),
+            Unit::Seconds,
+            "≤ 20 ms",
+            latency.p50,
+        ),
+        figure(
+            format!("`runs/get_plan` among {count} offers, p95"),
+            Unit::Seconds,
+            "–",
+            latency.p95,
+        ),
+    ])
 }
 
 /// The reference would take hours.

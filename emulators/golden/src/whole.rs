@@ -1,0 +1,86 @@
+//! Clouds that offer all that the built-in catalogue has of them: for the measure of plans.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use dstack_compute::config::{BackendConfig, SplitConfig};
+use dstack_compute::{
+    Backend, BackendKind, Capabilities, CatalogQuery, ComputeError, ConfigureError, DiskSize, Instances,
+};
+use dstack_model::backends::BackendType;
+use dstack_model::instances::{InstanceAvailability, InstanceRuntime};
+use dstack_model::offers::InstanceOfferWithAvailability;
+use dstack_model::runs::Requirements;
+
+use crate::Offers;
+use crate::no_capacity::NoCapacity;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Whole {
+    pub(crate) kind: BackendType,
+    pub(crate) offers: Offers,
+}
+
+const CAPABILITIES: Capabilities = Capabilities {
+    create_instance: true,
+    multinode: true,
+    privileged: true,
+    instance_volumes: true,
+    reservations: true,
+    placement_groups: false,
+    compute_groups: false,
+    volumes: false,
+    gateways: false,
+};
+
+#[async_trait]
+impl BackendKind for Whole {
+    fn kind(&self) -> BackendType {
+        self.kind
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+
+    async fn configure(&self, _: &str, config: &BackendConfig) -> Result<SplitConfig, ConfigureError> {
+        Ok(config.split())
+    }
+
+    fn open(&self, _: &SplitConfig) -> Result<Arc<dyn Backend>, ComputeError> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+#[async_trait]
+impl Backend for Whole {
+    fn kind(&self) -> BackendType {
+        self.kind
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+
+    async fn offers(
+        &self,
+        requirements: &Requirements,
+    ) -> Result<Vec<InstanceOfferWithAvailability>, ComputeError> {
+        let query = CatalogQuery {
+            backend: self.kind,
+            locations: None,
+            requirements,
+            accept: &|_| true,
+            disk: &|_| DiskSize::any(),
+        };
+        let found = self.offers.find(&query).await?;
+        let available = |offer: dstack_model::offers::InstanceOffer| {
+            offer.with_availability(InstanceAvailability::Unknown, InstanceRuntime::Shim)
+        };
+        Ok(found.into_iter().map(available).collect())
+    }
+
+    fn instances(&self) -> Option<&dyn Instances> {
+        Some(&NoCapacity)
+    }
+}
