@@ -176,3 +176,50 @@ async fn write(database: &Transactions, own: &mut Option<OwnConnection>, group: 
         done.send(outcome).ok(); // the caller may have gone away; its commit is made all the same
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting() -> Waiting {
+        Waiting {
+            commit: Commit::default(),
+            done: oneshot::channel().0,
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_writer_has_left_does_not_wait_for_another_writer_that_waits() {
+        let (sender, commits) = mpsc::channel(WAITING);
+        let commits = Mutex::new(commits);
+        let (mut nothing, mut left) = (VecDeque::new(), VecDeque::from([waiting()]));
+        {
+            let mut idle = std::pin::pin!(gather(&mut nothing, &commits));
+            assert!(futures_util::poll!(&mut idle).is_pending());
+            let busy = std::pin::pin!(gather(&mut left, &commits));
+            assert_eq!(futures_util::poll!(busy), std::task::Poll::Ready(true));
+            sender.send(waiting()).await.ok().unwrap();
+            assert!(idle.await);
+        }
+        assert_eq!((nothing.len(), left.len()), (1, 1));
+        drop(sender);
+        assert!(
+            !gather(&mut VecDeque::new(), &commits).await,
+            "nobody can commit any more"
+        );
+    }
+
+    #[tokio::test]
+    async fn as_many_as_wait_are_written_together_up_to_a_limit() {
+        let (sender, commits) = mpsc::channel(WAITING);
+        for _ in 0..TOGETHER + 5 {
+            sender.send(waiting()).await.ok().unwrap();
+        }
+        let commits = Mutex::new(commits);
+        let mut queue = VecDeque::new();
+        for expected in [TOGETHER, 5] {
+            assert!(gather(&mut queue, &commits).await);
+            assert_eq!(queue.drain(..).count(), expected);
+        }
+    }
+}
