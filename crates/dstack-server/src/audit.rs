@@ -1,5 +1,7 @@
 //! Events of users, projects and secrets; those of the engine's entities are built by the engine's own maker.
 
+use std::time::Duration;
+
 use dstack_engine::events::Events;
 use dstack_store::directory::events;
 use dstack_store::directory::projects::ProjectRow;
@@ -24,13 +26,23 @@ pub(crate) fn by_system(state: &AppState) -> Events {
     Events::system(state.clock.now(), state.random.clone())
 }
 
-/// The events, unless none are kept.
+/// The events of one change, unless none are kept.
 pub(crate) fn kept(state: &AppState, events: Vec<NewEvent>) -> Vec<NewEvent> {
     if state.settings.events_ttl > 0 {
-        events
+        in_order(events)
     } else {
         Vec::new()
     }
+}
+
+/// Lists are sorted by time: what comes later in a change is later, however quick it was.
+fn in_order(mut events: Vec<NewEvent>) -> Vec<NewEvent> {
+    let mut earliest = Time::from_micros(i64::MIN);
+    for event in &mut events {
+        event.recorded_at = event.recorded_at.max(earliest);
+        earliest = event.recorded_at + Duration::from_micros(1);
+    }
+    events
 }
 
 /// Writes an event, unless none are kept.

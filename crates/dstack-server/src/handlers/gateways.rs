@@ -14,7 +14,7 @@ use dstack_model::requests::{
 use dstack_plan::names;
 use dstack_store::directory::gateways::{self, GatewayRow, ListedGateway, ReplicaRow};
 use dstack_store::{EventTarget, Json, NewEvent};
-use dstack_units::{GatewayId, Time};
+use dstack_units::GatewayId;
 use serde_json::Value;
 
 use crate::api::{Api, Call};
@@ -277,7 +277,7 @@ async fn default_events(
     if is_default == make_default {
         return Ok(None);
     }
-    let mut maker = audit::by(state, call.user()?);
+    let maker = audit::by(state, call.user()?);
     let mut events = Vec::new();
     if let Some(old) = old.filter(|_| make_default || is_default) {
         events.push(maker.event(
@@ -286,8 +286,6 @@ async fn default_events(
         ));
     }
     if make_default {
-        // Lists are sorted by time: the end of the old one comes before the new one.
-        maker.now = Time::from_micros(maker.now.as_micros() + 1);
         events.push(maker.event(
             "Gateway set as project default",
             vec![target(row), audit::project(project)],

@@ -1,7 +1,5 @@
 //! Creating fleets and changing them in place.
 
-use std::time::Duration;
-
 use dstack_api::ErrorCode;
 use dstack_engine::events as targets;
 use dstack_model::fleets::{Fleet, FleetSpec};
@@ -117,10 +115,6 @@ async fn creation(call: &Call, mut spec: FleetSpec) -> Result<(Commit, dstack_un
             vec![targets::instance(row)],
         )
     }));
-    // Events are listed by time: the fleet comes first, then its instances by their numbers.
-    for (after, event) in (0..).map(Duration::from_micros).zip(&mut events) {
-        event.recorded_at = now + after;
-    }
     let id = fleet.id;
     let mut puts = vec![Put::Fleet(fleet)];
     puts.extend(instances.into_iter().map(Put::Instance));
