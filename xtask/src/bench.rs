@@ -31,7 +31,7 @@ pub(crate) fn run(args: &Args) -> Result<i32> {
         false => Profile::RELEASE,
     };
     let build::Both { dstack, agent } = build::both(profile)?;
-    let mut bench = Command::new(build::bench(profile)?);
+    let mut bench = Command::new(build::of_tests(profile, "dstack-tests", "bench")?);
     bench.current_dir(layout::root());
     if !args.no_reference {
         bench.arg("--reference").arg(reference()?);
@@ -46,8 +46,15 @@ pub(crate) fn run(args: &Args) -> Result<i32> {
         .args(&args.filter)
         .envs(env.variables.iter().cloned())
         .env("DSTACK_TEST_DSTACK", dstack)
-        .env("DSTACK_TEST_AGENT", agent)
-        .env("DSTACK_TEST_CATALOG_SERVER", build::catalog_server(profile)?);
+        .env("DSTACK_TEST_AGENT", agent);
+    if args
+        .filter
+        .as_deref()
+        .is_none_or(|filter| "plan".contains(filter))
+    {
+        let server = build::of_tests(profile, "dstack-golden-doubles", "dstack-catalog-server")?;
+        bench.env("DSTACK_TEST_CATALOG_SERVER", server);
+    }
     Ok(status(&mut bench)?.code().unwrap_or(1))
 }
 

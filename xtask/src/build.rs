@@ -55,22 +55,14 @@ pub(crate) fn both(profile: Profile) -> Result<Both> {
     })
 }
 
-/// Builds the measuring program. Static as what it measures: what they share is built once.
-pub(crate) fn bench(profile: Profile) -> Result<PathBuf> {
+/// Builds one program of a package that is only for tests and measures. Static as what is shipped: what they share is built
+/// once.
+pub(crate) fn of_tests(profile: Profile, package: &str, program: &str) -> Result<PathBuf> {
     let only = |command: &mut Command| {
-        command.args(["--bin", "bench"]);
+        command.args(["--bin", program]);
     };
-    let folder = statically(profile, &["dstack-tests"], only).context("cannot build the measures")?;
-    Ok(folder.join("bench"))
-}
-
-/// Builds the server with doubles that offer the whole catalogue, for measures.
-pub(crate) fn catalog_server(profile: Profile) -> Result<PathBuf> {
-    let only = |command: &mut Command| {
-        command.args(["--bin", "dstack-catalog-server"]);
-    };
-    let folder = statically(profile, &["dstack-golden-doubles"], only).context("cannot build the doubles")?;
-    Ok(folder.join("dstack-catalog-server"))
+    let folder = statically(profile, &[package], only).with_context(|| format!("cannot build {program}"))?;
+    Ok(folder.join(program))
 }
 
 /// Builds packages as static programs; gives the folder they lie in.
