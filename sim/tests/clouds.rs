@@ -119,8 +119,12 @@ async fn a_run_that_retries_gets_an_instance_once_there_are_some() {
     let engine = world.start().await.unwrap();
     let retry = json!({"fleets": ["cloud"], "retry": {"on_events": ["no-capacity"], "duration": "1h"}});
     let run = world.submit(&engine, "train", &retry).await.unwrap();
-    world.pass(5 * MINUTE).await;
-    assert_eq!(world.status(run.id), Some(RunStatus::Pending));
+    let waits =
+        |world: &World| world.status(run.id) == Some(RunStatus::Pending) && world.clouds.asked().len() >= 2;
+    world
+        .until("it waits, having been tried twice", 5 * MINUTE, waits)
+        .await
+        .unwrap();
     world.clouds.full(&[]);
     assert_eq!(world.finished(&run, 15 * MINUTE).await.unwrap(), RunStatus::Done);
 }

@@ -152,8 +152,12 @@ async fn a_fleet_gets_the_instances_that_it_wants() {
     // Runs take them; nothing more is made.
     let runs = submit_all(&world, &engine, &["run-a", "run-b", "run-c"]).await;
     all_done(&world, &runs).await;
-    world.pass(HOUR).await;
-    assert_eq!((world.clouds.asked().len(), idle(&world, id)), (3, 3));
+    has_idle(&world, id, 3, MINUTE, "").await;
+    let same = |world: &World| just_idle(world, id, 3, "") && world.clouds.asked().len() == 3;
+    world
+        .throughout("nothing more is made", HOUR, same)
+        .await
+        .unwrap();
     let made = "Instance status changed PENDING -> PROVISIONING";
     assert_eq!((events(&world, made), events(&world, "to meet target")), (3, 0));
     assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
@@ -210,8 +214,11 @@ async fn instances_beyond_the_least_number_end_when_they_have_been_idle() {
                 .all(|row| row.termination_reason == Some(Reason::IdleTimeout))
         );
         // What was wanted at the beginning is not brought up again.
-        world.pass(24 * HOUR).await;
-        assert_eq!((idle(&world, id), world.clouds.asked().len()), (min, 3));
+        let same = |world: &World| just_idle(world, id, min, "") && world.clouds.asked().len() == 3;
+        world
+            .throughout("nothing more is made", 24 * HOUR, same)
+            .await
+            .unwrap();
     }
 }
 
@@ -282,8 +289,8 @@ async fn a_fleet_for_which_no_offer_works_says_what_the_cloud_said() {
     let message = format!("All offers failed: {SOLD_OUT}");
     assert_eq!(row.termination_reason_message, Some(message));
     // It may be empty: nothing is tried again.
-    world.pass(HOUR).await;
-    assert_eq!(world.clouds.asked(), ["small", "large"]);
+    let once = |world: &World| world.clouds.asked() == ["small", "large"];
+    world.throughout("each is asked once", HOUR, once).await.unwrap();
     assert_eq!((all(&world, id).len(), alive(&world, id).len()), (1, 0));
     assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
 }
@@ -296,11 +303,16 @@ async fn a_fleet_that_cannot_get_to_its_size_is_given_up_until_it_is_applied_aga
     let gave_up = "Fleet consolidation stopped after 15 attempts. Update the fleet to resume";
     let given_up = |world: &World| events(world, gave_up) == 1 && world.clouds.asked().len() == 16;
     world.until("it is given up", 24 * HOUR, given_up).await.unwrap();
-    world.pass(24 * HOUR).await;
-    assert_eq!((events(&world, gave_up), world.clouds.asked().len()), (1, 16));
+    world
+        .throughout("it stays given up", 24 * HOUR, given_up)
+        .await
+        .unwrap();
     world.clouds.full(&[]);
-    world.pass(24 * HOUR).await;
-    assert_eq!((events(&world, gave_up), idle(&world, id)), (1, 0));
+    world
+        .throughout("it stays given up", 24 * HOUR, given_up)
+        .await
+        .unwrap();
+    assert_eq!(idle(&world, id), 0);
     let more = json!({"nodes": {"min": 1, "max": 2}});
     world.update_fleet(&engine, id, &more).await.unwrap();
     has_idle(&world, id, 1, 3 * MINUTE, "").await;
@@ -470,8 +482,8 @@ async fn a_cluster_that_may_be_empty_ends_with_a_first_instance_that_found_nothi
         ]
     );
     assert_eq!(world.clouds.asked(), ["small"]);
-    world.pass(HOUR).await;
-    assert_eq!(world.clouds.asked(), ["small"]);
+    let once = |world: &World| world.clouds.asked() == ["small"];
+    world.throughout("it is asked once", HOUR, once).await.unwrap();
     assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
 }
 

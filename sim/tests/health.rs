@@ -74,16 +74,21 @@ async fn a_machine_whose_gpus_failed_keeps_its_jobs_and_gets_no_new_ones_until_t
     };
     world.hosts.script("first", script);
     let first = world.submit(&engine, "first", &json!({})).await.unwrap();
-    world.pass(NEXT).await;
-    assert_eq!(world.status(first.id), Some(RunStatus::Running));
-    assert_eq!(story(&world), Vec::<String>::new());
+    world.running(&first, NEXT).await.unwrap();
+    let nothing = |world: &World| story(world).is_empty();
+    world.throughout("nothing is told", NEXT, nothing).await.unwrap();
 
     world.hosts.health(Some(20));
     becomes(&world, HealthStatus::Failure, NEXT).await;
-    world.pass(2 * NEXT).await; // it is told once
-    assert_eq!(story(&world), ["Instance health changed HEALTHY -> FAILURE"]);
-    assert_eq!(machine(&world).health, HealthStatus::Failure);
-    assert_eq!(world.status(first.id), Some(RunStatus::Running));
+    let told_once = |world: &World| {
+        story(world) == ["Instance health changed HEALTHY -> FAILURE"]
+            && machine(world).health == HealthStatus::Failure
+            && world.status(first.id) == Some(RunStatus::Running)
+    };
+    world
+        .throughout("it is told once", 2 * NEXT, told_once)
+        .await
+        .unwrap();
     let second = world.submit(&engine, "second", &json!({})).await.unwrap();
     let patient = json!({"retry": true});
     let patient = world.submit(&engine, "patient", &patient).await.unwrap();
@@ -162,10 +167,9 @@ async fn what_nobody_understands_changes_nothing() {
     becomes(&world, HealthStatus::Warning, NEXT).await;
     world.hosts.health(Some(15));
     let asked = world.hosts.health_asked();
-    world.pass(3 * NEXT).await;
+    let same = |world: &World| machine(world).health == HealthStatus::Warning && checks(world).len() == 1;
+    world.throughout("nothing changes", 3 * NEXT, same).await.unwrap();
     assert!(world.hosts.health_asked() >= asked + 3);
-    assert_eq!(machine(&world).health, HealthStatus::Warning);
-    assert_eq!(checks(&world).len(), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -122,8 +122,8 @@ async fn tasks_that_are_kept_are_ended_and_take_no_room() {
     engine.stop();
     // Another start finds them, and leaves them alone.
     let engine = keeping().await.unwrap();
-    world.pass(MINUTE).await;
-    assert_eq!(world.hosts.tasks(), 2);
+    let both = |world: &World| world.hosts.tasks() == 2;
+    world.throughout("both tasks", MINUTE, both).await.unwrap();
     engine.stop();
     // One that keeps none removes them.
     let _engine = world.start().await.unwrap();

@@ -147,10 +147,13 @@ async fn a_service_without_replicas_waits_for_an_update() {
     world.hosts.script("web", SERVES);
     let engine = world.start().await.unwrap();
     let run = world.submit(&engine, "web", &service(0, "v1")).await.unwrap();
-    world.pass(5 * MINUTE).await;
-    let waiting = row(&world, &run);
-    assert_eq!(waiting.status, RunStatus::Pending);
-    assert!(waiting.waiting_for.unwrap().contains("`replicas` is 0"));
+    let waits = |world: &World| {
+        let row = row(world, &run);
+        let reason = row.waiting_for.unwrap_or_default();
+        row.status == RunStatus::Pending && reason.contains("`replicas` is 0")
+    };
+    world.until("it waits", MINUTE, waits).await.unwrap();
+    world.throughout("it waits", 5 * MINUTE, waits).await.unwrap();
     world.update(&engine, &run, &service(1, "v1")).await.unwrap();
     until(&world, &run, |jobs| jobs.len() == 1, anything).await;
 }
