@@ -275,6 +275,29 @@ async fn a_job_waits_while_the_backends_cannot_be_read() {
     assert_eq!(world.clouds.asked(), ["small"]);
 }
 
+/// More jobs wait for a cloud than are read in one go; a later one that needs none is not kept waiting.
+#[tokio::test(start_paused = true)]
+async fn a_job_behind_a_thousand_that_wait_gets_its_place() {
+    let world = world(13, &["small"]).await;
+    world.clouds.unreadable(true);
+    let waiting = 1_100;
+    let before = world.clock.now() - MINUTE;
+    for number in 0..waiting {
+        let name = format!("waits-{number}");
+        let (_, commit) = world.builder.run(&name, &in_cloud(), before).unwrap();
+        world.store.commit(commit).await.unwrap();
+    }
+    let engine = world.start().await.unwrap();
+    let here = json!({"fleets": ["local"]});
+    let run = world.submit(&engine, "here", &here).await.unwrap();
+    assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
+    let submitted = |row: &&RunRow| row.status == RunStatus::Submitted;
+    let left = world
+        .store
+        .read(|tables| tables.runs.values().filter(submitted).count());
+    assert_eq!(left, waiting);
+}
+
 /// Runs a task in the cloud, killing the engine at `point`; the failpoints that were passed.
 async fn killed_at(point: &str, nth: u32) -> Arc<DieAt> {
     let world = world(9, &["small", "large"]).await;
