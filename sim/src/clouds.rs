@@ -94,7 +94,7 @@ impl Clouds {
             .filter_map(|(price, (name, region, zones))| {
                 let zones = zones.iter().map(|zone| (*zone).to_owned()).collect();
                 Some(Offer {
-                    region: (*region).to_owned(),
+                    region: (*region).into(),
                     availability_zones: Some(zones),
                     ..offer(name, price)?
                 })
@@ -244,7 +244,7 @@ impl Instances for Clouds {
             state.machines.push(Machine {
                 instance: request.id,
                 offer: name.clone(),
-                place: (request.offer.region.clone(), zone(&request.offer)),
+                place: (request.offer.region.to_string(), zone(&request.offer)),
             });
             *state.made.entry(request.id).or_default() += 1;
             place(&request.offer).ok_or(ComputeError::Unsupported("this"))

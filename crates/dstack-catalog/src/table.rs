@@ -225,6 +225,12 @@ impl<'a> Offer<'a> {
         format!("{}:{}", self.provider(), self.row())
     }
 
+    /// Number of its shape: offers of one table with the same number differ in price and place only.
+    pub fn shape(&self) -> u32 {
+        let row = self.row as usize;
+        self.table.row_shapes.get(row).copied().unwrap_or_default()
+    }
+
     /// What the provider's create call needs.
     pub fn instance_name(&self) -> &'a str {
         self.table.text(self.shape.instance_name)

@@ -1,5 +1,7 @@
 //! From rows of the catalogue to offers of a backend (dstack 0.22.5: backends §5).
 
+use std::sync::Arc;
+
 use dstack_catalog::{Catalog, Filter, FilterError, Offer};
 use dstack_model::backends::BackendType;
 use dstack_model::instances::{Disk, Gpu, InstanceType, Resources};
@@ -7,6 +9,8 @@ use dstack_model::offers::InstanceOffer;
 use dstack_model::resources::DiskSpec;
 use dstack_model::runs::Requirements;
 use dstack_units::{Memory, Range};
+use rustc_hash::FxHashMap;
+use serde_json::{Map, Value};
 
 /// Rows with any other flag are not for this version.
 const FLAGS: &[&str] = &[
@@ -61,6 +65,7 @@ pub fn catalog_offers(
     let filter = filter(query.backend, query.requirements);
     let wanted_disk = query.requirements.resources.disk;
     catalog.query(&filter, |rows| {
+        let mut common = Common::default();
         rows.filter(|row| {
             query
                 .locations
@@ -69,7 +74,7 @@ pub fn catalog_offers(
         .filter(|row| (query.accept)(row))
         .filter_map(|row| {
             let disk = disk_mib(row.disk_size(), wanted_disk, (query.disk)(&row))?;
-            Some(offer(query.backend, &row, disk))
+            Some(common.offer(query.backend, &row, disk))
         })
         .collect()
     })
@@ -137,31 +142,56 @@ fn mib(gib: f64) -> i64 {
     (gib * 1024.0).round_ties_even() as i64
 }
 
-fn offer(backend: BackendType, row: &Offer<'_>, disk_mib: i64) -> InstanceOffer {
+/// What offers have in common, each made once.
+#[derive(Default)]
+struct Common<'a> {
+    /// By the shape of the row and the size of the disk.
+    kinds: FxHashMap<(u32, i64), Kind>,
+    regions: FxHashMap<&'a str, Arc<str>>,
+}
+
+struct Kind {
+    instance: Arc<InstanceType>,
+    backend_data: Arc<Map<String, Value>>,
+}
+
+impl<'a> Common<'a> {
+    fn offer(&mut self, backend: BackendType, row: &Offer<'a>, disk_mib: i64) -> InstanceOffer {
+        let kind = self.kinds.entry((row.shape(), disk_mib));
+        let kind = kind.or_insert_with(|| Kind {
+            instance: Arc::new(instance_type(row, disk_mib)),
+            backend_data: serde_json::from_str(row.provider_data()).unwrap_or_default(),
+        });
+        let region = self.regions.entry(row.location());
+        let region = region.or_insert_with(|| Arc::from(row.location()));
+        InstanceOffer {
+            backend,
+            instance: Arc::clone(&kind.instance),
+            region: Arc::clone(region),
+            price: row.price(),
+            backend_data: Arc::clone(&kind.backend_data),
+        }
+    }
+}
+
+fn instance_type(row: &Offer<'_>, disk_mib: i64) -> InstanceType {
     let gpu = Gpu {
         name: row.gpu_name().unwrap_or_default().to_owned(),
         memory_mib: mib(row.gpu_memory().unwrap_or_default()),
         vendor: row.gpu_vendor(),
     };
     let gpus = usize::try_from(row.gpu_count()).unwrap_or(0);
-    let data = serde_json::from_str(row.provider_data()).unwrap_or_default();
-    InstanceOffer {
-        backend,
-        instance: InstanceType {
-            name: row.instance_name().to_owned(),
-            resources: Resources {
-                cpus: row.cpu(),
-                memory_mib: mib(row.memory()),
-                gpus: vec![gpu; gpus],
-                spot: row.spot(),
-                disk: Disk { size_mib: disk_mib },
-                cpu_arch: Some(row.cpu_arch()),
-                description: String::new(),
-            },
+    InstanceType {
+        name: row.instance_name().to_owned(),
+        resources: Resources {
+            cpus: row.cpu(),
+            memory_mib: mib(row.memory()),
+            gpus: vec![gpu; gpus],
+            spot: row.spot(),
+            disk: Disk { size_mib: disk_mib },
+            cpu_arch: Some(row.cpu_arch()),
+            description: String::new(),
         },
-        region: row.location().to_owned(),
-        price: row.price(),
-        backend_data: data,
     }
 }
 
@@ -182,6 +212,7 @@ instance_name,location,price,cpu,memory,gpu_count,gpu_name,gpu_memory,spot,disk_
 small,here,0.1,2,8.0,0,,,False,,,,x86,{}
 gpu,here,1.0,8,64.0,2,T4,16.0,False,,nvidia,,x86,\"{\"\"a\"\": 1}\"
 gpu,there,0.9,8,64.0,2,T4,16.0,False,,nvidia,,x86,{}
+gpu,elsewhere,0.8,8,64.0,2,T4,16.0,False,,nvidia,,x86,{}
 hidden,here,0.05,8,64.0,0,,,False,,,new-flag,x86,{}
 fixed,here,0.2,4,16.0,0,,,False,40.0,,,x86,{}
 ";
@@ -224,7 +255,7 @@ fixed,here,0.2,4,16.0,0,,,False,40.0,,,x86,{}
     fn names(offers: &[InstanceOffer]) -> Vec<(&str, &str)> {
         offers
             .iter()
-            .map(|offer| (offer.instance.name.as_str(), offer.region.as_str()))
+            .map(|offer| (offer.instance.name.as_str(), &*offer.region))
             .collect()
     }
 
@@ -234,12 +265,31 @@ fixed,here,0.2,4,16.0,0,,,False,40.0,,,x86,{}
         // 40 GB are less than the default of 100.
         assert_eq!(
             names(&all),
-            [("small", "here"), ("gpu", "here"), ("gpu", "there")]
+            [
+                ("small", "here"),
+                ("gpu", "here"),
+                ("gpu", "there"),
+                ("gpu", "elsewhere")
+            ]
         );
         assert_eq!(all[0].instance.resources.disk.size_mib, 102_400);
         assert_eq!(all[1].instance.resources.gpus.len(), 2);
         assert_eq!(all[1].instance.resources.gpus[0].memory_mib, 16384);
         assert_eq!(all[1].backend_data["a"], 1);
+    }
+
+    #[test]
+    fn offers_share_what_they_have_in_common() {
+        let all = offers(&json!({"resources": {}}), None, DiskSize::any());
+        let [small, here, there, elsewhere] = all.as_slice() else {
+            panic!("{all:?}");
+        };
+        assert!(Arc::ptr_eq(&there.instance, &elsewhere.instance));
+        assert!(Arc::ptr_eq(&there.backend_data, &elsewhere.backend_data));
+        assert!(Arc::ptr_eq(&small.region, &here.region));
+        // Of the same name, but another product.
+        assert!(!Arc::ptr_eq(&here.instance, &there.instance));
+        assert_ne!(here.backend_data, there.backend_data);
     }
 
     #[test]

@@ -130,7 +130,8 @@ async fn ask_all(ctx: &Context, project: ProjectId, query: &Query) -> Result<Vec
         .iter()
         .filter(|backend| query.asks(backend.kind()) && able(query.needs, backend.capabilities()))
         .map(|backend| ask(backend.as_ref(), &query.requirements));
-    Ok(query.select(join_all(asked).await, None))
+    let offers = join_all(asked).await;
+    Ok(query.select(offers.iter().map(Vec::as_slice), None))
 }
 
 /// What a backend offers. One without an answer has no offers; why is logged.

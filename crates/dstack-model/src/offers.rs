@@ -1,4 +1,9 @@
 //! Offers: instances that could be had.
+//!
+//! Few types of instances are sold in many places, and plans look at tens of thousands of offers: what many have in common is
+//! shared.
+
+use std::sync::Arc;
 
 use dstack_units::{AcceleratorVendor, CpuArchitecture, Range};
 use serde::Serialize;
@@ -14,14 +19,14 @@ pub struct InstanceOffer {
     /// Who offers it.
     pub backend: BackendType,
     /// What it is.
-    pub instance: InstanceType,
+    pub instance: Arc<InstanceType>,
     /// Where.
-    pub region: String,
+    pub region: Arc<str>,
     /// Dollars an hour.
     pub price: f64,
     /// Known to the backend only.
     #[decode(default)]
-    pub backend_data: Map<String, Value>,
+    pub backend_data: Arc<Map<String, Value>>,
 }
 
 /// An offer, and whether it can be had.
@@ -30,14 +35,14 @@ pub struct InstanceOfferWithAvailability {
     /// Who offers it.
     pub backend: BackendType,
     /// What it is.
-    pub instance: InstanceType,
+    pub instance: Arc<InstanceType>,
     /// Where.
-    pub region: String,
+    pub region: Arc<str>,
     /// Dollars an hour.
     pub price: f64,
     /// Known to the backend only.
     #[decode(default)]
-    pub backend_data: Map<String, Value>,
+    pub backend_data: Arc<Map<String, Value>>,
     /// Whether it can be had.
     pub availability: InstanceAvailability,
     /// The zones it can be had in; any when unset.

@@ -1,5 +1,7 @@
 //! JSON Schemas of the types, made from the same definitions that decode them.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value, json};
 
 use crate::decode::DecodeFields;
@@ -293,6 +295,18 @@ impl<T: Schema> Schema for Option<T> {
 impl<T: Schema> Schema for Box<T> {
     fn schema(schemas: &mut Schemas) -> Value {
         T::schema(schemas)
+    }
+}
+
+impl<T: Schema> Schema for Arc<T> {
+    fn schema(schemas: &mut Schemas) -> Value {
+        T::schema(schemas)
+    }
+}
+
+impl Schema for Arc<str> {
+    fn schema(schemas: &mut Schemas) -> Value {
+        String::schema(schemas)
     }
 }
 

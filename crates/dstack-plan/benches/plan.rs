@@ -1,5 +1,5 @@
 //! Planning a typical task, and placing a long queue.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::indexing_slicing)]
 
 mod common;
 
@@ -9,12 +9,13 @@ use std::hint::black_box;
 use criterion::{Criterion, criterion_group, criterion_main};
 use dstack_model::configurations::AnyRunConfiguration;
 use dstack_model::runs::RunSpec;
-use dstack_plan::ServerDefaults;
 use dstack_plan::fleets::new_capacity_outside_fleets;
 use dstack_plan::jobs::{JobContext, Target, job_specs};
 use dstack_plan::placement::Request;
 use dstack_plan::queue::place_all;
 use dstack_plan::validate::effective_run_spec;
+use dstack_plan::{ServerDefaults, explain};
+use serde_json::{Value, json};
 
 fn plan_task(server: &ServerDefaults) -> usize {
     let (configuration, _) =
@@ -54,5 +55,38 @@ fn queue(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, task, queue);
+/// All offers of the catalogue, for a job that takes none of them, and for one that takes most.
+fn offers(c: &mut Criterion) {
+    let world = common::World::new(0, 0, 30_000);
+    let task = |resources: Value| {
+        common::run_spec(&json!({"type": "task", "commands": ["train"], "resources": resources}))
+    };
+    let (server, images) = (ServerDefaults::default(), BTreeMap::new());
+    let context = JobContext {
+        server: &server,
+        images: &images,
+        target: Target::Container,
+    };
+    let specs = [
+        ("none fits", task(json!({"gpu": "B200:64"}))),
+        ("most fit", task(json!({"cpu": "1..", "memory": "1GB.."}))),
+    ];
+    for (name, spec) in &specs {
+        let jobs = job_specs(spec, 0, None, &context).unwrap();
+        let request = Request::new(spec, &jobs[0]);
+        let query = new_capacity_outside_fleets(&request).unwrap();
+        let decided = explain::Decided {
+            fleet: None,
+            fits: false,
+        };
+        c.bench_function(&format!("select of 30 000 offers, {name}"), |b| {
+            b.iter(|| black_box(query.select([world.market.as_slice()], None)));
+        });
+        c.bench_function(&format!("explain 30 000 offers, {name}"), |b| {
+            b.iter(|| black_box(explain::job(&request, &[], &query, &world.market, decided)));
+        });
+    }
+}
+
+criterion_group!(benches, task, queue, offers);
 criterion_main!(benches);

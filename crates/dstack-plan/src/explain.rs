@@ -2,6 +2,7 @@
 
 mod changes;
 mod distance;
+mod obstacles;
 
 use dstack_model::explanations::{ChangeSet, FleetVerdict, InstanceVerdict, JobExplanation, OfferVerdict};
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
@@ -10,11 +11,12 @@ use dstack_model::runs::Requirements;
 use dstack_units::{FleetId, GpuSpec};
 
 use crate::fleets::{Fleet, check_named, check_room, new_capacity};
-use crate::matching::{Defaults, Machine, Mismatch, mismatches};
-use crate::offers::{Query, Unwanted};
+use crate::matching::Mismatch;
+use crate::offers::Query;
 use crate::placement::{Candidate, Request, Unfit, Wants};
 
-use changes::Suggestion;
+use changes::{Gives, Suggestion};
+use obstacles::Obstacles;
 
 /// Refused offers that are shown.
 const OFFERS_SHOWN: usize = 20;
@@ -32,25 +34,21 @@ pub struct Decided {
 
 /// Explains the decision about a job. `market` has all that backends offer for [`loosened`] requirements; `query` says
 /// which of it counts.
-pub fn job(
+pub fn job<'a>(
     request: &Request<'_>,
     fleets: &[Fleet<'_>],
     query: &Query,
-    market: &[Offer],
+    market: impl IntoIterator<Item = &'a Offer>,
     decided: Decided,
 ) -> JobExplanation {
     let wants = Wants::new(*request);
     let machines = || fleets.iter().flat_map(|fleet| &fleet.instances);
     let instances: Vec<InstanceVerdict> = machines().map(|one| instance(&wants, one)).collect();
-    let mut refused: Vec<(f64, OfferVerdict)> =
-        market.iter().filter_map(|offer| refusal(query, offer)).collect();
-    refused.sort_by(|(far, a), (further, b)| {
-        let by_distance = far.total_cmp(further);
-        by_distance.then(a.price.total_cmp(&b.price))
-    });
-    let total_refused_offers = u64::try_from(refused.len()).unwrap_or(u64::MAX);
-    refused.truncate(OFFERS_SHOWN);
-    let refused_offers = refused.into_iter().map(|(_, verdict)| verdict).collect();
+    let offers: Vec<(&Offer, Obstacles)> = market
+        .into_iter()
+        .map(|offer| (offer, Obstacles::of_offer(query, offer)))
+        .collect();
+    let (refused_offers, total_refused_offers) = refused(&offers);
     JobExplanation {
         job_name: request.job_spec.job_name.clone(),
         fits: decided.fits,
@@ -61,7 +59,7 @@ pub fn job(
         changes: if decided.fits {
             Vec::new()
         } else {
-            smallest_changes(query, market, machines().copied())
+            smallest_changes(query, &offers, machines())
         },
     }
 }
@@ -108,37 +106,48 @@ fn instance(wants: &Wants<'_>, candidate: &Candidate<'_>) -> InstanceVerdict {
     }
 }
 
-/// Why an offer is not taken, and how far it is from what was asked for; `None` when it is.
-fn refusal(query: &Query, offer: &Offer) -> Option<(f64, OfferVerdict)> {
-    let mismatches = of_offer(query, offer);
-    let unwanted = query.accept(offer.clone()).err();
-    let mut reasons = texts(&mismatches);
-    let mut far: f64 = mismatches.iter().map(distance::of_mismatch).sum();
-    if let Some(unwanted) = &unwanted {
-        reasons.push(unwanted.to_string());
-        far += distance::of_unwanted(unwanted);
+/// The offers that are not taken, those that were nearly taken first, the cheapest of them first: the first few, and how many
+/// there are.
+fn refused(offers: &[(&Offer, Obstacles)]) -> (Vec<OfferVerdict>, u64) {
+    let mut refused: Vec<(f64, &Offer, &Obstacles)> = offers
+        .iter()
+        .filter(|(offer, obstacles)| obstacles.count() > 0 || !offer.availability.is_available())
+        .map(|(offer, obstacles)| {
+            let waiting = if offer.availability.is_available() {
+                0.0
+            } else {
+                distance::NOT_TO_BE_HAD
+            };
+            (obstacles.distance + waiting, *offer, obstacles)
+        })
+        .collect();
+    refused.sort_by(|(far, a, _), (further, b, _)| {
+        let by_distance = far.total_cmp(further);
+        by_distance.then(a.price.total_cmp(&b.price))
+    });
+    let total = u64::try_from(refused.len()).unwrap_or(u64::MAX);
+    let shown = refused.into_iter().take(OFFERS_SHOWN);
+    let shown = shown
+        .map(|(_, offer, obstacles)| verdict(offer, obstacles))
+        .collect();
+    (shown, total)
+}
+
+/// Why an offer is not taken.
+fn verdict(offer: &Offer, obstacles: &Obstacles) -> OfferVerdict {
+    let mut reasons = obstacles.texts();
+    // Said only when nothing else is in the way: the rest can be changed by the user.
+    if reasons.is_empty() {
+        reasons.push(format!("cannot be had: {}", offer.availability));
     }
-    if !offer.availability.is_available() {
-        // Said only when nothing else is in the way: the rest can be changed by the user.
-        if reasons.is_empty() {
-            reasons.push(format!("cannot be had: {}", offer.availability));
-        }
-        far += distance::NOT_TO_BE_HAD;
-    }
-    let verdict = OfferVerdict {
+    OfferVerdict {
         backend: offer.backend,
-        region: offer.region.clone(),
+        region: offer.region.to_string(),
         instance: offer.instance.name.clone(),
         spot: offer.instance.resources.spot,
         price: offer.price,
         reasons,
-    };
-    (!verdict.reasons.is_empty()).then_some((far, verdict))
-}
-
-fn of_offer(query: &Query, offer: &Offer) -> Vec<Mismatch> {
-    let machine = Machine::whole(&offer.instance.resources, offer.price);
-    mismatches(&query.requirements, machine, Defaults::Enforced).collect()
+    }
 }
 
 fn texts(mismatches: &[Mismatch]) -> Vec<String> {
@@ -148,54 +157,41 @@ fn texts(mismatches: &[Mismatch]) -> Vec<String> {
 /// The sets with the fewest changes: the smallest first, then the cheapest; one of each kind.
 fn smallest_changes<'a>(
     query: &Query,
-    market: &[Offer],
-    instances: impl Iterator<Item = Candidate<'a>>,
+    offers: &[(&Offer, Obstacles)],
+    instances: impl Iterator<Item = &'a Candidate<'a>>,
 ) -> Vec<ChangeSet> {
-    let usable = market.iter().filter(|offer| offer.availability.is_available());
-    let of_offers = usable.filter_map(|offer| {
-        let unwanted = query.accept(offer.clone()).err();
-        let gives = format!("{} {} in {}", offer.backend, offer.instance.name, offer.region);
-        Suggestion::new(
-            query,
-            &of_offer(query, offer),
-            unwanted.as_ref(),
-            gives,
-            offer.price,
-        )
-    });
-    let of_instances = instances.filter_map(|candidate| {
-        let offer = candidate.offer?;
-        let gives = format!("instance {}", candidate.instance_name);
-        let mismatches = of_offer(query, offer);
-        let unwanted = query.accept(offer.clone()).err();
-        let unwanted = unwanted.filter(|unwanted| *unwanted != Unwanted::Zone);
-        Suggestion::new(query, &mismatches, unwanted.as_ref(), gives, offer.price)
-    });
-    let mut all: Vec<Suggestion> = of_instances.chain(of_offers).collect();
+    let instances: Vec<(&str, f64, Obstacles)> = instances
+        .filter_map(|candidate| {
+            let offer = candidate.offer?;
+            let obstacles = Obstacles::of_instance(query, offer);
+            Some((candidate.instance_name, offer.price, obstacles))
+        })
+        .collect();
+    let of_instances = instances
+        .iter()
+        .filter_map(|(name, price, obstacles)| Suggestion::new(obstacles, Gives::Instance(name), *price));
+    let of_offers = offers
+        .iter()
+        .filter(|(offer, _)| offer.availability.is_available())
+        .filter_map(|(offer, obstacles)| Suggestion::new(obstacles, Gives::Offer(offer), offer.price));
+    let mut all: Vec<Suggestion<'_>> = of_instances.chain(of_offers).collect();
+    let fewest = all.iter().map(|one| one.obstacles.count()).min();
+    all.retain(|one| Some(one.obstacles.count()) == fewest);
     all.sort_by(|a, b| {
-        a.fields
-            .len()
-            .cmp(&b.fields.len())
-            .then(a.distance.total_cmp(&b.distance))
-            .then(a.price.total_cmp(&b.price))
+        let by_distance = a.obstacles.distance.total_cmp(&b.obstacles.distance);
+        by_distance.then(a.price.total_cmp(&b.price))
     });
-    let fewest = all.first().map_or(0, |first| first.fields.len());
-    let mut shown: Vec<ChangeSet> = Vec::new();
-    for suggestion in all.into_iter().take_while(|one| one.fields.len() == fewest) {
-        let same = |other: &ChangeSet| {
-            let names = |fields: &[dstack_model::explanations::FieldChange]| {
-                fields.iter().map(|field| field.field.clone()).collect::<Vec<_>>()
-            };
-            names(&other.fields) == names(&suggestion.fields)
-        };
-        if !shown.iter().any(same) {
-            shown.push(suggestion.into_set());
+    let mut shown: Vec<(Vec<&str>, ChangeSet)> = Vec::new();
+    for suggestion in &all {
+        let fields = suggestion.fields();
+        if !shown.iter().any(|(other, _)| *other == fields) {
+            shown.push((fields, suggestion.to_set(query)));
         }
         if shown.len() == CHANGES_SHOWN {
             break;
         }
     }
-    shown
+    shown.into_iter().map(|(_, set)| set).collect()
 }
 
 #[cfg(test)]

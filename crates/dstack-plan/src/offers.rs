@@ -14,7 +14,7 @@ use dstack_model::runs::{JobProvisioningData, Requirements};
 
 use crate::volumes::{self, Location};
 
-pub use blocks::divide;
+pub use blocks::total_blocks;
 pub use disk::{disk_size, fit_disk};
 pub use merge::merge;
 
@@ -144,18 +144,34 @@ impl Query {
         named || backend == BackendType::Dstack
     }
 
+    /// Whether the offer counts.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn counts(&self, offer: &Offer) -> Result<(), Unwanted> {
+        self.admits(offer)?;
+        total_blocks(offer, self.blocks)
+            .map(|_| ())
+            .ok_or(Unwanted::Blocks)
+    }
+
     /// The offer as it counts: zones narrowed, blocks set.
     ///
     /// # Errors
     /// It does not count.
-    pub fn accept(&self, mut offer: Offer) -> Result<Offer, Unwanted> {
-        self.admits(&offer)?;
+    pub fn accept(&self, offer: &Offer) -> Result<Offer, Unwanted> {
+        self.admits(offer)?;
+        let total_blocks = total_blocks(offer, self.blocks).ok_or(Unwanted::Blocks)?;
+        let mut offer = Offer {
+            total_blocks,
+            ..offer.clone()
+        };
         if self.zones.is_some()
             && let Some(zones) = &mut offer.availability_zones
         {
             zones.retain(|zone| named(self.zones.as_deref(), zone));
         }
-        divide(offer, self.blocks).ok_or(Unwanted::Blocks)
+        Ok(offer)
     }
 
     /// Whether the offer counts, blocks aside.
@@ -169,7 +185,7 @@ impl Query {
             return Err(Unwanted::Backend(offer.backend));
         }
         if !named(self.regions.as_deref(), &offer.region) {
-            return Err(Unwanted::Region(offer.region.clone()));
+            return Err(Unwanted::Region(offer.region.to_string()));
         }
         if !named(self.instance_types.as_deref(), &offer.instance.name) {
             return Err(Unwanted::InstanceType(offer.instance.name.clone()));
@@ -187,7 +203,11 @@ impl Query {
 
     /// All offers that count, at most `limit` of them: cheapest first with each backend's own order kept, then the
     /// available ones first.
-    pub fn select(&self, by_backend: Vec<Vec<Offer>>, limit: Option<usize>) -> Vec<Offer> {
+    pub fn select<'a>(
+        &self,
+        by_backend: impl IntoIterator<Item = &'a [Offer]>,
+        limit: Option<usize>,
+    ) -> Vec<Offer> {
         let limit = limit.unwrap_or(usize::MAX);
         let counted = merge(by_backend).filter_map(|offer| self.accept(offer).ok());
         let mut offers: Vec<Offer> = counted.take(limit).collect();

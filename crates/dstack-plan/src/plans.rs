@@ -1,5 +1,8 @@
 //! What a plan says: which jobs are planned together, which offers are shown (dstack 0.22.5: scheduling §8).
 
+use std::collections::HashSet;
+use std::hash::{Hash, Hasher};
+
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::{JobPlan, JobSpec};
 
@@ -60,16 +63,36 @@ pub fn max_price(offers: &[Offer]) -> Option<f64> {
     offers.iter().map(|offer| offer.price).reduce(f64::max)
 }
 
-/// Drops offers that are the same in everything: fleets that may get the same instances.
-pub fn without_repetition(offers: Vec<Offer>, seen: &mut Vec<Offer>) -> Vec<Offer> {
-    let mut new = Vec::new();
-    for offer in offers {
-        if !seen.contains(&offer) {
-            seen.push(offer.clone());
-            new.push(offer);
-        }
+/// Offers that have been seen: fleets may get the same instances.
+#[derive(Debug, Default)]
+pub struct Seen(HashSet<Same>);
+
+impl Seen {
+    /// Whether there was none yet that is the same in everything.
+    pub fn is_new(&mut self, offer: &Offer) -> bool {
+        self.0.insert(Same(offer.clone()))
     }
-    new
+}
+
+/// An offer that equals those that are the same in everything.
+#[derive(Debug, PartialEq)]
+struct Same(Offer);
+
+/// No price is NaN.
+impl Eq for Same {}
+
+impl Hash for Same {
+    /// Of what tells nearly all of them apart.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Offer {
+            backend,
+            region,
+            instance,
+            price,
+            ..
+        } = &self.0;
+        (backend, region, &instance.name, price.to_bits()).hash(state);
+    }
 }
 
 #[cfg(test)]
@@ -119,6 +142,18 @@ mod tests {
             (2, 3, Some(3.0))
         );
         assert_eq!(max_price(&[]), None);
+    }
+
+    #[test]
+    fn offers_of_several_fleets_are_listed_once() {
+        let mut seen = Seen::default();
+        let a = offer("aws", "a", 1.0);
+        let zone = Offer {
+            availability_zones: None,
+            ..a.clone()
+        };
+        let new = [&a, &offer("aws", "b", 1.0), &a, &zone, &a].map(|offer| seen.is_new(offer));
+        assert_eq!(new, [true, true, false, true, false]);
     }
 
     #[test]

@@ -424,7 +424,7 @@ impl InstanceRow {
     pub fn offering(self, offer: InstanceOfferWithAvailability, place: JobProvisioningData) -> Self {
         Self {
             backend: Some(offer.backend.to_string()),
-            region: Some(offer.region.clone()),
+            region: Some(offer.region.to_string()),
             price: Some(offer.price),
             offer: Some(Json::new(offer)),
             job_provisioning_data: Some(Json::new(place)),

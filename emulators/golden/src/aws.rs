@@ -74,7 +74,7 @@ struct AwsBackend {
 /// us-west-2 has no quota for P, eu-west-1 none for G and P.
 fn availability(offer: &InstanceOffer) -> InstanceAvailability {
     let family = offer.instance.name.chars().next();
-    match (offer.region.as_str(), family) {
+    match (&*offer.region, family) {
         ("us-west-2", Some('p')) | ("eu-west-1", Some('g' | 'p')) => InstanceAvailability::NoQuota,
         _ => InstanceAvailability::Unknown,
     }

@@ -73,7 +73,7 @@ pub fn fleet_table(offers: &[InstanceOfferWithAvailability], more: bool) -> Tabl
         let cells = [
             (index + 1).to_string(),
             format::backend_name(offer.backend.as_str()).to_owned(),
-            offer.region.clone(),
+            offer.region.to_string(),
             offer.instance.name.clone(),
             resources::instance(&offer.instance.resources),
             if offer.instance.resources.spot {

@@ -1,6 +1,7 @@
 //! Optional values, lists and maps.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use indexmap::IndexMap;
 use serde_json::Value;
@@ -20,6 +21,18 @@ impl<T: Decode> Decode for Option<T> {
 impl<T: Decode> Decode for Box<T> {
     fn decode(value: &Value, cx: &mut Cx) -> Option<Self> {
         T::decode(value, cx).map(Self::new)
+    }
+}
+
+impl<T: Decode> Decode for Arc<T> {
+    fn decode(value: &Value, cx: &mut Cx) -> Option<Self> {
+        T::decode(value, cx).map(Self::new)
+    }
+}
+
+impl Decode for Arc<str> {
+    fn decode(value: &Value, cx: &mut Cx) -> Option<Self> {
+        String::decode(value, cx).map(Self::from)
     }
 }
 

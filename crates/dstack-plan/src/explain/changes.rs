@@ -1,124 +1,167 @@
 //! Which change of the configuration would let something in.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 
 use dstack_model::explanations::{ChangeSet, FieldChange};
+use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_units::Range;
 
-use super::distance;
+use super::obstacles::Obstacles;
 use crate::matching::Mismatch;
 use crate::offers::{Query, Unwanted};
 
 /// Changes that would let one offer or instance in.
 #[derive(Debug)]
-pub(super) struct Suggestion {
-    pub(super) fields: Vec<FieldChange>,
+pub(super) struct Suggestion<'a> {
+    pub(super) obstacles: &'a Obstacles,
     pub(super) price: f64,
-    /// How far it is from what was asked for.
-    pub(super) distance: f64,
-    gives: String,
+    gives: Gives<'a>,
 }
 
-impl Suggestion {
-    /// `None` when no change of the configuration helps, or none is needed.
-    pub(super) fn new(
-        query: &Query,
-        mismatches: &[Mismatch],
-        unwanted: Option<&Unwanted>,
-        gives: String,
-        price: f64,
-    ) -> Option<Self> {
-        let mut fields: Vec<FieldChange> = mismatches.iter().map(of_mismatch).collect();
-        if let Some(unwanted) = unwanted {
-            fields.push(of_unwanted(query, unwanted)?);
+/// What the changes let in.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Gives<'a> {
+    Instance(&'a str),
+    Offer(&'a Offer),
+}
+
+impl Display for Gives<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Instance(name) => write!(f, "instance {name}"),
+            Self::Offer(offer) => write!(f, "{} {} in {}", offer.backend, offer.instance.name, offer.region),
         }
-        let distance = mismatches.iter().map(distance::of_mismatch).sum::<f64>()
-            + unwanted.map_or(0.0, distance::of_unwanted);
-        (!fields.is_empty()).then_some(Self {
-            fields,
+    }
+}
+
+impl<'a> Suggestion<'a> {
+    /// `None` when no change of the configuration helps, or none is needed.
+    pub(super) fn new(obstacles: &'a Obstacles, gives: Gives<'a>, price: f64) -> Option<Self> {
+        let changeable = obstacles
+            .unwanted
+            .as_ref()
+            .is_none_or(|one| field_of_unwanted(one).is_some());
+        (changeable && obstacles.count() > 0).then_some(Self {
+            obstacles,
             price,
-            distance,
             gives,
         })
     }
 
-    pub(super) fn into_set(self) -> ChangeSet {
+    /// Names of the fields to change.
+    pub(super) fn fields(&self) -> Vec<&'static str> {
+        let mismatches = self.obstacles.mismatches.iter().map(field_of_mismatch);
+        let unwanted = self.obstacles.unwanted.as_ref().and_then(field_of_unwanted);
+        mismatches.chain(unwanted).collect()
+    }
+
+    pub(super) fn to_set(&self, query: &Query) -> ChangeSet {
+        let mismatches = self.obstacles.mismatches.iter().map(of_mismatch);
+        let unwanted = self.obstacles.unwanted.as_ref();
         ChangeSet {
-            fields: self.fields,
-            gives: self.gives,
+            fields: mismatches
+                .chain(unwanted.and_then(|one| of_unwanted(query, one)))
+                .collect(),
+            gives: self.gives.to_string(),
             price: self.price,
         }
     }
 }
 
-fn change(field: &str, from: impl Display, to: impl Display) -> FieldChange {
-    FieldChange {
-        field: field.to_owned(),
-        from: Some(from.to_string()),
-        to: to.to_string(),
+const fn field_of_mismatch(mismatch: &Mismatch) -> &'static str {
+    match mismatch {
+        Mismatch::Price { .. } => "max_price",
+        Mismatch::Spot { .. } => "spot_policy",
+        Mismatch::Architecture { .. } => "resources.cpu.arch",
+        Mismatch::Cpus { .. } => "resources.cpu",
+        Mismatch::Memory { .. } => "resources.memory",
+        Mismatch::NoGpu { .. } => "resources.gpu",
+        Mismatch::GpuVendor { .. } => "resources.gpu.vendor",
+        Mismatch::GpuCount { .. } => "resources.gpu.count",
+        Mismatch::GpuName { .. } => "resources.gpu.name",
+        Mismatch::ComputeCapability { .. } => "resources.gpu.compute_capability",
+        Mismatch::GpuMemory { .. } => "resources.gpu.memory",
+        Mismatch::GpuTotalMemory { .. } => "resources.gpu.total_memory",
+        Mismatch::Disk { .. } => "resources.disk",
     }
 }
 
 fn of_mismatch(mismatch: &Mismatch) -> FieldChange {
-    match mismatch {
-        Mismatch::Price { price, max } => change("max_price", max, price),
+    let (from, to) = match mismatch {
+        Mismatch::Price { price, max } => (max.to_string(), price.to_string()),
         Mismatch::Spot { is_spot } => {
             let now = if *is_spot { "on-demand" } else { "spot" };
-            change("spot_policy", now, "auto")
+            (now.to_owned(), "auto".to_owned())
         }
-        Mismatch::Architecture { has, wanted } => change("resources.cpu.arch", wanted, has),
-        Mismatch::Cpus { has, wanted } => change("resources.cpu", wanted, widened(wanted, *has)),
-        Mismatch::Memory { has, wanted } => change("resources.memory", wanted, widened(wanted, *has)),
-        Mismatch::NoGpu { wanted } => change("resources.gpu", wanted, 0),
+        Mismatch::Architecture { has, wanted } => (wanted.to_string(), has.to_string()),
+        Mismatch::Cpus { has, wanted } | Mismatch::GpuCount { has, wanted } => widened(wanted, *has),
+        Mismatch::Memory { has, wanted }
+        | Mismatch::GpuMemory { has, wanted }
+        | Mismatch::GpuTotalMemory { has, wanted }
+        | Mismatch::Disk { has, wanted } => widened(wanted, *has),
+        Mismatch::NoGpu { wanted } => (wanted.to_string(), "0".to_owned()),
         Mismatch::GpuVendor { has, wanted } => {
             let has = has.map_or_else(|| "any".to_owned(), |vendor| vendor.to_string());
-            change("resources.gpu.vendor", wanted, has)
+            (wanted.to_string(), has)
         }
-        Mismatch::GpuCount { has, wanted } => change("resources.gpu.count", wanted, widened(wanted, *has)),
-        Mismatch::GpuName { has, wanted } => {
-            let mut names = wanted.clone();
-            names.push(has.clone());
-            change("resources.gpu.name", wanted.join(", "), names.join(", "))
-        }
+        Mismatch::GpuName { has, wanted } => added(wanted, has),
         Mismatch::ComputeCapability { has, wanted } => {
             let text = |version: &(i64, i64)| format!("{}.{}", version.0, version.1);
             let to = has.as_ref().map_or_else(|| "none".to_owned(), text);
-            change("resources.gpu.compute_capability", text(wanted), to)
+            (text(wanted), to)
         }
-        Mismatch::GpuMemory { has, wanted } => change("resources.gpu.memory", wanted, widened(wanted, *has)),
-        Mismatch::GpuTotalMemory { has, wanted } => {
-            change("resources.gpu.total_memory", wanted, widened(wanted, *has))
-        }
-        Mismatch::Disk { has, wanted } => change("resources.disk", wanted, widened(wanted, *has)),
+    };
+    change(field_of_mismatch(mismatch), from, to)
+}
+
+fn change(field: &str, from: String, to: String) -> FieldChange {
+    FieldChange {
+        field: field.to_owned(),
+        from: Some(from),
+        to,
     }
 }
 
-/// The range with this value in it.
-fn widened<T: PartialOrd + Copy>(range: &Range<T>, value: T) -> Range<T> {
-    Range {
+/// A range, and the range with this value in it.
+fn widened<T: PartialOrd + Copy>(range: &Range<T>, value: T) -> (String, String)
+where
+    Range<T>: Display,
+{
+    let wide = Range {
         min: range.min.map(|min| if value < min { value } else { min }),
         max: range.max.map(|max| if value > max { value } else { max }),
+    };
+    (range.to_string(), wide.to_string())
+}
+
+/// A list, and the list with this name in it.
+fn added(names: &[String], more: &str) -> (String, String) {
+    let now = names.join(", ");
+    let then = [names, &[more.to_owned()]].concat().join(", ");
+    (now, then)
+}
+
+/// `None`: no field would help.
+const fn field_of_unwanted(unwanted: &Unwanted) -> Option<&'static str> {
+    match unwanted {
+        Unwanted::Backend(_) => Some("backends"),
+        Unwanted::Region(_) => Some("regions"),
+        Unwanted::InstanceType(_) => Some("instance_types"),
+        Unwanted::Zone => Some("availability_zones"),
+        Unwanted::Volume | Unwanted::Blocks => None,
     }
 }
 
 fn of_unwanted(query: &Query, unwanted: &Unwanted) -> Option<FieldChange> {
-    let added = |field: &str, names: Vec<String>, more: &str| {
-        let mut all = names.clone();
-        all.push(more.to_owned());
-        change(field, names.join(", "), all.join(", "))
-    };
-    match unwanted {
+    let (from, to) = match unwanted {
         Unwanted::Backend(backend) => {
-            let names = query.backends().iter().map(ToString::to_string).collect();
-            Some(added("backends", names, backend.as_str()))
+            let names: Vec<String> = query.backends().iter().map(ToString::to_string).collect();
+            added(&names, backend.as_str())
         }
-        Unwanted::Region(region) => Some(added("regions", query.regions().to_vec(), region)),
-        Unwanted::InstanceType(name) => Some(added("instance_types", query.instance_types().to_vec(), name)),
-        Unwanted::Zone => Some(FieldChange {
-            field: "availability_zones".to_owned(),
-            from: Some(query.zones().join(", ")),
-            to: "unset".to_owned(),
-        }),
-        Unwanted::Volume | Unwanted::Blocks => None,
-    }
+        Unwanted::Region(region) => added(query.regions(), region),
+        Unwanted::InstanceType(name) => added(query.instance_types(), name),
+        Unwanted::Zone => (query.zones().join(", "), "unset".to_owned()),
+        Unwanted::Volume | Unwanted::Blocks => return None,
+    };
+    Some(change(field_of_unwanted(unwanted)?, from, to))
 }

@@ -2,6 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::fleets::new_capacity_outside_fleets;
+use crate::matching::{Defaults, Machine, mismatches};
 use crate::offers::tests::offer;
 use crate::placement::tests::{Sample, run};
 
@@ -120,7 +121,7 @@ fn requirements_are_loosened_but_for_the_disk() {
         json!({"type": "task", "commands": ["x"], "resources": {"cpu": 64, "gpu": "H100:8", "disk": "1TB"}}),
     );
     let loose = loosened(&jobs[0].requirements);
-    let machine = Sample::new("any", 1.0).offer.instance.resources;
+    let machine = Sample::new("any", 1.0).offer.instance.resources.clone();
     let found: Vec<String> = mismatches(&loose, Machine::whole(&machine, 99.0), Defaults::Enforced)
         .map(|mismatch| mismatch.to_string())
         .collect();

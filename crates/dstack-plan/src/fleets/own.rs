@@ -125,7 +125,7 @@ mod tests {
         );
         assert!(query.asks(BackendType::Aws) && !query.asks(BackendType::Gcp));
         let elsewhere = Offer {
-            region: "elsewhere".to_owned(),
+            region: "elsewhere".into(),
             ..cheap.clone()
         };
         assert!(query.admits(&cheap).is_ok() && query.admits(&elsewhere).is_err());

@@ -4,10 +4,11 @@ use dstack_model::fleets::Blocks;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_units::AcceleratorVendor;
 
-/// An instance divided into blocks; `None` when its CPUs and GPUs cannot be divided evenly. One block is no division.
-pub fn divide(mut offer: Offer, blocks: Blocks) -> Option<Offer> {
+/// Into how many blocks an instance is divided; `None` when its CPUs and GPUs cannot be divided evenly. One block is no
+/// division.
+pub fn total_blocks(offer: &Offer, blocks: Blocks) -> Option<u32> {
     if blocks == Blocks::Count(1) {
-        return Some(offer);
+        return Some(offer.total_blocks);
     }
     let resources = &offer.instance.resources;
     let cpus = resources.cpus;
@@ -24,6 +25,5 @@ pub fn divide(mut offer: Offer, blocks: Blocks) -> Option<Offer> {
     if blocks < 1 || cpus % blocks != 0 || gpus % blocks != 0 {
         return None;
     }
-    offer.total_blocks = u32::try_from(blocks).ok()?;
-    Some(offer)
+    u32::try_from(blocks).ok()
 }

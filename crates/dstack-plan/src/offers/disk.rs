@@ -1,5 +1,7 @@
 //! Disks: fixed ones must fit, configurable ones are made as small as allowed.
 
+use std::sync::Arc;
+
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::resources::DiskSpec;
 use dstack_units::{Memory, Range};
@@ -25,7 +27,7 @@ pub fn fit_disk(
         return fits.then_some(offer);
     };
     let size = disk_size(wanted, possible)?;
-    offer.instance.resources.disk.size_mib = to_mib(size);
+    Arc::make_mut(&mut offer.instance).resources.disk.size_mib = to_mib(size);
     Some(offer)
 }
 

@@ -2,15 +2,15 @@
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
-use std::vec::IntoIter;
+use std::slice::Iter;
 
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 
 /// Takes the cheapest of the backends' next offers each time, the earlier backend's among equals. Each backend's order
 /// is kept, also where it is not by price (Vast.ai orders by score).
-pub fn merge(by_backend: Vec<Vec<Offer>>) -> impl Iterator<Item = Offer> {
-    let mut lists: Vec<IntoIter<Offer>> = by_backend.into_iter().map(Vec::into_iter).collect();
-    let mut heads: BinaryHeap<Reverse<Head>> = lists
+pub fn merge<'a>(by_backend: impl IntoIterator<Item = &'a [Offer]>) -> impl Iterator<Item = &'a Offer> {
+    let mut lists: Vec<Iter<'a, Offer>> = by_backend.into_iter().map(<[Offer]>::iter).collect();
+    let mut heads: BinaryHeap<Reverse<Head<'a>>> = lists
         .iter_mut()
         .enumerate()
         .filter_map(|(list, rest)| {
@@ -29,28 +29,28 @@ pub fn merge(by_backend: Vec<Vec<Offer>>) -> impl Iterator<Item = Offer> {
     })
 }
 
-struct Head {
-    offer: Offer,
+struct Head<'a> {
+    offer: &'a Offer,
     list: usize,
 }
 
-impl Ord for Head {
+impl Ord for Head<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
         let by_price = self.offer.price.total_cmp(&other.offer.price);
         by_price.then(self.list.cmp(&other.list))
     }
 }
 
-impl PartialOrd for Head {
+impl PartialOrd for Head<'_> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Head {
+impl PartialEq for Head<'_> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Head {}
+impl Eq for Head<'_> {}

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use dstack_model::instances::InstanceAvailability;
 use dstack_units::{AcceleratorVendor, Memory, Range};
 use proptest::prelude::*;
@@ -27,7 +29,7 @@ fn names(offers: &[Offer]) -> Vec<&str> {
 fn merging_keeps_each_backends_order() {
     let by_score = vec![offer("vastai", "v1", 3.0), offer("vastai", "v2", 1.0)];
     let by_price = vec![offer("aws", "a1", 2.0), offer("aws", "a2", 3.0)];
-    let merged: Vec<Offer> = merge(vec![by_score, by_price]).collect();
+    let merged: Vec<Offer> = merge([&*by_score, &*by_price]).cloned().collect();
     assert_eq!(names(&merged), ["a1", "v1", "v2", "a2"]);
 }
 
@@ -37,16 +39,13 @@ fn what_cannot_be_had_comes_last_after_the_cut() {
     refused.availability = InstanceAvailability::NoQuota;
     let list = vec![refused, offer("aws", "b", 2.0), offer("aws", "c", 3.0)];
     let all = query(json!({}));
-    assert_eq!(
-        names(&all.select(vec![list.clone()], None)),
-        ["b", "c", "refused"]
-    );
-    assert_eq!(names(&all.select(vec![list], Some(2))), ["b", "refused"]);
+    assert_eq!(names(&all.select([&*list], None)), ["b", "c", "refused"]);
+    assert_eq!(names(&all.select([&*list], Some(2))), ["b", "refused"]);
 }
 
 #[test]
 fn profiles_filter() {
-    let list = || vec![vec![offer("aws", "m5.large", 1.0)], vec![offer("gcp", "n1", 2.0)]];
+    let (aws, gcp) = ([offer("aws", "m5.large", 1.0)], [offer("gcp", "n1", 2.0)]);
     for (profile, expected) in [
         (json!({"backends": ["gcp"]}), vec!["n1"]),
         (json!({"regions": ["US-EAST-1"]}), vec!["m5.large", "n1"]),
@@ -55,17 +54,17 @@ fn profiles_filter() {
         (json!({"availability_zones": ["us-east-1c"]}), vec![]),
     ] {
         assert_eq!(
-            names(&query(profile.clone()).select(list(), None)),
+            names(&query(profile.clone()).select([&aws[..], &gcp[..]], None)),
             expected,
             "{profile}"
         );
     }
     let zone = query(json!({"availability_zones": ["US-EAST-1B"]}));
-    let narrowed = zone.accept(offer("aws", "m5.large", 1.0)).unwrap();
+    let narrowed = zone.accept(&offer("aws", "m5.large", 1.0)).unwrap();
     assert_eq!(narrowed.availability_zones, Some(vec!["us-east-1b".to_owned()]));
     let mut nowhere = offer("aws", "m5.large", 1.0);
     nowhere.availability_zones = None;
-    assert_eq!(zone.accept(nowhere), Err(Unwanted::Zone));
+    assert_eq!(zone.accept(&nowhere), Err(Unwanted::Zone));
 }
 
 #[test]
@@ -76,10 +75,10 @@ fn volumes_restrict_to_their_places() {
         zone: None,
     };
     let here = query(json!({})).at(&[at(BackendType::Aws, Some("us-east-1"))]);
-    assert!(here.accept(offer("aws", "a", 1.0)).is_ok());
-    assert_eq!(here.accept(offer("gcp", "a", 1.0)), Err(Unwanted::Volume));
+    assert!(here.accept(&offer("aws", "a", 1.0)).is_ok());
+    assert_eq!(here.accept(&offer("gcp", "a", 1.0)), Err(Unwanted::Volume));
     let anywhere = query(json!({})).at(&[at(BackendType::Gcp, None)]);
-    assert!(anywhere.accept(offer("gcp", "a", 1.0)).is_ok());
+    assert!(anywhere.accept(&offer("gcp", "a", 1.0)).is_ok());
 }
 
 #[test]
@@ -91,11 +90,11 @@ fn nodes_stay_beside_the_first() {
     }))
     .unwrap();
     let beside = query(json!({"backends": ["aws", "gcp"]})).beside(Some(&master));
-    assert!(beside.accept(offer("aws", "a", 1.0)).is_ok());
-    assert!(beside.accept(offer("gcp", "a", 1.0)).is_err());
+    assert!(beside.accept(&offer("aws", "a", 1.0)).is_ok());
+    assert!(beside.accept(&offer("gcp", "a", 1.0)).is_err());
     assert!(!beside.asks(BackendType::Gcp) && beside.asks(BackendType::Dstack));
     let elsewhere = query(json!({"regions": ["eu-west-1"]})).beside(Some(&master));
-    assert!(elsewhere.accept(offer("aws", "a", 1.0)).is_err());
+    assert!(elsewhere.accept(&offer("aws", "a", 1.0)).is_err());
     let zone = in_zone_of(offer("aws", "a", 1.0), Some(&master));
     assert_eq!(zone.availability_zones, Some(vec!["us-east-1b".to_owned()]));
 }
@@ -109,10 +108,10 @@ fn blocks_divide_evenly() {
             memory_mib: 1024,
             vendor: Some(vendor),
         };
-        offer.instance.resources.gpus = vec![gpu; count];
+        Arc::make_mut(&mut offer.instance).resources.gpus = vec![gpu; count];
         offer
     };
-    let total = |offer: Offer, blocks| divide(offer, blocks).map(|offer| offer.total_blocks);
+    let total = |offer: Offer, blocks| total_blocks(&offer, blocks);
     let nvidia = AcceleratorVendor::Nvidia;
     assert_eq!(total(offer("aws", "c", 1.0), Blocks::Auto), Some(8));
     assert_eq!(total(with_gpus(4, nvidia), Blocks::Auto), Some(4));
@@ -160,7 +159,7 @@ proptest! {
             .map(|(list, prices)| prices.iter().enumerate()
                 .map(|(at, price)| offer("aws", &format!("{list}/{at}"), f64::from(*price))).collect())
             .collect();
-        let merged: Vec<Offer> = merge(lists.clone()).collect();
+        let merged: Vec<Offer> = merge(lists.iter().map(Vec::as_slice)).cloned().collect();
         for list in &lists {
             let own: Vec<&Offer> = merged.iter().filter(|offer| list.contains(offer)).collect();
             prop_assert_eq!(own, list.iter().collect::<Vec<_>>());
@@ -181,12 +180,12 @@ proptest! {
     ) {
         let query = query(json!({"regions": regions, "instance_types": types}));
         let list: Vec<Offer> = offers.iter().map(|(name, region, price)| Offer {
-            region: region.clone(), ..offer("aws", name, f64::from(*price))
+            region: region.as_str().into(), ..offer("aws", name, f64::from(*price))
         }).collect();
-        let selected = query.select(vec![list], limit);
+        let selected = query.select([&*list], limit);
         prop_assert!(limit.is_none_or(|limit| selected.len() <= limit));
         for offer in &selected {
-            prop_assert!(regions.as_ref().is_none_or(|regions| regions.contains(&offer.region)));
+            prop_assert!(regions.as_ref().is_none_or(|regions| regions.iter().any(|region| **region == *offer.region)));
             prop_assert!(types.as_ref().is_none_or(|types| types.contains(&offer.instance.name)));
         }
     }

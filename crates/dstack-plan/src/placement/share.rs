@@ -1,5 +1,7 @@
 //! How much of an instance a job gets.
 
+use std::sync::Arc;
+
 use dstack_model::instances::{InstanceAvailability, InstanceStatus};
 use dstack_model::offers::InstanceOfferWithAvailability;
 
@@ -24,7 +26,7 @@ impl Share {
         if self.total > 1 {
             let part = Machine::part(&offer.instance.resources, offer.price, self.blocks, self.total);
             let (cpus, memory_mib, gpus) = (part.cpus, part.memory_mib, part.gpus.len());
-            let resources = &mut offer.instance.resources;
+            let resources = &mut Arc::make_mut(&mut offer.instance).resources;
             resources.cpus = cpus;
             resources.memory_mib = memory_mib;
             resources.gpus.truncate(gpus);

@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use dstack_model::fleets::FleetSpec;
 use dstack_model::instances::InstanceStatus;
@@ -104,7 +105,7 @@ fn world() -> impl Strategy<Value = World> {
                 .into_iter()
                 .map(|(price, total, busy, spot)| {
                     let mut sample = Sample::new("any", f64::from(price));
-                    sample.offer.instance.resources.spot = spot;
+                    Arc::make_mut(&mut sample.offer.instance).resources.spot = spot;
                     (sample, total, busy.min(total))
                 })
                 .collect();
@@ -112,8 +113,8 @@ fn world() -> impl Strategy<Value = World> {
                 .into_iter()
                 .map(|(price, spot, region)| {
                     let mut one = offer("aws", "new", f64::from(price));
-                    one.instance.resources.spot = spot;
-                    one.region = region.to_owned();
+                    Arc::make_mut(&mut one.instance).resources.spot = spot;
+                    one.region = region.into();
                     one
                 })
                 .collect();
@@ -167,7 +168,7 @@ proptest! {
                 Place::Nowhere => continue,
                 Place::New { offer, .. } => {
                     prop_assert!(params.reservation.is_none() || world.fleet.configuration.reservation.is_none());
-                    (&world.market[*offer], world.market[*offer].region.as_str())
+                    (&world.market[*offer], &*world.market[*offer].region)
                 }
                 Place::Instance { id, .. } => {
                     let one = fleets[0].instances.iter().find(|one| one.instance_id == *id).unwrap();

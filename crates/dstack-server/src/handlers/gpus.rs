@@ -1,5 +1,7 @@
 //! GPUs that could be had, grouped.
 
+use std::collections::{BTreeSet, HashMap, HashSet};
+
 use dstack_api::routes;
 use dstack_model::backends::BackendType;
 use dstack_model::instances::InstanceAvailability;
@@ -7,6 +9,8 @@ use dstack_model::offers::{CpuGroup, GpuGroup, InstanceOfferWithAvailability, Sp
 use dstack_model::requests::{ListGpusRequest, ListGpusResponse, OfferGrouping};
 use dstack_plan::jobs::{JobContext, job_specs};
 use dstack_units::{AcceleratorVendor, Range};
+use indexmap::IndexMap;
+use indexmap::map::Entry;
 
 use super::runs::Planner;
 use crate::api::{Api, Call};
@@ -27,8 +31,9 @@ async fn list(call: Call, request: ListGpusRequest) -> Result<ListGpusResponse> 
     let offers = match job_specs(&spec, 0, None, &context)?.first() {
         Some(job) => {
             let mut planner = Planner::new(state, call.project()?, &spec, Vec::new()).await?;
-            let found = planner.offers(job, true).await?;
-            [found.instances, found.new].concat()
+            let mut found = planner.offers(job, true).await?;
+            found.instances.append(&mut found.new);
+            found.instances
         }
         None => Vec::new(),
     };
@@ -71,97 +76,129 @@ impl Grouping {
 }
 
 /// GPUs of one kind in one offer.
-#[derive(Debug, Clone, PartialEq)]
-struct Gpus {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Gpus<'a> {
     backend: BackendType,
-    name: String,
+    name: &'a str,
     memory_mib: i64,
     vendor: AcceleratorVendor,
     count: i64,
     spot: SpotKind,
-    region: String,
+    region: &'a str,
+}
+
+/// GPUs as they are offered.
+#[derive(Debug, Clone, Copy)]
+struct Offered<'a> {
+    gpus: Gpus<'a>,
     price: f64,
     availability: InstanceAvailability,
 }
 
 /// Offers as GPUs by backend; of those that are alike only the first counts.
-fn gpus_of(offers: &[InstanceOfferWithAvailability]) -> Vec<Gpus> {
+fn gpus_of(offers: &[InstanceOfferWithAvailability]) -> Vec<Offered<'_>> {
     let mut backends: Vec<BackendType> = Vec::new();
-    let mut found: Vec<Gpus> = Vec::new();
+    let mut seen: HashSet<Gpus<'_>> = HashSet::new();
+    let mut found: Vec<Offered<'_>> = Vec::new();
     for offer in offers {
         if !backends.contains(&offer.backend) {
             backends.push(offer.backend);
         }
-        let resources = &offer.instance.resources;
-        let mut kinds: Vec<(&str, i64, AcceleratorVendor, i64)> = Vec::new();
-        for gpu in &resources.gpus {
-            let Some(vendor) = gpu.vendor else { continue };
-            match kinds
-                .iter_mut()
-                .find(|kind| (kind.0, kind.1, kind.2) == (gpu.name.as_str(), gpu.memory_mib, vendor))
-            {
-                Some(kind) => kind.3 += 1,
-                None => kinds.push((&gpu.name, gpu.memory_mib, vendor, 1)),
-            }
-        }
-        for (name, memory_mib, vendor, count) in kinds {
-            let gpus = Gpus {
-                backend: offer.backend,
-                name: name.to_owned(),
-                memory_mib,
-                vendor,
-                count,
-                spot: spot(resources.spot),
-                region: offer.region.clone(),
-                price: offer.price,
-                availability: offer.availability,
-            };
-            let alike = |other: &&Gpus| {
-                Gpus {
-                    price: gpus.price,
-                    availability: gpus.availability,
-                    ..(*other).clone()
-                } == gpus
-            };
-            if !found.iter().any(|other| alike(&other)) {
-                found.push(gpus);
+        for gpus in kinds_of(offer) {
+            if seen.insert(gpus) {
+                found.push(Offered {
+                    gpus,
+                    price: offer.price,
+                    availability: offer.availability,
+                });
             }
         }
     }
     found.sort_by(|a, b| {
-        let place = |backend: &BackendType| backends.iter().position(|other| other == backend);
-        place(&a.backend)
-            .cmp(&place(&b.backend))
+        let place = |offered: &Offered<'_>| backends.iter().position(|other| *other == offered.gpus.backend);
+        place(a)
+            .cmp(&place(b))
             .then(
                 a.availability
                     .is_available()
                     .cmp(&b.availability.is_available())
                     .reverse(),
             )
-            .then_with(|| a.vendor.as_str().cmp(b.vendor.as_str()))
-            .then_with(|| a.name.cmp(&b.name))
-            .then(a.memory_mib.cmp(&b.memory_mib))
+            .then_with(|| a.gpus.vendor.as_str().cmp(b.gpus.vendor.as_str()))
+            .then_with(|| a.gpus.name.cmp(b.gpus.name))
+            .then(a.gpus.memory_mib.cmp(&b.gpus.memory_mib))
     });
     found
+}
+
+/// The GPUs of one offer, by kind.
+fn kinds_of(offer: &InstanceOfferWithAvailability) -> Vec<Gpus<'_>> {
+    let resources = &offer.instance.resources;
+    let mut kinds: Vec<Gpus<'_>> = Vec::new();
+    for gpu in &resources.gpus {
+        let Some(vendor) = gpu.vendor else { continue };
+        let same = |kind: &&mut Gpus<'_>| {
+            (kind.name, kind.memory_mib, kind.vendor) == (gpu.name.as_str(), gpu.memory_mib, vendor)
+        };
+        match kinds.iter_mut().find(same) {
+            Some(kind) => kind.count += 1,
+            None => kinds.push(Gpus {
+                backend: offer.backend,
+                name: &gpu.name,
+                memory_mib: gpu.memory_mib,
+                vendor,
+                count: 1,
+                spot: spot(resources.spot),
+                region: &offer.region,
+            }),
+        }
+    }
+    kinds
 }
 
 fn spot(spot: bool) -> SpotKind {
     if spot { SpotKind::Spot } else { SpotKind::OnDemand }
 }
 
+/// What the GPUs of one group have in common.
+#[derive(PartialEq, Eq, Hash)]
+struct Group<'a> {
+    name: &'a str,
+    memory_mib: i64,
+    vendor: AcceleratorVendor,
+    backend: Option<BackendType>,
+    region: Option<&'a str>,
+    count: Option<i64>,
+}
+
+impl<'a> Group<'a> {
+    fn new(gpus: &Gpus<'a>, by: Grouping) -> Self {
+        Self {
+            name: gpus.name,
+            memory_mib: gpus.memory_mib,
+            vendor: gpus.vendor,
+            backend: by.backend.then_some(gpus.backend),
+            region: by.region.then_some(gpus.region),
+            count: by.count.then_some(gpus.count),
+        }
+    }
+}
+
 fn gpu_groups(offers: &[InstanceOfferWithAvailability], by: Grouping, reverse: bool) -> Vec<GpuGroup> {
-    let mut groups: Vec<GpuGroup> = Vec::new();
-    for gpus in gpus_of(offers) {
-        let belongs = |group: &GpuGroup| {
-            (group.name.as_str(), group.memory_mib, group.vendor)
-                == (gpus.name.as_str(), gpus.memory_mib, gpus.vendor)
-                && (!by.backend || group.backend == Some(gpus.backend))
-                && (!by.region || group.region.as_deref() == Some(gpus.region.as_str()))
-                && (!by.count || group.count.min == Some(gpus.count))
-        };
-        match groups.iter_mut().find(|group| belongs(group)) {
-            Some(group) => extend(group, &gpus),
-            None => groups.push(group_of(&gpus, offers, by)),
+    let mut groups: IndexMap<Group<'_>, GpuGroup> = IndexMap::new();
+    for offered in gpus_of(offers) {
+        match groups.entry(Group::new(&offered.gpus, by)) {
+            Entry::Occupied(group) => extend(group.into_mut(), &offered),
+            Entry::Vacant(place) => {
+                place.insert(group_of(&offered, by));
+            }
+        }
+    }
+    let mut groups: Vec<GpuGroup> = groups.into_values().collect();
+    if by.backend && !by.region {
+        let regions = regions_by_backend(offers);
+        for group in &mut groups {
+            group.regions = group.backend.and_then(|backend| regions.get(&backend).cloned());
         }
     }
     let available = |group: &GpuGroup| group.availability.iter().any(|one| one.is_available());
@@ -201,40 +238,44 @@ fn both<T: Clone>(value: T) -> Range<T> {
 }
 
 #[allow(clippy::cast_precision_loss)] // GPUs of one machine
-fn each(gpus: &Gpus) -> f64 {
-    gpus.price / gpus.count.max(1) as f64
+fn each(offered: &Offered<'_>) -> f64 {
+    offered.price / offered.gpus.count.max(1) as f64
 }
 
-fn group_of(gpus: &Gpus, offers: &[InstanceOfferWithAvailability], by: Grouping) -> GpuGroup {
-    let regions = || {
-        let mut regions: Vec<String> = offers
-            .iter()
-            .filter(|offer| offer.backend == gpus.backend)
-            .map(|offer| offer.region.clone())
-            .collect();
-        regions.sort();
-        regions.dedup();
-        regions
+/// Where a backend offers anything, in alphabetical order.
+fn regions_by_backend(offers: &[InstanceOfferWithAvailability]) -> HashMap<BackendType, Vec<String>> {
+    let mut regions: HashMap<BackendType, BTreeSet<&str>> = HashMap::new();
+    for offer in offers {
+        regions.entry(offer.backend).or_default().insert(&offer.region);
+    }
+    let texts = |(backend, regions): (BackendType, BTreeSet<&str>)| {
+        (backend, regions.into_iter().map(str::to_owned).collect())
     };
+    regions.into_iter().map(texts).collect()
+}
+
+fn group_of(offered: &Offered<'_>, by: Grouping) -> GpuGroup {
+    let gpus = &offered.gpus;
     GpuGroup {
-        name: gpus.name.clone(),
+        name: gpus.name.to_owned(),
         memory_mib: gpus.memory_mib,
         vendor: gpus.vendor,
-        availability: vec![gpus.availability],
+        availability: vec![offered.availability],
         spot: vec![gpus.spot],
         count: both(gpus.count),
-        price: both(each(gpus)),
-        offer_price: Some(both(gpus.price)),
+        price: both(each(offered)),
+        offer_price: Some(both(offered.price)),
         backends: (!by.backend).then(|| vec![gpus.backend]),
         backend: by.backend.then_some(gpus.backend),
-        regions: (by.backend && !by.region).then(regions),
-        region: by.region.then(|| gpus.region.clone()),
+        regions: None,
+        region: by.region.then(|| gpus.region.to_owned()),
     }
 }
 
-fn extend(group: &mut GpuGroup, gpus: &Gpus) {
-    if !group.availability.contains(&gpus.availability) {
-        group.availability.push(gpus.availability);
+fn extend(group: &mut GpuGroup, offered: &Offered<'_>) {
+    let gpus = &offered.gpus;
+    if !group.availability.contains(&offered.availability) {
+        group.availability.push(offered.availability);
     }
     if !group.spot.contains(&gpus.spot) {
         group.spot.push(gpus.spot);
@@ -246,9 +287,9 @@ fn extend(group: &mut GpuGroup, gpus: &Gpus) {
     }
     group.count.min = group.count.min.map(|min| min.min(gpus.count));
     group.count.max = group.count.max.map(|max| max.max(gpus.count));
-    widen(&mut group.price, each(gpus));
+    widen(&mut group.price, each(offered));
     if let Some(price) = &mut group.offer_price {
-        widen(price, gpus.price);
+        widen(price, offered.price);
     }
 }
 
@@ -259,20 +300,17 @@ fn widen(range: &mut Range<f64>, value: f64) {
 
 fn cpu_groups(offers: &[InstanceOfferWithAvailability], by: Grouping, reverse: bool) -> Vec<CpuGroup> {
     type Key<'a> = (Option<BackendType>, Option<&'a str>, Option<i64>);
-    let mut groups: Vec<(Key<'_>, Vec<&InstanceOfferWithAvailability>)> = Vec::new();
+    let mut groups: IndexMap<Key<'_>, Vec<&InstanceOfferWithAvailability>> = IndexMap::new();
     for offer in offers
         .iter()
         .filter(|offer| offer.instance.resources.gpus.is_empty())
     {
         let key = (
             by.backend.then_some(offer.backend),
-            by.region.then_some(offer.region.as_str()),
+            by.region.then_some(&*offer.region),
             by.count.then_some(offer.instance.resources.cpus),
         );
-        match groups.iter_mut().find(|(known, _)| *known == key) {
-            Some((_, group)) => group.push(offer),
-            None => groups.push((key, vec![offer])),
-        }
+        groups.entry(key).or_default().push(offer);
     }
     let mut rows: Vec<CpuGroup> = groups
         .iter()
@@ -329,9 +367,7 @@ fn cpu_group(
         .collect();
     spots.sort_by_key(|spot| spot.as_str());
     spots.dedup();
-    let mut regions: Vec<String> = group.iter().map(|offer| offer.region.clone()).collect();
-    regions.sort();
-    regions.dedup();
+    let regions: BTreeSet<&str> = group.iter().map(|offer| &*offer.region).collect();
     CpuGroup {
         cpu_arch,
         count: range(&|offer| offer.instance.resources.cpus),
@@ -346,7 +382,8 @@ fn cpu_group(
             .is_none()
             .then(|| sorted(group.iter().map(|offer| offer.backend).collect())),
         backend,
-        regions: (backend.is_some() && region.is_none()).then_some(regions),
+        regions: (backend.is_some() && region.is_none())
+            .then(|| regions.into_iter().map(str::to_owned).collect()),
         region: region.map(str::to_owned),
     }
 }

@@ -28,7 +28,7 @@ pub(crate) fn instance(listed: &ListedInstance) -> Instance {
         termination_reason_message: row.termination_reason_message.clone(),
         created: row.created_at,
         finished_at: row.finished_at,
-        region: offer.map(|offer| offer.region.clone()),
+        region: offer.map(|offer| offer.region.to_string()),
         availability_zone: place.and_then(|place| place.availability_zone.clone()),
         price: offer.map(|offer| offer.price),
         total_blocks: row.total_blocks.map(count),

@@ -1,5 +1,7 @@
 //! Hosts of SSH fleets: their keys at rest, and the instances made of them.
 
+use std::sync::Arc;
+
 use dstack_model::backends::BackendType;
 use dstack_model::fleets::{Blocks, FleetSpec, SshHost, SshHostParams, SshParams};
 use dstack_model::instances::{Disk, InstanceAvailability, InstanceRuntime, InstanceType, Resources, SshKey};
@@ -106,10 +108,10 @@ pub(super) fn host(ssh: &SshParams, host: &SshHost, blocks: Blocks, instance_nam
     };
     let offer = InstanceOffer {
         backend: BackendType::Remote,
-        instance: instance_type.clone(),
-        region: "remote".to_owned(),
+        instance: Arc::new(instance_type.clone()),
+        region: "remote".into(),
         price: 0.0,
-        backend_data: serde_json::Map::new(),
+        backend_data: Arc::default(),
     };
     let place = JobProvisioningData {
         backend: BackendType::Remote,

@@ -54,7 +54,7 @@ impl Market {
         &mut self,
         requirements: &Requirements,
         needs: Needs,
-    ) -> Vec<Offer> {
+    ) -> Vec<&Offer> {
         let asked: Vec<usize> = (0..)
             .zip(&self.backends)
             .filter(|(_, backend)| able(needs, backend.capabilities()))
@@ -62,7 +62,7 @@ impl Market {
             .collect();
         self.ask(&asked, requirements).await;
         let answers = asked.iter().filter_map(|place| self.known(*place, requirements));
-        merge(answers.map(|answer| answer.offers.clone()).collect()).collect()
+        merge(answers.map(|answer| answer.offers.as_slice())).collect()
     }
 
     /// Offers that count for a query, at most `limit` of them.
@@ -76,7 +76,7 @@ impl Market {
         let answers = asked
             .iter()
             .filter_map(|place| self.known(*place, &query.requirements));
-        query.select(answers.map(|answer| answer.offers.clone()).collect(), limit)
+        query.select(answers.map(|answer| answer.offers.as_slice()), limit)
     }
 
     fn known(&self, backend: usize, requirements: &Requirements) -> Option<&Answer> {
