@@ -1,12 +1,13 @@
 //! What a plan says: which jobs are planned together, which offers are shown (dstack 0.22.5: scheduling §8).
 
-use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::{JobPlan, JobSpec};
 
-use crate::offers::available_first;
+use rustc_hash::FxHashSet;
+
+use crate::offers::{available_first, merge};
 
 /// Offers shown unless the client asks for another number.
 pub const OFFERS_SHOWN: usize = 50;
@@ -63,25 +64,25 @@ pub fn max_price(offers: &[Offer]) -> Option<f64> {
     offers.iter().map(|offer| offer.price).reduce(f64::max)
 }
 
-/// Offers that have been seen: fleets may get the same instances.
-#[derive(Debug, Default)]
-pub struct Seen(HashSet<Same>);
-
-impl Seen {
-    /// Whether there was none yet that is the same in everything.
-    pub fn is_new(&mut self, offer: &Offer) -> bool {
-        self.0.insert(Same(offer.clone()))
+/// Offers of several fleets as one list, in order. What is the same in everything is listed once: fleets may get the same
+/// instances.
+pub fn of_all_fleets(by_fleet: &[Vec<Offer>]) -> Vec<Offer> {
+    let mut seen = FxHashSet::default();
+    let mut lists: Vec<Vec<&Offer>> = Vec::new();
+    for offers in by_fleet {
+        lists.push(offers.iter().filter(|offer| seen.insert(Same(offer))).collect());
     }
+    merge(lists).cloned().collect()
 }
 
 /// An offer that equals those that are the same in everything.
-#[derive(Debug, PartialEq)]
-struct Same(Offer);
+#[derive(PartialEq)]
+struct Same<'a>(&'a Offer);
 
 /// No price is NaN.
-impl Eq for Same {}
+impl Eq for Same<'_> {}
 
-impl Hash for Same {
+impl Hash for Same<'_> {
     /// Of what tells nearly all of them apart.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Offer {
@@ -90,7 +91,7 @@ impl Hash for Same {
             instance,
             price,
             ..
-        } = &self.0;
+        } = self.0;
         (backend, region, &instance.name, price.to_bits()).hash(state);
     }
 }
@@ -146,14 +147,21 @@ mod tests {
 
     #[test]
     fn offers_of_several_fleets_are_listed_once() {
-        let mut seen = Seen::default();
-        let a = offer("aws", "a", 1.0);
-        let zone = Offer {
+        let zoned = offer("aws", "a", 1.0);
+        let anywhere = Offer {
             availability_zones: None,
-            ..a.clone()
+            ..zoned.clone()
         };
-        let new = [&a, &offer("aws", "b", 1.0), &a, &zone, &a].map(|offer| seen.is_new(offer));
-        assert_eq!(new, [true, true, false, true, false]);
+        let one = vec![zoned.clone(), offer("aws", "dear", 3.0)];
+        let two = vec![
+            zoned.clone(),
+            anywhere.clone(),
+            offer("aws", "b", 2.0),
+            zoned.clone(),
+        ];
+        let listed = of_all_fleets(&[one, two]);
+        let expected = [zoned, anywhere, offer("aws", "b", 2.0), offer("aws", "dear", 3.0)];
+        assert_eq!(listed, expected);
     }
 
     #[test]

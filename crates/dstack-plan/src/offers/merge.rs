@@ -2,14 +2,16 @@
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
-use std::slice::Iter;
 
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 
 /// Takes the cheapest of the backends' next offers each time, the earlier backend's among equals. Each backend's order
 /// is kept, also where it is not by price (Vast.ai orders by score).
-pub fn merge<'a>(by_backend: impl IntoIterator<Item = &'a [Offer]>) -> impl Iterator<Item = &'a Offer> {
-    let mut lists: Vec<Iter<'a, Offer>> = by_backend.into_iter().map(<[Offer]>::iter).collect();
+pub fn merge<'a, L>(by_backend: impl IntoIterator<Item = L>) -> impl Iterator<Item = &'a Offer>
+where
+    L: IntoIterator<Item = &'a Offer>,
+{
+    let mut lists: Vec<L::IntoIter> = by_backend.into_iter().map(L::into_iter).collect();
     let mut heads: BinaryHeap<Reverse<Head<'a>>> = lists
         .iter_mut()
         .enumerate()

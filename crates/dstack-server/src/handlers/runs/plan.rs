@@ -10,7 +10,7 @@ use dstack_model::runs::{JobPlan, JobSpec, Run, RunPlan, RunSpec};
 use dstack_plan::diff::check_updatable;
 use dstack_plan::fleets::{self as choice, Fleet, OFFERS_PER_FLEET};
 use dstack_plan::placement::{Request, Wants, offers as instance_offers};
-use dstack_plan::plans::{OFFERS_SHOWN, Seen, Shown, batches, in_order, job_plan};
+use dstack_plan::plans::{OFFERS_SHOWN, Shown, batches, in_order, job_plan, of_all_fleets};
 use dstack_plan::validate::{effective_run_spec, unsupported};
 use dstack_plan::volumes::Location;
 use dstack_plan::{explain, offers};
@@ -248,21 +248,19 @@ async fn in_best_fleet(market: &mut Market, request: &Request<'_>, fleets: &[Fle
 /// Of all fleets that `fleets` names; what several could get is listed once.
 async fn in_named_fleets(market: &mut Market, request: &Request<'_>, fleets: &[Fleet<'_>]) -> Found {
     let wants = Wants::new(*request);
-    let (mut instances, mut new, mut seen) = (Vec::new(), Vec::new(), Seen::default());
+    let (mut instances, mut new) = (Vec::new(), Vec::new());
     for fleet in fleets
         .iter()
         .filter(|fleet| choice::check_named(request, fleet).is_ok())
     {
         instances.extend(instance_offers(&wants, &fleet.instances));
-        let mut of_fleet = new_in_fleet(market, request, fleet, None).await;
-        of_fleet.retain(|offer| seen.is_new(offer));
-        new = offers::merge([&*new, &*of_fleet]).cloned().collect();
+        new.push(new_in_fleet(market, request, fleet, None).await);
     }
     instances.sort_by(|a, b| a.price.total_cmp(&b.price));
     Found {
         fleet: None,
         instances,
-        new,
+        new: of_all_fleets(&new),
     }
 }
 
