@@ -295,3 +295,33 @@ fn attach_makes_ssh_work(cli: &Cli) {
     .unwrap();
     assert_eq!(text, "42\n");
 }
+
+/// Ours only: the Python command line does not notice that the run has ended.
+#[test]
+fn attach_in_a_second_terminal_ends_with_the_run() {
+    let (cli, setup) = (&need!(Cli::ours()), need!(Setup::local()));
+    let server = start(setup, cli);
+    let end = cli.folder().join("end");
+    let wait = format!("until [ -e {} ]; do sleep 0.1; done", end.display());
+    task(cli, "short", &["echo up", &wait, "exit 3"]).unwrap();
+    succeeds(cli, &["apply", "-f", "task.yml", "-y", "-d"]).unwrap();
+    attach(&server, "short").wait_for_log("up").unwrap();
+
+    let mut command = cli.command(&["attach", "short"]);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let attached = command.spawn().unwrap();
+    let config = cli.folder().join(".dstack/ssh/config");
+    eventually("it is attached", PATIENCE, || {
+        let text = fs_err::read_to_string(&config).unwrap_or_default();
+        Ok(text.contains("Host short").then_some(()))
+    })
+    .unwrap();
+    cli.write("end", "").unwrap();
+    let output = attached.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("Exited (3)"), "{text}");
+    assert_eq!(output.status.code(), Some(1), "{text}");
+}

@@ -58,18 +58,17 @@ async fn attach(context: &Context, args: &AttachArgs) -> Result<ExitCode, CliErr
         &attachment,
         args.host.as_deref().unwrap_or("localhost"),
     );
-    if !args.logs {
+    if args.logs {
+        let rewriter = attach::rewriter(&project, &run, job, &attachment.ports)?;
+        let printed = attach::logs::print(attachment.tunnel(), start, &rewriter, &context.ui).await;
+        if !printed.all
+            && let Some(submission) = job.job_submissions.last()
+        {
+            let mut rest = Reader::new(&args.run_name, submission, start, false).skipping(printed.bytes);
+            rest.follow(&project, &context.ui, args.replica, args.job).await?;
+        }
+    } else {
         attachment.tunnel().closed().await;
-        return Err(CliError::new("the connection to the run is lost")
-            .hint(format!("see `dstack ps`, then `dstack attach {}`", args.run_name)));
-    }
-    let rewriter = attach::rewriter(&project, &run, job, &attachment.ports)?;
-    let printed = attach::logs::print(attachment.tunnel(), start, &rewriter, &context.ui).await;
-    if !printed.all
-        && let Some(submission) = job.job_submissions.last()
-    {
-        let mut rest = Reader::new(&args.run_name, submission, start, false).skipping(printed.bytes);
-        rest.follow(&project, &context.ui, args.replica, args.job).await?;
     }
     match until_end(&project, &run, None).await? {
         End::Finished(run) => {
