@@ -49,6 +49,11 @@ pub(super) fn overload(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
     if rounds.iter().any(|round| round.written.silent_refusals > 0) {
         bail!("refusals do not say when to come back");
     }
+    let told: Vec<String> = rounds
+        .iter()
+        .map(|round| format!("{:.1}/{:.1}", round.alone * 1e3, round.during * 1e3))
+        .collect();
+    println!("    rounds, alone/flooded, ms: {}", told.join(" "));
     let offered = median(rounds.iter().map(|round| round.written.offered).collect())?;
     println!(
         "    sustained {:.0}/s, offered {offered:.0}/s, {refused} refused, resident {:.0} MB before",
