@@ -3,7 +3,6 @@
 //! Backends already answer only what satisfies the requirements, each in its own order.
 
 mod blocks;
-mod disk;
 mod merge;
 
 use dstack_model::backends::BackendType;
@@ -15,7 +14,6 @@ use dstack_model::runs::{JobProvisioningData, Requirements};
 use crate::volumes::{self, Location};
 
 pub use blocks::total_blocks;
-pub use disk::{disk_size, fit_disk};
 pub use merge::merge;
 
 /// What a backend must be able to do.

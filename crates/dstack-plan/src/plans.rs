@@ -4,7 +4,6 @@ use std::hash::{Hash, Hasher};
 
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::{JobPlan, JobSpec};
-
 use rustc_hash::FxHashSet;
 
 use crate::offers::{available_first, merge};

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use dstack_model::instances::InstanceAvailability;
-use dstack_units::{AcceleratorVendor, Memory, Range};
+use dstack_units::AcceleratorVendor;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -123,32 +123,6 @@ fn blocks_divide_evenly() {
     );
     assert_eq!(total(with_gpus(3, nvidia), Blocks::Auto), None);
 }
-
-#[test]
-fn disks_are_as_small_as_allowed() {
-    let gb = |min: f64, max: Option<f64>| Range {
-        min: Some(Memory::from_gb(min)),
-        max: max.map(Memory::from_gb),
-    };
-    let disk = |range| DiskSpec { size: range };
-    assert_eq!(disk_size(None, gb(1.0, None)), Some(Memory::from_gb(100.0)));
-    assert_eq!(
-        disk_size(Some(&disk(gb(10.0, Some(50.0)))), gb(30.0, None)),
-        Some(Memory::from_gb(30.0))
-    );
-    assert_eq!(disk_size(Some(&disk(gb(10.0, Some(20.0)))), gb(30.0, None)), None);
-    let fixed = |wanted| fit_disk(offer("aws", "a", 1.0), Some(&disk(wanted)), None).is_some();
-    assert!(fixed(gb(100.0, None)) && !fixed(gb(101.0, None)));
-    let made = fit_disk(
-        offer("aws", "a", 1.0),
-        Some(&disk(gb(200.0, None))),
-        Some(gb(1.0, None)),
-    )
-    .unwrap();
-    assert_eq!(made.instance.resources.disk.size_mib, 200 * 1024);
-}
-
-use dstack_model::resources::DiskSpec;
 
 proptest! {
     #[test]
