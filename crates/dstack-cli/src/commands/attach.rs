@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use dstack_model::runs::{Job, Run, RunStatus};
 
-use super::apply::session::{End, exit_code, lost, print_finished, until_end};
+use super::apply::session::{End, exit_code, print_finished, until_end};
 use super::apply::wait;
 use super::logs::{Reader, find_job};
 use super::run::get;
@@ -75,7 +75,8 @@ async fn attach(context: &Context, args: &AttachArgs) -> Result<ExitCode, CliErr
             print_finished(&context.ui, &run);
             Ok(exit_code(&run))
         }
-        End::Resubmitted(_) | End::Unknown => Err(lost()),
+        End::Resubmitted(_) | End::Unknown => Err(CliError::new("the connection to the run is lost")
+            .hint(format!("see `dstack ps`, then `dstack attach {}`", args.run_name))),
     }
 }
 

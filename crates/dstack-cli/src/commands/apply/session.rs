@@ -249,7 +249,7 @@ fn is_resubmitted(run: &Run, before: Option<&JobSubmission>) -> bool {
 }
 
 /// The run's end was not seen.
-pub(crate) fn lost() -> CliError {
+fn lost() -> CliError {
     CliError::new("Lost run connection. Timed out waiting for run final status.")
         .hint("see `dstack ps` for whether it is done or failed")
 }
