@@ -12,7 +12,7 @@ use dstack_model::runs::Requirements;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Idle(pub(crate) BackendType);
 
-fn capabilities(kind: BackendType) -> Capabilities {
+pub(crate) fn capabilities(kind: BackendType) -> Capabilities {
     use BackendType::{
         Azure, Crusoe, Daytona, Gcp, JarvisLabs, Kubernetes, Lium, Nebius, Oci, Seeweb, Slurm, VastAi, Vultr,
     };

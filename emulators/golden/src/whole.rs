@@ -13,6 +13,7 @@ use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
 
 use crate::Offers;
+use crate::idle::capabilities;
 use crate::no_capacity::NoCapacity;
 
 #[derive(Debug, Clone)]
@@ -21,18 +22,6 @@ pub(crate) struct Whole {
     pub(crate) offers: Offers,
 }
 
-const CAPABILITIES: Capabilities = Capabilities {
-    create_instance: true,
-    multinode: true,
-    privileged: true,
-    instance_volumes: true,
-    reservations: true,
-    placement_groups: false,
-    compute_groups: false,
-    volumes: false,
-    gateways: false,
-};
-
 #[async_trait]
 impl BackendKind for Whole {
     fn kind(&self) -> BackendType {
@@ -40,7 +29,7 @@ impl BackendKind for Whole {
     }
 
     fn capabilities(&self) -> Capabilities {
-        CAPABILITIES
+        capabilities(self.kind)
     }
 
     async fn configure(&self, _: &str, config: &BackendConfig) -> Result<SplitConfig, ConfigureError> {
@@ -59,7 +48,7 @@ impl Backend for Whole {
     }
 
     fn capabilities(&self) -> Capabilities {
-        CAPABILITIES
+        capabilities(self.kind)
     }
 
     async fn offers(
