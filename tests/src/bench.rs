@@ -2,6 +2,7 @@
 
 pub mod measures;
 mod overload;
+mod plans;
 pub mod report;
 pub mod subject;
 

@@ -9,11 +9,12 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::overload::overload;
+use super::plans::plans;
 use super::report::Unit;
 use super::subject::Subject;
 use crate::load::{Latency, Load};
 use crate::runs::{PATIENCE, Run, submit};
-use crate::server::{Server, Setup, TOKEN, eventually};
+use crate::server::{Server, TOKEN, eventually};
 
 /// One figure of one subject.
 #[derive(Debug, Clone)]
@@ -262,77 +263,6 @@ fn memory(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
         "≤ 150 MB",
         resident_bytes(&server)?,
     )])
-}
-
-/// All clouds of the catalogue. Nobody looks at what they are given.
-const CLOUDS: &str = "projects:\n- name: main\n  backends:\n\
-    \x20 - {type: aws, creds: {type: access_key, access_key: a, secret_key: s}}\n\
-    \x20 - {type: azure, tenant_id: t, subscription_id: s, creds: {type: client, client_id: c, client_secret: s}}\n\
-    \x20 - {type: cloudrift, creds: {type: api_key, api_key: k}}\n\
-    \x20 - {type: gcp, project_id: p, creds: {type: service_account, filename: f, data: '{}'}}\n\
-    \x20 - {type: lambda, creds: {type: api_key, api_key: k}}\n\
-    \x20 - {type: nebius, creds: {type: service_account, service_account_id: s, public_key_id: p, private_key_content: k}}\n\
-    \x20 - {type: oci, creds: {type: client, user: u, tenancy: t, key_content: k, fingerprint: f, region: r}}\n\
-    \x20 - {type: runpod, creds: {type: api_key, api_key: k}}\n\
-    \x20 - {type: verda, creds: {type: api_key, client_id: c, client_secret: s}}\n";
-
-/// Plans of a task that any machine can run, among all offers of the catalogue.
-fn plans(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
-    ours_only(subject)?;
-    let program = crate::parts::catalog_server().map_err(anyhow::Error::msg)?;
-    let server = Setup::new(program)
-        .argument("--no-local")
-        .config(CLOUDS)
-        .start()?;
-    let resources = json!({"cpu": "1..", "memory": "0.1GB..", "disk": "1GB.."});
-    let configuration = json!({"type": "task", "commands": ["echo hello"], "resources": resources});
-    let run_spec = json!({"run_name": "plan", "configuration": configuration});
-    let listing = json!({"run_spec": run_spec, "for_offers_only": true});
-    let plan = server.get("/api/project/main/runs/get_plan", &listing)?;
-    let count = plan["job_plans"][0]["total_offers"].as_u64().unwrap_or(0);
-
-    for name in ["one", "two"] {
-        let configuration = json!({"type": "fleet", "name": name, "nodes": "0..2"});
-        let plan = json!({"spec": {"configuration": configuration, "profile": {}}});
-        server.get(
-            "/api/project/main/fleets/apply",
-            &json!({"plan": plan, "force": false}),
-        )?;
-    }
-    let in_a_fleet = json!({"run_spec": run_spec});
-    let mut of_two_fleets = listing.clone();
-    of_two_fleets["run_spec"]["configuration"]["fleets"] = json!(["one", "two"]);
-    let mut explained = listing.clone();
-    explained["explain"] = json!(true);
-    let grouped = json!({"run_spec": run_spec, "group_by": ["backend", "region", "count"]});
-    let asked = [
-        ("runs/get_plan", "", &listing),
-        ("runs/get_plan", ", in the best of two fleets", &in_a_fleet),
-        ("runs/get_plan", ", in any of two fleets", &of_two_fleets),
-        ("runs/get_plan", ", with reasons for what is left out", &explained),
-        ("gpus/list", ", by backend, region and count", &grouped),
-    ];
-    let mut figures = Vec::new();
-    for (route, how, request) in asked {
-        let latency = latency_of(&server, &format!("/api/project/main/{route}"), request)?;
-        let named = |point| format!("`{route}` among {count} offers{how}, {point}");
-        let goal = if how.is_empty() { "≤ 20 ms" } else { "–" };
-        figures.push(figure(named("p50"), Unit::Seconds, goal, latency.p50));
-        figures.push(figure(named("p95"), Unit::Seconds, "–", latency.p95));
-    }
-    Ok(figures)
-}
-
-/// Of one client that asks the same thing a hundred times.
-fn latency_of(server: &Server, path: &str, request: &Value) -> Result<Latency> {
-    let load = Load {
-        clients: 1,
-        duration: Duration::from_secs(60),
-        requests: 100,
-    };
-    let body = request.to_string();
-    let measured = load.run(server.port(), path, Some(TOKEN), |_| body.clone())?;
-    Ok(measured.latency)
 }
 
 /// The reference would take hours.
