@@ -1,6 +1,7 @@
 //! From an empty directory to a serving process.
 
 mod bootstrap;
+mod listening;
 mod reload;
 
 use std::fmt;
@@ -12,6 +13,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::serve::ListenerExt;
 use dstack_compute::{Backends, Registry};
 use dstack_images::Images;
 use dstack_logs::LogStore;
@@ -263,7 +265,8 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
         ready,
         stop,
     } = options;
-    let listener = listen(&settings).await?;
+    listening::raise_file_limit();
+    let listener = listening::listen(&settings.host, settings.port).await?;
     let dir = settings.dir.clone();
     fs_err::create_dir_all(dir.join("data")).map_err(|source| ServerError::Dir {
         path: dir.clone(),
@@ -335,13 +338,6 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
     }
     state.database.close().await;
     served
-}
-
-async fn listen(settings: &Settings) -> Result<TcpListener, ServerError> {
-    let address = format!("{}:{}", settings.host, settings.port);
-    TcpListener::bind(&address)
-        .await
-        .map_err(|source| ServerError::Listen { address, source })
 }
 
 /// A name that no other process has as long as this one holds the lock.
@@ -591,6 +587,10 @@ async fn run(
     });
     let graceful = stop.clone();
     let router = handlers::router(Arc::clone(state));
+    // Lines of a log are sent as they come, without waiting for more of them.
+    let listener = listener.tap_io(|connection| {
+        connection.set_nodelay(true).ok(); // it may be gone
+    });
     let server = axum::serve(
         listener,
         router.into_make_service_with_connect_info::<SocketAddr>(),

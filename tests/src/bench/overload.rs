@@ -1,5 +1,6 @@
 //! Ten times the submissions that can be served are offered, while others read.
 
+use std::sync::Barrier;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -94,16 +95,17 @@ struct Round {
 
 fn round(server: &Server, rate: f64, first_number: usize) -> Result<Round> {
     rest(server)?;
-    let alone = read(server)?;
+    let alone = read(server, &Barrier::new(1))?;
     let flood = Pace {
         rate,
         duration: PART,
         connections: 2000,
     };
-    let port = server.port();
+    let (port, start) = (server.port(), Barrier::new(2));
     let (written, during) = std::thread::scope(|scope| {
-        let writers = scope.spawn(|| flood.run(port, APPLY, TOKEN, |number| plan(first_number + number)));
-        let during = read(server);
+        let writers =
+            scope.spawn(|| flood.run(&start, port, APPLY, TOKEN, |number| plan(first_number + number)));
+        let during = read(server, &start);
         (writers.join(), during)
     });
     Ok(Round {
@@ -135,14 +137,14 @@ fn median(mut values: Vec<f64>) -> Result<f64> {
 }
 
 /// What a person at a screen asks for: the p99 in seconds.
-fn read(server: &Server) -> Result<f64> {
+fn read(server: &Server, start: &Barrier) -> Result<f64> {
     let request = json!({"project_name": "main", "limit": 10}).to_string();
     let pace = Pace {
         rate: 100.0,
         duration: PART,
         connections: 32,
     };
-    let read = pace.run(server.port(), "/api/runs/list", TOKEN, |_| request.clone())?;
+    let read = pace.run(start, server.port(), "/api/runs/list", TOKEN, |_| request.clone())?;
     if read.answers.keys().any(|status| *status != 200) {
         bail!("reads were refused: {:?}", read.answers);
     }

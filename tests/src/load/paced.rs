@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -43,11 +44,19 @@ impl Paced {
 }
 
 impl Pace {
-    /// Posts to a server on a loopback port; `body` makes the body of the n-th request.
+    /// Posts to a server on a loopback port; `body` makes the body of the n-th request. The first is sent when all
+    /// loads that share the `start` have their connections.
     ///
     /// # Errors
     /// A connection broke.
-    pub fn run(self, port: u16, path: &str, token: &str, body: impl Fn(usize) -> String) -> Result<Paced> {
+    pub fn run(
+        self,
+        start: &Barrier,
+        port: u16,
+        path: &str,
+        token: &str,
+        body: impl Fn(usize) -> String,
+    ) -> Result<Paced> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -57,19 +66,23 @@ impl Pace {
             body: &body,
             next: Cell::new(0),
         };
-        runtime.block_on(async {
-            let mut streams = Vec::new();
-            for _ in 0..self.connections {
-                let stream = TcpStream::connect(("127.0.0.1", port)).await?;
-                stream.set_nodelay(true)?;
-                streams.push(stream);
-            }
-            let start = Instant::now();
-            let clients = streams.into_iter().map(|stream| pacer.client(stream, start));
-            let seen = try_join_all(clients).await?;
-            Ok(total(seen, start.elapsed()))
-        })
+        let streams = runtime.block_on(connect(port, self.connections));
+        start.wait();
+        let start = Instant::now();
+        let clients = streams?.into_iter().map(|stream| pacer.client(stream, start));
+        let seen = runtime.block_on(try_join_all(clients))?;
+        Ok(total(seen, start.elapsed()))
     }
+}
+
+async fn connect(port: u16, count: usize) -> Result<Vec<TcpStream>> {
+    let mut streams = Vec::new();
+    for _ in 0..count {
+        let stream = TcpStream::connect(("127.0.0.1", port)).await?;
+        stream.set_nodelay(true)?;
+        streams.push(stream);
+    }
+    Ok(streams)
 }
 
 struct Pacer<'a> {
