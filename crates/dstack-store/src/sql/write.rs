@@ -6,10 +6,10 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use dstack_model::runs::JobStatus;
 use dstack_units::{JobId, RunId};
-use sqlx::{AssertSqlSafe, SqlStr};
+use sqlx::{AssertSqlSafe, Database as _, SqlStr};
 
 use super::servers::hand_over;
-use crate::entity::{Statement, Update, insert_sql, places, update_sql};
+use crate::entity::{Statement, Update, insert_sql, places, update_sql, without_numbers};
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
 use crate::{Column, Commit, Entity, EventTarget, NewEvent, Put, Result, StoreError, Tx};
 
@@ -159,7 +159,9 @@ async fn update<E: Entity>(tx: &mut Tx, rows: &[&E], kind: Update) -> Result<()>
         Update::All => "update all",
         Update::Small => "update",
     };
-    let mut statement = sqlx::query(text::<E>(name, rows.len(), || update_sql::<E>(rows.len(), kind)));
+    let mut statement = sqlx::query(text::<E>(tx, name, rows.len(), || {
+        update_sql::<E>(rows.len(), kind)
+    }));
     for row in rows {
         statement = row
             .bind(statement, &|column| {
@@ -178,7 +180,7 @@ async fn update<E: Entity>(tx: &mut Tx, rows: &[&E], kind: Update) -> Result<()>
 
 async fn insert<E: Entity>(tx: &mut Tx, rows: &[(&E, Option<&String>)], leased: bool) -> Result<()> {
     let kind = if leased { "insert leased" } else { "insert" };
-    let mut statement = sqlx::query(text::<E>(kind, rows.len(), || {
+    let mut statement = sqlx::query(text::<E>(tx, kind, rows.len(), || {
         insert_sql::<E>(0, rows.len(), leased)
     }));
     for (row, owner) in rows {
@@ -191,15 +193,27 @@ async fn insert<E: Entity>(tx: &mut Tx, rows: &[(&E, Option<&String>)], leased: 
     Ok(())
 }
 
-/// The text of a statement, made once.
-fn text<E: Entity>(kind: &'static str, rows: usize, make: impl FnOnce() -> String) -> SqlStr {
-    type Key = (TypeId, &'static str, usize);
+/// The text of a statement, made once for each kind of database.
+fn text<E: Entity>(tx: &Tx, kind: &'static str, rows: usize, make: impl FnOnce() -> String) -> SqlStr {
+    type Key = (TypeId, &'static str, usize, bool);
     static TEXTS: LazyLock<Mutex<HashMap<Key, &'static str>>> = LazyLock::new(Mutex::default);
     let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
     let text = texts
-        .entry((TypeId::of::<E>(), kind, rows))
-        .or_insert_with(|| Box::leak(make().into_boxed_str()));
+        .entry((TypeId::of::<E>(), kind, rows, is_sqlite(tx)))
+        .or_insert_with(|| Box::leak(as_understood(tx, make()).into_boxed_str()));
     sqlx::SqlSafeStr::into_sql_str(*text)
+}
+
+fn as_understood(tx: &Tx, text: String) -> String {
+    if is_sqlite(tx) {
+        without_numbers(text)
+    } else {
+        text
+    }
+}
+
+fn is_sqlite(tx: &Tx) -> bool {
+    tx.backend_name() == sqlx::Sqlite::NAME
 }
 
 /// A run's version covers its jobs: decisions about it, and ready-made answers, are stale once a job changed.
@@ -211,7 +225,7 @@ async fn touch_runs(tx: &mut Tx, runs: &BTreeSet<RunId>) -> Result<()> {
             "UPDATE runs SET version = version + 1 WHERE id IN {}",
             places(0, 1, some.len())
         );
-        let mut statement = sqlx::query(AssertSqlSafe(sql));
+        let mut statement = sqlx::query(AssertSqlSafe(as_understood(tx, sql)));
         for run in some {
             statement = statement.bind(run.to_raw());
         }
@@ -225,7 +239,8 @@ async fn put_events(tx: &mut Tx, events: &[&NewEvent]) -> Result<()> {
     let rows = event_rows(events.iter().copied());
     let mut left = rows.as_slice();
     while let Some((some, rest)) = few(left) {
-        let mut statement = sqlx::query(AssertSqlSafe(insert_events(0, some.len())));
+        let text = as_understood(tx, insert_events(0, some.len()));
+        let mut statement = sqlx::query(AssertSqlSafe(text));
         for event in some {
             statement = bind_event(statement, event);
         }
