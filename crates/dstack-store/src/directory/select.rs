@@ -56,6 +56,11 @@ impl Select {
         self.sql.push_str(text);
     }
 
+    /// Puts fixed texts around what there is so far.
+    pub(crate) fn enclose(&mut self, before: &str, after: &str) {
+        self.sql = format!("{before}{}{after}", self.sql);
+    }
+
     /// Adds conditions, order and limit of a page: last, after all other filters.
     pub(crate) fn page(&mut self, at: &str, id: &str, page: &Page) {
         let (later, tie) = if page.ascending { (">", "<") } else { ("<", ">") };

@@ -6,7 +6,7 @@ use axum::body::{Body, Bytes};
 use axum::http::{Response, StatusCode};
 use dstack_model::requests::ListRunsRequest;
 use dstack_model::runs::Run;
-use dstack_store::directory::lists::{self, RunFilter, RunKey};
+use dstack_store::directory::lists::{self, ListedRun, RunFilter, RunKey};
 use dstack_store::directory::{Page, users};
 use dstack_units::RunId;
 
@@ -54,8 +54,7 @@ async fn answer(state: &AppState, question: Question) -> Result<Bytes> {
     if let Some(known) = state.run_lists.find(moment, &question) {
         return Ok(known);
     }
-    let keys = lists::run_keys(state.database.pool(), &question.filter, &question.page).await?;
-    let pieces = pieces(state, &keys, question.view).await?;
+    let pieces = pieces(state, &question).await?;
     let answer = Bytes::from(joined(&pieces.json));
     if pieces.stable {
         state.run_lists.keep(moment, question, answer.clone());
@@ -105,6 +104,9 @@ async fn filter(call: &Call, request: &ListRunsRequest) -> Result<Option<RunFilt
     Ok(Some(filter))
 }
 
+/// Runs that fit on a screen: whoever looks at those sees the newest, which are hardly ever known.
+const SHORT: i64 = 20;
+
 struct Pieces {
     /// Of each run, in order.
     json: Vec<Bytes>,
@@ -113,13 +115,27 @@ struct Pieces {
 }
 
 /// What is known, and what had to be rendered.
-async fn pieces(state: &AppState, keys: &[RunKey], view: View) -> Result<Pieces> {
-    let known = state.runs.find(keys, view);
-    let missing: Vec<RunKey> = keys
+async fn pieces(state: &AppState, question: &Question) -> Result<Pieces> {
+    let (pool, view) = (state.database.pool(), question.view);
+    let mut read = None;
+    let keys: Vec<RunKey> = match question.page.limit {
+        ..=SHORT => {
+            let runs = lists::run_page(pool, &question.filter, &question.page).await?;
+            let keys = runs
+                .iter()
+                .map(|found| (found.run.id, found.run.version))
+                .collect();
+            read = Some(runs);
+            keys
+        }
+        _ => lists::run_keys(pool, &question.filter, &question.page).await?,
+    };
+    let known = state.runs.find(&keys, view);
+    let missing: Vec<RunId> = keys
         .iter()
         .zip(&known)
         .filter(|(_, piece)| piece.is_none())
-        .map(|(key, _)| *key)
+        .map(|(key, _)| key.0)
         .collect();
     if missing.is_empty() {
         return Ok(Pieces {
@@ -127,7 +143,14 @@ async fn pieces(state: &AppState, keys: &[RunKey], view: View) -> Result<Pieces>
             stable: true,
         });
     }
-    let rendered = render_missing(state, &missing, view).await?;
+    let listed = match read {
+        Some(mut runs) => {
+            runs.retain(|found| missing.contains(&found.run.id));
+            runs
+        }
+        None => lists::runs(pool, &missing).await?,
+    };
+    let rendered = render_missing(state, &listed, view).await?;
     let piece = |key: &RunKey, known: Option<Bytes>| {
         known.or_else(|| rendered.get(&key.0).map(|rendered| rendered.json.clone()))
     };
@@ -148,18 +171,16 @@ struct Rendered {
 
 async fn render_missing(
     state: &AppState,
-    missing: &[RunKey],
+    listed: &[ListedRun],
     view: View,
 ) -> Result<HashMap<RunId, Rendered>> {
-    let ids: Vec<RunId> = missing.iter().map(|(id, _)| *id).collect();
-    let pool = state.database.pool();
+    let ids: Vec<RunId> = listed.iter().map(|found| found.run.id).collect();
     // Jobs after runs: a run's version is never newer than what is shown of its jobs, so no old jobs are kept for it.
-    let listed = lists::runs(pool, &ids).await?;
-    let jobs = lists::jobs(pool, &ids).await?;
+    let jobs = lists::jobs(state.database.pool(), &ids).await?;
     let jobs = super::by_run(&jobs);
     let now = state.clock.now();
     let mut rendered = HashMap::new();
-    for found in &listed {
+    for found in listed {
         let of_run = jobs.get(&found.run.id).map(Vec::as_slice).unwrap_or_default();
         let json = serde_json::to_vec(&run(found, of_run, view, now)).map_err(ApiError::internal)?;
         let json = Bytes::from(json);
