@@ -280,7 +280,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
     let encryption = config.encryption(&dir, &random)?;
     at_rest::install(&encryption);
     let bucket = Bucket::of(&settings)?;
-    let (database, identity) = open_database(&settings).await?;
+    let (database, identity) = open_database(&settings, workers.as_ref()).await?;
     let logs = log_store::open(&settings, &clock).await;
     let blobs = Blobs::new(database.clone(), bucket);
     let store = SqlStore::new(database.clone());
@@ -348,7 +348,10 @@ pub(crate) struct Identity {
 
 /// Opens the database. On SQLite, a lock file makes sure that only one server does. Servers that share a PostgreSQL are
 /// told apart by machine and directory.
-pub(crate) async fn open_database(settings: &Settings) -> Result<(Database, Option<Identity>), ServerError> {
+pub(crate) async fn open_database(
+    settings: &Settings,
+    workers: Option<&Handle>,
+) -> Result<(Database, Option<Identity>), ServerError> {
     let url = settings
         .database_url
         .clone()
@@ -370,10 +373,9 @@ pub(crate) async fn open_database(settings: &Settings) -> Result<(Database, Opti
             Err(error) => return Err(error),
         },
     };
-    Ok((
-        Database::open_with(&url, settings.database_options()).await?,
-        identity,
-    ))
+    let options = settings.database_options();
+    let database = Database::open_on(&url, options, workers).await?;
+    Ok((database, identity))
 }
 
 /// Directories may be shared between machines.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use dstack_system::{Secret, task};
 use sqlx::any::AnyPoolOptions;
 use sqlx::{AnyConnection, AnyPool, AssertSqlSafe, Connection, Executor};
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -145,6 +146,11 @@ impl Database {
 
     /// As [`Database::open`], using a database server so.
     pub async fn open_with(url: &str, options: DatabaseOptions) -> Result<Self> {
+        Self::open_on(url, options, None).await
+    }
+
+    /// As [`Database::open_with`]. What gathers writes, and writes them, runs on these threads, and not on the caller's.
+    pub async fn open_on(url: &str, options: DatabaseOptions, workers: Option<&Handle>) -> Result<Self> {
         sqlx::any::install_default_drivers();
         let (dialect, url) = normalize_url(url)?;
         let trust = Trust::default();
@@ -176,24 +182,33 @@ impl Database {
             }
         };
         migrations::run(&pool, dialect).await?;
-        let writer = match dialect {
-            Dialect::Sqlite => Some(start_writer(&url).await?),
-            Dialect::Postgres => None,
+        let start = async move {
+            let writer = match dialect {
+                Dialect::Sqlite => Some(start_writer(&url).await?),
+                Dialect::Postgres => None,
+            };
+            let transactions = Transactions {
+                pool,
+                keyed,
+                url: Secret::new(url),
+                trust,
+                patience: options.patience,
+                writer,
+            };
+            Ok(Self {
+                dialect,
+                committer: Committer::start(&transactions),
+                reads: Reads::start(&transactions),
+                transactions,
+            })
         };
-        let transactions = Transactions {
-            pool,
-            keyed,
-            url: Secret::new(url),
-            trust,
-            patience: options.patience,
-            writer,
-        };
-        Ok(Self {
-            dialect,
-            committer: Committer::start(&transactions),
-            reads: Reads::start(&transactions),
-            transactions,
-        })
+        match workers {
+            None => start.await,
+            Some(workers) => {
+                let started = task::spawn_on(workers, "start writing", start).await;
+                started.ok().flatten().unwrap_or(Err(StoreError::Closed))
+            }
+        }
     }
 
     /// Opens the SQLite database in this file.
@@ -339,6 +354,11 @@ pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(2);
 fn pool_options(dialect: Dialect, how: DatabaseOptions, trust: &Trust) -> AnyPoolOptions {
     let options = AnyPoolOptions::new()
         .max_connections(how.connections)
+        .min_connections(match dialect {
+            // The thread of each has the priority of the thread that made it: here, and not by whoever finds none free.
+            Dialect::Sqlite => how.connections,
+            Dialect::Postgres => 0,
+        })
         .acquire_timeout(match dialect {
             Dialect::Sqlite => Duration::from_secs(30),
             // A server that is away is said to be so while the caller still listens.
@@ -371,7 +391,7 @@ fn pool_options(dialect: Dialect, how: DatabaseOptions, trust: &Trust) -> AnyPoo
                 connection
                     .execute(
                         "PRAGMA busy_timeout=30000; PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; \
-                         PRAGMA foreign_keys=ON; PRAGMA cache_size=-8000; PRAGMA wal_autocheckpoint=4000;",
+                         PRAGMA foreign_keys=ON; PRAGMA cache_size=-4000; PRAGMA wal_autocheckpoint=4000;",
                     )
                     .await?;
                 Ok(())

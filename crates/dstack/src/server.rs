@@ -16,7 +16,8 @@ use dstack_server::{BoxFuture, EngineInit, ServerOptions, Settings, StartedEngin
 use dstack_store::{EngineStore, EntityRef};
 use dstack_system::{Random, env, task};
 use dstack_telemetry::{Telemetry, TelemetryError};
-use tokio::runtime::Runtime;
+use rustix::process::{getpriority_process, setpriority_process};
+use tokio::runtime::{Handle, Runtime};
 
 use crate::logging;
 
@@ -38,7 +39,7 @@ pub fn server(arguments: ServerArgs, customize: impl FnOnce(&mut ServerOptions))
     if let Some(ServerAction::Import(arguments)) = arguments.action {
         logging::start(level.as_deref(), &Settings::from_env(), &Telemetry::default());
         report_unused();
-        return match threads("dstack") {
+        return match threads("dstack", 0) {
             Ok(runtime) => runtime.block_on(import(arguments)),
             Err(error) => fail(&error),
         };
@@ -73,16 +74,16 @@ fn run(
     telemetry: Telemetry,
     customize: impl FnOnce(&mut ServerOptions),
 ) -> Result<(), StartError> {
-    let (runtime, workers) = (threads("dstack")?, threads("dstack-work")?);
+    let (runtime, workers) = (threads("dstack", 0)?, threads("dstack-work", STEPS_BACK)?);
     let local = !arguments.no_local;
     let mut options = ServerOptions::from_env();
     apply(&mut options.settings, arguments);
     options.telemetry = telemetry;
     options.images = dstack_images::of_server(local.then(local_engine));
     options.workers = Some(workers.handle().clone());
-    let handle = workers.handle().clone();
+    let (handle, main) = (workers.handle().clone(), runtime.handle().clone());
     options.start_engine = Some(Box::new(move |init| {
-        let started = task::spawn_on(&handle, "start the engine", start_engine(init, local));
+        let started = task::spawn_on(&handle, "start the engine", start_engine(init, local, main));
         Box::pin(async move { started.await?.unwrap_or_else(|| Err(task::Panicked.into())) })
     }));
     customize(&mut options);
@@ -93,11 +94,20 @@ fn run(
     Ok(result?)
 }
 
+/// How much lower the priority of the second set of threads is (`nice`): a third of the time of others where all
+/// processors are taken, and all they want where they are not.
+const STEPS_BACK: i32 = 5;
+
 /// A set of as many threads as there are processors. The server has two: the second works on what changes things, the
 /// engine and calls that write, so that calls that read find the first free (`docs/adr/013-two-sets-of-threads.md`).
-fn threads(name: &str) -> std::io::Result<Runtime> {
+fn threads(name: &str, steps_back: i32) -> std::io::Result<Runtime> {
+    let priority = getpriority_process(None)? + steps_back;
     tokio::runtime::Builder::new_multi_thread()
         .thread_name(name)
+        .on_thread_start(move || {
+            // Of this thread only, on Linux. One that may not is as important as others.
+            setpriority_process(None, priority).ok();
+        })
         .enable_all()
         .build()
 }
@@ -161,10 +171,10 @@ fn is_disk_full(error: &(dyn std::error::Error + 'static)) -> bool {
     io.is_some_and(|io| io.kind() == std::io::ErrorKind::StorageFull)
 }
 
-async fn start_engine(init: EngineInit, local: bool) -> Result<StartedEngine, StartError> {
+async fn start_engine(init: EngineInit, local: bool, main: Handle) -> Result<StartedEngine, StartError> {
     let machine = match &init.identity {
         _ if !local => None,
-        Some(identity) => Some(start_machine(&init, identity).await?),
+        Some(identity) => Some(start_machine(&init, identity, &main).await?),
         None => {
             tracing::warn!(
                 "another server of this machine uses the same directory: the machine is an instance of that one. \
@@ -240,11 +250,14 @@ struct Machine {
     instance: dstack_units::InstanceId,
 }
 
-async fn start_machine(init: &EngineInit, host: &str) -> Result<Machine, StartError> {
+async fn start_machine(init: &EngineInit, host: &str, main: &Handle) -> Result<Machine, StartError> {
     let dir = init.settings.dir.join("local");
     let binary = dstack_local::binary::find(&dir, EMBEDDED_AGENT)?;
     let runtime = env::var("DSTACK_LOCAL_RUNTIME").unwrap_or_else(|| "auto".to_owned());
-    let shim = LocalShim::start(LocalShimOptions { dir, binary, runtime }).await?;
+    let options = LocalShimOptions { dir, binary, runtime };
+    // Jobs are not to have the priority of our second set of threads.
+    let started = task::spawn_on(main, "start the local agent", LocalShim::start(options)).await;
+    let shim = started?.ok_or(task::Panicked)??;
     let report = shim.report().await?;
     let instance = dstack_local::register(
         &init.store,

@@ -1,9 +1,9 @@
-//! Ten times the submissions that can be served are offered, while others read.
+//! As many submissions as can be served are offered, then ten times as many, while others read.
 
 use std::sync::Barrier;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::measures::{Figure, figure, ours_only, plan, resident_bytes};
@@ -17,8 +17,8 @@ const APPLY: &str = "/api/project/main/runs/apply";
 /// How long each part of a round goes on.
 const PART: Duration = Duration::from_secs(5);
 
-/// Rounds of reading alone and under the flood. A shared machine may stand still for a while, which is all
-/// that a single p99 would tell: the median of all rounds is taken.
+/// Rounds of reading alone, beside what can be served, and under the flood. A shared machine may stand still for a
+/// while, which is all that a single p99 would tell: the median of all rounds is taken.
 const ROUNDS: usize = 5;
 
 /// Names of runs are numbered; each round has its own numbers.
@@ -35,84 +35,103 @@ pub(super) fn overload(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
     let first = load.run(server.port(), APPLY, Some(TOKEN), plan)?;
     let before = resident_bytes(&server)?;
     let rounds: Vec<Round> = (1..=ROUNDS)
-        .map(|number| round(&server, first.rate * 10.0, number * NUMBERS))
+        .map(|number| round(&server, first.rate, number * NUMBERS))
         .collect::<Result<_>>()?;
     let after = resident_bytes(&server)?;
-    let accepted: usize = rounds.iter().map(|round| round.written.count(200)).sum();
-    let refused: usize = rounds.iter().map(|round| round.written.count(429)).sum();
-    let found = stored(&server)?;
-    if found != first.answers + accepted {
-        bail!(
-            "{} and {accepted} submissions were accepted, {found} are stored",
-            first.answers
-        );
-    }
-    if rounds.iter().any(|round| round.written.silent_refusals > 0) {
-        bail!("refusals do not say when to come back");
-    }
+    check(&rounds, stored(&server)? - first.answers)?;
     let told: Vec<String> = rounds
         .iter()
-        .map(|round| format!("{:.1}/{:.1}", round.alone * 1e3, round.during * 1e3))
+        .map(|round| [round.alone, round.sustained.0, round.flooded.0].map(|p99| format!("{:.1}", p99 * 1e3)))
+        .map(|p99s| p99s.join("/"))
         .collect();
-    println!("    rounds, alone/flooded, ms: {}", told.join(" "));
-    let offered = median(rounds.iter().map(|round| round.written.offered).collect())?;
+    println!("    rounds, alone/sustained/flooded, ms: {}", told.join(" "));
+    let of_all = |of: fn(&Round) -> f64| median(rounds.iter().map(of).collect());
     println!(
-        "    sustained {:.0}/s, offered {offered:.0}/s, {refused} refused, resident {:.0} MB before",
+        "    sustained {:.0}/s, of which {:.0}/s accepted beside reads; flooded with {:.0}/s; resident {:.0} MB before",
         first.rate,
+        of_all(|round| round.sustained.1.accepted())?,
+        of_all(|round| round.flooded.1.offered)?,
         before / 1e6,
     );
-    let flooded = PART.as_secs_f64() * ROUNDS as f64;
+    let sustained = of_all(|round| round.sustained.0)?;
+    let flooded = of_all(|round| round.flooded.0)?;
+    let p99 = |name: &str, target, value| {
+        let name = format!("reads {name}, 100/s, p99 (median of rounds)");
+        figure(name, Unit::Seconds, target, value)
+    };
     Ok(vec![
-        figure(
-            "reads alone, 100/s, p99 (median of rounds)",
-            Unit::Seconds,
-            "–",
-            median(rounds.iter().map(|round| round.alone).collect())?,
+        p99("alone", "–", of_all(|round| round.alone)?),
+        p99("beside the submissions that can be served", "–", sustained),
+        p99(
+            "while ten times as many are offered",
+            "≤ 3× beside those that can be served",
+            flooded,
         ),
         figure(
-            "reads while ten times the sustained submissions are offered, p99 (median of rounds)",
-            Unit::Seconds,
-            "≤ 3× alone",
-            median(rounds.iter().map(|round| round.during).collect())?,
-        ),
-        figure(
-            "submissions accepted meanwhile, all of them stored; the others got 429",
+            "submissions accepted under the flood, all of them stored; the others got 429",
             Unit::PerSecond,
             "–",
-            accepted as f64 / flooded,
+            of_all(|round| round.flooded.1.accepted())?,
         ),
         figure("server resident afterwards", Unit::Bytes, "–", after),
     ])
 }
 
-/// Reads alone, and under a flood of submissions.
+/// Whether what is stored is what was accepted, and whoever was refused knows when to come back.
+fn check(rounds: &[Round], stored: usize) -> Result<()> {
+    let written = || {
+        rounds
+            .iter()
+            .flat_map(|round| [&round.sustained.1, &round.flooded.1])
+    };
+    let accepted: usize = written().map(|written| written.count(200)).sum();
+    ensure!(
+        stored == accepted,
+        "{accepted} submissions were accepted, {stored} are stored"
+    );
+    ensure!(
+        written().all(|written| written.silent_refusals == 0),
+        "refusals do not say when to come back"
+    );
+    Ok(())
+}
+
+/// Reads, with their p99 in seconds: alone, beside as many submissions as can be served, and under ten times as many.
 struct Round {
-    /// Their p99, in seconds.
     alone: f64,
-    during: f64,
-    written: Paced,
+    sustained: (f64, Paced),
+    flooded: (f64, Paced),
 }
 
 fn round(server: &Server, rate: f64, first_number: usize) -> Result<Round> {
     rest(server)?;
     let alone = read(server, &Barrier::new(1))?;
-    let flood = Pace {
+    let sustained = read_beside(server, rate, first_number)?;
+    rest(server)?;
+    let flooded = read_beside(server, rate * 10.0, first_number + NUMBERS / 2)?;
+    Ok(Round {
+        alone,
+        sustained,
+        flooded,
+    })
+}
+
+/// Reads while so many submissions per second are offered.
+fn read_beside(server: &Server, rate: f64, first_number: usize) -> Result<(f64, Paced)> {
+    let submissions = Pace {
         rate,
         duration: PART,
         connections: 2000,
     };
     let (port, start) = (server.port(), Barrier::new(2));
-    let (written, during) = std::thread::scope(|scope| {
-        let writers =
-            scope.spawn(|| flood.run(&start, port, APPLY, TOKEN, |number| plan(first_number + number)));
-        let during = read(server, &start);
-        (writers.join(), during)
+    let submit = || submissions.run(&start, port, APPLY, TOKEN, |number| plan(first_number + number));
+    let (written, p99) = std::thread::scope(|scope| {
+        let writers = scope.spawn(submit);
+        let p99 = read(server, &start);
+        (writers.join(), p99)
     });
-    Ok(Round {
-        alone,
-        during: during?,
-        written: written.map_err(|_| anyhow::anyhow!("the writers panicked"))??,
-    })
+    let written = written.map_err(|_| anyhow::anyhow!("the writers panicked"))?;
+    Ok((p99?, written?))
 }
 
 /// Until what was accepted has come to its end.

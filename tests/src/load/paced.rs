@@ -34,12 +34,19 @@ pub struct Paced {
     pub silent_refusals: usize,
     /// What was sent in all, per second: less than wanted when the connections did not suffice.
     pub offered: f64,
+    /// In seconds.
+    pub took: f64,
 }
 
 impl Paced {
     /// How many answers have this status.
     pub fn count(&self, status: u16) -> usize {
         self.answers.get(&status).copied().unwrap_or(0)
+    }
+
+    /// Answers with status 200, per second.
+    pub fn accepted(&self) -> f64 {
+        self.count(200) as f64 / self.took
     }
 }
 
@@ -135,8 +142,10 @@ fn total(seen: Vec<Seen>, took: Duration) -> Paced {
         samples.extend(one.samples);
         silent_refusals += one.silent_refusals;
     }
+    let took = took.as_secs_f64();
     Paced {
-        offered: answers.values().sum::<usize>() as f64 / took.as_secs_f64(),
+        offered: answers.values().sum::<usize>() as f64 / took,
+        took,
         answers,
         latency: (!samples.is_empty()).then(|| Latency::of(samples)),
         silent_refusals,
