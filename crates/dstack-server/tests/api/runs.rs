@@ -212,6 +212,37 @@ async fn lists_show_what_the_caller_may_see() {
 }
 
 #[tokio::test]
+async fn short_pages_are_in_the_order_of_long_ones() {
+    let server = Server::new().await;
+    for number in 0..6 {
+        submit(&server, Some(&format!("run-{number}"))).await;
+    }
+    let same_time = "UPDATE runs SET submitted_at = (SELECT MIN(submitted_at) FROM runs) \
+                     WHERE run_name IN ('run-1', 'run-2', 'run-3', 'run-4')";
+    let pool = server.state.database.pool();
+    sqlx::query(same_time).execute(pool).await.unwrap();
+    for filter in [
+        json!({}),
+        json!({"only_active": true}),
+        json!({"project_name": "main"}),
+    ] {
+        for ascending in [true, false] {
+            let list = async |limit: usize| {
+                let mut body = filter.clone();
+                body["ascending"] = json!(ascending);
+                body["limit"] = json!(limit);
+                server.post(ADMIN, "/api/runs/list", body).await.ok()
+            };
+            let (long, short) = (list(21).await, list(20).await);
+            assert_eq!(long.as_array().unwrap().len(), 6);
+            assert_eq!(long, short, "{filter} {ascending}");
+            let few = list(4).await;
+            assert_eq!(few.as_array().unwrap(), &long.as_array().unwrap()[..4]);
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_cached_run_changes_with_its_version() {
     let server = Server::new().await;
     submit(&server, Some("hello")).await;
