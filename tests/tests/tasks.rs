@@ -185,8 +185,8 @@ fn what_writes_steps_back_behind_what_reads_and_jobs_do_not() {
     let database = threads("sqlx-sqlite-wor");
     let back = database.iter().filter(|nice| **nice == 5).count();
     assert!(
-        database.is_empty() || back == 1,
-        "one writes, others read: {database:?}"
+        database.is_empty() || (1..database.len()).contains(&back),
+        "some write, some read: {database:?}"
     );
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use dstack_system::{Secret, task};
 use sqlx::any::AnyPoolOptions;
 use sqlx::{AnyConnection, AnyPool, AssertSqlSafe, Connection, Executor};
-use tokio::runtime::Handle;
+use tokio::runtime::{self, Handle};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -34,6 +34,9 @@ pub enum Dialect {
     Postgres,
 }
 
+/// Connections of SQLite that read, each a thread.
+const SQLITE_READERS: u32 = 8;
+
 /// Transactions that are joined into one commit on SQLite: one flush to disk serves them all.
 const GROUP_COMMIT: usize = 256;
 
@@ -50,8 +53,10 @@ pub struct Database {
 #[derive(Clone, Debug)]
 pub(crate) struct Transactions {
     pool: AnyPool,
-    /// For statements that find rows by their keys.
+    /// For statements that find rows by their keys. On SQLite, for the second set of threads.
     keyed: AnyPool,
+    /// The second set of threads, if there is one and the database is SQLite.
+    workers: Option<runtime::Id>,
     /// With the password.
     url: Secret,
     trust: Trust,
@@ -158,7 +163,8 @@ impl Database {
             dialect,
             DatabaseOptions {
                 connections: match dialect {
-                    Dialect::Sqlite => 8,
+                    Dialect::Sqlite if workers.is_some() => SQLITE_READERS / 2,
+                    Dialect::Sqlite => SQLITE_READERS,
                     Dialect::Postgres => options.connections,
                 },
                 ..options
@@ -168,6 +174,13 @@ impl Database {
         .connect(&url)
         .await?;
         let keyed = match dialect {
+            Dialect::Sqlite if workers.is_some() => {
+                let half = DatabaseOptions {
+                    connections: SQLITE_READERS / 2,
+                    ..options
+                };
+                pool_options(dialect, half, &trust).connect_lazy(&url)?
+            }
             Dialect::Sqlite => pool.clone(),
             Dialect::Postgres => {
                 let few = DatabaseOptions {
@@ -182,6 +195,7 @@ impl Database {
             }
         };
         migrations::run(&pool, dialect).await?;
+        let second_set = workers.filter(|_| dialect == Dialect::Sqlite).map(Handle::id);
         let start = async move {
             let writer = match dialect {
                 Dialect::Sqlite => Some(start_writer(&url).await?),
@@ -190,6 +204,7 @@ impl Database {
             let transactions = Transactions {
                 pool,
                 keyed,
+                workers: second_set,
                 url: Secret::new(url),
                 trust,
                 patience: options.patience,
@@ -221,9 +236,17 @@ impl Database {
         self.dialect
     }
 
-    /// For reads.
-    pub const fn pool(&self) -> &AnyPool {
-        &self.transactions.pool
+    /// For reads. A connection to SQLite is a thread with the priority of the one that made it: each set of threads has its
+    /// own.
+    pub fn pool(&self) -> &AnyPool {
+        let Transactions {
+            pool, keyed, workers, ..
+        } = &self.transactions;
+        let is_of_workers = |workers| Handle::try_current().is_ok_and(|current| current.id() == workers);
+        match workers.is_some_and(is_of_workers) {
+            true => keyed,
+            false => pool,
+        }
     }
 
     /// A number that grows with every write, before its caller is told of it: between two equal answers nothing was
@@ -270,7 +293,7 @@ impl Database {
 
     /// Closes all connections after the writes under way.
     pub async fn close(&self) {
-        self.pool().close().await;
+        self.transactions.pool.close().await;
         self.transactions.keyed.close().await;
     }
 }
@@ -354,11 +377,6 @@ pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(2);
 fn pool_options(dialect: Dialect, how: DatabaseOptions, trust: &Trust) -> AnyPoolOptions {
     let options = AnyPoolOptions::new()
         .max_connections(how.connections)
-        .min_connections(match dialect {
-            // The thread of each has the priority of the thread that made it: here, and not by whoever finds none free.
-            Dialect::Sqlite => how.connections,
-            Dialect::Postgres => 0,
-        })
         .acquire_timeout(match dialect {
             Dialect::Sqlite => Duration::from_secs(30),
             // A server that is away is said to be so while the caller still listens.
