@@ -100,12 +100,21 @@ fn start(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
 
 /// The server's resident memory; what it started (the local agent) is not in it.
 pub(super) fn resident_bytes(server: &Server) -> Result<f64> {
+    memory_bytes(server, "VmRSS:")
+}
+
+/// The most that was resident since the server's start.
+pub(super) fn resident_bytes_at_most(server: &Server) -> Result<f64> {
+    memory_bytes(server, "VmHWM:")
+}
+
+fn memory_bytes(server: &Server, field: &str) -> Result<f64> {
     let pid = server.pid().context("the server is not running")?;
     let status = fs_err::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status
         .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
-        .context("no VmRSS")?;
+        .find_map(|line| line.strip_prefix(field))
+        .with_context(|| format!("no {field}"))?;
     Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? * 1024.0)
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use super::measures::{Figure, figure, ours_only, plan, resident_bytes};
+use super::measures::{Figure, figure, ours_only, plan, resident_bytes, resident_bytes_at_most};
 use super::report::Unit;
 use super::subject::Subject;
 use crate::load::{Load, Pace, Paced};
@@ -37,14 +37,20 @@ pub(super) fn overload(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
     let rounds: Vec<Round> = (1..=ROUNDS)
         .map(|number| round(&server, first.rate, number * NUMBERS))
         .collect::<Result<_>>()?;
-    let after = resident_bytes(&server)?;
+    let at_most = resident_bytes_at_most(&server)?;
     check(&rounds, stored(&server)? - first.answers)?;
     let told: Vec<String> = rounds
         .iter()
-        .map(|round| [round.alone, round.sustained.0, round.flooded.0].map(|p99| format!("{:.1}", p99 * 1e3)))
-        .map(|p99s| p99s.join("/"))
+        .map(|round| {
+            let p99s =
+                [round.alone, round.sustained.0, round.flooded.0].map(|p99| format!("{:.1}", p99 * 1e3));
+            format!("{} {:.0} MB", p99s.join("/"), round.resident / 1e6)
+        })
         .collect();
-    println!("    rounds, alone/sustained/flooded, ms: {}", told.join(" "));
+    println!(
+        "    rounds, alone/sustained/flooded in ms, resident at the end: {}",
+        told.join(", ")
+    );
     let of_all = |of: fn(&Round) -> f64| median(rounds.iter().map(of).collect());
     println!(
         "    sustained {:.0}/s, of which {:.0}/s accepted beside reads; flooded with {:.0}/s; resident {:.0} MB before",
@@ -73,7 +79,7 @@ pub(super) fn overload(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
             "–",
             of_all(|round| round.flooded.1.accepted())?,
         ),
-        figure("server resident afterwards", Unit::Bytes, "–", after),
+        figure("server resident at most", Unit::Bytes, "–", at_most),
     ])
 }
 
@@ -101,6 +107,8 @@ struct Round {
     alone: f64,
     sustained: (f64, Paced),
     flooded: (f64, Paced),
+    /// Bytes, right after the flood.
+    resident: f64,
 }
 
 fn round(server: &Server, rate: f64, first_number: usize) -> Result<Round> {
@@ -113,6 +121,7 @@ fn round(server: &Server, rate: f64, first_number: usize) -> Result<Round> {
         alone,
         sustained,
         flooded,
+        resident: resident_bytes(server)?,
     })
 }
 
