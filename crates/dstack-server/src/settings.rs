@@ -280,7 +280,16 @@ impl Settings {
     pub fn server_url(&self) -> String {
         self.url
             .clone()
-            .unwrap_or_else(|| format!("http://{}:{}", self.host, self.port))
+            .unwrap_or_else(|| format!("http://{}", self.listening_address()))
+    }
+
+    /// Host and port, as in URLs: addresses of IPv6 stand in brackets.
+    pub(crate) fn listening_address(&self) -> String {
+        let is_ipv6 = self.host.parse::<std::net::Ipv6Addr>().is_ok();
+        match is_ipv6 {
+            true => format!("[{}]:{}", self.host, self.port),
+            false => format!("{}:{}", self.host, self.port),
+        }
     }
 
     /// Where images come from that name no registry.
@@ -431,6 +440,23 @@ mod tests {
         assert_eq!(patience(Some(1.5)), Some(Duration::from_millis(1500)));
         assert_eq!(patience(None), Some(Duration::from_secs(20)));
         assert_eq!(patience(Some(-1.0)), patience(None));
+    }
+
+    #[test]
+    fn addresses_of_ipv6_stand_in_brackets() {
+        let url = |host: &str| {
+            let settings = Settings {
+                url: None,
+                host: host.to_owned(),
+                port: 3000,
+                ..Settings::from_env()
+            };
+            settings.server_url()
+        };
+        assert_eq!(url("::1"), "http://[::1]:3000");
+        assert_eq!(url("[::1]"), "http://[::1]:3000");
+        assert_eq!(url("127.0.0.1"), "http://127.0.0.1:3000");
+        assert_eq!(url("localhost"), "http://localhost:3000");
     }
 
     /// Written anew by `DSTACK_UPDATE_PAGES=1 cargo nextest run -p dstack-server settings`.

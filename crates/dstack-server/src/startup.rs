@@ -102,7 +102,7 @@ pub enum ServerError {
     #[error("cannot set up the first user and project")]
     Bootstrap(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The port cannot be used.
-    #[error("cannot listen on {address}: use another --port, or stop what uses it")]
+    #[error("cannot listen on {address}: {}", listening::remedy(source))]
     Listen {
         /// Host and port.
         address: String,
@@ -266,7 +266,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
         stop,
     } = options;
     listening::raise_file_limit();
-    let listener = listening::listen(&settings.host, settings.port).await?;
+    let listener = listening::listen(settings.listening_address()).await?;
     let dir = settings.dir.clone();
     fs_err::create_dir_all(dir.join("data")).map_err(|source| ServerError::Dir {
         path: dir.clone(),

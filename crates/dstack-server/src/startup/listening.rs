@@ -12,19 +12,25 @@ use super::ServerError;
 /// burst of clients must fit; the system has a limit of its own (`net.core.somaxconn`, 4096).
 const BACKLOG: u32 = 4096;
 
-/// Listens on the first address of a host that can be listened on.
-pub(super) async fn listen(host: &str, port: u16) -> Result<TcpListener, ServerError> {
-    first_bound(host, port)
+/// Listens on the first address that can be listened on of a host and a port.
+pub(super) async fn listen(address: String) -> Result<TcpListener, ServerError> {
+    first_bound(&address)
         .await
-        .map_err(|source| ServerError::Listen {
-            address: format!("{host}:{port}"),
-            source,
-        })
+        .map_err(|source| ServerError::Listen { address, source })
 }
 
-async fn first_bound(host: &str, port: u16) -> io::Result<TcpListener> {
+/// What to do about a failure.
+pub(super) fn remedy(failure: &io::Error) -> &'static str {
+    match failure.kind() {
+        io::ErrorKind::AddrInUse => "use another --port, or stop what uses it",
+        io::ErrorKind::PermissionDenied => "use a --port of 1024 or more",
+        _ => "use another --host, one of this machine",
+    }
+}
+
+async fn first_bound(address: &str) -> io::Result<TcpListener> {
     let mut failure = io::Error::new(io::ErrorKind::InvalidInput, "the host has no address");
-    for address in lookup_host((host, port)).await? {
+    for address in lookup_host(address).await? {
         match bind(address) {
             Ok(listener) => return Ok(listener),
             Err(error) => failure = error,
@@ -65,7 +71,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_burst_of_clients_need_not_come_again() {
-        let listener = listen("127.0.0.1", 0).await.unwrap();
+        let listener = listen("127.0.0.1:0".to_owned()).await.unwrap();
         let address = listener.local_addr().unwrap();
         let limit = fs_err::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
         let burst = limit.trim().parse::<usize>().unwrap().min(1000);
@@ -77,12 +83,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_is_listened_on_and_a_wrong_one_is_told() {
-        let listener = listen("localhost", 0).await.unwrap();
-        assert!(listener.local_addr().unwrap().ip().is_loopback());
+    async fn a_name_is_listened_on_and_a_failure_tells_what_to_do() {
+        let failure = async |address: &str| listen(address.to_owned()).await.unwrap_err().to_string();
+        let listener = listen("localhost:0".to_owned()).await.unwrap();
         let taken = listener.local_addr().unwrap();
-        let error = listen(&taken.ip().to_string(), taken.port()).await.unwrap_err();
-        assert!(error.to_string().contains(&taken.port().to_string()), "{error}");
+        assert!(taken.ip().is_loopback());
+        assert_eq!(
+            failure(&taken.to_string()).await,
+            format!("cannot listen on {taken}: use another --port, or stop what uses it")
+        );
+        // An address for documentation, which is no machine's.
+        assert_eq!(
+            failure("192.0.2.1:0").await,
+            "cannot listen on 192.0.2.1:0: use another --host, one of this machine"
+        );
     }
 
     #[test]
