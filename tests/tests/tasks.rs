@@ -187,10 +187,12 @@ fn what_writes_steps_back_behind_what_reads_and_jobs_do_not() {
     );
     let database = threads("sqlx-sqlite-wor");
     let back = database.iter().filter(|nice| **nice == 5).count();
-    assert!(
-        database.is_empty() || (1..database.len()).contains(&back),
-        "some write, some read: {database:?}"
-    );
+    if dstack_tests::parts::on_postgres() {
+        assert_eq!(database.len(), 0, "{database:?}");
+    } else {
+        let some_read = (1..database.len()).contains(&back);
+        assert!(some_read, "some write, some read: {database:?}");
+    }
 }
 
 /// The 19th field of a thread's `stat`; its second may have spaces in it, in parentheses.

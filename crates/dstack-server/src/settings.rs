@@ -3,6 +3,7 @@
 mod unused;
 
 use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -285,10 +286,9 @@ impl Settings {
 
     /// Host and port, as in URLs: addresses of IPv6 stand in brackets.
     pub(crate) fn listening_address(&self) -> String {
-        let is_ipv6 = self.host.parse::<std::net::Ipv6Addr>().is_ok();
-        match is_ipv6 {
-            true => format!("[{}]:{}", self.host, self.port),
-            false => format!("{}:{}", self.host, self.port),
+        match self.host.parse::<IpAddr>() {
+            Ok(ip) => SocketAddr::from((ip, self.port)).to_string(),
+            Err(_) => format!("{}:{}", self.host, self.port),
         }
     }
 

@@ -101,7 +101,7 @@ pub enum ServerError {
     /// The admin user or the project main cannot be created.
     #[error("cannot set up the first user and project")]
     Bootstrap(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The port cannot be used.
+    /// Host and port cannot be listened on.
     #[error("cannot listen on {address}: {}", listening::remedy(source))]
     Listen {
         /// Host and port.

@@ -92,6 +92,7 @@ mod tests {
             failure(&taken.to_string()).await,
             format!("cannot listen on {taken}: use another --port, or stop what uses it")
         );
+        assert!(remedy(&io::ErrorKind::PermissionDenied.into()).contains("1024"));
         // An address for documentation, which is no machine's.
         assert_eq!(
             failure("192.0.2.1:0").await,

@@ -165,7 +165,7 @@ pub(crate) async fn prepare_keyed_session(
 }
 
 /// The server gives up what its client has given up.
-pub(crate) async fn prepare_session(
+async fn prepare_session(
     connection: &mut AnyConnection,
     patience: Option<Duration>,
 ) -> Result<(), sqlx::Error> {

@@ -54,6 +54,7 @@ pub async fn run_page(pool: &AnyPool, filter: &RunFilter, page: &Page) -> Result
     query.enclose(&(listed_run_sql() + " JOIN ("), ") k ON k.id = t.id");
     let rows = query.fetch(pool).await?;
     let mut runs: Vec<ListedRun> = rows.iter().map(read_listed_run).collect::<Result<_>>()?;
+    // By the database again, it might walk through all runs in this order instead of those of the page.
     runs.sort_by(|a, b| {
         let at = a.run.submitted_at.cmp(&b.run.submitted_at);
         let id = a.run.id.cmp(&b.run.id);

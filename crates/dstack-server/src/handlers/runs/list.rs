@@ -117,18 +117,16 @@ struct Pieces {
 /// What is known, and what had to be rendered.
 async fn pieces(state: &AppState, question: &Question) -> Result<Pieces> {
     let (pool, view) = (state.database.pool(), question.view);
-    let mut read = None;
-    let keys: Vec<RunKey> = match question.page.limit {
-        ..=SHORT => {
-            let runs = lists::run_page(pool, &question.filter, &question.page).await?;
-            let keys = runs
-                .iter()
-                .map(|found| (found.run.id, found.run.version))
-                .collect();
-            read = Some(runs);
-            keys
-        }
-        _ => lists::run_keys(pool, &question.filter, &question.page).await?,
+    let read = match question.page.limit {
+        ..=SHORT => Some(lists::run_page(pool, &question.filter, &question.page).await?),
+        _ => None,
+    };
+    let keys: Vec<RunKey> = match &read {
+        Some(runs) => runs
+            .iter()
+            .map(|found| (found.run.id, found.run.version))
+            .collect(),
+        None => lists::run_keys(pool, &question.filter, &question.page).await?,
     };
     let known = state.runs.find(&keys, view);
     let missing: Vec<RunId> = keys
