@@ -34,16 +34,18 @@ pub fn at_rest(world: &World) -> Vec<String> {
     let tables = world.store.tables();
     for machine in world.clouds.machines() {
         let known = tables.instances.get(&machine.instance);
-        if known.is_none_or(|row| row.status == InstanceStatus::Terminated) {
+        if known.is_none_or(|row| row.status() == InstanceStatus::Terminated) {
             wrong.push(format!("a machine ({}) is left in the cloud", machine.offer));
         }
     }
-    let left = |row: &&InstanceRow| row.status != InstanceStatus::Terminated;
+    let left = |row: &&InstanceRow| row.status() != InstanceStatus::Terminated;
     for instance in tables.instances.values().filter(left) {
-        if instance.busy_blocks != 0 || instance.status != InstanceStatus::Idle {
+        if instance.busy_blocks != 0 || instance.status() != InstanceStatus::Idle {
             wrong.push(format!(
                 "{} is {:?} with {} busy blocks",
-                instance.name, instance.status, instance.busy_blocks
+                instance.name,
+                instance.status(),
+                instance.busy_blocks
             ));
         }
     }
@@ -79,22 +81,27 @@ fn blocks_add_up(tables: &Tables, wrong: &mut Vec<String>) {
 
 /// No job waits without a reason that a user can read.
 fn waits_have_reasons(tables: &Tables, wrong: &mut Vec<String>) {
-    for job in tables.jobs.values().filter(|job| !job.status.is_finished()) {
-        let will_be_looked_at = job.next_wake_at.is_some();
-        if job.waiting_for.is_none() && !will_be_looked_at {
+    for job in tables.jobs.values().filter(|job| !job.status().is_finished()) {
+        let will_be_looked_at = job.next_wake_at().is_some();
+        if job.waiting_for().is_none() && !will_be_looked_at {
             wrong.push(format!(
                 "{} is {:?} and waits for nothing",
-                job.job_name, job.status
+                job.job_name,
+                job.status()
             ));
         }
     }
     let unsettled = |row: &&InstanceRow| {
         use InstanceStatus::{Pending, Provisioning, Terminating};
-        matches!(row.status, Pending | Provisioning | Terminating)
+        matches!(row.status(), Pending | Provisioning | Terminating)
     };
     for row in tables.instances.values().filter(unsettled) {
-        if row.waiting_for.is_none() && row.next_wake_at.is_none() {
-            wrong.push(format!("{} is {:?} and waits for nothing", row.name, row.status));
+        if row.waiting_for().is_none() && row.next_wake_at().is_none() {
+            wrong.push(format!(
+                "{} is {:?} and waits for nothing",
+                row.name,
+                row.status()
+            ));
         }
     }
 }
@@ -102,7 +109,7 @@ fn waits_have_reasons(tables: &Tables, wrong: &mut Vec<String>) {
 /// No fleet has more instances than it may have, nor two of the same number.
 fn fleets_have_their_size(tables: &Tables, wrong: &mut Vec<String>) {
     for fleet in tables.fleets.values() {
-        let of_fleet = |row: &&InstanceRow| row.fleet_id == Some(fleet.id) && row.status.is_active();
+        let of_fleet = |row: &&InstanceRow| row.fleet_id == Some(fleet.id) && row.status().is_active();
         let mut nums: Vec<i64> = tables
             .instances
             .values()

@@ -1,5 +1,6 @@
 //! What is in a world, in a few lines: for the messages of tests that fail.
 
+use dstack_plan::lifecycle::WaitReason;
 use dstack_store::rows::{FleetRow, InstanceRow, JobRow, RunRow};
 
 use crate::{World, invariants};
@@ -30,37 +31,38 @@ pub fn of(world: &World) -> String {
 
 fn fleet(row: &FleetRow) -> String {
     let deleted = if row.deleted { ", deleted" } else { "" };
-    let waits = waits(row.waiting_for.as_deref());
-    format!("fleet {}: {:?}{deleted}{waits}", row.name, row.status)
+    let waits = waits(row.waiting_for());
+    format!("fleet {}: {:?}{deleted}{waits}", row.name, row.status())
 }
 
 fn instance(row: &InstanceRow) -> String {
     let deleted = if row.deleted { ", deleted" } else { "" };
-    let why = why(row.termination_reason.as_ref());
-    let waits = waits(row.waiting_for.as_deref());
+    let why = why(row.termination_reason().as_ref());
+    let waits = waits(row.waiting_for());
     let (name, blocks) = (&row.name, row.busy_blocks);
     format!(
         "instance {name}: {:?}, {blocks} busy blocks, {:?}{deleted}{why}{waits}",
-        row.status, row.health
+        row.status(),
+        row.health
     )
 }
 
 fn run(row: &RunRow) -> String {
-    let why = why(row.termination_reason.as_ref());
-    let waits = waits(row.waiting_for.as_deref());
-    format!("run {}: {:?}{why}{waits}", row.run_name, row.status)
+    let why = why(row.termination_reason().as_ref());
+    let waits = waits(row.waiting_for());
+    format!("run {}: {:?}{why}{waits}", row.run_name, row.status())
 }
 
 fn job(row: &JobRow) -> String {
-    let why = why(row.termination_reason.as_ref());
-    let waits = waits(row.waiting_for.as_deref());
-    format!("job {}: {:?}{why}{waits}", row.job_name, row.status)
+    let why = why(row.termination_reason().as_ref());
+    let waits = waits(row.waiting_for());
+    format!("job {}: {:?}{why}{waits}", row.job_name, row.status())
 }
 
 fn why(reason: Option<&impl std::fmt::Debug>) -> String {
     reason.map_or(String::new(), |reason| format!(", because of {reason:?}"))
 }
 
-fn waits(what: Option<&str>) -> String {
+fn waits(what: Option<&WaitReason>) -> String {
     what.map_or(String::new(), |what| format!(", waits for {what}"))
 }

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use dstack_model::decode::decode_strict;
 use dstack_model::fleets::FleetSpec;
 use dstack_model::instances::InstanceStatus;
-use dstack_model::runs::{JobSpec, RunSpec, RunStatus};
+use dstack_model::runs::{JobSpec, RunSpec};
 use dstack_plan::jobs::{JobContext, Target, job_specs};
 use dstack_plan::schedule::next_trigger;
 use dstack_plan::services::replicas::{Slot, first};
 use dstack_plan::validate::effective_run_spec;
 use dstack_plan::{PlanError, ServerDefaults};
-use dstack_store::rows::{AgentAddress, FleetRow, InstanceRow, JobRow, RunRow};
-use dstack_store::{Commit, Json, Put};
+use dstack_store::rows::{AgentAddress, FleetRow, InstanceRow, JobRow, NewRun, RunRow, TransitionError};
+use dstack_store::{Changes, Commit, EventMaker, Json};
 use dstack_system::Random;
 use dstack_units::{ProjectId, Time};
 use serde_json::{Value, json};
@@ -26,6 +26,9 @@ pub enum ScenarioError {
     /// The planner refuses the run.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// A row cannot get the status.
+    #[error(transparent)]
+    Transition(#[from] TransitionError),
 }
 
 /// Builds rows.
@@ -48,40 +51,40 @@ impl Builder {
             "total_blocks": blocks});
         let place = json!({"backend": "remote", "instance_type": kind, "instance_id": "local", "hostname": "127.0.0.1",
             "region": "remote", "price": 0.0, "username": "root", "ssh_port": 22, "dockerized": false});
-        let fleet = FleetRow {
-            local: true,
-            ..FleetRow::active(
-                self.random.uuid().into(),
-                self.project,
-                "local".to_owned(),
-                decode("fleet spec", &spec)?,
-                now,
-            )
-        };
-        let instance = InstanceRow {
-            started_at: Some(now),
-            status: InstanceStatus::Idle,
-            agent: Some(Json::new(AgentAddress::Local {
-                runtime: "process".to_owned(),
-                host: String::new(),
-            })),
-            total_blocks: Some(blocks),
-            ..InstanceRow::pending(self.random.uuid().into(), &fleet, 0, now)
-                .offering(decode("offer", &offer)?, decode("provisioning data", &place)?)
-        };
-        Ok(Commit {
-            puts: vec![Put::Fleet(fleet), Put::Instance(instance)],
-            ..Commit::default()
-        })
+        let mut fleet = FleetRow::active(
+            self.random.uuid().into(),
+            self.project,
+            "local".to_owned(),
+            decode("fleet spec", &spec)?,
+            now,
+        );
+        fleet.local = true;
+        let mut instance = InstanceRow::pending(self.random.uuid().into(), &fleet, 0, now)
+            .offering(decode("offer", &offer)?, decode("provisioning data", &place)?);
+        instance.make_ready(InstanceStatus::Idle)?;
+        instance.started_at = Some(now);
+        instance.agent = Some(Json::new(AgentAddress::Local {
+            runtime: "process".to_owned(),
+            host: String::new(),
+        }));
+        instance.total_blocks = Some(blocks);
+        let mut changes = self.changes(now);
+        changes.insert_silently(fleet);
+        changes.insert_silently(instance);
+        Ok(changes.into_commit())
     }
 
     /// A fleet whose instances are made when they are needed.
     pub fn cloud_fleet(&self, name: &str, nodes: &str, now: Time) -> Result<Commit, ScenarioError> {
         let fleet = self.fleet(name, &json!({"nodes": nodes, "placement": "cluster"}), now)?;
-        Ok(Commit {
-            puts: vec![Put::Fleet(fleet)],
-            ..Commit::default()
-        })
+        let mut changes = self.changes(now);
+        changes.insert_silently(fleet);
+        Ok(changes.into_commit())
+    }
+
+    /// Changes of the system at that time.
+    pub fn changes(&self, now: Time) -> Changes {
+        Changes::new(EventMaker::system(now, self.random.clone()))
     }
 
     /// A fleet, still without instances; `configuration` has its fields.
@@ -135,50 +138,22 @@ impl Builder {
         } else {
             jobs(&spec, &first(&spec))?
         };
-        let run = RunRow {
+        let new = NewRun {
             id: self.random.uuid().into(),
             project_id: self.project,
             user_id: self.random.uuid().into(),
             repo_id: None,
-            fleet_id: None,
-            run_name: name.to_owned(),
-            submitted_at: now,
-            status: if scheduled {
-                RunStatus::Pending
-            } else {
-                RunStatus::Submitted
-            },
-            termination_reason: None,
-            resubmission_attempt: 0,
-            priority: spec.configuration.base().priority.unwrap_or(0),
-            run_spec: Json::new(spec),
-            service_spec: None,
-            deployment_num: 0,
-            desired_replica_count: 1,
+            spec,
             next_triggered_at,
-            deleted: false,
-            last_processed_at: now,
-            next_wake_at: Some(now),
-            deadline_at: None,
-            waiting_for: None,
-            version: 0,
         };
-        let mut puts = vec![Put::Run(run.clone())];
+        let run = RunRow::new(new, now);
+        let mut changes = self.changes(now);
+        changes.insert_silently(run.clone());
         for spec in specs {
-            puts.push(Put::Job(JobRow::submitted(
-                self.random.uuid().into(),
-                &run,
-                Json::new(spec),
-                now,
-            )));
+            let id = self.random.uuid().into();
+            changes.insert_silently(JobRow::submitted(id, &run, Json::new(spec), now));
         }
-        Ok((
-            run,
-            Commit {
-                puts,
-                ..Commit::default()
-            },
-        ))
+        Ok((run, changes.into_commit()))
     }
 }
 

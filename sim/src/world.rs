@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use dstack_engine::failpoint::NoFailpoints;
 use dstack_engine::{Engine, EngineDeps, Failpoints, Settings};
-use dstack_model::fleets::FleetStatus;
-use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
+use dstack_model::instances::InstanceTerminationReason;
 use dstack_model::runs::{RunStatus, RunTerminationReason};
-use dstack_store::rows::{FleetRow, InstanceRow, RunRow};
-use dstack_store::{Commit, EngineStore, Json, MemoryStore, Put};
+use dstack_store::rows::{InstanceRow, RunRow};
+use dstack_store::{EngineStore, Json, MemoryStore};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Random, VirtualClock};
 use dstack_units::{FleetId, InstanceId, RunId, Time};
@@ -81,13 +80,12 @@ impl World {
         let fleet = self.builder.fleet(name, configuration, now)?;
         let id = fleet.id;
         let instances = self.builder.first_instances(&fleet, now);
-        let mut puts = vec![Put::Fleet(fleet)];
-        puts.extend(instances.into_iter().map(Put::Instance));
-        let commit = Commit {
-            puts,
-            ..Commit::default()
-        };
-        if let Err(error) = engine.commit(commit).await {
+        let mut changes = self.builder.changes(now);
+        changes.insert_silently(fleet);
+        for instance in instances {
+            changes.insert_silently(instance);
+        }
+        if let Err(error) = engine.commit(changes.into_commit()).await {
             tracing::debug!(%error, "the fleet may not have been accepted");
         }
         Ok(id)
@@ -101,16 +99,12 @@ impl World {
         configuration: &Value,
     ) -> Result<(), ScenarioError> {
         while let Ok(Some(snapshot)) = self.store.fleet(id).await {
-            let row = FleetRow {
-                spec: Json::new(self.builder.fleet_spec(&snapshot.fleet.name, configuration)?),
-                consolidation_attempt: 0,
-                ..snapshot.fleet
-            };
-            let commit = Commit {
-                puts: vec![Put::Fleet(row)],
-                ..Commit::default()
-            };
-            if engine.commit(commit).await.is_ok() {
+            let mut row = snapshot.fleet;
+            row.spec = Json::new(self.builder.fleet_spec(&row.name, configuration)?);
+            row.consolidation_attempt = 0;
+            let mut changes = self.builder.changes(self.clock.now());
+            changes.touch(row);
+            if engine.commit(changes.into_commit()).await.is_ok() {
                 break;
             }
         }
@@ -124,27 +118,22 @@ impl World {
                 return;
             }
             let chosen = |row: &InstanceRow| nums.is_none_or(|nums| nums.contains(&row.instance_num));
-            let ending = |row: InstanceRow| match row.status.is_active() {
-                true => InstanceRow {
-                    status: InstanceStatus::Terminating,
-                    termination_reason: Some(InstanceTerminationReason::TerminatedByUser),
-                    next_wake_at: Some(self.clock.now()),
-                    ..row
-                },
-                false => row,
-            };
-            let chosen = snapshot.instances.into_iter().filter(|row| chosen(row));
-            let mut puts: Vec<Put> = chosen.map(ending).map(Put::Instance).collect();
-            if nums.is_none() {
-                puts.push(Put::Fleet(FleetRow {
-                    status: FleetStatus::Terminating,
-                    ..snapshot.fleet
-                }));
+            let now = self.clock.now();
+            let mut changes = self.builder.changes(now);
+            for row in snapshot.instances.iter().filter(|row| chosen(row)) {
+                let mut ending = row.clone();
+                if row.status().is_active() {
+                    let reason = InstanceTerminationReason::TerminatedByUser;
+                    ending.terminate(reason, None, now).ok(); // an active one may be ended
+                }
+                changes.update(row, ending);
             }
-            let commit = Commit {
-                puts,
-                ..Commit::default()
-            };
+            if nums.is_none() {
+                let mut ending = snapshot.fleet.clone();
+                ending.terminate(now).ok(); // as may a fleet that is not over
+                changes.touch(ending);
+            }
+            let commit = changes.into_commit();
             if engine.commit(commit).await.is_ok() {
                 return;
             }
@@ -194,16 +183,15 @@ impl World {
                 return;
             };
             let mut row = snapshot.run;
-            if row.status.is_finished() || row.status == RunStatus::Terminating {
+            if row.status().is_finished() || row.status() == RunStatus::Terminating {
                 return;
             }
-            row.status = RunStatus::Terminating;
-            row.termination_reason = Some(RunTerminationReason::StoppedByUser);
-            let commit = Commit {
-                puts: vec![Put::Run(row)],
-                ..Commit::default()
-            };
-            if engine.commit(commit).await.is_ok() {
+            let reason = RunTerminationReason::StoppedByUser;
+            let before = row.clone();
+            row.terminate(reason, self.clock.now()).ok(); // it is not over
+            let mut changes = self.builder.changes(self.clock.now());
+            changes.update(&before, row);
+            if engine.commit(changes.into_commit()).await.is_ok() {
                 return;
             }
         }
@@ -218,16 +206,12 @@ impl World {
     pub async fn update(&self, engine: &Engine, run: &RunRow, extra: &Value) -> Result<(), ScenarioError> {
         let spec = self.builder.spec(&run.run_name, extra)?;
         while let Ok(Some(snapshot)) = self.store.run(run.id).await {
-            let row = RunRow {
-                run_spec: Json::new(spec.clone()),
-                deployment_num: run.deployment_num + 1,
-                ..snapshot.run
-            };
-            let commit = Commit {
-                puts: vec![Put::Run(row)],
-                ..Commit::default()
-            };
-            if engine.commit(commit).await.is_ok() {
+            let mut row = snapshot.run;
+            row.run_spec = Json::new(spec.clone());
+            row.deployment_num = run.deployment_num + 1;
+            let mut changes = self.builder.changes(self.clock.now());
+            changes.touch(row);
+            if engine.commit(changes.into_commit()).await.is_ok() {
                 break;
             }
         }
@@ -260,6 +244,6 @@ impl World {
     /// Present status of a run.
     pub fn status(&self, run: RunId) -> Option<RunStatus> {
         self.store
-            .read(|tables| tables.runs.get(&run).map(|run| run.status))
+            .read(|tables| tables.runs.get(&run).map(|run| run.status()))
     }
 }

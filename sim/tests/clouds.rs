@@ -44,7 +44,7 @@ fn instances(world: &World) -> Vec<InstanceRow> {
 
 /// All instances of the cloud are over, and so are their machines.
 fn all_over(world: &World) -> bool {
-    let over = |row: &InstanceRow| row.status == InstanceStatus::Terminated;
+    let over = |row: &InstanceRow| row.status() == InstanceStatus::Terminated;
     instances(world).iter().all(over) && world.clouds.machines().is_empty()
 }
 
@@ -66,7 +66,7 @@ async fn a_job_gets_an_instance_that_ends_when_it_has_been_idle() {
     let made = instances(&world);
     assert_eq!(made.len(), 1);
     assert_eq!(
-        (made[0].name.as_str(), made[0].status),
+        (made[0].name.as_str(), made[0].status()),
         ("cloud-0", InstanceStatus::Idle)
     );
     // Another job finds it while it is there.
@@ -75,7 +75,7 @@ async fn a_job_gets_an_instance_that_ends_when_it_has_been_idle() {
     assert_eq!(world.clouds.asked(), ["small"]);
     nothing_is_left(&world, IDLE, "").await;
     assert_eq!(
-        instances(&world)[0].termination_reason,
+        instances(&world)[0].termination_reason(),
         Some(InstanceTerminationReason::IdleTimeout)
     );
 }
@@ -100,15 +100,15 @@ async fn a_job_for_which_no_offer_works_says_what_the_cloud_said() {
     assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Failed);
     let job = jobs(&world, &run).await.pop().unwrap();
     assert_eq!(
-        job.termination_reason,
+        job.termination_reason(),
         Some(JobTerminationReason::FailedToStartDueToNoCapacity)
     );
-    let message = job.termination_reason_message.unwrap();
+    let message = job.termination_reason_message().unwrap();
     let begin = format!(
         "Failed to provision in fleet 'cloud': tried 2 of 2 offers, all failed.\nErrors: {SOLD_OUT}.\n"
     );
     assert!(message.starts_with(&begin), "{message}");
-    assert_eq!(instances(&world)[0].status, InstanceStatus::Terminated);
+    assert_eq!(instances(&world)[0].status(), InstanceStatus::Terminated);
     assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
 }
 
@@ -186,12 +186,9 @@ async fn a_job_whose_instance_is_ended_while_it_is_made_ends_as_well() {
         let run = world.submit(&engine, "train", &in_cloud()).await.unwrap();
         world.pass(hundreds * Duration::from_millis(100)).await;
         for mut row in instances(&world) {
-            row.status = InstanceStatus::Terminating;
-            row.termination_reason = Some(InstanceTerminationReason::TerminatedByUser);
-            let commit = Commit {
-                puts: vec![Put::Instance(row)],
-                ..Commit::default()
-            };
+            let reason = InstanceTerminationReason::TerminatedByUser;
+            row.terminate(reason, None, world.clock.now()).unwrap();
+            let commit = Commit::unchecked(vec![Put::Instance(row)], Vec::new());
             engine.commit(commit).await.unwrap();
         }
         let status = world.finished(&run, 5 * MINUTE).await;
@@ -238,8 +235,8 @@ async fn an_instance_whose_backend_is_gone_waits_for_it() {
     world.clouds.gone(true);
     let waits = |world: &World| {
         let row = instances(world).pop().unwrap();
-        let reason = row.waiting_for.unwrap_or_default();
-        row.status == InstanceStatus::Terminating && reason.contains("configure it again")
+        let reason = row.waiting_for().map(ToString::to_string).unwrap_or_default();
+        row.status() == InstanceStatus::Terminating && reason.contains("configure it again")
     };
     world.until("it waits for its cloud", IDLE, waits).await.unwrap();
     world
@@ -291,7 +288,7 @@ async fn a_job_behind_a_thousand_that_wait_gets_its_place() {
     let here = json!({"fleets": ["local"]});
     let run = world.submit(&engine, "here", &here).await.unwrap();
     assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
-    let submitted = |row: &&RunRow| row.status == RunStatus::Submitted;
+    let submitted = |row: &&RunRow| row.status() == RunStatus::Submitted;
     let left = world
         .store
         .read(|tables| tables.runs.values().filter(submitted).count());

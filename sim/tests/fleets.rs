@@ -11,6 +11,7 @@ use dstack_engine::{Engine, Failpoints};
 use dstack_model::fleets::FleetStatus;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason as Reason};
 use dstack_model::runs::RunStatus;
+use dstack_plan::lifecycle::WaitReason;
 use dstack_sim::clouds::SOLD_OUT;
 use dstack_sim::{Faults, Script, World, invariants};
 use dstack_store::rows::{FleetRow, InstanceRow, RunRow};
@@ -76,14 +77,14 @@ fn all(world: &World, id: FleetId) -> Vec<InstanceRow> {
 /// Its instances that are not over.
 fn alive(world: &World, id: FleetId) -> Vec<InstanceRow> {
     let mut rows = all(world, id);
-    rows.retain(|row| row.status != InstanceStatus::Terminated);
+    rows.retain(|row| row.status() != InstanceStatus::Terminated);
     rows
 }
 
 fn idle(world: &World, id: FleetId) -> usize {
     alive(world, id)
         .iter()
-        .filter(|row| row.status == InstanceStatus::Idle)
+        .filter(|row| row.status() == InstanceStatus::Idle)
         .count()
 }
 
@@ -132,7 +133,7 @@ async fn is_gone(world: &World, id: FleetId, within: Duration, when: &str) {
     let what = format!("the end of the fleet {when}");
     let deleted = |world: &World| fleet(world, id).deleted;
     world.until(&what, within, deleted).await.unwrap();
-    assert_eq!(fleet(world, id).status, FleetStatus::Terminated, "{when}");
+    assert_eq!(fleet(world, id).status(), FleetStatus::Terminated, "{when}");
     let nothing = |world: &World| {
         assert_eq!(invariants::nothing_left(world), Vec::<String>::new(), "{when}");
         all(world, id).iter().all(|row| row.deleted)
@@ -211,7 +212,7 @@ async fn instances_beyond_the_least_number_end_when_they_have_been_idle() {
         assert!(
             ended
                 .iter()
-                .all(|row| row.termination_reason == Some(Reason::IdleTimeout))
+                .all(|row| row.termination_reason() == Some(Reason::IdleTimeout))
         );
         // What was wanted at the beginning is not brought up again.
         let same = |world: &World| just_idle(world, id, min, "") && world.clouds.asked().len() == 3;
@@ -249,9 +250,12 @@ async fn a_fleet_without_offers_says_so_and_tries_again() {
     let (_engine, id) = applied(&world, &json!({"nodes": 2})).await;
     let shown = all_over(&world, id, 2).await;
     for row in &shown {
-        assert_eq!((row.status, row.deleted), (InstanceStatus::Terminated, false));
-        assert_eq!(row.termination_reason, Some(Reason::NoOffers));
-        assert_eq!(row.termination_reason_message.as_deref(), Some("No offers found"));
+        assert_eq!((row.status(), row.deleted), (InstanceStatus::Terminated, false));
+        assert_eq!(row.termination_reason(), Some(Reason::NoOffers));
+        assert_eq!(
+            row.termination_reason_message().as_deref(),
+            Some("No offers found")
+        );
     }
     let text =
         "Instance status changed PENDING -> TERMINATED. Termination reason: NO_OFFERS (No offers found)";
@@ -285,9 +289,9 @@ async fn a_fleet_for_which_no_offer_works_says_what_the_cloud_said() {
     world.clouds.sold_out();
     let (_engine, id) = applied(&world, &json!({"nodes": {"min": 0, "target": 1}})).await;
     let row = all_over(&world, id, 1).await.remove(0);
-    assert_eq!(row.termination_reason, Some(Reason::NoOffers));
+    assert_eq!(row.termination_reason(), Some(Reason::NoOffers));
     let message = format!("All offers failed: {SOLD_OUT}");
-    assert_eq!(row.termination_reason_message, Some(message));
+    assert_eq!(row.termination_reason_message(), Some(message.as_str()));
     // It may be empty: nothing is tried again.
     let once = |world: &World| world.clouds.asked() == ["small", "large"];
     world.throughout("each is asked once", HOUR, once).await.unwrap();
@@ -330,9 +334,9 @@ async fn a_machine_that_is_lost_is_replaced() {
         .found("it is unreachable", MINUTE, unreachable)
         .await
         .unwrap();
-    assert_eq!(row.status, InstanceStatus::Idle);
+    assert_eq!(row.status(), InstanceStatus::Idle);
     assert_eq!(
-        row.waiting_for.as_deref(),
+        row.waiting_for().map(ToString::to_string).as_deref(),
         Some("the agent of cloud-1 to be reachable again")
     );
     // A server that starts again goes on waiting, and does not begin anew.
@@ -341,7 +345,7 @@ async fn a_machine_that_is_lost_is_replaced() {
     let _engine = world.start().await.unwrap();
     let deleted = |world: &World| lost_row(world).deleted;
     world.until("it is given up", 3 * MINUTE, deleted).await.unwrap();
-    assert_eq!(lost_row(&world).termination_reason, Some(Reason::Unreachable));
+    assert_eq!(lost_row(&world).termination_reason(), Some(Reason::Unreachable));
     has_idle(&world, id, 2, 2 * MINUTE, "").await;
     assert_eq!(world.clouds.machines().len(), 2);
     assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
@@ -359,7 +363,7 @@ async fn a_job_on_a_machine_that_is_lost_ends_and_frees_it() {
     let (engine, id) = with_idle(&world, 1, &json!({"nodes": 1})).await;
     let run = submit(&world, &engine, "train").await;
     world.running(&run, MINUTE).await.unwrap();
-    assert_eq!(alive(&world, id)[0].status, InstanceStatus::Busy);
+    assert_eq!(alive(&world, id)[0].status(), InstanceStatus::Busy);
     let lost = alive(&world, id)[0].id;
     world.lose(lost);
     assert_eq!(world.finished(&run, HOUR).await.unwrap(), RunStatus::Failed);
@@ -380,7 +384,7 @@ async fn instances_that_a_user_ends_come_back_only_where_the_fleet_must_have_the
         world.end_fleet(&engine, id, Some(&[0])).await;
         comes_to(&world, id, min.max(1)).await;
         assert_eq!(world.clouds.machines().len(), min.max(1));
-        assert_eq!(fleet(&world, id).status, FleetStatus::Active);
+        assert_eq!(fleet(&world, id).status(), FleetStatus::Active);
     }
 }
 
@@ -472,7 +476,7 @@ async fn a_cluster_that_may_be_empty_ends_with_a_first_instance_that_found_nothi
     let fields = json!({"nodes": {"min": 0, "target": 3}, "placement": "cluster"});
     let (_engine, id) = applied(&world, &fields).await;
     let over = all_over(&world, id, 3).await;
-    let reasons: Vec<_> = over.iter().map(|row| row.termination_reason).collect();
+    let reasons: Vec<_> = over.iter().map(|row| row.termination_reason()).collect();
     assert_eq!(
         reasons,
         [
@@ -572,7 +576,7 @@ async fn a_fleet_is_never_larger_than_it_may_be() {
         let all_over = |world: &World| {
             assert_eq!(invariants::always(world), Vec::<String>::new(), "seed {seed}");
             let tables = world.store.tables();
-            runs.iter().all(|run| tables.runs[&run.id].status.is_finished())
+            runs.iter().all(|run| tables.runs[&run.id].status().is_finished())
         };
         world.until("the end of all runs", HOUR, all_over).await.unwrap();
         comes_to(&world, id, 1).await;
@@ -610,11 +614,11 @@ async fn a_fleet_waits_while_the_backends_cannot_be_read() {
     let (_engine, id) = applied(&world, &json!({"nodes": 1})).await;
     let pending = |world: &World| {
         let rows = alive(world, id);
-        rows.len() == 1 && rows[0].status == InstanceStatus::Pending
+        rows.len() == 1 && rows[0].status() == InstanceStatus::Pending
     };
     world.throughout("it waits", MINUTE, pending).await.unwrap();
     let row = alive(&world, id).pop().unwrap();
-    assert_eq!(row.waiting_for.as_deref(), Some("the offers of the clouds"));
+    assert_eq!(row.waiting_for(), Some(&WaitReason::Offers));
     world.clouds.unreadable(false);
     has_idle(&world, id, 1, 10 * SECOND, "").await;
 }

@@ -95,7 +95,7 @@ async fn a_machine_whose_gpus_failed_keeps_its_jobs_and_gets_no_new_ones_until_t
     assert_eq!(world.finished(&second, MINUTE).await.unwrap(), RunStatus::Failed);
     let job = world.store.run(second.id).await.unwrap().unwrap().jobs[0].clone();
     let reason = JobTerminationReason::FailedToStartDueToNoCapacity;
-    assert_eq!(job.termination_reason, Some(reason));
+    assert_eq!(job.termination_reason(), Some(reason));
     let waits = |world: &World| world.status(patient.id) == Some(RunStatus::Pending);
     world.until("the patient run waits", MINUTE, waits).await.unwrap();
 

@@ -14,6 +14,7 @@ use std::time::Duration;
 use dstack_engine::failpoint::{DieAt, NoFailpoints};
 use dstack_engine::{Engine, Failpoints};
 use dstack_model::runs::{JobStatus, JobTerminationReason, RunStatus, RunTerminationReason};
+use dstack_plan::lifecycle::WaitReason;
 use dstack_sim::{Faults, Script, World, invariants};
 use dstack_store::rows::{JobRow, RunRow};
 use dstack_store::{Commit, EngineStore, Put};
@@ -55,15 +56,11 @@ fn lines(count: usize) -> String {
 async fn stop(world: &World, engine: &Engine, run: &RunRow, reason: RunTerminationReason) {
     loop {
         let mut row = world.store.run(run.id).await.unwrap().unwrap().run;
-        if row.status.is_finished() || row.status == RunStatus::Terminating {
+        if row.status().is_finished() || row.status() == RunStatus::Terminating {
             return;
         }
-        row.status = RunStatus::Terminating;
-        row.termination_reason = Some(reason);
-        let commit = Commit {
-            puts: vec![Put::Run(row)],
-            ..Commit::default()
-        };
+        row.terminate(reason, world.clock.now()).unwrap();
+        let commit = Commit::unchecked(vec![Put::Run(row)], Vec::new());
         if engine.commit(commit).await.is_ok() {
             return;
         }
@@ -77,7 +74,7 @@ async fn a_task_runs_to_its_end_with_all_its_output() {
     let run = world.submit(&engine, "train", &json!({})).await.unwrap();
     assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
     let job = last_job(&world, &run).await;
-    assert_eq!((job.status, job.exit_status), (JobStatus::Done, Some(0)));
+    assert_eq!((job.status(), job.exit_status), (JobStatus::Done, Some(0)));
     assert_eq!(world.output.of(job.id), lines(5));
     assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
 }
@@ -97,7 +94,7 @@ async fn a_failing_task_fails_with_its_exit_code() {
     assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Failed);
     let job = last_job(&world, &run).await;
     assert_eq!(
-        job.termination_reason,
+        job.termination_reason(),
         Some(JobTerminationReason::ContainerExitedWithError)
     );
     assert_eq!(job.exit_status, Some(3));
@@ -152,10 +149,10 @@ async fn a_second_run_finds_the_only_machine_busy_unless_it_retries() {
     assert_eq!(world.finished(&refused, MINUTE).await.unwrap(), RunStatus::Failed);
     let job = last_job(&world, &refused).await;
     assert_eq!(
-        job.termination_reason,
+        job.termination_reason(),
         Some(JobTerminationReason::FailedToStartDueToNoCapacity)
     );
-    assert!(job.termination_reason_message.unwrap().contains("is busy"));
+    assert!(job.termination_reason_message().unwrap().contains("is busy"));
     // Steps taken in one commit are told one by one, in their order.
     assert_eq!(
         story(&world, &refused),
@@ -192,7 +189,7 @@ async fn a_stop_is_graceful_and_keeps_the_output() {
     stop(&world, &engine, &run, RunTerminationReason::StoppedByUser).await;
     assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Terminated);
     let job = last_job(&world, &run).await;
-    assert_eq!(job.status, JobStatus::Terminated);
+    assert_eq!(job.status(), JobStatus::Terminated);
     let output = world.output.of(job.id);
     assert!(
         output.lines().count() > 10 && lines(10_000).starts_with(&output),
@@ -269,9 +266,9 @@ async fn a_host_that_disappears_is_noticed_and_said_so() {
     let id = last_job(&world, &run).await.id;
     let unreachable = |world: &World| {
         let job = world.store.tables().jobs.remove(&id).unwrap();
-        let waits = job.waiting_for.unwrap_or_default();
-        job.status == JobStatus::Terminating
-            && job.termination_reason == Some(JobTerminationReason::InstanceUnreachable)
+        let waits = job.waiting_for().map(ToString::to_string).unwrap_or_default();
+        job.status() == JobStatus::Terminating
+            && job.termination_reason() == Some(JobTerminationReason::InstanceUnreachable)
             && waits.contains("remove the job")
     };
     let within = Duration::from_secs(200);
@@ -437,7 +434,7 @@ async fn a_scheduled_run_runs_each_time_its_time_comes_until_it_is_stopped() {
     assert_eq!(world.status(run.id), Some(RunStatus::Pending));
     let three_times = |world: &World| {
         let tables = world.store.tables();
-        tables.jobs.len() == 3 && tables.runs[&run.id].waiting_for.as_deref() == Some("its schedule")
+        tables.jobs.len() == 3 && tables.runs[&run.id].waiting_for() == Some(&WaitReason::Schedule)
     };
     world
         .until("the third time", 7 * MINUTE, three_times)
@@ -447,7 +444,7 @@ async fn a_scheduled_run_runs_each_time_its_time_comes_until_it_is_stopped() {
     let ends: Vec<_> = snapshot
         .jobs
         .iter()
-        .map(|job| (job.submission_num, job.status))
+        .map(|job| (job.submission_num, job.status()))
         .collect();
     for (number, end) in ends.iter().enumerate() {
         assert_eq!(
@@ -456,7 +453,7 @@ async fn a_scheduled_run_runs_each_time_its_time_comes_until_it_is_stopped() {
             "{ends:?}"
         );
     }
-    assert_eq!(snapshot.run.status, RunStatus::Pending);
+    assert_eq!(snapshot.run.status(), RunStatus::Pending);
     stop(&world, &engine, &run, RunTerminationReason::StoppedByUser).await;
     assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Terminated);
     assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
@@ -487,10 +484,10 @@ async fn a_job_whose_gpu_does_too_little_is_ended() {
             false => assert_eq!(status, RunStatus::Done),
             true => {
                 assert_eq!(
-                    job.termination_reason,
+                    job.termination_reason(),
                     Some(JobTerminationReason::TerminatedDueToUtilizationPolicy)
                 );
-                let message = job.termination_reason_message.unwrap();
+                let message = job.termination_reason_message().unwrap();
                 assert_eq!(message, "The job GPU utilization below 30% for 300 seconds");
             }
         }
@@ -518,10 +515,10 @@ async fn a_dev_environment_that_nobody_is_connected_to_is_ended() {
             false => assert_eq!(status, RunStatus::Done),
             true => {
                 assert_eq!(
-                    job.termination_reason,
+                    job.termination_reason(),
                     Some(JobTerminationReason::InactivityDurationExceeded)
                 );
-                let message = job.termination_reason_message.unwrap();
+                let message = job.termination_reason_message().unwrap();
                 assert!(
                     message.ends_with("exceeding the inactivity_duration of 300 seconds"),
                     "{message}"

@@ -14,6 +14,7 @@ use std::time::Duration;
 use dstack_engine::failpoint::DieAt;
 use dstack_engine::{Engine, Failpoints};
 use dstack_model::runs::{JobStatus, JobTerminationReason, RunStatus};
+use dstack_plan::lifecycle::WaitReason;
 use dstack_sim::{Faults, Script, World, invariants};
 use dstack_store::rows::{JobRow, RunRow};
 use serde_json::{Value, json};
@@ -54,7 +55,7 @@ fn jobs(world: &World, run: &RunRow) -> Vec<JobRow> {
 
 fn running(world: &World, run: &RunRow) -> Vec<JobRow> {
     let mut jobs = jobs(world, run);
-    jobs.retain(|job| job.status == JobStatus::Running);
+    jobs.retain(|job| job.status() == JobStatus::Running);
     jobs
 }
 
@@ -73,7 +74,7 @@ async fn until(
         let running = running(world, run);
         assert!(check(&running), "{running:#?}");
         assert_eq!(invariants::always(world), Vec::<String>::new());
-        let ending = |job: &JobRow| job.status == JobStatus::Terminating;
+        let ending = |job: &JobRow| job.status() == JobStatus::Terminating;
         (wanted(&running) && !jobs(world, run).iter().any(ending)).then_some(running)
     };
     world
@@ -108,7 +109,7 @@ async fn started(seed: u64, replicas: i64) -> (World, Engine, RunRow) {
 #[tokio::test(start_paused = true)]
 async fn replicas_run_until_the_service_is_stopped() {
     let (world, engine, run) = started(1, 3).await;
-    assert_eq!(row(&world, &run).status, RunStatus::Running);
+    assert_eq!(row(&world, &run).status(), RunStatus::Running);
     world.stop(&engine, &run).await;
     assert_eq!(
         world.finished(&run, 10 * MINUTE).await.unwrap(),
@@ -136,9 +137,9 @@ async fn a_service_grows_and_shrinks_without_touching_the_others() {
     let shrunk = until(&world, &run, |jobs| jobs.len() == 1, |jobs| !jobs.is_empty()).await;
     assert_eq!(shrunk[0].id, before[0].id);
     let ended = jobs(&world, &run);
-    let reasons = ended.iter().filter_map(|job| job.termination_reason);
+    let reasons = ended.iter().filter_map(|job| job.termination_reason());
     assert_eq!(reasons.collect::<Vec<_>>(), [JobTerminationReason::ScaledDown; 3]);
-    assert_eq!(row(&world, &run).status, RunStatus::Running);
+    assert_eq!(row(&world, &run).status(), RunStatus::Running);
 }
 
 #[tokio::test(start_paused = true)]
@@ -149,8 +150,8 @@ async fn a_service_without_replicas_waits_for_an_update() {
     let run = world.submit(&engine, "web", &service(0, "v1")).await.unwrap();
     let waits = |world: &World| {
         let row = row(world, &run);
-        let reason = row.waiting_for.unwrap_or_default();
-        row.status == RunStatus::Pending && reason.contains("`replicas` is 0")
+        let reason = row.waiting_for();
+        row.status() == RunStatus::Pending && reason == Some(&WaitReason::Replicas)
     };
     world.until("it waits", MINUTE, waits).await.unwrap();
     world.throughout("it waits", 5 * MINUTE, waits).await.unwrap();
@@ -171,7 +172,7 @@ async fn a_new_deployment_replaces_the_old_one_without_a_gap() {
     .await;
     assert!(after.iter().all(|job| job.deployment_num == 1));
     let run = row(&world, &run);
-    assert_eq!((run.status, run.deployment_num), (RunStatus::Running, 1));
+    assert_eq!((run.status(), run.deployment_num), (RunStatus::Running, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -188,10 +189,10 @@ async fn a_deployment_that_fails_costs_no_replica_that_serves() {
     let failed = jobs(&world, &run);
     let failed: Vec<_> = failed
         .iter()
-        .filter(|job| job.status == JobStatus::Failed)
+        .filter(|job| job.status() == JobStatus::Failed)
         .collect();
     assert_eq!(failed.len(), 1, "{failed:#?}");
-    assert_eq!(row(&world, &run).status, RunStatus::Running);
+    assert_eq!(row(&world, &run).status(), RunStatus::Running);
 
     world.hosts.script("web", SERVES);
     let run = row(&world, &run);
@@ -221,11 +222,11 @@ async fn a_replica_that_is_done_is_started_again_later() {
     // The second one is done after a second, the first goes on.
     world.hosts.script("web", Script::default());
     world.update(&engine, &run, &service(2, "v1")).await.unwrap();
-    let done = |jobs: &[JobRow]| jobs.iter().filter(|job| job.status == JobStatus::Done).count();
+    let done = |jobs: &[JobRow]| jobs.iter().filter(|job| job.status() == JobStatus::Done).count();
     world.pass(2 * MINUTE).await;
     let number = done(&jobs(&world, &run));
     assert!((2..=5).contains(&number), "{number} times in two minutes");
-    assert_eq!(row(&world, &run).status, RunStatus::Running);
+    assert_eq!(row(&world, &run).status(), RunStatus::Running);
 }
 
 /// A deployment with an engine that dies at the `nth` passing of a failpoint.

@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use dstack_model::health::HealthStatus;
-use dstack_model::runs::{JobStatus, RunStatus};
+use dstack_model::runs::{JobStatus, RunTerminationReason};
 use dstack_sim::scenario::Builder;
 use dstack_store::directory::health::{self, StoredCheck};
 use dstack_store::directory::{Page, events};
@@ -63,14 +63,14 @@ async fn people(database: &Database, builder: &Builder, users: &[String]) {
 }
 
 fn parts(commit: &Commit) -> (RunRow, JobRow) {
-    let run = commit.puts.iter().find_map(|put| {
+    let run = commit.puts().iter().find_map(|put| {
         if let Put::Run(run) = put {
             Some(run.clone())
         } else {
             None
         }
     });
-    let job = commit.puts.iter().find_map(|put| {
+    let job = commit.puts().iter().find_map(|put| {
         if let Put::Job(job) = put {
             Some(job.clone())
         } else {
@@ -88,13 +88,7 @@ async fn story(store: &dyn EngineStore, builder: &Builder, task: Commit, machine
         let until = NOW + Duration::from_secs(seconds);
         store.renew(&lease(owner, until)).await.unwrap();
     }
-    store
-        .commit(Commit {
-            owner: Some("a".to_owned()),
-            ..task.clone()
-        })
-        .await
-        .unwrap();
+    store.commit(task.clone().driven_by("a")).await.unwrap();
     let (run, job) = parts(&task);
     seen.push(format!("{:?}", store.run(run.id).await.unwrap()));
     seen.push(format!("{:?}", store.placement(builder.project).await.unwrap()));
@@ -106,7 +100,7 @@ async fn story(store: &dyn EngineStore, builder: &Builder, task: Commit, machine
     // A change of the job makes decisions about the run stale, and a stale commit changes nothing at all.
     let stale = store.run(run.id).await.unwrap().unwrap().run;
     let mut placed = store.job(job.id).await.unwrap().unwrap().job;
-    placed.status = JobStatus::Provisioning;
+    place(&mut placed);
     let operation = OperationRow {
         id: builder.random.uuid().into(),
         key: format!("{}:submit-task", job.id),
@@ -138,34 +132,21 @@ async fn story(store: &dyn EngineStore, builder: &Builder, task: Commit, machine
         }],
     };
     let puts = vec![Put::Job(placed.clone()), Put::Operation(operation)];
-    store
-        .commit(Commit {
-            puts,
-            events: vec![event],
-            owner: None,
-        })
-        .await
-        .unwrap();
+    store.commit(Commit::unchecked(puts, vec![event])).await.unwrap();
     let mut ended = stale.clone();
-    ended.status = RunStatus::Done;
+    ended.terminate(RunTerminationReason::AllJobsDone, NOW).unwrap();
     let both = vec![
         Put::Job(store.job(job.id).await.unwrap().unwrap().job),
         Put::Run(ended),
     ];
     let refused = store
-        .commit(Commit {
-            puts: both,
-            ..Commit::default()
-        })
+        .commit(Commit::unchecked(both, Vec::new()))
         .await
         .unwrap_err();
     assert!(refused.is_conflict(), "{refused:?}");
     assert!(
         store
-            .commit(Commit {
-                puts: vec![Put::Job(placed)],
-                ..Commit::default()
-            })
+            .commit(Commit::unchecked(vec![Put::Job(placed)], Vec::new()))
             .await
             .unwrap_err()
             .is_conflict()
@@ -213,12 +194,9 @@ async fn leases(store: &dyn EngineStore, builder: &Builder, task: &Commit, machi
 
     // A placed job goes to whoever drives the machine, and comes home with it.
     let mut placed = store.job(job.id).await.unwrap().unwrap().job;
-    placed.status = JobStatus::Provisioning;
+    place(&mut placed);
     placed.instance_id = Some(instance);
-    let commit = Commit {
-        puts: vec![Put::Job(placed)],
-        ..Commit::default()
-    };
+    let commit = Commit::unchecked(vec![Put::Job(placed)], Vec::new());
     store.commit(commit).await.unwrap();
     assert_eq!(
         store.owner_of(EntityRef::Job(job.id)).await.unwrap().as_deref(),
@@ -261,10 +239,7 @@ async fn leases(store: &dyn EngineStore, builder: &Builder, task: &Commit, machi
 }
 
 fn owned(owner: &str, commit: &Commit) -> Commit {
-    Commit {
-        owner: Some(owner.to_owned()),
-        ..commit.clone()
-    }
+    commit.clone().driven_by(owner)
 }
 
 fn instance_of(machine: &Commit) -> dstack_units::InstanceId {
@@ -272,7 +247,7 @@ fn instance_of(machine: &Commit) -> dstack_units::InstanceId {
         Put::Instance(row) => Some(row.id),
         _ => None,
     };
-    machine.puts.iter().find_map(id).unwrap()
+    machine.puts().iter().find_map(id).unwrap()
 }
 
 #[tokio::test]
@@ -355,18 +330,16 @@ async fn a_number_may_be_unknown_at_first_and_known_later() {
         people(&database, &builder, &[Random::seeded(7).uuid().to_string()]).await;
         let store = SqlStore::new(database);
         for price in [None, Some(0.5), None, Some(1.5)] {
-            let mut machine = builder.machine(1, NOW).unwrap();
+            let machine = builder.machine(1, NOW).unwrap();
             let mut stored = None;
-            for put in &mut machine.puts {
-                match put {
-                    Put::Instance(row) => {
-                        row.price = price;
-                        stored = Some(row.id);
-                    }
-                    Put::Fleet(row) => row.name = format!("fleet-{}", row.id),
-                    _ => {}
+            let machine = changed(&machine, |put| match put {
+                Put::Instance(row) => {
+                    row.price = price;
+                    stored = Some(row.id);
                 }
-            }
+                Put::Fleet(row) => row.name = format!("fleet-{}", row.id),
+                _ => {}
+            });
             store.commit(machine).await.unwrap();
             let read = store.instance(stored.unwrap()).await.unwrap().unwrap();
             assert_eq!(read.instance.price, price);
@@ -391,12 +364,12 @@ async fn commits_at_the_same_time_are_kept_or_refused_one_by_one() {
         let users: Vec<String> = made.iter().map(|(run, _)| run.user_id.to_string()).collect();
         people(&database, &builder, &users).await;
         // One of them has the name of another.
-        let mut taken = builder.run("run-7", &json!({}), NOW).unwrap().1;
-        for put in &mut taken.puts {
+        let taken = builder.run("run-7", &json!({}), NOW).unwrap().1;
+        let taken = changed(&taken, |put| {
             if let Put::Run(run) = put {
                 run.user_id = made[0].0.user_id;
             }
-        }
+        });
         let all = made.iter().map(|(_, commit)| commit.clone()).chain([taken]);
         let outcomes = join_all(all.map(|commit| store.commit(owned("a", &commit)))).await;
         let refused: Vec<_> = (0..outcomes.len())
@@ -424,10 +397,7 @@ async fn commits_at_the_same_time_are_kept_or_refused_one_by_one() {
             if n == 3 {
                 row.version += 1;
             }
-            let change = Commit {
-                puts: vec![Put::Run(row)],
-                ..Commit::default()
-            };
+            let change = Commit::unchecked(vec![Put::Run(row)], Vec::new());
             if n == 4 {
                 changes.push(change.clone());
             }
@@ -462,10 +432,8 @@ async fn old_events_are_deleted_with_their_targets() {
             for_managers: false,
             targets: ["first", "second"].map(|name| target(name, &random)).to_vec(),
         };
-        let commit = Commit {
-            events: vec![event(NOW), event(NOW + Duration::from_secs(60))],
-            ..Commit::default()
-        };
+        let two = vec![event(NOW), event(NOW + Duration::from_secs(60))];
+        let commit = Commit::unchecked(Vec::new(), two);
         database.commit(commit).await.unwrap();
         let before = NOW + Duration::from_secs(1);
         let deleted = database
@@ -496,7 +464,7 @@ async fn health_checks_are_listed_newest_first_and_deleted_when_they_are_old() {
         let store = SqlStore::new(database.clone());
         let [this, other] = [1, 2].map(|_| builder.machine(1, NOW).unwrap());
         // Two fleets of one name there are not.
-        let other = renamed(other);
+        let other = renamed(&other);
         let at = |minute: u64| NOW + Duration::from_secs(60 * minute);
         let check = |minute: u64| StoredCheck {
             collected_at: at(minute),
@@ -538,13 +506,24 @@ async fn health_checks_are_listed_newest_first_and_deleted_when_they_are_old() {
 }
 
 /// With another name for the fleet.
-fn renamed(mut machine: Commit) -> Commit {
-    for put in &mut machine.puts {
+fn renamed(machine: &Commit) -> Commit {
+    changed(machine, |put| {
         if let Put::Fleet(fleet) = put {
             fleet.name = "other".to_owned();
         }
-    }
-    machine
+    })
+}
+
+/// A commit of new rows, each changed.
+fn changed(commit: &Commit, mut change: impl FnMut(&mut Put)) -> Commit {
+    let mut puts = commit.puts().to_vec();
+    puts.iter_mut().for_each(&mut change);
+    Commit::unchecked(puts, Vec::new())
+}
+
+/// Makes the job one that has just got a place.
+fn place(job: &mut JobRow) {
+    job.advance(JobStatus::Provisioning, NOW).unwrap();
 }
 
 fn target(name: &str, random: &Random) -> EventTarget {

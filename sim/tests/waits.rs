@@ -34,10 +34,7 @@ async fn remove(world: &World, name: &str) {
         .find(|fleet| fleet.name == name)
         .unwrap();
     fleet.name = "another".to_owned();
-    let commit = Commit {
-        puts: vec![Put::Fleet(fleet)],
-        ..Commit::default()
-    };
+    let commit = Commit::unchecked(vec![Put::Fleet(fleet)], Vec::new());
     world.store.commit(commit).await.unwrap();
 }
 

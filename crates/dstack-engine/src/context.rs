@@ -165,7 +165,7 @@ impl Context {
         let own = *owner == self.owner;
         let wakes = concerned(&commit);
         let inserted: Vec<EntityRef> = commit
-            .puts
+            .puts()
             .iter()
             .filter(|put| put.is_insert() && !matches!(put, Put::Operation(_)))
             .filter_map(Put::entity)
@@ -227,35 +227,35 @@ enum Concerned {
 
 fn has_jobs(commit: &Commit, run: RunId) -> bool {
     let of_run = |put: &Put| matches!(put, Put::Job(job) if job.run_id == run);
-    commit.puts.iter().any(of_run)
+    commit.puts().iter().any(of_run)
 }
 
 /// Whom a commit concerns. Whoever would look at its row only to find that another decides is not woken: a waiting job
 /// is the scheduler's, a finished one its run's.
 fn concerned(commit: &Commit) -> Vec<Concerned> {
     let finished = |put: &Put| match put {
-        Put::Run(run) if run.status.is_finished() => Some(run.id),
+        Put::Run(run) if run.status().is_finished() => Some(run.id),
         _ => None,
     };
-    let finished: BTreeSet<RunId> = commit.puts.iter().filter_map(finished).collect();
+    let finished: BTreeSet<RunId> = commit.puts().iter().filter_map(finished).collect();
     let mut found = Vec::new();
-    for put in &commit.puts {
+    for put in commit.puts() {
         match put {
-            Put::Job(job) if job.status.is_finished() => {
+            Put::Job(job) if job.status().is_finished() => {
                 found.push(Concerned::Final(EntityRef::Job(job.id)));
                 if !finished.contains(&job.run_id) {
                     found.push(Concerned::Wake(EntityRef::Run(job.run_id).into()));
                 }
             }
-            Put::Job(job) if job.status == JobStatus::Submitted => {
+            Put::Job(job) if job.status() == JobStatus::Submitted => {
                 found.push(Concerned::Wake(Key::Schedule(job.project_id)));
             }
-            Put::Run(run) if run.status.is_finished() => {
+            Put::Run(run) if run.status().is_finished() => {
                 found.push(Concerned::Final(EntityRef::Run(run.id)));
             }
             // Its jobs, if it has any, are waiting, and the first of them to change wakes it.
             Put::Run(run)
-                if put.is_insert() && run.status == RunStatus::Submitted && has_jobs(commit, run.id) => {}
+                if put.is_insert() && run.status() == RunStatus::Submitted && has_jobs(commit, run.id) => {}
             _ => found.extend(put.entity().map(|entity| Concerned::Wake(entity.into()))),
         }
     }

@@ -20,7 +20,6 @@
 pub mod agents;
 pub mod context;
 pub mod engine;
-pub mod events;
 pub mod failpoint;
 pub mod follow;
 pub mod health;
@@ -62,3 +61,9 @@ pub enum EngineError {
 
 /// Result of the engine.
 pub type Result<T, E = EngineError> = std::result::Result<T, E>;
+
+impl From<dstack_store::rows::TransitionError> for EngineError {
+    fn from(error: dstack_store::rows::TransitionError) -> Self {
+        Self::Store(error.into())
+    }
+}

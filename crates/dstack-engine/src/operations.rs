@@ -14,7 +14,7 @@ use dstack_agent_api::shim::{RUNNER_HTTP_PORT, TaskTerminate};
 use dstack_model::runs::JobStatus;
 use dstack_plan::lifecycle::job::Progress;
 use dstack_store::rows::{AgentAddress, OperationKind, OperationRow, OperationState};
-use dstack_store::{Commit, EntityRef, JobSnapshot, Json, Put};
+use dstack_store::{Changes, EntityRef, EventMaker, JobSnapshot, Json};
 use dstack_system::{observe, task_span};
 use dstack_units::{InstanceId, JobId};
 use serde_json::{Value, json};
@@ -172,9 +172,12 @@ pub fn progress(operations: &[OperationRow], kind: OperationKind) -> Progress {
 fn still_wanted(snapshot: &JobSnapshot, kind: OperationKind) -> bool {
     match kind {
         OperationKind::SubmitTask | OperationKind::StartJob => {
-            matches!(snapshot.job.status, JobStatus::Provisioning | JobStatus::Pulling)
+            matches!(
+                snapshot.job.status(),
+                JobStatus::Provisioning | JobStatus::Pulling
+            )
         }
-        OperationKind::StopJob | OperationKind::RemoveTask => !snapshot.job.status.is_finished(),
+        OperationKind::StopJob | OperationKind::RemoveTask => !snapshot.job.status().is_finished(),
         OperationKind::CreateInstance | OperationKind::TerminateInstance => false,
     }
 }
@@ -190,10 +193,9 @@ async fn record(
     operation.attempt += 1;
     operation.error = error;
     operation.result = result.map(Json::new);
-    let commit = Commit {
-        puts: vec![Put::Operation(operation)],
-        ..Commit::default()
-    };
+    let mut changes = Changes::new(EventMaker::system(ctx.now(), ctx.deps.random.clone()));
+    changes.intend(operation);
+    let commit = changes.into_commit();
     ctx.commit(("operation.record.before", "operation.record.after"), commit)
         .await
 }
@@ -334,14 +336,14 @@ async fn remove_task(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddre
     let order = TaskTerminate {
         termination_reason: snapshot
             .job
-            .termination_reason
+            .termination_reason()
             .map(|reason| reason.to_string())
             .unwrap_or_default(),
         termination_message: snapshot
             .job
-            .termination_reason_message
-            .clone()
-            .unwrap_or_default(),
+            .termination_reason_message()
+            .unwrap_or_default()
+            .to_owned(),
         timeout: 0,
     };
     let result = match shim.terminate(&id, &order).await {

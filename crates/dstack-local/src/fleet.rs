@@ -7,7 +7,7 @@ use dstack_model::instances::InstanceStatus;
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::JobProvisioningData;
 use dstack_store::rows::{AgentAddress, FleetRow, InstanceRow};
-use dstack_store::{Commit, EngineStore, Json, Put, StoreError};
+use dstack_store::{Changes, EngineStore, EventMaker, Json, StoreError};
 use dstack_system::Random;
 use dstack_units::{FleetId, InstanceId, ProjectId, Time};
 use serde_json::{Value, json};
@@ -59,24 +59,25 @@ async fn try_register(
     let instance = named(host).or_else(|| named(""));
     let number = machines.iter().map(|row| row.instance_num + 1).max().unwrap_or(0);
     let machine = machine(report, host)?;
-    let mut commit = Commit::default();
+    let mut changes = Changes::new(EventMaker::system(now, random.clone()));
     let fleet = match fleet {
         Some(fleet) => fleet.clone(),
         None => {
             let row = new_fleet(project, random.uuid().into(), now)?;
-            commit.puts.push(Put::Fleet(row.clone()));
+            changes.insert_silently(row.clone());
             row
         }
     };
     let row = match instance {
         Some(row) => updated(row, &machine, now),
-        None => new_instance(&fleet, number, &machine, random.uuid().into(), now),
+        None => new_instance(&fleet, number, &machine, random.uuid().into(), now)?,
     };
     let id = row.id;
-    if instance != Some(&row) {
-        commit.puts.push(Put::Instance(row));
+    match instance {
+        Some(before) => changes.update(before, row),
+        None => changes.insert_silently(row),
     }
-    store.commit(commit).await?;
+    store.commit(changes.into_commit()).await?;
     Ok(id)
 }
 
@@ -153,20 +154,25 @@ fn new_fleet(project: ProjectId, id: FleetId, now: Time) -> Result<FleetRow, Sto
         "profile": {"name": "default"},
     });
     let spec: FleetSpec = decode("fleets", "spec", &spec)?;
-    Ok(FleetRow {
-        local: true,
-        ..FleetRow::active(id, project, FLEET_NAME.to_owned(), spec, now)
-    })
+    let mut fleet = FleetRow::active(id, project, FLEET_NAME.to_owned(), spec, now);
+    fleet.local = true;
+    Ok(fleet)
 }
 
-fn new_instance(fleet: &FleetRow, number: i64, machine: &Machine, id: InstanceId, now: Time) -> InstanceRow {
-    InstanceRow {
-        started_at: Some(now),
-        status: InstanceStatus::Idle,
-        agent: Some(Json::new(machine.address.clone())),
-        total_blocks: Some(machine.blocks),
-        ..InstanceRow::pending(id, fleet, number, now).offering(machine.offer.clone(), machine.place.clone())
-    }
+fn new_instance(
+    fleet: &FleetRow,
+    number: i64,
+    machine: &Machine,
+    id: InstanceId,
+    now: Time,
+) -> Result<InstanceRow, StoreError> {
+    let row = InstanceRow::pending(id, fleet, number, now);
+    let mut row = row.offering(machine.offer.clone(), machine.place.clone());
+    row.make_ready(InstanceStatus::Idle)?;
+    row.started_at = Some(now);
+    row.agent = Some(Json::new(machine.address.clone()));
+    row.total_blocks = Some(machine.blocks);
+    Ok(row)
 }
 
 /// The machine may have changed between two starts. How it is divided stays while jobs hold parts of it.

@@ -16,7 +16,7 @@ use crate::{Decode, string_enum};
 
 pub use job::{
     AppSpec, ClusterInfo, ImagePullProgress, Job, JobConnectionInfo, JobProvisioningData, JobRuntimeData,
-    JobSpec, JobSshKey, JobSubmission, Probe, ProbeSpec, Requirements, Retry,
+    JobSpec, JobSshKey, JobSubmission, Probe, ProbeSpec, Requirements, Retry, WAITING_FOR_COMMANDS,
 };
 pub use reasons::{JobTerminationReason, RunTerminationReason};
 pub use spec::RunSpec;

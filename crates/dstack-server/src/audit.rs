@@ -1,20 +1,20 @@
-//! Events of users, projects and secrets; those of the engine's entities are built by the engine's own maker.
+//! EventMaker of users, projects and secrets; those of the engine's entities are built by the engine's own maker.
 
 use std::time::Duration;
 
-use dstack_engine::events::Events;
+use dstack_store::EventMaker;
 use dstack_store::directory::events;
 use dstack_store::directory::projects::ProjectRow;
 use dstack_store::directory::secrets::SecretRow;
 use dstack_store::directory::users::UserRow;
-use dstack_store::{EventTarget, NewEvent, Tx};
+use dstack_store::{Changes, Commit, EventTarget, NewEvent, Tx};
 use dstack_units::Time;
 
 use crate::state::AppState;
 
 /// What happened now, by this user.
-pub(crate) fn by(state: &AppState, user: &UserRow) -> Events {
-    Events {
+pub(crate) fn by(state: &AppState, user: &UserRow) -> EventMaker {
+    EventMaker {
         now: state.clock.now(),
         actor: Some(user.id),
         random: state.random.clone(),
@@ -22,8 +22,8 @@ pub(crate) fn by(state: &AppState, user: &UserRow) -> Events {
 }
 
 /// What happened now, by the server itself.
-pub(crate) fn by_system(state: &AppState) -> Events {
-    Events::system(state.clock.now(), state.random.clone())
+pub(crate) fn by_system(state: &AppState) -> EventMaker {
+    EventMaker::system(state.clock.now(), state.random.clone())
 }
 
 /// The events of one change, unless none are kept.
@@ -43,6 +43,16 @@ fn in_order(mut events: Vec<NewEvent>) -> Vec<NewEvent> {
         earliest = event.recorded_at + Duration::from_micros(1);
     }
     events
+}
+
+/// A commit without the events where none are kept.
+pub(crate) fn kept_of(state: &AppState, changes: Changes) -> Commit {
+    let commit = changes.into_commit();
+    if state.settings.events_ttl > 0 {
+        commit
+    } else {
+        commit.without_events()
+    }
 }
 
 /// Writes an event, unless none are kept.

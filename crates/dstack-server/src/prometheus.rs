@@ -101,7 +101,7 @@ async fn instances(state: &AppState, now: Time, text: &mut Exposition) -> Result
     let found = lists::instances(state.database.pool(), &filter, &Page::newest(ALL)).await?;
     let shown = found.iter().filter(|listed| {
         use dstack_model::instances::InstanceStatus::{Busy, Idle, Provisioning, Terminating};
-        matches!(listed.instance.status, Provisioning | Idle | Busy | Terminating)
+        matches!(listed.instance.status(), Provisioning | Idle | Busy | Terminating)
     });
     for listed in shown {
         let row = &listed.instance;
@@ -196,7 +196,7 @@ async fn jobs(state: &AppState, now: Time, text: &mut Exposition) -> Result<()> 
     let shown = jobs.iter().filter(|job| {
         use JobStatus::{Provisioning, Pulling, Running, Terminating};
         job.job_provisioning_data.is_some()
-            && matches!(job.status, Provisioning | Pulling | Running | Terminating)
+            && matches!(job.status(), Provisioning | Pulling | Running | Terminating)
     });
     for job in shown {
         if let Some(run) = runs.iter().find(|run| run.run.id == job.run_id) {

@@ -113,7 +113,7 @@ async fn running_service(state: &AppState, project: &str, run: &str) -> Result<O
         return Ok(None);
     };
     let jobs = lists::jobs(state.database.pool(), &[found.run.id]).await?;
-    let runs = jobs.iter().any(|job| job.status == JobStatus::Running);
+    let runs = jobs.iter().any(|job| job.status() == JobStatus::Running);
     Ok(found
         .run
         .run_spec

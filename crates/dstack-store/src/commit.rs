@@ -36,6 +36,17 @@ impl Put {
         }
     }
 
+    /// The row's id.
+    pub const fn id(&self) -> Uuid {
+        match self {
+            Self::Run(row) => row.id.uuid(),
+            Self::Job(row) => row.id.uuid(),
+            Self::Instance(row) => row.id.uuid(),
+            Self::Fleet(row) => row.id.uuid(),
+            Self::Operation(row) => row.id.uuid(),
+        }
+    }
+
     /// Whether it is a new row.
     pub fn is_insert(&self) -> bool {
         match self {
@@ -87,10 +98,10 @@ pub struct NewEvent {
 /// Changes made in one transaction, or not at all.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Commit {
-    /// Rows.
-    pub puts: Vec<Put>,
+    /// Rows; each once.
+    pub(crate) puts: Vec<Put>,
     /// Events.
-    pub events: Vec<NewEvent>,
+    pub(crate) events: Vec<NewEvent>,
     /// Name of the server that drives the rows inserted here; `None`: whoever claims them.
     pub owner: Option<String>,
 }
@@ -105,6 +116,40 @@ pub struct Lease {
 }
 
 impl Commit {
+    /// These rows and events as they are, whatever follows from them: for tests. Programs use [`crate::Changes`], which
+    /// forgets no event (clippy.toml sees to it).
+    pub fn unchecked(puts: Vec<Put>, events: Vec<NewEvent>) -> Self {
+        Self {
+            puts,
+            events,
+            owner: None,
+        }
+    }
+
+    /// The same, of which this server drives the new rows.
+    #[must_use]
+    pub fn driven_by(mut self, owner: impl Into<String>) -> Self {
+        self.owner = Some(owner.into());
+        self
+    }
+
+    /// The rows that are written.
+    pub fn puts(&self) -> &[Put] {
+        &self.puts
+    }
+
+    /// The events that are written.
+    pub fn events(&self) -> &[NewEvent] {
+        &self.events
+    }
+
+    /// The same without events: for installations that keep none.
+    #[must_use]
+    pub fn without_events(mut self) -> Self {
+        self.events.clear();
+        self
+    }
+
     /// Whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.puts.is_empty() && self.events.is_empty()
@@ -138,13 +183,7 @@ impl Commit {
 
     /// Every row that this commit writes or counts up: two commits without a row in common may be written in any order.
     pub fn rows(&self) -> std::collections::BTreeSet<Uuid> {
-        let written = self.puts.iter().map(|put| match put {
-            Put::Run(row) => row.id.uuid(),
-            Put::Job(row) => row.id.uuid(),
-            Put::Instance(row) => row.id.uuid(),
-            Put::Fleet(row) => row.id.uuid(),
-            Put::Operation(row) => row.id.uuid(),
-        });
+        let written = self.puts.iter().map(Put::id);
         written
             .chain(self.runs_of_jobs().into_iter().map(dstack_units::RunId::uuid))
             .collect()

@@ -57,7 +57,7 @@ impl<T> Json<T> {
 }
 impl<T: PartialEq> PartialEq for Json<T> {
     fn eq(&self, other: &Self) -> bool {
-        self.value == other.value
+        Arc::ptr_eq(&self.value, &other.value) || self.value == other.value
     }
 }
 impl<T> Clone for Json<T> {
@@ -388,14 +388,14 @@ macro_rules! entity {
         $(#[$meta:meta])*
         $name:ident in $table:literal {
             $(#[$key_meta:meta])* key $key:ident: $key_type:ty,
-            $( $(#[$field_meta:meta])* $field:ident: $type:ty, )*
+            $( $(#[$field_meta:meta])* $visibility:vis $field:ident: $type:ty, )*
         }
     ) => {
         $(#[$meta])*
         #[derive(Debug, Clone, PartialEq)]
         pub struct $name {
             $(#[$key_meta])* pub $key: $key_type,
-            $( $(#[$field_meta])* pub $field: $type, )*
+            $( $(#[$field_meta])* $visibility $field: $type, )*
             /// Changes with every update; 0 = not stored yet.
             pub version: i64,
         }

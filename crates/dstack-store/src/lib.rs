@@ -9,6 +9,7 @@
 //!   rows, write their events and add operations in one transaction, or not at all.
 //! * [`SqlStore`] and [`MemoryStore`] implement it: the latter for simulation.
 
+pub mod changes;
 pub mod commit;
 mod committer;
 mod connection;
@@ -17,6 +18,7 @@ pub mod directory;
 mod double;
 pub mod encryption;
 mod entity;
+pub mod events;
 pub mod legacy;
 pub mod memory;
 mod migrations;
@@ -31,10 +33,12 @@ mod value;
 
 use std::sync::Arc;
 
+pub use changes::Changes;
 pub use commit::{Commit, EventTarget, Lease, NewEvent, Put};
 pub use database::{Database, DatabaseOptions, Dialect, Tx};
 pub use double::Double;
 pub use entity::{Column, Entity, Json, Statement};
+pub use events::EventMaker;
 pub use memory::MemoryStore;
 pub use snapshot::{
     Claim, EngineStore, EntityRef, FleetSnapshot, InstanceSnapshot, JobSnapshot, Notices, PlacementSnapshot,
@@ -62,6 +66,9 @@ pub enum StoreError {
         /// The row's id.
         id: String,
     },
+    /// A status was to follow one that it must not follow.
+    #[error(transparent)]
+    Transition(#[from] rows::TransitionError),
     /// A stored value cannot be read.
     #[error("the stored value of {entity}.{column} cannot be read")]
     Corrupt {

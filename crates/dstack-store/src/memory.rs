@@ -170,7 +170,7 @@ impl Tables {
     /// A job that got a place is driven by whoever drives the instance.
     fn hand_over(&mut self, put: &Put) {
         if let Put::Job(job) = put
-            && job.status == dstack_model::runs::JobStatus::Provisioning
+            && job.status() == dstack_model::runs::JobStatus::Provisioning
             && let Some(instance) = job.instance_id
             && let Some(owner) = self.owners.get(&EntityRef::Instance(instance)).cloned()
         {
@@ -183,26 +183,26 @@ impl Tables {
         let runs = self
             .runs
             .values()
-            .filter(|r| !r.status.is_finished())
-            .map(|r| (EntityRef::Run(r.id), r.next_wake_at));
+            .filter(|r| !r.status().is_finished())
+            .map(|r| (EntityRef::Run(r.id), r.next_wake_at()));
         let jobs = self
             .jobs
             .values()
-            .filter(|r| !r.status.is_finished())
-            .map(|r| (EntityRef::Job(r.id), r.next_wake_at));
+            .filter(|r| !r.status().is_finished())
+            .map(|r| (EntityRef::Job(r.id), r.next_wake_at()));
         let instances = self
             .instances
             .values()
-            .filter(|r| r.status != dstack_model::instances::InstanceStatus::Terminated)
-            .map(|r| (EntityRef::Instance(r.id), r.next_wake_at));
+            .filter(|r| r.status() != dstack_model::instances::InstanceStatus::Terminated)
+            .map(|r| (EntityRef::Instance(r.id), r.next_wake_at()));
         let fleets = self
             .fleets
             .values()
             .filter(|r| {
                 use dstack_model::fleets::FleetStatus::{Failed, Terminated};
-                !matches!(r.status, Terminated | Failed)
+                !matches!(r.status(), Terminated | Failed)
             })
-            .map(|r| (EntityRef::Fleet(r.id), r.next_wake_at));
+            .map(|r| (EntityRef::Fleet(r.id), r.next_wake_at()));
         runs.chain(jobs).chain(instances).chain(fleets).collect()
     }
 
@@ -295,7 +295,7 @@ impl EngineStore for MemoryStore {
         let active_runs = tables
             .runs
             .values()
-            .filter(|run| !run.status.is_finished())
+            .filter(|run| !run.status().is_finished())
             .filter(in_fleet)
             .map(|run| run.id)
             .collect();
@@ -340,7 +340,7 @@ impl EngineStore for MemoryStore {
         };
         let waiting = |job: &JobRow| {
             let placeless =
-                job.status == dstack_model::runs::JobStatus::Submitted && job.instance_id.is_none();
+                job.status() == dstack_model::runs::JobStatus::Submitted && job.instance_id.is_none();
             job.project_id == project && placeless && owned(job)
         };
         let with_run = |job: JobRow| Some((tables.runs.get(&job.run_id)?.clone(), job));

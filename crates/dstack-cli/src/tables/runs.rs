@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use dstack_model::runs::{ImagePullProgress, Job, JobStatus, JobSubmission, Run, RunStatus};
+use dstack_model::runs::{
+    ImagePullProgress, Job, JobStatus, JobSubmission, Run, RunStatus, WAITING_FOR_COMMANDS,
+};
 
 use dstack_system::{Clock, SystemClock};
 use dstack_units::Time;
@@ -40,7 +42,7 @@ fn waits_of(run: &Run) -> Vec<Text> {
     let of_job = |job: &Job| {
         let latest = job.job_submissions.last()?;
         let reason = latest.waiting_for.as_deref()?;
-        let runs_well = latest.status == JobStatus::Running && reason == "the commands to end";
+        let runs_well = latest.waiting_kind.as_deref() == Some(WAITING_FOR_COMMANDS);
         if runs_well || latest.status.is_finished() {
             return None;
         }
@@ -391,6 +393,10 @@ mod tests {
             let submission = &mut value["jobs"][0]["job_submissions"][0];
             submission["status"] = status.into();
             submission["waiting_for"] = reason.into();
+            submission["waiting_kind"] = match reason {
+                "the commands to end" => WAITING_FOR_COMMANDS.into(),
+                _ => serde_json::Value::Null,
+            };
         }
         let run: Run = serde_json::from_value(value).unwrap();
         waits(&[run]).iter().map(Text::plain).collect()

@@ -96,7 +96,7 @@ async fn follow(ctx: &Arc<Context>, id: JobId) -> Result<()> {
 }
 
 fn listening(snapshot: &JobSnapshot) -> bool {
-    matches!(snapshot.job.status, JobStatus::Running | JobStatus::Terminating)
+    matches!(snapshot.job.status(), JobStatus::Running | JobStatus::Terminating)
 }
 
 struct Listener<'a> {

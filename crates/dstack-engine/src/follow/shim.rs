@@ -146,7 +146,7 @@ async fn remove_dangling(ctx: &Context, shim: &dyn Shim, ids: &[String]) -> Resu
             .store
             .job(job)
             .await?
-            .is_some_and(|snapshot| !snapshot.job.status.is_finished());
+            .is_some_and(|snapshot| !snapshot.job.status().is_finished());
         if wanted {
             continue;
         }

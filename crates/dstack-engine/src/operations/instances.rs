@@ -261,7 +261,8 @@ async fn create(ctx: &Context, snapshot: &InstanceSnapshot, operation: Operation
         return find(ctx, snapshot, operation, creation).await;
     }
     let row = &snapshot.instance;
-    let wanted = row.status == InstanceStatus::Pending && ctx.now() < operation.created_at + CREATION_TIMEOUT;
+    let wanted =
+        row.status() == InstanceStatus::Pending && ctx.now() < operation.created_at + CREATION_TIMEOUT;
     let Some(offer) = creation.left.first().filter(|_| wanted).cloned() else {
         let fleet = snapshot.fleet.as_ref().map_or("", |fleet| &fleet.name);
         return settle(ctx, operation, Attempt::Refused(creation.told(fleet))).await;

@@ -8,9 +8,10 @@ use dstack_plan::fleets::{
     Beside, Fleet, NoCapacity, all_failed, available, beside, best, eligible, idle_for, is_cluster,
     new_capacity,
 };
+use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::placement::Request;
 use dstack_store::rows::{FleetRow, InstanceRow, JobRow, OperationKind, OperationRow, RunRow};
-use dstack_store::{Commit, Json, PlacementSnapshot, Put, RunSnapshot};
+use dstack_store::{Changes, EventMaker, Json, PlacementSnapshot, RunSnapshot};
 use dstack_units::{FleetId, Time};
 
 use super::schedule::candidates;
@@ -20,14 +21,14 @@ use crate::market;
 use crate::operations::instances::{Creation, intend};
 use crate::wakes::Key;
 
-/// Whether a new instance can be had for a job.
-pub(super) enum Outlook {
-    /// No, and why; `None`: no fleet could get one.
-    No(Option<String>),
+/// Whether a new instance is available for a job.
+pub(super) enum Provisioning {
+    /// It is not, for this reason; `None`: no fleet could get one.
+    Impossible(Option<String>),
     /// Not known yet: scheduling is woken when it is.
-    Later,
-    /// Yes, of one of these offers.
-    Yes(Box<New>),
+    Pending,
+    /// It is, of one of these offers.
+    Ready(Box<New>),
 }
 
 /// What is to be made.
@@ -44,7 +45,7 @@ pub fn fleets<'a>(placement: &'a PlacementSnapshot, project: Option<&'a str>) ->
     let mut fleets: Vec<Fleet<'a>> = placement
         .fleets
         .iter()
-        .filter(|row| row.status != FleetStatus::Terminating)
+        .filter(|row| row.status() != FleetStatus::Terminating)
         .map(|row| Fleet {
             id: row.id,
             name: &row.name,
@@ -74,7 +75,7 @@ fn cluster<'a>(placement: &'a PlacementSnapshot, fleet: &FleetRow) -> Beside<'a>
     let alive = placement
         .instances
         .iter()
-        .filter(|row| row.fleet_id == Some(fleet.id) && row.status.is_active());
+        .filter(|row| row.fleet_id == Some(fleet.id) && row.status().is_active());
     let places = alive.map(|row| (row.id, row.job_provisioning_data.as_deref()));
     beside(places, fleet.current_master_instance_id)
 }
@@ -96,12 +97,12 @@ pub(super) fn master<'a>(job: &JobRow, snapshot: &'a RunSnapshot) -> Option<&'a 
 }
 
 /// Looks for a fleet that could get a new instance for the job.
-pub(super) fn look(
+pub(super) fn plan_provisioning(
     ctx: &Arc<Context>,
     placement: &PlacementSnapshot,
     request: &Request<'_>,
     job: &JobRow,
-) -> Outlook {
+) -> Provisioning {
     let fleets = fleets(placement, None);
     let mut open = Vec::new();
     let mut offers: Vec<Vec<Offer>> = Vec::new();
@@ -126,24 +127,24 @@ pub(super) fn look(
         }
     }
     if later {
-        return Outlook::Later;
+        return Provisioning::Pending;
     }
     let chosen = best(&open, &offers)
         .and_then(|at| Some((open.get(at)?.fleet, offers.get(at)?, reservations.get(at)?)));
     let Some((fleet, offers, reservation)) = chosen else {
-        return Outlook::No(full);
+        return Provisioning::Impossible(full);
     };
     if undecided(placement, fleet.id) {
-        return Outlook::Later;
+        return Provisioning::Pending;
     }
     if offers.is_empty() {
-        return Outlook::No(Some(all_failed(fleet.name, 0, 0, &[])));
+        return Provisioning::Impossible(Some(all_failed(fleet.name, 0, 0, &[])));
     }
     let idle_for = match idle_for(fleet.spec, request.run_spec) {
         Ok(idle_for) => idle_for,
-        Err(conflict) => return Outlook::No(Some(conflict.to_string())),
+        Err(conflict) => return Provisioning::Impossible(Some(conflict.to_string())),
     };
-    Outlook::Yes(Box::new(New {
+    Provisioning::Ready(Box::new(New {
         fleet: fleet.id,
         creation: Creation::of(offers, ctx.deps.settings.offers_tried, idle_for)
             .reserved(reservation.clone()),
@@ -168,54 +169,41 @@ pub(super) async fn provision(
     let now = ctx.now();
     let counted = counted(fleet, now);
     let num = free_num(placement, fleet.id);
-    let instance = InstanceRow {
-        // Nobody else gets it.
-        busy_blocks: 1,
-        next_wake_at: Some(now),
-        waiting_for: Some("the cloud to be asked".to_owned()),
-        ..InstanceRow::pending(ctx.deps.random.ordered_uuid(now).into(), fleet, num, now)
-    };
-    let job = JobRow {
-        instance_id: Some(instance.id),
-        waiting_for: Some(format!("a new instance: {}", instance.name)),
-        ..before.clone()
-    };
+    let id = ctx.deps.random.ordered_uuid(now).into();
+    let mut instance = InstanceRow::pending(id, fleet, num, now);
+    // Nobody else gets it.
+    instance.busy_blocks = 1;
+    instance.wait(Wait::briefly(now, WaitReason::CloudAsked));
+    let mut job = before.clone();
+    job.reserve(&instance);
     let operation = OperationRow {
         result: Some(Json::new(new.creation.to_json())),
         ..intend(ctx, instance.id, OperationKind::CreateInstance, now)
     };
     tracing::info!(job.id = %job.id, job.name = %job.job_name, run.name = run.run_name, instance.name, "a new instance is made");
-    let commit = Commit {
-        puts: vec![
-            Put::Fleet(counted.clone()),
-            Put::Instance(instance.clone()),
-            Put::Job(job),
-            Put::Operation(operation),
-        ],
-        ..Commit::default()
-    };
+    let mut changes = Changes::new(EventMaker::system(now, ctx.deps.random.clone()));
+    changes.touch(counted.clone());
+    changes.insert_silently(instance.clone());
+    changes.update(before, job);
+    changes.intend(operation);
+    let commit = changes.into_commit();
     ctx.commit(("capacity.commit.before", "capacity.commit.after"), commit)
         .await?;
     if let Some(fleet) = placement.fleets.get_mut(at) {
-        *fleet = FleetRow {
-            version: counted.version + 1,
-            ..counted
-        };
+        *fleet = counted;
+        fleet.version += 1;
     }
-    placement.instances.push(InstanceRow {
-        version: 1,
-        ..instance
-    });
+    instance.version = 1;
+    placement.instances.push(instance);
     Ok(())
 }
 
 /// The fleet as it is written whenever its instances were counted to decide about one of them: of two who count at the same
 /// time, one counts again. So a fleet is never larger or smaller than it may be.
 pub(super) fn counted(fleet: &FleetRow, now: Time) -> FleetRow {
-    FleetRow {
-        last_processed_at: now,
-        ..fleet.clone()
-    }
+    let mut counted = fleet.clone();
+    counted.last_processed_at = now;
+    counted
 }
 
 /// The lowest number that no instance of the fleet has.

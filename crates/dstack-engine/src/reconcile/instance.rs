@@ -8,14 +8,13 @@ use dstack_model::fleets::FleetStatus;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::JobStatus;
 use dstack_plan::fleets::is_of_clouds;
-use dstack_plan::lifecycle::Wait;
 use dstack_plan::lifecycle::instance::{
     Decision, Facts, Purpose, UNREACHABLE_TIMEOUT, decide, provisioning_timeout,
 };
-use dstack_plan::lifecycle::transitions::instance_allowed;
+use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::placement::Choice;
 use dstack_store::rows::{FleetRow, InstanceRow, JobRow, OperationKind, OperationRow, OperationState};
-use dstack_store::{Commit, EntityRef, InstanceSnapshot, Json, Put};
+use dstack_store::{Changes, Commit, EntityRef, EventMaker, InstanceSnapshot, Json, Put};
 use dstack_units::{InstanceId, ProjectId, RunId, Time};
 
 use super::capacity::counted;
@@ -23,7 +22,6 @@ use super::node;
 use super::schedule::{self, Refused};
 use crate::Result;
 use crate::context::Context;
-use crate::events::{self, Events};
 use crate::follow;
 use crate::operations::instances::{self as calls, Creation};
 use crate::operations::progress;
@@ -35,7 +33,7 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
         return Ok(());
     };
     let before = &snapshot.instance;
-    if before.deleted || before.status == InstanceStatus::Terminated {
+    if before.deleted || before.status() == InstanceStatus::Terminated {
         ctx.finished(EntityRef::Instance(id));
         return Ok(());
     }
@@ -44,15 +42,12 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
     }
     let change = change(ctx, &snapshot).await?;
     ctx.wakes
-        .wake_at(EntityRef::Instance(id), change.row.next_wake_at);
+        .wake_at(EntityRef::Instance(id), change.row.next_wake_at());
+    let changed = change.row.status() != before.status();
+    let health_changed = change.row.health != before.health;
     let commit = commit(&snapshot, change, ctx.now());
     let intended: Vec<OperationKind> = intended(&snapshot, &commit).collect();
     let placed = placed_jobs(&commit);
-    let changed = status_changed(&snapshot, &commit);
-    let health_changed = commit
-        .puts
-        .iter()
-        .any(|put| matches!(put, Put::Instance(row) if row.health != before.health));
     ctx.commit(("instance.commit.before", "instance.commit.after"), commit)
         .await?;
     for kind in intended {
@@ -74,18 +69,11 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
     for job in snapshot
         .jobs
         .iter()
-        .filter(|job| job.status != JobStatus::Submitted)
+        .filter(|job| job.status() != JobStatus::Submitted)
     {
         ctx.wakes.wake(EntityRef::Job(job.id));
     }
     Ok(())
-}
-
-fn status_changed(snapshot: &InstanceSnapshot, commit: &Commit) -> bool {
-    let before = &snapshot.instance;
-    let changes =
-        |put: &Put| matches!(put, Put::Instance(row) if row.id == before.id && row.status != before.status);
-    commit.puts.iter().any(changes)
 }
 
 /// The fleet decides about its size, and the jobs that want to be beside the first instance of a cluster know where it is.
@@ -93,15 +81,15 @@ fn tell_fleet(ctx: &Context, before: &InstanceRow) {
     if let Some(fleet) = before.fleet_id {
         ctx.wakes.wake(EntityRef::Fleet(fleet));
     }
-    if before.status == InstanceStatus::Pending {
+    if before.status() == InstanceStatus::Pending {
         ctx.wakes.wake(Key::Schedule(before.project_id));
     }
 }
 
 /// Whose runs and projects hear of it.
 fn placed_jobs(commit: &Commit) -> Vec<(RunId, ProjectId)> {
-    let of_jobs = commit.puts.iter().filter_map(|put| match put {
-        Put::Job(job) if job.status == JobStatus::Provisioning => Some((job.run_id, job.project_id)),
+    let of_jobs = commit.puts().iter().filter_map(|put| match put {
+        Put::Job(job) if job.status() == JobStatus::Provisioning => Some((job.run_id, job.project_id)),
         _ => None,
     });
     of_jobs.collect()
@@ -112,7 +100,7 @@ fn intended<'a>(
     snapshot: &'a InstanceSnapshot,
     commit: &'a Commit,
 ) -> impl Iterator<Item = OperationKind> + 'a {
-    let new = commit.puts.iter().filter_map(|put| match put {
+    let new = commit.puts().iter().filter_map(|put| match put {
         Put::Operation(row) => Some(row),
         _ => None,
     });
@@ -125,19 +113,19 @@ fn intended<'a>(
 struct Change {
     row: InstanceRow,
     /// What is written with it.
-    also: Commit,
+    side_effects: Changes,
 }
 
 async fn change(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Change> {
     let now = ctx.now();
     let mut change = Change {
         row: snapshot.instance.clone(),
-        also: Commit::default(),
+        side_effects: Changes::new(EventMaker::system(now, ctx.deps.random.clone())),
     };
     let creation = operation(snapshot, OperationKind::CreateInstance).and_then(Creation::read);
     let (in_reach, unreachable_since) = ctx.seen.instance(snapshot.instance.id);
-    health(ctx, &mut change, now);
-    reach(ctx, &mut change, in_reach, unreachable_since, now);
+    observe_health(ctx, &mut change.row);
+    observe_reach(&mut change.row, in_reach, unreachable_since);
     let mut facts = facts(snapshot, creation.as_ref(), in_reach);
     facts.unreachable_until = change.row.unreachable.then(|| lost_at(&snapshot.instance, now));
     let size = match facts.idle_for {
@@ -147,91 +135,82 @@ async fn change(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Chang
     if matches!(size, Size::Smallest) {
         facts.idle_for = None;
     }
-    match decide(&facts, now) {
-        Decision::Stay => wait_for(&mut change.row, Wait::for_nothing()),
-        Decision::Wait(wait) => wait_for(&mut change.row, wait),
-        Decision::BringUp => bring_up(ctx, snapshot, &mut change, now).await?,
-        Decision::Made => made(ctx, snapshot, creation.as_ref(), &mut change, now),
-        Decision::NotMade(error) => not_made(ctx, snapshot, error, &mut change, now).await?,
-        Decision::Ready(status) => {
-            wait_for(&mut change.row, Wait::for_nothing());
-            change.row.status = status;
-        }
-        Decision::End(reason, message) => {
-            end(&mut change.row, reason, message, now);
-            // Two that are idle for too long at the same time do not end both where one of them is wanted.
-            if let (InstanceTerminationReason::IdleTimeout, Size::Larger(fleet)) = (reason, size) {
-                change.also.puts.push(Put::Fleet(counted(&fleet, now)));
-            }
-        }
-        Decision::IntendTermination(wait) => {
-            remember_place(creation.as_ref(), &mut change.row);
-            let operation = calls::intend(ctx, snapshot.instance.id, OperationKind::TerminateInstance, now);
-            change.also.puts.push(Put::Operation(operation));
-            wait_for(&mut change.row, wait);
-        }
-        Decision::Gone => {
-            let message = "The instance that was being made for the job was terminated";
-            refuse_waiting(ctx, snapshot, message, &mut change).await?;
-            gone(&mut change.row, now);
-        }
+    let decision = decide(&facts, now);
+    apply(ctx, snapshot, decision, creation.as_ref(), size, &mut change).await?;
+    if change.row.unreachable && change.row.status().is_available() {
+        let reason = WaitReason::AgentReachableAgain {
+            instance: change.row.name.clone(),
+        };
+        let wait = Wait {
+            deadline: change.row.deadline_at(),
+            wake_at: change.row.next_wake_at(),
+            reason: Some(reason),
+        };
+        change.row.wait(wait);
     }
-    if change.row.unreachable && change.row.status.is_available() {
-        change.row.waiting_for = Some(format!("the agent of {} to be reachable again", change.row.name));
-    }
-    let (from, to) = (snapshot.instance.status, change.row.status);
-    if from != to && !instance_allowed(from, to) {
-        tracing::error!(instance.id = %snapshot.instance.id, ?from, ?to, "transition is not allowed");
-        return Ok(Change {
-            row: snapshot.instance.clone(),
-            also: Commit::default(),
-        });
-    }
+    let (from, to) = (snapshot.instance.status(), change.row.status());
     if from != to {
-        let maker = Events::system(now, ctx.deps.random.clone());
-        let event = maker.instance_status(&snapshot.instance, &change.row);
-        change.also.events.insert(0, event);
         tracing::info!(instance.name = change.row.name, ?from, ?to, "instance changed");
     }
     Ok(change)
 }
 
-/// How the GPUs are, by the agent's last word. Of one that is going nobody wants to know.
-fn health(ctx: &Context, change: &mut Change, now: Time) {
-    let row = &change.row;
-    let told = ctx.seen.health(row.id).filter(|_| row.status.is_active());
-    let Some(is) = told.filter(|is| *is != row.health) else {
-        return;
-    };
-    let was = row.clone();
-    change.row.health = is;
-    let maker = Events::system(now, ctx.deps.random.clone());
-    change.also.events.push(maker.instance_health(&was, &change.row));
+async fn apply(
+    ctx: &Arc<Context>,
+    snapshot: &InstanceSnapshot,
+    decision: Decision,
+    creation: Option<&Creation>,
+    size: Size,
+    change: &mut Change,
+) -> Result<()> {
+    let now = ctx.now();
+    match decision {
+        Decision::Stay => change.row.wait(Wait::none()),
+        Decision::Wait(wait) => change.row.wait(wait),
+        Decision::BringUp => bring_up(ctx, snapshot, change, now).await?,
+        Decision::Made => made(ctx, snapshot, creation, change, now)?,
+        Decision::NotMade(error) => not_made(ctx, snapshot, error, change, now).await?,
+        Decision::Ready(status) => change.row.make_ready(status)?,
+        Decision::End(reason, message) => {
+            let message = Some(message).filter(|message| !message.is_empty());
+            change.row.terminate(reason, message, now)?;
+            // Two that are idle for too long at the same time do not end both where one of them is wanted.
+            if let (InstanceTerminationReason::IdleTimeout, Size::Larger(fleet)) = (reason, size) {
+                change.side_effects.touch(counted(&fleet, now));
+            }
+        }
+        Decision::IntendTermination(wait) => {
+            remember_place(creation, &mut change.row);
+            let operation = calls::intend(ctx, snapshot.instance.id, OperationKind::TerminateInstance, now);
+            change.side_effects.intend(operation);
+            change.row.wait(wait);
+        }
+        Decision::Gone => {
+            let message = "The instance that was being made for the job was terminated";
+            refuse_waiting(ctx, snapshot, message, change).await?;
+            change.row.finish(now)?;
+        }
+    }
+    Ok(())
 }
 
-/// Whether the agent answers. One that is still being set up, or ended, need not.
-fn reach(ctx: &Context, change: &mut Change, in_reach: bool, unreachable_since: Option<Time>, now: Time) {
-    if !change.row.status.is_available() || (!in_reach && unreachable_since.is_none()) {
-        return;
+/// Takes over what the agent last said of the GPUs. The health of an instance that is ending is of no interest.
+fn observe_health(ctx: &Context, row: &mut InstanceRow) {
+    if let Some(health) = ctx.seen.health(row.id).filter(|_| row.status().is_active()) {
+        row.health = health;
     }
-    let was = change.row.unreachable;
-    change.row.unreachable = unreachable_since.is_some();
-    if change.row.unreachable == was {
-        return;
+}
+
+/// Takes over whether the agent answers. One that is still being set up, or ended, need not.
+fn observe_reach(row: &mut InstanceRow, in_reach: bool, unreachable_since: Option<Time>) {
+    if row.status().is_available() && (in_reach || unreachable_since.is_some()) {
+        row.unreachable = unreachable_since.is_some();
     }
-    let text = if was {
-        "Instance became reachable"
-    } else {
-        "Instance became unreachable"
-    };
-    let maker = Events::system(now, ctx.deps.random.clone());
-    let event = maker.event(text, vec![events::instance(&change.row)]);
-    change.also.events.push(event);
 }
 
 /// Until when an agent that is out of reach is waited for.
 fn lost_at(before: &InstanceRow, now: Time) -> Time {
-    let known = before.deadline_at.filter(|_| before.unreachable);
+    let known = before.deadline_at().filter(|_| before.unreachable);
     known.unwrap_or(now + UNREACHABLE_TIMEOUT)
 }
 
@@ -242,15 +221,15 @@ fn operation(snapshot: &InstanceSnapshot, kind: OperationKind) -> Option<&Operat
 fn facts(snapshot: &InstanceSnapshot, creation: Option<&Creation>, in_reach: bool) -> Facts {
     let row = &snapshot.instance;
     let place = row.job_provisioning_data.as_deref();
-    let idle = row.status == InstanceStatus::Idle;
+    let idle = row.status() == InstanceStatus::Idle;
     Facts {
         name: row.name.clone(),
-        status: row.status,
+        status: row.status(),
         purpose: purpose(snapshot, creation),
         fleet_ends: snapshot
             .fleet
             .as_ref()
-            .is_some_and(|fleet| fleet.status == FleetStatus::Terminating),
+            .is_some_and(|fleet| fleet.status() == FleetStatus::Terminating),
         create: progress(&snapshot.operations, OperationKind::CreateInstance),
         terminate: progress(&snapshot.operations, OperationKind::TerminateInstance),
         jobs: snapshot.jobs.len(),
@@ -310,19 +289,13 @@ impl Size {
         let active = found
             .instances
             .iter()
-            .filter(|row| row.status.is_active())
+            .filter(|row| row.status().is_active())
             .count();
         Ok(match i64::try_from(active).unwrap_or(i64::MAX) <= min {
             true => Self::Smallest,
             false => Self::Larger(Box::new(found.fleet)),
         })
     }
-}
-
-fn wait_for(row: &mut InstanceRow, wait: Wait) {
-    row.deadline_at = wait.deadline;
-    row.next_wake_at = wait.wake_at;
-    row.waiting_for = Some(wait.reason).filter(|reason| !reason.is_empty());
 }
 
 /// The fleet wants it: what is asked of the clouds is written down, if they have something.
@@ -332,15 +305,14 @@ async fn bring_up(
     change: &mut Change,
     now: Time,
 ) -> Result<()> {
-    match node::look(ctx, snapshot).await? {
-        node::Outlook::Later(wait) => wait_for(&mut change.row, wait),
-        node::Outlook::No(message) => nothing_for_fleet(&mut change.row, message),
-        node::Outlook::Yes(operation) => {
+    match node::plan_provisioning(ctx, snapshot).await? {
+        node::Provisioning::Pending(wait) => change.row.wait(wait),
+        node::Provisioning::Impossible(message) => nothing_for_fleet(&mut change.row, message)?,
+        node::Provisioning::Ready(operation) => {
             // Written with it, so that an instance that is ended at the same time is not made.
-            change.row.next_wake_at = Some(now);
-            change.row.waiting_for = Some("the cloud to be asked".to_owned());
+            change.row.wait(Wait::briefly(now, WaitReason::CloudAsked));
             change.row.last_processed_at = now;
-            change.also.puts.push(Put::Operation(*operation));
+            change.side_effects.intend(*operation);
         }
     }
     Ok(())
@@ -362,38 +334,39 @@ fn made(
     creation: Option<&Creation>,
     change: &mut Change,
     now: Time,
-) {
+) -> Result<()> {
     let row = &mut change.row;
     remember_place(creation, row);
-    row.status = InstanceStatus::Provisioning;
-    row.started_at = Some(now);
+    row.provision(now)?;
     row.total_blocks = Some(row.offer.as_deref().map_or(1, |offer| offer.total_blocks.into()));
     let place = row.job_provisioning_data.clone();
     row.agent = place
         .and_then(|place| ctx.deps.agents.address(row.id, &place))
         .map(Json::new);
-    row.next_wake_at = Some(now);
-    let maker = Events::system(now, ctx.deps.random.clone());
     for before in snapshot
         .jobs
         .iter()
-        .filter(|job| job.status == JobStatus::Submitted)
+        .filter(|job| job.status() == JobStatus::Submitted)
     {
-        let Some(job) = placed(ctx, before, row, now) else {
+        let Some(job) = placed(ctx, before, row, now)? else {
             continue;
         };
-        change.also.events.push(maker.assigned(&job, row));
-        change.also.events.push(maker.job_status(before, &job));
-        change.also.puts.push(Put::Job(job));
+        let assigned = change.side_effects.maker().assigned(&job, row);
+        change.side_effects.event(assigned);
+        change.side_effects.update(before, job);
     }
+    Ok(())
 }
 
 /// A job whose instance has been made.
-fn placed(ctx: &Context, before: &JobRow, instance: &InstanceRow, now: Time) -> Option<JobRow> {
+fn placed(ctx: &Context, before: &JobRow, instance: &InstanceRow, now: Time) -> Result<Option<JobRow>> {
+    let (Some(fleet), Some(offer)) = (instance.fleet_id, instance.offer.as_deref()) else {
+        return Ok(None);
+    };
     let choice = Choice {
-        fleet_id: instance.fleet_id?,
+        fleet_id: fleet,
         instance_id: instance.id,
-        offer: instance.offer.as_deref()?.clone(),
+        offer: offer.clone(),
         whole: true,
         local: false,
     };
@@ -401,17 +374,9 @@ fn placed(ctx: &Context, before: &JobRow, instance: &InstanceRow, now: Time) -> 
         ctx.deps.settings.host_network,
         before.job_spec.jobs_per_replica > 1,
     );
-    Some(JobRow {
-        status: JobStatus::Provisioning,
-        used_instance_id: Some(instance.id),
-        fleet_id: Some(choice.fleet_id),
-        job_provisioning_data: instance.job_provisioning_data.clone(),
-        job_runtime_data: Some(Json::new(runtime)),
-        last_processed_at: now,
-        next_wake_at: Some(now),
-        waiting_for: Some(format!("the agent of {}", instance.name)),
-        ..before.clone()
-    })
+    let mut job = before.clone();
+    job.assign(instance, fleet, runtime, now)?;
+    Ok(Some(job))
 }
 
 /// No offer worked: the jobs end as those do for which there is no place.
@@ -425,21 +390,16 @@ async fn not_made(
     refuse_waiting(ctx, snapshot, &error, change).await?;
     let creation = operation(snapshot, OperationKind::CreateInstance).and_then(Creation::read);
     if purpose(snapshot, creation.as_ref()) == Purpose::Fleet {
-        nothing_for_fleet(&mut change.row, error);
-        return Ok(());
+        return nothing_for_fleet(&mut change.row, error);
     }
-    change.row.termination_reason = Some(InstanceTerminationReason::NoOffers);
-    change.row.termination_reason_message = Some(error);
-    gone(&mut change.row, now);
+    change.row.give_up(InstanceTerminationReason::NoOffers, error)?;
+    change.row.finish(now)?;
     Ok(())
 }
 
 /// Nothing was made for the fleet. It is shown with the reason, until the fleet decides what to do.
-fn nothing_for_fleet(row: &mut InstanceRow, message: String) {
-    row.status = InstanceStatus::Terminated;
-    row.termination_reason = Some(InstanceTerminationReason::NoOffers);
-    row.termination_reason_message = Some(message);
-    wait_for(row, Wait::for_nothing());
+fn nothing_for_fleet(row: &mut InstanceRow, message: String) -> Result<()> {
+    Ok(row.give_up(InstanceTerminationReason::NoOffers, message)?)
 }
 
 /// Ends the jobs that still wait for the instance: nobody else would.
@@ -453,45 +413,28 @@ async fn refuse_waiting(
     for job in snapshot
         .jobs
         .iter()
-        .filter(|job| job.status == JobStatus::Submitted)
+        .filter(|job| job.status() == JobStatus::Submitted)
     {
-        let ended = schedule::refuse(ctx, job, message.to_owned());
+        let ended = schedule::refuse(ctx, job, message.to_owned())?;
         refused.entry(job.run_id).or_default().push(ended);
     }
     let runs: BTreeMap<_, _> = schedule::snapshots(ctx, refused.keys().copied()).await?;
     let ends = schedule::ends(ctx, refused, runs).await?;
-    change.also.puts.extend(ends.puts);
-    change.also.events.extend(ends.events);
+    change.side_effects.extend(ends.into_commit());
     Ok(())
 }
 
-fn end(row: &mut InstanceRow, reason: InstanceTerminationReason, message: String, now: Time) {
-    row.status = InstanceStatus::Terminating;
-    row.termination_reason = Some(reason);
-    row.termination_reason_message = Some(message).filter(|message| !message.is_empty());
-    row.next_wake_at = Some(now);
-    row.waiting_for = Some("the instance to be ended".to_owned());
-}
-
-fn gone(row: &mut InstanceRow, now: Time) {
-    row.status = InstanceStatus::Terminated;
-    row.busy_blocks = 0;
-    row.finished_at = Some(now);
-    row.deleted = true;
-    row.deleted_at = Some(now);
-    row.deadline_at = None;
-    row.next_wake_at = None;
-    row.waiting_for = None;
-}
-
+/// The event of the instance comes before those that follow from it.
 fn commit(snapshot: &InstanceSnapshot, change: Change, now: Time) -> Commit {
     let Change {
         mut row,
-        also: mut commit,
+        side_effects,
     } = change;
     if row != snapshot.instance {
         row.last_processed_at = now;
-        commit.puts.push(Put::Instance(row));
     }
-    commit
+    let mut changes = Changes::new(side_effects.maker().clone());
+    changes.update(&snapshot.instance, row);
+    changes.extend(side_effects.into_commit());
+    changes.into_commit()
 }

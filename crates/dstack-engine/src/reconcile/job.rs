@@ -8,15 +8,13 @@ use dstack_model::configurations::AnyRunConfiguration;
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::{JobProvisioningData, JobRuntimeData, JobStatus, JobTerminationReason};
 use dstack_plan::lifecycle::job::{Decision, Ended, Facts, Operation, Task, decide};
-use dstack_plan::lifecycle::transitions::job_allowed;
-use dstack_plan::lifecycle::{Wait, policies};
+use dstack_plan::lifecycle::{Wait, WaitReason, policies};
 use dstack_store::rows::{InstanceRow, JobRow, OperationKind, OperationRow, OperationState};
-use dstack_store::{Commit, EntityRef, JobSnapshot, Json, Put};
+use dstack_store::{Changes, EntityRef, EventMaker, JobSnapshot, Json};
 use dstack_units::{JobId, Time};
 
 use crate::Result;
 use crate::context::Context;
-use crate::events::Events;
 use crate::observations::JobSeen;
 use crate::operations::progress;
 use crate::wakes::Key;
@@ -27,34 +25,33 @@ pub async fn reconcile(ctx: &Arc<Context>, id: JobId) -> Result<()> {
     let Some(snapshot) = ctx.deps.store.job(id).await? else {
         return Ok(());
     };
-    if snapshot.job.status.is_finished() {
+    if snapshot.job.status().is_finished() {
         ctx.finished(EntityRef::Job(id));
         return Ok(());
     }
-    if snapshot.job.status == JobStatus::Submitted {
+    if snapshot.job.status() == JobStatus::Submitted {
         ctx.wakes.wake(Key::Schedule(snapshot.job.project_id));
         return Ok(());
     }
     let now = ctx.now();
     let seen = ctx.seen.job(id);
     let task = task_of(ctx, &snapshot);
-    let change = change(ctx, &snapshot, &seen, &task, now);
-    ctx.wakes.wake_at(EntityRef::Job(id), change.job.next_wake_at);
+    let change = change(ctx, &snapshot, &seen, &task, now)?;
+    ctx.wakes.wake_at(EntityRef::Job(id), change.job.next_wake_at());
     let (job, intended) = (change.job.clone(), change.operation.clone());
-    if commit(ctx, &snapshot, change, now).await? {
-        keep_going(ctx, &job, snapshot.operations.iter().chain(&intended));
-    }
+    commit(ctx, &snapshot, change, now).await?;
+    continue_calls(ctx, &job, snapshot.operations.iter().chain(&intended));
     Ok(())
 }
 
 /// Starts, after the commit, the calls and streams that the stored state wants.
-fn keep_going<'a>(ctx: &Arc<Context>, job: &JobRow, operations: impl Iterator<Item = &'a OperationRow>) {
+fn continue_calls<'a>(ctx: &Arc<Context>, job: &JobRow, operations: impl Iterator<Item = &'a OperationRow>) {
     for operation in operations {
         if operation.state == OperationState::Intended {
             operations::ensure(ctx, job.id, operation.kind);
         }
     }
-    let listening = match job.status {
+    let listening = match job.status() {
         JobStatus::Running => true,
         JobStatus::Terminating => job.running_at.is_some() && !ctx.seen.job(job.id).drained,
         _ => false,
@@ -77,7 +74,7 @@ fn facts(snapshot: &JobSnapshot, seen: &JobSeen, task: &Option<Option<TaskInfo>>
         .max_duration
         .and_then(|seconds| u64::try_from(seconds).ok());
     Facts {
-        status: job.status,
+        status: job.status(),
         placed_at: snapshot
             .operations
             .first()
@@ -86,7 +83,7 @@ fn facts(snapshot: &JobSnapshot, seen: &JobSeen, task: &Option<Option<TaskInfo>>
         disconnected_at: job.disconnected_at.or(seen.disconnected_at),
         stop_requested_at: job.stop_requested_at,
         remove_at: job.remove_at,
-        termination_reason: job.termination_reason,
+        termination_reason: job.termination_reason(),
         max_duration: max_duration.map(Duration::from_secs),
         unwanted: unwanted(snapshot, seen),
         spot: job
@@ -95,7 +92,7 @@ fn facts(snapshot: &JobSnapshot, seen: &JobSeen, task: &Option<Option<TaskInfo>>
             .is_some_and(|data| data.instance_type.resources.spot),
         instance_alive: instance.is_some_and(|row| {
             !matches!(
-                row.status,
+                row.status(),
                 InstanceStatus::Terminating | InstanceStatus::Terminated
             )
         }),
@@ -140,7 +137,7 @@ fn task_facts(task: &Option<Option<TaskInfo>>, job: &JobRow) -> Task {
         None => Task::Unknown,
         // The list may be older than our own submission: only a task that was there can be missing.
         Some(None)
-            if job.status == JobStatus::Pulling
+            if job.status() == JobStatus::Pulling
                 && job.job_runtime_data.as_ref().is_none_or(|d| d.ports.is_none()) =>
         {
             Task::Unknown
@@ -152,12 +149,10 @@ fn task_facts(task: &Option<Option<TaskInfo>>, job: &JobRow) -> Task {
                 message: info.termination_message.clone(),
             },
             TaskStatus::Running if info.ports.is_some() => Task::Running,
-            TaskStatus::Running => Task::Starting("the ports of the container".to_owned()),
-            TaskStatus::Pulling => Task::Starting("the image to be pulled".to_owned()),
-            TaskStatus::Creating => Task::Starting("the container to be created".to_owned()),
-            TaskStatus::Pending | TaskStatus::Preparing => {
-                Task::Starting("the task to be prepared".to_owned())
-            }
+            TaskStatus::Running => Task::Starting(WaitReason::ContainerPorts),
+            TaskStatus::Pulling => Task::Starting(WaitReason::ImagePulled),
+            TaskStatus::Creating => Task::Starting(WaitReason::ContainerCreated),
+            TaskStatus::Pending | TaskStatus::Preparing => Task::Starting(WaitReason::TaskPrepared),
         },
     }
 }
@@ -176,7 +171,7 @@ fn change(
     seen: &JobSeen,
     task: &Option<Option<TaskInfo>>,
     now: Time,
-) -> Change {
+) -> Result<Change> {
     let mut change = Change {
         job: snapshot.job.clone(),
         instance: None,
@@ -185,12 +180,12 @@ fn change(
     observe(&mut change.job, seen, task.as_ref().and_then(Option::as_ref));
     let mut decision = decide(&facts(snapshot, seen, task), now);
     loop {
-        apply(ctx, snapshot, &decision, &mut change, now);
+        apply(ctx, snapshot, &decision, &mut change, now)?;
         if !matches!(
             decision,
             Decision::Terminate(_) | Decision::Stop { ask: false, .. }
         ) {
-            return change;
+            return Ok(change);
         }
         let ending = JobSnapshot {
             job: change.job.clone(),
@@ -199,33 +194,37 @@ fn change(
         decision = decide(&facts(&ending, seen, task), now);
         // One status a commit: each has its event. The job is woken at once.
         if matches!(decision, Decision::Finish(_)) {
-            return change;
+            return Ok(change);
         }
     }
 }
 
-fn apply(ctx: &Context, snapshot: &JobSnapshot, decision: &Decision, change: &mut Change, now: Time) {
+fn apply(
+    ctx: &Context,
+    snapshot: &JobSnapshot,
+    decision: &Decision,
+    change: &mut Change,
+    now: Time,
+) -> Result<()> {
     match decision {
         Decision::Intend(operation, wait) => {
             change.operation = Some(intend(ctx, snapshot, *operation, now));
-            wait_for(&mut change.job, wait);
+            change.job.wait(wait.clone());
         }
-        Decision::Wait(wait) => wait_for(&mut change.job, wait),
-        Decision::Advance(status) => advance(snapshot, &mut change.job, *status, now),
-        Decision::Terminate(ended) => terminate(&mut change.job, ended, now),
+        Decision::Wait(wait) => change.job.wait(wait.clone()),
+        Decision::Advance(status) => advance(snapshot, &mut change.job, *status, now)?,
+        Decision::Terminate(ended) => terminate(&mut change.job, ended, now)?,
         Decision::Stop { drain_until, ask } => {
             change.job.remove_at = Some(*drain_until);
             if *ask {
                 change.job.stop_requested_at = Some(now);
                 change.operation = Some(intend(ctx, snapshot, Operation::StopJob, now));
             }
-            wait_for(
-                &mut change.job,
-                &Wait::until(*drain_until, "the commands to end and their last output"),
-            );
+            change.job.wait(Wait::until(*drain_until, WaitReason::LastOutput));
         }
-        Decision::Finish(status) => finish(snapshot, change, *status, now),
+        Decision::Finish(status) => finish(snapshot, change, *status, now)?,
     }
+    Ok(())
 }
 
 /// What the streams said and is worth keeping.
@@ -275,12 +274,6 @@ fn keep_ports(job: &mut JobRow, ports: &[dstack_agent_api::shim::PortMapping]) {
     }
 }
 
-fn wait_for(job: &mut JobRow, wait: &Wait) {
-    job.deadline_at = wait.deadline;
-    job.next_wake_at = wait.wake_at;
-    job.waiting_for = Some(wait.reason.clone()).filter(|reason| !reason.is_empty());
-}
-
 fn intend(ctx: &Context, snapshot: &JobSnapshot, operation: Operation, now: Time) -> OperationRow {
     let kind = match operation {
         Operation::SubmitTask => OperationKind::SubmitTask,
@@ -297,10 +290,9 @@ fn intend(ctx: &Context, snapshot: &JobSnapshot, operation: Operation, now: Time
     }
 }
 
-fn advance(snapshot: &JobSnapshot, job: &mut JobRow, status: JobStatus, now: Time) {
-    job.status = status;
+fn advance(snapshot: &JobSnapshot, job: &mut JobRow, status: JobStatus, now: Time) -> Result<()> {
+    job.advance(status, now)?;
     if status == JobStatus::Running {
-        job.running_at = Some(now);
         let started = snapshot
             .operations
             .iter()
@@ -317,38 +309,25 @@ fn advance(snapshot: &JobSnapshot, job: &mut JobRow, status: JobStatus, now: Tim
             }));
         }
     }
-    job.next_wake_at = Some(now);
-    job.waiting_for = None;
+    Ok(())
 }
 
-fn terminate(job: &mut JobRow, ended: &Ended, now: Time) {
-    job.status = JobStatus::Terminating;
-    job.termination_reason = Some(ended.reason);
-    job.termination_reason_message.clone_from(&ended.message);
+fn terminate(job: &mut JobRow, ended: &Ended, now: Time) -> Result<()> {
+    job.terminate(ended.reason, ended.message.clone(), now)?;
     job.exit_status = ended.exit_status.or(job.exit_status);
-    job.next_wake_at = Some(now);
-    job.waiting_for = Some("the job to be ended".to_owned());
+    Ok(())
 }
 
-fn finish(snapshot: &JobSnapshot, change: &mut Change, status: JobStatus, now: Time) {
-    let job = &mut change.job;
-    job.status = status;
-    job.finished_at = Some(now);
-    job.instance_id = None;
-    job.deadline_at = None;
-    job.next_wake_at = None;
-    job.waiting_for = None;
+fn finish(snapshot: &JobSnapshot, change: &mut Change, status: JobStatus, now: Time) -> Result<()> {
+    change.job.finish(status, now)?;
     if snapshot.job.instance_id.is_none() {
-        return;
+        return Ok(());
     }
     change.instance = snapshot.instance.clone().map(|mut instance| {
-        instance.busy_blocks = (instance.busy_blocks - blocks_of(job)).max(0);
-        instance.last_job_processed_at = Some(now);
-        if instance.busy_blocks == 0 && instance.status == InstanceStatus::Busy {
-            instance.status = InstanceStatus::Idle;
-        }
+        instance.release(blocks_of(&change.job), now);
         instance
     });
+    Ok(())
 }
 
 /// Blocks of its instance that a job takes.
@@ -359,41 +338,29 @@ pub fn blocks_of(job: &JobRow) -> i64 {
         .map_or(1, |offer| offer.blocks.into())
 }
 
-/// False when the change is not allowed: then nothing was written.
-async fn commit(ctx: &Arc<Context>, snapshot: &JobSnapshot, change: Change, now: Time) -> Result<bool> {
+async fn commit(ctx: &Arc<Context>, snapshot: &JobSnapshot, change: Change, now: Time) -> Result<()> {
     let before = &snapshot.job;
-    let Change {
-        mut job,
-        instance,
-        operation,
-    } = change;
-    let events = Events::system(now, ctx.deps.random.clone());
-    let mut commit = Commit::default();
-    if job.status != before.status {
-        if !job_allowed(before.status, job.status) {
-            tracing::error!(job.id = %job.id, from = ?before.status, to = ?job.status, "transition is not allowed");
-            return Ok(false);
-        }
-        commit.events.push(events.job_status(before, &job));
-    }
+    let mut job = change.job;
     if job != *before {
         job.last_processed_at = now;
-        commit.puts.push(Put::Job(job.clone()));
     }
-    commit.puts.extend(operation.map(Put::Operation));
-    if let (Some(mut row), Some(was)) = (instance, &snapshot.instance) {
+    let (run, from, to) = (job.run_id, before.status(), job.status());
+    let mut changes = Changes::new(EventMaker::system(now, ctx.deps.random.clone()));
+    changes.update(before, job);
+    if let Some(operation) = change.operation {
+        changes.intend(operation);
+    }
+    if let (Some(mut row), Some(was)) = (change.instance, &snapshot.instance) {
         row.last_processed_at = now;
-        commit.events.push(events.unassigned(before, &row));
-        if row.status != was.status {
-            commit.events.push(events.instance_status(was, &row));
-        }
-        commit.puts.push(Put::Instance(row));
+        let event = changes.maker().unassigned(before, &row);
+        changes.event(event);
+        changes.update(was, row);
     }
-    ctx.commit(("job.commit.before", "job.commit.after"), commit)
+    ctx.commit(("job.commit.before", "job.commit.after"), changes.into_commit())
         .await?;
-    if job.status != before.status {
-        ctx.wakes.wake(EntityRef::Run(job.run_id));
-        tracing::info!(job.id = %job.id, job.name = %job.job_name, from = ?before.status, to = ?job.status, "job changed");
+    if from != to {
+        ctx.wakes.wake(EntityRef::Run(run));
+        tracing::info!(job.id = %before.id, job.name = %before.job_name, ?from, ?to, "job changed");
     }
-    Ok(true)
+    Ok(())
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dstack_plan::fleets::{
     Beside, available, beside, is_cluster, none_for_fleet, own_capacity, own_idle_for,
 };
-use dstack_plan::lifecycle::Wait;
+use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_store::rows::{FleetRow, InstanceRow, OperationKind, OperationRow};
 use dstack_store::{EntityRef, InstanceSnapshot, Json};
 
@@ -15,35 +15,38 @@ use crate::market;
 use crate::operations::instances::{Creation, intend};
 use crate::wakes::Key;
 
-/// Whether an instance of a fleet can be had.
-pub(super) enum Outlook {
-    /// No, and why.
-    No(String),
+/// Whether an instance of a fleet is available from the clouds.
+pub(super) enum Provisioning {
+    /// No cloud has it, for this reason.
+    Impossible(String),
     /// Not known yet: the instance is woken when it is.
-    Later(Wait),
-    /// Yes: what is to be asked of the clouds.
-    Yes(Box<OperationRow>),
+    Pending(Wait),
+    /// It is: what is to be asked of the clouds.
+    Ready(Box<OperationRow>),
 }
 
 /// Looks for offers. Calls no cloud.
-pub(super) async fn look(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Outlook> {
+pub(super) async fn plan_provisioning(
+    ctx: &Arc<Context>,
+    snapshot: &InstanceSnapshot,
+) -> Result<Provisioning> {
     let (row, Some(fleet)) = (&snapshot.instance, &snapshot.fleet) else {
-        return Ok(later("its fleet"));
+        return Ok(pending(WaitReason::Fleet));
     };
     let first = first_of_cluster(ctx, fleet).await?;
     let place = match beside_first(row, fleet, first.as_ref()) {
-        Beside::Unknown => return Ok(later(&to_be_made(first.as_ref()))),
+        Beside::Unknown => return Ok(pending(to_be_made(first.as_ref()))),
         Beside::Nobody => None,
         Beside::First(place) => Some(place),
     };
     let query = own_capacity(&fleet.spec, place);
     let asker = Key::Entity(EntityRef::Instance(row.id));
     let Some(offers) = market::offers(ctx, asker, row.project_id, &query) else {
-        return Ok(later("the offers of the clouds"));
+        return Ok(pending(WaitReason::Offers));
     };
     let offers = available(&offers, place);
     if offers.is_empty() {
-        return Ok(Outlook::No(none_for_fleet(0, &[])));
+        return Ok(Provisioning::Impossible(none_for_fleet(0, &[])));
     }
     let creation = Creation::of(&offers, ctx.deps.settings.offers_tried, own_idle_for(&fleet.spec))
         .for_fleet()
@@ -52,13 +55,11 @@ pub(super) async fn look(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Res
         result: Some(Json::new(creation.to_json())),
         ..intend(ctx, row.id, OperationKind::CreateInstance, ctx.now())
     };
-    Ok(Outlook::Yes(Box::new(operation)))
+    Ok(Provisioning::Ready(Box::new(operation)))
 }
 
-fn later(what: &str) -> Outlook {
-    let mut wait = Wait::for_nothing();
-    wait.reason = what.to_owned();
-    Outlook::Later(wait)
+fn pending(reason: WaitReason) -> Provisioning {
+    Provisioning::Pending(Wait::indefinite(reason))
 }
 
 /// The instance that the others of a cluster go beside, unless it is being ended.
@@ -70,7 +71,7 @@ async fn first_of_cluster(ctx: &Context, fleet: &FleetRow) -> Result<Option<Inst
         return Ok(None);
     };
     let found = ctx.deps.store.instance(chosen).await?.map(|found| found.instance);
-    Ok(found.filter(|row| row.status.is_active()))
+    Ok(found.filter(|row| row.status().is_active()))
 }
 
 /// The first instance of a cluster goes anywhere, the others beside it: they wait until it is made. The fleet says which is
@@ -87,9 +88,11 @@ fn beside_first<'a>(row: &InstanceRow, fleet: &FleetRow, first: Option<&'a Insta
     }
 }
 
-fn to_be_made(first: Option<&InstanceRow>) -> String {
+fn to_be_made(first: Option<&InstanceRow>) -> WaitReason {
     match first {
-        Some(first) => format!("{}, the first instance of the cluster, to be made", first.name),
-        None => "the first instance of the cluster to be chosen".to_owned(),
+        Some(first) => WaitReason::ClusterMasterMade {
+            instance: first.name.clone(),
+        },
+        None => WaitReason::ClusterMasterChosen,
     }
 }

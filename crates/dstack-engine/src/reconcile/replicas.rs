@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use dstack_model::runs::{JobSpec, JobStatus, JobTerminationReason, RunStatus, RunTerminationReason};
+use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::services::replicas::{self, Job, Slot};
 use dstack_store::Json;
 use dstack_store::rows::{JobRow, RunRow};
@@ -10,19 +11,18 @@ use dstack_units::Time;
 
 use super::run::{Change, end_jobs};
 use crate::context::Context;
-use crate::events::{self, Events};
 use crate::{InputError, Result};
 
 /// When jobs that cannot be made are tried again: a registry may be away for a while.
-const AGAIN: Duration = Duration::from_secs(60);
+const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The latest submissions as the planner sees them.
 fn planned<'a>(run: &RunRow, latest: &[&'a JobRow]) -> Vec<Job<'a>> {
     let job = |row: &&'a JobRow| Job {
         replica_num: row.replica_num,
         group: &row.job_spec.replica_group,
-        status: row.status,
-        reason: row.termination_reason,
+        status: row.status(),
+        reason: row.termination_reason(),
         out_of_date: row.deployment_num < run.deployment_num,
         changed_at: row.last_processed_at,
         running_at: row.running_at,
@@ -32,60 +32,41 @@ fn planned<'a>(run: &RunRow, latest: &[&'a JobRow]) -> Vec<Job<'a>> {
 }
 
 /// All jobs of a run that has none, or none that lives.
-pub(super) async fn start(
-    ctx: &Context,
-    maker: &Events,
-    latest: &[&JobRow],
-    change: &mut Change,
-    now: Time,
-) -> Result<()> {
-    change.run.deadline_at = None;
-    change.run.next_wake_at = None;
+pub(super) async fn start(ctx: &Context, latest: &[&JobRow], change: &mut Change, now: Time) -> Result<()> {
     let slots = match change.run.run_spec.configuration.service() {
         Some(service) => replicas::start(service, &planned(&change.run, latest)),
         None => replicas::first(&change.run.run_spec),
     };
     if slots.is_empty() {
-        change.run.waiting_for = Some("replicas to be asked for: `replicas` is 0".to_owned());
+        change.run.wait(Wait::indefinite(WaitReason::Replicas));
         return Ok(());
     }
-    match create(ctx, maker, &slots, latest, change, now).await? {
+    match create(ctx, &slots, latest, change, now).await? {
         Ok(()) => {
-            change.run.status = RunStatus::Submitted;
+            change.run.follow_jobs(RunStatus::Submitted)?;
             change.run.desired_replica_count = count(slots.len());
-            change.run.waiting_for = Some("its jobs".to_owned());
+            Ok(())
         }
-        Err(error) => give_up(maker, &error, change, now),
+        Err(error) => give_up(&error, change, now),
     }
-    Ok(())
 }
 
 /// The next time of a schedule may find things better.
-fn give_up(maker: &Events, error: &InputError, change: &mut Change, now: Time) {
+fn give_up(error: &InputError, change: &mut Change, now: Time) -> Result<()> {
     let run = &mut change.run;
     tracing::warn!(run.id = %run.id, run.name = %run.run_name, %error, "the jobs of a run cannot be made");
-    run.status = RunStatus::Terminating;
-    run.termination_reason = Some(RunTerminationReason::ServerError);
-    run.next_wake_at = Some(now);
-    run.waiting_for = Some("its end: its jobs cannot be made".to_owned());
-    change.events.push(maker.event(
-        format!("The run's jobs cannot be made: {error}"),
-        vec![events::run(run)],
-    ));
+    run.terminate(RunTerminationReason::ServerError, now)?;
+    run.wait(Wait::briefly(now, WaitReason::EndWithoutJobs));
+    change.note(format!("The run's jobs cannot be made: {error}"));
+    Ok(())
 }
 
 /// The next step towards as many replicas as the run asks for now, all of its newest deployment.
-pub(super) async fn follow(
-    ctx: &Context,
-    maker: &Events,
-    latest: &[&JobRow],
-    change: &mut Change,
-    now: Time,
-) -> Result<()> {
+pub(super) async fn follow(ctx: &Context, latest: &[&JobRow], change: &mut Change, now: Time) -> Result<()> {
     match keep_equal(ctx, latest, change).await? {
         Ok(false) => {}
         Ok(true) => {
-            change.run.next_wake_at = Some(now);
+            change.run.wake_at(now);
             return Ok(());
         }
         Err(error) => {
@@ -98,22 +79,17 @@ pub(super) async fn follow(
     };
     let next = replicas::next(service, &planned(&change.run, latest), now);
     change.run.desired_replica_count = next.wanted;
-    change.run.next_wake_at = next.wake_at;
+    if let Some(at) = next.wake_at {
+        change.run.wake_at(at);
+    }
     let stopped: Vec<&JobRow> = latest
         .iter()
         .filter(|job| next.stop.contains(&job.replica_num))
         .copied()
         .collect();
-    end_jobs(
-        maker,
-        &stopped,
-        JobTerminationReason::ScaledDown,
-        None,
-        change,
-        now,
-    );
+    end_jobs(&stopped, JobTerminationReason::ScaledDown, None, change, now)?;
     if !next.start.is_empty()
-        && let Err(error) = create(ctx, maker, &next.start, latest, change, now).await?
+        && let Err(error) = create(ctx, &next.start, latest, change, now).await?
     {
         wait_for_inputs(&error, change, now);
     }
@@ -124,9 +100,11 @@ pub(super) async fn follow(
 fn wait_for_inputs(error: &InputError, change: &mut Change, now: Time) {
     let run = &mut change.run;
     tracing::warn!(run.id = %run.id, run.name = %run.run_name, %error, "the jobs of a deployment cannot be made");
-    run.waiting_for = Some(format!("the jobs of deployment {}: {error}", run.deployment_num));
-    run.next_wake_at = Some(now + AGAIN);
-    run.deadline_at = run.next_wake_at;
+    let reason = WaitReason::JobsMade {
+        deployment: run.deployment_num,
+        error: error.to_string(),
+    };
+    run.wait(Wait::until(now + RETRY_INTERVAL, reason));
 }
 
 /// Jobs that a deployment leaves as they are belong to it from now on. True if there were any.
@@ -137,7 +115,9 @@ async fn keep_equal(
 ) -> Result<std::result::Result<bool, InputError>> {
     let deployment = change.run.deployment_num;
     let older = |job: &&&JobRow| {
-        job.deployment_num < deployment && !job.status.is_finished() && job.status != JobStatus::Terminating
+        job.deployment_num < deployment
+            && !job.status().is_finished()
+            && job.status() != JobStatus::Terminating
     };
     let older: Vec<&JobRow> = latest.iter().filter(older).copied().collect();
     let specs = match change.run.run_spec.configuration.service() {
@@ -150,17 +130,13 @@ async fn keep_equal(
         None => None,
     };
     let equal = |job: &&JobRow| specs.as_ref().is_none_or(|specs| is_wanted(&job.job_spec, specs));
-    let kept: Vec<JobRow> = older
-        .into_iter()
-        .filter(equal)
-        .map(|job| JobRow {
-            deployment_num: deployment,
-            ..job.clone()
-        })
-        .collect();
-    let any = !kept.is_empty();
-    change.jobs.extend(kept);
-    Ok(Ok(any))
+    let kept: Vec<&JobRow> = older.into_iter().filter(equal).collect();
+    for job in &kept {
+        let mut after = (*job).clone();
+        after.deployment_num = deployment;
+        change.change_job(job, after);
+    }
+    Ok(Ok(!kept.is_empty()))
 }
 
 fn slots(jobs: &[&JobRow]) -> Vec<Slot> {
@@ -193,7 +169,6 @@ fn is_wanted(job: &JobSpec, specs: &[JobSpec]) -> bool {
 /// New submissions for these replicas, as the run asks for them now.
 async fn create(
     ctx: &Context,
-    maker: &Events,
     slots: &[Slot],
     latest: &[&JobRow],
     change: &mut Change,
@@ -218,8 +193,7 @@ async fn create(
             .iter()
             .find(|other| (other.replica_num, other.job_num) == (job.replica_num, job.job_num));
         job.submission_num = before.map_or(0, |before| before.submission_num + 1);
-        change.events.push(maker.event(text, vec![events::job(&job)]));
-        change.jobs.push(job);
+        change.add_job(job, text);
     }
     Ok(Ok(()))
 }

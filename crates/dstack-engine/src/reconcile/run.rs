@@ -5,68 +5,67 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_model::profiles::StopCriteria;
-use dstack_model::runs::{JobStatus, JobTerminationReason, RunStatus};
+use dstack_model::runs::{JobTerminationReason, RunStatus};
 use dstack_plan::lifecycle::retry::RetryFacts;
 use dstack_plan::lifecycle::run::{Decision, Facts, JobFacts, decide};
-use dstack_plan::lifecycle::transitions::{job_allowed, run_allowed};
+use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::schedule::next_trigger;
 use dstack_store::rows::{JobRow, RunRow};
-use dstack_store::{Commit, EntityRef, NewEvent, Put, RunSnapshot};
+use dstack_store::{Changes, EntityRef, EventMaker, RunSnapshot, events};
 use dstack_units::{RunId, Time};
 
 use super::replicas;
 use crate::Result;
 use crate::context::Context;
-use crate::events::{self, Events};
 
 /// Decides about a run and does what was decided.
 pub async fn reconcile(ctx: &Arc<Context>, id: RunId) -> Result<()> {
     let Some(snapshot) = ctx.deps.store.run(id).await? else {
         return Ok(());
     };
-    if snapshot.run.status.is_finished() {
+    if snapshot.run.status().is_finished() {
         ctx.finished(EntityRef::Run(id));
         return Ok(());
     }
-    let commit = advance(ctx, &snapshot).await?;
-    ctx.commit(("run.commit.before", "run.commit.after"), commit)
+    let changes = advance(ctx, &snapshot).await?;
+    ctx.commit(("run.commit.before", "run.commit.after"), changes.into_commit())
         .await
 }
 
-/// What becomes of a run that is not finished, and sets its timer; nothing when that is not allowed.
-pub(super) async fn advance(ctx: &Context, snapshot: &RunSnapshot) -> Result<Commit> {
+/// What becomes of a run that is not finished, and sets its timer.
+///
+/// # Errors
+/// The store, what the run's jobs need, or a status that must not follow the present one.
+pub(super) async fn advance(ctx: &Context, snapshot: &RunSnapshot) -> Result<Changes> {
     let id = snapshot.run.id;
     let latest = latest(&snapshot.jobs);
     // Events are listed by time: what follows from a change is later than it, however quick it was.
     let changed = latest.iter().map(|job| job.last_processed_at).max();
     let now = changed.map_or(ctx.now(), |at| ctx.now().max(at + Duration::from_micros(1)));
-    let mut change = Change {
-        run: snapshot.run.clone(),
-        jobs: Vec::new(),
-        events: Vec::new(),
-    };
+    let mut changes = Changes::new(EventMaker::system(now, ctx.deps.random.clone()));
+    let mut change = Change::of(&snapshot.run);
     // Several steps in one commit, as long as they concern the run alone.
-    for at in (0..STEPS).map(|step| now + Duration::from_micros(step)) {
-        let (before, events) = (change.run.clone(), change.events.len());
-        step(ctx, snapshot, &latest, &mut change, at).await?;
-        let to = change.run.status;
-        if to == before.status {
+    for _ in 0..STEPS {
+        let before = change.run.clone();
+        step(ctx, snapshot, &latest, &mut change, now).await?;
+        let (from, to) = (before.status(), change.run.status());
+        // The change of the run's status comes before those of its jobs that follow from it.
+        changes.update(&before, change.run.clone());
+        let has_jobs = change.tell_jobs(&mut changes);
+        if from == to {
             break;
         }
-        if !run_allowed(before.status, to) {
-            tracing::error!(run.id = %id, from = ?before.status, ?to, "transition is not allowed");
-            return Ok(Commit::default());
-        }
-        // The change of the run's status comes before those of its jobs that follow from it.
-        let event = Events::system(at, ctx.deps.random.clone()).run_status(&before, &change.run);
-        change.events.insert(events, event);
-        tracing::info!(run.id = %id, run.name = %before.run_name, from = ?before.status, ?to, "run changed");
-        if to.is_finished() || !change.jobs.is_empty() {
+        tracing::info!(run.id = %id, run.name = %before.run_name, ?from, ?to, "run changed");
+        if to.is_finished() || has_jobs {
             break;
         }
     }
-    ctx.wakes.wake_at(EntityRef::Run(id), change.run.next_wake_at);
-    Ok(commit(snapshot, change, now))
+    ctx.wakes.wake_at(EntityRef::Run(id), change.run.next_wake_at());
+    if change.run != snapshot.run {
+        change.run.last_processed_at = now;
+        changes.touch(change.run);
+    }
+    Ok(changes)
 }
 
 /// More steps than a run can take without its jobs.
@@ -80,15 +79,14 @@ async fn step(
     now: Time,
 ) -> Result<()> {
     let decision = decide(&facts(&change.run, &snapshot.jobs, latest), now);
-    let maker = Events::system(now, ctx.deps.random.clone());
     // Replicas of a service are made anew: what it asks for may have changed since the last time.
     if decision == Decision::Resubmit && (latest.is_empty() || is_service(&change.run)) {
-        return replicas::start(ctx, &maker, latest, change, now).await;
+        return replicas::start(ctx, latest, change, now).await;
     }
     let settled = matches!(&decision, Decision::Follow { retry_replicas, .. } if retry_replicas.is_empty());
-    apply(ctx, &maker, latest, decision, change, now);
+    apply(ctx, latest, decision, change, now)?;
     if settled {
-        replicas::follow(ctx, &maker, latest, change, now).await?;
+        replicas::follow(ctx, latest, change, now).await?;
     }
     Ok(())
 }
@@ -122,8 +120,8 @@ fn facts<'a>(run: &RunRow, jobs: &'a [JobRow], latest: &[&'a JobRow]) -> Facts<'
             .max()
     };
     Facts {
-        status: run.status,
-        termination_reason: run.termination_reason,
+        status: run.status(),
+        termination_reason: run.termination_reason(),
         resubmission_attempt: run.resubmission_attempt,
         jobs_changed_at: latest
             .iter()
@@ -139,14 +137,14 @@ fn facts<'a>(run: &RunRow, jobs: &'a [JobRow], latest: &[&'a JobRow]) -> Facts<'
             .map(|job| JobFacts {
                 replica_num: job.replica_num,
                 job_num: job.job_num,
-                status: job.status,
-                reason: job.termination_reason,
+                status: job.status(),
+                reason: job.termination_reason(),
                 superseded: is_service(run)
-                    && job.status.is_finished()
+                    && job.status().is_finished()
                     && job.deployment_num < run.deployment_num,
                 retry: RetryFacts {
                     retry: job.job_spec.retry.as_ref(),
-                    reason: job.termination_reason,
+                    reason: job.termination_reason(),
                     run_started_at: run.next_triggered_at.unwrap_or(run.submitted_at),
                     last_provisioned_at: provisioned_at(job),
                 },
@@ -155,156 +153,148 @@ fn facts<'a>(run: &RunRow, jobs: &'a [JobRow], latest: &[&'a JobRow]) -> Facts<'
     }
 }
 
-/// What is to be written.
+/// What is to be written of a run and its jobs.
 pub(super) struct Change {
     pub(super) run: RunRow,
-    pub(super) jobs: Vec<JobRow>,
-    pub(super) events: Vec<NewEvent>,
+    jobs: Vec<JobChange>,
+    notes: Vec<String>,
+}
+
+enum JobChange {
+    /// A new submission, and the event that says why.
+    New(JobRow, &'static str),
+    /// A submission before and after.
+    Changed(JobRow, JobRow),
+}
+
+impl Change {
+    fn of(run: &RunRow) -> Self {
+        Self {
+            run: run.clone(),
+            jobs: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// Adds a new submission; `message` is its event.
+    pub(super) fn add_job(&mut self, job: JobRow, message: &'static str) {
+        self.jobs.push(JobChange::New(job, message));
+    }
+
+    /// Changes a submission.
+    pub(super) fn change_job(&mut self, before: &JobRow, after: JobRow) {
+        self.jobs.push(JobChange::Changed(before.clone(), after));
+    }
+
+    /// Adds an event of the run.
+    pub(super) fn note(&mut self, message: String) {
+        self.notes.push(message);
+    }
+
+    /// Hands over what was collected of the jobs; whether there was something.
+    fn tell_jobs(&mut self, changes: &mut Changes) -> bool {
+        for message in self.notes.drain(..) {
+            changes.note(message, vec![events::run(&self.run)]);
+        }
+        let any = !self.jobs.is_empty();
+        for job in self.jobs.drain(..) {
+            match job {
+                JobChange::New(job, message) => changes.insert(job, message),
+                JobChange::Changed(before, after) => changes.update(&before, after),
+            }
+        }
+        any
+    }
 }
 
 fn apply(
     ctx: &Context,
-    maker: &Events,
     latest: &[&JobRow],
     decision: Decision,
     change: &mut Change,
     now: Time,
-) {
+) -> Result<()> {
     let run = &mut change.run;
-    run.next_wake_at = None;
-    run.deadline_at = None;
-    run.waiting_for = None;
     match decision {
-        Decision::Stay { wake_at, waiting_for } => {
-            run.next_wake_at = wake_at;
-            run.deadline_at = wake_at;
-            run.waiting_for = waiting_for.map(str::to_owned);
-        }
+        Decision::Stay { wake_at, waiting_for } => run.wait(Wait {
+            deadline: wake_at,
+            wake_at,
+            reason: waiting_for,
+        }),
         Decision::Follow {
             status,
             retry_replicas,
         } => {
-            run.status = status;
+            run.follow_jobs(status)?;
             if status == RunStatus::Provisioning {
                 run.resubmission_attempt = 0;
             }
             if run.fleet_id.is_none() {
                 run.fleet_id = latest.iter().find_map(|job| job.fleet_id);
             }
-            run.waiting_for = Some("its jobs".to_owned());
             for job in latest
                 .iter()
                 .filter(|job| retry_replicas.contains(&job.replica_num))
             {
-                retry(ctx, maker, job, change, now);
+                retry(ctx, job, change, now)?;
             }
         }
         Decision::Requeue { attempt } => {
-            run.status = RunStatus::Pending;
-            run.resubmission_attempt = attempt;
-            run.fleet_id = None;
+            run.requeue(attempt)?;
             let ended = JobTerminationReason::TerminatedByServer;
-            end_jobs(
-                maker,
-                latest,
-                ended,
-                Some("Run is to be resubmitted"),
-                change,
-                now,
-            );
+            end_jobs(latest, ended, Some("Run is to be resubmitted"), change, now)?;
         }
         Decision::Resubmit => {
-            run.status = RunStatus::Submitted;
+            run.follow_jobs(RunStatus::Submitted)?;
             for job in latest {
-                resubmit(ctx, maker, job, change, now);
+                resubmit(ctx, job, change, now);
             }
         }
-        Decision::Terminate(reason) => {
-            run.status = RunStatus::Terminating;
-            run.termination_reason = Some(reason);
-            run.next_wake_at = Some(now);
-        }
+        Decision::Terminate(reason) => run.terminate(reason, now)?,
         Decision::EndJobs(reason) => {
-            run.waiting_for = Some("its jobs to end".to_owned());
-            end_jobs(maker, latest, reason, None, change, now);
+            run.wait(Wait::indefinite(WaitReason::JobsEnded));
+            end_jobs(latest, reason, None, change, now)?;
         }
-        Decision::Finish(status) => run.status = status,
+        Decision::Finish(status) => run.finish(status)?,
         Decision::Reschedule => {
-            run.status = RunStatus::Pending;
-            run.termination_reason = None;
-            run.fleet_id = None;
-            run.resubmission_attempt = 0;
-            run.next_triggered_at = next_trigger(&run.run_spec, now);
+            let next = next_trigger(&run.run_spec, now);
+            run.reschedule(next)?;
         }
     }
+    Ok(())
 }
 
 /// A new submission of a replica's job; a sibling that still lives is ended first.
-fn retry(ctx: &Context, maker: &Events, job: &JobRow, change: &mut Change, now: Time) {
-    if !job.status.is_finished() {
+fn retry(ctx: &Context, job: &JobRow, change: &mut Change, now: Time) -> Result<()> {
+    if !job.status().is_finished() {
         let reason = JobTerminationReason::TerminatedByServer;
-        end_jobs(
-            maker,
-            &[job],
-            reason,
-            Some("Run is to be resubmitted"),
-            change,
-            now,
-        );
-        return;
+        return end_jobs(&[job], reason, Some("Run is to be resubmitted"), change, now);
     }
-    resubmit(ctx, maker, job, change, now);
+    resubmit(ctx, job, change, now);
+    Ok(())
 }
 
-fn resubmit(ctx: &Context, maker: &Events, job: &JobRow, change: &mut Change, now: Time) {
+fn resubmit(ctx: &Context, job: &JobRow, change: &mut Change, now: Time) {
     let id = ctx.deps.random.ordered_uuid(now).into();
-    let next = JobRow {
-        submission_num: job.submission_num + 1,
-        deployment_num: job.deployment_num,
-        ..JobRow::submitted(id, &change.run, job.job_spec.clone(), now)
-    };
-    change.events.push(maker.event(
-        "Job created on retry. Status: SUBMITTED",
-        vec![events::job(&next)],
-    ));
-    change.jobs.push(next);
+    let mut next = JobRow::submitted(id, &change.run, job.job_spec.clone(), now);
+    next.submission_num = job.submission_num + 1;
+    next.deployment_num = job.deployment_num;
+    change.add_job(next, "Job created on retry. Status: SUBMITTED");
 }
 
+/// Begins to end those of the jobs that are not ending yet.
 pub(super) fn end_jobs(
-    maker: &Events,
     jobs: &[&JobRow],
     reason: JobTerminationReason,
     message: Option<&str>,
     change: &mut Change,
     now: Time,
-) {
-    for job in jobs
-        .iter()
-        .filter(|job| job_allowed(job.status, JobStatus::Terminating))
-    {
-        let ending = JobRow {
-            status: JobStatus::Terminating,
-            termination_reason: Some(reason),
-            termination_reason_message: message.map(str::to_owned),
-            last_processed_at: now,
-            next_wake_at: Some(now),
-            waiting_for: Some("the job to be ended".to_owned()),
-            ..(*job).clone()
-        };
-        change.events.push(maker.job_status(job, &ending));
-        change.jobs.push(ending);
+) -> Result<()> {
+    for job in jobs.iter().filter(|job| job.may_terminate()) {
+        let mut ending = (*job).clone();
+        ending.terminate(reason, message.map(str::to_owned), now)?;
+        ending.last_processed_at = now;
+        change.change_job(job, ending);
     }
-}
-
-fn commit(snapshot: &RunSnapshot, mut change: Change, now: Time) -> Commit {
-    let mut commit = Commit {
-        events: change.events,
-        ..Commit::default()
-    };
-    if change.run != snapshot.run {
-        change.run.last_processed_at = now;
-        commit.puts.push(Put::Run(change.run));
-    }
-    commit.puts.extend(change.jobs.into_iter().map(Put::Job));
-    commit
+    Ok(())
 }

@@ -336,10 +336,16 @@ pub struct JobSubmission {
     /// What it waits for, in words that follow "waits for". Not in dstack 0.22.5, whose clients ignore it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<String>,
+    /// [`WAITING_FOR_COMMANDS`] where that is all it waits for. Not in dstack 0.22.5, whose clients ignore it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_kind: Option<String>,
     /// When it stops waiting. Not in dstack 0.22.5, whose clients ignore it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_until: Option<Time>,
 }
+
+/// [`JobSubmission::waiting_kind`] of a job whose commands run: nothing holds it up.
+pub const WAITING_FOR_COMMANDS: &str = "commands";
 
 /// How users connect to a job.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Decode)]

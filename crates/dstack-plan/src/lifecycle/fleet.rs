@@ -7,7 +7,7 @@ use dstack_model::fleets::{FleetNodesSpec, FleetStatus};
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason as Reason};
 use dstack_units::{InstanceId, Time};
 
-use super::Wait;
+use super::{Wait, WaitReason};
 
 /// After so many attempts in a row, a fleet is left as it is until it is applied again.
 pub const MAX_ATTEMPTS: i64 = 15;
@@ -120,7 +120,7 @@ pub fn decide(facts: &Facts, now: Time) -> Decision {
         gave_up: false,
         master: None,
         gone: false,
-        wait: Wait::for_nothing(),
+        wait: Wait::none(),
     };
     let ending = facts.status == FleetStatus::Terminating;
     if ending && facts.runs == 0 && facts.nodes.iter().all(Node::is_over) {
@@ -164,11 +164,12 @@ fn consolidate(facts: &Facts, size: FleetNodesSpec, now: Time, decision: &mut De
     }
     let at = next_attempt_at(facts);
     if now < at {
-        let what = match needed.is_nothing() {
-            true => String::new(),
-            false => format!("attempt {} to bring the fleet to its size", facts.attempt + 1),
+        let attempt = facts.attempt + 1;
+        decision.wait = Wait {
+            deadline: Some(at),
+            wake_at: Some(at),
+            reason: (!needed.is_nothing()).then_some(WaitReason::FleetSize { attempt }),
         };
-        decision.wait = Wait::until(at, what);
         return;
     }
     decision.consolidated = true;
@@ -182,7 +183,12 @@ fn consolidate(facts: &Facts, size: FleetNodesSpec, now: Time, decision: &mut De
     decision.forget = needed.forget;
     decision.create = needed.create;
     if !decision.gave_up {
-        decision.wait = Wait::until(now + pause(decision.attempt), "");
+        let next = now + pause(decision.attempt);
+        decision.wait = Wait {
+            deadline: Some(next),
+            wake_at: Some(next),
+            reason: None,
+        };
     }
 }
 

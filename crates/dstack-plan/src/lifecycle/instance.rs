@@ -6,8 +6,8 @@ use dstack_model::backends::BackendType;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_units::Time;
 
-use super::Wait;
 use super::job::Progress;
+use super::{Wait, WaitReason};
 
 /// How long offers are tried, one after the other.
 pub const CREATION_TIMEOUT: Duration = Duration::from_secs(10 * 60);
@@ -112,19 +112,6 @@ pub fn decide(facts: &Facts, now: Time) -> Decision {
     }
 }
 
-/// A wait that only the cloud ends; it is asked again and again.
-fn for_cloud(facts: &Facts, doing: &str, error: Option<&String>) -> Wait {
-    let reason = match error {
-        Some(error) => format!("{doing} {} (last attempt: {error})", facts.name),
-        None => format!("{doing} {}", facts.name),
-    };
-    Wait {
-        deadline: None,
-        wake_at: None,
-        reason,
-    }
-}
-
 fn pending(facts: &Facts) -> Decision {
     if let Some(end) = unwanted(facts) {
         return end;
@@ -134,9 +121,13 @@ fn pending(facts: &Facts) -> Decision {
         Progress::None => Decision::Stay,
         Progress::Done => Decision::Made,
         Progress::Refused(error) => Decision::NotMade(error.clone()),
+        // Only the cloud ends this wait: it is asked again and again.
         Progress::Intended(error) => Decision::Wait(Wait {
             deadline: Some(facts.asked_at + CREATION_TIMEOUT),
-            ..for_cloud(facts, "the cloud to make", error.as_ref())
+            ..Wait::indefinite(WaitReason::Creation {
+                name: facts.name.clone(),
+                error: error.clone(),
+            })
         }),
     }
 }
@@ -185,8 +176,10 @@ fn provisioning(facts: &Facts, now: Time) -> Decision {
             "Instance did not become reachable in time".to_owned(),
         );
     }
-    let doing = format!("the agent of {} to be reachable", facts.name);
-    Decision::Wait(Wait::until(deadline, doing))
+    let reason = WaitReason::AgentReachable {
+        instance: facts.name.clone(),
+    };
+    Decision::Wait(Wait::until(deadline, reason))
 }
 
 fn in_use(facts: &Facts, now: Time) -> Decision {
@@ -196,7 +189,7 @@ fn in_use(facts: &Facts, now: Time) -> Decision {
     let idle = match idle(facts, now) {
         Decision::End(reason, message) => return Decision::End(reason, message),
         Decision::Wait(wait) => wait,
-        _ => Wait::for_nothing(),
+        _ => Wait::none(),
     };
     let Some(until) = facts.unreachable_until else {
         return Decision::Wait(idle);
@@ -204,10 +197,12 @@ fn in_use(facts: &Facts, now: Time) -> Decision {
     if now >= until {
         return Decision::End(InstanceTerminationReason::Unreachable, String::new());
     }
-    let reason = format!("the agent of {} to be reachable again", facts.name);
+    let reason = WaitReason::AgentReachableAgain {
+        instance: facts.name.clone(),
+    };
     Decision::Wait(Wait {
         deadline: Some(until),
-        reason,
+        reason: Some(reason),
         ..idle.or_at(until)
     })
 }
@@ -233,19 +228,26 @@ fn idle(facts: &Facts, now: Time) -> Decision {
             format!("Instance idle for {idle}s"),
         );
     }
-    Decision::Wait(Wait::until(until, "a job, until it has been idle for too long"))
+    Decision::Wait(Wait::until(until, WaitReason::JobBeforeIdleTimeout))
 }
 
 fn terminating(facts: &Facts) -> Decision {
     match &facts.create {
         Progress::None | Progress::Refused(_) => return Decision::Gone,
         Progress::Intended(error) => {
-            let doing = "the cloud to say what it has made of";
-            return Decision::Wait(for_cloud(facts, doing, error.as_ref()));
+            return Decision::Wait(Wait::indefinite(WaitReason::CreationKnown {
+                name: facts.name.clone(),
+                error: error.clone(),
+            }));
         }
         Progress::Done => {}
     }
-    let wait = |error| for_cloud(facts, "the cloud to end", error);
+    let wait = |error: Option<&String>| {
+        Wait::indefinite(WaitReason::Termination {
+            name: facts.name.clone(),
+            error: error.cloned(),
+        })
+    };
     match &facts.terminate {
         Progress::None => Decision::IntendTermination(wait(None)),
         Progress::Done => Decision::Gone,
@@ -300,7 +302,10 @@ mod tests {
         let Decision::Wait(wait) = pending(Progress::Intended(Some("503".to_owned()))) else {
             panic!("it waits");
         };
-        assert_eq!(wait.reason, "the cloud to make cloud-0 (last attempt: 503)");
+        assert_eq!(
+            wait.reason.unwrap().to_string(),
+            "the cloud to make cloud-0 (last attempt: 503)"
+        );
         assert_eq!(wait.deadline, Some(at(600)));
     }
 
@@ -384,7 +389,10 @@ mod tests {
                 panic!("it waits");
             };
             assert_eq!((wait.deadline, wait.wake_at), (Some(at(5000)), Some(at(5000))));
-            assert_eq!(wait.reason, "the agent of cloud-0 to be reachable again");
+            assert_eq!(
+                wait.reason.unwrap().to_string(),
+                "the agent of cloud-0 to be reachable again"
+            );
             let ended = decide(&lost, at(5000));
             assert_eq!(ends(&ended), Some(InstanceTerminationReason::Unreachable));
         }
@@ -417,7 +425,7 @@ mod tests {
             idle_for: None,
             ..idle.clone()
         };
-        assert_eq!(decide(&kept, at(9999)), Decision::Wait(Wait::for_nothing()));
+        assert_eq!(decide(&kept, at(9999)), Decision::Wait(Wait::none()));
         let not_ours = Facts {
             create: Progress::None,
             ..idle.clone()

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dstack_model::runs::{JobStatus, JobTerminationReason};
 use dstack_units::Time;
 
-use super::Wait;
+use super::{Wait, WaitReason};
 
 /// How long the agents may take to accept a job.
 pub const PROVISIONING_TIMEOUT: Duration = Duration::from_secs(10 * 60);
@@ -52,8 +52,8 @@ pub enum Task {
     Unknown,
     /// The shim was heard and does not know the task.
     Missing,
-    /// Being prepared: image, container. The text says what it does.
-    Starting(String),
+    /// Being prepared: image, container.
+    Starting(WaitReason),
     /// The container runs and its ports are known.
     Running,
     /// The container ended.
@@ -152,11 +152,7 @@ pub fn decide(facts: &Facts, now: Time) -> Decision {
         | JobStatus::Terminated
         | JobStatus::Aborted
         | JobStatus::Failed
-        | JobStatus::Done => Decision::Wait(Wait {
-            deadline: None,
-            wake_at: None,
-            reason: String::new(),
-        }),
+        | JobStatus::Done => Decision::Wait(Wait::none()),
     }
 }
 
@@ -168,16 +164,15 @@ fn failed(reason: JobTerminationReason, message: impl Into<String>) -> Decision 
     })
 }
 
-fn with_error(doing: &str, error: Option<&String>) -> String {
-    error.map_or_else(
-        || doing.to_owned(),
-        |error| format!("{doing} (last attempt: {error})"),
-    )
-}
-
 fn provisioning(facts: &Facts, now: Time) -> Decision {
     let deadline = facts.placed_at + PROVISIONING_TIMEOUT;
-    let doing = format!("the agent of {} to accept the job", facts.instance_name);
+    let waits = |error: Option<&String>| {
+        let reason = WaitReason::TaskAccepted {
+            instance: facts.instance_name.clone(),
+            error: error.cloned(),
+        };
+        Wait::until(deadline, reason)
+    };
     if !facts.instance_alive {
         return failed(
             JobTerminationReason::WaitingInstanceLimitExceeded,
@@ -197,10 +192,8 @@ fn provisioning(facts: &Facts, now: Time) -> Decision {
                 PROVISIONING_TIMEOUT.as_secs()
             ),
         ),
-        Progress::None => Decision::Intend(Operation::SubmitTask, Wait::until(deadline, doing)),
-        Progress::Intended(error) => {
-            Decision::Wait(Wait::until(deadline, with_error(&doing, error.as_ref())))
-        }
+        Progress::None => Decision::Intend(Operation::SubmitTask, waits(None)),
+        Progress::Intended(error) => Decision::Wait(waits(error.as_ref())),
     }
 }
 
@@ -212,7 +205,7 @@ fn pulling(facts: &Facts, now: Time) -> Decision {
     if facts.start_job == Progress::Done {
         return Decision::Advance(JobStatus::Running);
     }
-    let doing = match &facts.task {
+    let reason = match &facts.task {
         Task::Terminated { reason, message } => {
             // A start that was refused explains more than the container that ended because of it.
             if let Progress::Refused(error) = &facts.start_job {
@@ -235,7 +228,7 @@ fn pulling(facts: &Facts, now: Time) -> Decision {
             Progress::None => {
                 return Decision::Intend(
                     Operation::StartJob,
-                    Wait::until(deadline, "the container to accept the job"),
+                    Wait::until(deadline, WaitReason::JobAccepted { error: None }),
                 );
             }
             Progress::Refused(error) => {
@@ -244,22 +237,24 @@ fn pulling(facts: &Facts, now: Time) -> Decision {
                     format!("The runner refused the job: {error}"),
                 );
             }
-            Progress::Intended(error) => with_error("the container to accept the job", error.as_ref()),
-            Progress::Done => "the job to start".to_owned(),
+            Progress::Intended(error) => WaitReason::JobAccepted { error: error.clone() },
+            Progress::Done => WaitReason::JobStarted,
         },
-        Task::Starting(doing) => doing.clone(),
-        Task::Unknown => format!("news from the agent of {}", facts.instance_name),
+        Task::Starting(reason) => reason.clone(),
+        Task::Unknown => WaitReason::TaskReport {
+            instance: facts.instance_name.clone(),
+        },
     };
     if now >= deadline {
         return failed(
             JobTerminationReason::WaitingRunnerLimitExceeded,
             format!(
-                "The job did not start within {}s. It was waiting for {doing}",
+                "The job did not start within {}s. It was waiting for {reason}",
                 PULLING_TIMEOUT.as_secs()
             ),
         );
     }
-    Decision::Wait(wait_connected(facts, Wait::until(deadline, doing)))
+    Decision::Wait(wait_connected(facts, Wait::until(deadline, reason)))
 }
 
 fn running(facts: &Facts, now: Time) -> Decision {
@@ -306,7 +301,7 @@ fn running(facts: &Facts, now: Time) -> Decision {
         Wait {
             deadline,
             wake_at: deadline,
-            reason: "the commands to end".to_owned(),
+            reason: Some(WaitReason::Commands),
         },
     ))
 }
@@ -332,7 +327,9 @@ fn wait_connected(facts: &Facts, wait: Wait) -> Wait {
     match facts.disconnected_at {
         Some(since) => Wait::until(
             since + DISCONNECTED_TIMEOUT,
-            format!("the agent of {} to be reachable again", facts.instance_name),
+            WaitReason::AgentReachableAgain {
+                instance: facts.instance_name.clone(),
+            },
         ),
         None => wait,
     }
@@ -359,33 +356,23 @@ fn terminating(facts: &Facts, now: Time) -> Decision {
                 };
             }
             Some(until) if !facts.drained && now < until && facts.task != Task::Missing => {
-                return Decision::Wait(Wait::until(until, "the last output of the job"));
+                return Decision::Wait(Wait::until(until, WaitReason::LastOutput));
             }
             Some(_) => {}
         }
     }
-    let doing = format!("the agent of {} to remove the job", facts.instance_name);
+    // Never given up: what the agent did not confirm may still run.
+    let waits = |error: Option<&String>| {
+        Wait::indefinite(WaitReason::TaskRemoved {
+            instance: facts.instance_name.clone(),
+            error: error.cloned(),
+        })
+    };
     match &facts.remove_task {
-        Progress::None => Decision::Intend(
-            Operation::RemoveTask,
-            Wait {
-                deadline: None,
-                wake_at: None,
-                reason: doing,
-            },
-        ),
+        Progress::None => Decision::Intend(Operation::RemoveTask, waits(None)),
         Progress::Done => Decision::Finish(reason.status()),
-        // Never given up: what the agent did not confirm may still run.
-        Progress::Intended(error) => Decision::Wait(Wait {
-            deadline: None,
-            wake_at: None,
-            reason: with_error(&doing, error.as_ref()),
-        }),
-        Progress::Refused(error) => Decision::Wait(Wait {
-            deadline: None,
-            wake_at: None,
-            reason: with_error(&doing, Some(error)),
-        }),
+        Progress::Intended(error) => Decision::Wait(waits(error.as_ref())),
+        Progress::Refused(error) => Decision::Wait(waits(Some(error))),
     }
 }
 

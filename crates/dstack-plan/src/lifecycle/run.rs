@@ -3,6 +3,7 @@
 use dstack_model::runs::{JobStatus, JobTerminationReason, RunStatus, RunTerminationReason};
 use dstack_units::Time;
 
+use super::WaitReason;
 use super::retry::{RetryFacts, Verdict, backoff, judge};
 
 /// The latest submission of one job of a replica.
@@ -53,7 +54,7 @@ pub enum Decision {
         /// For a retry back-off or a schedule.
         wake_at: Option<Time>,
         /// What is waited for.
-        waiting_for: Option<&'static str>,
+        waiting_for: Option<WaitReason>,
     },
     /// The run follows its jobs.
     Follow {
@@ -96,11 +97,11 @@ fn pending(facts: &Facts<'_>, now: Time) -> Decision {
     let (at, waiting_for) = if facts.resubmission_attempt > 0 {
         (
             facts.jobs_changed_at + backoff(facts.resubmission_attempt),
-            "the next attempt after a failed one",
+            WaitReason::NextAttempt,
         )
     } else {
         match facts.next_triggered_at {
-            Some(at) => (at, "its schedule"),
+            Some(at) => (at, WaitReason::Schedule),
             None => return Decision::Resubmit,
         }
     };
@@ -108,7 +109,7 @@ fn pending(facts: &Facts<'_>, now: Time) -> Decision {
     if facts.jobs.iter().any(|job| !job.status.is_finished()) {
         return Decision::Stay {
             wake_at: None,
-            waiting_for: Some("the jobs of the last attempt to end"),
+            waiting_for: Some(WaitReason::LastAttemptEnded),
         };
     }
     if now >= at {
@@ -228,7 +229,7 @@ fn terminating(facts: &Facts<'_>) -> Decision {
     if facts.jobs.iter().any(|job| !job.status.is_finished()) {
         return Decision::Stay {
             wake_at: None,
-            waiting_for: Some("its jobs to end"),
+            waiting_for: Some(WaitReason::JobsEnded),
         };
     }
     let by_user = matches!(

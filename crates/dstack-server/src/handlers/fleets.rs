@@ -8,7 +8,6 @@ mod validate;
 pub(crate) use ssh::sealed as sealed_fleet;
 
 use dstack_api::routes;
-use dstack_engine::events as targets;
 use dstack_model::fleets::{Fleet, FleetStatus};
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::requests::{
@@ -16,8 +15,8 @@ use dstack_model::requests::{
 };
 use dstack_store::directory::lists::{self, ListedFleet};
 use dstack_store::directory::{Page, exports};
-use dstack_store::rows::{FleetRow, InstanceRow};
-use dstack_store::{Commit, EngineStore, Put};
+use dstack_store::rows::InstanceRow;
+use dstack_store::{Changes, Commit, EngineStore, StoreError};
 use dstack_units::FleetId;
 
 use super::projects::visible_projects;
@@ -170,49 +169,23 @@ async fn termination(call: &Call, id: FleetId, nums: Option<&[i64]>) -> Result<C
             ),
         }));
     }
-    let (now, maker) = (state.clock.now(), audit::by(state, call.user()?));
-    let (mut puts, mut events) = (Vec::new(), Vec::new());
+    let now = state.clock.now();
+    let mut changes = Changes::new(audit::by(state, call.user()?));
     for row in snapshot.instances.iter().filter(|row| chosen(row)) {
-        if row.status == InstanceStatus::Terminated {
+        let mut changed = row.clone();
+        if row.status() == InstanceStatus::Terminated {
             // It is over, and need not be shown any more.
-            puts.push(Put::Instance(InstanceRow {
-                deleted: true,
-                deleted_at: Some(now),
-                ..row.clone()
-            }));
+            changed.delete(now);
+        } else if row.status().is_active() {
+            let reason = InstanceTerminationReason::TerminatedByUser;
+            changed.terminate(reason, None, now).map_err(StoreError::from)?;
         }
-        if !row.status.is_active() {
-            continue;
-        }
-        let ending = InstanceRow {
-            status: InstanceStatus::Terminating,
-            termination_reason: Some(InstanceTerminationReason::TerminatedByUser),
-            last_processed_at: now,
-            next_wake_at: Some(now),
-            ..row.clone()
-        };
-        events.push(maker.instance_status(row, &ending));
-        puts.push(Put::Instance(ending));
+        changes.update(row, changed);
     }
-    if nums.is_none() && snapshot.fleet.status != FleetStatus::Terminating {
-        let old = snapshot.fleet.status;
-        let ending = FleetRow {
-            status: FleetStatus::Terminating,
-            last_processed_at: now,
-            next_wake_at: Some(now),
-            ..snapshot.fleet
-        };
-        let text = format!(
-            "Fleet status changed {} -> {}",
-            targets::upper(&old),
-            targets::upper(&ending.status)
-        );
-        events.push(maker.event(text, vec![targets::fleet(&ending)]));
-        puts.push(Put::Fleet(ending));
+    if nums.is_none() && snapshot.fleet.status() != FleetStatus::Terminating {
+        let mut ending = snapshot.fleet.clone();
+        ending.terminate(now).map_err(StoreError::from)?;
+        changes.update(&snapshot.fleet, ending);
     }
-    Ok(Commit {
-        puts,
-        events: audit::kept(state, events),
-        ..Commit::default()
-    })
+    Ok(audit::kept_of(state, changes))
 }

@@ -10,12 +10,12 @@ mod volumes;
 use std::collections::HashMap;
 
 use dstack_api::routes;
-use dstack_engine::events as targets;
 use dstack_model::requests::{DeleteRunsRequest, GetRunRequest, StopRunsRequest};
 use dstack_model::runs::{Run, RunStatus, RunTerminationReason};
 use dstack_store::directory::lists::{self, ListedRun};
+use dstack_store::events as targets;
 use dstack_store::rows::{JobRow, RunRow};
-use dstack_store::{Commit, Put};
+use dstack_store::{Changes, EventMaker, StoreError};
 use dstack_units::RunId;
 
 use crate::api::{Api, Call};
@@ -70,29 +70,23 @@ fn by_run(jobs: &[JobRow]) -> HashMap<RunId, Vec<&JobRow>> {
     found
 }
 
-/// Changes a run until no one else changed it at the same time; `change` returns `None` when nothing is to be done.
+/// Changes a run until no one else changed it at the same time.
 async fn change_run(
     state: &AppState,
     id: RunId,
-    change: impl Fn(&RunRow) -> Option<(RunRow, dstack_store::NewEvent)>,
+    maker: &EventMaker,
+    change: impl Fn(&RunRow, &mut Changes) -> Result<()>,
 ) -> Result<()> {
     for _ in 0..ATTEMPTS {
         let Some(found) = lists::runs(state.database.pool(), &[id]).await?.pop() else {
             return Ok(());
         };
-        let Some((row, event)) = change(&found.run) else {
+        let mut changes = Changes::new(maker.clone());
+        change(&found.run, &mut changes)?;
+        if changes.is_empty() {
             return Ok(());
-        };
-        let events = audit::kept(state, vec![event]);
-        match state
-            .engine
-            .commit(Commit {
-                puts: vec![Put::Run(row)],
-                events,
-                ..Commit::default()
-            })
-            .await
-        {
+        }
+        match state.engine.commit(audit::kept_of(state, changes)).await {
             Err(error) if error.is_conflict() => {}
             other => return Ok(other?),
         }
@@ -110,26 +104,19 @@ async fn stop(call: Call, request: StopRunsRequest) -> Result<()> {
     };
     let maker = audit::by(state, call.user()?);
     for listed in lists::runs_by_names(state.database.pool(), project, &request.runs_names).await? {
-        change_run(state, listed.run.id, |run| {
-            if run.status.is_finished() {
-                return None;
-            }
+        change_run(state, listed.run.id, &maker, |run, changes| {
             // Aborting a run that is being stopped already makes it faster.
-            if run.status == RunStatus::Terminating
-                && (!request.abort || run.termination_reason == Some(reason))
-            {
-                return None;
+            let stops_already = run.status() == RunStatus::Terminating
+                && (!request.abort || run.termination_reason() == Some(reason));
+            if run.status().is_finished() || stops_already {
+                return Ok(());
             }
-            let now = state.clock.now();
-            let stopped = RunRow {
-                status: RunStatus::Terminating,
-                termination_reason: Some(reason),
-                next_wake_at: Some(now),
-                waiting_for: Some("its jobs to end".to_owned()),
-                ..run.clone()
-            };
-            let event = maker.run_status(run, &stopped);
-            Some((stopped, event))
+            let mut stopped = run.clone();
+            stopped
+                .terminate(reason, state.clock.now())
+                .map_err(StoreError::from)?;
+            changes.update(run, stopped);
+            Ok(())
         })
         .await?;
     }
@@ -141,7 +128,7 @@ async fn delete(call: Call, request: DeleteRunsRequest) -> Result<()> {
     let found = lists::runs_by_names(state.database.pool(), project, &request.runs_names).await?;
     let active: Vec<String> = found
         .iter()
-        .filter(|listed| !listed.run.status.is_finished())
+        .filter(|listed| !listed.run.status().is_finished())
         .map(|listed| listed.run.run_name.clone())
         .collect();
     if !active.is_empty() {
@@ -150,18 +137,15 @@ async fn delete(call: Call, request: DeleteRunsRequest) -> Result<()> {
     }
     let maker = audit::by(state, call.user()?);
     for listed in found {
-        change_run(state, listed.run.id, |run| {
-            if run.deleted || !run.status.is_finished() {
-                return None;
+        change_run(state, listed.run.id, &maker, |run, changes| {
+            if run.deleted || !run.status().is_finished() {
+                return Ok(());
             }
-            let event = maker.event("Run deleted", vec![targets::run(run)]);
-            Some((
-                RunRow {
-                    deleted: true,
-                    ..run.clone()
-                },
-                event,
-            ))
+            let mut deleted = run.clone();
+            deleted.deleted = true;
+            changes.note("Run deleted", vec![targets::run(run)]);
+            changes.update(run, deleted);
+            Ok(())
         })
         .await?;
     }

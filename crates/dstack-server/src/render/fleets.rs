@@ -21,11 +21,11 @@ pub(crate) fn instance(listed: &ListedInstance) -> Instance {
         instance_num: count(row.instance_num),
         job_name: listed.job_name.clone(),
         hostname: place.and_then(|place| place.hostname.clone()),
-        status: row.status,
+        status: row.status(),
         unreachable: row.unreachable,
         health_status: row.health,
-        termination_reason: row.termination_reason.map(|reason| reason.as_str().to_owned()),
-        termination_reason_message: row.termination_reason_message.clone(),
+        termination_reason: row.termination_reason().map(|reason| reason.as_str().to_owned()),
+        termination_reason_message: row.termination_reason_message().map(str::to_owned),
         created: row.created_at,
         finished_at: row.finished_at,
         region: offer.map(|offer| offer.region.to_string()),
@@ -50,7 +50,7 @@ pub(crate) fn fleet(listed: &ListedFleet, instances: &[ListedInstance]) -> Fleet
         project_name: listed.project_name.clone(),
         spec: without_keys(FleetSpec::clone(&row.spec)),
         created_at: row.created_at,
-        status: row.status,
+        status: row.status(),
         status_message: row.status_message.clone(),
         instances: instances
             .iter()

@@ -10,6 +10,7 @@ use dstack_model::runs::{
     Job, JobConnectionInfo, JobStatus, JobSubmission, JobTerminationReason, Run, RunFleet, RunStatus,
     RunTerminationReason,
 };
+use dstack_plan::lifecycle::WaitReason;
 use dstack_store::directory::lists::{ListedRun, RunKey};
 use dstack_store::rows::JobRow;
 use dstack_units::Time;
@@ -62,9 +63,9 @@ pub(crate) fn run(listed: &ListedRun, jobs: &[&JobRow], view: View, now: Time) -
             .map(|(id, name)| RunFleet { id, name }),
         submitted_at: row.submitted_at,
         last_processed_at: row.last_processed_at,
-        status: row.status,
-        status_message: status_message(row.status, &groups),
-        termination_reason: row.termination_reason.map(|reason| reason.as_str().to_owned()),
+        status: row.status(),
+        status_message: status_message(row.status(), &groups),
+        termination_reason: row.termination_reason().map(|reason| reason.as_str().to_owned()),
         run_spec: dstack_model::runs::RunSpec::clone(&row.run_spec),
         latest_job_submission: shown.first().and_then(|job| job.job_submissions.last().cloned()),
         jobs: shown,
@@ -72,17 +73,17 @@ pub(crate) fn run(listed: &ListedRun, jobs: &[&JobRow], view: View, now: Time) -
         service: row.service_spec.as_deref().cloned(),
         deployment_num: number(row.deployment_num),
         error: row
-            .termination_reason
+            .termination_reason()
             .and_then(RunTerminationReason::error)
             .map(str::to_owned),
         deleted: Some(row.deleted),
-        next_triggered_at: if row.status.is_finished() {
+        next_triggered_at: if row.status().is_finished() {
             None
         } else {
             row.next_triggered_at
         },
-        waiting_for: row.waiting_for.clone(),
-        waits_until: row.deadline_at.filter(|_| row.waiting_for.is_some()),
+        waiting_for: row.waiting_for().map(ToString::to_string),
+        waits_until: row.deadline_at().filter(|_| row.waiting_for().is_some()),
     }
 }
 
@@ -113,7 +114,7 @@ fn job(listed: &ListedRun, group: &[&JobRow], view: View) -> Option<Job> {
     let shown = view.submissions.unwrap_or(group.len()).min(group.len());
     let mut spec = dstack_model::runs::JobSpec::clone(&last.job_spec);
     spec.ssh_key = None;
-    let connected = view.connections && last.status == JobStatus::Running;
+    let connected = view.connections && last.status() == JobStatus::Running;
     Some(Job {
         job_spec: spec,
         job_submissions: group
@@ -140,31 +141,35 @@ pub(crate) fn submission(row: &JobRow) -> JobSubmission {
         submitted_at: row.submitted_at,
         last_processed_at: row.last_processed_at,
         finished_at: row
-            .status
+            .status()
             .is_finished()
             .then_some(row.finished_at.unwrap_or(row.last_processed_at)),
         inactivity_secs: row.inactivity_secs,
-        status: row.status,
+        status: row.status(),
         status_message: job_status_message(row),
-        termination_reason: row.termination_reason.map(|reason| reason.as_str().to_owned()),
-        termination_reason_message: row.termination_reason_message.clone(),
+        termination_reason: row.termination_reason().map(|reason| reason.as_str().to_owned()),
+        termination_reason_message: row.termination_reason_message().map(str::to_owned),
         exit_status: row.exit_status,
         job_provisioning_data: place,
         job_runtime_data: row.job_runtime_data.as_deref().cloned(),
         error: row
-            .termination_reason
+            .termination_reason()
             .and_then(JobTerminationReason::error)
             .map(str::to_owned),
         probes: Vec::new(),
         image_pull_progress: row.image_pull_progress.as_deref().copied(),
-        waiting_for: row.waiting_for.clone(),
-        waits_until: row.deadline_at.filter(|_| row.waiting_for.is_some()),
+        waiting_for: row.waiting_for().map(ToString::to_string),
+        waiting_kind: row
+            .waiting_for()
+            .and_then(WaitReason::client_kind)
+            .map(str::to_owned),
+        waits_until: row.deadline_at().filter(|_| row.waiting_for().is_some()),
     }
 }
 
 fn job_status_message(row: &JobRow) -> String {
     use JobTerminationReason as Reason;
-    let text = match (row.status, row.termination_reason) {
+    let text = match (row.status(), row.termination_reason()) {
         (JobStatus::Done, _) => "exited (0)",
         (JobStatus::Failed, Some(Reason::ContainerExitedWithError)) => {
             // Python prints a missing status like this.
@@ -174,7 +179,7 @@ fn job_status_message(row: &JobRow) -> String {
             return format!("exited ({status})");
         }
         (JobStatus::Failed, Some(Reason::FailedToStartDueToNoCapacity)) => {
-            let message = row.termination_reason_message.as_deref().unwrap_or_default();
+            let message = row.termination_reason_message().unwrap_or_default();
             if message.contains("No matching fleet found") {
                 "no fleets"
             } else {
@@ -191,7 +196,7 @@ fn job_status_message(row: &JobRow) -> String {
 }
 
 fn status_message(status: RunStatus, groups: &[Vec<&JobRow>]) -> String {
-    let last_status = |group: &Vec<&JobRow>| group.last().map(|last| last.status);
+    let last_status = |group: &Vec<&JobRow>| group.last().map(|last| last.status());
     if !groups.is_empty()
         && groups
             .iter()
@@ -208,7 +213,7 @@ fn status_message(status: RunStatus, groups: &[Vec<&JobRow>]) -> String {
 }
 
 fn waits_for_capacity(group: &[&JobRow]) -> bool {
-    let reason = group.iter().rev().find_map(|row| row.termination_reason);
+    let reason = group.iter().rev().find_map(|row| row.termination_reason());
     let retry = group.last().and_then(|last| last.job_spec.retry.as_ref());
     reason == Some(JobTerminationReason::FailedToStartDueToNoCapacity)
         && retry.is_some_and(|retry| retry.on_events.contains(&RetryEvent::NoCapacity))
@@ -268,7 +273,7 @@ fn ide_of(ide: &serde_json::Value) -> Option<(&'static str, &'static str)> {
 /// Whether the run looks the same until its version changes: the cost of something running grows by itself.
 pub(crate) fn is_stable(jobs: &[&JobRow]) -> bool {
     jobs.iter().all(|row| {
-        row.status.is_finished()
+        row.status().is_finished()
             || row
                 .job_provisioning_data
                 .as_deref()

@@ -128,14 +128,9 @@ async fn instances_are_shown_with_their_health() {
     let id = fleet(&server).await;
     let project = server.main_project().await;
     let listed = lists::instance_by_id(server.state.database.pool(), project, id).await;
-    let row = InstanceRow {
-        health: HealthStatus::Failure,
-        ..listed.unwrap().unwrap().instance
-    };
-    let commit = Commit {
-        puts: vec![Put::Instance(row)],
-        ..Commit::default()
-    };
+    let mut row = listed.unwrap().unwrap().instance;
+    row.health = HealthStatus::Failure;
+    let commit = Commit::unchecked(vec![Put::Instance(row)], Vec::new());
     server.state.store.commit(commit).await.unwrap();
     let fleet = server.main("fleets/get", json!({"name": "onprem"})).await.ok();
     let of_fleet: Vec<&Value> = fleet["instances"]

@@ -193,14 +193,14 @@ async fn users_projects_secrets_and_the_history_of_runs_are_taken_over() {
     let runs = lists::runs(pool, &ids).await.unwrap();
     let mut names: Vec<_> = runs
         .iter()
-        .map(|listed| (listed.run.run_name.as_str(), listed.run.status.as_str()))
+        .map(|listed| (listed.run.run_name.as_str(), listed.run.status().as_str()))
         .collect();
     names.sort_unstable();
     assert_eq!(names, [("finished", "failed"), ("second", "failed")]);
     let jobs = lists::jobs(pool, &ids).await.unwrap();
     assert_eq!(jobs.len(), 2);
     assert_eq!(
-        jobs[0].termination_reason.unwrap().as_str(),
+        jobs[0].termination_reason().unwrap().as_str(),
         "failed_to_start_due_to_no_capacity"
     );
     assert_eq!(jobs[0].job_spec.env.get("A").map(String::as_str), Some("b"));

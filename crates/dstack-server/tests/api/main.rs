@@ -352,23 +352,13 @@ impl Server {
     /// Ends the runs that are being stopped, as an engine would.
     async fn finish_runs(&self) {
         use dstack_model::runs::RunStatus;
-        use dstack_store::rows::RunRow;
         use dstack_store::{Commit, EngineStore, Put};
         let project = self.main_project().await;
         let found = self.state.database.run_by_name(project, "hello").await.unwrap();
-        let run = RunRow {
-            status: RunStatus::Terminated,
-            ..found.unwrap().run
-        };
-        let puts = vec![Put::Run(run)];
-        self.state
-            .store
-            .commit(Commit {
-                puts,
-                ..Commit::default()
-            })
-            .await
-            .unwrap();
+        let mut run = found.unwrap().run;
+        run.finish(RunStatus::Terminated).unwrap();
+        let commit = Commit::unchecked(vec![Put::Run(run)], Vec::new());
+        self.state.store.commit(commit).await.unwrap();
     }
 
     /// The id of project `main`.

@@ -28,6 +28,7 @@ const DIFFERENT: &[(&str, &str)] = &[
     ),
     ("has .explain", "only ours explains plans"),
     (".waiting_for", "only ours says what something waits for"),
+    (".waiting_kind", "whether it waits for its own commands alone"),
     (".waits_until", "and until when"),
 ];
 

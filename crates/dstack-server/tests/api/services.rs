@@ -31,23 +31,17 @@ async fn run(server: &Server) {
     let jobs = lists::jobs(server.state.database.pool(), &[run.id])
         .await
         .unwrap();
-    let mut puts: Vec<Put> = jobs
-        .into_iter()
-        .map(|job| {
-            Put::Job(JobRow {
-                status: JobStatus::Running,
-                ..job
-            })
-        })
-        .collect();
-    puts.push(Put::Run(RunRow {
-        status: RunStatus::Running,
-        ..run
-    }));
-    let commit = Commit {
-        puts,
-        ..Commit::default()
+    let now = server.state.clock.now();
+    let running = |mut job: JobRow| {
+        job.advance(JobStatus::Provisioning, now).unwrap();
+        job.advance(JobStatus::Running, now).unwrap();
+        Put::Job(job)
     };
+    let mut puts: Vec<Put> = jobs.into_iter().map(running).collect();
+    let mut run = run;
+    run.follow_jobs(RunStatus::Running).unwrap();
+    puts.push(Put::Run(run));
+    let commit = Commit::unchecked(puts, Vec::new());
     server.state.store.commit(commit).await.unwrap();
 }
 

@@ -21,27 +21,27 @@ entity! {
         /// Id.
         key id: GatewayId,
         /// Project.
-        project_id: ProjectId,
+        pub project_id: ProjectId,
         /// Unique in the project.
-        name: String,
+        pub name: String,
         /// When it was created.
-        created_at: Time,
+        pub created_at: Time,
         /// State.
-        status: GatewayStatus,
+        pub status: GatewayStatus,
         /// Why it is in this state.
-        status_message: Option<String>,
+        pub status_message: Option<String>,
         /// What was asked for.
-        configuration: Json<GatewayConfiguration>,
+        pub configuration: Json<GatewayConfiguration>,
         /// Domain of its services.
-        wildcard_domain: Option<String>,
+        pub wildcard_domain: Option<String>,
         /// Address of its load balancer.
-        hostname: Option<String>,
+        pub hostname: Option<String>,
         /// Backend it is made in.
-        backend_id: Option<String>,
+        pub backend_id: Option<String>,
         /// Whether its deletion was asked for.
-        to_be_deleted: bool,
+        pub to_be_deleted: bool,
         /// When it was looked at last.
-        last_processed_at: Time,
+        pub last_processed_at: Time,
     }
 }
 

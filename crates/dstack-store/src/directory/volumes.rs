@@ -18,33 +18,33 @@ entity! {
         /// Id.
         key id: VolumeId,
         /// Project.
-        project_id: ProjectId,
+        pub project_id: ProjectId,
         /// Who created it.
-        user_id: UserId,
+        pub user_id: UserId,
         /// Unique among the project's volumes that are not deleted.
-        name: String,
+        pub name: String,
         /// When it was created.
-        created_at: Time,
+        pub created_at: Time,
         /// State.
-        status: VolumeStatus,
+        pub status: VolumeStatus,
         /// Why it is in this state.
-        status_message: Option<String>,
+        pub status_message: Option<String>,
         /// What was asked for.
-        configuration: Json<AnyVolumeConfiguration>,
+        pub configuration: Json<AnyVolumeConfiguration>,
         /// What the cloud made of it.
-        provisioning_data: Option<Json<VolumeProvisioningData>>,
+        pub provisioning_data: Option<Json<VolumeProvisioningData>>,
         /// Whether it is deleted once it is not used any more.
-        auto_cleanup_enabled: bool,
+        pub auto_cleanup_enabled: bool,
         /// Whether its deletion was asked for.
-        to_be_deleted: bool,
+        pub to_be_deleted: bool,
         /// Whether it is gone.
-        deleted: bool,
+        pub deleted: bool,
         /// When it was deleted.
-        deleted_at: Option<Time>,
+        pub deleted_at: Option<Time>,
         /// When a job used it last.
-        last_job_processed_at: Option<Time>,
+        pub last_job_processed_at: Option<Time>,
         /// When it was looked at last.
-        last_processed_at: Time,
+        pub last_processed_at: Time,
     }
 }
 

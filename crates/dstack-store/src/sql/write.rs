@@ -67,7 +67,7 @@ pub(crate) async fn apply_all(tx: &mut Tx, commits: &[Commit]) -> Result<()> {
 
 /// Whether the job has just got its place.
 fn is_placed(job: &JobRow) -> bool {
-    job.status == JobStatus::Provisioning && job.instance_id.is_some()
+    job.status() == JobStatus::Provisioning && job.instance_id.is_some()
 }
 
 /// Rows of one table.

@@ -72,7 +72,7 @@ fn a_fleet_of_its_size_is_left_alone() {
     let decision = decide(&facts, minutes(100));
     assert_eq!(
         (decision.consolidated, decision.create.len(), decision.wait),
-        (false, 0, Wait::for_nothing())
+        (false, 0, Wait::none())
     );
 }
 
@@ -81,7 +81,7 @@ fn what_is_missing_is_created_after_a_pause() {
     let facts = fleet(3, None, vec![node(1, Busy)]);
     let early = decide(&facts, Time::EPOCH);
     assert_eq!((early.create.len(), early.wait.wake_at), (0, Some(minutes(1))));
-    assert_eq!(early.wait.reason, "attempt 1 to bring the fleet to its size");
+    assert_eq!(early.wait.reason, Some(WaitReason::FleetSize { attempt: 1 }));
     let now = decide(&facts, minutes(1));
     assert_eq!((now.create.as_slice(), now.attempt), ([0, 2].as_slice(), 1));
     assert!(now.consolidated && !now.gave_up);
@@ -191,10 +191,7 @@ fn hosts_are_not_made() {
         ..fleet(0, None, vec![node(0, Pending)])
     };
     let decision = decide(&facts, minutes(60));
-    assert_eq!(
-        (decision.consolidated, decision.wait),
-        (false, Wait::for_nothing())
-    );
+    assert_eq!((decision.consolidated, decision.wait), (false, Wait::none()));
 }
 
 #[test]

@@ -1,16 +1,17 @@
 //! Creating fleets and changing them in place.
 
 use dstack_api::ErrorCode;
-use dstack_engine::events as targets;
 use dstack_model::fleets::{Fleet, FleetSpec};
-use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
+use dstack_model::instances::InstanceTerminationReason;
 use dstack_model::requests::ApplyFleetPlanRequest;
 use dstack_plan::fleet_diff::{HostChanges, check_updatable, host_changes};
+use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::names;
 use dstack_plan::validate::fill_fleet_defaults;
 use dstack_store::directory::lists::{self, ListedFleet};
+use dstack_store::events as targets;
 use dstack_store::rows::{FleetRow, InstanceRow};
-use dstack_store::{Commit, EngineStore, Json, NewEvent, Put};
+use dstack_store::{Changes, Commit, EngineStore, Json, StoreError};
 use dstack_units::Time;
 
 use super::ssh::{NewHost, check_free, host, opened, sealed};
@@ -101,32 +102,21 @@ async fn creation(call: &Call, mut spec: FleetSpec) -> Result<(Commit, dstack_un
     let fleet = FleetRow::active(state.random.uuid().into(), project, name, stored, now);
     let instances = first_instances(state, &fleet, &spec, now);
     check_connected(state, &spec, instances.len())?;
-    let by_user = audit::by(state, call.user()?);
     let by_system = audit::by_system(state);
-    let mut events = vec![by_user.event("Fleet created. Status: ACTIVE", vec![targets::fleet(&fleet)])];
-    // Instances in clouds are made by the server to satisfy the fleet.
-    let maker = match spec.configuration.ssh_config {
-        Some(_) => by_user,
-        None => by_system,
-    };
-    events.extend(instances.iter().map(|row| {
-        maker.event(
-            "Instance created on fleet submission. Status: PENDING",
-            vec![targets::instance(row)],
-        )
-    }));
+    let mut changes = Changes::new(audit::by(state, call.user()?));
     let id = fleet.id;
-    let mut puts = vec![Put::Fleet(fleet)];
-    puts.extend(instances.into_iter().map(Put::Instance));
-    Ok((commit(state, puts, events), id))
-}
-
-fn commit(state: &AppState, puts: Vec<Put>, events: Vec<NewEvent>) -> Commit {
-    Commit {
-        puts,
-        events: audit::kept(state, events),
-        ..Commit::default()
+    changes.insert(fleet, "Fleet created. Status: ACTIVE");
+    for row in instances {
+        let text = "Instance created on fleet submission. Status: PENDING";
+        let targets = vec![targets::instance(&row)];
+        // Instances in clouds are made by the server to satisfy the fleet.
+        match spec.configuration.ssh_config {
+            Some(_) => changes.note(text, targets),
+            None => changes.event(by_system.event(text, targets)),
+        }
+        changes.insert_silently(row);
     }
+    Ok((audit::kept_of(state, changes), id))
 }
 
 async fn free_name(call: &Call) -> Result<String> {
@@ -161,23 +151,18 @@ fn first_instances(state: &AppState, fleet: &FleetRow, spec: &FleetSpec, now: Ti
 }
 
 /// Lists are sorted by time: instances of one fleet are not to be mixed up.
-fn in_order(row: InstanceRow, now: Time) -> InstanceRow {
-    InstanceRow {
-        created_at: Time::from_micros(now.as_micros() + row.instance_num),
-        ..row
-    }
+fn in_order(mut row: InstanceRow, now: Time) -> InstanceRow {
+    row.created_at = Time::from_micros(now.as_micros() + row.instance_num);
+    row
 }
 
 /// An instance of an SSH fleet.
 fn instance(state: &AppState, fleet: &FleetRow, num: i64, host: NewHost, now: Time) -> InstanceRow {
     let row = InstanceRow::pending(state.random.uuid().into(), fleet, num, now);
-    let row = InstanceRow {
-        next_wake_at: Some(now),
-        waiting_for: Some("its host to be prepared".to_owned()),
-        started_at: Some(now),
-        total_blocks: host.total_blocks,
-        ..row.offering(host.offer, host.place)
-    };
+    let mut row = row.offering(host.offer, host.place);
+    row.started_at = Some(now);
+    row.total_blocks = host.total_blocks;
+    row.wait(Wait::briefly(now, WaitReason::HostPrepared));
     in_order(row, now)
 }
 
@@ -193,21 +178,19 @@ async fn change(call: &Call, found: &ListedFleet, spec: FleetSpec) -> Result<Com
     fill_fleet_defaults(&mut old);
     check_updatable(&old, &spec)?;
     let now = state.clock.now();
-    let fleet = FleetRow {
-        spec: Json::new(sealed(spec.clone(), &state.encryption)?),
-        // It is brought to its new size soon, also where that was given up.
-        consolidation_attempt: 0,
-        next_wake_at: Some(now),
-        ..snapshot.fleet
-    };
-    let (mut puts, mut events) = (Vec::new(), Vec::new());
+    let mut fleet = snapshot.fleet.clone();
+    fleet.spec = Json::new(sealed(spec.clone(), &state.encryption)?);
+    // It is brought to its new size soon, also where that was given up.
+    fleet.consolidation_attempt = 0;
+    fleet.wake_at(now);
+    let mut changes = Changes::new(audit::by(state, call.user()?));
+    changes.touch(fleet.clone());
     if let (Some(before), Some(after)) = (&old.configuration.ssh_config, &spec.configuration.ssh_config) {
         let HostChanges { added, removed, .. } = host_changes(before, after);
         if !added.is_empty() {
             check_free(state, &spec, Some(fleet.id)).await?;
         }
         check_connected(state, &spec, added.len())?;
-        let maker = audit::by(state, call.user()?);
         let living: Vec<&InstanceRow> = snapshot.instances.iter().filter(|row| !row.deleted).collect();
         let mut taken: Vec<i64> = living.iter().map(|row| row.instance_num).collect();
         for one in after.hosts.iter().filter(|host| added.contains(host.hostname())) {
@@ -220,31 +203,21 @@ async fn change(call: &Call, found: &ListedFleet, spec: FleetSpec) -> Result<Com
                 &format!("{}-{num}", fleet.name),
             );
             let row = instance(state, &fleet, num, new, now);
-            events.push(maker.event(
-                "Instance created on fleet update. Status: PENDING",
-                vec![targets::instance(&row)],
-            ));
-            puts.push(Put::Instance(row));
+            changes.insert(row, "Instance created on fleet update. Status: PENDING");
         }
         let leaves = |row: &&&InstanceRow| {
             let place = row.job_provisioning_data.as_ref();
-            row.status.is_active()
+            row.status().is_active()
                 && place
                     .and_then(|place| place.hostname.as_ref())
                     .is_some_and(|name| removed.contains(name))
         };
         for row in living.iter().filter(leaves) {
-            let ending = InstanceRow {
-                status: InstanceStatus::Terminating,
-                termination_reason: Some(InstanceTerminationReason::TerminatedByUser),
-                last_processed_at: now,
-                next_wake_at: Some(now),
-                ..(*row).clone()
-            };
-            events.push(maker.instance_status(row, &ending));
-            puts.push(Put::Instance(ending));
+            let mut ending = (*row).clone();
+            let reason = InstanceTerminationReason::TerminatedByUser;
+            ending.terminate(reason, None, now).map_err(StoreError::from)?;
+            changes.update(*row, ending);
         }
     }
-    puts.insert(0, Put::Fleet(fleet));
-    Ok(commit(state, puts, events))
+    Ok(audit::kept_of(state, changes))
 }

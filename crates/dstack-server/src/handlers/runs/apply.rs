@@ -1,6 +1,5 @@
 //! Applying: a new run, or a change of one that is active.
 
-use dstack_engine::events as targets;
 use dstack_model::repos::{AnyRepoInfo, AnyRunRepoData};
 use dstack_model::requests::ApplyRunPlanRequest;
 use dstack_model::runs::{Run, RunSpec, RunStatus};
@@ -10,9 +9,10 @@ use dstack_plan::schedule::next_trigger;
 use dstack_plan::services::replicas::first;
 use dstack_store::directory::lists::{self, ListedRun};
 use dstack_store::directory::repos;
-use dstack_store::rows::{JobRow, RunRow};
-use dstack_store::{Commit, Json, Put};
-use dstack_units::{ProjectId, RepoRowId, Time, UserId};
+use dstack_store::events as targets;
+use dstack_store::rows::{JobRow, NewRun, RunRow};
+use dstack_store::{Changes, Commit, Json};
+use dstack_units::{ProjectId, RepoRowId};
 
 use super::ATTEMPTS;
 use super::plan::{check_supported, effective, stale};
@@ -36,7 +36,7 @@ pub(super) async fn apply(call: Call, request: ApplyRunPlanRequest) -> Result<Ru
         let name = spec.run_name.clone().unwrap_or_default();
         let current = state.database.run_by_name(project.row.id, &name).await?;
         let done = match &current {
-            Some(current) if !current.run.status.is_finished() => {
+            Some(current) if !current.run.status().is_finished() => {
                 update(&call, current, &spec, &request).await
             }
             finished => submit(&call, &spec, finished.as_ref()).await,
@@ -105,24 +105,16 @@ async fn update(
     let service_spec = super::services::published(&current.project_name, spec)?;
     let deployment_num = old.deployment_num + 1;
     let changed = changed_fields(&old.run_spec, spec).join(", ");
-    let new = RunRow {
-        run_spec: Json::new(spec.clone()),
-        priority: spec.configuration.base().priority.unwrap_or(0),
-        deployment_num,
-        service_spec: service_spec.map(Json::new),
-        ..old.clone()
-    };
+    let mut new = old.clone();
+    new.run_spec = Json::new(spec.clone());
+    new.priority = spec.configuration.base().priority.unwrap_or(0);
+    new.deployment_num = deployment_num;
+    new.service_spec = service_spec.map(Json::new);
     let message = format!("Run updated. Deployment: {deployment_num}. Changed fields: {changed}");
-    let event = audit::by(state, call.user()?).event(message, vec![targets::run(&new)]);
-    commit(
-        state,
-        Commit {
-            puts: vec![Put::Run(new.clone())],
-            events: audit::kept(state, vec![event]),
-            ..Commit::default()
-        },
-    )
-    .await?;
+    let mut changes = Changes::new(audit::by(state, call.user()?));
+    changes.note(message, vec![targets::run(&new)]);
+    changes.touch(new.clone());
+    commit(state, audit::kept_of(state, changes)).await?;
     let jobs = lists::jobs(state.database.pool(), &[new.id]).await?;
     let updated = ListedRun {
         run: new,
@@ -137,52 +129,44 @@ async fn submit(call: &Call, spec: &RunSpec, finished: Option<&ListedRun>) -> Re
     let repo = repo_of(state, project.id, spec).await?;
     let now = state.clock.now();
     let replicas = first(spec);
-    let run = RunRow {
-        service_spec: super::services::published(&project.name, spec)?.map(Json::new),
-        desired_replica_count: i64::try_from(replicas.len()).unwrap_or(i64::MAX),
-        ..new_run(state, spec, project.id, user.id, repo, now)
-    };
-    let by_user = audit::by(state, user);
+    let mut run = RunRow::new(
+        NewRun {
+            id: state.random.ordered_uuid(now).into(),
+            project_id: project.id,
+            user_id: user.id,
+            repo_id: Some(repo),
+            spec: spec.clone(),
+            next_triggered_at: next_trigger(spec, now),
+        },
+        now,
+    );
+    run.service_spec = super::services::published(&project.name, spec)?.map(Json::new);
+    run.desired_replica_count = i64::try_from(replicas.len()).unwrap_or(i64::MAX);
     let by_system = audit::by_system(state);
-    let (mut puts, mut events) = (Vec::new(), Vec::new());
+    let mut changes = Changes::new(audit::by(state, user));
     if let Some(old) = finished {
-        events.push(by_user.event("Run deleted", vec![targets::run(&old.run)]));
-        puts.push(Put::Run(RunRow {
-            deleted: true,
-            ..old.run.clone()
-        }));
+        let mut deleted = old.run.clone();
+        deleted.deleted = true;
+        changes.note("Run deleted", vec![targets::run(&old.run)]);
+        changes.update(&old.run, deleted);
     }
-    let status = targets::upper(&run.status);
-    events.push(by_user.event(
-        format!("Run submitted. Status: {status}"),
-        vec![targets::run(&run)],
-    ));
+    let status = targets::upper(&run.status());
+    changes.insert(run.clone(), &format!("Run submitted. Status: {status}"));
     if run.service_spec.is_some() {
         let text = "Service assigned to run without a gateway";
-        events.push(by_system.event(text, vec![targets::run(&run)]));
+        changes.event(by_system.event(text, vec![targets::run(&run)]));
     }
     let mut jobs = Vec::new();
-    if run.status == RunStatus::Submitted {
+    if run.status() == RunStatus::Submitted {
         for job in state.jobs().jobs(project.id, spec, &replicas).await? {
             let row = JobRow::submitted(state.random.ordered_uuid(now).into(), &run, Json::new(job), now);
-            events.push(by_system.event(
-                "Job created on run submission. Status: SUBMITTED",
-                vec![targets::job(&row)],
-            ));
+            let text = "Job created on run submission. Status: SUBMITTED";
+            changes.event(by_system.event(text, vec![targets::job(&row)]));
+            changes.insert_silently(row.clone());
             jobs.push(row);
         }
     }
-    puts.push(Put::Run(run.clone()));
-    puts.extend(jobs.iter().cloned().map(Put::Job));
-    commit(
-        state,
-        Commit {
-            puts,
-            events: audit::kept(state, events),
-            ..Commit::default()
-        },
-    )
-    .await?;
+    commit(state, audit::kept_of(state, changes)).await?;
     let submitted = ListedRun {
         run,
         project_name: project.name.clone(),
@@ -190,46 +174,6 @@ async fn submit(call: &Call, spec: &RunSpec, finished: Option<&ListedRun>) -> Re
         fleet_name: None,
     };
     Ok(show(call, &submitted, &jobs))
-}
-
-fn new_run(
-    state: &AppState,
-    spec: &RunSpec,
-    project: ProjectId,
-    user: UserId,
-    repo: RepoRowId,
-    now: Time,
-) -> RunRow {
-    let next_triggered_at = next_trigger(spec, now);
-    let scheduled = spec.merged_profile().params.schedule.is_some();
-    RunRow {
-        id: state.random.ordered_uuid(now).into(),
-        project_id: project,
-        user_id: user,
-        repo_id: Some(repo),
-        fleet_id: None,
-        run_name: spec.run_name.clone().unwrap_or_default(),
-        submitted_at: now,
-        status: if scheduled {
-            RunStatus::Pending
-        } else {
-            RunStatus::Submitted
-        },
-        termination_reason: None,
-        resubmission_attempt: 0,
-        run_spec: Json::new(spec.clone()),
-        service_spec: None,
-        priority: spec.configuration.base().priority.unwrap_or(0),
-        deployment_num: 0,
-        desired_replica_count: 1,
-        next_triggered_at,
-        deleted: false,
-        last_processed_at: now,
-        next_wake_at: Some(next_triggered_at.unwrap_or(now)),
-        deadline_at: None,
-        waiting_for: Some(if scheduled { "its schedule" } else { "its jobs" }.to_owned()),
-        version: 0,
-    }
 }
 
 /// The run's repo, which must be known; virtual ones are created.

@@ -72,7 +72,7 @@ async fn current(call: &Call, effective: &RunSpec) -> Result<(Option<Run>, Apply
         return Ok((None, ApplyAction::Create));
     };
     let updatable =
-        !found.run.status.is_finished() && check_updatable(&found.run.run_spec, effective).is_ok();
+        !found.run.status().is_finished() && check_updatable(&found.run.run_spec, effective).is_ok();
     let action = if updatable {
         ApplyAction::Update
     } else {

@@ -1,13 +1,14 @@
 //! Audit events: the fixed texts of dstack 0.22.5, which clients show verbatim.
 
-use dstack_store::rows::{FleetRow, InstanceRow, JobRow, RunRow};
-use dstack_store::{EventTarget, NewEvent};
 use dstack_system::Random;
 use dstack_units::{Time, UserId};
 
-/// Builds events that happen at one time by one actor.
+use crate::rows::{FleetRow, InstanceRow, JobRow, RunRow};
+use crate::{EventTarget, NewEvent};
+
+/// Makes events that happen at one time by one actor.
 #[derive(Debug, Clone)]
-pub struct Events {
+pub struct EventMaker {
     /// When.
     pub now: Time,
     /// Who; `None` = the system.
@@ -16,7 +17,7 @@ pub struct Events {
     pub random: Random,
 }
 
-impl Events {
+impl EventMaker {
     /// By the system.
     pub const fn system(now: Time, random: Random) -> Self {
         Self {
@@ -40,24 +41,39 @@ impl Events {
 
     /// `Job status changed A -> B. Termination reason: R (message)`.
     pub fn job_status(&self, from: &JobRow, to: &JobRow) -> NewEvent {
-        let reason = newly(from.termination_reason, to.termination_reason);
-        let message = to.termination_reason_message.as_deref();
-        let text = status_changed("Job", (&from.status, &to.status), reason, message);
+        let reason = newly(from.termination_reason(), to.termination_reason());
+        let message = to.termination_reason_message();
+        let text = status_changed("Job", (&from.status(), &to.status()), reason, message);
         self.event(text, vec![job(to)])
     }
 
     /// `Run status changed A -> B. Termination reason: R`.
     pub fn run_status(&self, from: &RunRow, to: &RunRow) -> NewEvent {
-        let reason = newly(from.termination_reason, to.termination_reason);
-        let text = status_changed("Run", (&from.status, &to.status), reason, None);
+        let reason = newly(from.termination_reason(), to.termination_reason());
+        let text = status_changed("Run", (&from.status(), &to.status()), reason, None);
         self.event(text, vec![run(to)])
     }
 
     /// `Instance status changed A -> B. Termination reason: R (message)`.
     pub fn instance_status(&self, from: &InstanceRow, to: &InstanceRow) -> NewEvent {
-        let reason = newly(from.termination_reason, to.termination_reason);
-        let message = to.termination_reason_message.as_deref();
-        let text = status_changed("Instance", (&from.status, &to.status), reason, message);
+        let reason = newly(from.termination_reason(), to.termination_reason());
+        let message = to.termination_reason_message();
+        let text = status_changed("Instance", (&from.status(), &to.status()), reason, message);
+        self.event(text, vec![instance(to)])
+    }
+
+    /// `Fleet status changed A -> B`.
+    pub fn fleet_status(&self, from: &FleetRow, to: &FleetRow) -> NewEvent {
+        let text = status_changed("Fleet", (&from.status(), &to.status()), None::<()>, None);
+        self.event(text, vec![fleet(to)])
+    }
+
+    /// `Instance became reachable`, or the opposite.
+    pub fn instance_reach(&self, to: &InstanceRow) -> NewEvent {
+        let text = match to.unreachable {
+            true => "Instance became unreachable",
+            false => "Instance became reachable",
+        };
         self.event(text, vec![instance(to)])
     }
 

@@ -1,0 +1,344 @@
+//! Why something waits, and until when.
+
+use std::fmt;
+
+use dstack_model::runs::WAITING_FOR_COMMANDS;
+use dstack_units::Time;
+use serde::{Deserialize, Serialize};
+
+/// What a run, job, instance, fleet, volume or gateway waits for.
+///
+/// Programs compare values; users read the text, which follows the words "waits for". It is stored as JSON with the variant
+/// as `kind`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum WaitReason {
+    // Jobs
+    /// A job without an instance.
+    Placement,
+    /// An instance is being made for the job.
+    NewInstance {
+        /// Its name.
+        instance: String,
+    },
+    /// The shim has not confirmed the task yet.
+    TaskAccepted {
+        /// Name of the instance.
+        instance: String,
+        /// Why the last call failed.
+        error: Option<String>,
+    },
+    /// The connection to the shim is new, and it has not reported the task yet.
+    TaskReport {
+        /// Name of the instance.
+        instance: String,
+    },
+    /// The shim prepares mounts, GPUs and keys.
+    TaskPrepared,
+    /// The image is being pulled.
+    ImagePulled,
+    /// The container is being created.
+    ContainerCreated,
+    /// The container runs, and its ports are not known yet.
+    ContainerPorts,
+    /// The runner has not confirmed the job yet.
+    JobAccepted {
+        /// Why the last call failed.
+        error: Option<String>,
+    },
+    /// The runner has confirmed the job.
+    JobStarted,
+    /// The commands run: nothing is wrong.
+    Commands,
+    /// Output that the runner still has, after the commands were asked to end.
+    LastOutput,
+    /// The shim has not confirmed that nothing of the task is left.
+    TaskRemoved {
+        /// Name of the instance.
+        instance: String,
+        /// Why the last call failed.
+        error: Option<String>,
+    },
+    /// The job is to be ended.
+    JobEnded,
+
+    // Runs
+    /// A run whose jobs decide what becomes of it.
+    Jobs,
+    /// A run that ends once its jobs have ended.
+    JobsEnded,
+    /// A run that is tried again once the jobs of its last attempt have ended.
+    LastAttemptEnded,
+    /// A pause between two attempts.
+    NextAttempt,
+    /// The next time of a schedule.
+    Schedule,
+    /// A service with `replicas: 0`.
+    Replicas,
+    /// The run ends, because its jobs cannot be made.
+    EndWithoutJobs,
+    /// The jobs of a deployment, or of a run's next attempt, cannot be made now.
+    JobsMade {
+        /// Number of the deployment.
+        deployment: i64,
+        /// Why not.
+        error: String,
+    },
+
+    // Instances
+    /// The configuration of clouds is to be read and their offers looked at.
+    CloudsAsked,
+    /// A cloud is to be called.
+    CloudAsked,
+    /// Clouds have not answered yet.
+    Offers,
+    /// The fleet of an instance cannot be found.
+    Fleet,
+    /// The other instances of a cluster go beside its first.
+    ClusterMasterMade {
+        /// Name of the first instance.
+        instance: String,
+    },
+    /// The fleet has not chosen the first instance of the cluster yet.
+    ClusterMasterChosen,
+    /// A cloud makes it.
+    Creation {
+        /// Its name.
+        name: String,
+        /// Why the last call failed.
+        error: Option<String>,
+    },
+    /// A cloud has not said what came of a call.
+    CreationKnown {
+        /// Its name.
+        name: String,
+        /// Why the last call failed.
+        error: Option<String>,
+    },
+    /// A cloud ends it.
+    Termination {
+        /// Its name.
+        name: String,
+        /// Why the last call failed.
+        error: Option<String>,
+    },
+    /// A host of an SSH fleet is being set up.
+    HostPrepared,
+    /// The agent of a new instance has not answered yet.
+    AgentReachable {
+        /// Name of the instance.
+        instance: String,
+    },
+    /// The agent answered before, and does not now.
+    AgentReachableAgain {
+        /// Name of the instance.
+        instance: String,
+    },
+    /// An idle instance.
+    JobBeforeIdleTimeout,
+    /// The instance is to be ended.
+    InstanceEnded,
+
+    // Fleets
+    /// The pause before the next attempt to bring the fleet to its size.
+    FleetSize {
+        /// Number of that attempt.
+        attempt: i64,
+    },
+
+    /// A text written by a version that had no kinds.
+    Other {
+        /// The text.
+        text: String,
+    },
+}
+
+impl WaitReason {
+    /// The kind for clients, stable over versions. They need only one: a running job for which nothing is awaited but its own
+    /// commands.
+    pub const fn client_kind(&self) -> Option<&'static str> {
+        match self {
+            Self::Commands => Some(WAITING_FOR_COMMANDS),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for WaitReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Placement => f.write_str("a place to run"),
+            Self::NewInstance { instance } => write!(f, "a new instance: {instance}"),
+            Self::TaskAccepted { instance, error } => with_error(
+                f,
+                format_args!("the agent of {instance} to accept the job"),
+                error.as_ref(),
+            ),
+            Self::TaskReport { instance } => write!(f, "news from the agent of {instance}"),
+            Self::TaskPrepared => f.write_str("the task to be prepared"),
+            Self::ImagePulled => f.write_str("the image to be pulled"),
+            Self::ContainerCreated => f.write_str("the container to be created"),
+            Self::ContainerPorts => f.write_str("the ports of the container"),
+            Self::JobAccepted { error } => {
+                with_error(f, format_args!("the container to accept the job"), error.as_ref())
+            }
+            Self::JobStarted => f.write_str("the job to start"),
+            Self::Commands => f.write_str("the commands to end"),
+            Self::LastOutput => f.write_str("the last output of the job"),
+            Self::TaskRemoved { instance, error } => with_error(
+                f,
+                format_args!("the agent of {instance} to remove the job"),
+                error.as_ref(),
+            ),
+            Self::JobEnded => f.write_str("the job to be ended"),
+            Self::Jobs => f.write_str("its jobs"),
+            Self::JobsEnded => f.write_str("its jobs to end"),
+            Self::LastAttemptEnded => f.write_str("the jobs of the last attempt to end"),
+            Self::NextAttempt => f.write_str("the next attempt after a failed one"),
+            Self::Schedule => f.write_str("its schedule"),
+            Self::Replicas => f.write_str("replicas to be asked for: `replicas` is 0"),
+            Self::EndWithoutJobs => f.write_str("its end: its jobs cannot be made"),
+            Self::JobsMade { deployment, error } => {
+                write!(f, "the jobs of deployment {deployment}: {error}")
+            }
+            Self::CloudsAsked => f.write_str("the clouds to be asked"),
+            Self::CloudAsked => f.write_str("the cloud to be asked"),
+            Self::Offers => f.write_str("the offers of the clouds"),
+            Self::Fleet => f.write_str("its fleet"),
+            Self::ClusterMasterMade { instance } => {
+                write!(f, "{instance}, the first instance of the cluster, to be made")
+            }
+            Self::ClusterMasterChosen => f.write_str("the first instance of the cluster to be chosen"),
+            Self::Creation { name, error } => {
+                with_error(f, format_args!("the cloud to make {name}"), error.as_ref())
+            }
+            Self::CreationKnown { name, error } => with_error(
+                f,
+                format_args!("the cloud to say what it has made of {name}"),
+                error.as_ref(),
+            ),
+            Self::Termination { name, error } => {
+                with_error(f, format_args!("the cloud to end {name}"), error.as_ref())
+            }
+            Self::HostPrepared => f.write_str("its host to be prepared"),
+            Self::AgentReachable { instance } => {
+                write!(f, "the agent of {instance} to be reachable")
+            }
+            Self::AgentReachableAgain { instance } => {
+                write!(f, "the agent of {instance} to be reachable again")
+            }
+            Self::JobBeforeIdleTimeout => f.write_str("a job, until it has been idle for too long"),
+            Self::InstanceEnded => f.write_str("the instance to be ended"),
+            Self::FleetSize { attempt } => {
+                write!(f, "attempt {attempt} to bring the fleet to its size")
+            }
+            Self::Other { text } => f.write_str(text),
+        }
+    }
+}
+
+fn with_error(
+    f: &mut fmt::Formatter<'_>,
+    awaited: fmt::Arguments<'_>,
+    error: Option<&String>,
+) -> fmt::Result {
+    match error {
+        Some(error) => write!(f, "{awaited} (last attempt: {error})"),
+        None => f.write_fmt(awaited),
+    }
+}
+
+/// A wait: no state is waited in without a deadline and a reason that a user can read.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Wait {
+    /// When the wait ends badly; `None` where the reference waits for ever on purpose (a running job without
+    /// `max_duration`).
+    pub deadline: Option<Time>,
+    /// When to look again although nothing woke us.
+    pub wake_at: Option<Time>,
+    /// What is waited for; `None`: nothing.
+    pub reason: Option<WaitReason>,
+}
+
+impl Wait {
+    /// Until `deadline`, for `reason`.
+    pub const fn until(deadline: Time, reason: WaitReason) -> Self {
+        Self {
+            deadline: Some(deadline),
+            wake_at: Some(deadline),
+            reason: Some(reason),
+        }
+    }
+
+    /// For `reason`, without a deadline: what ends the wait wakes the entity.
+    pub const fn indefinite(reason: WaitReason) -> Self {
+        Self {
+            deadline: None,
+            wake_at: None,
+            reason: Some(reason),
+        }
+    }
+
+    /// To be looked at once more at `now`, because the next step follows at once.
+    pub const fn briefly(now: Time, reason: WaitReason) -> Self {
+        Self {
+            deadline: None,
+            wake_at: Some(now),
+            reason: Some(reason),
+        }
+    }
+
+    /// Nothing is waited for.
+    pub const fn none() -> Self {
+        Self {
+            deadline: None,
+            wake_at: None,
+            reason: None,
+        }
+    }
+
+    /// The same, looked at again at `at` if that is earlier.
+    #[must_use]
+    pub fn or_at(mut self, at: Time) -> Self {
+        self.wake_at = Some(self.wake_at.map_or(at, |wake| wake.min(at)));
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_survive_storing_and_read_as_sentences() {
+        let reasons = [
+            (WaitReason::Placement, "a place to run"),
+            (
+                WaitReason::TaskAccepted {
+                    instance: "local-0".to_owned(),
+                    error: Some("503".to_owned()),
+                },
+                "the agent of local-0 to accept the job (last attempt: 503)",
+            ),
+            (
+                WaitReason::FleetSize { attempt: 2 },
+                "attempt 2 to bring the fleet to its size",
+            ),
+            (
+                WaitReason::Other {
+                    text: "rain".to_owned(),
+                },
+                "rain",
+            ),
+        ];
+        for (reason, text) in reasons {
+            let stored = serde_json::to_string(&reason).unwrap();
+            assert_eq!(
+                serde_json::from_str::<WaitReason>(&stored).unwrap(),
+                reason,
+                "{stored}"
+            );
+            assert_eq!(reason.to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Collects what is written together, with the events that tell of it.
+//!
+//! Rows get into a [`Commit`] only through here: whoever changes a status, the health or the reach of something cannot forget
+//! the event, since it is made from the row before and the row after.
+
+use std::time::Duration;
+
+use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
+use crate::{Commit, EventMaker, EventTarget, NewEvent, Put, events};
+
+/// A row whose changes users can follow.
+pub trait Tracked: Clone + PartialEq {
+    /// For writing it.
+    fn into_put(self) -> Put;
+    /// As the target of events.
+    fn target(&self) -> EventTarget;
+    /// The events that tell of a change, in order.
+    fn changed(before: &Self, after: &Self, maker: &EventMaker) -> Vec<NewEvent>;
+}
+
+impl Tracked for RunRow {
+    fn into_put(self) -> Put {
+        Put::Run(self)
+    }
+    fn target(&self) -> EventTarget {
+        events::run(self)
+    }
+    fn changed(before: &Self, after: &Self, maker: &EventMaker) -> Vec<NewEvent> {
+        let changed = before.status() != after.status();
+        changed
+            .then(|| maker.run_status(before, after))
+            .into_iter()
+            .collect()
+    }
+}
+
+impl Tracked for JobRow {
+    fn into_put(self) -> Put {
+        Put::Job(self)
+    }
+    fn target(&self) -> EventTarget {
+        events::job(self)
+    }
+    fn changed(before: &Self, after: &Self, maker: &EventMaker) -> Vec<NewEvent> {
+        let changed = before.status() != after.status();
+        changed
+            .then(|| maker.job_status(before, after))
+            .into_iter()
+            .collect()
+    }
+}
+
+impl Tracked for InstanceRow {
+    fn into_put(self) -> Put {
+        Put::Instance(self)
+    }
+    fn target(&self) -> EventTarget {
+        events::instance(self)
+    }
+    fn changed(before: &Self, after: &Self, maker: &EventMaker) -> Vec<NewEvent> {
+        let mut found = Vec::new();
+        if before.status() != after.status() {
+            found.push(maker.instance_status(before, after));
+        }
+        if before.health != after.health {
+            found.push(maker.instance_health(before, after));
+        }
+        if before.unreachable != after.unreachable {
+            found.push(maker.instance_reach(after));
+        }
+        found
+    }
+}
+
+impl Tracked for FleetRow {
+    fn into_put(self) -> Put {
+        Put::Fleet(self)
+    }
+    fn target(&self) -> EventTarget {
+        events::fleet(self)
+    }
+    fn changed(before: &Self, after: &Self, maker: &EventMaker) -> Vec<NewEvent> {
+        let changed = before.status() != after.status();
+        changed
+            .then(|| maker.fleet_status(before, after))
+            .into_iter()
+            .collect()
+    }
+}
+
+/// Rows and events of one transaction, in the order in which they are told.
+#[derive(Debug, Clone)]
+pub struct Changes {
+    maker: EventMaker,
+    commit: Commit,
+}
+
+impl Changes {
+    /// None yet; what is added happens at the time and by the actor of `maker`.
+    pub fn new(maker: EventMaker) -> Self {
+        Self {
+            maker,
+            commit: Commit::default(),
+        }
+    }
+
+    /// By whom, and when.
+    pub const fn maker(&self) -> &EventMaker {
+        &self.maker
+    }
+
+    /// Adds a row that is new, and says so.
+    pub fn insert<R: Tracked>(&mut self, row: R, message: &str) {
+        self.note(message, vec![row.target()]);
+        self.put(row.into_put());
+    }
+
+    /// Adds a row that is new and of which there is nothing to say.
+    pub fn insert_silently<R: Tracked>(&mut self, row: R) {
+        self.put(row.into_put());
+    }
+
+    /// Adds a row as it is to be, with the events that follow from the difference; nothing where there is none.
+    pub fn update<R: Tracked>(&mut self, before: &R, after: R) {
+        if *before == after {
+            return;
+        }
+        for event in R::changed(before, &after, &self.maker) {
+            self.event(event);
+        }
+        self.put(after.into_put());
+    }
+
+    /// Adds a row even where nothing of it changes: whoever decided upon what it was decides again.
+    pub fn touch<R: Tracked>(&mut self, row: R) {
+        self.put(row.into_put());
+    }
+
+    /// Adds a call that is to be made.
+    pub fn intend(&mut self, operation: OperationRow) {
+        self.put(Put::Operation(operation));
+    }
+
+    /// Adds an event of its own.
+    pub fn note(&mut self, message: impl Into<String>, targets: Vec<EventTarget>) {
+        let event = self.maker.event(message, targets);
+        self.event(event);
+    }
+
+    /// Adds an event. Lists are sorted by time: what is told later is later, however quick it was.
+    pub fn event(&mut self, mut event: NewEvent) {
+        if let Some(last) = self.commit.events.last() {
+            let next = last.recorded_at + Duration::from_micros(1);
+            event.recorded_at = event.recorded_at.max(next);
+        }
+        self.commit.events.push(event);
+    }
+
+    /// A row that is put twice is written as it was put last.
+    fn put(&mut self, put: Put) {
+        let same = |other: &&mut Put| other.id() == put.id();
+        match self.commit.puts.iter_mut().find(same) {
+            Some(earlier) => *earlier = put,
+            None => self.commit.puts.push(put),
+        }
+    }
+
+    /// Adds everything of another commit, after what is there.
+    pub fn extend(&mut self, other: Commit) {
+        for put in other.puts {
+            self.put(put);
+        }
+        for event in other.events {
+            self.event(event);
+        }
+    }
+
+    /// Whether there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.commit.is_empty()
+    }
+
+    /// For writing.
+    pub fn into_commit(self) -> Commit {
+        self.commit
+    }
+}
+
+impl From<Changes> for Commit {
+    fn from(changes: Changes) -> Self {
+        changes.into_commit()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dstack_model::fleets::FleetSpec;
+    use dstack_system::Random;
+    use dstack_units::Time;
+    use serde_json::json;
+
+    use super::*;
+
+    fn fleet(maker: &EventMaker) -> FleetRow {
+        let spec: FleetSpec = serde_json::from_value(json!({
+            "configuration": {"type": "fleet", "name": "f", "nodes": 1}, "profile": {"name": "default"},
+        }))
+        .unwrap();
+        let random = &maker.random;
+        FleetRow::active(
+            random.uuid().into(),
+            random.uuid().into(),
+            "f".to_owned(),
+            spec,
+            maker.now,
+        )
+    }
+
+    #[test]
+    fn a_change_brings_its_event_and_no_change_brings_nothing() {
+        let maker = EventMaker::system(Time::from_millis(1000), Random::seeded(1));
+        let mut changes = Changes::new(maker.clone());
+        let before = fleet(&maker);
+        changes.update(&before, before.clone());
+        assert!(changes.is_empty());
+        let mut after = before.clone();
+        after.terminate(maker.now).unwrap();
+        changes.update(&before, after.clone());
+        let ended = {
+            let mut ended = after.clone();
+            ended.finish(maker.now).unwrap();
+            ended
+        };
+        changes.update(&after, ended);
+        let commit = changes.into_commit();
+        let texts: Vec<&str> = commit.events.iter().map(|event| event.message.as_str()).collect();
+        assert_eq!(
+            texts,
+            [
+                "Fleet status changed ACTIVE -> TERMINATING",
+                "Fleet status changed TERMINATING -> TERMINATED"
+            ]
+        );
+        assert!(commit.events[0].recorded_at < commit.events[1].recorded_at);
+        assert_eq!(commit.puts().len(), 1, "the last row counts");
+    }
+}

@@ -1,0 +1,265 @@
+//! Instances.
+
+use dstack_model::fleets::Blocks;
+use dstack_model::health::HealthStatus;
+use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
+use dstack_model::offers::InstanceOfferWithAvailability;
+use dstack_model::runs::JobProvisioningData;
+use dstack_plan::lifecycle::transitions::instance_allowed;
+use dstack_plan::lifecycle::{Wait, WaitReason};
+use dstack_units::{FleetId, InstanceId, ProjectId, Time};
+use serde::{Deserialize, Serialize};
+
+use super::{FleetRow, TransitionError, change_status, life};
+use crate::Json;
+use crate::entity::entity;
+
+/// How to reach the agents of an instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum AgentAddress {
+    /// The shim that this server runs on its own machine.
+    Local {
+        /// How jobs are run there: `docker` or `process`.
+        runtime: String,
+        /// The machine, by the name of the server that runs on it: no other server reaches its agents.
+        #[serde(default)]
+        host: String,
+    },
+}
+
+entity! {
+    /// An instance.
+    InstanceRow in "instances" {
+        /// Id.
+        key id: InstanceId,
+        /// Project.
+        pub project_id: ProjectId,
+        /// Fleet.
+        pub fleet_id: Option<FleetId>,
+        /// `<fleet>-<num>`.
+        pub name: String,
+        /// Number within the fleet.
+        pub instance_num: i64,
+        /// When it was created.
+        pub created_at: Time,
+        /// When its creation was started.
+        pub started_at: Option<Time>,
+        /// When it ended.
+        pub finished_at: Option<Time>,
+        /// Status.
+        status: InstanceStatus,
+        /// Its agent cannot be reached.
+        pub unreachable: bool,
+        /// Health of its GPUs.
+        pub health: HealthStatus,
+        /// Why it ends or ended.
+        termination_reason: Option<InstanceTerminationReason>,
+        /// Details of the reason.
+        termination_reason_message: Option<String>,
+        /// Backend type.
+        pub backend: Option<String>,
+        /// Region.
+        pub region: Option<String>,
+        /// Dollars per hour.
+        pub price: Option<f64>,
+        /// What it offers.
+        pub offer: Option<Json<InstanceOfferWithAvailability>>,
+        /// Where it is.
+        pub job_provisioning_data: Option<Json<JobProvisioningData>>,
+        /// How its agents are reached.
+        pub agent: Option<Json<AgentAddress>>,
+        /// Blocks it is divided into.
+        pub total_blocks: Option<i64>,
+        /// Blocks taken by jobs.
+        pub busy_blocks: i64,
+        /// When a job left it last.
+        pub last_job_processed_at: Option<Time>,
+        /// Gone; kept for history.
+        pub deleted: bool,
+        /// When.
+        pub deleted_at: Option<Time>,
+        /// Last change.
+        pub last_processed_at: Time,
+        /// When the engine looks again by itself.
+        next_wake_at: Option<Time>,
+        /// When the present wait ends badly.
+        deadline_at: Option<Time>,
+        /// What it waits for, in words.
+        waiting_for: Option<WaitReason>,
+    }
+}
+
+life!(InstanceRow, InstanceStatus);
+
+impl InstanceRow {
+    /// A new instance of a fleet: nothing is known of it yet, and nothing waits for it.
+    pub fn pending(id: InstanceId, fleet: &FleetRow, num: i64, now: Time) -> Self {
+        Self {
+            id,
+            project_id: fleet.project_id,
+            fleet_id: Some(fleet.id),
+            name: format!("{}-{num}", fleet.name),
+            instance_num: num,
+            created_at: now,
+            started_at: None,
+            finished_at: None,
+            status: InstanceStatus::Pending,
+            unreachable: false,
+            health: HealthStatus::Healthy,
+            termination_reason: None,
+            termination_reason_message: None,
+            backend: None,
+            region: None,
+            price: None,
+            offer: None,
+            job_provisioning_data: None,
+            agent: None,
+            total_blocks: None,
+            busy_blocks: 0,
+            last_job_processed_at: None,
+            deleted: false,
+            deleted_at: None,
+            last_processed_at: now,
+            next_wake_at: None,
+            deadline_at: None,
+            waiting_for: None,
+            version: 0,
+        }
+    }
+
+    /// A new instance of a fleet in clouds, that the fleet wants for itself: offers are looked for.
+    pub fn wanted(id: InstanceId, fleet: &FleetRow, num: i64, now: Time) -> Self {
+        Self {
+            total_blocks: match fleet.spec.configuration.blocks {
+                // Depends on what is made.
+                Blocks::Auto => None,
+                Blocks::Count(blocks) => Some(blocks),
+            },
+            next_wake_at: Some(now),
+            waiting_for: Some(WaitReason::CloudsAsked),
+            ..Self::pending(id, fleet, num, now)
+        }
+    }
+
+    /// With what it offers, at its place and price.
+    #[must_use]
+    pub fn offering(self, offer: InstanceOfferWithAvailability, place: JobProvisioningData) -> Self {
+        Self {
+            backend: Some(offer.backend.to_string()),
+            region: Some(offer.region.to_string()),
+            price: Some(offer.price),
+            offer: Some(Json::new(offer)),
+            job_provisioning_data: Some(Json::new(place)),
+            ..self
+        }
+    }
+
+    /// Why it ends or ended.
+    pub const fn termination_reason(&self) -> Option<InstanceTerminationReason> {
+        self.termination_reason
+    }
+
+    /// Details of the reason.
+    pub fn termination_reason_message(&self) -> Option<&str> {
+        self.termination_reason_message.as_deref()
+    }
+
+    fn go(&mut self, to: InstanceStatus) -> Result<(), TransitionError> {
+        change_status(("instance", &self.id), &mut self.status, to, instance_allowed)
+    }
+
+    /// A cloud has made it, and its agent is to answer.
+    ///
+    /// # Errors
+    /// The status must not follow the present one; nothing is changed.
+    pub fn provision(&mut self, now: Time) -> Result<(), TransitionError> {
+        self.go(InstanceStatus::Provisioning)?;
+        self.started_at = Some(now);
+        self.wake_at(now);
+        Ok(())
+    }
+
+    /// Its agent answers: it is idle, or busy where jobs were waiting for it.
+    ///
+    /// # Errors
+    /// As [`InstanceRow::provision`].
+    pub fn make_ready(&mut self, status: InstanceStatus) -> Result<(), TransitionError> {
+        self.go(status)?;
+        self.wait(Wait::none());
+        Ok(())
+    }
+
+    /// A job takes this many blocks.
+    ///
+    /// # Errors
+    /// As [`InstanceRow::provision`].
+    pub fn occupy(&mut self, blocks: i64, now: Time) -> Result<(), TransitionError> {
+        self.go(InstanceStatus::Busy)?;
+        self.busy_blocks += blocks;
+        self.last_processed_at = now;
+        Ok(())
+    }
+
+    /// A job gives this many blocks back. The last one leaves it idle, unless it is being ended.
+    pub fn release(&mut self, blocks: i64, now: Time) {
+        self.busy_blocks = (self.busy_blocks - blocks).max(0);
+        self.last_job_processed_at = Some(now);
+        if self.busy_blocks == 0 && self.status == InstanceStatus::Busy {
+            self.status = InstanceStatus::Idle;
+        }
+    }
+
+    /// Begins to end.
+    ///
+    /// # Errors
+    /// As [`InstanceRow::provision`].
+    pub fn terminate(
+        &mut self,
+        reason: InstanceTerminationReason,
+        message: Option<String>,
+        now: Time,
+    ) -> Result<(), TransitionError> {
+        self.go(InstanceStatus::Terminating)?;
+        self.termination_reason = Some(reason);
+        self.termination_reason_message = message;
+        self.last_processed_at = now;
+        self.wait(Wait::briefly(now, WaitReason::InstanceEnded));
+        Ok(())
+    }
+
+    /// Nothing was made for it. It is shown with the reason, until whoever wanted it decides what to do.
+    ///
+    /// # Errors
+    /// As [`InstanceRow::provision`].
+    pub fn give_up(
+        &mut self,
+        reason: InstanceTerminationReason,
+        message: String,
+    ) -> Result<(), TransitionError> {
+        self.go(InstanceStatus::Terminated)?;
+        self.termination_reason = Some(reason);
+        self.termination_reason_message = Some(message);
+        self.wait(Wait::none());
+        Ok(())
+    }
+
+    /// Nothing of it is left, and it is not shown any more; whatever else was known of it stays for history.
+    ///
+    /// # Errors
+    /// As [`InstanceRow::provision`].
+    pub fn finish(&mut self, now: Time) -> Result<(), TransitionError> {
+        self.go(InstanceStatus::Terminated)?;
+        self.busy_blocks = 0;
+        self.finished_at = Some(now);
+        self.delete(now);
+        self.wait(Wait::none());
+        Ok(())
+    }
+
+    /// Is not shown any more.
+    pub fn delete(&mut self, now: Time) {
+        self.deleted = true;
+        self.deleted_at = Some(now);
+    }
+}

@@ -1,0 +1,182 @@
+//! Runs.
+
+use dstack_model::runs::{RunSpec, RunStatus, RunTerminationReason, ServiceSpec};
+use dstack_plan::lifecycle::transitions::run_allowed;
+use dstack_plan::lifecycle::{Wait, WaitReason};
+use dstack_units::{FleetId, ProjectId, RepoRowId, RunId, Time, UserId};
+
+use super::{TransitionError, change_status, life};
+use crate::Json;
+use crate::entity::entity;
+
+entity! {
+    /// A run.
+    RunRow in "runs" {
+        /// Id.
+        key id: RunId,
+        /// Project.
+        pub project_id: ProjectId,
+        /// Who submitted it.
+        pub user_id: UserId,
+        /// Its repo, for code and credentials.
+        pub repo_id: Option<RepoRowId>,
+        /// Fleet that its first job was placed in; later jobs are placed only there.
+        pub fleet_id: Option<FleetId>,
+        /// Unique among the project's runs that are not deleted.
+        pub run_name: String,
+        /// When it was submitted.
+        pub submitted_at: Time,
+        /// Status.
+        status: RunStatus,
+        /// Why it ends or ended.
+        termination_reason: Option<RunTerminationReason>,
+        /// How often it went back to `pending` in a row: chooses the back-off.
+        pub resubmission_attempt: i64,
+        /// What was asked for, after validation.
+        pub run_spec: Json<RunSpec>,
+        /// URL and model of a service.
+        pub service_spec: Option<Json<ServiceSpec>>,
+        /// 0..=100, higher first.
+        pub priority: i64,
+        /// Grows with every in-place update.
+        pub deployment_num: i64,
+        /// Replicas wanted.
+        pub desired_replica_count: i64,
+        /// Next time of the schedule.
+        pub next_triggered_at: Option<Time>,
+        /// Deleted by the user; kept for history.
+        pub deleted: bool,
+        /// Last change.
+        pub last_processed_at: Time,
+        /// When the engine looks again by itself.
+        next_wake_at: Option<Time>,
+        /// When the present wait ends badly.
+        deadline_at: Option<Time>,
+        /// What it waits for, in words.
+        waiting_for: Option<WaitReason>,
+    }
+}
+
+/// What a new run is made of.
+#[derive(Debug, Clone)]
+pub struct NewRun {
+    /// Id.
+    pub id: RunId,
+    /// Project.
+    pub project_id: ProjectId,
+    /// Who submits it.
+    pub user_id: UserId,
+    /// Its repo.
+    pub repo_id: Option<RepoRowId>,
+    /// What is asked for, with a name.
+    pub spec: RunSpec,
+    /// First time of its schedule; unset: it starts at once.
+    pub next_triggered_at: Option<Time>,
+}
+
+life!(RunRow, RunStatus);
+
+impl RunRow {
+    /// A new run. One with a schedule waits for its time, others for their jobs.
+    pub fn new(new: NewRun, now: Time) -> Self {
+        let scheduled = new.next_triggered_at.is_some();
+        Self {
+            id: new.id,
+            project_id: new.project_id,
+            user_id: new.user_id,
+            repo_id: new.repo_id,
+            fleet_id: None,
+            run_name: new.spec.run_name.clone().unwrap_or_default(),
+            submitted_at: now,
+            status: if scheduled {
+                RunStatus::Pending
+            } else {
+                RunStatus::Submitted
+            },
+            termination_reason: None,
+            resubmission_attempt: 0,
+            priority: new.spec.configuration.base().priority.unwrap_or(0),
+            run_spec: Json::new(new.spec),
+            service_spec: None,
+            deployment_num: 0,
+            desired_replica_count: 1,
+            next_triggered_at: new.next_triggered_at,
+            deleted: false,
+            last_processed_at: now,
+            next_wake_at: Some(new.next_triggered_at.unwrap_or(now)),
+            deadline_at: None,
+            waiting_for: Some(if scheduled {
+                WaitReason::Schedule
+            } else {
+                WaitReason::Jobs
+            }),
+            version: 0,
+        }
+    }
+
+    /// Why it ends or ended.
+    pub const fn termination_reason(&self) -> Option<RunTerminationReason> {
+        self.termination_reason
+    }
+
+    fn go(&mut self, to: RunStatus) -> Result<(), TransitionError> {
+        change_status(("run", &self.id), &mut self.status, to, run_allowed)
+    }
+
+    /// Follows its jobs.
+    ///
+    /// # Errors
+    /// The status must not follow the present one; nothing is changed.
+    pub fn follow_jobs(&mut self, status: RunStatus) -> Result<(), TransitionError> {
+        self.go(status)?;
+        self.wait(Wait::indefinite(WaitReason::Jobs));
+        Ok(())
+    }
+
+    /// Goes back to waiting, for the next attempt.
+    ///
+    /// # Errors
+    /// As [`RunRow::follow_jobs`].
+    pub fn requeue(&mut self, attempt: i64) -> Result<(), TransitionError> {
+        self.go(RunStatus::Pending)?;
+        self.resubmission_attempt = attempt;
+        self.fleet_id = None;
+        self.wait(Wait::indefinite(WaitReason::LastAttemptEnded));
+        Ok(())
+    }
+
+    /// Waits for the next time of its schedule, after an execution that has ended.
+    ///
+    /// # Errors
+    /// As [`RunRow::follow_jobs`].
+    pub fn reschedule(&mut self, next_triggered_at: Option<Time>) -> Result<(), TransitionError> {
+        self.go(RunStatus::Pending)?;
+        self.termination_reason = None;
+        self.resubmission_attempt = 0;
+        self.fleet_id = None;
+        self.next_triggered_at = next_triggered_at;
+        self.wait(Wait::none());
+        Ok(())
+    }
+
+    /// Begins to end: its jobs are ended next. The reason of one that is ending already may still change.
+    ///
+    /// # Errors
+    /// As [`RunRow::follow_jobs`].
+    pub fn terminate(&mut self, reason: RunTerminationReason, now: Time) -> Result<(), TransitionError> {
+        self.go(RunStatus::Terminating)?;
+        self.termination_reason = Some(reason);
+        self.wait(Wait::briefly(now, WaitReason::JobsEnded));
+        Ok(())
+    }
+
+    /// Is over.
+    ///
+    /// # Errors
+    /// As [`RunRow::follow_jobs`].
+    pub fn finish(&mut self, status: RunStatus) -> Result<(), TransitionError> {
+        self.go(status)?;
+        self.wait(Wait::none());
+        Ok(())
+    }
+}
