@@ -1,10 +1,11 @@
 //! Simulated store of output, by the rule of the real one: a piece that is not newer than the last one is known.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
-use dstack_engine::{Batch, Image, InputError, Inputs, Output, Result, StartInputs};
+use dstack_engine::{Batch, Image, Inputs, InputsError, Output, Result, StartInputs};
 use dstack_model::runs::JobSpec;
 use dstack_plan::services::replicas::Slot;
 use dstack_store::JobSnapshot;
@@ -52,27 +53,35 @@ impl Output for SimOutput {
     }
 }
 
-/// Jobs that need nothing.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct NoInputs;
+/// Jobs that need nothing, but for a registry that may be away when they are made.
+#[derive(Debug, Default)]
+pub struct SimInputs {
+    away: AtomicBool,
+}
+
+impl SimInputs {
+    /// The registry stops answering, or answers again.
+    pub fn set_away(&self, away: bool) {
+        self.away.store(away, Ordering::Relaxed);
+    }
+}
 
 #[async_trait]
-impl Inputs for NoInputs {
-    async fn jobs(
-        &self,
-        run: &RunRow,
-        replicas: &[Slot],
-    ) -> Result<std::result::Result<Vec<JobSpec>, InputError>> {
+impl Inputs for SimInputs {
+    async fn jobs(&self, run: &RunRow, replicas: &[Slot]) -> Result<Vec<JobSpec>, InputsError> {
+        if self.away.load(Ordering::Relaxed) {
+            return Err(InputsError::transient("the registry does not answer"));
+        }
         let made = crate::scenario::jobs(&run.run_spec, replicas);
-        Ok(made.map_err(|error| InputError(error.to_string())))
+        made.map_err(|error| InputsError::Refused(error.to_string()))
     }
-    async fn start(&self, _job: &JobSnapshot) -> Result<std::result::Result<StartInputs, InputError>> {
-        Ok(Ok(StartInputs::default()))
+    async fn start(&self, _job: &JobSnapshot) -> Result<StartInputs, InputsError> {
+        Ok(StartInputs::default())
     }
-    async fn image(&self, _job: &JobSnapshot) -> Result<std::result::Result<Image, InputError>> {
-        Ok(Ok(Image::default()))
+    async fn image(&self, _job: &JobSnapshot) -> Result<Image, InputsError> {
+        Ok(Image::default())
     }
-    async fn ssh_keys(&self, _job: &JobSnapshot) -> Result<Vec<String>> {
+    async fn ssh_keys(&self, _job: &JobSnapshot) -> Result<Vec<String>, InputsError> {
         Ok(Vec::new())
     }
 }

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::clouds::Clouds;
 use crate::hosts::Hosts;
-use crate::output::{NoInputs, SimOutput};
+use crate::output::{SimInputs, SimOutput};
 use crate::scenario::{Builder, ScenarioError};
 use crate::waits::Unmet;
 
@@ -31,6 +31,8 @@ pub struct World {
     pub clouds: Clouds,
     /// Output.
     pub output: Arc<SimOutput>,
+    /// What jobs need.
+    pub inputs: Arc<SimInputs>,
     /// Virtual time.
     pub clock: SharedClock,
     /// Rows.
@@ -56,6 +58,7 @@ impl World {
             hosts,
             clouds: Clouds::new(random.clone()),
             output: Arc::default(),
+            inputs: Arc::default(),
             clock,
             builder,
             random,
@@ -153,7 +156,7 @@ impl World {
             agents: Arc::new(self.hosts.clone()),
             backends: Arc::new(self.clouds.clone()),
             output: Arc::clone(&self.output) as Arc<dyn dstack_engine::Output>,
-            inputs: Arc::new(NoInputs),
+            inputs: Arc::clone(&self.inputs) as Arc<dyn dstack_engine::Inputs>,
             clock: Arc::clone(&self.clock),
             random: self.random.clone(),
             failpoints,

@@ -459,6 +459,40 @@ async fn a_scheduled_run_runs_each_time_its_time_comes_until_it_is_stopped() {
     assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
 }
 
+/// A registry or a database that is away when the time comes is no reason to end a run: it begins once they are back.
+#[tokio::test(start_paused = true)]
+async fn a_scheduled_run_waits_for_a_registry_that_is_away() {
+    let world = World::new(32, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let schedule = json!({"schedule": {"cron": "*/2 * * * *"}});
+    let run = world.submit(&engine, "nightly", &schedule).await.unwrap();
+    world.inputs.set_away(true);
+    let waits = |world: &World| {
+        let tables = world.store.tables();
+        let row = &tables.runs[&run.id];
+        let reason = row.waiting_for();
+        row.status() == RunStatus::Pending && matches!(reason, Some(WaitReason::JobsMade { .. }))
+    };
+    world
+        .until("it waits for the registry", 3 * MINUTE, waits)
+        .await
+        .unwrap();
+    world
+        .throughout("it waits for the registry", 30 * MINUTE, waits)
+        .await
+        .unwrap();
+    world.inputs.set_away(false);
+    let done = |world: &World| {
+        let tables = world.store.tables();
+        let waiting = tables.runs[&run.id].waiting_for() == Some(&WaitReason::Schedule);
+        waiting && tables.jobs.values().any(|job| job.status() == JobStatus::Done)
+    };
+    world.until("it has run", 3 * MINUTE, done).await.unwrap();
+    stop(&world, &engine, &run, RunTerminationReason::StoppedByUser).await;
+    assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Terminated);
+    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_job_whose_gpu_does_too_little_is_ended() {
     let policy = json!({"utilization_policy": {"min_gpu_utilization": 30, "time_window": "5m"}});

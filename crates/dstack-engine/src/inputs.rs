@@ -6,11 +6,9 @@ use async_trait::async_trait;
 use dstack_agent_api::runner::SubmitBody;
 use dstack_model::runs::JobSpec;
 use dstack_plan::services::replicas::Slot;
-use dstack_store::JobSnapshot;
 use dstack_store::rows::RunRow;
+use dstack_store::{JobSnapshot, StoreError};
 use dstack_system::Secret;
-
-use crate::Result;
 
 /// All that is handed to the runner.
 #[derive(Debug, Clone, Default)]
@@ -32,20 +30,39 @@ pub struct Image {
     pub credentials: Option<(String, Secret)>,
 }
 
-/// Why a job cannot be started at all.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("{0}")]
-pub struct InputError(pub String);
+/// Why what a job needs is not there.
+#[derive(Debug, thiserror::Error)]
+pub enum InputsError {
+    /// A database, a bucket or a registry does not answer now: to be asked again, whatever waits for it.
+    #[error("what the job needs cannot be fetched now")]
+    Transient(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// It will never be there as things are: no secret, archive, image of that name. The text is for users.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl InputsError {
+    /// Does not answer now.
+    pub fn transient(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Transient(error.into())
+    }
+}
+
+impl From<StoreError> for InputsError {
+    fn from(error: StoreError) -> Self {
+        Self::transient(error)
+    }
+}
 
 /// Fetches what a job needs. Secrets are put in here, immediately before the call, and kept nowhere.
 #[async_trait]
 pub trait Inputs: Send + Sync + Debug {
     /// The jobs of these replicas, as the run asks for them now.
-    async fn jobs(&self, run: &RunRow, replicas: &[Slot]) -> Result<Result<Vec<JobSpec>, InputError>>;
+    async fn jobs(&self, run: &RunRow, replicas: &[Slot]) -> Result<Vec<JobSpec>, InputsError>;
     /// For the runner.
-    async fn start(&self, job: &JobSnapshot) -> Result<Result<StartInputs, InputError>>;
+    async fn start(&self, job: &JobSnapshot) -> Result<StartInputs, InputsError>;
     /// The image as it is pulled, with secrets put into the credentials.
-    async fn image(&self, job: &JobSnapshot) -> Result<Result<Image, InputError>>;
+    async fn image(&self, job: &JobSnapshot) -> Result<Image, InputsError>;
     /// Public keys that may log in to the container: the project's first.
-    async fn ssh_keys(&self, job: &JobSnapshot) -> Result<Vec<String>>;
+    async fn ssh_keys(&self, job: &JobSnapshot) -> Result<Vec<String>, InputsError>;
 }

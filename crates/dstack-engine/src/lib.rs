@@ -38,7 +38,7 @@ pub use agents::{AgentError, Agents, EventSource, Runner, Shim, TaskSource};
 pub use context::{Context, EngineDeps, Settings};
 pub use engine::Engine;
 pub use failpoint::Failpoints;
-pub use inputs::{Image, InputError, Inputs, StartInputs};
+pub use inputs::{Image, Inputs, InputsError, StartInputs};
 pub use output::{Batch, Output, Piece};
 pub use wakes::Key;
 
@@ -53,7 +53,7 @@ pub enum EngineError {
     Logs(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// What a job needs cannot be fetched.
     #[error("what the job needs cannot be fetched")]
-    Inputs(#[source] Box<dyn std::error::Error + Send + Sync>),
+    Inputs(#[from] InputsError),
     /// A simulated crash: the engine stops here, as a killed process would.
     #[error("killed at failpoint {0}")]
     Killed(&'static str),

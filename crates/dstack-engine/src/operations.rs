@@ -23,7 +23,7 @@ use tracing::Span;
 use crate::context::Context;
 use crate::task_config::task_config;
 use crate::wakes::Key;
-use crate::{AgentError, Result, Runner};
+use crate::{AgentError, InputsError, Result, Runner};
 
 /// Pause before the first repetition; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -82,6 +82,15 @@ impl From<AgentError> for Attempt {
         match error {
             AgentError::Refused { status, message } if (400..500).contains(&status) => Self::Refused(message),
             other => Self::Again(other.to_string()),
+        }
+    }
+}
+
+impl From<InputsError> for Attempt {
+    fn from(error: InputsError) -> Self {
+        match error {
+            InputsError::Refused(reason) => Self::Refused(reason),
+            InputsError::Transient(cause) => Self::Again(cause.to_string()),
         }
     }
 }
@@ -231,11 +240,14 @@ fn without_agent(kind: OperationKind) -> Attempt {
 }
 
 async fn submit_task(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress) -> Result<Attempt> {
-    let image = match ctx.deps.inputs.image(snapshot).await? {
+    let image = match ctx.deps.inputs.image(snapshot).await {
         Ok(image) => image,
-        Err(error) => return Ok(Attempt::Refused(error.to_string())),
+        Err(error) => return Ok(error.into()),
     };
-    let keys = ctx.deps.inputs.ssh_keys(snapshot).await?;
+    let keys = match ctx.deps.inputs.ssh_keys(snapshot).await {
+        Ok(keys) => keys,
+        Err(error) => return Ok(error.into()),
+    };
     let config = task_config(snapshot, image, keys);
     let shim = ctx.deps.agents.shim(address);
     ctx.reached("shim.submit.before")?;
@@ -279,9 +291,9 @@ async fn start_job(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress
     ) {
         return Ok(started(&state.working_dir, &state.username));
     }
-    let inputs = match ctx.deps.inputs.start(snapshot).await? {
+    let inputs = match ctx.deps.inputs.start(snapshot).await {
         Ok(inputs) => inputs,
-        Err(error) => return Ok(Attempt::Refused(error.to_string())),
+        Err(error) => return Ok(error.into()),
     };
     let answer = hand_over(ctx, runner.as_ref(), inputs).await?;
     ctx.reached("runner.start.after")?;

@@ -132,7 +132,7 @@ mod tests {
             self.0.fetch_add(1, Ordering::SeqCst);
             tokio::time::sleep(Duration::from_secs(1)).await;
             if image.starts_with("bad") {
-                Err(ImageError("on purpose".to_owned()))
+                Err(ImageError::Transient("on purpose".to_owned()))
             } else {
                 Ok(ImageConfig::default())
             }

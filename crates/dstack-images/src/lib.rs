@@ -39,8 +39,14 @@ pub struct RegistryCredentials {
 /// Why an image's configuration is not known: the cause, then what helps. Made to be read after
 /// `Error pulling configuration for image 'NAME' from the docker registry: ` (dstack 0.22.5).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ImageError(pub String);
+pub enum ImageError {
+    /// As things are, it will never be known.
+    #[error("{0}")]
+    Refused(String),
+    /// Nobody answers now, or has too much to do.
+    #[error("{0}")]
+    Transient(String),
+}
 
 /// Looks up configurations of images.
 #[async_trait]

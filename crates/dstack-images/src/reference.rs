@@ -28,7 +28,7 @@ impl Reference {
     /// It is none: the text names the part that is wrong.
     pub fn parse(text: &str) -> Result<Self, ImageError> {
         let wrong = |what: String| {
-            Err(ImageError(format!(
+            Err(ImageError::Refused(format!(
                 "{what}. An image is written [REGISTRY/]NAME[:TAG][@DIGEST], e.g. ubuntu:24.04"
             )))
         };
@@ -258,7 +258,7 @@ mod tests {
             ("a/../b", "`..`"),
             ("a?b=c", "`a?b=c`"),
         ] {
-            let error = Reference::parse(text).unwrap_err().0;
+            let error = Reference::parse(text).unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
         }
     }

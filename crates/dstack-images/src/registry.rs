@@ -118,7 +118,11 @@ impl Images for Registry {
                 error = &error as &dyn std::error::Error,
                 "No configuration of an image"
             );
-            ImageError(error.explain(reference.registry_name(), credentials.is_some()))
+            let text = error.explain(reference.registry_name(), credentials.is_some());
+            match error.is_transient() {
+                true => ImageError::Transient(text),
+                false => ImageError::Refused(text),
+            }
         })
     }
 }

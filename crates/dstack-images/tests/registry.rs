@@ -188,7 +188,10 @@ fn credentials() -> RegistryCredentials {
 async fn error(mode: Mode, name: &str, credentials: Option<&RegistryCredentials>) -> String {
     let double = registry(mode).await;
     let result = client().config(&double.image(name), credentials).await;
-    result.unwrap_err().0.replace(&double.address, "REGISTRY")
+    result
+        .unwrap_err()
+        .to_string()
+        .replace(&double.address, "REGISTRY")
 }
 
 fn expected(architecture: &str, architectures: &[CpuArchitecture]) -> ImageConfig {
@@ -339,7 +342,7 @@ async fn a_silent_registry_is_not_waited_for() {
         "{} did not answer within 0.2 s. Try again, or check the server's network",
         double.address
     );
-    assert_eq!(error.0, expected);
+    assert_eq!(error.to_string(), expected);
 }
 
 #[tokio::test]
@@ -347,12 +350,12 @@ async fn nobody_is_there() {
     // Port 1 of this machine: refused at once.
     let error = client().config("127.0.0.1:1/a", None).await.unwrap_err();
     assert_eq!(
-        error.0,
+        error.to_string(),
         "127.0.0.1:1 cannot be reached: Connection refused (os error 111). Check the registry's name and the \
          server's network"
     );
     let error = client().config("UPPER", None).await.unwrap_err();
-    assert!(error.0.contains("capital letters"), "{error}");
+    assert!(error.to_string().contains("capital letters"), "{error}");
 }
 
 #[tokio::test]

@@ -132,12 +132,12 @@ impl Blobs {
         Ok(put.await?)
     }
 
-    /// An archive.
+    /// An archive that this user has uploaded; `None` also where it is somebody else's.
     ///
     /// # Errors
     /// Bucket or database.
-    pub async fn archive(&self, id: ArchiveId) -> Result<Option<Vec<u8>>, BlobError> {
-        let Some(archive) = content::archive(self.database.pool(), id).await? else {
+    pub async fn archive(&self, id: ArchiveId, user: UserId) -> Result<Option<Vec<u8>>, BlobError> {
+        let Some(archive) = content::archive(self.database.pool(), id, user).await? else {
             return Ok(None);
         };
         match archive.content {

@@ -3,20 +3,67 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use dstack_images::{DefaultRegistry, Images, RegistryCredentials};
+use dstack_images::{DefaultRegistry, ImageError, Images, RegistryCredentials};
 use dstack_model::common::RegistryAuth;
 use dstack_model::runs::{JobSpec, JobSshKey, RunSpec};
 use dstack_plan::jobs::{JobContext, Target, images, job_specs, registry_auth};
 use dstack_plan::services::replicas::Slot;
-use dstack_plan::{ImageConfig, ServerDefaults};
-use dstack_store::Database;
+use dstack_plan::{ImageConfig, PlanError, ServerDefaults};
 use dstack_store::directory::secrets;
 use dstack_store::encryption::Encryption;
+use dstack_store::{Database, StoreError};
 use dstack_system::Secret;
 use dstack_units::ProjectId;
 
-use crate::error::{ApiError, Result};
+use crate::error::ApiError;
 use crate::keys::Keys;
+
+/// Why jobs cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum JobsError {
+    /// The run asks for what cannot be.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// What the image says of itself is not known.
+    #[error("Error pulling configuration for image '{image}' from the docker registry: {source}")]
+    Image {
+        /// As the run names it.
+        image: String,
+        /// Why.
+        source: ImageError,
+    },
+    /// Secrets cannot be read.
+    #[error("the secrets of the project cannot be read")]
+    Secrets(#[source] StoreError),
+    /// No key pair was made.
+    #[error("no key pair could be made for the nodes of the run")]
+    Keys(#[source] Box<ApiError>),
+}
+
+impl JobsError {
+    /// Whether the same may succeed later, without anybody changing anything.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Plan(_) => false,
+            Self::Image { source, .. } => matches!(source, ImageError::Transient(_)),
+            Self::Secrets(error) => error.unavailable().is_some(),
+            Self::Keys(_) => true,
+        }
+    }
+}
+
+impl From<JobsError> for ApiError {
+    fn from(error: JobsError) -> Self {
+        match error {
+            JobsError::Plan(error) => error.into(),
+            JobsError::Secrets(error) => error.into(),
+            JobsError::Keys(error) => *error,
+            image @ JobsError::Image { .. } => Self::client(image.to_string()),
+        }
+    }
+}
+
+type Result<T, E = JobsError> = std::result::Result<T, E>;
 
 /// What jobs are made from besides the run.
 #[derive(Debug, Clone)]
@@ -46,7 +93,8 @@ impl JobMaker {
     pub async fn jobs(&self, project: ProjectId, spec: &RunSpec, replicas: &[Slot]) -> Result<Vec<JobSpec>> {
         let mut jobs = self.without_keys(project, spec, replicas).await?;
         if jobs.iter().any(|job| job.jobs_per_replica > 1) {
-            let pair = self.keys.generate("dstack job").await?;
+            let pair = self.keys.generate("dstack job").await;
+            let pair = pair.map_err(|error| JobsError::Keys(Box::new(error)))?;
             for job in &mut jobs {
                 job.ssh_key = Some(JobSshKey {
                     private: pair.private.expose().to_owned(),
@@ -114,10 +162,9 @@ impl JobMaker {
                 .images
                 .config(&name, credentials.as_ref())
                 .await
-                .map_err(|error| {
-                    ApiError::client(format!(
-                        "Error pulling configuration for image '{image}' from the docker registry: {error}"
-                    ))
+                .map_err(|source| JobsError::Image {
+                    image: image.clone(),
+                    source,
                 })?;
             configs.insert(image, config);
         }
@@ -126,8 +173,10 @@ impl JobMaker {
 
     async fn credentials(&self, project: ProjectId, auth: &RegistryAuth) -> Result<RegistryCredentials> {
         let mut known = HashMap::new();
-        for row in secrets::list(self.database.pool(), project).await? {
-            known.insert(row.name, self.encryption.decrypt(&row.value)?.expose().to_owned());
+        let rows = secrets::list(self.database.pool(), project).await;
+        for row in rows.map_err(JobsError::Secrets)? {
+            let value = self.encryption.decrypt(&row.value).map_err(JobsError::Secrets)?;
+            known.insert(row.name, value.expose().to_owned());
         }
         let (username, password) = registry_auth(auth, &known)?;
         Ok(RegistryCredentials {

@@ -58,7 +58,7 @@ impl Images for RecordedImages {
             .find(|row| row.0 == image)
             .filter(|row| row.0 != PRIVATE || credentials.is_some());
         let (_, user, entrypoint, cmd, architectures) =
-            row.ok_or_else(|| ImageError("401 Client Error: Unauthorized".to_owned()))?;
+            row.ok_or_else(|| ImageError::Refused("401 Client Error: Unauthorized".to_owned()))?;
         let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
         Ok(ImageConfig {
             user: user.map(str::to_owned),

@@ -11,7 +11,7 @@ use dstack_units::Time;
 
 use super::run::{Change, end_jobs};
 use crate::context::Context;
-use crate::{InputError, Result};
+use crate::{InputsError, Result};
 
 /// When jobs that cannot be made are tried again: a registry may be away for a while.
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
@@ -41,29 +41,33 @@ pub(super) async fn start(ctx: &Context, latest: &[&JobRow], change: &mut Change
         change.run.wait(Wait::indefinite(WaitReason::Replicas));
         return Ok(());
     }
-    match create(ctx, &slots, latest, change, now).await? {
+    match create(ctx, &slots, latest, change, now).await {
         Ok(()) => {
             change.run.follow_jobs(RunStatus::Submitted)?;
             change.run.desired_replica_count = count(slots.len());
             Ok(())
         }
-        Err(error) => give_up(&error, change, now),
+        Err(InputsError::Refused(reason)) => give_up(&reason, change, now),
+        Err(error @ InputsError::Transient(_)) => {
+            wait_for_inputs(&error, change, now);
+            Ok(())
+        }
     }
 }
 
 /// The next time of a schedule may find things better.
-fn give_up(error: &InputError, change: &mut Change, now: Time) -> Result<()> {
+fn give_up(reason: &str, change: &mut Change, now: Time) -> Result<()> {
     let run = &mut change.run;
-    tracing::warn!(run.id = %run.id, run.name = %run.run_name, %error, "the jobs of a run cannot be made");
+    tracing::warn!(run.id = %run.id, run.name = %run.run_name, reason, "the jobs of a run cannot be made");
     run.terminate(RunTerminationReason::ServerError, now)?;
     run.wait(Wait::briefly(now, WaitReason::EndWithoutJobs));
-    change.note(format!("The run's jobs cannot be made: {error}"));
+    change.note(format!("The run's jobs cannot be made: {reason}"));
     Ok(())
 }
 
 /// The next step towards as many replicas as the run asks for now, all of its newest deployment.
 pub(super) async fn follow(ctx: &Context, latest: &[&JobRow], change: &mut Change, now: Time) -> Result<()> {
-    match keep_equal(ctx, latest, change).await? {
+    match keep_equal(ctx, latest, change).await {
         Ok(false) => {}
         Ok(true) => {
             change.run.wake_at(now);
@@ -89,7 +93,7 @@ pub(super) async fn follow(ctx: &Context, latest: &[&JobRow], change: &mut Chang
         .collect();
     end_jobs(&stopped, JobTerminationReason::ScaledDown, None, change, now)?;
     if !next.start.is_empty()
-        && let Err(error) = create(ctx, &next.start, latest, change, now).await?
+        && let Err(error) = create(ctx, &next.start, latest, change, now).await
     {
         wait_for_inputs(&error, change, now);
     }
@@ -97,22 +101,22 @@ pub(super) async fn follow(ctx: &Context, latest: &[&JobRow], change: &mut Chang
 }
 
 /// What runs goes on.
-fn wait_for_inputs(error: &InputError, change: &mut Change, now: Time) {
+fn wait_for_inputs(error: &InputsError, change: &mut Change, now: Time) {
     let run = &mut change.run;
-    tracing::warn!(run.id = %run.id, run.name = %run.run_name, %error, "the jobs of a deployment cannot be made");
+    let text = match error {
+        InputsError::Refused(reason) => reason.clone(),
+        InputsError::Transient(cause) => cause.to_string(),
+    };
+    tracing::warn!(run.id = %run.id, run.name = %run.run_name, error = text, "the jobs of a deployment cannot be made now");
     let reason = WaitReason::JobsMade {
         deployment: run.deployment_num,
-        error: error.to_string(),
+        error: text,
     };
     run.wait(Wait::until(now + RETRY_INTERVAL, reason));
 }
 
 /// Jobs that a deployment leaves as they are belong to it from now on. True if there were any.
-async fn keep_equal(
-    ctx: &Context,
-    latest: &[&JobRow],
-    change: &mut Change,
-) -> Result<std::result::Result<bool, InputError>> {
+async fn keep_equal(ctx: &Context, latest: &[&JobRow], change: &mut Change) -> Result<bool, InputsError> {
     let deployment = change.run.deployment_num;
     let older = |job: &&&JobRow| {
         job.deployment_num < deployment
@@ -121,11 +125,8 @@ async fn keep_equal(
     };
     let older: Vec<&JobRow> = latest.iter().filter(older).copied().collect();
     let specs = match change.run.run_spec.configuration.service() {
-        _ if older.is_empty() => return Ok(Ok(false)),
-        Some(_) => match ctx.deps.inputs.jobs(&change.run, &slots(&older)).await? {
-            Ok(specs) => Some(specs),
-            Err(error) => return Ok(Err(error)),
-        },
+        _ if older.is_empty() => return Ok(false),
+        Some(_) => Some(ctx.deps.inputs.jobs(&change.run, &slots(&older)).await?),
         // All that may change of others while they run leaves their jobs alone.
         None => None,
     };
@@ -136,7 +137,7 @@ async fn keep_equal(
         after.deployment_num = deployment;
         change.change_job(job, after);
     }
-    Ok(Ok(!kept.is_empty()))
+    Ok(!kept.is_empty())
 }
 
 fn slots(jobs: &[&JobRow]) -> Vec<Slot> {
@@ -173,11 +174,8 @@ async fn create(
     latest: &[&JobRow],
     change: &mut Change,
     now: Time,
-) -> Result<std::result::Result<(), InputError>> {
-    let specs = match ctx.deps.inputs.jobs(&change.run, slots).await? {
-        Ok(specs) => specs,
-        Err(error) => return Ok(Err(error)),
-    };
+) -> Result<(), InputsError> {
+    let specs = ctx.deps.inputs.jobs(&change.run, slots).await?;
     let text = match latest.is_empty() {
         true => "Job created on run submission. Status: SUBMITTED",
         false => "Job created on new submission. Status: SUBMITTED",
@@ -195,7 +193,7 @@ async fn create(
         job.submission_num = before.map_or(0, |before| before.submission_num + 1);
         change.add_job(job, text);
     }
-    Ok(Ok(()))
+    Ok(())
 }
 
 fn count(number: usize) -> i64 {

@@ -33,6 +33,15 @@ pub(super) enum LookupError {
 }
 
 impl LookupError {
+    /// Whether the same question may be answered later.
+    pub(super) fn is_transient(&self) -> bool {
+        match self {
+            Self::Unreachable(_) | Self::Slow(_) | Self::Digest(_) => true,
+            Self::Status(status) => status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS,
+            _ => false,
+        }
+    }
+
     /// Cause and remedy, for users. Statuses read as dstack 0.22.5 shows them: `401 Client Error: Unauthorized`.
     pub(super) fn explain(&self, registry: &str, with_credentials: bool) -> String {
         match self {

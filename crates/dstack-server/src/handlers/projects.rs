@@ -1,5 +1,7 @@
 //! Projects and their members.
 
+use std::collections::BTreeSet;
+
 use dstack_api::responses::ProjectsAnswer;
 use dstack_api::{Nothing, routes};
 use dstack_model::projects::{Project as WireProject, ProjectsInfoList};
@@ -311,9 +313,16 @@ async fn resolve(
     if names.len() != members.len() {
         return Err(ApiError::client("Cannot add same user multiple times"));
     }
-    let mut found = Vec::new();
+    let mut found: Vec<(String, Option<UserRow>, ProjectRole)> = Vec::new();
     for member in members {
         let user = users::by_name_or_email(state.database.pool(), &member.username).await?;
+        let is_same = |other: &UserRow| user.as_ref().is_some_and(|user| user.id == other.id);
+        if found
+            .iter()
+            .any(|(_, other, _)| other.as_ref().is_some_and(is_same))
+        {
+            return Err(ApiError::client("Cannot add same user multiple times"));
+        }
         found.push((member.username.clone(), user, member.project_role));
     }
     Ok(found)
@@ -356,20 +365,11 @@ async fn set_members(call: Call, request: ProjectMembersRequest) -> Result<WireP
     let (state, caller, project) = (&call.state, call.user()?, call.project()?);
     let wanted = resolve(state, &request.members).await?;
     if !is_admin(caller) && project.role(caller) == Some(ProjectRole::Manager) {
-        let mut new: Vec<&str> = request
-            .members
-            .iter()
-            .filter(|m| m.project_role == ProjectRole::Admin)
-            .map(|m| m.username.as_str())
-            .collect();
-        let mut old: Vec<&str> = project
-            .members
-            .iter()
-            .filter(|m| m.role == ProjectRole::Admin)
-            .map(|m| m.user.name.as_str())
-            .collect();
-        new.sort_unstable();
-        old.sort_unstable();
+        // By who they are, and not by how they are called: users have e-mail addresses as well.
+        let new = wanted.iter().filter(|(.., role)| *role == ProjectRole::Admin);
+        let new: BTreeSet<UserId> = new.filter_map(|(_, user, _)| Some(user.as_ref()?.id)).collect();
+        let old = project.members.iter().filter(|m| m.role == ProjectRole::Admin);
+        let old: BTreeSet<UserId> = old.map(|member| member.user.id).collect();
         if new != old {
             return Err(ApiError::Forbidden(
                 "Access denied: changing project admins".to_owned(),
@@ -418,6 +418,12 @@ async fn add_members(call: Call, request: ProjectMembersRequest) -> Result<WireP
     let mut members = Vec::new();
     for (name, user, role) in wanted {
         let user = user.ok_or_else(|| ApiError::client(format!("User not found: {name}")))?;
+        let demotes = project.role(&user) == Some(ProjectRole::Admin) && role != ProjectRole::Admin;
+        if demotes && !project.is_admin(call.user()?) {
+            return Err(ApiError::Forbidden(format!(
+                "Access denied: only admins can change the role of project admins (user: {name})"
+            )));
+        }
         changes.put(project, &user, role);
         members.push((user.id, role));
     }

@@ -8,7 +8,7 @@ use dstack_agent_api::runner::{
     ClusterInfo, FileArchive, RepoCredentials, RepoData, SshKey, SubmitBody, SubmitJobSpec,
     SubmitJobSubmission, SubmitRun, SubmitRunSpec, UnixUser,
 };
-use dstack_engine::{EngineError, Image, InputError, Inputs, Result, StartInputs};
+use dstack_engine::{Image, Inputs, InputsError, StartInputs};
 use dstack_images::RegistryCredentials;
 use dstack_model::repos::{AnyRunRepoData, RemoteRepoCreds};
 use dstack_model::runs::JobSpec;
@@ -19,7 +19,7 @@ use dstack_store::encryption::Encryption;
 use dstack_store::rows::RunRow;
 use dstack_store::{Database, JobSnapshot};
 use dstack_system::Secret;
-use dstack_units::ProjectId;
+use dstack_units::{ProjectId, UserId};
 
 use crate::blobs::{BlobError, Blobs};
 use crate::job_maker::JobMaker;
@@ -70,7 +70,10 @@ impl SqlInputs {
         let Some(stored) = repos::creds(self.database.pool(), repo, run.user_id).await? else {
             return Ok(None);
         };
-        let text = self.encryption.decrypt(&stored)?;
+        let text = self
+            .encryption
+            .decrypt(&stored)
+            .map_err(|error| InputsError::Refused(format!("the credentials of the repo: {error}")))?;
         let creds: Option<RemoteRepoCreds> = serde_json::from_str(text.expose()).ok();
         Ok(creds.map(|creds| RepoCredentials {
             clone_url: creds.clone_url,
@@ -79,68 +82,59 @@ impl SqlInputs {
         }))
     }
 
-    async fn archives(&self, spec: &JobSpec) -> Result<Result<Vec<(String, Vec<u8>)>, InputError>> {
+    async fn archives(&self, user: UserId, spec: &JobSpec) -> Result<Vec<(String, Vec<u8>)>> {
         let mut archives = Vec::new();
         for mapping in &spec.file_archives {
-            match fetched(self.blobs.archive(mapping.id).await)? {
-                Err(gone) => return Ok(Err(gone)),
-                Ok(Some(content)) => archives.push((mapping.id.to_string(), content)),
-                Ok(None) => {
-                    return Ok(Err(InputError(format!(
-                        "the archive of `files` path {} is not stored",
-                        mapping.path
-                    ))));
-                }
-            }
+            let content = fetched(self.blobs.archive(mapping.id, user).await)?;
+            let content = content.ok_or_else(|| {
+                let path = &mapping.path;
+                InputsError::Refused(format!("the archive of `files` path {path} is not stored"))
+            })?;
+            archives.push((mapping.id.to_string(), content));
         }
-        Ok(Ok(archives))
+        Ok(archives)
     }
 
-    async fn code(&self, run: &RunRow, spec: &JobSpec) -> Result<Result<Option<Vec<u8>>, InputError>> {
+    async fn code(&self, run: &RunRow, spec: &JobSpec) -> Result<Option<Vec<u8>>> {
         match (run.repo_id, &spec.repo_code_hash) {
             (Some(repo), Some(hash)) => fetched(self.blobs.code(run.project_id, repo, hash).await),
-            _ => Ok(Ok(None)),
+            _ => Ok(None),
         }
     }
 }
 
 /// A database or a bucket that is away is asked again; what is gone is gone.
-fn fetched(content: Result<Option<Vec<u8>>, BlobError>) -> Result<Result<Option<Vec<u8>>, InputError>> {
-    match content {
-        Ok(content) => Ok(Ok(content)),
-        Err(BlobError::Store(error)) => Err(error.into()),
-        Err(error @ BlobError::Bucket(_)) => Err(EngineError::Inputs(Box::new(error))),
-        Err(error @ (BlobError::Gone(_) | BlobError::NoBucket)) => Ok(Err(InputError(error.to_string()))),
-    }
+fn fetched(content: Result<Option<Vec<u8>>, BlobError>) -> Result<Option<Vec<u8>>> {
+    content.map_err(|error| match error {
+        BlobError::Store(error) => error.into(),
+        BlobError::Bucket(_) => InputsError::transient(error),
+        BlobError::Gone(_) | BlobError::NoBucket => InputsError::Refused(error.to_string()),
+    })
 }
+
+type Result<T, E = InputsError> = std::result::Result<T, E>;
 
 #[async_trait]
 impl Inputs for SqlInputs {
-    async fn jobs(&self, run: &RunRow, replicas: &[Slot]) -> Result<Result<Vec<JobSpec>, InputError>> {
+    async fn jobs(&self, run: &RunRow, replicas: &[Slot]) -> Result<Vec<JobSpec>> {
         let made = self.jobs.jobs(run.project_id, &run.run_spec, replicas).await;
-        Ok(made.map_err(|error| InputError(error.to_string())))
+        made.map_err(|error| match error.is_transient() {
+            true => InputsError::transient(error),
+            false => InputsError::Refused(error.to_string()),
+        })
     }
 
-    async fn start(&self, job: &JobSnapshot) -> Result<Result<StartInputs, InputError>> {
+    async fn start(&self, job: &JobSnapshot) -> Result<StartInputs> {
         let spec = &job.job.job_spec;
         let secrets = self.secrets(job.job.project_id).await?;
         let mut env = std::collections::BTreeMap::new();
         for (name, value) in &spec.env {
-            match with_secrets(value, &secrets) {
-                Ok(value) => {
-                    env.insert(name.clone(), Secret::new(value));
-                }
-                Err(error) => return Ok(Err(InputError(format!("env {name}: {error}")))),
-            }
+            let value = with_secrets(value, &secrets)
+                .map_err(|error| InputsError::Refused(format!("env {name}: {error}")))?;
+            env.insert(name.clone(), Secret::new(value));
         }
-        let archives = match self.archives(spec).await? {
-            Ok(archives) => archives,
-            Err(error) => return Ok(Err(error)),
-        };
-        let code = match self.code(&job.run, spec).await? {
-            Ok(code) => code,
-            Err(error) => return Ok(Err(error)),
-        };
+        let archives = self.archives(job.run.user_id, spec).await?;
+        let code = self.code(&job.run, spec).await?;
         let body = SubmitBody {
             repo_credentials: self.repo_credentials(&job.run).await?,
             log_quota_hour: self.log_quota_hour,
@@ -150,29 +144,28 @@ impl Inputs for SqlInputs {
             },
             ..body(job)
         };
-        Ok(Ok(StartInputs { body, archives, code }))
+        Ok(StartInputs { body, archives, code })
     }
 
-    async fn image(&self, job: &JobSnapshot) -> Result<Result<Image, InputError>> {
+    async fn image(&self, job: &JobSnapshot) -> Result<Image> {
         let spec = &job.job.job_spec;
         let own = match &spec.registry_auth {
             None => None,
             Some(auth) => {
                 let secrets = self.secrets(job.job.project_id).await?;
-                match registry_auth(auth, &secrets) {
-                    Ok((username, password)) => Some(RegistryCredentials {
-                        username,
-                        password: Secret::new(password),
-                    }),
-                    Err(error) => return Ok(Err(InputError(format!("registry_auth: {error}")))),
-                }
+                let (username, password) = registry_auth(auth, &secrets)
+                    .map_err(|error| InputsError::Refused(format!("registry_auth: {error}")))?;
+                Some(RegistryCredentials {
+                    username,
+                    password: Secret::new(password),
+                })
             }
         };
         let (name, credentials) = self.jobs.registry.apply(&spec.image_name, own);
-        Ok(Ok(Image {
+        Ok(Image {
             name,
             credentials: credentials.map(|found| (found.username, found.password)),
-        }))
+        })
     }
 
     async fn ssh_keys(&self, job: &JobSnapshot) -> Result<Vec<String>> {
@@ -182,7 +175,7 @@ impl Inputs for SqlInputs {
                 .keys
                 .of_project(&project)
                 .await
-                .map_err(|error| EngineError::Inputs(Box::new(error)))?;
+                .map_err(InputsError::transient)?;
             keys.push(pair.public.trim_end().to_owned());
         }
         // Where users may come through the SSH proxy only, they log in there, and it uses the project's key.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dstack_engine::Inputs;
+use dstack_engine::{Inputs, InputsError};
 use dstack_server::blobs::{Blobs, Bucket, BucketError};
 use dstack_server::wiring::SqlInputs;
 use dstack_store::JobSnapshot;
@@ -105,7 +105,7 @@ async fn code_and_files_go_to_the_bucket_and_from_there_to_the_job() {
             &server.state.settings,
         );
         let job = snapshot(&server).await;
-        let start = inputs.start(&job).await.unwrap().unwrap();
+        let start = inputs.start(&job).await.unwrap();
         assert!(start.code.as_deref() == Some(code.as_bytes()), "{kind:?}");
         assert_eq!(
             start.archives,
@@ -114,11 +114,65 @@ async fn code_and_files_go_to_the_bucket_and_from_there_to_the_job() {
 
         // A bucket that is away for long is no reason to end a job; one that has lost the code is.
         double.faults.add([Fault::Denied]);
-        assert!(inputs.start(&job).await.is_err());
+        let away = inputs.start(&job).await.unwrap_err();
+        assert!(matches!(away, InputsError::Transient(_)), "{away:?}");
         double.clear();
-        let gone = inputs.start(&job).await.unwrap().unwrap_err().to_string();
+        let InputsError::Refused(gone) = inputs.start(&job).await.unwrap_err() else {
+            panic!("what is gone stays gone");
+        };
         assert!(gone.contains("the bucket has no object data/"), "{gone}");
     }
+}
+
+/// Ids of archives are seen by all members of a project; what is in them belongs to whoever uploaded them.
+#[tokio::test]
+async fn nobody_runs_with_the_files_of_somebody_else() {
+    let server = Server::new().await;
+    with_repo(&server).await;
+    let bob = server.user("bob").await;
+    let member = json!({"members": [{"username": "bob", "project_role": "user"}]});
+    server
+        .post(ADMIN, "/api/projects/main/add_members", member)
+        .await
+        .ok();
+    let archive = server
+        .send(multipart(ARCHIVE, ADMIN, "hash", b"dotfiles"))
+        .await
+        .ok();
+    let plan = |token_owner: &str| {
+        json!({"plan": {"run_spec": {
+            "run_name": token_owner,
+            "repo_id": "virtual-repo",
+            "repo_data": {"repo_type": "virtual"},
+            "file_archives": [{"id": archive["id"], "path": "f"}],
+            "configuration": {"type": "task", "name": token_owner, "commands": ["true"]},
+            "ssh_key_pub": PUBLIC_KEY,
+        }}, "force": false})
+    };
+    let stolen = server
+        .post(&bob, "/api/project/main/runs/apply", plan("stolen"))
+        .await;
+    let id = archive["id"].as_str().unwrap();
+    assert_eq!(
+        stolen.refused(),
+        (
+            format!("The file archive {id} does not exist. Upload the files again").as_str(),
+            Some("resource_not_exists")
+        )
+    );
+    server.main("runs/apply", plan("own")).await.ok();
+
+    // A row that was written before the server looked is refused when its job starts.
+    let mut job = snapshot(&server).await;
+    let inputs = SqlInputs::new(
+        server.state.jobs(),
+        server.state.blobs.clone(),
+        &server.state.settings,
+    );
+    assert_eq!(inputs.start(&job).await.unwrap().archives.len(), 1);
+    job.run.user_id = server.state.random.uuid().into();
+    let refused = inputs.start(&job).await.unwrap_err();
+    assert!(matches!(refused, InputsError::Refused(_)), "{refused:?}");
 }
 
 async fn snapshot(server: &Server) -> JobSnapshot {

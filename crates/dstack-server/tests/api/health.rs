@@ -9,7 +9,6 @@ use dstack_server::overload::Overload;
 use dstack_server::{DefaultPermissions, Settings, retention};
 use dstack_store::directory::health::StoredCheck;
 use dstack_store::directory::lists;
-use dstack_store::rows::InstanceRow;
 use dstack_store::{Commit, EngineStore, Put};
 use dstack_system::clock::SharedClock;
 use dstack_units::{InstanceId, Time};

@@ -159,3 +159,75 @@ async fn deleted_names_are_free_again() {
         .await
         .ok();
 }
+
+/// A manager may not make an admin less than that: neither by adding them again, nor by any of their names.
+#[tokio::test]
+async fn managers_cannot_demote_admins() {
+    let server = Server::new().await;
+    let mallory = server.user("mallory").await;
+    server.user("alice").await;
+    let user =
+        json!({"username": "alice", "global_role": "user", "email": "alice@example.com", "active": true});
+    server.post(ADMIN, "/api/users/update", user).await.ok();
+    let member = |name: &str, role: &str| json!({"username": name, "project_role": role});
+    let members = json!({"members": [member("alice", "admin"), member("mallory", "manager")]});
+    server
+        .post(ADMIN, "/api/projects/main/add_members", members)
+        .await
+        .ok();
+    let roles = async || {
+        let project = server
+            .post(ADMIN, "/api/projects/main/get", json!(null))
+            .await
+            .ok();
+        let mut roles: Vec<String> = project["members"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|member| {
+                let name = member["user"]["username"].as_str().unwrap();
+                format!("{name} {}", member["project_role"].as_str().unwrap())
+            })
+            .collect();
+        roles.sort();
+        roles
+    };
+    let before = roles().await;
+    assert_eq!(before, ["admin admin", "alice admin", "mallory manager"]);
+    for (path, members) in [
+        ("add_members", vec![member("alice", "user")]),
+        ("add_members", vec![member("alice@example.com", "manager")]),
+        (
+            "set_members",
+            vec![
+                member("admin", "admin"),
+                member("alice", "admin"),
+                member("alice@example.com", "user"),
+                member("mallory", "manager"),
+            ],
+        ),
+        (
+            "set_members",
+            vec![member("admin", "admin"), member("mallory", "manager")],
+        ),
+    ] {
+        let answer = server
+            .post(
+                &mallory,
+                &format!("/api/projects/main/{path}"),
+                json!({"members": members}),
+            )
+            .await;
+        assert!([400, 403].contains(&answer.status), "{path}: {}", answer.status);
+        assert_eq!(roles().await, before, "{path}");
+    }
+    // By whatever name they are listed, admins who stay admins are no change.
+    let same = json!({"members": [
+        member("admin", "admin"), member("alice@example.com", "admin"), member("mallory", "manager"),
+    ]});
+    server
+        .post(&mallory, "/api/projects/main/set_members", same)
+        .await
+        .ok();
+    assert_eq!(roles().await, before);
+}

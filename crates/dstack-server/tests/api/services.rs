@@ -3,7 +3,7 @@
 use dstack_model::runs::{JobStatus, RunStatus};
 use dstack_server::{DefaultPermissions, Settings};
 use dstack_store::directory::lists;
-use dstack_store::rows::{JobRow, RunRow};
+use dstack_store::rows::JobRow;
 use dstack_store::{Commit, EngineStore, Put};
 use serde_json::{Value, json};
 

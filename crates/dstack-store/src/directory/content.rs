@@ -4,7 +4,7 @@ use dstack_units::{ArchiveId, RepoRowId, UserId};
 use sqlx::any::AnyRow;
 use sqlx::{AnyPool, Row};
 
-use super::select::fetch_one;
+use super::select::{Select, fetch_one};
 use crate::{Result, Tx};
 
 /// Where content is.
@@ -78,10 +78,11 @@ pub async fn archive_by_hash(pool: &AnyPool, user: UserId, hash: &str) -> Result
     .await
 }
 
-/// An archive.
-pub async fn archive(pool: &AnyPool, id: ArchiveId) -> Result<Option<Archive>> {
-    let sql = "SELECT content, user_id, blob_hash FROM file_archives WHERE id = $1".to_owned();
-    fetch_one(pool, sql, &[&id.to_string()], |row| {
+/// An archive of this user.
+pub async fn archive(pool: &AnyPool, id: ArchiveId, user: UserId) -> Result<Option<Archive>> {
+    let sql =
+        "SELECT content, user_id, blob_hash FROM file_archives WHERE id = $1 AND user_id = $2".to_owned();
+    fetch_one(pool, sql, &[&id.to_string(), &user.to_string()], |row| {
         Ok(Archive {
             user: crate::entity::read_column(row, 1, "file_archives", "user_id")?,
             hash: row.try_get(2)?,
@@ -89,6 +90,20 @@ pub async fn archive(pool: &AnyPool, id: ArchiveId) -> Result<Option<Archive>> {
         })
     })
     .await
+}
+
+/// Those of these archives that the user has not uploaded.
+pub async fn foreign_archives(pool: &AnyPool, user: UserId, ids: &[ArchiveId]) -> Result<Vec<ArchiveId>> {
+    let mut query = Select::new("SELECT id FROM file_archives");
+    let list = query.bind_list(ids.iter().copied());
+    let user = query.bind(user.to_string());
+    query.filter(format_args!("id IN {list} AND user_id = {user}"));
+    let rows = query.fetch(pool).await?;
+    let own: Vec<ArchiveId> = rows
+        .iter()
+        .map(|row| crate::entity::read_column(row, 0, "file_archives", "id"))
+        .collect::<Result<_>>()?;
+    Ok(ids.iter().copied().filter(|id| !own.contains(id)).collect())
 }
 
 /// Stores an archive and returns its id: that of the first upload of the same hash.

@@ -1,5 +1,6 @@
 //! Applying: a new run, or a change of one that is active.
 
+use dstack_api::ErrorCode;
 use dstack_model::repos::{AnyRepoInfo, AnyRunRepoData};
 use dstack_model::requests::ApplyRunPlanRequest;
 use dstack_model::runs::{Run, RunSpec, RunStatus};
@@ -8,11 +9,12 @@ use dstack_plan::names;
 use dstack_plan::schedule::next_trigger;
 use dstack_plan::services::replicas::first;
 use dstack_store::directory::lists::{self, ListedRun};
-use dstack_store::directory::repos;
+use dstack_store::directory::users::UserRow;
+use dstack_store::directory::{content, repos};
 use dstack_store::events as targets;
 use dstack_store::rows::{JobRow, NewRun, RunRow};
 use dstack_store::{Changes, Commit, Json};
-use dstack_units::{ProjectId, RepoRowId};
+use dstack_units::{ArchiveId, ProjectId, RepoRowId};
 
 use super::ATTEMPTS;
 use super::plan::{check_supported, effective, stale};
@@ -28,6 +30,7 @@ pub(super) async fn apply(call: Call, request: ApplyRunPlanRequest) -> Result<Ru
     super::volumes::check_active(state, project.row.id, &spec).await?;
     super::services::check_gateway(&call, &spec).await?;
     check_supported(&spec)?;
+    check_archives(state, call.user()?, &spec).await?;
     let generated = spec.run_name.is_none();
     for _ in 0..ATTEMPTS {
         if generated {
@@ -50,6 +53,22 @@ pub(super) async fn apply(call: Call, request: ApplyRunPlanRequest) -> Result<Ru
     Err(ApiError::client(
         "The run is being processed at the moment. Try again later.",
     ))
+}
+
+/// Refuses archives that somebody else has uploaded: their ids are no secret, their content is.
+async fn check_archives(state: &AppState, user: &UserRow, spec: &RunSpec) -> Result<()> {
+    let ids: Vec<ArchiveId> = spec.file_archives.iter().map(|mapping| mapping.id).collect();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let foreign = content::foreign_archives(state.database.pool(), user.id, &ids).await?;
+    match foreign.first() {
+        None => Ok(()),
+        Some(id) => Err(ApiError::with_code(
+            ErrorCode::ResourceNotExists,
+            format!("The file archive {id} does not exist. Upload the files again"),
+        )),
+    }
 }
 
 /// The run as this call has left it: what the engine does to it meanwhile is not part of the answer.
