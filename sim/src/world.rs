@@ -247,6 +247,6 @@ impl World {
     /// Present status of a run.
     pub fn status(&self, run: RunId) -> Option<RunStatus> {
         self.store
-            .read(|tables| tables.runs.get(&run).map(|run| run.status()))
+            .read(|tables| tables.runs.get(&run).map(dstack_store::rows::RunRow::status))
     }
 }

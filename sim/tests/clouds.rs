@@ -11,8 +11,8 @@ use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::{JobTerminationReason, RunStatus};
 use dstack_sim::clouds::SOLD_OUT;
 use dstack_sim::{Faults, Script, World, invariants};
+use dstack_store::EngineStore;
 use dstack_store::rows::{InstanceRow, JobRow, RunRow};
-use dstack_store::{Commit, EngineStore, Put};
 use serde_json::{Value, json};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -188,8 +188,9 @@ async fn a_job_whose_instance_is_ended_while_it_is_made_ends_as_well() {
         for mut row in instances(&world) {
             let reason = InstanceTerminationReason::TerminatedByUser;
             row.terminate(reason, None, world.clock.now()).unwrap();
-            let commit = Commit::unchecked(vec![Put::Instance(row)], Vec::new());
-            engine.commit(commit).await.unwrap();
+            let mut changes = world.builder.changes(world.clock.now());
+            changes.touch(row);
+            engine.commit(changes.into_commit()).await.unwrap();
         }
         let status = world.finished(&run, 5 * MINUTE).await;
         let status = status.unwrap_or_else(|stuck| panic!("after {hundreds}: {stuck}"));

@@ -252,10 +252,7 @@ async fn a_fleet_without_offers_says_so_and_tries_again() {
     for row in &shown {
         assert_eq!((row.status(), row.deleted), (InstanceStatus::Terminated, false));
         assert_eq!(row.termination_reason(), Some(Reason::NoOffers));
-        assert_eq!(
-            row.termination_reason_message().as_deref(),
-            Some("No offers found")
-        );
+        assert_eq!(row.termination_reason_message(), Some("No offers found"));
     }
     let text =
         "Instance status changed PENDING -> TERMINATED. Termination reason: NO_OFFERS (No offers found)";
@@ -476,7 +473,10 @@ async fn a_cluster_that_may_be_empty_ends_with_a_first_instance_that_found_nothi
     let fields = json!({"nodes": {"min": 0, "target": 3}, "placement": "cluster"});
     let (_engine, id) = applied(&world, &fields).await;
     let over = all_over(&world, id, 3).await;
-    let reasons: Vec<_> = over.iter().map(|row| row.termination_reason()).collect();
+    let reasons: Vec<_> = over
+        .iter()
+        .map(dstack_store::rows::InstanceRow::termination_reason)
+        .collect();
     assert_eq!(
         reasons,
         [

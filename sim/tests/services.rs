@@ -137,7 +137,9 @@ async fn a_service_grows_and_shrinks_without_touching_the_others() {
     let shrunk = until(&world, &run, |jobs| jobs.len() == 1, |jobs| !jobs.is_empty()).await;
     assert_eq!(shrunk[0].id, before[0].id);
     let ended = jobs(&world, &run);
-    let reasons = ended.iter().filter_map(|job| job.termination_reason());
+    let reasons = ended
+        .iter()
+        .filter_map(dstack_store::rows::JobRow::termination_reason);
     assert_eq!(reasons.collect::<Vec<_>>(), [JobTerminationReason::ScaledDown; 3]);
     assert_eq!(row(&world, &run).status(), RunStatus::Running);
 }

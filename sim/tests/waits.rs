@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use dstack_engine::Agents;
 use dstack_sim::World;
+use dstack_store::EngineStore;
 use dstack_store::rows::AgentAddress;
-use dstack_store::{Commit, EngineStore, Put};
 use futures_util::future::join;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -34,8 +34,9 @@ async fn remove(world: &World, name: &str) {
         .find(|fleet| fleet.name == name)
         .unwrap();
     fleet.name = "another".to_owned();
-    let commit = Commit::unchecked(vec![Put::Fleet(fleet)], Vec::new());
-    world.store.commit(commit).await.unwrap();
+    let mut changes = world.builder.changes(world.clock.now());
+    changes.touch(fleet);
+    world.store.commit(changes.into_commit()).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

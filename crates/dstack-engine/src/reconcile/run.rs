@@ -162,9 +162,9 @@ pub(super) struct Change {
 
 enum JobChange {
     /// A new submission, and the event that says why.
-    New(JobRow, &'static str),
+    New(Box<JobRow>, &'static str),
     /// A submission before and after.
-    Changed(JobRow, JobRow),
+    Changed(Box<(JobRow, JobRow)>),
 }
 
 impl Change {
@@ -178,12 +178,13 @@ impl Change {
 
     /// Adds a new submission; `message` is its event.
     pub(super) fn add_job(&mut self, job: JobRow, message: &'static str) {
-        self.jobs.push(JobChange::New(job, message));
+        self.jobs.push(JobChange::New(Box::new(job), message));
     }
 
     /// Changes a submission.
     pub(super) fn change_job(&mut self, before: &JobRow, after: JobRow) {
-        self.jobs.push(JobChange::Changed(before.clone(), after));
+        self.jobs
+            .push(JobChange::Changed(Box::new((before.clone(), after))));
     }
 
     /// Adds an event of the run.
@@ -199,8 +200,8 @@ impl Change {
         let any = !self.jobs.is_empty();
         for job in self.jobs.drain(..) {
             match job {
-                JobChange::New(job, message) => changes.insert(job, message),
-                JobChange::Changed(before, after) => changes.update(&before, after),
+                JobChange::New(job, message) => changes.insert(*job, message),
+                JobChange::Changed(job) => changes.update(&job.0, job.1),
             }
         }
         any

@@ -3,6 +3,7 @@
 
 // Helpers of tests may panic.
 #![allow(
+    clippy::disallowed_methods,
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::indexing_slicing,
