@@ -10,6 +10,7 @@ pub mod invariants;
 pub mod inventory;
 pub mod output;
 pub mod scenario;
+mod verbs;
 pub mod waits;
 pub mod world;
 

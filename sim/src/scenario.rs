@@ -29,6 +29,9 @@ pub enum ScenarioError {
     /// A row cannot get the status.
     #[error(transparent)]
     Transition(#[from] TransitionError),
+    /// A verb is refused.
+    #[error("the verb is refused")]
+    Refused(#[from] dstack_control::ControlError),
 }
 
 /// Builds rows.
@@ -101,13 +104,6 @@ impl Builder {
             base.extend(more.clone());
         }
         decode("fleet spec", &json!({"configuration": fields, "profile": {}}))
-    }
-
-    /// The instances that a new fleet begins with.
-    pub fn first_instances(&self, fleet: &FleetRow, now: Time) -> Vec<InstanceRow> {
-        let target = fleet.spec.configuration.nodes.map_or(0, |nodes| nodes.target);
-        let wanted = |num| InstanceRow::wanted(self.random.uuid().into(), fleet, num, now);
-        (0..target).map(wanted).collect()
     }
 
     /// What is asked for by a task, or whatever `extra`, merged into its configuration, makes of it.

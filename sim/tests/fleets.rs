@@ -162,7 +162,7 @@ async fn a_fleet_gets_the_instances_that_it_wants() {
     let made = "Instance status changed PENDING -> PROVISIONING";
     assert_eq!((events(&world, made), events(&world, "to meet target")), (3, 0));
     assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
-    world.end_fleet(&engine, id, None).await;
+    world.end_fleet(&engine, id, None).await.unwrap();
     is_gone(&world, id, MINUTE, "").await;
 }
 
@@ -315,7 +315,7 @@ async fn a_fleet_that_cannot_get_to_its_size_is_given_up_until_it_is_applied_aga
         .unwrap();
     assert_eq!(idle(&world, id), 0);
     let more = json!({"nodes": {"min": 1, "max": 2}});
-    world.update_fleet(&engine, id, &more).await.unwrap();
+    world.apply_fleet(&engine, "cloud", &more).await.unwrap();
     has_idle(&world, id, 1, 3 * MINUTE, "").await;
 }
 
@@ -378,7 +378,7 @@ async fn instances_that_a_user_ends_come_back_only_where_the_fleet_must_have_the
         let world = world(seed, &["small"]).await;
         let nodes = json!({"nodes": {"min": min, "target": 2}});
         let (engine, id) = with_idle(&world, 2, &nodes).await;
-        world.end_fleet(&engine, id, Some(&[0])).await;
+        world.end_fleet(&engine, id, Some(&[0])).await.unwrap();
         comes_to(&world, id, min.max(1)).await;
         assert_eq!(world.clouds.machines().len(), min.max(1));
         assert_eq!(fleet(&world, id).status(), FleetStatus::Active);
@@ -395,7 +395,7 @@ async fn a_fleet_deleted_at_any_time_leaves_no_machine() {
             world.clouds.full(&["small"]);
             let (engine, id) = applied(&world, &fields).await;
             world.pass(hundreds * Duration::from_millis(100)).await;
-            world.end_fleet(&engine, id, None).await;
+            world.end_fleet(&engine, id, None).await.unwrap();
             is_gone(&world, id, 5 * MINUTE, &when).await;
             assert_eq!(
                 events(&world, "Fleet status changed TERMINATING -> TERMINATED"),
@@ -520,7 +520,7 @@ async fn a_fleet_that_is_applied_again_becomes_what_it_is_now() {
     let world = world(23, &["small", "large"]).await;
     let (engine, id) = with_idle(&world, 3, &json!({"nodes": 3})).await;
     let fewer = json!({"nodes": {"min": 1, "max": 2}});
-    world.update_fleet(&engine, id, &fewer).await.unwrap();
+    world.apply_fleet(&engine, "cloud", &fewer).await.unwrap();
     let fewer = |world: &World| alive(world, id).len() == 2;
     world.until("one too many ends", 5 * MINUTE, fewer).await.unwrap();
     comes_to(&world, id, 2).await;
@@ -529,7 +529,7 @@ async fn a_fleet_that_is_applied_again_becomes_what_it_is_now() {
         1
     );
     let others = json!({"nodes": {"min": 1, "max": 2}, "instance_types": ["large"]});
-    world.update_fleet(&engine, id, &others).await.unwrap();
+    world.apply_fleet(&engine, "cloud", &others).await.unwrap();
     let one_large = |world: &World| {
         let machines = world.clouds.machines();
         machines.len() == 1 && machines[0].offer == "large"
@@ -601,7 +601,7 @@ async fn in_a_cloud_that_loses_calls_and_answers_a_fleet_has_exactly_its_size() 
             let (engine, id) = applied(&world, &fields).await;
             has_idle(&world, id, 3, 3 * HOUR, &when).await;
             assert_eq!(world.clouds.machines().len(), 3, "{when}");
-            world.end_fleet(&engine, id, None).await;
+            world.end_fleet(&engine, id, None).await.unwrap();
             is_gone(&world, id, HOUR, &when).await;
         }
     }
@@ -632,9 +632,6 @@ async fn killed_at(fields: &Value, point: &str, nth: u32) -> Arc<DieAt> {
     let die = Arc::new(DieAt::new(point, nth));
     let mut engine = start_with(&world, &die).await;
     let id = world.apply_fleet(&engine, "cloud", fields).await.unwrap();
-    if !world.store.tables().fleets.contains_key(&id) {
-        return die; // killed before the fleet was accepted: the caller was never told otherwise
-    }
     let complete = |world: &World| just_idle(world, id, 2, &when);
     until(&world, &mut engine, &when, complete).await;
     assert_eq!(world.clouds.machines().len(), 2, "{when}");
@@ -643,7 +640,7 @@ async fn killed_at(fields: &Value, point: &str, nth: u32) -> Arc<DieAt> {
     let replaced = |world: &World| is_replaced(world, id, lost, 2, &when);
     until(&world, &mut engine, &when, replaced).await;
     assert_eq!(world.clouds.machines().len(), 2, "{when}");
-    world.end_fleet(&engine, id, None).await;
+    world.end_fleet(&engine, id, None).await.unwrap();
     until(&world, &mut engine, &when, |world| fleet(world, id).deleted).await;
     is_gone(&world, id, SECOND, &when).await;
     die

@@ -96,7 +96,7 @@ async fn a_stop_asked_of_one_reaches_the_run_of_the_other() {
     world.hosts.script("long", script);
     let run = world.submit(&a, "long", &json!({})).await.unwrap();
     world.running(&run, MINUTE).await.unwrap();
-    world.stop(&b, &run).await;
+    world.stop(&b, &run, false).await.unwrap();
     assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Terminated);
     assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
 }

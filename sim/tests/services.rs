@@ -110,7 +110,7 @@ async fn started(seed: u64, replicas: i64) -> (World, Engine, RunRow) {
 async fn replicas_run_until_the_service_is_stopped() {
     let (world, engine, run) = started(1, 3).await;
     assert_eq!(row(&world, &run).status(), RunStatus::Running);
-    world.stop(&engine, &run).await;
+    world.stop(&engine, &run, false).await.unwrap();
     assert_eq!(
         world.finished(&run, 10 * MINUTE).await.unwrap(),
         RunStatus::Terminated
@@ -240,13 +240,8 @@ async fn deployed_with_death_at(point: &str, nth: u32) -> Arc<DieAt> {
     let engine = world.start_with(failpoints).await.unwrap();
     let story = async {
         world.update(&engine, &run, &service(2, "v2")).await.unwrap();
-        // Killed before it was stored, the update never was answered: it is made again.
-        let row = row(&world, &run);
-        if row.deployment_num == 0 {
-            world.update(&engine, &row, &service(2, "v2")).await.unwrap();
-        }
         until_both(&world, &run, is_second).await;
-        world.stop(&engine, &run).await;
+        world.stop(&engine, &run, false).await.unwrap();
         let ended = world.finished(&run, 10 * MINUTE).await;
         assert_eq!(ended.unwrap(), RunStatus::Terminated, "{point} {nth}");
     };
@@ -292,7 +287,7 @@ async fn deployments_arrive_over_a_bad_line() {
             until_both(&world, &run, |job| job.deployment_num == deployment).await;
             run = row(&world, &run);
         }
-        world.stop(&engine, &run).await;
+        world.stop(&engine, &run, false).await.unwrap();
         world.finished(&run, 60 * MINUTE).await.unwrap();
         assert_eq!(invariants::at_rest(&world), Vec::<String>::new(), "seed {seed}");
     }

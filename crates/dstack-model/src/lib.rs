@@ -13,6 +13,7 @@ pub mod compute_groups;
 pub mod configurations;
 pub mod decode;
 pub mod envs;
+pub mod errors;
 pub mod events;
 pub mod explanations;
 pub mod exports;
@@ -42,3 +43,4 @@ pub mod volumes;
 pub mod yaml;
 
 pub use dstack_model_derive::Decode;
+pub use errors::ErrorCode;

@@ -7,7 +7,7 @@ use dstack_store::directory::events;
 use dstack_store::directory::projects::ProjectRow;
 use dstack_store::directory::secrets::SecretRow;
 use dstack_store::directory::users::UserRow;
-use dstack_store::{Changes, Commit, EventTarget, NewEvent, Tx};
+use dstack_store::{EventTarget, NewEvent, Tx};
 use dstack_units::Time;
 
 use crate::state::AppState;
@@ -43,16 +43,6 @@ fn in_order(mut events: Vec<NewEvent>) -> Vec<NewEvent> {
         earliest = event.recorded_at + Duration::from_micros(1);
     }
     events
-}
-
-/// A commit without the events where none are kept.
-pub(crate) fn kept_of(state: &AppState, changes: Changes) -> Commit {
-    let commit = changes.into_commit();
-    if state.settings.events_ttl > 0 {
-        commit
-    } else {
-        commit.without_events()
-    }
 }
 
 /// Writes an event, unless none are kept.

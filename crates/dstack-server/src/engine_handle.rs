@@ -1,19 +1,8 @@
-//! What the API asks of the engine.
-
-use std::fmt::Debug;
+//! The engine where this process has none.
 
 use async_trait::async_trait;
+use dstack_control::EngineHandle;
 use dstack_store::{Commit, EngineStore, SqlStore, StoreError};
-
-/// The engine, as far as handlers see it.
-#[async_trait]
-pub trait EngineHandle: Send + Sync + Debug {
-    /// Writes rows and events in one transaction and wakes whom they concern.
-    async fn commit(&self, commit: Commit) -> Result<(), StoreError>;
-
-    /// Whether hosts of SSH fleets are connected to.
-    fn connects_hosts(&self) -> bool;
-}
 
 /// No engine in this process: changes are written, another server acts upon them.
 #[derive(Debug, Clone)]

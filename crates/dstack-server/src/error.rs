@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use dstack_api::{BadRequest, ErrorCode, ErrorDetail};
+use dstack_control::ControlError;
 use dstack_logs::LogError;
 use dstack_store::{StoreError, Unavailable};
 use serde_json::{Value, json};
@@ -194,6 +195,17 @@ impl From<StoreError> for ApiError {
                  free space there, then try again"
             }
         })
+    }
+}
+
+impl From<ControlError> for ApiError {
+    fn from(error: ControlError) -> Self {
+        match error {
+            ControlError::Refused { code, message } => Self::with_code(code, message),
+            ControlError::Forbidden(message) => Self::Forbidden(message),
+            ControlError::Store(error) => error.into(),
+            ControlError::Internal(error) => Self::Internal(error),
+        }
     }
 }
 

@@ -14,7 +14,7 @@ mod metrics;
 pub(crate) mod projects;
 mod public_keys;
 pub(crate) mod repos;
-mod runs;
+pub(crate) mod runs;
 mod secrets;
 mod server;
 mod sshproxy;
@@ -35,8 +35,6 @@ use tower_http::compression::predicate::SizeAbove;
 
 use crate::api::Api;
 use crate::state::AppState;
-
-pub(crate) use fleets::sealed_fleet;
 
 /// All routes that this version serves.
 pub fn api(state: Arc<AppState>) -> Api {

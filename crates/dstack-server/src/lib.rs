@@ -34,6 +34,7 @@ mod public_key;
 pub mod render;
 mod request;
 pub mod retention;
+mod run_resources;
 pub mod settings;
 pub mod startup;
 pub mod state;
@@ -41,7 +42,8 @@ pub mod version;
 mod volume_worker;
 pub mod wiring;
 
-pub use engine_handle::{EngineHandle, NoEngine};
+pub use dstack_control::EngineHandle;
+pub use engine_handle::NoEngine;
 pub use job_maker::JobMaker;
 pub use settings::Settings;
 pub use startup::{

@@ -38,7 +38,7 @@ use crate::backends::StoredBackends;
 use crate::blobs::{Blobs, Bucket, BucketError};
 use crate::cli_config::{self, Answer, Entry};
 use crate::config::{self, ConfigError, ServerConfig};
-use crate::engine_handle::{EngineHandle, NoEngine};
+use crate::engine_handle::NoEngine;
 use crate::error::ApiError;
 use crate::gateway_worker;
 use crate::handlers;
@@ -55,6 +55,7 @@ use crate::retention;
 use crate::settings::Settings;
 use crate::state::AppState;
 use crate::volume_worker;
+use dstack_control::EngineHandle;
 
 /// How long requests under way may take when the server stops.
 const DRAIN: Duration = Duration::from_secs(3);

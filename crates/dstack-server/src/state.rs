@@ -15,7 +15,6 @@ use tokio::sync::Notify;
 
 use crate::access::Access;
 use crate::blobs::Blobs;
-use crate::engine_handle::EngineHandle;
 use crate::job_maker::JobMaker;
 use crate::keys::Keys;
 use crate::login::Logins;
@@ -23,7 +22,9 @@ use crate::overload::Overload;
 use crate::plugins::Plugins;
 use crate::render::run_lists::RunLists;
 use crate::render::runs::RunCache;
+use crate::run_resources::SqlRunResources;
 use crate::settings::Settings;
+use dstack_control::{Core, EngineHandle, Fleets, Runs};
 
 /// Process-wide permissions (`default_permissions` of config.yml).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,6 +123,27 @@ pub struct AppState {
 }
 
 impl AppState {
+    /// What verbs work with.
+    fn core(&self) -> Core {
+        Core {
+            store: Arc::new(self.store.clone()),
+            engine: Arc::clone(&self.engine),
+            clock: Arc::clone(&self.clock),
+            random: self.random.clone(),
+            keep_events: self.settings.events_ttl > 0,
+        }
+    }
+
+    /// What may be asked about runs.
+    pub fn run_verbs(&self) -> Runs {
+        Runs::new(self.core(), SqlRunResources::of(self))
+    }
+
+    /// What may be asked about fleets.
+    pub fn fleet_verbs(&self) -> Fleets {
+        Fleets::new(self.core(), self.encryption.clone())
+    }
+
     /// Makes the jobs of runs.
     pub fn jobs(&self) -> JobMaker {
         JobMaker {

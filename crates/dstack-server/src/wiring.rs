@@ -1,5 +1,5 @@
 //! The engine's ends in this server: its output goes to the log store, its inputs come from the database, and the
-//! API reaches it through [`crate::engine_handle::EngineHandle`].
+//! API reaches it through [`dstack_control::EngineHandle`].
 
 mod handle;
 mod inputs;

@@ -357,6 +357,61 @@ impl EngineStore for MemoryStore {
             .collect())
     }
 
+    async fn run_by_name(&self, project: ProjectId, name: &str) -> Result<Option<RunRow>> {
+        let mut found = self.runs_by_names(project, &[name.to_owned()]).await?;
+        Ok(found.pop())
+    }
+
+    async fn runs_by_names(&self, project: ProjectId, names: &[String]) -> Result<Vec<RunRow>> {
+        let tables = self.lock();
+        let named =
+            |run: &&RunRow| run.project_id == project && !run.deleted && names.contains(&run.run_name);
+        Ok(tables.runs.values().filter(named).cloned().collect())
+    }
+
+    async fn run_names(&self, project: ProjectId, prefix: &str) -> Result<Vec<String>> {
+        let tables = self.lock();
+        let named =
+            |run: &&RunRow| run.project_id == project && !run.deleted && run.run_name.starts_with(prefix);
+        let found = tables.runs.values().filter(named);
+        Ok(found.map(|run| run.run_name.clone()).collect())
+    }
+
+    async fn fleet_by_name(&self, project: ProjectId, name: &str) -> Result<Option<FleetRow>> {
+        let mut found = self.fleets_by_names(project, &[name.to_owned()]).await?;
+        Ok(found.pop())
+    }
+
+    async fn fleets_by_names(&self, project: ProjectId, names: &[String]) -> Result<Vec<FleetRow>> {
+        let tables = self.lock();
+        let named =
+            |fleet: &&FleetRow| fleet.project_id == project && !fleet.deleted && names.contains(&fleet.name);
+        Ok(tables.fleets.values().filter(named).cloned().collect())
+    }
+
+    async fn fleet_names(&self, project: ProjectId) -> Result<Vec<String>> {
+        let tables = self.lock();
+        let of_project = |fleet: &&FleetRow| fleet.project_id == project && !fleet.deleted;
+        let found = tables.fleets.values().filter(of_project);
+        Ok(found.map(|fleet| fleet.name.clone()).collect())
+    }
+
+    async fn remote_hosts(&self) -> Result<Vec<(Option<FleetId>, String)>> {
+        let tables = self.lock();
+        let local = |id: FleetId| tables.fleets.get(&id).is_some_and(|fleet| fleet.local);
+        let hosts = tables.instances.values().filter(|row| {
+            row.backend.as_deref() == Some("remote")
+                && !row.deleted
+                && row.status() != dstack_model::instances::InstanceStatus::Terminated
+                && !row.fleet_id.is_some_and(local)
+        });
+        let named = |row: &InstanceRow| {
+            let hostname = row.job_provisioning_data.as_ref()?.hostname.clone()?;
+            Some((row.fleet_id, hostname))
+        };
+        Ok(hosts.filter_map(named).collect())
+    }
+
     async fn renew(&self, lease: &Lease) -> Result<()> {
         self.lock().servers.insert(lease.owner.clone(), lease.until);
         Ok(())

@@ -117,6 +117,22 @@ pub trait EngineStore: Send + Sync + Debug {
     /// then oldest. Jobs for which an instance is being made have their place.
     async fn waiting(&self, owner: &str, project: ProjectId, limit: usize) -> Result<Vec<(JobId, RunId)>>;
 
+    /// The project's run of this name that is not deleted.
+    async fn run_by_name(&self, project: ProjectId, name: &str) -> Result<Option<RunRow>>;
+    /// The project's runs of these names that are not deleted.
+    async fn runs_by_names(&self, project: ProjectId, names: &[String]) -> Result<Vec<RunRow>>;
+    /// Names of the project's runs that are not deleted and begin so.
+    async fn run_names(&self, project: ProjectId, prefix: &str) -> Result<Vec<String>>;
+    /// The project's fleet of this name that is not deleted.
+    async fn fleet_by_name(&self, project: ProjectId, name: &str) -> Result<Option<FleetRow>>;
+    /// The project's fleets of these names that are not deleted.
+    async fn fleets_by_names(&self, project: ProjectId, names: &[String]) -> Result<Vec<FleetRow>>;
+    /// Names of the project's fleets that are not deleted.
+    async fn fleet_names(&self, project: ProjectId) -> Result<Vec<String>>;
+    /// Host names of all instances of SSH fleets that are not over, each with its fleet; those of servers' own machines are
+    /// left out.
+    async fn remote_hosts(&self) -> Result<Vec<(Option<FleetId>, String)>>;
+
     /// Keeps what a job used.
     async fn add_metrics(&self, job: JobId, point: MetricsPoint) -> Result<()>;
     /// What a job used after a time, oldest first.

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use async_trait::async_trait;
+use dstack_model::runs::JobProvisioningData;
 use dstack_units::{FleetId, InstanceId, JobId, ProjectId, RunId, Time};
 use sqlx::{AnyPool, AssertSqlSafe, SqlStr};
 use uuid::Uuid;
@@ -18,13 +19,14 @@ pub(crate) use write::put_row;
 
 use crate::commit::Lease;
 use crate::directory::health::{self, StoredCheck};
+use crate::directory::lists;
 use crate::directory::metrics::{self, MetricsPoint};
 use crate::entity::select_sql;
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
 use crate::snapshot::Notices;
 use crate::{
     Claim, Column, Commit, Database, EngineStore, Entity, EntityRef, FleetSnapshot, InstanceSnapshot,
-    JobSnapshot, PlacementSnapshot, Result, RunSnapshot,
+    JobSnapshot, Json, PlacementSnapshot, Result, RunSnapshot,
 };
 
 /// The engine's store on SQL.
@@ -253,6 +255,50 @@ impl EngineStore for SqlStore {
         self.database
             .asked(self.read_waiting(owner, project, limit))
             .await
+    }
+
+    async fn run_by_name(&self, project: ProjectId, name: &str) -> Result<Option<RunRow>> {
+        let found = self.database.run_by_name(project, name).await?;
+        Ok(found.map(|listed| listed.run))
+    }
+
+    async fn runs_by_names(&self, project: ProjectId, names: &[String]) -> Result<Vec<RunRow>> {
+        let found = lists::runs_by_names(self.database.pool(), project, names);
+        let found = self.database.asked(found).await?;
+        Ok(found.into_iter().map(|listed| listed.run).collect())
+    }
+
+    async fn run_names(&self, project: ProjectId, prefix: &str) -> Result<Vec<String>> {
+        let names = lists::run_names(self.database.pool(), project, prefix);
+        self.database.asked(names).await
+    }
+
+    async fn fleet_by_name(&self, project: ProjectId, name: &str) -> Result<Option<FleetRow>> {
+        let found = lists::fleet_by_name(self.database.pool(), project, name);
+        let found = self.database.asked(found).await?;
+        Ok(found.map(|listed| listed.fleet))
+    }
+
+    async fn fleets_by_names(&self, project: ProjectId, names: &[String]) -> Result<Vec<FleetRow>> {
+        let found = lists::fleets_by_names(self.database.pool(), project, names);
+        let found = self.database.asked(found).await?;
+        Ok(found.into_iter().map(|listed| listed.fleet).collect())
+    }
+
+    async fn fleet_names(&self, project: ProjectId) -> Result<Vec<String>> {
+        let names = lists::fleet_names(self.database.pool(), project);
+        self.database.asked(names).await
+    }
+
+    async fn remote_hosts(&self) -> Result<Vec<(Option<FleetId>, String)>> {
+        let hosts = self
+            .database
+            .asked(lists::remote_hosts(self.database.pool()))
+            .await?;
+        let named = |(fleet, provisioning): (Option<FleetId>, Json<JobProvisioningData>)| {
+            Some((fleet, provisioning.hostname.clone()?))
+        };
+        Ok(hosts.into_iter().filter_map(named).collect())
     }
 
     async fn renew(&self, lease: &Lease) -> Result<()> {

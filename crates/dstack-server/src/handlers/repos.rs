@@ -6,6 +6,7 @@ use dstack_model::repos::{AnyRepoInfo, RemoteRepoCreds, RepoHead, RepoHeadWithCr
 use dstack_model::requests::{DeleteReposRequest, GetRepoRequest, SaveRepoCredsRequest};
 use dstack_store::NewEvent;
 use dstack_store::directory::repos::{self, RepoRow};
+use dstack_system::Random;
 use dstack_units::ProjectId;
 
 use crate::api::{Api, Call};
@@ -13,7 +14,6 @@ use crate::audit;
 use crate::blobs::RepoOf;
 use crate::error::{ApiError, Result};
 use crate::request::Upload;
-use crate::state::AppState;
 
 pub(super) fn routes(api: Api) -> Api {
     api.on::<routes::ReposList, _, _>(list)
@@ -67,13 +67,13 @@ async fn get(call: Call, request: GetRepoRequest) -> Result<RepoHeadWithCreds> {
 
 /// A row for a repo that may or may not be there already.
 pub(crate) fn row_for(
-    state: &AppState,
+    random: &Random,
     project: ProjectId,
     name: &str,
     info: &AnyRepoInfo,
 ) -> Result<RepoRow> {
     Ok(RepoRow {
-        id: state.random.uuid().into(),
+        id: random.uuid().into(),
         project_id: project,
         name: name.to_owned(),
         r#type: info.repo_type().as_str().to_owned(),
@@ -91,7 +91,7 @@ fn event(call: &Call, what: &str, repo: &str, more: &str) -> Result<Option<NewEv
 async fn init(call: Call, request: SaveRepoCredsRequest) -> Result<()> {
     let state = &call.state;
     let row = row_for(
-        state,
+        &state.random,
         call.project()?.row.id,
         &request.repo_id,
         &request.repo_info,

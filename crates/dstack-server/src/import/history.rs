@@ -65,7 +65,7 @@ pub(super) async fn fleets(
             plan.leave("fleets", name, why);
             continue;
         }
-        let spec = crate::handlers::sealed_fleet(spec, keys.new).map_err(ImportError::Target)?;
+        let spec = dstack_control::fleets::hosts::sealed(spec, keys.new).map_err(ImportError::Target)?;
         let new = NewRow::new("fleets", "id")
             .with("id", id)
             .with("project_id", uuid("fleets", &row, "project_id")?)

@@ -1,6 +1,7 @@
 //! Fleets and instances.
 
-use dstack_model::fleets::{Fleet, FleetSpec, SshHost};
+use dstack_control::fleets::hosts::without_keys;
+use dstack_model::fleets::{Fleet, FleetSpec};
 use dstack_model::instances::Instance;
 use dstack_store::directory::lists::{ListedFleet, ListedInstance};
 use dstack_units::FleetId;
@@ -62,24 +63,4 @@ pub(crate) fn fleet(listed: &ListedFleet, instances: &[ListedInstance]) -> Fleet
 
 fn belongs(listed: &ListedInstance, fleet: FleetId) -> bool {
     listed.instance.fleet_id == Some(fleet)
-}
-
-/// Without private keys.
-pub(crate) fn without_keys(mut spec: FleetSpec) -> FleetSpec {
-    let Some(ssh) = &mut spec.configuration.ssh_config else {
-        return spec;
-    };
-    ssh.ssh_key = None;
-    if let Some(proxy) = &mut ssh.proxy_jump {
-        proxy.ssh_key = None;
-    }
-    for host in &mut ssh.hosts {
-        if let SshHost::Params(params) = host {
-            params.ssh_key = None;
-            if let Some(proxy) = &mut params.proxy_jump {
-                proxy.ssh_key = None;
-            }
-        }
-    }
-    spec
 }

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use dstack_engine::{Engine, EngineError};
 use dstack_store::{Commit, StoreError};
 
-use crate::engine_handle::EngineHandle;
+use dstack_control::EngineHandle;
 
 /// An engine in this process.
 #[derive(Debug, Clone)]

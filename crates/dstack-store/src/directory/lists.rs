@@ -384,6 +384,12 @@ pub async fn instance_by_id(
     .await
 }
 
+/// Names of a project's fleets that are not deleted.
+pub async fn fleet_names(pool: &AnyPool, project: ProjectId) -> Result<Vec<String>> {
+    let sql = "SELECT name FROM fleets WHERE project_id = $1 AND deleted = 0".to_owned();
+    fetch_as(pool, sql, &[&project.to_string()], |row| Ok(row.try_get(0)?)).await
+}
+
 /// Names of the project's runs that are not deleted and begin with `prefix`, to choose a free one.
 pub async fn run_names(pool: &AnyPool, project: ProjectId, prefix: &str) -> Result<Vec<String>> {
     let sql =

@@ -1,5 +1,7 @@
 //! Plans of fleets: what applying one would do, and the offers for it.
 
+use dstack_control::fleets::hosts::{opened, without_keys};
+use dstack_control::fleets::validate;
 use dstack_model::common::ApplyAction;
 use dstack_model::fleets::{Fleet, FleetPlan, FleetSpec};
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
@@ -11,12 +13,10 @@ use dstack_plan::plans::{OFFERS_SHOWN, max_price};
 use dstack_plan::validate::fill_fleet_defaults;
 use dstack_store::directory::lists;
 
-use super::ssh::{check_free, opened};
-use super::{validate, with_instances};
+use super::with_instances;
 use crate::api::Call;
 use crate::error::Result;
 use crate::handlers::runs::Market;
-use crate::render::fleets::without_keys;
 
 pub(super) async fn get_plan(call: Call, request: GetFleetPlanRequest) -> Result<FleetPlan> {
     let project = call.project()?;
@@ -25,7 +25,7 @@ pub(super) async fn get_plan(call: Call, request: GetFleetPlanRequest) -> Result
     fill_fleet_defaults(&mut effective);
     let (current, action) = current(&call, &effective).await?;
     let own = current.as_ref().map(|fleet| fleet.id);
-    check_free(&call.state, &effective, own).await?;
+    call.state.fleet_verbs().check_free(&effective, own).await?;
     let mut offers = offers(&call, &effective).await?;
     let (total_offers, max_offer_price) = (offers.len(), max_price(&offers));
     offers.truncate(OFFERS_SHOWN);

@@ -11,7 +11,7 @@ use dstack_plan::diff::check_updatable;
 use dstack_plan::fleets::{self as choice, Fleet, OFFERS_PER_FLEET};
 use dstack_plan::placement::{Request, Wants, offers as instance_offers};
 use dstack_plan::plans::{OFFERS_SHOWN, Shown, batches, in_order, job_plan, of_all_fleets};
-use dstack_plan::validate::{effective_run_spec, unsupported};
+use dstack_plan::validate::effective_run_spec;
 use dstack_plan::volumes::Location;
 use dstack_plan::{explain, offers};
 use dstack_store::EngineStore;
@@ -21,7 +21,7 @@ use super::offers::Market;
 use super::{volumes, with_jobs};
 use crate::access::Project;
 use crate::api::Call;
-use crate::error::{ApiError, Result};
+use crate::error::Result;
 use crate::render::runs::View;
 use crate::render::users::key_pair;
 use crate::state::AppState;
@@ -116,16 +116,6 @@ fn asks_for_offers(run: &RunSpec, version: &ClientVersion) -> bool {
         _ => false,
     };
     nothing && version.is_before([0, 21, 0])
-}
-
-/// What this server can do with the run at all.
-pub(super) fn check_supported(spec: &RunSpec) -> Result<()> {
-    unsupported(spec).map_or(Ok(()), |reason| Err(reason.into()))
-}
-
-/// The error of a changed resource.
-pub(super) fn stale() -> ApiError {
-    ApiError::client("Failed to apply plan. Resource has been changed. Try again or use force apply.")
 }
 
 /// Looks for offers for the jobs of one run.

@@ -1,24 +1,29 @@
-//! The gateway of a service, and where it is reached.
+//! The gateway of a service.
 
 use dstack_api::ErrorCode;
+use dstack_control::{ControlError, Result};
 use dstack_model::configurations::service::GatewayChoice;
-use dstack_model::runs::{RunSpec, ServiceSpec};
-use dstack_plan::services::publish;
+use dstack_model::runs::RunSpec;
+use dstack_store::Database;
 use dstack_store::directory::gateways::{self, ListedGateway};
-
-use crate::api::Call;
-use crate::error::{ApiError, Result};
+use dstack_store::directory::projects;
+use dstack_units::ProjectId;
 
 /// Refuses a service whose gateway is not there, or that has none and must; dstack 0.22.5's texts.
-pub(super) async fn check_gateway(call: &Call, spec: &RunSpec) -> Result<()> {
+pub(crate) async fn check_gateway(
+    database: &Database,
+    project: ProjectId,
+    spec: &RunSpec,
+    must_have_gateway: bool,
+) -> Result<()> {
     let Some(service) = spec.configuration.service() else {
         return Ok(());
     };
-    let missing = |text: String| Err(ApiError::with_code(ErrorCode::ResourceNotExists, text));
-    match gateway(call, service.gateway.as_ref()).await? {
+    let missing = |text: String| Err(ControlError::with_code(ErrorCode::ResourceNotExists, text));
+    match gateway(database, project, service.gateway.as_ref()).await? {
         Found::Gateway(gateway) => Err(no_gateways_yet(&gateway)),
         Found::Missing(text) => missing(text),
-        Found::None if call.state.settings.forbid_services_without_gateway => missing(
+        Found::None if must_have_gateway => missing(
             "This dstack-server installation forbids services without a gateway. Please configure a gateway."
                 .to_owned(),
         ),
@@ -34,15 +39,17 @@ enum Found {
     Missing(String),
 }
 
-async fn gateway(call: &Call, choice: Option<&GatewayChoice>) -> Result<Found> {
-    let (pool, project) = (call.state.database.pool(), &call.project()?.row);
+async fn gateway(database: &Database, project: ProjectId, choice: Option<&GatewayChoice>) -> Result<Found> {
+    let pool = database.pool();
     let (found, text) = match choice {
         Some(GatewayChoice::Flag(false)) => return Ok(Found::None),
         Some(GatewayChoice::Reference(wanted)) => {
-            let owner = wanted.project.as_deref().unwrap_or(&project.name);
-            let found = match owner == project.name {
-                true => gateways::by_name(pool, project.id, &wanted.name).await?,
-                false => gateways::imported_by_name(pool, project.id, owner, &wanted.name).await?,
+            let own = projects::by_id(pool, project).await?;
+            let own = own.map(|row| row.name).unwrap_or_default();
+            let owner = wanted.project.as_deref().unwrap_or(&own);
+            let found = match owner == own {
+                true => gateways::by_name(pool, project, &wanted.name).await?,
+                false => gateways::imported_by_name(pool, project, owner, &wanted.name).await?,
             };
             let text = match &found {
                 Some(_) => format!("Gateway {} was marked for deletion", wanted.name),
@@ -51,7 +58,7 @@ async fn gateway(call: &Call, choice: Option<&GatewayChoice>) -> Result<Found> {
             (found.filter(|found| !found.row.to_be_deleted), text)
         }
         Some(GatewayChoice::Flag(true)) | None => {
-            let found = gateways::default_of(pool, project.id).await?;
+            let found = gateways::default_of(pool, project).await?;
             if found.is_none() && choice.is_none() {
                 return Ok(Found::None);
             }
@@ -63,19 +70,10 @@ async fn gateway(call: &Call, choice: Option<&GatewayChoice>) -> Result<Found> {
 }
 
 /// Gateways are kept and made, but no requests go through them yet.
-fn no_gateways_yet(gateway: &ListedGateway) -> ApiError {
-    ApiError::client(format!(
+fn no_gateways_yet(gateway: &ListedGateway) -> ControlError {
+    ControlError::refused(format!(
         "Services behind a gateway are not supported by this server version yet, and this one would be published at gateway {}. Set \
          `gateway: false` to run it without.",
         gateway.row.name
     ))
-}
-
-/// Where the service is reached; `None`: the run is none.
-pub(super) fn published(project: &str, spec: &RunSpec) -> Result<Option<ServiceSpec>> {
-    let Some(service) = spec.configuration.service() else {
-        return Ok(None);
-    };
-    let run = spec.run_name.as_deref().unwrap_or_default();
-    Ok(Some(publish::without_gateway(project, run, service)?))
 }

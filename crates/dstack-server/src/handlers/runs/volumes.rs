@@ -1,10 +1,12 @@
 //! Network volumes of a run.
 
 use dstack_api::ErrorCode;
+use dstack_control::ControlError;
 use dstack_model::runs::RunSpec;
 use dstack_model::volumes::VolumeStatus;
 use dstack_plan::jobs::volume_names;
 use dstack_plan::volumes::Location;
+use dstack_store::Database;
 use dstack_store::directory::volumes;
 use dstack_units::ProjectId;
 use dstack_units::number::quote_list;
@@ -26,7 +28,7 @@ pub(in crate::handlers) async fn locations(
         let mut found = Vec::new();
         for name in &names {
             let volume = volumes::by_name(state.database.pool(), project, name).await?;
-            let row = volume.ok_or_else(|| not_found(&names))?.row;
+            let row = volume.ok_or_else(|| missing(&names))?.row;
             if row.to_be_deleted {
                 return Err(ApiError::client(format!(
                     "Volume {} is marked for deletion and cannot be attached",
@@ -41,26 +43,26 @@ pub(in crate::handlers) async fn locations(
 }
 
 /// Refuses volumes that cannot be mounted now.
-pub(in crate::handlers) async fn check_active(
-    state: &AppState,
+pub(crate) async fn check_active(
+    database: &Database,
     project: ProjectId,
     run: &RunSpec,
-) -> Result<()> {
+) -> dstack_control::Result<()> {
     for names in volume_names(&run.configuration.base().volumes, 0)? {
         for name in &names {
-            let volume = volumes::by_name(state.database.pool(), project, name).await?;
-            let row = volume.ok_or_else(|| not_found(&names))?.row;
+            let volume = volumes::by_name(database.pool(), project, name).await?;
+            let row = volume.ok_or_else(|| missing(&names))?.row;
             if row.status != VolumeStatus::Active {
                 let text = format!("Cannot mount volumes that are not active: {name}");
-                return Err(ApiError::client(text));
+                return Err(ControlError::refused(text));
             }
         }
     }
     Ok(())
 }
 
-fn not_found(names: &[String]) -> ApiError {
-    ApiError::with_code(
+fn missing(names: &[String]) -> ControlError {
+    ControlError::with_code(
         ErrorCode::ResourceNotExists,
         format!("Volume {} not found", quote_list(names)),
     )

@@ -8,12 +8,10 @@ use dstack_model::instances::{Disk, InstanceAvailability, InstanceRuntime, Insta
 use dstack_model::offers::{InstanceOffer, InstanceOfferWithAvailability};
 use dstack_model::runs::JobProvisioningData;
 use dstack_store::StoreError;
-use dstack_store::directory::lists;
 use dstack_store::encryption::Encryption;
 use dstack_units::FleetId;
 
-use crate::error::{ApiError, Result};
-use crate::state::AppState;
+use crate::error::{ControlError, Result};
 
 /// Until the host tells what it has.
 const UNKNOWN: Resources = Resources {
@@ -55,49 +53,64 @@ fn with_keys(
 }
 
 /// For storing: private keys are encrypted.
-pub(crate) fn sealed(spec: FleetSpec, encryption: &Encryption) -> Result<FleetSpec, StoreError> {
+pub fn sealed(spec: FleetSpec, encryption: &Encryption) -> Result<FleetSpec, StoreError> {
     with_keys(spec, &|key| encryption.encrypt(key))
 }
 
 /// As it was before [`sealed`].
-pub(crate) fn opened(spec: FleetSpec, encryption: &Encryption) -> Result<FleetSpec, StoreError> {
+pub fn opened(spec: FleetSpec, encryption: &Encryption) -> Result<FleetSpec, StoreError> {
     with_keys(spec, &|key| Ok(encryption.decrypt(key)?.expose().to_owned()))
 }
 
-/// Refuses hosts that another fleet has.
-pub(super) async fn check_free(state: &AppState, spec: &FleetSpec, own: Option<FleetId>) -> Result<()> {
+/// Refuses hosts that another fleet has. `used` are the hosts of all fleets, `own` is the fleet that is changed.
+pub(super) fn check_free(
+    spec: &FleetSpec,
+    own: Option<FleetId>,
+    used: &[(Option<FleetId>, String)],
+) -> Result<()> {
     let Some(ssh) = &spec.configuration.ssh_config else {
         return Ok(());
     };
-    let used = lists::remote_hosts(state.database.pool()).await?;
-    let is_taken = |host: &str| {
-        used.iter()
-            .any(|(fleet, place)| *fleet != own && place.hostname.as_deref() == Some(host))
-    };
-    let taken: Vec<&str> = ssh
-        .hosts
-        .iter()
-        .map(SshHost::hostname)
-        .filter(|host| is_taken(host))
-        .collect();
+    let is_taken = |host: &&str| used.iter().any(|(fleet, name)| *fleet != own && name == host);
+    let taken: Vec<&str> = ssh.hosts.iter().map(SshHost::hostname).filter(is_taken).collect();
     if taken.is_empty() {
         return Ok(());
     }
-    Err(ApiError::client(format!(
+    Err(ControlError::refused(format!(
         "Instances [{}] are already assigned to a fleet.",
         taken.join(", ")
     )))
 }
 
+/// The specification without private keys, as it is shown.
+pub fn without_keys(mut spec: FleetSpec) -> FleetSpec {
+    let Some(ssh) = &mut spec.configuration.ssh_config else {
+        return spec;
+    };
+    ssh.ssh_key = None;
+    if let Some(proxy) = &mut ssh.proxy_jump {
+        proxy.ssh_key = None;
+    }
+    for host in &mut ssh.hosts {
+        if let SshHost::Params(params) = host {
+            params.ssh_key = None;
+            if let Some(proxy) = &mut params.proxy_jump {
+                proxy.ssh_key = None;
+            }
+        }
+    }
+    spec
+}
+
 /// What is known of a host before it was ever reached.
 pub(super) struct NewHost {
     pub(super) offer: InstanceOfferWithAvailability,
-    pub(super) place: JobProvisioningData,
+    pub(super) provisioning: JobProvisioningData,
     pub(super) total_blocks: Option<i64>,
 }
 
 /// A host as an instance of the given name.
-pub(super) fn host(ssh: &SshParams, host: &SshHost, blocks: Blocks, instance_name: &str) -> NewHost {
+pub(super) fn new_host(ssh: &SshParams, host: &SshHost, blocks: Blocks, instance_name: &str) -> NewHost {
     let params = match host {
         SshHost::Params(params) => SshHostParams::clone(params),
         SshHost::Hostname(name) => SshHostParams::with_hostname(name),
@@ -113,7 +126,7 @@ pub(super) fn host(ssh: &SshParams, host: &SshHost, blocks: Blocks, instance_nam
         price: 0.0,
         backend_data: Arc::default(),
     };
-    let place = JobProvisioningData {
+    let provisioning = JobProvisioningData {
         backend: BackendType::Remote,
         base_backend: None,
         instance_type,
@@ -135,7 +148,7 @@ pub(super) fn host(ssh: &SshParams, host: &SshHost, blocks: Blocks, instance_nam
     };
     NewHost {
         offer: offer.with_availability(InstanceAvailability::Available, InstanceRuntime::Shim),
-        place,
+        provisioning,
         total_blocks: match params.blocks.unwrap_or(blocks) {
             Blocks::Auto => None,
             Blocks::Count(count) => Some(count),

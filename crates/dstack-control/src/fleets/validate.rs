@@ -3,10 +3,10 @@
 use dstack_model::fleets::{FleetConfiguration, FleetSpec, SshHost, SshParams};
 use dstack_model::instances::SshKey;
 use dstack_units::name::{RESOURCE_NAME_MESSAGE, is_resource_name};
+use dstack_units::number::quote_list;
 use serde_json::Value;
 
-use crate::error::{ApiError, Result};
-use crate::handlers::projects::python_list;
+use crate::error::{ControlError, Result};
 
 /// Fields of fleets in clouds only.
 const CLOUD_FIELDS: &[&str] = &[
@@ -26,18 +26,20 @@ const CLOUD_FIELDS: &[&str] = &[
 ];
 
 /// Checks a fleet.
-pub(super) fn check(spec: &FleetSpec) -> Result<()> {
+pub fn check(spec: &FleetSpec) -> Result<()> {
     let configuration = &spec.configuration;
     if configuration
         .name
         .as_deref()
         .is_some_and(|name| !is_resource_name(name))
     {
-        return Err(ApiError::client(RESOURCE_NAME_MESSAGE));
+        return Err(ControlError::refused(RESOURCE_NAME_MESSAGE));
     }
     match (&configuration.ssh_config, &configuration.nodes) {
-        (None, None) => Err(ApiError::client("No ssh_config or nodes specified")),
-        (Some(_), Some(_)) => Err(ApiError::client("ssh_config and nodes are mutually exclusive")),
+        (None, None) => Err(ControlError::refused("No ssh_config or nodes specified")),
+        (Some(_), Some(_)) => Err(ControlError::refused(
+            "ssh_config and nodes are mutually exclusive",
+        )),
         (Some(ssh), None) => {
             refuse_fields("SSH", configuration, CLOUD_FIELDS)?;
             check_ssh(ssh)
@@ -47,7 +49,8 @@ pub(super) fn check(spec: &FleetSpec) -> Result<()> {
 }
 
 fn refuse_fields(kind: &str, configuration: &FleetConfiguration, fields: &[&str]) -> Result<()> {
-    let value = serde_json::to_value(configuration).map_err(ApiError::internal)?;
+    let value =
+        serde_json::to_value(configuration).map_err(|error| ControlError::Internal(Box::new(error)))?;
     let is_set = |field: &&&str| match value.get(**field) {
         None | Some(Value::Null) => false,
         Some(Value::Object(map)) => !map.is_empty(),
@@ -61,8 +64,8 @@ fn refuse_fields(kind: &str, configuration: &FleetConfiguration, fields: &[&str]
     if set.is_empty() {
         return Ok(());
     }
-    let fields = python_list(&set);
-    Err(ApiError::client(format!(
+    let fields = quote_list(&set);
+    Err(ControlError::refused(format!(
         "{kind} fleet configuration does not support the following fields: {fields}"
     )))
 }
@@ -75,10 +78,14 @@ fn check_ssh(ssh: &SshParams) -> Result<()> {
         };
         let host = host.hostname();
         if ssh.ssh_key.is_none() && key.is_none() {
-            return Err(ApiError::client(format!("No ssh key specified for host {host}")));
+            return Err(ControlError::refused(format!(
+                "No ssh key specified for host {host}"
+            )));
         }
         if ssh.user.is_none() && user.is_none() {
-            return Err(ApiError::client(format!("No ssh user specified for host {host}")));
+            return Err(ControlError::refused(format!(
+                "No ssh user specified for host {host}"
+            )));
         }
     }
     let own = ssh.hosts.iter().filter_map(|host| match host {
@@ -93,10 +100,10 @@ fn check_key(key: &SshKey) -> Result<()> {
     let private = key
         .private
         .as_deref()
-        .ok_or_else(|| ApiError::client("Private key not provided"))?;
+        .ok_or_else(|| ControlError::refused("Private key not provided"))?;
     match dstack_ssh::keys::parse_private(private) {
         Ok(_) => Ok(()),
-        Err(_) => Err(ApiError::client(
+        Err(_) => Err(ControlError::refused(
             "Unsupported key type. The key type should be RSA, ECDSA, or Ed25519 and should not be encrypted with \
              passphrase.",
         )),
@@ -107,10 +114,12 @@ fn check_internal_ips(ssh: &SshParams) -> Result<()> {
     let has_ip = |host: &&SshHost| matches!(host, SshHost::Params(params) if params.internal_ip.is_some());
     match ssh.hosts.iter().filter(has_ip).count() {
         0 => Ok(()),
-        some if some != ssh.hosts.len() => {
-            Err(ApiError::client("internal_ip must be specified for all hosts"))
-        }
-        _ if ssh.network.is_some() => Err(ApiError::client("internal_ip is mutually exclusive with network")),
+        some if some != ssh.hosts.len() => Err(ControlError::refused(
+            "internal_ip must be specified for all hosts",
+        )),
+        _ if ssh.network.is_some() => Err(ControlError::refused(
+            "internal_ip is mutually exclusive with network",
+        )),
         _ => Ok(()),
     }
 }
@@ -122,7 +131,7 @@ mod tests {
     fn refusal(configuration: &Value) -> String {
         let spec = serde_json::json!({"configuration": configuration, "profile": {}});
         match check(&serde_json::from_value(spec).unwrap()) {
-            Err(ApiError::Client { msg, .. }) => msg,
+            Err(ControlError::Refused { message, .. }) => message,
             other => panic!("{other:?}"),
         }
     }

@@ -1,0 +1,123 @@
+//! Fleets: creating, changing, ending; and the checks of what they are made from.
+
+mod apply;
+pub mod hosts;
+pub mod validate;
+
+use dstack_model::fleets::FleetStatus;
+use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
+use dstack_store::encryption::Encryption;
+use dstack_store::rows::{FleetRow, InstanceRow};
+use dstack_units::{FleetId, ProjectId};
+
+use crate::core::{Actor, Core};
+use crate::error::{ControlError, Result};
+
+pub use apply::{ApplyFleet, SeenFleet};
+
+/// What the actor may do with fleets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FleetRights {
+    /// Create, change and end fleets of hosts.
+    pub ssh_fleets: bool,
+}
+
+/// The verbs of fleets.
+#[derive(Debug, Clone)]
+pub struct Fleets {
+    core: Core,
+    encryption: Encryption,
+}
+
+impl Fleets {
+    /// On this store and engine; private keys of hosts are encrypted with these keys.
+    pub fn new(core: Core, encryption: Encryption) -> Self {
+        Self { core, encryption }
+    }
+
+    /// Ends the fleets of these names, or of each only the instances with these numbers; unknown names are left alone.
+    ///
+    /// # Errors
+    /// Jobs run there, it is the server's own machine, or the actor may not: fleets before it are being ended already.
+    pub async fn terminate(
+        &self,
+        actor: Actor,
+        rights: FleetRights,
+        project: ProjectId,
+        names: &[String],
+        nums: Option<&[i64]>,
+    ) -> Result<()> {
+        for fleet in self.core.store.fleets_by_names(project, names).await? {
+            check_may_end(&fleet, rights)?;
+            let busy = format!(
+                "Fleet {} is being processed currently. Try again later.",
+                fleet.name
+            );
+            self.core
+                .retry_on_conflict(&busy, || self.try_terminate(actor, fleet.id, nums))
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn try_terminate(&self, actor: Actor, id: FleetId, nums: Option<&[i64]>) -> Result<()> {
+        let Some(snapshot) = self.core.store.fleet(id).await? else {
+            return Ok(());
+        };
+        let fleet = &snapshot.fleet;
+        let chosen = |row: &&InstanceRow| nums.is_none_or(|nums| nums.contains(&row.instance_num));
+        let busy = snapshot
+            .instances
+            .iter()
+            .filter(chosen)
+            .any(|row| row.busy_blocks > 0);
+        if busy || (nums.is_none() && !snapshot.active_runs.is_empty()) {
+            return Err(in_use(fleet, nums));
+        }
+        let now = self.core.now();
+        let mut changes = self.core.changes(actor);
+        for row in snapshot.instances.iter().filter(chosen) {
+            let mut changed = row.clone();
+            if row.status() == InstanceStatus::Terminated {
+                // It is over, and need not be shown any more.
+                changed.delete(now);
+            } else if row.status().is_active() {
+                changed.terminate(InstanceTerminationReason::TerminatedByUser, None, now)?;
+            }
+            changes.update(row, changed);
+        }
+        if nums.is_none() && fleet.status() != FleetStatus::Terminating {
+            let mut ending = fleet.clone();
+            ending.terminate(now)?;
+            changes.update(fleet, ending);
+        }
+        self.core.commit(changes).await
+    }
+}
+
+fn check_may_end(fleet: &FleetRow, rights: FleetRights) -> Result<()> {
+    if fleet.local {
+        return Err(ControlError::refused(format!(
+            "Fleet {} is this server's own machine. Start the server with --no-local to do without it.",
+            fleet.name
+        )));
+    }
+    check_rights(fleet.spec.configuration.ssh_config.is_some(), rights)
+}
+
+fn check_rights(of_hosts: bool, rights: FleetRights) -> Result<()> {
+    match of_hosts && !rights.ssh_fleets {
+        true => Err(ControlError::Forbidden("Access denied".to_owned())),
+        false => Ok(()),
+    }
+}
+
+fn in_use(fleet: &FleetRow, nums: Option<&[i64]>) -> ControlError {
+    ControlError::refused(match nums {
+        None => format!("Failed to delete fleet {}. Fleet is in use.", fleet.name),
+        Some(nums) => format!(
+            "Failed to delete fleet {} instances {nums:?}. Fleet instances are in use.",
+            fleet.name
+        ),
+    })
+}

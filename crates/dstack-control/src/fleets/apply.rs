@@ -1,0 +1,255 @@
+//! Creating fleets and changing them in place.
+
+use dstack_model::ErrorCode;
+use dstack_model::fleets::FleetSpec;
+use dstack_model::instances::InstanceTerminationReason;
+use dstack_plan::fleet_diff::{HostChanges, check_updatable, host_changes};
+use dstack_plan::lifecycle::{Wait, WaitReason};
+use dstack_plan::names;
+use dstack_plan::validate::fill_fleet_defaults;
+use dstack_store::rows::{FleetRow, InstanceRow};
+use dstack_store::{Changes, Json, events};
+use dstack_units::{FleetId, ProjectId, Time};
+
+use super::hosts::{self, NewHost, new_host, opened, sealed, without_keys};
+use super::{FleetRights, Fleets, check_rights, validate};
+use crate::core::Actor;
+use crate::error::{ControlError, Result};
+
+const BUSY: &str = "Failed to update fleet: fleet is being processed currently. Try again later.";
+
+const SSH_FLEETS_LATER: &str = "This server version does not connect to hosts of SSH fleets yet. Runs use the fleet of \
+     the server's own machine, and fleets in clouds (`nodes` instead of `ssh_config`).";
+
+/// A fleet that is applied.
+#[derive(Debug, Clone)]
+pub struct ApplyFleet {
+    /// In which project.
+    pub project: ProjectId,
+    /// By whom.
+    pub actor: Actor,
+    /// What the actor may do.
+    pub rights: FleetRights,
+    /// What is asked for; without a name it gets one.
+    pub spec: FleetSpec,
+    /// The fleet of that name as the client saw it when it planned.
+    pub seen: Option<SeenFleet>,
+    /// Change the fleet whatever the client saw.
+    pub force: bool,
+}
+
+/// A fleet as a client saw it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SeenFleet {
+    /// Which.
+    pub id: FleetId,
+    /// What was asked for.
+    pub spec: FleetSpec,
+}
+
+impl Fleets {
+    /// Creates a fleet, or changes the one of its name in place.
+    ///
+    /// # Errors
+    /// The specification cannot be, a host belongs to another fleet, the fleet cannot be changed so, or it is not what the
+    /// client saw.
+    pub async fn apply(&self, mut request: ApplyFleet) -> Result<FleetId> {
+        validate::check(&request.spec)?;
+        fill_fleet_defaults(&mut request.spec);
+        check_rights(request.spec.configuration.ssh_config.is_some(), request.rights)?;
+        self.core
+            .retry_on_conflict(BUSY, || self.try_apply(&request))
+            .await
+    }
+
+    async fn try_apply(&self, request: &ApplyFleet) -> Result<FleetId> {
+        let found = match &request.spec.configuration.name {
+            Some(name) => self.core.store.fleet_by_name(request.project, name).await?,
+            None => None,
+        };
+        match found {
+            None => self.create(request).await,
+            Some(fleet) => {
+                if !request.force {
+                    check_seen(&fleet, request.seen.as_ref())?;
+                }
+                self.change(request, fleet.id).await
+            }
+        }
+    }
+
+    async fn create(&self, request: &ApplyFleet) -> Result<FleetId> {
+        let mut spec = request.spec.clone();
+        self.check_free(&spec, None).await?;
+        let name = match &spec.configuration.name {
+            Some(name) => name.clone(),
+            None => self.free_name(request.project).await?,
+        };
+        spec.configuration.name = Some(name.clone());
+        let now = self.core.now();
+        let stored = sealed(spec.clone(), &self.encryption)?;
+        let id = self.core.random.uuid().into();
+        let fleet = FleetRow::active(id, request.project, name, stored, now);
+        let instances = self.first_instances(&fleet, &spec, now);
+        self.check_connected(&spec, instances.len())?;
+        let of_hosts = spec.configuration.ssh_config.is_some();
+        let by_system = self.core.events(Actor::System);
+        let mut changes = self.core.changes(request.actor);
+        changes.insert(fleet, "Fleet created. Status: ACTIVE");
+        for row in instances {
+            let text = "Instance created on fleet submission. Status: PENDING";
+            let targets = vec![events::instance(&row)];
+            // Instances in clouds are made by the server to satisfy the fleet.
+            match of_hosts {
+                true => changes.note(text, targets),
+                false => changes.event(by_system.event(text, targets)),
+            }
+            changes.insert_silently(row);
+        }
+        self.core.commit(changes).await?;
+        Ok(id)
+    }
+
+    async fn free_name(&self, project: ProjectId) -> Result<String> {
+        let taken = self.core.store.fleet_names(project).await?;
+        Ok(names::numbered(&names::stem(&self.core.random), |name| {
+            taken.iter().any(|taken| taken == name)
+        }))
+    }
+
+    fn first_instances(&self, fleet: &FleetRow, spec: &FleetSpec, now: Time) -> Vec<InstanceRow> {
+        let configuration = &spec.configuration;
+        let Some(ssh) = &configuration.ssh_config else {
+            let target = configuration.nodes.map_or(0, |nodes| nodes.target);
+            let wanted = |num| {
+                let row = InstanceRow::wanted(self.core.random.uuid().into(), fleet, num, now);
+                in_order(row, now)
+            };
+            return (0..target).map(wanted).collect();
+        };
+        let numbered = (0..).zip(&ssh.hosts);
+        numbered
+            .map(|(num, host)| {
+                let name = format!("{}-{num}", fleet.name);
+                self.instance_of_host(fleet, num, new_host(ssh, host, configuration.blocks, &name), now)
+            })
+            .collect()
+    }
+
+    fn instance_of_host(&self, fleet: &FleetRow, num: i64, host: NewHost, now: Time) -> InstanceRow {
+        let row = InstanceRow::pending(self.core.random.uuid().into(), fleet, num, now);
+        let mut row = row.offering(host.offer, host.provisioning);
+        row.started_at = Some(now);
+        row.total_blocks = host.total_blocks;
+        row.wait(Wait::briefly(now, WaitReason::HostPrepared));
+        in_order(row, now)
+    }
+
+    /// Gives a fleet that is there another specification.
+    async fn change(&self, request: &ApplyFleet, id: FleetId) -> Result<FleetId> {
+        let spec = &request.spec;
+        let snapshot = self.core.store.fleet(id).await?;
+        let snapshot = snapshot.ok_or_else(ControlError::not_found)?;
+        let mut old = opened(FleetSpec::clone(&snapshot.fleet.spec), &self.encryption)?;
+        fill_fleet_defaults(&mut old);
+        check_updatable(&old, spec)?;
+        let now = self.core.now();
+        let mut fleet = snapshot.fleet.clone();
+        fleet.spec = Json::new(sealed(spec.clone(), &self.encryption)?);
+        // It is brought to its new size soon, also where that was given up.
+        fleet.consolidation_attempt = 0;
+        fleet.wake_at(now);
+        let mut changes = self.core.changes(request.actor);
+        changes.touch(fleet.clone());
+        self.change_hosts(&old, spec, &fleet, &snapshot.instances, &mut changes)
+            .await?;
+        self.core.commit(changes).await?;
+        Ok(id)
+    }
+
+    /// Adds instances for new hosts, and ends those of hosts that are not named any more.
+    async fn change_hosts(
+        &self,
+        old: &FleetSpec,
+        spec: &FleetSpec,
+        fleet: &FleetRow,
+        instances: &[InstanceRow],
+        changes: &mut Changes,
+    ) -> Result<()> {
+        let (Some(before), Some(after)) = (&old.configuration.ssh_config, &spec.configuration.ssh_config)
+        else {
+            return Ok(());
+        };
+        let HostChanges { added, removed, .. } = host_changes(before, after);
+        if !added.is_empty() {
+            self.check_free(spec, Some(fleet.id)).await?;
+        }
+        self.check_connected(spec, added.len())?;
+        let now = self.core.now();
+        let living: Vec<&InstanceRow> = instances.iter().filter(|row| !row.deleted).collect();
+        let mut taken: Vec<i64> = living.iter().map(|row| row.instance_num).collect();
+        for host in after.hosts.iter().filter(|host| added.contains(host.hostname())) {
+            let num = (0..).find(|num| !taken.contains(num)).unwrap_or_default();
+            taken.push(num);
+            let name = format!("{}-{num}", fleet.name);
+            let host = new_host(after, host, spec.configuration.blocks, &name);
+            let row = self.instance_of_host(fleet, num, host, now);
+            changes.insert(row, "Instance created on fleet update. Status: PENDING");
+        }
+        let is_removed = |row: &InstanceRow| {
+            let provisioning = row.job_provisioning_data.as_ref();
+            provisioning
+                .and_then(|provisioning| provisioning.hostname.as_ref())
+                .is_some_and(|name| removed.contains(name))
+        };
+        for row in living {
+            if row.status().is_active() && is_removed(row) {
+                let mut ending = row.clone();
+                ending.terminate(InstanceTerminationReason::TerminatedByUser, None, now)?;
+                changes.update(row, ending);
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses hosts that another fleet has; `own` is the fleet that is changed.
+    ///
+    /// # Errors
+    /// With the names of the hosts; the store.
+    pub async fn check_free(&self, spec: &FleetSpec, own: Option<FleetId>) -> Result<()> {
+        if spec.configuration.ssh_config.is_none() {
+            return Ok(());
+        }
+        let used = self.core.store.remote_hosts().await?;
+        hosts::check_free(spec, own, &used)
+    }
+
+    /// Refuses hosts that would wait for ever.
+    fn check_connected(&self, spec: &FleetSpec, hosts: usize) -> Result<()> {
+        let of_hosts = spec.configuration.ssh_config.is_some() && hosts > 0;
+        match of_hosts && !self.core.engine.connects_hosts() {
+            false => Ok(()),
+            true => Err(ControlError::with_code(
+                ErrorCode::BackendNotAvailable,
+                SSH_FLEETS_LATER,
+            )),
+        }
+    }
+}
+
+/// The fleet must be what the client saw when it planned.
+fn check_seen(found: &FleetRow, seen: Option<&SeenFleet>) -> Result<()> {
+    let filled = |spec: &FleetSpec| {
+        let mut spec = spec.clone();
+        fill_fleet_defaults(&mut spec);
+        without_keys(spec)
+    };
+    let same = seen.is_some_and(|seen| seen.id == found.id && filled(&seen.spec) == filled(&found.spec));
+    if same { Ok(()) } else { Err(ControlError::stale()) }
+}
+
+/// Lists are sorted by time: instances of one fleet are not to be mixed up.
+fn in_order(mut row: InstanceRow, now: Time) -> InstanceRow {
+    row.created_at = Time::from_micros(now.as_micros() + row.instance_num);
+    row
+}

@@ -1,0 +1,180 @@
+//! Applying: a new run, or a change of one that is active.
+
+use dstack_model::runs::{RunSpec, RunStatus};
+use dstack_plan::diff::{changed_fields, check_updatable};
+use dstack_plan::names;
+use dstack_plan::schedule::next_trigger;
+use dstack_plan::services::publish;
+use dstack_plan::services::replicas::first;
+use dstack_store::rows::{JobRow, NewRun, RunRow};
+use dstack_store::{Json, events};
+use dstack_units::{ProjectId, RunId, UserId};
+
+use super::{BUSY, Runs};
+use crate::core::Actor;
+use crate::error::{ControlError, Result};
+
+/// A run that is applied.
+#[derive(Debug, Clone)]
+pub struct ApplyRun {
+    /// In which project.
+    pub project: ProjectId,
+    /// The project's name, for the address of a service.
+    pub project_name: String,
+    /// By whom.
+    pub user: UserId,
+    /// What is asked for, checked and with defaults; without a name it gets one.
+    pub spec: RunSpec,
+    /// The run of that name as the client saw it when it planned.
+    pub seen: Option<SeenRun>,
+    /// Change the run whatever the client saw.
+    pub force: bool,
+}
+
+/// A run as a client saw it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SeenRun {
+    /// Which.
+    pub id: RunId,
+    /// What was asked for.
+    pub spec: RunSpec,
+}
+
+/// What became of it: the rows as this verb has left them.
+#[derive(Debug, Clone)]
+pub struct Applied {
+    /// The run.
+    pub run: RunRow,
+    /// Its jobs.
+    pub jobs: Vec<JobRow>,
+    /// Whether it is new.
+    pub submitted: bool,
+}
+
+impl Runs {
+    /// Submits a run, or changes the active one of its name in place. A finished one of its name is deleted.
+    ///
+    /// # Errors
+    /// The run cannot be had, the active one cannot be changed so, or is not what the client saw.
+    pub async fn apply(&self, request: &ApplyRun) -> Result<Applied> {
+        self.resources
+            .check(request.project, request.user, &request.spec)
+            .await?;
+        self.core
+            .retry_on_conflict(BUSY, || self.try_apply(request))
+            .await
+    }
+
+    async fn try_apply(&self, request: &ApplyRun) -> Result<Applied> {
+        let mut spec = request.spec.clone();
+        let name = match &spec.run_name {
+            Some(name) => name.clone(),
+            None => self.free_name(request.project).await?,
+        };
+        spec.run_name = Some(name.clone());
+        let current = self.core.store.run_by_name(request.project, &name).await?;
+        match current {
+            Some(run) if !run.status().is_finished() => self.update(request, spec, run).await,
+            finished => self.submit(request, spec, finished).await,
+        }
+    }
+
+    async fn free_name(&self, project: ProjectId) -> Result<String> {
+        let stem = names::stem(&self.core.random);
+        let taken = self.core.store.run_names(project, &stem).await?;
+        Ok(names::numbered(&stem, |name| {
+            taken.iter().any(|taken| taken == name)
+        }))
+    }
+
+    async fn update(&self, request: &ApplyRun, spec: RunSpec, old: RunRow) -> Result<Applied> {
+        if check_updatable(&old.run_spec, &spec).is_err() {
+            return Err(ControlError::refused(
+                "Cannot override active run. Stop the run first.",
+            ));
+        }
+        let seen = request.seen.as_ref();
+        let unchanged = seen.is_some_and(|seen| seen.id == old.id && seen.spec == *old.run_spec);
+        if !request.force && !unchanged {
+            return Err(ControlError::stale());
+        }
+        let changed = changed_fields(&old.run_spec, &spec).join(", ");
+        let mut new = old.clone();
+        new.deployment_num += 1;
+        new.priority = spec.configuration.base().priority.unwrap_or(0);
+        new.service_spec = published(&request.project_name, &spec)?.map(Json::new);
+        new.run_spec = Json::new(spec);
+        let deployment = new.deployment_num;
+        let mut changes = self.core.changes(Actor::User(request.user));
+        changes.note(
+            format!("Run updated. Deployment: {deployment}. Changed fields: {changed}"),
+            vec![events::run(&new)],
+        );
+        changes.touch(new.clone());
+        self.core.commit(changes).await?;
+        let snapshot = self.core.store.run(new.id).await?;
+        Ok(Applied {
+            run: new,
+            jobs: snapshot.map(|snapshot| snapshot.jobs).unwrap_or_default(),
+            submitted: false,
+        })
+    }
+
+    /// Stores a new run with its jobs; a finished one of the same name is deleted in the same transaction.
+    async fn submit(&self, request: &ApplyRun, spec: RunSpec, finished: Option<RunRow>) -> Result<Applied> {
+        let repo_id = self.resources.repo(request.project, &spec).await?;
+        let now = self.core.now();
+        let replicas = first(&spec);
+        let new = NewRun {
+            id: self.core.random.ordered_uuid(now).into(),
+            project_id: request.project,
+            user_id: request.user,
+            repo_id,
+            next_triggered_at: next_trigger(&spec, now),
+            spec: spec.clone(),
+        };
+        let mut run = RunRow::new(new, now);
+        run.service_spec = published(&request.project_name, &spec)?.map(Json::new);
+        run.desired_replica_count = i64::try_from(replicas.len()).unwrap_or(i64::MAX);
+        let by_system = self.core.events(Actor::System);
+        let mut changes = self.core.changes(Actor::User(request.user));
+        if let Some(old) = finished {
+            let mut deleted = old.clone();
+            deleted.deleted = true;
+            changes.note("Run deleted", vec![events::run(&old)]);
+            changes.update(&old, deleted);
+        }
+        let status = events::upper(&run.status());
+        changes.insert(run.clone(), &format!("Run submitted. Status: {status}"));
+        if run.service_spec.is_some() {
+            let text = "Service assigned to run without a gateway";
+            changes.event(by_system.event(text, vec![events::run(&run)]));
+        }
+        let mut jobs = Vec::new();
+        if run.status() == RunStatus::Submitted {
+            for job in self.resources.jobs(request.project, &spec, &replicas).await? {
+                let id = self.core.random.ordered_uuid(now).into();
+                let row = JobRow::submitted(id, &run, Json::new(job), now);
+                let text = "Job created on run submission. Status: SUBMITTED";
+                changes.event(by_system.event(text, vec![events::job(&row)]));
+                changes.insert_silently(row.clone());
+                jobs.push(row);
+            }
+        }
+        self.core.commit(changes).await?;
+        Ok(Applied {
+            run,
+            jobs,
+            submitted: true,
+        })
+    }
+}
+
+/// Where a service is reached; `None`: the run is none.
+fn published(project: &str, spec: &RunSpec) -> Result<Option<dstack_model::runs::ServiceSpec>> {
+    let Some(service) = spec.configuration.service() else {
+        return Ok(None);
+    };
+    let run = spec.run_name.as_deref().unwrap_or_default();
+    Ok(Some(publish::without_gateway(project, run, service)?))
+}

@@ -1,0 +1,92 @@
+//! What a run needs besides its rows: volumes, a gateway, archives, a repo, jobs.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use dstack_api::ErrorCode;
+use dstack_control::runs::RunResources;
+use dstack_control::{ControlError, Result};
+use dstack_model::repos::{AnyRepoInfo, AnyRunRepoData};
+use dstack_model::runs::{JobSpec, RunSpec};
+use dstack_plan::services::replicas::Slot;
+use dstack_plan::validate::unsupported;
+use dstack_store::directory::{content, repos};
+use dstack_units::{ArchiveId, ProjectId, RepoRowId, UserId};
+
+use crate::handlers::{repos as repo_rows, runs};
+use crate::job_maker::JobMaker;
+use crate::state::AppState;
+
+/// From the database, and from registries.
+#[derive(Debug)]
+pub(crate) struct SqlRunResources {
+    jobs: JobMaker,
+    random: dstack_system::Random,
+    forbid_services_without_gateway: bool,
+}
+
+impl SqlRunResources {
+    pub(crate) fn of(state: &AppState) -> Arc<dyn RunResources> {
+        Arc::new(Self {
+            jobs: state.jobs(),
+            random: state.random.clone(),
+            forbid_services_without_gateway: state.settings.forbid_services_without_gateway,
+        })
+    }
+
+    /// Refuses archives that somebody else has uploaded: their ids are no secret, their content is.
+    async fn check_archives(&self, user: UserId, spec: &RunSpec) -> Result<()> {
+        let ids: Vec<ArchiveId> = spec.file_archives.iter().map(|mapping| mapping.id).collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let foreign = content::foreign_archives(self.jobs.database.pool(), user, &ids).await?;
+        match foreign.first() {
+            None => Ok(()),
+            Some(id) => Err(ControlError::with_code(
+                ErrorCode::ResourceNotExists,
+                format!("The file archive {id} does not exist. Upload the files again"),
+            )),
+        }
+    }
+}
+
+#[async_trait]
+impl RunResources for SqlRunResources {
+    async fn check(&self, project: ProjectId, user: UserId, spec: &RunSpec) -> Result<()> {
+        let database = &self.jobs.database;
+        runs::volumes::check_active(database, project, spec).await?;
+        runs::services::check_gateway(database, project, spec, self.forbid_services_without_gateway).await?;
+        if let Some(reason) = unsupported(spec) {
+            return Err(reason.into());
+        }
+        self.check_archives(user, spec).await
+    }
+
+    /// It must be known, unless it is virtual: then it is created.
+    async fn repo(&self, project: ProjectId, spec: &RunSpec) -> Result<Option<RepoRowId>> {
+        let id = spec.repo_id.clone().unwrap_or_default();
+        if let Some(repo) = self.jobs.database.repo_by_name(project, &id).await? {
+            return Ok(Some(repo.id));
+        }
+        let Some(AnyRunRepoData::Virtual(data)) = &spec.repo_data else {
+            return Err(ControlError::with_code(
+                ErrorCode::RepoDoesNotExist,
+                format!("Repo {id} does not exist"),
+            ));
+        };
+        let info = AnyRepoInfo::Virtual(data.clone());
+        let row = repo_rows::row_for(&self.random, project, &id, &info);
+        let row = row.map_err(|error| ControlError::Internal(error.into()))?;
+        let stored = self
+            .jobs
+            .database
+            .write(move |tx| Box::pin(async move { repos::put(tx, &row).await }))
+            .await?;
+        Ok(Some(stored))
+    }
+
+    async fn jobs(&self, project: ProjectId, spec: &RunSpec, replicas: &[Slot]) -> Result<Vec<JobSpec>> {
+        Ok(self.jobs.jobs(project, spec, replicas).await?)
+    }
+}

@@ -1,0 +1,221 @@
+//! The verbs of the control plane, called as the API calls them.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use dstack_control::fleets::{ApplyFleet, FleetRights, Fleets};
+use dstack_control::runs::{ApplyRun, RunResources, Runs};
+use dstack_control::{Actor, ControlError, Core, EngineHandle};
+use dstack_engine::{Engine, EngineError};
+use dstack_model::runs::{JobSpec, RunSpec};
+use dstack_plan::services::replicas::Slot;
+use dstack_store::encryption::Encryption;
+use dstack_store::rows::{FleetRow, RunRow};
+use dstack_store::{Commit, EngineStore, StoreError};
+use dstack_units::{FleetId, ProjectId, RepoRowId, RunId, UserId};
+use serde_json::Value;
+
+use crate::scenario::{ScenarioError, jobs};
+use crate::world::World;
+
+/// A simulated engine as verbs see it.
+#[derive(Debug)]
+struct Connected(Engine);
+
+#[async_trait]
+impl EngineHandle for Connected {
+    async fn commit(&self, commit: Commit) -> Result<(), StoreError> {
+        self.0.commit(commit).await.map_err(|error| match error {
+            EngineError::Store(error) => error,
+            EngineError::Logs(_) | EngineError::Inputs(_) | EngineError::Killed(_) => StoreError::Closed,
+        })
+    }
+
+    fn connects_hosts(&self) -> bool {
+        true
+    }
+}
+
+/// Runs that need nothing but their jobs.
+#[derive(Debug)]
+struct NoResources;
+
+#[async_trait]
+impl RunResources for NoResources {
+    async fn check(&self, _: ProjectId, _: UserId, _: &RunSpec) -> dstack_control::Result<()> {
+        Ok(())
+    }
+
+    async fn repo(&self, _: ProjectId, _: &RunSpec) -> dstack_control::Result<Option<RepoRowId>> {
+        Ok(None)
+    }
+
+    async fn jobs(
+        &self,
+        _: ProjectId,
+        spec: &RunSpec,
+        replicas: &[Slot],
+    ) -> dstack_control::Result<Vec<JobSpec>> {
+        Ok(jobs(spec, replicas)?)
+    }
+}
+
+/// Whether the server died before it could answer: the client cannot know what became of its call.
+fn is_unanswered(error: &ControlError) -> bool {
+    matches!(error, ControlError::Store(StoreError::Closed))
+}
+
+impl World {
+    /// Applies a fleet that is new or there already; `configuration` has its fields. A client that gets no answer looks
+    /// whether the fleet is as it wants it, and asks again if not.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub async fn apply_fleet(
+        &self,
+        engine: &Engine,
+        name: &str,
+        configuration: &Value,
+    ) -> Result<FleetId, ScenarioError> {
+        let spec = self.builder.fleet_spec(name, configuration)?;
+        let before = self.fleet_named(name).await?.map(|fleet| fleet.version);
+        loop {
+            let request = ApplyFleet {
+                project: self.builder.project,
+                actor: Actor::User(self.user),
+                rights: FleetRights { ssh_fleets: true },
+                spec: spec.clone(),
+                seen: None,
+                force: true,
+            };
+            match self.fleets(engine).apply(request).await {
+                Err(error) if is_unanswered(&error) => {}
+                answered => return Ok(answered?),
+            }
+            let found = self.fleet_named(name).await?;
+            if let Some(fleet) = found.filter(|fleet| Some(fleet.version) != before) {
+                return Ok(fleet.id);
+            }
+        }
+    }
+
+    /// Ends a fleet, or those of its instances that have these numbers, however often no answer comes.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub async fn end_fleet(
+        &self,
+        engine: &Engine,
+        id: FleetId,
+        nums: Option<&[i64]>,
+    ) -> Result<(), ScenarioError> {
+        let rights = FleetRights { ssh_fleets: true };
+        let project = self.builder.project;
+        let names = self
+            .store
+            .read(|tables| tables.fleets.get(&id).map(|fleet| fleet.name.clone()));
+        let names: Vec<String> = names.into_iter().collect();
+        let actor = Actor::User(self.user);
+        loop {
+            let verbs = self.fleets(engine);
+            match verbs.terminate(actor, rights, project, &names, nums).await {
+                Err(error) if is_unanswered(&error) => {}
+                answered => return Ok(answered?),
+            }
+        }
+    }
+
+    /// Submits a task, or what `extra` makes of it. A client that gets no answer looks whether the run is there, and asks
+    /// again if not.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub async fn submit(&self, engine: &Engine, name: &str, extra: &Value) -> Result<RunRow, ScenarioError> {
+        let spec = self.builder.spec(name, extra)?;
+        loop {
+            match self.runs(engine).apply(&self.application(spec.clone())).await {
+                Err(error) if is_unanswered(&error) => {}
+                answered => return Ok(answered?.run),
+            }
+            let stored = self.store.run_by_name(self.builder.project, name).await;
+            if let Some(run) = stored.map_err(ControlError::from)? {
+                return Ok(run);
+            }
+        }
+    }
+
+    /// Changes a run in place, whatever it is like by now, however often no answer comes.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub async fn update(&self, engine: &Engine, run: &RunRow, extra: &Value) -> Result<(), ScenarioError> {
+        let request = self.application(self.builder.spec(&run.run_name, extra)?);
+        let before = self.deployment(run.id);
+        loop {
+            match self.runs(engine).apply(&request).await {
+                Err(error) if is_unanswered(&error) => {}
+                answered => return Ok(answered.map(|_| ())?),
+            }
+            if self.deployment(run.id) != before {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Stops a run, or aborts it, however often no answer comes.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub async fn stop(&self, engine: &Engine, run: &RunRow, abort: bool) -> Result<(), ScenarioError> {
+        let (actor, project) = (Actor::User(self.user), self.builder.project);
+        let names = [run.run_name.clone()];
+        loop {
+            match self.runs(engine).stop(actor, project, &names, abort).await {
+                Err(error) if is_unanswered(&error) => {}
+                answered => return Ok(answered?),
+            }
+        }
+    }
+
+    fn application(&self, spec: RunSpec) -> ApplyRun {
+        ApplyRun {
+            project: self.builder.project,
+            project_name: "main".to_owned(),
+            user: self.user,
+            spec,
+            seen: None,
+            force: true,
+        }
+    }
+
+    fn deployment(&self, run: RunId) -> Option<i64> {
+        self.store
+            .read(|tables| tables.runs.get(&run).map(|run| run.deployment_num))
+    }
+
+    async fn fleet_named(&self, name: &str) -> Result<Option<FleetRow>, ScenarioError> {
+        let found = self.store.fleet_by_name(self.builder.project, name).await;
+        Ok(found.map_err(ControlError::from)?)
+    }
+
+    fn runs(&self, engine: &Engine) -> Runs {
+        Runs::new(self.core(engine), Arc::new(NoResources))
+    }
+
+    fn fleets(&self, engine: &Engine) -> Fleets {
+        Fleets::new(
+            self.core(engine),
+            Encryption::new(Vec::new(), self.random.clone()),
+        )
+    }
+
+    fn core(&self, engine: &Engine) -> Core {
+        Core {
+            store: Arc::clone(&self.store) as Arc<dyn EngineStore>,
+            engine: Arc::new(Connected(engine.clone())),
+            clock: Arc::clone(&self.clock),
+            random: self.random.clone(),
+            keep_events: true,
+        }
+    }
+}
