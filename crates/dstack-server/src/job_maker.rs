@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use dstack_control::ControlError;
 use dstack_images::{DefaultRegistry, ImageError, Images, RegistryCredentials};
 use dstack_model::common::RegistryAuth;
 use dstack_model::runs::{JobSpec, JobSshKey, RunSpec};
@@ -29,7 +30,7 @@ pub enum JobsError {
     Image {
         /// As the run names it.
         image: String,
-        /// Why.
+        /// What the registry or the engine answered.
         source: ImageError,
     },
     /// Secrets cannot be read.
@@ -63,6 +64,17 @@ impl From<JobsError> for ApiError {
     }
 }
 
+impl From<JobsError> for ControlError {
+    fn from(error: JobsError) -> Self {
+        match error {
+            JobsError::Plan(error) => error.into(),
+            JobsError::Secrets(error) => error.into(),
+            JobsError::Keys(error) => Self::Internal(error),
+            image @ JobsError::Image { .. } => Self::refused(image.to_string()),
+        }
+    }
+}
+
 type Result<T, E = JobsError> = std::result::Result<T, E>;
 
 /// What jobs are made from besides the run.
@@ -70,7 +82,7 @@ type Result<T, E = JobsError> = std::result::Result<T, E>;
 pub struct JobMaker {
     /// For the project's secrets.
     pub database: Database,
-    /// Opens them.
+    /// Decrypts the values of those secrets.
     pub encryption: Encryption,
     /// Makes the key pairs with which the nodes of a task reach each other.
     pub keys: Arc<Keys>,

@@ -10,7 +10,7 @@ use crate::{Commit, EventMaker, EventTarget, NewEvent, Put, events};
 
 /// A row whose changes users can follow.
 pub trait Tracked: Clone + PartialEq {
-    /// For writing it.
+    /// The row as a part of a commit.
     fn into_put(self) -> Put;
     /// As the target of events.
     fn target(&self) -> EventTarget;
@@ -180,7 +180,7 @@ impl Changes {
         self.commit.is_empty()
     }
 
-    /// For writing.
+    /// Everything collected, as one commit.
     pub fn into_commit(self) -> Commit {
         self.commit
     }

@@ -42,7 +42,7 @@ pub struct TransitionError {
     pub entity: &'static str,
     /// The row's id.
     pub id: String,
-    /// Its status.
+    /// The status it has.
     pub from: String,
     /// The status it was to get.
     pub to: String,
@@ -82,7 +82,7 @@ impl crate::Column for WaitReason {
 macro_rules! life {
     ($row:ident, $status:ty) => {
         impl $row {
-            /// Present status.
+            /// The status as of the last read or change.
             pub const fn status(&self) -> $status {
                 self.status
             }

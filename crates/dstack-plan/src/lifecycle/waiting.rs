@@ -18,7 +18,7 @@ pub enum WaitReason {
     Placement,
     /// An instance is being made for the job.
     NewInstance {
-        /// Its name.
+        /// Name of that instance.
         instance: String,
     },
     /// The shim has not confirmed the task yet.
@@ -81,7 +81,7 @@ pub enum WaitReason {
     JobsMade {
         /// Number of the deployment.
         deployment: i64,
-        /// Why not.
+        /// What prevents it, for users.
         error: String,
     },
 
@@ -103,21 +103,21 @@ pub enum WaitReason {
     ClusterMasterChosen,
     /// A cloud makes it.
     Creation {
-        /// Its name.
+        /// Name of the resource in the cloud.
         name: String,
         /// Why the last call failed.
         error: Option<String>,
     },
     /// A cloud has not said what came of a call.
     CreationKnown {
-        /// Its name.
+        /// Name of the resource in the cloud.
         name: String,
         /// Why the last call failed.
         error: Option<String>,
     },
     /// A cloud ends it.
     Termination {
-        /// Its name.
+        /// Name of the resource in the cloud.
         name: String,
         /// Why the last call failed.
         error: Option<String>,
@@ -134,7 +134,7 @@ pub enum WaitReason {
         /// Name of the instance.
         instance: String,
     },
-    /// An idle instance.
+    /// A job that takes the idle instance before its `idle_duration` is over.
     JobBeforeIdleTimeout,
     /// The instance is to be ended.
     InstanceEnded,
@@ -148,14 +148,13 @@ pub enum WaitReason {
 
     /// A text written by a version that had no kinds.
     Other {
-        /// The text.
+        /// That text, which follows the words "waits for".
         text: String,
     },
 }
 
 impl WaitReason {
-    /// The kind for clients, stable over versions. They need only one: a running job for which nothing is awaited but its own
-    /// commands.
+    /// The kind for clients, stable over versions. They need only that of a running job whose commands alone are awaited.
     pub const fn client_kind(&self) -> Option<&'static str> {
         match self {
             Self::Commands => Some(WAITING_FOR_COMMANDS),

@@ -10,7 +10,7 @@ use crate::Json;
 use crate::entity::entity;
 
 entity! {
-    /// A fleet.
+    /// A named group of instances that are made for its project's runs, or connected over SSH.
     FleetRow in "fleets" {
         /// Id.
         key id: FleetId,
@@ -36,9 +36,9 @@ entity! {
         pub last_consolidated_at: Option<Time>,
         /// Deleted; kept for history.
         pub deleted: bool,
-        /// When.
+        /// When it was deleted.
         pub deleted_at: Option<Time>,
-        /// Last change.
+        /// When the row was changed last.
         pub last_processed_at: Time,
         /// When the engine looks again by itself.
         next_wake_at: Option<Time>,

@@ -29,7 +29,7 @@ pub enum AgentAddress {
 }
 
 entity! {
-    /// An instance.
+    /// A machine on which jobs run: of a cloud, connected over SSH, or the server's own.
     InstanceRow in "instances" {
         /// Id.
         key id: InstanceId,
@@ -65,7 +65,7 @@ entity! {
         pub price: Option<f64>,
         /// What it offers.
         pub offer: Option<Json<InstanceOfferWithAvailability>>,
-        /// Where it is.
+        /// How it is reached and what it costs.
         pub job_provisioning_data: Option<Json<JobProvisioningData>>,
         /// How its agents are reached.
         pub agent: Option<Json<AgentAddress>>,
@@ -77,9 +77,9 @@ entity! {
         pub last_job_processed_at: Option<Time>,
         /// Gone; kept for history.
         pub deleted: bool,
-        /// When.
+        /// When it was deleted.
         pub deleted_at: Option<Time>,
-        /// Last change.
+        /// When the row was changed last.
         pub last_processed_at: Time,
         /// When the engine looks again by itself.
         next_wake_at: Option<Time>,
