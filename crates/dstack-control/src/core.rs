@@ -98,21 +98,32 @@ impl Core {
         Ok(self.engine.commit(commit).await?)
     }
 
-    /// Decides and commits, and begins anew as long as someone else was faster. `busy` is what the user is told when that
-    /// never ends.
+    /// As [`retry_on_conflict`].
     ///
     /// # Errors
     /// Those of `attempt`, or `busy`.
-    pub async fn retry_on_conflict<T, F>(&self, busy: &str, mut attempt: impl FnMut() -> F) -> Result<T>
+    pub async fn retry_on_conflict<T, F>(&self, busy: &str, attempt: impl FnMut() -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
     {
-        for _ in 0..MAX_ATTEMPTS {
-            match attempt().await {
-                Err(error) if error.is_conflict() => {}
-                done => return done,
-            }
-        }
-        Err(ControlError::refused(busy))
+        retry_on_conflict(busy, attempt).await
     }
+}
+
+/// Decides and commits, and begins anew as long as someone else was faster. `busy` is what the user is told when that never
+/// ends.
+///
+/// # Errors
+/// Those of `attempt`, or `busy`.
+pub(crate) async fn retry_on_conflict<T, F>(busy: &str, mut attempt: impl FnMut() -> F) -> Result<T>
+where
+    F: Future<Output = Result<T>>,
+{
+    for _ in 0..MAX_ATTEMPTS {
+        match attempt().await {
+            Err(error) if error.is_conflict() => {}
+            done => return done,
+        }
+    }
+    Err(ControlError::refused(busy))
 }

@@ -15,6 +15,8 @@ pub enum ControlError {
         code: ErrorCode,
         /// For users.
         message: String,
+        /// Paths of the fields to blame.
+        fields: Vec<Vec<String>>,
     },
     /// The actor must not do this.
     #[error("{0}")]
@@ -41,6 +43,7 @@ impl ControlError {
         Self::Refused {
             code,
             message: message.into(),
+            fields: Vec::new(),
         }
     }
 
@@ -59,6 +62,21 @@ impl ControlError {
     /// What is to be changed is not what the client has seen.
     pub fn stale() -> Self {
         Self::refused("Failed to apply plan. Resource has been changed. Try again or use force apply.")
+    }
+
+    /// The actor must not do this, and is not told why.
+    pub fn denied() -> Self {
+        Self::Forbidden("Access denied".to_owned())
+    }
+
+    /// Something that is not shown to users.
+    pub fn internal(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Internal(error.into())
+    }
+
+    /// Whether a name is somebody else's meanwhile.
+    pub(crate) fn is_taken(&self) -> bool {
+        matches!(self, Self::Store(error) if error.is_unique_violation())
     }
 
     /// Whether someone else was faster: look again and decide again.

@@ -14,8 +14,6 @@ use axum::body::Bytes;
 use axum::extract::ConnectInfo;
 use axum::http::{Extensions, HeaderMap, header};
 use dstack_api::{Effect, Guard, RouteInfo};
-use dstack_model::users::{GlobalRole, ProjectRole};
-use dstack_store::directory::projects::{self, Member, ProjectRow};
 use dstack_store::directory::tokens::{self, TokenRow};
 use dstack_store::directory::users::{self, UserRow};
 use dstack_store::{Database, Dialect};
@@ -25,6 +23,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 
+pub use dstack_control::access::{Project, is_admin, token_hash};
 pub use failed_logins::FailedLogins;
 pub use scope::permit;
 
@@ -39,50 +38,6 @@ type TokenDigest = [u8; 32];
 
 fn digest(token: &str) -> TokenDigest {
     Sha256::digest(token.as_bytes()).into()
-}
-
-/// Lower-case hex SHA-256 of a token: how the database finds it.
-pub fn token_hash(token: &str) -> String {
-    hex::encode(digest(token))
-}
-
-/// A project with its members.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Project {
-    /// The project.
-    pub row: ProjectRow,
-    /// Its members in order.
-    pub members: Vec<Member>,
-}
-
-impl Project {
-    /// The user's role in it.
-    pub fn role(&self, user: &UserRow) -> Option<ProjectRole> {
-        self.members
-            .iter()
-            .find(|member| member.user.id == user.id)
-            .map(|member| member.role)
-    }
-
-    /// Whether the user may do what members may.
-    pub fn is_member(&self, user: &UserRow) -> bool {
-        is_admin(user) || self.role(user).is_some()
-    }
-
-    /// Whether the user may do what admins of the project may.
-    pub fn is_admin(&self, user: &UserRow) -> bool {
-        is_admin(user) || self.role(user) == Some(ProjectRole::Admin)
-    }
-
-    /// Whether the user may do what managers of the project may.
-    pub fn is_manager(&self, user: &UserRow) -> bool {
-        is_admin(user) || matches!(self.role(user), Some(ProjectRole::Admin | ProjectRole::Manager))
-    }
-}
-
-/// Whether the user is a global admin.
-pub fn is_admin(user: &UserRow) -> bool {
-    user.global_role == GlobalRole::Admin
 }
 
 /// Who calls, and with which of their tokens.
@@ -326,11 +281,10 @@ impl Access {
             return Ok(Some(project));
         }
         let epoch = self.epoch();
-        let Some(row) = projects::by_name(self.database.pool(), &name).await? else {
+        let Some(project) = Project::by_name(&self.database, &name).await? else {
             return Ok(None);
         };
-        let members = projects::members(self.database.pool(), row.id).await?;
-        let project = Arc::new(Project { row, members });
+        let project = Arc::new(project);
         self.remember(epoch, |cached| {
             cached.projects.insert(name, Arc::clone(&project));
         });

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use dstack_compute::config::{BackendConfig, Credential, SplitConfig};
 use dstack_compute::{Backend, Backends, ComputeError, Registry};
+use dstack_control::backends::stored::stored;
 use dstack_model::backends::BackendType;
+use dstack_store::Database;
 use dstack_store::directory::backends::{self, BackendRow};
 use dstack_store::encryption::Encryption;
-use dstack_store::{Database, StoreError};
-use dstack_units::{ProjectId, Time};
+use dstack_units::ProjectId;
 
 /// The backends of the database, opened with the kinds of this build. What was opened is kept until its stored
 /// configuration changes.
@@ -83,47 +83,4 @@ impl Backends for StoredBackends {
             .map_err(|error| ComputeError::Unavailable(error.to_string()))?;
         Ok(rows.iter().filter_map(|row| self.backend(row)).collect())
     }
-}
-
-/// The configuration in force, decrypted.
-pub(crate) fn stored(encryption: &Encryption, row: &BackendRow) -> Result<SplitConfig, StoreError> {
-    Ok(SplitConfig {
-        config: row.config.clone(),
-        auth: Credential::new(encryption.decrypt(&row.auth)?.expose()),
-    })
-}
-
-/// The configuration as it was typed; `None` when that is not known.
-pub(crate) fn source(encryption: &Encryption, row: &BackendRow) -> Option<BackendConfig> {
-    let auth = match &row.source_auth {
-        Some(auth) => encryption.decrypt(auth).ok()?.expose().to_owned(),
-        None => String::new(),
-    };
-    let split = SplitConfig {
-        config: row.source_config.clone()?,
-        auth: Credential::new(auth),
-    };
-    BackendConfig::join(&split).ok()
-}
-
-/// A row of what was typed and what is in force.
-pub(crate) fn row(
-    encryption: &Encryption,
-    id: String,
-    project_id: ProjectId,
-    created_at: Time,
-    typed: &BackendConfig,
-    in_force: &SplitConfig,
-) -> Result<BackendRow, StoreError> {
-    let source = typed.split();
-    Ok(BackendRow {
-        id,
-        project_id,
-        created_at,
-        kind: typed.kind().to_string(),
-        config: in_force.config.clone(),
-        auth: encryption.encrypt(in_force.auth.expose())?,
-        source_config: Some(source.config),
-        source_auth: Some(encryption.encrypt(source.auth.expose())?),
-    })
 }

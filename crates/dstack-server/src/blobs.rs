@@ -7,10 +7,8 @@ mod bucket;
 
 use dstack_store::directory::content::{self, Content};
 use dstack_store::directory::{projects, repos};
-use dstack_store::{Database, NewEvent, StoreError};
+use dstack_store::{Database, StoreError};
 use dstack_units::{ArchiveId, ProjectId, UserId};
-
-use crate::audit;
 
 pub use bucket::{Bucket, BucketError};
 
@@ -59,30 +57,27 @@ impl Blobs {
         Self { database, bucket }
     }
 
-    /// Stores a diff, unless it is there.
+    /// Whether the diff is there already.
     ///
     /// # Errors
-    /// Bucket or database; nothing can be read then.
-    pub async fn put_code(
+    /// The database.
+    pub async fn has_code(&self, repo: dstack_units::RepoRowId, hash: &str) -> Result<bool, BlobError> {
+        Ok(content::has_code(self.database.pool(), repo, hash).await?)
+    }
+
+    /// Puts a diff into the bucket where there is one; returns what its row has to hold.
+    ///
+    /// # Errors
+    /// The bucket; nothing can be read then.
+    pub async fn store_code(
         &self,
-        of: RepoOf<'_>,
-        hash: String,
+        project: &str,
+        repo: &str,
+        hash: &str,
         content: Vec<u8>,
-        event: Option<NewEvent>,
-    ) -> Result<(), BlobError> {
-        if content::has_code(self.database.pool(), of.row, &hash).await? {
-            return Ok(());
-        }
-        let key = ["data", "projects", of.project, "codes", of.repo, &hash];
-        let content = self.stored(&key, content).await?;
-        let row = of.row;
-        let put = self.database.write(move |tx| {
-            Box::pin(async move {
-                content::put_code(tx, row, &hash, content).await?;
-                audit::write(tx, event).await
-            })
-        });
-        Ok(put.await?)
+    ) -> Result<Content, BlobError> {
+        let key = ["data", "projects", project, "codes", repo, hash];
+        self.stored(&key, content).await
     }
 
     /// A diff.

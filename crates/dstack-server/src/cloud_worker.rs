@@ -26,7 +26,7 @@ pub(crate) enum Left {
 pub(crate) fn start<P, F>(name: &'static str, changed: Arc<Notify>, stop: CancellationToken, pass: P)
 where
     P: Fn() -> F + Send + 'static,
-    F: Future<Output = dstack_store::Result<Left>> + Send,
+    F: Future<Output = dstack_control::Result<Left>> + Send,
 {
     task::spawn(name, async move {
         loop {

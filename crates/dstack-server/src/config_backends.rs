@@ -4,14 +4,14 @@
 //! server from starting.
 
 use dstack_compute::config::{BackendConfig, resolve_files};
+use dstack_control::backends::stored::source;
+use dstack_control::{Actor, ControlError};
 use dstack_model::backends::BackendType;
 use dstack_store::directory::backends;
 use dstack_store::directory::projects::ProjectRow;
 use serde_json::Value;
 
-use crate::backends::source;
 use crate::error::ApiError;
-use crate::handlers::backends::{add, remove, replace, user_of};
 use crate::state::AppState;
 
 /// Configures the listed backends of a project and removes the others.
@@ -34,9 +34,16 @@ pub(crate) async fn apply(state: &AppState, project: &ProjectRow, listed: &[Valu
         .filter_map(|row| row.kind.parse::<BackendType>().ok())
         .filter(|kind| !kept.contains(kind));
     for kind in gone {
-        match user_of(state, project, &[kind]).await? {
-            Some(user) => tracing::warn!(project.name = project.name, "{}", user.warning()),
-            None => remove(state, None, project, &[kind]).await?,
+        match state
+            .backend_verbs()
+            .delete(Actor::System, project, &[kind])
+            .await
+        {
+            Err(ControlError::Refused { message, .. }) => tracing::warn!(
+                project.name = project.name,
+                "{message} It is kept, although config.yml does not have it"
+            ),
+            done => done?,
         }
     }
     Ok(())
@@ -65,10 +72,11 @@ async fn configure(state: &AppState, project: &ProjectRow, value: &Value) -> Res
         .await
         .map_err(|error| error.to_string())?;
     let existing = existing.iter().find(|row| row.kind == config.kind().as_str());
+    let verbs = state.backend_verbs();
     let done = match existing {
         Some(row) if source(&state.encryption, row).as_ref() == Some(&config) => return Ok(()),
-        Some(_) => replace(state, None, project, &config).await,
-        None => add(state, None, project, &config).await,
+        Some(_) => verbs.replace(Actor::System, project, &config).await,
+        None => verbs.add(Actor::System, project, &config).await,
     };
     done.map_err(|error| format!("This backend cannot be configured: {error}"))
 }

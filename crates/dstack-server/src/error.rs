@@ -201,7 +201,11 @@ impl From<StoreError> for ApiError {
 impl From<ControlError> for ApiError {
     fn from(error: ControlError) -> Self {
         match error {
-            ControlError::Refused { code, message } => Self::with_code(code, message),
+            ControlError::Refused {
+                code,
+                message: msg,
+                fields,
+            } => Self::Client { code, msg, fields },
             ControlError::Forbidden(message) => Self::Forbidden(message),
             ControlError::Store(error) => error.into(),
             ControlError::Internal(error) => Self::Internal(error),

@@ -3,14 +3,15 @@
 
 use std::sync::Arc;
 
+use dstack_control::Actor;
 use dstack_model::gateways::GatewayStatus;
+use dstack_store::directory::change::Change;
 use dstack_store::directory::gateways::{self, GatewayRow};
+use dstack_store::events;
 use dstack_system::{observe, task_span};
 use tokio_util::sync::CancellationToken;
 
-use crate::audit;
 use crate::cloud_worker::{self, Left};
-use crate::handlers::gateways::target;
 use crate::state::AppState;
 
 const NOT_MADE: &str = "This server version cannot create gateways yet";
@@ -29,7 +30,7 @@ pub(crate) fn start(state: &Arc<AppState>, stop: CancellationToken) {
 }
 
 /// Looks once at every gateway that waits.
-async fn pass(state: &AppState) -> dstack_store::Result<Left> {
+async fn pass(state: &AppState) -> dstack_control::Result<Left> {
     let pool = state.database.pool();
     let mut left = Left::Nothing;
     for listed in gateways::waiting(pool).await? {
@@ -51,40 +52,27 @@ async fn pass(state: &AppState) -> dstack_store::Result<Left> {
     Ok(left)
 }
 
-async fn remove(state: &AppState, row: GatewayRow) -> dstack_store::Result<()> {
-    let event = audit::by_system(state).event("Gateway deleted", vec![target(&row)]);
-    let event = audit::kept(state, vec![event]).pop();
-    state
-        .database
-        .write(move |tx| {
-            Box::pin(async move {
-                gateways::delete(tx, row.id).await?;
-                audit::write(tx, event).await
-            })
-        })
-        .await
+async fn remove(state: &AppState, row: GatewayRow) -> dstack_control::Result<()> {
+    let directory = state.directory();
+    let mut work = directory.work(Actor::System);
+    work.event("Gateway deleted", vec![events::gateway(&row)]);
+    work.change(Change::DeleteGateway(row.id));
+    directory.finish(work).await
 }
 
-async fn fail(state: &AppState, row: GatewayRow) -> dstack_store::Result<()> {
+async fn fail(state: &AppState, row: GatewayRow) -> dstack_control::Result<()> {
     let text = format!(
         "Gateway status changed {} -> FAILED ({NOT_MADE})",
         row.status.as_str().to_uppercase()
     );
-    let event = audit::by_system(state).event(text, vec![target(&row)]);
-    let event = audit::kept(state, vec![event]).pop();
-    let failed = GatewayRow {
+    let directory = state.directory();
+    let mut work = directory.work(Actor::System);
+    work.event(text, vec![events::gateway(&row)]);
+    work.change(Change::PutGateway(Box::new(GatewayRow {
         status: GatewayStatus::Failed,
         status_message: Some(NOT_MADE.to_owned()),
         last_processed_at: state.clock.now(),
         ..row
-    };
-    state
-        .database
-        .write(move |tx| {
-            Box::pin(async move {
-                gateways::put(tx, &failed).await?;
-                audit::write(tx, event).await
-            })
-        })
-        .await
+    })));
+    directory.finish(work).await
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use dstack_control::ControlError;
+use dstack_control::keys::Keys;
 use dstack_images::{DefaultRegistry, ImageError, Images, RegistryCredentials};
 use dstack_model::common::RegistryAuth;
 use dstack_model::runs::{JobSpec, JobSshKey, RunSpec};
@@ -17,7 +18,6 @@ use dstack_system::Secret;
 use dstack_units::ProjectId;
 
 use crate::error::ApiError;
-use crate::keys::Keys;
 
 /// Why jobs cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +38,7 @@ pub enum JobsError {
     Secrets(#[source] StoreError),
     /// No key pair was made.
     #[error("no key pair could be made for the nodes of the run")]
-    Keys(#[source] Box<ApiError>),
+    Keys(#[source] Box<ControlError>),
 }
 
 impl JobsError {
@@ -55,12 +55,7 @@ impl JobsError {
 
 impl From<JobsError> for ApiError {
     fn from(error: JobsError) -> Self {
-        match error {
-            JobsError::Plan(error) => error.into(),
-            JobsError::Secrets(error) => error.into(),
-            JobsError::Keys(error) => *error,
-            image @ JobsError::Image { .. } => Self::client(image.to_string()),
-        }
+        ControlError::from(error).into()
     }
 }
 
@@ -69,7 +64,7 @@ impl From<JobsError> for ControlError {
         match error {
             JobsError::Plan(error) => error.into(),
             JobsError::Secrets(error) => error.into(),
-            JobsError::Keys(error) => Self::Internal(error),
+            JobsError::Keys(error) => *error,
             image @ JobsError::Image { .. } => Self::refused(image.to_string()),
         }
     }

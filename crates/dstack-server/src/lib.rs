@@ -6,7 +6,6 @@
 
 pub mod access;
 pub mod api;
-mod audit;
 pub mod backends;
 pub mod blobs;
 mod cli_config;
@@ -22,7 +21,6 @@ pub mod handlers;
 pub mod images;
 pub mod import;
 mod job_maker;
-pub mod keys;
 pub mod log_store;
 pub mod login;
 mod outbound;
@@ -30,7 +28,6 @@ pub mod overload;
 pub mod plugins;
 mod prometheus;
 mod proxy;
-mod public_key;
 pub mod render;
 mod request;
 pub mod retention;

@@ -16,11 +16,11 @@ mod github;
 mod oidc;
 pub(crate) mod page;
 mod policy;
-pub(crate) mod users;
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use dstack_control::login::LoginPolicy;
 use dstack_units::Time;
 
 pub(crate) use attempt::Attempt;
@@ -127,6 +127,19 @@ pub(crate) struct Provider {
     /// Who may come.
     pub(crate) policy: Policy,
     kind: Kind,
+}
+
+impl Provider {
+    /// What becomes of people who come from there.
+    pub(crate) fn login_policy(&self) -> LoginPolicy {
+        LoginPolicy {
+            provider: self.title.to_owned(),
+            sign_up: self.policy.sign_up,
+            link_by_email: self.policy.link_by_email,
+            global_role: self.policy.global_role,
+            projects: self.policy.projects.clone(),
+        }
+    }
 }
 
 #[derive(Debug)]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use dstack_api::ErrorCode;
+use dstack_control::repos::repo_row;
 use dstack_control::runs::RunResources;
 use dstack_control::{ControlError, Result};
 use dstack_model::repos::{AnyRepoInfo, AnyRunRepoData};
@@ -13,7 +14,7 @@ use dstack_plan::validate::unsupported;
 use dstack_store::directory::{content, repos};
 use dstack_units::{ArchiveId, ProjectId, RepoRowId, UserId};
 
-use crate::handlers::{repos as repo_rows, runs};
+use crate::handlers::runs;
 use crate::job_maker::JobMaker;
 use crate::state::AppState;
 
@@ -76,8 +77,7 @@ impl RunResources for SqlRunResources {
             ));
         };
         let info = AnyRepoInfo::Virtual(data.clone());
-        let row = repo_rows::row_for(&self.random, project, &id, &info);
-        let row = row.map_err(|error| ControlError::Internal(error.into()))?;
+        let row = repo_row(&self.random, project, &id, &info)?;
         let stored = self
             .jobs
             .database

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use axum::serve::ListenerExt;
 use dstack_compute::{Backends, Registry};
+use dstack_control::ControlError;
 use dstack_images::Images;
 use dstack_logs::LogStore;
 use dstack_plan::jobs::Target;
@@ -44,18 +45,17 @@ use crate::gateway_worker;
 use crate::handlers;
 use crate::images::UnknownImages;
 use crate::job_maker::JobMaker;
-use crate::keys::Keys;
 use crate::log_store;
 use crate::login::Logins;
 use crate::overload::Overload;
 use crate::plugins::Plugins;
 use crate::render::run_lists::RunLists;
-use crate::render::runs::RunCache;
 use crate::retention;
 use crate::settings::Settings;
 use crate::state::AppState;
 use crate::volume_worker;
 use dstack_control::EngineHandle;
+use dstack_control::keys::Keys;
 
 /// How long requests under way may take when the server stops.
 const DRAIN: Duration = Duration::from_secs(3);
@@ -120,6 +120,12 @@ pub enum ServerError {
     /// Serving broke off.
     #[error("the server stopped serving")]
     Serve(#[source] io::Error),
+}
+
+impl From<ControlError> for ServerError {
+    fn from(error: ControlError) -> Self {
+        ApiError::from(error).into()
+    }
 }
 
 impl From<ApiError> for ServerError {
@@ -293,7 +299,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
     ));
     let mut state = AppState {
         engine: Arc::new(NoEngine(store.clone())),
-        access: Access::new(database.clone(), settings.failed_logins()),
+        access: Arc::new(Access::new(database.clone(), settings.failed_logins())),
         database,
         store,
         encryption,
@@ -305,7 +311,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
         permissions: config.permissions().into(),
         logins: Logins::new(&config.logins(), settings.login_patience()),
         keys,
-        runs: RunCache::default(),
+        runs: Arc::default(),
         run_lists: RunLists::default(),
         target: Target::Container,
         backends,

@@ -3,9 +3,22 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use dstack_compute::{Backends, Registry};
+use dstack_control::backends::ProjectBackends;
+use dstack_control::exports::Exports;
+use dstack_control::gateways::Gateways;
+use dstack_control::keys::Keys;
+use dstack_control::login::Logins as LoginVerbs;
+use dstack_control::projects::Projects;
+use dstack_control::repos::Repos;
+use dstack_control::secrets::Secrets;
+use dstack_control::tokens::Tokens;
+use dstack_control::users::Users;
+use dstack_control::volumes::Volumes;
+use dstack_control::{Core, Directory, EngineHandle, Fleets, Runs, Watcher};
 use dstack_images::Images;
 use dstack_logs::LogStore;
 use dstack_plan::jobs::Target;
+use dstack_store::directory::change::Affected;
 use dstack_store::encryption::Encryption;
 use dstack_store::{Database, SqlStore};
 use dstack_system::Random;
@@ -16,7 +29,6 @@ use tokio::sync::Notify;
 use crate::access::Access;
 use crate::blobs::Blobs;
 use crate::job_maker::JobMaker;
-use crate::keys::Keys;
 use crate::login::Logins;
 use crate::overload::Overload;
 use crate::plugins::Plugins;
@@ -24,7 +36,6 @@ use crate::render::run_lists::RunLists;
 use crate::render::runs::RunCache;
 use crate::run_resources::SqlRunResources;
 use crate::settings::Settings;
-use dstack_control::{Core, EngineHandle, Fleets, Runs};
 
 /// Process-wide permissions (`default_permissions` of config.yml).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,13 +106,13 @@ pub struct AppState {
     /// config.yml.
     pub permissions: SharedPermissions,
     /// Users and projects.
-    pub access: Access,
+    pub access: Arc<Access>,
     /// Where else users log in.
     pub logins: Logins,
     /// SSH keys of users and projects.
     pub keys: Arc<Keys>,
     /// Rendered runs.
-    pub runs: RunCache,
+    pub runs: Arc<RunCache>,
     /// Lists of them.
     pub run_lists: RunLists,
     /// Where jobs run: decides their commands.
@@ -122,8 +133,34 @@ pub struct AppState {
     pub gateways_changed: Arc<Notify>,
 }
 
+/// Forgets, and wakes, what a verb has changed.
+#[derive(Debug)]
+struct Remembered {
+    access: Arc<Access>,
+    runs: Arc<RunCache>,
+    volumes: Arc<Notify>,
+    gateways: Arc<Notify>,
+}
+
+impl Watcher for Remembered {
+    fn changed(&self, affected: Affected) {
+        if affected.access {
+            self.access.changed();
+        }
+        if affected.names {
+            self.runs.clear();
+        }
+        if affected.volumes {
+            self.volumes.notify_one();
+        }
+        if affected.gateways {
+            self.gateways.notify_one();
+        }
+    }
+}
+
 impl AppState {
-    /// What verbs work with.
+    /// What verbs of runs and fleets work with.
     fn core(&self) -> Core {
         Core {
             store: Arc::new(self.store.clone()),
@@ -132,6 +169,76 @@ impl AppState {
             random: self.random.clone(),
             keep_events: self.settings.events_ttl > 0,
         }
+    }
+
+    /// What all other verbs work with.
+    pub(crate) fn directory(&self) -> Directory {
+        Directory {
+            database: self.database.clone(),
+            encryption: self.encryption.clone(),
+            keys: Arc::clone(&self.keys),
+            clock: Arc::clone(&self.clock),
+            random: self.random.clone(),
+            keep_events: self.settings.events_ttl > 0,
+            watcher: Arc::new(Remembered {
+                access: Arc::clone(&self.access),
+                runs: Arc::clone(&self.runs),
+                volumes: Arc::clone(&self.volumes_changed),
+                gateways: Arc::clone(&self.gateways_changed),
+            }),
+        }
+    }
+
+    /// What may be asked about users and their public keys.
+    pub(crate) fn user_verbs(&self) -> Users {
+        Users::new(self.directory(), self.settings.user_project_quota)
+    }
+
+    /// What may be asked about further tokens.
+    pub(crate) fn token_verbs(&self) -> Tokens {
+        Tokens::new(self.directory())
+    }
+
+    /// What may be asked about logins with providers outside.
+    pub(crate) fn login_verbs(&self) -> LoginVerbs {
+        LoginVerbs::new(self.directory(), self.user_verbs())
+    }
+
+    /// What may be asked about projects and members.
+    pub(crate) fn project_verbs(&self) -> Projects {
+        Projects::new(self.directory())
+    }
+
+    /// What may be asked about secrets.
+    pub(crate) fn secret_verbs(&self) -> Secrets {
+        Secrets::new(self.directory())
+    }
+
+    /// What may be asked about repos.
+    pub(crate) fn repo_verbs(&self) -> Repos {
+        Repos::new(self.directory())
+    }
+
+    /// What may be asked about exports and imports.
+    pub(crate) fn export_verbs(&self) -> Exports {
+        Exports::new(self.directory())
+    }
+
+    /// What may be asked about backends.
+    pub(crate) fn backend_verbs(&self) -> ProjectBackends {
+        let disabled = self.settings.default_creds_disabled;
+        ProjectBackends::new(self.directory(), self.registry.clone(), disabled)
+    }
+
+    /// What may be asked about volumes.
+    pub(crate) fn volume_verbs(&self) -> Volumes {
+        Volumes::new(self.directory(), self.registry.clone())
+    }
+
+    /// What may be asked about gateways.
+    pub(crate) fn gateway_verbs(&self) -> Gateways {
+        let replicas = self.settings.gateway_max_replicas;
+        Gateways::new(self.directory(), self.registry.clone(), replicas)
     }
 
     /// What may be asked about runs.

@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_compute::{Backend, ComputeError, VolumeRequest};
+use dstack_control::Actor;
 use dstack_model::volumes::{VolumeProvisioningData, VolumeStatus};
+use dstack_store::directory::change::Change;
 use dstack_store::directory::volumes::{self, ListedVolume, VolumeRow};
-use dstack_store::{Json, NewEvent};
+use dstack_store::{Json, events};
 use dstack_system::{observe, task_span};
 use futures_util::StreamExt;
 use tokio_util::sync::CancellationToken;
 
-use crate::audit;
 use crate::cloud_worker::{self, Left};
-use crate::handlers::volumes::target;
 use crate::state::AppState;
 
 /// How many clouds are asked at once.
@@ -38,9 +38,9 @@ pub(crate) fn start(state: &Arc<AppState>, stop: CancellationToken) {
 }
 
 /// Looks once at every volume that waits for its cloud; a slow cloud holds up only its own.
-async fn pass(state: &AppState) -> dstack_store::Result<Left> {
+async fn pass(state: &AppState) -> dstack_control::Result<Left> {
     let waiting = volumes::waiting(state.database.pool()).await?;
-    let done: Vec<dstack_store::Result<Left>> = futures_util::stream::iter(waiting)
+    let done: Vec<dstack_control::Result<Left>> = futures_util::stream::iter(waiting)
         .map(|listed| process(state, listed))
         .buffer_unordered(AT_ONCE)
         .collect()
@@ -52,7 +52,7 @@ async fn pass(state: &AppState) -> dstack_store::Result<Left> {
     })
 }
 
-async fn process(state: &AppState, listed: ListedVolume) -> dstack_store::Result<Left> {
+async fn process(state: &AppState, listed: ListedVolume) -> dstack_control::Result<Left> {
     let row = listed.row.clone();
     let step = match tokio::time::timeout(DEADLINE, step(state, listed)).await {
         Ok(step) => step,
@@ -68,26 +68,15 @@ async fn process(state: &AppState, listed: ListedVolume) -> dstack_store::Result
     let Some((new, message)) = step else {
         return Ok(Left::Unanswered);
     };
-    let event = event(state, &row, message);
-    let written = state
-        .database
-        .write(move |tx| {
-            Box::pin(async move {
-                volumes::put(tx, &new).await?;
-                audit::write(tx, event).await
-            })
-        })
-        .await;
-    match written {
+    let directory = state.directory();
+    let mut work = directory.work(Actor::System);
+    work.event(message, vec![events::volume(&row)]);
+    work.change(Change::PutVolume(Box::new(new)));
+    match directory.finish(work).await {
         Ok(()) => Ok(Left::Nothing),
         Err(error) if error.is_conflict() => Ok(Left::Unanswered),
         Err(error) => Err(error),
     }
-}
-
-fn event(state: &AppState, row: &VolumeRow, message: String) -> Option<NewEvent> {
-    let event = audit::by_system(state).event(message, vec![target(row)]);
-    audit::kept(state, vec![event]).pop()
 }
 
 /// What becomes of a volume, and the event that says so; `None`: nothing yet.

@@ -4,6 +4,7 @@
 //! one commit.
 
 pub mod backends;
+pub mod change;
 pub mod content;
 pub mod counts;
 pub mod events;

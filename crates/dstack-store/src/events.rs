@@ -3,6 +3,11 @@
 use dstack_system::Random;
 use dstack_units::{Time, UserId};
 
+use crate::directory::gateways::GatewayRow;
+use crate::directory::projects::ProjectRow;
+use crate::directory::secrets::SecretRow;
+use crate::directory::users::UserRow;
+use crate::directory::volumes::VolumeRow;
 use crate::rows::{FleetRow, InstanceRow, JobRow, RunRow};
 use crate::{EventTarget, NewEvent};
 
@@ -186,5 +191,45 @@ pub fn fleet(row: &FleetRow) -> EventTarget {
         run_id: None,
         fleet_id: Some(row.id.to_string()),
         gateway_id: None,
+    }
+}
+
+fn target(kind: &'static str, id: &dyn ToString, name: &str, project: Option<String>) -> EventTarget {
+    EventTarget {
+        entity_type: kind,
+        entity_id: id.to_string(),
+        entity_name: name.to_owned(),
+        project_id: project,
+        run_id: None,
+        fleet_id: None,
+        gateway_id: None,
+    }
+}
+
+/// A user as a target.
+pub fn user(row: &UserRow) -> EventTarget {
+    target("user", &row.id, &row.name, None)
+}
+
+/// A project as a target.
+pub fn project(row: &ProjectRow) -> EventTarget {
+    target("project", &row.id, &row.name, Some(row.id.to_string()))
+}
+
+/// A secret as a target.
+pub fn secret(row: &SecretRow) -> EventTarget {
+    target("secret", &row.id, &row.name, Some(row.project_id.to_string()))
+}
+
+/// A volume as a target.
+pub fn volume(row: &VolumeRow) -> EventTarget {
+    target("volume", &row.id, &row.name, Some(row.project_id.to_string()))
+}
+
+/// A gateway as a target.
+pub fn gateway(row: &GatewayRow) -> EventTarget {
+    EventTarget {
+        gateway_id: Some(row.id.to_string()),
+        ..target("gateway", &row.id, &row.name, Some(row.project_id.to_string()))
     }
 }

@@ -108,6 +108,17 @@ pub enum StoreError {
         /// Latest version known here.
         known: i64,
     },
+    /// What was to be deleted is in use.
+    #[error("in use by {by}: {}", names.join(", "))]
+    InUse {
+        /// `runs`, `fleets`, `volumes` or `instances`.
+        by: &'static str,
+        /// Names of those, or of what they need.
+        names: Vec<String>,
+    },
+    /// There are as many already as there may be.
+    #[error("there are as many already as there may be")]
+    TooMany,
     /// The writer has stopped (the server is shutting down).
     #[error("the database is closed")]
     Closed,

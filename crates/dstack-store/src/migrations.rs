@@ -18,6 +18,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0011_fleets.sql"),
     include_str!("../migrations/0012_trail.sql"),
     include_str!("../migrations/0013_health.sql"),
+    include_str!("../migrations/0015_deleted.sql"),
 ];
 
 /// Any number unlikely to be used by others: the advisory lock that lets one server migrate at a time.
@@ -81,14 +82,18 @@ async fn lock(tx: &mut Tx) -> Result<(), sqlx::Error> {
     Ok(())
 }
 
-/// The line after which a script goes on for PostgreSQL only: for what SQLite has no use for.
+/// The line after which a script goes on for PostgreSQL only.
 const POSTGRES_ONLY: &str = "-- postgres only\n";
 
+/// The line after which a script goes on for SQLite only, until [`POSTGRES_ONLY`] or its end.
+const SQLITE_ONLY: &str = "-- sqlite only\n";
+
 fn in_dialect(script: &str, dialect: Dialect) -> String {
-    let (common, _) = script.split_once(POSTGRES_ONLY).unwrap_or((script, ""));
+    let (rest, for_postgres) = script.split_once(POSTGRES_ONLY).unwrap_or((script, ""));
+    let (common, for_sqlite) = rest.split_once(SQLITE_ONLY).unwrap_or((rest, ""));
     let script = match dialect {
-        Dialect::Sqlite => common,
-        Dialect::Postgres => script,
+        Dialect::Sqlite => [common, for_sqlite].concat(),
+        Dialect::Postgres => [common, for_postgres].concat(),
     };
     let text: String = script
         .lines()

@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use crate::{StoreError, Unavailable};
 
+/// SQLITE_CONSTRAINT_TRIGGER.
+const SQLITE_TRIGGER: &str = "1811";
+
 /// An error for each of those that shared what failed.
 pub(crate) fn copies(error: StoreError, count: usize) -> impl Iterator<Item = StoreError> {
     let copy: Box<dyn Fn() -> StoreError + Send> = match error {
@@ -50,12 +53,12 @@ fn of_code(code: &str) -> Option<Unavailable> {
     }
 }
 
-/// Whether another transaction was in the way (serialization failure, deadlock): this one did nothing.
+/// Whether another transaction was in the way (serialization failure, deadlock, a trigger's refusal): this one did nothing.
 pub(crate) fn is_race(error: &sqlx::Error) -> bool {
     let code = error
         .as_database_error()
         .and_then(sqlx::error::DatabaseError::code);
-    matches!(code.as_deref(), Some("40001" | "40P01"))
+    matches!(code.as_deref(), Some("40001" | "40P01" | SQLITE_TRIGGER))
 }
 
 #[cfg(test)]

@@ -1,25 +1,20 @@
 //! Exports and imports: projects share SSH fleets and gateways. Switched off unless
 //! `DSTACK_SERVER_EXPORTS_ENABLED` is set, as in the open-source server of dstack 0.22.5.
 
-mod draft;
-
 use dstack_api::responses::{ExportsAnswer, ImportsAnswer};
-use dstack_api::{ErrorCode, Nothing, routes};
+use dstack_api::{Nothing, routes};
+use dstack_control::exports::Exporter;
 use dstack_model::exports::{
     Export, ExportImport, ExportedFleet, ExportedGateway, Import, ImportExport, ListExportsResponse,
     ListImportsResponse,
 };
 use dstack_model::requests::{CreateExportRequest, DeleteImportRequest, NameRequest, UpdateExportRequest};
-use dstack_store::NewEvent;
-use dstack_store::directory::exports::{self, ExportRow, FullExport};
+use dstack_store::directory::exports::{self, FullExport};
 use dstack_store::directory::projects;
-use dstack_units::name::{RESOURCE_NAME_MESSAGE, is_resource_name};
 use dstack_units::{FleetId, GatewayId};
 
-use self::draft::Draft;
 use crate::access::is_admin;
 use crate::api::{Api, Call};
-use crate::audit;
 use crate::error::{ApiError, Result};
 
 const NOT_SUPPORTED: &str = "This dstack server does not support exports. Export support is available in dstack Sky and dstack Factory.";
@@ -40,69 +35,29 @@ async fn of_project(call: &Call) -> Result<Vec<FullExport>> {
     Ok(exports::of_project(pool, call.project()?.row.id).await?)
 }
 
-async fn by_name(call: &Call, name: &str) -> Result<FullExport> {
-    let found = of_project(call)
-        .await?
-        .into_iter()
-        .find(|export| export.row.name == name);
-    let project = &call.project()?.row.name;
-    found.ok_or_else(|| {
-        let text = format!("Export '{name}' not found in project '{project}'");
-        ApiError::with_code(ErrorCode::ResourceNotExists, text)
+/// Who exports.
+fn exporter(call: &Call) -> Result<Exporter<'_>> {
+    Ok(Exporter {
+        user: call.user()?,
+        project: &call.project()?.row,
+        only_project: call.only_project(),
     })
 }
 
 async fn create(call: Call, request: CreateExportRequest) -> Result<Export> {
-    let (state, project) = (&call.state, &call.project()?.row);
+    let state = &call.state;
     if !state.settings.exports_enabled {
         return Err(ApiError::client(NOT_SUPPORTED));
     }
-    if !is_resource_name(&request.name) {
-        return Err(ApiError::client(RESOURCE_NAME_MESSAGE));
-    }
-    if request.is_global && !request.importer_projects.is_empty() {
-        return Err(ApiError::client(
-            "Do not specify any importer projects when creating a global export. Global exports are automatically \
-             imported in all projects",
-        ));
-    }
-    if of_project(&call)
-        .await?
-        .iter()
-        .any(|export| export.row.name == request.name)
-    {
-        let text = format!(
-            "Export '{}' already exists in project '{}'",
-            request.name, project.name
-        );
-        return Err(ApiError::with_code(ErrorCode::ResourceExists, text));
-    }
-    let export = FullExport {
-        row: ExportRow {
-            id: state.random.uuid().into(),
-            project_id: project.id,
-            name: request.name,
-            created_at: state.clock.now(),
-            is_global: false,
-        },
-        project_name: project.name.clone(),
-        imports: Vec::new(),
-        fleets: Vec::new(),
-        gateways: Vec::new(),
-    };
-    let mut draft = Draft::new(&call, export);
-    draft.add_importers(&request.importer_projects).await?;
-    draft.add_fleets(&request.exported_fleets).await?;
-    draft.add_gateways(&request.exported_gateways).await?;
-    if request.is_global {
-        draft.make_global().await?;
-    }
-    stored(&call, draft.finish(), "created").await
+    let verbs = state.export_verbs();
+    Ok(shown(&verbs.create(exporter(&call)?, &request).await?))
 }
 
 async fn update(call: Call, request: UpdateExportRequest) -> Result<Export> {
-    let state = &call.state;
-    let export = by_name(&call, &request.name).await?;
+    let (state, by) = (&call.state, exporter(&call)?);
+    let verbs = state.export_verbs();
+    // Whether it is there comes first, as in the reference.
+    verbs.by_name(by.project, &request.name).await?;
     let extends = request.set_global
         || !request.add_importer_projects.is_empty()
         || !request.add_exported_fleets.is_empty()
@@ -110,63 +65,12 @@ async fn update(call: Call, request: UpdateExportRequest) -> Result<Export> {
     if extends && !state.settings.exports_enabled {
         return Err(ApiError::client(PHASE_OUT));
     }
-    draft::check_update(&request)?;
-    let mut draft = Draft::new(&call, export);
-    draft.add_importers(&request.add_importer_projects).await?;
-    draft.add_fleets(&request.add_exported_fleets).await?;
-    draft.add_gateways(&request.add_exported_gateways).await?;
-    draft.remove_importers(&request.remove_importer_projects)?;
-    draft.remove_fleets(&request.remove_exported_fleets)?;
-    draft.remove_gateways(&request.remove_exported_gateways)?;
-    if request.unset_global {
-        draft.make_local()?;
-    }
-    if request.set_global {
-        draft.make_global().await?;
-    }
-    stored(&call, draft.finish(), "updated").await
-}
-
-/// `Export created. Name: shared`.
-fn event(call: &Call, what: &str, name: &str) -> Result<Option<NewEvent>> {
-    let targets = vec![audit::project(&call.project()?.row)];
-    let message = format!("{what}. Name: {name}");
-    Ok(audit::for_managers(&call.state, call.user()?, message, targets))
-}
-
-async fn stored(call: &Call, export: FullExport, what: &str) -> Result<Export> {
-    let shown = shown(&export);
-    let event = event(call, &format!("Export {what}"), &export.row.name)?;
-    put(call, export, event).await?;
-    Ok(shown)
-}
-
-async fn put(call: &Call, export: FullExport, event: Option<NewEvent>) -> Result<()> {
-    call.state
-        .database
-        .write(move |tx| {
-            Box::pin(async move {
-                exports::put(tx, &export).await?;
-                audit::write(tx, event).await
-            })
-        })
-        .await?;
-    Ok(())
+    Ok(shown(&verbs.update(by, &request).await?))
 }
 
 async fn delete(call: Call, request: NameRequest) -> Result<()> {
-    let id = by_name(&call, &request.name).await?.row.id;
-    let event = event(&call, "Export deleted", &request.name)?;
-    call.state
-        .database
-        .write(move |tx| {
-            Box::pin(async move {
-                exports::delete(tx, id).await?;
-                audit::write(tx, event).await
-            })
-        })
-        .await?;
-    Ok(())
+    let verbs = call.state.export_verbs();
+    Ok(verbs.delete(exporter(&call)?, &request.name).await?)
 }
 
 /// Nothing is an error where exports are switched off; what is left is shown with a warning.
@@ -217,28 +121,9 @@ async fn list_imports(call: Call, _: Nothing) -> Result<ImportsAnswer> {
 }
 
 async fn delete_import(call: Call, request: DeleteImportRequest) -> Result<()> {
-    let project = &call.project()?.row;
-    let name = format!("{}/{}", request.export_project_name, request.export_name);
-    let found = exports::imported_by(call.state.database.pool(), project.id).await?;
-    let export = found.into_iter().find(|export| {
-        export.row.name == request.export_name
-            && export
-                .project_name
-                .eq_ignore_ascii_case(&request.export_project_name)
-    });
-    let Some(mut export) = export else {
-        // The same for exports that are there: whoever does not import them must not know of them.
-        let text = format!("Import '{name}' not found in project '{}'", project.name);
-        return Err(ApiError::with_code(ErrorCode::ResourceNotExists, text));
-    };
-    if export.row.is_global {
-        return Err(ApiError::client(format!(
-            "'{name}' is a global export, cannot stop importing"
-        )));
-    }
-    export.imports.retain(|import| import.project_id != project.id);
-    let event = event(&call, "Import deleted", &name)?;
-    put(&call, export, event).await
+    let (verbs, by) = (call.state.export_verbs(), exporter(&call)?);
+    let (project, name) = (&request.export_project_name, &request.export_name);
+    Ok(verbs.delete_import(by, project, name).await?)
 }
 
 fn shown(export: &FullExport) -> Export {

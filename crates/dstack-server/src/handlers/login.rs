@@ -14,7 +14,7 @@ use url::Url;
 use crate::api::{Api, Call, shown};
 use crate::error::{ApiError, Result};
 use crate::login::config::is_secure;
-use crate::login::{Provider, attempt, users};
+use crate::login::{Provider, attempt};
 use crate::render;
 
 /// What whoever began a login keeps (dstack 0.22.5 has the same name).
@@ -119,7 +119,11 @@ async fn callback(call: Call, request: OAuthCallbackRequest) -> Result<Response<
         .logins
         .identify(&provider, &attempt, request.code, now)
         .await?;
-    let user = users::log_in(state, &provider, &person).await?;
+    if let Some(refusal) = provider.policy.refusal(&person) {
+        return Err(ApiError::client(refusal));
+    }
+    let verbs = state.login_verbs();
+    let user = verbs.log_in(&provider.login_policy(), &person.proven()).await?;
     let answer = shown(&render::users::with_creds(state, &user).await?, &call.version)?;
     Ok(with_cookie(answer, "", 0, &state.settings.server_url()))
 }

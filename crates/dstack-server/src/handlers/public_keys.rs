@@ -6,9 +6,7 @@ use dstack_model::requests::{AddPublicKeyRequest, DeletePublicKeysRequest};
 use dstack_store::directory::users::{self, PublicKeyRow};
 
 use crate::api::{Api, Call};
-use crate::audit;
-use crate::error::{ApiError, Result};
-use crate::public_key::{self, ParsedKey};
+use crate::error::Result;
 
 pub(super) fn routes(api: Api) -> Api {
     api.on::<routes::PublicKeysList, _, _>(list)
@@ -32,70 +30,14 @@ async fn list(call: Call, _: Nothing) -> Result<Vec<PublicKeyInfo>> {
 }
 
 async fn add(call: Call, request: AddPublicKeyRequest) -> Result<PublicKeyInfo> {
-    let state = &call.state;
-    let user = call.user()?;
-    let ParsedKey {
-        kind,
-        line,
-        comment,
-        fingerprint,
-        md5,
-    } = public_key::parse(&request.key).map_err(ApiError::client)?;
-    let row = PublicKeyRow {
-        id: state.random.uuid().into(),
-        user_id: user.id,
-        created_at: state.clock.now(),
-        name: request
-            .name
-            .filter(|name| !name.is_empty())
-            .or(comment)
-            .unwrap_or(md5),
-        r#type: kind,
-        fingerprint,
-        key: line,
-    };
-    let event = audit::event(
-        state,
-        user,
-        format!("Public key added. Fingerprint: {}", row.fingerprint),
-        audit::user(user),
-    );
-    let stored = row.clone();
-    state
-        .database
-        .write(move |tx| {
-            Box::pin(async move {
-                users::insert_public_key(tx, &stored).await?;
-                audit::write(tx, event).await
-            })
-        })
+    let verbs = call.state.user_verbs();
+    let row = verbs
+        .add_public_key(call.user()?, &request.key, request.name)
         .await?;
     Ok(info(row))
 }
 
 async fn delete(call: Call, request: DeletePublicKeysRequest) -> Result<()> {
-    let state = &call.state;
-    let user = call.user()?;
-    let rows = users::public_keys(state.database.pool(), user.id).await?;
-    let doomed: Vec<_> = rows
-        .into_iter()
-        .filter(|row| request.ids.contains(&row.id))
-        .map(|row| {
-            let message = format!("Public key deleted. Fingerprint: {}", row.fingerprint);
-            (row.id, audit::event(state, user, message, audit::user(user)))
-        })
-        .collect();
-    state
-        .database
-        .write(move |tx| {
-            Box::pin(async move {
-                for (id, event) in doomed {
-                    users::delete_public_key(tx, id).await?;
-                    audit::write(tx, event).await?;
-                }
-                Ok(())
-            })
-        })
-        .await?;
-    Ok(())
+    let verbs = call.state.user_verbs();
+    Ok(verbs.delete_public_keys(call.user()?, &request.ids).await?)
 }

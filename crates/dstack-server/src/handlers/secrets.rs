@@ -4,14 +4,10 @@ use dstack_api::{Nothing, routes};
 use dstack_model::requests::{CreateOrUpdateSecretRequest, DeleteSecretsRequest, NameRequest};
 use dstack_model::secrets::Secret;
 use dstack_store::directory::secrets::{self, SecretRow};
-use dstack_units::name::is_secret_name;
 
 use crate::access::Project;
 use crate::api::{Api, Call};
-use crate::audit;
 use crate::error::{ApiError, Result};
-
-const LONGEST: usize = 5000;
 
 pub(super) fn routes(api: Api) -> Api {
     api.on::<routes::SecretsList, _, _>(list)
@@ -56,97 +52,18 @@ fn shown(call: &Call, row: SecretRow) -> Result<Secret> {
 }
 
 async fn create_or_update(call: Call, request: CreateOrUpdateSecretRequest) -> Result<Secret> {
-    let project = project(&call)?;
-    let state = &call.state;
-    if !is_secret_name(&request.name) {
-        // The quote is missing in the reference, too.
-        return Err(ApiError::client(
-            "Secret name should match regex '^[A-Za-z0-9-_]{1,200}$",
-        ));
-    }
-    if request.value.chars().count() > LONGEST {
-        return Err(ApiError::client(format!(
-            "Secret value length must not exceed {LONGEST}"
-        )));
-    }
-    let now = state.clock.now();
-    let old = secrets::by_name(state.database.pool(), project.row.id, &request.name).await?;
-    let (row, message) = match old {
-        None => {
-            let row = SecretRow {
-                id: state.random.uuid().into(),
-                project_id: project.row.id,
-                created_at: now,
-                updated_at: now,
-                name: request.name,
-                value: state.encryption.encrypt(&request.value)?,
-            };
-            (row, "Secret created")
-        }
-        Some(old)
-            if state
-                .encryption
-                .decrypt(&old.value)
-                .is_ok_and(|value| value.expose() == request.value) =>
-        {
-            return shown(&call, old);
-        }
-        Some(old) => {
-            let value = state.encryption.encrypt(&request.value)?;
-            (
-                SecretRow {
-                    value,
-                    updated_at: now,
-                    ..old
-                },
-                "Secret updated",
-            )
-        }
-    };
-    let event = audit::event(state, call.user()?, message, audit::secret(&row));
-    let stored = row.clone();
-    state
-        .database
-        .write(move |tx| {
-            Box::pin(async move {
-                secrets::put(tx, &stored).await?;
-                audit::write(tx, event).await
-            })
-        })
+    let project = project(&call)?.row.id;
+    let verbs = call.state.secret_verbs();
+    let row = verbs
+        .put(call.user()?.into(), project, &request.name, &request.value)
         .await?;
     shown(&call, row)
 }
 
 async fn delete(call: Call, request: DeleteSecretsRequest) -> Result<()> {
-    let project = project(&call)?;
-    let state = &call.state;
-    let (mut found, mut unknown) = (Vec::new(), Vec::new());
-    for name in request.secrets_names {
-        match secrets::by_name(state.database.pool(), project.row.id, &name).await? {
-            None => unknown.push(name),
-            Some(row) => {
-                let event = audit::event(state, call.user()?, "Secret deleted", audit::secret(&row));
-                found.push((row.id, event));
-            }
-        }
-    }
-    if !unknown.is_empty() {
-        return Err(ApiError::with_code(
-            dstack_api::ErrorCode::ResourceNotExists,
-            format!("Secrets not found: {}", unknown.join(", ")),
-        ));
-    }
-    state
-        .database
-        .write(move |tx| {
-            Box::pin(async move {
-                for (id, event) in found {
-                    secrets::delete(tx, id).await?;
-                    audit::write(tx, event).await?;
-                }
-                Ok(())
-            })
-        })
-        .await?;
-    Ok(())
+    let project = project(&call)?.row.id;
+    let verbs = call.state.secret_verbs();
+    Ok(verbs
+        .delete(call.user()?.into(), project, &request.secrets_names)
+        .await?)
 }

@@ -1,21 +1,15 @@
 //! Network volumes: lists, creating, marking for deletion. Their clouds are asked by `crate::volume_worker`.
 
-use dstack_api::{ErrorCode, Nothing, routes};
-use dstack_compute::Registry;
-use dstack_model::backends::BackendType;
+use dstack_api::{Nothing, routes};
 use dstack_model::requests::{CreateVolumeRequest, ListVolumesRequest, NameRequest, NamesRequest};
-use dstack_model::volumes::{AnyVolumeConfiguration, Volume, VolumeSpec, VolumeStatus};
-use dstack_plan::names;
+use dstack_model::volumes::{Volume, VolumeSpec, VolumeStatus};
 use dstack_store::directory::Page;
-use dstack_store::directory::volumes::{self, ListedVolume, VolumeRow};
-use dstack_store::{EventTarget, Json};
+use dstack_store::directory::volumes::{self, ListedVolume};
 use dstack_units::Time;
-use dstack_units::name::{RESOURCE_NAME_MESSAGE, is_resource_name};
 
 use crate::api::{Api, Call};
-use crate::audit;
 use crate::error::{ApiError, Result};
-use crate::handlers::projects::{python_list, visible_projects};
+use crate::handlers::projects::visible_projects;
 
 /// Clouds charge for months of 30 days.
 const MONTH_SECONDS: f64 = 30.0 * 24.0 * 3600.0;
@@ -61,152 +55,27 @@ async fn get(call: Call, request: NameRequest) -> Result<Volume> {
 }
 
 async fn create(call: Call, request: CreateVolumeRequest) -> Result<Volume> {
-    let (state, project, user) = (&call.state, call.project()?, call.user()?);
+    let (state, project, user) = (&call.state, &call.project()?.row, call.user()?);
     let spec = VolumeSpec {
         configuration: request.configuration,
         configuration_path: None,
     };
-    let mut configuration = state.plugins.on_apply(&call, spec).await?.configuration;
-    check(&state.registry, &configuration)?;
-    let existing = volumes::of_project(state.database.pool(), project.row.id).await?;
-    let taken = |name: &str| existing.iter().any(|listed| listed.row.name == name);
-    let name = match configuration.name() {
-        Some(name) if taken(name) => return Err(ApiError::exists()),
-        Some(name) => name.to_owned(),
-        None => names::numbered(&names::stem(&state.random), taken),
-    };
-    configuration.set_name(Some(name.clone()));
-    let now = state.clock.now();
-    let row = VolumeRow {
-        id: state.random.uuid().into(),
-        project_id: project.row.id,
-        user_id: user.id,
-        name,
-        created_at: now,
-        status: VolumeStatus::Submitted,
-        status_message: None,
-        auto_cleanup_enabled: configuration
-            .auto_cleanup_duration()
-            .is_some_and(|duration| duration.0 > 0),
-        configuration: Json::new(configuration),
-        provisioning_data: None,
-        to_be_deleted: false,
-        deleted: false,
-        deleted_at: None,
-        last_job_processed_at: None,
-        last_processed_at: now,
-        version: 0,
-    };
-    let event = audit::event(state, user, "Volume created. Status: SUBMITTED", target(&row));
-    let stored = row.clone();
-    state
-        .database
-        .write(move |tx| {
-            Box::pin(async move {
-                volumes::put(tx, &stored).await?;
-                audit::write(tx, event).await
-            })
-        })
-        .await?;
-    state.volumes_changed.notify_one();
+    let configuration = state.plugins.on_apply(&call, spec).await?.configuration;
+    let verbs = state.volume_verbs();
+    let row = verbs.create(user, project.id, &configuration).await?;
     let listed = ListedVolume {
         row,
-        project_name: project.row.name.clone(),
+        project_name: project.name.clone(),
         user_name: user.name.clone(),
     };
-    Ok(volume(listed, now))
+    Ok(volume(listed, state.clock.now()))
 }
 
-/// Unknown names are ignored.
 async fn delete(call: Call, request: NamesRequest) -> Result<()> {
-    let state = &call.state;
-    let found = volumes::of_project(state.database.pool(), call.project()?.row.id).await?;
-    let mut marked = Vec::new();
-    for listed in found {
-        if !request.names.contains(&listed.row.name) || listed.row.to_be_deleted {
-            continue;
-        }
-        let event = audit::event(
-            state,
-            call.user()?,
-            "Volume marked for deletion",
-            target(&listed.row),
-        );
-        let row = VolumeRow {
-            to_be_deleted: true,
-            ..listed.row
-        };
-        marked.push((row, event));
-    }
-    state
-        .database
-        .write(move |tx| {
-            Box::pin(async move {
-                for (row, event) in marked {
-                    volumes::put(tx, &row).await?;
-                    audit::write(tx, event).await?;
-                }
-                Ok(())
-            })
-        })
-        .await?;
-    state.volumes_changed.notify_one();
-    Ok(())
-}
-
-/// What a volume must look like (the messages are those of dstack 0.22.5).
-fn check(registry: &Registry, configuration: &AnyVolumeConfiguration) -> Result<()> {
-    if configuration.has_size() && !configuration.is_external() && configuration.size().is_none() {
-        return Err(ApiError::client(
-            "Volume must specify either existing identifier or size",
-        ));
-    }
-    let backend = configuration.backend();
-    check_available(registry, backend)?;
-    let supporting = registry.with(|capabilities| capabilities.volumes);
-    if !supporting.contains(&backend) {
-        return Err(ApiError::client(format!(
-            "Volumes are not supported for {backend} backend. Available backends with volumes support: {}.",
-            types(&supporting)
-        )));
-    }
-    if configuration.name().is_some_and(|name| !is_resource_name(name)) {
-        return Err(ApiError::client(RESOURCE_NAME_MESSAGE));
-    }
-    let cleaned_up = configuration
-        .auto_cleanup_duration()
-        .is_some_and(|duration| duration.0 > 0);
-    if configuration.is_external() && cleaned_up {
-        return Err(ApiError::client(
-            "External volumes do not support auto_cleanup_duration. Auto-cleanup only works for volumes created and \
-             managed by dstack.",
-        ));
-    }
-    Ok(())
-}
-
-/// Whether the build has this type of backend.
-pub(super) fn check_available(registry: &Registry, backend: BackendType) -> Result<()> {
-    if registry.get(backend).is_some() {
-        return Ok(());
-    }
-    Err(ApiError::with_code(
-        ErrorCode::BackendNotAvailable,
-        format!(
-            "Backend {backend} not available. This version of the server does not have it. Available backends: {}.",
-            types(&registry.types())
-        ),
-    ))
-}
-
-/// Types of backends in a message.
-pub(super) fn types(types: &[BackendType]) -> String {
-    python_list(&types.iter().map(ToString::to_string).collect::<Vec<_>>())
-}
-
-/// As the target of an event.
-pub(crate) fn target(row: &VolumeRow) -> EventTarget {
-    audit::target("volume", &row.id, &row.name, Some(row.project_id.to_string()))
+    let verbs = call.state.volume_verbs();
+    Ok(verbs
+        .delete(call.user()?.into(), call.project()?.row.id, &request.names)
+        .await?)
 }
 
 /// A volume as the API shows it.

@@ -1,5 +1,6 @@
 //! Who may log in.
 
+use dstack_control::login::Person as Proven;
 use dstack_model::users::GlobalRole;
 use dstack_store::directory::identities::Identity;
 
@@ -18,6 +19,17 @@ pub(crate) struct Person {
     pub(crate) domains: Vec<String>,
     /// Those of the allowed organisations that they are a member of.
     pub(crate) organizations: Vec<String>,
+}
+
+impl Person {
+    /// What decides which user they are.
+    pub(crate) fn proven(&self) -> Proven {
+        Proven {
+            identity: self.identity.clone(),
+            login: self.login.clone(),
+            email: self.email.clone(),
+        }
+    }
 }
 
 /// Who may come from a provider, and as what.

@@ -6,8 +6,8 @@ use dstack_system::Secret;
 
 use crate::access::is_admin;
 use crate::error::Result;
-use crate::keys::KeyPair;
 use crate::state::AppState;
+use dstack_control::keys::KeyPair;
 
 /// A user; their key pair is made if they have none yet.
 pub(crate) async fn user(state: &AppState, row: &UserRow) -> Result<User> {

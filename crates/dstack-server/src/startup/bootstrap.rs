@@ -1,5 +1,6 @@
 //! What must be there before the first request: the admin, the project `main`, and the projects of config.yml.
 
+use dstack_control::users::{ADMIN, NewUser};
 use dstack_model::users::GlobalRole;
 use dstack_store::directory::projects::{self, ProjectRow};
 use dstack_store::directory::users::{self, UserRow};
@@ -7,8 +8,6 @@ use dstack_system::Secret;
 
 use super::ServerError;
 use crate::config::ServerConfig;
-use crate::handlers::projects::create_project;
-use crate::handlers::users::{ADMIN, NewUser, create_user};
 use crate::state::AppState;
 
 /// The project of a new server.
@@ -35,7 +34,7 @@ pub(super) async fn first_user_and_project(state: &AppState) -> Result<First, Se
                 active: true,
                 token: state.settings.admin_token.clone().map(Secret::new),
             };
-            match create_user(state, new, None).await {
+            match state.user_verbs().create(None, new).await {
                 Ok(admin) => admin,
                 Err(error) => users::by_name(pool, ADMIN).await?.ok_or(error)?,
             }
@@ -47,7 +46,7 @@ pub(super) async fn first_user_and_project(state: &AppState) -> Result<First, Se
         .map_err(|_| ServerError::AdminToken)?;
     let project = match projects::by_name(pool, MAIN).await? {
         Some(project) => project,
-        None => match create_project(state, MAIN, &admin, false, None).await {
+        None => match state.project_verbs().create_for_server(&admin, MAIN).await {
             Ok(project) => project,
             Err(error) => projects::by_name(pool, MAIN).await?.ok_or(error)?,
         },
@@ -68,7 +67,10 @@ pub(super) async fn apply_projects(
     for project in &config.projects {
         let row = match projects::by_name(state.database.pool(), &project.name).await? {
             Some(row) => row,
-            None => create_project(state, &project.name, admin, false, None).await?,
+            None => {
+                let verbs = state.project_verbs();
+                verbs.create_for_server(admin, &project.name).await?
+            }
         };
         let listed = project.backends.as_deref().unwrap_or_default();
         crate::config_backends::apply(state, &row, listed).await?;

@@ -23,8 +23,8 @@ use dstack_units::{ProjectId, UserId};
 
 use crate::blobs::{BlobError, Blobs};
 use crate::job_maker::JobMaker;
-use crate::keys::Keys;
 use crate::settings::Settings;
+use dstack_control::keys::Keys;
 
 /// From the database and the bucket. Secrets are decrypted for the call and kept nowhere.
 #[derive(Debug)]

@@ -47,18 +47,17 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
 use dstack_conformance::Exchange;
+use dstack_control::keys::Keys;
 use dstack_logs::{Durability, FileLogStore};
 use dstack_plan::jobs::Target;
 use dstack_server::access::{Access, FailedLogins, Sure};
 use dstack_server::blobs::{Blobs, Bucket};
 use dstack_server::handlers;
-use dstack_server::keys::Keys;
 use dstack_server::login::Logins;
 use dstack_server::login::config::LoginConfig;
 use dstack_server::overload::Overload;
 use dstack_server::plugins::Plugins;
 use dstack_server::render::run_lists::RunLists;
-use dstack_server::render::runs::RunCache;
 use dstack_server::{AppState, DefaultPermissions, NoEngine, Settings};
 use dstack_store::encryption::{Encryption, Key, at_rest};
 use dstack_store::{Database, SqlStore};
@@ -254,10 +253,10 @@ impl Server {
         let store = SqlStore::new(database.clone());
         let state = Arc::new(AppState {
             engine: Arc::new(NoEngine(store.clone())),
-            access: Access::new(
+            access: Arc::new(Access::new(
                 database.clone(),
                 FailedLogins::new(LOGINS, Duration::from_secs(60)),
-            ),
+            )),
             logins: Logins::new(&LoginConfig::default(), settings.login_patience()),
             keys: Arc::new(Keys::new(database.clone(), encryption.clone(), random.clone())),
             blobs: Blobs::new(database.clone(), bucket),
@@ -274,7 +273,7 @@ impl Server {
                 ..settings
             },
             permissions: permissions.into(),
-            runs: RunCache::default(),
+            runs: Arc::default(),
             run_lists: RunLists::default(),
             target: Target::Container,
             backends: Arc::new(dstack_compute::NoBackends),

@@ -3,7 +3,7 @@
 use dstack_units::{ProjectId, Time};
 use sqlx::AnyPool;
 
-use super::select::{Select, fetch_as};
+use super::select::fetch_as;
 use crate::entity::read_column;
 use crate::{Result, Tx};
 
@@ -96,17 +96,23 @@ pub async fn delete(tx: &mut Tx, project: ProjectId, kind: &str) -> Result<()> {
     Ok(())
 }
 
-/// Which of these types have instances that are not terminated.
-pub async fn with_instances(pool: &AnyPool, project: ProjectId, kinds: &[String]) -> Result<Vec<String>> {
-    let mut query = Select::new("SELECT DISTINCT backend FROM instances");
-    let project = query.bind(project);
-    query.filter(format_args!(
-        "project_id = {project} AND deleted = 0 AND status <> 'terminated'"
-    ));
-    let list = query.bind_list(kinds.iter().map(String::as_str));
-    query.filter(format_args!("backend IN {list}"));
-    let rows = query.fetch(pool).await?;
-    rows.iter()
-        .map(|row| read_column(row, 0, "instances", "backend"))
-        .collect()
+/// The project's backend of that type.
+pub(crate) async fn id_in(tx: &mut Tx, project: ProjectId, kind: &str) -> Result<Option<String>> {
+    let row = sqlx::query("SELECT id FROM backends WHERE project_id = $1 AND type = $2")
+        .bind(project.to_string())
+        .bind(kind.to_owned())
+        .fetch_optional(tx)
+        .await?;
+    row.map(|row| read_column(&row, 0, "backends", "id")).transpose()
+}
+
+/// Whether the project has instances of this type of backend that are not terminated.
+pub(crate) async fn has_instances(tx: &mut Tx, project: ProjectId, kind: &str) -> Result<bool> {
+    let sql = "SELECT 1 FROM instances WHERE project_id = $1 AND backend = $2 AND deleted = 0 AND status <> 'terminated' LIMIT 1";
+    let row = sqlx::query(sql)
+        .bind(project.to_string())
+        .bind(kind.to_owned())
+        .fetch_optional(tx)
+        .await?;
+    Ok(row.is_some())
 }

@@ -1,6 +1,6 @@
 //! Exports of projects, and the projects that import them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use dstack_units::{ExportId, FleetId, GatewayId, ImportId, ProjectId, Time};
 use sqlx::{AnyPool, Row};
@@ -203,6 +203,65 @@ pub async fn put(tx: &mut Tx, export: &FullExport) -> Result<()> {
             .await?;
     }
     Ok(())
+}
+
+/// What an export consists of, to tell whether it was changed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Parts {
+    is_global: bool,
+    imports: BTreeSet<String>,
+    fleets: BTreeSet<String>,
+    gateways: BTreeSet<String>,
+}
+
+impl Parts {
+    pub(crate) fn of(export: &FullExport) -> Option<Self> {
+        Some(Self {
+            is_global: export.row.is_global,
+            imports: export
+                .imports
+                .iter()
+                .map(|import| import.project_id.to_string())
+                .collect(),
+            fleets: export.fleets.iter().map(|(id, _)| id.to_string()).collect(),
+            gateways: export.gateways.iter().map(|(id, _)| id.to_string()).collect(),
+        })
+    }
+}
+
+/// As an export is now; `None`: it is gone.
+pub(crate) async fn parts_in(tx: &mut Tx, id: ExportId) -> Result<Option<Parts>> {
+    let row = sqlx::query("SELECT is_global FROM exports WHERE id = $1")
+        .bind(id.to_string())
+        .fetch_optional(&mut *tx)
+        .await?;
+    let Some(row) = row else { return Ok(None) };
+    let imports = "SELECT i.project_id FROM imports i JOIN projects p ON p.id = i.project_id AND p.deleted = 0 \
+         WHERE i.export_id = $1";
+    let fleets = "SELECT x.fleet_id FROM exported_fleets x JOIN fleets f ON f.id = x.fleet_id AND f.deleted = 0 \
+         WHERE x.export_id = $1";
+    let gateways = "SELECT x.gateway_id FROM exported_gateways x WHERE x.export_id = $1";
+    Ok(Some(Parts {
+        is_global: row.try_get::<i64, _>(0)? != 0,
+        imports: ids_in(tx, imports, id).await?,
+        fleets: ids_in(tx, fleets, id).await?,
+        gateways: ids_in(tx, gateways, id).await?,
+    }))
+}
+
+async fn ids_in(tx: &mut Tx, sql: &'static str, export: ExportId) -> Result<BTreeSet<String>> {
+    let rows = sqlx::query(sql).bind(export.to_string()).fetch_all(tx).await?;
+    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+}
+
+/// As [`global`], within a transaction.
+pub(crate) async fn global_in(tx: &mut Tx) -> Result<Vec<ExportId>> {
+    let rows = sqlx::query("SELECT id FROM exports WHERE is_global = 1")
+        .fetch_all(tx)
+        .await?;
+    rows.iter()
+        .map(|row| read_column(row, 0, "exports", "id"))
+        .collect()
 }
 
 /// Exports that every project imports.

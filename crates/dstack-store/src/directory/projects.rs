@@ -7,6 +7,7 @@ use sqlx::{AnyPool, Row};
 use super::select::{Select, contains_pattern, fetch_as, fetch_one};
 use super::users::UserRow;
 use super::{Page, record};
+use crate::entity::read_column;
 use crate::{Column, Result, Tx};
 
 crate::text_columns!(ProjectRole);
@@ -292,6 +293,15 @@ pub enum InUse {
 }
 
 impl InUse {
+    /// As users name it.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Runs => "runs",
+            Self::Fleets => "fleets",
+            Self::Volumes => "volumes",
+        }
+    }
+
     /// Table, column of the name, condition. The fleet of the server's own machine does not count.
     const fn parts(self) -> (&'static str, &'static str, &'static str) {
         match self {
@@ -307,24 +317,35 @@ impl InUse {
 }
 
 /// Names of what keeps the project from being deleted.
-pub async fn names_in_use(pool: &AnyPool, project: ProjectId, kind: InUse) -> Result<Vec<String>> {
+pub(crate) async fn names_in_use(tx: &mut Tx, project: ProjectId, kind: InUse) -> Result<Vec<String>> {
     let (table, name, condition) = kind.parts();
     let sql = format!("SELECT {name} FROM {table} WHERE project_id = $1 AND {condition} ORDER BY {name}");
-    fetch_as(pool, sql, &[&project.to_string()], |row| Ok(row.try_get(0)?)).await
+    let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(project.to_string())
+        .fetch_all(tx)
+        .await?;
+    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
-/// Which of the projects have something of the kind.
-pub async fn in_use(pool: &AnyPool, projects: &[ProjectId], kind: InUse) -> Result<Vec<ProjectId>> {
-    let (table, _, condition) = kind.parts();
-    let mut query = Select::new(format!("SELECT DISTINCT project_id FROM {table}"));
-    query.filter(condition);
-    let list = query.bind_list(projects.iter().copied());
-    query.filter(format_args!("project_id IN {list}"));
-    query
-        .fetch(pool)
-        .await?
-        .iter()
-        .map(|row| crate::entity::read_column(row, 0, "projects", "id"))
+/// Members of a project and their roles.
+pub(crate) async fn roles(tx: &mut Tx, project: ProjectId) -> Result<Vec<(UserId, ProjectRole)>> {
+    let sql = "SELECT m.user_id, m.project_role FROM members m JOIN users u ON u.id = m.user_id \
+         WHERE m.project_id = $1 AND u.deleted = 0";
+    let rows = sqlx::query(sql).bind(project.to_string()).fetch_all(tx).await?;
+    let read = |row| {
+        let role = read_column(row, 1, "members", "project_role")?;
+        Ok((read_column(row, 0, "members", "user_id")?, role))
+    };
+    rows.iter().map(read).collect()
+}
+
+/// All that are not deleted.
+pub(crate) async fn ids_in(tx: &mut Tx) -> Result<Vec<ProjectId>> {
+    let rows = sqlx::query("SELECT id FROM projects WHERE deleted = 0")
+        .fetch_all(tx)
+        .await?;
+    rows.iter()
+        .map(|row| read_column(row, 0, "projects", "id"))
         .collect()
 }
 

@@ -98,6 +98,24 @@ pub async fn of_project(pool: &AnyPool, project: ProjectId) -> Result<Vec<Listed
     fetch_as(pool, sql, &[&project.to_string()], read).await
 }
 
+/// As [`of_project`], within a transaction.
+pub(crate) async fn of_project_in(tx: &mut Tx, project: ProjectId) -> Result<Vec<VolumeRow>> {
+    let sql = select() + " WHERE t.project_id = $1 AND t.deleted = 0";
+    let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(project.to_string())
+        .fetch_all(tx)
+        .await?;
+    rows.iter().map(VolumeRow::read).collect()
+}
+
+impl VolumeRow {
+    /// Whether it is in a cloud that only this type of backend can delete it from.
+    pub(crate) fn needs(&self, backend: &str) -> bool {
+        let made = self.provisioning_data.as_ref();
+        made.is_some_and(|data| data.backend.unwrap_or(self.configuration.backend()).as_str() == backend)
+    }
+}
+
 /// The one of this name that is not deleted.
 pub async fn by_name(pool: &AnyPool, project: ProjectId, name: &str) -> Result<Option<ListedVolume>> {
     let sql = select() + " WHERE t.project_id = $1 AND t.name = $2 AND t.deleted = 0";

@@ -10,7 +10,7 @@ use dstack_store::encryption::Encryption;
 use dstack_system::{Random, Secret, task};
 use tokio::sync::Mutex;
 
-use crate::error::{ApiError, Result};
+use crate::error::{ControlError, Result};
 
 /// A key pair in OpenSSH's formats; the public key ends with a line end.
 #[derive(Debug, Clone)]
@@ -54,8 +54,9 @@ impl Keys {
         let pair = task::blocking("generate key pair", move || {
             dstack_ssh::keys::generate_rsa(&random, &comment)
         })
-        .await?
-        .map_err(ApiError::internal)?;
+        .await
+        .map_err(ControlError::internal)?
+        .map_err(ControlError::internal)?;
         let mut public = pair.public.trim_end().to_owned();
         public.push('\n');
         Ok(KeyPair {

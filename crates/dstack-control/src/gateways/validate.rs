@@ -6,8 +6,8 @@ use dstack_model::gateways::{AnyGatewayCertificate, GatewayConfiguration};
 use dstack_model::interpolate::Interpolator;
 use dstack_units::name::{RESOURCE_NAME_MESSAGE, is_resource_name};
 
-use crate::error::{ApiError, Result};
-use crate::handlers::volumes::{check_available, types};
+use crate::error::{ControlError, Result};
+use crate::volumes::{check_available, types};
 
 /// Backends whose gateways need no public address.
 const PRIVATE: &[BackendType] = &[BackendType::Aws, BackendType::Gcp];
@@ -16,7 +16,7 @@ const PRIVATE: &[BackendType] = &[BackendType::Aws, BackendType::Gcp];
 const CHANGEABLE: &[&str] = &["domain", "default", "replicas"];
 
 /// Whether a gateway can be changed in these fields.
-pub(super) fn can_change(fields: &[String]) -> bool {
+pub fn can_change(fields: &[String]) -> bool {
     fields.iter().all(|field| CHANGEABLE.contains(&field.as_str()))
 }
 
@@ -70,7 +70,7 @@ pub(super) fn check(
 }
 
 fn refuse<T>(text: impl Into<String>) -> Result<T> {
-    Err(ApiError::client(text))
+    Err(ControlError::refused(text))
 }
 
 fn check_load_balancer(configuration: &GatewayConfiguration) -> Result<()> {

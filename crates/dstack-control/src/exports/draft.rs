@@ -2,27 +2,21 @@
 
 use std::collections::BTreeSet;
 
-use dstack_api::ErrorCode;
+use dstack_model::ErrorCode;
 use dstack_model::requests::UpdateExportRequest;
 use dstack_model::users::ProjectRole;
 use dstack_store::directory::exports::{FullExport, ImportRow};
 use dstack_store::directory::projects::{self, ProjectRow};
 use dstack_store::directory::{Page, gateways, lists};
 
-use crate::access::{Sure, is_admin};
-use crate::api::Call;
-use crate::error::{ApiError, Result};
-use crate::handlers::projects::python_list;
-
-/// Names as a Python set is printed.
-fn set<'a>(names: impl IntoIterator<Item = &'a String>) -> String {
-    let names: BTreeSet<&String> = names.into_iter().collect();
-    let quoted: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
-    format!("{{{}}}", quoted.join(", "))
-}
+use super::Exporter;
+use crate::access::{Project, is_admin};
+use crate::directory::Directory;
+use crate::error::{ControlError, Result};
+use crate::text::{python_list, python_set};
 
 fn refuse<T>(text: impl Into<String>) -> Result<T> {
-    Err(ApiError::client(text))
+    Err(ControlError::refused(text))
 }
 
 fn lower(names: &[String]) -> Vec<String> {
@@ -43,7 +37,7 @@ fn check_apart(what: &str, add: &[String], remove: &[String]) -> Result<()> {
         true => Ok(()),
         false => refuse(format!(
             "{what} {} are listed for both addition and removal. Cannot add and remove at the same time",
-            set(both)
+            python_set(both)
         )),
     }
 }
@@ -82,15 +76,20 @@ pub(super) fn check_update(request: &UpdateExportRequest) -> Result<()> {
     )
 }
 
-/// An export that is being changed by a call.
+/// An export that is being changed.
 pub(super) struct Draft<'a> {
-    call: &'a Call,
+    directory: &'a Directory,
+    by: Exporter<'a>,
     export: FullExport,
 }
 
 impl<'a> Draft<'a> {
-    pub(super) fn new(call: &'a Call, export: FullExport) -> Self {
-        Self { call, export }
+    pub(super) fn new(directory: &'a Directory, by: Exporter<'a>, export: FullExport) -> Self {
+        Self {
+            directory,
+            by,
+            export,
+        }
     }
 
     pub(super) fn finish(self) -> FullExport {
@@ -98,12 +97,11 @@ impl<'a> Draft<'a> {
     }
 
     fn import(&mut self, project: &ProjectRow) {
-        let state = &self.call.state;
         self.export.imports.push(ImportRow {
-            id: state.random.uuid().into(),
+            id: self.directory.random.uuid().into(),
             project_id: project.id,
             project_name: project.name.clone(),
-            created_at: state.clock.now(),
+            created_at: self.directory.now(),
         });
     }
 
@@ -121,7 +119,7 @@ impl<'a> Draft<'a> {
         if !already.is_empty() {
             return refuse(format!(
                 "Projects {} are already importing export '{}'",
-                set(already),
+                python_set(already),
                 self.export.row.name
             ));
         }
@@ -143,20 +141,19 @@ impl<'a> Draft<'a> {
             false => refuse(format!(
                 "Projects {} not found or you are not allowed to add them as importers. Only project admins can add a \
                  project as importer",
-                set(missing)
+                python_set(missing)
             )),
         }
     }
 
     /// The project, if the caller is an admin of it.
     async fn importer(&self, name: &str) -> Result<Option<ProjectRow>> {
-        let (state, user) = (&self.call.state, self.call.user()?);
-        let Some(project) = state.access.project(name, Sure::Now).await? else {
+        let Some(project) = Project::by_name(&self.directory.database, name).await? else {
             return Ok(None);
         };
-        let allowed = is_admin(user) || project.role(user) == Some(ProjectRole::Admin);
-        let allowed = allowed && self.call.reaches(project.row.id);
-        Ok(allowed.then(|| project.row.clone()))
+        let is_allowed = is_admin(self.by.user) || project.role(self.by.user) == Some(ProjectRole::Admin);
+        let is_reached = self.by.only_project.is_none_or(|only| only == project.row.id);
+        Ok((is_allowed && is_reached).then_some(project.row))
     }
 
     pub(super) fn remove_importers(&mut self, names: &[String]) -> Result<()> {
@@ -178,7 +175,7 @@ impl<'a> Draft<'a> {
         if !missing.is_empty() {
             return refuse(format!(
                 "Projects {} are not importing export '{}'",
-                set(missing),
+                python_set(missing),
                 self.export.row.name
             ));
         }
@@ -193,7 +190,7 @@ impl<'a> Draft<'a> {
             true => Ok(()),
             false => refuse(format!(
                 "{what} {} are already exported by export '{}'",
-                set(already),
+                python_set(already),
                 self.export.row.name
             )),
         }
@@ -205,16 +202,16 @@ impl<'a> Draft<'a> {
             return Ok(());
         }
         let project = &self.export.project_name;
-        Err(ApiError::with_code(
+        Err(ControlError::with_code(
             ErrorCode::ResourceNotExists,
-            format!("{what} {} not found in project '{project}'", set(missing)),
+            format!("{what} {} not found in project '{project}'", python_set(missing)),
         ))
     }
 
     pub(super) async fn add_fleets(&mut self, names: &[String]) -> Result<()> {
         let present: Vec<String> = self.export.fleets.iter().map(|(_, name)| name.clone()).collect();
         self.check_new("Fleets", names, &present)?;
-        let pool = self.call.state.database.pool();
+        let pool = self.directory.database.pool();
         let page = Page::newest(1_000_000);
         let all = lists::fleets(pool, Some(&[self.export.row.project_id]), true, &page).await?;
         let chosen: Vec<_> = all
@@ -249,7 +246,7 @@ impl<'a> Draft<'a> {
             .map(|(_, name)| name.clone())
             .collect();
         self.check_new("Gateways", names, &present)?;
-        let pool = self.call.state.database.pool();
+        let pool = self.directory.database.pool();
         let all = gateways::list(pool, self.export.row.project_id, false).await?;
         let chosen: Vec<_> = all
             .into_iter()
@@ -290,7 +287,7 @@ impl<'a> Draft<'a> {
             true => Ok(()),
             false => refuse(format!(
                 "{what} {} are not exported by export '{}'",
-                set(missing),
+                python_set(missing),
                 self.export.row.name
             )),
         }
@@ -308,12 +305,12 @@ impl<'a> Draft<'a> {
         if self.export.row.is_global {
             return refuse("The export is already global");
         }
-        if !is_admin(self.call.user()?) || self.call.only_project().is_some() {
-            return Err(ApiError::Forbidden(
+        if !is_admin(self.by.user) || self.by.only_project.is_some() {
+            return Err(ControlError::Forbidden(
                 "Only global admins can make the export global".to_owned(),
             ));
         }
-        for project in projects::all(self.call.state.database.pool()).await? {
+        for project in projects::all(self.directory.database.pool()).await? {
             let known = self
                 .export
                 .imports

@@ -1,0 +1,158 @@
+//! Backends of projects: configuring, changing, deleting.
+
+pub mod stored;
+
+use dstack_compute::config::BackendConfig;
+use dstack_compute::{BackendKind, ConfigureError, Registry};
+use dstack_model::ErrorCode;
+use dstack_model::backends::BackendType;
+use dstack_store::directory::backends::{self, BackendRow};
+use dstack_store::directory::change::Change;
+use dstack_store::directory::projects::ProjectRow;
+use dstack_store::{StoreError, events};
+
+use crate::core::Actor;
+use crate::directory::{Directory, Work};
+use crate::error::{ControlError, Result};
+
+/// The verbs of backends.
+#[derive(Debug, Clone)]
+pub struct ProjectBackends {
+    directory: Directory,
+    registry: Registry,
+    default_creds_disabled: bool,
+}
+
+impl ProjectBackends {
+    /// On this database, with the kinds of this build. `default_creds_disabled` refuses configurations that use what the
+    /// server's own machine may do.
+    pub fn new(directory: Directory, registry: Registry, default_creds_disabled: bool) -> Self {
+        Self {
+            directory,
+            registry,
+            default_creds_disabled,
+        }
+    }
+
+    /// The project's backend of this type.
+    ///
+    /// # Errors
+    /// This build does not have the type, or the store.
+    pub async fn find(&self, project: &ProjectRow, of: BackendType) -> Result<Option<BackendRow>> {
+        self.kind(of)?;
+        let rows = backends::list(self.directory.database.pool(), project.id).await?;
+        Ok(rows.into_iter().find(|row| row.kind == of.as_str()))
+    }
+
+    /// Configures a backend that the project does not have yet.
+    ///
+    /// # Errors
+    /// This build does not have the type, the project has it, or its cloud refuses the configuration.
+    pub async fn add(&self, actor: Actor, project: &ProjectRow, config: &BackendConfig) -> Result<()> {
+        if self.find(project, config.kind()).await?.is_some() {
+            return Err(ControlError::exists());
+        }
+        let id = self.directory.random.uuid().to_string();
+        let row = self.configured(project, config, id).await?;
+        let mut work = self.begin(actor, project, "created", config.kind());
+        work.change(Change::InsertBackend(row));
+        match self.directory.finish(work).await {
+            Err(error) if error.is_conflict() => Err(ControlError::exists()),
+            done => done,
+        }
+    }
+
+    /// Changes the configuration of a backend that the project has.
+    ///
+    /// # Errors
+    /// As [`ProjectBackends::add`]; the project does not have it.
+    pub async fn replace(&self, actor: Actor, project: &ProjectRow, config: &BackendConfig) -> Result<()> {
+        let old = self.find(project, config.kind()).await?;
+        let old = old.ok_or_else(ControlError::not_found)?;
+        let row = self.configured(project, config, old.id).await?;
+        let mut work = self.begin(actor, project, "updated", config.kind());
+        work.change(Change::UpdateBackend(row));
+        self.directory.finish(work).await
+    }
+
+    /// Deletes backends; those that the project does not have are ignored.
+    ///
+    /// # Errors
+    /// Instances or volumes need one of them: none is deleted.
+    pub async fn delete(&self, actor: Actor, project: &ProjectRow, kinds: &[BackendType]) -> Result<()> {
+        let existing = backends::list(self.directory.database.pool(), project.id).await?;
+        let mut work = self.directory.work(actor);
+        for kind in kinds {
+            if existing.iter().any(|row| row.kind == kind.as_str()) {
+                tell(&mut work, actor, project, "deleted", *kind);
+                work.change(Change::DeleteBackend {
+                    project: project.id,
+                    kind: kind.to_string(),
+                });
+            }
+        }
+        match self.directory.finish(work).await {
+            Err(ControlError::Store(StoreError::InUse { by, names })) => Err(ControlError::refused(format!(
+                "Backend {} has active {by}. Delete {by} before deleting the backend.",
+                names.join(", ")
+            ))),
+            done => done,
+        }
+    }
+
+    fn begin(&self, actor: Actor, project: &ProjectRow, what: &str, kind: BackendType) -> Work {
+        let mut work = self.directory.work(actor);
+        tell(&mut work, actor, project, what, kind);
+        work
+    }
+
+    fn kind(&self, of: BackendType) -> Result<&dyn BackendKind> {
+        let kind = self.registry.get(of).map(AsRef::as_ref);
+        kind.ok_or_else(|| {
+            let code = ErrorCode::BackendNotAvailable;
+            ControlError::with_code(code, code.default_message())
+        })
+    }
+
+    /// Asks the cloud whether it accepts the configuration.
+    async fn configured(
+        &self,
+        project: &ProjectRow,
+        config: &BackendConfig,
+        id: String,
+    ) -> Result<BackendRow> {
+        if self.default_creds_disabled && config.uses_default_creds() {
+            return Err(invalid_credentials(None, vec![vec!["creds".to_owned()]]));
+        }
+        let kind = self.kind(config.kind())?;
+        let in_force = kind.configure(&project.name, config).await;
+        let in_force = in_force.map_err(|error| match error {
+            ConfigureError::Credentials { fields, details } => invalid_credentials(details, fields),
+            ConfigureError::Invalid(text) => ControlError::refused(text),
+        })?;
+        let (encryption, now) = (&self.directory.encryption, self.directory.now());
+        Ok(stored::row(encryption, id, project.id, now, config, &in_force)?)
+    }
+}
+
+fn invalid_credentials(details: Option<String>, fields: Vec<Vec<String>>) -> ControlError {
+    let code = ErrorCode::InvalidCredentials;
+    let message = match details {
+        Some(details) => format!("{}: {details}", code.default_message()),
+        None => code.default_message().to_owned(),
+    };
+    ControlError::Refused {
+        code,
+        message,
+        fields,
+    }
+}
+
+/// `Backend created. Type: aws`. What the server does by `config.yml` is in its log: lists of what the system did begin as
+/// they do in dstack 0.22.5.
+fn tell(work: &mut Work, actor: Actor, project: &ProjectRow, what: &str, kind: BackendType) {
+    if matches!(actor, Actor::User(_)) {
+        let message = format!("Backend {what}. Type: {kind}");
+        work.event_for_managers(message, vec![events::project(project)]);
+    }
+}

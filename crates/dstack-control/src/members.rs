@@ -1,0 +1,278 @@
+//! Members of projects: who joins, changes role, leaves; and who may decide that.
+
+use std::collections::BTreeSet;
+
+use dstack_model::requests::MemberSetting;
+use dstack_model::users::ProjectRole;
+use dstack_store::directory::change::Change;
+use dstack_store::directory::users::{self, UserRow};
+use dstack_store::{EventTarget, events};
+use dstack_units::UserId;
+
+use crate::access::{Project, is_admin};
+use crate::core::retry_on_conflict;
+use crate::directory::Work;
+use crate::error::{ControlError, Result};
+use crate::projects::Projects;
+use crate::text::list_or_none;
+
+const BUSY: &str = "The members of the project are being changed by others. Try again";
+
+/// A named user with the wanted role; `None` where nobody has the name.
+type Wanted = (String, Option<UserRow>, ProjectRole);
+
+/// Who becomes, changes or stops being a member, for the audit trail.
+#[derive(Default)]
+struct Trail {
+    texts: Vec<String>,
+    users: Vec<EventTarget>,
+}
+
+impl Trail {
+    fn note(&mut self, text: String, user: &UserRow) {
+        self.texts.push(text);
+        self.users.push(events::user(user));
+    }
+
+    /// Whoever stays what they are is no change.
+    fn put(&mut self, project: &Project, user: &UserRow, role: ProjectRole) {
+        match project.role(user) {
+            Some(old) if old == role => {}
+            Some(old) => self.note(format!("{} {old} -> {role}", user.name), user),
+            None => self.note(format!("{} added as {role}", user.name), user),
+        }
+    }
+
+    fn remove(&mut self, user: &UserRow) {
+        self.note(format!("{} removed", user.name), user);
+    }
+
+    fn finish(self, work: &mut Work, project: &Project) {
+        let message = format!("Project members updated. Changes: {}", list_or_none(&self.texts));
+        let targets = [events::project(&project.row)].into_iter().chain(self.users);
+        work.event_for_managers(message, targets.collect());
+    }
+}
+
+impl Projects {
+    /// Replaces the members of a project; unknown names are ignored.
+    ///
+    /// # Errors
+    /// A name twice, or a manager who changes the admins.
+    pub async fn set_members(
+        &self,
+        user: &UserRow,
+        project: &str,
+        members: &[MemberSetting],
+    ) -> Result<Project> {
+        retry_on_conflict(BUSY, || self.try_set_members(user, project, members)).await
+    }
+
+    async fn try_set_members(
+        &self,
+        user: &UserRow,
+        project: &str,
+        members: &[MemberSetting],
+    ) -> Result<Project> {
+        let (project, mut work) = self.begin(user, project).await?;
+        let wanted = self.resolve(members).await?;
+        if !is_admin(user) && project.role(user) == Some(ProjectRole::Manager) {
+            // By who they are, and not by how they are called: users have e-mail addresses as well.
+            let new = wanted.iter().filter(|(.., role)| *role == ProjectRole::Admin);
+            let new: BTreeSet<UserId> = new.filter_map(|(_, user, _)| Some(user.as_ref()?.id)).collect();
+            let old: BTreeSet<UserId> = project.with_role(ProjectRole::Admin).collect();
+            if new != old {
+                return Err(forbidden("changing project admins"));
+            }
+        }
+        let mut trail = Trail::default();
+        work.change(Change::ClearMembers(project.row.id));
+        for (number, (_, member, role)) in (0_i64..).zip(&wanted) {
+            let Some(member) = member else { continue };
+            trail.put(&project, member, *role);
+            work.change(Change::PutMember {
+                project: project.row.id,
+                user: member.id,
+                role: *role,
+                number: Some(number),
+            });
+        }
+        for member in &project.members {
+            let is_same = |user: &UserRow| user.id == member.user.id;
+            if !wanted
+                .iter()
+                .any(|(_, user, _)| user.as_ref().is_some_and(is_same))
+            {
+                trail.remove(&member.user);
+            }
+        }
+        trail.finish(&mut work, &project);
+        self.0.finish(work).await?;
+        Ok(project)
+    }
+
+    /// Adds members, or changes their roles. Anybody may join a public project as a user.
+    ///
+    /// # Errors
+    /// Somebody is unknown or named twice, or the actor may not.
+    pub async fn add_members(
+        &self,
+        user: &UserRow,
+        project: &str,
+        members: &[MemberSetting],
+    ) -> Result<Project> {
+        retry_on_conflict(BUSY, || self.try_add_members(user, project, members)).await
+    }
+
+    async fn try_add_members(
+        &self,
+        user: &UserRow,
+        project: &str,
+        members: &[MemberSetting],
+    ) -> Result<Project> {
+        let (project, mut work) = self.begin(user, project).await?;
+        let wanted = self.resolve(members).await?;
+        check_may_add(user, &project, members)?;
+        let mut trail = Trail::default();
+        for (name, member, role) in wanted {
+            let member = member.ok_or_else(|| unknown(&name))?;
+            let demotes = project.role(&member) == Some(ProjectRole::Admin) && role != ProjectRole::Admin;
+            if demotes && !project.is_admin(user) {
+                return Err(forbidden(&format!(
+                    "only admins can change the role of project admins (user: {name})"
+                )));
+            }
+            trail.put(&project, &member, role);
+            work.change(Change::PutMember {
+                project: project.row.id,
+                user: member.id,
+                role,
+                number: None,
+            });
+        }
+        trail.finish(&mut work, &project);
+        self.0.finish(work).await?;
+        Ok(project)
+    }
+
+    /// Removes members.
+    ///
+    /// # Errors
+    /// Somebody is no member, no admin would be left, or the actor may not.
+    pub async fn remove_members(&self, user: &UserRow, project: &str, names: &[String]) -> Result<Project> {
+        retry_on_conflict(BUSY, || self.try_remove_members(user, project, names)).await
+    }
+
+    async fn try_remove_members(&self, user: &UserRow, project: &str, names: &[String]) -> Result<Project> {
+        let (project, mut work) = self.begin(user, project).await?;
+        let leaves = leaves_alone(user, &project, names)?;
+        let mut doomed: BTreeSet<UserId> = BTreeSet::new();
+        let mut trail = Trail::default();
+        for name in names {
+            let member = users::by_name_or_email(self.0.database.pool(), name).await?;
+            let member = member.ok_or_else(|| unknown(name))?;
+            let not_member =
+                || ControlError::refused(format!("User is not a member of this project: {name}"));
+            let role = project.role(&member).ok_or_else(not_member)?;
+            if role == ProjectRole::Admin && !leaves && !is_admin(user) {
+                return Err(forbidden(&format!(
+                    "only global admins can remove project admins (user: {name})"
+                )));
+            }
+            if doomed.insert(member.id) {
+                trail.remove(&member);
+                work.change(Change::RemoveMember {
+                    project: project.row.id,
+                    user: member.id,
+                });
+            }
+        }
+        let admins: Vec<UserId> = project.with_role(ProjectRole::Admin).collect();
+        if !admins.is_empty() && admins.iter().all(|admin| doomed.contains(admin)) {
+            return Err(ControlError::refused(match leaves {
+                true => "Cannot leave project: you are the last admin",
+                false => "Cannot remove all project admins",
+            }));
+        }
+        trail.finish(&mut work, &project);
+        self.0.finish(work).await?;
+        Ok(project)
+    }
+
+    /// The project as it is now, and work that is refused if its members are others by the time it is written.
+    async fn begin(&self, user: &UserRow, project: &str) -> Result<(Project, Work)> {
+        let found = Project::by_name(&self.0.database, project).await?;
+        let project = found.ok_or_else(ControlError::not_found)?;
+        let mut work = self.0.work(user.into());
+        let members = project.members.iter().map(|member| (member.user.id, member.role));
+        work.change(Change::ExpectMembers {
+            project: project.row.id,
+            members: members.collect(),
+        });
+        Ok((project, work))
+    }
+
+    async fn resolve(&self, members: &[MemberSetting]) -> Result<Vec<Wanted>> {
+        let twice = || ControlError::refused("Cannot add same user multiple times");
+        let names: BTreeSet<&str> = members.iter().map(|member| member.username.as_str()).collect();
+        if names.len() != members.len() {
+            return Err(twice());
+        }
+        let mut known = BTreeSet::new();
+        let mut found: Vec<Wanted> = Vec::new();
+        for member in members {
+            let user = users::by_name_or_email(self.0.database.pool(), &member.username).await?;
+            if user.as_ref().is_some_and(|user| !known.insert(user.id)) {
+                return Err(twice());
+            }
+            found.push((member.username.clone(), user, member.project_role));
+        }
+        Ok(found)
+    }
+}
+
+fn forbidden(reason: &str) -> ControlError {
+    ControlError::Forbidden(format!("Access denied: {reason}"))
+}
+
+fn unknown(name: &str) -> ControlError {
+    ControlError::refused(format!("User not found: {name}"))
+}
+
+/// Whether the name, or e-mail address, is the user's.
+fn is_of(name: &String, user: &UserRow) -> bool {
+    *name == user.name || Some(name) == user.email.as_ref()
+}
+
+fn check_may_add(user: &UserRow, project: &Project, members: &[MemberSetting]) -> Result<()> {
+    let joins_alone = match members {
+        [one] => project.row.is_public && is_of(&one.username, user) && project.role(user).is_none(),
+        _ => false,
+    };
+    let adds = |role: ProjectRole| members.iter().any(|member| member.project_role == role);
+    if joins_alone {
+        return match adds(ProjectRole::Admin) || adds(ProjectRole::Manager) {
+            false => Ok(()),
+            true => Err(forbidden("can only join public projects as user role")),
+        };
+    }
+    if !project.is_manager(user) {
+        return Err(forbidden("insufficient permissions to add members"));
+    }
+    if adds(ProjectRole::Admin) && !project.is_admin(user) {
+        return Err(forbidden("only global admins can add project admins"));
+    }
+    Ok(())
+}
+
+/// Whether the user only removes themselves; if not, they must be a manager.
+fn leaves_alone(user: &UserRow, project: &Project, names: &[String]) -> Result<bool> {
+    let leaves = match names {
+        [one] => is_of(one, user),
+        _ => false,
+    };
+    if !leaves && !project.is_manager(user) {
+        return Err(forbidden("insufficient permissions to remove members"));
+    }
+    Ok(leaves)
+}

@@ -1,0 +1,534 @@
+//! Changes of the directory: what verbs write besides rows of the engine.
+
+use dstack_model::users::{GlobalRole, ProjectRole};
+use dstack_units::{
+    ExportId, GatewayId, ImportId, ProjectId, PublicKeyId, RepoRowId, SecretId, Time, TokenId, UserId,
+};
+use sqlx::Row;
+
+use super::backends::{self, BackendRow};
+use super::content::{self, Content};
+use super::events;
+use super::exports::{self, FullExport};
+use super::gateways::{self, GatewayRow};
+use super::identities::{self, Identity};
+use super::projects::{self, InUse, ProjectRow};
+use super::repos::{self, RepoRow};
+use super::secrets::{self, SecretRow};
+use super::tokens::{self, TokenRow};
+use super::users::{self, PublicKeyRow, UserRow};
+use super::volumes::{self, VolumeRow};
+use crate::{Database, Dialect, NewEvent, Result, StoreError, Tx};
+
+/// One change. Several of them, with the events that tell of them, are one transaction: see [`Database::change`].
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
+    /// Adds a user.
+    InsertUser {
+        /// The user.
+        user: UserRow,
+        /// Lower-case hex SHA-256 of the token.
+        token_hash: String,
+    },
+    /// Changes role, e-mail address and activity of a user.
+    UpdateUser {
+        /// Which.
+        id: UserId,
+        /// Role in the whole server.
+        role: GlobalRole,
+        /// E-mail address.
+        email: Option<String>,
+        /// Whether they can authenticate.
+        active: bool,
+    },
+    /// Replaces a user's own token.
+    SetUserToken {
+        /// Whose.
+        id: UserId,
+        /// The token, encrypted.
+        encrypted: String,
+        /// Lower-case hex SHA-256 of the token.
+        hash: String,
+    },
+    /// Replaces a user's key pair.
+    SetUserKeys {
+        /// Whose.
+        id: UserId,
+        /// The private key, encrypted.
+        private: String,
+        /// The public key.
+        public: String,
+    },
+    /// Deletes a user with memberships, further tokens and accounts of login providers.
+    DeleteUser {
+        /// The user.
+        user: UserRow,
+        /// The name that its row keeps, so that its own is free.
+        renamed: String,
+    },
+    /// Makes an account of a login provider the user's.
+    InsertIdentity {
+        /// The account.
+        identity: Identity,
+        /// Whose.
+        user: UserId,
+        /// When.
+        at: Time,
+    },
+    /// Adds a further token of a user.
+    InsertToken {
+        /// The token.
+        token: TokenRow,
+        /// How many tokens the user may have.
+        limit: i64,
+    },
+    /// Deletes a further token.
+    DeleteToken(TokenId),
+    /// Adds a public key of a user.
+    InsertPublicKey(PublicKeyRow),
+    /// Deletes a public key.
+    DeletePublicKey(PublicKeyId),
+    /// Adds a project with its owner as admin. It imports all global exports.
+    InsertProject {
+        /// The project.
+        project: ProjectRow,
+        /// How many projects the owner may have; `None`: any number.
+        quota: Option<i64>,
+        /// Ids for imports of global exports; unused ones are left over.
+        imports: Vec<(ExportId, ImportId)>,
+    },
+    /// Changes visibility and templates of a project.
+    UpdateProject {
+        /// Which.
+        id: ProjectId,
+        /// Whether all users see it.
+        is_public: bool,
+        /// Git repo of templates.
+        templates_repo: Option<String>,
+    },
+    /// Deletes a project with the tokens that are good for it only; refused while it is in use.
+    DeleteProject {
+        /// Which.
+        id: ProjectId,
+        /// The name that its row keeps.
+        renamed: String,
+    },
+    /// Goes on only if the members of the project still are those; they cannot change until the end of the transaction.
+    ExpectMembers {
+        /// Which project.
+        project: ProjectId,
+        /// Users and roles in any order.
+        members: Vec<(UserId, ProjectRole)>,
+    },
+    /// Adds a member, or changes its role; see [`projects::put_member`].
+    PutMember {
+        /// Which project.
+        project: ProjectId,
+        /// Who.
+        user: UserId,
+        /// What they may do.
+        role: ProjectRole,
+        /// Place in lists.
+        number: Option<i64>,
+    },
+    /// Removes a member.
+    RemoveMember {
+        /// From which project.
+        project: ProjectId,
+        /// Whom.
+        user: UserId,
+    },
+    /// Removes all members.
+    ClearMembers(ProjectId),
+    /// Adds a secret, or replaces its value.
+    PutSecret(SecretRow),
+    /// Deletes a secret.
+    DeleteSecret(SecretId),
+    /// Adds a repo, or changes the one of its name.
+    PutRepo {
+        /// The repo.
+        repo: RepoRow,
+        /// Whose credentials are replaced, or with an inner `None` deleted.
+        credentials: Option<(UserId, Option<String>)>,
+    },
+    /// Deletes repos with their diffs and credentials.
+    DeleteRepos {
+        /// Of which project.
+        project: ProjectId,
+        /// By which names clients know them.
+        names: Vec<String>,
+    },
+    /// Stores a diff of a repo.
+    PutCode {
+        /// Of which repo.
+        repo: RepoRowId,
+        /// Its hash.
+        hash: String,
+        /// Where it is.
+        content: Content,
+    },
+    /// Writes an export in place of what was read; `before` is `None` where there was none.
+    PutExport {
+        /// As it was read: if it is not so any more, nothing is changed.
+        before: Option<Box<FullExport>>,
+        /// As it is to be.
+        after: Box<FullExport>,
+    },
+    /// Deletes an export.
+    DeleteExport(ExportId),
+    /// Adds a backend.
+    InsertBackend(BackendRow),
+    /// Replaces the configuration of a backend.
+    UpdateBackend(BackendRow),
+    /// Deletes a backend; refused while instances or volumes need it.
+    DeleteBackend {
+        /// Of which project.
+        project: ProjectId,
+        /// Its type.
+        kind: String,
+    },
+    /// Adds a volume, or changes one that is at the version that was read.
+    PutVolume(Box<VolumeRow>),
+    /// Adds a gateway, or changes one that is at the version that was read.
+    PutGateway(Box<GatewayRow>),
+    /// Removes a gateway.
+    DeleteGateway(GatewayId),
+    /// Makes a gateway the project's default, or leaves the project without one.
+    SetDefaultGateway {
+        /// Of which project.
+        project: ProjectId,
+        /// Which gateway.
+        gateway: Option<GatewayId>,
+    },
+}
+
+/// What somebody else keeps in memory, or waits for, and hears of after a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Affected {
+    /// Users, tokens, projects or members: who may do what.
+    pub access: bool,
+    /// Names that answers about runs contain.
+    pub names: bool,
+    /// Volumes wait for their cloud.
+    pub volumes: bool,
+    /// Gateways wait for their cloud.
+    pub gateways: bool,
+}
+
+impl std::ops::BitOr for Affected {
+    type Output = Self;
+    fn bitor(self, other: Self) -> Self {
+        Self {
+            access: self.access | other.access,
+            names: self.names | other.names,
+            volumes: self.volumes | other.volumes,
+            gateways: self.gateways | other.gateways,
+        }
+    }
+}
+
+impl Change {
+    /// What has to be forgotten, or looked at, once it is written.
+    pub fn affected(&self) -> Affected {
+        let mut affected = Affected::default();
+        match self {
+            Self::InsertUser { .. }
+            | Self::UpdateUser { .. }
+            | Self::SetUserToken { .. }
+            | Self::SetUserKeys { .. }
+            | Self::InsertToken { .. }
+            | Self::DeleteToken(_)
+            | Self::InsertProject { .. }
+            | Self::UpdateProject { .. }
+            | Self::PutMember { .. }
+            | Self::RemoveMember { .. }
+            | Self::ClearMembers(_) => affected.access = true,
+            Self::DeleteUser { .. } | Self::DeleteProject { .. } => {
+                (affected.access, affected.names) = (true, true);
+            }
+            Self::PutVolume(_) => affected.volumes = true,
+            Self::PutGateway(_) | Self::DeleteGateway(_) => affected.gateways = true,
+            // Projects are remembered with their default gateway.
+            Self::SetDefaultGateway { .. } => affected.access = true,
+            Self::InsertIdentity { .. }
+            | Self::InsertPublicKey(_)
+            | Self::DeletePublicKey(_)
+            | Self::ExpectMembers { .. }
+            | Self::PutSecret(_)
+            | Self::DeleteSecret(_)
+            | Self::PutRepo { .. }
+            | Self::DeleteRepos { .. }
+            | Self::PutCode { .. }
+            | Self::PutExport { .. }
+            | Self::DeleteExport(_)
+            | Self::InsertBackend(_)
+            | Self::UpdateBackend(_)
+            | Self::DeleteBackend { .. } => {}
+        }
+        affected
+    }
+
+    async fn write(self, tx: &mut Tx, dialect: Dialect) -> Result<()> {
+        match self {
+            Self::InsertUser { user, token_hash } => users::insert(tx, &user, &token_hash).await,
+            Self::UpdateUser {
+                id,
+                role,
+                email,
+                active,
+            } => users::update(tx, id, role, email.as_deref(), active).await,
+            Self::SetUserToken { id, encrypted, hash } => users::set_token(tx, id, &encrypted, &hash).await,
+            Self::SetUserKeys { id, private, public } => {
+                users::set_ssh_keys(tx, id, &private, &public, false).await?;
+                Ok(())
+            }
+            Self::DeleteUser { user, renamed } => users::delete(tx, &user, &renamed).await,
+            Self::InsertIdentity { identity, user, at } => identities::insert(tx, &identity, user, at).await,
+            Self::InsertToken { token, limit } => {
+                lock(tx, Lock::User, &token.user_id).await?;
+                check_limit(tx, "user_tokens WHERE user_id = $1", &token.user_id, limit).await?;
+                tokens::insert(tx, &token).await
+            }
+            Self::DeleteToken(id) => tokens::delete(tx, id).await,
+            Self::InsertPublicKey(key) => users::insert_public_key(tx, &key).await,
+            Self::DeletePublicKey(id) => users::delete_public_key(tx, id).await,
+            Self::InsertProject {
+                project,
+                quota,
+                imports,
+            } => insert_project(tx, dialect, &project, quota, imports).await,
+            Self::UpdateProject {
+                id,
+                is_public,
+                templates_repo,
+            } => projects::update(tx, id, is_public, templates_repo.as_deref()).await,
+            Self::DeleteProject { id, renamed } => delete_project(tx, id, &renamed).await,
+            Self::ExpectMembers { project, members } => expect_members(tx, project, members).await,
+            Self::PutMember {
+                project,
+                user,
+                role,
+                number,
+            } => projects::put_member(tx, project, user, role, number).await,
+            Self::RemoveMember { project, user } => projects::remove_member(tx, project, user).await,
+            Self::ClearMembers(project) => projects::clear_members(tx, project).await,
+            other => other.write_content(tx, dialect).await,
+        }
+    }
+
+    /// Changes of what projects have.
+    async fn write_content(self, tx: &mut Tx, dialect: Dialect) -> Result<()> {
+        match self {
+            Self::PutSecret(secret) => secrets::put(tx, &secret).await,
+            Self::DeleteSecret(id) => secrets::delete(tx, id).await,
+            Self::PutRepo { repo, credentials } => {
+                let id = repos::put(tx, &repo).await?;
+                match credentials {
+                    Some((user, creds)) => repos::put_creds(tx, id, user, creds.as_deref()).await,
+                    None => Ok(()),
+                }
+            }
+            Self::DeleteRepos { project, names } => repos::delete(tx, project, &names).await,
+            Self::PutCode { repo, hash, content } => content::put_code(tx, repo, &hash, content).await,
+            Self::PutExport { before, after } => put_export(tx, dialect, before, &after).await,
+            Self::DeleteExport(id) => exports::delete(tx, id).await,
+            Self::InsertBackend(row) => backends::insert(tx, &row).await,
+            Self::UpdateBackend(row) => backends::update(tx, &row).await,
+            Self::DeleteBackend { project, kind } => delete_backend(tx, project, &kind).await,
+            Self::PutVolume(row) => volumes::put(tx, &row).await,
+            Self::PutGateway(row) => gateways::put(tx, &row).await,
+            Self::DeleteGateway(id) => gateways::delete(tx, id).await,
+            Self::SetDefaultGateway { project, gateway } => gateways::set_default(tx, project, gateway).await,
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Database {
+    /// Makes all changes and records their events in one transaction.
+    ///
+    /// # Errors
+    /// A change is refused ([`StoreError::InUse`], [`StoreError::TooMany`]), a row was changed since it was read, a name is
+    /// taken, or the database: then nothing is changed.
+    pub async fn change(&self, changes: Vec<Change>, recorded: Vec<NewEvent>) -> Result<()> {
+        let dialect = self.dialect();
+        self.write(move |tx| {
+            Box::pin(async move {
+                for change in changes {
+                    change.write(tx, dialect).await?;
+                }
+                for event in recorded {
+                    events::insert(tx, event).await?;
+                }
+                Ok(())
+            })
+        })
+        .await
+    }
+}
+
+/// Rows on which transactions wait for each other.
+#[derive(Debug, Clone, Copy)]
+enum Lock {
+    User,
+    Project,
+    Export,
+    Backend,
+}
+
+/// Holds a row until the end of the transaction, by changing nothing of it; whether it is there.
+async fn lock(tx: &mut Tx, what: Lock, id: &impl ToString) -> Result<bool> {
+    let sql = match what {
+        Lock::User => "UPDATE users SET deleted = deleted WHERE id = $1",
+        Lock::Project => "UPDATE projects SET deleted = deleted WHERE id = $1",
+        Lock::Export => "UPDATE exports SET is_global = is_global WHERE id = $1",
+        Lock::Backend => "UPDATE backends SET type = type WHERE id = $1",
+    };
+    let done = sqlx::query(sql).bind(id.to_string()).execute(tx).await?;
+    Ok(done.rows_affected() > 0)
+}
+
+/// Any number that nobody else takes: the advisory lock between exports that become global and projects that are created.
+const GLOBAL_EXPORTS: i64 = 0x6473_7461_6378;
+
+/// Waits for others that make exports global, or create projects, at the same time.
+async fn lock_global_exports(tx: &mut Tx, dialect: Dialect) -> Result<()> {
+    if dialect == Dialect::Postgres {
+        sqlx::query("SELECT pg_advisory_xact_lock($1)")
+            .bind(GLOBAL_EXPORTS)
+            .execute(tx)
+            .await?;
+    }
+    Ok(())
+}
+
+/// Refuses when there are as many rows already as there may be.
+async fn check_limit(tx: &mut Tx, rows_of: &'static str, id: &impl ToString, limit: i64) -> Result<()> {
+    let sql = format!("SELECT COUNT(*) FROM {rows_of}");
+    let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(id.to_string())
+        .fetch_one(tx)
+        .await?;
+    match row.try_get::<i64, _>(0)? < limit {
+        true => Ok(()),
+        false => Err(StoreError::TooMany),
+    }
+}
+
+async fn insert_project(
+    tx: &mut Tx,
+    dialect: Dialect,
+    project: &ProjectRow,
+    quota: Option<i64>,
+    imports: Vec<(ExportId, ImportId)>,
+) -> Result<()> {
+    if let Some(quota) = quota {
+        lock(tx, Lock::User, &project.owner_id).await?;
+        check_limit(
+            tx,
+            "projects WHERE owner_id = $1 AND deleted = 0",
+            &project.owner_id,
+            quota,
+        )
+        .await?;
+    }
+    lock_global_exports(tx, dialect).await?;
+    let global = exports::global_in(tx).await?;
+    // Others were made global, or global ones were deleted, since the caller looked.
+    let known = |id: &ExportId| imports.iter().any(|(export, _)| export == id);
+    if !global.iter().all(known) {
+        return Err(conflict("exports", &project.name));
+    }
+    projects::insert(tx, project).await?;
+    projects::put_member(tx, project.id, project.owner_id, ProjectRole::Admin, Some(0)).await?;
+    for (export, import) in imports.into_iter().filter(|(export, _)| global.contains(export)) {
+        exports::add_import(tx, export, import, project.id, project.created_at).await?;
+    }
+    Ok(())
+}
+
+/// The row changes first: what begins in the project at the same time either is there to be found, or finds the project
+/// deleted.
+async fn delete_project(tx: &mut Tx, id: ProjectId, renamed: &str) -> Result<()> {
+    projects::delete(tx, id, renamed).await?;
+    for kind in [InUse::Runs, InUse::Fleets, InUse::Volumes] {
+        let names = projects::names_in_use(tx, id, kind).await?;
+        if !names.is_empty() {
+            return Err(StoreError::InUse {
+                by: kind.as_str(),
+                names,
+            });
+        }
+    }
+    Ok(())
+}
+
+async fn expect_members(
+    tx: &mut Tx,
+    project: ProjectId,
+    mut expected: Vec<(UserId, ProjectRole)>,
+) -> Result<()> {
+    lock(tx, Lock::Project, &project).await?;
+    let mut found = projects::roles(tx, project).await?;
+    found.sort_by_key(|(user, _)| *user);
+    expected.sort_by_key(|(user, _)| *user);
+    match found == expected {
+        true => Ok(()),
+        false => Err(conflict("members", &project)),
+    }
+}
+
+async fn put_export(
+    tx: &mut Tx,
+    dialect: Dialect,
+    before: Option<Box<FullExport>>,
+    after: &FullExport,
+) -> Result<()> {
+    let was_global = before.as_ref().is_some_and(|before| before.row.is_global);
+    if after.row.is_global && !was_global {
+        lock_global_exports(tx, dialect).await?;
+        let importing =
+            |project: &ProjectId| after.imports.iter().any(|import| import.project_id == *project);
+        let mut others = projects::ids_in(tx).await?;
+        others.retain(|project| *project != after.row.project_id);
+        if !others.iter().all(importing) {
+            return Err(conflict("exports", &after.row.id));
+        }
+    }
+    if let Some(before) = before {
+        lock(tx, Lock::Export, &before.row.id).await?;
+        if exports::parts_in(tx, before.row.id).await? != exports::Parts::of(&before) {
+            return Err(conflict("exports", &before.row.id));
+        }
+    }
+    exports::put(tx, after).await
+}
+
+async fn delete_backend(tx: &mut Tx, project: ProjectId, kind: &str) -> Result<()> {
+    let Some(id) = backends::id_in(tx, project, kind).await? else {
+        return Ok(());
+    };
+    lock(tx, Lock::Backend, &id).await?;
+    if backends::has_instances(tx, project, kind).await? {
+        return Err(in_use_backend("instances", kind));
+    }
+    let volumes = volumes::of_project_in(tx, project).await?;
+    if volumes.iter().any(|volume| volume.needs(kind)) {
+        return Err(in_use_backend("volumes", kind));
+    }
+    backends::delete(tx, project, kind).await
+}
+
+fn in_use_backend(by: &'static str, kind: &str) -> StoreError {
+    StoreError::InUse {
+        by,
+        names: vec![kind.to_owned()],
+    }
+}
+
+fn conflict(entity: &'static str, id: &impl ToString) -> StoreError {
+    StoreError::Conflict {
+        entity,
+        id: id.to_string(),
+    }
+}
