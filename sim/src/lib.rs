@@ -5,6 +5,7 @@
 //! starts another on the same store, and looks whether every run ends as it should, once, with all its output.
 
 pub mod clouds;
+pub mod databases;
 pub mod hosts;
 pub mod invariants;
 pub mod inventory;

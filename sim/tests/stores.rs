@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use dstack_model::health::HealthStatus;
 use dstack_model::runs::{JobStatus, RunTerminationReason};
+use dstack_sim::databases::{databases, people};
 use dstack_sim::scenario::Builder;
 use dstack_store::directory::health::{self, StoredCheck};
 use dstack_store::directory::{Page, events};
 use dstack_store::rows::{JobRow, OperationKind, OperationRow, OperationState, RunRow};
 use dstack_store::{
-    Claim, Commit, Database, EngineStore, EntityRef, EventTarget, Json, Lease, MemoryStore, NewEvent, Put,
-    SqlStore,
+    Claim, Commit, EngineStore, EntityRef, EventTarget, Json, Lease, MemoryStore, NewEvent, Put, SqlStore,
 };
 use dstack_system::Random;
 use dstack_units::Time;
@@ -32,34 +32,6 @@ fn lease(owner: &str, until: Time) -> Lease {
         owner: owner.to_owned(),
         until,
     }
-}
-
-/// The project and the user that rows refer to, where the database checks.
-async fn people(database: &Database, builder: &Builder, users: &[String]) {
-    let project = builder.project.to_string();
-    let users = users.to_vec();
-    database
-        .write(move |tx| {
-            Box::pin(async move {
-                for user in &users {
-                    sqlx::query(
-                        "INSERT INTO users (id, name, created_at, global_role, active, token, token_hash, projects_quota) \
-                         VALUES ($1, $1, 0, 'user', 1, '', $1, 1)",
-                    )
-                    .bind(user.clone())
-                    .execute(&mut *tx)
-                    .await?;
-                }
-                sqlx::query("INSERT INTO projects (id, name, created_at, owner_id, is_public) VALUES ($1, 'main', 0, $2, 0)")
-                    .bind(project)
-                    .bind(users[0].clone())
-                    .execute(&mut *tx)
-                    .await?;
-                Ok(())
-            })
-        })
-        .await
-        .unwrap();
 }
 
 fn parts(commit: &Commit) -> (RunRow, JobRow) {
@@ -267,18 +239,6 @@ async fn rows_have_one_driver_until_its_lease_runs_out() {
             leases(&SqlStore::new(database), &builder, &task, &machine).await;
         }
     }
-}
-
-/// SQLite, and PostgreSQL where there is one.
-async fn databases(folder: &std::path::Path) -> Vec<Database> {
-    let mut databases = vec![Database::open_file(&folder.join("x.db")).await.unwrap()];
-    match std::env::var("DSTACK_TEST_POSTGRES_URL") {
-        Ok(url) => databases.push(fresh_postgres(&url).await),
-        Err(_) => {
-            println!("SKIPPED: PostgreSQL half of the stores' test (DSTACK_TEST_POSTGRES_URL is not set)");
-        }
-    }
-    databases
 }
 
 #[tokio::test]
@@ -536,16 +496,4 @@ fn target(name: &str, random: &Random) -> EventTarget {
         fleet_id: None,
         gateway_id: None,
     }
-}
-
-/// A database of its own for this test, on the server of the URL.
-async fn fresh_postgres(url: &str) -> Database {
-    let admin = Database::open(url).await.unwrap();
-    let name = format!("stores_{}", Random::system().uuid().simple());
-    sqlx::query(sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}")))
-        .execute(admin.pool())
-        .await
-        .unwrap();
-    let (base, _) = url.rsplit_once('/').unwrap();
-    Database::open(&format!("{base}/{name}")).await.unwrap()
 }

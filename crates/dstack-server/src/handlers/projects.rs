@@ -102,14 +102,14 @@ async fn create(call: Call, request: CreateProjectRequest) -> Result<WireProject
     let new = NewProject {
         name: request.project_name,
         is_public: request.is_public,
-        templates_repo: request.templates_repo.and_then(templates_repo),
+        templates_repo: request.templates_repo.as_deref().and_then(templates_repo),
     };
     let row = state.project_verbs().create(caller, &new).await?;
     render::projects::full(state, &row).await
 }
 
 /// A URL, unless it is empty.
-fn templates_repo(text: String) -> Option<String> {
+fn templates_repo(text: &str) -> Option<String> {
     let text = text.trim();
     (!text.is_empty()).then(|| text.to_owned())
 }
@@ -120,7 +120,7 @@ async fn update(call: Call, request: UpdateProjectRequest) -> Result<WireProject
         is_public: request.is_public,
         templates_repo: match (request.reset_templates_repo, request.templates_repo) {
             (true, _) => Some(None),
-            (false, wanted) => wanted.map(templates_repo),
+            (false, wanted) => wanted.as_deref().map(templates_repo),
         },
     };
     let verbs = state.project_verbs();

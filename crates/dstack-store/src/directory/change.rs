@@ -451,7 +451,7 @@ async fn insert_project(
 /// deleted.
 async fn delete_project(tx: &mut Tx, id: ProjectId, renamed: &str) -> Result<()> {
     projects::delete(tx, id, renamed).await?;
-    for kind in [InUse::Runs, InUse::Fleets, InUse::Volumes] {
+    for kind in [InUse::Runs, InUse::Fleets, InUse::Volumes, InUse::Gateways] {
         let names = projects::names_in_use(tx, id, kind).await?;
         if !names.is_empty() {
             return Err(StoreError::InUse {

@@ -290,6 +290,8 @@ pub enum InUse {
     Fleets,
     /// Volumes.
     Volumes,
+    /// Gateways, which dstack 0.22.5 forgets: they would go on costing, and nobody could delete them.
+    Gateways,
 }
 
 impl InUse {
@@ -299,6 +301,7 @@ impl InUse {
             Self::Runs => "runs",
             Self::Fleets => "fleets",
             Self::Volumes => "volumes",
+            Self::Gateways => "gateways",
         }
     }
 
@@ -312,6 +315,7 @@ impl InUse {
             ),
             Self::Fleets => ("fleets", "name", "deleted = 0 AND local = 0"),
             Self::Volumes => ("volumes", "name", "deleted = 0"),
+            Self::Gateways => ("gateways", "name", "1 = 1"),
         }
     }
 }

@@ -1,0 +1,64 @@
+//! Real databases for tests of the stores.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::disallowed_methods
+)] // only tests call this
+
+use dstack_store::Database;
+use dstack_system::Random;
+
+use crate::scenario::Builder;
+
+/// SQLite, and PostgreSQL where there is one.
+pub async fn databases(folder: &std::path::Path) -> Vec<Database> {
+    let mut databases = vec![Database::open_file(&folder.join("x.db")).await.unwrap()];
+    match std::env::var("DSTACK_TEST_POSTGRES_URL") {
+        Ok(url) => databases.push(fresh_postgres(&url).await),
+        Err(_) => {
+            println!("SKIPPED: PostgreSQL half of the stores' test (DSTACK_TEST_POSTGRES_URL is not set)");
+        }
+    }
+    databases
+}
+
+/// The project and the user that rows refer to, where the database checks.
+pub async fn people(database: &Database, builder: &Builder, users: &[String]) {
+    let project = builder.project.to_string();
+    let users = users.to_vec();
+    database
+        .write(move |tx| {
+            Box::pin(async move {
+                for user in &users {
+                    sqlx::query(
+                        "INSERT INTO users (id, name, created_at, global_role, active, token, token_hash, projects_quota) \
+                         VALUES ($1, $1, 0, 'user', 1, '', $1, 1)",
+                    )
+                    .bind(user.clone())
+                    .execute(&mut *tx)
+                    .await?;
+                }
+                sqlx::query("INSERT INTO projects (id, name, created_at, owner_id, is_public) VALUES ($1, 'main', 0, $2, 0)")
+                    .bind(project)
+                    .bind(users[0].clone())
+                    .execute(&mut *tx)
+                    .await?;
+                Ok(())
+            })
+        })
+        .await
+        .unwrap();
+}
+
+/// A database of its own for this test, on the server of the URL.
+async fn fresh_postgres(url: &str) -> Database {
+    let admin = Database::open(url).await.unwrap();
+    let name = format!("stores_{}", Random::system().uuid().simple());
+    sqlx::query(sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}")))
+        .execute(admin.pool())
+        .await
+        .unwrap();
+    let (base, _) = url.rsplit_once('/').unwrap();
+    Database::open(&format!("{base}/{name}")).await.unwrap()
+}

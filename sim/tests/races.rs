@@ -1,0 +1,368 @@
+//! What was decided on something that is not so any more is refused, in both databases.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)] // tests
+
+use dstack_model::users::ProjectRole;
+use dstack_sim::databases::{databases, people};
+use dstack_sim::scenario::Builder;
+use dstack_store::directory::backends::BackendRow;
+use dstack_store::directory::change::Change;
+use dstack_store::directory::exports::{self, ExportRow, FullExport, ImportRow};
+use dstack_store::directory::projects::{self, ProjectRow};
+use dstack_store::directory::tokens::TokenRow;
+use dstack_store::rows::RunRow;
+use dstack_store::{Changes, Commit, Database, EngineStore, Put, SqlStore, StoreError};
+use dstack_system::Random;
+use dstack_units::{ProjectId, Time, UserId};
+use futures_util::future::join_all;
+use serde_json::json;
+
+const NOW: Time = Time::from_millis(1_790_000_000_000);
+
+/// A database with the project `main` of a user, and a run that is decided on but not written.
+struct Setting {
+    database: Database,
+    store: SqlStore,
+    builder: Builder,
+    user: UserId,
+    run: RunRow,
+    submission: Commit,
+    _folder: tempfile::TempDir,
+}
+
+impl Setting {
+    async fn all() -> Vec<Self> {
+        let mut settings = Vec::new();
+        let folder = tempfile::tempdir().unwrap();
+        for database in databases(folder.path()).await {
+            let random = Random::seeded(31);
+            let builder = Builder {
+                project: random.uuid().into(),
+                random,
+            };
+            let (run, submission) = builder.run("train", &json!({}), NOW).unwrap();
+            people(&database, &builder, &[run.user_id.to_string()]).await;
+            settings.push(Self {
+                store: SqlStore::new(database.clone()),
+                database,
+                builder,
+                user: run.user_id,
+                run,
+                submission,
+                // Until the last one is done; only the first is a file.
+                _folder: tempfile::tempdir().unwrap(),
+            });
+        }
+        if let Some(first) = settings.first_mut() {
+            first._folder = folder;
+        }
+        settings
+    }
+
+    async fn change(&self, change: Change) -> dstack_store::Result<()> {
+        self.database.change(vec![change], Vec::new()).await
+    }
+
+    fn project(&self, name: &str) -> ProjectRow {
+        ProjectRow {
+            id: self.builder.random.uuid().into(),
+            name: name.to_owned(),
+            created_at: NOW,
+            owner_id: self.user,
+            is_public: false,
+            templates_repo: None,
+            ssh_private_key: None,
+            ssh_public_key: None,
+            default_gateway_id: None,
+            deleted: false,
+            original_name: None,
+        }
+    }
+
+    async fn add_project(&self, name: &str) -> ProjectId {
+        let project = self.project(name);
+        let id = project.id;
+        let change = Change::InsertProject {
+            project,
+            quota: None,
+            imports: Vec::new(),
+        };
+        self.change(change).await.unwrap();
+        id
+    }
+
+    fn delete_project(&self) -> Change {
+        Change::DeleteProject {
+            id: self.builder.project,
+            renamed: "_deleted".to_owned(),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_project_with_a_run_is_not_deleted() {
+    for setting in Setting::all().await {
+        setting.store.commit(setting.submission.clone()).await.unwrap();
+        let refused = setting.change(setting.delete_project()).await.unwrap_err();
+        let StoreError::InUse { by, names } = refused else {
+            panic!("{refused:?}")
+        };
+        assert_eq!((by, names), ("runs", vec!["train".to_owned()]));
+        let pool = setting.database.pool();
+        assert!(projects::by_name(pool, "main").await.unwrap().is_some());
+    }
+}
+
+#[tokio::test]
+async fn nothing_begins_in_a_project_that_was_deleted_meanwhile() {
+    for setting in Setting::all().await {
+        setting.change(setting.delete_project()).await.unwrap();
+        let fleet = setting.builder.machine(1, NOW).unwrap();
+        for commit in [setting.submission.clone(), fleet] {
+            let refused = setting.store.commit(commit).await.unwrap_err();
+            assert!(refused.is_conflict(), "{refused:?}");
+        }
+        assert!(setting.store.run(setting.run.id).await.unwrap().is_none());
+    }
+}
+
+/// Whoever is first, a run is never left behind in a deleted project.
+#[tokio::test]
+async fn a_submission_and_a_deletion_at_once_do_not_both_succeed() {
+    for setting in Setting::all().await {
+        for number in 0..20 {
+            let project = setting.add_project(&format!("project-{number}")).await;
+            let builder = Builder {
+                project,
+                ..setting.builder.clone()
+            };
+            let (mut run, _) = builder.run("train", &json!({}), NOW).unwrap();
+            run.user_id = setting.user;
+            let mut changes = builder.changes(NOW);
+            changes.insert_silently(run.clone());
+            let delete = Change::DeleteProject {
+                id: project,
+                renamed: format!("_deleted_{number}"),
+            };
+            let (submitted, deleted) = tokio::join!(
+                setting.store.commit(changes.into_commit()),
+                setting.change(delete)
+            );
+            assert_ne!(submitted.is_ok(), deleted.is_ok(), "{submitted:?} {deleted:?}");
+        }
+    }
+}
+
+fn backend(setting: &Setting) -> BackendRow {
+    BackendRow {
+        id: "backend".to_owned(),
+        project_id: setting.builder.project,
+        kind: "aws".to_owned(),
+        created_at: NOW,
+        config: "{}".to_owned(),
+        auth: String::new(),
+        source_config: None,
+        source_auth: None,
+    }
+}
+
+/// A fleet with an instance of the backend.
+fn instance_of_backend(setting: &Setting) -> Commit {
+    let mut changes = setting.builder.changes(NOW);
+    for put in setting.builder.machine(1, NOW).unwrap().puts() {
+        match put.clone() {
+            Put::Fleet(row) => changes.insert_silently(row),
+            Put::Instance(mut row) => {
+                row.backend = Some("aws".to_owned());
+                changes.insert_silently(row);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    changes.into_commit()
+}
+
+#[tokio::test]
+async fn a_backend_and_its_instances_do_not_part() {
+    for setting in Setting::all().await {
+        let delete = || Change::DeleteBackend {
+            project: setting.builder.project,
+            kind: "aws".to_owned(),
+        };
+        let refused = setting.store.commit(instance_of_backend(&setting)).await;
+        assert!(refused.unwrap_err().is_conflict(), "there is no such backend");
+        setting
+            .change(Change::InsertBackend(backend(&setting)))
+            .await
+            .unwrap();
+        setting.store.commit(instance_of_backend(&setting)).await.unwrap();
+        let refused = setting.change(delete()).await.unwrap_err();
+        assert!(
+            matches!(refused, StoreError::InUse { by: "instances", .. }),
+            "{refused:?}"
+        );
+        let placed = setting.store.placement(setting.builder.project).await.unwrap();
+        let old = placed.instances.first().unwrap().clone();
+        let mut changes: Changes = setting.builder.changes(NOW);
+        let mut over = old.clone();
+        over.delete(NOW);
+        changes.update(&old, over);
+        setting.store.commit(changes.into_commit()).await.unwrap();
+        setting.change(delete()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn of_two_admins_one_stays() {
+    for setting in Setting::all().await {
+        let project = setting.builder.project;
+        let other: UserId = setting.builder.random.uuid().into();
+        let insert = format!(
+            "INSERT INTO users (id, name, created_at, global_role, active, token, token_hash, projects_quota) \
+             VALUES ('{other}', 'other', 0, 'user', 1, '', 'other', 1)"
+        );
+        sqlx::query(sqlx::AssertSqlSafe(insert))
+            .execute(setting.database.pool())
+            .await
+            .unwrap();
+        let both = [setting.user, other];
+        for user in both {
+            let put = Change::PutMember {
+                project,
+                user,
+                role: ProjectRole::Admin,
+                number: None,
+            };
+            setting.change(put).await.unwrap();
+        }
+        // Both were decided on while there were two.
+        let removals = both.map(|user| {
+            let expect = Change::ExpectMembers {
+                project,
+                members: both.map(|user| (user, ProjectRole::Admin)).to_vec(),
+            };
+            let changes = vec![expect, Change::RemoveMember { project, user }];
+            setting.database.change(changes, Vec::new())
+        });
+        let done = join_all(removals).await;
+        assert_eq!(done.iter().filter(|done| done.is_ok()).count(), 1, "{done:?}");
+        let members = projects::members(setting.database.pool(), project).await.unwrap();
+        assert_eq!(members.len(), 1);
+    }
+}
+
+fn export(setting: &Setting, importers: &[(&str, ProjectId)]) -> FullExport {
+    FullExport {
+        row: ExportRow {
+            id: uuid::Uuid::from_u128(7).into(),
+            project_id: setting.builder.project,
+            name: "shared".to_owned(),
+            created_at: NOW,
+            is_global: false,
+        },
+        project_name: "main".to_owned(),
+        imports: importers
+            .iter()
+            .map(|(name, project)| ImportRow {
+                id: setting.builder.random.uuid().into(),
+                project_id: *project,
+                project_name: (*name).to_owned(),
+                created_at: NOW,
+            })
+            .collect(),
+        fleets: Vec::new(),
+        gateways: Vec::new(),
+    }
+}
+
+#[tokio::test]
+async fn two_changes_of_an_export_do_not_undo_each_other() {
+    for setting in Setting::all().await {
+        let [a, b] = [setting.add_project("a").await, setting.add_project("b").await];
+        let put = |before: Option<FullExport>, after: FullExport| Change::PutExport {
+            before: before.map(Box::new),
+            after: Box::new(after),
+        };
+        let empty = export(&setting, &[]);
+        setting.change(put(None, empty.clone())).await.unwrap();
+        let [with_a, with_b] = [("a", a), ("b", b)].map(|one| export(&setting, &[one]));
+        setting
+            .change(put(Some(empty.clone()), with_a.clone()))
+            .await
+            .unwrap();
+        let refused = setting.change(put(Some(empty), with_b)).await.unwrap_err();
+        assert!(refused.is_conflict(), "{refused:?}");
+        let both = export(&setting, &[("a", a), ("b", b)]);
+        setting.change(put(Some(with_a), both)).await.unwrap();
+        let stored = exports::of_project(setting.database.pool(), setting.builder.project)
+            .await
+            .unwrap();
+        assert_eq!(stored[0].imports.len(), 2);
+    }
+}
+
+#[tokio::test]
+async fn a_new_project_imports_what_became_global_meanwhile() {
+    for setting in Setting::all().await {
+        let mut global = export(&setting, &[]);
+        global.row.is_global = true;
+        let id = global.row.id;
+        let put = Change::PutExport {
+            before: None,
+            after: Box::new(global),
+        };
+        setting.change(put).await.unwrap();
+        let insert = |imports| Change::InsertProject {
+            project: setting.project("late"),
+            quota: None,
+            imports,
+        };
+        let refused = setting.change(insert(Vec::new())).await.unwrap_err();
+        assert!(refused.is_conflict(), "{refused:?}");
+        let imports = vec![(id, setting.builder.random.uuid().into())];
+        setting.change(insert(imports)).await.unwrap();
+        // And the other way round: an export cannot become global without a project that came meanwhile.
+        let mut second = export(&setting, &[]);
+        (second.row.id, second.row.is_global) = (uuid::Uuid::from_u128(8).into(), true);
+        second.row.name = "second".to_owned();
+        let put = Change::PutExport {
+            before: None,
+            after: Box::new(second),
+        };
+        let refused = setting.change(put).await.unwrap_err();
+        assert!(refused.is_conflict(), "{refused:?}");
+    }
+}
+
+#[tokio::test]
+async fn quotas_hold_for_calls_at_the_same_time() {
+    for setting in Setting::all().await {
+        // `main` is one of two.
+        let inserts = (0..5).map(|number| {
+            setting.change(Change::InsertProject {
+                project: setting.project(&format!("project-{number}")),
+                quota: Some(2),
+                imports: Vec::new(),
+            })
+        });
+        let done = join_all(inserts).await;
+        assert_eq!(done.iter().filter(|done| done.is_ok()).count(), 1, "{done:?}");
+        let tokens = (0..5).map(|number| {
+            setting.change(Change::InsertToken {
+                token: TokenRow {
+                    id: setting.builder.random.uuid().into(),
+                    user_id: setting.user,
+                    name: format!("token-{number}"),
+                    token_hash: format!("hash-{number}"),
+                    created_at: NOW,
+                    expires_at: None,
+                    read_only: false,
+                    project_id: None,
+                },
+                limit: 3,
+            })
+        });
+        let done = join_all(tokens).await;
+        assert_eq!(done.iter().filter(|done| done.is_ok()).count(), 3, "{done:?}");
+    }
+}
