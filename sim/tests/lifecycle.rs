@@ -258,12 +258,23 @@ async fn a_host_that_disappears_is_noticed_and_said_so() {
     };
     let within = Duration::from_secs(200);
     world.until("it is noticed", within, unreachable).await.unwrap();
+    // The user is told, and a run that retries goes on elsewhere; what may still run keeps its place on the host.
+    assert_eq!(world.finished(&run, 5 * MINUTE).await.unwrap(), RunStatus::Failed);
+    let held = |world: &World| {
+        let tables = world.store.tables();
+        tables.instances.values().all(|row| row.busy_blocks == 1)
+    };
     world
-        .throughout("what may still run is not given up", 60 * MINUTE, unreachable)
+        .throughout("its place stays taken", 60 * MINUTE, held)
+        .await
+        .unwrap();
+    assert_eq!(invariants::always(&world), Vec::<String>::new());
+    let next = world
+        .submit(&engine, "next", &json!({"retry": true}))
         .await
         .unwrap();
     world.hosts.cut_off(false);
-    assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Failed);
+    assert_eq!(world.finished(&next, 5 * MINUTE).await.unwrap(), RunStatus::Done);
     assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
 }
 

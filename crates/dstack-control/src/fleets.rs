@@ -66,11 +66,13 @@ impl Fleets {
         };
         let fleet = &snapshot.fleet;
         let chosen = |row: &&InstanceRow| nums.is_none_or(|nums| nums.contains(&row.instance_num));
+        // Without runs that are active only jobs that were given up hold a share: nobody knows what their hosts do.
+        let held = |row: &InstanceRow| row.unreachable && snapshot.active_runs.is_empty();
         let busy = snapshot
             .instances
             .iter()
             .filter(chosen)
-            .any(|row| row.busy_blocks > 0);
+            .any(|row| row.busy_blocks > 0 && !held(row));
         if busy || (nums.is_none() && !snapshot.active_runs.is_empty()) {
             return Err(in_use(fleet, nums));
         }

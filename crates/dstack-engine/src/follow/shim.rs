@@ -124,7 +124,7 @@ async fn hear(
                     seen.unreachable_since = None;
                 });
                 ctx.wakes.wake(EntityRef::Instance(instance));
-                remove_dangling(ctx, shim, &ids).await?;
+                remove_dangling(ctx, instance, shim, &ids).await?;
             }
             StreamEvent::Tick | StreamEvent::Unknown => {}
         }
@@ -138,7 +138,7 @@ fn wake_job(ctx: &Context, id: &str) {
 }
 
 /// Ends tasks of jobs that are over or that we do not know: left by a server that died between two calls.
-async fn remove_dangling(ctx: &Context, shim: &dyn Shim, ids: &[String]) -> Result<()> {
+async fn remove_dangling(ctx: &Context, instance: InstanceId, shim: &dyn Shim, ids: &[String]) -> Result<()> {
     for id in ids {
         let Ok(job) = id.parse::<JobId>() else { continue };
         let wanted = ctx
@@ -153,9 +153,15 @@ async fn remove_dangling(ctx: &Context, shim: &dyn Shim, ids: &[String]) -> Resu
         tracing::warn!(task.id = %id, "removing a task that no job owns");
         ctx.reached("dangling.remove.before")?;
         let order = TaskTerminate::default();
-        let ended = shim.terminate(id, &order).await.is_ok();
-        if ended && !ctx.deps.settings.keep_tasks {
-            shim.remove(id).await.ok(); // found again at the next connection if it fails
+        // Found again at the next connection if it fails.
+        let mut gone = shim.terminate(id, &order).await.is_ok();
+        if gone && !ctx.deps.settings.keep_tasks {
+            gone = shim.remove(id).await.is_ok();
+        }
+        if gone {
+            // Its job may have been given up while it still held its share of the instance.
+            ctx.seen.update_instance(instance, |seen| seen.tasks.remove(id));
+            ctx.wakes.wake(EntityRef::Instance(instance));
         }
     }
     Ok(())

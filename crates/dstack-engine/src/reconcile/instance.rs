@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dstack_agent_api::shim::TaskStatus;
 use dstack_model::fleets::FleetStatus;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::JobStatus;
@@ -135,6 +136,7 @@ async fn change(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Chang
     if matches!(size, Size::Smallest) {
         facts.idle_for = None;
     }
+    let released = release_abandoned(ctx, snapshot, in_reach, &mut change, now);
     let decision = decide(&facts, now);
     apply(ctx, snapshot, decision, creation.as_ref(), size, &mut change).await?;
     if change.row.unreachable && change.row.status().is_available() {
@@ -147,6 +149,10 @@ async fn change(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Chang
             reason: Some(reason),
         };
         change.row.wait(wait);
+    }
+    if released {
+        // It may be idle now: decided upon with nothing held.
+        change.row.wake_at(now);
     }
     let (from, to) = (snapshot.instance.status(), change.row.status());
     if from != to {
@@ -192,6 +198,38 @@ async fn apply(
         }
     }
     Ok(())
+}
+
+/// Gives back what jobs held that were given up while the agent was out of reach, once nothing of them is left; whether there
+/// was something to give back.
+fn release_abandoned(
+    ctx: &Context,
+    snapshot: &InstanceSnapshot,
+    in_reach: bool,
+    change: &mut Change,
+    now: Time,
+) -> bool {
+    let mut released = false;
+    for before in snapshot.jobs.iter().filter(|job| job.status().is_finished()) {
+        let task = ctx.seen.task(snapshot.instance.id, before.id);
+        let is_gone = match task {
+            Some(None) => true,
+            Some(Some(task)) => task.status == TaskStatus::Terminated,
+            None => false,
+        };
+        // What was on an instance that is being ended goes with it.
+        let ends = change.row.status() == InstanceStatus::Terminating;
+        if (in_reach && is_gone) || ends {
+            let mut job = before.clone();
+            job.leave_instance();
+            change.row.release(super::job::blocks_of(before), now);
+            let event = change.side_effects.maker().unassigned(before, &change.row);
+            change.side_effects.event(event);
+            change.side_effects.update(before, job);
+            released = true;
+        }
+    }
+    released
 }
 
 /// Takes over what the agent last said of the GPUs. The health of an instance that is ending is of no interest.

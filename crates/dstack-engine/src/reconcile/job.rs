@@ -66,7 +66,7 @@ fn task_of(ctx: &Context, snapshot: &JobSnapshot) -> Option<Option<TaskInfo>> {
     ctx.seen.task(instance.id, snapshot.job.id)
 }
 
-fn facts(snapshot: &JobSnapshot, seen: &JobSeen, task: &Option<Option<TaskInfo>>) -> Facts {
+fn facts(ctx: &Context, snapshot: &JobSnapshot, seen: &JobSeen, task: &Option<Option<TaskInfo>>) -> Facts {
     let job = &snapshot.job;
     let instance = snapshot.instance.as_ref();
     let max_duration = job
@@ -96,6 +96,8 @@ fn facts(snapshot: &JobSnapshot, seen: &JobSeen, task: &Option<Option<TaskInfo>>
                 InstanceStatus::Terminating | InstanceStatus::Terminated
             )
         }),
+        instance_ready: instance.is_some_and(|row| row.status().is_available()),
+        agent_unreachable_since: instance.and_then(|row| ctx.seen.instance(row.id).1),
         instance_name: instance.map(|row| row.name.clone()).unwrap_or_default(),
         task: task_facts(task, job),
         ended: seen.ended.clone(),
@@ -178,7 +180,7 @@ fn change(
         operation: None,
     };
     observe(&mut change.job, seen, task.as_ref().and_then(Option::as_ref));
-    let mut decision = decide(&facts(snapshot, seen, task), now);
+    let mut decision = decide(&facts(ctx, snapshot, seen, task), now);
     loop {
         apply(ctx, snapshot, &decision, &mut change, now)?;
         if !matches!(
@@ -191,9 +193,9 @@ fn change(
             job: change.job.clone(),
             ..snapshot.clone()
         };
-        decision = decide(&facts(&ending, seen, task), now);
+        decision = decide(&facts(ctx, &ending, seen, task), now);
         // One status a commit: each has its event. The job is woken at once.
-        if matches!(decision, Decision::Finish(_)) {
+        if matches!(decision, Decision::Finish(_) | Decision::Abandon(_)) {
             return Ok(change);
         }
     }
@@ -223,6 +225,7 @@ fn apply(
             change.job.wait(Wait::until(*drain_until, WaitReason::LastOutput));
         }
         Decision::Finish(status) => finish(snapshot, change, *status, now)?,
+        Decision::Abandon(status) => change.job.abandon(*status, now)?,
     }
     Ok(())
 }

@@ -13,6 +13,9 @@ pub const PROVISIONING_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 pub const PULLING_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// A job whose agent cannot be reached for this long is lost.
 pub const DISCONNECTED_TIMEOUT: Duration = Duration::from_secs(2 * 60);
+/// A job that is to end on an instance whose agent is out of reach for this long ends without the agent's word. Its share of
+/// the instance stays taken until the agent, back in reach, has removed what may still run.
+pub const LOST_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// The runner enforces `max_duration` itself; the server steps in this much later.
 pub const MAX_DURATION_GRACE: Duration = Duration::from_secs(2 * 60);
 /// How long the last output of a stopped job is waited for.
@@ -81,7 +84,7 @@ pub struct Ended {
 pub struct Facts {
     /// Present status.
     pub status: JobStatus,
-    /// When it was placed on its instance (its last change before the agents are called).
+    /// When the agent of its instance was called first.
     pub placed_at: Time,
     /// When its commands started.
     pub running_at: Option<Time>,
@@ -101,6 +104,10 @@ pub struct Facts {
     pub spot: bool,
     /// Its instance still exists.
     pub instance_alive: bool,
+    /// The agent of its instance has answered since the instance was made.
+    pub instance_ready: bool,
+    /// Since when the agent of its instance is out of reach.
+    pub agent_unreachable_since: Option<Time>,
     /// Name of the instance, for reasons.
     pub instance_name: String,
     /// What the shim says.
@@ -139,6 +146,8 @@ pub enum Decision {
     Wait(Wait),
     /// It is over: release the instance.
     Finish(JobStatus),
+    /// It is over for the user; its share of the instance stays taken, since something of it may still run there.
+    Abandon(JobStatus),
 }
 
 /// Decides about a job that has been placed; jobs still waiting for a place are the scheduler's.
@@ -165,7 +174,11 @@ fn failed(reason: JobTerminationReason, message: impl Into<String>) -> Decision 
 }
 
 fn provisioning(facts: &Facts, now: Time) -> Decision {
-    let deadline = facts.placed_at + PROVISIONING_TIMEOUT;
+    let called_at = match facts.submit_task {
+        Progress::None => now,
+        _ => facts.placed_at,
+    };
+    let deadline = called_at + PROVISIONING_TIMEOUT;
     let waits = |error: Option<&String>| {
         let reason = WaitReason::TaskAccepted {
             instance: facts.instance_name.clone(),
@@ -178,6 +191,12 @@ fn provisioning(facts: &Facts, now: Time) -> Decision {
             JobTerminationReason::WaitingInstanceLimitExceeded,
             "Instance is terminated",
         );
+    }
+    // Instances of some clouds take an hour until they answer: how long that may be is decided for the instance.
+    if facts.submit_task == Progress::None && !facts.instance_ready {
+        return Decision::Wait(Wait::indefinite(WaitReason::AgentReachable {
+            instance: facts.instance_name.clone(),
+        }));
     }
     match &facts.submit_task {
         Progress::Done => Decision::Advance(JobStatus::Pulling),
@@ -361,12 +380,18 @@ fn terminating(facts: &Facts, now: Time) -> Decision {
             Some(_) => {}
         }
     }
-    // Never given up: what the agent did not confirm may still run.
-    let waits = |error: Option<&String>| {
-        Wait::indefinite(WaitReason::TaskRemoved {
+    let lost_at = facts.agent_unreachable_since.map(|since| since + LOST_TIMEOUT);
+    if facts.remove_task != Progress::Done && lost_at.is_some_and(|at| now >= at) {
+        return Decision::Abandon(reason.status());
+    }
+    // While the agent answers it is never given up: what it did not confirm may still run.
+    let waits = |error: Option<&String>| Wait {
+        deadline: lost_at,
+        wake_at: lost_at,
+        reason: Some(WaitReason::TaskRemoved {
             instance: facts.instance_name.clone(),
             error: error.cloned(),
-        })
+        }),
     };
     match &facts.remove_task {
         Progress::None => Decision::Intend(Operation::RemoveTask, waits(None)),
@@ -386,4 +411,120 @@ const fn ended_by_itself(reason: JobTerminationReason) -> bool {
             | JobTerminationReason::PortsBindingFailed
             | JobTerminationReason::CreatingContainerError
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Time {
+        Time::from_millis(seconds * 1000)
+    }
+
+    fn facts(status: JobStatus) -> Facts {
+        Facts {
+            status,
+            placed_at: at(0),
+            running_at: None,
+            disconnected_at: None,
+            stop_requested_at: None,
+            remove_at: None,
+            termination_reason: None,
+            max_duration: None,
+            unwanted: None,
+            spot: false,
+            instance_alive: true,
+            instance_ready: true,
+            agent_unreachable_since: None,
+            instance_name: "cloud-0".to_owned(),
+            task: Task::Unknown,
+            ended: None,
+            drained: false,
+            submit_task: Progress::None,
+            start_job: Progress::None,
+            stop_job: Progress::None,
+            remove_task: Progress::None,
+        }
+    }
+
+    fn reason(decision: &Decision) -> Option<JobTerminationReason> {
+        match decision {
+            Decision::Terminate(ended) => Some(ended.reason),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn how_long_an_instance_takes_to_answer_is_not_the_jobs_time() {
+        let booting = Facts {
+            instance_ready: false,
+            ..facts(JobStatus::Provisioning)
+        };
+        let Decision::Wait(wait) = decide(&booting, at(55 * 60)) else {
+            panic!("it waits for the instance");
+        };
+        assert_eq!((wait.deadline, wait.wake_at), (None, None));
+        assert_eq!(
+            wait.reason,
+            Some(WaitReason::AgentReachable {
+                instance: "cloud-0".to_owned()
+            })
+        );
+        // The instance has a deadline of its own.
+        let gone = Facts {
+            instance_alive: false,
+            ..booting
+        };
+        assert_eq!(
+            reason(&decide(&gone, at(56 * 60))),
+            Some(JobTerminationReason::WaitingInstanceLimitExceeded)
+        );
+        let ready = decide(&facts(JobStatus::Provisioning), at(55 * 60));
+        assert!(
+            matches!(ready, Decision::Intend(Operation::SubmitTask, _)),
+            "{ready:?}"
+        );
+        let called = |seconds: i64| {
+            let called = Facts {
+                placed_at: at(55 * 60),
+                submit_task: Progress::Intended(None),
+                ..facts(JobStatus::Provisioning)
+            };
+            reason(&decide(&called, at(55 * 60 + seconds)))
+        };
+        assert_eq!(called(599), None);
+        assert_eq!(
+            called(600),
+            Some(JobTerminationReason::WaitingRunnerLimitExceeded)
+        );
+    }
+
+    #[test]
+    fn a_job_is_given_up_only_where_nobody_answers_for_long() {
+        let ending = |since: Option<i64>, remove_task: Progress| Facts {
+            termination_reason: Some(JobTerminationReason::InstanceUnreachable),
+            submit_task: Progress::Done,
+            agent_unreachable_since: since.map(at),
+            remove_task,
+            ..facts(JobStatus::Terminating)
+        };
+        let asked = || Progress::Intended(Some("timed out".to_owned()));
+        assert!(matches!(
+            decide(&ending(None, asked()), at(100_000)),
+            Decision::Wait(Wait { deadline: None, .. })
+        ));
+        let Decision::Wait(wait) = decide(&ending(Some(1000), asked()), at(1299)) else {
+            panic!("not yet");
+        };
+        assert_eq!((wait.deadline, wait.wake_at), (Some(at(1300)), Some(at(1300))));
+        assert_eq!(
+            decide(&ending(Some(1000), asked()), at(1300)),
+            Decision::Abandon(JobStatus::Failed)
+        );
+        // What is known to be removed needs no giving up.
+        assert_eq!(
+            decide(&ending(Some(1000), Progress::Done), at(1300)),
+            Decision::Finish(JobStatus::Failed)
+        );
+    }
 }

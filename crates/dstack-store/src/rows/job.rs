@@ -222,6 +222,24 @@ impl JobRow {
         Ok(())
     }
 
+    /// Is over for the user. Its share of the instance stays taken, since something of it may still run there.
+    ///
+    /// # Errors
+    /// As [`JobRow::assign`].
+    pub fn abandon(&mut self, status: JobStatus, now: Time) -> Result<(), TransitionError> {
+        let instance = self.instance_id;
+        self.finish(status, now)?;
+        self.instance_id = instance;
+        Ok(())
+    }
+
+    /// Gives back its share of the instance, if it was abandoned there.
+    pub fn leave_instance(&mut self) {
+        if self.status.is_finished() {
+            self.instance_id = None;
+        }
+    }
+
     /// Whether it may begin to end.
     pub const fn may_terminate(&self) -> bool {
         job_allowed(self.status, JobStatus::Terminating)
