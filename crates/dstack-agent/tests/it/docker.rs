@@ -37,6 +37,18 @@ fn docker(engine: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
+/// Whether a command in a container succeeds.
+fn succeeds(engine: &str, container: &str, command: &[&str]) -> bool {
+    Command::new("docker")
+        .env("DOCKER_HOST", engine)
+        .args(["exec", container])
+        .args(command)
+        .output()
+        .unwrap()
+        .status
+        .success()
+}
+
 /// Ids of a task's containers, running or not.
 pub(crate) fn containers(engine: &str, task: &str) -> String {
     let label = format!("label=ai.dstack.shim.task-id={task}");
@@ -84,6 +96,52 @@ async fn a_task_in_a_bridge_network() {
     agent.client.remove("bridge-1").await.unwrap();
     machine.until_no_task_dirs().await;
     assert_eq!(containers(&engine, "bridge-1"), "");
+}
+
+#[tokio::test]
+async fn root_in_a_container_cannot_change_the_agent_of_the_host() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let Some(engine) = engine() else { return };
+    let machine = Machine::new("docker", Some(engine.clone()));
+    let agent = machine.agent(None).await;
+    agent.client.submit(&config("ro-1")).await.unwrap();
+    let running = agent.until_status("ro-1", TaskStatus::Running).await;
+    let container = running.container_id.as_str();
+    let file = machine.path("fake-runner");
+    let before = (
+        fs_err::read(&file).unwrap(),
+        fs_err::metadata(&file).unwrap().permissions().mode(),
+    );
+    assert!(succeeds(
+        &engine,
+        container,
+        &["test", "-x", "/usr/local/bin/dstack-runner"]
+    ));
+    for attack in [
+        "chmod 000 /usr/local/bin/dstack-runner",
+        "chmod u+s /usr/local/bin/dstack-runner",
+        "chown 1 /usr/local/bin/dstack-runner",
+        "echo x >> /usr/local/bin/dstack-runner",
+        "echo x > /usr/local/bin/dstack-runner",
+        "rm -f /usr/local/bin/dstack-runner",
+        "mv /bin/busybox /usr/local/bin/dstack-runner",
+    ] {
+        assert!(
+            !succeeds(&engine, container, &["/bin/sh", "-c", attack]),
+            "{attack}"
+        );
+    }
+    let after = (
+        fs_err::read(&file).unwrap(),
+        fs_err::metadata(&file).unwrap().permissions().mode(),
+    );
+    assert_eq!(before, after);
+    agent
+        .client
+        .terminate("ro-1", &TaskTerminate::default())
+        .await
+        .unwrap();
+    agent.client.remove("ro-1").await.unwrap();
 }
 
 #[tokio::test]

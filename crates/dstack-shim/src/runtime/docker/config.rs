@@ -140,16 +140,18 @@ fn host_config(spec: &Spec<'_>, settings: &DockerSettings) -> HostConfig {
 
 fn mounts(spec: &Spec<'_>, settings: &DockerSettings) -> Vec<Mount> {
     let config = spec.config;
-    let fixed = [
-        (
-            spec.dir.join("runner").to_string_lossy().into_owned(),
-            RUNNER_DIR.to_owned(),
-        ),
-        (
+    let runner_dir = bind(
+        spec.dir.join("runner").to_string_lossy().into_owned(),
+        RUNNER_DIR.to_owned(),
+    );
+    // All tasks of the host, and the host agent itself, run this very file: root in a container must not change it.
+    let runner = Mount {
+        read_only: Some(true),
+        ..bind(
             settings.runner.binary.to_string_lossy().into_owned(),
             RUNNER_PATH.to_owned(),
-        ),
-    ];
+        )
+    };
     let volumes = config
         .volume_mounts
         .iter()
@@ -158,12 +160,10 @@ fn mounts(spec: &Spec<'_>, settings: &DockerSettings) -> Vec<Mount> {
         .instance_mounts
         .iter()
         .map(|mount| (mount.instance_path.clone(), mount.path.clone()));
-    fixed
-        .into_iter()
-        .chain(volumes)
+    let users = volumes
         .chain(instance)
-        .map(|(source, target)| bind(source, target))
-        .collect()
+        .map(|(source, target)| bind(source, target));
+    [runner_dir, runner].into_iter().chain(users).collect()
 }
 
 fn bind(source: String, target: String) -> Mount {

@@ -59,7 +59,7 @@ fn a_plain_task() {
                 "Privileged": false,
                 "Mounts": [
                     {"Source": "/home/runners/x/runner", "Target": "/tmp/runner", "Type": "bind"},
-                    {"Source": "/opt/dstack-agent", "Target": "/usr/local/bin/dstack-runner", "Type": "bind"},
+                    {"Source": "/opt/dstack-agent", "Target": "/usr/local/bin/dstack-runner", "Type": "bind", "ReadOnly": true},
                 ],
                 "PortBindings": {
                     "10999/tcp": [{"HostIp": "127.0.0.1", "HostPort": ""}],
