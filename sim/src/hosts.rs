@@ -17,7 +17,7 @@ use dstack_engine::{AgentError, Agents, EventSource, Runner, Shim, TaskSource};
 use dstack_model::runs::JobProvisioningData;
 use dstack_store::rows::AgentAddress;
 use dstack_system::clock::SharedClock;
-use dstack_system::{Random, task};
+use dstack_system::{Random, Secret, task};
 use dstack_units::{InstanceId, JobId, Time};
 use tokio::sync::Notify;
 
@@ -67,6 +67,8 @@ struct Task {
 
 #[derive(Debug, Default)]
 struct RunnerSim {
+    /// What calls must bring.
+    token: Secret,
     state: RunnerState,
     events: Vec<StreamLine>,
     last: i64,
@@ -311,11 +313,12 @@ impl Agents for Hosts {
             machine: machine(address),
         })
     }
-    fn runner(&self, address: &AgentAddress, job: JobId, _port: u16) -> Arc<dyn Runner> {
+    fn runner(&self, address: &AgentAddress, job: JobId, _port: u16, token: Secret) -> Arc<dyn Runner> {
         Arc::new(SimRunner {
             hosts: self.clone(),
             machine: machine(address),
             id: job.to_string(),
+            token,
         })
     }
     fn address(&self, instance: InstanceId, _place: &JobProvisioningData) -> Option<AgentAddress> {
@@ -367,7 +370,10 @@ impl Shim for SimShim {
                 id.clone(),
                 Task {
                     info,
-                    runner: RunnerSim::default(),
+                    runner: RunnerSim {
+                        token: config.runner_token.clone(),
+                        ..RunnerSim::default()
+                    },
                 },
             );
             Ok(())
@@ -479,6 +485,7 @@ struct SimRunner {
     hosts: Hosts,
     machine: String,
     id: String,
+    token: Secret,
 }
 
 impl SimRunner {
@@ -487,6 +494,9 @@ impl SimRunner {
             return Err(AgentError::Unreachable("no route to host".to_owned()));
         }
         self.hosts.call(|state| match state.tasks.get_mut(&self.id) {
+            Some(task) if task.info.status == TaskStatus::Running && task.runner.token != self.token => {
+                Err(refused(401, "Unauthorized"))
+            }
             Some(task) if task.info.status == TaskStatus::Running => work(&mut task.runner),
             _ => Err(AgentError::Unreachable("connection refused".to_owned())),
         })

@@ -10,6 +10,7 @@ use dstack_model::runs::JobSpec;
 use dstack_plan::services::replicas::Slot;
 use dstack_store::JobSnapshot;
 use dstack_store::rows::{JobRow, RunRow};
+use dstack_system::Secret;
 use dstack_units::JobId;
 use tokio::sync::Notify;
 
@@ -83,5 +84,8 @@ impl Inputs for SimInputs {
     }
     async fn ssh_keys(&self, _job: &JobSnapshot) -> Result<Vec<String>, InputsError> {
         Ok(Vec::new())
+    }
+    async fn runner_token(&self, job: &JobSnapshot) -> Result<Secret, InputsError> {
+        Ok(Secret::new(format!("token of {}", job.job.id)))
     }
 }

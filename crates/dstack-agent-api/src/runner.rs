@@ -12,6 +12,9 @@ use dstack_system::Secret;
 
 use crate::lenient;
 
+/// The variable by which a runner is told the token that every call must bring; unset: calls need none.
+pub const TOKEN_VARIABLE: &str = "DSTACK_RUNNER_TOKEN";
+
 /// The `service` of the runner's health check.
 pub const SERVICE: &str = "dstack-runner";
 

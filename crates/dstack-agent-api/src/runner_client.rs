@@ -24,7 +24,7 @@ impl RunnerClient {
         }
     }
 
-    /// With the token that the runner was started with (`DSTACK_RUNNER_TOKEN`).
+    /// With the token of the task ([`crate::shim::TaskConfig::runner_token`]).
     pub fn with_token(self, token: Secret) -> Self {
         Self {
             http: self.http.with_token(token),

@@ -1,4 +1,4 @@
-//! The host agent's HTTP API: bodies and routes (dstack 0.22.5's `dstack-shim`, plus two additive routes).
+//! The host agent's HTTP API: bodies and routes (dstack 0.22.5's `dstack-shim`, plus two routes and one field).
 //!
 //! Every field of a request or response may be missing or `null`, which means its zero value: servers and agents
 //! written in Python and Go really send `null` for booleans, integers and maps.
@@ -479,6 +479,14 @@ pub struct TaskConfig {
     /// Keys that may log in to the container: the project's first.
     #[serde(deserialize_with = "nullable")]
     pub container_ssh_keys: Vec<String>,
+    /// What every call to the task's runner must bring (`Authorization: Bearer`). Not part of dstack 0.22.5's API, whose
+    /// agent ignores it. Empty: the runner answers everybody, because a server of dstack 0.22.5 has no token to send.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_empty")]
+    pub runner_token: Secret,
+}
+
+fn is_empty(secret: &Secret) -> bool {
+    secret.expose().is_empty()
 }
 
 /// Body of `POST /api/tasks/{id}/terminate`.
@@ -618,12 +626,33 @@ mod tests {
     }
 
     #[test]
-    fn the_registry_password_is_never_printed() {
+    fn a_task_without_a_token_is_submitted_as_dstack_0_22_5_does() {
+        let sent = |token: &str| {
+            let runner_token = token.into();
+            serde_json::to_value(TaskConfig {
+                runner_token,
+                ..TaskConfig::default()
+            })
+            .unwrap()
+        };
+        assert_eq!(sent("").get("runner_token"), None);
+        assert_eq!(sent("t0ken")["runner_token"], "t0ken");
+        let received: TaskConfig = serde_json::from_str(r#"{"runner_token":null}"#).unwrap();
+        assert_eq!(received, TaskConfig::default());
+    }
+
+    #[test]
+    fn secrets_are_never_printed() {
         let config = TaskConfig {
             registry_password: "hunter2".into(),
+            runner_token: "t0ken".into(),
             ..TaskConfig::default()
         };
-        assert!(!format!("{config:?}").contains("hunter2"));
+        let printed = format!("{config:?}");
+        assert!(
+            !printed.contains("hunter2") && !printed.contains("t0ken"),
+            "{printed}"
+        );
         assert_eq!(serde_json::to_string(&InstanceInfo::default()).unwrap(), "{}");
     }
 }

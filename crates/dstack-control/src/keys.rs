@@ -134,6 +134,9 @@ impl Keys {
         self.database
             .write(move |tx| Box::pin(async move { projects::set_ssh_keys(tx, id, &private, &public).await }))
             .await?;
-        Ok(pair)
+        // Another server that shares the database may have been faster: what is stored is the project's.
+        let stored = projects::by_id(self.database.pool(), id).await?;
+        let stored = stored.map(|row| self.open(row.ssh_private_key.as_ref(), row.ssh_public_key.as_ref()));
+        Ok(stored.transpose()?.flatten().unwrap_or(pair))
     }
 }

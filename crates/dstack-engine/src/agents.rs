@@ -12,6 +12,7 @@ use dstack_agent_api::shim_client::{ShimClient, TaskStream};
 use dstack_agent_api::stream::StreamLine;
 use dstack_model::runs::JobProvisioningData;
 use dstack_store::rows::AgentAddress;
+use dstack_system::Secret;
 use dstack_units::{InstanceId, JobId};
 
 /// Why a call to an agent brought no answer.
@@ -107,8 +108,8 @@ pub trait Runner: Send + Sync + Debug {
 pub trait Agents: Send + Sync + Debug {
     /// The host agent.
     fn shim(&self, address: &AgentAddress) -> Arc<dyn Shim>;
-    /// The agent of a job; `port` is where its API is on the host.
-    fn runner(&self, address: &AgentAddress, job: JobId, port: u16) -> Arc<dyn Runner>;
+    /// The agent of a job; `port` is where its API is on the host, `token` what the job's task was submitted with.
+    fn runner(&self, address: &AgentAddress, job: JobId, port: u16, token: Secret) -> Arc<dyn Runner>;
     /// How the agent of an instance that a cloud has made is reached; `None`: not by this build, so that the instance ends
     /// when its time to become reachable is over.
     fn address(&self, _instance: InstanceId, _place: &JobProvisioningData) -> Option<AgentAddress> {

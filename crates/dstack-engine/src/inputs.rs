@@ -65,4 +65,7 @@ pub trait Inputs: Send + Sync + Debug {
     async fn image(&self, job: &JobSnapshot) -> Result<Image, InputsError>;
     /// Public keys that may log in to the container: the project's first.
     async fn ssh_keys(&self, job: &JobSnapshot) -> Result<Vec<String>, InputsError>;
+    /// What calls to the job's runner are authorized with: the same at every server and after every restart, another one
+    /// for each job.
+    async fn runner_token(&self, job: &JobSnapshot) -> Result<Secret, InputsError>;
 }

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tracing::Span;
 
 use crate::context::Context;
-use crate::task_config::task_config;
+use crate::task_config::{Access, task_config};
 use crate::wakes::Key;
 use crate::{AgentError, InputsError, Result, Runner};
 
@@ -244,11 +244,11 @@ async fn submit_task(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddre
         Ok(image) => image,
         Err(error) => return Ok(error.into()),
     };
-    let keys = match ctx.deps.inputs.ssh_keys(snapshot).await {
-        Ok(keys) => keys,
+    let access = match access(ctx, snapshot).await {
+        Ok(access) => access,
         Err(error) => return Ok(error.into()),
     };
-    let config = task_config(snapshot, image, keys);
+    let config = task_config(snapshot, image, access);
     let shim = ctx.deps.agents.shim(address);
     ctx.reached("shim.submit.before")?;
     let answer = shim.submit(&config).await;
@@ -261,22 +261,47 @@ async fn submit_task(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddre
     })
 }
 
-/// The runner's API on the host, once the shim has said where it is.
-pub fn runner_of(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress) -> Option<Arc<dyn Runner>> {
+async fn access(ctx: &Context, snapshot: &JobSnapshot) -> Result<Access, InputsError> {
+    Ok(Access {
+        ssh_keys: ctx.deps.inputs.ssh_keys(snapshot).await?,
+        runner_token: ctx.deps.inputs.runner_token(snapshot).await?,
+    })
+}
+
+/// The runner of a job; `None` until the shim has said where its API is on the host.
+pub async fn runner_of(
+    ctx: &Context,
+    snapshot: &JobSnapshot,
+    address: &AgentAddress,
+) -> Result<Option<Arc<dyn Runner>>, InputsError> {
+    let Some(port) = runner_port(snapshot) else {
+        return Ok(None);
+    };
+    let token = ctx.deps.inputs.runner_token(snapshot).await?;
+    Ok(Some(ctx.deps.agents.runner(
+        address,
+        snapshot.job.id,
+        port,
+        token,
+    )))
+}
+
+fn runner_port(snapshot: &JobSnapshot) -> Option<u16> {
     let runtime = snapshot.job.job_runtime_data.as_ref()?;
-    let port = match &runtime.ports {
+    match &runtime.ports {
         Some(ports) if !ports.is_empty() => ports
             .iter()
             .find(|(container, _)| i64::from(**container) == i64::from(RUNNER_HTTP_PORT))
-            .map(|(_, host)| *host)?,
-        _ => RUNNER_HTTP_PORT,
-    };
-    Some(ctx.deps.agents.runner(address, snapshot.job.id, port))
+            .map(|(_, host)| *host),
+        _ => Some(RUNNER_HTTP_PORT),
+    }
 }
 
 async fn start_job(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress) -> Result<Attempt> {
-    let Some(runner) = runner_of(ctx, snapshot, address) else {
-        return Ok(Attempt::Again("the runner's port is not known yet".to_owned()));
+    let runner = match runner_of(ctx, snapshot, address).await {
+        Ok(Some(runner)) => runner,
+        Ok(None) => return Ok(Attempt::Again("the runner's port is not known yet".to_owned())),
+        Err(error) => return Ok(error.into()),
     };
     ctx.reached("runner.start.before")?;
     let state = match runner.job().await {
@@ -332,8 +357,10 @@ async fn hand_over(ctx: &Context, runner: &dyn Runner, inputs: crate::StartInput
 }
 
 async fn stop_job(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress) -> Result<Attempt> {
-    let Some(runner) = runner_of(ctx, snapshot, address) else {
-        return Ok(Attempt::Refused("the job was never started".to_owned()));
+    let runner = match runner_of(ctx, snapshot, address).await {
+        Ok(Some(runner)) => runner,
+        Ok(None) => return Ok(Attempt::Refused("the job was never started".to_owned())),
+        Err(error) => return Ok(error.into()),
     };
     ctx.reached("runner.stop.before")?;
     let answer = runner.stop().await;

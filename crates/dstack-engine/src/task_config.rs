@@ -4,13 +4,23 @@ use dstack_agent_api::shim::{InstanceMount, NetworkMode, TaskConfig};
 use dstack_model::common::NetworkMode as JobNetworkMode;
 use dstack_model::configurations::MountPoint;
 use dstack_store::JobSnapshot;
+use dstack_system::Secret;
 
 use crate::Image;
 
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
+/// Who may reach a task, and how.
+#[derive(Debug, Clone)]
+pub struct Access {
+    /// Public keys that may log in.
+    pub ssh_keys: Vec<String>,
+    /// What calls to its runner must bring.
+    pub runner_token: Secret,
+}
+
 /// The task for the shim.
-pub fn task_config(job: &JobSnapshot, image: Image, ssh_keys: Vec<String>) -> TaskConfig {
+pub fn task_config(job: &JobSnapshot, image: Image, access: Access) -> TaskConfig {
     let spec = &job.job.job_spec;
     let share = job.job.job_runtime_data.as_ref();
     let (registry_username, registry_password) = image.credentials.unwrap_or_default();
@@ -38,7 +48,8 @@ pub fn task_config(job: &JobSnapshot, image: Image, ssh_keys: Vec<String>) -> Ta
             _ => NetworkMode::Bridge,
         },
         instance_mounts: spec.volumes.iter().flatten().filter_map(instance_mount).collect(),
-        container_ssh_keys: ssh_keys,
+        container_ssh_keys: access.ssh_keys,
+        runner_token: access.runner_token,
         ..TaskConfig::default()
     }
 }

@@ -10,6 +10,7 @@ use dstack_agent_api::shim_client::{ShimClient, UnixConnector};
 use dstack_engine::agents::{HttpRunner, HttpShim};
 use dstack_engine::{Agents, Runner, Shim};
 use dstack_store::rows::AgentAddress;
+use dstack_system::Secret;
 use dstack_units::JobId;
 
 use crate::elsewhere::Elsewhere;
@@ -52,7 +53,7 @@ impl Agents for LocalAgents {
         Arc::new(HttpShim(ShimClient::new(connector)))
     }
 
-    fn runner(&self, address: &AgentAddress, _job: JobId, port: u16) -> Arc<dyn Runner> {
+    fn runner(&self, address: &AgentAddress, _job: JobId, port: u16, token: Secret) -> Arc<dyn Runner> {
         let AgentAddress::Local { host, .. } = address;
         let connector: Arc<dyn Connector> = match self.here(host) {
             Some(_) => Arc::new(TcpConnector {
@@ -60,6 +61,6 @@ impl Agents for LocalAgents {
             }),
             None => Arc::new(Elsewhere { host: host.clone() }),
         };
-        Arc::new(HttpRunner(RunnerClient::new(connector)))
+        Arc::new(HttpRunner(RunnerClient::new(connector).with_token(token)))
     }
 }

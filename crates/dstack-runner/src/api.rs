@@ -51,7 +51,8 @@ pub struct Api {
 #[derive(Debug, Clone, Copy)]
 struct ThroughSsh;
 
-/// All routes.
+/// All routes. With a token ([`crate::TOKEN_VARIABLE`]) each of them wants it, also those that do not exist: other jobs of
+/// the host reach this port as well.
 pub fn router(core: Arc<Core>, ssh: Arc<dyn JobSsh>) -> Router {
     let api = Api { core, ssh };
     Router::new()
@@ -180,7 +181,9 @@ impl After {
 async fn pull(State(api): State<Api>, Query(from): Query<After>) -> Result<Response, Error> {
     let core = api.core;
     let mut cursor = from.cursor()?;
-    core.ack(cursor.timestamp);
+    // A server of dstack 0.22.5 acknowledges by asking for what follows. Whoever asks for what was never sent is answered
+    // as there, but nothing is dropped for it.
+    let acknowledged = core.ack(cursor.timestamp).is_ok();
     let spool = core.spool.clone();
     let (batch, cursor) = task::blocking("pull", move || {
         let batch = spool.read(&mut cursor, PULL_BYTES);
@@ -190,7 +193,7 @@ async fn pull(State(api): State<Api>, Query(from): Query<After>) -> Result<Respo
     .map_err(|_| Error::internal())?;
     let has_more = !(batch.finished && batch.complete);
     let answer = pull_response(batch, cursor, core.inactivity.seconds(), has_more);
-    if !has_more {
+    if !has_more && acknowledged {
         core.served_server();
     }
     json(&answer)
@@ -230,8 +233,10 @@ async fn stop(State(api): State<Api>) -> Response {
 
 async fn ack(State(api): State<Api>, headers: HeaderMap, body: Body) -> Result<Response, Error> {
     let ack: Ack = decode(&headers, body).await?;
-    api.core.ack(ack.timestamp);
-    Ok(empty())
+    match api.core.ack(ack.timestamp) {
+        Ok(()) => Ok(empty()),
+        Err(error) => Err(Error::new(StatusCode::BAD_REQUEST, error.to_string())),
+    }
 }
 
 async fn job_status(State(api): State<Api>) -> Result<Response, Error> {

@@ -24,7 +24,5 @@ pub mod uploads;
 pub mod users;
 
 pub use args::RunnerArgs;
+pub use dstack_agent_api::runner::TOKEN_VARIABLE;
 pub use runner::run;
-
-/// The variable with the token that HTTP requests must bring.
-pub const TOKEN_VARIABLE: &str = "DSTACK_RUNNER_TOKEN";

@@ -14,7 +14,7 @@ use crate::history::History;
 use crate::inactivity::{Connections, Inactivity};
 use crate::log::RunnerLog;
 use crate::metrics::Collector;
-use crate::spool::Spool;
+use crate::spool::{NotSent, Spool};
 use crate::ssh::SessionDefaults;
 use crate::users::Passwd;
 
@@ -215,13 +215,14 @@ impl Core {
         self.stop.subscribe()
     }
 
-    /// Everything up to here is stored by the server.
-    pub fn ack(&self, timestamp: i64) {
-        self.spool.ack(timestamp);
+    /// Everything up to here is stored by the server. Refused when it was never sent.
+    pub fn ack(&self, timestamp: i64) -> Result<(), NotSent> {
+        self.spool.ack(timestamp)?;
         let progress = self.spool.progress();
         if progress.finished && timestamp >= progress.last {
             self.served_server();
         }
+        Ok(())
     }
 
     /// A server follows the stream: it acknowledges what it has stored.

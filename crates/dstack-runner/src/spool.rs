@@ -47,6 +47,16 @@ pub struct Batch {
     pub last: i64,
 }
 
+/// Nobody can have stored what was never read here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("nothing up to {timestamp} was sent, only up to {sent}")]
+pub struct NotSent {
+    /// What was to be acknowledged, ms.
+    pub timestamp: i64,
+    /// Up to where events were read, ms.
+    pub sent: i64,
+}
+
 /// A place in the sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cursor {
@@ -84,6 +94,8 @@ struct Inner {
     memory: Vec<StreamLine>,
     last: i64,
     acked: i64,
+    // Everything up to here was read without a hole, by one reader or by several that went on where others stopped.
+    sent: i64,
     // Log bytes written so far.
     total: u64,
     // Dropped segments that were not acknowledged, oldest first.
@@ -128,6 +140,7 @@ impl Spool {
             memory: Vec::new(),
             last: start,
             acked: 0,
+            sent: start,
             total: 0,
             dropped: VecDeque::new(),
             unwritten: 0,
@@ -187,9 +200,9 @@ impl Spool {
         });
     }
 
-    /// Everything up to `timestamp` (ms) is stored elsewhere.
-    pub fn ack(&self, timestamp: i64) {
-        self.lock().ack(timestamp);
+    /// Everything up to `timestamp` (ms) is stored elsewhere, and may be dropped here. Refused when not all of it was read.
+    pub fn ack(&self, timestamp: i64) -> Result<(), NotSent> {
+        self.lock().ack(timestamp)
     }
 
     /// The highest acknowledged timestamp, ms.
@@ -209,8 +222,16 @@ impl Spool {
 
     /// Reads what follows the cursor, and moves it: about `max_bytes` of log at most. Blocking.
     pub fn read(&self, cursor: &mut Cursor, max_bytes: usize) -> Batch {
+        let from = cursor.timestamp;
         let snapshot = self.lock().snapshot(*cursor);
-        snapshot.read(cursor, max_bytes)
+        let batch = snapshot.read(cursor, max_bytes);
+        let to = if batch.complete {
+            batch.last
+        } else {
+            cursor.timestamp
+        };
+        self.lock().mark_sent(from, to);
+        batch
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -298,8 +319,18 @@ impl Inner {
         }
     }
 
-    fn ack(&mut self, timestamp: i64) {
-        self.acked = self.acked.max(timestamp.min(self.last));
+    fn mark_sent(&mut self, from: i64, to: i64) {
+        if from <= self.sent {
+            self.sent = self.sent.max(to);
+        }
+    }
+
+    fn ack(&mut self, timestamp: i64) -> Result<(), NotSent> {
+        let sent = self.sent;
+        if timestamp > sent {
+            return Err(NotSent { timestamp, sent });
+        }
+        self.acked = self.acked.max(timestamp);
         let acked = self.acked;
         while self
             .segments
@@ -315,6 +346,7 @@ impl Inner {
         {
             self.dropped.pop_front();
         }
+        Ok(())
     }
 
     fn snapshot(&self, cursor: Cursor) -> Snapshot {

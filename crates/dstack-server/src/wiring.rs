@@ -4,7 +4,9 @@
 mod handle;
 mod inputs;
 mod output;
+mod runner_tokens;
 
 pub use handle::Connected;
 pub use inputs::SqlInputs;
 pub use output::LogOutput;
+pub use runner_tokens::RunnerTokens;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use dstack_agent_api::runner::TOKEN_VARIABLE;
 use dstack_agent_api::shim::{ImagePullProgress, PortMapping, TaskConfig};
 use tokio::sync::Notify;
 
@@ -176,6 +177,12 @@ pub struct RunnerSettings {
     pub log_level: String,
     /// `--ssh-log-level`, when set.
     pub ssh_log_level: Option<String>,
+}
+
+/// The variable that tells the task's runner its token, if the task has one.
+pub(crate) fn token_variable(config: &TaskConfig) -> Option<(String, String)> {
+    let token = config.runner_token.expose();
+    (!token.is_empty()).then(|| (TOKEN_VARIABLE.to_owned(), token.to_owned()))
 }
 
 /// `--ssh-authorized-key` for every valid key.

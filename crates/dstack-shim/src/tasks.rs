@@ -296,6 +296,17 @@ fn check(config: &TaskConfig) -> Result<(), OrderError> {
             return Err(OrderError::Invalid(message));
         }
     }
+    // It becomes a variable, and is compared with a header's value.
+    if !config
+        .runner_token
+        .expose()
+        .bytes()
+        .all(|byte| byte.is_ascii_graphic())
+    {
+        return Err(OrderError::Invalid(
+            "runner_token has characters that no header can carry",
+        ));
+    }
     // It becomes a directory's name.
     if config.name.contains('/') || config.name.starts_with('.') {
         return Err(OrderError::Invalid("name cannot contain / or start with a dot"));

@@ -55,6 +55,14 @@ pub(crate) fn containers(engine: &str, task: &str) -> String {
     docker(engine, &["ps", "-aq", "--filter", &label])
 }
 
+/// Where a container is in its bridge network.
+pub(crate) fn address(engine: &str, container: &str) -> String {
+    docker(
+        engine,
+        &["inspect", "-f", "{{.NetworkSettings.IPAddress}}", container],
+    )
+}
+
 #[tokio::test]
 async fn a_task_in_a_bridge_network() {
     let Some(engine) = engine() else { return };

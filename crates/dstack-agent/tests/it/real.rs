@@ -12,11 +12,18 @@ use dstack_agent_api::shim::{
 use dstack_agent_api::stream::StreamLine;
 
 use crate::docker::engine;
-use crate::support::{AGENT, Agent, Machine, config};
+use crate::support::{AGENT, Agent, Machine, config, status};
 
 fn runner(info: &TaskInfo) -> RunnerClient {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, info.host_port(RUNNER_HTTP_PORT).unwrap()));
     RunnerClient::new(Arc::new(TcpConnector { address }))
+}
+
+fn with_token(id: &str, token: &str) -> TaskConfig {
+    TaskConfig {
+        runner_token: token.into(),
+        ..config(id)
+    }
 }
 
 /// There is no event for a server inside of a container that begins to listen.
@@ -114,6 +121,47 @@ async fn a_job_outlives_the_host_agent() {
     end(&agent, "1").await;
 }
 
+/// What a server of ours asks for. The token is handed over again when the start of a task is begun anew.
+#[tokio::test]
+async fn only_who_has_the_token_of_a_task_reaches_its_runner() {
+    let machine = Machine::new("process", None);
+    let agent = machine.agent_with(Some("submitted"), &[]).await;
+    // Dies before it answers.
+    agent.client.submit(&with_token("1", "one")).await.unwrap_err();
+    agent.died().await;
+    let agent = machine.agent_with(None, &[]).await;
+    agent.client.submit(&with_token("2", "two")).await.unwrap();
+    agent.client.submit(&config("3")).await.unwrap();
+    for (id, token) in [("1", "one"), ("2", "two")] {
+        let client = runner(&agent.until_status(id, TaskStatus::Running).await);
+        for stranger in [client.clone(), client.clone().with_token("other".into())] {
+            let refused = [
+                status(stranger.job().await),
+                status(stranger.stop().await),
+                status(stranger.pull(9_000_000_000_000_000_000).await),
+                status(stranger.stream(0).await),
+                status(stranger.submit(&SubmitBody::default()).await),
+            ];
+            assert_eq!(refused, [Some(401); 5]);
+        }
+        let client = client.with_token(token.into());
+        submit(&client, "env").await;
+        let (output, state, _) = follow(&client).await;
+        assert_eq!(state, JobState::Done);
+        assert!(output.contains("DSTACK_JOB_ID="), "{output}");
+        assert!(
+            !output.contains("DSTACK_RUNNER_TOKEN") && !output.contains(token),
+            "{output}"
+        );
+        end(&agent, id).await;
+    }
+    // As servers of dstack 0.22.5 submit tasks: they have no token to send.
+    let open = runner(&agent.until_status("3", TaskStatus::Running).await);
+    submit(&open, "true").await;
+    assert_eq!(follow(&open).await.1, JobState::Done);
+    end(&agent, "3").await;
+}
+
 fn rustix_fifo(path: &std::path::Path) {
     assert!(
         std::process::Command::new("mkfifo")
@@ -163,6 +211,46 @@ async fn a_job_in_a_container() {
     assert!(output.contains("hello"), "{output}");
     assert_eq!((state, code), (JobState::Done, Some(0)));
     end(&agent, "real-1").await;
+}
+
+#[tokio::test]
+async fn a_job_cannot_use_the_runner_of_another_container() {
+    let (Some(engine), Some(binary)) = (engine(), static_agent()) else {
+        return;
+    };
+    let machine = Machine::new("docker", Some(engine.clone()));
+    let agent = machine.agent_with(None, &["--runner-binary-path", &binary]).await;
+    let task = |id: &str, token: &str| TaskConfig {
+        network_mode: NetworkMode::Bridge,
+        ..with_token(id, token)
+    };
+    agent.client.submit(&task("victim-1", "one")).await.unwrap();
+    agent.client.submit(&task("curious-1", "two")).await.unwrap();
+    let victim = agent.until_status("victim-1", TaskStatus::Running).await;
+    let curious = agent.until_status("curious-1", TaskStatus::Running).await;
+    let victims = runner(&victim).with_token("one".into());
+    ready(&victims).await;
+    let address = crate::docker::address(&engine, &victim.container_id);
+    // Its own token is all that a job can find.
+    let attempts = [
+        "wget -qO- http://V:10999/api/pull?timestamp=9000000000000000000",
+        "wget -qO- http://V:10999/api/stream?timestamp=0",
+        "wget -qO- --post-data= http://V:10999/api/stop",
+        "wget -qO- --header 'Authorization: Bearer two' --post-data={} http://V:10999/api/submit",
+    ];
+    let script = attempts.join(" 2>&1; ").replace('V', &address) + " 2>&1; true";
+    let client = runner(&curious).with_token("two".into());
+    submit(&client, &script).await;
+    let (output, state, _) = follow(&client).await;
+    assert_eq!(
+        output.matches("401 Unauthorized").count(),
+        attempts.len(),
+        "{output}"
+    );
+    assert_eq!(state, JobState::Done);
+    assert_eq!(victims.job().await.unwrap().job_id, "");
+    end(&agent, "curious-1").await;
+    end(&agent, "victim-1").await;
 }
 
 #[tokio::test]

@@ -44,8 +44,10 @@ async fn find(ctx: &Context, id: JobId) -> Result<Option<Measured>> {
     let Some(snapshot) = ctx.deps.store.job(id).await? else {
         return Ok(None);
     };
-    let address = snapshot.instance.as_ref().and_then(|row| row.agent.as_ref());
-    let runner = address.and_then(|address| operations::runner_of(ctx, &snapshot, address));
+    let runner = match snapshot.instance.as_ref().and_then(|row| row.agent.as_ref()) {
+        Some(address) => operations::runner_of(ctx, &snapshot, address).await?,
+        None => None,
+    };
     Ok(runner.map(|runner| Measured {
         id,
         runner,

@@ -66,7 +66,7 @@ async fn follow(ctx: &Arc<Context>, id: JobId) -> Result<()> {
         else {
             return Ok(());
         };
-        let Some(runner) = operations::runner_of(ctx, &snapshot, &address) else {
+        let Some(runner) = operations::runner_of(ctx, &snapshot, &address).await? else {
             return Ok(());
         };
         let heard = Listener {

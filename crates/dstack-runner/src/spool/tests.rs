@@ -131,7 +131,7 @@ fn a_full_spool_drops_the_oldest_and_says_so() {
         .sum();
     assert_eq!(lost, gap.lost_bytes - 20);
     // After an acknowledgement nobody is told again.
-    spool.ack(gap.timestamp);
+    spool.ack(gap.timestamp).unwrap();
     assert!(
         read_all(&spool, 0, 1000)
             .iter()
@@ -308,7 +308,7 @@ fn run_steps(limit: u64, steps: Vec<Step>) {
             // Only what the live reader has is acknowledged, as a server does.
             Step::Ack(percent) => {
                 acked = acked.max(model.stamp(percent).min(live.timestamp));
-                spool.ack(acked);
+                spool.ack(acked).unwrap();
             }
             Step::Read { from, max } => {
                 let from = model.stamp(from).max(acked);
@@ -337,6 +337,48 @@ proptest! {
     fn equals_a_plain_list_with_marked_gaps(steps in prop::collection::vec(step(), 0..300)) {
         run_steps(400, steps);
     }
+}
+
+#[test]
+fn what_nobody_read_cannot_be_acknowledged() {
+    let (_dir, _clock, spool) = spool(1 << 20, 64);
+    spool.log(b"one");
+    spool.log(b"two");
+    let (one, two) = (1, 2);
+    assert_eq!(spool.progress().last, two);
+    assert_eq!(
+        spool.ack(one),
+        Err(NotSent {
+            timestamp: one,
+            sent: 0
+        })
+    );
+    // Reading from a place that no reader got to, as somebody may who looks for the end, sends nothing of what was before.
+    assert!(read_all(&spool, i64::MAX - 1, 1000).is_empty());
+    assert_eq!(
+        spool.ack(two),
+        Err(NotSent {
+            timestamp: two,
+            sent: 0
+        })
+    );
+    let mut reader = Cursor::after(0);
+    assert_eq!(spool.read(&mut reader, 1).events, [log(one, "one")]);
+    assert_eq!(
+        spool.ack(two),
+        Err(NotSent {
+            timestamp: two,
+            sent: one
+        })
+    );
+    assert_eq!(spool.ack(one), Ok(()));
+    assert_eq!(
+        read_all(&spool, 0, 1000),
+        [log(one, "one"), log(two, "two")],
+        "segments go as a whole"
+    );
+    assert_eq!(spool.ack(two), Ok(()));
+    assert!(read_all(&spool, 0, 1000).is_empty());
 }
 
 #[test]

@@ -26,7 +26,9 @@ use crate::job_maker::JobMaker;
 use crate::settings::Settings;
 use dstack_control::keys::Keys;
 
-/// From the database and the bucket. Secrets are decrypted for the call and kept nowhere.
+use super::runner_tokens::RunnerTokens;
+
+/// From the database and the bucket. Secrets are decrypted for the call and not kept, but for what [`RunnerTokens`] needs.
 #[derive(Debug)]
 pub struct SqlInputs {
     database: Database,
@@ -34,6 +36,7 @@ pub struct SqlInputs {
     keys: Arc<Keys>,
     jobs: JobMaker,
     blobs: Blobs,
+    runner_tokens: RunnerTokens,
     log_quota_hour: Option<i64>,
     only_through_proxy: bool,
 }
@@ -46,6 +49,7 @@ impl SqlInputs {
             database: jobs.database.clone(),
             encryption: jobs.encryption.clone(),
             keys: Arc::clone(&jobs.keys),
+            runner_tokens: RunnerTokens::new(jobs.database.clone(), Arc::clone(&jobs.keys)),
             jobs,
             blobs,
             log_quota_hour: quota.filter(|quota| *quota > 0),
@@ -183,6 +187,10 @@ impl Inputs for SqlInputs {
         let user = user.filter(|_| !self.only_through_proxy);
         keys.extend(user.map(|key| key.trim().to_owned()));
         Ok(keys)
+    }
+
+    async fn runner_token(&self, job: &JobSnapshot) -> Result<Secret> {
+        self.runner_tokens.of_job(job.job.project_id, job.job.id).await
     }
 }
 

@@ -30,6 +30,7 @@ mod plugins;
 mod projects;
 mod reload;
 mod repos;
+mod runner_tokens;
 mod runs;
 mod secrets;
 mod server;

@@ -24,6 +24,7 @@ use tokio::sync::Notify;
 
 use super::{
     Container, ContainerState, ProgressSink, RunnerSettings, Runtime, RuntimeError, Spec, key_arguments,
+    token_variable,
 };
 use crate::gpu::Vendor;
 use files::{Launch, TaskFiles};
@@ -198,19 +199,20 @@ impl ProcessRuntime {
         Launch {
             task_id: spec.config.id.clone(),
             argv,
-            env: self.env(spec.gpus),
+            env: self.env(spec),
             gpus: spec.gpus.to_vec(),
         }
     }
 
-    fn env(&self, gpus: &[String]) -> Vec<(String, String)> {
+    fn env(&self, spec: &Spec<'_>) -> Vec<(String, String)> {
         let mut env: Vec<(String, String)> = ENV
             .iter()
             .filter_map(|name| Some(((*name).to_owned(), dstack_system::env::var(name)?)))
             .collect();
         env.extend(self.settings.pass_env.iter().cloned());
+        env.extend(token_variable(spec.config));
         // Not isolation, but frameworks honour it: two jobs do not share what only one may have.
-        let list = gpus.join(",");
+        let list = spec.gpus.join(",");
         match self.settings.vendor {
             Vendor::None | Vendor::Tenstorrent => {}
             Vendor::Nvidia => env.push(("CUDA_VISIBLE_DEVICES".to_owned(), list)),

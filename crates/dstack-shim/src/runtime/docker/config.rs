@@ -12,7 +12,7 @@ use dstack_agent_api::shim::{NetworkMode, TaskConfig};
 
 use super::DockerSettings;
 use crate::gpu::Vendor;
-use crate::runtime::{Spec, key_arguments};
+use crate::runtime::{Spec, key_arguments, token_variable};
 use crate::volumes::MOUNT_ROOT;
 
 /// Marks our containers.
@@ -79,9 +79,12 @@ pub fn container(
     devices: &HostDevices,
 ) -> ContainerCreateBody {
     let (entrypoint, cmd) = command(spec.config, settings, runner);
+    // The original runner asks for no token, and would pass the variable on to the job.
+    let token = token_variable(spec.config).filter(|_| runner == RunnerKind::ServesSsh);
     let mut env: Vec<String> = settings
         .pass_env
         .iter()
+        .chain(&token)
         .map(|(key, value)| format!("{key}={value}"))
         .collect();
     env.extend(

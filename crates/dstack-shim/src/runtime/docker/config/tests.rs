@@ -71,6 +71,35 @@ fn a_plain_task() {
 }
 
 #[test]
+fn the_runner_is_told_its_token_by_a_variable_unless_it_is_an_original_one() {
+    let config = TaskConfig {
+        runner_token: "t0ken".into(),
+        ..config()
+    };
+    let body = |runner| {
+        let spec = Spec {
+            config: &config,
+            name: "x",
+            dir: Path::new("/x"),
+            gpus: &[],
+            display: true,
+        };
+        container(&spec, &settings(Vendor::None), runner, &HostDevices::default())
+    };
+    let env = |runner| body(runner).env.unwrap();
+    assert_eq!(
+        env(RunnerKind::ServesSsh),
+        ["http_proxy=http://proxy", "DSTACK_RUNNER_TOKEN=t0ken"]
+    );
+    // It does not know the variable, and would pass it on to its job.
+    assert_eq!(env(RunnerKind::NeedsSshd), ["http_proxy=http://proxy"]);
+    assert!(
+        !format!("{:?}", body(RunnerKind::ServesSsh).cmd).contains("t0ken"),
+        "arguments are public"
+    );
+}
+
+#[test]
 fn limits_mounts_and_network() {
     let config = TaskConfig {
         cpu: 1.5,
