@@ -4,6 +4,7 @@
 //! value, plain-text errors, and no request from an agent to the server, ever.
 
 pub mod http;
+pub mod peer;
 pub mod runner;
 pub mod runner_client;
 pub mod shim;

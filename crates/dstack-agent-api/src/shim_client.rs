@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use tokio::net::UnixStream;
 
 use crate::http::{AgentHttp, Call, CallError, Connector, Lines, Wire};
+use crate::peer;
 use crate::shim::{
     ComponentInstall, Components, Healthcheck, HostReport, InstanceHealth, InstanceInfo, ShutdownRequest,
     StreamEvent, TaskConfig, TaskInfo, TaskList, TaskTerminate, paths,
@@ -17,7 +18,7 @@ use crate::shim::{
 /// Beyond the grace period given to a terminating task: the time the engine needs to stop and unmount.
 const TERMINATE_MARGIN: Duration = Duration::from_secs(20);
 
-/// Connects to an agent's Unix socket on this machine.
+/// Connects to an agent's Unix socket on this machine, which must be of this process's user: see [`crate::peer`].
 #[derive(Debug, Clone)]
 pub struct UnixConnector {
     /// The socket's file.
@@ -27,7 +28,9 @@ pub struct UnixConnector {
 #[async_trait]
 impl Connector for UnixConnector {
     async fn connect(&self) -> io::Result<Box<dyn Wire>> {
-        Ok(Box::new(UnixStream::connect(&self.path).await?))
+        let stream = UnixStream::connect(&self.path).await?;
+        peer::check(&stream)?;
+        Ok(Box::new(stream))
     }
 }
 
@@ -158,5 +161,37 @@ impl TaskStream {
                 return Ok(Some(parsed));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Listens as another user, in a thread of its own that becomes that user. `None`: this process may not.
+    #[allow(clippy::disallowed_methods)] // a pooled thread would stay that user
+    fn foreign_listener(path: PathBuf) -> Option<std::os::unix::net::UnixListener> {
+        let listen = move || {
+            let nobody = rustix::process::Uid::from_raw(65534);
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).ok()?;
+            Some(std::os::unix::net::UnixListener::bind(path).unwrap())
+        };
+        std::thread::spawn(listen).join().unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_agent_of_another_user_is_not_talked_to() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        fs_err::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+        let path = dir.path().join("foreign.sock");
+        let Some(_listener) = foreign_listener(path.clone()) else {
+            eprintln!("skipped: only root can be somebody else");
+            return;
+        };
+        let Err(error) = UnixConnector { path }.connect().await else {
+            panic!("connected")
+        };
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
     }
 }

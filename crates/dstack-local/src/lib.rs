@@ -8,9 +8,11 @@
 pub mod agents;
 pub mod binary;
 mod elsewhere;
+mod environment;
 pub mod fleet;
 pub mod gpu;
 pub mod shim;
+mod socket;
 
 pub use agents::{LocalAgents, Machine};
 pub use fleet::register;
@@ -29,10 +31,31 @@ pub enum LocalError {
     #[error("the agent's files cannot be written")]
     Files(#[from] std::io::Error),
     /// The agent did not come up.
-    #[error("the agent did not start; its output is in {log}")]
+    #[error("the agent did not start; its output is in {log}{said}")]
     NotUp {
         /// Path of its output.
         log: String,
+        /// The end of that, after a colon; empty when it said nothing.
+        said: String,
+    },
+    /// Somebody else may have made a socket there.
+    #[error(
+        "{folder} must be a folder that belongs to this user and is closed to others (mode 0700): remove what is there"
+    )]
+    NotPrivate {
+        /// Where the agent's socket was to be.
+        folder: String,
+    },
+    /// Jobs were made for another kind of machine.
+    #[error(
+        "the agent runs tasks in the runtime {found} now, and in {expected} when this server started: restart the server, or name \
+         the runtime in DSTACK_LOCAL_RUNTIME"
+    )]
+    OtherRuntime {
+        /// At the start of the server.
+        expected: String,
+        /// Now.
+        found: String,
     },
     /// The agent answers, but not as expected.
     #[error("the agent does not answer properly")]

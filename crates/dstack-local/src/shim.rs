@@ -2,22 +2,22 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use dstack_agent_api::shim::HostReport;
 use dstack_agent_api::shim_client::{ShimClient, UnixConnector};
-use dstack_system::task;
-use sha2::{Digest, Sha256};
-use tokio::process::Command;
+use dstack_system::{env, task};
+use fs_err::os::unix::fs::OpenOptionsExt as _;
+use tokio::process::{Child, Command};
 
-use crate::LocalError;
+use crate::{LocalError, environment, socket};
 
 /// How long the agent may take to answer after its start.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest path of a Unix socket that every kernel takes, with room for the zero byte.
-const LONGEST_SOCKET_PATH: usize = 100;
+/// As much of the end of its output is shown when it did not start.
+const SHOWN_OUTPUT: usize = 500;
 
 /// What to start.
 #[derive(Debug, Clone)]
@@ -26,9 +26,12 @@ pub struct LocalShimOptions {
     pub dir: PathBuf,
     /// The agent's executable.
     pub binary: PathBuf,
-    /// `auto`, `docker` or `process`.
+    /// [`AUTO`], `docker` or `process`.
     pub runtime: String,
 }
+
+/// The agent decides what runs tasks, and stays with that.
+pub const AUTO: &str = "auto";
 
 /// The running agent of this machine.
 #[derive(Debug, Clone)]
@@ -36,6 +39,8 @@ pub struct LocalShim {
     options: Arc<LocalShimOptions>,
     socket: PathBuf,
     client: ShimClient,
+    /// What runs tasks: jobs are made for it as long as this server lives.
+    runtime: Arc<OnceLock<String>>,
     /// The server stops: the agent is not started again.
     stopping: Arc<AtomicBool>,
 }
@@ -44,12 +49,13 @@ impl LocalShim {
     /// Finds the agent that an earlier server left running, or starts one; then keeps it running.
     pub async fn start(options: LocalShimOptions) -> Result<Self, LocalError> {
         fs_err::create_dir_all(&options.dir)?;
-        let socket = socket_path(&options.dir);
+        let socket = socket::path(&options.dir)?;
         let client = ShimClient::new(Arc::new(UnixConnector { path: socket.clone() }));
         let shim = Self {
             options: Arc::new(options),
             socket,
             client,
+            runtime: Arc::default(),
             stopping: Arc::default(),
         };
         shim.ensure_running().await?;
@@ -79,18 +85,68 @@ impl LocalShim {
 
     async fn ensure_running(&self) -> Result<(), LocalError> {
         match self.client.healthcheck().await {
-            Ok(health) if health.version == env!("CARGO_PKG_VERSION") => return Ok(()),
-            // Left by another version: it hands its tasks over to the new one.
-            Ok(_) => self.client.shutdown(false).await.map_err(LocalError::Agent)?,
-            Err(_) => {}
+            Ok(health) if self.is_wanted(&health.version).await => {}
+            // Left by another version, or by a server that wanted another runtime: it hands its tasks over to the new one.
+            Ok(_) => {
+                self.client.shutdown(false).await.map_err(LocalError::Agent)?;
+                self.wait_until_gone().await;
+                self.start_agent().await?;
+            }
+            Err(_) => self.start_agent().await?,
         }
-        let log = self.options.dir.join("agent.out");
-        self.spawn(&log)?;
-        self.wait_until_up(&log).await
+        self.check_runtime().await
     }
 
-    fn spawn(&self, log: &Path) -> Result<(), LocalError> {
-        let output = fs_err::OpenOptions::new().create(true).append(true).open(log)?;
+    /// Whether the agent that runs is of our version, and runs tasks as was said.
+    async fn is_wanted(&self, version: &str) -> bool {
+        let wanted = &self.options.runtime;
+        version == env!("CARGO_PKG_VERSION")
+            && (wanted == AUTO || self.report().await.is_ok_and(|report| report.runtime == *wanted))
+    }
+
+    /// Another runtime than at the first start would get jobs that were made for the first.
+    async fn check_runtime(&self) -> Result<(), LocalError> {
+        let found = self.report().await?.runtime;
+        let expected = self.runtime.get_or_init(|| found.clone());
+        if *expected == found {
+            return Ok(());
+        }
+        self.client.shutdown(false).await.map_err(LocalError::Agent)?;
+        Err(LocalError::OtherRuntime {
+            expected: expected.clone(),
+            found,
+        })
+    }
+
+    /// The next agent's answers must not be taken from this one. There is no event for a socket that nobody listens to any
+    /// more.
+    async fn wait_until_gone(&self) {
+        let gone = async {
+            while self.client.healthcheck().await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        // One that does not go keeps the directory locked, which the next one says.
+        let _ = tokio::time::timeout(START_TIMEOUT, gone).await;
+    }
+
+    async fn start_agent(&self) -> Result<(), LocalError> {
+        let log = self.options.dir.join("agent.out");
+        let mut child = self.spawn(&log)?;
+        self.wait_until_up(&mut child, &log).await?;
+        task::spawn("local agent's end", async move {
+            let status = child.wait().await;
+            tracing::debug!(?status, "the local agent ended");
+        });
+        Ok(())
+    }
+
+    fn spawn(&self, log: &Path) -> Result<Child, LocalError> {
+        let output = fs_err::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(log)?;
         let mut command = Command::new(&self.options.binary);
         command
             .arg("shim")
@@ -102,6 +158,8 @@ impl LocalShim {
             .arg(&self.options.runtime)
             .arg("--runner-binary-path")
             .arg(&self.options.binary)
+            .env_clear()
+            .envs(environment::of_agent(env::all()))
             .current_dir(&self.options.dir)
             .stdin(Stdio::null())
             .stdout(output.file().try_clone()?)
@@ -109,15 +167,10 @@ impl LocalShim {
             // A Ctrl-C for the server must not reach the jobs.
             .process_group(0)
             .kill_on_drop(false);
-        let mut child = command.spawn()?;
-        task::spawn("local agent's end", async move {
-            let status = child.wait().await;
-            tracing::debug!(?status, "the local agent ended");
-        });
-        Ok(())
+        Ok(command.spawn()?)
     }
 
-    async fn wait_until_up(&self, log: &Path) -> Result<(), LocalError> {
+    async fn wait_until_up(&self, child: &mut Child, log: &Path) -> Result<(), LocalError> {
         let up = async {
             let mut pause = Duration::from_millis(2);
             while self.client.healthcheck().await.is_err() {
@@ -125,11 +178,17 @@ impl LocalShim {
                 pause = (pause * 2).min(Duration::from_millis(100));
             }
         };
-        tokio::time::timeout(START_TIMEOUT, up)
-            .await
-            .map_err(|_| LocalError::NotUp {
-                log: log.display().to_string(),
-            })
+        let up = tokio::select! {
+            up = tokio::time::timeout(START_TIMEOUT, up) => up.is_ok(),
+            _ = child.wait() => false,
+        };
+        if up {
+            return Ok(());
+        }
+        Err(LocalError::NotUp {
+            log: log.display().to_string(),
+            said: last_line(log),
+        })
     }
 
     /// Holds a stream open; when it breaks, the agent is started again.
@@ -152,25 +211,70 @@ impl LocalShim {
     }
 }
 
-/// In the state directory, or, where that path is too long for a socket, in the temporary one under its hash.
-fn socket_path(dir: &Path) -> PathBuf {
-    let plain = dir.join("shim.sock");
-    if plain.as_os_str().len() <= LONGEST_SOCKET_PATH {
-        return plain;
-    }
-    let hash = hex::encode(Sha256::digest(dir.as_os_str().as_encoded_bytes()));
-    std::env::temp_dir().join(format!("dstack-shim-{}.sock", hash.get(..16).unwrap_or(&hash)))
+/// What the agent said last, after a colon.
+fn last_line(log: &Path) -> String {
+    let text = fs_err::read(log).unwrap_or_default();
+    let end = text
+        .get(text.len().saturating_sub(SHOWN_OUTPUT)..)
+        .unwrap_or_default();
+    let end = String::from_utf8_lossy(end).trim().to_owned();
+    end.lines()
+        .next_back()
+        .map(|line| format!(": {line}"))
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_socket_path_always_fits() {
-        assert_eq!(socket_path(Path::new("/srv/x")), Path::new("/srv/x/shim.sock"));
-        let long = PathBuf::from(format!("/{}", "x".repeat(200)));
-        assert!(socket_path(&long).as_os_str().len() <= LONGEST_SOCKET_PATH);
-        assert_ne!(socket_path(&long), socket_path(&long.join("y")));
+    fn agent(script: &str) -> (tempfile::TempDir, LocalShim) {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let binary = dir.path().join("agent");
+        fs_err::write(&binary, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs_err::set_permissions(&binary, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let options = LocalShimOptions {
+            dir: dir.path().to_owned(),
+            binary,
+            runtime: AUTO.to_owned(),
+        };
+        let socket = dir.path().join("shim.sock");
+        let shim = LocalShim {
+            options: Arc::new(options),
+            client: ShimClient::new(Arc::new(UnixConnector { path: socket.clone() })),
+            socket,
+            runtime: Arc::default(),
+            stopping: Arc::default(),
+        };
+        (dir, shim)
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_ends_at_once_is_not_waited_for_and_says_why() {
+        let (_dir, shim) = agent("echo first; echo 'error: no engine'; exit 1");
+        let error = shim.start_agent().await.unwrap_err().to_string();
+        assert!(error.ends_with("/agent.out: error: no engine"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn the_agent_is_not_told_what_only_the_server_is_to_know() {
+        let (dir, shim) = agent("tr '\\0' '\\n' < /proc/self/environ");
+        // What the test itself was started with stands for the server's settings.
+        let foreign: Vec<(String, String)> = env::all()
+            .into_iter()
+            .filter(|(name, _)| name.starts_with("CARGO") || name.starts_with("NEXTEST"))
+            .collect();
+        assert!(!foreign.is_empty());
+        let mut child = shim.spawn(&dir.path().join("agent.out")).unwrap();
+        child.wait().await.unwrap();
+        let told = fs_err::read_to_string(dir.path().join("agent.out")).unwrap();
+        assert!(told.lines().any(|line| line.starts_with("PATH=")), "{told}");
+        for (name, _) in foreign {
+            assert!(
+                !told.lines().any(|line| line.starts_with(&format!("{name}="))),
+                "{told}"
+            );
+        }
     }
 }

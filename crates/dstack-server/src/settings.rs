@@ -231,6 +231,8 @@ settings! {
     max_offers_tried: usize = "DSTACK_SERVER_MAX_OFFERS_TRIED", "25", or(dstack_plan::fleets::MAX_OFFERS_TRIED);
     /// End the tasks of ended jobs, but leave their containers on the hosts: for looking at them. Nobody removes them later.
     keep_shim_tasks: bool = "DSTACK_SERVER_KEEP_SHIM_TASKS", "off", env::flag;
+    /// What runs jobs on the server's own machine: docker, process, or auto: as at its last start, at the first docker where a container engine is installed ([isolation.md](isolation.md)).
+    local_runtime: String = "DSTACK_LOCAL_RUNTIME", "auto", text_or("auto");
     /// Such as production: a label of what is sent to OpenTelemetry and Sentry ([telemetry.md](telemetry.md)).
     environment: String = "DSTACK_SERVER_ENVIRONMENT", "dev", text_or("dev");
     /// Send traces to an OpenTelemetry collector; where it is, OTEL_EXPORTER_OTLP_ENDPOINT says.

@@ -61,6 +61,7 @@ impl From<OrderError> for ApiError {
             OrderError::Invalid(_) => StatusCode::BAD_REQUEST,
             OrderError::NotFound => StatusCode::NOT_FOUND,
             OrderError::Conflict => StatusCode::CONFLICT,
+            OrderError::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
             OrderError::Runtime(_) | OrderError::Io(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         if status == StatusCode::INTERNAL_SERVER_ERROR {
@@ -173,13 +174,13 @@ async fn answer(api: &Arc<Api>, route: Route, request: Request) -> Result<Respon
             api.components.install(&order)?;
             empty()
         }
-        Route::Tasks => json(&api.tasks.list()),
+        Route::Tasks => json(&api.tasks.list()?),
         Route::Submit => {
             let config: TaskConfig = read_json(request).await?;
             let tasks = api.tasks.clone();
             json(&uncancelled(async move { tasks.submit(config).await }).await?)
         }
-        Route::Host => json(&api.host),
+        Route::Host => json(&host_report(api)),
         Route::Stream => stream::response(api),
         Route::Task(id) => json(&api.tasks.get(&id)?),
         Route::Terminate(id) => {
@@ -194,6 +195,16 @@ async fn answer(api: &Arc<Api>, route: Route, request: Request) -> Result<Respon
         }
         Route::Metrics(id) => metrics(api, &id).await?,
     })
+}
+
+/// The machine, and what it waits for now.
+fn host_report(api: &Api) -> HostReport {
+    let mut report = api.host.clone();
+    let waits = api.tasks.waits_for();
+    report
+        .notices
+        .extend(waits.map(|what| format!("Tasks of this machine are {what}")));
+    report
 }
 
 /// Carries an order out to its end even when the client goes away: half an end is no end.

@@ -67,7 +67,8 @@ pub struct Args {
     /// Write host_info.json at start [env: DSTACK_SERVICE_MODE]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub service: Option<String>,
-    /// docker, process, or auto: docker where an engine answers [env: DSTACK_SHIM_RUNTIME, default: docker]
+    /// docker, process, or auto: as at the last start; at the first, docker where an engine is installed. With auto the
+    /// agent waits for an engine that does not answer [env: DSTACK_SHIM_RUNTIME, default: docker]
     #[arg(long, value_name = "RUNTIME")]
     pub runtime: Option<String>,
     /// Print the version and exit

@@ -40,6 +40,19 @@ pub enum StartError {
     /// `--runtime docker`, and no engine answers.
     #[error("no Docker engine answers: start it, set DOCKER_HOST, or use --runtime process")]
     Docker(#[source] crate::runtime::RuntimeError),
+    /// Tasks run in another runtime than the wanted one.
+    #[error(
+        "these tasks of {home} still run in the runtime {runtime}: {tasks}. Start with --runtime {runtime} \
+         (DSTACK_LOCAL_RUNTIME={runtime} for the server) until they are over"
+    )]
+    OtherRuntime {
+        /// What runs them.
+        runtime: &'static str,
+        /// Some of their names.
+        tasks: String,
+        /// The agent's directory.
+        home: String,
+    },
     /// The job agent's binary is missing.
     #[error("{path} is missing: put the runner there or set DSTACK_RUNNER_DOWNLOAD_URL")]
     RunnerMissing {

@@ -1,5 +1,6 @@
 //! The agent's life: start, serve, end.
 
+mod choice;
 mod listen;
 
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use std::time::Duration;
 use dstack_agent_api::shim::HostReport;
 use dstack_system::task;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{Api, router};
@@ -19,7 +21,7 @@ use crate::error::StartError;
 use crate::gpu::{self, GpuLock, Gpus, SystemFiles, Vendor};
 use crate::host;
 use crate::keys::HostKeys;
-use crate::runtime::docker::{DockerRuntime, DockerSettings};
+use crate::runtime::docker::{DOCKER, DockerRuntime, DockerSettings};
 use crate::runtime::process::{ProcessRuntime, ProcessSettings};
 use crate::runtime::{RunnerSettings, Runtime};
 use crate::settings::{RUNNER_PATH, RuntimeChoice, Settings};
@@ -27,28 +29,40 @@ use crate::store::Store;
 use crate::tasks::{Host, Tasks};
 use crate::volumes::HostDisks;
 
+/// So long another agent may take to end that was told to.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+const LOCK_AGAIN: Duration = Duration::from_millis(20);
+
 /// After a signal, open requests have so long.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Runs the agent until it is told to end.
 pub async fn run(settings: Settings) -> Result<(), StartError> {
     let home = prepare_home(&settings.home)?;
-    let only_one = lock_home(&home)?;
+    let only_one = lock_home(&home).await?;
     crate::log::init(settings.log_level, &home.join("shim.log")).map_err(StartError::State)?;
     let settings = Settings { home, ..settings };
     tracing::info!(version = crate::VERSION, home = %settings.home.display(), "dstack-shim starts");
 
     let runner = runner_binary(&settings).await?;
     let gpus = gpu::detect(&SystemCommands, &SystemFiles).await;
-    let runtime = choose_runtime(&settings, &runner, &gpus).await?;
+    let store = Store::new(&settings.home);
+    let chosen = choice::choose(&settings, &store)?;
+    let runtime = start_runtime(chosen, &settings, &runner, &gpus).await?;
     let tasks = Tasks::new(Host {
         runtime: runtime.clone(),
-        store: Store::new(&settings.home),
+        store,
         gpus: GpuLock::new(gpus.list.iter().map(|gpu| gpu.id.clone()).collect()),
         keys: HostKeys::default(),
         disks: Arc::new(HostDisks::default()),
     });
-    tasks.restore().await.map_err(StartError::Restore)?;
+    if let Err(error) = tasks.restore().await {
+        // Of an engine that is named, whoever starts this agent wants to know at once that it does not answer.
+        if settings.runtime != RuntimeChoice::Auto || chosen != DOCKER {
+            return Err(StartError::Restore(error));
+        }
+        tracing::warn!(error = %crate::error::chain(&error), "the agent starts without the container engine, and waits for it");
+    }
     let exporter = match gpus.vendor {
         Vendor::Nvidia => {
             Exporter::start(&settings.home, settings.dcgm_port, settings.dcgm_interval_ms).await
@@ -60,7 +74,7 @@ pub async fn run(settings: Settings) -> Result<(), StartError> {
         runtime: runtime.name().to_owned(),
         version: crate::VERSION.to_owned(),
         arch: host::arch().to_owned(),
-        notices: runtime.notices(),
+        notices: notices(runtime.as_ref(), &settings),
     };
     if settings.service
         && let Err(error) = host::write(&settings.home, &report.host_info)
@@ -77,7 +91,10 @@ pub async fn run(settings: Settings) -> Result<(), StartError> {
         force: CancellationToken::new(),
     });
     let watched = tasks.clone();
-    let watching = task::spawn("container watch", async move { watched.watch().await });
+    let watching = task::spawn("container watch", async move {
+        watched.restore_when_available().await;
+        watched.watch().await;
+    });
     let served = serve(&settings, &api).await;
     watching.abort();
     // An agent that is started meanwhile need not wait: what is removed, both may delete.
@@ -128,8 +145,8 @@ fn prepare_home(home: &Path) -> Result<PathBuf, StartError> {
     fs_err::canonicalize(home).map_err(StartError::State)
 }
 
-/// Two agents on one directory would both start its tasks.
-fn lock_home(home: &Path) -> Result<fs_err::File, StartError> {
+/// Two agents on one directory would both start its tasks. The one before, which was told to end, may need a moment for it.
+async fn lock_home(home: &Path) -> Result<fs_err::File, StartError> {
     use rustix::fs::{FlockOperation, flock};
     let path = home.join("shim.lock");
     let file = fs_err::OpenOptions::new()
@@ -138,13 +155,18 @@ fn lock_home(home: &Path) -> Result<fs_err::File, StartError> {
         .write(true)
         .open(&path)
         .map_err(StartError::State)?;
-    flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| StartError::Setting {
-        name: "--shim-home",
-        problem: format!(
-            "another dstack-shim uses {}: stop it, or use another directory",
-            home.display()
-        ),
-    })?;
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if Instant::now() >= deadline {
+            let problem = format!(
+                "another dstack-shim uses {}: stop it, or use another directory",
+                home.display()
+            );
+            let name = "--shim-home";
+            return Err(StartError::Setting { name, problem });
+        }
+        tokio::time::sleep(LOCK_AGAIN).await;
+    }
     Ok(file)
 }
 
@@ -201,7 +223,14 @@ fn same_file(one: &Path, other: &Path) -> bool {
     real(one).is_some_and(|one| real(other) == Some(one))
 }
 
-async fn choose_runtime(
+fn notices(runtime: &dyn Runtime, settings: &Settings) -> Vec<String> {
+    let mut notices = runtime.notices();
+    notices.extend(choice::notice(settings, runtime.name()));
+    notices
+}
+
+async fn start_runtime(
+    name: &str,
     settings: &Settings,
     runner: &Runner,
     gpus: &Gpus,
@@ -213,31 +242,28 @@ async fn choose_runtime(
         log_level: settings.runner_log_level.clone(),
         ssh_log_level: settings.runner_ssh_log_level.clone(),
     };
-    if settings.runtime != RuntimeChoice::Process {
+    let root = settings.home.join("runners");
+    if name == DOCKER {
         let docker = DockerSettings {
-            runner: runner_settings.clone(),
+            runner: runner_settings,
             pass_env: settings.pass_env.clone(),
             privileged: settings.privileged,
             pjrt_device: settings.pjrt_device.clone(),
             vendor: gpus.vendor,
-            root: settings.home.join("runners"),
+            root,
         };
-        match DockerRuntime::connect(settings.docker_host.as_deref(), docker).await {
-            Ok(runtime) => return Ok(Arc::new(runtime)),
-            Err(error) if settings.runtime == RuntimeChoice::Docker => return Err(StartError::Docker(error)),
-            Err(error) => {
-                tracing::warn!(error = %crate::error::chain(&error), "no Docker engine: tasks run as plain processes");
-            }
+        let runtime = DockerRuntime::new(settings.docker_host.as_deref(), docker);
+        if settings.runtime == RuntimeChoice::Docker {
+            runtime.connect().await.map_err(StartError::Docker)?;
         }
+        return Ok(Arc::new(runtime));
     }
-    Ok(Arc::new(ProcessRuntime::new(
-        settings.home.join("runners"),
-        ProcessSettings {
-            agent: "/proc/self/exe".into(),
-            runner_command: runner.command.clone(),
-            runner: runner_settings,
-            pass_env: settings.pass_env.clone(),
-            vendor: gpus.vendor,
-        },
-    )))
+    let process = ProcessSettings {
+        agent: "/proc/self/exe".into(),
+        runner_command: runner.command.clone(),
+        runner: runner_settings,
+        pass_env: settings.pass_env.clone(),
+        vendor: gpus.vendor,
+    };
+    Ok(Arc::new(ProcessRuntime::new(root, process)))
 }

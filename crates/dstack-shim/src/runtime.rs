@@ -109,12 +109,17 @@ pub type ProgressSink<'a> = &'a (dyn Fn(ImagePullProgress) + Send + Sync);
 /// A container runtime. All operations may be repeated: what is done already is fine.
 #[async_trait]
 pub trait Runtime: Send + Sync {
-    /// `docker` or `process`.
+    /// [`docker::DOCKER`] or [`process::PROCESS`].
     fn name(&self) -> &'static str;
 
     /// What this runtime does not honour, for people.
     fn notices(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// Why it can do nothing now, as far as is known; it will be able to again by itself.
+    fn unavailable(&self) -> Option<String> {
+        None
     }
 
     /// Where images or task directories are kept: its free space is the host's disk size.

@@ -21,7 +21,7 @@ pub enum RuntimeChoice {
     Docker,
     /// Plain processes.
     Process,
-    /// Docker where an engine answers.
+    /// As at the last start; at the first, Docker where an engine is installed, whether it answers or not.
     Auto,
 }
 

@@ -8,6 +8,7 @@ use dstack_system::Secret;
 use serde::{Deserialize, Serialize};
 
 use crate::files;
+use crate::runtime::process::{LAUNCH_FILE, PROCESS};
 use crate::task::Task;
 
 const VERSION: u32 = 1;
@@ -38,11 +39,15 @@ pub struct Record {
     /// The image needs credentials that are not kept. (Not in dstack 0.22.5, which ignores it.)
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub registry_auth: bool,
+    /// What runs the task: the name of a [`crate::runtime::Runtime`]. Nothing else may run it. Empty: written by dstack 0.22.5
+    /// or by an agent before there was the field. (Not in dstack 0.22.5, which ignores it.)
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub runtime: String,
 }
 
 impl Record {
-    /// What there is to keep of a task.
-    pub fn of(task: &Task) -> Self {
+    /// What there is to keep of a task that this runtime runs.
+    pub fn of(task: &Task, runtime: &str) -> Self {
         let mut config = task.config.clone();
         let registry_auth =
             !config.registry_username.is_empty() || !config.registry_password.expose().is_empty();
@@ -57,7 +62,13 @@ impl Record {
             cleaned_up: task.cleaned_up,
             removed: task.removed.is_some(),
             registry_auth,
+            runtime: runtime.to_owned(),
         }
+    }
+
+    /// Whether something of it may still run.
+    pub fn is_alive(&self) -> bool {
+        !self.cleaned_up
     }
 
     /// Whether the task was over. A task ended without a reason (an order with empty fields) is over once cleaned up.
@@ -168,7 +179,10 @@ fn hidden(dir: &Path) -> bool {
 }
 
 fn read(path: &Path) -> io::Result<Record> {
-    let record: Record = serde_json::from_slice(&fs_err::read(path)?).map_err(io::Error::other)?;
+    let mut record: Record = serde_json::from_slice(&fs_err::read(path)?).map_err(io::Error::other)?;
+    if record.runtime.is_empty() && path.with_file_name(LAUNCH_FILE).is_file() {
+        PROCESS.clone_into(&mut record.runtime);
+    }
     if record.version != VERSION {
         return Err(io::Error::other(format!(
             "version {} is not known",
@@ -198,7 +212,7 @@ mod tests {
         let store = Store::new(home.path());
         let task = task("1");
         let dir = store.dir(&task.container_name);
-        store.create(&dir, &Record::of(&task)).unwrap();
+        store.create(&dir, &Record::of(&task, "docker")).unwrap();
         let text = fs_err::read_to_string(dir.join(FILE)).unwrap();
         assert!(
             text.starts_with(r#"{"version":1,"id":"1","config":{"id":"1","#),
@@ -209,9 +223,31 @@ mod tests {
         assert_eq!(found.len(), 1);
         assert!(found[0].1.registry_auth);
         assert!(!found[0].1.is_terminated());
+        assert_eq!(found[0].1.runtime, "docker");
         store.delete(&dir);
         store.delete(&dir);
         assert!(store.scan().is_empty());
+    }
+
+    #[test]
+    fn records_of_before_tell_their_runtime_where_it_can_be_known() {
+        let home = tempfile::tempdir().unwrap();
+        let store = Store::new(home.path());
+        for (name, launch) in [("a", true), ("b", false)] {
+            let dir = store.dir(name);
+            fs_err::create_dir_all(&dir).unwrap();
+            let text = format!(r#"{{"version":1,"id":"{name}","config":{{}}}}"#);
+            fs_err::write(dir.join(FILE), text).unwrap();
+            if launch {
+                fs_err::write(dir.join(LAUNCH_FILE), "{}").unwrap();
+            }
+        }
+        let runtimes: Vec<String> = store
+            .scan()
+            .into_iter()
+            .map(|(_, record)| record.runtime)
+            .collect();
+        assert_eq!(runtimes, ["process", ""]);
     }
 
     #[test]

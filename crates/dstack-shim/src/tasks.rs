@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use dstack_agent_api::shim::{StreamEvent, TaskConfig, TaskInfo, TaskList, TaskListItem, TaskTerminate};
 use dstack_system::task;
-use tokio::sync::{Notify, broadcast};
+use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -26,6 +26,10 @@ use crate::runtime::{Runtime, RuntimeError};
 use crate::store::{Record, Store};
 use crate::task::Task;
 use crate::volumes::{self, Disks};
+
+/// From one look for the container engine to the next, while it does not answer; doubles up to the longest.
+const FIRST_RESTORE_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_RESTORE_PAUSE: Duration = Duration::from_secs(5);
 
 /// Why an order was not carried out; each has its HTTP status.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +43,9 @@ pub enum OrderError {
     /// 409.
     #[error("Conflict")]
     Conflict,
+    /// 503: not now. The text says what is waited for.
+    #[error("waiting for the container engine: {0}")]
+    Unavailable(String),
     /// 500: the runtime.
     #[error("the task's container cannot be ended")]
     Runtime(#[from] RuntimeError),
@@ -78,6 +85,10 @@ struct Inner {
     entries: Mutex<HashMap<String, Arc<Entry>>>,
     hub: Hub,
     wake: Arc<Notify>,
+    /// The tasks of the former process are in `entries`.
+    restored: watch::Sender<bool>,
+    /// Why they are not yet.
+    obstacle: Mutex<String>,
 }
 
 struct Entry {
@@ -121,14 +132,50 @@ impl Tasks {
                 entries: Mutex::default(),
                 hub: Hub::default(),
                 wake: Arc::default(),
+                restored: watch::Sender::new(false),
+                obstacle: Mutex::default(),
             }),
         }
     }
 
-    /// Finds the tasks of the former process, and looks at their containers once.
+    /// Finds the tasks of the former process, and looks at their containers once. Until it has succeeded, orders are answered
+    /// with [`OrderError::Unavailable`].
     pub async fn restore(&self) -> Result<(), RuntimeError> {
-        recover::restore(&self.inner).await?;
-        exits::pass(&self.inner).await
+        if let Err(error) = recover::restore(&self.inner).await {
+            *lock(&self.inner.obstacle) = crate::error::chain(&error);
+            return Err(error);
+        }
+        let looked = exits::pass(&self.inner).await;
+        self.inner.restored.send_replace(true);
+        looked
+    }
+
+    /// The same for an engine that may not answer yet: tries again until it does.
+    pub async fn restore_when_available(&self) {
+        let mut pause = FIRST_RESTORE_PAUSE;
+        while !*self.inner.restored.borrow() {
+            if let Err(error) = self.restore().await {
+                tracing::warn!(error = %crate::error::chain(&error), "waiting for the container engine");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_RESTORE_PAUSE);
+            }
+        }
+    }
+
+    /// Waits until the tasks of the former process are known.
+    pub async fn restored(&self) {
+        // The sender lives as long as this.
+        let _ = self
+            .inner
+            .restored
+            .subscribe()
+            .wait_for(|restored| *restored)
+            .await;
+    }
+
+    /// What is waited for before anything can be done, if something is.
+    pub fn waits_for(&self) -> Option<String> {
+        self.inner.available(true).err().map(|error| error.to_string())
     }
 
     /// Watches containers; runs for ever.
@@ -140,6 +187,7 @@ impl Tasks {
     /// Accepts a task: durable before this returns, started in the background.
     pub async fn submit(&self, config: TaskConfig) -> Result<TaskInfo, OrderError> {
         check(&config)?;
+        self.inner.available(true)?;
         let id = config.id.clone();
         let mut new = Task::new(config);
         new.starting = true;
@@ -179,7 +227,11 @@ impl Tasks {
     }
 
     /// All tasks.
-    pub fn list(&self) -> TaskList {
+    pub fn list(&self) -> Result<TaskList, OrderError> {
+        // Where nothing was recorded there is nothing to wait for: a server that ends wants to know whether it may end us.
+        if !self.inner.store.scan().is_empty() {
+            self.inner.available(false)?;
+        }
         let tasks = self
             .inner
             .known()
@@ -192,10 +244,10 @@ impl Tasks {
                 }
             })
             .collect();
-        TaskList {
+        Ok(TaskList {
             tasks,
             ids: Vec::new(),
-        }
+        })
     }
 
     /// Ends a task. The order is recorded before anything is stopped; it may be repeated.
@@ -315,7 +367,19 @@ fn check(config: &TaskConfig) -> Result<(), OrderError> {
 }
 
 impl Inner {
+    /// Whether the tasks of the former process are known, and, for `new` ones, whether the runtime can start any.
+    fn available(&self, new: bool) -> Result<(), OrderError> {
+        if !*self.restored.borrow() {
+            return Err(OrderError::Unavailable(lock(&self.obstacle).clone()));
+        }
+        match self.runtime.unavailable().filter(|_| new) {
+            Some(reason) => Err(OrderError::Unavailable(reason)),
+            None => Ok(()),
+        }
+    }
+
     fn entry(&self, id: &str) -> Result<Arc<Entry>, OrderError> {
+        self.available(false)?;
         let found = lock(&self.entries).get(id).cloned();
         found
             .filter(|entry| entry.lock().removed.is_none())
@@ -377,7 +441,7 @@ impl Inner {
         let _writing = entry.writing.lock().await;
         let (dir, record) = {
             let task = entry.lock();
-            (task.dir.clone(), Record::of(&task))
+            (task.dir.clone(), Record::of(&task, self.runtime.name()))
         };
         let Some(dir) = dir else { return Ok(()) };
         let store = self.store.clone();

@@ -253,7 +253,7 @@ struct Machine {
 async fn start_machine(init: &EngineInit, host: &str, main: &Handle) -> Result<Machine, StartError> {
     let dir = init.settings.dir.join("local");
     let binary = dstack_local::binary::find(&dir, EMBEDDED_AGENT)?;
-    let runtime = env::var("DSTACK_LOCAL_RUNTIME").unwrap_or_else(|| "auto".to_owned());
+    let runtime = init.settings.local_runtime.clone();
     let options = LocalShimOptions { dir, binary, runtime };
     // Jobs are not to have the priority of our second set of threads.
     let started = task::spawn_on(main, "start the local agent", LocalShim::start(options)).await;

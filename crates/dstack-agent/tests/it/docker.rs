@@ -209,3 +209,82 @@ async fn ending_a_container() {
     assert_eq!(ended.termination_reason, "terminated_by_user");
     agent.client.remove("stop-1").await.unwrap();
 }
+
+/// The engine of the tests under a path that can be taken away.
+struct Switch {
+    engine: std::path::PathBuf,
+    path: std::path::PathBuf,
+}
+
+impl Switch {
+    fn new(engine: &str, dir: &std::path::Path) -> Self {
+        Self {
+            engine: engine.trim_start_matches("unix://").into(),
+            path: dir.join("engine.sock"),
+        }
+    }
+
+    fn on(&self) {
+        fs_err::os::unix::fs::symlink(&self.engine, &self.path).unwrap();
+    }
+
+    fn off(&self) {
+        fs_err::remove_file(&self.path).unwrap();
+    }
+
+    fn host(&self) -> String {
+        format!("unix://{}", self.path.display())
+    }
+}
+
+#[tokio::test]
+async fn auto_waits_for_the_engine_and_never_runs_a_container_as_a_process() {
+    let Some(engine) = engine() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let switch = Switch::new(&engine, dir.path());
+    let machine = Machine::new("auto", Some(switch.host()));
+    switch.on();
+    let agent = machine.agent(None).await;
+    // Once the agent answers it has asked the engine.
+    agent.client.submit(&config("auto-1")).await.unwrap();
+    let running = agent.until_status("auto-1", TaskStatus::Running).await;
+    // One more that has no container yet when its agent dies.
+    agent.kill();
+    let agent = machine.agent(Some("submitted")).await;
+    agent.client.submit(&config("auto-2")).await.unwrap_err();
+    agent.died().await;
+
+    switch.off();
+    let agent = machine.agent(None).await;
+    let host = agent.client.host().await.unwrap();
+    assert_eq!(host.runtime, "docker");
+    assert!(
+        host.notices
+            .iter()
+            .any(|notice| notice.contains("waiting for the container engine")),
+        "{host:?}"
+    );
+    let waits = agent.client.submit(&config("auto-3")).await.unwrap_err();
+    assert_eq!(waits.status().map(|status| status.as_u16()), Some(503), "{waits}");
+    assert!(waits.to_string().contains("engine.sock"), "{waits}");
+    assert_eq!(
+        (machine.starts(&running), machine.task_dirs().len()),
+        (1, 2),
+        "nothing was started"
+    );
+
+    switch.on();
+    let found = agent.until_status("auto-1", TaskStatus::Running).await;
+    assert_eq!(found.container_id, running.container_id);
+    assert_eq!(machine.starts(&running), 1);
+    let second = agent.until_status("auto-2", TaskStatus::Running).await;
+    assert_ne!(second.container_id, "");
+    for id in ["auto-1", "auto-2"] {
+        agent
+            .client
+            .terminate(id, &TaskTerminate::default())
+            .await
+            .unwrap();
+        agent.client.remove(id).await.unwrap();
+    }
+}

@@ -153,3 +153,44 @@ async fn versions_and_mistakes() {
     assert!(error.contains("cannot use the agent's directory"), "{error}");
     assert_eq!(run(&["fly"]).0, Some(2));
 }
+
+#[tokio::test]
+async fn auto_does_not_take_an_engine_that_is_away_for_none() {
+    let machine = Machine::new("auto", Some("unix:///nowhere/engine.sock".to_owned()));
+    let agent = machine.agent(None).await;
+    let host = agent.client.host().await.unwrap();
+    assert_eq!(host.runtime, "docker");
+    assert_eq!(status(agent.client.submit(&config("1")).await), Some(503));
+    assert_eq!(machine.task_dirs(), Vec::<std::path::PathBuf>::new());
+}
+
+#[tokio::test]
+async fn tasks_that_run_as_processes_are_not_left_for_containers() {
+    let machine = Machine::new("process", None);
+    let agent = machine.agent(None).await;
+    agent.client.submit(&config("1")).await.unwrap();
+    let running = agent.until_status("1", TaskStatus::Running).await;
+    agent.kill();
+    let other = std::process::Command::new(crate::support::AGENT)
+        .args([
+            "shim",
+            "--runtime",
+            "docker",
+            "--shim-http-port",
+            "0",
+            "--shim-home",
+        ])
+        .arg(machine.home.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&other.stderr).into_owned();
+    assert!(!other.status.success());
+    assert!(
+        said.contains("still run in the runtime process: run-1. Start with --runtime process"),
+        "{said}"
+    );
+    let agent = machine.agent(None).await;
+    assert_eq!(agent.client.task("1").await.unwrap().status, running.status);
+    machine.finish(&running, 0).await;
+    agent.until_status("1", TaskStatus::Terminated).await;
+}

@@ -1,4 +1,5 @@
-//! `GET /api/stream`: every task, then each change.
+//! `GET /api/stream`: every task, then each change. While the tasks of before are still looked for, there are only ticks: who
+//! follows knows that the agent lives, and must not take a task for lost.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -42,7 +43,8 @@ fn line(event: &StreamEvent) -> Bytes {
 /// One listener.
 struct Follower {
     tasks: Tasks,
-    changes: broadcast::Receiver<StreamEvent>,
+    /// `None` until the tasks of before are there.
+    changes: Option<broadcast::Receiver<StreamEvent>>,
     queue: VecDeque<StreamEvent>,
     tick: Interval,
     shutdown: CancellationToken,
@@ -52,11 +54,10 @@ impl Follower {
     fn new(api: &Api) -> Self {
         let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + TICK, TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (queue, changes) = everything(&api.tasks);
         Self {
             tasks: api.tasks.clone(),
-            changes,
-            queue,
+            changes: None,
+            queue: VecDeque::new(),
             tick,
             shutdown: api.shutdown.clone(),
         }
@@ -70,18 +71,39 @@ impl Follower {
         tokio::select! {
             biased;
             () = self.shutdown.cancelled() => None,
-            change = self.changes.recv() => match change {
+            change = change(&self.tasks, self.changes.as_mut()) => match change {
                 Ok(event) => Some(event),
-                Err(RecvError::Closed) => None,
-                Err(RecvError::Lagged(_)) => {
-                    // Too slow: what was missed is covered by telling everything again.
-                    (self.queue, self.changes) = everything(&self.tasks);
+                Err(Interruption::Closed) => None,
+                Err(Interruption::TellAll) => {
+                    let (queue, changes) = everything(&self.tasks);
+                    (self.queue, self.changes) = (queue, Some(changes));
                     self.queue.pop_front()
                 }
             },
             _ = self.tick.tick() => Some(StreamEvent::Tick),
         }
     }
+}
+
+/// Why there is no next change.
+enum Interruption {
+    /// All tasks are to be told: for the first time, or because the reader was too slow and missed something.
+    TellAll,
+    Closed,
+}
+
+async fn change(
+    tasks: &Tasks,
+    changes: Option<&mut broadcast::Receiver<StreamEvent>>,
+) -> Result<StreamEvent, Interruption> {
+    let Some(changes) = changes else {
+        tasks.restored().await;
+        return Err(Interruption::TellAll);
+    };
+    changes.recv().await.map_err(|error| match error {
+        RecvError::Closed => Interruption::Closed,
+        RecvError::Lagged(_) => Interruption::TellAll,
+    })
 }
 
 fn everything(tasks: &Tasks) -> (VecDeque<StreamEvent>, broadcast::Receiver<StreamEvent>) {

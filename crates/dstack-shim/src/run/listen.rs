@@ -6,8 +6,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use axum::Router;
-use axum::serve::ListenerExt as _;
-use tokio::net::{TcpListener, UnixListener};
+use axum::serve::{Listener, ListenerExt as _};
+use dstack_agent_api::peer;
+use tokio::net::unix::SocketAddr;
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::StartError;
@@ -87,7 +89,7 @@ impl Listeners {
         };
         let unix = async {
             if let Some(listener) = self.unix {
-                let server = axum::serve(listener, router.clone());
+                let server = axum::serve(OwnPeers(listener), router.clone());
                 log(server
                     .with_graceful_shutdown(shutdown.clone().cancelled_owned())
                     .await);
@@ -97,8 +99,71 @@ impl Listeners {
     }
 }
 
+/// A socket that answers processes of this user only, and of root.
+struct OwnPeers(UnixListener);
+
+impl Listener for OwnPeers {
+    type Io = UnixStream;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (UnixStream, SocketAddr) {
+        loop {
+            let (stream, address) = Listener::accept(&mut self.0).await;
+            match peer::check(&stream) {
+                Ok(()) => return (stream, address),
+                Err(error) => tracing::warn!(%error, "a connection is not answered"),
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+}
+
 fn log(result: io::Result<()>) {
     if let Err(error) = result {
         tracing::error!(%error, "a listener failed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    /// Connects as another user, in a thread of its own that becomes that user. `None`: this process may not.
+    #[allow(clippy::disallowed_methods)] // a pooled thread would stay that user
+    fn connect_as_nobody(path: PathBuf) -> Option<std::os::unix::net::UnixStream> {
+        let connect = move || {
+            let nobody = rustix::process::Uid::from_raw(65534);
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).ok()?;
+            Some(std::os::unix::net::UnixStream::connect(path).unwrap())
+        };
+        std::thread::spawn(connect).join().unwrap()
+    }
+
+    #[tokio::test]
+    async fn other_users_are_not_answered_even_where_they_reach_the_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("shim.sock");
+        let mut listener = OwnPeers(open_unix(&path).unwrap());
+        for (path, mode) in [(dir.path(), 0o755), (path.as_path(), 0o666)] {
+            fs_err::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let Some(foreign) = connect_as_nobody(path.clone()) else {
+            eprintln!("skipped: only root can be somebody else");
+            return;
+        };
+        let own = UnixStream::connect(&path).await.unwrap();
+        let (accepted, _) = listener.accept().await;
+        assert_eq!(
+            accepted.peer_cred().unwrap().uid(),
+            own.peer_cred().unwrap().uid()
+        );
+        // The other one is closed.
+        foreign.set_nonblocking(false).unwrap();
+        assert_eq!(std::io::Read::read(&mut &foreign, &mut [0]).unwrap(), 0);
     }
 }

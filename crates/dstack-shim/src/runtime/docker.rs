@@ -1,6 +1,7 @@
 //! Containers through the Docker Engine API.
 
 pub mod config;
+mod engine;
 pub mod image;
 mod init;
 mod inspect;
@@ -26,19 +27,22 @@ use tokio::sync::{Notify, Semaphore};
 use super::{Container, ProgressSink, RunnerSettings, Runtime, RuntimeError, Spec};
 use crate::gpu::Vendor;
 use config::{HostDevices, LABEL_IS_TASK, LABEL_TASK_ID, RunnerKind};
+pub(crate) use engine::DEFAULT_SOCKET;
+use engine::Engine;
 use init::Init;
 
-const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-const DEFAULT_SOCKET: &str = "unix:///var/run/docker.sock";
+/// The name of this runtime.
+pub const DOCKER: &str = "docker";
 /// A killed process may be in the kernel for so long before the engine is asked to see to it.
 const KILL_LIMIT: Duration = Duration::from_secs(2);
+/// From the end of one stream of events to the next.
+const EVENTS_PAUSE: Duration = Duration::from_millis(250);
 /// Concurrent pulls beyond this only slow each other down.
 const PULLS: usize = 3;
 
-/// A connected Docker engine.
+/// Runs tasks in containers. The engine may be away, at first or later: it is connected to when it is needed.
 pub struct DockerRuntime {
-    docker: Docker,
-    root_dir: PathBuf,
+    engine: Engine,
     settings: DockerSettings,
     pulls: Semaphore,
     // By path and modification time of the runner's file: it may be replaced while we run.
@@ -65,30 +69,20 @@ pub struct DockerSettings {
 }
 
 impl DockerRuntime {
-    /// Connects to `host` (`DOCKER_HOST`'s form) or the usual socket, and agrees on an API version.
-    pub async fn connect(host: Option<&str>, settings: DockerSettings) -> Result<Self, RuntimeError> {
-        let host = host.unwrap_or(DEFAULT_SOCKET);
-        let what = || format!("cannot reach the Docker engine at {host}");
-        let connect = async {
-            let docker = Docker::connect_with_host(host)?.negotiate_version().await?;
-            let info = docker.info().await?;
-            Ok::<_, Error>((docker, info))
-        };
-        let (docker, info) = tokio::time::timeout(CONNECT_LIMIT, connect)
-            .await
-            .map_err(|_| RuntimeError::Other(format!("{}: no answer within 5 s", what())))?
-            .map_err(|error| RuntimeError::engine(what(), error))?;
-        Ok(Self {
-            docker,
-            root_dir: info
-                .docker_root_dir
-                .unwrap_or_else(|| "/var/lib/docker".into())
-                .into(),
+    /// For the engine at `host` (`DOCKER_HOST`'s form) or the usual socket.
+    pub fn new(host: Option<&str>, settings: DockerSettings) -> Self {
+        Self {
+            engine: Engine::at(host),
             settings,
             pulls: Semaphore::new(PULLS),
             runner_kind: Mutex::default(),
             inits: Mutex::default(),
-        })
+        }
+    }
+
+    /// Fails unless the engine answers now.
+    pub async fn connect(&self) -> Result<(), RuntimeError> {
+        self.engine.docker().await.map(drop)
     }
 
     async fn runner_kind(&self) -> RunnerKind {
@@ -105,7 +99,7 @@ impl DockerRuntime {
         kind
     }
 
-    async fn create_once(&self, spec: &Spec<'_>) -> Result<String, Error> {
+    async fn create_once(&self, docker: &Docker, spec: &Spec<'_>) -> Result<String, Error> {
         let body = config::container(
             spec,
             &self.settings,
@@ -113,7 +107,7 @@ impl DockerRuntime {
             &HostDevices::detect(),
         );
         let options = CreateContainerOptionsBuilder::new().name(spec.name).build();
-        Ok(self.docker.create_container(Some(options), body).await?.id)
+        Ok(docker.create_container(Some(options), body).await?.id)
     }
 }
 
@@ -142,11 +136,15 @@ fn done_already(result: Result<(), Error>) -> Result<(), Error> {
 #[async_trait]
 impl Runtime for DockerRuntime {
     fn name(&self) -> &'static str {
-        "docker"
+        DOCKER
+    }
+
+    fn unavailable(&self) -> Option<String> {
+        self.engine.away()
     }
 
     fn storage(&self) -> &Path {
-        &self.root_dir
+        self.engine.root_dir()
     }
 
     async fn list(&self) -> Result<Vec<Container>, RuntimeError> {
@@ -156,7 +154,9 @@ impl Runtime for DockerRuntime {
             .filters(&filters)
             .build();
         let listed = self
-            .docker
+            .engine
+            .docker()
+            .await?
             .list_containers(Some(options))
             .await
             .map_err(|error| RuntimeError::engine("cannot list containers", error))?;
@@ -167,8 +167,8 @@ impl Runtime for DockerRuntime {
     }
 
     async fn inspect(&self, id: &str) -> Result<Option<Container>, RuntimeError> {
-        match self
-            .docker
+        let docker = self.engine.docker().await?;
+        match docker
             .inspect_container(id, None::<InspectContainerOptions>)
             .await
         {
@@ -186,7 +186,10 @@ impl Runtime for DockerRuntime {
 
     async fn has_image(&self, config: &TaskConfig) -> bool {
         let image = image::Reference::parse(&config.image_name);
-        !image.is_latest() && self.docker.inspect_image(&image.full()).await.is_ok()
+        let Ok(docker) = self.engine.docker().await else {
+            return false;
+        };
+        !image.is_latest() && docker.inspect_image(&image.full()).await.is_ok()
     }
 
     async fn pull(
@@ -199,14 +202,15 @@ impl Runtime for DockerRuntime {
             return Ok(());
         }
         let _permit = self.pulls.acquire().await;
-        pull::pull(&self.docker, config, log, progress).await
+        pull::pull(self.engine.docker().await?, config, log, progress).await
     }
 
     async fn create(&self, spec: &Spec<'_>) -> Result<String, RuntimeError> {
-        let created = match self.create_once(spec).await {
-            Err(error) if status(&error) == Some(409) && self.is_leftover(spec).await => {
+        let docker = self.engine.docker().await?;
+        let created = match self.create_once(docker, spec).await {
+            Err(error) if status(&error) == Some(409) && is_leftover(docker, spec).await => {
                 self.remove(spec.name).await?;
-                self.create_once(spec).await
+                self.create_once(docker, spec).await
             }
             other => other,
         };
@@ -214,10 +218,8 @@ impl Runtime for DockerRuntime {
     }
 
     async fn start(&self, id: &str) -> Result<(), RuntimeError> {
-        let started = self
-            .docker
-            .start_container(id, None::<StartContainerOptions>)
-            .await;
+        let docker = self.engine.docker().await?;
+        let started = docker.start_container(id, None::<StartContainerOptions>).await;
         match started {
             Err(error) if status(&error) == Some(304) => Ok(()),
             other => other.map_err(|error| RuntimeError::engine("cannot start the container", error)),
@@ -240,16 +242,17 @@ impl Runtime for DockerRuntime {
         let options = StopContainerOptionsBuilder::new().t(seconds).build();
         // The engine answers only once the container has stopped.
         let limit = timeout + Duration::from_secs(120);
-        let docker = self.docker.clone().with_timeout(limit);
+        let docker = self.engine.docker().await?.clone().with_timeout(limit);
         done_already(docker.stop_container(id, Some(options)).await)
             .map_err(|error| RuntimeError::engine("cannot stop the container", error))
     }
 
     async fn remove(&self, id: &str) -> Result<(), RuntimeError> {
         let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
-        let removed = match self.docker.remove_container(id, Some(options)).await {
+        let docker = self.engine.docker().await?;
+        let removed = match docker.remove_container(id, Some(options)).await {
             // Being removed already: what it holds is free once that is done.
-            Err(error) if status(&error) == Some(409) => self.removed(id).await,
+            Err(error) if status(&error) == Some(409) => removed(docker, id).await,
             other => other,
         };
         done_already(removed).map_err(|error| RuntimeError::engine("cannot remove the container", error))?;
@@ -263,8 +266,11 @@ impl Runtime for DockerRuntime {
             .stderr(true)
             .tail(&count.to_string())
             .build();
+        let Ok(docker) = self.engine.docker().await else {
+            return Vec::new();
+        };
         let mut text = Vec::new();
-        let mut lines = self.docker.logs(id, Some(options));
+        let mut lines = docker.logs(id, Some(options));
         while let Some(Ok(line)) = lines.next().await {
             text.extend_from_slice(&line.into_bytes());
         }
@@ -278,8 +284,9 @@ impl Runtime for DockerRuntime {
             ("label", vec![format!("{LABEL_IS_TASK}=true")]),
         ]);
         loop {
+            let docker = self.engine.until_it_answers().await;
             let options = EventsOptionsBuilder::new().filters(&filters).build();
-            let mut events = self.docker.events(Some(options));
+            let mut events = docker.events(Some(options));
             // Something may have ended while nobody listened.
             wake.notify_one();
             while let Some(event) = events.next().await {
@@ -292,7 +299,7 @@ impl Runtime for DockerRuntime {
                     }
                 }
             }
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            tokio::time::sleep(EVENTS_PAUSE).await;
         }
     }
 
@@ -323,30 +330,29 @@ impl DockerRuntime {
         };
         tokio::time::timeout(limit, init.exited()).await.is_ok()
     }
+}
 
-    /// Waits until whoever is removing the container has done so.
-    async fn removed(&self, id: &str) -> Result<(), Error> {
-        let options = WaitContainerOptionsBuilder::new().condition("removed").build();
-        match self.docker.wait_container(id, Some(options)).next().await {
-            // It says how the container ended, as an error unless well.
-            Some(Err(
-                Error::DockerContainerWaitError { .. }
-                | Error::DockerResponseServerError { status_code: 404, .. },
-            )) => Ok(()),
-            Some(Err(error)) => Err(error),
-            Some(Ok(_)) | None => Ok(()),
-        }
+/// Waits until whoever is removing the container has done so.
+async fn removed(docker: &Docker, id: &str) -> Result<(), Error> {
+    let options = WaitContainerOptionsBuilder::new().condition("removed").build();
+    match docker.wait_container(id, Some(options)).next().await {
+        // It says how the container ended, as an error unless well.
+        Some(Err(
+            Error::DockerContainerWaitError { .. }
+            | Error::DockerResponseServerError { status_code: 404, .. },
+        )) => Ok(()),
+        Some(Err(error)) => Err(error),
+        Some(Ok(_)) | None => Ok(()),
     }
+}
 
-    /// Whether a container of that name belongs to this task, whoever made it.
-    async fn is_leftover(&self, spec: &Spec<'_>) -> bool {
-        let found = self
-            .docker
-            .inspect_container(spec.name, None::<InspectContainerOptions>)
-            .await;
-        let labels = found.ok().and_then(|found| found.config?.labels);
-        task_label(labels.as_ref()).as_deref() == Some(spec.config.id.as_str())
-    }
+/// Whether a container of that name belongs to this task, whoever made it.
+async fn is_leftover(docker: &Docker, spec: &Spec<'_>) -> bool {
+    let found = docker
+        .inspect_container(spec.name, None::<InspectContainerOptions>)
+        .await;
+    let labels = found.ok().and_then(|found| found.config?.labels);
+    task_label(labels.as_ref()).as_deref() == Some(spec.config.id.as_str())
 }
 
 /// The label of a container's task.

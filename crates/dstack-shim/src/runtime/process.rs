@@ -27,9 +27,13 @@ use super::{
     token_variable,
 };
 use crate::gpu::Vendor;
+pub(crate) use files::LAUNCH_FILE;
 use files::{Launch, TaskFiles};
 pub use notices::notices;
 use wait::ProcessHandle;
+
+/// The name of this runtime.
+pub const PROCESS: &str = "process";
 
 /// After this the supervisor itself is killed.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
@@ -226,7 +230,7 @@ impl ProcessRuntime {
 #[async_trait]
 impl Runtime for ProcessRuntime {
     fn name(&self) -> &'static str {
-        "process"
+        PROCESS
     }
 
     fn notices(&self) -> Vec<String> {

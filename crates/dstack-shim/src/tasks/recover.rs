@@ -1,11 +1,14 @@
 //! Finding the tasks of a former process of the agent, of ours or of dstack 0.22.5's.
 //!
+//! A task is never given to another runtime than the one that had it: what ran in a container, or was to, would run once more as
+//! a process of the host.
+//!
 //! What dstack 0.22.5 does: a container makes a running task (or a terminated one, when a reason is recorded), a task
 //! directory without a container is cleaned up and deleted. Ours goes further: a task whose start was interrupted is
 //! started again, and one that failed to start is kept until the server has seen why and removes it.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use dstack_agent_api::shim::{TaskConfig, TaskStatus, Volume};
@@ -13,23 +16,26 @@ use dstack_system::task;
 use tokio::time::Instant;
 
 use super::{Entry, Inner, lock, start};
+use crate::runtime::process::PROCESS;
 use crate::runtime::{Container, ContainerState, RuntimeError};
 use crate::store::Record;
 use crate::task::Task;
 
-/// Restores all tasks; starts go on in the background.
+/// Restores all tasks; starts go on in the background. After an error nothing is restored: it may be called again.
 pub(super) async fn restore(inner: &Arc<Inner>) -> Result<(), RuntimeError> {
+    let mut containers = Vec::new();
+    for listed in inner.runtime.list().await? {
+        containers.extend(inner.runtime.inspect(&listed.id).await?);
+    }
     let mut records: HashMap<String, (PathBuf, Record)> = inner
         .store
         .scan()
         .into_iter()
+        .filter(|(dir, record)| is_ours(inner.runtime.name(), dir, record))
         .map(|(dir, record)| (record.id.clone(), (dir, record)))
         .collect();
     // First those with a container: they hold GPUs.
-    for listed in inner.runtime.list().await? {
-        let Some(container) = inner.runtime.inspect(&listed.id).await? else {
-            continue;
-        };
+    for container in containers {
         let record = records.remove(&container.task_id);
         with_container(inner, container, record);
     }
@@ -42,6 +48,22 @@ pub(super) async fn restore(inner: &Arc<Inner>) -> Result<(), RuntimeError> {
         }
     }
     Ok(())
+}
+
+/// Whether this runtime may run the task. Of a record that does not say, it is known only that it is not that of a process:
+/// see [`Record::runtime`].
+fn is_ours(runtime: &str, dir: &Path, record: &Record) -> bool {
+    let ours = record.runtime == runtime || (record.runtime.is_empty() && runtime != PROCESS);
+    if !ours {
+        tracing::warn!(
+            task.id = record.id,
+            task.runtime = record.runtime,
+            dir = %dir.display(),
+            runtime,
+            "a task of another runtime is left alone"
+        );
+    }
+    ours
 }
 
 fn users(inner: &Inner) -> std::collections::BTreeSet<String> {

@@ -30,6 +30,8 @@ pub(crate) struct FakeRuntime {
     pub(crate) pull_error: Mutex<Option<String>>,
     pub(crate) start_error: Mutex<Option<String>>,
     pub(crate) stop_error: Mutex<Option<String>>,
+    pub(crate) list_error: Mutex<Option<String>>,
+    pub(crate) unavailable: Mutex<Option<String>>,
     pub(crate) calls: Mutex<Vec<String>>,
     wake: Notify,
     removed: Notify,
@@ -47,6 +49,8 @@ impl FakeRuntime {
             pull_error: Mutex::default(),
             start_error: Mutex::default(),
             stop_error: Mutex::default(),
+            list_error: Mutex::default(),
+            unavailable: Mutex::default(),
             calls: Mutex::default(),
             wake: Notify::new(),
             removed: Notify::new(),
@@ -113,10 +117,16 @@ impl Runtime for FakeRuntime {
     fn name(&self) -> &'static str {
         "fake"
     }
+    fn unavailable(&self) -> Option<String> {
+        self.unavailable.lock().unwrap().clone()
+    }
     fn storage(&self) -> &Path {
         &self.storage
     }
     async fn list(&self) -> Result<Vec<Container>, RuntimeError> {
+        if let Some(error) = self.list_error.lock().unwrap().clone() {
+            return Err(RuntimeError::Other(error));
+        }
         Ok(self.containers.lock().unwrap().values().cloned().collect())
     }
     async fn inspect(&self, id: &str) -> Result<Option<Container>, RuntimeError> {
@@ -219,6 +229,13 @@ pub(crate) struct Agent {
 impl Agent {
     /// With two GPUs, `g0` and `g1`.
     pub(crate) async fn start(home: &Path, runtime: Arc<FakeRuntime>) -> Self {
+        let agent = Self::start_waiting(home, runtime).await;
+        agent.tasks.restored().await;
+        agent
+    }
+
+    /// Whose engine may not answer yet.
+    pub(crate) async fn start_waiting(home: &Path, runtime: Arc<FakeRuntime>) -> Self {
         let tasks = Tasks::new(Host {
             runtime,
             store: Store::new(home),
@@ -226,7 +243,6 @@ impl Agent {
             keys: HostKeys::with_passwd(home.join("passwd")),
             disks: Arc::new(HostDisks::default()),
         });
-        tasks.restore().await.unwrap();
         let (shutdown, force) = (CancellationToken::new(), CancellationToken::new());
         let api = Arc::new(Api {
             tasks: tasks.clone(),
@@ -253,7 +269,10 @@ impl Agent {
                 .unwrap();
         });
         let watched = tasks.clone();
-        let watching = dstack_system::task::spawn("watch", async move { watched.watch().await });
+        let watching = dstack_system::task::spawn("watch", async move {
+            watched.restore_when_available().await;
+            watched.watch().await;
+        });
         Self {
             client: ShimClient::new(Arc::new(TcpConnector { address })),
             tasks,

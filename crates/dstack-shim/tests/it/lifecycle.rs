@@ -1,7 +1,9 @@
 //! Tasks from submission to removal, also over restarts of the agent.
 
-use dstack_agent_api::shim::{TaskConfig, TaskStatus, TaskTerminate};
+use dstack_agent_api::shim::{StreamEvent, TaskConfig, TaskStatus, TaskTerminate};
 use dstack_shim::runtime::ContainerState;
+use dstack_shim::store::{Record, Store};
+use dstack_shim::task::Task;
 
 use crate::fake::{Agent, FakeRuntime, config};
 
@@ -363,4 +365,104 @@ async fn a_container_that_cannot_be_deleted_is_tried_again() {
     // The same id again: nothing of the first is in its way.
     agent.client.submit(&config("1")).await.unwrap();
     agent.until("1", running).await;
+}
+
+/// What an agent left behind that was killed before it had a container for the task.
+fn interrupted(home: &std::path::Path, id: &str, runtime: &str) -> std::path::PathBuf {
+    let store = Store::new(home);
+    let task = Task::new(config(id));
+    let dir = store.dir(&task.container_name);
+    store.create(&dir, &Record::of(&task, runtime)).unwrap();
+    dir
+}
+
+#[tokio::test]
+async fn a_task_is_not_run_by_another_runtime_than_its_own() {
+    let home = tempfile::tempdir().unwrap();
+    let runtime = FakeRuntime::new(home.path());
+    let foreign = interrupted(home.path(), "1", "process");
+    interrupted(home.path(), "2", "fake");
+    // Of an agent that did not write it down: not a process, or there would be a launch.json.
+    interrupted(home.path(), "3", "");
+    let agent = Agent::start(home.path(), runtime.clone()).await;
+    agent.until("2", running).await;
+    agent.until("3", running).await;
+    assert_eq!(agent.client.task("1").await.unwrap_err().status().unwrap(), 404);
+    assert_eq!(runtime.called("create"), 2);
+    assert!(foreign.join("task.json").exists(), "left for whom it belongs to");
+}
+
+#[tokio::test]
+async fn while_the_engine_does_not_answer_tasks_wait_and_say_for_what() {
+    let home = tempfile::tempdir().unwrap();
+    let runtime = FakeRuntime::new(home.path());
+    interrupted(home.path(), "1", "fake");
+    *runtime.list_error.lock().unwrap() = Some("no such socket".into());
+    let agent = Agent::start_waiting(home.path(), runtime.clone()).await;
+    let mut stream = agent.client.stream().await.unwrap();
+    let refused = loop {
+        let refused = agent.client.submit(&config("2")).await.unwrap_err();
+        // The first look at the engine may be under way.
+        if refused.to_string().contains("no such socket") {
+            break refused;
+        }
+    };
+    let said = "POST /api/tasks: the agent answered 503 Service Unavailable: waiting for the container engine: no such socket";
+    assert_eq!(refused.to_string(), said);
+    for unknown in [
+        agent.client.task("1").await.map(drop),
+        agent.client.tasks().await.map(drop),
+        agent.client.terminate("1", &order("x", 0)).await.map(drop),
+        agent.client.remove("1").await,
+    ] {
+        assert_eq!(
+            unknown.unwrap_err().status().unwrap(),
+            503,
+            "nobody may take the task for lost"
+        );
+    }
+    let notices = agent.client.host().await.unwrap().notices;
+    let notice = "Tasks of this machine are waiting for the container engine: no such socket";
+    assert_eq!(notices, [notice]);
+    assert_eq!(runtime.called("create"), 0);
+
+    *runtime.list_error.lock().unwrap() = None;
+    let first = loop {
+        match stream.next().await.unwrap().unwrap() {
+            StreamEvent::Tick => {}
+            event => break event,
+        }
+    };
+    assert!(
+        matches!(first, StreamEvent::Task(task) if task.id == "1"),
+        "before everything is told"
+    );
+    agent.until("1", running).await;
+    assert_eq!(runtime.called("create"), 1);
+    assert_eq!(agent.client.host().await.unwrap().notices, Vec::<String>::new());
+
+    // It goes away again: what runs is known, what is new waits.
+    *runtime.unavailable.lock().unwrap() = Some("gone".into());
+    assert_eq!(
+        agent
+            .client
+            .submit(&config("2"))
+            .await
+            .unwrap_err()
+            .status()
+            .unwrap(),
+        503
+    );
+    assert_eq!(agent.client.task("1").await.unwrap().status, TaskStatus::Running);
+    *runtime.unavailable.lock().unwrap() = None;
+    agent.client.submit(&config("2")).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_agent_without_tasks_says_so_also_while_it_waits() {
+    let home = tempfile::tempdir().unwrap();
+    let runtime = FakeRuntime::new(home.path());
+    *runtime.list_error.lock().unwrap() = Some("no".into());
+    let agent = Agent::start_waiting(home.path(), runtime).await;
+    assert_eq!(agent.client.tasks().await.unwrap().tasks, []);
 }

@@ -8,7 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::{create_atomically, write_atomically};
 
-/// `launch.json`: what the supervisor starts.
+/// What the supervisor starts, and the mark of a task that is a process: it is written before anything is started.
+pub(crate) const LAUNCH_FILE: &str = "launch.json";
+
+/// [`LAUNCH_FILE`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Launch {
     /// The job's id.
@@ -72,11 +75,11 @@ impl TaskFiles {
     }
 
     pub(crate) fn launch(&self) -> Option<Launch> {
-        read(&self.dir.join("launch.json"))
+        read(&self.dir.join(LAUNCH_FILE))
     }
 
     pub(crate) fn save_launch(&self, launch: &Launch) -> io::Result<()> {
-        write_atomically(&self.dir.join("launch.json"), &json(launch)?, 0o600)
+        write_atomically(&self.dir.join(LAUNCH_FILE), &json(launch)?, 0o600)
     }
 
     pub(crate) fn identity(&self) -> Option<Identity> {
