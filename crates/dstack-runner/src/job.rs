@@ -110,6 +110,7 @@ impl Job {
             spool: self.core.spool.clone(),
             history: self.core.history.clone(),
             quota: Quota::new(self.submitted.body.log_quota_hour, self.submitted.at),
+            stopping: Arc::default(),
         };
         let ending = match pty::spawn(&command) {
             Ok(process) => supervise::supervise(process, sinks, spec.max_duration, stop).await,

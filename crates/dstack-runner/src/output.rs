@@ -1,7 +1,11 @@
 //! From the job's terminal to its logs.
 
+mod last_line;
+
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -10,6 +14,8 @@ use crate::ansistrip::Filter;
 use crate::history::{History, MAX_FRAME_BYTES};
 use crate::pty::wait_ready;
 use crate::spool::Spool;
+
+use last_line::LastLine;
 
 /// Bytes of log a job may write in an hour.
 #[derive(Debug, Clone, Copy)]
@@ -63,6 +69,8 @@ pub struct Sinks {
     pub history: History,
     /// Of filtered bytes.
     pub quota: Quota,
+    /// Set when the job is told to stop.
+    pub stopping: Arc<AtomicBool>,
 }
 
 /// Why the pump stopped.
@@ -81,9 +89,18 @@ pub enum PumpEnd {
 /// Copies output until it ends. Blocking. `until`: read end of a pipe; closing the other end tells the pump to stop.
 pub fn pump(master: &OwnedFd, until: &OwnedFd, mut sinks: Sinks) -> PumpEnd {
     let mut filter = Filter::new();
+    let mut last_line = LastLine::default();
     let mut within_quota = true;
-    let end = copy(master, until, &mut filter, &mut sinks, &mut within_quota);
+    let end = copy(
+        master,
+        until,
+        &mut filter,
+        &mut last_line,
+        &mut sinks,
+        &mut within_quota,
+    );
     if within_quota {
+        sinks.take(&last_line.finish(), &mut filter, &mut within_quota);
         filter.finish(|text| within_quota &= sinks.store(text));
     }
     if within_quota { end } else { PumpEnd::Quota }
@@ -93,6 +110,7 @@ fn copy(
     master: &OwnedFd,
     until: &OwnedFd,
     filter: &mut Filter,
+    last_line: &mut LastLine,
     sinks: &mut Sinks,
     within_quota: &mut bool,
 ) -> PumpEnd {
@@ -119,10 +137,8 @@ fn copy(
                 Ok(0) | Err(rustix::io::Errno::IO) => return PumpEnd::Eof,
                 Ok(length) => {
                     let bytes = buffer.get(..length).unwrap_or_default();
-                    sinks.history.append(bytes);
-                    filter.write(bytes, Instant::now(), |text| {
-                        *within_quota = *within_quota && sinks.store(text);
-                    });
+                    let stopping = sinks.stopping.load(Ordering::Relaxed);
+                    sinks.take(&last_line.pass(bytes, stopping), filter, within_quota);
                 }
                 Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
                 Err(error) => return PumpEnd::Failed(error.into()),
@@ -143,6 +159,16 @@ fn to_ms(timeout: Duration) -> i32 {
 }
 
 impl Sinks {
+    fn take(&mut self, bytes: &[u8], filter: &mut Filter, within_quota: &mut bool) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.history.append(bytes);
+        filter.write(bytes, Instant::now(), |text| {
+            *within_quota = *within_quota && self.store(text);
+        });
+    }
+
     fn store(&mut self, text: &[u8]) -> bool {
         let admitted = self.quota.admit(text.len(), Instant::now());
         if admitted {

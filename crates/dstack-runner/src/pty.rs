@@ -9,7 +9,7 @@ use std::process::Stdio;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::SpecialCodeIndex;
+use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex};
 
 /// Who runs a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,16 +137,21 @@ fn check(result: libc::c_int) -> io::Result<()> {
 }
 
 /// Writes the terminal's interrupt character, so that the line discipline signals the foreground process group: this
-/// reaches the right processes also under an interactive shell with job control. Blocking, a second at most.
+/// reaches the right processes also under an interactive shell with job control. The terminal does not show it as `^C`: nobody
+/// has typed it. Blocking, a second at most.
 pub fn interrupt(master: impl AsFd) -> io::Result<()> {
     const CTRL_C: u8 = 3;
     let master = master.as_fd();
-    let interrupt = rustix::termios::tcgetattr(master).map_or(CTRL_C, |termios| {
+    let mut interrupt = CTRL_C;
+    if let Ok(mut termios) = rustix::termios::tcgetattr(master) {
         match termios.special_codes[SpecialCodeIndex::VINTR] {
-            0 => CTRL_C, // disabled
-            code => code,
+            0 => {} // disabled
+            code => interrupt = code,
         }
-    });
+        termios.local_modes.remove(LocalModes::ECHO);
+        // Otherwise it is shown: no reason not to stop.
+        let _ = rustix::termios::tcsetattr(master, OptionalActions::Now, &termios);
+    }
     if wait_ready(&[(master.as_raw_fd(), libc::POLLOUT)], 1000)?.first() != Some(&true) {
         return Err(io::ErrorKind::TimedOut.into());
     }

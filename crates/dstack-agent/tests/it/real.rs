@@ -99,6 +99,28 @@ async fn a_job_as_a_process() {
 }
 
 #[tokio::test]
+async fn the_directory_of_a_job_is_its_own() {
+    let machine = Machine::new("process", None);
+    let agent = machine.agent_with(None, &[]).await;
+    agent.client.submit(&config("1")).await.unwrap();
+    let running = agent.until_status("1", TaskStatus::Running).await;
+    let client = runner(&running);
+    submit(
+        &client,
+        "echo [$(ls -A)]; touch mine; rm -rf \"$PWD\"; echo still here; exit 3",
+    )
+    .await;
+    let (output, state, code) = follow(&client).await;
+    assert!(output.contains("[]"), "no file of the agents is there: {output}");
+    assert!(output.contains("still here"), "{output}");
+    assert_eq!((state, code), (JobState::Failed, Some(3)));
+    agent.kill();
+    let agent = machine.agent_with(None, &[]).await;
+    end(&agent, "1").await;
+    machine.until_no_task_dirs().await;
+}
+
+#[tokio::test]
 async fn a_job_outlives_the_host_agent() {
     let machine = Machine::new("process", None);
     let agent = machine.agent_with(None, &[]).await;

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::process::ExitStatus;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::process::Child;
@@ -51,6 +52,7 @@ pub(super) async fn supervise(
         master,
     } = process;
     let master = Arc::new(master);
+    let stopping = Arc::clone(&sinks.stopping);
     let Ok(mut output) = Output::start(Arc::clone(&master), sinks) else {
         session::kill(session).await;
         return Ending::failed();
@@ -67,6 +69,7 @@ pub(super) async fn supervise(
             session::clean_up(session).await;
         }
         Cause::Stopped | Cause::MaxDuration => {
+            stopping.store(true, Ordering::Relaxed);
             let reaped = async {
                 let _ = child.wait().await;
             };

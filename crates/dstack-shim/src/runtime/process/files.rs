@@ -107,6 +107,11 @@ impl TaskFiles {
         read(&self.ports_path())
     }
 
+    /// Where the job is at its start: a folder of its own, in which no file of the agents lies.
+    pub(crate) fn work_dir(&self) -> PathBuf {
+        self.dir.join("work")
+    }
+
     pub(crate) fn output_path(&self) -> PathBuf {
         self.dir.join("output.log")
     }

@@ -79,12 +79,14 @@ fn spawn(launch: &Launch, files: &TaskFiles) -> io::Result<i32> {
         .append(true)
         .open(files.output_path())?
         .into_file();
+    let work_dir = files.work_dir();
+    fs_err::create_dir_all(&work_dir)?;
     let mut command = Command::new(program);
     command
         .args(arguments)
         .env_clear()
         .envs(launch.env.iter().map(|(key, value)| (key, value)))
-        .current_dir(files.dir())
+        .current_dir(work_dir)
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
         .stderr(output);
