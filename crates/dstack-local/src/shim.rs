@@ -1,5 +1,7 @@
 //! The agent of this machine: a process of its own that outlives the server.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,7 +50,10 @@ pub struct LocalShim {
 impl LocalShim {
     /// Finds the agent that an earlier server left running, or starts one; then keeps it running.
     pub async fn start(options: LocalShimOptions) -> Result<Self, LocalError> {
-        fs_err::create_dir_all(&options.dir)?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&options.dir)?;
         let socket = socket::path(&options.dir)?;
         let client = ShimClient::new(Arc::new(UnixConnector { path: socket.clone() }));
         let shim = Self {

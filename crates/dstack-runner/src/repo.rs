@@ -40,6 +40,8 @@ pub struct RepoJob {
     pub data: RepoData,
     /// How to clone it; `None` for public repos without a credential and for repos that are not cloned.
     pub credentials: Option<RepoCredentials>,
+    /// Files of host keys (`known_hosts`) that a host reached over ssh must not contradict; they may be missing.
+    pub known_hosts: Vec<PathBuf>,
     /// Clone only the wanted branch.
     pub single_branch: bool,
     /// What to do with a directory that is not empty.
@@ -227,7 +229,13 @@ fn clone(job: &RepoJob) -> Result<(), RepoError> {
         Remote::Http { url, .. } => url.to_string(),
         Remote::Ssh { .. } => credentials.clone_url.clone(),
     };
-    let access = Access::new(remote, credentials, Arc::clone(&job.cancelled)).map_err(RepoError::Key)?;
+    let access = Access::new(
+        remote,
+        credentials,
+        job.known_hosts.clone(),
+        Arc::clone(&job.cancelled),
+    )
+    .map_err(RepoError::Key)?;
     let clone = git::Clone {
         url,
         data: &job.data,

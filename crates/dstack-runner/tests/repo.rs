@@ -203,6 +203,7 @@ impl Repos {
                 clone_url: url.to_owned(),
                 ..RepoCredentials::default()
             }),
+            known_hosts: Vec::new(),
             single_branch: false,
             exists_action: ExistsAction::Error,
             blob: None,
@@ -522,6 +523,7 @@ fn an_unreachable_server_is_named() {
             clone_url: format!("http://user:hush@127.0.0.1:{}/x.git", support::free_port()),
             ..RepoCredentials::default()
         }),
+        known_hosts: Vec::new(),
         single_branch: false,
         exists_action: ExistsAction::Error,
         blob: None,
@@ -672,6 +674,7 @@ fn clone_in_child(url: &str) {
             ..RepoData::default()
         },
         credentials: Some(credentials),
+        known_hosts: Vec::new(),
         single_branch: false,
         exists_action: ExistsAction::Error,
         blob: None,
@@ -758,6 +761,79 @@ async fn ssh_remotes_are_cloned_with_the_key() {
     assert!(format!("{source:?}").contains("Denied"), "{source:?}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_key_is_only_shown_to_the_host_of_the_repo() {
+    if !have_git() {
+        return;
+    }
+    let repos = Repos::new();
+    let (host, other) = (Host::start().await, Host::start().await);
+    let url = |host: &Host, name: &str| {
+        let (user, port, path) = (host.user(), host.handle.port(), repos.path(name));
+        format!("ssh://{user}@127.0.0.1:{port}{}", path.display())
+    };
+    repos.add_submodule(&url(&other, "sub.git"));
+    let mut job = repos.job(&url(&host, "work.git"));
+    job.credentials.as_mut().unwrap().private_key = Some(host.key.private.clone());
+    let refused = tokio::task::spawn_blocking(move || prepare(&job)).await.unwrap();
+    let Err(RepoError::Fetch { source, .. }) = &refused else {
+        panic!("{refused:?}")
+    };
+    assert!(matches!(**source, TransportError::OtherHost { .. }), "{source:?}");
+    // It would have said so if it had been offered a key.
+    assert_eq!(other.handle.connections().len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_is_known_must_have_its_key() {
+    if !have_git() {
+        return;
+    }
+    let repos = Repos::new();
+    let host = Host::start().await;
+    let url = format!(
+        "ssh://{}@127.0.0.1:{}{}",
+        host.user(),
+        host.handle.port(),
+        repos.path("work.git").display()
+    );
+    let known_hosts = repos.path("known_hosts");
+    let know = |keys: &[String]| {
+        let line = |key: &String| format!("[127.0.0.1]:{} {}\n", host.handle.port(), key.trim());
+        fs_err::write(&known_hosts, keys.iter().map(line).collect::<String>()).unwrap();
+    };
+    let mut job = repos.job(&url);
+    job.credentials.as_mut().unwrap().private_key = Some(host.key.private.clone());
+    job.known_hosts = vec![known_hosts.clone()];
+    let clone = |name: &str| {
+        let job = RepoJob {
+            dir: repos.path(name),
+            ..job.clone()
+        };
+        tokio::task::spawn_blocking(move || prepare(&job))
+    };
+    clone("job/unknown").await.unwrap().unwrap();
+    assert!(!known_hosts.exists(), "nothing is written there");
+
+    let foreign = dstack_ssh::keys::generate_ed25519(&dstack_system::Random::system(), "").unwrap();
+    know(std::slice::from_ref(&foreign.public));
+    let changed = clone("job/changed").await.unwrap().unwrap_err();
+    let said = format!("{changed:?}");
+    assert!(said.contains("HostKey"), "{said}");
+    assert!(!repos.path("job/changed/file").exists());
+
+    let own = host.host_keys();
+    assert!(own.len() > 1, "of several kinds");
+    for key in &own {
+        // Whatever kind the server likes best, it is asked for the one that is known.
+        know(std::slice::from_ref(key));
+        let kind = key.split(' ').next().unwrap();
+        clone(&format!("job/{kind}")).await.unwrap().unwrap();
+    }
+    know(&[foreign.public, own[0].clone()]);
+    clone("job/one-of-two").await.unwrap().unwrap();
+}
+
 #[test]
 fn archives_are_unpacked_and_given_to_the_job_user() {
     use dstack_runner::users::Owner;
@@ -778,6 +854,7 @@ fn archives_are_unpacked_and_given_to_the_job_user() {
             ..RepoData::default()
         },
         credentials: None,
+        known_hosts: Vec::new(),
         single_branch: false,
         exists_action: ExistsAction::Error,
         blob: None,

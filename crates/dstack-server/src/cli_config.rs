@@ -136,7 +136,7 @@ fn scalar(text: &str) -> String {
 
 /// Replaces a file at once, readable by its owner only.
 pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
-    use std::os::unix::fs::OpenOptionsExt;
+    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
     if let Some(parent) = path.parent() {
         fs_err::create_dir_all(parent)?;
     }
@@ -147,6 +147,8 @@ pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     options.write(true).create(true).truncate(true);
     options.options_mut().mode(0o600);
     let mut file = options.open(&temporary)?;
+    // One that a killed process left keeps the mode it had.
+    file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
     file.write_all(content)?;
     file.sync_data()?;
     fs_err::rename(&temporary, path)
@@ -178,6 +180,19 @@ mod tests {
             url: "http://127.0.0.1:3000".into(),
             token: Secret::new(token),
         }
+    }
+
+    #[test]
+    fn a_file_is_private_whatever_was_left_of_an_earlier_attempt() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let (path, left) = (dir.path().join("key"), dir.path().join("key.new"));
+        fs_err::write(&left, "half").unwrap();
+        fs_err::set_permissions(&left, std::fs::Permissions::from_mode(0o644)).unwrap();
+        write_private(&path, b"secret").unwrap();
+        let mode = fs_err::metadata(&path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode, fs_err::read(&path).unwrap()), (0o600, b"secret".to_vec()));
+        assert!(!left.exists());
     }
 
     #[test]

@@ -17,7 +17,7 @@ use dstack_system::Random;
 
 use crate::config::{self, ConfigError};
 use crate::settings::Settings;
-use crate::startup::{ServerError, open_database};
+use crate::startup::{ServerError, directory, open_database};
 
 pub use read::{Left, Taken};
 
@@ -95,10 +95,7 @@ pub async fn import(
         .await
         .map_err(ImportError::Source)?;
     let old_keys = source_keys(options, random)?;
-    fs_err::create_dir_all(settings.dir.join("data")).map_err(|source| ServerError::Dir {
-        path: settings.dir.clone(),
-        source,
-    })?;
+    directory::prepare(&settings.dir)?;
     let own = config::load(&settings.dir)?.unwrap_or_default();
     let keys = own.encryption(&settings.dir, random)?;
     at_rest::install(&keys);

@@ -1,6 +1,7 @@
 //! From an empty directory to a serving process.
 
 mod bootstrap;
+pub(crate) mod directory;
 mod listening;
 mod reload;
 
@@ -275,10 +276,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
     listening::raise_file_limit();
     let listener = listening::listen(settings.listening_address()).await?;
     let dir = settings.dir.clone();
-    fs_err::create_dir_all(dir.join("data")).map_err(|source| ServerError::Dir {
-        path: dir.clone(),
-        source,
-    })?;
+    directory::prepare(&dir)?;
     let loaded = match settings.config_disabled {
         true => None,
         false => config::load(&dir)?,
@@ -366,9 +364,14 @@ pub(crate) async fn open_database(
     let identity = match url.split_once("://") {
         Some((scheme, path)) if scheme.starts_with("sqlite") => {
             let path = path.split('?').next().unwrap_or(path);
+            let lock = lock_file(Path::new(&format!("{path}.lock")))?;
+            // One whose path is written with escapes, or that lies nowhere, is the database's own affair.
+            if path.starts_with('/') && !path.contains('%') {
+                directory::prepare_database(Path::new(path))?;
+            }
             Some(Identity {
                 name: "sqlite".to_owned(),
-                _lock: lock_file(Path::new(&format!("{path}.lock")))?,
+                _lock: lock,
             })
         }
         _ => match lock_file(&settings.dir.join(format!("data/{}.lock", machine_name()))) {

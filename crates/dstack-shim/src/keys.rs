@@ -2,16 +2,17 @@
 //!
 //! Reconciled, not edited: lines of ours are made anew from what the living tasks need, all others stay as they are.
 
+mod file;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 
-use crate::files;
+use file::Owner;
 
 /// Ends every line of ours. The server's own mark is a prefix of it: compare the whole line end only.
 const MARK: &str = " # added by dstack-shim";
@@ -68,7 +69,12 @@ impl HostKeys {
             .account(user)
             .ok_or_else(|| KeysError::UnknownUser(user.to_owned()))?;
         let path = account.home.join(".ssh/authorized_keys");
-        write(&path, &account, keys).map_err(|source| KeysError::Io { path, source })
+        let owner = Owner {
+            uid: account.uid,
+            gid: account.gid,
+        };
+        file::update(&account.home, owner, |before| render(before, keys))
+            .map_err(|source| KeysError::Io { path, source })
     }
 
     // Parsed here: a static binary must not ask the host's name service plugins.
@@ -86,36 +92,6 @@ impl HostKeys {
             }
         })
     }
-}
-
-fn write(path: &Path, account: &Account, keys: &[String]) -> io::Result<()> {
-    let before = match fs_err::read_to_string(path) {
-        Ok(text) => Some(text),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(error),
-    };
-    let after = render(before.as_deref().unwrap_or_default(), keys);
-    if before.as_deref().unwrap_or_default() == after {
-        return Ok(());
-    }
-    if let Some(dir) = path.parent().filter(|dir| !dir.exists()) {
-        files::create_dir(dir, 0o700)?;
-        chown(dir, account)?;
-    }
-    let mode = fs_err::metadata(path).map_or(0o600, |meta| meta.permissions().mode() & 0o7777);
-    let temporary = path.with_file_name("authorized_keys.tmp");
-    fs_err::write(&temporary, after)?;
-    fs_err::set_permissions(&temporary, std::fs::Permissions::from_mode(mode))?;
-    chown(&temporary, account)?;
-    fs_err::rename(&temporary, path)
-}
-
-fn chown(path: &Path, account: &Account) -> io::Result<()> {
-    let meta = fs_err::metadata(path)?;
-    if (meta.uid(), meta.gid()) == (account.uid, account.gid) {
-        return Ok(());
-    }
-    std::os::unix::fs::chown(path, Some(account.uid), Some(account.gid))
 }
 
 /// The new file: foreign lines verbatim and in order, then one line for each distinct valid key.
@@ -180,6 +156,9 @@ pub fn normalize(entry: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    use std::path::Path;
+
     use super::*;
     use proptest::prelude::*;
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use russh::client::{self, Handle, Session};
-use russh::keys::{HashAlg, PrivateKey, PrivateKeyWithHashAlg, PublicKeyOrCertificate};
-use russh::{ChannelId, Disconnect, Sig};
+use russh::keys::{Algorithm, HashAlg, PrivateKey, PrivateKeyWithHashAlg, PublicKey, PublicKeyOrCertificate};
+use russh::{ChannelId, Disconnect, Preferred, Sig};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -29,6 +29,51 @@ pub struct Endpoint {
     pub keys: Vec<Arc<PrivateKey>>,
     /// Expected fingerprint of the host key (`SHA256:...`); `None` accepts any, as dstack 0.22.5 does.
     pub host_key: Option<String>,
+    /// The host's keys where they are known: it must have one of them, and is asked for them first. Empty: not known.
+    pub known_keys: Vec<PublicKey>,
+}
+
+impl Endpoint {
+    fn accepts(&self, key: &PublicKey) -> bool {
+        let expected = self.host_key.as_ref();
+        let fingerprint_fits = expected.is_none_or(|expected| *expected == fingerprint(key));
+        let known = self
+            .known_keys
+            .iter()
+            .any(|known| known.key_data() == key.key_data());
+        fingerprint_fits && (known || self.known_keys.is_empty())
+    }
+
+    /// What a host key must be, for people; `None`: anything.
+    fn wanted(&self) -> Option<String> {
+        let known = || {
+            self.known_keys
+                .iter()
+                .map(fingerprint)
+                .collect::<Vec<_>>()
+                .join(" or ")
+        };
+        let of_known = (!self.known_keys.is_empty()).then(known);
+        self.host_key.clone().or(of_known)
+    }
+
+    /// Algorithms of host keys in the order in which they are asked for. A server shows one key only: it should be the one that
+    /// is known.
+    fn algorithms(&self) -> Vec<Algorithm> {
+        // An RSA key may sign with several hashes, each an algorithm of its own.
+        let of_kind = |known: &PublicKey, algorithm: &Algorithm| match (known.algorithm(), algorithm) {
+            (Algorithm::Rsa { .. }, Algorithm::Rsa { .. }) => true,
+            (known, algorithm) => known == *algorithm,
+        };
+        let is_known = |algorithm: &Algorithm| self.known_keys.iter().any(|known| of_kind(known, algorithm));
+        let mut algorithms = Preferred::DEFAULT.key.to_vec();
+        algorithms.sort_by_key(|algorithm| !is_known(algorithm));
+        algorithms
+    }
+}
+
+fn fingerprint(key: &PublicKey) -> String {
+    key.fingerprint(HashAlg::Sha256).to_string()
 }
 
 /// Time limits of a connection.
@@ -141,14 +186,18 @@ impl Connection {
             keepalive_max: options.keepalive_max,
             window_size: options.window,
             nodelay: true,
+            preferred: Preferred {
+                key: hop.algorithms().into(),
+                ..Preferred::DEFAULT
+            },
             ..client::Config::default()
         });
         let inbox = Inbox::new();
         let (alive, closed) = watch::channel(false);
-        let (host_key_sent, host_key) = watch::channel(String::new());
+        let (host_key_sent, host_key) = watch::channel(Presented::default());
         let events = Events {
             inbox: inbox.clone(),
-            expected: hop.host_key.clone(),
+            endpoint: hop.clone(),
             host_key: host_key_sent,
             alive,
         };
@@ -159,7 +208,7 @@ impl Connection {
         Ok(Self {
             handle,
             inbox,
-            host_key: presented,
+            host_key: presented.fingerprint,
             closed,
             _via: None,
         })
@@ -290,13 +339,13 @@ enum Request {
     Subsystem,
 }
 
-fn handshake_error(hop: &Endpoint, presented: &str, source: russh::Error) -> SshError {
-    match &hop.host_key {
-        Some(expected) if !presented.is_empty() && expected != presented => SshError::HostKey {
+fn handshake_error(hop: &Endpoint, presented: &Presented, source: russh::Error) -> SshError {
+    match hop.wanted() {
+        Some(expected) if presented.refused => SshError::HostKey {
             host: hop.host.clone(),
             port: hop.port,
-            expected: expected.clone(),
-            found: presented.to_owned(),
+            expected,
+            found: presented.fingerprint.clone(),
         },
         _ => SshError::Handshake {
             host: hop.host.clone(),
@@ -332,11 +381,18 @@ async fn authenticate(handle: &mut Handle<Events>, hop: &Endpoint) -> Result<(),
     })
 }
 
+/// The host key that a server has shown.
+#[derive(Debug, Clone, Default)]
+struct Presented {
+    fingerprint: String,
+    refused: bool,
+}
+
 /// Receives what the protocol task reads and sorts it into the inbox.
 struct Events {
     inbox: Inbox,
-    expected: Option<String>,
-    host_key: watch::Sender<String>,
+    endpoint: Endpoint,
+    host_key: watch::Sender<Presented>,
     alive: watch::Sender<bool>,
 }
 
@@ -351,18 +407,20 @@ impl client::Handler for Events {
     type Error = russh::Error;
 
     async fn check_server_key(&mut self, key: &PublicKeyOrCertificate) -> Result<bool, Self::Error> {
-        let fingerprint = match key {
-            PublicKeyOrCertificate::PublicKey { key, .. } => key.fingerprint(HashAlg::Sha256),
+        let of_certificate;
+        let key = match key {
+            PublicKeyOrCertificate::PublicKey { key, .. } => key,
             PublicKeyOrCertificate::Certificate(certificate) => {
-                certificate.public_key().fingerprint(HashAlg::Sha256)
+                of_certificate = PublicKey::from(certificate.public_key().clone());
+                &of_certificate
             }
-        }
-        .to_string();
-        self.host_key.send_replace(fingerprint.clone());
-        Ok(self
-            .expected
-            .as_ref()
-            .is_none_or(|expected| *expected == fingerprint))
+        };
+        let accepted = self.endpoint.accepts(key);
+        self.host_key.send_replace(Presented {
+            fingerprint: fingerprint(key),
+            refused: !accepted,
+        });
+        Ok(accepted)
     }
 
     async fn channel_open_confirmation(
@@ -445,5 +503,50 @@ impl client::Handler for Events {
 impl From<SshError> for io::Error {
     fn from(error: SshError) -> Self {
         io::Error::other(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ED25519: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJqfxm8ZIR9ypxoW+l1MoWlHVHfHHIhcUtRwIMqOb0Dt";
+    const OTHER: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJqfxm8ZIR9ypxoW+l1MoWlHVHfHHIhcUtRwIMqOb0Du";
+
+    fn key(text: &str) -> PublicKey {
+        PublicKey::from_openssh(text).unwrap()
+    }
+
+    fn endpoint(host_key: Option<String>, known: &[&str]) -> Endpoint {
+        Endpoint {
+            host: "h".to_owned(),
+            port: 22,
+            user: "u".to_owned(),
+            keys: Vec::new(),
+            host_key,
+            known_keys: known.iter().map(|text| key(text)).collect(),
+        }
+    }
+
+    #[test]
+    fn a_known_host_needs_a_known_key() {
+        let accepts = |endpoint: &Endpoint, text| endpoint.accepts(&key(text));
+        assert!(accepts(&endpoint(None, &[]), ED25519));
+        assert!(accepts(&endpoint(None, &[OTHER, ED25519]), ED25519));
+        assert!(!accepts(&endpoint(None, &[OTHER]), ED25519));
+        let seen = fingerprint(&key(ED25519));
+        assert!(accepts(&endpoint(Some(seen.clone()), &[]), ED25519));
+        assert!(!accepts(&endpoint(Some(seen), &[]), OTHER));
+    }
+
+    #[test]
+    fn the_kind_of_key_that_is_known_is_asked_for_first() {
+        let random = dstack_system::Random::seeded(1);
+        let rsa = crate::keys::generate_rsa(&random, "").unwrap().public;
+        let algorithms = endpoint(None, &[rsa.as_str()]).algorithms();
+        let is_rsa = |algorithm: &Algorithm| matches!(algorithm, Algorithm::Rsa { .. });
+        assert!(algorithms[..2].iter().all(is_rsa), "{algorithms:?}");
+        assert_eq!(algorithms.len(), Preferred::DEFAULT.key.len());
+        assert_eq!(endpoint(None, &[]).algorithms(), Preferred::DEFAULT.key.to_vec());
     }
 }

@@ -103,6 +103,7 @@ impl Server {
             user: std::env::var("USER").unwrap_or("root".to_owned()),
             keys: vec![Arc::new(parse_private(self.key.private.expose()).unwrap())],
             host_key: Some(self.host_key.clone()),
+            known_keys: Vec::new(),
         }
     }
 

@@ -140,6 +140,7 @@ fn endpoint(hop: &Hop, home: &Path) -> Result<Endpoint, CliError> {
         user: hop.user.clone(),
         keys: keys.collect::<Result<_, CliError>>()?,
         host_key: None,
+        known_keys: Vec::new(),
     })
 }
 

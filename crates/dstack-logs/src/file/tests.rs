@@ -47,6 +47,12 @@ async fn lines_are_those_of_the_reference() {
         .append(&stream(), vec![entry(1_795_245_473_010, "hällo\n")])
         .await
         .unwrap();
+    let mode = std::os::unix::fs::MetadataExt::mode(&fs_err::metadata(file_of(dir.path())).unwrap());
+    assert_eq!(
+        mode & 0o777,
+        0o600,
+        "other users of the machine must not read what jobs print"
+    );
     let text = fs_err::read_to_string(file_of(dir.path())).unwrap();
     assert_eq!(
         text,

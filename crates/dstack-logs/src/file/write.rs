@@ -4,6 +4,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use dstack_units::Time;
+use fs_err::os::unix::fs::OpenOptionsExt;
 use fs_err::{File, OpenOptions};
 
 use super::{Durability, line};
@@ -80,6 +81,8 @@ impl Open {
             .read(true)
             .append(true)
             .create(true)
+            // Jobs print what only their users are to see.
+            .mode(0o600)
             .open(path)?;
         let size = file.metadata()?.len();
         let end = find_end(&mut file, size)?;

@@ -24,6 +24,9 @@ use super::Ending;
 /// Where the repo goes when the server does not say (servers before 0.19.27).
 const LEGACY_REPO_DIR: &str = "/workflow";
 
+/// Host keys that the image, or the host, knows for all its users.
+const KNOWN_HOSTS: &str = "/etc/ssh/ssh_known_hosts";
+
 /// Who runs the job, and where.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
@@ -229,6 +232,7 @@ fn prepare_repo(
         dir: dir.clone(),
         data: repo_data(body),
         credentials: body.repo_credentials.clone(),
+        known_hosts: vec![place.home.join(".ssh/known_hosts"), KNOWN_HOSTS.into()],
         single_branch: spec.single_branch,
         exists_action: match spec.repo_exists_action.as_deref() {
             Some("error") => ExistsAction::Error,

@@ -85,6 +85,14 @@ impl Remote {
         })
     }
 
+    /// Name of the host.
+    pub(super) fn host(&self) -> &str {
+        match self {
+            Remote::Http { url, .. } => url.host_str().unwrap_or_default(),
+            Remote::Ssh { host, .. } => host,
+        }
+    }
+
     /// Whether a secret for `self` may be shown to `other`: same kind, host and port.
     pub(super) fn same_place(&self, other: &Remote) -> bool {
         match (self, other) {

@@ -5,10 +5,13 @@
 //! is found through a variable of the thread that clones, which libgit2 never leaves.
 
 mod http;
+mod known_hosts;
 mod register;
 mod ssh;
 
 use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -58,6 +61,28 @@ pub enum TransportError {
         /// Host name.
         host: String,
     },
+    /// A submodule lies on another host than the repo.
+    #[error(
+        "{host} is reached over ssh, and the private key is for the repo on {own} only: give the submodule an https address, or \
+         one on {own}"
+    )]
+    OtherHost {
+        /// Host name of the submodule.
+        host: String,
+        /// Host name of the repo.
+        own: String,
+    },
+    /// The keys of a known host cannot be read.
+    #[error("the host key of {host} in {file} cannot be read")]
+    KnownHosts {
+        /// Path of the file.
+        file: String,
+        /// Host name.
+        host: String,
+        /// What is wrong with it.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The remote side ended before it had answered.
     #[error("{host} refused: {message}")]
     SshRefused {
@@ -77,6 +102,10 @@ pub(super) struct Access {
     remote: Remote,
     token: Option<Secret>,
     key: Option<Arc<PrivateKey>>,
+    /// Files with host keys that must be the right ones.
+    known_hosts: Vec<PathBuf>,
+    /// Fingerprints of the keys that hosts showed at the first connection of this clone: they must not change.
+    seen_keys: Mutex<HashMap<(String, u16), String>>,
     stop: Arc<AtomicBool>,
     /// The reason behind libgit2's error, which is only a text.
     failure: Mutex<Option<TransportError>>,
@@ -87,6 +116,7 @@ impl Access {
     pub(super) fn new(
         remote: Remote,
         credentials: &RepoCredentials,
+        known_hosts: Vec<PathBuf>,
         stop: Arc<AtomicBool>,
     ) -> Result<Self, KeyError> {
         let given =
@@ -98,6 +128,8 @@ impl Access {
             remote,
             token: given(&credentials.oauth_token),
             key: key.map(Arc::new),
+            known_hosts,
+            seen_keys: Mutex::default(),
             stop,
             failure: Mutex::new(None),
         })
@@ -118,6 +150,30 @@ impl Access {
         let text = error.to_string();
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         text
+    }
+
+    /// The private key for an ssh remote: it is only shown to the host that it was given for.
+    fn key_for(&self, remote: &Remote) -> Result<Arc<PrivateKey>, TransportError> {
+        let host = remote.host().to_owned();
+        match &self.key {
+            None => Err(TransportError::NoKey { host }),
+            Some(_) if !self.remote.same_place(remote) => Err(TransportError::OtherHost {
+                host,
+                own: self.remote.host().to_owned(),
+            }),
+            Some(key) => Ok(Arc::clone(key)),
+        }
+    }
+
+    /// The host key that a host has shown to this clone.
+    fn seen_key(&self, host: &str, port: u16) -> Option<String> {
+        let seen = self.seen_keys.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.get(&(host.to_owned(), port)).cloned()
+    }
+
+    fn saw_key(&self, host: &str, port: u16, fingerprint: &str) {
+        let mut seen = self.seen_keys.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.insert((host.to_owned(), port), fingerprint.to_owned());
     }
 
     /// User and password for `remote`: the token only goes to the place it was given for.

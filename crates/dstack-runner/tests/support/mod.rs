@@ -100,6 +100,16 @@ impl Host {
         self.dir.path().join(name)
     }
 
+    /// Its public host keys, a line each.
+    pub fn host_keys(&self) -> Vec<String> {
+        let files = fs_err::read_dir(self.dir.path().join("ssh/conf")).unwrap();
+        files
+            .map(|file| file.unwrap().path())
+            .filter(|path| path.extension().is_some_and(|end| end == "pub"))
+            .map(|path| fs_err::read_to_string(path).unwrap())
+            .collect()
+    }
+
     /// Login name for ordinary logins.
     pub fn user(&self) -> String {
         Passwd::system()

@@ -1,4 +1,7 @@
 //! Git over ssh: runs `git-upload-pack` on the remote side.
+//!
+//! Host keys are checked as with OpenSSH's `StrictHostKeyChecking=accept-new`: a host in `known_hosts` must have a key that is
+//! there, another host may have any, which must stay the same while the repo is cloned. Nothing is written to `known_hosts`.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -12,7 +15,7 @@ use git2::transport::{Service, SmartSubtransport, SmartSubtransportStream};
 use tokio::io::AsyncWriteExt;
 use tokio::runtime::Runtime;
 
-use super::{Access, TransportError};
+use super::{Access, TransportError, known_hosts};
 use crate::repo::remote::Remote;
 
 /// For connection, handshake and authentication.
@@ -33,20 +36,17 @@ impl Ssh {
     }
 
     fn open(&self, url: &str) -> Result<Stream, TransportError> {
+        let remote = Remote::parse(url)?;
+        let key = self.access.key_for(&remote)?;
         let Remote::Ssh {
             user,
             host,
             port,
             path,
-        } = Remote::parse(url)?
+        } = remote
         else {
             return Err(super::super::remote::RemoteError.into());
         };
-        let key = self
-            .access
-            .key
-            .clone()
-            .ok_or_else(|| TransportError::NoKey { host: host.clone() })?;
         let network = |source: Box<dyn std::error::Error + Send + Sync>| TransportError::Network {
             host: host.clone(),
             source,
@@ -62,7 +62,8 @@ impl Ssh {
             port,
             user,
             keys: vec![key],
-            host_key: None,
+            host_key: self.access.seen_key(&host, port),
+            known_keys: known_hosts::keys_of(&self.access.known_hosts, &host, port)?,
         };
         let options = ConnectOptions {
             timeout: CONNECT_TIMEOUT,
@@ -76,6 +77,7 @@ impl Ssh {
             Ok::<_, dstack_ssh::SshError>((connection, channel))
         });
         let (connection, channel) = opened.map_err(|source| network(source.into()))?;
+        self.access.saw_key(&host, port, connection.host_key());
         Ok(Stream {
             access: Arc::clone(&self.access),
             host,
