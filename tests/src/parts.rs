@@ -80,6 +80,14 @@ pub fn image() -> Part<String> {
     variable("DSTACK_TEST_IMAGE")
 }
 
+/// The socket of the container engine.
+pub fn docker_socket() -> Part<PathBuf> {
+    let host = variable("DOCKER_HOST")?;
+    let path = host.strip_prefix("unix://");
+    path.map(PathBuf::from)
+        .ok_or_else(|| format!("DOCKER_HOST={host} is not a socket of this machine"))
+}
+
 /// The root of the repository.
 pub fn repository() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -158,6 +158,15 @@ fn a_stopped_task_leaves_no_container() {
     until_no_container("stopped");
 }
 
+/// Process id of the host agent that the server has started.
+fn shim(server: &Server) -> u32 {
+    let is_shim = |pid: &u32| {
+        let line = fs_err::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|word| word == b"shim")
+    };
+    server.descendants().into_iter().find(is_shim).unwrap()
+}
+
 #[test]
 fn a_container_outlives_server_and_shim() {
     let (mut server, image) = need!(start());
@@ -166,13 +175,9 @@ fn a_container_outlives_server_and_shim() {
         .unwrap()
         .wait_for_log("line 5\n")
         .unwrap();
+    let agent = shim(&server);
     server.kill().unwrap();
-    for pid in server.descendants() {
-        let line = fs_err::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        if line.split(|byte| *byte == 0).any(|word| word == b"shim") {
-            dstack_tests::server::signal(pid, "KILL");
-        }
-    }
+    dstack_tests::server::signal(agent, "KILL");
     server.start().unwrap();
     let run = dstack_tests::runs::attach(&server, "lasting");
     assert_eq!(
@@ -214,4 +219,69 @@ fn what_a_container_uses_is_measured() {
     assert!(value("memory_usage_bytes") > 0, "{measured:#?}");
     run.stop(true).unwrap();
     run.wait_until_finished().unwrap();
+}
+
+/// The container engine of the tests, under a path that can be taken away.
+struct Switch {
+    engine: std::path::PathBuf,
+    dir: tempfile::TempDir,
+}
+
+impl Switch {
+    fn new() -> parts::Part<Switch> {
+        Ok(Switch {
+            engine: parts::docker_socket()?,
+            dir: tempfile::tempdir().unwrap(),
+        })
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.dir.path().join("engine.sock")
+    }
+
+    fn on(&self) {
+        std::os::unix::fs::symlink(&self.engine, self.path()).unwrap();
+    }
+
+    fn off(&self) {
+        fs_err::remove_file(self.path()).unwrap();
+    }
+}
+
+#[test]
+fn a_task_waits_for_a_container_engine_that_is_away_and_says_so() {
+    let image = need!(parts::image());
+    let switch = need!(Switch::new());
+    switch.on();
+    let setup = need!(Setup::local())
+        .variable("DSTACK_LOCAL_RUNTIME", "auto")
+        .variable("DOCKER_HOST", format!("unix://{}", switch.path().display()));
+    let server = setup.start().unwrap();
+    // The plan asks the engine for the image; the agent, which stands still, gets the task only when the engine is away.
+    let agent = shim(&server);
+    dstack_tests::server::signal(agent, "STOP");
+    let commands = ["test ! -e /usr/bin/env", "echo in the image"];
+    let run = submit(&server, "patient", &commands, &json!({"image": image})).unwrap();
+    switch.off();
+    dstack_tests::server::signal(agent, "KILL");
+    let reason = eventually("it says what it waits for", PATIENCE, || {
+        let waits = run.submission()?["waiting_for"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        Ok(waits.contains("container engine").then_some(waits))
+    })
+    .unwrap();
+    assert!(
+        reason.contains("503") && reason.contains("engine.sock"),
+        "{reason}"
+    );
+    switch.on();
+    assert_eq!(
+        run.wait_until_finished().unwrap(),
+        "done",
+        "{:#}",
+        run.get().unwrap()
+    );
+    assert_eq!(commands_output(&run.logs().unwrap()), "in the image\n");
 }

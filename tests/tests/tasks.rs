@@ -1,6 +1,7 @@
 //! Tasks as processes of this machine, through the API.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
+use dstack_tests::http::Client;
 use dstack_tests::need;
 use dstack_tests::runs::submit;
 use dstack_tests::server::Setup;
@@ -199,4 +200,67 @@ fn what_writes_steps_back_behind_what_reads_and_jobs_do_not() {
 fn niceness(stat: &str) -> i32 {
     let (_, fields) = stat.rsplit_once(") ").unwrap();
     fields.split(' ').nth(16).unwrap().parse().unwrap()
+}
+
+/// As another job of the host, or another user of it, would try: on the port that the run tells everybody of the project.
+#[test]
+fn only_the_server_may_call_the_runner_of_a_job() {
+    let server = need!(Setup::local()).start().unwrap();
+    let run = submit(&server, "own", &["echo ready", "sleep 1000"], &json!({})).unwrap();
+    run.wait_for_log("ready").unwrap();
+    let port = run.submission().unwrap()["job_runtime_data"]["ports"]["10999"]
+        .as_u64()
+        .unwrap();
+    let call = |method: &str, path: &str| {
+        let url = format!("http://127.0.0.1:{port}{path}");
+        Client::default().send(method, &url, &[], None).unwrap().status
+    };
+    for (method, path) in [
+        ("GET", "/api/job"),
+        ("GET", "/api/pull?timestamp=9000000000000000000"),
+        ("GET", "/api/stream"),
+        ("POST", "/api/stop"),
+    ] {
+        assert_eq!(call(method, path), 401, "{method} {path}");
+    }
+    assert_eq!(run.status().unwrap(), "running");
+    run.stop(true).unwrap();
+    run.wait_until_finished().unwrap();
+}
+
+#[test]
+fn the_directory_of_the_server_and_the_environment_of_its_agent_are_not_for_others() {
+    use std::os::unix::fs::MetadataExt as _;
+    let setup = need!(Setup::local()).variable("DSTACK_TEST_ONLY_FOR_THE_SERVER", "canary");
+    let server = setup.start().unwrap();
+    let run = submit(&server, "seen", &["echo printed"], &json!({})).unwrap();
+    assert_eq!(run.wait_until_finished().unwrap(), "done");
+    let dir = server.home().join(".dstack/server");
+    assert_eq!(fs_err::metadata(&dir).unwrap().mode() & 0o777, 0o700);
+    let mut files = vec![dir.join("data/dstack.db")];
+    files.retain(|_| !dstack_tests::parts::on_postgres());
+    let logs = dir.join("projects/main/logs/seen");
+    for job in fs_err::read_dir(logs).unwrap() {
+        files.push(job.unwrap().path().join("job.log"));
+    }
+    for file in &files {
+        assert_eq!(
+            fs_err::metadata(file).unwrap().mode() & 0o077,
+            0,
+            "{}",
+            file.display()
+        );
+    }
+    let environments: Vec<String> = server
+        .descendants()
+        .into_iter()
+        .filter(|pid| Some(*pid) != server.pid())
+        .filter_map(|pid| fs_err::read(format!("/proc/{pid}/environ")).ok())
+        .map(|text| String::from_utf8_lossy(&text).into_owned())
+        .collect();
+    assert!(!environments.is_empty(), "the agent runs");
+    assert!(
+        !environments.iter().any(|text| text.contains("canary")),
+        "{environments:?}"
+    );
 }
