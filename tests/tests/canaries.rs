@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use dstack_login_doubles::{CLIENT_ID, CLIENT_SECRET, Idp};
 use dstack_telemetry_doubles::{Receiver, sentry};
 use dstack_tests::http::Client;
-use dstack_tests::runs::submit;
-use dstack_tests::server::{Server, Setup};
+use dstack_tests::runs::{PATIENCE, submit};
+use dstack_tests::server::{Server, Setup, eventually};
 use dstack_tests::{need, parts};
 use serde_json::{Value, json};
 
@@ -127,6 +127,7 @@ fn no_secret_is_written_anywhere_but_where_it_must_be() {
             line.get(..line.len().min(300)).unwrap_or(line)
         );
     }
+    wait_until_tasks_are_removed(&server);
     let mut looked_at = 0;
     for file in files(server.home()) {
         let inside = file.strip_prefix(server.home()).unwrap();
@@ -161,6 +162,16 @@ fn no_secret_is_written_anywhere_but_where_it_must_be() {
     assert!(looked_at > 5, "only {looked_at} files");
     server.terminate().unwrap();
     nothing_is_sent_elsewhere(&telemetry, &canaries);
+}
+
+/// While a task is there, its directory holds what the job needs, secrets among it. A run is over before it is removed.
+fn wait_until_tasks_are_removed(server: &Server) {
+    let tasks = server.home().join(".dstack/server/local/runners");
+    eventually("no task has a directory", PATIENCE, || {
+        let left = fs_err::read_dir(&tasks)?.count();
+        Ok((left == 0).then_some(()))
+    })
+    .unwrap();
 }
 
 /// With everything that can be sent to OpenTelemetry and Sentry.

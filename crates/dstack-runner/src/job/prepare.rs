@@ -27,6 +27,11 @@ const LEGACY_REPO_DIR: &str = "/workflow";
 /// Host keys that the image, or the host, knows for all its users.
 const KNOWN_HOSTS: &str = "/etc/ssh/ssh_known_hosts";
 
+/// Mode of files in the state directory that everybody may read.
+const PUBLIC: u32 = 0o644;
+/// Of those that are their owner's alone.
+const PRIVATE: u32 = 0o600;
+
 /// Who runs the job, and where.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
@@ -311,9 +316,16 @@ fn prepare_environment(
     };
     let inherited = core.settings.inherited_env.iter().cloned();
     let env: BTreeMap<_, _> = environment::job_env(inherited, body, paths);
-    log_failure(core, "write the MPI hostfile", write_public(&hostfile, &hosts));
+    let written = write_state(&hostfile, &hosts, PUBLIC, None);
+    log_failure(core, "write the MPI hostfile", written);
     let profile = state_dir.join("profile");
-    let written = write_public(&profile, &environment::profile(&env));
+    // Login shells of all users of the job's container read it. Without a container nobody but the job's user has to, and
+    // the job's secrets are in it.
+    let (mode, owner) = match core.settings.touch_system {
+        true => (PUBLIC, None),
+        false => (PRIVATE, place.owner),
+    };
+    let written = write_state(&profile, &environment::profile(&env), mode, owner);
     log_failure(core, "write the job's profile", written);
     if core.settings.touch_system {
         log_failure(
@@ -331,11 +343,11 @@ fn prepare_environment(
     Ok(env)
 }
 
-fn write_public(path: &Path, content: &str) -> io::Result<()> {
+fn write_state(path: &Path, content: &str, mode: u32, owner: Option<Owner>) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         paths::create_dirs(parent, None)?;
     }
-    paths::write_file(path, content.as_bytes(), 0o644, None, false)
+    paths::write_file(path, content.as_bytes(), mode, owner, false)
 }
 
 /// Makes login shells read the profile: one line, added once.

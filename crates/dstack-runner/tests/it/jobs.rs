@@ -104,6 +104,9 @@ async fn environment_and_directory() {
         "{profile}"
     );
     assert!(!profile.contains(dstack_runner::TOKEN_VARIABLE));
+    use std::os::unix::fs::MetadataExt;
+    let profile = fs_err::metadata(runner.path("state/profile")).unwrap();
+    assert_eq!(profile.mode() & 0o777, 0o600, "secrets are in it");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -160,7 +163,7 @@ async fn runs_as_another_user() {
     }
     let runner = TestRunner::start().await;
     // The user must reach its directory.
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
     fs_err::set_permissions(runner.dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let mut spec = runner
         .spec("id -u; id -g; id -G; echo $HOME; touch file && stat -c %u file .; test -w $(tty) && echo tty");
@@ -168,6 +171,8 @@ async fn runs_as_another_user() {
     runner.run(spec).await;
     let log = log_of(&runner.events().await);
     assert_eq!(log, "54321\n54322\n54322\n/\n54321\n54321\ntty\n");
+    let profile = fs_err::metadata(runner.path("state/profile")).unwrap();
+    assert_eq!((profile.uid(), profile.mode() & 0o777), (54321, 0o600));
 }
 
 #[tokio::test(flavor = "multi_thread")]
