@@ -1,7 +1,7 @@
 //! Reading requests: bodies, queries, uploads.
 
 use axum::body::{Body, to_bytes};
-use axum::extract::{FromRequest, Multipart};
+use axum::extract::{DefaultBodyLimit, FromRequest, Multipart};
 use axum::http::{HeaderMap, Request, header};
 use dstack_model::decode::problem::{missing_body, validation_body};
 use dstack_model::decode::{Decode, Loc, Problem, decode_lenient, decode_strict};
@@ -162,6 +162,8 @@ pub(crate) async fn upload(headers: &HeaderMap, body: Body, limit: u64) -> Resul
     }
     let mut request = Request::new(body);
     *request.headers_mut() = headers.clone();
+    // Otherwise there is one more limit, of 2 MiB, whatever the administrator has set.
+    DefaultBodyLimit::disable().apply(&mut request);
     let missing = || ApiError::Validation(validation_body("body", &[missing_file()]));
     let mut multipart = Multipart::from_request(request, &())
         .await

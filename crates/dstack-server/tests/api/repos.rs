@@ -1,5 +1,7 @@
 //! Repos, diffs, archives.
 
+use dstack_compute::Registry;
+use dstack_server::{DefaultPermissions, Settings};
 use serde_json::json;
 
 use super::{ADMIN, Server, multipart};
@@ -57,6 +59,22 @@ async fn uploads_have_a_limit_and_are_kept_once() {
         (wrong.status, &wrong.body["detail"][0]["loc"]),
         (422, &json!(["body", "file"]))
     );
+}
+
+#[tokio::test]
+async fn as_much_as_the_administrator_allows_can_be_uploaded() {
+    let content = vec![7; 5 * 1024 * 1024];
+    for limit in [6 * 1024 * 1024, 0] {
+        let settings = Settings {
+            code_upload_limit: limit,
+            ..Settings::from_env()
+        };
+        let server = Server::set(DefaultPermissions::default(), Registry::default(), settings).await;
+        let answer = server
+            .send(multipart("/api/files/upload_archive", ADMIN, "big", &content))
+            .await;
+        assert_eq!(answer.ok()["hash"], "big", "limit {limit}");
+    }
 }
 
 #[tokio::test]
