@@ -19,6 +19,7 @@ pub(crate) struct FieldAttributes {
     pub schema: Option<Path>,
     pub before: Option<Path>,
     pub check: Option<Path>,
+    pub limit: Option<Path>,
     /// Name of the bound and its value.
     pub bounds: Vec<(&'static str, Expr)>,
     pub min_len: Option<Expr>,
@@ -67,6 +68,7 @@ impl FieldAttributes {
                     "schema" => read.schema = Some(meta.value()?.parse()?),
                     "before" => read.before = Some(meta.value()?.parse()?),
                     "check" => read.check = Some(meta.value()?.parse()?),
+                    "limit" => read.limit = Some(meta.value()?.parse()?),
                     "ge" => read.bounds.push(("ge", meta.value()?.parse()?)),
                     "gt" => read.bounds.push(("gt", meta.value()?.parse()?)),
                     "le" => read.bounds.push(("le", meta.value()?.parse()?)),

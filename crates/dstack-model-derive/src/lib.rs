@@ -18,6 +18,7 @@
 //! | `schema = path` | `fn(&mut Schemas) -> Value` instead of the type's schema: for fields that take more forms |
 //! | `before = path` | `fn(&Value, &Map) -> Result<Option<Value>, String>`: checks or replaces the input; the map is the whole object |
 //! | `check = path` | `fn(T) -> Result<T, String>` after decoding |
+//! | `limit = path` | `fn(&T) -> Result<(), String>` after `check`, of requests and files only: what is stored passes |
 //! | `ge`, `gt`, `le = number` | bounds |
 //! | `min_len`, `max_len = number` | length of a text or list |
 //! | `pattern = "regex"` | what a text must match |

@@ -140,6 +140,10 @@ fn read(field: &Field, attributes: &FieldAttributes) -> syn::Result<TokenStream>
         .check
         .as_ref()
         .map(|path| quote!(let decoded = cx.after(value, decoded, #path)?;));
+    let limit = attributes
+        .limit
+        .as_ref()
+        .map(|path| quote!(cx.limit(value, &decoded, #path)?;));
     let absent = match (&attributes.default, is_option(ty) && !attributes.required) {
         (Some(Some(expression)), _) => quote!(::core::option::Option::Some(#expression)),
         (Some(None), _) | (None, true) => {
@@ -157,6 +161,7 @@ fn read(field: &Field, attributes: &FieldAttributes) -> syn::Result<TokenStream>
                     let decoded: #ty = #decode?;
                     #constraints
                     #check
+                    #limit
                     ::core::option::Option::Some(decoded)
                 })
             }

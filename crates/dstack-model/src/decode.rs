@@ -43,6 +43,9 @@ pub enum Mode {
     Lenient,
 }
 
+/// Problems that are kept of one document: nobody reads more, and each takes memory.
+pub const MAX_PROBLEMS: usize = 100;
+
 /// Where the decoder is, and what it found so far.
 #[derive(Debug)]
 pub struct Cx {
@@ -120,13 +123,21 @@ impl Cx {
         self.report(Problem::value_error(text.as_ref(), input))
     }
 
-    /// Reports a problem, its place completed by the current one.
+    /// Reports a problem, its place completed by the current one. Those beyond [`MAX_PROBLEMS`] are not kept.
     pub fn report<T>(&mut self, mut problem: Problem) -> Option<T> {
+        if self.is_full() {
+            return None;
+        }
         let mut loc = self.path.clone();
         loc.append(&mut problem.loc);
         problem.loc = loc;
         self.problems.push(problem);
         None
+    }
+
+    /// Whether no further problems are kept.
+    pub(crate) fn is_full(&self) -> bool {
+        self.problems.len() >= MAX_PROBLEMS
     }
 
     /// Tries to decode; the problems are handed back, not reported.
@@ -149,7 +160,8 @@ impl Cx {
                 Err(problems) => all.extend(problems),
             }
         }
-        self.problems.extend(all);
+        let room = MAX_PROBLEMS.saturating_sub(self.problems.len());
+        self.problems.extend(all.into_iter().take(room));
         None
     }
 
@@ -175,6 +187,19 @@ impl Cx {
         match check(decoded) {
             Ok(decoded) => Some(decoded),
             Err(refusal) => self.refuse(value, refusal),
+        }
+    }
+
+    /// Checks what a request or file asks for; what is stored passes.
+    pub fn limit<T>(
+        &mut self,
+        value: &Value,
+        decoded: &T,
+        check: impl FnOnce(&T) -> Result<(), String>,
+    ) -> Option<()> {
+        match (self.mode, check(decoded)) {
+            (Mode::Strict, Err(text)) => self.value_error(text, value),
+            _ => Some(()),
         }
     }
 

@@ -19,7 +19,7 @@ use crate::profiles::{
 };
 use crate::resources::ResourcesSpec;
 use crate::schema::{Schema, Schemas};
-use crate::{Decode, string_enum, tag};
+use crate::{Decode, limits, string_enum, tag};
 
 string_enum! {
     /// State of a fleet.
@@ -343,12 +343,13 @@ fn prefix_length(text: &str) -> Option<u32> {
 #[decode(before = min_and_target, after = check_nodes)]
 pub struct FleetNodesSpec {
     /// The minimum number of instances to maintain in the fleet.
-    #[decode(check = check_min)]
+    #[decode(check = check_min, limit = limits::fleet_instances)]
     pub min: i64,
     /// The number of instances to provision on fleet apply. Defaults to `min`.
-    #[decode(sometimes)]
+    #[decode(sometimes, limit = limits::fleet_instances)]
     pub target: i64,
     /// The maximum number of instances allowed in the fleet. Unlimited if not specified.
+    #[decode(limit = limits::fleet_upper_bound)]
     pub max: Option<i64>,
 }
 

@@ -23,6 +23,7 @@ pub mod gateways;
 pub mod health;
 pub mod instances;
 pub mod interpolate;
+pub mod limits;
 pub mod logs;
 pub mod metrics;
 pub mod offers;

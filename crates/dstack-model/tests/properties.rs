@@ -106,8 +106,11 @@ proptest! {
             }
         }
         if let Ok(decoded) = decode_lenient::<AnyConfiguration>(&value) {
-            let again = decode_strict::<AnyConfiguration>(&json!(decoded));
-            prop_assert_eq!(again.unwrap(), decoded);
+            match decode_strict::<AnyConfiguration>(&json!(decoded)) {
+                Ok(again) => prop_assert_eq!(again, decoded),
+                // What is stored may ask for more than a request (`dstack_model::limits`).
+                Err(problems) => prop_assert!(problems.iter().all(|one| one.msg.contains(" at most ")), "{problems:?}"),
+            }
         }
     }
 

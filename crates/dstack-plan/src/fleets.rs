@@ -12,6 +12,7 @@ mod targeted;
 
 use dstack_model::configurations::AnyRunConfiguration;
 use dstack_model::fleets::{FleetSpec, InstanceGroupPlacement};
+use dstack_model::limits;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::{JobProvisioningData, RunSpec};
 use dstack_units::FleetId;
@@ -77,12 +78,11 @@ pub enum Skipped {
 /// How many nodes a run needs at once.
 pub fn nodes_required(run: &RunSpec) -> i64 {
     match &run.configuration {
-        AnyRunConfiguration::Task(task) => task.node_groups().iter().map(|group| group.nodes).sum(),
-        AnyRunConfiguration::Service(service) => service
-            .replica_groups()
-            .iter()
-            .map(|group| group.replicas.min.unwrap_or(0))
-            .sum(),
+        AnyRunConfiguration::Task(task) => task.nodes_num(),
+        AnyRunConfiguration::Service(service) => {
+            let groups = service.replica_groups();
+            limits::sum(groups.iter().map(|group| group.replicas.min.unwrap_or(0)))
+        }
         AnyRunConfiguration::DevEnvironment(_) => 1,
     }
 }

@@ -7,7 +7,10 @@ mod values;
 
 use std::collections::BTreeMap;
 
-use dstack_model::configurations::{AnyModel, AnyRunConfiguration, LEGACY_REPO_DIR, NodeGroup, ReplicaGroup};
+use dstack_model::configurations::{
+    AnyModel, AnyRunConfiguration, LEGACY_REPO_DIR, NodeGroup, ReplicaGroup, TaskConfiguration,
+};
+use dstack_model::limits;
 use dstack_model::profiles::{
     DEFAULT_RETRY_DURATION, DEFAULT_STOP_DURATION, Profile, RetryEvent, RetrySetting, SpotPolicy,
 };
@@ -48,7 +51,11 @@ pub fn job_specs(
     group: Option<&str>,
     cx: &JobContext<'_>,
 ) -> Result<Vec<JobSpec>, PlanError> {
-    let nodes = nodes(run);
+    let groups = run.configuration.task().map(TaskConfiguration::node_groups);
+    let nodes = match &groups {
+        Some(groups) => nodes(groups)?,
+        None => vec![Node::default()],
+    };
     let builder = Builder {
         run,
         profile: run.merged_profile(),
@@ -64,32 +71,31 @@ pub fn job_specs(
 }
 
 #[derive(Debug, Default)]
-struct Node {
-    group: Option<NodeGroup>,
+struct Node<'a> {
+    group: Option<&'a NodeGroup>,
     group_index: usize,
     index_in_group: usize,
 }
 
-/// The nodes of one replica.
-fn nodes(run: &RunSpec) -> Vec<Node> {
-    match &run.configuration {
-        AnyRunConfiguration::Task(task) => expand(task.node_groups()),
-        AnyRunConfiguration::Service(_) | AnyRunConfiguration::DevEnvironment(_) => vec![Node::default()],
-    }
-}
-
-fn expand(groups: Vec<NodeGroup>) -> Vec<Node> {
+/// The nodes of a task.
+///
+/// # Errors
+/// There are more than a task can have. Requests are refused before they come here; stored runs may be older than that
+/// limit.
+fn nodes(groups: &[NodeGroup]) -> Result<Vec<Node<'_>>, PlanError> {
+    let wanted = limits::sum(groups.iter().map(|group| group.nodes));
+    limits::check_nodes(wanted).map_err(PlanError::new)?;
     let mut nodes = Vec::new();
-    for (group_index, group) in groups.into_iter().enumerate() {
+    for (group_index, group) in groups.iter().enumerate() {
         for index_in_group in 0..usize::try_from(group.nodes).unwrap_or(1) {
             nodes.push(Node {
-                group: Some(group.clone()),
+                group: Some(group),
                 group_index,
                 index_in_group,
             });
         }
     }
-    nodes
+    Ok(nodes)
 }
 
 fn replica_group(run: &RunSpec, name: Option<&str>) -> Option<ReplicaGroup> {
@@ -115,7 +121,7 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn build(&self, replica_num: u32, num: usize, node: &Node) -> Result<JobSpec, PlanError> {
+    fn build(&self, replica_num: u32, num: usize, node: &Node<'_>) -> Result<JobSpec, PlanError> {
         let base = self.run.configuration.base();
         let run_name = self.run_name();
         Ok(JobSpec {
@@ -184,7 +190,7 @@ impl Builder<'_> {
         self.docker() || of_group.unwrap_or(self.run.configuration.base().privileged)
     }
 
-    fn apps(&self, node: &Node) -> Vec<AppSpec> {
+    fn apps(&self, node: &Node<'_>) -> Vec<AppSpec> {
         let ports: &[PortMapping] = match (&self.run.configuration, &node.group) {
             (AnyRunConfiguration::Task(_), Some(group)) => &group.ports,
             (AnyRunConfiguration::Task(task), None) => &task.ports,
@@ -220,7 +226,7 @@ impl Builder<'_> {
             .transpose()
     }
 
-    fn requirements(&self, node: &Node) -> Requirements {
+    fn requirements(&self, node: &Node<'_>) -> Requirements {
         let mut resources: ResourcesSpec = match (&self.group, &node.group) {
             (Some(group), _) => group.resources.clone(),
             (None, Some(group)) => group.resources.clone(),

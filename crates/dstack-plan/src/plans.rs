@@ -20,6 +20,21 @@ pub struct Shown {
     pub reverse: bool,
 }
 
+/// Most offers of a plan, those of all jobs together.
+const OFFERS_OF_PLAN: usize = 20_000;
+
+impl Shown {
+    /// So that the plan of so many jobs does not become too large. The offers of each are counted all the same.
+    #[must_use]
+    pub fn among(self, jobs: usize) -> Self {
+        let of_each = OFFERS_OF_PLAN.checked_div(jobs).unwrap_or(OFFERS_OF_PLAN);
+        Self {
+            limit: self.limit.min(of_each),
+            ..self
+        }
+    }
+}
+
 /// Jobs that share their offers: those of one node group of a task, or of one replica group of a service. They follow
 /// one another already; the first of each batch is the one that is planned.
 pub fn batches(jobs: Vec<JobSpec>) -> Vec<Vec<JobSpec>> {
@@ -142,6 +157,25 @@ mod tests {
             (2, 3, Some(3.0))
         );
         assert_eq!(max_price(&[]), None);
+    }
+
+    #[test]
+    fn plans_of_many_jobs_list_fewer_offers_of_each() {
+        let shown = |limit, jobs| {
+            let shown = Shown {
+                limit,
+                reverse: false,
+            };
+            shown.among(jobs).limit
+        };
+        assert_eq!(shown(10_000, 1), 10_000);
+        assert_eq!(
+            shown(OFFERS_SHOWN, 200),
+            OFFERS_SHOWN,
+            "those of usual runs stay as they are"
+        );
+        assert_eq!(shown(10_000, 2_000), 10);
+        assert_eq!(shown(OFFERS_SHOWN, 0), OFFERS_SHOWN);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What the server checks and fills in of a run that was asked for (dstack 0.22.5: configuration language §13).
 
+mod size;
+
 use dstack_model::configurations::{AnyRunConfiguration, MountPoint, ServiceConfiguration};
 use dstack_model::envs::EnvValue;
 use dstack_model::fleets::FleetSpec;
@@ -30,6 +32,7 @@ pub fn effective_run_spec(
     check_mounts(&spec)?;
     fill_repo(&mut spec)?;
     check_limits(&spec, server)?;
+    size::check(&spec)?;
     let base = spec.configuration.base_mut();
     base.priority.get_or_insert(0);
     if let AnyRunConfiguration::Task(task) = &mut spec.configuration

@@ -2,6 +2,7 @@
 
 use dstack_model::fleets::{FleetConfiguration, FleetSpec, SshHost, SshParams};
 use dstack_model::instances::SshKey;
+use dstack_model::limits;
 use dstack_units::name::{RESOURCE_NAME_MESSAGE, is_resource_name};
 use dstack_units::number::quote_list;
 use serde_json::Value;
@@ -44,7 +45,10 @@ pub fn check(spec: &FleetSpec) -> Result<()> {
             refuse_fields("SSH", configuration, CLOUD_FIELDS)?;
             check_ssh(ssh)
         }
-        (None, Some(_)) => refuse_fields("Backend", configuration, &["ssh_config", "env"]),
+        (None, Some(size)) => {
+            limits::check_fleet(size).map_err(ControlError::refused)?;
+            refuse_fields("Backend", configuration, &["ssh_config", "env"])
+        }
     }
 }
 
@@ -134,6 +138,26 @@ mod tests {
             Err(ControlError::Refused { message, .. }) => message,
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Requests for them are refused where they are decoded; this holds for other callers.
+    #[test]
+    fn fleets_of_too_many_instances_are_refused() {
+        for nodes in [
+            serde_json::json!({"min": 10_001}),
+            serde_json::json!({"min": 0, "target": 10_001}),
+        ] {
+            let refusal = refusal(&serde_json::json!({"type": "fleet", "nodes": nodes}));
+            assert_eq!(
+                refusal,
+                "A fleet can start with at most 10000 instances, not 10001"
+            );
+        }
+        let nodes = serde_json::json!({"min": 0, "max": 1_000_001});
+        assert_eq!(
+            refusal(&serde_json::json!({"type": "fleet", "nodes": nodes})),
+            "A fleet can have at most 1000000 instances, not 1000001"
+        );
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::common::EntityReference;
 use crate::decode::{Cx, Decode as _, constraint, enums};
 use crate::profiles::ProfileParams;
 use crate::schema::{Schema, Schemas, any_of};
-use crate::{Decode, tag};
+use crate::{Decode, limits, tag};
 
 pub use groups::{ReplicaGroup, ReplicaGroupRouterConfig, RouterType};
 pub use models::{AnyModel, OpenAiChatModel, TgiChatModel};
@@ -58,10 +58,10 @@ pub struct ServiceConfiguration {
     #[decode(check = probes::check_unique)]
     pub probes: Option<Vec<ProbeConfig>>,
     /// The number of replicas for a homogeneous service. Mutually exclusive with `groups`.
-    #[decode(check = groups::check_optional_replicas)]
+    #[decode(check = groups::check_optional_replicas, limit = limits::optional_replica_range)]
     pub replicas: Option<Range<i64>>,
     /// A list of replica groups for heterogeneous services. Mutually exclusive with `replicas`.
-    #[decode(check = super::group_names::check_groups)]
+    #[decode(check = super::group_names::check_groups, limit = limits::replica_groups)]
     pub groups: Option<Vec<ReplicaGroup>>,
     /// The shell commands to run.
     #[decode(default)]

@@ -10,7 +10,7 @@ use super::base::BaseRunConfiguration;
 use super::group_names::{Group, check_groups};
 use crate::profiles::ProfileParams;
 use crate::resources::ResourcesSpec;
-use crate::{Decode, tag};
+use crate::{Decode, limits, tag};
 
 tag!(
     /// `task`.
@@ -51,10 +51,10 @@ fn check_name(name: Option<String>) -> Result<Option<String>, String> {
 #[decode(before = nodes_or_groups, after = check)]
 pub struct TaskConfiguration {
     /// The number of nodes for homogeneous multi-node tasks.
-    #[decode(ge = 1)]
+    #[decode(ge = 1, limit = limits::optional_nodes)]
     pub nodes: Option<i64>,
     /// A list of node groups for heterogeneous multi-node tasks. Mutually exclusive with `nodes`.
-    #[decode(check = check_groups)]
+    #[decode(check = check_groups, limit = limits::node_groups)]
     pub groups: Option<Vec<NodeGroup>>,
     /// Port numbers/mapping to expose.
     #[decode(default)]
@@ -94,7 +94,7 @@ impl TaskConfiguration {
     /// How many nodes there are in all.
     pub fn nodes_num(&self) -> i64 {
         match &self.groups {
-            Some(groups) => groups.iter().map(|group| group.nodes).sum(),
+            Some(groups) => limits::sum(groups.iter().map(|group| group.nodes)),
             None => self.nodes.unwrap_or(1),
         }
     }

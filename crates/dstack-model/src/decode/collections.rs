@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use indexmap::IndexMap;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{Cx, Decode};
+use super::{Cx, Decode, Mode};
+use crate::limits::MAX_ITEMS;
 
 impl<T: Decode> Decode for Option<T> {
     fn decode(value: &Value, cx: &mut Cx) -> Option<Self> {
@@ -36,11 +37,22 @@ impl Decode for Arc<str> {
     }
 }
 
+/// Refuses a request or file with more items than [`MAX_ITEMS`].
+fn check_items(kind: &str, items: usize, value: &Value, cx: &mut Cx) -> Option<()> {
+    if cx.mode() == Mode::Lenient || items <= MAX_ITEMS {
+        return Some(());
+    }
+    let msg = format!("{kind} should have at most {MAX_ITEMS} items after validation, not {items}");
+    let ctx = json!({"field_type": kind, "max_length": MAX_ITEMS, "actual_length": items});
+    cx.problem_with("too_long", msg, value, ctx)
+}
+
 impl<T: Decode> Decode for Vec<T> {
     fn decode(value: &Value, cx: &mut Cx) -> Option<Self> {
         let Value::Array(items) = value else {
             return cx.problem("list_type", "Input should be a valid list", value);
         };
+        check_items("List", items.len(), value, cx)?;
         let mut decoded = Self::with_capacity(items.len());
         let mut right = true;
         for (index, item) in items.iter().enumerate() {
@@ -58,6 +70,7 @@ impl<T: Decode> Decode for IndexMap<String, T> {
         let Value::Object(entries) = value else {
             return cx.problem("dict_type", "Input should be a valid dictionary", value);
         };
+        check_items("Dictionary", entries.len(), value, cx)?;
         let mut decoded = Self::with_capacity(entries.len());
         let mut right = true;
         for (key, item) in entries {

@@ -61,6 +61,9 @@ impl<'v> Fields<'v> {
     /// Reports the keys that are not known.
     pub(super) fn refuse_unknown(&self, cx: &mut Cx) {
         for (key, value) in self.map {
+            if cx.is_full() {
+                return;
+            }
             let key = key.as_str();
             if self.known.contains(&key) || self.ignored.contains(&key) {
                 continue;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Serialize, Serializer};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// One step from the root of a document to a place in it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -35,7 +35,7 @@ pub struct Problem {
     pub kind: Cow<'static, str>,
     /// The reference's sentence.
     pub msg: String,
-    /// What was found there.
+    /// What was found there; of something large the beginning ([`excerpt`]).
     pub input: Value,
     /// The reference's details.
     pub ctx: Option<Value>,
@@ -50,7 +50,7 @@ impl Problem {
             loc: Vec::new(),
             kind: Cow::Borrowed(kind),
             msg: msg.into(),
-            input: input.clone(),
+            input: excerpt(input),
             ctx: None,
             expected: Vec::new(),
         }
@@ -72,6 +72,52 @@ impl Problem {
     /// The place in the document, without names of union members: `resources.gpu.count`, `volumes[0].path`.
     pub fn path(&self) -> String {
         path_of(&self.loc)
+    }
+}
+
+/// Bytes of a value that are repeated in a problem, about.
+const MAX_INPUT: usize = 16 * 1024;
+
+/// A copy of a value; of a large one the beginning only, so that an answer is not many times as large as its request.
+fn excerpt(value: &Value) -> Value {
+    copy(value, &mut MAX_INPUT.clone())
+}
+
+/// Copies values until nothing is left of so many bytes.
+fn copy(value: &Value, left: &mut usize) -> Value {
+    const OF_EACH: usize = 16;
+    *left = left.saturating_sub(OF_EACH);
+    match value {
+        Value::String(text) => {
+            let end = text.floor_char_boundary(*left);
+            *left = left.saturating_sub(text.len());
+            match text.get(..end) {
+                Some(start) if end < text.len() => Value::String(format!("{start}…")),
+                _ => value.clone(),
+            }
+        }
+        Value::Array(items) => {
+            let mut copied = Vec::new();
+            for item in items {
+                if *left == 0 {
+                    break;
+                }
+                copied.push(copy(item, left));
+            }
+            Value::Array(copied)
+        }
+        Value::Object(entries) => {
+            let mut copied = Map::new();
+            for (key, item) in entries {
+                *left = left.saturating_sub(key.len());
+                if *left == 0 {
+                    break;
+                }
+                copied.insert(key.clone(), copy(item, left));
+            }
+            Value::Object(copied)
+        }
+        scalar => scalar.clone(),
     }
 }
 

@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use crate::Decode;
 use crate::events::EventTargetType;
+use crate::limits::MAX_PAGE;
 use crate::users::{GlobalRole, ProjectRole};
 
 /// `server/get_info`.
@@ -549,7 +550,7 @@ pub struct JobMetricsQuery {
     #[decode(default)]
     pub job_num: i64,
     /// How many points.
-    #[decode(default = 1)]
+    #[decode(default = 1, ge = 0, le = MAX_PAGE)]
     pub limit: i64,
     /// Only later ones.
     pub after: Option<Time>,

@@ -9,6 +9,7 @@ use crate::backends::BackendType;
 use crate::fleets::{ApplyFleetPlanInput, FleetSpec};
 use crate::gateways::{ApplyGatewayPlanInput, GatewayConfiguration, GatewaySpec};
 use crate::health::HealthCheck;
+use crate::limits::MAX_PAGE;
 use crate::volumes::AnyVolumeConfiguration;
 
 /// `/api/fleets/list`.
@@ -94,7 +95,7 @@ pub struct ListInstancesRequest {
     /// The last instance's `id` of the page before.
     pub prev_id: Option<InstanceId>,
     /// Limit number of instances returned.
-    #[decode(default = 1000)]
+    #[decode(default = 1000, ge = 0, le = MAX_PAGE)]
     pub limit: i64,
     /// Oldest first.
     #[decode(default)]
@@ -120,6 +121,7 @@ pub struct GetInstanceHealthChecksRequest {
     /// Only earlier ones.
     pub before: Option<Time>,
     /// How many.
+    #[decode(ge = 0, le = MAX_PAGE)]
     pub limit: Option<i64>,
 }
 

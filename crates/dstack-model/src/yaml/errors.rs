@@ -187,7 +187,9 @@ fn explain(file: &str, spans: &Spans, problem: &Problem) -> ConfigError {
         }
         "union_tag_invalid" => {
             let key = tag_key(problem);
-            let found = problem.input.get(&key).cloned().unwrap_or_default();
+            // Of a large mapping the key itself may be missing.
+            let tag = || problem.ctx.as_ref().and_then(|ctx| ctx.get("tag"));
+            let found = problem.input.get(&key).or_else(tag).cloned().unwrap_or_default();
             let mut at = problem.loc.clone();
             at.push(Loc::Key(key.clone().into()));
             position = spans.value(&at);

@@ -6,7 +6,7 @@ use super::{Builder, Node, Target, ide};
 use crate::{DUMMY_IMAGE, PlanError};
 
 impl Builder<'_> {
-    pub(super) fn commands(&self, node: &Node) -> Result<Vec<String>, PlanError> {
+    pub(super) fn commands(&self, node: &Node<'_>) -> Result<Vec<String>, PlanError> {
         let base = self.run.configuration.base();
         let own = self.own_commands(node);
         let argv = if let Some(entrypoint) = &base.entrypoint {
@@ -37,11 +37,10 @@ impl Builder<'_> {
     }
 
     /// What the configuration says, before anything is added.
-    pub(super) fn own_commands(&self, node: &Node) -> Vec<String> {
+    pub(super) fn own_commands(&self, node: &Node<'_>) -> Vec<String> {
         match &self.run.configuration {
             AnyRunConfiguration::Task(task) => node
                 .group
-                .as_ref()
                 .map_or_else(|| task.commands.clone(), |group| group.commands.clone()),
             AnyRunConfiguration::Service(service) => match &self.group {
                 Some(group) if !group.commands.is_empty() => group.commands.clone(),

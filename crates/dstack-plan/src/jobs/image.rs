@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use dstack_model::configurations::ServiceConfiguration;
+use dstack_model::configurations::{AnyRunConfiguration, ServiceConfiguration, TaskConfiguration};
 use dstack_model::profiles::Profile;
 use dstack_model::runs::RunSpec;
 
-use super::{Builder, JobContext, Target, nodes};
+use super::{Builder, JobContext, Node, Target};
 use crate::{DUMMY_IMAGE, ImageConfig, ServerDefaults};
 
 impl Builder<'_> {
@@ -44,12 +44,13 @@ impl Builder<'_> {
     /// Whether something is taken from the image: its user, its command, its architecture.
     fn needs_image(&self) -> bool {
         let base = self.run.configuration.base();
-        let commands = || {
-            base.entrypoint.is_none()
-                && nodes(self.run)
-                    .iter()
-                    .any(|node| self.own_commands(node).is_empty())
+        let groups = self.run.configuration.task().map(TaskConfiguration::node_groups);
+        let groups = groups.unwrap_or_default();
+        let without_commands = || match &self.run.configuration {
+            AnyRunConfiguration::Task(_) => groups.iter().any(|group| group.commands.is_empty()),
+            _ => self.own_commands(&Node::default()).is_empty(),
         };
+        let commands = || base.entrypoint.is_none() && without_commands();
         if self.docker() || self.image().is_none() {
             return commands();
         }
@@ -57,13 +58,8 @@ impl Builder<'_> {
             .group
             .as_ref()
             .map_or(&base.resources, |group| &group.resources);
-        let architecture = || {
-            resources.cpu.arch.is_none()
-                || nodes(self.run).iter().any(|node| {
-                    let of_node = node.group.as_ref().map(|group| &group.resources);
-                    of_node.is_some_and(|resources| resources.cpu.arch.is_none())
-                })
-        };
+        let architecture =
+            || resources.cpu.arch.is_none() || groups.iter().any(|group| group.resources.cpu.arch.is_none());
         base.user.is_none() || architecture() || commands()
     }
 }

@@ -155,3 +155,30 @@ fn secrets_are_put_in() {
         "Failed to interpolate due to missing vars: ['secrets.X']"
     );
 }
+
+#[test]
+fn runs_of_too_many_nodes_make_no_jobs() {
+    let refused = |configuration: Value| jobs_with(configuration, None).unwrap_err().0;
+    assert_eq!(
+        refused(json!({"type": "task", "commands": ["a"], "nodes": 1_000_000_000})),
+        "A task can have at most 2000 nodes, not 1000000000"
+    );
+    let groups = json!([{"nodes": i64::MAX, "commands": ["a"]}, {"nodes": i64::MAX, "commands": ["b"]}]);
+    let text = refused(json!({"type": "task", "groups": groups}));
+    assert!(
+        text.starts_with("A task can have at most 2000 nodes, not "),
+        "{text}"
+    );
+    let most = json!({"type": "task", "commands": ["a"], "nodes": 2000});
+    assert_eq!(jobs_with(most, None).unwrap().len(), 2000);
+}
+
+/// Deciding whether an image is asked does not depend on the number of nodes: it comes before the run is refused.
+#[test]
+fn images_of_runs_of_too_many_nodes_are_found_at_once() {
+    let configuration = json!({"type": "task", "image": "x", "nodes": i64::MAX});
+    let run: RunSpec =
+        serde_json::from_value(json!({"run_name": "a-run", "configuration": configuration})).unwrap();
+    let images = images(&run, &ServerDefaults::default());
+    assert_eq!(images.into_iter().collect::<Vec<_>>(), ["x"]);
+}

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use dstack_model::fleets::{FleetNodesSpec, FleetStatus};
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason as Reason};
+use dstack_model::limits::MAX_FLEET_INSTANCES;
 use dstack_units::{InstanceId, Time};
 
 use super::{Wait, WaitReason};
@@ -235,8 +236,10 @@ fn needed(facts: &Facts, size: FleetNodesSpec) -> Needed {
         .filter(|node| !node.is_over() && !ends(node))
         .collect();
     let count = i64::try_from(there.len()).unwrap_or(i64::MAX);
-    if count < size.min {
-        needed.create = free_numbers(facts, size.min - count);
+    // Requests for more are refused; fleets that were stored before they were ask for as many as they like.
+    let least = size.min.min(MAX_FLEET_INSTANCES);
+    if count < least {
+        needed.create = free_numbers(facts, least - count);
         return needed;
     }
     let surplus = usize::try_from(size.max.map_or(0, |max| count - max)).unwrap_or(0);

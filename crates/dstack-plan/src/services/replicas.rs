@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use dstack_model::configurations::service::ServiceConfiguration;
+use dstack_model::limits::MAX_JOBS_OF_RUN;
 use dstack_model::runs::{JobStatus, JobTerminationReason, RunSpec};
 use dstack_units::Time;
 
@@ -82,7 +83,7 @@ pub fn next(service: &ServiceConfiguration, jobs: &[Job<'_>], now: Time) -> Chan
             .iter()
             .map(|(num, jobs)| replica(*num, jobs, now, &mut changes.wake_at))
             .collect();
-        let wanted = group.replicas.min.unwrap_or(0);
+        let wanted = group.replicas.min.unwrap_or(0).clamp(0, MAX_JOBS_OF_RUN);
         let step = rollout::step(&stages, wanted);
         let ended: Vec<i64> = stages
             .iter()
@@ -134,8 +135,9 @@ impl Numbers {
         }
     }
 
+    /// So many slots, but never more than a service can have replicas.
     fn take(&mut self, count: i64, ended: &[i64], group: &str) -> Vec<Slot> {
-        let count = usize::try_from(count).unwrap_or(0);
+        let count = usize::try_from(count.min(MAX_JOBS_OF_RUN)).unwrap_or(0);
         let mut nums: Vec<i64> = ended.iter().copied().take(count).collect();
         while nums.len() < count {
             nums.push(self.next);

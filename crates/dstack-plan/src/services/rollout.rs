@@ -5,6 +5,8 @@
 
 use std::cmp::Reverse;
 
+use dstack_model::limits::MAX_JOBS_OF_RUN;
+
 /// More replicas than wanted that may live while they are replaced.
 pub const SURGE: i64 = 1;
 
@@ -54,9 +56,9 @@ pub struct Changes {
     pub stop: Vec<i64>,
 }
 
-/// The next step towards so many replicas, all of the newest deployment.
+/// The next step towards so many replicas, all of the newest deployment; never towards more than a service can have.
 pub fn step(replicas: &[Replica], desired: i64) -> Changes {
-    let desired = desired.max(0);
+    let desired = desired.clamp(0, MAX_JOBS_OF_RUN);
     let out_of_date = |replica: &&Replica| replica.out_of_date && replica.stage != Stage::Ended;
     if replicas.iter().any(|replica| out_of_date(&replica)) {
         replace(replicas, desired)

@@ -247,6 +247,13 @@ fn the_others_end_with_a_first_one_that_found_nothing() {
     );
 }
 
+#[test]
+fn no_fleet_gets_more_instances_than_it_can_have() {
+    let decision = decide(&fleet(i64::MAX, None, vec![node(3, Idle)]), minutes(1));
+    let most = usize::try_from(MAX_FLEET_INSTANCES).unwrap();
+    assert_eq!(decision.create.len(), most - 1);
+}
+
 fn statuses() -> impl Strategy<Value = InstanceStatus> {
     use InstanceStatus::Terminated;
     prop::sample::select(vec![Pending, Provisioning, Idle, Busy, Terminating, Terminated])

@@ -184,3 +184,14 @@ fn what_is_done_or_found_no_place_is_started_again_after_a_while() {
         assert_eq!(next(&service, &[JOB, job], again).start, [slot("0", 1)]);
     }
 }
+
+/// Requests for more are refused; a run that was stored before they were asks for as many as it likes.
+#[test]
+fn no_service_gets_more_replicas_than_it_can_have() {
+    let most = usize::try_from(MAX_JOBS_OF_RUN).unwrap();
+    let stored = json!({"type": "service", "port": 80, "commands": ["serve"], "replicas": i64::MAX});
+    let service: ServiceConfiguration = dstack_model::decode::decode_lenient(&stored).unwrap();
+    assert_eq!(start(&service, &[]).len(), most);
+    let changes = next(&service, &[], now());
+    assert_eq!((changes.start.len(), changes.wanted), (most, MAX_JOBS_OF_RUN));
+}

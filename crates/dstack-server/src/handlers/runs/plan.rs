@@ -94,7 +94,8 @@ async fn job_plans(
     let shown = Shown {
         limit: limit.unwrap_or(OFFERS_SHOWN),
         reverse: request.reverse_offers,
-    };
+    }
+    .among(jobs.len());
     let mut planner = Planner::new(state, project, run, volumes).await?;
     let (mut plans, mut explanations) = (Vec::new(), Vec::new());
     for batch in batches(jobs) {
