@@ -16,6 +16,14 @@ pub trait Endpoint: Send + Sync + 'static {
     type Response: Schema + Serialize + DeserializeOwned + Send + 'static;
 }
 
+pub(crate) const MIB: usize = 1024 * 1024;
+
+/// Most bytes of a JSON body where anyone may call, also without a token.
+pub(crate) const MAX_BODY_OF_ANYONE: usize = 16 * 1024;
+
+/// Most bytes of a JSON body elsewhere, unless the table says otherwise.
+pub(crate) const MAX_BODY: usize = MIB;
+
 /// Facts about a route, for the router, tests and documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RouteInfo {
@@ -31,6 +39,8 @@ pub struct RouteInfo {
     pub effect: Effect,
     /// How the request is sent.
     pub body: Body,
+    /// Most bytes of a JSON body. Uploads have a limit that the server's administrator sets; other routes take no body.
+    pub max_body: usize,
     /// What a success leaves in the audit trail.
     pub trail: Trail,
     /// The release of dstack whose server had it first; `None`: only this server has it.
@@ -191,7 +201,8 @@ impl PathParams for (&str, &str) {
 
 /// Declares routes: one unit struct per route, and the table of all of them. A route says how it is called, who may call
 /// it, for which tokens it is (`reads`, `reveals`, `changes`, `governs`, `account`), what goes in and out, and what it leaves behind: `reads`, `writes ["beginning of an event", ...]` or
-/// `silent ["why it changes something without an event"]`; then `since "release of dstack that had it first"`.
+/// `silent ["why it changes something without an event"]`; then `since "release of dstack that had it first"`, and
+/// `up to N MiB` where bodies may be larger than usual.
 macro_rules! routes {
     (@body none) => { $crate::endpoint::Body::None };
     (@body json) => { $crate::endpoint::Body::Json };
@@ -206,12 +217,15 @@ macro_rules! routes {
     (@trail reads) => { $crate::endpoint::Trail::Reads };
     (@trail writes [$($text:literal),+]) => { $crate::endpoint::Trail::Writes(&[$($text),+]) };
     (@trail silent [$reason:literal]) => { $crate::endpoint::Trail::Silent($reason) };
+    (@max_body Anyone) => { $crate::endpoint::MAX_BODY_OF_ANYONE };
+    (@max_body $guard:ident) => { $crate::endpoint::MAX_BODY };
+    (@max_body $guard:ident $mib:literal) => { $mib * $crate::endpoint::MIB };
     (@since) => { None };
     (@since $since:literal) => { Some($since) };
     ($(
         $(#[doc = $doc:literal])+
         $name:ident = $method:ident $path:literal, $guard:ident, $effect:ident, $body:ident $request:ty => $response:ty,
-            $trail:ident $([$($text:literal),+])? $(, since $since:literal)?;
+            $trail:ident $([$($text:literal),+])? $(, since $since:literal)? $(, up to $mib:literal MiB)?;
     )*) => {
         $(
             $(#[doc = $doc])+
@@ -227,6 +241,7 @@ macro_rules! routes {
                     guard: $crate::endpoint::Guard::$guard,
                     effect: routes!(@effect $effect),
                     body: routes!(@body $body),
+                    max_body: routes!(@max_body $guard $($mib)?),
                     trail: routes!(@trail $trail $([$($text),+])?),
                     since: routes!(@since $($since)?),
                 };

@@ -25,6 +25,8 @@ use crate::responses::{
     UploadCodeQuery, UsersAnswer,
 };
 
+// Plans carry a configuration; what is applied also carries the run or fleet that the client has seen, with all its jobs or
+// instances: some 8 KB for each of 2,000 jobs.
 routes! {
     /// The server's version.
     ServerGetInfo = Post "/api/server/get_info", Anyone, reads, none Nothing => ServerInfo, reads, since "0.18.14";
@@ -91,17 +93,17 @@ routes! {
     /// Types of backends that this build knows.
     BackendsListTypes = Post "/api/backends/list_types", Anyone, reads, none Nothing => Vec<BackendType>, reads, since "0.12.0";
     /// Configures a backend.
-    BackendsCreate = Post "/api/project/{project_name}/backends/create", Admin, changes, json BackendConfigBody => BackendConfigBody, writes ["Backend created"], since "0.12.0";
+    BackendsCreate = Post "/api/project/{project_name}/backends/create", Admin, changes, json BackendConfigBody => BackendConfigBody, writes ["Backend created"], since "0.12.0", up to 2 MiB;
     /// Changes a backend's configuration.
-    BackendsUpdate = Post "/api/project/{project_name}/backends/update", Admin, changes, json BackendConfigBody => BackendConfigBody, writes ["Backend updated"], since "0.12.0";
+    BackendsUpdate = Post "/api/project/{project_name}/backends/update", Admin, changes, json BackendConfigBody => BackendConfigBody, writes ["Backend updated"], since "0.12.0", up to 2 MiB;
     /// Removes backends.
     BackendsDelete = Post "/api/project/{project_name}/backends/delete", Admin, changes, json DeleteBackendsRequest => (), writes ["Backend deleted"], since "0.12.0";
     /// A backend's configuration.
     BackendsConfigInfo = Post "/api/project/{project_name}/backends/{backend_name}/config_info", Admin, reveals, none Nothing => BackendConfigBody, reads, since "0.12.0";
     /// Configures a backend from YAML.
-    BackendsCreateYaml = Post "/api/project/{project_name}/backends/create_yaml", Admin, changes, json BackendYamlRequest => (), writes ["Backend created"], since "0.18.1";
+    BackendsCreateYaml = Post "/api/project/{project_name}/backends/create_yaml", Admin, changes, json BackendYamlRequest => (), writes ["Backend created"], since "0.18.1", up to 2 MiB;
     /// Changes a backend's configuration from YAML.
-    BackendsUpdateYaml = Post "/api/project/{project_name}/backends/update_yaml", Admin, changes, json BackendYamlRequest => (), writes ["Backend updated"], since "0.18.1";
+    BackendsUpdateYaml = Post "/api/project/{project_name}/backends/update_yaml", Admin, changes, json BackendYamlRequest => (), writes ["Backend updated"], since "0.18.1", up to 2 MiB;
     /// A backend's configuration as YAML.
     BackendsGetYaml = Post "/api/project/{project_name}/backends/{backend_name}/get_yaml", Admin, reveals, none Nothing => BackendConfigYaml, reads, since "0.18.1";
 
@@ -112,9 +114,9 @@ routes! {
     /// A fleet.
     FleetsGet = Post "/api/project/{project_name}/fleets/get", Importer, reads, json GetFleetRequest => Fleet, reads, since "0.18.7";
     /// What applying a fleet would do.
-    FleetsGetPlan = Post "/api/project/{project_name}/fleets/get_plan", Member, reads, json GetFleetPlanRequest => FleetPlan, reads, since "0.18.17";
+    FleetsGetPlan = Post "/api/project/{project_name}/fleets/get_plan", Member, reads, json GetFleetPlanRequest => FleetPlan, reads, since "0.18.17", up to 2 MiB;
     /// Creates or changes a fleet.
-    FleetsApply = Post "/api/project/{project_name}/fleets/apply", Member, changes, json ApplyFleetPlanRequest => Fleet, writes ["Fleet created", "Instance created on fleet submission", "Instance created on fleet update", "Instance status changed"], since "0.19.6";
+    FleetsApply = Post "/api/project/{project_name}/fleets/apply", Member, changes, json ApplyFleetPlanRequest => Fleet, writes ["Fleet created", "Instance created on fleet submission", "Instance created on fleet update", "Instance status changed"], since "0.19.6", up to 16 MiB;
     /// Deletes fleets.
     FleetsDelete = Post "/api/project/{project_name}/fleets/delete", Member, changes, json NamesRequest => (), writes ["Fleet status changed", "Instance status changed"], since "0.18.7";
     /// Deletes some instances of a fleet.
@@ -143,16 +145,16 @@ routes! {
     /// A run.
     RunsGet = Post "/api/project/{project_name}/runs/get", Member, reads, json GetRunRequest => Run, reads, since "0.12.0";
     /// What applying a run would do, and offers for it.
-    RunsGetPlan = Post "/api/project/{project_name}/runs/get_plan", Member, reads, json GetRunPlanRequest => RunPlan, reads, since "0.12.0";
+    RunsGetPlan = Post "/api/project/{project_name}/runs/get_plan", Member, reads, json GetRunPlanRequest => RunPlan, reads, since "0.12.0", up to 2 MiB;
     /// Submits or changes a run.
-    RunsApply = Post "/api/project/{project_name}/runs/apply", Member, changes, json ApplyRunPlanRequest => Run, writes ["Run submitted", "Service assigned to run without a gateway", "Job created on run submission", "Run updated", "Run deleted"], since "0.18.23";
+    RunsApply = Post "/api/project/{project_name}/runs/apply", Member, changes, json ApplyRunPlanRequest => Run, writes ["Run submitted", "Service assigned to run without a gateway", "Job created on run submission", "Run updated", "Run deleted"], since "0.18.23", up to 16 MiB;
     /// Stops runs.
     RunsStop = Post "/api/project/{project_name}/runs/stop", Member, changes, json StopRunsRequest => (), writes ["Run status changed"], since "0.12.0";
     /// Deletes finished runs.
     RunsDelete = Post "/api/project/{project_name}/runs/delete", Member, changes, json DeleteRunsRequest => (), writes ["Run deleted"], since "0.12.0";
 
     /// GPUs that could be had, grouped.
-    GpusList = Post "/api/project/{project_name}/gpus/list", Member, reads, json ListGpusRequest => ListGpusResponse, reads, since "0.19.25";
+    GpusList = Post "/api/project/{project_name}/gpus/list", Member, reads, json ListGpusRequest => ListGpusResponse, reads, since "0.19.25", up to 2 MiB;
 
     /// Resource use of a job.
     MetricsJob = Get "/api/project/{project_name}/metrics/job/{run_name}", Member, reads, query JobMetricsQuery => JobMetrics, reads, since "0.18.18";

@@ -72,6 +72,12 @@ pub enum ClientError {
         /// The server's words.
         msg: String,
     },
+    /// The request has more bytes than the route takes.
+    #[error("{msg}")]
+    TooLarge {
+        /// The server's words.
+        msg: String,
+    },
     /// Any other refusal.
     #[error("Unexpected error: status code {status} when requesting {url}. Check the server logs")]
     Status {
@@ -106,6 +112,9 @@ impl ClientError {
             StatusCode::BAD_REQUEST => Self::from_bad_request(url, body),
             StatusCode::TOO_MANY_REQUESTS => Self::Busy {
                 msg: reason(body).unwrap_or_else(|| "The server has too much to do".to_owned()),
+            },
+            StatusCode::PAYLOAD_TOO_LARGE => Self::TooLarge {
+                msg: reason(body).unwrap_or_else(|| "The request is too large for the server".to_owned()),
             },
             StatusCode::UNPROCESSABLE_ENTITY => Self::Validation {
                 detail: serde_json::from_slice(body).unwrap_or(Value::Null),

@@ -5,6 +5,8 @@ use serde_json::{Map, Value, json};
 use super::{COMPONENTS, json_content};
 use crate::endpoint::{Body, Guard, RouteInfo};
 
+const SLOW: &str = "The body did not arrive in time";
+
 /// All answers of a route.
 pub(super) fn responses(route: &RouteInfo, success: Value) -> Value {
     let mut responses = Map::new();
@@ -35,8 +37,17 @@ pub(super) fn responses(route: &RouteInfo, success: Value) -> Value {
     if takes_input(route) {
         add("422", "The request is not valid", definition("ValidationError"));
     }
-    if route.body != Body::None {
-        add("413", "The request is too large", definition("PlainError"));
+    match route.body {
+        Body::Json | Body::OptionalJson => {
+            let description = format!("The body has more than {} bytes", route.max_body);
+            add("413", &description, definition("PlainError"));
+            add("408", SLOW, definition("PlainError"));
+        }
+        Body::Upload => {
+            add("413", "The upload is too large", definition("PlainError"));
+            add("408", SLOW, definition("PlainError"));
+        }
+        Body::None | Body::Query => {}
     }
     add("429", "Too many requests: see `Retry-After`", definition("Busy"));
     add("503", "Busy: see `Retry-After`", definition("Busy"));
