@@ -1,4 +1,5 @@
-//! From the route table to a router: version, authentication, project, guard, body, handler, in this order.
+//! From the route table to a router: version, authentication, project, guard, body, handler, in this order. Until the guard
+//! has let a call through, nothing of its body is kept.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{RawPathParams, Request};
+use axum::http::request::Parts as RequestHead;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use dstack_api::{Body as BodyKind, Endpoint, Guard, Method, RouteInfo};
@@ -23,6 +25,7 @@ use serde_json::json;
 use crate::access::{Caller, Project, Sure, bearer, check, peer, permit};
 use crate::compat::older;
 use crate::error::{ApiError, Result, json_bytes, json_response};
+use crate::request::body::{self, Received};
 use crate::request::{self, Upload};
 use crate::state::AppState;
 use crate::version::ClientVersion;
@@ -92,7 +95,10 @@ type Handler = Arc<dyn Fn(Call, Parts) -> Answer + Send + Sync>;
 struct Parts {
     headers: HeaderMap,
     query: Option<String>,
-    body: Body,
+    /// Where the route takes JSON.
+    json: Received,
+    /// Where the route takes an upload.
+    upload: Body,
 }
 
 /// Collects handlers for endpoints.
@@ -136,12 +142,18 @@ impl Api {
         let handler: Handler = Arc::new(move |call, parts| {
             let handle = handle.clone();
             Box::pin(async move {
+                let json = |optional| {
+                    request::json_body(&parts.headers, &parts.json.bytes, E::ROUTE.max_body, optional)
+                };
                 let request: E::Request = match E::ROUTE.body {
-                    BodyKind::Json => request::json_body(&parts.headers, parts.body, false).await?,
-                    BodyKind::OptionalJson => request::json_body(&parts.headers, parts.body, true).await?,
+                    BodyKind::Json => json(false)?,
+                    BodyKind::OptionalJson => json(true)?,
                     BodyKind::Query | BodyKind::Upload => request::query(parts.query.as_deref())?,
                     BodyKind::None => request::query(None)?,
                 };
+                drop(parts.json.bytes);
+                // Its memory is given back when the answer is made: what was decoded takes as much.
+                let _reserved = parts.json.reserved;
                 handle(call, request).await
             })
         });
@@ -161,10 +173,13 @@ impl Api {
             let handle = handle.clone();
             Box::pin(async move {
                 let query = request::query(parts.query.as_deref())?;
-                let upload =
-                    request::upload(&parts.headers, parts.body, call.state.settings.code_upload_limit)
-                        .await?;
-                Ok(json_response(StatusCode::OK, &handle(call, query, upload).await?))
+                let (limit, memory) = (
+                    call.state.settings.code_upload_limit,
+                    call.state.overload.memory(),
+                );
+                let upload = request::upload(&parts.headers, parts.upload, limit, memory).await?;
+                let answer = within_time(handle(call, query, upload)).await?;
+                Ok(json_response(StatusCode::OK, &answer))
             })
         });
         self.handlers.push((E::ROUTE, handler));
@@ -216,69 +231,93 @@ async fn serve(
     params: &RawPathParams,
     request: Request,
 ) -> Response<Body> {
-    let is_api = request.uri().path().starts_with("/api/");
     let peer = peer(request.extensions());
     let seen = Seen::of(request.extensions());
     if let Some(seen) = &seen {
         seen.route(route.path);
     }
     let (head, body) = request.into_parts();
-    let body = match small(&head.headers, body).await {
-        Ok(body) => body,
-        Err(error) => return error.into_response(),
+    let admitted = match version_of(&head) {
+        Ok(version) => within_time(admit(state, &route, version, params, &head.headers, peer))
+            .await
+            .map_err(ApiError::into_response),
+        Err(response) => Err(*response),
     };
-    let version = match ClientVersion::from_headers(&head.headers) {
-        Ok(version) => version,
-        Err(response) => return *response,
-    };
-    if is_api && let Some(response) = version.refused() {
-        return response;
-    }
-    let params: HashMap<String, String> = params
-        .iter()
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .collect();
-    let answer = async {
-        let call = admit(state, &route, version, params, &head.headers, peer).await?;
-        if let (Some(seen), Some(caller)) = (&seen, &call.caller) {
-            seen.user(&caller.user.name);
+    let call = match admitted {
+        Ok(call) => call,
+        Err(response) => {
+            body::discard(&head.headers, body).await;
+            return response;
         }
-        // Held until the answer is made. Only those who may call at all take a place.
-        let place = call.state.overload.enter(&route)?;
-        let parts = Parts {
-            query: head.uri.query().map(str::to_owned),
-            headers: head.headers,
-            body,
-        };
-        place.work(handler(call, parts)).await
     };
-    let answered = match route.body {
-        // As long as bytes come.
-        BodyKind::Upload => answer.await,
-        _ => tokio::time::timeout(LONGEST, answer).await.unwrap_or(Err(ApiError::Busy(
-            "The server could not answer in time: something it depends on does not answer. Try again in a while",
-        ))),
-    };
+    if let (Some(seen), Some(caller)) = (&seen, &call.caller) {
+        seen.user(&caller.user.name);
+    }
+    let answered = answer(call, &route, handler, head, body).await;
     answered.unwrap_or_else(ApiError::into_response)
+}
+
+/// Reads the body, and does the work of a call that was let in.
+async fn answer(
+    call: Call,
+    route: &RouteInfo,
+    handler: Handler,
+    head: RequestHead,
+    mut body: Body,
+) -> Result<Response<Body>> {
+    let state = Arc::clone(&call.state);
+    let mut json = Received::default();
+    match route.body {
+        BodyKind::Json | BodyKind::OptionalJson => {
+            let body = std::mem::take(&mut body);
+            json = body::read(&head.headers, body, route.max_body, state.overload.memory()).await?;
+        }
+        BodyKind::None | BodyKind::Query => body::discard(&head.headers, std::mem::take(&mut body)).await,
+        BodyKind::Upload => {}
+    }
+    // Held until the answer is made. Only those who may call at all take a place.
+    let place = match state.overload.enter(route) {
+        Ok(place) => place,
+        Err(refused) => {
+            body::drain_upload(body).await;
+            return Err(refused);
+        }
+    };
+    let parts = Parts {
+        query: head.uri.query().map(str::to_owned),
+        headers: head.headers,
+        json,
+        upload: body,
+    };
+    let work = place.work(handler(call, parts));
+    match route.body {
+        // As long as bytes come.
+        BodyKind::Upload => work.await,
+        _ => within_time(work).await,
+    }
+}
+
+/// The client's version, if this server can talk to it.
+fn version_of(head: &RequestHead) -> std::result::Result<ClientVersion, Box<Response<Body>>> {
+    let version = ClientVersion::from_headers(&head.headers)?;
+    match head.uri.path().starts_with("/api/").then(|| version.refused()) {
+        Some(Some(response)) => Err(Box::new(response)),
+        _ => Ok(version),
+    }
 }
 
 /// What takes longer has lost something on the way, such as the connection to the database.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Reads a small body at once: a connection whose body is left unread cannot be used again.
-async fn small(headers: &HeaderMap, body: Body) -> Result<Body> {
-    const SMALL: u64 = 64 * 1024;
-    let length = headers
-        .get(header::CONTENT_LENGTH)
-        .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    match length {
-        Some(length) if length <= SMALL => {
-            let bytes = axum::body::to_bytes(body, usize::MAX).await;
-            let bytes = bytes.map_err(|_| ApiError::Plain("There was an error parsing the body"))?;
-            Ok(Body::from(bytes))
-        }
-        _ => Ok(body),
-    }
+/// Waits for [`LONGEST`] at most.
+///
+/// # Errors
+/// 503 when that is over.
+pub(crate) async fn within_time<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    let done = tokio::time::timeout(LONGEST, work).await;
+    done.unwrap_or(Err(ApiError::Busy(
+        "The server could not answer in time: something it depends on does not answer. Try again in a while",
+    )))
 }
 
 /// Authentication, project, guard.
@@ -286,11 +325,15 @@ async fn admit(
     state: Arc<AppState>,
     route: &RouteInfo,
     version: ClientVersion,
-    params: HashMap<String, String>,
+    params: &RawPathParams,
     headers: &HeaderMap,
     peer: Option<IpAddr>,
 ) -> Result<Call> {
     let now = state.clock.now();
+    let params = params
+        .iter()
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect();
     let mut call = Call {
         state,
         version,

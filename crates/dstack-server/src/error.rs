@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 
 use crate::blobs::BlobError;
 
+const SLOW: &str = "The request's body did not arrive in time. Check the connection and try again";
+
 /// An answer other than 200.
 #[derive(Debug)]
 pub enum ApiError {
@@ -38,8 +40,13 @@ pub enum ApiError {
     Forbidden(String),
     /// 404: the project.
     NotFound,
+    /// 408: the client has stopped sending.
+    Slow,
     /// 413.
-    TooLarge,
+    TooLarge {
+        /// The most that the route takes, with its unit.
+        limit: String,
+    },
     /// 422 with this body.
     Validation(Value),
     /// 429: come back later.
@@ -65,7 +72,8 @@ impl std::fmt::Display for ApiError {
             Self::InvalidToken => "Invalid token",
             Self::Denied => "Access denied",
             Self::NotFound => "Not found",
-            Self::TooLarge => "the request is too large",
+            Self::Slow => SLOW,
+            Self::TooLarge { .. } => "the request is too large",
             Self::Validation(_) => "the request is not valid",
             Self::Internal(_) => "internal error",
         })
@@ -156,10 +164,14 @@ impl ApiError {
             }
             Self::Forbidden(msg) => json_response(StatusCode::FORBIDDEN, &json!({"msg": msg, "code": null})),
             Self::NotFound => wrapped(StatusCode::NOT_FOUND, "Not found"),
-            Self::TooLarge => json_response(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                &json!({"detail": "The request is larger than 64 MiB. Upload files instead of sending them in requests."}),
-            ),
+            Self::Slow => json_response(StatusCode::REQUEST_TIMEOUT, &json!({ "detail": SLOW })),
+            Self::TooLarge { limit } => {
+                let text = format!(
+                    "The request's body has more than {limit}, the most that this route takes. Upload files instead of \
+                     sending them in requests"
+                );
+                json_response(StatusCode::PAYLOAD_TOO_LARGE, &json!({ "detail": text }))
+            }
             Self::Validation(body) => json_response(StatusCode::UNPROCESSABLE_ENTITY, &body),
             Self::Busy(text) => {
                 let mut response = json_response(StatusCode::SERVICE_UNAVAILABLE, &json!({ "detail": text }));

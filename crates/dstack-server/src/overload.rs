@@ -5,6 +5,8 @@
 //! read finds few of them before it wherever it has to wait. They are worked on by threads of their own, if there are such:
 //! a read does not wait for a thread that works on them either.
 
+pub(crate) mod memory;
+
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +19,7 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
+use self::memory::BodyMemory;
 use crate::error::{ApiError, Result};
 
 /// When to come back: the calls under way are done by then.
@@ -31,7 +34,7 @@ const TURN: Duration = Duration::from_secs(1);
 
 /// What calls compete for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     /// The database's pool of readers.
     Read,
     /// The processor: plans look at every offer.
@@ -64,6 +67,8 @@ pub struct Limits {
     pub writes: usize,
     /// Uploads.
     pub uploads: usize,
+    /// Bytes of bodies that are held.
+    pub body_bytes: usize,
 }
 
 impl Default for Limits {
@@ -73,6 +78,7 @@ impl Default for Limits {
             plans: 256,
             writes: 512,
             uploads: 64,
+            body_bytes: 256 * 1024 * 1024,
         }
     }
 }
@@ -86,6 +92,7 @@ pub struct Overload {
     uploads: Arc<Semaphore>,
     write_turns: Arc<Semaphore>,
     plan_turns: Arc<Semaphore>,
+    memory: BodyMemory,
     workers: Option<Handle>,
 }
 
@@ -159,16 +166,30 @@ impl Overload {
             uploads: semaphore(limits.uploads),
             write_turns: semaphore(TURNS),
             plan_turns: semaphore(TURNS),
+            memory: BodyMemory::new(limits.body_bytes),
             workers,
         }
     }
 
-    /// A place for a call.
+    /// Memory for bodies.
+    pub(crate) const fn memory(&self) -> &BodyMemory {
+        &self.memory
+    }
+
+    /// A place for a call of a route of the table.
     ///
     /// # Errors
     /// 429 when there is none.
     pub fn enter(&self, route: &RouteInfo) -> Result<Place> {
-        let (places, turns) = match Kind::of(route) {
+        self.enter_as(Kind::of(route))
+    }
+
+    /// A place for a call of this kind.
+    ///
+    /// # Errors
+    /// 429 when there is none.
+    pub(crate) fn enter_as(&self, kind: Kind) -> Result<Place> {
+        let (places, turns) = match kind {
             Kind::Read => (&self.reads, None),
             Kind::Plan => (&self.plans, Some(&self.plan_turns)),
             Kind::Write => (&self.writes, Some(&self.write_turns)),

@@ -18,6 +18,8 @@ use serde_json::json;
 
 use crate::access::{Sure, bearer, peer};
 use crate::error::{ApiError, Result, json_response};
+use crate::request::body::{self, Received};
+use crate::request::json_body;
 use crate::state::AppState;
 
 /// The routes below `/proxy`, and `/metrics`.
@@ -214,6 +216,9 @@ impl Decode for Model {
     }
 }
 
+/// Most bytes of a chat.
+const MAX_CHAT: usize = 2 * 1024 * 1024;
+
 async fn chat(
     State(state): State<Arc<AppState>>,
     Path(project): Path<String>,
@@ -224,8 +229,12 @@ async fn chat(
     if let Err(response) = check_member(&state, &project, &headers, peer(&extensions)).await {
         return response;
     }
-    let Model(model) = match crate::request::json_body::<Model>(&headers, body, false).await {
-        Ok(model) => model,
+    let memory = state.overload.memory();
+    let (Model(model), _reserved) = match body::read(&headers, body, MAX_CHAT, memory).await {
+        Ok(Received { bytes, reserved }) => match json_body(&headers, &bytes, MAX_CHAT, false) {
+            Ok(model) => (model, reserved),
+            Err(error) => return error.into_response(),
+        },
         Err(error) => return error.into_response(),
     };
     match served(&state, &project).await {

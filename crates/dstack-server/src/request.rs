@@ -1,39 +1,33 @@
 //! Reading requests: bodies, queries, uploads.
 
-use axum::body::{Body, to_bytes};
+pub(crate) mod body;
+mod json;
+
+use axum::body::Body;
+use axum::extract::multipart::MultipartError;
 use axum::extract::{DefaultBodyLimit, FromRequest, Multipart};
 use axum::http::{HeaderMap, Request, header};
 use dstack_model::decode::problem::{missing_body, validation_body};
 use dstack_model::decode::{Decode, Loc, Problem, decode_lenient, decode_strict};
-use futures_util::StreamExt;
-use http_body_util::LengthLimitError;
+use http_body_util::{LengthLimitError, Limited};
 use percent_encoding::percent_decode_str;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
+use self::body::{MAX_DISCARDED, declared_length, drain_upload, paced, too_large};
 use crate::error::{ApiError, Result};
+use crate::overload::memory::{BodyMemory, Reserved};
 
-/// Bodies beyond this are not read: no request of the API is nearly as large.
-const MAX_BODY: u64 = 64 * 1024 * 1024;
-
-/// So much of a refused upload is read all the same.
-const DRAINED: u64 = 64 * 1024 * 1024;
-
-/// Decodes a JSON body; `optional` ones may be missing.
-pub(crate) async fn json_body<T: Decode>(headers: &HeaderMap, body: Body, optional: bool) -> Result<T> {
-    if declared_length(headers).is_some_and(|length| length > MAX_BODY) {
-        drain(body).await;
-        return Err(ApiError::TooLarge);
-    }
-    let bytes = to_bytes(body, usize::try_from(MAX_BODY).unwrap_or(usize::MAX))
-        .await
-        .map_err(|error| match is_limit(&error) {
-            true => ApiError::TooLarge,
-            false => ApiError::Plain("There was an error parsing the body"),
-        })?;
+/// Decodes a JSON body of a route that takes `max_body` bytes; `optional` ones may be missing.
+pub(crate) fn json_body<T: Decode>(
+    headers: &HeaderMap,
+    bytes: &[u8],
+    max_body: usize,
+    optional: bool,
+) -> Result<T> {
     let value = match bytes.is_empty() {
         true => Value::Null,
-        false if !is_json(headers) => Value::String(String::from_utf8_lossy(&bytes).into_owned()),
-        false => parse(&bytes)?,
+        false if !is_json(headers) => Value::String(String::from_utf8_lossy(bytes).into_owned()),
+        false => json::parse(bytes, max_body)?,
     };
     let value = match (value, optional) {
         (Value::Null, true) => Value::Object(Map::new()),
@@ -41,22 +35,6 @@ pub(crate) async fn json_body<T: Decode>(headers: &HeaderMap, body: Body, option
         (value, _) => value,
     };
     decode_strict(&value).map_err(|problems| ApiError::Validation(validation_body("body", &problems)))
-}
-
-fn declared_length(headers: &HeaderMap) -> Option<u64> {
-    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
-}
-
-/// Whether more was sent than is read.
-fn is_limit(error: &axum::Error) -> bool {
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        if error.is::<LengthLimitError>() {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
@@ -68,51 +46,6 @@ fn is_json(headers: &HeaderMap) -> bool {
     };
     let kind = kind.split(';').next().unwrap_or(kind).trim().to_ascii_lowercase();
     kind == "application/json" || (kind.starts_with("application/") && kind.ends_with("+json"))
-}
-
-fn parse(bytes: &[u8]) -> Result<Value> {
-    let unreadable = ApiError::Plain("There was an error parsing the body");
-    let Ok(text) = std::str::from_utf8(bytes) else {
-        return Err(unreadable);
-    };
-    serde_json::from_str(text).map_err(|error| {
-        if error.to_string().starts_with("recursion limit") {
-            return unreadable;
-        }
-        ApiError::Validation(json!({"detail": [{
-            "type": "json_invalid",
-            "loc": ["body", offset(text, &error)],
-            "msg": "JSON decode error",
-            "input": {},
-            "ctx": {"error": reason(&error)},
-        }]}))
-    })
-}
-
-/// Where the text stops being JSON, in characters.
-fn offset(text: &str, error: &serde_json::Error) -> usize {
-    if error.is_eof() {
-        return text.chars().count();
-    }
-    let before: usize = text
-        .split('\n')
-        .take(error.line().saturating_sub(1))
-        .map(|line| line.chars().count() + 1)
-        .sum();
-    let line = text
-        .split('\n')
-        .nth(error.line().saturating_sub(1))
-        .unwrap_or_default();
-    let column = error.column().saturating_sub(1).min(line.len());
-    before + line.get(..column).map_or(column, |part| part.chars().count())
-}
-
-fn reason(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    if error.is_eof() || text.starts_with("expected value") {
-        return "Expecting value".to_owned();
-    }
-    text.split(" at line").next().unwrap_or(&text).to_owned()
 }
 
 /// Decodes a query string; unknown parameters are ignored, the last of several counts.
@@ -137,7 +70,7 @@ fn unescape(text: &str) -> String {
 }
 
 /// An uploaded file.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Upload {
     /// The hash that the client gave it.
     pub(crate) name: String,
@@ -145,22 +78,50 @@ pub(crate) struct Upload {
     pub(crate) content: Vec<u8>,
     /// Bytes of the whole request.
     pub(crate) request_size: u64,
+    /// Given back when the content is stored.
+    reserved: Option<Reserved>,
 }
 
-/// Reads the part `file` of a multipart body. Of one beyond `limit` bytes the content is not kept.
-pub(crate) async fn upload(headers: &HeaderMap, body: Body, limit: u64) -> Result<Upload> {
+/// Reads the part `file` of a multipart body. Of one beyond `limit` bytes (0: there is no limit) the content is not kept.
+///
+/// # Errors
+/// 408 when the client stops sending or is too slow, 413 when it sends much more without having said so, 429 when there is
+/// no memory for it.
+pub(crate) async fn upload(
+    headers: &HeaderMap,
+    body: Body,
+    limit: u64,
+    memory: &BodyMemory,
+) -> Result<Upload> {
     let declared = declared_length(headers);
     if let Some(size) = declared
         && limit > 0
         && size > limit
     {
-        drain(body).await;
+        drain_upload(body).await;
         return Ok(Upload {
             request_size: size,
             ..Upload::default()
         });
     }
-    let mut request = Request::new(body);
+    let expected = declared.unwrap_or(if limit > 0 { limit } else { u64::MAX });
+    let reserved = match memory
+        .reserve(usize::try_from(expected).unwrap_or(usize::MAX))
+        .await
+    {
+        Ok(reserved) => reserved,
+        Err(full) => {
+            drain_upload(body).await;
+            return Err(full);
+        }
+    };
+    // The length that was declared holds by itself. What stands around the file is not part of its limit.
+    let max_bytes = match declared {
+        None if limit > 0 => limit.saturating_add(MAX_DISCARDED),
+        _ => u64::MAX,
+    };
+    let body = Limited::new(paced(body), usize::try_from(max_bytes).unwrap_or(usize::MAX));
+    let mut request = Request::new(Body::new(body));
     *request.headers_mut() = headers.clone();
     // Otherwise there is one more limit, of 2 MiB, whatever the administrator has set.
     DefaultBodyLimit::disable().apply(&mut request);
@@ -168,13 +129,14 @@ pub(crate) async fn upload(headers: &HeaderMap, body: Body, limit: u64) -> Resul
     let mut multipart = Multipart::from_request(request, &())
         .await
         .map_err(|_| missing())?;
-    let broken = |_| ApiError::Plain("There was an error parsing the body");
+    let broken = |error| broken(&error, limit);
     while let Some(mut part) = multipart.next_field().await.map_err(broken)? {
         if part.name() != Some("file") || part.file_name().is_none() {
             continue;
         }
         let mut upload = Upload {
             name: part.file_name().unwrap_or_default().to_owned(),
+            reserved,
             ..Upload::default()
         };
         while let Some(chunk) = part.chunk().await.map_err(broken)? {
@@ -182,25 +144,26 @@ pub(crate) async fn upload(headers: &HeaderMap, body: Body, limit: u64) -> Resul
             upload.request_size = declared.unwrap_or(upload.request_size.saturating_add(more));
             if limit == 0 || upload.request_size <= limit {
                 upload.content.extend_from_slice(&chunk);
-            } else if upload.request_size > DRAINED {
-                break;
             }
+        }
+        if let Some(reserved) = &mut upload.reserved {
+            reserved.shrink(upload.content.len());
         }
         return Ok(upload);
     }
     Err(missing())
 }
 
-/// Reads on without keeping anything: a client that still sends when the connection closes does not see the answer.
-async fn drain(body: Body) {
-    let mut chunks = body.into_data_stream();
-    let mut size = 0;
-    while let Some(Ok(chunk)) = chunks.next().await {
-        size += u64::try_from(chunk.len()).unwrap_or(u64::MAX);
-        if size > DRAINED {
-            return;
-        }
-    }
+/// Why a multipart body cannot be read on.
+fn broken(error: &MultipartError, limit: u64) -> ApiError {
+    let first: &(dyn std::error::Error + 'static) = error;
+    let mut causes = std::iter::successors(Some(first), |error| error.source());
+    let known = causes.find_map(|cause| match cause.downcast_ref() {
+        Some(ApiError::Slow) => Some(ApiError::Slow),
+        _ if cause.is::<LengthLimitError>() => Some(too_large(usize::try_from(limit).unwrap_or(usize::MAX))),
+        _ => None,
+    });
+    known.unwrap_or(ApiError::Plain("There was an error parsing the body"))
 }
 
 fn missing_file() -> Problem {
@@ -211,25 +174,108 @@ fn missing_file() -> Problem {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use futures_util::{Stream, StreamExt, stream};
+
     use super::*;
 
-    #[test]
-    fn the_place_of_a_syntax_error_is_counted_in_characters() {
-        let at = |text: &str| {
-            let ApiError::Validation(body) = parse(text.as_bytes()).unwrap_err() else {
-                panic!("{text}")
-            };
-            body["detail"][0]["loc"][1].as_u64().unwrap()
-        };
-        assert_eq!(at("{\"run_name\": "), 13);
-        assert_eq!(at("nope"), 1);
-        assert_eq!(at("{\n \"é\": x}"), 8);
+    const KIB: usize = 1024;
+
+    /// Headers of an upload of so many bytes.
+    fn headers(declared: Option<usize>) -> HeaderMap {
+        let kind = (
+            header::CONTENT_TYPE,
+            "multipart/form-data; boundary=X".parse().unwrap(),
+        );
+        let length = declared.map(|length| (header::CONTENT_LENGTH, length.into()));
+        std::iter::once(kind).chain(length).collect()
     }
 
-    #[test]
-    fn deep_nesting_and_other_encodings_are_unreadable() {
-        for bytes in ["[".repeat(100_000).as_bytes(), b"\xff\xfe"] {
-            assert!(matches!(parse(bytes), Err(ApiError::Plain(_))));
+    /// A file, before its content.
+    const BEGINNING: &str = "--X\r\nContent-Disposition: form-data; name=\"file\"; filename=\"h\"\r\n\r\n";
+
+    /// One that begins so, and goes on with these chunks.
+    fn upload_of(beginning: &str, rest: impl Stream<Item = Vec<u8>> + Send + 'static) -> Body {
+        let beginning = beginning.as_bytes().to_vec();
+        let chunks = stream::iter([beginning]).chain(rest);
+        Body::from_stream(chunks.map(Ok::<_, std::convert::Infallible>))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_upload_that_stops_is_not_waited_for() {
+        let body = upload_of(BEGINNING, stream::pending());
+        let memory = BodyMemory::new(8 * KIB);
+        let begun = tokio::time::Instant::now();
+        let refused = upload(&headers(Some(8000)), body, 8000, &memory)
+            .await
+            .unwrap_err();
+        assert!(matches!(refused, ApiError::Slow), "{refused}");
+        assert_eq!(begun.elapsed(), body::READ_TIMEOUT);
+        assert!(memory.reserve(8 * KIB).await.is_ok(), "its memory is free again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_upload_takes_as_long_as_bytes_come_but_not_with_a_few_now_and_then() {
+        let every = |seconds: u64, bytes: usize| {
+            stream::unfold((), move |()| async move {
+                tokio::time::sleep(Duration::from_secs(seconds)).await;
+                Some((vec![b'x'; bytes], ()))
+            })
+        };
+        let memory = BodyMemory::new(64 * 1024 * KIB);
+        let begun = tokio::time::Instant::now();
+        let slow = every(1, 5 * KIB)
+            .take(1000)
+            .chain(stream::iter([b"\r\n--X--\r\n".to_vec()]));
+        let read = upload(&headers(None), upload_of(BEGINNING, slow), 0, &memory)
+            .await
+            .unwrap();
+        assert_eq!(read.content.len(), 5000 * KIB);
+        assert!(begun.elapsed().as_secs() >= 1000);
+
+        let begun = tokio::time::Instant::now();
+        let trickle = upload_of(BEGINNING, every(20, 1));
+        let refused = upload(&headers(Some(8000)), trickle, 8000, &memory)
+            .await
+            .unwrap_err();
+        assert!(matches!(refused, ApiError::Slow), "{refused}");
+        assert!(begun.elapsed().as_secs() <= 80, "{:?}", begun.elapsed());
+    }
+
+    #[tokio::test]
+    async fn an_upload_has_its_memory_until_it_is_stored() {
+        let memory = BodyMemory::new(64 * KIB);
+        let rest = [vec![b'x'; 10 * KIB], b"\r\n--X--\r\n".to_vec()];
+        let body = upload_of(BEGINNING, stream::iter(rest));
+        let read = upload(&headers(None), body, 60 * 1024, &memory).await.unwrap();
+        assert_eq!((read.name.as_str(), read.content.len()), ("h", 10 * KIB));
+        assert_eq!(
+            memory.free_kib(),
+            54,
+            "what it could have had beyond that is free"
+        );
+        drop(read);
+        assert_eq!(memory.free_kib(), 64);
+    }
+
+    #[tokio::test]
+    async fn an_upload_without_length_or_end_is_not_read_for_ever() {
+        let memory = BodyMemory::new(1024 * 1024);
+        // A part that is never called `file`, the head of a part that never ends, and a file that never ends.
+        for beginning in [
+            "--X\r\nContent-Disposition: form-data; name=\"other\"\r\n\r\n",
+            "--X\r\nContent-Disposition: form-data; name=\"file\"; filename=\"",
+            BEGINNING,
+        ] {
+            let endless = upload_of(beginning, stream::repeat_with(|| vec![b'x'; KIB]));
+            let refused = upload(&headers(None), endless, 10 * 1024, &memory)
+                .await
+                .unwrap_err();
+            assert!(
+                matches!(&refused, ApiError::TooLarge { limit } if limit == "10 KiB"),
+                "{refused}"
+            );
         }
     }
 }

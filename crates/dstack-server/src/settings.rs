@@ -207,6 +207,8 @@ settings! {
     max_reads: usize = "DSTACK_SERVER_MAX_CONCURRENT_READS", "4096", or(4096);
     /// Uploads at a time; more are answered 429.
     max_uploads: usize = "DSTACK_SERVER_MAX_CONCURRENT_UPLOADS", "64", or(64);
+    /// Bytes of request bodies and uploads that are held in memory at a time; more wait for some seconds, and are answered 429.
+    max_body_memory: usize = "DSTACK_SERVER_MAX_BODY_MEMORY", "268435456", or(256 * 1024 * 1024);
     /// Refuse `dstack: true` in runs.
     forbid_dstack_in_runs: bool = "DSTACK_FORBID_DSTACK_IN_RUNS", "off", env::flag;
     /// Default image of jobs.
@@ -396,6 +398,7 @@ impl Settings {
             plans: self.max_plans,
             writes: self.max_writes,
             uploads: self.max_uploads,
+            body_bytes: self.max_body_memory,
         }
     }
 

@@ -43,7 +43,7 @@ fn passes(guard: Guard, caller: Caller) -> bool {
     }
 }
 
-fn path_of(route: &RouteInfo) -> String {
+pub(super) fn path_of(route: &RouteInfo) -> String {
     route
         .path
         .replace("{project_name}", "team")
