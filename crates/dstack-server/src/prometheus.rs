@@ -2,6 +2,7 @@
 
 mod text;
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use dstack_store::directory::metrics::{self as points, MetricsPoint};
 use dstack_store::directory::{Page, counts};
 use dstack_store::rows::JobRow;
 use dstack_telemetry::http::Seen;
-use dstack_units::Time;
+use dstack_units::{RunId, Time};
 use subtle::ConstantTimeEq;
 
 use self::text::{Exposition, Kind};
@@ -25,6 +26,9 @@ use crate::state::AppState;
 
 /// All of them: Prometheus does not page.
 const ALL: i64 = 1_000_000;
+
+/// Ids in one statement.
+const MAX_IDS: usize = 1_000;
 
 const MIB: f64 = 1024.0 * 1024.0;
 
@@ -183,25 +187,40 @@ async fn runs(state: &AppState, text: &mut Exposition) -> Result<()> {
     Ok(())
 }
 
+/// Runs that are read at a time.
+const RUNS: usize = 500;
+
 async fn jobs(state: &AppState, now: Time, text: &mut Exposition) -> Result<()> {
-    let pool = state.database.pool();
     let filter = RunFilter {
         only_active: true,
         ..RunFilter::default()
     };
-    let keys = lists::run_keys(pool, &filter, &Page::newest(ALL)).await?;
-    let ids: Vec<_> = keys.iter().map(|(id, _)| *id).collect();
-    let runs = lists::runs(pool, &ids).await?;
-    let jobs = lists::jobs(pool, &ids).await?;
-    let shown = jobs.iter().filter(|job| {
-        use JobStatus::{Provisioning, Pulling, Running, Terminating};
+    let keys = lists::run_keys(state.database.pool(), &filter, &Page::newest(ALL)).await?;
+    let mut ids: Vec<RunId> = keys.into_iter().map(|(id, _)| id).collect();
+    ids.sort_unstable();
+    for ids in ids.chunks(RUNS) {
+        jobs_of(state, ids, now, text).await?;
+    }
+    Ok(())
+}
+
+async fn jobs_of(state: &AppState, runs: &[RunId], now: Time, text: &mut Exposition) -> Result<()> {
+    use JobStatus::{Provisioning, Pulling, Running, Terminating};
+    let pool = state.database.pool();
+    let listed = lists::runs(pool, runs).await?;
+    let by_id: HashMap<RunId, &ListedRun> = listed.iter().map(|run| (run.run.id, run)).collect();
+    let mut jobs = lists::jobs(pool, runs).await?;
+    jobs.retain(|job| {
         job.job_provisioning_data.is_some()
             && matches!(job.status(), Provisioning | Pulling | Running | Terminating)
     });
-    for job in shown {
-        if let Some(run) = runs.iter().find(|run| run.run.id == job.run_id) {
-            let latest = points::between(pool, job.id, None, None, 1).await?.pop();
-            add_job(job, run, latest.as_ref(), now, text);
+    for jobs in jobs.chunks(MAX_IDS) {
+        let ids: Vec<_> = jobs.iter().map(|job| job.id).collect();
+        let latest = points::latest(pool, &ids).await?;
+        for job in jobs {
+            if let Some(run) = by_id.get(&job.run_id) {
+                add_job(job, run, latest.get(&job.id), now, text);
+            }
         }
     }
     Ok(())

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::{Path, Request, State};
 use axum::http::{Extensions, HeaderMap, HeaderValue, Response, StatusCode, Uri, header};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::routing::{any, get, post};
 use dstack_model::configurations::service::ServiceConfiguration;
 use dstack_model::decode::{Decode, Value};
@@ -17,37 +18,53 @@ use dstack_store::rows::RunRow;
 use serde_json::json;
 
 use crate::access::{Sure, bearer, peer};
+use crate::api::within_time;
 use crate::error::{ApiError, Result, json_response};
+use crate::overload::Kind;
 use crate::request::body::{self, Received};
 use crate::request::json_body;
 use crate::state::AppState;
 
 /// The routes below `/proxy`, and `/metrics`.
 pub(crate) fn router(state: Arc<AppState>) -> Router {
-    Router::new()
+    let proxy = Router::new()
         .route("/proxy/services/{project}/{run}", any(add_slash))
         .route("/proxy/services/{project}/{run}/", any(service))
         .route("/proxy/services/{project}/{run}/{*path}", any(service_path))
         .route("/proxy/models/{project}/models", get(models))
         .route("/proxy/models/{project}/chat/completions", post(chat))
+        .layer(from_fn_with_state((Arc::clone(&state), Kind::Read), guarded));
+    // Looks at all that is there, as plans do.
+    let metrics = Router::new()
         .route("/metrics", get(crate::prometheus::metrics))
-        .with_state(state)
+        .layer(from_fn_with_state((Arc::clone(&state), Kind::Plan), guarded));
+    proxy.merge(metrics).with_state(state)
+}
+
+/// As many calls at a time, and for as long, as of the routes of the table.
+async fn guarded(
+    State((state, kind)): State<(Arc<AppState>, Kind)>,
+    request: Request,
+    next: Next,
+) -> Response<Body> {
+    let answered = match state.overload.enter_as(kind) {
+        Ok(place) => within_time(place.work(async move { Ok(next.run(request).await) })).await,
+        Err(refused) => Err(refused),
+    };
+    answered.unwrap_or_else(ApiError::into_response)
 }
 
 fn refusal(status: StatusCode, detail: &str) -> Response<Body> {
     json_response(status, &json!({ "detail": detail }))
 }
 
-/// Relative links of a service only work below a slash.
-async fn add_slash(uri: Uri, headers: HeaderMap) -> Response<Body> {
-    let host = headers
-        .get(header::HOST)
-        .and_then(|host| host.to_str().ok())
-        .unwrap_or("localhost");
+/// Relative links of a service only work below a slash. Where the client has the server's scheme, host and port from is not
+/// known here: a proxy in front may speak TLS, so that only the path is said.
+async fn add_slash(uri: Uri) -> Response<Body> {
     let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::PERMANENT_REDIRECT;
-    if let Ok(location) = HeaderValue::from_str(&format!("http://{host}{}/{query}", uri.path())) {
+    if let Ok(location) = HeaderValue::from_str(&format!("{}/{query}", uri.path())) {
         response.headers_mut().insert(header::LOCATION, location);
     }
     response

@@ -13,7 +13,12 @@ const MEMBERS: &str = "members of the project";
 /// Adds them.
 pub(super) fn add(paths: &mut Map<String, Value>) {
     for method in ["get", "post", "put", "delete", "patch", "head"] {
-        let to_slash = json!({"308": {"description": "The same path with a slash at its end"}});
+        let busy = json!({"description": "Refused", "content": json_content(definition("Busy"))});
+        let to_slash = json!({
+            "308": {"description": "The same path with a slash at its end"},
+            "429": busy,
+            "503": busy,
+        });
         let operation = operation(SERVICE, "To the root of a service", "anyone", to_slash);
         add_operation(paths, SERVICE, method, operation);
     }
@@ -26,7 +31,12 @@ pub(super) fn add(paths: &mut Map<String, Value>) {
     }
     let answers = answers(
         "Models, as the OpenAI API lists them",
-        &[("400", "BadRequest"), ("403", "PlainError"), ("429", "Busy")],
+        &[
+            ("400", "BadRequest"),
+            ("403", "PlainError"),
+            ("429", "Busy"),
+            ("503", "Busy"),
+        ],
     );
     let summary = "Models that services of a project serve (deprecated)";
     add_operation(paths, MODELS, "get", operation(MODELS, summary, MEMBERS, answers));
@@ -39,10 +49,11 @@ fn chat() -> Value {
         ("400", "BadRequest"),
         ("403", "PlainError"),
         ("404", "PlainError"),
+        ("408", "PlainError"),
         ("413", "PlainError"),
         ("422", "ValidationError"),
         ("429", "Busy"),
-        ("503", "PlainError"),
+        ("503", "Busy"),
     ];
     let answers = answers("A completion, as the OpenAI API has it", &refusals);
     let mut operation = operation(CHAT, "Completes a chat (deprecated)", MEMBERS, answers);
@@ -59,6 +70,7 @@ fn metrics() -> Value {
         ("400", "BadRequest"),
         ("403", "AccessDenied"),
         ("429", "Busy"),
+        ("503", "Busy"),
         // They are switched off.
         ("404", "ProjectNotFound"),
     ];

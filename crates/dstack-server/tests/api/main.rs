@@ -23,6 +23,7 @@ mod import;
 mod log_store;
 mod login;
 mod matrix;
+mod metrics;
 mod openapi;
 mod overload;
 mod patience;

@@ -184,3 +184,47 @@ async fn a_service_without_auth_is_for_everybody() {
     run(&server).await;
     assert_eq!(get(&server, "/proxy/services/main/web/", None).await.status, 503);
 }
+
+/// Behind a proxy that speaks TLS, a URL with the scheme of this server would lead away from it.
+#[tokio::test]
+async fn the_root_of_a_service_is_found_on_the_same_server() {
+    let server = Server::new().await;
+    let request =
+        axum::http::Request::get("/proxy/services/main/web?a=b").header("host", "dstack.example.com");
+    let answer = server
+        .send(request.body(axum::body::Body::empty()).unwrap())
+        .await;
+    assert_eq!(answer.status, 308);
+    assert_eq!(answer.headers["location"], "/proxy/services/main/web/?a=b");
+}
+
+#[tokio::test]
+async fn the_proxy_and_the_metrics_compete_with_other_calls() {
+    use dstack_api::{Endpoint, routes};
+    use dstack_server::overload::{Limits, Overload};
+    let limits = Limits {
+        reads: 1,
+        plans: 1,
+        ..Limits::default()
+    };
+    let server = Server::with_overload(Overload::from(limits)).await;
+    let paths = [
+        "/proxy/services/main/web",
+        "/proxy/services/main/web/",
+        "/proxy/services/main/web/x",
+        "/proxy/models/main/models",
+        "/metrics",
+    ];
+    let enter = |route| server.state.overload.enter(&route).unwrap();
+    let places = [enter(routes::RunsList::ROUTE), enter(routes::RunsGetPlan::ROUTE)];
+    for path in paths {
+        let answer = get(&server, path, Some(ADMIN)).await;
+        assert_eq!(answer.status, 429, "{path}");
+        assert_eq!(answer.headers["retry-after"], "1");
+    }
+    drop(places);
+    for path in paths {
+        let answer = get(&server, path, Some(ADMIN)).await;
+        assert_ne!(answer.status, 429, "{path}");
+    }
+}

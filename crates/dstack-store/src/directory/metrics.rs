@@ -1,6 +1,9 @@
 //! What jobs used of their machines, measured now and then.
 
+use std::collections::HashMap;
+
 use dstack_units::{JobId, Time};
+use sqlx::any::AnyRow;
 use sqlx::{AnyPool, Row as _};
 
 use super::select::Select;
@@ -49,22 +52,39 @@ pub async fn between(
     }
     let limit = query.bind(limit);
     query.push(&format!(" ORDER BY timestamp_micro DESC LIMIT {limit}"));
+    query.fetch(pool).await?.iter().map(read_point).collect()
+}
+
+fn read_point(row: &AnyRow) -> Result<MetricsPoint> {
     let list = |text: String| serde_json::from_str(&text).unwrap_or_default();
-    query
-        .fetch(pool)
-        .await?
-        .iter()
-        .map(|row| {
-            Ok(MetricsPoint {
-                at: read_column(row, 0, "job_metrics_points", "timestamp_micro")?,
-                cpu_usage_micro: row.try_get(1)?,
-                memory_usage_bytes: row.try_get(2)?,
-                memory_working_set_bytes: row.try_get(3)?,
-                gpus_memory_usage_bytes: list(row.try_get(4)?),
-                gpus_util_percent: list(row.try_get(5)?),
-            })
-        })
-        .collect()
+    Ok(MetricsPoint {
+        at: read_column(row, 0, "job_metrics_points", "timestamp_micro")?,
+        cpu_usage_micro: row.try_get(1)?,
+        memory_usage_bytes: row.try_get(2)?,
+        memory_working_set_bytes: row.try_get(3)?,
+        gpus_memory_usage_bytes: list(row.try_get(4)?),
+        gpus_util_percent: list(row.try_get(5)?),
+    })
+}
+
+/// The latest point of each of these jobs that has one. The ids have to fit into one statement.
+pub async fn latest(pool: &AnyPool, jobs: &[JobId]) -> Result<HashMap<JobId, MetricsPoint>> {
+    // One look into the index for each job, however many points it has.
+    let mut query = Select::new(
+        "SELECT p.timestamp_micro, p.cpu_usage_micro, p.memory_usage_bytes, p.memory_working_set_bytes, \
+         p.gpus_memory_usage_bytes, p.gpus_util_percent, p.job_id FROM jobs j JOIN job_metrics_points p \
+         ON p.job_id = j.id AND p.timestamp_micro = \
+         (SELECT MAX(m.timestamp_micro) FROM job_metrics_points m WHERE m.job_id = j.id)",
+    );
+    let list = query.bind_list(jobs.iter().copied());
+    query.filter(format_args!("j.id IN {list}"));
+    let point = |row: &AnyRow| {
+        Ok((
+            read_column(row, 6, "job_metrics_points", "job_id")?,
+            read_point(row)?,
+        ))
+    };
+    query.fetch(pool).await?.iter().map(point).collect()
 }
 
 /// Stores a point; one of the same time is known already.

@@ -1,0 +1,108 @@
+//! `/metrics`: what Prometheus scrapes.
+
+use dstack_model::runs::{JobProvisioningData, JobStatus};
+use dstack_server::{DefaultPermissions, Settings};
+use dstack_store::directory::lists;
+use dstack_store::directory::metrics::{self, MetricsPoint};
+use dstack_store::rows::JobRow;
+use dstack_store::{Commit, EngineStore, Json, Put};
+use dstack_units::Time;
+use serde_json::json;
+
+use super::{Server, request};
+
+fn place() -> JobProvisioningData {
+    let resources =
+        json!({"cpus": 4, "memory_mib": 1024, "gpus": [], "spot": false, "disk": {"size_mib": 1024}});
+    serde_json::from_value(json!({
+        "backend": "aws", "instance_type": {"name": "small", "resources": resources}, "instance_id": "i",
+        "hostname": "h", "region": "eu", "price": 0.5, "username": "u", "ssh_port": 22, "dockerized": true,
+    }))
+    .unwrap()
+}
+
+/// Submits runs of two nodes each, which run as an engine would make them, and gives their jobs.
+async fn running(server: &Server, runs: &[&str]) -> Vec<JobRow> {
+    for name in runs {
+        let configuration = json!({"type": "task", "commands": ["a"], "nodes": 2});
+        let spec = json!({"run_name": name, "configuration": configuration});
+        let plan = json!({"plan": {"run_spec": spec}, "force": false});
+        server.main("runs/apply", plan).await.ok();
+    }
+    let mut jobs = Vec::new();
+    for name in runs {
+        let run = server
+            .state
+            .database
+            .run_by_name(server.main_project().await, name)
+            .await;
+        let run = run.unwrap().unwrap().run.id;
+        jobs.extend(lists::jobs(server.state.database.pool(), &[run]).await.unwrap());
+    }
+    let now = server.state.clock.now();
+    let puts = jobs.iter().cloned().map(|mut job| {
+        job.advance(JobStatus::Provisioning, now).unwrap();
+        job.advance(JobStatus::Running, now).unwrap();
+        job.job_provisioning_data = Some(Json::new(place()));
+        Put::Job(job)
+    });
+    let commit = Commit::unchecked(puts.collect(), Vec::new());
+    server.state.store.commit(commit).await.unwrap();
+    jobs
+}
+
+async fn measured(server: &Server, job: &JobRow, at: i64, cpu_usage_micro: i64) {
+    let point = MetricsPoint {
+        at: Time::from_micros(at),
+        cpu_usage_micro,
+        memory_usage_bytes: 1,
+        memory_working_set_bytes: 1,
+        gpus_memory_usage_bytes: vec![],
+        gpus_util_percent: vec![],
+    };
+    server.state.store.add_metrics(job.id, point).await.unwrap();
+}
+
+#[tokio::test]
+async fn each_job_has_its_latest_numbers() {
+    let settings = Settings {
+        prometheus: true,
+        ..Settings::from_env()
+    };
+    let server = Server::set(
+        DefaultPermissions::default(),
+        dstack_compute::Registry::default(),
+        settings,
+    )
+    .await;
+    let jobs = running(&server, &["first", "second"]).await;
+    let [one, other, third, _unmeasured] = jobs.as_slice() else {
+        panic!("{} jobs", jobs.len());
+    };
+    for (job, newest) in [(one, 3_000_000), (other, 5_000_000), (third, 7_000_000)] {
+        measured(&server, job, 1_000, 1).await;
+        measured(&server, job, 3_000, newest).await;
+        measured(&server, job, 2_000, 2).await;
+    }
+    let ids: Vec<_> = jobs.iter().map(|job| job.id).collect();
+    let latest = metrics::latest(server.state.database.pool(), &ids).await.unwrap();
+    assert_eq!(latest.len(), 3);
+    assert!(latest.values().all(|point| point.at == Time::from_micros(3_000)));
+
+    let text = server.send(request("GET", "/metrics", None, None)).await.ok();
+    let text = text.as_str().unwrap();
+    let line = |family: &str, job: &JobRow| {
+        let of_job =
+            |line: &&str| line.starts_with(&format!("{family}{{")) && line.contains(&job.id.to_string());
+        text.lines().find(of_job)
+    };
+    let value = |family: &str, job: &JobRow| line(family, job)?.rsplit_once(' ')?.1.parse::<f64>().ok();
+    for (job, seconds) in jobs.iter().zip([Some(3.0), Some(5.0), Some(7.0), None]) {
+        assert_eq!(value("dstack_job_cpu_time_seconds_total", job), seconds);
+        assert_eq!(value("dstack_job_cpu_count", job), Some(4.0));
+    }
+    for (job, run) in jobs.iter().zip(["first", "first", "second", "second"]) {
+        let line = line("dstack_job_cpu_count", job).unwrap();
+        assert!(line.contains(&format!("dstack_run_name=\"{run}\"")), "{line}");
+    }
+}
