@@ -13,6 +13,7 @@ mod cloud_worker;
 mod compat;
 pub mod config;
 mod config_backends;
+mod connections;
 pub mod docs;
 pub mod engine_handle;
 pub mod error;

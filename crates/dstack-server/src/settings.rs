@@ -209,6 +209,8 @@ settings! {
     max_uploads: usize = "DSTACK_SERVER_MAX_CONCURRENT_UPLOADS", "64", or(64);
     /// Bytes of request bodies and uploads that are held in memory at a time; more wait for some seconds, and are answered 429.
     max_body_memory: usize = "DSTACK_SERVER_MAX_BODY_MEMORY", "268435456", or(256 * 1024 * 1024);
+    /// Connections of clients at a time; more wait until one is closed.
+    max_connections: Option<usize> = "DSTACK_SERVER_MAX_CONNECTIONS", "three quarters of the files that may be open (`ulimit -Hn`), 10000 at most", number;
     /// Refuse `dstack: true` in runs.
     forbid_dstack_in_runs: bool = "DSTACK_FORBID_DSTACK_IN_RUNS", "off", env::flag;
     /// Default image of jobs.

@@ -14,7 +14,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::serve::ListenerExt;
 use dstack_compute::{Backends, Registry};
 use dstack_control::ControlError;
 use dstack_images::Images;
@@ -40,6 +39,7 @@ use crate::backends::StoredBackends;
 use crate::blobs::{Blobs, Bucket, BucketError};
 use crate::cli_config::{self, Answer, Entry};
 use crate::config::{self, ConfigError, ServerConfig};
+use crate::connections::Connections;
 use crate::engine_handle::NoEngine;
 use crate::error::ApiError;
 use crate::gateway_worker;
@@ -118,9 +118,6 @@ pub enum ServerError {
     /// The engine cannot be started.
     #[error("cannot start the engine")]
     Engine(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// Serving broke off.
-    #[error("the server stopped serving")]
-    Serve(#[source] io::Error),
 }
 
 impl From<ControlError> for ServerError {
@@ -273,7 +270,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
         ready,
         stop,
     } = options;
-    listening::raise_file_limit();
+    let open_files = listening::raise_file_limit();
     let listener = listening::listen(settings.listening_address()).await?;
     let dir = settings.dir.clone();
     directory::prepare(&dir)?;
@@ -337,12 +334,13 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
     if let (Some(ready), Ok(address)) = (ready, listener.local_addr()) {
         ready.send(address).ok(); // whoever asked may be gone
     }
-    let served = run(listener, &state, stop).await;
+    let connections = Connections::new(state.settings.max_connections, open_files);
+    run(listener, connections, &state, stop).await;
     if let Some(stop_engine) = stop_engine {
         stop_engine().await;
     }
     state.database.close().await;
-    served
+    Ok(())
 }
 
 /// A name that no other process has as long as this one holds the lock.
@@ -589,31 +587,21 @@ fn shown_path(path: &Path) -> String {
 
 async fn run(
     listener: TcpListener,
+    connections: Connections,
     state: &Arc<AppState>,
     stop: CancellationToken,
-) -> Result<(), ServerError> {
+) {
     let signals = stop.clone();
     let watcher = task::spawn("signals", async move {
         terminated().await;
         signals.cancel();
     });
-    let graceful = stop.clone();
     let router = handlers::router(Arc::clone(state));
-    // Lines of a log are sent as they come, without waiting for more of them.
-    let listener = listener.tap_io(|connection| {
-        connection.set_nodelay(true).ok(); // it may be gone
-    });
-    let server = axum::serve(
-        listener,
-        router.into_make_service_with_connect_info::<SocketAddr>(),
-    )
-    .with_graceful_shutdown(async move { graceful.cancelled().await });
-    let served = tokio::select! {
-        served = server => served.map_err(ServerError::Serve),
-        () = async { stop.cancelled().await; tokio::time::sleep(DRAIN).await; } => Ok(()),
-    };
+    tokio::select! {
+        () = connections.serve(listener, router, stop.clone()) => {}
+        () = async { stop.cancelled().await; tokio::time::sleep(DRAIN).await; } => {}
+    }
     watcher.abort();
-    served
 }
 
 /// SIGTERM or Ctrl-C.

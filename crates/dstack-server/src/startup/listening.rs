@@ -2,8 +2,10 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use rustix::process::{Resource, getrlimit, setrlimit};
+use rustix::net::sockopt;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpSocket, lookup_host};
 
 use super::ServerError;
@@ -45,27 +47,56 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
         SocketAddr::V6(_) => TcpSocket::new_v6(),
     }?;
     socket.set_reuseaddr(true)?; // so that a server can start again where one has just ended
+    watch_silent_clients(&socket)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
+/// How long a client may be silent before the system asks whether it is still there.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+
+/// How often it is asked, and how many times in vain.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+const KEEPALIVE_PROBES: u32 = 4;
+
+/// How long a client may leave unread what was sent to it.
+const UNREAD: Duration = Duration::from_secs(120);
+
+/// Closes connections of clients that are gone without a word, or do not read. Connections inherit what is set of the
+/// socket that listens.
+fn watch_silent_clients(socket: &TcpSocket) -> io::Result<()> {
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES)?;
+    let unread = u32::try_from(UNREAD.as_millis()).unwrap_or(u32::MAX);
+    Ok(sockopt::set_tcp_user_timeout(socket, unread)?)
+}
+
 /// Takes as many open files, connections among them, as this process may have. Services are started with 1,024, so that
-/// programs that know no more go on to work; the server has one for each client and each host.
-pub(super) fn raise_file_limit() {
-    let mut limit = getrlimit(Resource::Nofile);
-    if limit.current == limit.maximum {
-        return;
+/// programs that know no more go on to work; the server has one for each client and each host. Returns how many may be
+/// open; `None`: any number.
+pub(super) fn raise_file_limit() -> Option<u64> {
+    let before = getrlimit(Resource::Nofile);
+    if before.current == before.maximum {
+        return before.current;
     }
-    limit.current = limit.maximum;
-    if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::warn!(%error, "the limit of open files stays as it is");
+    let raised = Rlimit {
+        current: before.maximum,
+        ..before
+    };
+    match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => before.maximum,
+        Err(error) => {
+            tracing::warn!(%error, "the limit of open files stays as it is");
+            before.current
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::net::TcpStream;
-    use std::time::Duration;
 
     use super::*;
 
@@ -100,10 +131,24 @@ mod tests {
         );
     }
 
+    #[tokio::test]
+    async fn clients_that_are_gone_are_found() {
+        let listener = listen("127.0.0.1:0".to_owned()).await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = listener.accept().await.unwrap();
+        assert!(sockopt::socket_keepalive(&accepted).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&accepted).unwrap(), KEEPALIVE_IDLE);
+        assert_eq!(sockopt::tcp_keepintvl(&accepted).unwrap(), KEEPALIVE_INTERVAL);
+        assert_eq!(sockopt::tcp_keepcnt(&accepted).unwrap(), KEEPALIVE_PROBES);
+        assert_eq!(sockopt::tcp_user_timeout(&accepted).unwrap(), 120_000);
+        drop(client);
+    }
+
     #[test]
     fn all_files_that_may_be_open_can_be() {
-        raise_file_limit();
+        let files = raise_file_limit();
         let limit = getrlimit(Resource::Nofile);
         assert_eq!(limit.current, limit.maximum);
+        assert_eq!(files, limit.maximum);
     }
 }
