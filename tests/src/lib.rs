@@ -15,6 +15,7 @@
 pub mod bench;
 pub mod cli;
 pub mod compat;
+pub mod hostile;
 pub mod http;
 pub mod load;
 pub mod parts;

@@ -202,6 +202,26 @@ impl Server {
         self.process.as_ref().map(|(child, _)| child.id())
     }
 
+    /// The server's resident memory; what it started (the local agent) is not in it.
+    pub fn resident_bytes(&self) -> Result<f64> {
+        self.memory_bytes("VmRSS:")
+    }
+
+    /// The most that was resident since the server's start.
+    pub fn resident_bytes_at_most(&self) -> Result<f64> {
+        self.memory_bytes("VmHWM:")
+    }
+
+    fn memory_bytes(&self, field: &str) -> Result<f64> {
+        let pid = self.pid().context("the server is not running")?;
+        let status = fs_err::read_to_string(format!("/proc/{pid}/status"))?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix(field))
+            .with_context(|| format!("no {field}"))?;
+        Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? * 1024.0)
+    }
+
     /// What the server has printed since its last start.
     pub fn output(&self) -> String {
         self.process

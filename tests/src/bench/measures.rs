@@ -12,6 +12,7 @@ use super::overload::overload;
 use super::plans::plans;
 use super::report::Unit;
 use super::subject::Subject;
+use crate::hostile::Hostile;
 use crate::load::{Latency, Load};
 use crate::runs::{PATIENCE, Run, submit};
 use crate::server::{Server, TOKEN, eventually};
@@ -30,13 +31,14 @@ pub type Measure = fn(&Subject, usize) -> Result<Vec<Figure>>;
 
 /// All measures, in the order of the table. Those the reference cannot take part in come last, and after all of them that of
 /// PostgreSQL, which goes on to clean up behind it for minutes.
-pub const ALL: [(&str, Measure); 12] = [
+pub const ALL: [(&str, Measure); 13] = [
     ("cli", cli),
     ("start", start),
     ("small", small_answers),
     ("submit", submissions),
     ("list", list),
     ("overload", overload),
+    ("hostile", hostile),
     ("plan", plans),
     ("restart", restart),
     ("memory", memory),
@@ -79,7 +81,7 @@ fn start(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
     let mut server = subject.server().start()?;
     let first = begin.elapsed().as_secs_f64();
     thread::sleep(Duration::from_secs(3));
-    let resident = resident_bytes(&server)?;
+    let resident = server.resident_bytes()?;
     let mut again = Vec::new();
     for _ in 0..3 {
         server.kill()?;
@@ -97,26 +99,6 @@ fn start(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
         ),
         figure("server resident, idle", Unit::Bytes, "≤ 30 MB", resident),
     ])
-}
-
-/// The server's resident memory; what it started (the local agent) is not in it.
-pub(super) fn resident_bytes(server: &Server) -> Result<f64> {
-    memory_bytes(server, "VmRSS:")
-}
-
-/// The most that was resident since the server's start.
-pub(super) fn resident_bytes_at_most(server: &Server) -> Result<f64> {
-    memory_bytes(server, "VmHWM:")
-}
-
-fn memory_bytes(server: &Server, field: &str) -> Result<f64> {
-    let pid = server.pid().context("the server is not running")?;
-    let status = fs_err::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix(field))
-        .with_context(|| format!("no {field}"))?;
-    Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? * 1024.0)
 }
 
 fn small_answers(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
@@ -271,8 +253,37 @@ fn memory(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
         format!("server resident, {finished} finished and {active} active runs"),
         Unit::Bytes,
         "≤ 150 MB",
-        resident_bytes(&server)?,
+        server.resident_bytes()?,
     )])
+}
+
+/// As many clients without a token as may trouble a small server, for ten seconds.
+fn hostile(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
+    const CLIENTS: usize = 64;
+    ours_only(subject)?;
+    let server = subject.server().start()?;
+    let hostile = Hostile {
+        clients: CLIENTS,
+        duration: Duration::from_secs(10),
+    };
+    let endured = hostile.run(server.port())?;
+    println!("    answers by status: {:?}", endured.answers);
+    Ok(vec![
+        figure(
+            format!(
+                "server resident at most, {CLIENTS} clients without a token that send the worst they may"
+            ),
+            Unit::Bytes,
+            "≤ 150 MB",
+            server.resident_bytes_at_most()?,
+        ),
+        figure(
+            "`healthcheck` meanwhile, p99",
+            Unit::Seconds,
+            "≤ 1 s",
+            endured.health.p99,
+        ),
+    ])
 }
 
 /// The reference would take hours.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use super::measures::{Figure, figure, ours_only, plan, resident_bytes, resident_bytes_at_most};
+use super::measures::{Figure, figure, ours_only, plan};
 use super::report::Unit;
 use super::subject::Subject;
 use crate::load::{Load, Pace, Paced};
@@ -33,11 +33,11 @@ pub(super) fn overload(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
         requests: usize::MAX,
     };
     let first = load.run(server.port(), APPLY, Some(TOKEN), plan)?;
-    let before = resident_bytes(&server)?;
+    let before = server.resident_bytes()?;
     let rounds: Vec<Round> = (1..=ROUNDS)
         .map(|number| round(&server, first.rate, number * NUMBERS))
         .collect::<Result<_>>()?;
-    let at_most = resident_bytes_at_most(&server)?;
+    let at_most = server.resident_bytes_at_most()?;
     check(&rounds, stored(&server)? - first.answers)?;
     let told: Vec<String> = rounds
         .iter()
@@ -121,7 +121,7 @@ fn round(server: &Server, rate: f64, first_number: usize) -> Result<Round> {
         alone,
         sustained,
         flooded,
-        resident: resident_bytes(server)?,
+        resident: server.resident_bytes()?,
     })
 }
 
