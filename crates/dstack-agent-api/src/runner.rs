@@ -355,6 +355,10 @@ pub struct JobStateEvent {
     /// Exit status of the commands; -1 when killed by a signal.
     #[serde(default)]
     pub exit_status: Option<i32>,
+    /// Somebody was reading the output at the runner itself when the commands ended. dstack 0.22.5 does not know this field:
+    /// only a server that follows the stream is told.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub watched: bool,
 }
 
 /// A piece of log: at most 32 KiB.

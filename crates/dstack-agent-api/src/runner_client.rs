@@ -104,12 +104,21 @@ impl RunnerClient {
             .map(drop)
     }
 
-    /// Events after the cursor (ms) as they happen; `Refused` 404: dstack 0.22.5's runner, use [`Self::pull`].
+    /// Events after the cursor (ms) as they happen, up to the end of the job; `Refused` 404: dstack 0.22.5's runner, use
+    /// [`Self::pull`].
     pub async fn stream(&self, cursor: i64) -> Result<EventStream, CallError> {
-        let lines = self
-            .http
-            .stream(Call::get(format!("/api/stream?timestamp={cursor}")))
-            .await?;
+        self.events(format!("/api/stream?timestamp={cursor}")).await
+    }
+
+    /// As [`Self::stream`]; after the end of the job, the stream stays open until no client that reads output at the runner is
+    /// to be expected any more.
+    pub async fn stream_until_clients_left(&self, cursor: i64) -> Result<EventStream, CallError> {
+        let path = format!("/api/stream?timestamp={cursor}&clients_left=true");
+        self.events(path).await
+    }
+
+    async fn events(&self, path: String) -> Result<EventStream, CallError> {
+        let lines = self.http.stream(Call::get(path)).await?;
         Ok(EventStream { lines })
     }
 }

@@ -1,4 +1,5 @@
-//! Lines of `GET /api/stream?timestamp=<cursor ms>` (not in dstack 0.22.5): `application/x-ndjson`, one JSON
+//! Lines of `GET /api/stream?timestamp=<cursor ms>` (not in dstack 0.22.5; with `&clients_left=true` the answer ends only
+//! when no client that reads output at the runner is to be expected any more): `application/x-ndjson`, one JSON
 //! object a line, pushed as things happen.
 //!
 //! Every event after the cursor comes exactly once, in strictly increasing order of its timestamp over all kinds.

@@ -5,11 +5,12 @@ use std::future::Future;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use dstack_plan::lifecycle::job::ToldClient;
 use dstack_store::directory::users::UserRow;
 use dstack_store::{Changes, Commit, EngineStore, EventMaker, StoreError};
 use dstack_system::Random;
 use dstack_system::clock::SharedClock;
-use dstack_units::{Time, UserId};
+use dstack_units::{JobId, RunId, Time, UserId};
 
 use crate::error::{ControlError, Result};
 
@@ -24,6 +25,9 @@ pub trait EngineHandle: Send + Sync + Debug {
     /// # Errors
     /// The store, or a conflict; nothing is written.
     async fn commit(&self, commit: Commit) -> Result<(), StoreError>;
+
+    /// A client that attaches to jobs over SSH is told something of a run: it may be waited for, although the job is over.
+    fn client_told(&self, _run: RunId, _jobs: &[JobId], _what: ToldClient) {}
 
     /// Whether hosts of SSH fleets are connected to.
     fn connects_hosts(&self) -> bool;

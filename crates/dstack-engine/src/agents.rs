@@ -192,7 +192,7 @@ impl Runner for HttpRunner {
         Ok(self.0.ack(timestamp).await?)
     }
     async fn follow(&self, cursor: i64) -> Result<Box<dyn EventSource>, AgentError> {
-        Ok(Box::new(self.0.stream(cursor).await?))
+        Ok(Box::new(self.0.stream_until_clients_left(cursor).await?))
     }
     async fn metrics(&self) -> Result<Option<Metrics>, AgentError> {
         match self.0.metrics().await.map_err(AgentError::from) {

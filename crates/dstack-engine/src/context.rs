@@ -9,12 +9,14 @@ use dstack_compute::Backends;
 use dstack_model::runs::{JobStatus, RunStatus};
 use dstack_plan::fleets::MAX_OFFERS_TRIED;
 use dstack_plan::placement::HostNetwork;
+use dstack_store::rows::JobRow;
 use dstack_store::{Commit, EngineStore, EntityRef, Lease, Put};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Random, task};
 use dstack_units::{InstanceId, RunId, Time};
 use tokio_util::sync::CancellationToken;
 
+use crate::attendance::Attendance;
 use crate::failpoint::Failpoints;
 use crate::market::Market;
 use crate::observations::Observations;
@@ -102,6 +104,8 @@ pub struct Context {
     pub wakes: Wakes,
     /// What the streams said.
     pub seen: Observations,
+    /// Who is about to attach.
+    pub attendance: Attendance,
     /// What clouds offer.
     pub market: Market,
     /// Calls and streams under way.
@@ -185,6 +189,15 @@ impl Context {
         Ok(())
     }
 
+    /// Until when somebody who reads the output at the job itself may still be doing so.
+    pub fn attended_until(&self, job: &JobRow) -> Option<Time> {
+        let seen = self.seen.job(job.id);
+        // They connect to the first job of a run.
+        let is_first = job.job_num == 0 && job.replica_num == 0;
+        let expected = self.attendance.until(job.run_id).filter(|_| is_first);
+        expected.max(seen.watched_until).filter(|_| !seen.left)
+    }
+
     /// Nothing will happen to it any more.
     pub fn finished(&self, entity: EntityRef) {
         self.owned.remove(entity);
@@ -192,7 +205,8 @@ impl Context {
         match entity {
             EntityRef::Job(job) => self.seen.forget_job(job),
             EntityRef::Instance(instance) => self.seen.forget_instance(instance),
-            EntityRef::Run(_) | EntityRef::Fleet(_) => {}
+            EntityRef::Run(run) => self.attendance.forget(run),
+            EntityRef::Fleet(_) => {}
         }
     }
 }

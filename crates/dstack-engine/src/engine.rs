@@ -3,13 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dstack_plan::lifecycle::job::ToldClient;
 use dstack_store::{Claim, Commit, EntityRef};
 use dstack_system::clock::sleep_until;
 use dstack_system::{observe, task_span};
+use dstack_units::{JobId, RunId};
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 use crate::Result;
+use crate::attendance::Attendance;
 use crate::context::{Context, EngineDeps};
 use crate::market::Market;
 use crate::observations::Observations;
@@ -36,6 +39,7 @@ impl Engine {
             claiming: tokio::sync::Mutex::default(),
             wakes: Wakes::default(),
             seen: Observations::default(),
+            attendance: Attendance::default(),
             market: Market::default(),
             running: Running::default(),
             stop: CancellationToken::new(),
@@ -71,6 +75,15 @@ impl Engine {
         self.ctx
             .commit(("api.commit.before", "api.commit.after"), commit)
             .await
+    }
+
+    /// A client that attaches to jobs over SSH is told something of a run: see [`crate::attendance`].
+    pub fn client_told(&self, run: RunId, jobs: &[JobId], what: ToldClient) {
+        if self.ctx.attendance.told(run, what, self.ctx.now()) {
+            for job in jobs {
+                self.ctx.wakes.wake(EntityRef::Job(*job));
+            }
+        }
     }
 
     /// What all parts share: for the server's read-only views.

@@ -18,6 +18,7 @@
 //! It sees the store, the agents, the clouds, the logs and the clock through traits, so that the simulation runs this very code.
 
 pub mod agents;
+pub mod attendance;
 pub mod context;
 pub mod engine;
 pub mod failpoint;

@@ -15,6 +15,10 @@ use dstack_units::{InstanceId, JobId, Time};
 pub struct JobSeen {
     /// The last state that ended the commands.
     pub ended: Option<Ended>,
+    /// Until when those may read the rest of the output who were reading it at the runner when the commands ended.
+    pub watched_until: Option<Time>,
+    /// They have read everything.
+    pub left: bool,
     /// Everything the runner had to say is stored.
     pub drained: bool,
     /// Everything up to this time is stored (milliseconds); the row follows.

@@ -55,7 +55,10 @@ pub async fn start(core: Arc<Core>, submitted: Submitted, ssh: Arc<dyn JobSsh>) 
             Err(ending) => ending,
         };
         core.log.info(format_args!("job ended: {ending}"));
-        core.spool.state(ending.into());
+        core.spool.state(JobStateEvent {
+            watched: core.is_watched(),
+            ..ending.into()
+        });
         core.finish();
     });
     info

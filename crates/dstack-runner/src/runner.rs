@@ -33,6 +33,10 @@ use crate::users::{Owner, Passwd};
 const JOB_WAIT: Duration = Duration::from_secs(300);
 /// A runner whose job is over waits so long for its logs to be fetched.
 const LOGS_WAIT: Duration = Duration::from_secs(300);
+/// Clients that have read everything have so long to close their connections.
+const CLIENTS_LEAVE: Duration = Duration::from_secs(5);
+/// How often it is looked whether they have.
+const CLIENTS_LOOK: Duration = Duration::from_millis(50);
 /// Answers under way at the exit have so long.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
@@ -212,6 +216,8 @@ impl Runner {
         if let Err(error) = &lived {
             self.core.log.error(chain(error));
         }
+        // Streams that wait for clients end.
+        self.core.clients_left();
         self.shutdown.send_replace(true);
         let _ = timeout(SHUTDOWN_GRACE, self.http).await;
         self.ssh.handle.stop();
@@ -242,11 +248,33 @@ impl Runner {
                 () = sleep(LOGS_WAIT) => {}
             }
         };
+        let done = async {
+            fetched.await;
+            self.wait_for_clients().await;
+        };
         tokio::select! {
-            () = fetched => {}
+            () = done => {}
+            () = self.tell_when_clients_left() => {}
             () = received(signals) => {}
         }
         Ok(())
+    }
+
+    /// Lets the server know when it need not keep the task for clients any more; does not end.
+    async fn tell_when_clients_left(&self) {
+        let mut served = self.core.watch_served();
+        let _ = served.wait_for(|served| served.watcher).await;
+        self.wait_for_clients().await;
+        self.core.clients_left();
+        std::future::pending::<()>().await;
+    }
+
+    /// Clients that have read everything close their connections: one that is cut off instead says that something went wrong.
+    async fn wait_for_clients(&self) {
+        let until = Instant::now() + CLIENTS_LEAVE;
+        while !self.ssh.handle.connections().is_empty() && Instant::now() < until {
+            sleep(CLIENTS_LOOK).await;
+        }
     }
 }
 

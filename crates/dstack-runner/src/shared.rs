@@ -1,6 +1,7 @@
 //! What the parts of a runner share: settings, logs, and where the job stands.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
@@ -70,6 +71,17 @@ pub struct Core {
     state: watch::Sender<RunnerState>,
     stop: watch::Sender<bool>,
     served: watch::Sender<Served>,
+    watchers: AtomicUsize,
+}
+
+/// Somebody who reads the raw output; gone when this is dropped.
+#[derive(Debug)]
+pub struct Watching(Arc<Core>);
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.0.watchers.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -94,6 +106,8 @@ pub struct Served {
     pub server: bool,
     /// A WebSocket got everything.
     pub watcher: bool,
+    /// A WebSocket got everything, and no client is connected any more.
+    pub left: bool,
     /// A server that acknowledges was here: it comes back for the rest, however long it stays away.
     pub expected: bool,
 }
@@ -128,6 +142,7 @@ impl Core {
             state: watch::Sender::default(),
             stop: watch::Sender::new(false),
             served: watch::Sender::default(),
+            watchers: AtomicUsize::new(0),
         })
     }
 
@@ -233,6 +248,22 @@ impl Core {
     /// The server has, or is being sent, the end of the logs.
     pub fn served_server(&self) {
         self.served.send_modify(|served| served.server = true);
+    }
+
+    /// Somebody begins to read the raw output.
+    pub fn begin_watching(self: &Arc<Self>) -> Watching {
+        self.watchers.fetch_add(1, Ordering::Relaxed);
+        Watching(Arc::clone(self))
+    }
+
+    /// Whether somebody reads the raw output now, and the server is one that wants to know.
+    pub fn is_watched(&self) -> bool {
+        self.served.borrow().expected && self.watchers.load(Ordering::Relaxed) > 0
+    }
+
+    /// No client that reads output is to be expected any more.
+    pub fn clients_left(&self) {
+        self.served.send_modify(|served| served.left = true);
     }
 
     /// A watcher has the end of the raw output.

@@ -42,6 +42,7 @@ pub struct Call {
     project: Option<Arc<Project>>,
     params: HashMap<String, String>,
     cookies: Vec<String>,
+    is_python: bool,
 }
 
 impl Call {
@@ -81,6 +82,12 @@ impl Call {
         let pairs = self.cookies.iter().flat_map(|line| line.split(';'));
         let mut values = pairs.filter_map(|pair| pair.trim().strip_prefix(name)?.strip_prefix('='));
         values.next()
+    }
+
+    /// Whether the client is one that reads the output of jobs over SSH: the Python command line and library, up to
+    /// 0.22.5 at least. Our own command line reads it from the server.
+    pub(crate) fn attaches_over_ssh(&self) -> bool {
+        self.is_python
     }
 
     /// Another parameter of the path.
@@ -342,6 +349,7 @@ async fn admit(
         project: None,
         params,
         cookies: cookies(headers),
+        is_python: is_python(headers),
     };
     let service = |expected: Option<&str>, wrong| {
         service_token(expected, headers, wrong).map_err(|wrong| match bearer(headers) {
@@ -384,6 +392,14 @@ fn cookies(headers: &HeaderMap) -> Vec<String> {
     lines
         .filter_map(|line| line.to_str().ok().map(str::to_owned))
         .collect()
+}
+
+/// Whether the client is made with Python's `requests`, as dstack 0.22.5 is.
+fn is_python(headers: &HeaderMap) -> bool {
+    let name = headers
+        .get(header::USER_AGENT)
+        .and_then(|name| name.to_str().ok());
+    name.is_some_and(|name| name.starts_with("python-requests/"))
 }
 
 /// Compares a fixed token in constant time.

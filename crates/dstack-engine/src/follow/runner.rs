@@ -21,6 +21,8 @@ use crate::{Batch, EventSource, Piece, Result, Runner, operations};
 const BATCH_BYTES: usize = 1024 * 1024;
 /// …or nothing more comes at once.
 const LINGER: Duration = Duration::from_millis(5);
+/// How long those who read the output at the runner may take for the rest of it, and to disconnect.
+const WATCHERS_LEAVE: Duration = Duration::from_secs(15);
 /// The row follows the stored output this often; after a crash the rest is read again and recognised.
 const CURSOR_EVERY: Duration = Duration::from_secs(2);
 
@@ -164,7 +166,9 @@ impl Listener<'_> {
                 }
                 StreamLine::End(_) => {
                     self.store(&mut pending).await?;
-                    return self.drained(pending.cursor).await;
+                    self.drained();
+                    self.clients_left(stream.as_mut()).await;
+                    return Ok(true);
                 }
                 StreamLine::Unknown => {}
             }
@@ -224,9 +228,11 @@ impl Listener<'_> {
 
     fn state(&self, event: &JobStateEvent) {
         let Some(ended) = ended(event) else { return };
-        self.ctx
-            .seen
-            .update_job(self.job.id, |seen| seen.ended = Some(ended));
+        let watched_until = event.watched.then(|| self.ctx.now() + WATCHERS_LEAVE);
+        self.ctx.seen.update_job(self.job.id, |seen| {
+            seen.ended = Some(ended);
+            seen.watched_until = watched_until;
+        });
         self.ctx.wakes.wake(EntityRef::Job(self.job.id));
     }
 
@@ -240,12 +246,22 @@ impl Listener<'_> {
         }
     }
 
-    /// Everything was said and stored: the runner may go.
-    async fn drained(&self, cursor: i64) -> Result<bool> {
+    /// Everything was said and stored. It is acknowledged by the removal of the task, after the outcome is committed.
+    fn drained(&self) {
         self.ctx.seen.update_job(self.job.id, |seen| seen.drained = true);
         self.ctx.wakes.wake(EntityRef::Job(self.job.id));
-        let _ = cursor; // acknowledged by the removal of the task, after the outcome is committed
-        Ok(true)
+    }
+
+    /// While the job is kept for clients: reads on, since the stream ends when they have left.
+    async fn clients_left(&self, stream: &mut dyn EventSource) {
+        let until = self.ctx.attended_until(self.job);
+        let Some(left) = until.map(|until| until.since(self.ctx.now())) else {
+            return;
+        };
+        let ended = async { while let Ok(Some(_)) = stream.next().await {} };
+        tokio::time::timeout(left, ended).await.ok(); // then it is not kept any longer
+        self.ctx.seen.update_job(self.job.id, |seen| seen.left = true);
+        self.ctx.wakes.wake(EntityRef::Job(self.job.id));
     }
 }
 

@@ -86,6 +86,7 @@ fn facts(ctx: &Context, snapshot: &JobSnapshot, seen: &JobSeen, task: &Option<Op
         termination_reason: job.termination_reason(),
         max_duration: max_duration.map(Duration::from_secs),
         unwanted: unwanted(snapshot, seen),
+        attended_until: ctx.attended_until(&snapshot.job),
         spot: job
             .job_provisioning_data
             .as_ref()

@@ -79,6 +79,19 @@ pub struct Ended {
     pub exit_status: Option<i64>,
 }
 
+/// What a client that attaches to jobs over SSH was told of its run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToldClient {
+    /// That it is submitted.
+    Submitted,
+    /// Nothing so far: its question is being answered.
+    Nothing,
+    /// That it cannot be attached to yet.
+    NotYet,
+    /// That it can.
+    Running,
+}
+
 /// All that is known of a placed job.
 #[derive(Debug, Clone)]
 pub struct Facts {
@@ -98,6 +111,8 @@ pub struct Facts {
     pub termination_reason: Option<JobTerminationReason>,
     /// `max_duration` of its spec.
     pub max_duration: Option<Duration>,
+    /// Until when somebody who reads the output at the job itself may still do so after its end.
+    pub attended_until: Option<Time>,
     /// A policy of the run wants it ended, for this reason.
     pub unwanted: Option<Ended>,
     /// Whether it runs on spot capacity.
@@ -278,7 +293,12 @@ fn pulling(facts: &Facts, now: Time) -> Decision {
 
 fn running(facts: &Facts, now: Time) -> Decision {
     if let Some(ended) = &facts.ended {
-        return Decision::Terminate(ended.clone());
+        // The agent ends the task when they have read everything.
+        let attended = facts.attended_until.filter(|until| now < *until);
+        return match attended.filter(|_| !matches!(facts.task, Task::Terminated { .. } | Task::Missing)) {
+            Some(until) => Decision::Wait(Wait::until(until, WaitReason::OutputRead)),
+            None => Decision::Terminate(ended.clone()),
+        };
     }
     // The container may end without a last word of the runner (killed, out of memory). While the runner's
     // output is still being read, its own report comes first.
@@ -431,6 +451,7 @@ mod tests {
             remove_at: None,
             termination_reason: None,
             max_duration: None,
+            attended_until: None,
             unwanted: None,
             spot: false,
             instance_alive: true,
@@ -497,6 +518,35 @@ mod tests {
             called(600),
             Some(JobTerminationReason::WaitingRunnerLimitExceeded)
         );
+    }
+
+    #[test]
+    fn a_job_that_is_over_stays_while_somebody_reads_its_output_there() {
+        let over = |task: Task| Facts {
+            ended: Some(Ended {
+                reason: JobTerminationReason::DoneByRunner,
+                message: None,
+                exit_status: Some(0),
+            }),
+            submit_task: Progress::Done,
+            attended_until: Some(at(20)),
+            task,
+            ..facts(JobStatus::Running)
+        };
+        let Decision::Wait(wait) = decide(&over(Task::Running), at(19)) else {
+            panic!("it waits");
+        };
+        assert_eq!(
+            (wait.wake_at, wait.reason),
+            (Some(at(20)), Some(WaitReason::OutputRead))
+        );
+        let done = Some(JobTerminationReason::DoneByRunner);
+        assert_eq!(reason(&decide(&over(Task::Running), at(20))), done);
+        let ended = Task::Terminated {
+            reason: None,
+            message: String::new(),
+        };
+        assert_eq!(reason(&decide(&over(ended), at(1))), done);
     }
 
     #[test]

@@ -50,6 +50,8 @@ pub enum WaitReason {
     JobStarted,
     /// The commands run: nothing is wrong.
     Commands,
+    /// Clients that are attached, or about to attach, read the output of a job that is over.
+    OutputRead,
     /// Output that the runner still has, after the commands were asked to end.
     LastOutput,
     /// The shim has not confirmed that nothing of the task is left.
@@ -183,6 +185,7 @@ impl fmt::Display for WaitReason {
             }
             Self::JobStarted => f.write_str("the job to start"),
             Self::Commands => f.write_str("the commands to end"),
+            Self::OutputRead => f.write_str("clients to read the output of the job, which is over"),
             Self::LastOutput => f.write_str("the last output of the job"),
             Self::TaskRemoved { instance, error } => with_error(
                 f,

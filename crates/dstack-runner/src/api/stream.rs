@@ -9,6 +9,7 @@ use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream::try_unfold;
+use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -25,13 +26,26 @@ const TICK_EVERY: Duration = Duration::from_secs(5);
 /// Read at once: enough to be quick, little enough for many streams.
 const BATCH_BYTES: usize = 256 * 1024;
 
-pub(super) async fn stream(State(api): State<Api>, Query(from): Query<After>) -> Result<Response, Error> {
+/// Until when the server reads.
+#[derive(Deserialize)]
+pub(super) struct Until {
+    /// Until no client that reads output is to be expected any more, instead of the end of the job.
+    #[serde(default)]
+    clients_left: bool,
+}
+
+pub(super) async fn stream(
+    State(api): State<Api>,
+    Query(from): Query<After>,
+    Query(until): Query<Until>,
+) -> Result<Response, Error> {
     api.core.expect_server();
     let events = Events {
         progress: api.core.spool.watch(),
         cursor: from.cursor()?,
         next_tick: Instant::now() + TICK_EVERY,
         ended: false,
+        waits_for_clients: until.clients_left,
         core: api.core,
     };
     let pieces = try_unfold(events, async |mut events| {
@@ -57,6 +71,7 @@ struct Events {
     cursor: Cursor,
     next_tick: Instant,
     ended: bool,
+    waits_for_clients: bool,
 }
 
 impl Events {
@@ -73,6 +88,10 @@ impl Events {
                 changed = self.progress.changed() => changed.map_err(|_| Broken)?,
                 () = sleep_until(self.next_tick) => return self.tick().map(Some),
             }
+        }
+        if self.waits_for_clients {
+            let mut served = self.core.watch_served();
+            served.wait_for(|served| served.left).await.map_err(|_| Broken)?;
         }
         Ok(None)
     }

@@ -50,6 +50,7 @@ async fn refuse(mut socket: WebSocket, why: String) {
 
 /// Sends everything from the start on, until the job is over or the client is gone.
 async fn watch(core: Arc<Core>, socket: WebSocket, start: Option<i64>) {
+    let _watching = core.begin_watching();
     let (sink, mut incoming) = socket.split();
     // Reading answers pings, and tells when the client goes.
     let gone = async { while let Some(Ok(_)) = incoming.next().await {} };

@@ -96,6 +96,7 @@ impl From<Ending> for JobStateEvent {
             termination_reason: ending.reason.to_owned(),
             termination_message: ending.message,
             exit_status: ending.exit_status,
+            watched: false,
         }
     }
 }

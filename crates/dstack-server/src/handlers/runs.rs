@@ -11,10 +11,11 @@ use std::collections::HashMap;
 
 use dstack_api::routes;
 use dstack_model::requests::{DeleteRunsRequest, GetRunRequest, StopRunsRequest};
-use dstack_model::runs::Run;
+use dstack_model::runs::{Job, JobStatus, Run, RunStatus};
+use dstack_plan::lifecycle::job::ToldClient;
 use dstack_store::directory::lists::{self, ListedRun};
 use dstack_store::rows::JobRow;
-use dstack_units::RunId;
+use dstack_units::{JobId, RunId};
 
 use crate::api::{Api, Call};
 use crate::error::{ApiError, Result};
@@ -41,11 +42,35 @@ async fn get(call: Call, request: GetRunRequest) -> Result<Run> {
         (None, Some(name)) => state.database.run_by_name(project, &name).await?,
         (None, None) => return Err(ApiError::client("run_name or id must be specified")),
     };
-    let found = found
+    let mut found = found
         .ok_or_else(|| ApiError::with_code(dstack_api::ErrorCode::ResourceNotExists, "Run not found"))?;
+    if call.attaches_over_ssh() && !found.run.status().is_finished() {
+        // Before it is looked what there is to tell: else the job might end in between.
+        let id = found.run.id;
+        state.engine.client_told(id, &[], ToldClient::Nothing);
+        found = lists::run_by_id(pool, project, id).await?.unwrap_or(found);
+    }
     let mut run = with_jobs(state, &found, View::single()).await?;
+    if call.attaches_over_ssh() && !run.status.is_finished() {
+        tell_engine(state, &run);
+    }
     crate::compat::run(&mut run, &call.version);
     Ok(run)
+}
+
+/// The command line of dstack 0.22.5 asks until the first job runs, and then attaches to it.
+fn tell_engine(state: &AppState, run: &Run) {
+    let last = |job: &Job| job.job_submissions.last().map(|last| (last.id, last.status));
+    let jobs: Vec<(JobId, JobStatus)> = run.jobs.iter().filter_map(last).collect();
+    let first_runs = jobs
+        .first()
+        .is_none_or(|(_, status)| *status == JobStatus::Running);
+    let told = match run.status == RunStatus::Running && first_runs {
+        true => ToldClient::Running,
+        false => ToldClient::NotYet,
+    };
+    let ids: Vec<JobId> = jobs.into_iter().map(|(id, _)| id).collect();
+    state.engine.client_told(run.id, &ids, told);
 }
 
 /// A run with its jobs as clients see it.

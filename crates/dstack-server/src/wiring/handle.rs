@@ -2,7 +2,9 @@
 
 use async_trait::async_trait;
 use dstack_engine::{Engine, EngineError};
+use dstack_plan::lifecycle::job::ToldClient;
 use dstack_store::{Commit, StoreError};
+use dstack_units::{JobId, RunId};
 
 use dstack_control::EngineHandle;
 
@@ -17,6 +19,10 @@ impl EngineHandle for Connected {
             EngineError::Store(error) => error,
             EngineError::Logs(_) | EngineError::Inputs(_) | EngineError::Killed(_) => StoreError::Closed,
         })
+    }
+
+    fn client_told(&self, run: RunId, jobs: &[JobId], what: ToldClient) {
+        self.0.client_told(run, jobs, what);
     }
 
     // This version's engine does not.

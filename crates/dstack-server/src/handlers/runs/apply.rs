@@ -3,6 +3,7 @@
 use dstack_control::runs::{Applied, ApplyRun, SeenRun};
 use dstack_model::requests::ApplyRunPlanRequest;
 use dstack_model::runs::Run;
+use dstack_plan::lifecycle::job::ToldClient;
 use dstack_store::directory::lists::{self, ListedRun};
 use dstack_store::rows::JobRow;
 
@@ -28,6 +29,10 @@ pub(super) async fn apply(call: Call, request: ApplyRunPlanRequest) -> Result<Ru
             force: request.force,
         })
         .await?;
+    if call.attaches_over_ssh() && applied.submitted {
+        let engine = &state.engine;
+        engine.client_told(applied.run.id, &[], ToldClient::Submitted);
+    }
     show(&call, applied).await
 }
 
