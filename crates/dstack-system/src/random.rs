@@ -1,18 +1,20 @@
 //! Randomness: the machine's in production, seeded in simulation.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use dstack_units::Time;
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use uuid::Uuid;
 
+use crate::locked::Locked;
+
 /// A shared source of random values.
 #[derive(Clone)]
 pub struct Random {
     // `None`: the operating system's generator through a thread-local one.
-    seeded: Option<Arc<Mutex<StdRng>>>,
+    seeded: Option<Arc<Locked<StdRng>>>,
 }
 
 impl fmt::Debug for Random {
@@ -34,14 +36,14 @@ impl Random {
     /// Repeats the same values for the same seed. Never for tokens or keys.
     pub fn seeded(seed: u64) -> Self {
         Self {
-            seeded: Some(Arc::new(Mutex::new(StdRng::seed_from_u64(seed)))),
+            seeded: Some(Arc::new(Locked::new(StdRng::seed_from_u64(seed)))),
         }
     }
 
     #[allow(clippy::disallowed_methods)] // the one place
     fn with<T>(&self, draw: impl FnOnce(&mut dyn Rng) -> T) -> T {
         match &self.seeded {
-            Some(rng) => draw(&mut *rng.lock().unwrap_or_else(PoisonError::into_inner)),
+            Some(rng) => draw(&mut *rng.lock()),
             None => draw(&mut rand::rng()),
         }
     }
