@@ -1,11 +1,12 @@
 //! Remembers answers, and asks once for all who ask meanwhile.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_plan::ImageConfig;
+use dstack_system::Locked;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
@@ -49,7 +50,7 @@ type Slot = Arc<OnceCell<Answer>>;
 pub struct Cached<I> {
     inner: I,
     lifetimes: Lifetimes,
-    slots: Mutex<HashMap<Key, Slot>>,
+    slots: Locked<HashMap<Key, Slot>>,
 }
 
 impl<I: Images> Cached<I> {
@@ -58,14 +59,14 @@ impl<I: Images> Cached<I> {
         Self {
             inner,
             lifetimes,
-            slots: Mutex::default(),
+            slots: Locked::default(),
         }
     }
 
     fn slot(&self, key: Key) -> Slot {
         let now = Instant::now();
         let is_good = |slot: &Slot| slot.get().is_none_or(|answer| answer.expires_at > now);
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.slots.lock();
         if let Some(slot) = slots.get(&key).filter(|slot| is_good(slot)) {
             return Arc::clone(slot);
         }
@@ -214,7 +215,7 @@ mod tests {
         for image in ["a", "b", "c"] {
             cached.config(image, None).await.unwrap();
         }
-        assert_eq!(cached.slots.lock().unwrap().len(), 2);
+        assert_eq!(cached.slots.lock().len(), 2);
         cached.config("c", None).await.unwrap();
         cached.config("b", None).await.unwrap();
         assert_eq!(asked(&cached), 3, "the oldest went");

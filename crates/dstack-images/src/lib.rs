@@ -10,6 +10,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use dstack_http::OutboundPolicy;
 use dstack_plan::ImageConfig;
 use dstack_system::Secret;
 
@@ -24,7 +25,7 @@ pub use cached::{Cached, Lifetimes};
 pub use chain::Chain;
 pub use default_registry::DefaultRegistry;
 pub use engine::{Found, LocalEngine};
-pub use reference::{Reference, with_default_registry};
+pub use reference::{Reference, registry_of, with_default_registry};
 pub use registry::{Limits, Registry};
 
 /// Credentials of a registry.
@@ -62,9 +63,11 @@ pub trait Images: Send + Sync + Debug {
     ) -> Result<ImageConfig, ImageError>;
 }
 
-/// What a server uses: the engine of its machine, when jobs run there, then registries; remembered for a while.
-pub fn of_server(engine: Option<LocalEngine>) -> Arc<dyn Images> {
-    let registry = Cached::new(Registry::new(Limits::default()), Lifetimes::default());
+/// What a server uses: the engine of its machine, when jobs run there, then registries that `policy` lets users name;
+/// remembered for a while.
+pub fn of_server(engine: Option<LocalEngine>, policy: OutboundPolicy) -> Arc<dyn Images> {
+    let registry = Registry::new(Limits::default(), policy);
+    let registry = Cached::new(registry, Lifetimes::default());
     match engine {
         // An image can be imported at any moment: the engine is asked each time, which costs a millisecond.
         Some(engine) => Arc::new(Chain::new(engine, registry)),

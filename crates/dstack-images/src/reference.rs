@@ -1,5 +1,7 @@
 //! `[registry/]name[:tag][@digest]`, by Docker's rules.
 
+use std::net::IpAddr;
+
 use crate::ImageError;
 
 /// The registry of images that name none.
@@ -90,6 +92,11 @@ impl Reference {
         self.registry.as_deref().unwrap_or(DEFAULT_REGISTRY_HOST)
     }
 
+    /// The host without the port.
+    pub fn host_name(&self) -> &str {
+        host_name(self.host())
+    }
+
     /// What names the manifest in the registry: the digest, else the tag.
     pub fn manifest(&self) -> &str {
         self.digest.as_deref().unwrap_or(&self.tag)
@@ -97,10 +104,25 @@ impl Reference {
 
     /// Whether the registry is on this machine, where registries may speak plain HTTP (Docker's rule).
     pub fn is_loopback(&self) -> bool {
-        let host = self.host();
-        let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-        name == "localhost" || name == "[::1]" || name.starts_with("127.")
+        let name = self.host_name();
+        let address = name.trim_start_matches('[').trim_end_matches(']');
+        let address = address.parse::<IpAddr>();
+        name == "localhost" || address.is_ok_and(|address| address.is_loopback())
     }
+}
+
+/// The host without its port.
+fn host_name(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if !port.ends_with(']') => name,
+        _ => host,
+    }
+}
+
+/// Returns the host of the registry that an image names, without its port; `None` when it names none.
+pub fn registry_of(image: &str) -> Option<&str> {
+    let (first, _) = image.split_once('/')?;
+    is_host(first).then(|| host_name(first))
 }
 
 /// `image` in the registry `registry`, unless it names one itself (dstack 0.22.5: `DSTACK_SERVER_DEFAULT_DOCKER_REGISTRY`).
@@ -218,6 +240,9 @@ mod tests {
         for (image, loopback) in [
             ("127.0.0.1:5000/a", true),
             ("localhost:1/a", true),
+            ("[::1]:5000/a", true),
+            ("[::1]/a", true),
+            ("127.evil.example/a", false),
             ("ghcr.io/a", false),
             ("a", false),
         ] {
@@ -227,6 +252,14 @@ mod tests {
                 "{image}"
             );
         }
+    }
+
+    #[test]
+    fn the_registry_of_an_image() {
+        assert_eq!(registry_of("reg.corp:5000/a/b:1"), Some("reg.corp"));
+        assert_eq!(registry_of("[fd12::1]:5000/a"), Some("[fd12::1]"));
+        assert_eq!(registry_of("dstackai/base"), None);
+        assert_eq!(registry_of("ubuntu"), None);
     }
 
     #[test]

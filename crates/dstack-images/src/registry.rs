@@ -1,13 +1,14 @@
 //! Asks a registry: the OCI distribution API v2 (manifest or index, then the configuration blob).
 //!
-//! Answers are bounded in size and in time: whoever may plan a run chooses whom the server asks.
+//! Whoever may plan a run chooses whom the server asks. So answers are bounded in size and in time, and only networks that the
+//! administrator allows are reached, by the registry and by whatever it leads to: a service for tokens, a store of blobs.
 
-use std::sync::{Once, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use dstack_http::{ClientOptions, GuardedClient, Network, OutboundPolicy};
 use dstack_plan::ImageConfig;
-use reqwest::Client;
+use dstack_system::chain;
 use tokio::time::timeout;
 
 use crate::reference::is_digest;
@@ -47,29 +48,29 @@ impl Default for Limits {
 #[derive(Debug)]
 pub struct Registry {
     limits: Limits,
-    client: OnceLock<Client>,
+    client: GuardedClient,
 }
+
+/// How long it may take to find out on what kind of network a registry is that did not answer.
+const NETWORK_LIMIT: Duration = Duration::from_secs(1);
 
 impl Registry {
     /// Cheap: TLS roots are loaded with the first lookup.
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: Limits, policy: OutboundPolicy) -> Self {
+        let options = ClientOptions {
+            connect_timeout: Some(limits.connect),
+            ..ClientOptions::default()
+        };
         Self {
             limits,
-            client: OnceLock::new(),
+            client: GuardedClient::new(policy, options),
         }
     }
 
-    fn client(&self) -> Result<&Client, LookupError> {
-        if let Some(client) = self.client.get() {
-            return Ok(client);
-        }
-        install_crypto();
-        let client = Client::builder()
-            .user_agent(concat!("dstack/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(self.limits.connect)
-            .build()
-            .map_err(LookupError::Setup)?;
-        Ok(self.client.get_or_init(|| client))
+    /// Whether the registry is inside, where users are not told more than that it is of no use.
+    async fn is_inside(&self, reference: &Reference) -> bool {
+        let network = timeout(NETWORK_LIMIT, self.client.network_of(reference.host_name())).await;
+        !matches!(network, Ok(Network::Public))
     }
 
     async fn look_up(
@@ -77,7 +78,7 @@ impl Registry {
         reference: &Reference,
         credentials: Option<&RegistryCredentials>,
     ) -> Result<ImageConfig, LookupError> {
-        let mut session = Session::new(self.client()?, self.limits.bytes, reference, credentials);
+        let mut session = Session::new(&self.client, self.limits.bytes, reference, credentials);
         let (manifest, architectures) = match session.manifest(reference.manifest()).await? {
             Manifest::Image(image) => (image, None),
             Manifest::Index(index) => {
@@ -112,18 +113,18 @@ impl Images for Registry {
         let result = timeout(self.limits.total, self.look_up(&reference, credentials))
             .await
             .unwrap_or(Err(LookupError::Slow(self.limits.total)));
-        result.map_err(|error| {
-            tracing::debug!(
-                image,
-                error = &error as &dyn std::error::Error,
-                "No configuration of an image"
-            );
-            let text = error.explain(reference.registry_name(), credentials.is_some());
-            match error.is_transient() {
-                true => ImageError::Transient(text),
-                false => ImageError::Refused(text),
-            }
-        })
+        let error = match result {
+            Ok(config) => return Ok(config),
+            Err(error) => error,
+        };
+        let registry = reference.registry_name();
+        if error.may_probe() && self.is_inside(&reference).await {
+            tracing::warn!(image, error = %chain(&error), "no configuration of an image, from a registry that is not public");
+            // Whether it may be answered later would tell, too.
+            return Err(ImageError::Transient(error::explain_inside(registry)));
+        }
+        tracing::debug!(image, error = %chain(&error), "no configuration of an image");
+        Err(error.with_text(error.explain(registry, credentials.is_some())))
     }
 }
 
@@ -136,13 +137,4 @@ fn valid(digest: String) -> Result<String, LookupError> {
         what: "a manifest with valid digests",
         kind: format!("`{digest}`"),
     })
-}
-
-/// Makes ring the crypto of TLS, unless the program chose already.
-fn install_crypto() {
-    static INSTALL: Once = Once::new();
-    INSTALL.call_once(|| {
-        // Fails only when a provider is installed already, which serves as well.
-        drop(rustls::crypto::ring::default_provider().install_default());
-    });
 }

@@ -1,7 +1,7 @@
 //! Lookups at a registry in this process, and at a real engine where one answers.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stderr)]
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -10,9 +10,10 @@ use axum::extract::{Request, State};
 use axum::http::{Response, StatusCode};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use dstack_http::{Network, OutboundPolicy};
 use dstack_images::{Chain, Images, Limits, LocalEngine, Registry, RegistryCredentials};
 use dstack_plan::ImageConfig;
-use dstack_system::{Secret, task};
+use dstack_system::{Locked, Secret, task};
 use dstack_units::CpuArchitecture;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -38,22 +39,33 @@ enum Mode {
     Forged,
     /// Broken in the usual way.
     Status(u16),
+    /// Wants a token, to be had at another double.
+    RealmAt,
+    /// Sends everybody to another double.
+    RedirectTo,
 }
 
 #[derive(Debug)]
 struct Double {
     mode: Mode,
     address: String,
-    asked: Mutex<Vec<String>>,
+    /// Where it leads to.
+    other: String,
+    asked: Locked<Vec<String>>,
 }
 
 /// A registry on this machine; the host and port at which it is.
 async fn registry(mode: Mode) -> Arc<Double> {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    registry_at("127.0.0.1", mode, "").await
+}
+
+async fn registry_at(host: &str, mode: Mode, other: &str) -> Arc<Double> {
+    let listener = tokio::net::TcpListener::bind((host, 0)).await.unwrap();
     let double = Arc::new(Double {
         mode,
         address: listener.local_addr().unwrap().to_string(),
-        asked: Mutex::default(),
+        other: other.to_owned(),
+        asked: Locked::default(),
     });
     let app = Router::new().fallback(answer).with_state(Arc::clone(&double));
     drop(task::spawn("test.registry", async move {
@@ -68,7 +80,7 @@ impl Double {
     }
 
     fn asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap().clone()
+        self.asked.lock().clone()
     }
 }
 
@@ -115,11 +127,14 @@ fn documents() -> Vec<(String, Value)> {
 
 async fn answer(State(double): State<Arc<Double>>, request: Request) -> Response<Body> {
     let target = request.uri().to_string();
-    double.asked.lock().unwrap().push(target.clone());
     let authorization = request
         .headers()
         .get("authorization")
         .map(|value| value.to_str().unwrap().to_owned());
+    double.asked.lock().push(match (&authorization, double.mode) {
+        (Some(authorization), Mode::RealmAt) => format!("{target} {authorization}"),
+        _ => target.clone(),
+    });
     let basic = format!("Basic {}", STANDARD.encode("user:secret"));
     let plain = |status: u16, text: &str| {
         Response::builder()
@@ -149,6 +164,15 @@ async fn answer(State(double): State<Arc<Double>>, request: Request) -> Response
                 double.address
             ));
         }
+        Mode::RealmAt => {
+            let realm = format!(r#"Bearer realm="http://{}/token""#, double.other);
+            return refused(realm);
+        }
+        Mode::RedirectTo => {
+            let builder = Response::builder().status(StatusCode::FOUND);
+            let target = format!("http://{}{target}", double.other);
+            return builder.header("location", target).body(Body::empty()).unwrap();
+        }
         Mode::Basic if authorization != Some(basic) => return refused("Basic realm=\"r\"".to_owned()),
         Mode::Html => {
             let builder = Response::builder().header("content-type", "text/html; charset=utf-8");
@@ -174,8 +198,14 @@ fn futures(chunk: Vec<u8>) -> impl futures_util::Stream<Item = Result<Vec<u8>, s
     futures_util::stream::repeat_with(move || Ok(chunk.clone()))
 }
 
+/// Takes this machine for the internet.
+fn public() -> OutboundPolicy {
+    let here = "127.0.0.0/8".parse().unwrap();
+    OutboundPolicy::new().with_network(here, Network::Public)
+}
+
 fn client() -> Registry {
-    Registry::new(Limits::default())
+    Registry::new(Limits::default(), public())
 }
 
 fn credentials() -> RegistryCredentials {
@@ -334,7 +364,7 @@ async fn a_silent_registry_is_not_waited_for() {
         total: Duration::from_millis(200),
         ..Limits::default()
     };
-    let error = Registry::new(limits)
+    let error = Registry::new(limits, public())
         .config(&double.image("one"), None)
         .await
         .unwrap_err();
@@ -356,6 +386,95 @@ async fn nobody_is_there() {
     );
     let error = client().config("UPPER", None).await.unwrap_err();
     assert!(error.to_string().contains("capital letters"), "{error}");
+}
+
+/// What a member is told of a registry on this machine that the administrator allows.
+async fn error_inside(address: &str) -> String {
+    let mut policy = OutboundPolicy::new();
+    policy.allow("127.0.0.0/8").unwrap();
+    let limits = Limits {
+        total: Duration::from_millis(300),
+        ..Limits::default()
+    };
+    let result = Registry::new(limits, policy)
+        .config(&format!("{address}/one"), None)
+        .await;
+    result.unwrap_err().to_string().replace(address, "REGISTRY")
+}
+
+#[tokio::test]
+async fn a_registry_inside_is_refused_unless_it_is_allowed() {
+    let double = registry(Mode::Open).await;
+    let strict = Registry::new(Limits::default(), OutboundPolicy::new());
+    let error = strict.config(&double.image("one"), None).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "127.0.0.1 is on the server's own machine, which the server does not contact for its users. An administrator can \
+         allow it by DSTACK_SERVER_OUTBOUND_ALLOW=127.0.0.1"
+    );
+    assert_eq!(double.asked(), Vec::<String>::new());
+    let mut policy = OutboundPolicy::new();
+    policy.allow("127.0.0.1").unwrap();
+    let allowed = Registry::new(Limits::default(), policy);
+    let config = allowed.config(&double.image("one"), None).await.unwrap();
+    assert_eq!(config.user.as_deref(), Some("of-arm64"));
+}
+
+#[tokio::test]
+async fn what_does_not_answer_inside_is_told_in_the_same_words() {
+    let expected = "REGISTRY is not on a public network, and cannot be used as a container registry. Check its name; the \
+                    cause is in the server's log, which an administrator can read";
+    // Port 1 of this machine: refused at once.
+    assert_eq!(error_inside("127.0.0.1:1").await, expected);
+    for mode in [
+        Mode::Silent,
+        Mode::Html,
+        Mode::Basic,
+        Mode::Endless,
+        Mode::Status(200),
+        Mode::Status(403),
+        Mode::Status(500),
+        Mode::Forged,
+    ] {
+        let double = registry(mode).await;
+        assert_eq!(error_inside(&double.address).await, expected, "{mode:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_registry_inside_that_is_one_says_what_is_wrong() {
+    let double = registry(Mode::PrivateToken).await;
+    let error = error_inside(&double.address).await;
+    assert!(error.starts_with("401 Client Error: Unauthorized."), "{error}");
+}
+
+/// `127.0.0.2` is the internet, where a registry is that leads elsewhere: to `127.0.0.1`.
+#[tokio::test]
+async fn a_registry_outside_leads_to_nothing_inside() {
+    let inside = registry(Mode::Token).await;
+    for mode in [Mode::RealmAt, Mode::RedirectTo] {
+        // Also where users may name what is inside.
+        for allow in ["", "*", "127.0.0.1"] {
+            let outside = registry_at("127.0.0.2", mode, &inside.address).await;
+            let internet = "127.0.0.2/32".parse().unwrap();
+            let mut policy = OutboundPolicy::new().with_network(internet, Network::Public);
+            policy.allow_list(allow);
+            let client = Registry::new(Limits::default(), policy);
+            let error = client.config(&outside.image("one"), None).await.unwrap_err();
+            assert!(
+                error
+                    .to_string()
+                    .contains("127.0.0.1 is on the server's own machine"),
+                "{mode:?}: {error}"
+            );
+            assert!(
+                !outside.asked().iter().any(|target| target.contains("Bearer")),
+                "{:?}",
+                outside.asked()
+            );
+        }
+    }
+    assert_eq!(inside.asked(), Vec::<String>::new());
 }
 
 #[tokio::test]

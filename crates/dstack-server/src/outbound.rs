@@ -1,10 +1,10 @@
-//! Requests to services that are configured (login providers, plugins): bounded in size (in time by the caller), and never
-//! redirected.
+//! Requests to services that the administrator configures (login providers, plugins), on whatever network they are: bounded in
+//! size (in time by the caller), and never redirected.
 
 use std::pin::Pin;
-use std::sync::OnceLock;
 
 use axum::http::{Request, Response};
+use dstack_http::{ClientOptions, LazyClient, Redirects, SetupError};
 use oauth2::AsyncHttpClient;
 
 /// More than any of them answers.
@@ -13,6 +13,9 @@ const MOST: usize = 4 << 20;
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HttpError {
+    /// No client.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
     /// On the way.
     #[error("the request failed")]
     Failed(#[from] reqwest::Error),
@@ -25,27 +28,23 @@ pub(crate) enum HttpError {
 }
 
 /// A client of all of them. Cheap: TLS roots are loaded with the first request.
-#[derive(Debug, Default)]
-pub(crate) struct Http(OnceLock<reqwest::Client>);
+#[derive(Debug)]
+pub(crate) struct Http(LazyClient);
+
+impl Default for Http {
+    fn default() -> Self {
+        Self(LazyClient::new(ClientOptions {
+            // Tokens must not be carried elsewhere.
+            redirects: Redirects::Never,
+            ..ClientOptions::default()
+        }))
+    }
+}
 
 impl Http {
-    fn client(&self) -> Result<&reqwest::Client, HttpError> {
-        if let Some(client) = self.0.get() {
-            return Ok(client);
-        }
-        // Fails only when a provider is installed already, which serves as well.
-        rustls::crypto::ring::default_provider().install_default().ok();
-        let client = reqwest::Client::builder()
-            .user_agent(concat!("dstack/", env!("CARGO_PKG_VERSION")))
-            // Tokens must not be carried elsewhere.
-            .redirect(reqwest::redirect::Policy::none())
-            .build()?;
-        Ok(self.0.get_or_init(|| client))
-    }
-
     /// Sends a request and reads the answer.
     pub(crate) async fn send(&self, request: Request<Vec<u8>>) -> Result<Response<Vec<u8>>, HttpError> {
-        let mut answer = self.client()?.execute(request.try_into()?).await?;
+        let mut answer = self.0.get()?.execute(request.try_into()?).await?;
         let mut builder = Response::builder().status(answer.status());
         if let Some(headers) = builder.headers_mut() {
             *headers = answer.headers().clone();

@@ -1,5 +1,6 @@
 //! The registry of environment variables that the server reads: name, default, meaning.
 
+mod outbound;
 mod unused;
 
 use std::fmt;
@@ -229,6 +230,8 @@ settings! {
     default_docker_password: Option<Secret> = "DSTACK_SERVER_DEFAULT_DOCKER_REGISTRY_PASSWORD", "none", |name: &str| {
         text(name).map(Secret::new)
     };
+    /// What users may have the server contact besides public addresses, by naming an image: hosts, domains (`*.corp`), addresses and networks (`10.0.0.0/8`), separated by commas; `*`: all but link-local and metadata addresses ([ADR 21](adr/021-outbound-guard.md)). What settings and `config.yml` name needs no entry.
+    outbound_allow: Option<String> = "DSTACK_SERVER_OUTBOUND_ALLOW", "none: public addresses only", text;
     /// Which jobs get their host's network: 1: nodes of several that have an instance to themselves, 2: all that have, 3: none. On this machine: none.
     job_network_mode: u8 = "DSTACK_SERVER_JOB_NETWORK_MODE", "2", or(2);
     /// Offers tried for one instance.

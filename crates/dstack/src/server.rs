@@ -79,7 +79,8 @@ fn run(
     let mut options = ServerOptions::from_env();
     apply(&mut options.settings, arguments);
     options.telemetry = telemetry;
-    options.images = dstack_images::of_server(local.then(local_engine));
+    let policy = options.settings.outbound_policy();
+    options.images = dstack_images::of_server(local.then(local_engine), policy);
     options.workers = Some(workers.handle().clone());
     let (handle, main) = (workers.handle().clone(), runtime.handle().clone());
     options.start_engine = Some(Box::new(move |init| {
@@ -145,14 +146,10 @@ fn fail(error: &(dyn std::error::Error + 'static)) -> ExitCode {
     use std::io::Write;
     let mut err = std::io::stderr().lock();
     let mut text = format!("error: {error}\n");
-    let mut disk_full = is_disk_full(error);
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        text.push_str(&format!("  caused by: {next}\n"));
-        disk_full |= is_disk_full(next);
-        cause = next.source();
+    for cause in dstack_system::causes(error).skip(1) {
+        text.push_str(&format!("  caused by: {cause}\n"));
     }
-    if disk_full {
+    if dstack_system::causes(error).any(is_disk_full) {
         text.push_str(
             "hint: the disk is full. Free space on the disk of the server's directory (~/.dstack/server), or set \
              DSTACK_SERVER_DIR to one with more space; then start the server again\n",

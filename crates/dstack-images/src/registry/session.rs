@@ -1,8 +1,14 @@
 //! One lookup's requests to one repository of one registry.
+//!
+//! A registry leads to two other places: the service that gives out tokens, and the store of blobs. Neither may be closer to
+//! this machine than the registry is, so that one on the internet cannot have services inside asked and answered.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use dstack_http::{Answer, GuardedClient, GuardedRedirects, GuardedRequest, Network, OutboundError};
 use dstack_system::Secret;
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
-use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use reqwest::{Response, StatusCode, Url};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
@@ -22,7 +28,7 @@ enum Proof {
 
 #[derive(Debug)]
 pub(super) struct Session<'a> {
-    client: &'a Client,
+    client: &'a GuardedClient,
     limit: usize,
     /// `https://HOST/v2/REPOSITORY`.
     base: String,
@@ -40,7 +46,7 @@ struct TokenAnswer {
 
 impl<'a> Session<'a> {
     pub(super) fn new(
-        client: &'a Client,
+        client: &'a GuardedClient,
         limit: usize,
         reference: &'a Reference,
         credentials: Option<&'a RegistryCredentials>,
@@ -74,11 +80,11 @@ impl<'a> Session<'a> {
     /// A document and what the registry calls it.
     async fn get(&mut self, path: &str) -> Result<(Vec<u8>, String), LookupError> {
         let mut answer = self.send_somehow(path).await?;
-        if answer.status() == StatusCode::UNAUTHORIZED && matches!(self.proof, Proof::Nothing) {
+        if answer.response.status() == StatusCode::UNAUTHORIZED && matches!(self.proof, Proof::Nothing) {
             self.authenticate(&answer).await?;
             answer = self.send(path).await?;
         }
-        let answer = successful(answer)?;
+        let answer = successful(answer.response)?;
         let kind = answer
             .headers()
             .get(CONTENT_TYPE)
@@ -89,7 +95,7 @@ impl<'a> Session<'a> {
     }
 
     /// With TLS; a registry on this machine may do without.
-    async fn send_somehow(&mut self, path: &str) -> Result<Response, LookupError> {
+    async fn send_somehow(&mut self, path: &str) -> Result<Answer, LookupError> {
         match self.send(path).await {
             Err(LookupError::Unreachable(_)) if self.reference.is_loopback() => {
                 self.base = self.base.replacen("https:", "http:", 1);
@@ -99,64 +105,99 @@ impl<'a> Session<'a> {
         }
     }
 
-    async fn send(&self, path: &str) -> Result<Response, LookupError> {
+    /// Blobs are mostly kept elsewhere: redirects to any host are followed.
+    async fn send(&self, path: &str) -> Result<Answer, LookupError> {
         let url = format!("{}{path}", self.base);
-        let request = self.client.get(url).header(ACCEPT, manifest::ACCEPT);
+        let url = Url::parse(&url).map_err(|_| OutboundError::NotHttp)?;
+        let request = self.client.get(url).redirects(GuardedRedirects::AnyHost);
+        let request = request.header(ACCEPT, HeaderValue::from_static(manifest::ACCEPT));
         let request = match &self.proof {
             Proof::Nothing => request,
-            Proof::Basic => self.with_credentials(request),
-            Proof::Token(token) => request.header(AUTHORIZATION, format!("Bearer {}", token.expose())),
+            Proof::Basic => self.with_credentials(request)?,
+            Proof::Token(token) => authorized(request, &format!("Bearer {}", token.expose()))?,
         };
-        send(request).await
+        Ok(request.send().await?)
     }
 
-    fn with_credentials(&self, request: RequestBuilder) -> RequestBuilder {
-        match self.credentials {
-            Some(credentials) => {
-                request.basic_auth(&credentials.username, Some(credentials.password.expose()))
-            }
-            None => request,
-        }
+    fn with_credentials<'r>(&self, request: GuardedRequest<'r>) -> Result<GuardedRequest<'r>, LookupError> {
+        let Some(credentials) = self.credentials else {
+            return Ok(request);
+        };
+        let pair = format!("{}:{}", credentials.username, credentials.password.expose());
+        authorized(request, &format!("Basic {}", STANDARD.encode(pair)))
     }
 
     /// Makes further requests carry what the registry asked for with its 401.
-    async fn authenticate(&mut self, refused: &Response) -> Result<(), LookupError> {
-        self.proof = match Challenge::of(refused.headers()) {
+    async fn authenticate(&mut self, refused: &Answer) -> Result<(), LookupError> {
+        let unauthorized = || status_error(&refused.response);
+        // Somebody to whom the registry redirected has no say in where its credentials go.
+        let own = Url::parse(&self.base).map_err(|_| OutboundError::NotHttp)?;
+        if refused.response.url().origin() != own.origin() {
+            return Err(unauthorized());
+        }
+        self.proof = match Challenge::of(refused.response.headers()) {
             Some(Challenge::Basic) if self.credentials.is_some() => Proof::Basic,
             Some(Challenge::Bearer {
                 realm,
                 service,
                 scope,
-            }) => Proof::Token(self.token(&realm, service, scope).await?),
-            _ => return Err(LookupError::Status(StatusCode::UNAUTHORIZED)),
+            }) => {
+                let url = self.token_url(&realm, service, scope)?;
+                Proof::Token(self.token(url, refused.network).await?)
+            }
+            _ => return Err(unauthorized()),
         };
         Ok(())
     }
 
-    async fn token(
+    /// Where a token is to be had.
+    fn token_url(
         &self,
         realm: &str,
         service: Option<String>,
         scope: Option<String>,
-    ) -> Result<Secret, LookupError> {
+    ) -> Result<Url, LookupError> {
         let not_a_realm = || LookupError::NotRegistry {
             what: "a usable place to get a token at",
             kind: format!("`{realm}`"),
         };
-        let url = Url::parse(realm).map_err(|_| not_a_realm())?;
+        let mut url = Url::parse(realm).map_err(|_| not_a_realm())?;
         match url.scheme() {
             "https" => {}
             // A registry that is asked without encryption may name such a place, too.
-            "http" if self.base.starts_with("http:") || self.credentials.is_none() => {}
-            "http" => return Err(LookupError::PlainRealm(realm.to_owned())),
+            "http" if self.base.starts_with("http:") => {}
+            "http" => return Err(LookupError::PlainRealm),
             _ => return Err(not_a_realm()),
         }
         let scope = scope.unwrap_or_else(|| format!("repository:{}:pull", self.reference.repository));
-        let mut request = self.client.get(url).query(&[("scope", &scope)]);
+        let mut query = url.query_pairs_mut();
+        query.append_pair("scope", &scope);
         if let Some(service) = service {
-            request = request.query(&[("service", &service)]);
+            query.append_pair("service", &service);
         }
-        let answer = successful(send(self.with_credentials(request)).await?)?;
+        drop(query);
+        Ok(url)
+    }
+
+    /// Gets a token from a place that is named by an answer from `network`.
+    async fn token(&self, url: Url, network: Network) -> Result<Secret, LookupError> {
+        let request = self.client.get(url).redirects(GuardedRedirects::SameHost);
+        let request = self.with_credentials(request.no_closer_than(network))?;
+        let answer = request.send().await.map_err(|error| match error {
+            OutboundError::Refused(refused) => LookupError::RefusedRealm(refused),
+            other => other.into(),
+        })?;
+        let answer = successful(answer.response).map_err(|error| match error {
+            // Wrong credentials, which is what users must know of: other services are not asked like this.
+            LookupError::Status {
+                status: status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN),
+                ..
+            } => LookupError::Status {
+                status,
+                of_registry: true,
+            },
+            other => other,
+        })?;
         let body = read(answer, self.limit).await?;
         let answer: Option<TokenAnswer> = serde_json::from_slice(&body).ok();
         answer
@@ -168,17 +209,29 @@ impl<'a> Session<'a> {
     }
 }
 
-async fn send(request: RequestBuilder) -> Result<Response, LookupError> {
-    let answer = request.send().await;
-    answer.map_err(|error| LookupError::Unreachable(error.without_url()))
+fn authorized<'r>(request: GuardedRequest<'r>, credentials: &str) -> Result<GuardedRequest<'r>, LookupError> {
+    let value = HeaderValue::from_str(credentials);
+    let mut value = value.map_err(|_| LookupError::NotRegistry {
+        what: "a token",
+        kind: "something that cannot be sent back".to_owned(),
+    })?;
+    value.set_sensitive(true);
+    Ok(request.header(AUTHORIZATION, value))
 }
 
 fn successful(answer: Response) -> Result<Response, LookupError> {
-    let status = answer.status();
-    if status.is_success() {
+    if answer.status().is_success() {
         Ok(answer)
     } else {
-        Err(LookupError::Status(status))
+        Err(status_error(&answer))
+    }
+}
+
+fn status_error(answer: &Response) -> LookupError {
+    let wants_token = || matches!(Challenge::of(answer.headers()), Some(Challenge::Bearer { .. }));
+    LookupError::Status {
+        status: answer.status(),
+        of_registry: answer.headers().contains_key("docker-distribution-api-version") || wants_token(),
     }
 }
 
@@ -203,5 +256,32 @@ fn verify(name: &str, content: &[u8]) -> Result<(), LookupError> {
         Ok(())
     } else {
         Err(LookupError::Digest(name.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dstack_http::{ClientOptions, OutboundPolicy};
+
+    use super::*;
+
+    #[test]
+    fn tokens_of_a_registry_with_tls_are_not_fetched_without() {
+        let client = GuardedClient::new(OutboundPolicy::new(), ClientOptions::default());
+        let reference = Reference::parse("reg.example/a").unwrap();
+        let mut session = Session::new(&client, 1, &reference, None);
+        let url = |session: &Session, realm: &str| session.token_url(realm, Some("s".to_owned()), None);
+        let plain = "http://reg.example/token";
+        assert!(matches!(url(&session, plain), Err(LookupError::PlainRealm)));
+        assert!(matches!(
+            url(&session, "file:///etc/passwd"),
+            Err(LookupError::NotRegistry { .. })
+        ));
+        assert_eq!(
+            url(&session, "https://auth.example/t?x=1").unwrap().as_str(),
+            "https://auth.example/t?x=1&scope=repository%3Aa%3Apull&service=s"
+        );
+        session.base = "http://localhost:5000/v2/a".to_owned();
+        assert!(url(&session, plain).is_ok());
     }
 }

@@ -1,5 +1,6 @@
 //! Why nobody could be identified.
 
+use dstack_system::causes_of;
 use oauth2::{ErrorResponseType, RequestTokenError, StandardErrorResponse};
 use serde_json::Value;
 
@@ -110,9 +111,7 @@ impl LoginError {
 
 impl From<LoginError> for ApiError {
     fn from(error: LoginError) -> Self {
-        let causes = std::iter::successors(std::error::Error::source(&error), |cause| cause.source());
-        let causes: Vec<String> = causes.map(ToString::to_string).collect();
-        tracing::warn!(causes = causes.join(": "), "a login failed: {error}");
+        tracing::warn!(causes = %causes_of(&error), "a login failed: {error}");
         Self::client(error.to_string())
     }
 }

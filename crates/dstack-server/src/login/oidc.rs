@@ -1,12 +1,11 @@
 //! OpenID Connect: the provider describes itself, and signs who somebody is.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::http::{Request, StatusCode, header};
 use chrono::DateTime;
 use dstack_store::directory::identities::Identity;
-use dstack_system::Secret;
+use dstack_system::{Locked, Secret};
 use dstack_units::Time;
 use openidconnect::core::{
     CoreAuthDisplay, CoreAuthPrompt, CoreClientAuthMethod, CoreErrorResponseType, CoreGenderClaim,
@@ -127,7 +126,7 @@ pub(super) struct Oidc {
     issuer: String,
     client_id: String,
     client_secret: Secret,
-    described: Mutex<Option<(Instant, CoreProviderMetadata)>>,
+    described: Locked<Option<(Instant, CoreProviderMetadata)>>,
 }
 
 impl Oidc {
@@ -138,7 +137,7 @@ impl Oidc {
             issuer,
             client_id: config.client_id.clone(),
             client_secret: config.client_secret.clone(),
-            described: Mutex::default(),
+            described: Locked::default(),
         }
     }
 
@@ -181,13 +180,12 @@ impl Oidc {
         {
             return Err(self.odd("an endpoint is not https"));
         }
-        *self.described.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some((Instant::now(), found.clone()));
+        *self.described.lock() = Some((Instant::now(), found.clone()));
         Ok(found)
     }
 
     fn known(&self) -> Option<CoreProviderMetadata> {
-        let known = self.described.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.described.lock();
         let (since, found) = known.as_ref()?;
         (since.elapsed() < DESCRIPTION_LIFETIME).then(|| found.clone())
     }

@@ -6,6 +6,7 @@ use axum::body::Body;
 use axum::http::Request;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use dstack_http::{ClientOptions, Redirects};
 use dstack_login_doubles::{CLIENT_ID, CLIENT_SECRET, Fault, Idp};
 use dstack_server::{DefaultPermissions, Settings};
 use dstack_store::directory::logins;
@@ -46,11 +47,11 @@ impl Begun {
 
     /// Goes to the provider, as a browser does.
     pub(super) async fn visit(&self) -> Back {
-        rustls::crypto::ring::default_provider().install_default().ok();
-        let client = reqwest::Client::builder()
-            .redirect(reqwest::redirect::Policy::none())
-            .build()
-            .unwrap();
+        let options = ClientOptions {
+            redirects: Redirects::Never,
+            ..ClientOptions::default()
+        };
+        let client = options.build().unwrap();
         let answer = client.get(self.url()).send().await.unwrap();
         assert_eq!(answer.status(), 302, "{}", answer.text().await.unwrap());
         let url: Url = answer.headers()["location"].to_str().unwrap().parse().unwrap();
