@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use dstack_model::runs::{Job, JobSpec, Run};
-use dstack_units::PortMapping;
+use dstack_units::{ParseError, PortMapping};
 
 use crate::context::{Context, Project};
 use crate::error::CliError;
@@ -65,6 +65,7 @@ impl Attachment {
             .flatten()
             .unwrap_or_default();
         let route = Route::to_job(request.job, &name, &key, &user_config, &context.home)
+            .map_err(|error| unusable(&error))?
             .ok_or_else(|| CliError::new("Failed to attach. The run is not provisioned yet."))?;
         let mut tunnel = Tunnel::open(&route, &context.home).await?;
         let mut ports = BTreeMap::new();
@@ -122,14 +123,19 @@ impl Entries {
         let path = context.ssh_folder().join("config");
         let user_config = context.home.join(".ssh/config");
         let openssh_home = openssh_home();
-        let hosts = route.entries(openssh_home.as_deref());
-        let names = hosts.iter().map(|host| host.name.clone()).collect();
-        let written = config::add(&path, &hosts);
-        let home = openssh_home
-            .as_deref()
-            .unwrap_or(std::path::Path::new("/nonexistent"));
-        match written.and_then(|()| config::include(&user_config, &path, home)) {
-            Ok(()) => Some(Self { path, names }),
+        let write = || {
+            let hosts = route.entries(openssh_home.as_deref());
+            let hosts = hosts.map_err(|error| CliError::from_chain(&error))?;
+            config::add(&path, &hosts)?;
+            let home = openssh_home
+                .as_deref()
+                .unwrap_or(std::path::Path::new("/nonexistent"));
+            config::include(&user_config, &path, home)?;
+            Ok(hosts.iter().map(|host| host.name().to_owned()).collect())
+        };
+        let written: Result<Vec<String>, CliError> = write();
+        match written {
+            Ok(names) => Some(Self { path, names }),
             Err(error) => {
                 let name = route
                     .hops
@@ -154,6 +160,12 @@ impl Drop for Entries {
         // Left-over entries do no harm: the next attachment to the run replaces them.
         let _ = config::remove(&self.path, &self.names);
     }
+}
+
+/// The job is not where or as whom the server says.
+fn unusable(error: &ParseError) -> CliError {
+    CliError::new(format!("Failed to attach. The job cannot be reached: {error}"))
+        .hint("the name comes from the job's container or its host: whoever runs the job may have set it")
 }
 
 /// Name of the job in the SSH configuration: the run's for its first job.

@@ -34,17 +34,8 @@ impl CliError {
     }
 
     /// An error and its causes, in one sentence.
-    pub fn from_chain(error: &dyn std::error::Error) -> Self {
-        let mut message = error.to_string();
-        let mut source = error.source();
-        while let Some(cause) = source {
-            let text = cause.to_string();
-            if !message.contains(&text) {
-                message = format!("{message}: {text}");
-            }
-            source = cause.source();
-        }
-        Self::new(message)
+    pub fn from_chain(error: &(dyn std::error::Error + 'static)) -> Self {
+        Self::new(dstack_system::chain(error).to_string())
     }
 
     /// What to do about it.
@@ -93,7 +84,9 @@ impl From<ClientError> for CliError {
         };
         let converted = match &error {
             // What the system said; the layers between say nothing more.
-            ClientError::Connect { source, .. } => Self::new(format!("{error}: {}", innermost(source))),
+            ClientError::Connect { source, .. } => {
+                Self::new(format!("{error}: {}", dstack_system::root_cause(source)))
+            }
             _ => Self::from_chain(&error),
         };
         match hint {
@@ -101,15 +94,6 @@ impl From<ClientError> for CliError {
             None => converted,
         }
     }
-}
-
-/// The cause of all causes.
-pub(crate) fn innermost(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(next) = cause.source() {
-        cause = next;
-    }
-    cause.to_string()
 }
 
 impl From<std::io::Error> for CliError {

@@ -15,7 +15,6 @@ pub mod context;
 pub mod error;
 pub mod format;
 pub mod fs;
-pub mod interpolate;
 pub mod profiles;
 pub mod repo;
 mod run;

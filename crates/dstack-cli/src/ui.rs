@@ -11,14 +11,14 @@ pub mod table;
 pub mod text;
 
 use std::io::{self, BufRead, IsTerminal, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 pub use live::Live;
 pub use style::{Role, Style};
 pub use table::{Column, Table};
 pub use text::Text;
 
-use dstack_system::env;
+use dstack_system::{Locked, env};
 
 /// Width when nothing says how wide the terminal is.
 const DEFAULT_WIDTH: usize = 80;
@@ -26,13 +26,13 @@ const DEFAULT_WIDTH: usize = 80;
 const EXPAND_WIDTH: usize = 110;
 
 struct Stream {
-    writer: Mutex<Box<dyn Write + Send>>,
+    writer: Locked<Box<dyn Write + Send>>,
     color: bool,
 }
 
 impl Stream {
     fn write(&self, bytes: &[u8]) {
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut writer = self.writer.lock();
         // A closed pipe (`dstack ps | head`) is no error of ours, and there is nowhere to report it.
         let _ = writer.write_all(bytes).and_then(|()| writer.flush());
     }
@@ -59,7 +59,7 @@ impl Stream {
 struct Terminal {
     out: Stream,
     err: Stream,
-    input: Mutex<Box<dyn BufRead + Send>>,
+    input: Locked<Box<dyn BufRead + Send>>,
     interactive: bool,
     asks: bool,
     columns: Option<usize>,
@@ -84,7 +84,7 @@ impl Ui {
     pub fn system() -> Self {
         let plain = env::flag("NO_COLOR") || env::var("TERM").as_deref() == Some("dumb");
         let stream = |writer: Box<dyn Write + Send>, tty: bool| Stream {
-            writer: Mutex::new(writer),
+            writer: Locked::new(writer),
             color: tty && !plain,
         };
         let interactive = io::stdout().is_terminal();
@@ -92,7 +92,7 @@ impl Ui {
             terminal: Arc::new(Terminal {
                 out: stream(Box::new(io::stdout()), interactive),
                 err: stream(Box::new(io::stderr()), io::stderr().is_terminal()),
-                input: Mutex::new(Box::new(io::BufReader::new(io::stdin()))),
+                input: Locked::new(Box::new(io::BufReader::new(io::stdin()))),
                 interactive,
                 asks: io::stdin().is_terminal(),
                 columns: env::var("COLUMNS")
@@ -106,13 +106,13 @@ impl Ui {
     pub fn captured(columns: usize, input: &str) -> (Self, Captured) {
         let captured = Captured::default();
         let stream = |sink: &Sink| Stream {
-            writer: Mutex::new(Box::new(sink.clone())),
+            writer: Locked::new(Box::new(sink.clone())),
             color: false,
         };
         let terminal = Terminal {
             out: stream(&captured.out),
             err: stream(&captured.err),
-            input: Mutex::new(Box::new(io::Cursor::new(input.to_owned().into_bytes()))),
+            input: Locked::new(Box::new(io::Cursor::new(input.to_owned().into_bytes()))),
             interactive: false,
             asks: false,
             columns: Some(columns),
@@ -193,14 +193,11 @@ impl Ui {
 }
 
 #[derive(Clone, Default)]
-struct Sink(Arc<Mutex<Vec<u8>>>);
+struct Sink(Arc<Locked<Vec<u8>>>);
 
 impl Write for Sink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .extend_from_slice(bytes);
+        self.0.lock().extend_from_slice(bytes);
         Ok(bytes.len())
     }
 
@@ -237,6 +234,6 @@ impl Captured {
     }
 
     fn text(sink: &Sink) -> String {
-        String::from_utf8_lossy(&sink.0.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+        String::from_utf8_lossy(&sink.0.lock()).into_owned()
     }
 }

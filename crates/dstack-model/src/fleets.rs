@@ -19,6 +19,7 @@ use crate::profiles::{
 };
 use crate::resources::ResourcesSpec;
 use crate::schema::{Schema, Schemas};
+use crate::unix::{check_host_name, check_login_name, check_optional_login_name};
 use crate::{Decode, limits, string_enum, tag};
 
 string_enum! {
@@ -104,10 +105,12 @@ impl Schema for Blocks {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct SshProxyParams {
     /// The IP address or domain of proxy host.
+    #[decode(check = check_host_name)]
     pub hostname: String,
     /// The SSH port of proxy host.
     pub port: Option<i64>,
     /// The user to log in with for proxy host.
+    #[decode(check = check_login_name)]
     pub user: String,
     /// The private key to use for proxy host.
     pub identity_file: String,
@@ -119,10 +122,12 @@ pub struct SshProxyParams {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct SshHostParams {
     /// The IP address or domain to connect to.
+    #[decode(check = check_host_name)]
     pub hostname: String,
     /// The SSH port to connect to for this host.
     pub port: Option<i64>,
     /// The user to log in with for this host.
+    #[decode(check = check_optional_login_name)]
     pub user: Option<String>,
     /// The private key to use for this host.
     pub identity_file: Option<String>,
@@ -260,7 +265,8 @@ impl crate::decode::Decode for SshHost {
                 Box::<SshHostParams>::decode(value, cx).map(Self::Params)
             }),
             ("str", &|cx: &mut Cx| {
-                String::decode(value, cx).map(Self::Hostname)
+                let host = String::decode(value, cx)?;
+                cx.after(value, host, check_host_name).map(Self::Hostname)
             }),
         ])
     }
@@ -276,6 +282,7 @@ impl Schema for SshHost {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct SshParams {
     /// The user to log in with on all hosts.
+    #[decode(check = check_optional_login_name)]
     pub user: Option<String>,
     /// The SSH port to connect to.
     pub port: Option<i64>,

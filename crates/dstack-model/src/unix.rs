@@ -1,6 +1,7 @@
 //! Users of containers.
 
 use dstack_units::path::parse_user;
+use dstack_units::{HostName, LoginName};
 use serde::Serialize;
 
 use crate::Decode;
@@ -36,6 +37,27 @@ impl UnixUser {
             groupname: user.groupname,
         })
     }
+}
+
+/// Checks the name or address of a host that is connected to.
+pub(crate) fn check_host_name(host: String) -> Result<String, String> {
+    let checked = host.parse::<HostName>();
+    checked
+        .map(|_| host)
+        .map_err(dstack_units::ParseError::into_message)
+}
+
+/// Checks the name of a user to log in as.
+pub(crate) fn check_login_name(user: String) -> Result<String, String> {
+    let checked = user.parse::<LoginName>();
+    checked
+        .map(|_| user)
+        .map_err(dstack_units::ParseError::into_message)
+}
+
+/// As [`check_login_name`], where there is one.
+pub(crate) fn check_optional_login_name(user: Option<String>) -> Result<Option<String>, String> {
+    user.map(check_login_name).transpose()
 }
 
 /// Checks a `user` field.

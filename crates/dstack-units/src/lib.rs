@@ -13,12 +13,14 @@ pub mod error;
 pub mod gpu;
 pub mod human;
 pub mod id;
+pub mod login;
 pub mod memory;
 pub mod name;
 pub mod number;
 pub mod path;
 pub mod port;
 pub mod python;
+pub mod quoting;
 pub mod range;
 pub mod tag;
 pub mod time;
@@ -33,6 +35,7 @@ pub use id::{
     ArchiveId, EventId, ExportId, FleetId, GatewayId, ImportId, InstanceId, JobId, OperationId, ProjectId,
     PublicKeyId, RepoRowId, RunId, SecretId, TokenId, UserId, VolumeId,
 };
+pub use login::{HostName, LoginName};
 pub use memory::Memory;
 pub use port::PortMapping;
 pub use python::PythonVersion;

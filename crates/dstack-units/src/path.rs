@@ -72,13 +72,20 @@ pub struct UserText {
 /// Parses `user[:group]`.
 ///
 /// # Errors
-/// More than two parts, an empty part, a negative id.
+/// More than two parts, an empty part, a negative id, whitespace or control characters.
 pub fn parse_user(text: &str) -> Result<UserText, ParseError> {
     let refused = |why: String| ParseError::new(format!("invalid user format: {why}"));
     let (user, group) = match text.split_once(':') {
         Some((_, group)) if group.contains(':') => return Err(refused("too many parts".to_owned())),
         Some((user, group)) => (user, Some(group)),
         None => (text, None),
+    };
+    let named = |name: &str| {
+        // A newline in a name is a line of its own where the name is written to a file.
+        if name.contains(|c: char| c.is_whitespace() || c.is_control()) {
+            return Err(refused(format!("whitespace or control characters in {name:?}")));
+        }
+        Ok(name.to_owned())
     };
     let mut parsed = UserText::default();
     if user.is_empty() {
@@ -87,7 +94,7 @@ pub fn parse_user(text: &str) -> Result<UserText, ParseError> {
     match parse_int(user, false) {
         Some(uid) if uid < 0 => return Err(refused(format!("negative uid {uid}"))),
         Some(uid) => parsed.uid = Some(uid),
-        None => parsed.username = Some(user.to_owned()),
+        None => parsed.username = Some(named(user)?),
     }
     match group {
         None => {}
@@ -95,7 +102,7 @@ pub fn parse_user(text: &str) -> Result<UserText, ParseError> {
         Some(group) => match parse_int(group, false) {
             Some(gid) if gid < 0 => return Err(refused(format!("negative gid {gid}"))),
             Some(gid) => parsed.gid = Some(gid),
-            None => parsed.groupname = Some(group.to_owned()),
+            None => parsed.groupname = Some(named(group)?),
         },
     }
     Ok(parsed)
@@ -150,6 +157,14 @@ mod tests {
             ("", "invalid user format: empty user name or id"),
             ("a:", "invalid user format: empty group name or id"),
             ("-1", "invalid user format: negative uid -1"),
+            (
+                "x\n  ProxyCommand sh",
+                r#"invalid user format: whitespace or control characters in "x\n  ProxyCommand sh""#,
+            ),
+            (
+                "app:my group",
+                r#"invalid user format: whitespace or control characters in "my group""#,
+            ),
         ] {
             assert_eq!(parse_user(text).unwrap_err().message(), message);
         }

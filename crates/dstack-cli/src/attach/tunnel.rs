@@ -135,9 +135,9 @@ fn endpoint(hop: &Hop, home: &Path) -> Result<Endpoint, CliError> {
         Ok(Arc::new(key))
     });
     Ok(Endpoint {
-        host: hop.host.clone(),
+        host: hop.host.to_string(),
         port: hop.port,
-        user: hop.user.clone(),
+        user: hop.user.to_string(),
         keys: keys.collect::<Result<_, CliError>>()?,
         host_key: None,
         known_keys: Vec::new(),

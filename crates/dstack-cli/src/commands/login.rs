@@ -7,6 +7,7 @@ use dstack_api::client::Client;
 use dstack_api::endpoint::Nothing;
 use dstack_api::responses::ProjectsAnswer;
 use dstack_api::routes::{AuthAuthorize, AuthCallback, AuthListProviders, ProjectsList};
+use dstack_http::ClientOptions;
 use dstack_model::requests::{ListProjectsRequest, OAuthAuthorizeRequest, OAuthCallbackRequest};
 use dstack_model::users::UserWithCreds;
 use dstack_system::Secret;
@@ -14,7 +15,7 @@ use dstack_system::Secret;
 use crate::args::LoginArgs;
 use crate::config::Config;
 use crate::context::Context;
-use crate::error::{CliError, innermost};
+use crate::error::CliError;
 use crate::settings;
 use crate::ui::Text;
 
@@ -64,14 +65,18 @@ async fn with_scheme(url: &str) -> Result<String, CliError> {
     if url.contains("://") {
         return Ok(url.trim_end_matches('/').to_owned());
     }
-    let unusable = |error: &reqwest::Error| {
-        CliError::new(format!("cannot reach {url}: {}", innermost(error)))
-            .hint("check the URL; with its scheme (https://…) it is used as it is")
+    let unusable = |error: &(dyn std::error::Error + 'static)| {
+        CliError::new(format!(
+            "cannot reach {url}: {}",
+            dstack_system::root_cause(error)
+        ))
+        .hint("check the URL; with its scheme (https://…) it is used as it is")
     };
-    // Fails only when a provider is installed already, which serves as well.
-    rustls::crypto::ring::default_provider().install_default().ok();
-    let client = reqwest::Client::builder().timeout(PROBE).build();
-    let client = client.map_err(|error| unusable(&error))?;
+    let options = ClientOptions {
+        total_timeout: Some(PROBE),
+        ..ClientOptions::default()
+    };
+    let client = options.build().map_err(|error| unusable(&error))?;
     let answer = client.get(format!("http://{url}")).send().await;
     let mut found = answer.map_err(|error| unusable(&error))?.url().clone();
     found.set_query(None);

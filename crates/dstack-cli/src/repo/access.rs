@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use dstack_model::repos::RemoteRepoCreds;
+use dstack_units::quoting::shell_word;
 
 use super::git::run;
 use super::url::RepoUrl;
@@ -117,8 +118,8 @@ async fn try_key_at(url: &RepoUrl, path: &Path, key: String) -> Result<Option<Re
 async fn list_remote(url: &str, key: Option<&Path>) -> Result<bool, CliError> {
     let ssh = key.map(|key| {
         format!(
-            "ssh -F none -i \"{}\" -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o IdentitiesOnly=yes -o BatchMode=yes",
-            key.display()
+            "ssh -F none -i {} -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o IdentitiesOnly=yes -o BatchMode=yes",
+            shell_word(&key.display().to_string())
         )
     });
     let mut variables = vec![

@@ -2,16 +2,94 @@
 
 use std::path::{Path, PathBuf};
 
+use dstack_units::quoting::{
+    Unquotable, ssh_config_alias, ssh_config_host, ssh_config_path, ssh_config_user,
+};
+use dstack_units::{HostName, LoginName};
+
 use crate::error::CliError;
 use crate::fs;
 
-/// One `Host` entry: its name and options, in order.
+/// One `Host` entry: its name and options, in order, as OpenSSH reads them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
+    name: String,
+    options: Vec<(&'static str, String)>,
+}
+
+impl Host {
+    /// An entry without options.
+    ///
+    /// # Errors
+    /// The name would be a pattern, or more than a name.
+    pub fn new(alias: &str) -> Result<Self, Unquotable> {
+        Ok(Self {
+            name: ssh_config_alias(alias)?.to_owned(),
+            options: Vec::new(),
+        })
+    }
+
     /// The alias.
-    pub name: String,
-    /// Option names and values.
-    pub options: Vec<(&'static str, String)>,
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Adds `HostName`.
+    ///
+    /// # Errors
+    /// OpenSSH would read something else.
+    pub fn host_name(self, host: &HostName) -> Result<Self, Unquotable> {
+        Ok(self.with("HostName", ssh_config_host(host)?))
+    }
+
+    /// Adds `User`.
+    ///
+    /// # Errors
+    /// OpenSSH would read something else.
+    pub fn user(self, user: &LoginName) -> Result<Self, Unquotable> {
+        Ok(self.with("User", ssh_config_user(user)?))
+    }
+
+    /// Adds `Port`.
+    #[must_use]
+    pub fn port(self, port: u16) -> Self {
+        self.with("Port", port.to_string())
+    }
+
+    /// Adds `IdentityFile`, and that no other key is tried.
+    ///
+    /// # Errors
+    /// OpenSSH would read another path.
+    pub fn identity(self, path: &str) -> Result<Self, Unquotable> {
+        let path = ssh_config_path(path)?;
+        Ok(self.with("IdentityFile", path).fixed("IdentitiesOnly", "yes"))
+    }
+
+    /// Adds `ProxyJump` to another entry.
+    ///
+    /// # Errors
+    /// It is not the name of one.
+    pub fn jump(self, alias: &str) -> Result<Self, Unquotable> {
+        let alias = ssh_config_alias(alias)?.to_owned();
+        Ok(self.with("ProxyJump", alias))
+    }
+
+    /// Adds an option whose value is part of the program.
+    #[must_use]
+    pub fn fixed(self, name: &'static str, value: &'static str) -> Self {
+        self.with(name, value.to_owned())
+    }
+
+    fn with(mut self, name: &'static str, value: String) -> Self {
+        self.options.push((name, value));
+        self
+    }
+
+    /// Its options, for tests.
+    #[cfg(test)]
+    pub(super) fn options(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.options.iter().map(|(name, value)| (*name, value.as_str()))
+    }
 }
 
 /// Writes or replaces entries.
@@ -74,7 +152,9 @@ fn without(text: &str, name: &str) -> String {
 /// # Errors
 /// That file cannot be read or written.
 pub fn include(user_config: &Path, path: &Path, home: &Path) -> Result<(), CliError> {
-    let line = format!("Include {}", collapse(path, home));
+    let shown = collapse(path, home);
+    let shown = ssh_config_path(&shown).map_err(|error| CliError::from_chain(&error))?;
+    let line = format!("Include {shown}");
     let text = fs::read_if_exists(user_config)?.unwrap_or_default();
     if has_line(&text, &line) {
         return Ok(());
@@ -194,19 +274,17 @@ fn glob(pattern: &str, text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn host(name: &str, port: &str) -> Host {
-        Host {
-            name: name.to_owned(),
-            options: vec![("HostName", "h".to_owned()), ("Port", port.to_owned())],
-        }
+    fn host(name: &str, port: u16) -> Host {
+        let host = Host::new(name).unwrap();
+        host.host_name(&"h".parse().unwrap()).unwrap().port(port)
     }
 
     #[test]
     fn entries_are_added_replaced_and_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config");
-        add(&path, &[host("a", "1"), host("a-host", "2")]).unwrap();
-        add(&path, &[host("a", "3")]).unwrap();
+        add(&path, &[host("a", 1), host("a-host", 2)]).unwrap();
+        add(&path, &[host("a", 3)]).unwrap();
         assert_eq!(
             fs_err::read_to_string(&path).unwrap(),
             "Host a-host\n    HostName h\n    Port 2\nHost a\n    HostName h\n    Port 3\n"

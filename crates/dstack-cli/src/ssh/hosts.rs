@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use dstack_model::runs::Job;
+use dstack_model::runs::{Job, JobRuntimeData};
+use dstack_units::quoting::Unquotable;
+use dstack_units::{HostName, LoginName, ParseError};
 
 use super::config::{Host, collapse, lookup};
 
@@ -15,13 +17,13 @@ pub struct Hop {
     /// Alias of its entry.
     pub alias: String,
     /// Host name or address, as seen from the hop before.
-    pub host: String,
+    pub host: HostName,
     /// TCP port.
     pub port: u16,
     /// User for the tunnel.
-    pub user: String,
+    pub user: LoginName,
     /// User of the entry: whom `ssh ALIAS` logs in as.
-    pub shown_user: String,
+    pub shown_user: LoginName,
     /// Private key; `None` leaves the choice to the user's own configuration.
     pub identity: Option<PathBuf>,
     /// Whether the host's key is checked as the user's configuration says.
@@ -37,92 +39,86 @@ pub struct Route {
 
 impl Route {
     /// The route to a job under the alias `name`. `None` when the job has no address yet.
-    pub fn to_job(job: &Job, name: &str, key: &Path, user_config: &str, home: &Path) -> Option<Self> {
-        let latest = job.job_submissions.last()?;
-        let provisioning = latest.job_provisioning_data.as_ref()?;
-        let hop = |alias: String, host: &str, port: u16, user: &str| Hop {
-            alias,
-            host: host.to_owned(),
-            port,
-            user: user.to_owned(),
-            shown_user: user.to_owned(),
-            identity: Some(key.to_owned()),
-            known: false,
+    ///
+    /// # Errors
+    /// A host or user on the way has a name that cannot be one: what the server tells comes from containers, too.
+    pub fn to_job(
+        job: &Job,
+        name: &str,
+        key: &Path,
+        user_config: &str,
+        home: &Path,
+    ) -> Result<Option<Self>, ParseError> {
+        let Some(latest) = job.job_submissions.last() else {
+            return Ok(None);
         };
+        let Some(provisioning) = &latest.job_provisioning_data else {
+            return Ok(None);
+        };
+        let hop = |alias: String, host: &str, port: u16, user: &str| Hop::new(alias, host, port, user, key);
         if let Some(info) = &job.job_connection_info
             && let (Some(host), Some(upstream)) = (&info.sshproxy_hostname, &info.sshproxy_upstream_id)
         {
             let port = info.sshproxy_port.and_then(port).unwrap_or(22);
-            let proxy = hop(name.to_owned(), host, port, upstream);
-            return Some(Self {
-                hops: vec![Hop {
-                    user: format!("{upstream}_root"),
-                    known: true,
-                    ..proxy
-                }],
-            });
+            let proxy = hop(name.to_owned(), host, port, upstream)?;
+            let hops = vec![Hop {
+                user: format!("{upstream}_root").parse()?,
+                known: true,
+                ..proxy
+            }];
+            return Ok(Some(Self { hops }));
         }
-        let host = provisioning.hostname.as_deref()?;
-        let host_port = port(provisioning.ssh_port?)?;
-        let runtime = latest.job_runtime_data.as_ref();
-        let ports = runtime.and_then(|runtime| runtime.ports.as_ref());
-        let inner_port = ports
-            .and_then(|ports| ports.get(&CONTAINER_PORT))
-            .copied()
-            .unwrap_or(CONTAINER_PORT);
-        let own_user = job
-            .job_spec
-            .user
-            .as_ref()
-            .and_then(|user| user.username.as_deref());
-        let shown_user = runtime
-            .and_then(|runtime| runtime.username.as_deref())
-            .or(own_user)
-            .unwrap_or("root");
-        let jump = provisioning.ssh_proxy.as_ref().and_then(|proxy| {
-            let jump = hop(
+        let (Some(host), Some(host_port)) = (&provisioning.hostname, provisioning.ssh_port.and_then(port))
+        else {
+            return Ok(None);
+        };
+        let mut hops = Vec::new();
+        if let Some(proxy) = &provisioning.ssh_proxy
+            && let Some(proxy_port) = port(proxy.port)
+        {
+            let mut jump = hop(
                 format!("{name}-jump-host"),
                 &proxy.hostname,
-                port(proxy.port)?,
+                proxy_port,
                 &proxy.username,
-            );
-            // An SSH fleet's head node is the user's own machine: dstack has no key for it.
-            let identity = lookup(user_config, &proxy.hostname, home).identity_file;
-            Some(if provisioning.dockerized {
-                Hop { identity, ..jump }
-            } else {
-                jump
-            })
-        });
-        let mut hops: Vec<Hop> = jump.into_iter().collect();
+            )?;
+            if provisioning.dockerized {
+                // An SSH fleet's head node is the user's own machine: dstack has no key for it.
+                jump.identity = lookup(user_config, &proxy.hostname, home).identity_file;
+            }
+            hops.push(jump);
+        }
         let (target, target_port) = if provisioning.dockerized {
-            hops.push(hop(
-                format!("{name}-host"),
-                host,
-                host_port,
-                &provisioning.username,
-            ));
-            ("localhost", inner_port)
+            let alias = format!("{name}-host");
+            hops.push(hop(alias, host, host_port, &provisioning.username)?);
+            ("localhost", inner_port(latest.job_runtime_data.as_ref()))
         } else {
-            (host, host_port)
+            (host.as_str(), host_port)
         };
-        let job_hop = hop(name.to_owned(), target, target_port, "root");
+        let job_hop = hop(name.to_owned(), target, target_port, "root")?;
+        let user = latest
+            .job_runtime_data
+            .as_ref()
+            .and_then(|runtime| runtime.username.as_deref());
         hops.push(Hop {
-            shown_user: shown_user.to_owned(),
+            shown_user: user.or(own_user(job)).unwrap_or("root").parse()?,
             ..job_hop
         });
-        Some(Self { hops })
+        Ok(Some(Self { hops }))
     }
 
     /// Entries of an OpenSSH configuration; `home` is where OpenSSH expands `~` to.
-    pub fn entries(&self, home: Option<&Path>) -> Vec<Host> {
+    ///
+    /// # Errors
+    /// A name or path cannot be written so that OpenSSH reads the same.
+    pub fn entries(&self, home: Option<&Path>) -> Result<Vec<Host>, Unquotable> {
         let mut via: Option<&Hop> = None;
         let mut entries = Vec::new();
         for hop in &self.hops {
-            entries.push(entry(hop, via, home));
+            entries.push(entry(hop, via, home)?);
             via = Some(hop);
         }
-        entries
+        Ok(entries)
     }
 }
 
@@ -130,32 +126,53 @@ fn port(number: i64) -> Option<u16> {
     u16::try_from(number).ok()
 }
 
-fn entry(hop: &Hop, via: Option<&Hop>, home: Option<&Path>) -> Host {
-    let mut options = vec![
-        ("HostName", hop.host.clone()),
-        ("Port", hop.port.to_string()),
-        ("User", hop.shown_user.clone()),
-    ];
-    let identity = hop.identity.as_ref().map(|path| match home {
-        Some(home) => collapse(path, home),
-        None => path.display().to_string(),
-    });
-    let relaxed = [
-        ("StrictHostKeyChecking", "no".to_owned()),
-        ("UserKnownHostsFile", "/dev/null".to_owned()),
-    ];
-    if let Some(identity) = identity {
-        options.extend([("IdentityFile", identity), ("IdentitiesOnly", "yes".to_owned())]);
+/// Where the SSH server of a container is, as seen from its host.
+fn inner_port(runtime: Option<&JobRuntimeData>) -> u16 {
+    let ports = runtime.and_then(|runtime| runtime.ports.as_ref());
+    let mapped = ports.and_then(|ports| ports.get(&CONTAINER_PORT));
+    mapped.copied().unwrap_or(CONTAINER_PORT)
+}
+
+/// The user that the job's configuration names.
+fn own_user(job: &Job) -> Option<&str> {
+    job.job_spec.user.as_ref()?.username.as_deref()
+}
+
+impl Hop {
+    fn new(alias: String, host: &str, port: u16, user: &str, key: &Path) -> Result<Self, ParseError> {
+        let user: LoginName = user.parse()?;
+        Ok(Self {
+            alias,
+            host: host.parse()?,
+            port,
+            shown_user: user.clone(),
+            user,
+            identity: Some(key.to_owned()),
+            known: false,
+        })
+    }
+}
+
+fn entry(hop: &Hop, via: Option<&Hop>, home: Option<&Path>) -> Result<Host, Unquotable> {
+    let mut entry = Host::new(&hop.alias)?
+        .host_name(&hop.host)?
+        .port(hop.port)
+        .user(&hop.shown_user)?;
+    if let Some(path) = &hop.identity {
+        let path = match home {
+            Some(home) => collapse(path, home),
+            None => path.display().to_string(),
+        };
+        entry = entry.identity(&path)?;
     }
     if !hop.known {
-        options.extend(relaxed);
+        entry = entry
+            .fixed("StrictHostKeyChecking", "no")
+            .fixed("UserKnownHostsFile", "/dev/null");
     }
-    if let Some(via) = via {
-        options.push(("ProxyJump", via.alias.clone()));
-    }
-    Host {
-        name: hop.alias.clone(),
-        options,
+    match via {
+        Some(via) => entry.jump(&via.alias),
+        None => Ok(entry),
     }
 }
 
@@ -203,17 +220,17 @@ mod tests {
             config,
             Path::new("/home/me"),
         )
+        .unwrap()
         .unwrap();
-        let entries = route.entries(Some(Path::new("/home/me")));
+        let entries = route.entries(Some(Path::new("/home/me"))).unwrap();
         let lines: Vec<String> = entries
             .iter()
             .map(|entry| {
                 let options: Vec<String> = entry
-                    .options
-                    .iter()
+                    .options()
                     .map(|(name, value)| format!("{name}={value}"))
                     .collect();
-                format!("{}: {}", entry.name, options.join(" "))
+                format!("{}: {}", entry.name(), options.join(" "))
             })
             .collect();
         lines.join("\n")
@@ -254,7 +271,30 @@ mod tests {
         let info = json!({"sshproxy_hostname": "ssh.example.com", "sshproxy_port": 30022, "sshproxy_upstream_id": "abc"});
         let job = job(&json!({}), &info);
         insta::assert_snapshot!(rendered(&job, ""), @"run: HostName=ssh.example.com Port=30022 User=abc IdentityFile=~/.dstack/ssh/ab IdentitiesOnly=yes");
-        let route = Route::to_job(&job, "run", Path::new("/k"), "", Path::new("/home/me")).unwrap();
-        assert_eq!(route.hops[0].user, "abc_root");
+        let route = Route::to_job(&job, "run", Path::new("/k"), "", Path::new("/home/me"));
+        assert_eq!(route.unwrap().unwrap().hops[0].user.as_str(), "abc_root");
+    }
+
+    /// What a container says of itself, and what a server of someone else's may say.
+    #[test]
+    fn names_that_would_be_more_than_names_are_refused() {
+        let route = |job: &Job| Route::to_job(job, "run", Path::new("/k"), "", Path::new("/home/me"));
+        let injection = "x\n  ProxyCommand sh -c 'touch /tmp/owned'";
+        let mut from_container = job(&json!({}), &Value::Null);
+        let runtime = from_container.job_submissions[0].job_runtime_data.as_mut();
+        runtime.unwrap().username = Some(injection.to_owned());
+        let of_host = job(&json!({"hostname": injection}), &Value::Null);
+        let of_user = job(&json!({"username": injection}), &Value::Null);
+        let proxy = json!({"ssh_proxy": {"hostname": "-oProxyCommand=id", "username": "u", "port": 22}});
+        let of_jump = job(&proxy, &Value::Null);
+        let info = json!({"sshproxy_hostname": "h", "sshproxy_port": 22, "sshproxy_upstream_id": injection});
+        let of_proxy = job(&json!({}), &info);
+        for job in [from_container, of_host, of_user, of_jump, of_proxy] {
+            let refused = route(&job).unwrap_err();
+            assert!(refused.message().starts_with("invalid "), "{refused}");
+        }
+        let good = job(&json!({}), &Value::Null);
+        let odd_name = Route::to_job(&good, "run\nHost *", Path::new("/k"), "", Path::new("/home/me"));
+        assert!(odd_name.unwrap().unwrap().entries(None).is_err());
     }
 }

@@ -1,6 +1,7 @@
 //! The table of gateways and their replicas.
 
 use dstack_model::gateways::Gateway;
+use dstack_model::interpolate::Interpolator;
 
 use super::Dates;
 use crate::format;
@@ -101,17 +102,10 @@ fn add(table: &mut Table, gateway: &Gateway, project: &str, verbose: bool, dates
 
 /// The domain as runs of this project get it.
 fn domain(gateway: &Gateway, project: &str) -> String {
-    use crate::interpolate::{Value, interpolate};
     let domain = gateway.wildcard_domain.clone().unwrap_or_default();
     if gateway.project_name == project {
         return domain;
     }
-    let resolve = |name: &str| {
-        if name == "run.project_name" {
-            Value::Text(project.to_owned())
-        } else {
-            Value::Missing
-        }
-    };
-    interpolate(&domain, resolve).unwrap_or(domain)
+    let known = Interpolator::new().namespace("run", [("project_name", project)]);
+    known.interpolate(&domain).unwrap_or(domain)
 }

@@ -1,9 +1,9 @@
 //! A part of the screen that is redrawn in place.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_system::task;
+use dstack_system::{Locked, task};
 use tokio::task::JoinHandle;
 
 use super::style::Role;
@@ -54,7 +54,7 @@ impl Area {
 
 /// Draws until it is dropped.
 pub struct Live {
-    area: Arc<Mutex<Area>>,
+    area: Arc<Locked<Area>>,
     ticker: Option<JoinHandle<Option<()>>>,
     keep: bool,
     draws: bool,
@@ -76,7 +76,7 @@ impl Live {
             live.ticker = Some(task::spawn("spinner", async move {
                 loop {
                     {
-                        let mut area = area.lock().unwrap_or_else(PoisonError::into_inner);
+                        let mut area = area.lock();
                         area.frame += 1;
                         area.draw();
                     }
@@ -104,7 +104,7 @@ impl Live {
             drawn: 0,
         };
         Self {
-            area: Arc::new(Mutex::new(area)),
+            area: Arc::new(Locked::new(area)),
             ticker: None,
             keep,
             draws,
@@ -113,12 +113,12 @@ impl Live {
 
     /// Changes the text beside the spinner.
     pub fn status(&self, status: impl Into<Text>) {
-        self.area.lock().unwrap_or_else(PoisonError::into_inner).status = Some(status.into());
+        self.area.lock().status = Some(status.into());
     }
 
     /// Changes what stands below.
     pub fn body(&self, table: &Table, below: &[Text]) {
-        let mut area = self.area.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut area = self.area.lock();
         let mut lines = table.render(area.ui.width());
         lines.extend_from_slice(below);
         let changed = area.body != lines;
@@ -140,7 +140,7 @@ impl Drop for Live {
         if !self.draws {
             return;
         }
-        let mut area = self.area.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut area = self.area.lock();
         let mut text = if self.keep { String::new() } else { area.erase() };
         text.push_str("\x1b[?25h");
         area.ui.raw(text.as_bytes());

@@ -85,10 +85,7 @@ impl Ui {
         let terminal = self.terminal.clone();
         let read = task::blocking("prompt", move || {
             let mut line = String::new();
-            let mut input = terminal
-                .input
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut input = terminal.input.lock();
             input.read_line(&mut line).map(|count| (count, line))
         });
         match read.await {

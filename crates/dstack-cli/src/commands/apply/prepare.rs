@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 
 use dstack_model::configurations::AnyRunConfiguration;
 use dstack_model::envs::{Env, EnvValue, is_item};
+use dstack_model::interpolate::Interpolator;
 use dstack_units::PortMapping;
+use dstack_units::quoting::shell_line;
 
 use crate::args::ApplyArgs;
 use crate::error::CliError;
-use crate::interpolate::{Value, interpolate};
 use crate::settings::Environment;
 
 /// Fills everything in.
@@ -85,17 +86,8 @@ pub(crate) fn apply_env(variables: &mut Env, flags: &[String], env: &Environment
 
 fn interpolate_env(configuration: &mut AnyRunConfiguration) -> Result<(), CliError> {
     let variables = configuration.base().env.to_map().map_err(CliError::new)?;
-    let resolve = |name: &str| match name.split_once('.') {
-        Some(("secrets", _)) => Value::Later,
-        Some(("env", variable)) => variables
-            .get(variable)
-            .map_or(Value::Missing, |value| Value::Text(value.clone())),
-        _ => Value::Missing,
-    };
-    let fill = |text: &mut String| {
-        *text = interpolate(text, resolve).map_err(|error| CliError::new(error.to_string()))?;
-        Ok::<(), CliError>(())
-    };
+    let known = Interpolator::new().namespace("env", variables).skip("secrets");
+    let fill = |text: &mut String| fill(text, &known);
     if let Some(auth) = &mut configuration.base_mut().registry_auth {
         fill(&mut auth.username)?;
         fill(&mut auth.password)?;
@@ -118,15 +110,20 @@ fn interpolate_commands<'a>(
     commands: impl Iterator<Item = &'a mut Vec<String>>,
     run_args: &[String],
 ) -> Result<(), CliError> {
-    let run_args = shell_words::join(run_args);
-    let resolve = |name: &str| match name {
-        "run.args" => Value::Text(run_args.clone()),
-        name if name.starts_with("secrets.") || name.starts_with("groups") => Value::Later,
-        _ => Value::Missing,
-    };
+    let known = Interpolator::new()
+        .namespace("run", [("args", shell_line(run_args))])
+        .skip("secrets")
+        .skip_groups();
     for command in commands.flatten() {
-        *command = interpolate(command, resolve).map_err(|error| CliError::new(error.to_string()))?;
+        fill(command, &known)?;
     }
+    Ok(())
+}
+
+fn fill(text: &mut String, known: &Interpolator) -> Result<(), CliError> {
+    *text = known
+        .interpolate(text)
+        .map_err(|error| CliError::from_chain(&error))?;
     Ok(())
 }
 
