@@ -4,6 +4,7 @@
 //! whatever has a row can be read. A row that has its content is read from the database, also with a bucket.
 
 mod bucket;
+mod upload;
 
 use dstack_store::directory::content::{self, Content};
 use dstack_store::directory::{projects, repos};
@@ -11,6 +12,7 @@ use dstack_store::{Database, StoreError};
 use dstack_units::{ArchiveId, ProjectId, UserId};
 
 pub use bucket::{Bucket, BucketError};
+pub use upload::UploadError;
 
 /// Why content cannot be stored or read.
 #[derive(Debug, thiserror::Error)]
@@ -65,19 +67,21 @@ impl Blobs {
         Ok(content::has_code(self.database.pool(), repo, hash).await?)
     }
 
-    /// Puts a diff into the bucket where there is one; returns what its row has to hold.
+    /// Puts a diff into the bucket where there is one; returns what its row has to hold. All members of the project run the code
+    /// that is stored under a hash: it must have it.
     ///
     /// # Errors
-    /// The bucket; nothing can be read then.
+    /// Another hash, or the bucket; nothing can be read then.
     pub async fn store_code(
         &self,
         project: &str,
         repo: &str,
         hash: &str,
         content: Vec<u8>,
-    ) -> Result<Content, BlobError> {
+    ) -> Result<Content, UploadError> {
+        let content = upload::verified(hash, content).await?;
         let key = ["data", "projects", project, "codes", repo, hash];
-        self.stored(&key, content).await
+        Ok(self.stored(&key, content).await?)
     }
 
     /// A diff.

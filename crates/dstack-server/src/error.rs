@@ -8,6 +8,7 @@ use dstack_api::{BadRequest, ErrorCode, ErrorDetail};
 use dstack_control::ControlError;
 use dstack_logs::LogError;
 use dstack_store::{StoreError, Unavailable};
+use dstack_system::causes_of;
 use serde_json::{Value, json};
 
 use crate::blobs::BlobError;
@@ -236,7 +237,7 @@ impl From<BlobError> for ApiError {
         match error {
             BlobError::Store(error) => error.into(),
             BlobError::Bucket(error) => {
-                tracing::error!(%error, cause = causes(&error), "the bucket is not available");
+                tracing::error!(%error, cause = %causes_of(&error), "the bucket is not available");
                 Self::Busy(
                     "The server's bucket for code and files cannot be used at the moment, and nothing was stored. Try \
                      again in a while; if it lasts, ask the server's administrator to look at the bucket \
@@ -255,9 +256,8 @@ impl From<LogError> for ApiError {
                 Self::client(error.to_string())
             }
             LogError::NameTooLong => Self::Plain("Filename too long"),
-            LogError::Remote { .. } | LogError::Unusable { .. } => {
-                let cause = causes(&error);
-                tracing::error!(%error, cause, "the log store cannot be read");
+            LogError::Away { .. } | LogError::Remote { .. } | LogError::Unusable { .. } => {
+                tracing::error!(%error, cause = %causes_of(&error), "the log store cannot be read");
                 // As dstack 0.22.5 answers.
                 Self::client("Failed to poll logs from log storage")
             }
@@ -294,16 +294,8 @@ fn wrapped(status: StatusCode, msg: &str) -> Response<Body> {
     json_response(status, &json!({"detail": {"msg": msg, "code": null}}))
 }
 
-/// Everything that led to an error, in one line.
-fn causes(error: &(dyn std::error::Error + 'static)) -> String {
-    let causes: Vec<String> = std::iter::successors(error.source(), |cause| cause.source())
-        .map(ToString::to_string)
-        .collect();
-    causes.join(": ")
-}
-
 fn internal(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Response<Body> {
-    tracing::error!(%error, causes = causes(error), "request failed");
+    tracing::error!(%error, causes = %causes_of(error), "request failed");
     text_response(
         StatusCode::INTERNAL_SERVER_ERROR,
         "text/plain; charset=utf-8",

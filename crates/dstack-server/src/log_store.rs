@@ -1,45 +1,77 @@
 //! Which store keeps the output of jobs: CloudWatch, Cloud Logging, Fluent Bit, or files, the first that is set. As in
-//! dstack 0.22.5, one that cannot be used is reported, and files are used instead.
+//! dstack 0.22.5, one that refuses or is not set up right is reported, and files are used instead. One that only does not
+//! answer is waited for in the background: logs must not be split over two places for a moment's outage.
+
+mod late;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_logs::{Durability, FileLogStore, LogError, LogStore};
+use dstack_system::chain;
 use dstack_system::clock::SharedClock;
 
 use crate::settings::Settings;
+use late::LateLogStore;
 
-/// A store that does not answer for so long is not waited for: nobody can use a server that has not started.
+/// A store that does not answer for so long is not waited for any more: nobody can use a server that has not started.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Opens it.
+/// The store did not answer in time.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer within {} s", PATIENCE.as_secs())]
+struct NoAnswer;
+
+/// Opens it. Returns after [`PATIENCE`] at the latest.
 pub async fn open(settings: &Settings, clock: &SharedClock) -> Arc<dyn LogStore> {
-    if let Some(name) = chosen(settings) {
-        match tokio::time::timeout(PATIENCE, remote(name, settings, clock))
-            .await
-            .unwrap_or_else(|_| Err(no_answer(name)))
-        {
-            Ok(store) => {
-                tracing::info!("the output of jobs goes to {name}");
-                return store;
-            }
-            Err(error) => tracing::error!(
-                error = &error as &dyn std::error::Error,
-                "cannot use {name} for the output of jobs, which is kept in files of this server instead: {error}"
-            ),
+    let Some(name) = chosen(settings) else {
+        return files(settings);
+    };
+    match open_in_time(name, settings, clock).await {
+        Ok(store) => {
+            tracing::info!("the output of jobs goes to {name}");
+            store
+        }
+        Err(error @ LogError::Away { .. }) => {
+            tracing::error!(
+                store = name,
+                error = %chain(&error),
+                "the log store does not answer, and is tried again: until then, output of running jobs waits at their runners, \
+                 and that of jobs that end may be lost"
+            );
+            let (settings, clock) = (settings.clone(), Arc::clone(clock));
+            LateLogStore::start(name, move || {
+                let (settings, clock) = (settings.clone(), Arc::clone(&clock));
+                async move { open_in_time(name, &settings, &clock).await }
+            })
+        }
+        Err(error) => {
+            tracing::error!(
+                store = name,
+                error = %chain(&error),
+                "cannot use the log store for the output of jobs, which is kept in files of this server instead"
+            );
+            files(settings)
         }
     }
+}
+
+fn files(settings: &Settings) -> Arc<dyn LogStore> {
     Arc::new(FileLogStore::new(&settings.dir, Durability::Synced))
 }
 
-fn no_answer(store: &'static str) -> LogError {
-    LogError::Unusable {
-        store,
-        reason: format!(
-            "it did not answer within {} s. Check the network, then start the server again",
-            PATIENCE.as_secs()
-        ),
-    }
+async fn open_in_time(
+    name: &'static str,
+    settings: &Settings,
+    clock: &SharedClock,
+) -> Result<Arc<dyn LogStore>, LogError> {
+    let opened = tokio::time::timeout(PATIENCE, remote(name, settings, clock)).await;
+    opened.unwrap_or_else(|_| {
+        Err(LogError::Away {
+            store: name,
+            source: NoAnswer.into(),
+        })
+    })
 }
 
 const CLOUDWATCH: &str = "CloudWatch Logs";

@@ -86,7 +86,7 @@ impl Bucket {
         endpoint: Option<String>,
         keys: Arc<dyn CredentialProvider<Credential = AwsCredential>>,
     ) -> Result<Self, BucketError> {
-        dstack_credentials::install_crypto();
+        dstack_http::install_crypto();
         let mut builder = AmazonS3Builder::new()
             .with_bucket_name(bucket)
             .with_region(region.unwrap_or("us-east-1"))
@@ -104,7 +104,7 @@ impl Bucket {
     /// # Errors
     /// The settings make no sense, or the file of credentials cannot be read.
     pub fn gcs(bucket: &str, endpoint: Option<&str>) -> Result<Self, BucketError> {
-        dstack_credentials::install_crypto();
+        dstack_http::install_crypto();
         let mut builder = GoogleCloudStorageBuilder::from_env()
             .with_bucket_name(bucket)
             .with_retry(retry())

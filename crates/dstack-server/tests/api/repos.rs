@@ -61,6 +61,33 @@ async fn uploads_have_a_limit_and_are_kept_once() {
     );
 }
 
+/// What one member uploads under a hash, all others of the project run.
+#[tokio::test]
+async fn code_must_have_the_hash_it_is_stored_under() {
+    let server = Server::new().await;
+    let repo = json!({"repo_id": "none", "repo_info": {"repo_type": "virtual"}});
+    server.main("repos/init", repo).await.ok();
+    let path = "/api/project/main/repos/upload_code?repo_id=none";
+    let hash = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"; // of `x`
+    let poisoned = server.send(multipart(path, ADMIN, hash, b"evil")).await;
+    assert_eq!(
+        poisoned.refused().0,
+        "The upload is named 2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881, but the SHA-256 of its content is \
+         b5c1fb2efc6d6b4674c2fdcc48ce01b43a3b7c03763c0c3355de0099ee0f8c73. It was damaged on the way or is not what it says it is, \
+         and was not stored: upload it again"
+    );
+    let good = server.send(multipart(path, ADMIN, hash, b"x")).await;
+    assert!(good.ok().is_null());
+    let project = server.main_project().await;
+    let repo = server.state.database.repo_by_name(project, "none").await;
+    let stored = server
+        .state
+        .blobs
+        .code(project, repo.unwrap().unwrap().id, hash)
+        .await;
+    assert_eq!(stored.unwrap().as_deref(), Some(b"x".as_slice()));
+}
+
 #[tokio::test]
 async fn as_much_as_the_administrator_allows_can_be_uploaded() {
     let content = vec![7; 5 * 1024 * 1024];
