@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 
 mod bench;
 mod build;
+mod check_deps;
 mod compat;
 mod demo;
 mod dist;
@@ -52,6 +53,8 @@ enum Command {
     Bench(bench::Args),
     /// Make the pages that are made from the programs: docs/cli.md
     Gen(generate::Args),
+    /// Check that the crates depend on one another as the table says
+    CheckDeps(check_deps::Args),
     /// Build the static release binaries
     Dist(dist::Args),
 }
@@ -66,6 +69,7 @@ fn main() {
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Gen(args) => generate::run(&args),
+        Command::CheckDeps(args) => check_deps::run(&args),
         Command::Dist(args) => dist::run(&args).map(|()| 0),
     };
     std::process::exit(exit_code(outcome));

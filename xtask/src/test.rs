@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::build::{self, Profile, cargo};
+use crate::check_deps;
 use crate::exec::{run_quietly, status, step, succeeds};
 use crate::generate;
 use crate::junit;
@@ -273,6 +274,11 @@ fn lints() -> Result<Tally> {
         } else {
             tally.fail(name);
         }
+    }
+    step("checking which crate depends on which");
+    match check_deps::problems()?.as_slice() {
+        [] => tally.pass(),
+        problems => problems.iter().for_each(|problem| tally.fail(problem)),
     }
     step("checking that there is one TLS stack");
     match banned_crates()?.as_slice() {

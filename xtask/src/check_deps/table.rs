@@ -1,0 +1,268 @@
+//! Which crate may depend on which. Change a row only together with the reason for it.
+
+/// A row of the table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Crate {
+    /// Name of the package.
+    pub(crate) name: &'static str,
+    /// What keeps its dependencies few.
+    pub(crate) rule: &'static str,
+    /// Packages of this workspace that it may depend on.
+    pub(crate) may_use: &'static [&'static str],
+}
+
+const fn row(name: &'static str, rule: &'static str, may_use: &'static [&'static str]) -> Crate {
+    Crate { name, rule, may_use }
+}
+
+/// The crates of the product, lowest first: a crate may depend only on crates above it in this table.
+pub(crate) const PRODUCT: &[Crate] = &[
+    row("dstack-units", "knows nothing of what is built from it", &[]),
+    row(
+        "dstack-system",
+        "stands below everything that has effects",
+        &["dstack-units"],
+    ),
+    row(
+        "dstack-http",
+        "is handed to everything that makes requests, and knows none of it",
+        &["dstack-system", "dstack-units"],
+    ),
+    row(
+        "dstack-telemetry",
+        "serves any program",
+        &["dstack-units", "dstack-system", "dstack-http"],
+    ),
+    row("dstack-model-derive", "is a macro", &[]),
+    row(
+        "dstack-model",
+        "has types and their decoder, and no effects",
+        &["dstack-units", "dstack-model-derive"],
+    ),
+    row(
+        "dstack-api",
+        "is shared by server and command line",
+        &["dstack-units", "dstack-system", "dstack-http", "dstack-model"],
+    ),
+    row(
+        "dstack-agent-api",
+        "is shared by server and agents; agents know nothing of the model",
+        &["dstack-units", "dstack-system"],
+    ),
+    row(
+        "dstack-plan",
+        "decides, and does nothing: no store, no cloud, no clock",
+        &["dstack-units", "dstack-system", "dstack-model"],
+    ),
+    row(
+        "dstack-catalog",
+        "has prices, also without a server",
+        &["dstack-units", "dstack-system", "dstack-http"],
+    ),
+    row(
+        "dstack-compute",
+        "is the contract with clouds; knows neither engine nor store",
+        &[
+            "dstack-units",
+            "dstack-system",
+            "dstack-http",
+            "dstack-model",
+            "dstack-catalog",
+        ],
+    ),
+    row(
+        "dstack-images",
+        "asks engines and registries only",
+        &["dstack-units", "dstack-system", "dstack-http", "dstack-plan"],
+    ),
+    row(
+        "dstack-ssh",
+        "is shared by control plane, command line and agents",
+        &["dstack-units", "dstack-system"],
+    ),
+    row(
+        "dstack-credentials",
+        "knows clouds' credentials, and no cloud",
+        &["dstack-units", "dstack-system", "dstack-http"],
+    ),
+    row(
+        "dstack-store",
+        "keeps rows; does not know who decides or carries out",
+        &["dstack-units", "dstack-system", "dstack-model", "dstack-plan"],
+    ),
+    row(
+        "dstack-logs",
+        "keeps output; knows nothing of the database",
+        &[
+            "dstack-units",
+            "dstack-system",
+            "dstack-http",
+            "dstack-credentials",
+        ],
+    ),
+    row(
+        "dstack-engine",
+        "sees traits, never a cloud, SQL or HTTP",
+        &[
+            "dstack-units",
+            "dstack-system",
+            "dstack-model",
+            "dstack-agent-api",
+            "dstack-plan",
+            "dstack-compute",
+            "dstack-store",
+        ],
+    ),
+    row(
+        "dstack-local",
+        "brings this machine to the engine; the server does not know it",
+        &[
+            "dstack-units",
+            "dstack-system",
+            "dstack-model",
+            "dstack-agent-api",
+            "dstack-store",
+            "dstack-engine",
+        ],
+    ),
+    row(
+        "dstack-control",
+        "decides what is asked for; knows no HTTP, and the engine as a trait only",
+        &[
+            "dstack-units",
+            "dstack-system",
+            "dstack-model",
+            "dstack-plan",
+            "dstack-compute",
+            "dstack-ssh",
+            "dstack-store",
+        ],
+    ),
+    row(
+        "dstack-server",
+        "is a role: roles never see one another",
+        &[
+            "dstack-units",
+            "dstack-system",
+            "dstack-http",
+            "dstack-telemetry",
+            "dstack-model",
+            "dstack-api",
+            "dstack-agent-api",
+            "dstack-plan",
+            "dstack-compute",
+            "dstack-images",
+            "dstack-ssh",
+            "dstack-credentials",
+            "dstack-store",
+            "dstack-logs",
+            "dstack-engine",
+            "dstack-control",
+        ],
+    ),
+    row(
+        "dstack-cli",
+        "is a role: roles never see one another, and it knows the server by its API only",
+        &[
+            "dstack-units",
+            "dstack-system",
+            "dstack-http",
+            "dstack-model",
+            "dstack-api",
+            "dstack-catalog",
+            "dstack-ssh",
+        ],
+    ),
+    row(
+        "dstack-shim",
+        "is a role: roles never see one another, and it knows the server by the agents' API only",
+        &["dstack-units", "dstack-system", "dstack-http", "dstack-agent-api"],
+    ),
+    row(
+        "dstack-runner",
+        "is a role: roles never see one another, and it knows the server by the agents' API only",
+        &["dstack-units", "dstack-system", "dstack-agent-api", "dstack-ssh"],
+    ),
+    row(
+        "dstack",
+        "is a binary: it puts server and command line together, and has no agent",
+        &[
+            "dstack-units",
+            "dstack-system",
+            "dstack-telemetry",
+            "dstack-plan",
+            "dstack-images",
+            "dstack-store",
+            "dstack-engine",
+            "dstack-local",
+            "dstack-server",
+            "dstack-cli",
+        ],
+    ),
+    row(
+        "dstack-agent",
+        "is a binary: it puts shim and runner together, and has nothing of the server",
+        &["dstack-system", "dstack-shim", "dstack-runner"],
+    ),
+];
+
+/// What stands beside the product. Crates of the product may use these in their tests only.
+pub(crate) const BESIDE: &[Crate] = &[
+    row("dstack-conformance", "checks answers against documents", &[]),
+    row(
+        "dstack-login-doubles",
+        "plays a service of others, by its documents",
+        &["dstack-system"],
+    ),
+    row(
+        "dstack-store-doubles",
+        "plays services of others, by their documents",
+        &["dstack-units", "dstack-system"],
+    ),
+    row(
+        "dstack-telemetry-doubles",
+        "plays services of others, by their documents",
+        &["dstack-system"],
+    ),
+    row(
+        "dstack-golden-doubles",
+        "is the server with doubles of the recorded clouds",
+        &[
+            "dstack",
+            "dstack-units",
+            "dstack-model",
+            "dstack-plan",
+            "dstack-catalog",
+            "dstack-compute",
+            "dstack-images",
+            "dstack-server",
+            "dstack-cli",
+        ],
+    ),
+    row(
+        "dstack-sim",
+        "runs the engine without server and agents",
+        &[
+            "dstack-units",
+            "dstack-system",
+            "dstack-model",
+            "dstack-agent-api",
+            "dstack-plan",
+            "dstack-compute",
+            "dstack-store",
+            "dstack-engine",
+            "dstack-control",
+        ],
+    ),
+    row(
+        "dstack-tests",
+        "runs the built programs, and sees them from outside only",
+        &[
+            "dstack-conformance",
+            "dstack-login-doubles",
+            "dstack-store-doubles",
+            "dstack-telemetry-doubles",
+        ],
+    ),
+    row("xtask", "is built before anything else can be", &[]),
+];
