@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use dstack_units::LoginName;
 use serde::{Deserialize, Deserializer};
 
 /// A value, or its default when it is `null`.
@@ -26,4 +27,13 @@ pub(crate) fn map<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
         .into_iter()
         .map(|(key, value)| (key, value.unwrap_or_default()))
         .collect())
+}
+
+/// The name of a user in a container, which may be anything. One that is no name becomes empty: the job goes on without.
+pub(crate) fn login_name<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    let name: String = zero(from)?;
+    match name.parse::<LoginName>() {
+        Ok(_) => Ok(name),
+        Err(_) => Ok(String::new()),
+    }
 }

@@ -247,7 +247,7 @@ pub struct JobInfo {
     #[serde(default, deserialize_with = "lenient::zero")]
     pub working_dir: String,
     /// Name of the job's user; may be empty.
-    #[serde(default, deserialize_with = "lenient::zero")]
+    #[serde(default, deserialize_with = "lenient::login_name")]
     pub username: String,
 }
 
@@ -278,7 +278,7 @@ pub struct JobStatus {
     #[serde(default)]
     pub working_dir: String,
     /// Empty until `POST /api/run` determined it, or when the user has no name.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient::login_name")]
     pub username: String,
     /// Latest timestamp issued, ms.
     #[serde(default)]
@@ -410,6 +410,20 @@ pub struct GpuMetrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The name comes out of a container, and ends in a file of whoever attaches.
+    #[test]
+    fn a_user_name_that_is_none_is_left_out() {
+        let name = |username: &str| {
+            let text = serde_json::json!({"working_dir": "/w", "username": username}).to_string();
+            serde_json::from_str::<JobInfo>(&text).unwrap().username
+        };
+        assert_eq!(name("x\n  ProxyCommand sh -c 'id'"), "");
+        assert_eq!(name("-oProxyCommand=id"), "");
+        assert_eq!(name("me"), "me");
+        let status = r#"{"state": "serve_logs", "username": "a b"}"#;
+        assert_eq!(serde_json::from_str::<JobStatus>(status).unwrap().username, "");
+    }
 
     #[test]
     fn null_and_missing_are_zero_everywhere() {

@@ -5,6 +5,7 @@ mod error;
 
 use std::time::Duration;
 
+use dstack_http::{ClientOptions, TlsRoots};
 use dstack_system::Secret;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
 use serde_json::Value;
@@ -38,19 +39,18 @@ impl Client {
     /// # Errors
     /// The URL cannot be used.
     pub fn new(url: &str, token: Option<Secret>) -> Result<Self, ClientError> {
-        // Fails only when some provider is installed already, which is then ours.
-        rustls::crypto::ring::default_provider().install_default().ok();
         let address = Address::parse(url)?;
-        // A login is finished by whoever began it: the server tells by a cookie.
-        let mut builder = reqwest::Client::builder().cookie_store(true);
-        if !address.is_tls() {
-            // Reading the system's certificates takes longer than a whole request to this machine.
-            builder = builder.tls_certs_only([]);
-        }
-        if let Some(socket) = address.socket() {
-            builder = builder.unix_socket(socket.to_owned());
-        }
-        let http = builder.build().map_err(|source| ClientError::Setup { source })?;
+        let options = ClientOptions {
+            // A login is finished by whoever began it: the server tells by a cookie.
+            cookies: true,
+            tls_roots: match address.is_tls() {
+                true => TlsRoots::System,
+                false => TlsRoots::None,
+            },
+            unix_socket: address.socket().map(Into::into),
+            ..ClientOptions::default()
+        };
+        let http = options.build().map_err(|source| ClientError::Setup { source })?;
         Ok(Self {
             http,
             address,

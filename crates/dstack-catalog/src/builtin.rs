@@ -1,6 +1,8 @@
 //! The catalogue compiled into the program, for a first start without network.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+
+use dstack_system::Locked;
 
 use crate::{Origin, Snapshot, Table};
 
@@ -12,8 +14,8 @@ const MAX_UNPACKED: usize = 64 << 20;
 
 /// The compiled-in catalogue. Unpacked on first use (a few milliseconds), and gone when nobody holds it any more.
 pub fn builtin() -> Arc<Snapshot> {
-    static BUILTIN: Mutex<Weak<Snapshot>> = Mutex::new(Weak::new());
-    let mut kept = BUILTIN.lock().unwrap_or_else(PoisonError::into_inner);
+    static BUILTIN: Locked<Weak<Snapshot>> = Locked::new(Weak::new());
+    let mut kept = BUILTIN.lock();
     if let Some(snapshot) = kept.upgrade() {
         return snapshot;
     }

@@ -139,24 +139,10 @@ pub async fn run_with(command: CatalogCommand, mut output: Output<'_>) -> u8 {
         // The reader went away (`| head`): not worth a word.
         Err(CliError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => 0,
         Err(error) => {
-            drop(writeln!(output.err, "error: {}", with_causes(&error)));
+            drop(writeln!(output.err, "error: {}", dstack_system::chain(&error)));
             1
         }
     }
-}
-
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        let next_text = next.to_string();
-        if !text.ends_with(&next_text) {
-            text.push_str(": ");
-            text.push_str(&next_text);
-        }
-        cause = next.source();
-    }
-    text
 }
 
 /// Where downloads are kept: below the server's directory of the user.

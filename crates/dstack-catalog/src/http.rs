@@ -1,9 +1,9 @@
 //! Requests with limits: on time, on size, on attempts, and on how many run at once.
 
-use std::sync::{Once, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use dstack_http::{ClientOptions, LazyClient, SetupError, redacted};
 use reqwest::header::RETRY_AFTER;
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use serde::de::DeserializeOwned;
@@ -13,8 +13,8 @@ use tokio::sync::Semaphore;
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     /// No client can be made (no usable TLS roots).
-    #[error("no HTTPS client can be set up")]
-    Setup(#[source] reqwest::Error),
+    #[error(transparent)]
+    Setup(#[from] SetupError),
     /// No answer, or half of one.
     #[error("no usable answer from {url}")]
     Transport {
@@ -87,7 +87,7 @@ const MAX_JSON: u64 = 256 << 20;
 /// Sends requests. Cheap to make: the TLS roots are loaded with the first request.
 #[derive(Debug)]
 pub struct Http {
-    client: OnceLock<Client>,
+    client: LazyClient,
     patience: Patience,
     gate: Semaphore,
 }
@@ -101,8 +101,14 @@ impl Default for Http {
 impl Http {
     /// Sends at most `parallel` requests at once.
     pub fn new(patience: Patience, parallel: usize) -> Self {
+        let options = ClientOptions {
+            connect_timeout: Some(patience.connect),
+            read_timeout: Some(patience.read),
+            total_timeout: Some(patience.total),
+            ..ClientOptions::default()
+        };
         Self {
-            client: OnceLock::new(),
+            client: LazyClient::new(options),
             patience,
             gate: Semaphore::new(parallel),
         }
@@ -115,18 +121,7 @@ impl Http {
 
     /// The client itself, for building requests.
     pub fn client(&self) -> Result<&Client, HttpError> {
-        if let Some(client) = self.client.get() {
-            return Ok(client);
-        }
-        install_crypto();
-        let client = Client::builder()
-            .user_agent(concat!("dstack/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(self.patience.connect)
-            .read_timeout(self.patience.read)
-            .timeout(self.patience.total)
-            .build()
-            .map_err(HttpError::Setup)?;
-        Ok(self.client.get_or_init(|| client))
+        Ok(self.client.get()?)
     }
 
     /// Gets a document of at most `limit` bytes.
@@ -261,18 +256,5 @@ fn retry_after(response: &Response) -> Option<Duration> {
 /// What a request asks, without the query, which may carry keys.
 fn url_of(request: &RequestBuilder) -> String {
     let built = request.try_clone().and_then(|request| request.build().ok());
-    built.map_or_else(String::new, |request| {
-        let mut url = request.url().clone();
-        url.set_query(None);
-        url.to_string()
-    })
-}
-
-/// Makes ring the crypto of TLS, unless the program chose already.
-pub(crate) fn install_crypto() {
-    static INSTALL: Once = Once::new();
-    INSTALL.call_once(|| {
-        // Fails only when a provider is installed already, which serves as well.
-        drop(rustls::crypto::ring::default_provider().install_default());
-    });
+    built.map_or_else(String::new, |request| redacted(request.url()))
 }

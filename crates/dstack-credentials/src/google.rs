@@ -20,7 +20,7 @@ impl Google {
     /// # Errors
     /// A file of credentials is there and cannot be read.
     pub fn of_this_machine() -> Result<Self, CredentialError> {
-        crate::install_crypto();
+        dstack_http::install_crypto();
         // The bucket is never asked for: tokens are good for everything that their owner may.
         let made = GoogleCloudStorageBuilder::from_env()
             .with_bucket_name("none")

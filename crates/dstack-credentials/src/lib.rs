@@ -7,15 +7,16 @@ pub mod aws;
 #[cfg(feature = "google")]
 pub mod google;
 
-use std::sync::Once;
 use std::time::Duration;
+
+use dstack_http::{ClientOptions, SetupError};
 
 /// Why a request cannot be made in this machine's name.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialError {
     /// The HTTP client cannot be made.
-    #[error("cannot set up TLS: are the certificates of this machine readable?")]
-    Client(#[source] reqwest::Error),
+    #[error(transparent)]
+    Client(#[from] SetupError),
     /// AWS.
     #[error(
         "no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give this machine a role"
@@ -34,25 +35,15 @@ pub enum CredentialError {
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// A client with our TLS provider. `total` bounds a whole request.
+/// A client for services that the administrator configures. `total` bounds a whole request.
 ///
 /// # Errors
 /// The certificates of this machine cannot be read.
 pub fn http_client(total: Duration) -> Result<reqwest::Client, CredentialError> {
-    install_crypto();
-    reqwest::Client::builder()
-        .user_agent(concat!("dstack/", env!("CARGO_PKG_VERSION")))
-        .connect_timeout(CONNECT)
-        .timeout(total)
-        .build()
-        .map_err(CredentialError::Client)
-}
-
-/// Whoever makes a client first installs ring as the TLS provider of the process.
-pub fn install_crypto() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // Another part of the program may have installed one already.
-        drop(rustls::crypto::ring::default_provider().install_default());
-    });
+    let options = ClientOptions {
+        connect_timeout: Some(CONNECT),
+        total_timeout: Some(total),
+        ..ClientOptions::default()
+    };
+    Ok(options.build()?)
 }

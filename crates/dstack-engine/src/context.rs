@@ -12,7 +12,7 @@ use dstack_plan::placement::HostNetwork;
 use dstack_store::rows::JobRow;
 use dstack_store::{Commit, EngineStore, EntityRef, Lease, Put};
 use dstack_system::clock::SharedClock;
-use dstack_system::{Random, task};
+use dstack_system::{Random, causes, causes_of, task};
 use dstack_units::{InstanceId, RunId, Time};
 use tokio_util::sync::CancellationToken;
 
@@ -148,9 +148,8 @@ impl Context {
             }
             EngineError::Store(store) if store.is_conflict() => tracing::debug!(%store, doing, "tried again"),
             other => {
-                let source = causes(other).skip(1).map(ToString::to_string).collect::<Vec<_>>();
                 let hint = if is_disk_full(other) { DISK_FULL } else { "" };
-                tracing::error!(error = %other, causes = source.join(": "), doing, hint, "step failed, and is tried again");
+                tracing::error!(error = %other, causes = %causes_of(other), doing, hint, "step failed, and is tried again");
             }
         }
     }
@@ -213,13 +212,6 @@ impl Context {
 
 const DISK_FULL: &str = "the disk is full: free space on it. Nothing needs to be restarted; output of jobs is kept by their \
      agents until then";
-
-/// The error, what caused it, and so on.
-fn causes<'a>(
-    error: &'a (dyn std::error::Error + 'static),
-) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
-    std::iter::successors(Some(error), |error| error.source())
-}
 
 fn is_disk_full(error: &EngineError) -> bool {
     if let EngineError::Store(store) = error

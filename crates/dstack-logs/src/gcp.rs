@@ -147,7 +147,7 @@ impl GcpLogStore {
                 Err(failure) => failure,
             };
             patience.wait(failure).await.map_err(|error| match error {
-                LogError::Remote { source, .. } if method == "list" && is_too_many(source.as_ref()) => {
+                LogError::Away { source, .. } if method == "list" && is_too_many(source.as_ref()) => {
                     LogError::ReadQuota
                 }
                 other => other,

@@ -162,6 +162,16 @@ pub enum LogError {
         /// What to change.
         reason: String,
     },
+    /// A store elsewhere does not answer, or not now: the same may succeed later. All, some or none of appended entries are
+    /// stored.
+    #[error("{store} does not answer")]
+    Away {
+        /// Its name, for people.
+        store: &'static str,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A store elsewhere failed. After an append that failed so, all, some or none of the entries are stored.
     #[error("{store} failed")]
     Remote {

@@ -282,17 +282,6 @@ impl Core {
 }
 
 /// An error and its causes in one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let said = error.to_string();
-        // Some libraries repeat their cause in their own text.
-        if !text.ends_with(&said) {
-            text.push_str(": ");
-            text.push_str(&said);
-        }
-        cause = error.source();
-    }
-    text
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    dstack_system::chain(error).to_string()
 }

@@ -7,7 +7,7 @@ pub mod shared;
 use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -17,6 +17,7 @@ use dstack_api::{Effect, Guard, RouteInfo};
 use dstack_store::directory::tokens::{self, TokenRow};
 use dstack_store::directory::users::{self, UserRow};
 use dstack_store::{Database, Dialect};
+use dstack_system::Locked;
 use dstack_units::{ProjectId, Time};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
@@ -132,7 +133,7 @@ impl Sure {
 pub struct Access {
     database: Database,
     failed: FailedLogins,
-    cached: Mutex<Cached>,
+    cached: Locked<Cached>,
     news: Notify,
 }
 
@@ -142,7 +143,7 @@ impl Access {
         Self {
             database,
             failed,
-            cached: Mutex::default(),
+            cached: Locked::default(),
             news: Notify::new(),
         }
     }
@@ -196,7 +197,7 @@ impl Access {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Cached> {
-        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cached.lock()
     }
 
     fn epoch(&self) -> u64 {

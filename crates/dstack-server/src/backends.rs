@@ -1,7 +1,7 @@
 //! Configured backends: from the database to clouds, and back.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use dstack_compute::{Backend, Backends, ComputeError, Registry};
@@ -10,6 +10,7 @@ use dstack_model::backends::BackendType;
 use dstack_store::Database;
 use dstack_store::directory::backends::{self, BackendRow};
 use dstack_store::encryption::Encryption;
+use dstack_system::Locked;
 use dstack_units::ProjectId;
 
 /// The backends of the database, opened with the kinds of this build. What was opened is kept until its stored
@@ -19,7 +20,7 @@ pub struct StoredBackends {
     database: Database,
     encryption: Encryption,
     registry: Registry,
-    open: Mutex<HashMap<String, Open>>,
+    open: Locked<HashMap<String, Open>>,
 }
 
 #[derive(Debug)]
@@ -36,12 +37,12 @@ impl StoredBackends {
             database,
             encryption,
             registry,
-            open: Mutex::default(),
+            open: Locked::default(),
         }
     }
 
     fn backend(&self, row: &BackendRow) -> Option<Arc<dyn Backend>> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         if let Some(known) = open.get(&row.id)
             && known.config == row.config
             && known.auth == row.auth

@@ -1,17 +1,10 @@
 //! Errors of the host agent.
 
 use std::error::Error;
-use std::fmt::Write as _;
 
 /// An error and its causes in one line, for messages and logs.
-pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let _ = write!(text, ": {cause}");
-        source = cause.source();
-    }
-    text
+pub fn chain(error: &(dyn Error + 'static)) -> String {
+    dstack_system::chain(error).to_string()
 }
 
 /// Why the agent cannot start.

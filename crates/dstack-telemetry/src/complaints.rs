@@ -1,9 +1,9 @@
 //! Says in the log that telemetry cannot be sent: once, then now and then, and when it can be again.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use dstack_system::Locked;
 use tokio::time::Instant;
 
 /// How often a failure that lasts is said again.
@@ -49,7 +49,7 @@ impl State {
 #[derive(Debug)]
 pub(crate) struct Complaints {
     what: &'static str,
-    state: Mutex<State>,
+    state: Locked<State>,
 }
 
 impl Complaints {
@@ -57,13 +57,13 @@ impl Complaints {
     pub(crate) fn about(what: &'static str) -> Self {
         Self {
             what,
-            state: Mutex::default(),
+            state: Locked::default(),
         }
     }
 
     /// Looks at how an attempt ended.
     pub(crate) fn note(&self, failure: Option<&dyn fmt::Display>) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let say = state.note(failure.is_some(), Instant::now());
         drop(state);
         let what = self.what;

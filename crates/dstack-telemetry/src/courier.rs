@@ -1,10 +1,10 @@
 //! Carries requests to whoever receives telemetry, on a thread of its own: exporters wait, the server does not.
 
-use std::error::Error;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
+use dstack_http::{ClientOptions, Redirects};
 use dstack_system::task;
 use http::{Request, Response};
 use opentelemetry_http::{HttpClient, HttpError};
@@ -33,16 +33,11 @@ pub(crate) enum CourierError {
 
 /// All causes on one line; without the address.
 fn causes(error: &reqwest::Error) -> String {
-    let mut text = match error.is_connect() {
-        true => "cannot connect".to_owned(),
-        false => "the request failed".to_owned(),
+    let what = match error.is_connect() {
+        true => "cannot connect",
+        false => "the request failed",
     };
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        text.push_str(&format!(": {next}"));
-        cause = next.source();
-    }
-    text
+    format!("{what}: {}", dstack_system::causes_of(error))
 }
 
 /// A client, and the thread that it runs on.
@@ -55,12 +50,12 @@ pub(crate) struct Courier {
 impl Courier {
     /// With the runtime that it needs as long as it is used.
     pub(crate) fn start() -> Result<(Self, Runtime), TelemetryError> {
-        // Fails only when a provider is installed already, which serves as well.
-        rustls::crypto::ring::default_provider().install_default().ok();
-        let client = reqwest::Client::builder()
-            .user_agent(concat!("dstack/", env!("CARGO_PKG_VERSION")))
+        let options = ClientOptions {
             // Keys must not be carried elsewhere.
-            .redirect(reqwest::redirect::Policy::none())
+            redirects: Redirects::Never,
+            ..ClientOptions::default()
+        };
+        let client = options
             .build()
             .map_err(|error| TelemetryError::Courier(error.into()))?;
         let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -1,8 +1,8 @@
 //! What this process uses, as the kernel says.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use dstack_system::Locked;
 use procfs::process::Process;
 use tokio::time::Instant;
 
@@ -63,7 +63,7 @@ pub(crate) fn descriptors() -> Option<i64> {
 #[derive(Debug)]
 pub(crate) struct Utilization {
     processors: f64,
-    last: Mutex<Option<(Instant, CpuTime)>>,
+    last: Locked<Option<(Instant, CpuTime)>>,
 }
 
 impl Utilization {
@@ -71,13 +71,13 @@ impl Utilization {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
             processors: f64::from(u32::try_from(processors).unwrap_or(1)),
-            last: Mutex::default(),
+            last: Locked::default(),
         }
     }
 
     /// Shares of all processors; `None` at the first look.
     pub(crate) fn look(&self, now: Instant, used: CpuTime) -> Option<CpuTime> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         let (then, before) = last.replace((now, used))?;
         let possible = now.duration_since(then).as_secs_f64() * self.processors;
         (possible > 0.0).then(|| CpuTime {
@@ -109,7 +109,7 @@ mod tests {
     fn utilization_is_of_all_processors_since_the_last_look() {
         let utilization = Utilization {
             processors: 4.0,
-            last: Mutex::default(),
+            last: Locked::default(),
         };
         let start = Instant::now();
         let used = |user| CpuTime { user, system: 1.0 };

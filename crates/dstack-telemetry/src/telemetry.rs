@@ -1,11 +1,11 @@
 //! Starting and stopping all of it.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::sentry::integrations::tracing::{BreadcrumbLayer, ErrorLayer, SpanLayer};
-use dstack_system::{observe, task};
+use dstack_system::{Locked, observe, task};
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_appender_tracing::layer::OpenTelemetryTracingBridge;
 use opentelemetry_sdk::logs::SdkLoggerProvider;
@@ -46,7 +46,7 @@ struct Parts {
     logs: Option<SdkLoggerProvider>,
     metrics: Option<Metrics>,
     sentry: Option<Arc<::sentry::Client>>,
-    runtime: Mutex<Option<Runtime>>,
+    runtime: Locked<Option<Runtime>>,
 }
 
 impl fmt::Debug for Telemetry {
@@ -85,7 +85,7 @@ impl Telemetry {
             logs: None,
             metrics: None,
             sentry: None,
-            runtime: Mutex::new(runtime),
+            runtime: Locked::new(runtime),
         };
         if let Some(courier) = &courier {
             if let Some(rates) = options.traces {
@@ -156,11 +156,7 @@ impl Telemetry {
     /// thread that runs async tasks.
     pub fn stop(&self, within: Duration) {
         let Some(parts) = &self.0 else { return };
-        let runtime = parts
-            .runtime
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let runtime = parts.runtime.lock().take();
         let Some(runtime) = runtime else { return };
         let end = |work: Box<dyn FnOnce() + Send>| task::blocking("send the last telemetry", work);
         let (traces, logs) = (parts.traces.clone(), parts.logs.clone());

@@ -19,7 +19,7 @@ pub enum ClientError {
     Setup {
         /// Why.
         #[source]
-        source: reqwest::Error,
+        source: dstack_http::SetupError,
     },
     /// Nobody answers.
     #[error("Failed to connect to dstack server {url}")]

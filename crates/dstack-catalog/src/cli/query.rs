@@ -180,7 +180,7 @@ async fn run_live(args: &QueryArgs, filter: &Filter, output: &mut Output<'_>) ->
         output,
     )?;
     for problem in &answer.problems {
-        let reason = super::with_causes(&problem.error);
+        let reason = dstack_system::chain(&problem.error);
         writeln!(
             output.err,
             "warning: the offers of {} are missing: {reason}",

@@ -171,13 +171,7 @@ async fn nothing_bad_replaces_a_good_catalog() {
             .iter()
             .find(|(provider, _)| *provider == wanted)
             .unwrap();
-        let mut text = error.to_string();
-        let mut cause = std::error::Error::source(error);
-        while let Some(next) = cause {
-            text = format!("{text}: {next}");
-            cause = next.source();
-        }
-        text
+        dstack_system::chain(error).to_string()
     };
     assert!(
         reason(Provider::Aws).contains("20260901-1 is not usable: the zip archive is damaged"),

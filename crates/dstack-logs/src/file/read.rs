@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
+use dstack_system::Locked;
 use fs_err::File;
 
 use super::line;
@@ -13,14 +13,14 @@ use crate::{LogEntry, LogError, LogPage, PollQuery};
 /// Where lines begin, for the last pages read: without it page n would read all pages before it.
 #[derive(Debug, Default)]
 pub(super) struct LineOffsets {
-    recent: Mutex<VecDeque<(PathBuf, u64, u64)>>,
+    recent: Locked<VecDeque<(PathBuf, u64, u64)>>,
 }
 
 impl LineOffsets {
     const KEPT: usize = 256;
 
     fn find(&self, path: &Path, line: u64) -> Option<u64> {
-        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let recent = self.recent.lock();
         recent
             .iter()
             .find(|(known, number, _)| *number == line && known == path)
@@ -28,7 +28,7 @@ impl LineOffsets {
     }
 
     fn remember(&self, path: &Path, line: u64, offset: u64) {
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = self.recent.lock();
         if recent.len() >= Self::KEPT {
             recent.pop_front();
         }

@@ -2,10 +2,9 @@
 //! its chunk.
 
 use std::io;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use dstack_system::Random;
+use dstack_system::{Locked, Random};
 use dstack_units::Time;
 use rmpv::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -28,14 +27,14 @@ const LONGEST_ANSWER: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Forward {
     address: (String, u16),
-    idle: Mutex<Vec<TcpStream>>,
+    idle: Locked<Vec<TcpStream>>,
 }
 
 impl Forward {
     pub(super) fn new(host: &str, port: u16) -> Self {
         Self {
             address: (host.to_owned(), port),
-            idle: Mutex::default(),
+            idle: Locked::default(),
         }
     }
 
@@ -61,7 +60,7 @@ impl Forward {
         if acknowledged != chunk {
             return Err(io::Error::other("it acknowledged something else"));
         }
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         if idle.len() < IDLE {
             idle.push(connection);
         }
@@ -70,7 +69,7 @@ impl Forward {
 
     async fn connection(&self) -> io::Result<TcpStream> {
         loop {
-            let kept = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let kept = self.idle.lock().pop();
             let Some(kept) = kept else {
                 break;
             };

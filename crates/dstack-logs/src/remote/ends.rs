@@ -1,8 +1,9 @@
 //! Where streams end: what is later is new, everything else was written before.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use dstack_system::Locked;
 use dstack_units::Time;
 
 use crate::LogStream;
@@ -24,13 +25,13 @@ type SharedEnd = Arc<tokio::sync::Mutex<End>>;
 /// The ends of all streams that are written to.
 #[derive(Debug, Default)]
 pub(crate) struct Ends {
-    streams: Mutex<HashMap<LogStream, SharedEnd>>,
+    streams: Locked<HashMap<LogStream, SharedEnd>>,
 }
 
 impl Ends {
     /// The end of a stream; locked while the stream is written to.
     pub(crate) fn of(&self, stream: &LogStream) -> SharedEnd {
-        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut streams = self.streams.lock();
         if streams.len() >= REMEMBERED && !streams.contains_key(stream) {
             // Half of those that nobody writes to; which ones does not matter.
             let mut keep = false;

@@ -136,7 +136,7 @@ impl Patience {
                 tokio::time::sleep(pause).await;
                 Ok(())
             }
-            None => Err(LogError::Remote { store, source }),
+            None => Err(LogError::Away { store, source }),
         }
     }
 }
@@ -169,7 +169,7 @@ mod tests {
             assert!(pause >= wanted && pause <= wanted.mul_f64(2.01), "{pause:?}");
         }
         let over = patience.wait(busy(&[])).await;
-        assert!(matches!(over, Err(LogError::Remote { .. })));
+        assert!(matches!(over, Err(LogError::Away { .. })));
     }
 
     #[tokio::test(start_paused = true)]
@@ -183,7 +183,7 @@ mod tests {
         );
         // Nobody waits for an hour.
         let too_long = patience.wait(busy(&[("Retry-After", "3600")])).await;
-        assert!(matches!(too_long, Err(LogError::Remote { .. })));
+        assert!(matches!(too_long, Err(LogError::Away { .. })));
         let date = [("Retry-After", "Wed, 21 Oct 2015 07:28:00 GMT")];
         Patience::new("S").wait(busy(&date)).await.unwrap();
     }

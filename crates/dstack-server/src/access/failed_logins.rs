@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use dstack_system::Locked;
 use dstack_units::Time;
 
 /// Addresses remembered, and tokens: what came first is forgotten first.
@@ -17,7 +17,7 @@ const CAPACITY: usize = 4096;
 pub struct FailedLogins {
     limit: u32,
     window: Duration,
-    seen: Mutex<Seen>,
+    seen: Locked<Seen>,
 }
 
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ impl FailedLogins {
         Self {
             limit,
             window,
-            seen: Mutex::default(),
+            seen: Locked::default(),
         }
     }
 
@@ -49,7 +49,7 @@ impl FailedLogins {
         if self.limit == 0 {
             return None;
         }
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         let by_address = peer.and_then(|address| self.count(&mut seen.addresses, network(address), now));
         // An address that is held back does not fill the table of tokens.
         by_address.or_else(|| {
@@ -160,7 +160,7 @@ mod tests {
             );
         }
         {
-            let seen = logins.seen.lock().unwrap();
+            let seen = logins.seen.lock();
             assert_eq!((seen.addresses.len(), seen.tokens.len()), (CAPACITY, CAPACITY));
         }
         assert!(logins.failed(&hash(0), address(9_999), at(1)).is_some());

@@ -1,12 +1,12 @@
 //! Answers of `runs/list` that are still true: whoever watches runs asks for the same list again and again.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
 use axum::body::Bytes;
 use dstack_store::Database;
 use dstack_store::directory::Page;
 use dstack_store::directory::lists::RunFilter;
+use dstack_system::Locked;
 
 use super::runs::View;
 
@@ -31,7 +31,7 @@ struct Kept {
 
 /// Answers since the last write to the database. Empty where other servers write, too.
 #[derive(Debug, Default)]
-pub struct RunLists(Mutex<Kept>);
+pub struct RunLists(Locked<Kept>);
 
 /// A moment between two writes.
 #[derive(Debug, Clone, Copy)]
@@ -45,7 +45,7 @@ impl RunLists {
 
     /// The answer, if nothing was written since it was made.
     pub(crate) fn find(&self, moment: Moment, question: &Question) -> Option<Bytes> {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = self.0.lock();
         match moment.0 {
             Some(writes) if writes == kept.writes => kept.answers.get(question).cloned(),
             _ => None,
@@ -54,7 +54,7 @@ impl RunLists {
 
     /// Keeps an answer made of what was read since the moment.
     pub(crate) fn keep(&self, moment: Moment, question: Question, answer: Bytes) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.0.lock();
         let Some(writes) = moment.0.filter(|writes| *writes >= kept.writes) else {
             return;
         };
@@ -115,7 +115,7 @@ mod tests {
         for limit in 0..100 {
             lists.keep(moment, question(limit), Bytes::from(vec![b' '; KEPT_BYTES / 10]));
         }
-        let bytes = lists.0.lock().unwrap().bytes;
+        let bytes = lists.0.lock().bytes;
         assert!((1..=KEPT_BYTES).contains(&bytes), "{bytes}");
         lists.keep(moment, question(100), Bytes::from(vec![b' '; KEPT_BYTES + 1]));
         assert_eq!(lists.find(moment, &question(100)), None);

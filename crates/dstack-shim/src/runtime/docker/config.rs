@@ -9,6 +9,7 @@ use bollard::models::{
     ResourcesUlimits,
 };
 use dstack_agent_api::shim::{NetworkMode, TaskConfig};
+use dstack_units::quoting::shell_line;
 
 use super::DockerSettings;
 use crate::gpu::Vendor;
@@ -195,11 +196,7 @@ fn command(config: &TaskConfig, settings: &DockerSettings, runner: RunnerKind) -
     match runner {
         RunnerKind::ServesSsh => (vec![RUNNER_PATH.to_owned()], arguments),
         RunnerKind::NeedsSshd => {
-            let line = arguments
-                .iter()
-                .map(|word| quote(word))
-                .collect::<Vec<_>>()
-                .join(" ");
+            let line = shell_line(&arguments);
             let shell = vec!["/bin/sh".to_owned(), "-c".to_owned()];
             (shell, vec![format!("{INSTALL_SSHD} && {RUNNER_PATH} {line}")])
         }
@@ -240,18 +237,6 @@ if command -v yum >/dev/null 2>&1; then _how='yum install -y openssh-server'; fi
 if command -v apk >/dev/null 2>&1; then _how='apk add -U openssh-server'; fi; \
 if [ -z \"$_how\" ]; then echo \"$(. /etc/os-release; echo $NAME) not supported\"; exit 11; fi; \
 eval \"$_how\"; fi; }";
-
-fn quote(word: &str) -> String {
-    let plain = !word.is_empty()
-        && word
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"-_./:=@+".contains(&byte));
-    if plain {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
-}
 
 fn device(host: &str, container: &str) -> DeviceMapping {
     DeviceMapping {
