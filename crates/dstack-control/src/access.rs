@@ -22,7 +22,7 @@ pub fn is_admin(user: &UserRow) -> bool {
 /// A project with its members.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Project {
-    /// The project.
+    /// Its row, also when it is deleted.
     pub row: ProjectRow,
     /// Its members in order.
     pub members: Vec<Member>,
@@ -32,7 +32,7 @@ impl Project {
     /// The project of this name in any case, as it is stored now.
     ///
     /// # Errors
-    /// The database.
+    /// The database cannot be read.
     pub async fn by_name(database: &Database, name: &str) -> Result<Option<Self>> {
         let Some(row) = projects::by_name(database.pool(), name).await? else {
             return Ok(None);

@@ -33,12 +33,12 @@ pub trait EngineHandle: Send + Sync + Debug {
     fn connects_hosts(&self) -> bool;
 }
 
-/// Who asks.
+/// On whose behalf something is changed; events name it.
 #[derive(Debug, Clone, Copy)]
 pub enum Actor {
-    /// A user.
+    /// Somebody who called the API, or logged in.
     User(UserId),
-    /// The server itself.
+    /// The server, for a configuration file or by its own rules.
     System,
 }
 
@@ -55,16 +55,16 @@ pub struct Core {
     pub store: Arc<dyn EngineStore>,
     /// Through which they are changed.
     pub engine: Arc<dyn EngineHandle>,
-    /// Time.
+    /// Dates rows and events.
     pub clock: SharedClock,
-    /// Ids and names.
+    /// Makes ids, and names where none are given.
     pub random: Random,
     /// Whether events are kept at all.
     pub keep_events: bool,
 }
 
 impl Core {
-    /// The time.
+    /// The clock's time, to the microsecond.
     pub fn now(&self) -> Time {
         self.clock.now()
     }
@@ -114,8 +114,8 @@ impl Core {
     }
 }
 
-/// Decides and commits, and begins anew as long as someone else was faster. `busy` is what the user is told when that never
-/// ends.
+/// Decides and commits, and begins anew as long as someone else was faster, eight times at most. Then the user is told
+/// `busy`.
 ///
 /// # Errors
 /// Those of `attempt`, or `busy`.

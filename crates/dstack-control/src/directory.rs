@@ -30,7 +30,7 @@ pub struct Directory {
     pub encryption: Encryption,
     /// Key pairs of users and projects.
     pub keys: Arc<Keys>,
-    /// Time.
+    /// Dates rows and events.
     pub clock: SharedClock,
     /// Ids, tokens and names.
     pub random: Random,
@@ -78,7 +78,7 @@ impl Work {
 }
 
 impl Directory {
-    /// The time.
+    /// The clock's time, to the microsecond.
     pub fn now(&self) -> Time {
         self.clock.now()
     }

@@ -11,9 +11,9 @@ pub enum ControlError {
     /// What was asked for cannot be: the text is shown to users as it is.
     #[error("{message}")]
     Refused {
-        /// For programs.
+        /// The code that programs act upon.
         code: ErrorCode,
-        /// For users.
+        /// The text that users are shown, with what to do about it.
         message: String,
         /// Paths of the fields to blame.
         fields: Vec<Vec<String>>,
@@ -21,7 +21,7 @@ pub enum ControlError {
     /// The actor must not do this.
     #[error("{0}")]
     Forbidden(String),
-    /// The store.
+    /// The store refused, or cannot be reached.
     #[error("the store refused")]
     Store(#[from] StoreError),
     /// Anything else; not shown to users.

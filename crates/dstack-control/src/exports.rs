@@ -26,7 +26,7 @@ pub struct Exports(Directory);
 /// Who exports, and from where.
 #[derive(Debug, Clone, Copy)]
 pub struct Exporter<'a> {
-    /// The user.
+    /// Who exports: as an admin of the importing projects as well.
     pub user: &'a UserRow,
     /// The exporting project.
     pub project: &'a ProjectRow,
@@ -43,7 +43,7 @@ impl Exports {
     /// The project's export of this name.
     ///
     /// # Errors
-    /// There is none.
+    /// The project has none of that name.
     pub async fn by_name(&self, project: &ProjectRow, name: &str) -> Result<FullExport> {
         let all = exports::of_project(self.0.database.pool(), project.id).await?;
         let found = all.into_iter().find(|export| export.row.name == name);

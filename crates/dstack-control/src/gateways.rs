@@ -33,7 +33,7 @@ pub struct Gateways {
 /// A gateway as a client saw it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SeenGateway {
-    /// Which.
+    /// Id of the gateway that the client saw.
     pub id: GatewayId,
     /// What it was like, with `default` as it was.
     pub configuration: GatewayConfiguration,
@@ -253,7 +253,7 @@ impl Gateways {
     /// Marks gateways for deletion; unknown names are ignored.
     ///
     /// # Errors
-    /// The store.
+    /// The store refuses, or cannot be reached.
     pub async fn delete(&self, actor: Actor, project: ProjectId, names: &[String]) -> Result<()> {
         retry_on_conflict(BUSY, || self.try_delete(actor, project, names)).await
     }

@@ -15,9 +15,9 @@ use crate::error::{ControlError, Result};
 /// A key pair in OpenSSH's formats; the public key ends with a line end.
 #[derive(Debug, Clone)]
 pub struct KeyPair {
-    /// Private key.
+    /// Private key in OpenSSH's format.
     pub private: Secret,
-    /// Public key.
+    /// Public key, one line of `authorized_keys` with its line end.
     pub public: String,
 }
 

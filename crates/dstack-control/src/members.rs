@@ -155,7 +155,7 @@ impl Projects {
         Ok(project)
     }
 
-    /// Removes members.
+    /// Removes members, by names or e-mail addresses. Everybody may leave.
     ///
     /// # Errors
     /// Somebody is no member, no admin would be left, or the actor may not.

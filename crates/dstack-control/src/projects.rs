@@ -23,7 +23,7 @@ pub struct Projects(pub(crate) Directory);
 /// A project to be created.
 #[derive(Debug, Clone)]
 pub struct NewProject {
-    /// Name.
+    /// 1 to 50 letters, digits, `-` and `_`; no other project has it in any case.
     pub name: String,
     /// Visible to all users, who may join.
     pub is_public: bool,
@@ -119,7 +119,7 @@ impl Projects {
     /// Changes visibility and templates.
     ///
     /// # Errors
-    /// The store.
+    /// The store refuses, or cannot be reached.
     pub async fn update(
         &self,
         actor: Actor,

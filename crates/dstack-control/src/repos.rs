@@ -41,7 +41,7 @@ impl Repos {
     /// deleted.
     ///
     /// # Errors
-    /// The store.
+    /// The store refuses, or cannot be reached.
     pub async fn init(
         &self,
         user: &UserRow,
@@ -78,7 +78,7 @@ impl Repos {
     /// Deletes repos with their diffs and credentials; unknown ones are ignored.
     ///
     /// # Errors
-    /// The store.
+    /// The store refuses, or cannot be reached.
     pub async fn delete(&self, user: &UserRow, project: &ProjectRow, names: &[String]) -> Result<()> {
         let mut work = self.0.work(user.into());
         for name in names {
@@ -96,7 +96,7 @@ impl Repos {
     /// Notes an uploaded diff; one with the same hash stays as it is.
     ///
     /// # Errors
-    /// The store.
+    /// The store refuses, or cannot be reached.
     pub async fn put_code(
         &self,
         user: &UserRow,

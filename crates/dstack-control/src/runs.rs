@@ -49,7 +49,7 @@ impl Runs {
     /// being stopped already makes it faster.
     ///
     /// # Errors
-    /// The store.
+    /// The store refuses, or cannot be reached.
     pub async fn stop(&self, actor: Actor, project: ProjectId, names: &[String], abort: bool) -> Result<()> {
         let reason = match abort {
             true => RunTerminationReason::AbortedByUser,

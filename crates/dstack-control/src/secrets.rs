@@ -84,7 +84,7 @@ impl Secrets {
         Ok(row)
     }
 
-    /// Deletes secrets.
+    /// Deletes the secrets of these names.
     ///
     /// # Errors
     /// One of them is not there: none is deleted.

@@ -21,7 +21,7 @@ fn quoted<'a>(names: impl Iterator<Item = &'a String>) -> String {
     quoted.join(", ")
 }
 
-/// `['a', 'b']`.
+/// Prints names as Python prints a list: `['a', 'b']`.
 pub fn python_list(names: &[String]) -> String {
     format!("[{}]", quoted(names.iter()))
 }

@@ -28,11 +28,11 @@ pub struct Users {
 /// A user to be created.
 #[derive(Debug)]
 pub struct NewUser {
-    /// Name.
+    /// 1 to 60 letters, digits, `-` and `_`; no other user has it in any case.
     pub name: String,
     /// Role in the whole server.
     pub role: GlobalRole,
-    /// E-mail address.
+    /// E-mail address; logins with a provider may find the user by it.
     pub email: Option<String>,
     /// Whether they can authenticate.
     pub active: bool,
@@ -45,7 +45,7 @@ pub struct NewUser {
 pub struct UserUpdate {
     /// Role in the whole server.
     pub role: GlobalRole,
-    /// E-mail address.
+    /// E-mail address; logins with a provider may find the user by it.
     pub email: Option<String>,
     /// Whether they can authenticate.
     pub active: bool,
@@ -181,7 +181,7 @@ impl Users {
         Ok(user)
     }
 
-    /// Deletes users.
+    /// Deletes the users of these names, with their memberships and tokens.
     ///
     /// # Errors
     /// One of them is not there, named twice, or the admin: none is deleted.
@@ -248,7 +248,7 @@ impl Users {
     /// Deletes those public keys of the user that have these ids; others are ignored.
     ///
     /// # Errors
-    /// The store.
+    /// The store refuses, or cannot be reached.
     pub async fn delete_public_keys(&self, user: &UserRow, ids: &[PublicKeyId]) -> Result<()> {
         let mut work = self.directory.work(user.into());
         let own = users::public_keys(self.directory.database.pool(), user.id).await?;

@@ -89,7 +89,7 @@ impl Volumes {
     /// Marks volumes for deletion; unknown names are ignored.
     ///
     /// # Errors
-    /// The store.
+    /// The store refuses, or cannot be reached.
     pub async fn delete(&self, actor: Actor, project: ProjectId, names: &[String]) -> Result<()> {
         retry_on_conflict(BUSY, || self.try_delete(actor, project, names)).await
     }

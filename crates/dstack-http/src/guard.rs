@@ -74,7 +74,7 @@ impl std::error::Error for Refused {}
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum OutboundError {
-    /// No client.
+    /// A client cannot be made.
     #[error(transparent)]
     Setup(#[from] SetupError),
     /// Not http or https, or without a host.
@@ -112,7 +112,7 @@ pub enum GuardedRedirects {
 /// An answer, and where it came from.
 #[derive(Debug)]
 pub struct Answer {
-    /// The answer.
+    /// Status, headers and the body, which is not read yet.
     pub response: Response,
     /// The kind of network that it came from.
     pub network: Network,
@@ -277,7 +277,7 @@ impl GuardedRequest<'_> {
         self
     }
 
-    /// Sends it.
+    /// Sends the request, and follows redirects as far as they are allowed.
     ///
     /// # Errors
     /// It may not be sent there, or nobody answers.

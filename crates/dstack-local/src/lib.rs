@@ -54,7 +54,7 @@ pub enum LocalError {
     OtherRuntime {
         /// At the start of the server.
         expected: String,
-        /// Now.
+        /// What the agent that runs has.
         found: String,
     },
     /// The agent answers, but not as expected.

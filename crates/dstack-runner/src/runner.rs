@@ -35,8 +35,6 @@ const JOB_WAIT: Duration = Duration::from_secs(300);
 const LOGS_WAIT: Duration = Duration::from_secs(300);
 /// Clients that have read everything have so long to close their connections.
 const CLIENTS_LEAVE: Duration = Duration::from_secs(5);
-/// How often it is looked whether they have.
-const CLIENTS_LOOK: Duration = Duration::from_millis(50);
 /// Answers under way at the exit have so long.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
@@ -271,10 +269,8 @@ impl Runner {
 
     /// Clients that have read everything close their connections: one that is cut off instead says that something went wrong.
     async fn wait_for_clients(&self) {
-        let until = Instant::now() + CLIENTS_LEAVE;
-        while !self.ssh.handle.connections().is_empty() && Instant::now() < until {
-            sleep(CLIENTS_LOOK).await;
-        }
+        let left = self.ssh.handle.until_no_connections();
+        timeout(CLIENTS_LEAVE, left).await.ok(); // those that stay are cut off
     }
 }
 

@@ -30,7 +30,7 @@ use russh::keys::ssh_key::LineEnding;
 use russh::{MethodKind, MethodSet, SshId};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -147,12 +147,24 @@ impl SshHandle {
             .collect()
     }
 
+    /// Ends when [`Self::connections`] is empty.
+    pub async fn until_no_connections(&self) {
+        loop {
+            let closed = self.server.closed.notified();
+            if self.server.open().is_empty() {
+                return;
+            }
+            closed.await;
+        }
+    }
+
     /// Stops accepting and ends all connections; their programs get SIGHUP.
     pub fn stop(&self) {
         self.accepting.abort();
         for (_, entry) in self.server.open().drain() {
             entry.serving.abort();
         }
+        self.server.closed.notify_waiters();
     }
 }
 
@@ -186,6 +198,7 @@ pub async fn serve(options: SshOptions) -> Result<SshHandle, ServeError> {
         config: Arc::new(config(host_keys)),
         next: AtomicU64::new(0),
         open: Mutex::default(),
+        closed: Notify::new(),
     });
     let accepting = task::spawn("ssh-accept", accept(Arc::clone(&server), listener));
     tracing::info!(ssh.port = port, "SSH server started");
@@ -263,6 +276,8 @@ struct Server {
     config: Arc<russh::server::Config>,
     next: AtomicU64,
     open: Mutex<HashMap<u64, Entry>>,
+    /// Told whenever one of them is gone.
+    closed: Notify,
 }
 
 /// A connection being served.
@@ -304,6 +319,7 @@ impl Server {
         let serving = task::spawn("ssh-connection", async move {
             Arc::clone(&server).serve_client(stream, remote, local).await;
             server.open().remove(&id);
+            server.closed.notify_waiters();
         });
         let since = Instant::now();
         open.insert(

@@ -62,7 +62,7 @@ impl Blobs {
     /// Whether the diff is there already.
     ///
     /// # Errors
-    /// The database.
+    /// The database cannot be read.
     pub async fn has_code(&self, repo: dstack_units::RepoRowId, hash: &str) -> Result<bool, BlobError> {
         Ok(content::has_code(self.database.pool(), repo, hash).await?)
     }

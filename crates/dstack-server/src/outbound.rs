@@ -13,7 +13,7 @@ const MOST: usize = 4 << 20;
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HttpError {
-    /// No client.
+    /// A client cannot be made.
     #[error(transparent)]
     Setup(#[from] SetupError),
     /// On the way.

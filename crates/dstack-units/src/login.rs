@@ -22,14 +22,14 @@ pub struct HostName(String);
 pub struct LoginName(String);
 
 impl HostName {
-    /// The name.
+    /// The text, as it was read.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
 impl LoginName {
-    /// The name.
+    /// The text, as it was read.
     pub fn as_str(&self) -> &str {
         &self.0
     }

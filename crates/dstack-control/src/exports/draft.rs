@@ -23,6 +23,11 @@ fn lower(names: &[String]) -> Vec<String> {
     names.iter().map(|name| name.to_lowercase()).collect()
 }
 
+/// Names of what an export has.
+fn names_of<T>(exported: &[(T, String)]) -> Vec<String> {
+    exported.iter().map(|(_, name)| name.clone()).collect()
+}
+
 fn check_once(what: &str, change: &str, names: &[String]) -> Result<()> {
     let unique: BTreeSet<&String> = names.iter().collect();
     match unique.len() == names.len() {
@@ -209,7 +214,7 @@ impl<'a> Draft<'a> {
     }
 
     pub(super) async fn add_fleets(&mut self, names: &[String]) -> Result<()> {
-        let present: Vec<String> = self.export.fleets.iter().map(|(_, name)| name.clone()).collect();
+        let present = names_of(&self.export.fleets);
         self.check_new("Fleets", names, &present)?;
         let pool = self.directory.database.pool();
         let page = Page::newest(1_000_000);
@@ -239,12 +244,7 @@ impl<'a> Draft<'a> {
     }
 
     pub(super) async fn add_gateways(&mut self, names: &[String]) -> Result<()> {
-        let present: Vec<String> = self
-            .export
-            .gateways
-            .iter()
-            .map(|(_, name)| name.clone())
-            .collect();
+        let present = names_of(&self.export.gateways);
         self.check_new("Gateways", names, &present)?;
         let pool = self.directory.database.pool();
         let all = gateways::list(pool, self.export.row.project_id, false).await?;
@@ -262,7 +262,7 @@ impl<'a> Draft<'a> {
 
     pub(super) fn remove_fleets(&mut self, names: &[String]) -> Result<()> {
         check_once("fleets", "removal", names)?;
-        let present: Vec<String> = self.export.fleets.iter().map(|(_, name)| name.clone()).collect();
+        let present = names_of(&self.export.fleets);
         self.check_exported("Fleets", names, &present)?;
         self.export.fleets.retain(|(_, name)| !names.contains(name));
         Ok(())
@@ -270,12 +270,7 @@ impl<'a> Draft<'a> {
 
     pub(super) fn remove_gateways(&mut self, names: &[String]) -> Result<()> {
         check_once("gateways", "removal", names)?;
-        let present: Vec<String> = self
-            .export
-            .gateways
-            .iter()
-            .map(|(_, name)| name.clone())
-            .collect();
+        let present = names_of(&self.export.gateways);
         self.check_exported("Gateways", names, &present)?;
         self.export.gateways.retain(|(_, name)| !names.contains(name));
         Ok(())

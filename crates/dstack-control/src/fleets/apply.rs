@@ -26,7 +26,7 @@ const SSH_FLEETS_LATER: &str = "This server version does not connect to hosts of
 pub struct ApplyFleet {
     /// In which project.
     pub project: ProjectId,
-    /// By whom.
+    /// Who applies it.
     pub actor: Actor,
     /// What the actor may do.
     pub rights: FleetRights,
@@ -41,7 +41,7 @@ pub struct ApplyFleet {
 /// A fleet as a client saw it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SeenFleet {
-    /// Which.
+    /// Id of the fleet that the client saw.
     pub id: FleetId,
     /// What was asked for.
     pub spec: FleetSpec,

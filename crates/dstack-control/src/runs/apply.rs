@@ -21,7 +21,7 @@ pub struct ApplyRun {
     pub project: ProjectId,
     /// The project's name, for the address of a service.
     pub project_name: String,
-    /// By whom.
+    /// Who applies it.
     pub user: UserId,
     /// What is asked for, checked and with defaults; without a name it gets one.
     pub spec: RunSpec,
@@ -34,7 +34,7 @@ pub struct ApplyRun {
 /// A run as a client saw it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SeenRun {
-    /// Which.
+    /// Id of the run that the client saw.
     pub id: RunId,
     /// What was asked for.
     pub spec: RunSpec,
@@ -43,9 +43,9 @@ pub struct SeenRun {
 /// What became of it: the rows as this verb has left them.
 #[derive(Debug, Clone)]
 pub struct Applied {
-    /// The run.
+    /// The run, new or changed.
     pub run: RunRow,
-    /// Its jobs.
+    /// All jobs of the run; none yet where a schedule begins it.
     pub jobs: Vec<JobRow>,
     /// Whether it is new.
     pub submitted: bool,

@@ -16,7 +16,7 @@ pub enum UploadError {
          says it is, and was not stored: upload it again"
     )]
     Hash {
-        /// The name.
+        /// The hash that the client named it by.
         named: String,
         /// What the name should be.
         found: String,

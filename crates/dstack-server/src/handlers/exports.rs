@@ -35,7 +35,7 @@ async fn of_project(call: &Call) -> Result<Vec<FullExport>> {
     Ok(exports::of_project(pool, call.project()?.row.id).await?)
 }
 
-/// Who exports.
+/// The caller, in the project of the path.
 fn exporter(call: &Call) -> Result<Exporter<'_>> {
     Ok(Exporter {
         user: call.user()?,

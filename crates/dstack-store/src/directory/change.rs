@@ -25,25 +25,25 @@ use crate::{Database, Dialect, NewEvent, Result, StoreError, Tx};
 pub enum Change {
     /// Adds a user.
     InsertUser {
-        /// The user.
+        /// Its row, as it is to be stored or was read.
         user: UserRow,
         /// Lower-case hex SHA-256 of the token.
         token_hash: String,
     },
     /// Changes role, e-mail address and activity of a user.
     UpdateUser {
-        /// Which.
+        /// Id of that user.
         id: UserId,
         /// Role in the whole server.
         role: GlobalRole,
-        /// E-mail address.
+        /// E-mail address; `None` takes it away.
         email: Option<String>,
         /// Whether they can authenticate.
         active: bool,
     },
     /// Replaces a user's own token.
     SetUserToken {
-        /// Whose.
+        /// Id of the user.
         id: UserId,
         /// The token, encrypted.
         encrypted: String,
@@ -52,7 +52,7 @@ pub enum Change {
     },
     /// Replaces a user's key pair.
     SetUserKeys {
-        /// Whose.
+        /// Id of the user.
         id: UserId,
         /// The private key, encrypted.
         private: String,
@@ -61,23 +61,23 @@ pub enum Change {
     },
     /// Deletes a user with memberships, further tokens and accounts of login providers.
     DeleteUser {
-        /// The user.
+        /// Its row, as it is to be stored or was read.
         user: UserRow,
         /// The name that its row keeps, so that its own is free.
         renamed: String,
     },
     /// Makes an account of a login provider the user's.
     InsertIdentity {
-        /// The account.
+        /// Issuer and subject, as the provider vouches for them.
         identity: Identity,
-        /// Whose.
+        /// Id of the user who logs in with it.
         user: UserId,
-        /// When.
+        /// When they logged in with it first.
         at: Time,
     },
     /// Adds a further token of a user.
     InsertToken {
-        /// The token.
+        /// Its row; the token itself is stored nowhere.
         token: TokenRow,
         /// How many tokens the user may have.
         limit: i64,
@@ -90,7 +90,7 @@ pub enum Change {
     DeletePublicKey(PublicKeyId),
     /// Adds a project with its owner as admin. It imports all global exports.
     InsertProject {
-        /// The project.
+        /// Its row, without key pair and default gateway.
         project: ProjectRow,
         /// How many projects the owner may have; `None`: any number.
         quota: Option<i64>,
@@ -99,7 +99,7 @@ pub enum Change {
     },
     /// Changes visibility and templates of a project.
     UpdateProject {
-        /// Which.
+        /// Id of that project.
         id: ProjectId,
         /// Whether all users see it.
         is_public: bool,
@@ -108,23 +108,23 @@ pub enum Change {
     },
     /// Deletes a project with the tokens that are good for it only; refused while it is in use.
     DeleteProject {
-        /// Which.
+        /// Id of that project.
         id: ProjectId,
         /// The name that its row keeps.
         renamed: String,
     },
     /// Goes on only if the members of the project still are those; they cannot change until the end of the transaction.
     ExpectMembers {
-        /// Which project.
+        /// Id of the project.
         project: ProjectId,
         /// Users and roles in any order.
         members: Vec<(UserId, ProjectRole)>,
     },
     /// Adds a member, or changes its role; see [`projects::put_member`].
     PutMember {
-        /// Which project.
+        /// Id of the project.
         project: ProjectId,
-        /// Who.
+        /// Id of the member.
         user: UserId,
         /// What they may do.
         role: ProjectRole,
@@ -135,7 +135,7 @@ pub enum Change {
     RemoveMember {
         /// From which project.
         project: ProjectId,
-        /// Whom.
+        /// Id of the member.
         user: UserId,
     },
     /// Removes all members.
@@ -146,7 +146,7 @@ pub enum Change {
     DeleteSecret(SecretId),
     /// Adds a repo, or changes the one of its name.
     PutRepo {
-        /// The repo.
+        /// Its row; the id counts only where the name is new.
         repo: RepoRow,
         /// Whose credentials are replaced, or with an inner `None` deleted.
         credentials: Option<(UserId, Option<String>)>,
@@ -162,7 +162,7 @@ pub enum Change {
     PutCode {
         /// Of which repo.
         repo: RepoRowId,
-        /// Its hash.
+        /// Lower-case hex SHA-256 of its content.
         hash: String,
         /// Where it is.
         content: Content,
@@ -184,7 +184,7 @@ pub enum Change {
     DeleteBackend {
         /// Of which project.
         project: ProjectId,
-        /// Its type.
+        /// Type of the backend, such as `aws`.
         kind: String,
     },
     /// Adds a volume, or changes one that is at the version that was read.
@@ -197,7 +197,7 @@ pub enum Change {
     SetDefaultGateway {
         /// Of which project.
         project: ProjectId,
-        /// Which gateway.
+        /// `None` leaves the project without a default.
         gateway: Option<GatewayId>,
     },
 }
