@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use dstack_model::requests::MemberSetting;
 use dstack_model::users::ProjectRole;
 use dstack_store::directory::change::Change;
+use dstack_store::directory::projects::ProjectRow;
 use dstack_store::directory::users::{self, UserRow};
 use dstack_store::{EventTarget, events};
 use dstack_units::UserId;
@@ -62,7 +63,7 @@ impl Projects {
     pub async fn set_members(
         &self,
         user: &UserRow,
-        project: &str,
+        project: &ProjectRow,
         members: &[MemberSetting],
     ) -> Result<Project> {
         retry_on_conflict(BUSY, || self.try_set_members(user, project, members)).await
@@ -71,10 +72,13 @@ impl Projects {
     async fn try_set_members(
         &self,
         user: &UserRow,
-        project: &str,
+        project: &ProjectRow,
         members: &[MemberSetting],
     ) -> Result<Project> {
         let (project, mut work) = self.begin(user, project).await?;
+        if !project.is_manager(user) {
+            return Err(ControlError::denied());
+        }
         let wanted = self.resolve(members).await?;
         if !is_admin(user) && project.role(user) == Some(ProjectRole::Manager) {
             // By who they are, and not by how they are called: users have e-mail addresses as well.
@@ -118,7 +122,7 @@ impl Projects {
     pub async fn add_members(
         &self,
         user: &UserRow,
-        project: &str,
+        project: &ProjectRow,
         members: &[MemberSetting],
     ) -> Result<Project> {
         retry_on_conflict(BUSY, || self.try_add_members(user, project, members)).await
@@ -127,7 +131,7 @@ impl Projects {
     async fn try_add_members(
         &self,
         user: &UserRow,
-        project: &str,
+        project: &ProjectRow,
         members: &[MemberSetting],
     ) -> Result<Project> {
         let (project, mut work) = self.begin(user, project).await?;
@@ -159,11 +163,21 @@ impl Projects {
     ///
     /// # Errors
     /// Somebody is no member, no admin would be left, or the actor may not.
-    pub async fn remove_members(&self, user: &UserRow, project: &str, names: &[String]) -> Result<Project> {
+    pub async fn remove_members(
+        &self,
+        user: &UserRow,
+        project: &ProjectRow,
+        names: &[String],
+    ) -> Result<Project> {
         retry_on_conflict(BUSY, || self.try_remove_members(user, project, names)).await
     }
 
-    async fn try_remove_members(&self, user: &UserRow, project: &str, names: &[String]) -> Result<Project> {
+    async fn try_remove_members(
+        &self,
+        user: &UserRow,
+        project: &ProjectRow,
+        names: &[String],
+    ) -> Result<Project> {
         let (project, mut work) = self.begin(user, project).await?;
         let leaves = leaves_alone(user, &project, names)?;
         let mut doomed: BTreeSet<UserId> = BTreeSet::new();
@@ -200,8 +214,10 @@ impl Projects {
     }
 
     /// The project as it is now, and work that is refused if its members are others by the time it is written.
-    async fn begin(&self, user: &UserRow, project: &str) -> Result<(Project, Work)> {
-        let found = Project::by_name(&self.0.database, project).await?;
+    async fn begin(&self, user: &UserRow, project: &ProjectRow) -> Result<(Project, Work)> {
+        let found = Project::by_name(&self.0.database, &project.name).await?;
+        // One that was deleted has left its name to others.
+        let found = found.filter(|found| found.row.id == project.id);
         let project = found.ok_or_else(ControlError::not_found)?;
         let mut work = self.0.work(user.into());
         let members = project.members.iter().map(|member| (member.user.id, member.role));

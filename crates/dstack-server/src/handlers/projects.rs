@@ -151,24 +151,20 @@ pub(crate) async fn visible_projects(call: &Call, named: Option<&[String]>) -> R
 
 async fn set_members(call: Call, request: ProjectMembersRequest) -> Result<WireProject> {
     let (verbs, project) = (call.state.project_verbs(), &call.project()?.row);
-    verbs
-        .set_members(call.user()?, &project.name, &request.members)
-        .await?;
+    verbs.set_members(call.user()?, project, &request.members).await?;
     render::projects::full(&call.state, project).await
 }
 
 async fn add_members(call: Call, request: ProjectMembersRequest) -> Result<WireProject> {
     let (verbs, project) = (call.state.project_verbs(), &call.project()?.row);
-    verbs
-        .add_members(call.user()?, &project.name, &request.members)
-        .await?;
+    verbs.add_members(call.user()?, project, &request.members).await?;
     render::projects::full(&call.state, project).await
 }
 
 async fn remove_members(call: Call, request: RemoveProjectMembersRequest) -> Result<WireProject> {
     let (verbs, project) = (call.state.project_verbs(), &call.project()?.row);
     verbs
-        .remove_members(call.user()?, &project.name, &request.usernames)
+        .remove_members(call.user()?, project, &request.usernames)
         .await?;
     render::projects::full(&call.state, project).await
 }
