@@ -10,10 +10,11 @@ use dstack_model::backends::BackendType;
 use dstack_model::decode::decode_strict;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::{JobProvisioningData, Requirements};
-use dstack_system::Random;
+use dstack_system::{Random, task};
 use dstack_units::{InstanceId, ProjectId};
 use serde_json::json;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::Faults;
 
@@ -31,16 +32,30 @@ pub struct Machine {
     pub place: (String, Option<String>),
 }
 
+/// How late a cloud is. Its calls take effect also when the caller has gone away in the meantime.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Delays {
+    /// Chance that a call is answered with an error, and takes effect all the same, but only later.
+    pub late: f64,
+    /// How much later at most.
+    pub late_by: Duration,
+    /// How long a machine is not listed after it was made.
+    pub unlisted: Duration,
+}
+
 #[derive(Debug, Default)]
 struct State {
     offers: Vec<Offer>,
     full: BTreeSet<String>,
     machines: Vec<Machine>,
+    /// When each of them is listed.
+    listed_at: HashMap<InstanceId, Instant>,
     /// Machines ever made, by instance.
     made: HashMap<InstanceId, usize>,
     /// Offers asked for, in order.
     asked: Vec<String>,
     faults: Faults,
+    delays: Delays,
     gone: bool,
     unreadable: bool,
 }
@@ -124,6 +139,11 @@ impl Clouds {
         self.change(|state| state.faults = faults);
     }
 
+    /// How late it is.
+    pub fn delays(&self, delays: Delays) {
+        self.change(|state| state.delays = delays);
+    }
+
     /// Its configuration is removed, or there again.
     pub fn gone(&self, gone: bool) {
         self.change(|state| state.gone = gone);
@@ -149,19 +169,50 @@ impl Clouds {
         self.lock().made.values().copied().max().unwrap_or(0)
     }
 
-    /// A call that takes time, and that may be lost, or its answer.
-    async fn call<T>(
+    /// A question.
+    async fn ask<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut State) -> Result<T, ComputeError>,
+        work: impl FnOnce(&mut State) -> Result<T, ComputeError> + Send + 'static,
     ) -> Result<T, ComputeError> {
-        tokio::time::sleep(Duration::from_millis(self.random.below(800))).await;
+        self.call(None, work).await
+    }
+
+    /// A call that changes something, perhaps later than it is answered.
+    async fn order<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut State) -> Result<T, ComputeError> + Send + 'static,
+    ) -> Result<T, ComputeError> {
+        let delays = self.lock().delays;
+        let is_late = delays.late > 0.0 && self.random.fraction() < delays.late;
+        let late_by = is_late.then(|| delays.late_by.mul_f64(self.random.fraction()));
+        self.call(late_by, work).await
+    }
+
+    /// A call that takes time, and that may be lost, or its answer, or take effect later. Whoever calls may go away meanwhile:
+    /// what has been sent takes effect.
+    async fn call<T: Send + 'static>(
+        &self,
+        late_by: Option<Duration>,
+        work: impl FnOnce(&mut State) -> Result<T, ComputeError> + Send + 'static,
+    ) -> Result<T, ComputeError> {
+        let takes = Duration::from_millis(self.random.below(800));
         let (lost_call, lost_answer) = (self.random.fraction(), self.random.fraction());
         let unavailable = || ComputeError::Unavailable("503".to_owned());
         let faults = self.lock().faults;
         if lost_call < faults.lost_call {
+            tokio::time::sleep(takes).await;
             return Err(unavailable());
         }
-        let result = self.change(work);
+        let cloud = self.clone();
+        let effect = task::spawn("call of a cloud", async move {
+            tokio::time::sleep(takes + late_by.unwrap_or_default()).await;
+            cloud.change(work)
+        });
+        if late_by.is_some() {
+            tokio::time::sleep(takes).await;
+            return Err(unavailable());
+        }
+        let result = effect.await.ok().flatten().ok_or_else(unavailable)?;
         if lost_answer < faults.lost_answer {
             return Err(unavailable());
         }
@@ -223,7 +274,7 @@ impl Backend for Clouds {
     }
 
     async fn offers(&self, _requirements: &Requirements) -> Result<Vec<Offer>, ComputeError> {
-        self.call(|state| Ok(state.offers.clone())).await
+        self.ask(|state| Ok(state.offers.clone())).await
     }
 
     fn instances(&self) -> Option<&dyn Instances> {
@@ -235,7 +286,8 @@ impl Backend for Clouds {
 impl Instances for Clouds {
     /// Makes another machine at each call: nothing but the engine keeps it from having two.
     async fn create(&self, request: &InstanceRequest) -> Result<JobProvisioningData, ComputeError> {
-        self.call(|state| {
+        let request = request.clone();
+        self.order(move |state| {
             let name = &request.offer.instance.name;
             state.asked.push(name.clone());
             if state.full.contains(name) {
@@ -246,6 +298,8 @@ impl Instances for Clouds {
                 offer: name.clone(),
                 place: (request.offer.region.to_string(), zone(&request.offer)),
             });
+            let listed_at = Instant::now() + state.delays.unlisted;
+            state.listed_at.insert(request.id, listed_at);
             *state.made.entry(request.id).or_default() += 1;
             place(&request.offer).ok_or(ComputeError::Unsupported("this"))
         })
@@ -253,18 +307,20 @@ impl Instances for Clouds {
     }
 
     async fn find(&self, request: &InstanceRequest) -> Result<Option<JobProvisioningData>, ComputeError> {
-        self.call(|state| {
-            let there = state
-                .machines
-                .iter()
-                .any(|machine| machine.instance == request.id);
+        let request = request.clone();
+        self.ask(move |state| {
+            let is_listed = |machine: &Machine| {
+                let listed_at = state.listed_at.get(&machine.instance);
+                machine.instance == request.id && listed_at.is_none_or(|at| *at <= Instant::now())
+            };
+            let there = state.machines.iter().any(is_listed);
             Ok(place(&request.offer).filter(|_| there))
         })
         .await
     }
 
     async fn terminate(&self, id: InstanceId, _place: &JobProvisioningData) -> Result<(), ComputeError> {
-        self.call(|state| {
+        self.order(move |state| {
             state.machines.retain(|machine| machine.instance != id);
             Ok(())
         })

@@ -14,13 +14,19 @@ use crate::scenario::Builder;
 /// SQLite, and PostgreSQL where there is one.
 pub async fn databases(folder: &std::path::Path) -> Vec<Database> {
     let mut databases = vec![Database::open_file(&folder.join("x.db")).await.unwrap()];
+    databases.extend(postgres().await);
+    databases
+}
+
+/// A PostgreSQL database of the test's own, where there is a server.
+pub async fn postgres() -> Option<Database> {
     match std::env::var("DSTACK_TEST_POSTGRES_URL") {
-        Ok(url) => databases.push(fresh_postgres(&url).await),
+        Ok(url) => Some(fresh_postgres(&url).await),
         Err(_) => {
             println!("SKIPPED: PostgreSQL half of the stores' test (DSTACK_TEST_POSTGRES_URL is not set)");
+            None
         }
     }
-    databases
 }
 
 /// The project and the user that rows refer to, where the database checks.

@@ -21,6 +21,8 @@ use dstack_system::{Random, Secret, task};
 use dstack_units::{InstanceId, JobId, Time};
 use tokio::sync::Notify;
 
+use crate::servers::Caller;
+
 /// What a job's commands do.
 #[derive(Debug, Clone, Copy)]
 pub struct Script {
@@ -98,6 +100,7 @@ struct State {
 pub struct Hosts {
     state: Arc<Mutex<State>>,
     changed: Arc<Notify>,
+    caller: Option<Arc<Caller>>,
     clock: SharedClock,
     random: Random,
 }
@@ -108,8 +111,24 @@ impl Hosts {
         Self {
             state: Arc::default(),
             changed: Arc::default(),
+            caller: None,
             clock,
             random,
+        }
+    }
+
+    /// The same hosts, as they are called by one of several servers.
+    pub(crate) fn called_by(&self, caller: &Arc<Caller>) -> Self {
+        Self {
+            caller: Some(Arc::clone(caller)),
+            ..self.clone()
+        }
+    }
+
+    /// Something is about to be changed there.
+    fn acts(&self, what: &str) {
+        if let Some(caller) = &self.caller {
+            caller.acts(what);
         }
     }
 
@@ -353,6 +372,7 @@ impl SimShim {
 #[async_trait]
 impl Shim for SimShim {
     async fn submit(&self, config: &TaskConfig) -> Result<(), AgentError> {
+        self.hosts.acts("submit a task");
         let id = config.id.clone();
         let created = self.call(|state| {
             if state.tasks.contains_key(&id) {
@@ -392,6 +412,7 @@ impl Shim for SimShim {
     }
 
     async fn terminate(&self, id: &str, order: &TaskTerminate) -> Result<(), AgentError> {
+        self.hosts.acts("terminate a task");
         self.call(|state| {
             let task = state.tasks.get_mut(id).ok_or_else(|| refused(404, "not found"))?;
             task.info.status = TaskStatus::Terminated;
@@ -401,6 +422,7 @@ impl Shim for SimShim {
     }
 
     async fn remove(&self, id: &str) -> Result<(), AgentError> {
+        self.hosts.acts("remove a task");
         self.call(|state| match state.tasks.get(id).map(|task| task.info.status) {
             None => Err(refused(404, "not found")),
             Some(TaskStatus::Terminated) => {
@@ -520,6 +542,7 @@ impl Runner for SimRunner {
     }
 
     async fn submit(&self, _body: &SubmitBody) -> Result<(), AgentError> {
+        self.hosts.acts("submit a job");
         self.with(|runner| match runner.state {
             RunnerState::WaitSubmit | RunnerState::WaitRun => {
                 runner.state = RunnerState::WaitRun;
@@ -538,6 +561,7 @@ impl Runner for SimRunner {
     }
 
     async fn run(&self) -> Result<Option<JobInfo>, AgentError> {
+        self.hosts.acts("run a job");
         let mut started = false;
         let answer = self.with(|runner| {
             if runner.state != RunnerState::WaitRun {
@@ -562,6 +586,7 @@ impl Runner for SimRunner {
     }
 
     async fn stop(&self) -> Result<(), AgentError> {
+        self.hosts.acts("stop a job");
         self.with(|runner| {
             runner.stopping = true;
             Ok(())
@@ -569,6 +594,7 @@ impl Runner for SimRunner {
     }
 
     async fn ack(&self, timestamp: i64) -> Result<(), AgentError> {
+        self.hosts.acts("acknowledge output");
         self.with(|runner| {
             runner
                 .events

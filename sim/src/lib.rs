@@ -11,11 +11,13 @@ pub mod invariants;
 pub mod inventory;
 pub mod output;
 pub mod scenario;
+pub mod servers;
 mod verbs;
 pub mod waits;
 pub mod world;
 
 pub use clouds::Clouds;
 pub use hosts::{Faults, Hosts, Script};
+pub use servers::Server;
 pub use waits::Unmet;
 pub use world::World;

@@ -27,7 +27,11 @@ impl EngineHandle for Connected {
     async fn commit(&self, commit: Commit) -> Result<(), StoreError> {
         self.0.commit(commit).await.map_err(|error| match error {
             EngineError::Store(error) => error,
-            EngineError::Logs(_) | EngineError::Inputs(_) | EngineError::Killed(_) => StoreError::Closed,
+            EngineError::Logs(_)
+            | EngineError::Inputs(_)
+            | EngineError::LeaseLost
+            | EngineError::NameTaken(_)
+            | EngineError::Killed(_) => StoreError::Closed,
         })
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_engine::failpoint::NoFailpoints;
-use dstack_engine::{Engine, EngineDeps, Failpoints, Settings};
+use dstack_engine::{Engine, EngineDeps, Failpoints, Identity, Settings};
 use dstack_model::runs::RunStatus;
 use dstack_store::rows::RunRow;
 use dstack_store::{EngineStore, MemoryStore};
@@ -105,8 +105,17 @@ impl World {
     /// Starts one of several servers that share the store.
     pub async fn start_as(&self, name: &str) -> dstack_engine::Result<Engine> {
         let mut deps = self.deps(Arc::new(NoFailpoints));
-        deps.settings.name = Some(name.to_owned());
+        deps.settings.identity = Some(self.identity(name));
         Engine::start(deps).await
+    }
+
+    /// A process of the server of this name.
+    pub fn identity(&self, name: &str) -> Identity {
+        Identity {
+            name: name.to_owned(),
+            process: self.random.uuid(),
+            predecessor: None,
+        }
     }
 
     /// Starts an engine that dies where `failpoints` says.

@@ -9,7 +9,7 @@ use dstack_engine::failpoint::DieAt;
 use dstack_engine::{Engine, Failpoints};
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::{JobTerminationReason, RunStatus};
-use dstack_sim::clouds::SOLD_OUT;
+use dstack_sim::clouds::{Delays, SOLD_OUT};
 use dstack_sim::{Faults, Script, World, invariants};
 use dstack_store::EngineStore;
 use dstack_store::rows::{InstanceRow, JobRow, RunRow};
@@ -167,6 +167,12 @@ async fn a_run_stopped_at_any_time_leaves_no_machine() {
     for hundreds in 0..25 {
         let world = world(7, &["small", "large"]).await;
         world.clouds.full(&["small"]);
+        // Not over before it is stopped.
+        let long = Script {
+            lines: 1000,
+            ..Script::default()
+        };
+        world.hosts.script("train", long);
         let engine = world.start().await.unwrap();
         let run = world.submit(&engine, "train", &in_cloud()).await.unwrap();
         world.pass(hundreds * Duration::from_millis(100)).await;
@@ -368,4 +374,59 @@ async fn killed_again_while_it_looks_for_what_was_made() {
     assert_eq!(status, RunStatus::Done);
     assert_eq!(world.clouds.asked(), ["small"]);
     assert_eq!(invariants::always(&world), Vec::<String>::new());
+}
+
+/// Calls take effect after their errors, and what was made is not listed at once.
+fn late() -> Delays {
+    Delays {
+        late: 0.5,
+        late_by: Duration::from_secs(100),
+        unlisted: Duration::from_secs(30),
+    }
+}
+
+/// That a cloud does not list a machine says nothing while a call may still be under way in it.
+#[tokio::test(start_paused = true)]
+async fn what_a_cloud_makes_late_is_not_made_twice_nor_left() {
+    for seed in 0..40 {
+        let world = world(seed, &["small", "large"]).await;
+        world.clouds.delays(late());
+        let engine = world.start().await.unwrap();
+        let run = world.submit(&engine, "train", &short_lived()).await.unwrap();
+        if seed % 2 == 1 {
+            // Ended by its user while the cloud is at it.
+            world.pass(Duration::from_secs(2 * seed)).await;
+            world.stop(&engine, &run, false).await.unwrap();
+        }
+        let status = world.finished(&run, 20 * MINUTE).await;
+        let status = status.unwrap_or_else(|stuck| panic!("seed {seed}: {stuck}"));
+        assert!(status.is_finished(), "seed {seed}: {status:?}");
+        assert_eq!(invariants::always(&world), Vec::<String>::new(), "seed {seed}");
+        nothing_is_left(&world, IDLE, &format!("seed {seed}")).await;
+        assert_eq!(invariants::always(&world), Vec::<String>::new(), "seed {seed}");
+        engine.stop();
+    }
+}
+
+/// A server dies in the middle of a call, which takes effect after another has taken over.
+#[tokio::test(start_paused = true)]
+async fn what_a_dead_server_asked_for_is_found_by_the_next_however_late_it_comes() {
+    for tenths in 1..30 {
+        let world = world(14, &["small", "large"]).await;
+        world.clouds.delays(Delays { late: 1.0, ..late() });
+        let engine = world.start().await.unwrap();
+        let run = world.submit(&engine, "train", &short_lived()).await.unwrap();
+        world.pass(tenths * Duration::from_millis(100)).await;
+        engine.stop();
+        world.leases_run_out().await;
+        // The next answers in time again.
+        world.clouds.delays(Delays { late: 0.0, ..late() });
+        let engine = world.start().await.unwrap();
+        let status = world.finished(&run, 10 * MINUTE).await;
+        let status = status.unwrap_or_else(|stuck| panic!("after {tenths}: {stuck}"));
+        assert_eq!(status, RunStatus::Done, "after {tenths}");
+        assert_eq!(invariants::always(&world), Vec::<String>::new(), "after {tenths}");
+        nothing_is_left(&world, IDLE, &format!("after {tenths}")).await;
+        engine.stop();
+    }
 }

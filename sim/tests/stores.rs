@@ -12,26 +12,46 @@ use std::time::Duration;
 
 use dstack_model::health::HealthStatus;
 use dstack_model::runs::{JobStatus, RunTerminationReason};
-use dstack_sim::databases::{databases, people};
+use dstack_sim::databases::{databases, people, postgres};
 use dstack_sim::scenario::Builder;
 use dstack_store::directory::health::{self, StoredCheck};
 use dstack_store::directory::{Page, events};
 use dstack_store::rows::{JobRow, OperationKind, OperationRow, OperationState, RunRow};
 use dstack_store::{
-    Claim, Commit, EngineStore, EntityRef, EventTarget, Json, Lease, MemoryStore, NewEvent, Put, SqlStore,
+    Acquired, Claim, Commit, Database, EngineStore, EntityRef, EventTarget, Json, Lease, LeaseRequest,
+    MemoryStore, NewEvent, Put, SqlStore, StoreError,
 };
 use dstack_system::Random;
 use dstack_units::Time;
 use futures_util::future::join_all;
 use serde_json::json;
+use uuid::Uuid;
 
 const NOW: Time = Time::from_millis(1_790_000_000_000);
 
-fn lease(owner: &str, until: Time) -> Lease {
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A lease of the server's only process.
+fn lease(owner: &str) -> Lease {
     Lease {
         owner: owner.to_owned(),
-        until,
+        process: Uuid::nil(),
+        generation: 1,
     }
+}
+
+async fn acquire(store: &dyn EngineStore, lease: Lease, predecessor: Option<Uuid>) -> Acquired {
+    let request = LeaseRequest {
+        lease,
+        predecessor,
+        duration: MINUTE,
+    };
+    store.acquire(&request).await.unwrap()
+}
+
+/// The lease runs out, as if it had not been renewed.
+async fn run_out(store: &dyn EngineStore, lease: &Lease) {
+    assert!(store.renew(lease, Duration::ZERO).await.unwrap());
 }
 
 fn parts(commit: &Commit) -> (RunRow, JobRow) {
@@ -56,9 +76,8 @@ fn parts(commit: &Commit) -> (RunRow, JobRow) {
 async fn story(store: &dyn EngineStore, builder: &Builder, task: Commit, machine: Commit) -> Vec<String> {
     let mut seen = Vec::new();
     store.commit(machine.clone()).await.unwrap();
-    for (owner, seconds) in [("a", 10), ("b", 20)] {
-        let until = NOW + Duration::from_secs(seconds);
-        store.renew(&lease(owner, until)).await.unwrap();
+    for owner in ["a", "b"] {
+        acquire(store, lease(owner), None).await;
     }
     store.commit(task.clone().driven_by("a")).await.unwrap();
     let (run, job) = parts(&task);
@@ -138,12 +157,12 @@ async fn story(store: &dyn EngineStore, builder: &Builder, task: Commit, machine
     seen
 }
 
-async fn claimed(store: &dyn EngineStore, owner: &str, now: Time) -> Vec<EntityRef> {
+async fn claimed(store: &dyn EngineStore, owner: &str) -> Vec<EntityRef> {
     let claim = Claim {
         owner: owner.to_owned(),
         home: None,
     };
-    let claimed = store.claim(&claim, now).await.unwrap();
+    let claimed = store.claim(&claim).await.unwrap();
     claimed.into_iter().map(|(entity, _)| entity).collect()
 }
 
@@ -151,15 +170,14 @@ async fn claimed(store: &dyn EngineStore, owner: &str, now: Time) -> Vec<EntityR
 async fn leases(store: &dyn EngineStore, builder: &Builder, task: &Commit, machine: &Commit) {
     let (run, job) = parts(task);
     let (run, instance) = (EntityRef::Run(run.id), instance_of(machine));
-    for (owner, seconds) in [("a", 10), ("b", 10)] {
-        let until = NOW + Duration::from_secs(seconds);
-        store.renew(&lease(owner, until)).await.unwrap();
+    for owner in ["a", "b"] {
+        acquire(store, lease(owner), None).await;
     }
     store.commit(owned("a", task)).await.unwrap();
     store.commit(machine.clone()).await.unwrap();
-    assert!(!store.some_expired("b", NOW).await.unwrap());
+    assert!(!store.some_expired("b").await.unwrap());
     assert_eq!(
-        claimed(store, "b", NOW).await.len(),
+        claimed(store, "b").await.len(),
         2,
         "what nobody drives is anyone's"
     );
@@ -178,36 +196,114 @@ async fn leases(store: &dyn EngineStore, builder: &Builder, task: &Commit, machi
         owner: "c".to_owned(),
         home: Some(instance),
     };
-    store
-        .renew(&lease("c", NOW + Duration::from_secs(60)))
-        .await
-        .unwrap();
-    let mut at_home: Vec<EntityRef> = store
-        .claim(&home, NOW)
-        .await
-        .unwrap()
-        .into_iter()
-        .map(|(entity, _)| entity)
-        .collect();
+    acquire(store, lease("c"), None).await;
+    let at_home = store.claim(&home).await.unwrap();
+    let mut at_home: Vec<EntityRef> = at_home.into_iter().map(|(entity, _)| entity).collect();
     at_home.sort();
     assert_eq!(at_home, [EntityRef::Job(job.id), EntityRef::Instance(instance)]);
 
     // Renewed in time, then not.
-    let later = NOW + Duration::from_secs(20);
-    store
-        .renew(&lease("a", NOW + Duration::from_secs(30)))
-        .await
-        .unwrap();
-    assert!(!claimed(store, "c", later).await.contains(&run), "renewed");
-    let too_late = NOW + Duration::from_secs(31);
-    assert!(store.some_expired("c", too_late).await.unwrap());
-    assert!(claimed(store, "c", too_late).await.contains(&run));
+    assert!(store.renew(&lease("a"), MINUTE).await.unwrap());
+    assert!(!claimed(store, "c").await.contains(&run), "renewed");
+    run_out(store, &lease("a")).await;
     assert!(
-        !store.some_expired("c", too_late).await.unwrap(),
-        "taken over once"
+        !store.renew(&lease("a"), MINUTE).await.unwrap(),
+        "a lease that has run out is taken anew"
     );
+    assert!(store.some_expired("c").await.unwrap());
+    assert!(claimed(store, "c").await.contains(&run));
+    assert!(!store.some_expired("c").await.unwrap(), "taken over once");
     let waiting = store.waiting("c", builder.project, 9).await.unwrap();
     assert!(waiting.is_empty(), "the only job is placed");
+}
+
+/// A name belongs to one living process.
+async fn names(store: &dyn EngineStore) {
+    let process = |n: u128, generation| Lease {
+        process: Uuid::from_u128(n),
+        generation,
+        ..lease("web-1")
+    };
+    assert_eq!(acquire(store, process(1, 1), None).await, Acquired::Held);
+    // A container that is equal to the first.
+    assert_eq!(acquire(store, process(2, 1), None).await, Acquired::Refused);
+    assert!(!store.renew(&process(2, 1), MINUTE).await.unwrap());
+    let stranger = Some(Uuid::from_u128(7));
+    assert_eq!(acquire(store, process(2, 1), stranger).await, Acquired::Refused);
+    assert!(
+        store.renew(&process(1, 1), MINUTE).await.unwrap(),
+        "not disturbed"
+    );
+    // The same process once more, and then one that knows it to be dead.
+    assert_eq!(acquire(store, process(1, 2), None).await, Acquired::Held);
+    assert!(!store.renew(&process(1, 1), MINUTE).await.unwrap());
+    let dead = Some(Uuid::from_u128(1));
+    assert_eq!(acquire(store, process(3, 1), dead).await, Acquired::Held);
+    assert!(!store.renew(&process(1, 2), MINUTE).await.unwrap());
+    // Nobody knows that this one is dead, but its lease has run out.
+    run_out(store, &process(3, 1)).await;
+    assert_eq!(acquire(store, process(2, 1), None).await, Acquired::Held);
+}
+
+/// What was decided under a lease that is lost is not written; what needs none is, at the same time.
+async fn fences(store: &dyn EngineStore, builder: &Builder, task: &Commit) {
+    let (run, _) = parts(task);
+    let held = Lease {
+        generation: 2,
+        ..lease("a")
+    };
+    acquire(store, lease("a"), None).await;
+    acquire(store, held.clone(), None).await;
+    store.commit(owned("a", task)).await.unwrap();
+    let ranked = async |priority: i64, fence: Option<&Lease>| {
+        let mut row = store.run(run.id).await.unwrap().unwrap().run;
+        row.priority = priority;
+        let puts = vec![Put::Run(row)];
+        let commit = Commit::unchecked(puts, Vec::new());
+        match fence {
+            Some(lease) => commit.under(lease.clone()),
+            None => commit,
+        }
+    };
+    let priority = async || store.run(run.id).await.unwrap().unwrap().run.priority;
+    store.commit(ranked(1, Some(&held)).await).await.unwrap();
+    assert_eq!(priority().await, 1);
+    for (stale, why) in [
+        (lease("a"), "an earlier generation"),
+        (lease("b"), "never had one"),
+    ] {
+        let refused = store.commit(ranked(2, Some(&stale)).await).await;
+        assert!(
+            matches!(refused, Err(StoreError::LeaseLost { .. })),
+            "{why}: {refused:?}"
+        );
+    }
+    // New rows are refused as well, and do not drag down what comes with them.
+    let mut together = Vec::new();
+    let mut kept = Vec::new();
+    for n in 0..6 {
+        let (run, commit) = builder.run(&format!("fenced-{n}"), &json!({}), NOW).unwrap();
+        let fence = [None, Some(held.clone()), Some(lease("a"))][n % 3].clone();
+        kept.push((run.id, n % 3 < 2));
+        let commit = match fence {
+            Some(lease) => commit.under(lease),
+            None => commit,
+        };
+        together.push(store.commit(commit));
+    }
+    join_all(together).await;
+    for (run, is_kept) in kept {
+        assert_eq!(store.run(run).await.unwrap().is_some(), is_kept);
+    }
+    run_out(store, &held).await;
+    let refused = store.commit(ranked(3, Some(&held)).await).await;
+    assert!(
+        matches!(refused, Err(StoreError::LeaseLost { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(priority().await, 1);
+    store.commit(ranked(4, None).await).await.unwrap();
+    assert_eq!(priority().await, 4, "a call of the API needs no lease");
 }
 
 fn owned(owner: &str, commit: &Commit) -> Commit {
@@ -232,13 +328,56 @@ async fn rows_have_one_driver_until_its_lease_runs_out() {
     let machine = builder.machine(2, NOW).unwrap();
     let (run, task) = builder.run("train", &json!({}), NOW).unwrap();
     leases(&MemoryStore::new(), &builder, &task, &machine).await;
-    let dir = tempfile::tempdir().unwrap();
-    for database in databases(dir.path()).await {
-        if database.dialect() == dstack_store::Dialect::Postgres {
-            people(&database, &builder, &[run.user_id.to_string()]).await;
-            leases(&SqlStore::new(database), &builder, &task, &machine).await;
-        }
+    if let Some(database) = postgres().await {
+        people(&database, &builder, &[run.user_id.to_string()]).await;
+        leases(&SqlStore::new(database), &builder, &task, &machine).await;
     }
+}
+
+#[tokio::test]
+async fn a_name_belongs_to_one_living_process() {
+    names(&MemoryStore::new()).await;
+    if let Some(database) = postgres().await {
+        names(&SqlStore::new(database)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_was_decided_under_a_lost_lease_is_not_written() {
+    let random = Random::seeded(22);
+    let builder = Builder {
+        project: random.uuid().into(),
+        random: random.clone(),
+    };
+    let (run, task) = builder.run("train", &json!({}), NOW).unwrap();
+    fences(&MemoryStore::new(), &builder, &task).await;
+    if let Some(database) = postgres().await {
+        people(&database, &builder, &[run.user_id.to_string()]).await;
+        fences(&SqlStore::new(database), &builder, &task).await;
+    }
+}
+
+/// The only server of SQLite has no lease to lose.
+#[tokio::test]
+async fn sqlite_has_one_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let database = Database::open_file(&dir.path().join("x.db")).await.unwrap();
+    let store = SqlStore::new(database);
+    assert_eq!(acquire(&store, lease("a"), None).await, Acquired::Alone);
+    let builder = Builder {
+        project: Random::seeded(1).uuid().into(),
+        random: Random::seeded(2),
+    };
+    let machine = builder.machine(1, NOW).unwrap();
+    people(
+        store.database(),
+        &builder,
+        &[Random::seeded(3).uuid().to_string()],
+    )
+    .await;
+    store.commit(machine.under(lease("a"))).await.unwrap();
+    assert_eq!(claimed(&store, "a").await.len(), 2);
+    assert!(!store.some_expired("a").await.unwrap());
 }
 
 #[tokio::test]
@@ -397,7 +536,7 @@ async fn old_events_are_deleted_with_their_targets() {
         database.commit(commit).await.unwrap();
         let before = NOW + Duration::from_secs(1);
         let deleted = database
-            .write(move |tx| Box::pin(async move { events::delete_before(tx, before).await }))
+            .write(move |tx| Box::pin(async move { events::delete_before(tx, before, 100).await }))
             .await;
         assert_eq!(deleted.unwrap(), 2);
         let filter = events::EventFilter::default();
@@ -407,6 +546,40 @@ async fn old_events_are_deleted_with_their_targets() {
         let targets = left.first().unwrap().targets.iter();
         let names: Vec<&str> = targets.map(|target| target.entity_name.as_str()).collect();
         assert_eq!((left.len(), names), (1, vec!["first", "second"]));
+    }
+}
+
+/// The transaction of a write that panics is rolled back, and others are written as before.
+#[tokio::test]
+async fn a_write_that_panics_is_refused_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    for database in databases(folder.path()).await {
+        let set = |key: &'static str, panics: bool| {
+            database.write(move |tx| {
+                Box::pin(async move {
+                    sqlx::query("INSERT INTO meta (key, value) VALUES ($1, 'x')")
+                        .bind(key)
+                        .execute(&mut *tx)
+                        .await?;
+                    assert!(!panics, "on purpose");
+                    Ok(())
+                })
+            })
+        };
+        for n in 0..3 {
+            let refused = set("b", true).await;
+            assert!(
+                matches!(refused, Err(StoreError::Panicked(_))),
+                "{n}: {refused:?}"
+            );
+        }
+        set("a", false).await.unwrap();
+        let keys: Vec<(String,)> = sqlx::query_as("SELECT key FROM meta WHERE value = 'x'")
+            .fetch_all(database.pool())
+            .await
+            .unwrap();
+        assert_eq!(keys, [("a".to_owned(),)]);
+        database.check_writers().unwrap();
     }
 }
 
@@ -458,7 +631,7 @@ async fn health_checks_are_listed_newest_first_and_deleted_when_they_are_old() {
         assert_eq!(list(None, None, Some(-1)).await, []);
 
         let deleted = database
-            .write(move |tx| Box::pin(async move { health::delete_before(tx, at(2)).await }))
+            .write(move |tx| Box::pin(async move { health::delete_before(tx, at(2), 100).await }))
             .await;
         assert_eq!(deleted.unwrap(), 4, "two of each instance");
         assert_eq!(list(None, None, None).await, checks(&[3, 2]));

@@ -1,5 +1,7 @@
 //! Machines (or containers) of a cloud.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::JobProvisioningData;
@@ -22,6 +24,9 @@ pub struct InstanceRequest {
     pub offer: InstanceOfferWithAvailability,
 }
 
+/// How long clouds may take to list what they have made, unless a backend knows better.
+pub const LISTED_WITHIN: Duration = Duration::from_secs(60);
+
 /// Creates and ends instances.
 #[async_trait]
 pub trait Instances: Send + Sync {
@@ -31,11 +36,17 @@ pub trait Instances: Send + Sync {
     /// [`ComputeError::Unavailable`]: nobody knows whether it was made, [`Instances::find`] tells. All others: it was not.
     async fn create(&self, request: &InstanceRequest) -> Result<JobProvisioningData, ComputeError>;
 
-    /// What an earlier [`Instances::create`] of the request made; `None`: nothing, and nothing will come of it any more.
+    /// What an earlier [`Instances::create`] of the request made, as far as the cloud lists it. `None` is believed only when the
+    /// time that the call may take is over, and [`Instances::listed_within`] after that.
     ///
     /// # Errors
     /// The cloud does not tell: asked again later.
     async fn find(&self, request: &InstanceRequest) -> Result<Option<JobProvisioningData>, ComputeError>;
+
+    /// How long after an instance was made [`Instances::find`] may not find it yet.
+    fn listed_within(&self) -> Duration {
+        LISTED_WITHIN
+    }
 
     /// Ends an instance; `Ok` when the cloud says that it is gone, or that there is none.
     ///

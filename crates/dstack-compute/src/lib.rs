@@ -24,7 +24,7 @@ use dstack_units::ProjectId;
 pub use capabilities::Capabilities;
 pub use catalog_offers::{CatalogQuery, DiskSize, catalog_offers, provider};
 pub use error::ComputeError;
-pub use instances::{InstanceRequest, Instances};
+pub use instances::{InstanceRequest, Instances, LISTED_WITHIN};
 pub use registry::{BackendKind, ConfigureError, Registry};
 pub use volumes::{VolumeRequest, Volumes};
 

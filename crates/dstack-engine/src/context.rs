@@ -10,27 +10,39 @@ use dstack_model::runs::{JobStatus, RunStatus};
 use dstack_plan::fleets::MAX_OFFERS_TRIED;
 use dstack_plan::placement::HostNetwork;
 use dstack_store::rows::JobRow;
-use dstack_store::{Commit, EngineStore, EntityRef, Lease, Put};
+use dstack_store::{Commit, EngineStore, EntityRef, Put, StoreError};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Random, causes, causes_of, task};
 use dstack_units::{InstanceId, RunId, Time};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use crate::attendance::Attendance;
 use crate::failpoint::Failpoints;
+use crate::lease_set::LeaseSet;
 use crate::market::Market;
 use crate::observations::Observations;
-use crate::operations::Running;
-use crate::owned::Owned;
+use crate::panics::Panics;
+use crate::running::Running;
 use crate::wakes::{Key, Wakes};
 use crate::{Agents, EngineError, Inputs, Output, Result};
+
+/// Who a server is among those that share its database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// Its name: one that starts again under its name goes on with what it drove.
+    pub name: String,
+    /// Random id of this process.
+    pub process: Uuid,
+    /// The process that had the name before, if it is known to be dead: its lease need not run out first.
+    pub predecessor: Option<Uuid>,
+}
 
 /// How the engine behaves.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Name of this server, if no other process can have it at the same time: one that starts again under its name
-    /// goes on with what it drove. `None`: a new name at each start.
-    pub name: Option<String>,
+    /// Who this server is; `None`: somebody new at each start.
+    pub identity: Option<Identity>,
     /// The instance that only this server can reach: its own machine.
     pub home: Option<InstanceId>,
     /// How long a server counts as living after it last said so: then others take over. They notice after a third of
@@ -53,7 +65,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            name: None,
+            identity: None,
             home: None,
             lease: Duration::from_secs(6),
             workers: 32,
@@ -96,10 +108,12 @@ pub struct Context {
     pub deps: EngineDeps,
     /// Name of this server.
     pub owner: String,
-    /// What it drives.
-    pub owned: Owned,
+    /// What it drives, as long as its lease lasts.
+    pub leases: LeaseSet,
     /// Held while the database is asked for all of that.
     pub claiming: tokio::sync::Mutex<()>,
+    /// Asks for that to be done soon.
+    pub claim_wanted: tokio::sync::Notify,
     /// Queue.
     pub wakes: Wakes,
     /// What the streams said.
@@ -110,6 +124,8 @@ pub struct Context {
     pub market: Market,
     /// Calls and streams under way.
     pub running: Running,
+    /// What panicked.
+    pub panics: Panics,
     /// Cancelled when the engine ends (or dies at a failpoint).
     pub stop: CancellationToken,
 }
@@ -118,14 +134,6 @@ impl Context {
     /// The time.
     pub fn now(&self) -> Time {
         self.deps.clock.now()
-    }
-
-    /// A lease of this process from now on.
-    pub fn lease(&self) -> Lease {
-        Lease {
-            owner: self.owner.clone(),
-            until: self.now() + self.deps.settings.lease,
-        }
     }
 
     /// Starts a task that ends with the engine.
@@ -139,12 +147,75 @@ impl Context {
         });
     }
 
+    /// Starts a task that runs as long as the engine: it is started again when it panics.
+    pub fn spawn_service<F>(
+        self: &Arc<Self>,
+        name: &'static str,
+        work: impl Fn(Arc<Self>) -> F + Send + 'static,
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let ctx = Arc::clone(self);
+        task::spawn_restarted(name, move || {
+            let (stop, work) = (ctx.stop.clone(), work(Arc::clone(&ctx)));
+            async move {
+                tokio::select! {
+                    () = stop.cancelled() => {}
+                    () = work => {}
+                }
+            }
+        });
+    }
+
+    /// Starts work on an entity that ends with the engine or with this server's lease; see [`Context::under_lease`].
+    pub fn spawn_under_lease(
+        self: &Arc<Self>,
+        name: &'static str,
+        entity: EntityRef,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let ctx = Arc::clone(self);
+        self.spawn(name, async move {
+            ctx.under_lease(name, entity.into(), work).await;
+        });
+    }
+
+    /// Does work on an entity. `None`: it was not done, or given up half-way, because this server has no lease (any more),
+    /// or because it panicked; then the entity is looked at again after a pause.
+    pub async fn under_lease<T>(
+        &self,
+        name: &'static str,
+        key: Key,
+        work: impl Future<Output = T>,
+    ) -> Option<T> {
+        let term = self.leases.term()?;
+        // Boxed: each of the layers around it would have room for all of it on the stack.
+        let work = Box::pin(work);
+        match task::contained(name, term.run(work)).await {
+            Ok(Some(done)) => {
+                self.panics.clear(name, key);
+                Some(done)
+            }
+            Ok(None) => None,
+            Err(task::Panicked) => {
+                let pause = self.panics.add(name, key);
+                let pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
+                tracing::error!(work = name, entity = %key, pause_ms, "work panicked, and is tried again");
+                self.wakes.wake_at(key, Some(self.now() + pause));
+                None
+            }
+        }
+    }
+
     /// Logs a failed step; one that was killed takes the engine with it.
     pub fn report(&self, doing: &str, error: &EngineError) {
         match error {
             EngineError::Killed(name) => {
                 tracing::warn!(failpoint = name, "killed");
                 self.stop.cancel();
+            }
+            EngineError::LeaseLost | EngineError::Store(StoreError::LeaseLost { .. }) => {
+                tracing::debug!(doing, "given up: another server may do it now");
             }
             EngineError::Store(store) if store.is_conflict() => tracing::debug!(%store, doing, "tried again"),
             other => {
@@ -159,11 +230,47 @@ impl Context {
         self.deps.failpoints.reached(name)
     }
 
-    /// Commits, and wakes whomever the change concerns.
-    pub async fn commit(&self, name: (&'static str, &'static str), mut commit: Commit) -> Result<()> {
+    /// To be asked immediately before anything is changed outside, at the failpoint of that.
+    ///
+    /// # Errors
+    /// This server does not drive the entity (any more): whoever does makes the change.
+    pub fn before_effect(&self, name: &'static str, entity: EntityRef) -> Result<()> {
+        if !self.leases.contains(entity) {
+            return Err(EngineError::LeaseLost);
+        }
+        self.reached(name)
+    }
+
+    /// Commits what was decided under this server's lease, and wakes whomever the change concerns.
+    ///
+    /// # Errors
+    /// Besides others [`EngineError::LeaseLost`]: this server has no lease (any more), and nothing was written.
+    pub async fn commit(&self, name: (&'static str, &'static str), commit: Commit) -> Result<()> {
         if commit.is_empty() {
             return Ok(());
         }
+        let term = self.leases.term().ok_or(EngineError::LeaseLost)?;
+        let commit = commit.under(term.lease().clone());
+        let written = self.write(name, commit).await;
+        if let Err(EngineError::Store(StoreError::LeaseLost { .. })) = &written {
+            term.end();
+        }
+        written
+    }
+
+    /// Commits a change that any server may make, with a lease or without, and wakes whomever it concerns.
+    pub async fn commit_from_outside(
+        &self,
+        name: (&'static str, &'static str),
+        commit: Commit,
+    ) -> Result<()> {
+        if commit.is_empty() {
+            return Ok(());
+        }
+        self.write(name, commit).await
+    }
+
+    async fn write(&self, name: (&'static str, &'static str), mut commit: Commit) -> Result<()> {
         let owner = commit.owner.get_or_insert_with(|| self.owner.clone());
         let own = *owner == self.owner;
         let wakes = concerned(&commit);
@@ -176,7 +283,7 @@ impl Context {
         self.reached(name.0)?;
         self.deps.store.commit(commit).await?;
         if own {
-            self.owned.extend(inserted);
+            self.leases.extend(inserted);
         }
         self.reached(name.1)?;
         for wake in wakes {
@@ -199,7 +306,7 @@ impl Context {
 
     /// Nothing will happen to it any more.
     pub fn finished(&self, entity: EntityRef) {
-        self.owned.remove(entity);
+        self.leases.remove(entity);
         self.wakes.wake_at(entity, None);
         match entity {
             EntityRef::Job(job) => self.seen.forget_job(job),

@@ -8,6 +8,7 @@
 //!
 //! * [`wakes`] — who wants to be looked at, and when; one entity is looked at by one worker at a time.
 //! * [`reconcile`] — one module per entity: load, decide, commit.
+//! * [`lease_set`] and [`term`] — what this server drives, and until when.
 //! * [`operations`] — durable calls to agents and clouds, repeated until confirmed or refused.
 //! * [`market`] — what clouds offer for the jobs that wait.
 //! * [`follow`] — streams of agents: task changes of a shim, output and states of a runner.
@@ -25,18 +26,21 @@ pub mod failpoint;
 pub mod follow;
 pub mod health;
 pub mod inputs;
+pub mod lease_set;
 pub mod market;
 pub mod observations;
 pub mod operations;
 pub mod output;
-pub mod owned;
+pub mod panics;
 pub mod reasons;
 pub mod reconcile;
+pub mod running;
 pub mod task_config;
+pub mod term;
 pub mod wakes;
 
 pub use agents::{AgentError, Agents, EventSource, Runner, Shim, TaskSource};
-pub use context::{Context, EngineDeps, Settings};
+pub use context::{Context, EngineDeps, Identity, Settings};
 pub use engine::Engine;
 pub use failpoint::Failpoints;
 pub use inputs::{Image, Inputs, InputsError, StartInputs};
@@ -55,6 +59,15 @@ pub enum EngineError {
     /// What a job needs cannot be fetched.
     #[error("what the job needs cannot be fetched")]
     Inputs(#[from] InputsError),
+    /// This server does not drive what it was about to change (any more): its lease ran out, or another server drives it.
+    #[error("another server may drive it")]
+    LeaseLost,
+    /// Another server that lives has the name of this one.
+    #[error(
+        "another server that is running is called {0}, too. The directory of a server that was copied has the name of the \
+         original: delete the files data/*.id of the copy, or set another DSTACK_SERVER_DIR"
+    )]
+    NameTaken(String),
     /// A simulated crash: the engine stops here, as a killed process would.
     #[error("killed at failpoint {0}")]
     Killed(&'static str),

@@ -12,6 +12,7 @@ use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::Requirements;
 use dstack_plan::offers::{Needs, Query};
 use dstack_system::clock::sleep_until;
+use dstack_system::task;
 use dstack_units::{ProjectId, Time};
 use futures_util::future::join_all;
 
@@ -108,7 +109,9 @@ pub fn offers(ctx: &Arc<Context>, asker: Key, project: ProjectId, query: &Query)
     if ask {
         let (context, query) = (Arc::clone(ctx), query.clone());
         ctx.spawn("offers", async move {
-            let askers = match ask_all(&context, project, &query).await {
+            let asked = task::contained("ask for offers", ask_all(&context, project, &query)).await;
+            let asked = asked.unwrap_or_else(|panicked| Err(ComputeError::Unavailable(panicked.to_string())));
+            let askers = match asked {
                 Ok(offers) => context.market.answered(project, &query, context.now(), offers),
                 Err(error) => {
                     tracing::warn!(project.id = %project, %error, "the backends of a project are not known now: asked again");

@@ -60,6 +60,12 @@ impl Observations {
         self.instances.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Forgets everything: while others may have driven it, much may have changed.
+    pub fn clear(&self) {
+        self.jobs().clear();
+        self.instances().clear();
+    }
+
     /// What is known of a job.
     pub fn job(&self, id: JobId) -> JobSeen {
         self.jobs().get(&id).cloned().unwrap_or_default()

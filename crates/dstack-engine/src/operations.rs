@@ -5,8 +5,7 @@
 
 pub mod instances;
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_agent_api::runner::RunnerState;
@@ -16,11 +15,12 @@ use dstack_plan::lifecycle::job::Progress;
 use dstack_store::rows::{AgentAddress, OperationKind, OperationRow, OperationState};
 use dstack_store::{Changes, EntityRef, EventMaker, JobSnapshot, Json};
 use dstack_system::{observe, task_span};
-use dstack_units::{InstanceId, JobId};
+use dstack_units::JobId;
 use serde_json::{Value, json};
 use tracing::Span;
 
 use crate::context::Context;
+use crate::running::{Begun, Work};
 use crate::task_config::{Access, task_config};
 use crate::wakes::Key;
 use crate::{AgentError, InputsError, Result, Runner};
@@ -28,45 +28,6 @@ use crate::{AgentError, InputsError, Result, Runner};
 /// Pause before the first repetition; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-
-/// Calls and streams under way in this process.
-#[derive(Debug, Default)]
-pub struct Running {
-    operations: Mutex<HashSet<(JobId, OperationKind)>>,
-    of_instances: Mutex<HashSet<(InstanceId, OperationKind)>>,
-    jobs: Mutex<HashSet<JobId>>,
-    instances: Mutex<HashSet<InstanceId>>,
-}
-
-impl Running {
-    fn begin<T: std::hash::Hash + Eq>(set: &Mutex<HashSet<T>>, key: T) -> bool {
-        set.lock().unwrap_or_else(PoisonError::into_inner).insert(key)
-    }
-
-    fn end<T: std::hash::Hash + Eq>(set: &Mutex<HashSet<T>>, key: &T) {
-        set.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
-    }
-
-    /// Marks the output of a job as followed; false when it is already.
-    pub fn begin_job(&self, id: JobId) -> bool {
-        Self::begin(&self.jobs, id)
-    }
-
-    /// The output of a job is no longer followed.
-    pub fn end_job(&self, id: JobId) {
-        Self::end(&self.jobs, &id);
-    }
-
-    /// Marks the shim of an instance as followed; false when it is already.
-    pub fn begin_instance(&self, id: InstanceId) -> bool {
-        Self::begin(&self.instances, id)
-    }
-
-    /// The shim of an instance is no longer followed.
-    pub fn end_instance(&self, id: InstanceId) {
-        Self::end(&self.instances, &id);
-    }
-}
 
 /// What came of one attempt.
 enum Attempt {
@@ -97,15 +58,15 @@ impl From<InputsError> for Attempt {
 
 /// Makes sure that an intended operation of a job is being carried out.
 pub fn ensure(ctx: &Arc<Context>, job: JobId, kind: OperationKind) {
-    if !Running::begin(&ctx.running.operations, (job, kind)) {
+    let Some(begun) = Begun::new(ctx, Work::JobOperation(job, kind)) else {
         return;
-    }
+    };
     let context = Arc::clone(ctx);
-    ctx.spawn("operation", async move {
+    ctx.spawn_under_lease("operation", EntityRef::Job(job), async move {
         if let Err(error) = carry_out(&context, job, kind).await {
             context.report("operation", &error);
         }
-        Running::end(&context.running.operations, &(job, kind));
+        drop(begun);
         // Decides on the outcome, or starts again what failed to be recorded.
         context.wakes.wake(Key::Entity(EntityRef::Job(job)));
     });
@@ -114,7 +75,7 @@ pub fn ensure(ctx: &Arc<Context>, job: JobId, kind: OperationKind) {
 async fn carry_out(ctx: &Context, job: JobId, kind: OperationKind) -> Result<()> {
     let mut pause = FIRST_PAUSE;
     loop {
-        if !ctx.owned.has(EntityRef::Job(job)) {
+        if !ctx.leases.contains(EntityRef::Job(job)) {
             // Whoever drives the job carries it out.
             return Ok(());
         }
@@ -250,7 +211,7 @@ async fn submit_task(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddre
     };
     let config = task_config(snapshot, image, access);
     let shim = ctx.deps.agents.shim(address);
-    ctx.reached("shim.submit.before")?;
+    ctx.before_effect("shim.submit.before", EntityRef::Job(snapshot.job.id))?;
     let answer = shim.submit(&config).await;
     ctx.reached("shim.submit.after")?;
     Ok(match answer {
@@ -303,7 +264,7 @@ async fn start_job(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress
         Ok(None) => return Ok(Attempt::Again("the runner's port is not known yet".to_owned())),
         Err(error) => return Ok(error.into()),
     };
-    ctx.reached("runner.start.before")?;
+    ctx.before_effect("runner.start.before", EntityRef::Job(snapshot.job.id))?;
     let state = match runner.job().await {
         Ok(status) => status,
         // An agent of dstack 0.22.5 has no such route; then nothing was started by us.
@@ -320,7 +281,9 @@ async fn start_job(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress
         Ok(inputs) => inputs,
         Err(error) => return Ok(error.into()),
     };
-    let answer = hand_over(ctx, runner.as_ref(), inputs).await?;
+    let job = EntityRef::Job(snapshot.job.id);
+    ctx.before_effect("runner.submit.before", job)?;
+    let answer = hand_over(ctx, job, runner.as_ref(), inputs).await?;
     ctx.reached("runner.start.after")?;
     Ok(match answer {
         Ok(Some(info)) => started(&info.working_dir, &info.username),
@@ -337,7 +300,12 @@ fn started(working_dir: &str, username: &str) -> Attempt {
 
 type HandedOver = Result<Option<dstack_agent_api::runner::JobInfo>, AgentError>;
 
-async fn hand_over(ctx: &Context, runner: &dyn Runner, inputs: crate::StartInputs) -> Result<HandedOver> {
+async fn hand_over(
+    ctx: &Context,
+    job: EntityRef,
+    runner: &dyn Runner,
+    inputs: crate::StartInputs,
+) -> Result<HandedOver> {
     if let Err(error) = runner.submit(&inputs.body).await {
         return Ok(Err(error));
     }
@@ -352,7 +320,7 @@ async fn hand_over(ctx: &Context, runner: &dyn Runner, inputs: crate::StartInput
     {
         return Ok(Err(error));
     }
-    ctx.reached("runner.run.before")?;
+    ctx.before_effect("runner.run.before", job)?;
     Ok(runner.run().await)
 }
 
@@ -362,7 +330,7 @@ async fn stop_job(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress)
         Ok(None) => return Ok(Attempt::Refused("the job was never started".to_owned())),
         Err(error) => return Ok(error.into()),
     };
-    ctx.reached("runner.stop.before")?;
+    ctx.before_effect("runner.stop.before", EntityRef::Job(snapshot.job.id))?;
     let answer = runner.stop().await;
     ctx.reached("runner.stop.after")?;
     Ok(answer.map_or_else(Attempt::from, |()| Attempt::Done(Value::Null)))
@@ -371,7 +339,7 @@ async fn stop_job(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress)
 async fn remove_task(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress) -> Result<Attempt> {
     let shim = ctx.deps.agents.shim(address);
     let id = snapshot.job.id.to_string();
-    ctx.reached("shim.remove.before")?;
+    ctx.before_effect("shim.remove.before", EntityRef::Job(snapshot.job.id))?;
     let order = TaskTerminate {
         termination_reason: snapshot
             .job

@@ -4,6 +4,7 @@ use std::fmt::Debug;
 
 use async_trait::async_trait;
 use dstack_store::rows::JobRow;
+use dstack_units::JobId;
 
 use crate::Result;
 
@@ -30,4 +31,7 @@ pub struct Batch {
 pub trait Output: Send + Sync + Debug {
     /// Durable when it returns.
     async fn append(&self, job: &JobRow, batch: Batch) -> Result<()>;
+
+    /// This server has nothing more to append for the job, at least for now: what is kept open for it is closed.
+    fn release(&self, _job: JobId) {}
 }

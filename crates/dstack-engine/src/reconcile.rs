@@ -23,10 +23,10 @@ const ATTEMPTS: usize = 50;
 /// Looks at whatever the key names.
 pub async fn reconcile(ctx: &Arc<Context>, key: Key) -> Result<()> {
     if let Key::Entity(entity) = key
-        && !ctx.owned.has(entity)
+        && !ctx.leases.contains(entity)
     {
         // Whoever drives it looks at it.
-        return Ok(ctx.deps.store.tell(entity).await?);
+        return Ok(ctx.deps.store.notify_owner(entity).await?);
     }
     let mut result = Ok(());
     for _ in 0..ATTEMPTS {

@@ -4,6 +4,7 @@
 //! that no change is missed and no two workers decide about the same entity.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dstack_store::EntityRef;
@@ -24,6 +25,18 @@ pub enum Key {
 impl From<EntityRef> for Key {
     fn from(entity: EntityRef) -> Self {
         Self::Entity(entity)
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Entity(EntityRef::Run(id)) => write!(f, "run {id}"),
+            Self::Entity(EntityRef::Job(id)) => write!(f, "job {id}"),
+            Self::Entity(EntityRef::Instance(id)) => write!(f, "instance {id}"),
+            Self::Entity(EntityRef::Fleet(id)) => write!(f, "fleet {id}"),
+            Self::Schedule(id) => write!(f, "waiting jobs of project {id}"),
+        }
     }
 }
 
@@ -81,11 +94,11 @@ impl Wakes {
         }
     }
 
-    /// The next key to look at; the caller must call [`Wakes::done`] afterwards.
-    pub async fn next(&self) -> Key {
+    /// The next key to look at. Nobody else gets it until the answer is dropped.
+    pub async fn next(&self) -> Working<'_> {
         loop {
             if let Some(key) = self.take() {
-                return key;
+                return Working { wakes: self, key };
             }
             self.ready.notified().await;
         }
@@ -104,7 +117,7 @@ impl Wakes {
     }
 
     /// The worker is finished with `key`.
-    pub fn done(&self, key: Key) {
+    fn done(&self, key: Key) {
         let again = {
             let mut state = self.lock();
             state.working.remove(&key);
@@ -155,6 +168,26 @@ impl Wakes {
     }
 }
 
+/// A key that is being looked at. Dropping it makes room for the next look, also when the worker panics.
+#[derive(Debug)]
+pub struct Working<'a> {
+    wakes: &'a Wakes,
+    key: Key,
+}
+
+impl Working<'_> {
+    /// What is looked at.
+    pub const fn key(&self) -> Key {
+        self.key
+    }
+}
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        self.wakes.done(self.key);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -172,12 +205,13 @@ mod tests {
         let wakes = Wakes::default();
         wakes.wake(key(1));
         wakes.wake(key(1));
-        assert_eq!(wakes.next().await, key(1));
-        wakes.wake(key(1));
-        assert!(wakes.take().is_none(), "still being worked on");
-        wakes.done(key(1));
-        assert_eq!(wakes.next().await, key(1));
-        wakes.done(key(1));
+        {
+            let working = wakes.next().await;
+            assert_eq!(working.key(), key(1));
+            wakes.wake(key(1));
+            assert!(wakes.take().is_none(), "still being worked on");
+        }
+        assert_eq!(wakes.next().await.key(), key(1));
         assert!(wakes.is_idle());
     }
 
@@ -192,8 +226,8 @@ mod tests {
         wakes.wake_at(key(3), None);
         let timers = std::sync::Arc::clone(&wakes);
         dstack_system::task::spawn("timers", async move { timers.run_timers(&clock).await });
-        assert_eq!(wakes.next().await, key(1));
-        assert_eq!(wakes.next().await, key(2));
+        assert_eq!(wakes.next().await.key(), key(1));
+        assert_eq!(wakes.next().await.key(), key(2));
         assert_eq!(clock.now(), Time::EPOCH + Duration::from_secs(5));
     }
 }

@@ -1,4 +1,7 @@
 //! Logs in files: `<root>/projects/<project>/logs/<run>/<job submission>/{job,runner}.log`, one JSON object a line.
+//!
+//! Several servers may have the same directory: whoever appends to a file has a lock on it meanwhile, and looks first
+//! whether another has appended since.
 
 mod line;
 mod read;
@@ -9,12 +12,14 @@ mod tests;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_system::task;
-use dstack_units::Time;
+use dstack_units::{JobId, Time};
 use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep};
 
 use crate::{LogEntry, LogError, LogPage, LogStore, LogStream, PollQuery};
 use read::LineOffsets;
@@ -24,6 +29,10 @@ use write::Writer;
 const OPEN_WRITERS: usize = 256;
 /// Writes under way at a time: bounds threads and memory, and keeps one loud job from starving the others.
 const CONCURRENT_WRITES: usize = 8;
+/// Pause before a file that another server has locked is tried again, and how long it is tried. Both write to the same file
+/// only while a job passes from one to the other.
+const LOCK_RETRY: Duration = Duration::from_millis(20);
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// When an append counts as durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +53,8 @@ pub struct FileLogStore {
     writers: Mutex<HashMap<PathBuf, SharedWriter>>,
     slots: Semaphore,
     offsets: Arc<LineOffsets>,
+    #[cfg(test)]
+    disk: Arc<tests::Disk>,
 }
 
 impl FileLogStore {
@@ -55,7 +66,13 @@ impl FileLogStore {
             writers: Mutex::default(),
             slots: Semaphore::new(CONCURRENT_WRITES),
             offsets: Arc::default(),
+            #[cfg(test)]
+            disk: Arc::default(),
         }
+    }
+
+    fn writers(&self) -> MutexGuard<'_, HashMap<PathBuf, SharedWriter>> {
+        self.writers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn path(&self, stream: &LogStream) -> Result<PathBuf, LogError> {
@@ -70,7 +87,7 @@ impl FileLogStore {
     }
 
     fn writer(&self, path: &Path) -> SharedWriter {
-        let mut writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut writers = self.writers();
         if writers.len() >= OPEN_WRITERS && !writers.contains_key(path) {
             // One that nobody holds is idle; which one does not matter.
             let idle = writers
@@ -81,25 +98,40 @@ impl FileLogStore {
                 writers.remove(&idle);
             }
         }
-        Arc::clone(
-            writers
-                .entry(path.to_owned())
-                .or_insert_with(|| Arc::new(Mutex::new(Writer::closed(path.to_owned())))),
-        )
+        let closed = || {
+            Writer::closed(
+                path.to_owned(),
+                #[cfg(test)]
+                Arc::clone(&self.disk),
+            )
+        };
+        let writer = writers.entry(path.to_owned());
+        Arc::clone(writer.or_insert_with(|| Arc::new(Mutex::new(closed()))))
     }
 
+    /// Does some work with the file, as soon as no other server does. The work gives `None` when it found the file locked.
     async fn with_writer<T: Send + 'static>(
         &self,
         stream: &LogStream,
-        work: impl FnOnce(&mut Writer) -> Result<T, LogError> + Send + 'static,
+        work: impl Fn(&mut Writer) -> Result<Option<T>, LogError> + Send + Sync + 'static,
     ) -> Result<T, LogError> {
-        let writer = self.writer(&self.path(stream)?);
-        // The semaphore is never closed.
-        let _slot = self.slots.acquire().await.ok();
-        task::blocking("write log", move || {
-            work(&mut writer.lock().unwrap_or_else(PoisonError::into_inner))
-        })
-        .await?
+        let (path, work) = (self.path(stream)?, Arc::new(work));
+        let patience = Instant::now() + LOCK_PATIENCE;
+        loop {
+            let (writer, work) = (self.writer(&path), Arc::clone(&work));
+            // The semaphore is never closed.
+            let slot = self.slots.acquire().await.ok();
+            let done = task::blocking("write log", move || {
+                work(&mut writer.lock().unwrap_or_else(PoisonError::into_inner))
+            });
+            let done = done.await??;
+            drop(slot);
+            match done {
+                Some(done) => return Ok(done),
+                None if Instant::now() < patience => sleep(LOCK_RETRY).await,
+                None => return Err(LogError::Locked { path }),
+            }
+        }
     }
 }
 
@@ -121,6 +153,7 @@ impl LogStore for FileLogStore {
             return Ok(());
         }
         let durability = self.durability;
+        let entries: Arc<[LogEntry]> = entries.into();
         self.with_writer(stream, move |writer| writer.append(&entries, durability))
             .await
     }
@@ -139,6 +172,12 @@ impl LogStore for FileLogStore {
         };
         let (query, offsets) = (query.clone(), Arc::clone(&self.offsets));
         task::blocking("read log", move || read::poll(&path, &query, start, &offsets)).await?
+    }
+
+    fn release(&self, job: JobId) {
+        let folder = job.to_string();
+        let of_job = |path: &Path| path.parent().is_some_and(|parent| parent.ends_with(&folder));
+        self.writers().retain(|path, _| !of_job(path));
     }
 }
 

@@ -137,6 +137,12 @@ pub enum LogError {
         #[source]
         source: io::Error,
     },
+    /// Another server has been writing to the file all the time: the entries may be appended again.
+    #[error("the log {path} has been locked by another server for too long")]
+    Locked {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file cannot be read.
     #[error("cannot read the log {path}")]
     Read {
@@ -213,4 +219,7 @@ pub trait LogStore: Send + Sync + fmt::Debug {
 
     /// Reads a page. A log that does not exist is empty.
     async fn poll(&self, stream: &LogStream, query: &PollQuery) -> Result<LogPage, LogError>;
+
+    /// Nothing more is appended to the logs of this job for now: what is kept open for them is closed.
+    fn release(&self, _job: JobId) {}
 }

@@ -100,7 +100,7 @@ pub async fn import(
     let keys = own.encryption(&settings.dir, random)?;
     at_rest::install(&keys);
     let plan = read::read(&source, &old_keys, &keys).await?;
-    let (database, _lock) = open_database(settings, None).await?;
+    let (database, _lock) = open_database(settings, random, None).await?;
     let pool = database.pool();
     for (id, name) in &plan.users {
         let other = users::by_name(pool, name).await.map_err(ImportError::Target)?;

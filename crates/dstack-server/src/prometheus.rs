@@ -15,6 +15,7 @@ use dstack_store::directory::lists::{self, InstanceFilter, ListedInstance, Liste
 use dstack_store::directory::metrics::{self as points, MetricsPoint};
 use dstack_store::directory::{Page, counts};
 use dstack_store::rows::JobRow;
+use dstack_system::task;
 use dstack_telemetry::http::Seen;
 use dstack_units::{RunId, Time};
 use subtle::ConstantTimeEq;
@@ -70,6 +71,13 @@ async fn answer(state: &AppState, headers: &HeaderMap, peer: Option<IpAddr>) -> 
     instances(state, now, &mut text).await?;
     runs(state, &mut text).await?;
     jobs(state, now, &mut text).await?;
+    text.add(
+        "dstack_server_panics_total",
+        Kind::Counter,
+        "Steps of this process's work that ended in a panic, which is in its log",
+        &[],
+        count(usize::try_from(task::panics()).unwrap_or(usize::MAX)),
+    );
     let mut text = text.finish();
     if let Some(own) = state.telemetry.prometheus() {
         text.push_str(&own);

@@ -1,24 +1,39 @@
 //! Deletes what is kept for a while only: events, what jobs used, and how the GPUs of instances were. Once an hour.
+//!
+//! In batches, each a transaction of its own: whoever writes does not wait for all of it, and what was deleted stays deleted
+//! when a later batch fails.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use dstack_store::Result;
+use dstack_store::directory::metrics::PointsOf;
 use dstack_store::directory::{events, health, metrics};
 use dstack_system::{observe, task, task_span};
+use dstack_units::Time;
 use tokio_util::sync::CancellationToken;
 
 use crate::state::AppState;
 
 const EVERY: Duration = Duration::from_secs(3600);
 
+/// Most rows of one transaction.
+const BATCH: u32 = 5000;
+
+/// Pause between two batches, for those who wait to write.
+const BETWEEN: Duration = Duration::from_millis(20);
+
 /// Deletes at once what is too old, and again every hour.
 pub(crate) fn start(state: &Arc<AppState>, stop: CancellationToken) {
     let state = Arc::clone(state);
-    task::spawn("forget what is old", async move {
+    task::spawn("delete what is old", async move {
         loop {
             let span = task_span!("scheduled_tasks.delete_events");
-            if let Err(error) = observe::task(span, forget(&state)).await {
-                tracing::warn!(%error, "old events, metrics and health checks cannot be deleted");
+            tokio::select! {
+                () = stop.cancelled() => return,
+                done = observe::task(span, forget(&state)) => if let Err(error) = done {
+                    tracing::warn!(%error, "old events, metrics and health checks cannot all be deleted: the rest is tried again in an hour");
+                },
             }
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -29,24 +44,56 @@ pub(crate) fn start(state: &Arc<AppState>, stop: CancellationToken) {
 }
 
 /// Deletes what is too old now.
-pub async fn forget(state: &AppState) -> dstack_store::Result<()> {
+///
+/// # Errors
+/// The first one. What was deleted before it stays deleted, and the other kinds are deleted all the same.
+pub async fn forget(state: &AppState) -> Result<()> {
     let (now, settings) = (state.clock.now(), &state.settings);
     let before = |seconds: i64| now - Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-    let (running, finished) = (
-        before(settings.metrics_running_ttl),
-        before(settings.metrics_finished_ttl),
-    );
-    let old_events = before(settings.events_ttl);
-    let old_checks = before(settings.health_ttl);
-    state
-        .database
-        .write(move |tx| {
-            Box::pin(async move {
-                events::delete_before(tx, old_events).await?;
-                metrics::delete_before(tx, running, finished).await?;
-                health::delete_before(tx, old_checks).await?;
-                Ok(())
-            })
-        })
-        .await
+    let done = [
+        delete_events(state, before(settings.events_ttl)).await,
+        delete_metrics(state, PointsOf::Running, before(settings.metrics_running_ttl)).await,
+        delete_metrics(state, PointsOf::Finished, before(settings.metrics_finished_ttl)).await,
+        delete_health_checks(state, before(settings.health_ttl)).await,
+    ];
+    done.into_iter().collect()
+}
+
+async fn delete_events(state: &AppState, before: Time) -> Result<()> {
+    loop {
+        let batch = state
+            .database
+            .write(move |tx| Box::pin(async move { events::delete_before(tx, before, BATCH).await }));
+        if batch.await? < u64::from(BATCH) {
+            return Ok(());
+        }
+        tokio::time::sleep(BETWEEN).await;
+    }
+}
+
+async fn delete_metrics(state: &AppState, of: PointsOf, before: Time) -> Result<()> {
+    let mut from = None;
+    loop {
+        let batch = state.database.write(move |tx| {
+            Box::pin(async move { metrics::delete_before(tx, of, before, from, BATCH).await })
+        });
+        let deleted = batch.await?;
+        if deleted.count < u64::from(BATCH) {
+            return Ok(());
+        }
+        from = deleted.go_on_at;
+        tokio::time::sleep(BETWEEN).await;
+    }
+}
+
+async fn delete_health_checks(state: &AppState, before: Time) -> Result<()> {
+    loop {
+        let batch = state
+            .database
+            .write(move |tx| Box::pin(async move { health::delete_before(tx, before, BATCH).await }));
+        if batch.await? < u64::from(BATCH) {
+            return Ok(());
+        }
+        tokio::time::sleep(BETWEEN).await;
+    }
 }

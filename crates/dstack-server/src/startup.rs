@@ -2,6 +2,7 @@
 
 mod bootstrap;
 pub(crate) mod directory;
+mod identity;
 mod listening;
 mod reload;
 
@@ -16,6 +17,7 @@ use std::time::Duration;
 
 use dstack_compute::{Backends, Registry};
 use dstack_control::ControlError;
+use dstack_engine::Identity;
 use dstack_images::Images;
 use dstack_logs::LogStore;
 use dstack_plan::jobs::Target;
@@ -32,6 +34,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use identity::DirectoryLock;
 pub use reload::Reloader;
 
 use crate::access::{self, Access};
@@ -141,8 +144,8 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// What the engine is made from.
 #[derive(Debug, Clone)]
 pub struct EngineInit {
-    /// A name that no other running server has; `None`: one that has the same directory runs already.
-    pub identity: Option<String>,
+    /// Who this server is; `None`: one that has the same directory runs already.
+    pub identity: Option<Identity>,
     /// The database.
     pub database: Database,
     /// The engine's view of it.
@@ -282,7 +285,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
     let encryption = config.encryption(&dir, &random)?;
     at_rest::install(&encryption);
     let bucket = Bucket::of(&settings)?;
-    let (database, identity) = open_database(&settings, workers.as_ref()).await?;
+    let (database, mut lock) = open_database(&settings, &random, workers.as_ref()).await?;
     let logs = log_store::open(&settings, &clock).await;
     let blobs = Blobs::new(database.clone(), bucket);
     let store = SqlStore::new(database.clone());
@@ -320,7 +323,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
     };
     let first = bootstrap::first_user_and_project(&state).await?;
     apply_config(&state, loaded.as_ref(), &config, &first.admin).await?;
-    let stop_engine = start(&mut state, start_engine, &first, identity.as_ref()).await?;
+    let stop_engine = start(&mut state, start_engine, &first, lock.as_mut()).await?;
     let state = Arc::new(state);
     warm_keys(&state, first.admin.clone());
     retention::start(&state, stop.clone());
@@ -343,83 +346,36 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
     Ok(())
 }
 
-/// A name that no other process has as long as this one holds the lock.
-pub(crate) struct Identity {
-    name: String,
-    _lock: fs_err::File,
-}
-
-/// Opens the database. On SQLite, a lock file makes sure that only one server does. Servers that share a PostgreSQL are
-/// told apart by machine and directory.
+/// Opens the database, and locks the server's directory. `None`: another server of this directory runs, which several may on
+/// PostgreSQL.
 pub(crate) async fn open_database(
     settings: &Settings,
+    random: &Random,
     workers: Option<&Handle>,
-) -> Result<(Database, Option<Identity>), ServerError> {
+) -> Result<(Database, Option<DirectoryLock>), ServerError> {
     let url = settings
         .database_url
         .clone()
         .unwrap_or_else(|| format!("sqlite://{}", settings.dir.join("data/dstack.db").display()));
-    let identity = match url.split_once("://") {
+    let lock = match url.split_once("://") {
         Some((scheme, path)) if scheme.starts_with("sqlite") => {
             let path = path.split('?').next().unwrap_or(path);
-            let lock = lock_file(Path::new(&format!("{path}.lock")))?;
+            let lock = DirectoryLock::of_sqlite(Path::new(path))?;
             // One whose path is written with escapes, or that lies nowhere, is the database's own affair.
             if path.starts_with('/') && !path.contains('%') {
                 directory::prepare_database(Path::new(path))?;
             }
-            Some(Identity {
-                name: "sqlite".to_owned(),
-                _lock: lock,
-            })
+            Some(lock)
         }
-        _ => match lock_file(&settings.dir.join(format!("data/{}.lock", machine_name()))) {
-            Ok(lock) => Some(Identity {
-                name: format!("{}:{}", machine_name(), settings.dir.display()),
-                _lock: lock,
-            }),
+        _ => match DirectoryLock::of_directory(&settings.dir, random) {
+            Ok(lock) => Some(lock),
             Err(ServerError::InUse { .. }) => None,
             Err(error) => return Err(error),
         },
     };
     let options = settings.database_options();
     let database = Database::open_on(&url, options, workers).await?;
-    Ok((database, identity))
-}
-
-/// Directories may be shared between machines.
-fn machine_name() -> String {
-    let name = fs_err::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name = name
-        .trim()
-        .replace(|c: char| !c.is_ascii_alphanumeric() && c != '-', "-");
-    if name.is_empty() {
-        "machine".to_owned()
-    } else {
-        name
-    }
-}
-
-fn lock_file(path: &Path) -> Result<fs_err::File, ServerError> {
-    let failed = |source| ServerError::Dir {
-        path: path.to_owned(),
-        source,
-    };
-    if let Some(parent) = path.parent() {
-        fs_err::create_dir_all(parent).map_err(failed)?;
-    }
-    let file = fs_err::OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(path)
-        .map_err(failed)?;
-    match file.file().try_lock() {
-        Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => Err(ServerError::InUse {
-            path: path.to_owned(),
-        }),
-        Err(std::fs::TryLockError::Error(source)) => Err(failed(source)),
-    }
+    Ok((database, lock))
 }
 
 async fn apply_config(
@@ -457,14 +413,14 @@ async fn start(
     state: &mut AppState,
     start_engine: Option<EngineStart>,
     first: &bootstrap::First,
-    identity: Option<&Identity>,
+    lock: Option<&mut DirectoryLock>,
 ) -> Result<Option<Box<dyn FnOnce() -> BoxFuture<()> + Send>>, ServerError> {
     let Some(start_engine) = start_engine.filter(|_| !state.settings.background_disabled) else {
         say(state, "Background processing is disabled");
         return Ok(None);
     };
     let init = EngineInit {
-        identity: identity.map(|identity| identity.name.clone()),
+        identity: lock.map(|lock| lock.identity(&state.random)).transpose()?,
         database: state.database.clone(),
         store: state.store.clone(),
         encryption: state.encryption.clone(),

@@ -3,6 +3,7 @@
 use dstack_units::{EventId, Time, UserId};
 use uuid::Uuid;
 
+use crate::lease::Lease;
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
 use crate::{Entity, EntityRef};
 
@@ -104,15 +105,9 @@ pub struct Commit {
     pub(crate) events: Vec<NewEvent>,
     /// Name of the server that drives the rows inserted here; `None`: whoever claims them.
     pub owner: Option<String>,
-}
-
-/// How long a server counts as living unless it says so again.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lease {
-    /// Name of the server.
-    pub owner: String,
-    /// When others may take over what it drives.
-    pub until: Time,
+    /// The lease under which this was decided: refused with [`crate::StoreError::LeaseLost`] when it is not held any more.
+    /// `None` for what any server may do at any time, as calls of the API.
+    pub fence: Option<Lease>,
 }
 
 impl Commit {
@@ -122,7 +117,7 @@ impl Commit {
         Self {
             puts,
             events,
-            owner: None,
+            ..Self::default()
         }
     }
 
@@ -130,6 +125,13 @@ impl Commit {
     #[must_use]
     pub fn driven_by(mut self, owner: impl Into<String>) -> Self {
         self.owner = Some(owner.into());
+        self
+    }
+
+    /// The same, refused unless this lease is held.
+    #[must_use]
+    pub fn under(mut self, lease: Lease) -> Self {
+        self.fence = Some(lease);
         self
     }
 
@@ -179,6 +181,11 @@ impl Commit {
             }
         }
         runs
+    }
+
+    /// Whether it need not wait for any other commit: it only adds rows, and nothing is to be checked first.
+    pub(crate) fn is_independent(&self) -> bool {
+        self.fence.is_none() && self.only_adds()
     }
 
     /// Every row that this commit writes or counts up: two commits without a row in common may be written in any order.

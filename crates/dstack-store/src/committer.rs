@@ -49,10 +49,15 @@ impl Committer {
         Self { changes, additions }
     }
 
+    /// Whether the tasks that write are there.
+    pub(crate) fn is_alive(&self) -> bool {
+        !self.changes.is_closed() && !self.additions.is_closed()
+    }
+
     /// Returns once the commit is durable, or refused as a whole.
     pub(crate) async fn commit(&self, commit: Commit) -> Result<()> {
         let (done, committed) = oneshot::channel();
-        let lane = match commit.only_adds() {
+        let lane = match commit.is_independent() {
             true => &self.additions,
             false => &self.changes,
         };
@@ -67,7 +72,10 @@ fn lane(database: &Transactions, writers: usize) -> mpsc::Sender<Waiting> {
     let (sender, commits) = mpsc::channel(WAITING);
     let commits = Arc::new(Mutex::new(commits));
     for _ in 0..writers {
-        task::spawn("commits", write_all(database.clone(), Arc::clone(&commits)));
+        let (database, commits) = (database.clone(), Arc::clone(&commits));
+        task::spawn_restarted("commits", move || {
+            write_all(database.clone(), Arc::clone(&commits))
+        });
     }
     sender
 }
@@ -122,7 +130,7 @@ fn unrelated(queue: &mut VecDeque<Waiting>) -> Vec<Waiting> {
 }
 
 async fn write_together(own: &mut OwnConnection, commits: Arc<Vec<Commit>>) -> Result<()> {
-    if !commits.iter().all(Commit::only_adds) {
+    if !commits.iter().all(Commit::is_independent) {
         return own.write(Extent::Several, changing(commits)).await;
     }
     let extent = match is_one_statement(&commits) {

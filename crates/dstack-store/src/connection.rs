@@ -7,7 +7,9 @@ use dstack_system::Secret;
 use sqlx::{AnyConnection, Connection};
 use tokio::time::{Instant, timeout};
 
-use crate::database::{PING_TIMEOUT, TRUSTED_FOR, Trust, TxFuture, in_time, prepare_keyed_session};
+use crate::database::{
+    PING_TIMEOUT, TRUSTED_FOR, Trust, TxFuture, contained, in_time, prepare_keyed_session,
+};
 use crate::{Result, Tx};
 
 /// How long making a connection may take.
@@ -69,7 +71,7 @@ impl OwnConnection {
             // Taken out: given up half-way, it is dropped and with it whatever it was doing.
             let mut open = self.living().await?;
             let written = match extent {
-                Extent::OneStatement => work(&mut open.connection).await,
+                Extent::OneStatement => contained(work(&mut open.connection)).await,
                 Extent::Several => in_transaction(&mut open.connection, work).await,
             };
             Ok((open, written))
@@ -117,7 +119,7 @@ async fn in_transaction<T>(
     work: impl for<'c> FnOnce(&'c mut Tx) -> TxFuture<'c, T>,
 ) -> Result<T> {
     let mut tx = connection.begin().await?;
-    match work(&mut tx).await {
+    match contained(work(&mut tx)).await {
         Ok(value) => {
             tx.commit().await?;
             Ok(value)

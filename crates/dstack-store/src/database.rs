@@ -185,6 +185,19 @@ impl Database {
         self.committer.commit(commit).await
     }
 
+    /// Whether it can be written to, as far as this process is concerned.
+    ///
+    /// # Errors
+    /// It was closed, or what writes has ended.
+    pub fn check_writers(&self) -> Result<()> {
+        let writer = self.transactions.writer.as_ref();
+        let alive = self.committer.is_alive() && writer.is_none_or(Writer::is_alive);
+        match alive && !self.pool().is_closed() {
+            true => Ok(()),
+            false => Err(StoreError::Closed),
+        }
+    }
+
     /// Closes all connections after the writes under way.
     pub async fn close(&self) {
         self.transactions.pools.close().await;
@@ -231,7 +244,7 @@ impl Transactions {
             None => {
                 let transaction = async {
                     let mut tx = self.pools.any().begin().await?;
-                    let value = work(&mut tx).await?;
+                    let value = contained(work(&mut tx)).await?;
                     tx.commit().await?;
                     Ok(value)
                 };
@@ -241,6 +254,11 @@ impl Transactions {
             }
         }
     }
+}
+
+/// The work of a transaction. If it panics, it is refused as if it had failed.
+pub(crate) async fn contained<T>(work: TxFuture<'_, T>) -> Result<T> {
+    task::contained("write to the database", work).await?
 }
 
 pub(crate) fn normalize_url(url: &str) -> Result<(Dialect, String)> {

@@ -19,6 +19,7 @@ mod double;
 pub mod encryption;
 mod entity;
 pub mod events;
+pub mod lease;
 pub mod legacy;
 pub mod memory;
 mod migrations;
@@ -34,14 +35,15 @@ mod value;
 use std::sync::Arc;
 
 pub use changes::Changes;
-pub use commit::{Commit, EventTarget, Lease, NewEvent, Put};
+pub use commit::{Commit, EventTarget, NewEvent, Put};
 pub use database::{Database, DatabaseOptions, Dialect, Tx};
 pub use double::Double;
 pub use entity::{Column, Entity, Json, Statement};
 pub use events::EventMaker;
+pub use lease::{Acquired, Claim, Lease, LeaseRequest};
 pub use memory::MemoryStore;
 pub use snapshot::{
-    Claim, EngineStore, EntityRef, FleetSnapshot, InstanceSnapshot, JobSnapshot, Notices, PlacementSnapshot,
+    ChangeFeed, EngineStore, EntityRef, FleetSnapshot, InstanceSnapshot, JobSnapshot, PlacementSnapshot,
     RunSnapshot,
 };
 pub use sql::{SqlStore, apply};
@@ -57,6 +59,12 @@ pub enum StoreError {
         entity: &'static str,
         /// The row's id.
         id: String,
+    },
+    /// The server that decided on the commit no longer has the lease under which it did: others may drive the rows.
+    #[error("the lease of server {owner} has run out")]
+    LeaseLost {
+        /// Name of the server.
+        owner: String,
     },
     /// The row does not exist.
     #[error("{entity} {id} does not exist")]
@@ -128,6 +136,9 @@ pub enum StoreError {
     /// The database did not answer in time: what was asked may still be done.
     #[error("the database did not answer within {0:?}")]
     Slow(std::time::Duration),
+    /// The work in a transaction panicked: nothing of it is written.
+    #[error("a write to the database panicked: nothing of it was written")]
+    Panicked(#[from] dstack_system::task::Panicked),
     /// The database refused.
     #[error("database error")]
     Sql(#[from] sqlx::Error),

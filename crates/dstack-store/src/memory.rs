@@ -2,20 +2,30 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_units::{FleetId, InstanceId, JobId, OperationId, ProjectId, RunId, Time};
 use tokio::sync::{Notify, broadcast};
+use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::commit::Lease;
 use crate::directory::health::StoredCheck;
 use crate::directory::metrics::MetricsPoint;
+use crate::lease::{Acquired, Claim, Lease, LeaseRequest};
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
 use crate::{
-    Claim, Commit, EngineStore, Entity, EntityRef, FleetSnapshot, InstanceSnapshot, JobSnapshot, NewEvent,
-    Notices, PlacementSnapshot, Put, Result, RunSnapshot, StoreError,
+    ChangeFeed, Commit, EngineStore, Entity, EntityRef, FleetSnapshot, InstanceSnapshot, JobSnapshot,
+    NewEvent, PlacementSnapshot, Put, Result, RunSnapshot, StoreError,
 };
+
+/// A lease, and when it runs out by the clock of the store.
+#[derive(Debug, Clone)]
+struct HeldLease {
+    process: Uuid,
+    generation: i64,
+    expires_at: Instant,
+}
 
 /// Everything stored.
 #[derive(Debug, Clone, Default)]
@@ -37,7 +47,7 @@ pub struct Tables {
     /// What agents said of the GPUs of instances, oldest first.
     pub health_checks: BTreeMap<InstanceId, Vec<StoredCheck>>,
     owners: BTreeMap<EntityRef, String>,
-    servers: BTreeMap<String, Time>,
+    servers: BTreeMap<String, HeldLease>,
 }
 
 /// A store that forgets everything with the process.
@@ -45,7 +55,7 @@ pub struct Tables {
 pub struct MemoryStore {
     tables: Mutex<Tables>,
     changed: Notify,
-    notices: broadcast::Sender<EntityRef>,
+    told: broadcast::Sender<EntityRef>,
 }
 
 impl Default for MemoryStore {
@@ -53,15 +63,15 @@ impl Default for MemoryStore {
         Self {
             tables: Mutex::default(),
             changed: Notify::new(),
-            notices: broadcast::Sender::new(1024),
+            told: broadcast::Sender::new(1024),
         }
     }
 }
 
-struct MemoryNotices(broadcast::Receiver<EntityRef>);
+struct MemoryFeed(broadcast::Receiver<EntityRef>);
 
 #[async_trait]
-impl Notices for MemoryNotices {
+impl ChangeFeed for MemoryFeed {
     async fn next(&mut self) -> Result<Option<EntityRef>> {
         Ok(self.0.recv().await.ok())
     }
@@ -86,6 +96,12 @@ impl MemoryStore {
     /// Ends when the tables change. Whatever changes after this call counts, also before the answer is awaited.
     pub fn changed(&self) -> impl Future<Output = ()> {
         self.changed.notified()
+    }
+
+    /// Whether this process has the lease of the server of this name, by the clock of the store.
+    pub fn lives(&self, owner: &str, process: Uuid) -> bool {
+        let held = |held: &HeldLease| held.process == process && held.expires_at > Instant::now();
+        self.lock().servers.get(owner).is_some_and(held)
     }
 
     /// Writes, and tells those who wait for a change.
@@ -147,7 +163,19 @@ impl Tables {
         }
     }
 
+    fn holds(&self, lease: &Lease) -> bool {
+        self.servers.get(&lease.owner).is_some_and(|held| {
+            (held.process, held.generation) == (lease.process, lease.generation)
+                && held.expires_at > Instant::now()
+        })
+    }
+
     fn commit(&mut self, commit: Commit) -> Result<()> {
+        if let Some(fence) = commit.fence.as_ref().filter(|fence| !self.holds(fence)) {
+            return Err(StoreError::LeaseLost {
+                owner: fence.owner.clone(),
+            });
+        }
         for put in &commit.puts {
             self.check(put)?;
         }
@@ -412,19 +440,45 @@ impl EngineStore for MemoryStore {
         Ok(hosts.filter_map(named).collect())
     }
 
-    async fn renew(&self, lease: &Lease) -> Result<()> {
-        self.lock().servers.insert(lease.owner.clone(), lease.until);
-        Ok(())
+    async fn acquire(&self, request: &LeaseRequest) -> Result<Acquired> {
+        let (mut tables, now) = (self.lock(), Instant::now());
+        let lease = &request.lease;
+        let taken = |held: &HeldLease| {
+            let own = held.process == lease.process || Some(held.process) == request.predecessor;
+            !own && held.expires_at > now
+        };
+        if tables.servers.get(&lease.owner).is_some_and(taken) {
+            return Ok(Acquired::Refused);
+        }
+        let held = HeldLease {
+            process: lease.process,
+            generation: lease.generation,
+            expires_at: now + request.duration,
+        };
+        tables.servers.insert(lease.owner.clone(), held);
+        Ok(Acquired::Held)
     }
 
-    async fn some_expired(&self, owner: &str, now: Time) -> Result<bool> {
-        let tables = self.lock();
-        let expired = |(name, until): (&String, &Time)| name != owner && *until < now;
+    async fn renew(&self, lease: &Lease, duration: Duration) -> Result<bool> {
+        let mut tables = self.lock();
+        let holds = tables.holds(lease);
+        if let Some(held) = tables.servers.get_mut(&lease.owner).filter(|_| holds) {
+            held.expires_at = Instant::now() + duration;
+        }
+        Ok(holds)
+    }
+
+    async fn some_expired(&self, owner: &str) -> Result<bool> {
+        let (tables, now) = (self.lock(), Instant::now());
+        let expired = |(name, held): (&String, &HeldLease)| name != owner && held.expires_at <= now;
         Ok(tables.servers.iter().any(expired))
     }
 
-    async fn claim(&self, claim: &Claim, now: Time) -> Result<Vec<(EntityRef, Time)>> {
-        let mut tables = self.lock();
+    async fn claim(&self, claim: &Claim) -> Result<Vec<(EntityRef, Time)>> {
+        let (mut tables, now) = (self.lock(), Instant::now());
+        tables
+            .servers
+            .retain(|name, held| *name == claim.owner || held.expires_at > now);
         let at_home = |tables: &Tables, entity: EntityRef| match (claim.home, entity) {
             (Some(home), EntityRef::Instance(id)) => id == home,
             (Some(home), EntityRef::Job(id)) => tables
@@ -438,9 +492,7 @@ impl EngineStore for MemoryStore {
             let mine = match tables.owners.get(&entity) {
                 None => true,
                 Some(owner) => {
-                    *owner == claim.owner
-                        || tables.servers.get(owner).is_none_or(|until| *until < now)
-                        || at_home(&tables, entity)
+                    *owner == claim.owner || !tables.servers.contains_key(owner) || at_home(&tables, entity)
                 }
             };
             if mine {
@@ -448,9 +500,6 @@ impl EngineStore for MemoryStore {
                 found.push((entity, wake.unwrap_or(Time::EPOCH)));
             }
         }
-        tables
-            .servers
-            .retain(|name, until| *name == claim.owner || *until >= now);
         Ok(found)
     }
 
@@ -474,13 +523,13 @@ impl EngineStore for MemoryStore {
         Ok(())
     }
 
-    async fn tell(&self, entity: EntityRef) -> Result<()> {
+    async fn notify_owner(&self, entity: EntityRef) -> Result<()> {
         // Nobody listens: that is no error.
-        self.notices.send(entity).ok();
+        self.told.send(entity).ok();
         Ok(())
     }
 
-    async fn listen(&self) -> Result<Option<Box<dyn Notices>>> {
-        Ok(Some(Box::new(MemoryNotices(self.notices.subscribe()))))
+    async fn subscribe(&self) -> Result<Option<Box<dyn ChangeFeed>>> {
+        Ok(Some(Box::new(MemoryFeed(self.told.subscribe()))))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use dstack_units::{ProjectId, RunId};
+use dstack_units::{JobId, ProjectId, RunId};
 use sqlx::AnyPool;
 
 use crate::database::{Database, Transactions};
@@ -49,6 +49,15 @@ impl Database {
     pub async fn run_by_name(&self, project: ProjectId, name: &str) -> Result<Option<ListedRun>> {
         let name = (project, name.to_owned());
         self.asked(self.reads().runs_by_name.get(name)).await
+    }
+
+    /// Whether there is such a job in the project.
+    pub async fn has_job(&self, project: ProjectId, job: JobId) -> Result<bool> {
+        let found = sqlx::query("SELECT id FROM jobs WHERE id = $1 AND project_id = $2")
+            .bind(job.to_raw())
+            .bind(project.to_raw())
+            .fetch_optional(self.keyed());
+        self.asked(async { Ok(found.await?.is_some()) }).await
     }
 
     /// The project's repo, by the client's name for it.

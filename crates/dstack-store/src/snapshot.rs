@@ -1,14 +1,15 @@
 //! What the engine reads and writes.
 
 use std::fmt::Debug;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_units::{FleetId, InstanceId, JobId, ProjectId, RunId, Time};
 use uuid::Uuid;
 
-use crate::commit::Lease;
 use crate::directory::health::StoredCheck;
 use crate::directory::metrics::MetricsPoint;
+use crate::lease::{Acquired, Claim, Lease, LeaseRequest};
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
 use crate::{Commit, Result};
 
@@ -80,18 +81,9 @@ pub struct FleetSnapshot {
     pub active_runs: Vec<RunId>,
 }
 
-/// Who takes over what nobody drives.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Claim {
-    /// The server.
-    pub owner: String,
-    /// The machine that only this server can reach: it and the jobs on it are taken from whoever drives them.
-    pub home: Option<InstanceId>,
-}
-
-/// What other servers tell.
+/// Changes of rows made by other servers.
 #[async_trait]
-pub trait Notices: Send {
+pub trait ChangeFeed: Send {
     /// The next row that has changed or has another owner now; `None` when the connection was lost, and with it what was
     /// told meanwhile.
     async fn next(&mut self) -> Result<Option<EntityRef>>;
@@ -140,17 +132,19 @@ pub trait EngineStore: Send + Sync + Debug {
     /// Keeps, under this id, what the agent of an instance said of its GPUs.
     async fn add_health_check(&self, id: Uuid, instance: InstanceId, check: StoredCheck) -> Result<()>;
 
-    /// Says that the owner lives until then.
-    async fn renew(&self, lease: &Lease) -> Result<()>;
+    /// Takes the lease of a server's name, unless another living process has it.
+    async fn acquire(&self, request: &LeaseRequest) -> Result<Acquired>;
+    /// Renews a lease for `duration` from now on by the store's clock; false when it has run out or was taken.
+    async fn renew(&self, lease: &Lease, duration: Duration) -> Result<bool>;
     /// Whether another server has not renewed its lease in time.
-    async fn some_expired(&self, owner: &str, now: Time) -> Result<bool>;
+    async fn some_expired(&self, owner: &str) -> Result<bool>;
     /// Takes over every non-terminal row that no living server drives, and returns those that are the owner's now
     /// with the time at which each wants to be looked at (in the past = at once).
-    async fn claim(&self, claim: &Claim, now: Time) -> Result<Vec<(EntityRef, Time)>>;
+    async fn claim(&self, claim: &Claim) -> Result<Vec<(EntityRef, Time)>>;
     /// Who drives the row.
     async fn owner_of(&self, entity: EntityRef) -> Result<Option<String>>;
-    /// Tells the other servers that the row has changed, or has another owner now.
-    async fn tell(&self, entity: EntityRef) -> Result<()>;
+    /// Tells whoever drives the row that it has changed, or has another owner now.
+    async fn notify_owner(&self, entity: EntityRef) -> Result<()>;
     /// Hears from now on what other servers tell; `None` when there can be no others.
-    async fn listen(&self) -> Result<Option<Box<dyn Notices>>>;
+    async fn subscribe(&self) -> Result<Option<Box<dyn ChangeFeed>>>;
 }

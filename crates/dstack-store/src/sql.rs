@@ -7,6 +7,7 @@ pub(crate) mod write;
 use std::any::TypeId;
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_model::runs::JobProvisioningData;
@@ -17,15 +18,14 @@ use uuid::Uuid;
 pub use write::apply;
 pub(crate) use write::put_row;
 
-use crate::commit::Lease;
 use crate::directory::health::{self, StoredCheck};
 use crate::directory::lists;
 use crate::directory::metrics::{self, MetricsPoint};
 use crate::entity::select_sql;
+use crate::lease::{Acquired, Claim, Lease, LeaseRequest};
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
-use crate::snapshot::Notices;
 use crate::{
-    Claim, Column, Commit, Database, EngineStore, Entity, EntityRef, FleetSnapshot, InstanceSnapshot,
+    ChangeFeed, Column, Commit, Database, EngineStore, Entity, EntityRef, FleetSnapshot, InstanceSnapshot,
     JobSnapshot, Json, PlacementSnapshot, Result, RunSnapshot,
 };
 
@@ -301,16 +301,20 @@ impl EngineStore for SqlStore {
         Ok(hosts.into_iter().filter_map(named).collect())
     }
 
-    async fn renew(&self, lease: &Lease) -> Result<()> {
-        self.renew_lease(lease).await
+    async fn acquire(&self, request: &LeaseRequest) -> Result<Acquired> {
+        self.database.asked(self.acquire_lease(request)).await
     }
 
-    async fn some_expired(&self, owner: &str, now: Time) -> Result<bool> {
-        self.database.asked(self.some_expired_but(owner, now)).await
+    async fn renew(&self, lease: &Lease, duration: Duration) -> Result<bool> {
+        self.database.asked(self.renew_lease(lease, duration)).await
     }
 
-    async fn claim(&self, claim: &Claim, now: Time) -> Result<Vec<(EntityRef, Time)>> {
-        self.database.asked(self.claim_rows(claim, now)).await
+    async fn some_expired(&self, owner: &str) -> Result<bool> {
+        self.database.asked(self.some_expired_but(owner)).await
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<Vec<(EntityRef, Time)>> {
+        self.database.asked(self.claim_rows(claim)).await
     }
 
     async fn owner_of(&self, entity: EntityRef) -> Result<Option<String>> {
@@ -336,11 +340,11 @@ impl EngineStore for SqlStore {
             .await
     }
 
-    async fn tell(&self, entity: EntityRef) -> Result<()> {
+    async fn notify_owner(&self, entity: EntityRef) -> Result<()> {
         self.notify(entity).await
     }
 
-    async fn listen(&self) -> Result<Option<Box<dyn Notices>>> {
-        self.notices().await
+    async fn subscribe(&self) -> Result<Option<Box<dyn ChangeFeed>>> {
+        self.change_feed().await
     }
 }

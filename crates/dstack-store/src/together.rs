@@ -48,7 +48,8 @@ impl<K: Ord + Clone + Send + 'static, V: Clone + Send + 'static> Together<K, V> 
         let (sender, waiting) = mpsc::channel(WAITING);
         let (waiting, read) = (Arc::new(Mutex::new(waiting)), Arc::new(read));
         for _ in 0..UNDER_WAY {
-            task::spawn(name, answer_all(Arc::clone(&waiting), Arc::clone(&read)));
+            let (waiting, read) = (Arc::clone(&waiting), Arc::clone(&read));
+            task::spawn_restarted(name, move || answer_all(Arc::clone(&waiting), Arc::clone(&read)));
         }
         Self(sender)
     }

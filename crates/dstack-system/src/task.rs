@@ -3,10 +3,12 @@
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
@@ -40,13 +42,47 @@ where
 }
 
 async fn supervised<F: Future>(name: &'static str, future: F) -> Option<F::Output> {
-    match AssertUnwindSafe(future).catch_unwind().await {
-        Ok(output) => Some(output),
-        Err(_) => {
-            record_panic(name);
-            None
+    contained(name, future).await.ok()
+}
+
+/// Runs work whose panic ends nothing but the work itself: it is logged under the name, and counted.
+///
+/// # Errors
+/// The work panicked.
+pub async fn contained<F: Future>(name: &'static str, work: F) -> Result<F::Output, Panicked> {
+    AssertUnwindSafe(work).catch_unwind().await.map_err(|_| {
+        record_panic(name);
+        Panicked
+    })
+}
+
+/// Pause before a task that panicked is started again; it doubles up to [`LONGEST_PAUSE`] while it panics again and again.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Starts a task that others cannot do without: when it panics, it is started again after a pause. It ends when the work
+/// does.
+pub fn spawn_restarted<F>(
+    name: &'static str,
+    mut work: impl FnMut() -> F + Send + 'static,
+) -> JoinHandle<Option<()>>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    spawn(name, async move {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let started = Instant::now();
+            if contained(name, work()).await.is_ok() {
+                return;
+            }
+            if started.elapsed() > LONGEST_PAUSE {
+                pause = FIRST_PAUSE;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
-    }
+    })
 }
 
 /// Runs blocking work (keys, archives, large files) off the async threads.
@@ -70,6 +106,18 @@ fn record_panic(name: &'static str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_panics_is_started_again_until_it_ends() {
+        let starts = std::sync::Arc::new(AtomicU64::new(0));
+        let count = std::sync::Arc::clone(&starts);
+        let task = spawn_restarted("unsteady", move || {
+            let start = count.fetch_add(1, Ordering::Relaxed);
+            async move { assert!(start >= 3, "on purpose") }
+        });
+        assert_eq!(task.await.unwrap(), Some(()));
+        assert_eq!(starts.load(Ordering::Relaxed), 4);
+    }
 
     #[tokio::test]
     async fn a_panic_is_counted_and_stays_inside() {

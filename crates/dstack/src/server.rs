@@ -171,7 +171,7 @@ fn is_disk_full(error: &(dyn std::error::Error + 'static)) -> bool {
 async fn start_engine(init: EngineInit, local: bool, main: Handle) -> Result<StartedEngine, StartError> {
     let machine = match &init.identity {
         _ if !local => None,
-        Some(identity) => Some(start_machine(&init, identity, &main).await?),
+        Some(identity) => Some(start_machine(&init, &identity.name, &main).await?),
         None => {
             tracing::warn!(
                 "another server of this machine uses the same directory: the machine is an instance of that one. \
@@ -192,7 +192,12 @@ async fn start_engine(init: EngineInit, local: bool, main: Handle) -> Result<Sta
         store: Arc::new(init.store.clone()) as Arc<dyn EngineStore>,
         agents: Arc::new(LocalAgents::new(here)),
         backends: Arc::clone(&init.backends),
-        output: Arc::new(LogOutput::new(Arc::clone(&init.logs), init.database.clone())),
+        output: Arc::new(LogOutput::new(
+            Arc::clone(&init.logs),
+            init.database.clone(),
+            Arc::clone(&init.clock),
+            init.settings.log_quota_per_job_hour,
+        )),
         inputs: Arc::new(SqlInputs::new(
             init.jobs(target),
             init.blobs.clone(),
@@ -202,7 +207,7 @@ async fn start_engine(init: EngineInit, local: bool, main: Handle) -> Result<Sta
         random: init.random.clone(),
         failpoints: failpoints(),
         settings: EngineSettings {
-            name: init.identity.clone(),
+            identity: init.identity.clone(),
             home: machine.as_ref().map(|machine| machine.instance),
             host_network: init.settings.host_network(),
             offers_tried: init.settings.offers_tried(),

@@ -45,7 +45,7 @@ pub(super) async fn check(
 /// Keeps the answer, and has the row of the instance follow it.
 async fn take(ctx: &Context, instance: InstanceId, answer: &InstanceHealth) -> Result<()> {
     let entity = EntityRef::Instance(instance);
-    if !ctx.owned.has(entity) {
+    if !ctx.leases.contains(entity) {
         // Another server asks for itself.
         ctx.seen.update_instance(instance, |seen| seen.health = None);
         return Ok(());

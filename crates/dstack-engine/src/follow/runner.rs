@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::{FIRST_PAUSE, FOLLOW_AGAIN, longer, metrics};
 use crate::context::Context;
+use crate::running::{Begun, Work};
 use crate::{Batch, EventSource, Piece, Result, Runner, operations};
 
 /// Output is stored when this much has come…
@@ -28,22 +29,25 @@ const CURSOR_EVERY: Duration = Duration::from_secs(2);
 
 /// Makes sure that the runner of a job is followed.
 pub fn ensure(ctx: &Arc<Context>, job: JobId) {
-    if !ctx.running.begin_job(job) {
+    let Some(begun) = Begun::new(ctx, Work::FollowRunner(job)) else {
         return;
-    }
+    };
     let context = Arc::clone(ctx);
-    ctx.spawn("follow runner", async move {
+    ctx.spawn_under_lease("follow runner", EntityRef::Job(job), async move {
         let followed = tokio::select! {
             followed = follow(&context, job) => followed,
             () = metrics::sample(&context, job) => return,
         };
         if let Err(error) = followed {
             context.report("follow runner", &error);
+            if !context.leases.contains(EntityRef::Job(job)) {
+                context.seen.forget_job(job);
+            }
             context
                 .wakes
                 .wake_at(EntityRef::Job(job), Some(context.now() + FOLLOW_AGAIN));
         }
-        context.running.end_job(job);
+        drop(begun);
     });
 }
 
@@ -53,7 +57,7 @@ async fn follow(ctx: &Arc<Context>, id: JobId) -> Result<()> {
         let Some(snapshot) = ctx.deps.store.job(id).await? else {
             return Ok(());
         };
-        if !ctx.owned.has(EntityRef::Job(id)) {
+        if !ctx.leases.contains(EntityRef::Job(id)) {
             // Another server hears it with its own ears.
             ctx.seen.forget_job(id);
             return Ok(());
@@ -142,7 +146,7 @@ impl Listener<'_> {
         loop {
             let line = self.next(stream.as_mut(), &mut pending).await?;
             // What another server drives by now, it reads itself.
-            let line = line.filter(|_| self.ctx.owned.has(EntityRef::Job(self.job.id)));
+            let line = line.filter(|_| self.ctx.leases.contains(EntityRef::Job(self.job.id)));
             let Some(line) = line else {
                 self.store(&mut pending).await?;
                 return Ok(true);
@@ -206,7 +210,8 @@ impl Listener<'_> {
         if pending.bytes > 0 {
             let batch = std::mem::take(&mut pending.batch);
             pending.bytes = 0;
-            self.ctx.reached("output.append.before")?;
+            self.ctx
+                .before_effect("output.append.before", EntityRef::Job(self.job.id))?;
             self.ctx.deps.output.append(self.job, batch).await?;
             self.ctx.reached("output.append.after")?;
         }
@@ -241,6 +246,7 @@ impl Listener<'_> {
         self.ctx.wakes.wake(EntityRef::Job(self.job.id));
         if let Ok(Some(snapshot)) = self.ctx.deps.store.job(self.job.id).await
             && let Some(stored) = snapshot.job.runner_timestamp
+            && self.ctx.leases.contains(EntityRef::Job(self.job.id))
         {
             self.runner.ack(stored).await.ok(); // repeated with the next one
         }

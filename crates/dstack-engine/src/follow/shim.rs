@@ -9,17 +9,18 @@ use dstack_units::{InstanceId, JobId};
 
 use super::{FIRST_PAUSE, FOLLOW_AGAIN, health, longer};
 use crate::context::Context;
+use crate::running::{Begun, Work};
 use crate::{AgentError, Result, Shim, TaskSource};
 
 /// Makes sure that the shim of an instance is followed.
 pub fn ensure(ctx: &Arc<Context>, instance: InstanceId, address: AgentAddress) {
-    if !ctx.running.begin_instance(instance) {
+    let Some(begun) = Begun::new(ctx, Work::FollowShim(instance)) else {
         return;
-    }
+    };
     let context = Arc::clone(ctx);
-    ctx.spawn("follow shim", async move {
+    ctx.spawn_under_lease("follow shim", EntityRef::Instance(instance), async move {
         follow(&context, instance, &address).await;
-        context.running.end_instance(instance);
+        drop(begun);
     });
 }
 
@@ -47,7 +48,7 @@ async fn follow(ctx: &Arc<Context>, instance: InstanceId, address: &AgentAddress
             seen.unreachable_since.get_or_insert(now);
         });
         ctx.wakes.wake(EntityRef::Instance(instance));
-        if !ctx.owned.has(EntityRef::Instance(instance)) {
+        if !ctx.leases.contains(EntityRef::Instance(instance)) {
             // Another server sees it with its own eyes.
             return ctx.seen.forget_instance(instance);
         }
@@ -151,7 +152,7 @@ async fn remove_dangling(ctx: &Context, instance: InstanceId, shim: &dyn Shim, i
             continue;
         }
         tracing::warn!(task.id = %id, "removing a task that no job owns");
-        ctx.reached("dangling.remove.before")?;
+        ctx.before_effect("dangling.remove.before", EntityRef::Instance(instance))?;
         let order = TaskTerminate::default();
         // Found again at the next connection if it fails.
         let mut gone = shim.terminate(id, &order).await.is_ok();

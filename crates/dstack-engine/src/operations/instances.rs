@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_compute::{Backend, ComputeError, InstanceRequest};
+use dstack_compute::{Backend, ComputeError, InstanceRequest, LISTED_WITHIN};
 use dstack_model::Decode;
 use dstack_model::backends::BackendType;
 use dstack_model::decode::decode_strict;
@@ -23,9 +23,10 @@ use dstack_units::{InstanceId, Time};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Attempt, FIRST_PAUSE, LONGEST_PAUSE, Running, intended, record, span};
+use super::{Attempt, FIRST_PAUSE, LONGEST_PAUSE, intended, record, span};
 use crate::Result;
 use crate::context::Context;
+use crate::running::{Begun, Work};
 use crate::wakes::Key;
 
 /// How long a cloud may take to answer a call; what it did then is asked for.
@@ -48,6 +49,8 @@ pub struct Creation {
     /// The first of `left` may have been taken already.
     #[decode(default = false)]
     asked: bool,
+    /// When it was asked for, if it was.
+    asked_at: Option<Time>,
     /// How often nobody knew what became of a call for the first of `left`, and nothing had.
     #[decode(default = 0)]
     lost: u64,
@@ -78,6 +81,7 @@ impl Creation {
             tried: 0,
             errors: Vec::new(),
             asked: false,
+            asked_at: None,
             lost: 0,
             idle_secs: idle_for.map(|idle| idle.as_secs()),
             for_fleet: false,
@@ -128,6 +132,18 @@ impl Creation {
     /// How long the instance may be idle; `None`: for ever.
     pub fn idle_for(&self) -> Option<Duration> {
         self.idle_secs.map(Duration::from_secs)
+    }
+
+    /// The first offer is about to be asked for.
+    fn ask(&mut self, now: Time) {
+        self.asked = true;
+        self.asked_at = Some(now);
+    }
+
+    /// From when on nothing can come of the last call that a cloud does not list, if it lists what it has made within this
+    /// time.
+    fn settled_at(&self, listed_within: Duration) -> Option<Time> {
+        Some(self.asked_at? + DEADLINE + listed_within)
     }
 
     /// The first offer did not work.
@@ -193,15 +209,15 @@ pub fn intend(ctx: &Context, instance: InstanceId, kind: OperationKind, now: Tim
 
 /// Makes sure that an intended operation of an instance is being carried out.
 pub fn ensure(ctx: &Arc<Context>, instance: InstanceId, kind: OperationKind) {
-    if !Running::begin(&ctx.running.of_instances, (instance, kind)) {
+    let Some(begun) = Begun::new(ctx, Work::InstanceOperation(instance, kind)) else {
         return;
-    }
+    };
     let context = Arc::clone(ctx);
-    ctx.spawn("operation", async move {
+    ctx.spawn_under_lease("operation", EntityRef::Instance(instance), async move {
         if let Err(error) = carry_out(&context, instance, kind).await {
             context.report("operation", &error);
         }
-        Running::end(&context.running.of_instances, &(instance, kind));
+        drop(begun);
         // Decides on the outcome, or starts again what failed to be recorded.
         context.wakes.wake(Key::Entity(EntityRef::Instance(instance)));
     });
@@ -210,7 +226,7 @@ pub fn ensure(ctx: &Arc<Context>, instance: InstanceId, kind: OperationKind) {
 async fn carry_out(ctx: &Context, instance: InstanceId, kind: OperationKind) -> Result<()> {
     let mut pause = FIRST_PAUSE;
     loop {
-        if !ctx.owned.has(EntityRef::Instance(instance)) {
+        if !ctx.leases.contains(EntityRef::Instance(instance)) {
             // Whoever drives the instance carries it out.
             return Ok(());
         }
@@ -277,9 +293,9 @@ async fn create(ctx: &Context, snapshot: &InstanceSnapshot, operation: Operation
         // Nothing was asked.
         Err(error) => return next_offer(ctx, operation, creation, &error).await,
     };
-    creation.asked = true;
+    creation.ask(ctx.now());
     let operation = keep(ctx, operation, &creation).await?;
-    ctx.reached("cloud.create.before")?;
+    ctx.before_effect("cloud.create.before", EntityRef::Instance(row.id))?;
     let made = match backend.instances() {
         Some(cloud) => in_time(cloud.create(&request)).await,
         None => Err(not_configured(request.offer.backend)),
@@ -327,11 +343,11 @@ async fn find(
         return Ok(Step::Next);
     };
     let request = request(snapshot, &creation, offer);
-    let found = match backend(ctx, snapshot, request.offer.backend).await {
-        Err(error) => Err(error),
+    let (found, listed_within) = match backend(ctx, snapshot, request.offer.backend).await {
+        Err(error) => (Err(error), LISTED_WITHIN),
         Ok(backend) => match backend.instances() {
-            Some(cloud) => in_time(cloud.find(&request)).await,
-            None => Err(not_configured(request.offer.backend)),
+            Some(cloud) => (in_time(cloud.find(&request)).await, cloud.listed_within()),
+            None => (Err(not_configured(request.offer.backend)), LISTED_WITHIN),
         },
     };
     ctx.reached("cloud.find.after")?;
@@ -340,11 +356,20 @@ async fn find(
             creation.made = Some(place);
             settle(ctx, operation, Attempt::Done(creation.to_json())).await
         }
-        Ok(None) => {
-            creation.came_to_nothing(operation.error.clone());
-            keep(ctx, operation, &creation).await?;
-            Ok(Step::Next)
-        }
+        Ok(None) => match creation.settled_at(listed_within) {
+            Some(settled_at) if ctx.now() >= settled_at => {
+                creation.came_to_nothing(operation.error.clone());
+                keep(ctx, operation, &creation).await?;
+                Ok(Step::Next)
+            }
+            // The call may still be on its way, or what it made not be listed yet.
+            Some(_) => Ok(Step::Again),
+            None => {
+                creation.ask(ctx.now());
+                keep(ctx, operation, &creation).await?;
+                Ok(Step::Again)
+            }
+        },
         Err(error) => {
             changed(ctx, operation, error).await?;
             Ok(Step::Again)
@@ -358,7 +383,7 @@ async fn terminate(ctx: &Context, snapshot: &InstanceSnapshot, operation: Operat
     let Some(place) = row.job_provisioning_data.as_deref() else {
         return settle(ctx, operation, Attempt::Done(Value::Null)).await;
     };
-    ctx.reached("cloud.terminate.before")?;
+    ctx.before_effect("cloud.terminate.before", EntityRef::Instance(row.id))?;
     let ended = match backend(ctx, snapshot, place.backend).await {
         Err(error) => Err(error),
         Ok(backend) => match backend.instances() {

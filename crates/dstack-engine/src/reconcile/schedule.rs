@@ -187,12 +187,12 @@ async fn assign(
     changes.update(before, job.clone());
     changes.update(&was, instance.clone());
     // The commit hands the job over to whoever drives the instance.
-    let ours = ctx.owned.has(EntityRef::Instance(instance.id));
+    let ours = ctx.leases.contains(EntityRef::Instance(instance.id));
     if !ours {
-        ctx.owned.remove(EntityRef::Job(job.id));
+        ctx.leases.remove(EntityRef::Job(job.id));
     }
     if let Err(error) = commit(ctx, changes.into_commit()).await {
-        ctx.owned.extend([EntityRef::Job(job.id)]);
+        ctx.leases.extend([EntityRef::Job(job.id)]);
         return Err(error);
     }
     // As it is stored now, for the next job.
@@ -225,7 +225,7 @@ pub(super) async fn ends(
 ) -> Result<Changes> {
     let mut all = Changes::new(EventMaker::system(ctx.now(), ctx.deps.random.clone()));
     for (run, jobs) in refused {
-        let ours = ctx.owned.has(EntityRef::Run(run));
+        let ours = ctx.leases.contains(EntityRef::Run(run));
         let snapshot = runs.remove(&run);
         let snapshot = snapshot.filter(|snapshot| ours && !snapshot.run.status().is_finished());
         let after = snapshot.map(|snapshot| RunSnapshot {

@@ -1,4 +1,7 @@
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use dstack_units::{JobId, Time};
@@ -6,6 +9,34 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{Producer, Source};
+
+/// A disk on which a store has room for so many bytes more.
+#[derive(Debug)]
+pub(super) struct Disk(AtomicU64);
+
+impl Default for Disk {
+    fn default() -> Self {
+        Self(AtomicU64::new(u64::MAX))
+    }
+}
+
+impl Disk {
+    fn set_room(&self, bytes: u64) {
+        self.0.store(bytes, Ordering::SeqCst);
+    }
+
+    /// Writes as much as there is room for.
+    pub(super) fn write(&self, file: &mut fs_err::File, bytes: &[u8]) -> io::Result<()> {
+        let room = self.0.load(Ordering::SeqCst);
+        let fits = usize::try_from(room).map_or(bytes.len(), |room| room.min(bytes.len()));
+        file.write_all(&bytes[..fits])?;
+        self.0.fetch_sub(fits as u64, Ordering::SeqCst);
+        match fits == bytes.len() {
+            true => Ok(()),
+            false => Err(io::ErrorKind::StorageFull.into()),
+        }
+    }
+}
 
 fn stream() -> LogStream {
     LogStream {
@@ -242,5 +273,172 @@ proptest! {
             expected.reverse();
             assert_eq!(read_all(&store, true, limit).await, expected);
         });
+    }
+}
+
+/// Two servers with the same directory, and a job that passes from one to the other and back.
+#[tokio::test]
+async fn a_job_that_comes_back_finds_what_the_other_server_has_stored() {
+    let dir = tempfile::tempdir().unwrap();
+    let [a, b] = [(); 2].map(|()| FileLogStore::new(dir.path(), Durability::Written));
+    a.append(&stream(), entries(1..4)).await.unwrap();
+    b.append(&stream(), entries(3..7)).await.unwrap();
+    // The runner sends again what was not acknowledged.
+    a.append(&stream(), entries(5..9)).await.unwrap();
+    assert_eq!(read_all(&a, false, 100).await, [1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(
+        b.last_timestamp(&stream()).await.unwrap(),
+        Some(Time::from_millis(8))
+    );
+}
+
+#[tokio::test]
+async fn a_failed_append_takes_nothing_away_that_another_server_has_stored() {
+    let dir = tempfile::tempdir().unwrap();
+    let [a, b] = [(); 2].map(|()| FileLogStore::new(dir.path(), Durability::Written));
+    a.append(&stream(), entries(1..4)).await.unwrap();
+    b.append(&stream(), entries(4..7)).await.unwrap();
+    a.disk.set_room(30);
+    a.append(&stream(), entries(7..10)).await.unwrap_err();
+    assert_eq!(read_all(&b, false, 100).await, [1, 2, 3, 4, 5, 6]);
+    b.append(&stream(), entries(7..9)).await.unwrap();
+    a.disk.set_room(u64::MAX);
+    a.append(&stream(), entries(7..10)).await.unwrap();
+    assert_eq!(read_all(&a, false, 100).await, [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_two_servers_append_at_the_same_time_is_stored_once() {
+    const LINES: i64 = 400;
+    let dir = tempfile::tempdir().unwrap();
+    let append_all = |step: usize| {
+        let store = FileLogStore::new(dir.path(), Durability::Written);
+        task::spawn("append", async move {
+            for from in (1..=LINES).step_by(step) {
+                let to = (from + i64::try_from(step).unwrap()).min(LINES + 1);
+                store.append(&stream(), entries(from..to)).await.unwrap();
+            }
+        })
+    };
+    for server in [append_all(3), append_all(7), append_all(5)] {
+        server.await.unwrap().unwrap();
+    }
+    let store = FileLogStore::new(dir.path(), Durability::Written);
+    let expected: Vec<i64> = (1..=LINES).collect();
+    assert_eq!(read_all(&store, false, 1000).await, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_stays_locked_is_an_error_and_nothing_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FileLogStore::new(dir.path(), Durability::Written);
+    store.append(&stream(), entries(1..3)).await.unwrap();
+    let other = fs_err::File::open(file_of(dir.path())).unwrap();
+    other.file().lock().unwrap();
+    let refused = store.append(&stream(), entries(3..5)).await;
+    assert!(matches!(refused, Err(LogError::Locked { .. })), "{refused:?}");
+    other.file().unlock().unwrap();
+    store.append(&stream(), entries(3..5)).await.unwrap();
+    assert_eq!(read_all(&store, false, 100).await, [1, 2, 3, 4]);
+}
+
+#[tokio::test]
+async fn nothing_is_kept_open_for_a_job_that_was_released() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FileLogStore::new(dir.path(), Durability::Written);
+    let other = LogStream {
+        job: "1f8fad5b-d9cb-469f-a165-70867728950e".parse().unwrap(),
+        ..stream()
+    };
+    for stream in [&stream(), &other] {
+        store.append(stream, entries(1..3)).await.unwrap();
+    }
+    store.release(stream().job);
+    let open: Vec<PathBuf> = store.writers().keys().cloned().collect();
+    assert_eq!(open, [store.path(&other).unwrap()]);
+    store.append(&stream(), entries(1..4)).await.unwrap();
+    assert_eq!(read_all(&store, false, 100).await, [1, 2, 3]);
+}
+
+#[tokio::test]
+async fn lines_are_not_written_to_a_file_that_somebody_has_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FileLogStore::new(dir.path(), Durability::Written);
+    store.append(&stream(), entries(1..3)).await.unwrap();
+    fs_err::remove_dir_all(dir.path().join("projects")).unwrap();
+    store.append(&stream(), entries(3..5)).await.unwrap();
+    assert_eq!(read_all(&store, false, 100).await, [3, 4]);
+}
+
+#[tokio::test]
+async fn logs_are_for_the_servers_user_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FileLogStore::new(dir.path(), Durability::Written);
+    store.append(&stream(), entries(1..2)).await.unwrap();
+    let mode = |path: &Path| fs_err::metadata(path).unwrap().permissions().mode() & 0o777;
+    let file = file_of(dir.path());
+    assert_eq!(mode(&file), 0o600);
+    let folders = file
+        .ancestors()
+        .skip(1)
+        .take_while(|folder| *folder != dir.path());
+    let modes: Vec<u32> = folders.map(mode).collect();
+    assert_eq!(modes, [0o700; 5]);
+}
+
+/// What happens next to a log that two servers write.
+#[derive(Debug, Clone)]
+enum Step {
+    /// A server appends so many lines from a place (before the end: sent again).
+    Append {
+        server: usize,
+        back: i64,
+        lines: i64,
+        room: Option<u64>,
+    },
+    /// A server is killed in the middle of a line, and started again.
+    Crash { server: usize },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0..2_usize, 0..4_i64, 1..6_i64, prop::option::weighted(0.3, 0..400_u64))
+            .prop_map(|(server, back, lines, room)| Step::Append { server, back, lines, room }),
+        1 => (0..2_usize).prop_map(|server| Step::Crash { server }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn whatever_happens_every_acknowledged_line_is_stored_once(steps in prop::collection::vec(step(), 1..30)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let dir = tempfile::tempdir().unwrap();
+            let start = || FileLogStore::new(dir.path(), Durability::Written);
+            let mut servers = [start(), start()];
+            let mut acknowledged = 0;
+            for step in steps {
+                match step {
+                    Step::Append { server, back, lines, room } => {
+                        let from = (acknowledged + 1 - back).max(1);
+                        let to = acknowledged + 1 + lines;
+                        servers[server].disk.set_room(room.unwrap_or(u64::MAX));
+                        if servers[server].append(&stream(), entries(from..to)).await.is_ok() {
+                            acknowledged = to - 1;
+                        }
+                    }
+                    Step::Crash { server } => {
+                        if let Ok(mut file) = fs_err::OpenOptions::new().append(true).open(file_of(dir.path())) {
+                            file.write_all(b"{\"timestamp\":\"2026-11-2").unwrap();
+                        }
+                        servers[server] = start();
+                    }
+                }
+                let expected: Vec<i64> = (1..=acknowledged).collect();
+                prop_assert_eq!(read_all(&servers[0], false, 1000).await, expected);
+            }
+            Ok(())
+        })?;
     }
 }

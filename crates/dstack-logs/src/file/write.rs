@@ -1,7 +1,13 @@
-//! Appending: one writer per file, all of a batch or nothing.
+//! Appending: all of a batch or nothing, by one server at a time.
 
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::fs::{DirBuilder, TryLockError};
+#[cfg(not(test))]
+use std::io::Write as _;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+#[cfg(test)]
+use std::sync::Arc;
 
 use dstack_units::Time;
 use fs_err::os::unix::fs::OpenOptionsExt;
@@ -13,51 +19,87 @@ use crate::{LogEntry, LogError};
 /// Written at a time: bounds the copy of a batch that is in memory.
 const CHUNK: usize = 1 << 20;
 
+/// Output often has secrets in it: it is for the server's user only.
+const FILE_MODE: u32 = 0o600;
+const FOLDER_MODE: u32 = 0o700;
+
 /// The end of one file. Opened when first needed; closed after an error, so that the next use looks at the file again.
 #[derive(Debug)]
 pub(super) struct Writer {
     path: PathBuf,
     open: Option<Open>,
+    #[cfg(test)]
+    disk: Arc<super::tests::Disk>,
 }
 
 #[derive(Debug)]
 struct Open {
     file: File,
+    /// As far as it was looked at.
     length: u64,
     last: Option<Time>,
+    #[cfg(test)]
+    disk: Arc<super::tests::Disk>,
 }
 
 impl Writer {
-    pub(super) const fn closed(path: PathBuf) -> Self {
-        Self { path, open: None }
+    pub(super) const fn closed(path: PathBuf, #[cfg(test)] disk: Arc<super::tests::Disk>) -> Self {
+        Self {
+            path,
+            open: None,
+            #[cfg(test)]
+            disk,
+        }
     }
 
-    /// Timestamp of the last entry in the file.
-    pub(super) fn last(&mut self) -> Result<Option<Time>, LogError> {
+    /// Timestamp of the last entry in the file; outer `None`: another server is writing to it.
+    pub(super) fn last(&mut self) -> Result<Option<Option<Time>>, LogError> {
         if self.open.is_none() && !self.path.exists() {
+            return Ok(Some(None));
+        }
+        self.locked(|open| Ok(open.last))
+    }
+
+    /// Appends all of the entries, or nothing; `None`: another server is writing to the file.
+    pub(super) fn append(
+        &mut self,
+        entries: &[LogEntry],
+        durability: Durability,
+    ) -> Result<Option<()>, LogError> {
+        self.locked(|open| open.append(entries, durability))
+    }
+
+    /// Does some work while no other server appends, knowing all that others have appended. The file is closed after a
+    /// failure.
+    fn locked<T>(&mut self, work: impl FnOnce(&mut Open) -> io::Result<T>) -> Result<Option<T>, LogError> {
+        let done = self.try_locked(work);
+        if done.is_err() {
+            self.open = None;
+        }
+        done.map_err(|source| self.error(source))
+    }
+
+    fn try_locked<T>(&mut self, work: impl FnOnce(&mut Open) -> io::Result<T>) -> io::Result<Option<T>> {
+        let mut open = match self.open.take() {
+            Some(open) if !open.is_deleted()? => open,
+            _ => Open::at(
+                &self.path,
+                #[cfg(test)]
+                Arc::clone(&self.disk),
+            )?,
+        };
+        if !open.lock()? {
+            self.open = Some(open);
             return Ok(None);
         }
-        self.opened()
-            .map(|open| open.last)
-            .map_err(|source| self.error(source))
-    }
-
-    pub(super) fn append(&mut self, entries: &[LogEntry], durability: Durability) -> Result<(), LogError> {
-        self.opened()
-            .and_then(|open| open.append(entries, durability))
-            .map_err(|source| {
-                self.open = None;
-                self.error(source)
-            })
-    }
-
-    fn opened(&mut self) -> io::Result<&mut Open> {
-        if self.open.is_none() {
-            self.open = Some(Open::at(&self.path)?);
+        // The lock ends with the file where this fails.
+        open.catch_up()?;
+        let done = work(&mut open)?;
+        // Closing the file ends the lock as well.
+        if open.file.file().unlock().is_ok() {
+            self.open = Some(open);
         }
-        self.open
-            .as_mut()
-            .ok_or_else(|| io::Error::other("the log is closed"))
+        Ok(Some(done))
     }
 
     fn error(&self, source: io::Error) -> LogError {
@@ -72,28 +114,56 @@ impl Writer {
 }
 
 impl Open {
-    /// Opens the file and cuts off a line that a crash left incomplete.
-    fn at(path: &Path) -> io::Result<Self> {
+    fn at(path: &Path, #[cfg(test)] disk: Arc<super::tests::Disk>) -> io::Result<Self> {
         if let Some(parent) = path.parent() {
-            fs_err::create_dir_all(parent)?;
+            DirBuilder::new()
+                .recursive(true)
+                .mode(FOLDER_MODE)
+                .create(parent)?;
         }
-        let mut file = OpenOptions::new()
+        let file = OpenOptions::new()
             .read(true)
             .append(true)
             .create(true)
-            // Jobs print what only their users are to see.
-            .mode(0o600)
+            .mode(FILE_MODE)
             .open(path)?;
-        let size = file.metadata()?.len();
-        let end = find_end(&mut file, size)?;
-        if end.length < size {
-            file.set_len(end.length)?;
-        }
         Ok(Self {
             file,
-            length: end.length,
-            last: end.last,
+            length: 0,
+            last: None,
+            #[cfg(test)]
+            disk,
         })
+    }
+
+    /// Whether somebody has deleted the file since it was opened: what is written to it would be lost.
+    fn is_deleted(&self) -> io::Result<bool> {
+        Ok(self.file.metadata()?.nlink() == 0)
+    }
+
+    /// Locks the file; false when another server has it. A file system without locks is no place for several servers.
+    fn lock(&self) -> io::Result<bool> {
+        match self.file.file().try_lock() {
+            Ok(()) => Ok(true),
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(error)) if has_no_locks(&error) => Ok(true),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    /// Takes in what others have appended, and cuts off a line that a crash left incomplete. Nobody is writing: the file is
+    /// locked.
+    fn catch_up(&mut self) -> io::Result<()> {
+        let size = self.file.metadata()?.len();
+        if size == self.length {
+            return Ok(());
+        }
+        let end = find_end(&mut self.file, size)?;
+        if end.length < size {
+            self.file.set_len(end.length)?;
+        }
+        (self.length, self.last) = (end.length, end.last);
+        Ok(())
     }
 
     fn append(&mut self, entries: &[LogEntry], durability: Durability) -> io::Result<()> {
@@ -105,7 +175,7 @@ impl Open {
                 Ok(())
             }
             Err(error) => {
-                // A full disk may have taken a part: nothing of the batch may stay.
+                // A full disk may have taken a part: nothing of the batch may stay. All before it does, whoever wrote it.
                 self.file.set_len(self.length)?;
                 Err(error)
             }
@@ -122,22 +192,31 @@ impl Open {
             line::encode(entry, &mut buffer);
             last = Some(entry.timestamp);
             if buffer.len() >= CHUNK {
-                length += flush(&mut self.file, &mut buffer)?;
+                length += self.flush(&mut buffer)?;
             }
         }
-        length += flush(&mut self.file, &mut buffer)?;
+        length += self.flush(&mut buffer)?;
         if durability == Durability::Synced && length > self.length {
             self.file.sync_data()?;
         }
         Ok((length, last))
     }
+
+    fn flush(&mut self, buffer: &mut Vec<u8>) -> io::Result<u64> {
+        #[cfg(test)]
+        self.disk.write(&mut self.file, buffer)?;
+        #[cfg(not(test))]
+        self.file.write_all(buffer)?;
+        let written = u64::try_from(buffer.len()).unwrap_or(0);
+        buffer.clear();
+        Ok(written)
+    }
 }
 
-fn flush(file: &mut File, buffer: &mut Vec<u8>) -> io::Result<u64> {
-    file.write_all(buffer)?;
-    let written = u64::try_from(buffer.len()).unwrap_or(0);
-    buffer.clear();
-    Ok(written)
+fn has_no_locks(error: &io::Error) -> bool {
+    /// `ENOLCK`: no locks available, as on NFS without a lock daemon.
+    const NO_LOCKS: i32 = 37;
+    error.kind() == io::ErrorKind::Unsupported || error.raw_os_error() == Some(NO_LOCKS)
 }
 
 struct End {

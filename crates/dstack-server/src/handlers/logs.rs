@@ -15,8 +15,14 @@ pub(super) fn routes(api: Api) -> Api {
 }
 
 async fn poll(call: Call, request: PollLogsRequest) -> Result<JobSubmissionLogs> {
+    let project = &call.project()?.row;
+    // Stores keep logs by the name of the project: one of the same name may have been there before.
+    let is_own = call.state.database.has_job(project.id, request.job_submission_id);
+    if !is_own.await? {
+        return Ok(JobSubmissionLogs::default());
+    }
     let stream = LogStream {
-        project: call.project()?.row.name.clone(),
+        project: project.name.clone(),
         run: request.run_name,
         job: request.job_submission_id,
         producer: if request.diagnose {

@@ -18,7 +18,9 @@ async fn get_info(_: Call, _: Nothing) -> Result<ServerInfo> {
     })
 }
 
-async fn healthcheck(_: Call, _: Nothing) -> Result<ServerStatus> {
+/// 503 when nothing can be written any more: then the process is to be started again.
+async fn healthcheck(call: Call, _: Nothing) -> Result<ServerStatus> {
+    call.state.database.check_writers()?;
     Ok(ServerStatus {
         status: "running".to_owned(),
     })

@@ -1,7 +1,9 @@
 //! Output of jobs into the log store.
 
+mod quota;
+
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use dstack_engine::{Batch, EngineError, Output, Piece, Result};
@@ -9,24 +11,38 @@ use dstack_logs::{LogEntry, LogStore, LogStream, Producer, Source};
 use dstack_store::Database;
 use dstack_store::directory::projects;
 use dstack_store::rows::JobRow;
-use dstack_units::{ProjectId, Time};
+use dstack_system::clock::SharedClock;
+use dstack_units::{JobId, ProjectId, Time};
 
-/// Appends to the log store under the project's name.
+use self::quota::Used;
+
+/// Appends to the log store under the project's name, up to each job's quota.
 #[derive(Debug)]
 pub struct LogOutput {
     logs: Arc<dyn LogStore>,
     database: Database,
+    clock: SharedClock,
+    /// Bytes per job, producer and hour; `None`: as many as come.
+    quota: Option<u64>,
     names: Mutex<HashMap<ProjectId, String>>,
+    used: Mutex<HashMap<(JobId, Producer), Used>>,
 }
 
 impl LogOutput {
-    /// Into this store.
-    pub fn new(logs: Arc<dyn LogStore>, database: Database) -> Self {
+    /// Into this store. `quota` is in bytes per job and hour; 0: none.
+    pub fn new(logs: Arc<dyn LogStore>, database: Database, clock: SharedClock, quota: u64) -> Self {
         Self {
             logs,
             database,
+            clock,
+            quota: Some(quota).filter(|quota| *quota > 0),
             names: Mutex::default(),
+            used: Mutex::default(),
         }
+    }
+
+    fn used(&self) -> MutexGuard<'_, HashMap<(JobId, Producer), Used>> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn project_name(&self, id: ProjectId) -> Result<String> {
@@ -49,6 +65,19 @@ impl LogOutput {
         Ok(name)
     }
 
+    /// What of the pieces fits into the quota, and how much is used then. The runner has the same quota, but it runs in the
+    /// container of the job.
+    fn within_quota(&self, job: &JobRow, producer: Producer, pieces: Vec<Piece>) -> (Vec<Piece>, Used) {
+        let used = self.used().get(&(job.id, producer)).copied().unwrap_or_default();
+        match self.quota {
+            Some(quota) => {
+                let age = self.clock.now().since(job.submitted_at);
+                used.admit(quota, age, pieces)
+            }
+            None => (pieces, used),
+        }
+    }
+
     async fn append_stream(
         &self,
         project: &str,
@@ -56,6 +85,7 @@ impl LogOutput {
         producer: Producer,
         pieces: Vec<Piece>,
     ) -> Result<()> {
+        let (pieces, used) = self.within_quota(job, producer, pieces);
         if pieces.is_empty() {
             return Ok(());
         }
@@ -76,7 +106,10 @@ impl LogOutput {
         self.logs
             .append(&stream, entries)
             .await
-            .map_err(|error| EngineError::Logs(Box::new(error)))
+            .map_err(|error| EngineError::Logs(Box::new(error)))?;
+        // What could not be stored comes again.
+        self.used().insert((job.id, producer), used);
+        Ok(())
     }
 }
 
@@ -88,5 +121,10 @@ impl Output for LogOutput {
             .await?;
         self.append_stream(&project, job, Producer::Runner, batch.runner)
             .await
+    }
+
+    fn release(&self, job: JobId) {
+        self.used().retain(|(of, _), _| *of != job);
+        self.logs.release(job);
     }
 }

@@ -1,5 +1,8 @@
 //! Info, health.
 
+use dstack_compute::Registry;
+use dstack_server::{DefaultPermissions, Settings};
+use dstack_system::task;
 use serde_json::json;
 
 use super::{Server, request};
@@ -17,4 +20,31 @@ async fn anyone_may_ask() {
         json!({"status": "running"})
     );
     assert_eq!(ask("POST", "/api/auth/list_providers").await.ok(), json!([]));
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_write_any_more_is_not_healthy() {
+    let server = Server::new().await;
+    server.state.database.close().await;
+    let answer = server.send(request("GET", "/healthcheck", None, None)).await;
+    assert_eq!(answer.status, 503, "{}", answer.body);
+}
+
+#[tokio::test]
+async fn panics_are_counted_in_the_metrics() {
+    let settings = Settings {
+        prometheus: true,
+        prometheus_token: None,
+        ..Settings::from_env()
+    };
+    let server = Server::set(DefaultPermissions::default(), Registry::default(), settings).await;
+    task::contained("test", async { panic!("on purpose") })
+        .await
+        .unwrap_err();
+    let answer = server.send(request("GET", "/metrics", None, None)).await;
+    let text = answer.body.as_str().unwrap();
+    let count = text
+        .lines()
+        .find_map(|line| line.strip_prefix("dstack_server_panics_total{} "));
+    assert!(count.unwrap().parse::<f64>().unwrap() >= 1.0, "{text}");
 }

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::pools::pool_options;
 use super::trust::Trust;
-use super::{DatabaseOptions, Dialect, Tx, TxFuture};
+use super::{DatabaseOptions, Dialect, Tx, TxFuture, contained};
 use crate::{Result, StoreError};
 
 /// Transactions that are joined into one commit on SQLite: one flush to disk serves them all.
@@ -40,26 +40,24 @@ impl Writer {
         let pool = pool_options(Dialect::Sqlite, one, &Trust::default())
             .connect(url)
             .await?;
-        let (sender, mut jobs) = mpsc::channel::<WriteJob>(1024);
-        let ended = Arc::new(AtomicU64::new(0));
+        let (sender, jobs) = mpsc::channel(1024);
+        let (jobs, ended) = (
+            Arc::new(tokio::sync::Mutex::new(jobs)),
+            Arc::new(AtomicU64::new(0)),
+        );
         let writer = Self {
             jobs: sender,
             ended: Arc::clone(&ended),
         };
-        task::spawn("database writer", async move {
-            while let Some(first) = jobs.recv().await {
-                let mut group = vec![first];
-                while group.len() < GROUP_COMMIT {
-                    match jobs.try_recv() {
-                        Ok(job) => group.push(job),
-                        Err(_) => break,
-                    }
-                }
-                commit_group(&pool, group, &ended).await;
-            }
-            pool.close().await;
+        task::spawn_restarted("database writer", move || {
+            write_all(pool.clone(), Arc::clone(&jobs), Arc::clone(&ended))
         });
         Ok(writer)
+    }
+
+    /// Whether the task that writes is there.
+    pub(super) fn is_alive(&self) -> bool {
+        !self.jobs.is_closed()
     }
 
     /// Groups that were written or given up so far.
@@ -91,6 +89,25 @@ impl Writer {
         let value = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
         value.ok_or(StoreError::Closed)
     }
+}
+
+async fn write_all(
+    pool: AnyPool,
+    jobs: Arc<tokio::sync::Mutex<mpsc::Receiver<WriteJob>>>,
+    ended: Arc<AtomicU64>,
+) {
+    let mut jobs = jobs.lock().await;
+    while let Some(first) = jobs.recv().await {
+        let mut group = vec![first];
+        while group.len() < GROUP_COMMIT {
+            match jobs.try_recv() {
+                Ok(job) => group.push(job),
+                Err(_) => break,
+            }
+        }
+        commit_group(&pool, group, &ended).await;
+    }
+    pool.close().await;
 }
 
 async fn commit_group(pool: &AnyPool, group: Vec<WriteJob>, ended: &AtomicU64) {
@@ -130,10 +147,10 @@ async fn commit_group(pool: &AnyPool, group: Vec<WriteJob>, ended: &AtomicU64) {
 /// A savepoint per transaction, so that a refused one takes back only itself; alone, it needs none.
 async fn run_one(connection: &mut Tx, run: Work, single: bool) -> Result<()> {
     if single {
-        return run(connection).await;
+        return contained(run(connection)).await;
     }
     connection.execute("SAVEPOINT one").await?;
-    let result = run(connection).await;
+    let result = contained(run(connection)).await;
     if result.is_err() {
         connection.execute("ROLLBACK TO one").await?;
     }
@@ -172,5 +189,37 @@ mod tests {
             .await
             .unwrap();
         assert_eq!(keys, [("a".to_owned(),), ("c".to_owned(),)]);
+    }
+
+    #[tokio::test]
+    async fn a_write_that_panics_takes_back_only_itself_and_others_go_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Database::open_file(&dir.path().join("t.db")).await.unwrap();
+        let write = |key: &'static str, panics: bool| {
+            let db = db.clone();
+            async move {
+                db.write(move |tx| {
+                    Box::pin(async move {
+                        sqlx::query("INSERT INTO meta (key, value) VALUES ($1, 'x')")
+                            .bind(key)
+                            .execute(&mut *tx)
+                            .await?;
+                        assert!(!panics, "on purpose");
+                        Ok(())
+                    })
+                })
+                .await
+            }
+        };
+        let alone = write("alone", true).await;
+        assert!(matches!(alone, Err(StoreError::Panicked(_))), "{alone:?}");
+        let (a, b, c) = tokio::join!(write("a", false), write("b", true), write("c", false));
+        assert!(a.is_ok() && matches!(b, Err(StoreError::Panicked(_))) && c.is_ok());
+        let keys: Vec<(String,)> = sqlx::query_as("SELECT key FROM meta WHERE value = 'x' ORDER BY key")
+            .fetch_all(db.pool())
+            .await
+            .unwrap();
+        assert_eq!(keys, [("a".to_owned(),), ("c".to_owned(),)]);
+        db.check_writers().unwrap();
     }
 }

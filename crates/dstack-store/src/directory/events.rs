@@ -239,11 +239,16 @@ pub async fn insert(tx: &mut Tx, event: NewEvent) -> Result<()> {
     .await
 }
 
-/// Deletes events recorded before `time`; returns how many rows that were: one for each target.
-pub async fn delete_before(tx: &mut Tx, time: Time) -> Result<u64> {
-    let done = sqlx::query("DELETE FROM events WHERE recorded_at < $1")
-        .bind(time.as_micros())
-        .execute(tx)
-        .await?;
+/// Deletes the oldest events recorded before `time`, at most `limit` rows; returns how many rows that were: one for each
+/// target.
+pub async fn delete_before(tx: &mut Tx, time: Time, limit: u32) -> Result<u64> {
+    let done = sqlx::query(
+        "DELETE FROM events WHERE (recorded_at, id, position) IN (SELECT e.recorded_at, e.id, e.position FROM events e \
+         WHERE e.recorded_at < $1 ORDER BY e.recorded_at, e.id, e.position LIMIT $2)",
+    )
+    .bind(time.as_micros())
+    .bind(i64::from(limit))
+    .execute(tx)
+    .await?;
     Ok(done.rows_affected())
 }

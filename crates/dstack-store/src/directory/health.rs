@@ -76,11 +76,16 @@ pub async fn add(tx: &mut Tx, id: Uuid, instance: InstanceId, check: &StoredChec
     Ok(())
 }
 
-/// Deletes checks from before that time, also those of instances that are gone.
-pub async fn delete_before(tx: &mut Tx, before: Time) -> Result<u64> {
-    let done = sqlx::query("DELETE FROM instance_health_checks WHERE collected_at < $1")
-        .bind(before.to_raw())
-        .execute(&mut *tx)
-        .await?;
+/// Deletes the oldest checks from before that time, at most `limit`, also those of instances that are gone; returns how many
+/// that were.
+pub async fn delete_before(tx: &mut Tx, before: Time, limit: u32) -> Result<u64> {
+    let done = sqlx::query(
+        "DELETE FROM instance_health_checks WHERE id IN (SELECT c.id FROM instance_health_checks c \
+         WHERE c.collected_at < $1 ORDER BY c.collected_at LIMIT $2)",
+    )
+    .bind(before.to_raw())
+    .bind(i64::from(limit))
+    .execute(&mut *tx)
+    .await?;
     Ok(done.rows_affected())
 }

@@ -7,9 +7,9 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyPool, Row as _};
 
 use super::select::Select;
-use crate::Result;
 use crate::database::Tx;
 use crate::entity::read_column;
+use crate::{Column, Result};
 
 /// A measured point of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,20 +107,50 @@ pub async fn add(tx: &mut Tx, job: JobId, point: &MetricsPoint) -> Result<()> {
     Ok(())
 }
 
-/// Deletes points of running jobs from before `running`, and of finished ones from before `finished`.
-pub async fn delete_before(tx: &mut Tx, running: Time, finished: Time) -> Result<u64> {
-    let of_jobs = "DELETE FROM job_metrics_points WHERE job_id IN (SELECT id FROM jobs WHERE status ";
-    let mut deleted = 0;
-    for (status, before) in [
-        ("= 'running'", running),
-        ("IN ('terminated', 'aborted', 'failed', 'done')", finished),
-    ] {
-        let sql = format!("{of_jobs}{status}) AND timestamp_micro < $1");
-        let done = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(before.as_micros())
-            .execute(&mut *tx)
-            .await?;
-        deleted += done.rows_affected();
-    }
-    Ok(deleted)
+/// Whose points are deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PointsOf {
+    /// Jobs that run.
+    Running,
+    /// Jobs that have ended.
+    Finished,
+}
+
+/// Points that were deleted in one go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeletedPoints {
+    /// How many.
+    pub count: u64,
+    /// The job at which to go on: those before it have no old points any more.
+    pub go_on_at: Option<JobId>,
+}
+
+/// Deletes points of such jobs from before a time, at most `limit`, beginning at the job `from`.
+pub async fn delete_before(
+    tx: &mut Tx,
+    of: PointsOf,
+    before: Time,
+    from: Option<JobId>,
+    limit: u32,
+) -> Result<DeletedPoints> {
+    let status = match of {
+        PointsOf::Running => "= 'running'",
+        PointsOf::Finished => "IN ('terminated', 'aborted', 'failed', 'done')",
+    };
+    let sql = format!(
+        "DELETE FROM job_metrics_points WHERE (job_id, timestamp_micro) IN (SELECT p.job_id, p.timestamp_micro \
+         FROM job_metrics_points p JOIN jobs j ON j.id = p.job_id WHERE p.job_id >= $1 AND j.status {status} \
+         AND p.timestamp_micro < $2 ORDER BY p.job_id, p.timestamp_micro LIMIT $3) RETURNING job_id"
+    );
+    let deleted: Vec<(String,)> = sqlx::query_as(sqlx::AssertSqlSafe(sql))
+        .bind(from.map(|job| job.to_raw()).unwrap_or_default())
+        .bind(before.as_micros())
+        .bind(i64::from(limit))
+        .fetch_all(&mut *tx)
+        .await?;
+    let last = deleted.iter().map(|(job,)| job).max();
+    Ok(DeletedPoints {
+        count: u64::try_from(deleted.len()).unwrap_or(u64::MAX),
+        go_on_at: last.and_then(|job| job.parse().ok()),
+    })
 }

@@ -3,15 +3,18 @@
 //! A server lives as long as its row in `servers` is not out of date. What it drives names it in `lease_owner`, so that
 //! staying alive is the change of one row, however many it drives.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use async_trait::async_trait;
 use dstack_units::{InstanceId, Time};
-use sqlx::AssertSqlSafe;
+use sqlx::{AssertSqlSafe, Database as _};
 
 use super::SqlStore;
-use crate::commit::Lease;
+use crate::lease::{Acquired, Claim, Lease, LeaseRequest};
 use crate::notices::Listener;
-use crate::snapshot::{Claim, Notices};
-use crate::{Column, Dialect, EntityRef, Result, Tx};
+use crate::snapshot::ChangeFeed;
+use crate::{Column, Commit, Dialect, EntityRef, Result, StoreError, Tx};
 
 /// Table, final statuses, and the entity with an id.
 type Driven = (&'static str, &'static str, fn(&str) -> Option<EntityRef>);
@@ -35,57 +38,95 @@ const DRIVEN: [Driven; 4] = [
 /// Name of the channel of notifications.
 const CHANNEL: &str = "dstack_changed";
 
+/// The time by PostgreSQL's clock, in microseconds: servers' own clocks may differ. That of the begin of the transaction, so
+/// that a lease never runs longer than its server thinks.
+const NOW: &str = "(EXTRACT(EPOCH FROM now()) * 1000000)::BIGINT";
+
+fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}
+
 impl SqlStore {
+    fn is_alone(&self) -> bool {
+        self.database.dialect() == Dialect::Sqlite
+    }
+
     /// On SQLite there are no others to know it.
-    pub(super) async fn renew_lease(&self, lease: &Lease) -> Result<()> {
-        if self.database.dialect() == Dialect::Sqlite {
-            return Ok(());
+    pub(super) async fn acquire_lease(&self, request: &LeaseRequest) -> Result<Acquired> {
+        if self.is_alone() {
+            return Ok(Acquired::Alone);
         }
-        let lease = lease.clone();
-        self.database
-            .write(move |tx| {
-                Box::pin(async move {
-                    sqlx::query(
-                        "INSERT INTO servers (owner, expires_at) VALUES ($1, $2) \
-                         ON CONFLICT (owner) DO UPDATE SET expires_at = excluded.expires_at",
-                    )
-                    .bind(lease.owner)
-                    .bind(lease.until.to_raw())
-                    .execute(tx)
-                    .await?;
-                    Ok(())
-                })
-            })
-            .await
+        let sql = format!(
+            "INSERT INTO servers (owner, process, generation, expires_at) VALUES ($1, $2, $3, {NOW} + $4) \
+             ON CONFLICT (owner) DO UPDATE SET process = excluded.process, generation = excluded.generation, \
+             expires_at = excluded.expires_at WHERE servers.process IN ($5, $6) OR servers.expires_at <= {NOW}"
+        );
+        let Lease {
+            owner,
+            process,
+            generation,
+        } = &request.lease;
+        let done = sqlx::query(AssertSqlSafe(sql))
+            .bind(owner.clone())
+            .bind(process.to_string())
+            .bind(*generation)
+            .bind(micros(request.duration))
+            .bind(process.to_string())
+            .bind(request.predecessor.unwrap_or(*process).to_string())
+            .execute(self.database.pool())
+            .await?;
+        Ok(match done.rows_affected() {
+            0 => Acquired::Refused,
+            _ => Acquired::Held,
+        })
+    }
+
+    pub(super) async fn renew_lease(&self, lease: &Lease, duration: Duration) -> Result<bool> {
+        if self.is_alone() {
+            return Ok(true);
+        }
+        let sql = format!(
+            "UPDATE servers SET expires_at = {NOW} + $1 WHERE owner = $2 AND process = $3 AND generation = $4 \
+             AND expires_at > {NOW}"
+        );
+        let done = sqlx::query(AssertSqlSafe(sql))
+            .bind(micros(duration))
+            .bind(lease.owner.clone())
+            .bind(lease.process.to_string())
+            .bind(lease.generation)
+            .execute(self.database.pool())
+            .await?;
+        Ok(done.rows_affected() > 0)
     }
 
     /// Whether another server's lease has run out.
-    pub(super) async fn some_expired_but(&self, owner: &str, now: Time) -> Result<bool> {
-        let found: Option<(String,)> =
-            sqlx::query_as("SELECT owner FROM servers WHERE expires_at < $1 AND owner <> $2 LIMIT 1")
-                .bind(now.to_raw())
-                .bind(owner.to_owned())
-                .fetch_optional(self.database.pool())
-                .await?;
+    pub(super) async fn some_expired_but(&self, owner: &str) -> Result<bool> {
+        if self.is_alone() {
+            return Ok(false);
+        }
+        let sql = format!("SELECT owner FROM servers WHERE expires_at <= {NOW} AND owner <> $1 LIMIT 1");
+        let found: Option<(String,)> = sqlx::query_as(AssertSqlSafe(sql))
+            .bind(owner.to_owned())
+            .fetch_optional(self.database.pool())
+            .await?;
         Ok(found.is_some())
     }
 
-    pub(super) async fn claim_rows(&self, claim: &Claim, now: Time) -> Result<Vec<(EntityRef, Time)>> {
-        let (owner, home) = (claim.owner.clone(), claim.home);
+    pub(super) async fn claim_rows(&self, claim: &Claim) -> Result<Vec<(EntityRef, Time)>> {
+        let (owner, home, is_alone) = (claim.owner.clone(), claim.home, self.is_alone());
         self.database
             .write(move |tx| {
                 Box::pin(async move {
+                    // Before any row is taken: a commit locks its server's lease first, and the rows after it.
+                    if !is_alone {
+                        delete_expired(tx, &owner).await?;
+                    }
                     for (table, finished, _) in DRIVEN {
-                        take_over(tx, table, finished, &owner, now).await?;
+                        take_over(tx, table, finished, &owner).await?;
                     }
                     if let Some(home) = home {
                         take_home(tx, home, &owner).await?;
                     }
-                    sqlx::query("DELETE FROM servers WHERE expires_at < $1 AND owner <> $2")
-                        .bind(now.to_raw())
-                        .bind(owner)
-                        .execute(tx)
-                        .await?;
                     Ok(())
                 })
             })
@@ -134,9 +175,9 @@ impl SqlStore {
         self.database.tell(CHANNEL, &text).await
     }
 
-    pub(super) async fn notices(&self) -> Result<Option<Box<dyn Notices>>> {
+    pub(super) async fn change_feed(&self) -> Result<Option<Box<dyn ChangeFeed>>> {
         let listener = self.database.listen(CHANNEL).await?;
-        Ok(listener.map(|listener| Box::new(ChangedRows(listener)) as Box<dyn Notices>))
+        Ok(listener.map(|listener| Box::new(ChangedRows(listener)) as Box<dyn ChangeFeed>))
     }
 }
 
@@ -144,7 +185,7 @@ impl SqlStore {
 struct ChangedRows(Listener);
 
 #[async_trait]
-impl Notices for ChangedRows {
+impl ChangeFeed for ChangedRows {
     async fn next(&mut self) -> Result<Option<EntityRef>> {
         while let Some(text) = self.0.next().await? {
             // What a newer version tells may be unknown here.
@@ -167,16 +208,57 @@ fn told(text: &str) -> Option<EntityRef> {
     })
 }
 
+/// Refuses commits of a server that no longer has the lease under which it decided on them. One statement for all commits of
+/// a transaction, as they are of one server.
+///
+/// The lease is locked until the end of the transaction, so that nobody takes over in between; renewing it does not wait for
+/// such a lock (`FOR KEY SHARE`), to delete it does.
+pub(super) async fn check_fences(tx: &mut Tx, commits: &[Commit]) -> Result<()> {
+    if tx.backend_name() == sqlx::Sqlite::NAME {
+        return Ok(());
+    }
+    let fences: BTreeSet<&Lease> = commits
+        .iter()
+        .filter_map(|commit| commit.fence.as_ref())
+        .collect();
+    for lease in fences {
+        let sql = format!(
+            "SELECT generation FROM servers WHERE owner = $1 AND process = $2 AND generation = $3 AND expires_at > {NOW} \
+             FOR KEY SHARE"
+        );
+        let held: Option<(i64,)> = sqlx::query_as(AssertSqlSafe(sql))
+            .bind(lease.owner.clone())
+            .bind(lease.process.to_string())
+            .bind(lease.generation)
+            .fetch_optional(&mut *tx)
+            .await?;
+        if held.is_none() {
+            return Err(StoreError::LeaseLost {
+                owner: lease.owner.clone(),
+            });
+        }
+    }
+    Ok(())
+}
+
+async fn delete_expired(tx: &mut Tx, owner: &str) -> Result<()> {
+    let sql = format!("DELETE FROM servers WHERE expires_at <= {NOW} AND owner <> $1");
+    sqlx::query(AssertSqlSafe(sql))
+        .bind(owner.to_owned())
+        .execute(tx)
+        .await?;
+    Ok(())
+}
+
 /// Takes what nobody drives, or a server that lives no more.
-async fn take_over(tx: &mut Tx, table: &str, finished: &str, owner: &str, now: Time) -> Result<()> {
+async fn take_over(tx: &mut Tx, table: &str, finished: &str, owner: &str) -> Result<()> {
     let sql = format!(
         "UPDATE {table} SET lease_owner = $1 WHERE status NOT IN {finished} AND (lease_owner IS NULL \
-         OR (lease_owner <> $2 AND lease_owner NOT IN (SELECT s.owner FROM servers s WHERE s.expires_at >= $3)))"
+         OR (lease_owner <> $2 AND lease_owner NOT IN (SELECT s.owner FROM servers s)))"
     );
     sqlx::query(AssertSqlSafe(sql))
         .bind(owner.to_owned())
         .bind(owner.to_owned())
-        .bind(now.to_raw())
         .execute(tx)
         .await?;
     Ok(())

@@ -8,7 +8,7 @@ use dstack_model::runs::JobStatus;
 use dstack_units::{JobId, RunId};
 use sqlx::{AssertSqlSafe, Database as _, SqlStr};
 
-use super::servers::hand_over;
+use super::servers::{check_fences, hand_over};
 use crate::entity::{Statement, Update, insert_sql, places, update_sql, without_numbers};
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
 use crate::{Column, Commit, Entity, EventTarget, NewEvent, Put, Result, StoreError, Tx};
@@ -39,6 +39,7 @@ pub(crate) async fn put_row<E: Entity>(tx: &mut Tx, row: &E) -> Result<()> {
 ///
 /// Always in the same order of tables, so that servers that share a database do not wait for each other in a circle.
 pub(crate) async fn apply_all(tx: &mut Tx, commits: &[Commit]) -> Result<()> {
+    check_fences(tx, commits).await?;
     let mut writes = Writes::default();
     let mut touched = BTreeSet::new();
     for commit in commits {

@@ -1,0 +1,81 @@
+//! What is kept for a while only is deleted in parts.
+
+use std::sync::{Arc, Mutex};
+
+use dstack_server::overload::Overload;
+use dstack_server::{DefaultPermissions, Settings, retention};
+use dstack_store::{Dialect, NewEvent};
+use dstack_system::clock::SharedClock;
+use dstack_units::Time;
+
+use super::{HandClock, Server};
+
+const NOW: Time = Time::from_millis(1_790_000_000_000);
+
+/// More than two transactions of them.
+const EVENTS: usize = 10_500;
+
+async fn count(server: &Server) -> i64 {
+    let (count,): (i64,) = sqlx::query_as("SELECT COUNT(*) FROM events WHERE message LIKE 'test %'")
+        .fetch_one(server.state.database.pool())
+        .await
+        .unwrap();
+    count
+}
+
+async fn add_events(server: &Server) {
+    let event = |n: usize| NewEvent {
+        id: server.state.random.uuid().into(),
+        message: format!("test {n}"),
+        recorded_at: Time::from_micros(i64::try_from(n).unwrap()),
+        actor: None,
+        for_managers: false,
+        targets: Vec::new(),
+    };
+    let events = (0..EVENTS).map(event).collect();
+    let commit = dstack_store::Commit::unchecked(Vec::new(), events);
+    server.state.database.commit(commit).await.unwrap();
+}
+
+/// The newest of the old events cannot be deleted.
+async fn refuse_the_last(server: &Server) {
+    let last = format!("test {}", EVENTS - 1);
+    let statements = match server.state.database.dialect() {
+        Dialect::Sqlite => vec![format!(
+            "CREATE TRIGGER keep BEFORE DELETE ON events WHEN OLD.message = '{last}' \
+             BEGIN SELECT RAISE(ABORT, 'kept'); END"
+        )],
+        Dialect::Postgres => vec![
+            "CREATE FUNCTION keep() RETURNS trigger AS $$ BEGIN RAISE EXCEPTION 'kept'; END $$ LANGUAGE plpgsql"
+                .to_owned(),
+            format!(
+                "CREATE TRIGGER keep BEFORE DELETE ON events FOR EACH ROW WHEN (OLD.message = '{last}') \
+                 EXECUTE FUNCTION keep()"
+            ),
+        ],
+    };
+    for statement in statements {
+        sqlx::query(sqlx::AssertSqlSafe(statement))
+            .execute(server.state.database.pool())
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_was_deleted_before_a_failure_stays_deleted() {
+    let server = Server::with_all(
+        DefaultPermissions::default(),
+        dstack_compute::Registry::default(),
+        Settings::from_env(),
+        Arc::new(HandClock(Mutex::new(NOW))) as SharedClock,
+        Overload::default(),
+        None,
+    )
+    .await;
+    add_events(&server).await;
+    refuse_the_last(&server).await;
+    assert_eq!(count(&server).await, 10_500);
+    retention::forget(&server.state).await.unwrap_err();
+    assert_eq!(count(&server).await, 500, "two whole batches are gone");
+}
