@@ -335,7 +335,7 @@ async fn killed_at_every_failpoint_nothing_is_made_twice_or_left() {
     let calm = killed_at("nowhere", 1).await;
     let points = calm.seen();
     for wanted in [
-        "capacity.commit.after",
+        "schedule.commit.after",
         "cloud.create.before",
         "cloud.create.after",
         "cloud.terminate.after",

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dstack_compute::{Backend, Capabilities, ComputeError};
+use dstack_model::backends::BackendType;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::Requirements;
 use dstack_plan::offers::{Needs, Query};
@@ -151,6 +152,14 @@ pub async fn ask(backend: &dyn Backend, requirements: &Requirements) -> Vec<Offe
             Vec::new()
         }
     }
+}
+
+/// Those backends whose instances reach each other; hosts of SSH fleets do.
+pub fn multinode_backends(backends: &[Arc<dyn Backend>]) -> Vec<BackendType> {
+    let able = backends.iter().filter(|backend| backend.capabilities().multinode);
+    able.map(|backend| backend.kind())
+        .chain([BackendType::Remote])
+        .collect()
 }
 
 /// Whether a backend can do what is needed.

@@ -1,10 +1,11 @@
 //! One module per entity: load a snapshot, decide, commit.
 
-pub mod capacity;
 pub mod fleet;
+pub mod fleet_view;
 pub mod instance;
 pub mod job;
 mod node;
+mod refusal;
 mod replicas;
 pub mod run;
 pub mod schedule;

@@ -6,18 +6,20 @@
     clippy::cast_precision_loss
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use dstack_model::fleets::FleetSpec;
 use dstack_model::health::HealthStatus;
-use dstack_model::instances::InstanceStatus;
+use dstack_model::instances::{InstanceStatus, Resources};
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::{JobProvisioningData, JobSpec, RunSpec};
 use dstack_plan::ServerDefaults;
 use dstack_plan::fleets::Fleet;
 use dstack_plan::jobs::{JobContext, Target, job_specs};
+use dstack_plan::matching::{Defaults, Machine, check};
+use dstack_plan::offers::{AvailableOffers, Query};
 use dstack_plan::placement::{Candidate, Request};
-use dstack_plan::queue::Waiting;
+use dstack_plan::queue::{OfferSource, Placement, Placer};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -136,16 +138,22 @@ impl World {
         }
     }
 
-    pub(crate) fn queue(&self) -> Vec<Waiting<'_>> {
+    pub(crate) fn queue(&self) -> Vec<Request<'_>> {
         (0..self.jobs)
             .map(|at| {
                 let (run, jobs) = &self.runs[at % self.runs.len()];
-                Waiting {
-                    id: Uuid::from_u128(at as u128).into(),
-                    request: Request::new(run, &jobs[0]),
-                }
+                Request::new(run, &jobs[0])
             })
             .collect()
+    }
+
+    /// Places the jobs one after the other; how many got a place.
+    pub(crate) fn place(&self, queue: &[Request<'_>], fleets: &[Fleet<'_>]) -> usize {
+        let (mut placer, mut source) = (Placer::new(fleets), Source::new(&self.market));
+        let places = queue.iter().map(|request| placer.place(request, &mut source));
+        places
+            .filter(|place| matches!(place, Placement::Instance(_) | Placement::New(_)))
+            .count()
     }
 
     pub(crate) fn fleets(&self) -> Vec<Fleet<'_>> {
@@ -182,9 +190,62 @@ impl World {
                     own: true,
                     spec,
                     master: None,
+                    anchor_pending: false,
                     instances,
                 }
             })
             .collect()
+    }
+}
+
+/// Offers that are known at once. Those with the same resources are matched once for each question, so that what is
+/// measured is the placing.
+struct Source<'a> {
+    offers: &'a [Offer],
+    kinds: Vec<usize>,
+    resources: Vec<&'a Resources>,
+}
+
+impl<'a> Source<'a> {
+    fn new(offers: &'a [Offer]) -> Self {
+        let mut known: HashMap<&Resources, usize> = HashMap::new();
+        let mut resources = Vec::new();
+        let kinds = offers
+            .iter()
+            .map(|offer| {
+                *known.entry(&offer.instance.resources).or_insert_with(|| {
+                    resources.push(&offer.instance.resources);
+                    resources.len() - 1
+                })
+            })
+            .collect();
+        Self {
+            offers,
+            kinds,
+            resources,
+        }
+    }
+}
+
+impl OfferSource for Source<'_> {
+    fn offers(&mut self, query: &Query, _: Option<&JobProvisioningData>) -> Option<AvailableOffers> {
+        let suits = |resources: &&Resources| {
+            let machine = Machine::whole(resources, 0.0);
+            check(&query.requirements, machine, Defaults::Enforced).is_ok()
+        };
+        let suits: Vec<bool> = self.resources.iter().map(suits).collect();
+        let max_price = query.requirements.max_price.unwrap_or(f64::INFINITY);
+        let mut offers = self.offers.iter().zip(&self.kinds);
+        let first = offers.find(|(offer, kind)| {
+            offer.price <= max_price
+                && suits[**kind]
+                && offer.availability.is_available()
+                && query.admits(offer).is_ok()
+        });
+        let best: Vec<Offer> = first.map(|(offer, _)| offer.clone()).into_iter().collect();
+        Some(AvailableOffers {
+            total: best.len(),
+            best,
+        })
     }
 }

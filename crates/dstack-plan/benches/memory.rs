@@ -6,8 +6,6 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use dstack_plan::queue::place_all;
-
 /// Counts what is allocated.
 struct Counting;
 
@@ -39,12 +37,12 @@ fn main() {
     PEAK.store(before, Ordering::Relaxed);
     let (queue, fleets) = (world.queue(), world.fleets());
     let view = NOW.load(Ordering::Relaxed) - before;
-    let placed = place_all(&queue, &fleets, &world.market);
+    let placed = world.place(&queue, &fleets);
     let peak = PEAK.load(Ordering::Relaxed) - before;
     println!("view: {} bytes for each job and instance", view / EACH);
     println!(
         "at most while placing: {} bytes for each job and instance",
         peak / EACH
     );
-    println!("placed: {}", placed.len());
+    println!("placed: {}", placed);
 }

@@ -12,7 +12,6 @@ use dstack_model::runs::RunSpec;
 use dstack_plan::fleets::new_capacity_outside_fleets;
 use dstack_plan::jobs::{JobContext, Target, job_specs};
 use dstack_plan::placement::Request;
-use dstack_plan::queue::place_all;
 use dstack_plan::validate::effective_run_spec;
 use dstack_plan::{ServerDefaults, explain};
 use serde_json::{Value, json};
@@ -50,7 +49,7 @@ fn queue(c: &mut Criterion) {
     let mut group = c.benchmark_group("queue");
     group.sample_size(10);
     group.bench_function("10 000 jobs, 10 000 instances, 100 000 offers", |b| {
-        b.iter(|| black_box(place_all(&queue, &fleets, &world.market)));
+        b.iter(|| black_box(world.place(&queue, &fleets)));
     });
     group.finish();
 }

@@ -21,8 +21,8 @@ use crate::placement::{Candidate, Request, Wants, offers};
 
 pub use attempts::{Failure, MAX_OFFERS_TRIED, add_failure, all_failed, none_for_fleet};
 pub use capacity::{NoCapacity, idle_for, new_capacity, new_capacity_outside_fleets};
-pub use cluster::{Beside, beside};
-pub use own::{available, fits, is_cluster, is_of_clouds, own_capacity, own_idle_for};
+pub use cluster::{ClusterAnchor, cluster_anchor};
+pub use own::{fits, is_cluster, is_of_clouds, own_capacity, own_idle_for};
 pub use targeted::targeted;
 
 /// More offers of backends than this are not looked at while a fleet is searched for.
@@ -43,13 +43,22 @@ pub struct Fleet<'a> {
     pub spec: &'a FleetSpec,
     /// Where the first node of the cluster is.
     pub master: Option<&'a JobProvisioningData>,
+    /// The first instance of the cluster is being made: where the others go is not known yet.
+    pub anchor_pending: bool,
     /// Its instances, cheapest first.
     pub instances: Vec<Candidate<'a>>,
 }
 
 impl Fleet<'_> {
-    fn is_cluster(&self) -> bool {
+    pub(crate) fn is_cluster(&self) -> bool {
         self.spec.configuration.placement == Some(InstanceGroupPlacement::Cluster)
+    }
+
+    /// How many instances it may still get, and `nodes.max`; `None`: as many as it likes.
+    pub(crate) fn instances_left(&self) -> Option<(i64, i64)> {
+        let max = self.spec.configuration.nodes.and_then(|nodes| nodes.max)?;
+        let active = self.instances.iter().filter(|one| one.status.is_active()).count();
+        Some((max.saturating_sub(i64::try_from(active).unwrap_or(i64::MAX)), max))
     }
 }
 
@@ -113,6 +122,15 @@ pub fn check_named(request: &Request<'_>, fleet: &Fleet<'_>) -> Result<(), Skipp
 /// # Errors
 /// It surely does not fit.
 pub fn check_room(request: &Request<'_>, fleet: &Fleet<'_>) -> Result<(), Skipped> {
+    check_room_besides(request, fleet, 0)
+}
+
+/// The same once other jobs have taken `taken` more instances of it.
+pub(crate) fn check_room_besides(
+    request: &Request<'_>,
+    fleet: &Fleet<'_>,
+    taken: i64,
+) -> Result<(), Skipped> {
     if request.multinode() && !fleet.is_cluster() {
         return Err(Skipped::NotCluster);
     }
@@ -121,7 +139,7 @@ pub fn check_room(request: &Request<'_>, fleet: &Fleet<'_>) -> Result<(), Skippe
         Some(_) => 1,
         None => nodes_required(request.run_spec),
     };
-    match room(fleet) {
+    match room(fleet).map(|free| free.saturating_sub(taken)) {
         Some(free) if free < needed => Err(Skipped::TooSmall { free, needed }),
         _ => Ok(()),
     }

@@ -2,6 +2,7 @@
 //!
 //! Backends already answer only what satisfies the requirements, each in its own order.
 
+mod available;
 mod blocks;
 mod merge;
 
@@ -13,6 +14,7 @@ use dstack_model::runs::{JobProvisioningData, Requirements};
 
 use crate::volumes::{self, Location};
 
+pub use available::AvailableOffers;
 pub use blocks::total_blocks;
 pub use merge::merge;
 

@@ -2,6 +2,7 @@
 
 mod allowed;
 mod choice;
+pub(crate) mod no_place;
 mod share;
 
 use dstack_model::backends::BackendType;
@@ -16,7 +17,7 @@ use dstack_units::{FleetId, InstanceId};
 use crate::matching::{Defaults, Machine, Mismatch, mismatches};
 use crate::volumes::Location;
 
-pub use choice::{Choice, HostNetwork, choose};
+pub use choice::{Choice, HostNetwork};
 pub use share::Share;
 
 /// An existing instance, as far as placement looks at it.
@@ -176,6 +177,11 @@ impl<'a> Wants<'a> {
         };
         let machine = Machine::whole(&offer.instance.resources, offer.price);
         mismatches(&self.request.job_spec.requirements, machine, defaults(candidate)).collect()
+    }
+
+    /// The job.
+    pub const fn request(&self) -> &Request<'a> {
+        &self.request
     }
 
     /// The run's profile.

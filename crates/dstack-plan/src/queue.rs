@@ -1,73 +1,138 @@
-//! Many waiting jobs at once: each gets the cheapest free share of an instance that suits it, or else new capacity in the
-//! fleet where that costs least.
+//! Many waiting jobs, one after the other: each gets the cheapest free share of an instance that suits it, or else new
+//! capacity in the fleet where that costs least.
 //!
 //! What one job gets is taken for those after it. Jobs that want the same are matched once: a queue of thousands takes a
-//! fraction of a second.
+//! fraction of a second. The server's scheduling and the benchmarks place with this and nothing else.
 
-mod market;
+mod capacity;
+mod ranking;
+mod slots;
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
 
-use dstack_model::offers::InstanceOfferWithAvailability as Offer;
-use dstack_units::{FleetId, InstanceId, JobId};
+use dstack_model::runs::JobProvisioningData;
+use dstack_units::FleetId;
 
-use crate::fleets::{Fleet, check_named, check_room, new_capacity};
-use crate::offers::Query;
-use crate::placement::{Candidate, Request, Share, Wants};
+use crate::fleets::{Fleet, nodes_required};
+use crate::offers::{AvailableOffers, Query};
+use crate::placement::{Choice, Request, Wants};
 
-use market::Market;
-
-/// A job of the queue.
-#[derive(Debug, Clone, Copy)]
-pub struct Waiting<'a> {
-    /// The job.
-    pub id: JobId,
-    /// What it wants.
-    pub request: Request<'a>,
-}
+use capacity::Capacity;
+use slots::{Cursor, Slots};
 
 /// Where a job goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+#[derive(Debug, Clone, PartialEq)]
+pub enum Placement {
     /// On an instance that is there.
-    Instance {
-        /// The instance.
-        id: InstanceId,
-        /// The job's share of it.
-        share: Share,
-    },
+    Instance(Box<Choice>),
     /// On one that is to be made.
-    New {
-        /// In this fleet.
-        fleet: FleetId,
-        /// From the offer with this place in the market.
-        offer: usize,
-    },
-    /// Nowhere for now.
-    Nowhere,
+    New(Box<NewInstance>),
+    /// Not known yet: backends have not answered, or the first instance of a cluster is still being made.
+    Pending,
+    /// Nowhere for now, for this reason.
+    Impossible(String),
 }
 
-/// Places the jobs in the order given. `market` has what backends offer, cheapest first.
-///
-/// Each job is looked at by itself: of a run of several nodes, those after the first are to be asked for once the run has
-/// its fleet.
-pub fn place_all(queue: &[Waiting<'_>], fleets: &[Fleet<'_>], market: &[Offer]) -> Vec<(JobId, Place)> {
-    let mut pool = Pool::new(fleets);
-    let market = Market::new(market);
-    let mut known: HashMap<Vec<u8>, Choices> = HashMap::new();
-    queue
-        .iter()
-        .map(|job| {
-            let choices = known
-                .entry(likeness(&job.request))
-                .or_insert_with(|| Choices::new(&pool, &job.request, fleets, &market));
-            (job.id, pool.take(choices))
-        })
-        .collect()
+/// An instance that is to be made for a job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewInstance {
+    /// In this fleet.
+    pub fleet: FleetId,
+    /// Of what.
+    pub offers: Arc<AvailableOffers>,
+    /// The reservation that it is to be made of.
+    pub reservation: Option<String>,
+    /// How long it may be idle; `None`: for ever.
+    pub idle_for: Option<Duration>,
+}
+
+/// Knows what backends offer.
+pub trait OfferSource {
+    /// The available offers for a query, beside `master` if that is given. `None`: not known yet.
+    fn offers(&mut self, query: &Query, master: Option<&JobProvisioningData>) -> Option<AvailableOffers>;
+}
+
+/// Places jobs on the instances of some fleets, and in those fleets.
+#[derive(Debug)]
+pub struct Placer<'c> {
+    slots: Slots<'c>,
+    fleets: Vec<FleetState<'c>>,
+    /// By what jobs want.
+    cursors: HashMap<Vec<u8>, Cursor>,
+    capacities: HashMap<Vec<u8>, Capacity>,
+}
+
+/// A fleet, with what has become of it since the first job was placed.
+#[derive(Debug)]
+struct FleetState<'c> {
+    fleet: &'c Fleet<'c>,
+    /// Instances that had no job and have one now.
+    taken: i64,
+    /// Instances that are to be made.
+    made: i64,
+}
+
+impl<'c> Placer<'c> {
+    /// Of fleets in their order; nothing of them is given away yet.
+    pub fn new(fleets: &'c [Fleet<'c>]) -> Self {
+        Self {
+            slots: Slots::new(fleets),
+            fleets: fleets
+                .iter()
+                .map(|fleet| FleetState {
+                    fleet,
+                    taken: 0,
+                    made: 0,
+                })
+                .collect(),
+            cursors: HashMap::new(),
+            capacities: HashMap::new(),
+        }
+    }
+
+    /// Finds a place for the job, and takes it. Of a run of several nodes, those after the first are to be asked for with
+    /// the fleet that the first one has got, and with where it is.
+    pub fn place(&mut self, request: &Request<'_>, source: &mut dyn OfferSource) -> Placement {
+        let wants = Wants::new(*request);
+        if request.run_fleet.is_none() && nodes_required(request.run_spec) > 1 {
+            // One fleet for all of them: the one with enough instances that are free now.
+            if let Some(fleet) = self.fleet_for_several(&wants) {
+                let bound = Request {
+                    run_fleet: Some(fleet),
+                    ..*request
+                };
+                return self.place_in(&Wants::new(bound), source);
+            }
+            return self.make(&wants, source);
+        }
+        self.place_in(&wants, source)
+    }
+
+    fn place_in(&mut self, wants: &Wants<'_>, source: &mut dyn OfferSource) -> Placement {
+        match self.take_share(wants) {
+            Some(choice) => Placement::Instance(Box::new(choice)),
+            None => self.make(wants, source),
+        }
+    }
+
+    /// Takes the cheapest free share of an instance, fleets in order among equals.
+    fn take_share(&mut self, wants: &Wants<'_>) -> Option<Choice> {
+        let cursor = self.cursors.entry(likeness(wants)).or_default();
+        let taken = self.slots.take(cursor, wants)?;
+        if taken.first_job
+            && let Some(state) = self.fleets.get_mut(taken.fleet)
+        {
+            state.taken += 1;
+        }
+        Some(taken.choice)
+    }
 }
 
 /// The same for jobs that want the same.
-fn likeness(request: &Request<'_>) -> Vec<u8> {
+fn likeness(wants: &Wants<'_>) -> Vec<u8> {
+    let request = wants.request();
     let volumes: Vec<_> = request
         .volumes
         .iter()
@@ -75,163 +140,20 @@ fn likeness(request: &Request<'_>) -> Vec<u8> {
         .collect();
     let master = request
         .master
-        .map(|master| (master.base_backend(), &master.region));
+        .map(|master| (master.base_backend(), &master.region, &master.availability_zone));
     let mounts = &request.run_spec.configuration.base().volumes;
-    let wants = (
+    let all = (
         &request.job_spec.requirements,
-        request.run_spec.merged_profile().params,
+        &wants.profile().params,
         (
             request.run_fleet,
             request.multinode(),
             request.job_spec.privileged,
         ),
-        (
-            volumes,
-            master,
-            mounts,
-            crate::fleets::nodes_required(request.run_spec),
-        ),
+        (volumes, master, mounts, nodes_required(request.run_spec)),
     );
     // Plain data: cannot fail. If it did, jobs would be taken as alike only when nothing of them is known.
-    serde_json::to_vec(&wants).unwrap_or_default()
-}
-
-/// Instances and fleets with what is left of them.
-struct Pool<'c> {
-    instances: Vec<Instance<'c>>,
-    rooms: Vec<Room>,
-}
-
-struct Instance<'c> {
-    candidate: &'c Candidate<'c>,
-    /// Place of its fleet.
-    fleet: usize,
-    /// Blocks that are not taken.
-    free: i64,
-}
-
-/// How many instances a fleet may still get.
-struct Room {
-    fleet: FleetId,
-    left: i64,
-}
-
-impl<'c> Pool<'c> {
-    /// Cheapest instances first, fleets in order among equals.
-    fn new(fleets: &'c [Fleet<'c>]) -> Self {
-        let of_fleet = |(fleet, one): (usize, &'c Fleet<'c>)| {
-            one.instances.iter().map(move |candidate| Instance {
-                candidate,
-                fleet,
-                free: candidate
-                    .total_blocks
-                    .unwrap_or(0)
-                    .saturating_sub(candidate.busy_blocks),
-            })
-        };
-        let mut instances: Vec<_> = fleets.iter().enumerate().flat_map(of_fleet).collect();
-        let price = |one: &Instance<'_>| one.candidate.offer.map_or(f64::INFINITY, |offer| offer.price);
-        instances.sort_by(|a, b| price(a).total_cmp(&price(b)));
-        Self {
-            instances,
-            rooms: fleets.iter().map(room).collect(),
-        }
-    }
-
-    fn take(&mut self, choices: &mut Choices) -> Place {
-        // What is not free now will not become free while the queue is placed.
-        while let Some((at, share)) = choices.shares.get(choices.next).copied() {
-            if let Some(instance) = self.instances.get_mut(at)
-                && share.blocks <= instance.free
-            {
-                instance.free -= share.blocks;
-                return Place::Instance {
-                    id: instance.candidate.instance_id,
-                    share,
-                };
-            }
-            choices.next += 1;
-        }
-        for (at, offer) in &choices.new {
-            if let Some(room) = self.rooms.get_mut(*at)
-                && room.left > 0
-            {
-                room.left -= 1;
-                return Place::New {
-                    fleet: room.fleet,
-                    offer: *offer,
-                };
-            }
-        }
-        Place::Nowhere
-    }
-}
-
-fn room(fleet: &Fleet<'_>) -> Room {
-    let active = fleet
-        .instances
-        .iter()
-        .filter(|one| one.status.is_active())
-        .count();
-    let active = i64::try_from(active).unwrap_or(i64::MAX);
-    let max = fleet.spec.configuration.nodes.and_then(|nodes| nodes.max);
-    Room {
-        fleet: fleet.id,
-        left: max.map_or(i64::MAX, |max| max.saturating_sub(active)),
-    }
-}
-
-/// What suits all jobs that want the same.
-struct Choices {
-    /// Instances by their place in the pool, cheapest first.
-    shares: Vec<(usize, Share)>,
-    /// The first of them that may still be free.
-    next: usize,
-    /// For each fleet, by its place, the cheapest offer by its place; cheapest first.
-    new: Vec<(usize, usize)>,
-}
-
-impl Choices {
-    fn new(pool: &Pool<'_>, request: &Request<'_>, fleets: &[Fleet<'_>], market: &Market<'_>) -> Self {
-        let wants = Wants::new(*request);
-        let allowed =
-            |fleet: &Fleet<'_>| check_named(request, fleet).is_ok() && check_room(request, fleet).is_ok();
-        let allowed: Vec<bool> = fleets.iter().map(allowed).collect();
-        let suits = |(at, instance): (usize, &Instance<'_>)| {
-            if !allowed.get(instance.fleet).copied().unwrap_or(false) {
-                return None;
-            }
-            let share = wants.share_of(instance.candidate).ok()?;
-            share.idle.then_some((at, share))
-        };
-        let shares = pool.instances.iter().enumerate().filter_map(suits).collect();
-        // Fleets that are alike ask for the same.
-        let mut asked: Vec<(Query, Option<usize>)> = Vec::new();
-        let mut new = Vec::new();
-        for (at, (fleet, _)) in fleets
-            .iter()
-            .zip(&allowed)
-            .enumerate()
-            .filter(|(_, (_, allowed))| **allowed)
-        {
-            let Ok(query) = new_capacity(request, fleet) else {
-                continue;
-            };
-            let known = asked
-                .iter()
-                .find(|(other, _)| *other == query)
-                .map(|(_, first)| *first);
-            let first = known.unwrap_or_else(|| {
-                let first = market.first(&query);
-                asked.push((query, first));
-                first
-            });
-            new.extend(first.map(|first| (at, first)));
-        }
-        // The market is by price, so that an earlier offer costs less.
-        new.sort_by_key(|(at, offer)| (*offer, *at));
-        Self { shares, next: 0, new }
-    }
+    serde_json::to_vec(&all).unwrap_or_default()
 }
 
 #[cfg(test)]

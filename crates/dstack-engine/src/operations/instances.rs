@@ -16,6 +16,7 @@ use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::JobProvisioningData;
 use dstack_plan::fleets::{Failure, add_failure, all_failed, none_for_fleet};
 use dstack_plan::lifecycle::instance::{CREATION_TIMEOUT, Purpose};
+use dstack_plan::offers::AvailableOffers;
 use dstack_store::rows::{OperationKind, OperationRow, OperationState};
 use dstack_store::{EntityRef, InstanceSnapshot, Json};
 use dstack_system::observe;
@@ -73,11 +74,11 @@ struct OfferError {
 }
 
 impl Creation {
-    /// Of these offers, of which at most `limit` are tried.
-    pub fn of(offers: &[Offer], limit: usize, idle_for: Option<Duration>) -> Self {
+    /// Of these offers.
+    pub fn of(offers: &AvailableOffers, idle_for: Option<Duration>) -> Self {
         Self {
-            left: offers.iter().take(limit).cloned().collect(),
-            total: u64::try_from(offers.len()).unwrap_or(u64::MAX),
+            left: offers.best.clone(),
+            total: u64::try_from(offers.total).unwrap_or(u64::MAX),
             tried: 0,
             errors: Vec::new(),
             asked: false,

@@ -18,9 +18,9 @@ use dstack_store::rows::{FleetRow, InstanceRow, JobRow, OperationKind, Operation
 use dstack_store::{Changes, Commit, EntityRef, EventMaker, InstanceSnapshot, Json, Put};
 use dstack_units::{InstanceId, ProjectId, RunId, Time};
 
-use super::capacity::counted;
+use super::fleet_view::counted;
 use super::node;
-use super::schedule::{self, Refused};
+use super::refusal::{Refused, ends, refuse, snapshots};
 use crate::Result;
 use crate::context::Context;
 use crate::follow;
@@ -453,11 +453,11 @@ async fn refuse_waiting(
         .iter()
         .filter(|job| job.status() == JobStatus::Submitted)
     {
-        let ended = schedule::refuse(ctx, job, message.to_owned())?;
+        let ended = refuse(ctx, job, message.to_owned())?;
         refused.entry(job.run_id).or_default().push(ended);
     }
-    let runs: BTreeMap<_, _> = schedule::snapshots(ctx, refused.keys().copied()).await?;
-    let ends = schedule::ends(ctx, refused, runs).await?;
+    let runs: BTreeMap<_, _> = snapshots(ctx, refused.keys().copied()).await?;
+    let ends = ends(ctx, refused, runs).await?;
     change.side_effects.extend(ends.into_commit());
     Ok(())
 }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use dstack_plan::fleets::{
-    Beside, available, beside, is_cluster, none_for_fleet, own_capacity, own_idle_for,
+    ClusterAnchor, cluster_anchor, is_cluster, none_for_fleet, own_capacity, own_idle_for,
 };
 use dstack_plan::lifecycle::{Wait, WaitReason};
+use dstack_plan::offers::AvailableOffers;
 use dstack_store::rows::{FleetRow, InstanceRow, OperationKind, OperationRow};
 use dstack_store::{EntityRef, InstanceSnapshot, Json};
 
@@ -34,21 +35,21 @@ pub(super) async fn plan_provisioning(
         return Ok(pending(WaitReason::Fleet));
     };
     let first = first_of_cluster(ctx, fleet).await?;
-    let place = match beside_first(row, fleet, first.as_ref()) {
-        Beside::Unknown => return Ok(pending(to_be_made(first.as_ref()))),
-        Beside::Nobody => None,
-        Beside::First(place) => Some(place),
+    let place = match anchor_of(row, fleet, first.as_ref()) {
+        ClusterAnchor::Undecided => return Ok(pending(to_be_made(first.as_ref()))),
+        ClusterAnchor::None => None,
+        ClusterAnchor::At(place) => Some(place),
     };
     let query = own_capacity(&fleet.spec, place);
     let asker = Key::Entity(EntityRef::Instance(row.id));
     let Some(offers) = market::offers(ctx, asker, row.project_id, &query) else {
         return Ok(pending(WaitReason::Offers));
     };
-    let offers = available(&offers, place);
-    if offers.is_empty() {
+    let offers = AvailableOffers::select(&offers, place, ctx.deps.settings.offers_tried);
+    if offers.best.is_empty() {
         return Ok(Provisioning::Impossible(none_for_fleet(0, &[])));
     }
-    let creation = Creation::of(&offers, ctx.deps.settings.offers_tried, own_idle_for(&fleet.spec))
+    let creation = Creation::of(&offers, own_idle_for(&fleet.spec))
         .for_fleet()
         .reserved(query.requirements.reservation);
     let operation = OperationRow {
@@ -76,14 +77,14 @@ async fn first_of_cluster(ctx: &Context, fleet: &FleetRow) -> Result<Option<Inst
 
 /// The first instance of a cluster goes anywhere, the others beside it: they wait until it is made. The fleet says which is
 /// the first, and wakes the others.
-fn beside_first<'a>(row: &InstanceRow, fleet: &FleetRow, first: Option<&'a InstanceRow>) -> Beside<'a> {
+fn anchor_of<'a>(row: &InstanceRow, fleet: &FleetRow, first: Option<&'a InstanceRow>) -> ClusterAnchor<'a> {
     let chosen = fleet.current_master_instance_id;
     if !is_cluster(&fleet.spec) || chosen == Some(row.id) {
-        return Beside::Nobody;
+        return ClusterAnchor::None;
     }
     let first = first.map(|first| (first.id, first.job_provisioning_data.as_deref()));
-    match beside(first.into_iter(), chosen) {
-        Beside::Nobody => Beside::Unknown, // another first one is to be chosen
+    match cluster_anchor(first.into_iter(), chosen) {
+        ClusterAnchor::None => ClusterAnchor::Undecided, // another first one is to be chosen
         known => known,
     }
 }

@@ -22,6 +22,7 @@ fn explained(more: &Value, market: &[Offer]) -> JobExplanation {
         own: true,
         spec,
         master: None,
+        anchor_pending: false,
         instances: vec![sample.candidate(1)],
     }];
     let query = new_capacity_outside_fleets(&request).unwrap();

@@ -45,13 +45,8 @@ pub fn new_capacity(request: &Request<'_>, fleet: &Fleet<'_>) -> Result<Query, N
     if configuration.ssh_config.is_some() {
         return Err(NoCapacity::Ssh);
     }
-    let active = fleet
-        .instances
-        .iter()
-        .filter(|one| one.status.is_active())
-        .count();
-    if let Some(max) = configuration.nodes.and_then(|nodes| nodes.max)
-        && i64::try_from(active).unwrap_or(i64::MAX) >= max
+    if let Some((left, max)) = fleet.instances_left()
+        && left <= 0
     {
         return Err(NoCapacity::Full { max });
     }

@@ -5,28 +5,28 @@ use dstack_units::InstanceId;
 
 /// Where a new instance of a cluster may be.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Beside<'a> {
+pub enum ClusterAnchor<'a> {
     /// Anywhere: it is the first.
-    Nobody,
+    None,
     /// Not known yet: the first is being made.
-    Unknown,
+    Undecided,
     /// Where this one is.
-    First(&'a JobProvisioningData),
+    At(&'a JobProvisioningData),
 }
 
 /// Where the first instance of a cluster is, of those that are not being ended, in order; `chosen` is the one that the
 /// fleet has chosen.
-pub fn beside<'a>(
+pub fn cluster_anchor<'a>(
     instances: impl Iterator<Item = (InstanceId, Option<&'a JobProvisioningData>)>,
     chosen: Option<InstanceId>,
-) -> Beside<'a> {
-    let mut found = Beside::Nobody;
+) -> ClusterAnchor<'a> {
+    let mut found = ClusterAnchor::None;
     for (id, place) in instances {
         found = match (found, place) {
-            (_, Some(place)) if chosen == Some(id) => return Beside::First(place),
-            (Beside::First(first), _) => Beside::First(first),
-            (_, Some(place)) => Beside::First(place),
-            (_, None) => Beside::Unknown,
+            (_, Some(place)) if chosen == Some(id) => return ClusterAnchor::At(place),
+            (ClusterAnchor::At(first), _) => ClusterAnchor::At(first),
+            (_, Some(place)) => ClusterAnchor::At(place),
+            (_, None) => ClusterAnchor::Undecided,
         };
     }
     found

@@ -10,7 +10,7 @@ use dstack_model::runs::JobProvisioningData;
 
 use crate::combine::fleet_requirements;
 use crate::matching::{Defaults, Machine, check};
-use crate::offers::{Query, in_zone_of};
+use crate::offers::Query;
 
 /// Whether the instances of a fleet are those of clouds, which are made and ended as the fleet wants them.
 pub fn is_of_clouds(spec: &FleetSpec) -> bool {
@@ -28,20 +28,6 @@ pub fn own_capacity(spec: &FleetSpec, master: Option<&JobProvisioningData>) -> Q
     query.blocks = spec.configuration.blocks;
     query.needs.create_instance = true;
     query
-}
-
-/// Those that can be had, in the zone of the cluster's first instance where that has one.
-pub fn available(offers: &[Offer], master: Option<&JobProvisioningData>) -> Vec<Offer> {
-    let open = offers.iter().filter(|offer| offer.availability.is_available());
-    let there = open.map(|offer| in_zone_of(offer.clone(), master));
-    there
-        .filter(|offer| {
-            offer
-                .availability_zones
-                .as_ref()
-                .is_none_or(|zones| !zones.is_empty())
-        })
-        .collect()
 }
 
 /// How long an instance that is made for the fleet itself may be idle; `None`: for ever.
@@ -83,6 +69,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::offers::AvailableOffers;
     use crate::offers::tests::offer;
 
     fn spec(more: &Value) -> FleetSpec {
@@ -138,9 +125,10 @@ mod tests {
             ..cheap.clone()
         };
         let offers = [full, zones(&["a", "b"]), zones(&["b"]), cheap.clone()];
-        let in_zone = available(&offers, Some(&place(&cheap, Some("a"))));
-        assert_eq!(in_zone, [zones(&["a"]), zones(&["a"])]);
-        assert_eq!(available(&offers, None).len(), 3);
+        let in_zone = AvailableOffers::select(&offers, Some(&place(&cheap, Some("a"))), 25);
+        assert_eq!(in_zone.best, [zones(&["a"]), zones(&["a"])]);
+        let few = AvailableOffers::select(&offers, None, 2);
+        assert_eq!((few.best.len(), few.total), (2, 3));
     }
 
     #[test]

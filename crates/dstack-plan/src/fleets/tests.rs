@@ -25,6 +25,7 @@ fn fleet<'a>(spec: &'a FleetSpec, name: &'a str, instances: Vec<Candidate<'a>>) 
         own: true,
         spec,
         master: None,
+        anchor_pending: false,
         instances: instances
             .into_iter()
             .map(|instance| Candidate {

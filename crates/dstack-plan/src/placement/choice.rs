@@ -5,8 +5,6 @@ use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::JobRuntimeData;
 use dstack_units::{FleetId, InstanceId, Memory};
 
-use super::{Candidate, Request, Share, Wants};
-
 /// When a job that has an instance to itself gets its network (`DSTACK_SERVER_JOB_NETWORK_MODE` of dstack 0.22.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HostNetwork {
@@ -40,7 +38,7 @@ impl HostNetwork {
 }
 
 /// A place.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Choice {
     /// Fleet of the instance.
     pub fleet_id: FleetId,
@@ -81,60 +79,4 @@ impl Choice {
 #[allow(clippy::cast_precision_loss)] // sizes of machines
 const fn to_f64(value: i64) -> f64 {
     value as f64
-}
-
-/// The instance for a job: the cheapest available one, fleets in order; or the message of dstack 0.22.5.
-///
-/// # Errors
-/// No instance is both suitable and free.
-pub fn choose(request: &Request<'_>, candidates: &[Candidate<'_>]) -> Result<Choice, String> {
-    let wants = Wants::new(*request);
-    let mut best: Option<(f64, &Candidate<'_>, Share)> = None;
-    for candidate in candidates {
-        let (Some(offer), Ok(share)) = (candidate.offer, wants.share_of(candidate)) else {
-            continue;
-        };
-        if share.idle && best.is_none_or(|(price, ..)| offer.price < price) {
-            best = Some((offer.price, candidate, share));
-        }
-    }
-    let chosen = best.and_then(|(_, candidate, share)| {
-        Some(Choice {
-            fleet_id: candidate.fleet_id,
-            instance_id: candidate.instance_id,
-            offer: share.offer(candidate)?,
-            whole: share.blocks >= share.total,
-            local: candidate.local,
-        })
-    });
-    chosen.ok_or_else(|| no_place(&wants, candidates))
-}
-
-/// How many instances are named before "and … more".
-const NAMED: usize = 3;
-
-fn no_place(wants: &Wants<'_>, candidates: &[Candidate<'_>]) -> String {
-    let params = &wants.profile().params;
-    let headline = if params.instances.is_some() {
-        "Failed to use specified instances"
-    } else if params.fleets.is_some() {
-        "Failed to use specified fleets"
-    } else {
-        "No matching fleet found"
-    };
-    if candidates.is_empty() {
-        return format!("{headline}. The project has no fleet with an instance");
-    }
-    let why = |candidate: &Candidate<'_>| {
-        let reason = match wants.share_of(candidate) {
-            Ok(_) => "is busy".to_owned(),
-            Err(unfit) => unfit.to_string(),
-        };
-        format!("{} {reason}", candidate.instance_name)
-    };
-    let mut reasons: Vec<String> = candidates.iter().take(NAMED).map(why).collect();
-    if candidates.len() > reasons.len() {
-        reasons.push(format!("and {} more", candidates.len() - reasons.len()));
-    }
-    format!("{headline}. {}", reasons.join("; "))
 }

@@ -3,14 +3,19 @@ use std::sync::Arc;
 
 use dstack_model::fleets::FleetSpec;
 use dstack_model::instances::InstanceStatus;
+use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::profiles::SpotPolicy;
 use dstack_model::runs::{JobSpec, RunSpec};
+use dstack_units::InstanceId;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::*;
+use crate::fleets::{best, eligible, new_capacity};
+use crate::matching::{Defaults, Machine, check};
 use crate::offers::tests::offer;
+use crate::placement::Candidate;
 use crate::placement::tests::{Sample, run};
 
 /// What a queue is placed on.
@@ -23,46 +28,76 @@ struct World {
 }
 
 impl World {
+    /// The instances in two fleets by turns.
     fn fleets(&self) -> Vec<Fleet<'_>> {
-        let id = Uuid::from_u128(1000).into();
-        let numbered = (1u128..).zip(&self.samples);
-        let instances = numbered
-            .map(|(num, (sample, total, busy))| Candidate {
-                fleet_id: id,
-                fleet_spec: &self.fleet,
-                total_blocks: Some(*total),
-                busy_blocks: *busy,
-                status: if *busy > 0 {
-                    InstanceStatus::Busy
-                } else {
-                    InstanceStatus::Idle
-                },
-                ..sample.candidate(num)
-            })
-            .collect();
-        vec![Fleet {
-            id,
-            name: "fleet",
-            project: Some("main"),
-            own: true,
-            spec: &self.fleet,
-            master: None,
-            instances,
-        }]
-    }
-
-    fn queue(&self) -> Vec<Waiting<'_>> {
-        let numbered = (1u128..).zip(&self.runs);
-        numbered
-            .map(|(num, (run, jobs))| Waiting {
-                id: Uuid::from_u128(num).into(),
-                request: Request::new(run, &jobs[0]),
+        let numbered: Vec<_> = (1u128..).zip(&self.samples).collect();
+        (0..2)
+            .map(|at| {
+                let id = Uuid::from_u128(1000 + at).into();
+                let own = numbered.iter().filter(|(num, _)| num % 2 == at);
+                let instances = own.map(|(num, (sample, total, busy))| Candidate {
+                    fleet_id: id,
+                    fleet_spec: &self.fleet,
+                    total_blocks: Some(*total),
+                    busy_blocks: *busy,
+                    status: if *busy > 0 {
+                        InstanceStatus::Busy
+                    } else {
+                        InstanceStatus::Idle
+                    },
+                    ..sample.candidate(*num)
+                });
+                Fleet {
+                    id,
+                    name: "fleet",
+                    project: Some("main"),
+                    own: true,
+                    spec: &self.fleet,
+                    master: None,
+                    anchor_pending: false,
+                    instances: instances.collect(),
+                }
             })
             .collect()
     }
 
-    fn place(&self) -> Vec<(JobId, Place)> {
-        place_all(&self.queue(), &self.fleets(), &self.market)
+    fn place(&self) -> Vec<Placement> {
+        let fleets = self.fleets();
+        let (mut placer, mut market) = (Placer::new(&fleets), Market(&self.market));
+        let requests = self.runs.iter().map(|(run, jobs)| Request::new(run, &jobs[0]));
+        requests
+            .map(|request| placer.place(&request, &mut market))
+            .collect()
+    }
+}
+
+/// All that backends offer, known at once.
+struct Market<'a>(&'a [Offer]);
+
+impl Market<'_> {
+    /// Backends answer only what satisfies the requirements.
+    fn answer(&self, query: &Query) -> Vec<Offer> {
+        let satisfies = |offer: &&Offer| {
+            let machine = Machine::whole(&offer.instance.resources, offer.price);
+            check(&query.requirements, machine, Defaults::Enforced).is_ok()
+        };
+        let answer: Vec<Offer> = self.0.iter().filter(satisfies).cloned().collect();
+        query.select([answer.as_slice()], None)
+    }
+}
+
+impl OfferSource for Market<'_> {
+    fn offers(&mut self, query: &Query, master: Option<&JobProvisioningData>) -> Option<AvailableOffers> {
+        Some(AvailableOffers::select(&self.answer(query), master, 25))
+    }
+}
+
+/// Backends that have not answered yet.
+struct Unknown;
+
+impl OfferSource for Unknown {
+    fn offers(&mut self, _: &Query, _: Option<&JobProvisioningData>) -> Option<AvailableOffers> {
+        None
     }
 }
 
@@ -74,10 +109,11 @@ fn job() -> impl Strategy<Value = Value> {
         proptest::sample::select(vec!["spot", "on-demand", "auto"]),
         proptest::option::of(proptest::sample::select(vec!["us-east-1", "eu"])),
         proptest::option::of(proptest::sample::select(vec!["r1"])),
+        proptest::sample::select(vec![1, 1, 1, 2, 3]),
     )
-        .prop_map(|(cpu, gpu, max_price, spot, region, reservation)| {
+        .prop_map(|(cpu, gpu, max_price, spot, region, reservation, nodes)| {
             json!({
-                "type": "task", "commands": ["x"], "max_price": max_price.map(|price| f64::from(price) + 0.5),
+                "type": "task", "commands": ["x"], "nodes": nodes, "max_price": max_price.map(|price| f64::from(price) + 0.5),
                 "spot_policy": spot, "regions": region.map(|region| vec![region]), "reservation": reservation,
                 "resources": {"cpu": format!("{cpu}.."), "gpu": gpu.map_or_else(|| json!("0.."), |gpu| json!(gpu))},
             })
@@ -120,7 +156,8 @@ fn world() -> impl Strategy<Value = World> {
                 .collect();
             market.sort_by(|a, b| a.price.total_cmp(&b.price));
             let nodes = json!({"min": 0, "max": max.map(|max| max + 6)});
-            let fleet = json!({"configuration": {"type": "fleet", "nodes": nodes, "spot_policy": "auto"}, "profile": {}});
+            let fleet = json!({"configuration": {"type": "fleet", "nodes": nodes, "spot_policy": "auto", "placement": "cluster"},
+                               "profile": {}});
             World {
                 samples,
                 fleet: serde_json::from_value(fleet).unwrap(),
@@ -142,41 +179,35 @@ proptest! {
     #[test]
     fn never_more_than_an_instance_has(world in world()) {
         let mut given: HashMap<InstanceId, (i64, i64)> = HashMap::new();
-        for (_, place) in world.place() {
-            if let Place::Instance { id, share } = place {
-                let (blocks, jobs) = given.entry(id).or_default();
-                *blocks += share.blocks;
+        for place in world.place() {
+            if let Placement::Instance(choice) = place {
+                let (blocks, jobs) = given.entry(choice.instance_id).or_default();
+                *blocks += i64::from(choice.offer.blocks);
                 *jobs += 1;
-                prop_assert!(share.blocks < share.total || *jobs == 1, "two on a whole instance");
+                prop_assert!(!choice.whole || *jobs == 1, "two on a whole instance");
             }
         }
-        for fleet in world.fleets() {
-            for one in fleet.instances {
-                let (blocks, _) = given.get(&one.instance_id).copied().unwrap_or_default();
-                prop_assert!(blocks + one.busy_blocks <= one.total_blocks.unwrap());
-            }
+        for one in world.fleets().iter().flat_map(|fleet| &fleet.instances) {
+            let (blocks, _) = given.get(&one.instance_id).copied().unwrap_or_default();
+            prop_assert!(blocks + one.busy_blocks <= one.total_blocks.unwrap());
         }
     }
 
     /// Price, place, spot policy and reservation are those that the run asks for.
     #[test]
     fn never_against_the_runs_profile(world in world()) {
-        let fleets = world.fleets();
-        for ((_, place), (run, _)) in world.place().iter().zip(&world.runs) {
+        for (place, (run, _)) in world.place().iter().zip(&world.runs) {
             let params = run.merged_profile().params;
-            let (got, region) = match place {
-                Place::Nowhere => continue,
-                Place::New { offer, .. } => {
-                    prop_assert!(params.reservation.is_none() || world.fleet.configuration.reservation.is_none());
-                    (&world.market[*offer], &*world.market[*offer].region)
+            let got = match place {
+                Placement::Pending | Placement::Impossible(_) => continue,
+                Placement::New(new) => {
+                    prop_assert_eq!(&new.reservation, &params.reservation);
+                    &new.offers.best[0]
                 }
-                Place::Instance { id, .. } => {
-                    let one = fleets[0].instances.iter().find(|one| one.instance_id == *id).unwrap();
-                    (one.offer.unwrap(), "us-east-1")
-                }
+                Placement::Instance(choice) => &choice.offer,
             };
             prop_assert!(params.max_price.is_none_or(|max| got.price <= max));
-            prop_assert!(params.regions.is_none_or(|regions| regions.iter().any(|one| one == region)));
+            prop_assert!(params.regions.is_none_or(|regions| regions.iter().any(|one| *one == *got.region)));
             let spot = params.spot_policy.and_then(SpotPolicy::requirement);
             prop_assert!(spot.is_none_or(|spot| got.instance.resources.spot == spot));
         }
@@ -184,39 +215,173 @@ proptest! {
 
     #[test]
     fn fleets_do_not_outgrow_their_limit(world in world()) {
+        let placed = world.place();
+        for fleet in world.fleets() {
+            let made = placed.iter().filter(|one| matches!(one, Placement::New(new) if new.fleet == fleet.id)).count();
+            if let Some(max) = world.fleet.configuration.nodes.unwrap().max {
+                let before = i64::try_from(fleet.instances.len()).unwrap();
+                prop_assert!(before + i64::try_from(made).unwrap() <= max.max(before));
+            }
+        }
+    }
+
+    /// What a plan shows is what the first job gets.
+    #[test]
+    fn the_first_job_gets_the_fleet_that_its_plan_names(world in world()) {
         let fleets = world.fleets();
-        let new = world.place().iter().filter(|(_, place)| matches!(place, Place::New { .. })).count();
-        if let Some(max) = world.fleet.configuration.nodes.unwrap().max {
-            let all = i64::try_from(fleets[0].instances.len() + new).unwrap();
-            prop_assert!(all <= max.max(i64::try_from(fleets[0].instances.len()).unwrap()));
+        let Some((run, jobs)) = world.runs.first() else { return Ok(()) };
+        let request = Request::new(run, &jobs[0]);
+        let planned = eligible(&request, &fleets);
+        let new: Vec<Vec<Offer>> = planned
+            .iter()
+            .map(|one| new_capacity(&request, one.fleet).map_or_else(|_| vec![], |query| Market(&world.market).answer(&query)))
+            .collect();
+        let planned_fleet = best(&planned, &new).map(|at| (&planned[at], &new[at]));
+        let placed = Placer::new(&fleets).place(&request, &mut Market(&world.market));
+        let price = |offers: &[Offer]| {
+            offers.iter().filter(|offer| offer.availability.is_available()).map(|offer| offer.price).next()
+        };
+        match (placed, planned_fleet) {
+            (Placement::Instance(choice), Some((one, _))) => {
+                let cheapest = one.instance_offers.iter().find(|offer| offer.availability.is_available()).unwrap();
+                prop_assert_eq!(choice.offer.price.to_bits(), cheapest.price.to_bits());
+                // Fleets that are alike: the plan looks at what new instances cost, where idle ones cost the same.
+                let other = planned.iter().find(|other| other.fleet.id == choice.fleet_id).unwrap();
+                prop_assert_eq!(other.has_capacity, one.has_capacity);
+            }
+            (Placement::New(new), Some((one, offers))) => {
+                prop_assert_eq!(new.fleet, one.fleet.id);
+                prop_assert_eq!(price(&new.offers.best), price(offers));
+            }
+            (Placement::Impossible(_), None) => {}
+            (Placement::Impossible(_), Some((one, offers))) => {
+                prop_assert!(one.instance_offers.iter().all(|offer| !offer.availability.is_available()));
+                prop_assert_eq!(price(offers), None);
+            }
+            (placed, planned) => prop_assert!(false, "{placed:?} {planned:?}"),
         }
     }
 }
 
+fn fleet_spec(configuration: &Value) -> FleetSpec {
+    serde_json::from_value(json!({"configuration": configuration, "profile": {}})).unwrap()
+}
+
+fn fleet<'a>(number: u128, spec: &'a FleetSpec, instances: Vec<Candidate<'a>>) -> Fleet<'a> {
+    let id = Uuid::from_u128(1000 + number).into();
+    let own = |one: Candidate<'a>| Candidate {
+        fleet_id: id,
+        fleet_spec: spec,
+        ..one
+    };
+    Fleet {
+        id,
+        name: "fleet",
+        project: Some("main"),
+        own: true,
+        spec,
+        master: None,
+        anchor_pending: false,
+        instances: instances.into_iter().map(own).collect(),
+    }
+}
+
+fn task(nodes: i64) -> (RunSpec, Vec<JobSpec>) {
+    run(json!({"type": "task", "commands": ["x"], "nodes": nodes}))
+}
+
 #[test]
 fn cheap_instances_first_then_new_ones() {
-    let sample = |price| (Sample::new("any", price), 1, 0);
-    let fleet = json!({"configuration": {"type": "fleet", "nodes": "0..3"}, "profile": {}});
-    let world = World {
-        samples: vec![sample(3.0), sample(2.0)],
-        fleet: serde_json::from_value(fleet).unwrap(),
-        runs: (0..4)
-            .map(|_| run(json!({"type": "task", "commands": ["x"]})))
-            .collect(),
-        market: vec![offer("aws", "new", 0.5)],
+    let (dear, cheap) = (Sample::new("any", 3.0), Sample::new("any", 2.0));
+    let spec = fleet_spec(&json!({"type": "fleet", "nodes": "0..3"}));
+    let fleets = [fleet(0, &spec, vec![dear.candidate(1), cheap.candidate(2)])];
+    let offers = [offer("aws", "new", 0.5)];
+    let (run, jobs) = task(1);
+    let request = Request::new(&run, &jobs[0]);
+    let mut placer = Placer::new(&fleets);
+    let mut place = || match placer.place(&request, &mut Market(&offers)) {
+        Placement::Instance(choice) => choice.instance_id.to_string(),
+        Placement::New(new) => new.offers.best[0].instance.name.clone(),
+        Placement::Pending => "pending".to_owned(),
+        Placement::Impossible(reason) => reason,
     };
-    let places: Vec<Place> = world.place().into_iter().map(|(_, place)| place).collect();
-    let instance = |num: u128| Place::Instance {
-        id: Uuid::from_u128(num).into(),
-        share: Share {
-            blocks: 1,
-            total: 1,
-            idle: true,
-        },
+    let id = |number| Uuid::from_u128(number).to_string();
+    assert_eq!(
+        [place(), place(), place(), place()],
+        [
+            id(2),
+            id(1),
+            "new".to_owned(),
+            "Fleet fleet has 3 instances already, its `nodes.max`".to_owned()
+        ]
+    );
+}
+
+#[test]
+fn a_job_without_a_place_is_told_why() {
+    let sample = Sample::new("any", 1.0);
+    let busy = Candidate {
+        status: InstanceStatus::Busy,
+        busy_blocks: 1,
+        ..sample.candidate(1)
     };
-    let new = Place::New {
-        fleet: Uuid::from_u128(1000).into(),
-        offer: 0,
+    let spec = fleet_spec(&json!({"type": "fleet", "ssh_config": {"hosts": ["h"]}}));
+    let (run, jobs) = task(1);
+    let request = Request::new(&run, &jobs[0]);
+    let fleets = [fleet(0, &spec, vec![busy; 5])];
+    let refused = Placer::new(&fleets).place(&request, &mut Unknown);
+    let text = "No matching fleet found. fleet-0 is busy; fleet-0 is busy; fleet-0 is busy; and 2 more";
+    assert_eq!(refused, Placement::Impossible(text.to_owned()));
+}
+
+#[test]
+fn several_nodes_go_where_there_are_enough_instances() {
+    let (dear, cheap) = (Sample::new("cluster", 3.0), Sample::new("cluster", 1.0));
+    let spec = fleet_spec(&json!({"type": "fleet", "nodes": "0..4", "placement": "cluster"}));
+    let fleets = [
+        fleet(0, &spec, vec![cheap.candidate(1)]),
+        fleet(1, &spec, vec![dear.candidate(2), dear.candidate(3)]),
+    ];
+    let (run, jobs) = task(2);
+    let mut placer = Placer::new(&fleets);
+    let mut place = |run_fleet, job: usize| {
+        let request = Request {
+            run_fleet,
+            master: (job > 0).then_some(&dear.place),
+            ..Request::new(&run, &jobs[job])
+        };
+        match placer.place(&request, &mut Unknown) {
+            Placement::Instance(choice) => choice.instance_id,
+            other => panic!("{other:?}"),
+        }
     };
-    assert_eq!(places, [instance(2), instance(1), new, Place::Nowhere]);
+    let places = [place(None, 0), place(Some(fleets[1].id), 1)];
+    assert_eq!(
+        places,
+        [Uuid::from_u128(2).into(), Uuid::from_u128(3).into()],
+        "the cheaper fleet has one only"
+    );
+}
+
+#[test]
+fn what_backends_have_not_said_yet_is_waited_for() {
+    let spec = fleet_spec(&json!({"type": "fleet", "nodes": "0.."}));
+    let fleets = [fleet(0, &spec, vec![])];
+    let (run, jobs) = task(1);
+    let mut placer = Placer::new(&fleets);
+    let placed = placer.place(&Request::new(&run, &jobs[0]), &mut Unknown);
+    assert_eq!(placed, Placement::Pending);
+}
+
+#[test]
+fn a_cluster_gets_its_second_instance_when_it_is_known_where_the_first_is() {
+    let spec = fleet_spec(&json!({"type": "fleet", "nodes": "0..", "placement": "cluster"}));
+    let fleets = [fleet(0, &spec, vec![])];
+    let (run, jobs) = task(1);
+    let request = Request::new(&run, &jobs[0]);
+    let offers = [offer("aws", "new", 0.5)];
+    let mut placer = Placer::new(&fleets);
+    let first = placer.place(&request, &mut Market(&offers));
+    assert!(matches!(first, Placement::New(_)), "{first:?}");
+    assert_eq!(placer.place(&request, &mut Market(&offers)), Placement::Pending);
 }

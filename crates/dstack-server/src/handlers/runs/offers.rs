@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dstack_compute::Backend;
-use dstack_engine::market::{able, ask};
+use dstack_engine::market::{able, ask, multinode_backends};
 use dstack_model::backends::BackendType;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::Requirements;
@@ -41,12 +41,7 @@ impl Market {
 
     /// Backends whose instances reach each other.
     pub(in crate::handlers) fn multinode_backends(&self) -> Vec<BackendType> {
-        let able = self
-            .backends
-            .iter()
-            .filter(|backend| backend.capabilities().multinode);
-        let ours = able.map(|backend| backend.kind());
-        ours.chain([BackendType::Remote]).collect()
+        multinode_backends(&self.backends)
     }
 
     /// Whatever the backends that can do what is needed offer for these requirements, cheapest first.

@@ -1,6 +1,6 @@
 //! Plans: what applying a run would do, and the offers for it.
 
-use dstack_engine::reconcile::capacity::fleets;
+use dstack_engine::reconcile::fleet_view::fleets;
 use dstack_model::common::ApplyAction;
 use dstack_model::configurations::AnyRunConfiguration;
 use dstack_model::explanations::JobExplanation;

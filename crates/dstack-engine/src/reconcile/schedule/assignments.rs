@@ -1,0 +1,168 @@
+//! What the jobs of a pass get, as one commit.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use dstack_plan::lifecycle::{Wait, WaitReason};
+use dstack_plan::placement::Choice;
+use dstack_plan::queue::NewInstance;
+use dstack_store::rows::{FleetRow, InstanceRow, JobRow, OperationKind, OperationRow, RunRow};
+use dstack_store::{Changes, EntityRef, EventMaker, Json, PlacementSnapshot};
+use dstack_units::{FleetId, InstanceId, JobId, ProjectId, RunId, Time};
+
+use crate::Result;
+use crate::context::Context;
+use crate::operations::instances::{Creation, intend};
+use crate::reconcile::fleet_view::counted;
+use crate::wakes::Key;
+
+/// Collects what is to be written.
+pub(super) struct Assignments<'a> {
+    ctx: &'a Arc<Context>,
+    now: Time,
+    changes: Changes,
+    instances: HashMap<InstanceId, &'a InstanceRow>,
+    /// Those that have got jobs, as they are then.
+    occupied: HashMap<InstanceId, InstanceRow>,
+    fleets: HashMap<FleetId, &'a FleetRow>,
+    /// Numbers of instances that are taken, by fleet.
+    numbers: HashMap<FleetId, BTreeSet<i64>>,
+    placed: Vec<Placed>,
+}
+
+/// A job that has got an instance.
+struct Placed {
+    job: JobId,
+    name: String,
+    run: RunId,
+    project: ProjectId,
+    /// Other nodes may wait for it.
+    multinode: bool,
+    instance: String,
+    /// Whether this server drives the instance. The commit hands the job over to whoever does.
+    ours: bool,
+}
+
+impl<'a> Assignments<'a> {
+    /// None yet.
+    pub(super) fn new(ctx: &'a Arc<Context>, placement: &'a PlacementSnapshot) -> Self {
+        let mut numbers: HashMap<FleetId, BTreeSet<i64>> = HashMap::new();
+        for row in &placement.instances {
+            if let Some(fleet) = row.fleet_id {
+                numbers.entry(fleet).or_default().insert(row.instance_num);
+            }
+        }
+        let now = ctx.now();
+        Self {
+            ctx,
+            now,
+            changes: Changes::new(EventMaker::system(now, ctx.deps.random.clone())),
+            instances: placement.instances.iter().map(|row| (row.id, row)).collect(),
+            occupied: HashMap::new(),
+            fleets: placement.fleets.iter().map(|row| (row.id, row)).collect(),
+            numbers,
+            placed: Vec::new(),
+        }
+    }
+
+    /// The job gets a share of an instance. Returns the instance; `None`: it is not one of those that were read.
+    ///
+    /// # Errors
+    /// The status of the instance or of the job does not allow it.
+    pub(super) fn assign(&mut self, before: &JobRow, choice: &Choice) -> Result<Option<&InstanceRow>> {
+        let Some(read) = self.instances.get(&choice.instance_id) else {
+            return Ok(None);
+        };
+        let slot = self.occupied.entry(read.id).or_insert_with(|| (*read).clone());
+        let was = slot.clone();
+        slot.occupy(i64::from(choice.offer.blocks), self.now)?;
+        let multinode = before.job_spec.jobs_per_replica > 1;
+        let runtime = choice.runtime_data(self.ctx.deps.settings.host_network, multinode);
+        let mut job = before.clone();
+        job.assign(&was, choice.fleet_id, runtime, self.now)?;
+        let assigned = self.changes.maker().assigned(&job, slot);
+        self.changes.event(assigned);
+        self.changes.update(before, job);
+        self.changes.update(&was, slot.clone());
+        self.placed.push(Placed {
+            job: before.id,
+            name: before.job_name.clone(),
+            run: before.run_id,
+            project: before.project_id,
+            multinode,
+            instance: slot.name.clone(),
+            ours: self.ctx.leases.contains(EntityRef::Instance(slot.id)),
+        });
+        Ok(Some(slot))
+    }
+
+    /// An instance is to be made for the job, which has it from now on, and what is asked of the cloud is written down.
+    pub(super) fn make(&mut self, run: &RunRow, before: &JobRow, new: &NewInstance) {
+        let Some(fleet) = self.fleets.get(&new.fleet) else {
+            return;
+        };
+        let (ctx, now) = (self.ctx, self.now);
+        let number = take_free_number(self.numbers.entry(fleet.id).or_default());
+        let id = ctx.deps.random.ordered_uuid(now).into();
+        let mut instance = InstanceRow::pending(id, fleet, number, now);
+        // Nobody else gets it.
+        instance.busy_blocks = 1;
+        instance.wait(Wait::briefly(now, WaitReason::CloudAsked));
+        let mut job = before.clone();
+        job.reserve(&instance);
+        let creation = Creation::of(&new.offers, new.idle_for).reserved(new.reservation.clone());
+        let operation = OperationRow {
+            result: Some(Json::new(creation.to_json())),
+            ..intend(ctx, instance.id, OperationKind::CreateInstance, now)
+        };
+        tracing::info!(job.id = %job.id, job.name = %job.job_name, run.name = run.run_name, instance.name, "a new instance is made");
+        self.changes.touch(counted(fleet, now));
+        self.changes.insert_silently(instance);
+        self.changes.update(before, job);
+        self.changes.intend(operation);
+    }
+
+    /// Writes everything, and `ends` after it.
+    ///
+    /// # Errors
+    /// Nothing was written.
+    pub(super) async fn commit(self, ends: Changes) -> Result<()> {
+        let Self {
+            ctx,
+            mut changes,
+            placed,
+            ..
+        } = self;
+        changes.extend(ends.into_commit());
+        let handed_over = || {
+            placed
+                .iter()
+                .filter(|one| !one.ours)
+                .map(|one| EntityRef::Job(one.job))
+        };
+        for job in handed_over() {
+            ctx.leases.remove(job);
+        }
+        let name = ("schedule.commit.before", "schedule.commit.after");
+        if let Err(error) = ctx.commit(name, changes.into_commit()).await {
+            ctx.leases.extend(handed_over());
+            return Err(error);
+        }
+        for one in placed {
+            tracing::info!(job.id = %one.job, job.name = %one.name, instance.name = %one.instance, "job placed");
+            ctx.wakes.wake(EntityRef::Run(one.run));
+            if one.multinode {
+                // The other nodes may have waited for this one.
+                ctx.wakes.wake(Key::Schedule(one.project));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The lowest number that no instance of the fleet has; it is taken from then on.
+fn take_free_number(taken: &mut BTreeSet<i64>) -> i64 {
+    let free = (0..).find(|number| !taken.contains(number)).unwrap_or(0);
+    taken.insert(free);
+    free
+}

@@ -1,0 +1,145 @@
+//! New instances for jobs that no existing one can take.
+
+use std::sync::Arc;
+
+use dstack_model::runs::JobProvisioningData;
+
+use super::{AvailableOffers, FleetState, NewInstance, OfferSource, Placement, Placer, likeness};
+use crate::fleets::{NoCapacity, all_failed, check_named, check_room_besides, idle_for, new_capacity};
+use crate::offers::Query;
+use crate::placement::{Request, Wants};
+
+/// What new instances jobs that want the same could get.
+#[derive(Debug)]
+pub(super) enum Capacity {
+    /// Not known yet.
+    Pending,
+    /// In these fleets, best first.
+    Known {
+        open: Vec<Open>,
+        /// Why a fleet that would do gets no instance.
+        refusal: Option<String>,
+    },
+}
+
+/// A fleet that could get an instance.
+#[derive(Debug)]
+pub(super) struct Open {
+    /// Its place.
+    fleet: usize,
+    offers: Arc<AvailableOffers>,
+    reservation: Option<String>,
+}
+
+impl Placer<'_> {
+    /// A new instance for the job, which is counted in its fleet from then on.
+    pub(super) fn make(&mut self, wants: &Wants<'_>, source: &mut dyn OfferSource) -> Placement {
+        let request = wants.request();
+        let key = likeness(wants);
+        if !self.capacities.contains_key(&key) {
+            let capacity = self.look_for_capacity(request, source);
+            self.capacities.insert(key.clone(), capacity);
+        }
+        let (open, refusal) = match self.capacities.get(&key) {
+            None | Some(Capacity::Pending) => return Placement::Pending,
+            Some(Capacity::Known { open, refusal }) => (open, refusal),
+        };
+        let mut full = None;
+        for one in open {
+            let Some(state) = self.fleets.get_mut(one.fleet) else {
+                continue;
+            };
+            if let Err(reason) = state.check_may_grow(request) {
+                full.get_or_insert(reason);
+                continue;
+            }
+            if state.is_undecided() {
+                return Placement::Pending;
+            }
+            return match state.make(request, one) {
+                Ok(new) => Placement::New(Box::new(new)),
+                Err(reason) => Placement::Impossible(reason),
+            };
+        }
+        let reason = full.as_ref().or(refusal.as_ref());
+        Placement::Impossible(reason.cloned().unwrap_or_else(|| self.slots.refusal(wants)))
+    }
+
+    /// Asks for what every fleet that could take the job could get.
+    fn look_for_capacity(&self, request: &Request<'_>, source: &mut dyn OfferSource) -> Capacity {
+        // Fleets that are alike ask for the same.
+        let mut asked: Vec<(Query, Option<JobProvisioningData>, Option<Arc<AvailableOffers>>)> = Vec::new();
+        let (mut open, mut refusal) = (Vec::new(), None);
+        for (at, state) in self.fleets.iter().enumerate() {
+            if check_named(request, state.fleet).is_err() || state.check_room(request).is_err() {
+                continue;
+            }
+            let query = match new_capacity(request, state.fleet) {
+                Ok(query) => query,
+                Err(reason @ (NoCapacity::Full { .. } | NoCapacity::Conflict(_))) => {
+                    refusal.get_or_insert_with(|| format!("Fleet {} {reason}", state.fleet.name));
+                    continue;
+                }
+                Err(_) => continue,
+            };
+            let master = state.fleet.master.or(request.master);
+            let known = asked
+                .iter()
+                .find(|(other, beside, _)| *other == query && beside.as_ref() == master)
+                .map(|(.., offers)| offers.clone());
+            let offers = known.unwrap_or_else(|| {
+                let offers = source.offers(&query, master).map(Arc::new);
+                asked.push((query.clone(), master.cloned(), offers.clone()));
+                offers
+            });
+            open.extend(offers.map(|offers| Open {
+                fleet: at,
+                offers,
+                reservation: query.requirements.reservation,
+            }));
+        }
+        if asked.iter().any(|(.., offers)| offers.is_none()) {
+            return Capacity::Pending;
+        }
+        open.sort_by(|a, b| a.offers.price().total_cmp(&b.offers.price()));
+        Capacity::Known { open, refusal }
+    }
+}
+
+impl FleetState<'_> {
+    /// Whether the run could fit, with what has become of the fleet meanwhile.
+    fn check_room(&self, request: &Request<'_>) -> Result<(), String> {
+        check_room_besides(request, self.fleet, self.taken + self.made)
+            .map_err(|skipped| format!("Fleet {} {skipped}", self.fleet.name))
+    }
+
+    /// Whether the fleet may have one more instance.
+    fn check_may_grow(&self, request: &Request<'_>) -> Result<(), String> {
+        match self.fleet.instances_left() {
+            Some((left, max)) if left <= self.made => {
+                Err(format!("Fleet {} {}", self.fleet.name, NoCapacity::Full { max }))
+            }
+            _ => self.check_room(request),
+        }
+    }
+
+    /// Whether nobody knows yet where the instances of the fleet will be.
+    fn is_undecided(&self) -> bool {
+        self.fleet.anchor_pending || (self.fleet.is_cluster() && self.fleet.master.is_none() && self.made > 0)
+    }
+
+    fn make(&mut self, request: &Request<'_>, open: &Open) -> Result<NewInstance, String> {
+        if open.offers.best.is_empty() {
+            return Err(all_failed(self.fleet.name, 0, 0, &[]));
+        }
+        let idle_for =
+            idle_for(self.fleet.spec, request.run_spec).map_err(|conflict| conflict.to_string())?;
+        self.made += 1;
+        Ok(NewInstance {
+            fleet: self.fleet.id,
+            offers: Arc::clone(&open.offers),
+            reservation: open.reservation.clone(),
+            idle_for,
+        })
+    }
+}

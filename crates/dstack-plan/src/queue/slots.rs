@@ -1,0 +1,129 @@
+//! Existing instances, with what is left of them.
+
+use std::cmp::Ordering;
+
+use crate::fleets::Fleet;
+use crate::placement::{Candidate, Choice, Share, Wants, no_place};
+
+/// The instances of some fleets, cheapest first, fleets in order among equals.
+#[derive(Debug)]
+pub(super) struct Slots<'c> {
+    slots: Vec<Slot<'c>>,
+    /// Places of the first few in the order of fleets: those that a refusal names.
+    named: Vec<usize>,
+}
+
+#[derive(Debug)]
+pub(super) struct Slot<'c> {
+    /// The instance; its busy blocks count what was given away of it.
+    pub(super) candidate: Candidate<'c>,
+    /// Place of its fleet.
+    pub(super) fleet: usize,
+}
+
+/// How far the instances were searched for jobs that want the same: what is not free will not become free while jobs are
+/// placed.
+#[derive(Debug, Default)]
+pub(super) struct Cursor {
+    next: usize,
+    /// What such a job gets of the instance there, if that is known.
+    share: Option<Share>,
+}
+
+/// A share that was taken.
+pub(super) struct Taken {
+    pub(super) choice: Choice,
+    /// Place of the fleet.
+    pub(super) fleet: usize,
+    /// Whether the instance had no job before.
+    pub(super) first_job: bool,
+}
+
+impl<'c> Slots<'c> {
+    pub(super) fn new(fleets: &'c [Fleet<'c>]) -> Self {
+        let of_fleet = |(fleet, one): (usize, &'c Fleet<'c>)| {
+            let candidates = one.instances.iter();
+            candidates.map(move |candidate| Slot {
+                candidate: *candidate,
+                fleet,
+            })
+        };
+        let mut slots: Vec<Slot<'c>> = fleets.iter().enumerate().flat_map(of_fleet).collect();
+        let mut order: Vec<usize> = (0..slots.len()).collect();
+        let price = |at: &usize| slots.get(*at).map_or(f64::INFINITY, Slot::price);
+        order.sort_by(|a, b| price(a).total_cmp(&price(b)));
+        let first = no_place::NAMED.min(slots.len());
+        let named = (0..first).filter_map(|at| order.iter().position(|place| *place == at));
+        let named = named.collect();
+        // Stable, as the order above.
+        slots.sort_by(Slot::by_price);
+        Self { slots, named }
+    }
+
+    /// Takes the cheapest free share that suits.
+    pub(super) fn take(&mut self, cursor: &mut Cursor, wants: &Wants<'_>) -> Option<Taken> {
+        while let Some(slot) = self.slots.get_mut(cursor.next) {
+            let known = cursor.share.filter(|share| slot.has_free(*share));
+            if let Some((share, choice)) = known
+                .or_else(|| slot.free_share(wants))
+                .and_then(|share| Some((share, slot.choice(share)?)))
+            {
+                let first_job = slot.candidate.busy_blocks == 0;
+                slot.candidate.busy_blocks += share.blocks;
+                cursor.share = Some(share);
+                return Some(Taken {
+                    choice,
+                    fleet: slot.fleet,
+                    first_job,
+                });
+            }
+            *cursor = Cursor {
+                next: cursor.next + 1,
+                share: None,
+            };
+        }
+        None
+    }
+
+    /// All of them, cheapest first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Slot<'c>> {
+        self.slots.iter()
+    }
+
+    /// Why none of them is for the job.
+    pub(super) fn refusal(&self, wants: &Wants<'_>) -> String {
+        let named = self.named.iter().filter_map(|at| self.slots.get(*at));
+        no_place::message(wants, named.map(|slot| &slot.candidate), self.slots.len())
+    }
+}
+
+impl Slot<'_> {
+    fn price(&self) -> f64 {
+        self.candidate.offer.map_or(f64::INFINITY, |offer| offer.price)
+    }
+
+    fn by_price(a: &Self, b: &Self) -> Ordering {
+        a.price().total_cmp(&b.price())
+    }
+
+    /// The share that the job would get now.
+    pub(super) fn free_share(&self, wants: &Wants<'_>) -> Option<Share> {
+        let share = wants.share_of(&self.candidate).ok()?;
+        (share.idle && self.has_free(share)).then_some(share)
+    }
+
+    const fn has_free(&self, share: Share) -> bool {
+        share.blocks <= share.total.saturating_sub(self.candidate.busy_blocks)
+    }
+
+    fn choice(&self, share: Share) -> Option<Choice> {
+        let candidate = &self.candidate;
+        Some(Choice {
+            fleet_id: candidate.fleet_id,
+            instance_id: candidate.instance_id,
+            offer: share.offer(candidate)?,
+            whole: share.blocks >= share.total,
+            local: candidate.local,
+        })
+    }
+}
