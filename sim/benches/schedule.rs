@@ -67,10 +67,12 @@ async fn all_placed(world: &World) {
     let placed = || {
         world.store.read(|tables| {
             let jobs = tables.jobs.values();
-            jobs.filter(|job| job.instance_id.is_some()).count()
+            jobs.filter(|job| job.used_instance_id.is_some()).count()
         })
     };
+    let deadline = Instant::now() + Duration::from_secs(120);
     while placed() < JOBS {
+        assert!(Instant::now() < deadline, "{} of {JOBS} placed", placed());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

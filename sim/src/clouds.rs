@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::Faults;
+use crate::servers::Caller;
 
 /// What is said of a cloud that is [sold out](Clouds::sold_out).
 pub const SOLD_OUT: &str = "small in aws/here: no small left; large in aws/here: no large left";
@@ -66,6 +67,8 @@ pub struct Clouds {
     state: Arc<Mutex<State>>,
     changed: Arc<Notify>,
     random: Random,
+    /// Which server calls, where there are several.
+    caller: Option<Arc<Caller>>,
 }
 
 impl Clouds {
@@ -75,6 +78,15 @@ impl Clouds {
             state: Arc::default(),
             changed: Arc::default(),
             random,
+            caller: None,
+        }
+    }
+
+    /// The same clouds, as they are called by one of several servers.
+    pub(crate) fn called_by(&self, caller: &Arc<Caller>) -> Self {
+        Self {
+            caller: Some(Arc::clone(caller)),
+            ..self.clone()
         }
     }
 
@@ -182,6 +194,9 @@ impl Clouds {
         &self,
         work: impl FnOnce(&mut State) -> Result<T, ComputeError> + Send + 'static,
     ) -> Result<T, ComputeError> {
+        if let Some(caller) = &self.caller {
+            caller.acts("order of a cloud");
+        }
         let delays = self.lock().delays;
         let is_late = delays.late > 0.0 && self.random.fraction() < delays.late;
         let late_by = is_late.then(|| delays.late_by.mul_f64(self.random.fraction()));

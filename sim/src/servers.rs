@@ -75,6 +75,7 @@ impl World {
                 hanging: hanging.subscribe(),
             }),
             agents: Arc::new(self.hosts.called_by(&caller)),
+            backends: Arc::new(self.clouds.called_by(&caller)),
             output: Arc::new(ServerOutput {
                 output: Arc::clone(&self.output),
                 caller: Arc::clone(&caller),

@@ -12,7 +12,7 @@ use dstack_plan::services::replicas::Slot;
 use dstack_store::encryption::Encryption;
 use dstack_store::rows::{FleetRow, RunRow};
 use dstack_store::{Commit, EngineStore, StoreError};
-use dstack_units::{FleetId, ProjectId, RepoRowId, RunId, UserId};
+use dstack_units::{ArchiveId, FleetId, ProjectId, RepoRowId, RunId, UserId};
 use serde_json::Value;
 
 use crate::scenario::{ScenarioError, jobs};
@@ -46,7 +46,11 @@ struct NoResources;
 
 #[async_trait]
 impl RunResources for NoResources {
-    async fn check(&self, _: ProjectId, _: UserId, _: &RunSpec) -> dstack_control::Result<()> {
+    async fn check(&self, _: ProjectId, _: &RunSpec) -> dstack_control::Result<()> {
+        Ok(())
+    }
+
+    async fn check_archives(&self, _: UserId, _: &[ArchiveId]) -> dstack_control::Result<()> {
         Ok(())
     }
 

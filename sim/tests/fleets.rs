@@ -699,3 +699,17 @@ async fn killed_at_every_failpoint_a_fleet_has_exactly_its_size() {
 async fn killed_at_every_failpoint_a_cluster_has_exactly_its_size() {
     killed_everywhere(json!({"nodes": 2, "placement": "cluster"})).await;
 }
+
+/// The server keeps the fleet of its own machine as it is: a change of its hosts would end jobs, and come back never.
+#[tokio::test(start_paused = true)]
+async fn the_fleet_of_the_servers_own_machine_is_not_changed_by_users() {
+    let world = World::new(31, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let refused = world
+        .apply_fleet(&engine, "local", &json!({"ssh_config": {"hosts": []}}))
+        .await;
+    let text = format!("{:?}", refused.unwrap_err());
+    assert!(text.contains("this server's own machine"), "{text}");
+    let run = world.submit(&engine, "train", &json!({})).await.unwrap();
+    assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
+}

@@ -8,10 +8,12 @@ use dstack_sim::scenario::Builder;
 use dstack_store::directory::backends::BackendRow;
 use dstack_store::directory::change::Change;
 use dstack_store::directory::exports::{self, ExportRow, FullExport, ImportRow};
+use dstack_store::directory::identities::Identity;
 use dstack_store::directory::projects::{self, ProjectRow};
 use dstack_store::directory::tokens::TokenRow;
-use dstack_store::rows::RunRow;
-use dstack_store::{Changes, Commit, Database, EngineStore, Put, SqlStore, StoreError};
+use dstack_store::directory::users;
+use dstack_store::rows::{InstanceRow, OperationKind, OperationRow, RunRow};
+use dstack_store::{Changes, Commit, Database, EngineStore, Json, Put, SqlStore, StoreError};
 use dstack_system::Random;
 use dstack_units::{ProjectId, Time, UserId};
 use futures_util::future::join_all;
@@ -364,5 +366,143 @@ async fn quotas_hold_for_calls_at_the_same_time() {
         });
         let done = join_all(tokens).await;
         assert_eq!(done.iter().filter(|done| done.is_ok()).count(), 3, "{done:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_deleted_twice_keeps_the_name_that_it_had() {
+    for setting in Setting::all().await {
+        let id = setting.add_project("twice").await;
+        let delete = |renamed: &str| Change::DeleteProject {
+            id,
+            renamed: renamed.to_owned(),
+        };
+        setting.change(delete("_deleted_1")).await.unwrap();
+        let refused = setting.change(delete("_deleted_2")).await.unwrap_err();
+        assert!(refused.is_conflict(), "{refused:?}");
+        let row = projects::by_id(setting.database.pool(), id)
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(row.original_name.as_deref(), Some("twice"));
+    }
+}
+
+#[tokio::test]
+async fn a_field_that_nobody_changes_stays_as_others_have_left_it() {
+    for setting in Setting::all().await {
+        let id = setting.add_project("team").await;
+        let update = |is_public, templates_repo| Change::UpdateProject {
+            id,
+            is_public,
+            templates_repo,
+        };
+        setting.change(update(Some(true), None)).await.unwrap();
+        let repo = Some(Some("https://example.com/templates".to_owned()));
+        setting.change(update(None, repo)).await.unwrap();
+        setting.change(update(Some(false), None)).await.unwrap();
+        let row = || async {
+            projects::by_id(setting.database.pool(), id)
+                .await
+                .unwrap()
+                .unwrap()
+        };
+        assert_eq!(
+            (row().await.is_public, row().await.templates_repo.as_deref()),
+            (false, Some("https://example.com/templates"))
+        );
+        setting.change(update(None, Some(None))).await.unwrap();
+        assert_eq!(row().await.templates_repo, None);
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_given_to_a_user_that_was_deleted_meanwhile() {
+    for setting in Setting::all().await {
+        let user = users::by_id(setting.database.pool(), setting.user)
+            .await
+            .unwrap()
+            .unwrap();
+        let delete = Change::DeleteUser {
+            user,
+            renamed: "_deleted_".to_owned(),
+        };
+        setting.change(delete).await.unwrap();
+        let identity = Change::InsertIdentity {
+            identity: Identity {
+                issuer: "https://id.example.com".to_owned(),
+                subject: "1".to_owned(),
+            },
+            user: setting.user,
+            at: NOW,
+        };
+        let member = Change::PutMember {
+            project: setting.builder.project,
+            user: setting.user,
+            role: ProjectRole::User,
+            number: None,
+        };
+        for change in [identity, member] {
+            let refused = setting.change(change).await.unwrap_err();
+            assert!(refused.is_conflict(), "{refused:?}");
+        }
+    }
+}
+
+/// While a cloud is asked for an instance, its row names no backend yet.
+#[tokio::test]
+async fn a_backend_that_is_asked_for_an_instance_is_not_deleted() {
+    for setting in Setting::all().await {
+        setting
+            .change(Change::InsertBackend(backend(&setting)))
+            .await
+            .unwrap();
+        let mut asked = None;
+        let mut changes = setting.builder.changes(NOW);
+        for put in setting.builder.machine(1, NOW).unwrap().puts() {
+            match put.clone() {
+                Put::Fleet(row) => {
+                    let wanted = InstanceRow::pending(setting.builder.random.uuid().into(), &row, 0, NOW);
+                    asked = Some(wanted.clone());
+                    changes.insert_silently(row);
+                    changes.insert_silently(wanted);
+                }
+                Put::Instance(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        let asked = asked.unwrap();
+        let attempts = json!({"left": [{"backend": "aws"}], "asked": true});
+        changes.intend(OperationRow {
+            result: Some(Json::new(attempts)),
+            instance_id: Some(asked.id),
+            ..OperationRow::intended(
+                setting.builder.random.uuid().into(),
+                &asked.id.to_string(),
+                OperationKind::CreateInstance,
+                NOW,
+            )
+        });
+        setting.store.commit(changes.into_commit()).await.unwrap();
+        let delete = Change::DeleteBackend {
+            project: setting.builder.project,
+            kind: "aws".to_owned(),
+        };
+        let refused = setting.change(delete).await.unwrap_err();
+        assert!(
+            matches!(refused, StoreError::InUse { by: "instances", .. }),
+            "{refused:?}"
+        );
+        // Even where the backend is gone, what a cloud has made is written down: it is to be seen, and to be ended.
+        sqlx::query("DELETE FROM backends")
+            .execute(setting.database.pool())
+            .await
+            .unwrap();
+        let stored = setting.store.instance(asked.id).await.unwrap().unwrap().instance;
+        let mut made = stored.clone();
+        made.backend = Some("aws".to_owned());
+        let mut changes: Changes = setting.builder.changes(NOW);
+        changes.update(&stored, made);
+        setting.store.commit(changes.into_commit()).await.unwrap();
     }
 }

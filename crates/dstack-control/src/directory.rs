@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use dstack_store::directory::change::{Affected, Change};
 use dstack_store::encryption::Encryption;
-use dstack_store::{Database, EventMaker, EventTarget, NewEvent};
-use dstack_system::Random;
+use dstack_store::{Database, EventMaker, EventTarget, NewEvent, StoreError};
 use dstack_system::clock::SharedClock;
+use dstack_system::{Random, task};
 use dstack_units::Time;
 
 use crate::core::Actor;
@@ -113,10 +113,15 @@ impl Directory {
             true => work.events,
             false => Vec::new(),
         };
-        let written = self.database.change(work.changes, events).await;
-        // Also after an error: when the connection broke, nobody knows whether it was written.
-        self.watcher.changed(affected);
-        Ok(written?)
+        let (database, watcher) = (self.database.clone(), Arc::clone(&self.watcher));
+        // The database writes it also when the caller has gone away: then those who remember have to hear of it as well.
+        let written = task::uncancelled("change of the directory", async move {
+            let written = database.change(work.changes, events).await;
+            // Also after an error: when the connection broke, nobody knows whether it was written.
+            watcher.changed(affected);
+            written
+        });
+        Ok(written.await.map_err(StoreError::from)??)
     }
 
     /// The name that a deleted user or project gets, so that its own is free again.

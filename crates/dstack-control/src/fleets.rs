@@ -97,13 +97,19 @@ impl Fleets {
     }
 }
 
-fn check_may_end(fleet: &FleetRow, rights: FleetRights) -> Result<()> {
-    if fleet.local {
-        return Err(ControlError::refused(format!(
+/// Refuses to change or end the fleet of a server's own machine: the server keeps it as it is.
+fn check_not_own_machine(fleet: &FleetRow) -> Result<()> {
+    match fleet.local {
+        false => Ok(()),
+        true => Err(ControlError::refused(format!(
             "Fleet {} is this server's own machine. Start the server with --no-local to do without it.",
             fleet.name
-        )));
+        ))),
     }
+}
+
+fn check_may_end(fleet: &FleetRow, rights: FleetRights) -> Result<()> {
+    check_not_own_machine(fleet)?;
     check_rights(fleet.spec.configuration.ssh_config.is_some(), rights)
 }
 

@@ -113,7 +113,10 @@ impl Keys {
                 Box::pin(async move { users::set_ssh_keys(tx, id, &private, &public, true).await })
             })
             .await?;
-        Ok((pair, true))
+        // Another server that shares the database may have been faster: what is stored is the user's.
+        let stored = users::by_id(self.database.pool(), id).await?;
+        let stored = stored.map(|row| self.open(row.ssh_private_key.as_ref(), row.ssh_public_key.as_ref()));
+        Ok((stored.transpose()?.flatten().unwrap_or(pair), true))
     }
 
     /// The project's pair, with which the server logs in to hosts.

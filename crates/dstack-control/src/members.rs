@@ -1,6 +1,6 @@
 //! Members of projects: who joins, changes role, leaves; and who may decide that.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use dstack_model::requests::MemberSetting;
 use dstack_model::users::ProjectRole;
@@ -89,6 +89,10 @@ impl Projects {
                 return Err(forbidden("changing project admins"));
             }
         }
+        let after = wanted
+            .iter()
+            .filter_map(|(_, member, role)| Some((member.as_ref()?.id, *role)));
+        check_admin_is_left(user, &project, &after.collect(), Others::Leave)?;
         let mut trail = Trail::default();
         work.change(Change::ClearMembers(project.row.id));
         for (number, (_, member, role)) in (0_i64..).zip(&wanted) {
@@ -135,8 +139,16 @@ impl Projects {
         members: &[MemberSetting],
     ) -> Result<Project> {
         let (project, mut work) = self.begin(user, project).await?;
+        // Before any name is looked up: who may not add members learns nothing of them. One name may be their own.
+        if members.len() != 1 || !project.row.is_public {
+            check_manager(user, &project, "add")?;
+        }
         let wanted = self.resolve(members).await?;
-        check_may_add(user, &project, members)?;
+        check_may_add(user, &project, &wanted)?;
+        let after = wanted
+            .iter()
+            .filter_map(|(_, member, role)| Some((member.as_ref()?.id, *role)));
+        check_admin_is_left(user, &project, &after.collect(), Others::Stay)?;
         let mut trail = Trail::default();
         for (name, member, role) in wanted {
             let member = member.ok_or_else(|| unknown(&name))?;
@@ -179,11 +191,17 @@ impl Projects {
         names: &[String],
     ) -> Result<Project> {
         let (project, mut work) = self.begin(user, project).await?;
-        let leaves = leaves_alone(user, &project, names)?;
+        if names.len() != 1 {
+            check_manager(user, &project, "remove")?;
+        }
+        let mut named = Vec::new();
+        for name in names {
+            named.push((name, self.find(name).await?));
+        }
+        let leaves = leaves_alone(user, &project, &named)?;
         let mut doomed: BTreeSet<UserId> = BTreeSet::new();
         let mut trail = Trail::default();
-        for name in names {
-            let member = users::by_name_or_email(self.0.database.pool(), name).await?;
+        for (name, member) in named {
             let member = member.ok_or_else(|| unknown(name))?;
             let not_member =
                 || ControlError::refused(format!("User is not a member of this project: {name}"));
@@ -237,13 +255,51 @@ impl Projects {
         let mut known = BTreeSet::new();
         let mut found: Vec<Wanted> = Vec::new();
         for member in members {
-            let user = users::by_name_or_email(self.0.database.pool(), &member.username).await?;
+            let user = self.find(&member.username).await?;
             if user.as_ref().is_some_and(|user| !known.insert(user.id)) {
                 return Err(twice());
             }
             found.push((member.username.clone(), user, member.project_role));
         }
         Ok(found)
+    }
+
+    /// The user of a name or, where nobody has that name, of an e-mail address. Several users may have one address.
+    async fn find(&self, name: &str) -> Result<Option<UserRow>> {
+        let mut found = users::by_name_or_email(self.0.database.pool(), name).await?;
+        match found.len() {
+            0 | 1 => Ok(found.pop()),
+            _ => Err(ControlError::refused(format!(
+                "Several users have the e-mail address {name}. Name them by their user names"
+            ))),
+        }
+    }
+}
+
+/// What becomes of members that a change does not name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Others {
+    Stay,
+    Leave,
+}
+
+/// Refuses to leave a project without an admin, unless a global admin does it. `after` has the roles of those that the change
+/// names.
+fn check_admin_is_left(
+    user: &UserRow,
+    project: &Project,
+    after: &BTreeMap<UserId, ProjectRole>,
+    others: Others,
+) -> Result<()> {
+    let before: Vec<UserId> = project.with_role(ProjectRole::Admin).collect();
+    let stays = |admin: &UserId| match after.get(admin) {
+        Some(role) => *role == ProjectRole::Admin,
+        None => others == Others::Stay,
+    };
+    let is_left = before.iter().any(stays) || after.values().any(|role| *role == ProjectRole::Admin);
+    match is_left || before.is_empty() || is_admin(user) {
+        true => Ok(()),
+        false => Err(ControlError::refused("Cannot remove all project admins")),
     }
 }
 
@@ -255,26 +311,20 @@ fn unknown(name: &str) -> ControlError {
     ControlError::refused(format!("User not found: {name}"))
 }
 
-/// Whether the name, or e-mail address, is the user's.
-fn is_of(name: &String, user: &UserRow) -> bool {
-    *name == user.name || Some(name) == user.email.as_ref()
-}
-
-fn check_may_add(user: &UserRow, project: &Project, members: &[MemberSetting]) -> Result<()> {
-    let joins_alone = match members {
-        [one] => project.row.is_public && is_of(&one.username, user) && project.role(user).is_none(),
+/// By who the named users are, and not by how they are called: e-mail addresses need not be unique.
+fn check_may_add(user: &UserRow, project: &Project, wanted: &[Wanted]) -> Result<()> {
+    let joins_alone = match wanted {
+        [(_, Some(one), _)] => project.row.is_public && one.id == user.id && project.role(user).is_none(),
         _ => false,
     };
-    let adds = |role: ProjectRole| members.iter().any(|member| member.project_role == role);
+    let adds = |wanted_role: ProjectRole| wanted.iter().any(|(.., role)| *role == wanted_role);
     if joins_alone {
         return match adds(ProjectRole::Admin) || adds(ProjectRole::Manager) {
             false => Ok(()),
             true => Err(forbidden("can only join public projects as user role")),
         };
     }
-    if !project.is_manager(user) {
-        return Err(forbidden("insufficient permissions to add members"));
-    }
+    check_manager(user, project, "add")?;
     if adds(ProjectRole::Admin) && !project.is_admin(user) {
         return Err(forbidden("only global admins can add project admins"));
     }
@@ -282,13 +332,22 @@ fn check_may_add(user: &UserRow, project: &Project, members: &[MemberSetting]) -
 }
 
 /// Whether the user only removes themselves; if not, they must be a manager.
-fn leaves_alone(user: &UserRow, project: &Project, names: &[String]) -> Result<bool> {
-    let leaves = match names {
-        [one] => is_of(one, user),
+fn leaves_alone(user: &UserRow, project: &Project, named: &[(&String, Option<UserRow>)]) -> Result<bool> {
+    let leaves = match named {
+        [(_, Some(one))] => one.id == user.id,
         _ => false,
     };
-    if !leaves && !project.is_manager(user) {
-        return Err(forbidden("insufficient permissions to remove members"));
+    if !leaves {
+        check_manager(user, project, "remove")?;
     }
     Ok(leaves)
+}
+
+fn check_manager(user: &UserRow, project: &Project, action: &str) -> Result<()> {
+    match project.is_manager(user) {
+        true => Ok(()),
+        false => Err(forbidden(&format!(
+            "insufficient permissions to {action} members"
+        ))),
+    }
 }

@@ -134,16 +134,18 @@ impl Projects {
         }
         if let Some(wanted) = update
             .templates_repo
-            .filter(|wanted| *wanted != row.templates_repo)
+            .as_ref()
+            .filter(|wanted| **wanted != row.templates_repo)
         {
             fields.push(format!("templates_repo={}", wanted.as_deref().unwrap_or("None")));
-            row.templates_repo = wanted;
+            row.templates_repo.clone_from(wanted);
         }
         let mut work = self.0.work(actor);
+        // Only what was asked for: `project` may be older than what somebody else has changed.
         work.change(Change::UpdateProject {
             id: row.id,
-            is_public: row.is_public,
-            templates_repo: row.templates_repo.clone(),
+            is_public: update.is_public,
+            templates_repo: update.templates_repo,
         });
         let message = format!("Project updated. Updated fields: {}", list_or_none(&fields));
         work.event(message, vec![events::project(&row)]);
@@ -156,6 +158,10 @@ impl Projects {
     /// # Errors
     /// One of them is not there, named twice, not the user's to delete, or in use: none is deleted.
     pub async fn delete(&self, user: &UserRow, names: &[String]) -> Result<()> {
+        retry_on_conflict(BUSY, || self.try_delete(user, names)).await
+    }
+
+    async fn try_delete(&self, user: &UserRow, names: &[String]) -> Result<()> {
         let mut doomed: Vec<ProjectRow> = Vec::new();
         for name in names {
             let project = Project::by_name(&self.0.database, name).await?;

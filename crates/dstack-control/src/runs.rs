@@ -10,7 +10,7 @@ use dstack_model::runs::{JobSpec, RunSpec, RunStatus, RunTerminationReason};
 use dstack_plan::services::replicas::Slot;
 use dstack_store::events;
 use dstack_store::rows::RunRow;
-use dstack_units::{ProjectId, RepoRowId, RunId, UserId};
+use dstack_units::{ArchiveId, ProjectId, RepoRowId, RunId, UserId};
 
 use crate::core::{Actor, Core};
 use crate::error::{ControlError, Result};
@@ -22,8 +22,12 @@ const BUSY: &str = "The run is being processed at the moment. Try again later.";
 /// What a run needs besides its rows.
 #[async_trait]
 pub trait RunResources: Send + Sync + Debug {
-    /// Refuses volumes, gateways and archives that the run asks for and cannot have.
-    async fn check(&self, project: ProjectId, user: UserId, spec: &RunSpec) -> Result<()>;
+    /// Refuses volumes and gateways that the run asks for and cannot have.
+    async fn check(&self, project: ProjectId, spec: &RunSpec) -> Result<()>;
+
+    /// Refuses archives that the user has not uploaded. What they are called is no secret, what is in them is: whoever starts
+    /// the run's jobs relies on it.
+    async fn check_archives(&self, user: UserId, archives: &[ArchiveId]) -> Result<()>;
 
     /// Its repo; a virtual one is created.
     async fn repo(&self, project: ProjectId, spec: &RunSpec) -> Result<Option<RepoRowId>>;

@@ -8,6 +8,7 @@ use dstack_store::directory::change::Change;
 use dstack_store::directory::tokens::{self, TokenRow};
 use dstack_store::directory::users::UserRow;
 use dstack_store::events;
+use dstack_system::Secret;
 
 use crate::access::{Project, token_hash};
 use crate::core::Actor;
@@ -42,7 +43,7 @@ pub struct CreatedToken {
     /// Name of the project that it is good for.
     pub project_name: Option<String>,
     /// The token: shown once, stored nowhere.
-    pub token: String,
+    pub token: Secret,
 }
 
 impl Tokens {
@@ -93,7 +94,7 @@ impl Tokens {
             Ok(()) => Ok(CreatedToken {
                 row,
                 project_name: project.map(|project| project.row.name),
-                token,
+                token: Secret::new(token),
             }),
         }
     }

@@ -9,11 +9,13 @@ use dstack_units::PublicKeyId;
 use dstack_units::name::is_user_name;
 
 use crate::access::token_hash;
-use crate::core::Actor;
+use crate::core::{Actor, retry_on_conflict};
 use crate::directory::{Directory, Work};
 use crate::error::{ControlError, Result};
 use crate::public_key::{self, ParsedKey};
 use crate::text::{list_or_none, python_bool};
+
+const BUSY: &str = "The users are being changed by others. Try again";
 
 /// The user that every server has and that cannot be deleted.
 pub const ADMIN: &str = "admin";
@@ -186,6 +188,10 @@ impl Users {
     /// # Errors
     /// One of them is not there, named twice, or the admin: none is deleted.
     pub async fn delete(&self, actor: Actor, names: &[String]) -> Result<()> {
+        retry_on_conflict(BUSY, || self.try_delete(actor, names)).await
+    }
+
+    async fn try_delete(&self, actor: Actor, names: &[String]) -> Result<()> {
         if names.iter().any(|name| name == ADMIN) {
             return Err(ControlError::refused("User 'admin' cannot be deleted"));
         }

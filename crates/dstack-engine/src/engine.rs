@@ -7,7 +7,8 @@ mod workers;
 use std::sync::Arc;
 
 use dstack_plan::lifecycle::job::ToldClient;
-use dstack_store::{Commit, EntityRef};
+use dstack_store::{Commit, EntityRef, StoreError};
+use dstack_system::task;
 use dstack_units::{JobId, RunId};
 use tokio_util::sync::CancellationToken;
 
@@ -80,9 +81,13 @@ impl Engine {
 
     /// Commits a change from outside (API), driven by this process from then on, and wakes whom it concerns.
     pub async fn commit(&self, commit: Commit) -> Result<()> {
-        self.ctx
-            .commit_from_outside(("api.commit.before", "api.commit.after"), commit)
-            .await
+        let ctx = Arc::clone(&self.ctx);
+        // The store writes it also when the caller has gone away: then whom it concerns has to be woken all the same.
+        let written = task::uncancelled("commit of a call", async move {
+            let name = ("api.commit.before", "api.commit.after");
+            ctx.commit_from_outside(name, commit).await
+        });
+        written.await.map_err(StoreError::from)?
     }
 
     /// A client that attaches to jobs over SSH is told something of a run: see [`crate::attendance`].

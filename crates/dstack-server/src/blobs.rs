@@ -135,8 +135,8 @@ impl Blobs {
     ///
     /// # Errors
     /// Bucket or database.
-    pub async fn archive(&self, id: ArchiveId, user: UserId) -> Result<Option<Vec<u8>>, BlobError> {
-        let Some(archive) = content::archive(self.database.pool(), id, user).await? else {
+    pub async fn archive(&self, id: ArchiveId) -> Result<Option<Vec<u8>>, BlobError> {
+        let Some(archive) = content::archive(self.database.pool(), id).await? else {
             return Ok(None);
         };
         match archive.content {

@@ -48,6 +48,11 @@ pub enum ApiError {
         /// The most that the route takes, with its unit.
         limit: String,
     },
+    /// 413: more than one upload may have of the memory for bodies.
+    TooLargeUpload {
+        /// The most that it may have, with its unit.
+        limit: String,
+    },
     /// 422 with this body.
     Validation(Value),
     /// 429: come back later.
@@ -74,7 +79,7 @@ impl std::fmt::Display for ApiError {
             Self::Denied => "Access denied",
             Self::NotFound => "Not found",
             Self::Slow => SLOW,
-            Self::TooLarge { .. } => "the request is too large",
+            Self::TooLarge { .. } | Self::TooLargeUpload { .. } => "the request is too large",
             Self::Validation(_) => "the request is not valid",
             Self::Internal(_) => "internal error",
         })
@@ -170,6 +175,14 @@ impl ApiError {
                 let text = format!(
                     "The request's body has more than {limit}, the most that this route takes. Upload files instead of \
                      sending them in requests"
+                );
+                json_response(StatusCode::PAYLOAD_TOO_LARGE, &json!({ "detail": text }))
+            }
+            Self::TooLargeUpload { limit } => {
+                let text = format!(
+                    "The upload has more than {limit}, the most that one upload may have: a quarter of \
+                     DSTACK_SERVER_MAX_BODY_MEMORY. Leave files out with .gitignore or .dstackignore, or ask the server's \
+                     administrator for more"
                 );
                 json_response(StatusCode::PAYLOAD_TOO_LARGE, &json!({ "detail": text }))
             }

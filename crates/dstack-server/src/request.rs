@@ -13,7 +13,7 @@ use http_body_util::{LengthLimitError, Limited};
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 
-use self::body::{MAX_DISCARDED, declared_length, drain_upload, paced, too_large};
+use self::body::{MAX_DISCARDED, declared_length, drain_upload, paced, with_unit};
 use crate::error::{ApiError, Result};
 use crate::overload::memory::{BodyMemory, Reserved};
 
@@ -104,7 +104,17 @@ pub(crate) async fn upload(
             ..Upload::default()
         });
     }
-    let expected = declared.unwrap_or(if limit > 0 { limit } else { u64::MAX });
+    let largest = memory.largest_upload();
+    let most = u64::try_from(largest).unwrap_or(u64::MAX);
+    let too_large = || ApiError::TooLargeUpload {
+        limit: with_unit(largest),
+    };
+    if declared.is_some_and(|size| size > most.saturating_add(MAX_DISCARDED)) {
+        drain_upload(body).await;
+        return Err(too_large());
+    }
+    let effective = if limit > 0 { limit.min(most) } else { most };
+    let expected = declared.unwrap_or(effective).min(most);
     let reserved = match memory
         .reserve(usize::try_from(expected).unwrap_or(usize::MAX))
         .await
@@ -117,11 +127,11 @@ pub(crate) async fn upload(
     };
     // The length that was declared holds by itself. What stands around the file is not part of its limit.
     let max_bytes = match declared {
-        None if limit > 0 => limit.saturating_add(MAX_DISCARDED),
-        _ => u64::MAX,
+        None => effective.saturating_add(MAX_DISCARDED),
+        Some(_) => u64::MAX,
     };
-    let body = Limited::new(paced(body), usize::try_from(max_bytes).unwrap_or(usize::MAX));
-    let mut request = Request::new(Body::new(body));
+    let limited = Limited::new(paced(body), usize::try_from(max_bytes).unwrap_or(usize::MAX));
+    let mut request = Request::new(Body::new(limited));
     *request.headers_mut() = headers.clone();
     // Otherwise there is one more limit, of 2 MiB, whatever the administrator has set.
     DefaultBodyLimit::disable().apply(&mut request);
@@ -129,7 +139,11 @@ pub(crate) async fn upload(
     let mut multipart = Multipart::from_request(request, &())
         .await
         .map_err(|_| missing())?;
-    let broken = |error| broken(&error, limit);
+    let beyond_length = || match limit > 0 && limit <= most {
+        true => body::too_large(usize::try_from(limit).unwrap_or(usize::MAX)),
+        false => too_large(),
+    };
+    let broken = |error| broken(&error, &beyond_length);
     while let Some(mut part) = multipart.next_field().await.map_err(broken)? {
         if part.name() != Some("file") || part.file_name().is_none() {
             continue;
@@ -142,6 +156,9 @@ pub(crate) async fn upload(
         while let Some(chunk) = part.chunk().await.map_err(broken)? {
             let more = u64::try_from(chunk.len()).unwrap_or(u64::MAX);
             upload.request_size = declared.unwrap_or(upload.request_size.saturating_add(more));
+            if upload.content.len() + chunk.len() > largest {
+                return Err(too_large());
+            }
             if limit == 0 || upload.request_size <= limit {
                 upload.content.extend_from_slice(&chunk);
             }
@@ -155,12 +172,12 @@ pub(crate) async fn upload(
 }
 
 /// Why a multipart body cannot be read on.
-fn broken(error: &MultipartError, limit: u64) -> ApiError {
+fn broken(error: &MultipartError, beyond_length: &dyn Fn() -> ApiError) -> ApiError {
     let first: &(dyn std::error::Error + 'static) = error;
     let mut causes = std::iter::successors(Some(first), |error| error.source());
     let known = causes.find_map(|cause| match cause.downcast_ref() {
         Some(ApiError::Slow) => Some(ApiError::Slow),
-        _ if cause.is::<LengthLimitError>() => Some(too_large(usize::try_from(limit).unwrap_or(usize::MAX))),
+        _ if cause.is::<LengthLimitError>() => Some(beyond_length()),
         _ => None,
     });
     known.unwrap_or(ApiError::Plain("There was an error parsing the body"))
@@ -256,6 +273,27 @@ mod tests {
             "what it could have had beyond that is free"
         );
         drop(read);
+        assert_eq!(memory.free_kib(), 64);
+    }
+
+    #[tokio::test]
+    async fn one_upload_never_has_more_than_a_quarter_of_the_memory() {
+        let memory = BodyMemory::new(64 * KIB);
+        let endless = upload_of(BEGINNING, stream::repeat_with(|| vec![b'x'; KIB]));
+        let refused = upload(&headers(None), endless, 0, &memory).await.unwrap_err();
+        let is_quarter = |limit: &str| limit == "16 KiB";
+        assert!(
+            matches!(&refused, ApiError::TooLargeUpload { limit } if is_quarter(limit)),
+            "{refused}"
+        );
+        let large = upload_of(BEGINNING, stream::iter([vec![b'x'; KIB]]));
+        let refused = upload(&headers(Some(100 * KIB)), large, 0, &memory)
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(&refused, ApiError::TooLargeUpload { limit } if is_quarter(limit)),
+            "{refused}"
+        );
         assert_eq!(memory.free_kib(), 64);
     }
 

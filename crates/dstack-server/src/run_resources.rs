@@ -34,14 +34,25 @@ impl SqlRunResources {
             forbid_services_without_gateway: state.settings.forbid_services_without_gateway,
         })
     }
+}
 
-    /// Refuses archives that somebody else has uploaded: their ids are no secret, their content is.
-    async fn check_archives(&self, user: UserId, spec: &RunSpec) -> Result<()> {
-        let ids: Vec<ArchiveId> = spec.file_archives.iter().map(|mapping| mapping.id).collect();
-        if ids.is_empty() {
+#[async_trait]
+impl RunResources for SqlRunResources {
+    async fn check(&self, project: ProjectId, spec: &RunSpec) -> Result<()> {
+        let database = &self.jobs.database;
+        runs::volumes::check_active(database, project, spec).await?;
+        runs::services::check_gateway(database, project, spec, self.forbid_services_without_gateway).await?;
+        match unsupported(spec) {
+            None => Ok(()),
+            Some(reason) => Err(reason.into()),
+        }
+    }
+
+    async fn check_archives(&self, user: UserId, archives: &[ArchiveId]) -> Result<()> {
+        if archives.is_empty() {
             return Ok(());
         }
-        let foreign = content::foreign_archives(self.jobs.database.pool(), user, &ids).await?;
+        let foreign = content::foreign_archives(self.jobs.database.pool(), user, archives).await?;
         match foreign.first() {
             None => Ok(()),
             Some(id) => Err(ControlError::with_code(
@@ -49,19 +60,6 @@ impl SqlRunResources {
                 format!("The file archive {id} does not exist. Upload the files again"),
             )),
         }
-    }
-}
-
-#[async_trait]
-impl RunResources for SqlRunResources {
-    async fn check(&self, project: ProjectId, user: UserId, spec: &RunSpec) -> Result<()> {
-        let database = &self.jobs.database;
-        runs::volumes::check_active(database, project, spec).await?;
-        runs::services::check_gateway(database, project, spec, self.forbid_services_without_gateway).await?;
-        if let Some(reason) = unsupported(spec) {
-            return Err(reason.into());
-        }
-        self.check_archives(user, spec).await
     }
 
     /// It must be known, unless it is virtual: then it is created.

@@ -128,7 +128,7 @@ settings! {
     update_default_project: bool = "DSTACK_UPDATE_DEFAULT_PROJECT", "off", env::flag;
     /// Never update the default project of the CLI.
     do_not_update_default_project: bool = "DSTACK_DO_NOT_UPDATE_DEFAULT_PROJECT", "off", env::flag;
-    /// Largest upload of code or files in bytes; 0 = unlimited.
+    /// Largest upload of code or files in bytes; 0 = as large as a quarter of `DSTACK_SERVER_MAX_BODY_MEMORY`, which none may exceed.
     code_upload_limit: u64 = "DSTACK_SERVER_CODE_UPLOAD_LIMIT", "2097152", or(2 * 1024 * 1024);
     /// Bytes of output of a job in an hour; 0 = unlimited.
     log_quota_per_job_hour: u64 = "DSTACK_SERVER_LOG_QUOTA_PER_JOB_HOUR", "52428800", or(50 * 1024 * 1024);

@@ -83,7 +83,12 @@ async fn process(state: &AppState, listed: ListedVolume) -> dstack_control::Resu
 async fn step(state: &AppState, listed: ListedVolume) -> Option<(VolumeRow, String)> {
     let request = request(&listed);
     let row = listed.row;
-    let backend = backend(state, &row).await;
+    let backend = backend(state, &row)
+        .await
+        .inspect_err(|error| {
+            tracing::warn!(volume.name = row.name, %error, "the backends of a project are not known now: asked again");
+        })
+        .ok()?;
     let now = state.clock.now();
     if row.to_be_deleted {
         if let (Some(data), false) = (&row.provisioning_data, row.configuration.is_external()) {
@@ -141,17 +146,14 @@ fn request(listed: &ListedVolume) -> VolumeRequest {
     }
 }
 
-async fn backend(state: &AppState, row: &VolumeRow) -> Option<Arc<dyn Backend>> {
+/// `None`: it is not configured.
+async fn backend(state: &AppState, row: &VolumeRow) -> Result<Option<Arc<dyn Backend>>, ComputeError> {
     let data = row.provisioning_data.as_ref();
     let kind = data
         .and_then(|data| data.backend)
         .unwrap_or(row.configuration.backend());
-    let backends = state
-        .backends
-        .of_project(row.project_id)
-        .await
-        .unwrap_or_default();
-    backends.into_iter().find(|backend| backend.kind() == kind)
+    let backends = state.backends.of_project(row.project_id).await?;
+    Ok(backends.into_iter().find(|backend| backend.kind() == kind))
 }
 
 async fn make(

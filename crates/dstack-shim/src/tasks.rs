@@ -229,7 +229,8 @@ impl Tasks {
     /// All tasks.
     pub fn list(&self) -> Result<TaskList, OrderError> {
         // Where nothing was recorded there is nothing to wait for: a server that ends wants to know whether it may end us.
-        if !self.inner.store.scan().is_empty() {
+        let is_restored = *self.inner.restored.borrow();
+        if !is_restored && !self.inner.store.scan().is_empty() {
             self.inner.available(false)?;
         }
         let tasks = self

@@ -154,6 +154,14 @@ pub enum Unavailable {
 }
 
 impl StoreError {
+    /// Of a row that is not as it was read.
+    pub(crate) fn conflict(entity: &'static str, id: &impl ToString) -> Self {
+        Self::Conflict {
+            entity,
+            id: id.to_string(),
+        }
+    }
+
     /// Whether reading again and deciding again may succeed.
     pub fn is_conflict(&self) -> bool {
         match self {

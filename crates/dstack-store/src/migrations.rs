@@ -20,6 +20,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0013_health.sql"),
     include_str!("../migrations/0015_deleted.sql"),
     include_str!("../migrations/0016_fencing.sql"),
+    include_str!("../migrations/0017_made_instances.sql"),
 ];
 
 /// Any number unlikely to be used by others: the advisory lock that lets one server migrate at a time.

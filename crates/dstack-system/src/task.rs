@@ -56,6 +56,19 @@ pub async fn contained<F: Future>(name: &'static str, work: F) -> Result<F::Outp
     })
 }
 
+/// Does work to its end, also when whoever waits for it goes away in the middle: a client that disconnects takes the future
+/// of its call with it.
+///
+/// # Errors
+/// The work panicked.
+pub async fn uncancelled<F>(name: &'static str, work: F) -> Result<F::Output, Panicked>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    spawn(name, work).await.ok().flatten().ok_or(Panicked)
+}
+
 /// Pause before a task that panicked is started again; it doubles up to [`LONGEST_PAUSE`] while it panics again and again.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -117,6 +130,18 @@ mod tests {
         });
         assert_eq!(task.await.unwrap(), Some(()));
         assert_eq!(starts.load(Ordering::Relaxed), 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_goes_on_without_whoever_waits_for_it() {
+        let (done, is_done) = tokio::sync::oneshot::channel();
+        let work = uncancelled("work", async move {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            done.send(()).ok();
+        });
+        let left = tokio::time::timeout(Duration::from_secs(1), work).await;
+        assert!(left.is_err(), "nobody waits for it any more");
+        is_done.await.unwrap();
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! Creating fleets and changing them in place.
 
 use dstack_model::ErrorCode;
-use dstack_model::fleets::FleetSpec;
+use dstack_model::fleets::{FleetSpec, FleetStatus};
 use dstack_model::instances::InstanceTerminationReason;
 use dstack_plan::fleet_diff::{HostChanges, check_updatable, host_changes};
 use dstack_plan::lifecycle::{Wait, WaitReason};
@@ -12,7 +12,7 @@ use dstack_store::{Changes, Json, events};
 use dstack_units::{FleetId, ProjectId, Time};
 
 use super::hosts::{self, NewHost, new_host, opened, sealed, without_keys};
-use super::{FleetRights, Fleets, check_rights, validate};
+use super::{FleetRights, Fleets, check_not_own_machine, check_rights, validate};
 use crate::core::Actor;
 use crate::error::{ControlError, Result};
 
@@ -150,6 +150,13 @@ impl Fleets {
         let spec = &request.spec;
         let snapshot = self.core.store.fleet(id).await?;
         let snapshot = snapshot.ok_or_else(ControlError::not_found)?;
+        check_not_own_machine(&snapshot.fleet)?;
+        if snapshot.fleet.status() == FleetStatus::Terminating {
+            let name = &snapshot.fleet.name;
+            return Err(ControlError::refused(format!(
+                "Fleet {name} is being deleted. Try again later"
+            )));
+        }
         let mut old = opened(FleetSpec::clone(&snapshot.fleet.spec), &self.encryption)?;
         fill_fleet_defaults(&mut old);
         check_updatable(&old, spec)?;

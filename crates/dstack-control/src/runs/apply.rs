@@ -8,7 +8,7 @@ use dstack_plan::services::publish;
 use dstack_plan::services::replicas::first;
 use dstack_store::rows::{JobRow, NewRun, RunRow};
 use dstack_store::{Json, events};
-use dstack_units::{ProjectId, RunId, UserId};
+use dstack_units::{ArchiveId, ProjectId, RunId, UserId};
 
 use super::{BUSY, Runs};
 use crate::core::Actor;
@@ -57,9 +57,7 @@ impl Runs {
     /// # Errors
     /// The run cannot be had, the active one cannot be changed so, or is not what the client saw.
     pub async fn apply(&self, request: &ApplyRun) -> Result<Applied> {
-        self.resources
-            .check(request.project, request.user, &request.spec)
-            .await?;
+        self.resources.check(request.project, &request.spec).await?;
         self.core
             .retry_on_conflict(BUSY, || self.try_apply(request))
             .await
@@ -93,11 +91,22 @@ impl Runs {
                 "Cannot override active run. Stop the run first.",
             ));
         }
+        if old.status() == RunStatus::Terminating {
+            return Err(ControlError::refused(format!(
+                "Run {} is being stopped. Try again later",
+                old.run_name
+            )));
+        }
         let seen = request.seen.as_ref();
         let unchanged = seen.is_some_and(|seen| seen.id == old.id && seen.spec == *old.run_spec);
         if !request.force && !unchanged {
             return Err(ControlError::stale());
         }
+        // Those that it has already were checked when they came, whoever has uploaded them.
+        let known: Vec<ArchiveId> = archives(&old.run_spec);
+        let mut new_archives = archives(&spec);
+        new_archives.retain(|id| !known.contains(id));
+        self.resources.check_archives(request.user, &new_archives).await?;
         let changed = changed_fields(&old.run_spec, &spec).join(", ");
         let mut new = old.clone();
         new.deployment_num += 1;
@@ -122,6 +131,9 @@ impl Runs {
 
     /// Stores a new run with its jobs; a finished one of the same name is deleted in the same transaction.
     async fn submit(&self, request: &ApplyRun, spec: RunSpec, finished: Option<RunRow>) -> Result<Applied> {
+        self.resources
+            .check_archives(request.user, &archives(&spec))
+            .await?;
         let repo_id = self.resources.repo(request.project, &spec).await?;
         let now = self.core.now();
         let replicas = first(&spec);
@@ -177,4 +189,8 @@ fn published(project: &str, spec: &RunSpec) -> Result<Option<dstack_model::runs:
     };
     let run = spec.run_name.as_deref().unwrap_or_default();
     Ok(Some(publish::without_gateway(project, run, service)?))
+}
+
+fn archives(spec: &RunSpec) -> Vec<ArchiveId> {
+    spec.file_archives.iter().map(|mapping| mapping.id).collect()
 }

@@ -14,9 +14,12 @@ use crate::{EngineError, Result};
 /// of them; one of a higher priority that comes meanwhile is looked at after these.
 const JOBS_PER_PASS: usize = 1024;
 
+/// Conflicts in a row after which the work is left to the next wake.
+const MAX_CONFLICTS: u32 = 20;
+
 /// Places every waiting job of the project, has an instance made for it, or says why neither can be.
 pub async fn reconcile(ctx: &Arc<Context>, project: ProjectId) -> Result<()> {
-    let mut size = JOBS_PER_PASS;
+    let (mut size, mut conflicts) = (JOBS_PER_PASS, 0);
     // Jobs that were looked at and must wait for others, or for what clouds have to say.
     let mut undecided = 0;
     loop {
@@ -25,7 +28,10 @@ pub async fn reconcile(ctx: &Arc<Context>, project: ProjectId) -> Result<()> {
         match pass::place_all(ctx, project, &waiting).await {
             Ok(left) => undecided = left,
             // One of the rows was changed by others: fewer jobs meet fewer of such changes.
-            Err(EngineError::Store(error)) if error.is_conflict() && waiting.len() > 1 => {
+            Err(EngineError::Store(error))
+                if error.is_conflict() && waiting.len() > 1 && conflicts < MAX_CONFLICTS =>
+            {
+                conflicts += 1;
                 size = (size.min(waiting.len()) / 2).max(1);
                 continue;
             }
@@ -35,6 +41,7 @@ pub async fn reconcile(ctx: &Arc<Context>, project: ProjectId) -> Result<()> {
             // Whatever came meanwhile has woken us again.
             return Ok(());
         }
+        conflicts = 0;
         size = (size * 2).min(JOBS_PER_PASS);
     }
 }

@@ -62,7 +62,7 @@ async fn create(call: Call, request: CreateTokenRequest) -> Result<NewUserToken>
     let created = call.state.token_verbs().create(call.user()?, new).await?;
     Ok(NewUserToken {
         info: shown(created.row, created.project_name),
-        token: created.token,
+        token: created.token.expose().to_owned(),
     })
 }
 

@@ -52,6 +52,14 @@ impl BodyMemory {
         }
     }
 
+    /// The most bytes that one upload may have, however large uploads may be by the settings: a few slow ones are not to hold
+    /// all of the memory.
+    pub(crate) fn largest_upload(&self) -> usize {
+        usize::try_from(self.total / 4)
+            .unwrap_or(usize::MAX)
+            .saturating_mul(KIB)
+    }
+
     /// Waits for so many bytes, or for all there are when that is less. Returns `None` for a small body, which is not
     /// counted.
     ///

@@ -169,13 +169,17 @@ pub(super) fn declared_length(headers: &HeaderMap) -> Option<u64> {
 }
 
 pub(super) fn too_large(max_bytes: usize) -> ApiError {
-    const KIB: usize = 1024;
     ApiError::TooLarge {
-        limit: match max_bytes {
-            bytes if bytes % (KIB * KIB) == 0 => format!("{} MiB", bytes / KIB / KIB),
-            bytes if bytes % KIB == 0 => format!("{} KiB", bytes / KIB),
-            bytes => format!("{bytes} bytes"),
-        },
+        limit: with_unit(max_bytes),
+    }
+}
+
+pub(super) fn with_unit(bytes: usize) -> String {
+    const KIB: usize = 1024;
+    match bytes {
+        bytes if bytes % (KIB * KIB) == 0 => format!("{} MiB", bytes / KIB / KIB),
+        bytes if bytes % KIB == 0 => format!("{} KiB", bytes / KIB),
+        bytes => format!("{bytes} bytes"),
     }
 }
 

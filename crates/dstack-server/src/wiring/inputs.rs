@@ -19,7 +19,7 @@ use dstack_store::encryption::Encryption;
 use dstack_store::rows::RunRow;
 use dstack_store::{Database, JobSnapshot};
 use dstack_system::Secret;
-use dstack_units::{ProjectId, UserId};
+use dstack_units::ProjectId;
 
 use crate::blobs::{BlobError, Blobs};
 use crate::job_maker::JobMaker;
@@ -86,10 +86,11 @@ impl SqlInputs {
         }))
     }
 
-    async fn archives(&self, user: UserId, spec: &JobSpec) -> Result<Vec<(String, Vec<u8>)>> {
+    /// Those of the run: whoever applied it was allowed them.
+    async fn archives(&self, spec: &JobSpec) -> Result<Vec<(String, Vec<u8>)>> {
         let mut archives = Vec::new();
         for mapping in &spec.file_archives {
-            let content = fetched(self.blobs.archive(mapping.id, user).await)?;
+            let content = fetched(self.blobs.archive(mapping.id).await)?;
             let content = content.ok_or_else(|| {
                 let path = &mapping.path;
                 InputsError::Refused(format!("the archive of `files` path {path} is not stored"))
@@ -137,7 +138,7 @@ impl Inputs for SqlInputs {
                 .map_err(|error| InputsError::Refused(format!("env {name}: {error}")))?;
             env.insert(name.clone(), Secret::new(value));
         }
-        let archives = self.archives(job.run.user_id, spec).await?;
+        let archives = self.archives(spec).await?;
         let code = self.code(&job.run, spec).await?;
         let body = SubmitBody {
             repo_credentials: self.repo_credentials(&job.run).await?,

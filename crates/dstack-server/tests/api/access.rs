@@ -1,5 +1,7 @@
 //! Tokens.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::http::Request;
 use serde_json::json;
@@ -53,4 +55,43 @@ async fn an_old_token_stops_working_at_once_and_so_do_those_of_inactive_and_dele
         .await
         .ok();
     assert_eq!(server.post(&fresh, me, json!(null)).await.status, 403);
+}
+
+/// A client that goes away in the middle of a call takes nothing back: what it asked for holds at once.
+#[tokio::test]
+async fn what_a_client_did_not_wait_for_holds_all_the_same() {
+    let server = Server::new().await;
+    let token = server.user("alice").await;
+    let me = "/api/users/get_my_user";
+    server.post(&token, me, json!(null)).await.ok();
+    // Somebody else writes for a while.
+    let (release, released) = tokio::sync::oneshot::channel::<()>();
+    let (begun, has_begun) = tokio::sync::oneshot::channel::<()>();
+    let database = server.state.database.clone();
+    let writer = tokio::spawn(async move {
+        database
+            .write(move |_| {
+                Box::pin(async move {
+                    begun.send(()).ok();
+                    released.await.ok();
+                    Ok(())
+                })
+            })
+            .await
+    });
+    has_begun.await.unwrap();
+    let update = json!({"username": "alice", "global_role": "user", "active": false});
+    let call = server.post(ADMIN, "/api/users/update", update);
+    let gone = tokio::time::timeout(Duration::from_millis(300), call).await;
+    assert!(gone.is_err(), "the call waits for the writer");
+    release.send(()).unwrap();
+    writer.await.unwrap().unwrap();
+    let refused = async {
+        while server.post(&token, me, json!(null)).await.status != 403 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), refused)
+        .await
+        .expect("the token of a deactivated user still works");
 }

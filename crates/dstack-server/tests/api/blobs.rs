@@ -5,10 +5,10 @@ use std::sync::Arc;
 use dstack_engine::{Inputs, InputsError};
 use dstack_server::blobs::{Blobs, Bucket, BucketError};
 use dstack_server::wiring::SqlInputs;
-use dstack_store::JobSnapshot;
 use dstack_store::directory::Page;
 use dstack_store::directory::content::{self, Content};
 use dstack_store::directory::lists::{self, RunFilter};
+use dstack_store::{JobSnapshot, Json};
 use dstack_store_doubles::Fault;
 use dstack_store_doubles::objects::{Kind, Objects};
 use dstack_units::{ProjectId, RepoRowId};
@@ -162,17 +162,66 @@ async fn nobody_runs_with_the_files_of_somebody_else() {
     );
     server.main("runs/apply", plan("own")).await.ok();
 
-    // A row that was written before the server looked is refused when its job starts.
-    let mut job = snapshot(&server).await;
+    let job = snapshot(&server).await;
     let inputs = SqlInputs::new(
         server.state.jobs(),
         server.state.blobs.clone(),
         &server.state.settings,
     );
     assert_eq!(inputs.start(&job).await.unwrap().archives.len(), 1);
-    job.run.user_id = server.state.random.uuid().into();
-    let refused = inputs.start(&job).await.unwrap_err();
-    assert!(matches!(refused, InputsError::Refused(_)), "{refused:?}");
+}
+
+/// A member changes the service of another: with files of their own, or with those that it has.
+#[tokio::test]
+async fn a_run_of_somebody_else_is_changed_with_ones_own_files() {
+    let server = Server::new().await;
+    with_repo(&server).await;
+    let (alice, bob) = (server.user("alice").await, server.user("bob").await);
+    let member = |name: &str| json!({"username": name, "project_role": "user"});
+    let members = json!({"members": [member("alice"), member("bob")]});
+    server
+        .post(ADMIN, "/api/projects/main/add_members", members)
+        .await
+        .ok();
+    let upload = async |token: &str, hash: &str| {
+        let archive = server.send(multipart(ARCHIVE, token, hash, b"app")).await.ok();
+        archive["id"].as_str().unwrap().to_owned()
+    };
+    let of_alice = upload(&alice, "alice").await;
+    let of_bob = upload(&bob, "bob").await;
+    let apply = async |token: &str, archive: &str, commands: &str| {
+        let plan = json!({"plan": {"run_spec": {
+            "run_name": "web",
+            "repo_id": "virtual-repo",
+            "repo_data": {"repo_type": "virtual"},
+            "file_archives": [{"id": archive, "path": "f"}],
+            "configuration": {"type": "service", "name": "web", "port": 80, "commands": [commands], "auth": false},
+            "ssh_key_pub": PUBLIC_KEY,
+        }}, "force": true});
+        server.post(token, "/api/project/main/runs/apply", plan).await
+    };
+    apply(&alice, &of_alice, "serve").await.ok();
+    // Bob keeps the files that are there, and changes something else.
+    apply(&bob, &of_alice, "serve --better").await.ok();
+    let updated = apply(&bob, &of_bob, "serve --better").await.ok();
+    assert_eq!(updated["run_spec"]["file_archives"][0]["id"], of_bob);
+    assert_eq!(updated["user"], "alice");
+    let mut job = snapshot(&server).await;
+    let mut spec = (*job.job.job_spec).clone();
+    for mapping in &mut spec.file_archives {
+        mapping.id = of_bob.parse().unwrap();
+    }
+    job.job.job_spec = Json::new(spec);
+    let inputs = SqlInputs::new(
+        server.state.jobs(),
+        server.state.blobs.clone(),
+        &server.state.settings,
+    );
+    assert_eq!(inputs.start(&job).await.unwrap().archives.len(), 1);
+    // Files of a third are nobody's to take.
+    let of_admin = upload(ADMIN, "admin").await;
+    let refused = apply(&bob, &of_admin, "serve --best").await;
+    assert_eq!(refused.refused().1, Some("resource_not_exists"));
 }
 
 async fn snapshot(server: &Server) -> JobSnapshot {

@@ -231,3 +231,58 @@ async fn managers_cannot_demote_admins() {
         .ok();
     assert_eq!(roles().await, before);
 }
+
+/// E-mail addresses need not be unique: what one may do to oneself is not done to somebody else of the same address.
+#[tokio::test]
+async fn a_shared_address_gives_no_rights() {
+    let server = Server::new().await;
+    let twin = server.user("twin").await;
+    server.user("jane").await;
+    for name in ["jane", "twin"] {
+        let user =
+            json!({"username": name, "global_role": "user", "email": "jane@example.com", "active": true});
+        server.post(ADMIN, "/api/users/update", user).await.ok();
+    }
+    let jane = json!({"members": [{"username": "jane", "project_role": "admin"}]});
+    server
+        .post(ADMIN, "/api/projects/main/add_members", jane)
+        .await
+        .ok();
+    let address = json!({"usernames": ["jane@example.com"]});
+    let refused = server
+        .post(&twin, "/api/projects/main/remove_members", address)
+        .await;
+    assert!([400, 403].contains(&refused.status), "{}", refused.status);
+    let project = server
+        .post(ADMIN, "/api/projects/main/get", json!(null))
+        .await
+        .ok();
+    assert_eq!(project["members"].as_array().unwrap().len(), 2);
+    let member = json!({"members": [{"username": "jane@example.com", "project_role": "user"}]});
+    let refused = server.post(ADMIN, "/api/projects/main/add_members", member).await;
+    assert_eq!(
+        refused.refused().0,
+        "Several users have the e-mail address jane@example.com. Name them by their user names"
+    );
+}
+
+#[tokio::test]
+async fn a_project_keeps_an_admin() {
+    let server = Server::new().await;
+    let alice = server.user("alice").await;
+    server
+        .post(&alice, "/api/projects/create", json!({"project_name": "team"}))
+        .await
+        .ok();
+    let members = json!({"members": [{"username": "alice", "project_role": "user"}]});
+    for path in ["add_members", "set_members"] {
+        let refused = server
+            .post(&alice, &format!("/api/projects/team/{path}"), members.clone())
+            .await;
+        assert_eq!(refused.refused().0, "Cannot remove all project admins", "{path}");
+    }
+    server
+        .post(ADMIN, "/api/projects/team/add_members", members)
+        .await
+        .ok();
+}

@@ -1,11 +1,13 @@
 //! Configured backends of projects.
 
 use dstack_units::{ProjectId, Time};
+use serde_json::Value;
 use sqlx::AnyPool;
 
 use super::select::fetch_as;
 use crate::entity::read_column;
-use crate::{Result, Tx};
+use crate::rows::OperationKind;
+use crate::{Column, Json, Result, Tx};
 
 /// A configured backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,7 +114,27 @@ pub(crate) async fn has_instances(tx: &mut Tx, project: ProjectId, kind: &str) -
     let row = sqlx::query(sql)
         .bind(project.to_string())
         .bind(kind.to_owned())
-        .fetch_optional(tx)
+        .fetch_optional(&mut *tx)
         .await?;
-    Ok(row.is_some())
+    Ok(row.is_some() || is_asked_for_instances(tx, project, kind).await?)
+}
+
+/// Whether a cloud of this kind is being asked for an instance, or has made one that its row does not tell of yet.
+async fn is_asked_for_instances(tx: &mut Tx, project: ProjectId, kind: &str) -> Result<bool> {
+    let sql = "SELECT o.result FROM operations o JOIN instances i ON i.id = o.instance_id \
+        WHERE i.project_id = $1 AND i.backend IS NULL AND i.deleted = 0 AND i.status <> 'terminated' \
+        AND o.kind = $2 AND o.result IS NOT NULL";
+    let rows = sqlx::query(sql)
+        .bind(project.to_string())
+        .bind(OperationKind::CreateInstance.to_raw())
+        .fetch_all(tx)
+        .await?;
+    for row in rows {
+        let attempts: Json<Value> = read_column(&row, 0, "operations", "result")?;
+        // The first of the offers that are left is the one that is asked for.
+        if attempts.pointer("/left/0/backend").and_then(Value::as_str) == Some(kind) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

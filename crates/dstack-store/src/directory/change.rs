@@ -101,10 +101,10 @@ pub enum Change {
     UpdateProject {
         /// Id of that project.
         id: ProjectId,
-        /// Whether all users see it.
-        is_public: bool,
-        /// Git repo of templates.
-        templates_repo: Option<String>,
+        /// Whether all users see it; `None` leaves it as it is.
+        is_public: Option<bool>,
+        /// Git repo of templates; `None` leaves it as it is, an inner `None` takes it away.
+        templates_repo: Option<Option<String>>,
     },
     /// Deletes a project with the tokens that are good for it only; refused while it is in use.
     DeleteProject {
@@ -283,14 +283,22 @@ impl Change {
                 Ok(())
             }
             Self::DeleteUser { user, renamed } => users::delete(tx, &user, &renamed).await,
-            Self::InsertIdentity { identity, user, at } => identities::insert(tx, &identity, user, at).await,
+            Self::InsertIdentity { identity, user, at } => {
+                expect_user(tx, dialect, user).await?;
+                identities::insert(tx, &identity, user, at).await
+            }
             Self::InsertToken { token, limit } => {
-                lock(tx, Lock::User, &token.user_id).await?;
+                if !lock(tx, Lock::User, &token.user_id).await? {
+                    return Err(StoreError::conflict("users", &token.user_id));
+                }
                 check_limit(tx, "user_tokens WHERE user_id = $1", &token.user_id, limit).await?;
                 tokens::insert(tx, &token).await
             }
             Self::DeleteToken(id) => tokens::delete(tx, id).await,
-            Self::InsertPublicKey(key) => users::insert_public_key(tx, &key).await,
+            Self::InsertPublicKey(key) => {
+                expect_user(tx, dialect, key.user_id).await?;
+                users::insert_public_key(tx, &key).await
+            }
             Self::DeletePublicKey(id) => users::delete_public_key(tx, id).await,
             Self::InsertProject {
                 project,
@@ -301,7 +309,7 @@ impl Change {
                 id,
                 is_public,
                 templates_repo,
-            } => projects::update(tx, id, is_public, templates_repo.as_deref()).await,
+            } => projects::update(tx, id, is_public, templates_repo.as_ref().map(Option::as_deref)).await,
             Self::DeleteProject { id, renamed } => delete_project(tx, id, &renamed).await,
             Self::ExpectMembers { project, members } => expect_members(tx, project, members).await,
             Self::PutMember {
@@ -309,7 +317,10 @@ impl Change {
                 user,
                 role,
                 number,
-            } => projects::put_member(tx, project, user, role, number).await,
+            } => {
+                expect_user(tx, dialect, user).await?;
+                projects::put_member(tx, project, user, role, number).await
+            }
             Self::RemoveMember { project, user } => projects::remove_member(tx, project, user).await,
             Self::ClearMembers(project) => projects::clear_members(tx, project).await,
             other => other.write_content(tx, dialect).await,
@@ -331,7 +342,10 @@ impl Change {
             Self::DeleteRepos { project, names } => repos::delete(tx, project, &names).await,
             Self::PutCode { repo, hash, content } => content::put_code(tx, repo, &hash, content).await,
             Self::PutExport { before, after } => put_export(tx, dialect, before, &after).await,
-            Self::DeleteExport(id) => exports::delete(tx, id).await,
+            Self::DeleteExport(id) => {
+                lock_global_exports(tx, dialect).await?;
+                exports::delete(tx, id).await
+            }
             Self::InsertBackend(row) => backends::insert(tx, &row).await,
             Self::UpdateBackend(row) => backends::update(tx, &row).await,
             Self::DeleteBackend { project, kind } => delete_backend(tx, project, &kind).await,
@@ -379,13 +393,28 @@ enum Lock {
 /// Holds a row until the end of the transaction, by changing nothing of it; whether it is there.
 async fn lock(tx: &mut Tx, what: Lock, id: &impl ToString) -> Result<bool> {
     let sql = match what {
-        Lock::User => "UPDATE users SET deleted = deleted WHERE id = $1",
+        Lock::User => "UPDATE users SET deleted = deleted WHERE id = $1 AND deleted = 0",
         Lock::Project => "UPDATE projects SET deleted = deleted WHERE id = $1",
         Lock::Export => "UPDATE exports SET is_global = is_global WHERE id = $1",
         Lock::Backend => "UPDATE backends SET type = type WHERE id = $1",
     };
     let done = sqlx::query(sql).bind(id.to_string()).execute(tx).await?;
     Ok(done.rows_affected() > 0)
+}
+
+/// Goes on only if the user is there, and not deleted before the end of the transaction.
+async fn expect_user(tx: &mut Tx, dialect: Dialect, user: UserId) -> Result<()> {
+    // Several may hold it at the same time; who deletes the user waits, and deletes what was added meanwhile. SQLite has one
+    // writer.
+    let sql = match dialect {
+        Dialect::Postgres => "SELECT 1 FROM users WHERE id = $1 AND deleted = 0 FOR SHARE",
+        Dialect::Sqlite => "SELECT 1 FROM users WHERE id = $1 AND deleted = 0",
+    };
+    let found = sqlx::query(sql).bind(user.to_string()).fetch_optional(tx).await?;
+    match found {
+        Some(_) => Ok(()),
+        None => Err(StoreError::conflict("users", &user)),
+    }
 }
 
 /// Any number that nobody else takes: the advisory lock between exports that become global and projects that are created.
@@ -437,7 +466,7 @@ async fn insert_project(
     // Others were made global, or global ones were deleted, since the caller looked.
     let known = |id: &ExportId| imports.iter().any(|(export, _)| export == id);
     if !global.iter().all(known) {
-        return Err(conflict("exports", &project.name));
+        return Err(StoreError::conflict("exports", &project.name));
     }
     projects::insert(tx, project).await?;
     projects::put_member(tx, project.id, project.owner_id, ProjectRole::Admin, Some(0)).await?;
@@ -474,7 +503,7 @@ async fn expect_members(
     expected.sort_by_key(|(user, _)| *user);
     match found == expected {
         true => Ok(()),
-        false => Err(conflict("members", &project)),
+        false => Err(StoreError::conflict("members", &project)),
     }
 }
 
@@ -485,20 +514,23 @@ async fn put_export(
     after: &FullExport,
 ) -> Result<()> {
     let was_global = before.as_ref().is_some_and(|before| before.row.is_global);
-    if after.row.is_global && !was_global {
+    // Also when it stops being global: a project that is created meanwhile is not to import it.
+    if after.row.is_global || was_global {
         lock_global_exports(tx, dialect).await?;
+    }
+    if after.row.is_global && !was_global {
         let importing =
             |project: &ProjectId| after.imports.iter().any(|import| import.project_id == *project);
         let mut others = projects::ids_in(tx).await?;
         others.retain(|project| *project != after.row.project_id);
         if !others.iter().all(importing) {
-            return Err(conflict("exports", &after.row.id));
+            return Err(StoreError::conflict("exports", &after.row.id));
         }
     }
     if let Some(before) = before {
         lock(tx, Lock::Export, &before.row.id).await?;
         if exports::parts_in(tx, before.row.id).await? != exports::Parts::of(&before) {
-            return Err(conflict("exports", &before.row.id));
+            return Err(StoreError::conflict("exports", &before.row.id));
         }
     }
     exports::put(tx, after).await
@@ -523,12 +555,5 @@ fn in_use_backend(by: &'static str, kind: &str) -> StoreError {
     StoreError::InUse {
         by,
         names: vec![kind.to_owned()],
-    }
-}
-
-fn conflict(entity: &'static str, id: &impl ToString) -> StoreError {
-    StoreError::Conflict {
-        entity,
-        id: id.to_string(),
     }
 }

@@ -8,7 +8,7 @@ use super::select::{Select, contains_pattern, fetch_as, fetch_one};
 use super::users::UserRow;
 use super::{Page, record};
 use crate::entity::read_column;
-use crate::{Column, Result, Tx};
+use crate::{Column, Result, StoreError, Tx};
 
 crate::text_columns!(ProjectRole);
 
@@ -205,13 +205,22 @@ pub async fn insert(tx: &mut Tx, project: &ProjectRow) -> Result<()> {
 }
 
 /// Changes visibility and templates.
-pub async fn update(tx: &mut Tx, id: ProjectId, is_public: bool, templates_repo: Option<&str>) -> Result<()> {
-    sqlx::query("UPDATE projects SET is_public = $2, templates_repo = $3 WHERE id = $1")
-        .bind(id.to_string())
-        .bind(i64::from(is_public))
-        .bind(templates_repo.map(str::to_owned))
-        .execute(tx)
-        .await?;
+pub async fn update(
+    tx: &mut Tx,
+    id: ProjectId,
+    is_public: Option<bool>,
+    templates_repo: Option<Option<&str>>,
+) -> Result<()> {
+    sqlx::query(
+        "UPDATE projects SET is_public = COALESCE($2, is_public), \
+         templates_repo = CASE WHEN $3 = 1 THEN $4 ELSE templates_repo END WHERE id = $1 AND deleted = 0",
+    )
+    .bind(id.to_string())
+    .bind(is_public.map(i64::from))
+    .bind(i64::from(templates_repo.is_some()))
+    .bind(templates_repo.flatten().map(str::to_owned))
+    .execute(tx)
+    .await?;
     Ok(())
 }
 
@@ -229,12 +238,20 @@ pub async fn set_ssh_keys(tx: &mut Tx, id: ProjectId, private: &str, public: &st
 }
 
 /// Deletes a project: the row stays for history under `renamed`.
+///
+/// # Errors
+/// [`StoreError::Conflict`]: somebody else has deleted it.
 pub async fn delete(tx: &mut Tx, id: ProjectId, renamed: &str) -> Result<()> {
-    sqlx::query("UPDATE projects SET deleted = 1, original_name = name, name = $2 WHERE id = $1")
-        .bind(id.to_string())
-        .bind(renamed.to_owned())
-        .execute(&mut *tx)
-        .await?;
+    let done = sqlx::query(
+        "UPDATE projects SET deleted = 1, original_name = name, name = $2 WHERE id = $1 AND deleted = 0",
+    )
+    .bind(id.to_string())
+    .bind(renamed.to_owned())
+    .execute(&mut *tx)
+    .await?;
+    if done.rows_affected() == 0 {
+        return Err(StoreError::conflict("projects", &id));
+    }
     super::tokens::delete_of_project(tx, id).await
 }
 

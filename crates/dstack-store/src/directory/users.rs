@@ -6,7 +6,7 @@ use sqlx::{AnyPool, Row};
 
 use super::select::{Select, contains_pattern, fetch_as, fetch_one};
 use super::{Page, record};
-use crate::{Result, Tx};
+use crate::{Result, StoreError, Tx};
 
 crate::text_columns!(GlobalRole);
 
@@ -96,16 +96,18 @@ pub async fn by_id(pool: &AnyPool, id: UserId) -> Result<Option<UserRow>> {
 }
 
 /// By name or e-mail.
-pub async fn by_name_or_email(pool: &AnyPool, text: &str) -> Result<Option<UserRow>> {
-    let found = fetch_as(
+pub async fn by_name_or_email(pool: &AnyPool, text: &str) -> Result<Vec<UserRow>> {
+    let mut found = fetch_as(
         pool,
         select() + " WHERE (u.name = $1 OR u.email = $2) AND u.deleted = 0",
         &[text, text],
         read,
     )
     .await?;
-    let by_name = found.iter().position(|user| user.name == text).unwrap_or(0);
-    Ok(found.into_iter().nth(by_name))
+    if found.iter().any(|user| user.name == text) {
+        found.retain(|user| user.name == text);
+    }
+    Ok(found)
 }
 
 /// The users with this e-mail address in any case.
@@ -198,7 +200,7 @@ pub async fn update(
     active: bool,
 ) -> Result<()> {
     use crate::Column;
-    sqlx::query("UPDATE users SET global_role = $2, email = $3, active = $4 WHERE id = $1")
+    sqlx::query("UPDATE users SET global_role = $2, email = $3, active = $4 WHERE id = $1 AND deleted = 0")
         .bind(id.to_string())
         .bind(role.to_raw())
         .bind(email.map(str::to_owned))
@@ -244,12 +246,20 @@ pub async fn set_ssh_keys(
 
 /// Deletes a user: the row stays for history under `renamed`, its memberships, further tokens and accounts of login
 /// providers vanish.
+///
+/// # Errors
+/// [`StoreError::Conflict`]: somebody else has deleted them.
 pub async fn delete(tx: &mut Tx, user: &UserRow, renamed: &str) -> Result<()> {
-    sqlx::query("UPDATE users SET deleted = 1, active = 0, original_name = name, name = $2 WHERE id = $1")
-        .bind(user.id.to_string())
-        .bind(renamed.to_owned())
-        .execute(&mut *tx)
-        .await?;
+    let done = sqlx::query(
+        "UPDATE users SET deleted = 1, active = 0, original_name = name, name = $2 WHERE id = $1 AND deleted = 0",
+    )
+    .bind(user.id.to_string())
+    .bind(renamed.to_owned())
+    .execute(&mut *tx)
+    .await?;
+    if done.rows_affected() == 0 {
+        return Err(StoreError::conflict("users", &user.id));
+    }
     for sql in [
         "DELETE FROM members WHERE user_id = $1",
         "DELETE FROM user_tokens WHERE user_id = $1",

@@ -75,11 +75,11 @@ impl<'a> Assignments<'a> {
         };
         let slot = self.occupied.entry(read.id).or_insert_with(|| (*read).clone());
         let was = slot.clone();
-        slot.occupy(i64::from(choice.offer.blocks), self.now)?;
         let multinode = before.job_spec.jobs_per_replica > 1;
         let runtime = choice.runtime_data(self.ctx.deps.settings.host_network, multinode);
         let mut job = before.clone();
         job.assign(&was, choice.fleet_id, runtime, self.now)?;
+        slot.occupy(i64::from(choice.offer.blocks), self.now)?;
         let assigned = self.changes.maker().assigned(&job, slot);
         self.changes.event(assigned);
         self.changes.update(before, job);

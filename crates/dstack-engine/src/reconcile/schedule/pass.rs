@@ -50,7 +50,11 @@ pub(super) async fn place_all(
         undecided: 0,
     };
     for (job, snapshot) in jobs {
-        pass.place(job, snapshot)?;
+        // One that cannot be decided holds up no other.
+        if let Err(error) = pass.place(job, snapshot) {
+            ctx.report("place a job", &error);
+            pass.undecided += 1;
+        }
     }
     let Pass {
         assignments,
