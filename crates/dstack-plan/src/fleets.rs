@@ -8,7 +8,10 @@ mod attempts;
 mod capacity;
 mod cluster;
 mod own;
+mod refusal;
 mod targeted;
+
+use std::borrow::Borrow;
 
 use dstack_model::configurations::AnyRunConfiguration;
 use dstack_model::fleets::{FleetSpec, InstanceGroupPlacement};
@@ -23,6 +26,7 @@ pub use attempts::{Failure, MAX_OFFERS_TRIED, add_failure, all_failed, none_for_
 pub use capacity::{NoCapacity, idle_for, new_capacity, new_capacity_outside_fleets};
 pub use cluster::{Beside, beside};
 pub use own::{available, fits, is_cluster, is_of_clouds, own_capacity, own_idle_for};
+pub use refusal::refusal;
 pub use targeted::targeted;
 
 /// More offers of backends than this are not looked at while a fleet is searched for.
@@ -195,11 +199,12 @@ pub fn eligible<'f, 'a>(request: &Request<'_>, fleets: &'f [Fleet<'a>]) -> Vec<E
 
 /// The best fleet, the earlier among equals: its place in the list. `new` has what backends offer for each (empty where
 /// nothing new may be made).
-pub fn best(eligible: &[Eligible<'_, '_>], new: &[Vec<Offer>]) -> Option<usize> {
+pub fn best<'f, 'a: 'f, E: Borrow<Eligible<'f, 'a>>>(eligible: &[E], new: &[Vec<Offer>]) -> Option<usize> {
+    let new = |at: usize| new.get(at).map_or(&[][..], Vec::as_slice);
     let ranks = eligible
         .iter()
         .enumerate()
-        .map(|(at, one)| (at, one.rank(new.get(at).map_or(&[], Vec::as_slice))));
+        .map(|(at, one)| (at, one.borrow().rank(new(at))));
     ranks
         .min_by(|(_, a), (_, b)| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.total_cmp(&b.2)))
         .map(|(at, _)| at)

@@ -6,7 +6,7 @@ use dstack_model::fleets::FleetStatus;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_plan::fleets::{
     Beside, Fleet, NoCapacity, all_failed, available, beside, best, eligible, idle_for, is_cluster,
-    new_capacity,
+    new_capacity, refusal,
 };
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::placement::Request;
@@ -23,8 +23,8 @@ use crate::wakes::Key;
 
 /// Whether a new instance is available for a job.
 pub(super) enum Provisioning {
-    /// It is not, for this reason; `None`: no fleet could get one.
-    Impossible(Option<String>),
+    /// It is not, for this reason.
+    Impossible(String),
     /// Not known yet: scheduling is woken when it is.
     Pending,
     /// It is, of one of these offers.
@@ -108,7 +108,8 @@ pub(super) fn plan_provisioning(
     let mut offers: Vec<Vec<Offer>> = Vec::new();
     let mut reservations = Vec::new();
     let (mut later, mut full) = (false, None);
-    for one in eligible(request, &fleets) {
+    let eligible = eligible(request, &fleets);
+    for one in &eligible {
         let query = match new_capacity(request, one.fleet) {
             Ok(query) => query,
             Err(reason @ (NoCapacity::Full { .. } | NoCapacity::Conflict(_))) => {
@@ -132,17 +133,23 @@ pub(super) fn plan_provisioning(
     let chosen = best(&open, &offers)
         .and_then(|at| Some((open.get(at)?.fleet, offers.get(at)?, reservations.get(at)?)));
     let Some((fleet, offers, reservation)) = chosen else {
-        return Provisioning::Impossible(full);
+        return Provisioning::Impossible(refusal(request, &fleets, &eligible, full.as_deref()));
     };
     if undecided(placement, fleet.id) {
         return Provisioning::Pending;
     }
     if offers.is_empty() {
-        return Provisioning::Impossible(Some(all_failed(fleet.name, 0, 0, &[])));
+        return Provisioning::Impossible(all_failed(fleet.name, 0, 0, &[]));
     }
     let idle_for = match idle_for(fleet.spec, request.run_spec) {
         Ok(idle_for) => idle_for,
-        Err(conflict) => return Provisioning::Impossible(Some(conflict.to_string())),
+        Err(conflict) => {
+            let obstacle = format!(
+                "Fleet {} cannot get instances for this run: {conflict}",
+                fleet.name
+            );
+            return Provisioning::Impossible(refusal(request, &fleets, &eligible, Some(&obstacle)));
+        }
     };
     Provisioning::Ready(Box::new(New {
         fleet: fleet.id,

@@ -57,22 +57,19 @@ async fn pass(ctx: &Arc<Context>, project: ProjectId, waiting: &[(JobId, RunId)]
         let (run, master) = (&snapshot.run, capacity::master(job, snapshot));
         let fleet = run.fleet_id.or(fleets.get(&run.id).copied());
         let request = request(run, job, fleet.or(master.and_then(|job| job.fleet_id)));
-        let reason = match choose(&request, &candidates(&placement)) {
-            Ok(choice) => {
-                fleets.insert(run.id, choice.fleet_id);
-                assign(ctx, job, &mut placement, &choice).await?;
-                continue;
-            }
-            Err(reason) => reason,
-        };
+        if let Some(choice) = choose(&request, &candidates(&placement)) {
+            fleets.insert(run.id, choice.fleet_id);
+            assign(ctx, job, &mut placement, &choice).await?;
+            continue;
+        }
         match provisioning(ctx, &placement, request, job, master) {
             Provisioning::Pending => undecided += 1,
             Provisioning::Ready(new) => {
                 fleets.insert(run.id, new.fleet);
                 capacity::provision(ctx, run, job, *new, &mut placement).await?;
             }
-            Provisioning::Impossible(other) => {
-                let ended = refuse(ctx, job, other.unwrap_or(reason))?;
+            Provisioning::Impossible(reason) => {
+                let ended = refuse(ctx, job, reason)?;
                 refused.entry(run.id).or_default().push(ended);
             }
         }

@@ -121,7 +121,7 @@ fn idle_instances_come_before_cheaper_new_ones() {
     let found = eligible(&request, &fleets);
     assert_eq!(best(&found, &[new(2.0), new(1.0)]), Some(1));
     assert_eq!(best(&found, &[Vec::new(), Vec::new()]), Some(0));
-    assert_eq!(best(&[], &[]), None);
+    assert_eq!(best::<Eligible<'_, '_>>(&[], &[]), None);
 }
 
 #[test]

@@ -83,11 +83,8 @@ const fn to_f64(value: i64) -> f64 {
     value as f64
 }
 
-/// The instance for a job: the cheapest available one, fleets in order; or the message of dstack 0.22.5.
-///
-/// # Errors
-/// No instance is both suitable and free.
-pub fn choose(request: &Request<'_>, candidates: &[Candidate<'_>]) -> Result<Choice, String> {
+/// Returns the instance for a job: the cheapest that is suitable and free, fleets in order.
+pub fn choose(request: &Request<'_>, candidates: &[Candidate<'_>]) -> Option<Choice> {
     let wants = Wants::new(*request);
     let mut best: Option<(f64, &Candidate<'_>, Share)> = None;
     for candidate in candidates {
@@ -98,43 +95,12 @@ pub fn choose(request: &Request<'_>, candidates: &[Candidate<'_>]) -> Result<Cho
             best = Some((offer.price, candidate, share));
         }
     }
-    let chosen = best.and_then(|(_, candidate, share)| {
-        Some(Choice {
-            fleet_id: candidate.fleet_id,
-            instance_id: candidate.instance_id,
-            offer: share.offer(candidate)?,
-            whole: share.blocks >= share.total,
-            local: candidate.local,
-        })
-    });
-    chosen.ok_or_else(|| no_place(&wants, candidates))
-}
-
-/// How many instances are named before "and … more".
-const NAMED: usize = 3;
-
-fn no_place(wants: &Wants<'_>, candidates: &[Candidate<'_>]) -> String {
-    let params = &wants.profile().params;
-    let headline = if params.instances.is_some() {
-        "Failed to use specified instances"
-    } else if params.fleets.is_some() {
-        "Failed to use specified fleets"
-    } else {
-        "No matching fleet found"
-    };
-    if candidates.is_empty() {
-        return format!("{headline}. The project has no fleet with an instance");
-    }
-    let why = |candidate: &Candidate<'_>| {
-        let reason = match wants.share_of(candidate) {
-            Ok(_) => "is busy".to_owned(),
-            Err(unfit) => unfit.to_string(),
-        };
-        format!("{} {reason}", candidate.instance_name)
-    };
-    let mut reasons: Vec<String> = candidates.iter().take(NAMED).map(why).collect();
-    if candidates.len() > reasons.len() {
-        reasons.push(format!("and {} more", candidates.len() - reasons.len()));
-    }
-    format!("{headline}. {}", reasons.join("; "))
+    let (_, candidate, share) = best?;
+    Some(Choice {
+        fleet_id: candidate.fleet_id,
+        instance_id: candidate.instance_id,
+        offer: share.offer(candidate)?,
+        whole: share.blocks >= share.total,
+        local: candidate.local,
+    })
 }
