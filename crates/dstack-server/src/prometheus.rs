@@ -9,7 +9,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Extensions, HeaderMap, HeaderValue, Response, header};
-use dstack_model::instances::Resources;
+use dstack_model::instances::{InstanceStatus, Resources};
 use dstack_model::runs::JobStatus;
 use dstack_store::directory::lists::{self, InstanceFilter, ListedInstance, ListedRun, RunFilter};
 use dstack_store::directory::metrics::{self as points, MetricsPoint};
@@ -96,18 +96,19 @@ fn gpu_name(resources: Option<&Resources>) -> String {
     gpu.map(|gpu| gpu.name.clone()).unwrap_or_default()
 }
 
+/// Instances that somebody pays for.
+const RUNNING: &[InstanceStatus] = {
+    use InstanceStatus::{Busy, Idle, Provisioning, Terminating};
+    &[Provisioning, Idle, Busy, Terminating]
+};
+
 async fn instances(state: &AppState, now: Time, text: &mut Exposition) -> Result<()> {
     let filter = InstanceFilter {
-        projects: None,
-        fleets: None,
-        only_active: true,
+        statuses: Some(RUNNING),
+        ..InstanceFilter::default()
     };
     let found = lists::instances(state.database.pool(), &filter, &Page::newest(ALL)).await?;
-    let shown = found.iter().filter(|listed| {
-        use dstack_model::instances::InstanceStatus::{Busy, Idle, Provisioning, Terminating};
-        matches!(listed.instance.status(), Provisioning | Idle | Busy | Terminating)
-    });
-    for listed in shown {
+    for listed in &found {
         let row = &listed.instance;
         let offer = row.offer.as_deref();
         let gpus = offer.map_or(0, |offer| offer.instance.resources.gpus.len());

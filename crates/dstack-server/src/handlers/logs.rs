@@ -6,6 +6,7 @@ use dstack_api::routes;
 use dstack_logs::{LogEntry, LogStream, PollQuery, Producer, Source};
 use dstack_model::logs::{JobSubmissionLogs, LogEvent, LogEventSource};
 use dstack_model::requests::PollLogsRequest;
+use dstack_store::directory::lists;
 
 use crate::api::{Api, Call};
 use crate::error::Result;
@@ -15,8 +16,18 @@ pub(super) fn routes(api: Api) -> Api {
 }
 
 async fn poll(call: Call, request: PollLogsRequest) -> Result<JobSubmissionLogs> {
+    let (pool, project) = (call.state.database.pool(), &call.project()?.row);
+    // Logs are kept by the names of projects: another one may have had this name before.
+    let owner = lists::project_of_job(pool, request.job_submission_id).await?;
+    if owner.is_some_and(|owner| owner != project.id) {
+        return Ok(JobSubmissionLogs {
+            logs: Vec::new(),
+            external_url: None,
+            next_token: None,
+        });
+    }
     let stream = LogStream {
-        project: call.project()?.row.name.clone(),
+        project: project.name.clone(),
         run: request.run_name,
         job: request.job_submission_id,
         producer: if request.diagnose {
