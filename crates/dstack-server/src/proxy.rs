@@ -11,7 +11,7 @@ use axum::http::{Extensions, HeaderMap, HeaderValue, Response, StatusCode, Uri, 
 use axum::middleware::{Next, from_fn_with_state};
 use axum::routing::{any, get, post};
 use dstack_model::configurations::service::ServiceConfiguration;
-use dstack_model::decode::{Decode, Value};
+use dstack_model::requests::ChatCompletionsRequest;
 use dstack_model::runs::JobStatus;
 use dstack_store::directory::lists;
 use dstack_store::rows::RunRow;
@@ -220,19 +220,6 @@ async fn served(state: &AppState, project: &str) -> Result<Vec<ServedModel>> {
     Ok(runs.iter().filter_map(|listed| model(&listed.run)).collect())
 }
 
-/// The part of a request that says which model is asked.
-#[derive(Debug)]
-struct Model(String);
-
-impl Decode for Model {
-    fn decode(value: &Value, cx: &mut dstack_model::decode::Cx) -> Option<Self> {
-        match value.get("model") {
-            Some(model) => cx.at("model", |cx| String::decode(model, cx)).map(Self),
-            None => cx.at("model", |cx| cx.problem("missing", "Field required", value)),
-        }
-    }
-}
-
 /// Most bytes of a chat.
 const MAX_CHAT: usize = 2 * 1024 * 1024;
 
@@ -247,13 +234,14 @@ async fn chat(
         return response;
     }
     let memory = state.overload.memory();
-    let (Model(model), _reserved) = match body::read(&headers, body, MAX_CHAT, memory).await {
-        Ok(Received { bytes, reserved }) => match json_body(&headers, &bytes, MAX_CHAT, false) {
-            Ok(model) => (model, reserved),
+    let (ChatCompletionsRequest { model, .. }, _reserved) =
+        match body::read(&headers, body, MAX_CHAT, memory).await {
+            Ok(Received { bytes, reserved }) => match json_body(&headers, &bytes, MAX_CHAT, false) {
+                Ok(chat) => (chat, reserved),
+                Err(error) => return error.into_response(),
+            },
             Err(error) => return error.into_response(),
-        },
-        Err(error) => return error.into_response(),
-    };
+        };
     match served(&state, &project).await {
         Ok(models) if models.iter().any(|served| served.name == model) => not_yet(),
         Ok(_) => {

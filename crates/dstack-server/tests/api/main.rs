@@ -25,6 +25,7 @@ mod login;
 mod matrix;
 mod metrics;
 mod openapi;
+mod others;
 mod overload;
 mod patience;
 mod plugins;

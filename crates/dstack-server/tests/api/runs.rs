@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{ADMIN, Server};
+use super::{ADMIN, Server, request};
 
 fn spec(name: Option<&str>) -> Value {
     json!({"run_name": name, "configuration": {"type": "task", "commands": ["echo hello"]}})
@@ -274,5 +274,101 @@ async fn what_runs_are_made_of_is_encrypted_in_the_database() {
             let found = bytes.windows(canary.len()).any(|part| part == canary.as_bytes());
             assert!(!found, "{canary} is in {file}");
         }
+    }
+}
+
+#[tokio::test]
+async fn clients_before_0_19_27_start_in_workflow() {
+    let server = Server::new().await;
+    let plan = async |version: &str, more: Value| {
+        let mut run_spec = spec(None);
+        let configuration = run_spec["configuration"].as_object_mut().unwrap();
+        configuration.extend(more.as_object().unwrap().clone());
+        let body = json!({"run_spec": run_spec});
+        let mut asked = request(
+            "POST",
+            "/api/project/main/runs/get_plan",
+            Some(ADMIN),
+            Some(&body),
+        );
+        asked
+            .headers_mut()
+            .insert("x-api-version", version.parse().unwrap());
+        let plan = server.send(asked).await.ok();
+        let dir = |run: &Value| run["configuration"]["working_dir"].clone();
+        (
+            dir(&plan["run_spec"]),
+            dir(&plan["effective_run_spec"]),
+            plan["job_plans"][0]["job_spec"]["working_dir"].clone(),
+        )
+    };
+    let (unset, old) = (Value::Null, json!("/workflow"));
+    assert_eq!(
+        plan("0.19.26", json!({})).await,
+        (unset.clone(), old.clone(), old.clone())
+    );
+    assert_eq!(
+        plan("0.19.27", json!({})).await,
+        (unset.clone(), unset.clone(), unset.clone())
+    );
+    assert_eq!(
+        plan("latest", json!({})).await,
+        (unset.clone(), unset.clone(), unset)
+    );
+    let own = json!("/own");
+    assert_eq!(
+        plan("0.19.26", json!({"working_dir": "/own"})).await,
+        (own.clone(), own.clone(), own)
+    );
+
+    let body = json!({"plan": {"run_spec": spec(Some("old"))}, "force": false});
+    let mut asked = request("POST", "/api/project/main/runs/apply", Some(ADMIN), Some(&body));
+    asked
+        .headers_mut()
+        .insert("x-api-version", "0.19.26".parse().unwrap());
+    let run = server.send(asked).await.ok();
+    assert_eq!(run["run_spec"]["configuration"]["working_dir"], old);
+}
+
+#[tokio::test]
+async fn a_run_that_is_stopped_and_then_aborted_changes_its_status_once() {
+    let server = Server::new().await;
+    submit(&server, Some("hello")).await;
+    for abort in [false, true, true, false] {
+        let stop = json!({"runs_names": ["hello"], "abort": abort});
+        server.main("runs/stop", stop).await.ok();
+    }
+    let changes: Vec<String> = messages(&server).await;
+    let changes: Vec<&String> = changes
+        .iter()
+        .filter(|text| text.contains("status changed"))
+        .collect();
+    assert_eq!(
+        changes,
+        ["Run status changed SUBMITTED -> TERMINATING. Termination reason: STOPPED_BY_USER"]
+    );
+}
+
+/// Nodes of a run reach each other with a key of their own, which is nobody else's business.
+#[tokio::test]
+async fn keys_of_jobs_are_in_no_answer() {
+    let server = Server::new().await;
+    let mut nodes = spec(Some("hello"));
+    nodes["configuration"]["nodes"] = json!(2);
+    let plan = json!({"plan": {"run_spec": nodes}, "force": false});
+    let applied = server.main("runs/apply", plan).await.ok();
+    let planned = server
+        .main("runs/get_plan", json!({"run_spec": nodes}))
+        .await
+        .ok();
+    let listed = server.post(ADMIN, "/api/runs/list", json!({})).await.ok();
+    let jobs = |run: &Value| run["jobs"].as_array().unwrap().clone();
+    let mut all = jobs(&applied);
+    all.extend(jobs(&listed[0]));
+    all.extend(jobs(&planned["current_resource"]));
+    all.extend(planned["job_plans"].as_array().unwrap().clone());
+    assert_eq!(all.len(), 8);
+    for job in all {
+        assert_eq!(job["job_spec"]["ssh_key"], Value::Null);
     }
 }
