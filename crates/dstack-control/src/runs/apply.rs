@@ -125,11 +125,11 @@ impl Runs {
         let now = self.core.now();
         let replicas = first(&spec);
         let next_triggered_at = next_trigger(&spec, now);
+        let service_spec = published(&request.project_name, &spec)?.map(Json::new);
         let specs = match next_triggered_at {
             None => self.resources.jobs(request.project, &spec, &replicas).await?,
             Some(_) => Vec::new(),
         };
-        let service_spec = published(&request.project_name, &spec)?.map(Json::new);
         // After everything that may be refused: a repo may be made for the run.
         let repo_id = self.resources.repo(request.project, &spec).await?;
         let new = NewRun {

@@ -265,6 +265,57 @@ async fn imported_fleets_and_instances_are_listed_in_whatever_state_they_are() {
     }
 }
 
+#[tokio::test]
+async fn fleets_are_deleted_together_or_not_at_all() {
+    use dstack_store::directory::lists::{self, InstanceFilter};
+    use dstack_store::{Commit, EngineStore, Put};
+    let server = sharing().await;
+    apply(&server, json!(1), None).await.ok();
+    let pool = server.state.database.pool();
+    let all = lists::instances(pool, &InstanceFilter::default(), &Page::newest(10))
+        .await
+        .unwrap();
+    let idle = all
+        .into_iter()
+        .find(|one| one.instance.name == "onprem-0")
+        .unwrap();
+    let mut busy = idle.instance;
+    busy.occupy(1, server.state.clock.now()).unwrap();
+    let commit = Commit::unchecked(vec![Put::Instance(busy)], Vec::new());
+    server.state.store.commit(commit).await.unwrap();
+    let both = json!({"names": ["cloud", "onprem"]});
+    let refused = server.main("fleets/delete", both).await;
+    assert_eq!(
+        refused.refused().0,
+        "Failed to delete fleet onprem. Fleet is in use."
+    );
+    assert_eq!(get(&server).await["status"], "active");
+}
+
+/// Databases take some tens of thousands of values in a statement.
+#[tokio::test]
+async fn lists_of_any_length_are_looked_up() {
+    use dstack_store::directory::lists::{self, InstanceFilter};
+    let server = sharing().await;
+    let pool = server.state.database.pool();
+    let all = lists::instances(pool, &InstanceFilter::default(), &Page::newest(10))
+        .await
+        .unwrap();
+    let (project, fleet) = (all[0].instance.project_id, all[0].instance.fleet_id.unwrap());
+    let many = || (0..70_000).map(|_| server.state.random.uuid());
+    let filter = |fleets: Vec<_>| InstanceFilter {
+        projects: Some(many().map(Into::into).chain([project]).collect()),
+        fleets: Some(fleets),
+        ..InstanceFilter::default()
+    };
+    let found = filter(many().map(Into::into).chain([fleet]).collect());
+    let found = lists::instances(pool, &found, &Page::newest(10)).await.unwrap();
+    assert_eq!(found, all);
+    let none = filter(many().map(Into::into).collect());
+    let none = lists::instances(pool, &none, &Page::newest(10)).await.unwrap();
+    assert_eq!(none, []);
+}
+
 /// A client applies the specification that a plan gives back, so that it is there as it was sent, keys and all.
 #[tokio::test]
 async fn private_keys_of_hosts_are_in_no_answer_but_the_echo_of_a_plan() {
