@@ -259,7 +259,7 @@ fn add_job(job: &JobRow, run: &ListedRun, latest: Option<&MetricsPoint>, now: Ti
         .map(|offer| &offer.instance.resources)
         .or(place.map(|place| &place.instance_type.resources));
     let labels = job_labels(job, run, resources);
-    let price = place.map_or(0.0, |place| place.price);
+    let price = offer.map(|offer| offer.price).or(place.map(|place| place.price));
     let of_resources = |value: &dyn Fn(&Resources) -> f64| resources.map_or(0.0, value);
     let gauge = Kind::Gauge;
     text.add(
@@ -274,7 +274,7 @@ fn add_job(job: &JobRow, run: &ListedRun, latest: Option<&MetricsPoint>, now: Ti
         gauge,
         "Job instance price, USD/hour",
         &labels,
-        price,
+        price.unwrap_or(0.0),
     );
     let gpus = of_resources(&|resources| count(resources.gpus.len()));
     text.add("dstack_job_gpu_count", gauge, "Job GPU count", &labels, gpus);
@@ -321,8 +321,10 @@ fn add_gpus(
     labels: &[(&'static str, String)],
     text: &mut Exposition,
 ) {
-    let total = resources.and_then(|resources| resources.gpus.first());
-    let total = total.map_or(0.0, |gpu| number(gpu.memory_mib) * MIB);
+    let Some(gpu) = resources.and_then(|resources| resources.gpus.first()) else {
+        return;
+    };
+    let total = number(gpu.memory_mib) * MIB;
     let gpus = point
         .gpus_util_percent
         .iter()

@@ -24,6 +24,7 @@ use crate::overload::Kind;
 use crate::request::body::{self, Received};
 use crate::request::json_body;
 use crate::state::AppState;
+use crate::version::ClientVersion;
 
 /// The routes below `/proxy`, and `/metrics`.
 pub(crate) fn router(state: Arc<AppState>) -> Router {
@@ -47,6 +48,10 @@ async fn guarded(
     request: Request,
     next: Next,
 ) -> Response<Body> {
+    // Whether a client fits to this server is not asked here, but a version must be one.
+    if let Err(refused) = ClientVersion::from_headers(request.headers()) {
+        return *refused;
+    }
     let answered = match state.overload.enter_as(kind) {
         Ok(place) => within_time(place.work(async move { Ok(next.run(request).await) })).await,
         Err(refused) => Err(refused),

@@ -372,3 +372,43 @@ async fn keys_of_jobs_are_in_no_answer() {
         assert_eq!(job["job_spec"]["ssh_key"], Value::Null);
     }
 }
+
+#[tokio::test]
+async fn a_job_without_a_place_is_shown_by_what_is_missing() {
+    use dstack_model::runs::{JobStatus, JobTerminationReason};
+    use dstack_store::directory::lists;
+    use dstack_store::{Commit, EngineStore, Put};
+    let server = Server::new().await;
+    let now = server.state.clock.now();
+    for (name, message, shown) in [
+        (
+            "reuse",
+            "Could not reuse any instance for this job",
+            "no capacity",
+        ),
+        ("named", "Failed to use specified fleets", "no capacity"),
+        (
+            "none",
+            "No matching fleet found. Possible reasons: https://x",
+            "no fleets",
+        ),
+    ] {
+        let run = submit(&server, Some(name)).await;
+        let id = run["id"].as_str().unwrap().parse().unwrap();
+        let mut job = lists::jobs(server.state.database.pool(), &[id])
+            .await
+            .unwrap()
+            .remove(0);
+        let reason = JobTerminationReason::FailedToStartDueToNoCapacity;
+        job.terminate(reason, Some(message.to_owned()), now).unwrap();
+        job.finish(JobStatus::Failed, now).unwrap();
+        let commit = Commit::unchecked(vec![Put::Job(job)], Vec::new());
+        server.state.store.commit(commit).await.unwrap();
+        let run = server.main("runs/get", json!({"run_name": name})).await.ok();
+        let last = &run["latest_job_submission"];
+        assert_eq!(
+            (&last["status_message"], &last["termination_reason_message"]),
+            (&json!(shown), &json!(message))
+        );
+    }
+}
