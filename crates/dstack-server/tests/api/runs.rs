@@ -412,3 +412,22 @@ async fn a_job_without_a_place_is_shown_by_what_is_missing() {
         );
     }
 }
+
+#[tokio::test]
+async fn a_scheduled_run_tells_when_it_starts_next_also_while_it_runs() {
+    let (server, clock) = Server::with_clock().await;
+    let mut spec = spec(Some("nightly"));
+    spec["configuration"]["schedule"] = json!({"cron": "0 * * * *"});
+    let plan = json!({"plan": {"run_spec": spec}, "force": false});
+    let next = |run: &Value| run["next_triggered_at"].as_str().unwrap().to_owned();
+    let first = next(&server.main("runs/apply", plan).await.ok());
+    // Nobody has started it meanwhile.
+    clock.advance(2 * 3600);
+    let one = server.main("runs/get", json!({"run_name": "nightly"})).await.ok();
+    let listed = async || server.post(ADMIN, "/api/runs/list", json!({})).await.ok()[0].clone();
+    let later = next(&one);
+    assert!(later > first, "{later} after {first}");
+    assert_eq!(next(&listed().await), later);
+    clock.advance(3600);
+    assert!(next(&listed().await) > later);
+}
