@@ -18,7 +18,7 @@ use dstack_plan::lifecycle::WaitReason;
 use dstack_sim::{Faults, Script, World, invariants};
 use dstack_store::EngineStore;
 use dstack_store::rows::{JobRow, RunRow};
-use serde_json::json;
+use serde_json::{Value, json};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -157,6 +157,28 @@ async fn a_second_run_finds_the_only_machine_busy_unless_it_retries() {
         RunStatus::Done
     );
     assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_may_only_reuse_instances_says_that_it_could_not() {
+    let world = World::new(5, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let told = async |name: &str, more: Value| {
+        let run = world.submit(&engine, name, &more).await.unwrap();
+        assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Failed);
+        let job = last_job(&world, &run).await;
+        job.termination_reason_message().unwrap().to_owned()
+    };
+    let large = json!({"resources": {"gpu": 8}, "creation_policy": "reuse"});
+    assert_eq!(
+        told("large", large).await,
+        "Could not reuse any instance for this job"
+    );
+    let elsewhere = json!({"fleets": ["nowhere"]});
+    assert_eq!(
+        told("elsewhere", elsewhere).await,
+        "Failed to use specified fleets"
+    );
 }
 
 #[tokio::test(start_paused = true)]

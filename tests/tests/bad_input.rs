@@ -65,6 +65,22 @@ fn configurations_that_cannot_be() {
 }
 
 #[test]
+fn files_that_are_too_large() {
+    let (server, cli) = need!(start());
+    cli.write("large.txt", &"x".repeat(20 * 1024 * 1024)).unwrap();
+    refused(
+        &server,
+        &cli,
+        "type: task\nname: bad\ncommands: [\"true\"]\nfiles: [large.txt]\n",
+        &[
+            "20.0MiB",
+            ".gitignore/.dstackignore",
+            "DSTACK_SERVER_CODE_UPLOAD_LIMIT",
+        ],
+    );
+}
+
+#[test]
 fn a_configuration_that_is_not_there() {
     let (_server, cli) = need!(start());
     let ended = cli.run(&["apply", "-f", "nowhere.yml", "-y"]).unwrap();

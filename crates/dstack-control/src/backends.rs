@@ -82,14 +82,15 @@ impl ProjectBackends {
     pub async fn delete(&self, actor: Actor, project: &ProjectRow, kinds: &[BackendType]) -> Result<()> {
         let existing = backends::list(self.directory.database.pool(), project.id).await?;
         let mut work = self.directory.work(actor);
-        for kind in kinds {
-            if existing.iter().any(|row| row.kind == kind.as_str()) {
-                tell(&mut work, actor, project, "deleted", *kind);
-                work.change(Change::DeleteBackend {
-                    project: project.id,
-                    kind: kind.to_string(),
-                });
-            }
+        for row in &existing {
+            let Some(kind) = kinds.iter().find(|kind| kind.as_str() == row.kind) else {
+                continue;
+            };
+            tell(&mut work, actor, project, "deleted", *kind);
+            work.change(Change::DeleteBackend {
+                project: project.id,
+                kind: kind.to_string(),
+            });
         }
         match self.directory.finish(work).await {
             Err(ControlError::Store(StoreError::InUse { by, names })) => Err(ControlError::refused(format!(

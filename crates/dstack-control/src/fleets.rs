@@ -8,6 +8,7 @@ use dstack_model::fleets::FleetStatus;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_store::encryption::Encryption;
 use dstack_store::rows::{FleetRow, InstanceRow};
+use dstack_store::{Changes, FleetSnapshot};
 use dstack_units::{FleetId, ProjectId};
 
 use crate::core::{Actor, Core};
@@ -38,7 +39,7 @@ impl Fleets {
     /// Ends the fleets of these names, or of each only the instances with these numbers; unknown names are left alone.
     ///
     /// # Errors
-    /// Jobs run there, it is the server's own machine, or the actor may not: fleets before it are being ended already.
+    /// Jobs run in one of them, it is the server's own machine, or the actor may not: none is ended.
     pub async fn terminate(
         &self,
         actor: Actor,
@@ -47,23 +48,32 @@ impl Fleets {
         names: &[String],
         nums: Option<&[i64]>,
     ) -> Result<()> {
-        for fleet in self.core.store.fleets_by_names(project, names).await? {
-            check_may_end(&fleet, rights)?;
-            let busy = format!(
-                "Fleet {} is being processed currently. Try again later.",
-                fleet.name
-            );
-            self.core
-                .retry_on_conflict(&busy, || self.try_terminate(actor, fleet.id, nums))
-                .await?;
+        let fleets = self.core.store.fleets_by_names(project, names).await?;
+        for fleet in &fleets {
+            check_may_end(fleet, rights)?;
         }
-        Ok(())
+        let ids: Vec<FleetId> = fleets.iter().map(|fleet| fleet.id).collect();
+        let names: Vec<&str> = fleets.iter().map(|fleet| fleet.name.as_str()).collect();
+        let busy = format!(
+            "Fleet {} is being processed currently. Try again later.",
+            names.join(", ")
+        );
+        self.core
+            .retry_on_conflict(&busy, || self.try_terminate(actor, &ids, nums))
+            .await
     }
 
-    async fn try_terminate(&self, actor: Actor, id: FleetId, nums: Option<&[i64]>) -> Result<()> {
-        let Some(snapshot) = self.core.store.fleet(id).await? else {
-            return Ok(());
-        };
+    async fn try_terminate(&self, actor: Actor, ids: &[FleetId], nums: Option<&[i64]>) -> Result<()> {
+        let mut changes = self.core.changes(actor);
+        for id in ids {
+            if let Some(snapshot) = self.core.store.fleet(*id).await? {
+                self.end(&snapshot, nums, &mut changes)?;
+            }
+        }
+        self.core.commit(changes).await
+    }
+
+    fn end(&self, snapshot: &FleetSnapshot, nums: Option<&[i64]>, changes: &mut Changes) -> Result<()> {
         let fleet = &snapshot.fleet;
         let chosen = |row: &&InstanceRow| nums.is_none_or(|nums| nums.contains(&row.instance_num));
         // Without runs that are active only jobs that were given up hold a share: nobody knows what their hosts do.
@@ -77,7 +87,6 @@ impl Fleets {
             return Err(in_use(fleet, nums));
         }
         let now = self.core.now();
-        let mut changes = self.core.changes(actor);
         for row in snapshot.instances.iter().filter(chosen) {
             let mut changed = row.clone();
             if row.status() == InstanceStatus::Terminated {
@@ -93,7 +102,7 @@ impl Fleets {
             ending.terminate(now)?;
             changes.update(fleet, ending);
         }
-        self.core.commit(changes).await
+        Ok(())
     }
 }
 

@@ -42,12 +42,16 @@ pub(crate) fn parse(text: &str) -> Result<ParsedKey, String> {
         _ => return Err(MALFORMED.to_owned()),
     };
     let blob = STANDARD.decode(encoded).map_err(|_| MALFORMED.to_owned())?;
-    let inner = inner_type(&blob).ok_or(MALFORMED)?;
-    if inner != kind {
+    let (inner, fields) = split_field(&blob).ok_or(MALFORMED)?;
+    if inner != kind.as_bytes() {
         return Err(MALFORMED.to_owned());
     }
+    // A key of another type is named as such, whatever it consists of.
     if !KNOWN.contains(&kind) {
         return Err(format!("Unsupported key type: {kind}"));
+    }
+    if !is_complete(kind, fields) {
+        return Err(MALFORMED.to_owned());
     }
     let fingerprint = format!("SHA256:{}", STANDARD_NO_PAD.encode(Sha256::digest(&blob)));
     Ok(ParsedKey {
@@ -63,13 +67,36 @@ pub(crate) fn parse(text: &str) -> Result<ParsedKey, String> {
     })
 }
 
-/// The type that the key itself names: a text with a length of four bytes in front.
-fn inner_type(blob: &[u8]) -> Option<&str> {
+/// The first field of a key in wire format, and what follows it: each field has its length in four bytes in front.
+fn split_field(blob: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = blob.split_first_chunk::<4>()?;
-    let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
-    // Something must follow the name.
-    let name = rest.get(..length).filter(|_| rest.len() > length)?;
-    std::str::from_utf8(name).ok()
+    rest.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)
+}
+
+/// Whether a key of a known type has all its fields and nothing else.
+fn is_complete(kind: &str, mut rest: &[u8]) -> bool {
+    let mut fields: Vec<&[u8]> = Vec::new();
+    while let Some((field, after)) = split_field(rest) {
+        fields.push(field);
+        rest = after;
+    }
+    // Keys of devices say last for which application they are.
+    if kind.starts_with("sk-") && fields.pop().is_none() {
+        return false;
+    }
+    rest.is_empty()
+        && match fields.as_slice() {
+            [point] => kind.contains("ed25519") && point.len() == 32,
+            [exponent, modulus] if kind == "ssh-rsa" => !exponent.is_empty() && !modulus.is_empty(),
+            [curve, point] => {
+                let is_named = kind
+                    .split('@')
+                    .next()
+                    .is_some_and(|name| name.as_bytes().ends_with(curve));
+                kind.contains("ecdsa") && !curve.is_empty() && is_named && !point.is_empty()
+            }
+            _ => false,
+        }
 }
 
 fn md5(blob: &[u8]) -> impl AsRef<[u8]> {
@@ -103,15 +130,49 @@ mod tests {
             "ssh-ed25519 ???",
             "ssh-ed25519 AAAA",
             "ssh-rsa AAAAC3NzaC1lZDI1NTE5AAAAIA==",
+            // A type and nothing else, and half a key.
+            "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5",
+            "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJZCqKJ4Wjjx4bWIhg==",
         ] {
             assert_eq!(parse(text).unwrap_err(), MALFORMED, "{text}");
         }
     }
 
+    fn line(fields: &[&[u8]]) -> String {
+        let field = |field: &&[u8]| {
+            let length = u32::try_from(field.len()).unwrap().to_be_bytes();
+            [&length[..], field].concat()
+        };
+        let blob: Vec<u8> = fields.iter().flat_map(field).collect();
+        let kind = String::from_utf8_lossy(fields[0]);
+        format!("{kind} {}", STANDARD.encode(blob))
+    }
+
     #[test]
-    fn dss_is_not_supported() {
-        let blob = [&7_u32.to_be_bytes()[..], b"ssh-dss", b"x"].concat();
-        let text = format!("ssh-dss {}", STANDARD.encode(blob));
-        assert_eq!(parse(&text).unwrap_err(), "Unsupported key type: ssh-dss");
+    fn types_that_are_not_supported_are_named_whatever_the_key_consists_of() {
+        let dss = "Unsupported key type: ssh-dss";
+        assert_eq!(parse(&line(&[b"ssh-dss", b"x"])).unwrap_err(), dss);
+        assert_eq!(parse(&line(&[b"ssh-dss"])).unwrap_err(), dss);
+    }
+
+    #[test]
+    fn keys_of_every_known_type() {
+        let (point, key, app) = (&[4; 65][..], &[1; 32][..], &b"ssh:"[..]);
+        let lines = [
+            line(&[b"ssh-rsa", &[1, 0, 1], &[7; 257]]),
+            line(&[b"ecdsa-sha2-nistp256", b"nistp256", point]),
+            line(&[b"ecdsa-sha2-nistp384", b"nistp384", point]),
+            line(&[b"ecdsa-sha2-nistp521", b"nistp521", point]),
+            line(&[b"ssh-ed25519", key]),
+            line(&[b"sk-ecdsa-sha2-nistp256@openssh.com", b"nistp256", point, app]),
+            line(&[b"sk-ssh-ed25519@openssh.com", key, app]),
+        ];
+        for (line, kind) in lines.iter().zip(KNOWN) {
+            assert_eq!(parse(line).unwrap().kind, *kind);
+        }
+        assert_eq!(
+            parse(&line(&[b"ecdsa-sha2-nistp256", b"nistp384", point])).unwrap_err(),
+            MALFORMED
+        );
     }
 }

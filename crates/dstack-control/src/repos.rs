@@ -1,5 +1,7 @@
 //! Repos of projects, credentials for them, and uploaded diffs.
 
+use std::collections::BTreeSet;
+
 use dstack_model::repos::{AnyRepoInfo, RemoteRepoCreds};
 use dstack_store::directory::change::Change;
 use dstack_store::directory::content::Content;
@@ -81,7 +83,8 @@ impl Repos {
     /// The store refuses, or cannot be reached.
     pub async fn delete(&self, user: &UserRow, project: &ProjectRow, names: &[String]) -> Result<()> {
         let mut work = self.0.work(user.into());
-        for name in names {
+        let distinct: BTreeSet<&String> = names.iter().collect();
+        for name in distinct {
             if self.0.database.repo_by_name(project.id, name).await?.is_some() {
                 tell(&mut work, project, "deleted", name, "");
             }

@@ -1,5 +1,7 @@
 //! Secrets of projects.
 
+use std::collections::BTreeSet;
+
 use dstack_model::ErrorCode;
 use dstack_store::directory::change::Change;
 use dstack_store::directory::secrets::{self, SecretRow};
@@ -91,6 +93,7 @@ impl Secrets {
     pub async fn delete(&self, actor: Actor, project: ProjectId, names: &[String]) -> Result<()> {
         let mut work = self.0.work(actor);
         let mut unknown = Vec::new();
+        let names: BTreeSet<&String> = names.iter().collect();
         for name in names {
             match secrets::by_name(self.0.database.pool(), project, name).await? {
                 None => unknown.push(name.as_str()),

@@ -2,7 +2,6 @@
 
 mod allowed;
 mod choice;
-pub(crate) mod no_place;
 mod share;
 
 use dstack_model::backends::BackendType;

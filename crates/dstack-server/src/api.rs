@@ -415,9 +415,6 @@ fn service_token(expected: Option<&str>, headers: &HeaderMap, wrong: ApiError) -
 
 /// What no route takes: 404 for GET, 405 for everything else (the reference's static files take the latter).
 pub(crate) async fn no_route(request: Request) -> Response<Body> {
-    if let Err(response) = ClientVersion::from_headers(request.headers()) {
-        return *response;
-    }
     if matches!(
         *request.method(),
         axum::http::Method::GET | axum::http::Method::HEAD

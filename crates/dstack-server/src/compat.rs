@@ -8,6 +8,18 @@ use crate::version::ClientVersion;
 
 pub(crate) mod older;
 
+/// Where clients before 0.19.27 expect the code, and the commands to start.
+const LEGACY_WORKING_DIR: &str = "/workflow";
+
+/// Changes a run as it was asked for: older clients do not say where their commands start.
+pub(crate) fn run_request(spec: &mut RunSpec, version: &ClientVersion) {
+    if version.is_before([0, 19, 27]) {
+        let base = spec.configuration.base_mut();
+        base.working_dir
+            .get_or_insert_with(|| LEGACY_WORKING_DIR.to_owned());
+    }
+}
+
 /// Changes a run.
 pub(crate) fn run(run: &mut Run, version: &ClientVersion) {
     if version.is_known() {

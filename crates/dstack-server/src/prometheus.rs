@@ -9,7 +9,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Extensions, HeaderMap, HeaderValue, Response, header};
-use dstack_model::instances::Resources;
+use dstack_model::instances::{InstanceStatus, Resources};
 use dstack_model::runs::JobStatus;
 use dstack_store::directory::lists::{self, InstanceFilter, ListedInstance, ListedRun, RunFilter};
 use dstack_store::directory::metrics::{self as points, MetricsPoint};
@@ -104,18 +104,19 @@ fn gpu_name(resources: Option<&Resources>) -> String {
     gpu.map(|gpu| gpu.name.clone()).unwrap_or_default()
 }
 
+/// Instances that somebody pays for.
+const RUNNING: &[InstanceStatus] = {
+    use InstanceStatus::{Busy, Idle, Provisioning, Terminating};
+    &[Provisioning, Idle, Busy, Terminating]
+};
+
 async fn instances(state: &AppState, now: Time, text: &mut Exposition) -> Result<()> {
     let filter = InstanceFilter {
-        projects: None,
-        fleets: None,
-        only_active: true,
+        statuses: Some(RUNNING),
+        ..InstanceFilter::default()
     };
     let found = lists::instances(state.database.pool(), &filter, &Page::newest(ALL)).await?;
-    let shown = found.iter().filter(|listed| {
-        use dstack_model::instances::InstanceStatus::{Busy, Idle, Provisioning, Terminating};
-        matches!(listed.instance.status(), Provisioning | Idle | Busy | Terminating)
-    });
-    for listed in shown {
+    for listed in &found {
         let row = &listed.instance;
         let offer = row.offer.as_deref();
         let gpus = offer.map_or(0, |offer| offer.instance.resources.gpus.len());
@@ -266,7 +267,7 @@ fn add_job(job: &JobRow, run: &ListedRun, latest: Option<&MetricsPoint>, now: Ti
         .map(|offer| &offer.instance.resources)
         .or(place.map(|place| &place.instance_type.resources));
     let labels = job_labels(job, run, resources);
-    let price = place.map_or(0.0, |place| place.price);
+    let price = offer.map(|offer| offer.price).or(place.map(|place| place.price));
     let of_resources = |value: &dyn Fn(&Resources) -> f64| resources.map_or(0.0, value);
     let gauge = Kind::Gauge;
     text.add(
@@ -281,7 +282,7 @@ fn add_job(job: &JobRow, run: &ListedRun, latest: Option<&MetricsPoint>, now: Ti
         gauge,
         "Job instance price, USD/hour",
         &labels,
-        price,
+        price.unwrap_or(0.0),
     );
     let gpus = of_resources(&|resources| count(resources.gpus.len()));
     text.add("dstack_job_gpu_count", gauge, "Job GPU count", &labels, gpus);
@@ -328,8 +329,10 @@ fn add_gpus(
     labels: &[(&'static str, String)],
     text: &mut Exposition,
 ) {
-    let total = resources.and_then(|resources| resources.gpus.first());
-    let total = total.map_or(0.0, |gpu| number(gpu.memory_mib) * MIB);
+    let Some(gpu) = resources.and_then(|resources| resources.gpus.first()) else {
+        return;
+    };
+    let total = number(gpu.memory_mib) * MIB;
     let gpus = point
         .gpus_util_percent
         .iter()

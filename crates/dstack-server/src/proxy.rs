@@ -11,7 +11,7 @@ use axum::http::{Extensions, HeaderMap, HeaderValue, Response, StatusCode, Uri, 
 use axum::middleware::{Next, from_fn_with_state};
 use axum::routing::{any, get, post};
 use dstack_model::configurations::service::ServiceConfiguration;
-use dstack_model::decode::{Decode, Value};
+use dstack_model::requests::ChatCompletionsRequest;
 use dstack_model::runs::JobStatus;
 use dstack_store::directory::lists;
 use dstack_store::rows::RunRow;
@@ -24,6 +24,7 @@ use crate::overload::Kind;
 use crate::request::body::{self, Received};
 use crate::request::json_body;
 use crate::state::AppState;
+use crate::version::ClientVersion;
 
 /// The routes below `/proxy`, and `/metrics`.
 pub(crate) fn router(state: Arc<AppState>) -> Router {
@@ -47,6 +48,10 @@ async fn guarded(
     request: Request,
     next: Next,
 ) -> Response<Body> {
+    // Whether a client fits to this server is not asked here, but a version must be one.
+    if let Err(refused) = ClientVersion::from_headers(request.headers()) {
+        return *refused;
+    }
     let answered = match state.overload.enter_as(kind) {
         Ok(place) => within_time(place.work(async move { Ok(next.run(request).await) })).await,
         Err(refused) => Err(refused),
@@ -220,19 +225,6 @@ async fn served(state: &AppState, project: &str) -> Result<Vec<ServedModel>> {
     Ok(runs.iter().filter_map(|listed| model(&listed.run)).collect())
 }
 
-/// The part of a request that says which model is asked.
-#[derive(Debug)]
-struct Model(String);
-
-impl Decode for Model {
-    fn decode(value: &Value, cx: &mut dstack_model::decode::Cx) -> Option<Self> {
-        match value.get("model") {
-            Some(model) => cx.at("model", |cx| String::decode(model, cx)).map(Self),
-            None => cx.at("model", |cx| cx.problem("missing", "Field required", value)),
-        }
-    }
-}
-
 /// Most bytes of a chat.
 const MAX_CHAT: usize = 2 * 1024 * 1024;
 
@@ -247,13 +239,14 @@ async fn chat(
         return response;
     }
     let memory = state.overload.memory();
-    let (Model(model), _reserved) = match body::read(&headers, body, MAX_CHAT, memory).await {
-        Ok(Received { bytes, reserved }) => match json_body(&headers, &bytes, MAX_CHAT, false) {
-            Ok(model) => (model, reserved),
+    let (ChatCompletionsRequest { model, .. }, _reserved) =
+        match body::read(&headers, body, MAX_CHAT, memory).await {
+            Ok(Received { bytes, reserved }) => match json_body(&headers, &bytes, MAX_CHAT, false) {
+                Ok(chat) => (chat, reserved),
+                Err(error) => return error.into_response(),
+            },
             Err(error) => return error.into_response(),
-        },
-        Err(error) => return error.into_response(),
-    };
+        };
     match served(&state, &project).await {
         Ok(models) if models.iter().any(|served| served.name == model) => not_yet(),
         Ok(_) => {

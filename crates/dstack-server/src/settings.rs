@@ -100,7 +100,7 @@ settings! {
     port: u16 = "DSTACK_SERVER_PORT", "3000", or(3000);
     /// Public URL, used in links and in the CLI's configuration.
     url: Option<String> = "DSTACK_SERVER_URL", "http://host:port", text;
-    /// Token of the admin user, only at first start.
+    /// Token of the admin user, only at first start. Each start prints the token.
     admin_token: Option<String> = "DSTACK_SERVER_ADMIN_TOKEN", "random", text;
     /// Database.
     database_url: Option<String> = "DSTACK_DATABASE_URL", "SQLite in <dir>/data/dstack.db", text;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_compute::{Backend, ComputeError, VolumeRequest};
+use dstack_compute::{Backend, ComputeError, VolumeRequest, Volumes};
 use dstack_control::Actor;
 use dstack_model::volumes::{VolumeProvisioningData, VolumeStatus};
 use dstack_store::directory::change::Change;
@@ -164,8 +164,19 @@ async fn make(
     let volumes = backend
         .volumes()
         .ok_or_else(|| ComputeError::Configuration("Volumes are not supported by this backend".to_owned()))?;
+    made_by(volumes, request).await
+}
+
+/// Creates the volume, or looks up the one that is there already: that one is paid for elsewhere, and has no price here.
+async fn made_by(
+    volumes: &dyn Volumes,
+    request: &VolumeRequest,
+) -> Result<VolumeProvisioningData, ComputeError> {
     match request.configuration.is_external() {
-        true => volumes.register(request).await,
+        true => Ok(VolumeProvisioningData {
+            price: None,
+            ..volumes.register(request).await?
+        }),
         false => volumes.create(request).await,
     }
 }
@@ -190,4 +201,52 @@ async fn delete(
             tracing::warn!(volume.name = request.name, %error, "A volume is not deleted yet: tried again");
         })
         .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// A cloud that tells a price of every volume.
+    struct Cloud;
+
+    fn data() -> VolumeProvisioningData {
+        serde_json::from_value(json!({"volume_id": "vol-1", "size_gb": 10, "price": 8.0})).unwrap()
+    }
+
+    #[async_trait]
+    impl Volumes for Cloud {
+        async fn create(&self, _: &VolumeRequest) -> Result<VolumeProvisioningData, ComputeError> {
+            Ok(data())
+        }
+        async fn register(&self, _: &VolumeRequest) -> Result<VolumeProvisioningData, ComputeError> {
+            Ok(data())
+        }
+        async fn delete(&self, _: &VolumeRequest, _: &VolumeProvisioningData) -> Result<(), ComputeError> {
+            Ok(())
+        }
+    }
+
+    async fn price(more: Value) -> Option<f64> {
+        let mut configuration = json!({"type": "volume", "backend": "aws", "name": "data", "region": "eu"});
+        let all = configuration.as_object_mut().unwrap();
+        all.extend(more.as_object().unwrap().clone());
+        let request = VolumeRequest {
+            id: uuid::Uuid::nil().into(),
+            name: "data".to_owned(),
+            project_name: "main".to_owned(),
+            user: "admin".to_owned(),
+            configuration: serde_json::from_value(configuration).unwrap(),
+        };
+        made_by(&Cloud, &request).await.unwrap().price
+    }
+
+    #[tokio::test]
+    async fn volumes_that_are_there_already_have_no_price() {
+        assert_eq!(price(json!({"size": 10})).await, Some(8.0));
+        assert_eq!(price(json!({"volume_id": "vol-1"})).await, None);
+    }
 }

@@ -16,6 +16,14 @@ pub enum Value {
 }
 
 impl Value {
+    /// The value as JSON.
+    pub(crate) fn to_json(&self) -> serde_json::Value {
+        match self {
+            Self::Text(text) => text.as_str().into(),
+            Self::Number(number) => (*number).into(),
+        }
+    }
+
     /// Binds it to the next place.
     pub(crate) fn bind(self, query: Query<'_, Any, AnyArguments>) -> Query<'_, Any, AnyArguments> {
         match self {

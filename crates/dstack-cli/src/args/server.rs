@@ -28,7 +28,7 @@ pub struct ServerArgs {
     /// Leave ~/.dstack/config.yml as it is
     #[arg(short, long)]
     pub no: bool,
-    /// The admin's token. Defaults to `$DSTACK_SERVER_ADMIN_TOKEN`, then a generated one
+    /// The admin's token, which others on this machine see in the list of processes. Defaults to `$DSTACK_SERVER_ADMIN_TOKEN`, then a generated one
     #[arg(long)]
     pub token: Option<String>,
     /// Do not offer this machine as an instance

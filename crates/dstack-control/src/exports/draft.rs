@@ -6,6 +6,7 @@ use dstack_model::ErrorCode;
 use dstack_model::requests::UpdateExportRequest;
 use dstack_model::users::ProjectRole;
 use dstack_store::directory::exports::{FullExport, ImportRow};
+use dstack_store::directory::lists::FleetFilter;
 use dstack_store::directory::projects::{self, ProjectRow};
 use dstack_store::directory::{Page, gateways, lists};
 
@@ -218,7 +219,12 @@ impl<'a> Draft<'a> {
         self.check_new("Fleets", names, &present)?;
         let pool = self.directory.database.pool();
         let page = Page::newest(1_000_000);
-        let all = lists::fleets(pool, Some(&[self.export.row.project_id]), true, &page).await?;
+        let filter = FleetFilter {
+            projects: Some(vec![self.export.row.project_id]),
+            only_active: true,
+            ..FleetFilter::default()
+        };
+        let all = lists::fleets(pool, &filter, &page).await?;
         let chosen: Vec<_> = all
             .iter()
             .filter(|listed| names.contains(&listed.fleet.name))

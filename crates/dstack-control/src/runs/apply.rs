@@ -134,19 +134,26 @@ impl Runs {
         self.resources
             .check_archives(request.user, &archives(&spec))
             .await?;
-        let repo_id = self.resources.repo(request.project, &spec).await?;
         let now = self.core.now();
         let replicas = first(&spec);
+        let next_triggered_at = next_trigger(&spec, now);
+        let service_spec = published(&request.project_name, &spec)?.map(Json::new);
+        let specs = match next_triggered_at {
+            None => self.resources.jobs(request.project, &spec, &replicas).await?,
+            Some(_) => Vec::new(),
+        };
+        // After everything that may be refused: a repo may be made for the run.
+        let repo_id = self.resources.repo(request.project, &spec).await?;
         let new = NewRun {
             id: self.core.random.ordered_uuid(now).into(),
             project_id: request.project,
             user_id: request.user,
             repo_id,
-            next_triggered_at: next_trigger(&spec, now),
+            next_triggered_at,
             spec: spec.clone(),
         };
         let mut run = RunRow::new(new, now);
-        run.service_spec = published(&request.project_name, &spec)?.map(Json::new);
+        run.service_spec = service_spec;
         run.desired_replica_count = i64::try_from(replicas.len()).unwrap_or(i64::MAX);
         let by_system = self.core.events(Actor::System);
         let mut changes = self.core.changes(Actor::User(request.user));
@@ -163,15 +170,13 @@ impl Runs {
             changes.event(by_system.event(text, vec![events::run(&run)]));
         }
         let mut jobs = Vec::new();
-        if run.status() == RunStatus::Submitted {
-            for job in self.resources.jobs(request.project, &spec, &replicas).await? {
-                let id = self.core.random.ordered_uuid(now).into();
-                let row = JobRow::submitted(id, &run, Json::new(job), now);
-                let text = "Job created on run submission. Status: SUBMITTED";
-                changes.event(by_system.event(text, vec![events::job(&row)]));
-                changes.insert_silently(row.clone());
-                jobs.push(row);
-            }
+        for job in specs {
+            let id = self.core.random.ordered_uuid(now).into();
+            let row = JobRow::submitted(id, &run, Json::new(job), now);
+            let text = "Job created on run submission. Status: SUBMITTED";
+            changes.event(by_system.event(text, vec![events::job(&row)]));
+            changes.insert_silently(row.clone());
+            jobs.push(row);
         }
         self.core.commit(changes).await?;
         Ok(Applied {

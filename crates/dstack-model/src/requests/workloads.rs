@@ -1,12 +1,16 @@
 //! Runs, offers, repos, files, logs.
 
 use dstack_units::{JobId, RunId, Time};
+use indexmap::IndexMap;
 use serde::Serialize;
+use serde_json::Map;
 
 use crate::decode::scalars::id4;
+use crate::decode::{Cx, Value};
 use crate::offers::{CpuGroup, GpuGroup};
 use crate::repos::{AnyRepoInfo, RemoteRepoCreds};
 use crate::runs::{ApplyRunPlanInput, RunSpec};
+use crate::schema::{Schema, Schemas, any_of, texts};
 use crate::{Decode, string_enum};
 
 /// `/api/runs/list`.
@@ -213,4 +217,113 @@ pub struct PollLogsRequest {
     /// The runner's log instead of the job's.
     #[decode(default)]
     pub diagnose: bool,
+}
+
+/// A message of a chat.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct ChatMessage {
+    /// Who says it.
+    pub role: String,
+    /// What is said.
+    pub content: String,
+}
+
+/// `/proxy/models/{project_name}/chat/completions`: what the OpenAI API knows, as far as dstack 0.22.5 takes it.
+#[derive(Debug, Clone, PartialEq, Serialize, Decode)]
+pub struct ChatCompletionsRequest {
+    /// The chat so far.
+    pub messages: Vec<ChatMessage>,
+    /// Which model is asked.
+    pub model: String,
+    /// Against repetition.
+    pub frequency_penalty: Option<f64>,
+    /// By token.
+    #[decode(default)]
+    pub logit_bias: IndexMap<String, f64>,
+    /// At most so many.
+    pub max_tokens: Option<i64>,
+    /// How many answers.
+    #[decode(default = 1)]
+    pub n: i64,
+    /// Against known topics.
+    #[decode(default)]
+    pub presence_penalty: f64,
+    /// JSON or text.
+    pub response_format: Option<Map<String, Value>>,
+    /// For answers that can be repeated.
+    pub seed: Option<i64>,
+    /// Where the answer ends.
+    pub stop: Option<StopSequences>,
+    /// The answer as it is made.
+    #[decode(default)]
+    pub stream: bool,
+    /// 0 to 2.
+    pub temperature: Option<f64>,
+    /// Of the probability mass.
+    pub top_p: Option<f64>,
+    /// What the model may call.
+    #[decode(default)]
+    pub tools: Vec<Value>,
+    /// Which of them it calls.
+    #[decode(default)]
+    pub tool_choice: ToolChoice,
+    /// On whose behalf.
+    pub user: Option<String>,
+}
+
+/// `stop`: a text, or several.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum StopSequences {
+    /// One.
+    One(String),
+    /// Several.
+    Many(Vec<String>),
+}
+
+/// `tool_choice`: `none`, `auto`, or one of them.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum ToolChoice {
+    /// `none` or `auto`.
+    Mode(String),
+    /// A tool; nothing is said where it is empty.
+    Tool(Map<String, Value>),
+}
+
+impl Default for ToolChoice {
+    fn default() -> Self {
+        Self::Tool(Map::new())
+    }
+}
+
+impl crate::decode::Decode for StopSequences {
+    fn decode(value: &Value, cx: &mut Cx) -> Option<Self> {
+        match value {
+            Value::Array(_) => Vec::decode(value, cx).map(Self::Many),
+            _ => String::decode(value, cx).map(Self::One),
+        }
+    }
+}
+
+impl Schema for StopSequences {
+    fn schema(schemas: &mut Schemas) -> Value {
+        any_of(vec![String::schema(schemas), Vec::<String>::schema(schemas)])
+    }
+}
+
+impl Schema for ToolChoice {
+    fn schema(schemas: &mut Schemas) -> Value {
+        any_of(vec![texts(&["none", "auto"]), Map::schema(schemas)])
+    }
+}
+
+impl crate::decode::Decode for ToolChoice {
+    fn decode(value: &Value, cx: &mut Cx) -> Option<Self> {
+        match value {
+            Value::String(mode) if mode == "none" || mode == "auto" => Some(Self::Mode(mode.clone())),
+            Value::String(_) => cx.problem("literal_error", "Input should be 'none' or 'auto'", value),
+            _ => Map::decode(value, cx).map(Self::Tool),
+        }
+    }
 }

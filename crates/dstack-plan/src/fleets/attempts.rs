@@ -2,6 +2,8 @@
 
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 
+use super::refusal::{no_offers, with_advice};
+
 /// Offers tried for one instance (`DSTACK_SERVER_MAX_OFFERS_TRIED` of dstack 0.22.5).
 pub const MAX_OFFERS_TRIED: usize = 25;
 
@@ -9,8 +11,6 @@ pub const MAX_OFFERS_TRIED: usize = 25;
 const ERRORS_TOLD: usize = 3;
 /// Characters of each.
 const ERROR_LENGTH: usize = 200;
-/// Clients show the link as it is.
-const TROUBLESHOOTING: &str = "See https://dstack.ai/docs/guides/troubleshooting/#provisioning-fails";
 
 /// A kind of error, and the first offer that failed with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,19 +41,18 @@ pub fn add_failure(failures: &mut Vec<Failure>, failure: Failure) {
 /// What is told when `tried` of `total` offers of a fleet were tried in vain, in the words of dstack 0.22.5.
 pub fn all_failed(fleet: &str, tried: usize, total: usize, failures: &[Failure]) -> String {
     if total == 0 {
-        return format!("No offers matching the run requirements in fleet '{fleet}'");
+        return with_advice(&no_offers(fleet));
     }
     let limit = if tried < total {
         " (attempt limit reached)"
     } else {
         ""
     };
-    let sentence = told(failures);
-    let end = if sentence.ends_with('.') { "" } else { "." };
-    format!(
+    with_advice(&format!(
         "Failed to provision in fleet '{fleet}': tried {tried} of {total} offers{limit}, all failed.\n\
-         Errors: {sentence}{end}\n{TROUBLESHOOTING}"
-    )
+         Errors: {}",
+        told(failures)
+    ))
 }
 
 /// What is told of an instance that a fleet wanted for itself, when none of `total` offers worked: the words of dstack
@@ -102,7 +101,8 @@ mod tests {
             text,
             format!(
                 "Failed to provision in fleet 'cloud': tried 3 of 3 offers, all failed.\nErrors: m5.large in \
-                 aws/{region}: no capacity; c5 in aws/{region}: quota.\n{TROUBLESHOOTING}"
+                 aws/{region}: no capacity; c5 in aws/{region}: quota.\n\
+                 See https://dstack.ai/docs/guides/troubleshooting/#provisioning-fails"
             )
         );
     }
@@ -127,9 +127,11 @@ mod tests {
     fn no_offers_are_told_as_such() {
         assert_eq!(
             all_failed("cloud", 0, 0, &[]),
-            "No offers matching the run requirements in fleet 'cloud'"
+            "No offers matching the run requirements in fleet 'cloud'.\n\
+             See https://dstack.ai/docs/guides/troubleshooting/#provisioning-fails"
         );
     }
+
     #[test]
     fn fleets_are_told_as_well() {
         assert_eq!(none_for_fleet(0, &[]), "No offers found");

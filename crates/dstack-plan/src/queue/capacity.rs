@@ -5,7 +5,9 @@ use std::sync::Arc;
 use dstack_model::runs::JobProvisioningData;
 
 use super::{AvailableOffers, FleetState, NewInstance, OfferSource, Placement, Placer, likeness};
-use crate::fleets::{NoCapacity, all_failed, check_named, check_room_besides, idle_for, new_capacity};
+use crate::fleets::{
+    Fleet, NoCapacity, all_failed, check_named, check_room_besides, idle_for, new_capacity, refusal,
+};
 use crate::offers::Query;
 use crate::placement::{Request, Wants};
 
@@ -18,7 +20,7 @@ pub(super) enum Capacity {
     Known {
         open: Vec<Open>,
         /// Why a fleet that would do gets no instance.
-        refusal: Option<String>,
+        obstacle: Option<String>,
     },
 }
 
@@ -40,9 +42,9 @@ impl Placer<'_> {
             let capacity = self.look_for_capacity(request, source);
             self.capacities.insert(key.clone(), capacity);
         }
-        let (open, refusal) = match self.capacities.get(&key) {
+        let (open, obstacle) = match self.capacities.get(&key) {
             None | Some(Capacity::Pending) => return Placement::Pending,
-            Some(Capacity::Known { open, refusal }) => (open, refusal),
+            Some(Capacity::Known { open, obstacle }) => (open, obstacle),
         };
         let mut full = None;
         for one in open {
@@ -56,20 +58,41 @@ impl Placer<'_> {
             if state.is_undecided() {
                 return Placement::Pending;
             }
-            return match state.make(request, one) {
-                Ok(new) => Placement::New(Box::new(new)),
-                Err(reason) => Placement::Impossible(reason),
+            if one.offers.best.is_empty() {
+                return Placement::Impossible(all_failed(state.fleet.name, 0, 0, &[]));
+            }
+            let idle_for = match idle_for(state.fleet.spec, request.run_spec) {
+                Ok(idle_for) => idle_for,
+                Err(conflict) => {
+                    full = Some(format!(
+                        "Fleet {} cannot get instances for this run: {conflict}",
+                        state.fleet.name
+                    ));
+                    break;
+                }
             };
+            state.made += 1;
+            return Placement::New(Box::new(NewInstance {
+                fleet: state.fleet.id,
+                offers: Arc::clone(&one.offers),
+                reservation: one.reservation.clone(),
+                idle_for,
+            }));
         }
-        let reason = full.as_ref().or(refusal.as_ref());
-        Placement::Impossible(reason.cloned().unwrap_or_else(|| self.slots.refusal(wants)))
+        let obstacle = full.or_else(|| obstacle.clone());
+        Placement::Impossible(self.refusal(request, obstacle.as_deref()))
+    }
+
+    fn refusal(&self, request: &Request<'_>, obstacle: Option<&str>) -> String {
+        let fleets: Vec<&Fleet<'_>> = self.fleets.iter().map(|state| state.fleet).collect();
+        refusal(request, &fleets, obstacle)
     }
 
     /// Asks for what every fleet that could take the job could get.
     fn look_for_capacity(&self, request: &Request<'_>, source: &mut dyn OfferSource) -> Capacity {
         // Fleets that are alike ask for the same.
         let mut asked: Vec<(Query, Option<JobProvisioningData>, Option<Arc<AvailableOffers>>)> = Vec::new();
-        let (mut open, mut refusal) = (Vec::new(), None);
+        let (mut open, mut obstacle) = (Vec::new(), None);
         for (at, state) in self.fleets.iter().enumerate() {
             if check_named(request, state.fleet).is_err() || state.check_room(request).is_err() {
                 continue;
@@ -77,7 +100,7 @@ impl Placer<'_> {
             let query = match new_capacity(request, state.fleet) {
                 Ok(query) => query,
                 Err(reason @ (NoCapacity::Full { .. } | NoCapacity::Conflict(_))) => {
-                    refusal.get_or_insert_with(|| format!("Fleet {} {reason}", state.fleet.name));
+                    obstacle.get_or_insert_with(|| format!("Fleet {} {reason}", state.fleet.name));
                     continue;
                 }
                 Err(_) => continue,
@@ -102,7 +125,7 @@ impl Placer<'_> {
             return Capacity::Pending;
         }
         open.sort_by(|a, b| a.offers.price().total_cmp(&b.offers.price()));
-        Capacity::Known { open, refusal }
+        Capacity::Known { open, obstacle }
     }
 }
 
@@ -126,20 +149,5 @@ impl FleetState<'_> {
     /// Whether nobody knows yet where the instances of the fleet will be.
     fn is_undecided(&self) -> bool {
         self.fleet.anchor_pending || (self.fleet.is_cluster() && self.fleet.master.is_none() && self.made > 0)
-    }
-
-    fn make(&mut self, request: &Request<'_>, open: &Open) -> Result<NewInstance, String> {
-        if open.offers.best.is_empty() {
-            return Err(all_failed(self.fleet.name, 0, 0, &[]));
-        }
-        let idle_for =
-            idle_for(self.fleet.spec, request.run_spec).map_err(|conflict| conflict.to_string())?;
-        self.made += 1;
-        Ok(NewInstance {
-            fleet: self.fleet.id,
-            offers: Arc::clone(&open.offers),
-            reservation: open.reservation.clone(),
-            idle_for,
-        })
     }
 }

@@ -3,14 +3,12 @@
 use std::cmp::Ordering;
 
 use crate::fleets::Fleet;
-use crate::placement::{Candidate, Choice, Share, Wants, no_place};
+use crate::placement::{Candidate, Choice, Share, Wants};
 
 /// The instances of some fleets, cheapest first, fleets in order among equals.
 #[derive(Debug)]
 pub(super) struct Slots<'c> {
     slots: Vec<Slot<'c>>,
-    /// Places of the first few in the order of fleets: those that a refusal names.
-    named: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -49,15 +47,8 @@ impl<'c> Slots<'c> {
             })
         };
         let mut slots: Vec<Slot<'c>> = fleets.iter().enumerate().flat_map(of_fleet).collect();
-        let mut order: Vec<usize> = (0..slots.len()).collect();
-        let price = |at: &usize| slots.get(*at).map_or(f64::INFINITY, Slot::price);
-        order.sort_by(|a, b| price(a).total_cmp(&price(b)));
-        let first = no_place::NAMED.min(slots.len());
-        let named = (0..first).filter_map(|at| order.iter().position(|place| *place == at));
-        let named = named.collect();
-        // Stable, as the order above.
         slots.sort_by(Slot::by_price);
-        Self { slots, named }
+        Self { slots }
     }
 
     /// Takes the cheapest free share that suits.
@@ -88,12 +79,6 @@ impl<'c> Slots<'c> {
     /// All of them, cheapest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Slot<'c>> {
         self.slots.iter()
-    }
-
-    /// Why none of them is for the job.
-    pub(super) fn refusal(&self, wants: &Wants<'_>) -> String {
-        let named = self.named.iter().filter_map(|at| self.slots.get(*at));
-        no_place::message(wants, named.map(|slot| &slot.candidate), self.slots.len())
     }
 }
 

@@ -26,7 +26,7 @@ async fn upload_archive(call: Call, _: Nothing, upload: Upload) -> Result<FileAr
     let state = &call.state;
     check_size(
         "Archive size",
-        "",
+        "Use .gitignore/.dstackignore to exclude large files. ",
         upload.request_size,
         state.settings.code_upload_limit,
     )?;

@@ -9,8 +9,8 @@ use dstack_model::fleets::Fleet;
 use dstack_model::requests::{
     DeleteFleetInstancesRequest, GetFleetRequest, ListFleetsRequest, ListImportedRequest, NamesRequest,
 };
-use dstack_store::directory::lists::{self, ListedFleet};
-use dstack_store::directory::{Page, exports};
+use dstack_store::directory::Page;
+use dstack_store::directory::lists::{self, FleetFilter, ListedFleet};
 use dstack_units::FleetId;
 
 use super::projects::visible_projects;
@@ -43,17 +43,22 @@ async fn list_all(call: Call, request: ListFleetsRequest) -> Result<Vec<Fleet>> 
         limit: request.limit,
         ascending: request.ascending,
     };
-    let found = lists::fleets(pool, Some(&visible), request.only_active, &page).await?;
+    let filter = FleetFilter {
+        projects: Some(visible),
+        imported: request.include_imported,
+        only_active: request.only_active,
+    };
+    let found = lists::fleets(pool, &filter, &page).await?;
     with_instances(state, &found).await
 }
 
 async fn list(call: Call, request: ListImportedRequest) -> Result<Vec<Fleet>> {
-    let (pool, project) = (call.state.database.pool(), call.project()?.row.id);
-    let mut found = lists::fleets(pool, Some(&[project]), true, &Page::newest(ALL)).await?;
-    if request.include_imported {
-        let ids = exports::imported_fleets(pool, project).await?;
-        found.extend(lists::fleets_by_ids(pool, &ids).await?);
-    }
+    let filter = FleetFilter {
+        projects: Some(vec![call.project()?.row.id]),
+        imported: request.include_imported,
+        only_active: true,
+    };
+    let found = lists::fleets(call.state.database.pool(), &filter, &Page::newest(ALL)).await?;
     with_instances(&call.state, &found).await
 }
 

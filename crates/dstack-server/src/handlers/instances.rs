@@ -2,7 +2,7 @@
 
 use dstack_api::routes;
 use dstack_engine::health::shown;
-use dstack_model::instances::Instance;
+use dstack_model::instances::{Instance, InstanceStatus};
 use dstack_model::requests::{
     GetInstanceHealthChecksRequest, GetInstanceHealthChecksResponse, GetInstanceRequest, ListInstancesRequest,
 };
@@ -21,13 +21,17 @@ pub(super) fn routes(api: Api) -> Api {
         .on::<routes::InstancesGetHealthChecks, _, _>(health_checks)
 }
 
+/// What `only_active` shows: instances that jobs can have, or have.
+const ACTIVE: &[InstanceStatus] = &[InstanceStatus::Idle, InstanceStatus::Busy];
+
 async fn list(call: Call, request: ListInstancesRequest) -> Result<Vec<Instance>> {
     let pool = call.state.database.pool();
     let visible = visible_projects(&call, request.project_names.as_deref()).await?;
     let filter = InstanceFilter {
         projects: Some(visible),
+        imported: request.include_imported,
         fleets: request.fleet_ids,
-        only_active: request.only_active,
+        statuses: request.only_active.then_some(ACTIVE),
     };
     let page = Page {
         prev_at: request.prev_created_at,

@@ -1,6 +1,7 @@
 //! Resource use of jobs.
 
 use dstack_api::{ErrorCode, routes};
+use dstack_model::instances::Resources;
 use dstack_model::metrics::{JobMetrics, Metric};
 use dstack_model::requests::JobMetricsQuery;
 use dstack_store::directory::lists;
@@ -38,12 +39,23 @@ async fn job(call: Call, query: JobMetricsQuery) -> Result<JobMetrics> {
         metrics: if points.len() < 2 {
             Vec::new()
         } else {
-            metrics(&points, &found)
+            metrics(&points, resources(&found))
         },
     })
 }
 
-fn metrics(points: &[MetricsPoint], job: &JobRow) -> Vec<Metric> {
+/// What the job has: a share of an instance has its own numbers.
+fn resources(job: &JobRow) -> Option<&Resources> {
+    let offer = job
+        .job_runtime_data
+        .as_deref()
+        .and_then(|data| data.offer.as_ref());
+    let place = job.job_provisioning_data.as_deref();
+    let whole = || place.map(|place| &place.instance_type.resources);
+    offer.map(|offer| &offer.instance.resources).or_else(whole)
+}
+
+fn metrics(points: &[MetricsPoint], resources: Option<&Resources>) -> Vec<Metric> {
     let shown = points.get(..points.len() - 1).unwrap_or_default();
     let times: Vec<Time> = shown.iter().map(|point| point.at).collect();
     let metric = |name: &str, values: Vec<Value>| Metric {
@@ -64,15 +76,6 @@ fn metrics(points: &[MetricsPoint], job: &JobRow) -> Vec<Metric> {
             json!(point.memory_working_set_bytes)
         }),
     ];
-    let resources = job
-        .job_runtime_data
-        .as_deref()
-        .and_then(|data| data.offer.as_ref())
-        .map(|offer| &offer.instance.resources);
-    let resources = resources.or(job
-        .job_provisioning_data
-        .as_deref()
-        .map(|place| &place.instance_type.resources));
     if let Some(resources) = resources {
         found.push(constant("cpus_detected_num", resources.cpus));
         found.push(constant(
@@ -80,8 +83,16 @@ fn metrics(points: &[MetricsPoint], job: &JobRow) -> Vec<Metric> {
             resources.memory_mib.saturating_mul(1024 * 1024),
         ));
     }
-    let gpus = shown.first().map_or(0, |point| point.gpus_util_percent.len());
-    if points.iter().any(|point| point.gpus_util_percent.len() != gpus) {
+    let gpus = shown
+        .first()
+        .map_or(0, |point| point.gpus_memory_usage_bytes.len());
+    let has_all = |point: &MetricsPoint| {
+        [&point.gpus_memory_usage_bytes, &point.gpus_util_percent]
+            .iter()
+            .all(|values| values.len() == gpus)
+    };
+    // Where their number changed, nobody knows which is which.
+    if !shown.iter().all(has_all) {
         return found;
     }
     found.push(constant("gpus_detected_num", i64::try_from(gpus).unwrap_or(0)));
@@ -91,26 +102,28 @@ fn metrics(points: &[MetricsPoint], job: &JobRow) -> Vec<Metric> {
             gpu.memory_mib.saturating_mul(1024 * 1024),
         ));
     }
-    for place in 0..gpus {
-        found.push(of(&format!("gpu_memory_usage_bytes_gpu{place}"), &|point| {
+    found.extend((0..gpus).map(|place| {
+        of(&format!("gpu_memory_usage_bytes_gpu{place}"), &|point| {
             json!(point.gpus_memory_usage_bytes.get(place))
-        }));
-        found.push(of(&format!("gpu_util_percent_gpu{place}"), &|point| {
+        })
+    }));
+    found.extend((0..gpus).map(|place| {
+        of(&format!("gpu_util_percent_gpu{place}"), &|point| {
             json!(point.gpus_util_percent.get(place))
-        }));
-    }
+        })
+    }));
     found
 }
 
-/// Percent of one CPU between two points, newest first; rounded down.
+/// Percent of one CPU between two points, newest first; rounded as Python rounds.
+#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)] // percents
 fn cpu_percent(pair: &[MetricsPoint]) -> i64 {
     let [newer, older] = pair else { return 0 };
     let elapsed = newer.at.as_micros().saturating_sub(older.at.as_micros());
     let used = newer.cpu_usage_micro.saturating_sub(older.cpu_usage_micro);
-    if elapsed <= 0 {
-        0
-    } else {
-        used.saturating_mul(100) / elapsed
+    match elapsed {
+        ..=0 => 0,
+        elapsed => (used as f64 / elapsed as f64 * 100.0).round_ties_even() as i64,
     }
 }
 
@@ -131,10 +144,42 @@ mod tests {
 
     #[test]
     fn usage_is_the_difference_of_two_points() {
-        assert_eq!(
-            cpu_percent(&[point(2_000_000, 1_500_000), point(1_000_000, 0)]),
-            150
-        );
+        let second = |cpu: i64| cpu_percent(&[point(2_000_000, cpu), point(1_000_000, 0)]);
+        assert_eq!(second(1_500_000), 150);
+        assert_eq!(second(996_000), 100);
+        assert_eq!((second(5_000), second(15_000)), (0, 2));
         assert_eq!(cpu_percent(&[point(5, 5), point(5, 0)]), 0);
+    }
+
+    fn with_gpus(at: i64, used: &[i64]) -> MetricsPoint {
+        MetricsPoint {
+            gpus_memory_usage_bytes: used.to_vec(),
+            gpus_util_percent: used.to_vec(),
+            ..point(at, 0)
+        }
+    }
+
+    fn gpu_metrics(points: &[MetricsPoint]) -> Vec<String> {
+        let all = metrics(points, None).into_iter().map(|metric| metric.name);
+        all.filter(|name| name.starts_with("gpu")).collect()
+    }
+
+    #[test]
+    fn gpus_are_told_by_what_is_measured_as_long_as_their_number_stays() {
+        let both = [
+            "gpus_detected_num",
+            "gpu_memory_usage_bytes_gpu0",
+            "gpu_memory_usage_bytes_gpu1",
+            "gpu_util_percent_gpu0",
+            "gpu_util_percent_gpu1",
+        ];
+        let two = |at| with_gpus(at, &[1, 2]);
+        assert_eq!(gpu_metrics(&[two(3), two(2), two(1)]), both);
+        // The oldest is there for the difference only.
+        assert_eq!(gpu_metrics(&[two(3), two(2), with_gpus(1, &[1])]), both);
+        assert_eq!(
+            gpu_metrics(&[two(3), with_gpus(2, &[1]), two(1)]),
+            Vec::<String>::new()
+        );
     }
 }

@@ -16,7 +16,7 @@ use dstack_units::{ProjectId, UserId};
 use crate::access::is_admin;
 use crate::api::{Api, Call};
 use crate::error::{ApiError, Result};
-use crate::render;
+use crate::{render, templates_repo};
 
 pub(super) fn routes(api: Api) -> Api {
     api.on::<routes::ProjectsList, _, _>(list)
@@ -102,16 +102,19 @@ async fn create(call: Call, request: CreateProjectRequest) -> Result<WireProject
     let new = NewProject {
         name: request.project_name,
         is_public: request.is_public,
-        templates_repo: request.templates_repo.as_deref().and_then(templates_repo),
+        templates_repo: templates_repo(&call, request.templates_repo.as_deref()).await?,
     };
     let row = state.project_verbs().create(caller, &new).await?;
     render::projects::full(state, &row).await
 }
 
-/// A URL, unless it is empty.
-fn templates_repo(text: &str) -> Option<String> {
-    let text = text.trim();
-    (!text.is_empty()).then(|| text.to_owned())
+/// The repo that is asked for, which can be reached; blank is none.
+async fn templates_repo(call: &Call, wanted: Option<&str>) -> Result<Option<String>> {
+    let Some(repo) = wanted.map(str::trim).filter(|repo| !repo.is_empty()) else {
+        return Ok(None);
+    };
+    templates_repo::check_access(repo, call.state.settings.outbound_policy()).await?;
+    Ok(Some(repo.to_owned()))
 }
 
 async fn update(call: Call, request: UpdateProjectRequest) -> Result<WireProject> {
@@ -120,7 +123,7 @@ async fn update(call: Call, request: UpdateProjectRequest) -> Result<WireProject
         is_public: request.is_public,
         templates_repo: match (request.reset_templates_repo, request.templates_repo) {
             (true, _) => Some(None),
-            (false, wanted) => wanted.as_deref().map(templates_repo),
+            (false, wanted) => templates_repo(&call, wanted.as_deref()).await?.map(Some),
         },
     };
     let verbs = state.project_verbs();

@@ -11,8 +11,9 @@ use dstack_model::runs::{
     RunTerminationReason,
 };
 use dstack_plan::lifecycle::WaitReason;
+use dstack_plan::schedule::next_trigger;
 use dstack_store::directory::lists::{ListedRun, RunKey};
-use dstack_store::rows::JobRow;
+use dstack_store::rows::{JobRow, RunRow};
 use dstack_units::Time;
 
 /// What of a run is shown.
@@ -77,14 +78,16 @@ pub(crate) fn run(listed: &ListedRun, jobs: &[&JobRow], view: View, now: Time) -
             .and_then(RunTerminationReason::error)
             .map(str::to_owned),
         deleted: Some(row.deleted),
-        next_triggered_at: if row.status().is_finished() {
-            None
-        } else {
-            row.next_triggered_at
-        },
+        next_triggered_at: next_time(row, now),
         waiting_for: row.waiting_for().map(ToString::to_string),
         waits_until: row.deadline_at().filter(|_| row.waiting_for().is_some()),
     }
+}
+
+/// When the schedule starts the run the next time, also while it runs.
+fn next_time(row: &RunRow, now: Time) -> Option<Time> {
+    let goes_on = !row.status().is_finished() && row.next_triggered_at.is_some();
+    goes_on.then(|| next_trigger(&row.run_spec, now)).flatten()
 }
 
 fn number(value: i64) -> u32 {
@@ -270,15 +273,18 @@ fn ide_of(ide: &serde_json::Value) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// Whether the run looks the same until its version changes: the cost of something running grows by itself.
-pub(crate) fn is_stable(jobs: &[&JobRow]) -> bool {
-    jobs.iter().all(|row| {
-        row.status().is_finished()
-            || row
-                .job_provisioning_data
-                .as_deref()
-                .is_none_or(|place| place.price == 0.0)
-    })
+/// Whether the run looks the same until its version changes: the cost of something running grows by itself, and a schedule
+/// goes on.
+pub(crate) fn is_stable(listed: &ListedRun, jobs: &[&JobRow]) -> bool {
+    let is_over = listed.run.status().is_finished();
+    (is_over || listed.run.next_triggered_at.is_none())
+        && jobs.iter().all(|row| {
+            row.status().is_finished()
+                || row
+                    .job_provisioning_data
+                    .as_deref()
+                    .is_none_or(|place| place.price == 0.0)
+        })
 }
 
 /// Bytes of rendered runs that are kept.

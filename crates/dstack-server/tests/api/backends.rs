@@ -163,6 +163,71 @@ async fn volumes_wait_for_their_cloud_and_are_marked_for_deletion() {
 }
 
 #[tokio::test]
+async fn volumes_that_a_run_cannot_mount_together_are_refused() {
+    let server = server().await;
+    for (name, region, state) in [
+        ("one", "A", "status = 'active'"),
+        ("two-0", "A", "status = 'active'"),
+        ("two-1", "A", "status = 'active', to_be_deleted = 1"),
+        ("far", "B", "status = 'active'"),
+        ("new", "A", "status = 'submitted'"),
+    ] {
+        let volume =
+            json!({"type": "volume", "name": name, "backend": "runpod", "region": region, "size": 10});
+        server
+            .main("volumes/create", json!({"configuration": volume}))
+            .await
+            .ok();
+        let made = format!("UPDATE volumes SET {state} WHERE name = '{name}'");
+        let pool = server.state.database.pool();
+        sqlx::query(sqlx::AssertSqlSafe(made))
+            .execute(pool)
+            .await
+            .unwrap();
+    }
+    for (volumes, nodes, text) in [
+        (json!(["none:/a"]), 1, "Volume ['none'] not found"),
+        (
+            json!(["new:/a"]),
+            1,
+            "Cannot mount volumes that are not active: new",
+        ),
+        (
+            json!(["one:/a", "one:/b"]),
+            1,
+            "Cannot attach the same volume at different mount points",
+        ),
+        (
+            json!(["one:/a", "far:/b"]),
+            1,
+            "Volumes from different locations specified for different mount points",
+        ),
+        (
+            json!(["two-1:/a"]),
+            1,
+            "Volume ['two-1'] is marked for deletion and cannot be attached",
+        ),
+        // Of the second node.
+        (
+            json!(["two-${{ dstack.node_rank }}:/a"]),
+            2,
+            "Volume ['two-1'] is marked for deletion and cannot be attached",
+        ),
+        // Nothing is wrong with it, but this version cannot attach any.
+        (
+            json!(["one:/a", "two-0:/b"]),
+            1,
+            "A network volume in `volumes` is not supported",
+        ),
+    ] {
+        let task = json!({"type": "task", "commands": ["x"], "volumes": volumes, "nodes": nodes});
+        let plan = json!({"plan": {"run_spec": {"run_name": "rr", "configuration": task}}, "force": true});
+        let answer = server.main("runs/apply", plan).await;
+        assert!(answer.refused().0.starts_with(text), "{volumes}: {}", answer.body);
+    }
+}
+
+#[tokio::test]
 async fn secrets_of_fleets_are_encrypted_at_rest() {
     let server = server().await;
     let key = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQAAAAAAAAABAAAAMwAAAAtzc2gtZW\nQyNTUxOQAAACCAYJGQjq5u1c2IwjF4YzxBzVze4M2A3AcicFR+ERNjqgAAAJhuS3FYbktx\nWAAAAAtzc2gtZWQyNTUxOQAAACCAYJGQjq5u1c2IwjF4YzxBzVze4M2A3AcicFR+ERNjqg\nAAAEDmVlpYEvdD8MKbu75eojRn506VMf1omj9SOoqm9W4cgoBgkZCOrm7VzYjCMXhjPEHN\nXN7gzYDcByJwVH4RE2OqAAAAFGdvbGRlbkBleGFtcGxlLmxvY2FsAQ==\n-----END OPENSSH PRIVATE KEY-----\n";

@@ -135,4 +135,27 @@ async fn versions_of_clients() {
         )
     );
     assert_eq!(send("newest").await.refused(), ("Invalid version: newest", None));
+    // On every route there is, and on none that there is not.
+    let get = async |path: &str, version: &str| {
+        let mut asked = request("GET", path, None, None);
+        asked
+            .headers_mut()
+            .insert("x-api-version", version.parse().unwrap());
+        server.send(asked).await
+    };
+    for path in [
+        "/healthcheck",
+        "/metrics",
+        "/proxy/services/main/web/",
+        "/proxy/models/main/models",
+        "/api/docs",
+    ] {
+        assert_eq!(
+            get(path, "newest").await.refused().0,
+            "Invalid version: newest",
+            "{path}"
+        );
+        assert_ne!(get(path, "9.0.0").await.status, 400, "{path}");
+    }
+    assert_eq!(get("/api/nothing", "newest").await.status, 404);
 }

@@ -171,3 +171,22 @@ async fn who_changed_members_and_backends_is_for_those_who_govern() {
     ];
     assert_eq!(targets, wanted, "alice stays what she was");
 }
+
+#[tokio::test]
+async fn members_go_on_seeing_what_happened_in_a_project_that_was_deleted() {
+    let server = Server::new().await;
+    let (alice, bob) = (server.user("alice").await, server.user("bob").await);
+    let team = json!({"project_name": "team"});
+    server.post(&alice, "/api/projects/create", team).await.ok();
+    let doomed = json!({"projects_names": ["team"]});
+    server.post(&alice, "/api/projects/delete", doomed).await.ok();
+    let all = json!({"include_target_types": ["project"]});
+    let seen = server.post(&alice, "/api/events/list", all.clone()).await.ok();
+    assert_eq!(messages(&seen), ["Project deleted", "Project created"]);
+    let target = &seen[0]["targets"][0];
+    assert_eq!(
+        (&target["project_name"], &target["is_project_deleted"]),
+        (&json!("team"), &json!(true))
+    );
+    assert_eq!(server.post(&bob, "/api/events/list", all).await.ok(), json!([]));
+}

@@ -1,9 +1,12 @@
 //! Fleets in clouds: what is stored of them when they are applied, changed and deleted. Their instances are made by the
 //! engine, which is not here.
 
+use dstack_compute::Registry;
+use dstack_server::{DefaultPermissions, Settings};
+use dstack_store::directory::Page;
 use serde_json::{Value, json};
 
-use super::{ADMIN, Answer, Server};
+use super::{ADMIN, Answer, Server, effects};
 
 fn spec(nodes: &Value) -> Value {
     json!({"configuration": {"type": "fleet", "name": "cloud", "nodes": nodes}, "profile": {"name": "default"}})
@@ -148,4 +151,210 @@ async fn instances_are_deleted_by_number_and_with_their_fleet() {
         .iter()
         .filter(|text| text.starts_with("Instance status changed PENDING -> TERMINATING"));
     assert_eq!(of_instances.count(), 3, "{ended:?}");
+}
+
+/// A server on which project `team` imports fleet `onprem` of project `main`, with instances 0 (idle), 1 (pending) and 2
+/// (terminated).
+async fn sharing() -> Server {
+    use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
+    use dstack_store::directory::lists::{self, InstanceFilter};
+    use dstack_store::{Commit, EngineStore, Put};
+    let settings = Settings {
+        exports_enabled: true,
+        ..Settings::from_env()
+    };
+    let server = Server::set(DefaultPermissions::default(), Registry::default(), settings).await;
+    let alice = server.user("alice").await;
+    let hosts = effects::ssh_fleet(&["192.0.2.1", "192.0.2.2", "192.0.2.3"]);
+    let plan = json!({"plan": {"spec": hosts}, "force": true});
+    server.main("fleets/apply", plan).await.ok();
+    let team = json!({"project_name": "team"});
+    server.post(&alice, "/api/projects/create", team).await.ok();
+    let alice = json!({"members": [{"username": "alice", "project_role": "user"}]});
+    server
+        .post(ADMIN, "/api/projects/team/add_members", alice)
+        .await
+        .ok();
+    let export = json!({"name": "shared", "importer_projects": ["team"], "exported_fleets": ["onprem"]});
+    server.main("exports/create", export).await.ok();
+    let pool = server.state.database.pool();
+    let all = lists::instances(pool, &InstanceFilter::default(), &Page::newest(10))
+        .await
+        .unwrap();
+    let puts = all.into_iter().map(|listed| {
+        let mut row = listed.instance;
+        match row.instance_num {
+            0 => {
+                row.provision(server.state.clock.now()).unwrap();
+                row.make_ready(InstanceStatus::Idle).unwrap();
+            }
+            2 => row
+                .give_up(InstanceTerminationReason::NoOffers, String::new())
+                .unwrap(),
+            _ => {}
+        }
+        Put::Instance(row)
+    });
+    let commit = Commit::unchecked(puts.collect(), Vec::new());
+    server.state.store.commit(commit).await.unwrap();
+    server
+}
+
+async fn listed(server: &Server, token: &str, more: Value) -> Vec<(String, String)> {
+    let found = server.post(token, "/api/instances/list", more).await.ok();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let all = found.as_array().unwrap().iter();
+    let mut all: Vec<_> = all
+        .map(|one| (text(&one["name"]), text(&one["status"])))
+        .collect();
+    all.sort();
+    all
+}
+
+fn texts(all: &[(&str, &str)]) -> Vec<(String, String)> {
+    all.iter()
+        .map(|(name, status)| ((*name).to_owned(), (*status).to_owned()))
+        .collect()
+}
+
+#[tokio::test]
+async fn active_instances_are_those_that_can_take_jobs() {
+    let server = sharing().await;
+    let all = texts(&[
+        ("onprem-0", "idle"),
+        ("onprem-1", "pending"),
+        ("onprem-2", "terminated"),
+    ]);
+    assert_eq!(listed(&server, ADMIN, json!({})).await, all);
+    let active = listed(&server, ADMIN, json!({"only_active": true})).await;
+    assert_eq!(active, all[..1]);
+}
+
+#[tokio::test]
+async fn imported_fleets_and_instances_are_listed_in_whatever_state_they_are() {
+    let server = sharing().await;
+    let alice = "alice-token";
+    let all = texts(&[
+        ("onprem-0", "idle"),
+        ("onprem-1", "pending"),
+        ("onprem-2", "terminated"),
+    ]);
+    assert_eq!(listed(&server, alice, json!({})).await, []);
+    assert_eq!(
+        listed(&server, alice, json!({"include_imported": true})).await,
+        all
+    );
+    let of_team = json!({"include_imported": true, "project_names": ["team"], "only_active": true});
+    assert_eq!(listed(&server, alice, of_team).await, all[..1]);
+    let elsewhere = json!({"include_imported": true, "project_names": ["main"]});
+    assert_eq!(listed(&server, alice, elsewhere).await, []);
+
+    let names = async |path: &str, more: Value| {
+        let found = server.post(alice, path, more).await.ok();
+        let all = found.as_array().unwrap().iter();
+        all.map(|fleet| fleet["name"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    for path in ["/api/fleets/list", "/api/project/team/fleets/list"] {
+        assert_eq!(names(path, json!({})).await, Vec::<String>::new(), "{path}");
+        assert_eq!(
+            names(path, json!({"include_imported": true})).await,
+            ["onprem"],
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn fleets_are_deleted_together_or_not_at_all() {
+    use dstack_store::directory::lists::{self, InstanceFilter};
+    use dstack_store::{Commit, EngineStore, Put};
+    let server = sharing().await;
+    apply(&server, json!(1), None).await.ok();
+    let pool = server.state.database.pool();
+    let all = lists::instances(pool, &InstanceFilter::default(), &Page::newest(10))
+        .await
+        .unwrap();
+    let idle = all
+        .into_iter()
+        .find(|one| one.instance.name == "onprem-0")
+        .unwrap();
+    let mut busy = idle.instance;
+    busy.occupy(1, server.state.clock.now()).unwrap();
+    let commit = Commit::unchecked(vec![Put::Instance(busy)], Vec::new());
+    server.state.store.commit(commit).await.unwrap();
+    let both = json!({"names": ["cloud", "onprem"]});
+    let refused = server.main("fleets/delete", both).await;
+    assert_eq!(
+        refused.refused().0,
+        "Failed to delete fleet onprem. Fleet is in use."
+    );
+    assert_eq!(get(&server).await["status"], "active");
+}
+
+/// Databases take some tens of thousands of values in a statement.
+#[tokio::test]
+async fn lists_of_any_length_are_looked_up() {
+    use dstack_store::directory::lists::{self, InstanceFilter};
+    let server = sharing().await;
+    let pool = server.state.database.pool();
+    let all = lists::instances(pool, &InstanceFilter::default(), &Page::newest(10))
+        .await
+        .unwrap();
+    let (project, fleet) = (all[0].instance.project_id, all[0].instance.fleet_id.unwrap());
+    let many = || (0..70_000).map(|_| server.state.random.uuid());
+    let filter = |fleets: Vec<_>| InstanceFilter {
+        projects: Some(many().map(Into::into).chain([project]).collect()),
+        fleets: Some(fleets),
+        ..InstanceFilter::default()
+    };
+    let found = filter(many().map(Into::into).chain([fleet]).collect());
+    let found = lists::instances(pool, &found, &Page::newest(10)).await.unwrap();
+    assert_eq!(found, all);
+    let none = filter(many().map(Into::into).collect());
+    let none = lists::instances(pool, &none, &Page::newest(10)).await.unwrap();
+    assert_eq!(none, []);
+}
+
+/// A client applies the specification that a plan gives back, so that it is there as it was sent, keys and all.
+#[tokio::test]
+async fn private_keys_of_hosts_are_in_no_answer_but_the_echo_of_a_plan() {
+    let server = Server::new().await;
+    let mut spec = effects::ssh_fleet(&["192.0.2.1"]);
+    let ssh = &mut spec["configuration"]["ssh_config"];
+    let key = ssh["ssh_key"].clone();
+    let jump = json!({"hostname": "jump", "user": "me", "identity_file": "~/.ssh/id", "ssh_key": key});
+    ssh["proxy_jump"] = jump.clone();
+    ssh["hosts"] = json!([{"hostname": "192.0.2.1", "ssh_key": key, "proxy_jump": jump}]);
+    let planned = server.main("fleets/get_plan", json!({"spec": spec})).await.ok();
+    let applied = server
+        .main("fleets/apply", json!({"plan": {"spec": spec}, "force": true}))
+        .await
+        .ok();
+    let again = server.main("fleets/get_plan", json!({"spec": spec})).await.ok();
+    let gotten = server.main("fleets/get", json!({"name": "onprem"})).await.ok();
+    let listed = server.main("fleets/list", json!({})).await.ok();
+    let shown = [
+        &planned["effective_spec"],
+        &applied["spec"],
+        &again["effective_spec"],
+        &again["current_resource"]["spec"],
+        &gotten["spec"],
+        &listed[0]["spec"],
+    ];
+    for spec in shown {
+        let ssh = &spec["configuration"]["ssh_config"];
+        let host = &ssh["hosts"][0];
+        assert_eq!(host["hostname"], "192.0.2.1");
+        for place in [
+            &ssh["ssh_key"],
+            &ssh["proxy_jump"]["ssh_key"],
+            &host["ssh_key"],
+            &host["proxy_jump"]["ssh_key"],
+        ] {
+            assert_eq!(place, &Value::Null, "{spec}");
+        }
+    }
+    let echo = &planned["spec"]["configuration"]["ssh_config"];
+    assert_eq!((&echo["ssh_key"], &echo["proxy_jump"]["ssh_key"]), (&key, &key));
 }

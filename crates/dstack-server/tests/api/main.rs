@@ -26,6 +26,7 @@ mod logs;
 mod matrix;
 mod metrics;
 mod openapi;
+mod others;
 mod overload;
 mod patience;
 mod plugins;

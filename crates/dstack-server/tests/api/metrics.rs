@@ -1,6 +1,6 @@
 //! `/metrics`: what Prometheus scrapes.
 
-use dstack_model::runs::{JobProvisioningData, JobStatus};
+use dstack_model::runs::{JobProvisioningData, JobRuntimeData, JobStatus};
 use dstack_server::{DefaultPermissions, Settings};
 use dstack_store::directory::lists;
 use dstack_store::directory::metrics::{self, MetricsPoint};
@@ -19,6 +19,18 @@ fn place() -> JobProvisioningData {
         "hostname": "h", "region": "eu", "price": 0.5, "username": "u", "ssh_port": 22, "dockerized": true,
     }))
     .unwrap()
+}
+
+/// The second node of each run has a share of its instance.
+fn share(job_num: i64) -> Option<JobRuntimeData> {
+    let resources =
+        json!({"cpus": 2, "memory_mib": 512, "gpus": [], "spot": false, "disk": {"size_mib": 1024}});
+    let offer = json!({
+        "backend": "aws", "instance": {"name": "small", "resources": resources}, "region": "eu", "price": 0.25,
+        "availability": "available",
+    });
+    let data = json!({"network_mode": "bridge", "offer": offer});
+    (job_num == 1).then(|| serde_json::from_value(data).unwrap())
 }
 
 /// Submits runs of two nodes each, which run as an engine would make them, and gives their jobs.
@@ -44,6 +56,7 @@ async fn running(server: &Server, runs: &[&str]) -> Vec<JobRow> {
         job.advance(JobStatus::Provisioning, now).unwrap();
         job.advance(JobStatus::Running, now).unwrap();
         job.job_provisioning_data = Some(Json::new(place()));
+        job.job_runtime_data = share(job.job_num).map(Json::new);
         Put::Job(job)
     });
     let commit = Commit::unchecked(puts.collect(), Vec::new());
@@ -57,8 +70,8 @@ async fn measured(server: &Server, job: &JobRow, at: i64, cpu_usage_micro: i64) 
         cpu_usage_micro,
         memory_usage_bytes: 1,
         memory_working_set_bytes: 1,
-        gpus_memory_usage_bytes: vec![],
-        gpus_util_percent: vec![],
+        gpus_memory_usage_bytes: vec![1],
+        gpus_util_percent: vec![1],
     };
     server.state.store.add_metrics(job.id, point).await.unwrap();
 }
@@ -99,7 +112,11 @@ async fn each_job_has_its_latest_numbers() {
     let value = |family: &str, job: &JobRow| line(family, job)?.rsplit_once(' ')?.1.parse::<f64>().ok();
     for (job, seconds) in jobs.iter().zip([Some(3.0), Some(5.0), Some(7.0), None]) {
         assert_eq!(value("dstack_job_cpu_time_seconds_total", job), seconds);
-        assert_eq!(value("dstack_job_cpu_count", job), Some(4.0));
+        let (cpus, price) = if job.job_num == 1 { (2.0, 0.25) } else { (4.0, 0.5) };
+        assert_eq!(value("dstack_job_cpu_count", job), Some(cpus));
+        assert_eq!(value("dstack_job_price_dollars_per_hour", job), Some(price));
+        // What has no GPUs has no numbers of them, whatever was measured.
+        assert_eq!(value("dstack_job_gpu_usage_ratio", job), None);
     }
     for (job, run) in jobs.iter().zip(["first", "first", "second", "second"]) {
         let line = line("dstack_job_cpu_count", job).unwrap();

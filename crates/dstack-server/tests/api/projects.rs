@@ -1,6 +1,7 @@
 //! Projects and members.
 
-use dstack_server::DefaultPermissions;
+use dstack_compute::Registry;
+use dstack_server::{DefaultPermissions, Settings};
 use serde_json::{Value, json};
 
 use super::{ADMIN, Server};
@@ -285,4 +286,97 @@ async fn a_project_keeps_an_admin() {
         .post(ADMIN, "/api/projects/team/add_members", members)
         .await
         .ok();
+}
+
+/// A server of git repos: `/full` has something in it, `/empty` nothing, `/private` only for those with a password.
+async fn git_server() -> String {
+    use axum::http::{HeaderMap, header};
+    let kind = || {
+        [(
+            header::CONTENT_TYPE,
+            "application/x-git-upload-pack-advertisement",
+        )]
+    };
+    let full = "001e# service=git-upload-pack\n00000050a0b0 HEAD\0multi_ack\n0000";
+    let empty = "001e# service=git-upload-pack\n0000";
+    let private = async move |headers: HeaderMap| match headers.get("authorization") {
+        // me:pass
+        Some(value) if value == "Basic bWU6cGFzcw==" => Ok((kind(), full)),
+        _ => Err(axum::http::StatusCode::UNAUTHORIZED),
+    };
+    let app = axum::Router::new()
+        .route(
+            "/full/info/refs",
+            axum::routing::get(async move || (kind(), full)),
+        )
+        .route(
+            "/empty/info/refs",
+            axum::routing::get(async move || (kind(), empty)),
+        )
+        .route("/private/info/refs", axum::routing::get(private))
+        .route("/page/info/refs", axum::routing::get(async || "hello HEAD\0"));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    dstack_system::task::spawn(
+        "git-server",
+        async move { axum::serve(listener, app).await.unwrap() },
+    );
+    address
+}
+
+#[tokio::test]
+async fn templates_repos_that_cannot_be_read_are_refused() {
+    let git = git_server().await;
+    let settings = Settings {
+        outbound_allow: Some("127.0.0.1".to_owned()),
+        ..Settings::from_env()
+    };
+    let server = Server::set(DefaultPermissions::default(), Registry::default(), settings).await;
+    let at = |repo: &str| format!("http://{git}/{repo}");
+    let full = at("full");
+    let made = json!({"project_name": "good", "templates_repo": format!("  {full} ")});
+    let made = server.post(ADMIN, "/api/projects/create", made).await.ok();
+    assert_eq!(made["templates_repo"], full.as_str());
+    let update = async |repo: &str| {
+        let body = json!({"templates_repo": repo});
+        server.post(ADMIN, "/api/projects/good/update", body).await
+    };
+    for (repo, named) in [
+        (at("empty"), at("empty")),
+        (at("missing"), at("missing")),
+        (at("page"), at("page")),
+        (at("private"), at("private")),
+        (format!("http://me:wrong@{git}/private"), at("private")),
+        (
+            "http://127.0.0.1:1/x".to_owned(),
+            "http://127.0.0.1:1/x".to_owned(),
+        ),
+    ] {
+        let text = format!("Cannot access templates repo: {named}");
+        assert_eq!(update(&repo).await.refused().0, text);
+        let new = json!({"project_name": "bad", "templates_repo": repo});
+        let answer = server.post(ADMIN, "/api/projects/create", new).await;
+        assert_eq!(answer.refused().0, text);
+    }
+    for (repo, why) in [
+        ("/etc", "HTTPS"),
+        ("git@host:repo", "HTTPS"),
+        ("http://10.0.0.1/x", "10.0.0.1 is on a private network"),
+    ] {
+        let answer = update(repo).await;
+        let text = answer.refused().0;
+        assert!(
+            text.starts_with("Cannot access templates repo: ") && text.contains(why),
+            "{text}"
+        );
+    }
+    let all = server.post(ADMIN, "/api/projects/list", json!({})).await.ok();
+    assert_eq!(names(&all), ["good", "main"]);
+    // Blank changes nothing; to have none is asked for otherwise.
+    assert_eq!(update(" ").await.ok()["templates_repo"], full.as_str());
+    let private = update(&format!("http://me:pass@{git}/private")).await.ok();
+    assert_eq!(private["templates_repo"], format!("http://me:pass@{git}/private"));
+    let reset = json!({"reset_templates_repo": true});
+    let none = server.post(ADMIN, "/api/projects/good/update", reset).await.ok();
+    assert_eq!(none["templates_repo"], json!(null));
 }

@@ -49,10 +49,10 @@ async fn uploads_have_a_limit_and_are_kept_once() {
     let big = server
         .send(multipart(path, ADMIN, "big", &vec![0; 3 * 1024 * 1024]))
         .await;
-    assert!(
-        big.refused()
-            .0
-            .starts_with("Archive size is 3.0MiB, which exceeds the limit of 2.0MiB.")
+    assert_eq!(
+        big.refused().0,
+        "Archive size is 3.0MiB, which exceeds the limit of 2.0MiB. Use .gitignore/.dstackignore to exclude large files. \
+         This limit can be modified by setting the DSTACK_SERVER_CODE_UPLOAD_LIMIT environment variable."
     );
     let wrong = server.post(ADMIN, path, json!({})).await;
     assert_eq!(

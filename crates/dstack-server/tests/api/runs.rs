@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{ADMIN, Server};
+use super::{ADMIN, Server, request};
 
 fn spec(name: Option<&str>) -> Value {
     json!({"run_name": name, "configuration": {"type": "task", "commands": ["echo hello"]}})
@@ -275,4 +275,159 @@ async fn what_runs_are_made_of_is_encrypted_in_the_database() {
             assert!(!found, "{canary} is in {file}");
         }
     }
+}
+
+#[tokio::test]
+async fn clients_before_0_19_27_start_in_workflow() {
+    let server = Server::new().await;
+    let plan = async |version: &str, more: Value| {
+        let mut run_spec = spec(None);
+        let configuration = run_spec["configuration"].as_object_mut().unwrap();
+        configuration.extend(more.as_object().unwrap().clone());
+        let body = json!({"run_spec": run_spec});
+        let mut asked = request(
+            "POST",
+            "/api/project/main/runs/get_plan",
+            Some(ADMIN),
+            Some(&body),
+        );
+        asked
+            .headers_mut()
+            .insert("x-api-version", version.parse().unwrap());
+        let plan = server.send(asked).await.ok();
+        let dir = |run: &Value| run["configuration"]["working_dir"].clone();
+        (
+            dir(&plan["run_spec"]),
+            dir(&plan["effective_run_spec"]),
+            plan["job_plans"][0]["job_spec"]["working_dir"].clone(),
+        )
+    };
+    let (unset, old) = (Value::Null, json!("/workflow"));
+    assert_eq!(
+        plan("0.19.26", json!({})).await,
+        (unset.clone(), old.clone(), old.clone())
+    );
+    assert_eq!(
+        plan("0.19.27", json!({})).await,
+        (unset.clone(), unset.clone(), unset.clone())
+    );
+    assert_eq!(
+        plan("latest", json!({})).await,
+        (unset.clone(), unset.clone(), unset)
+    );
+    let own = json!("/own");
+    assert_eq!(
+        plan("0.19.26", json!({"working_dir": "/own"})).await,
+        (own.clone(), own.clone(), own)
+    );
+
+    let body = json!({"plan": {"run_spec": spec(Some("old"))}, "force": false});
+    let mut asked = request("POST", "/api/project/main/runs/apply", Some(ADMIN), Some(&body));
+    asked
+        .headers_mut()
+        .insert("x-api-version", "0.19.26".parse().unwrap());
+    let run = server.send(asked).await.ok();
+    assert_eq!(run["run_spec"]["configuration"]["working_dir"], old);
+}
+
+#[tokio::test]
+async fn a_run_that_is_stopped_and_then_aborted_changes_its_status_once() {
+    let server = Server::new().await;
+    submit(&server, Some("hello")).await;
+    for abort in [false, true, true, false] {
+        let stop = json!({"runs_names": ["hello"], "abort": abort});
+        server.main("runs/stop", stop).await.ok();
+    }
+    let changes: Vec<String> = messages(&server).await;
+    let changes: Vec<&String> = changes
+        .iter()
+        .filter(|text| text.contains("status changed"))
+        .collect();
+    assert_eq!(
+        changes,
+        ["Run status changed SUBMITTED -> TERMINATING. Termination reason: STOPPED_BY_USER"]
+    );
+}
+
+/// Nodes of a run reach each other with a key of their own, which is nobody else's business.
+#[tokio::test]
+async fn keys_of_jobs_are_in_no_answer() {
+    let server = Server::new().await;
+    let mut nodes = spec(Some("hello"));
+    nodes["configuration"]["nodes"] = json!(2);
+    let plan = json!({"plan": {"run_spec": nodes}, "force": false});
+    let applied = server.main("runs/apply", plan).await.ok();
+    let planned = server
+        .main("runs/get_plan", json!({"run_spec": nodes}))
+        .await
+        .ok();
+    let listed = server.post(ADMIN, "/api/runs/list", json!({})).await.ok();
+    let jobs = |run: &Value| run["jobs"].as_array().unwrap().clone();
+    let mut all = jobs(&applied);
+    all.extend(jobs(&listed[0]));
+    all.extend(jobs(&planned["current_resource"]));
+    all.extend(planned["job_plans"].as_array().unwrap().clone());
+    assert_eq!(all.len(), 8);
+    for job in all {
+        assert_eq!(job["job_spec"]["ssh_key"], Value::Null);
+    }
+}
+
+#[tokio::test]
+async fn a_job_without_a_place_is_shown_by_what_is_missing() {
+    use dstack_model::runs::{JobStatus, JobTerminationReason};
+    use dstack_store::directory::lists;
+    use dstack_store::{Commit, EngineStore, Put};
+    let server = Server::new().await;
+    let now = server.state.clock.now();
+    for (name, message, shown) in [
+        (
+            "reuse",
+            "Could not reuse any instance for this job",
+            "no capacity",
+        ),
+        ("named", "Failed to use specified fleets", "no capacity"),
+        (
+            "none",
+            "No matching fleet found. Possible reasons: https://x",
+            "no fleets",
+        ),
+    ] {
+        let run = submit(&server, Some(name)).await;
+        let id = run["id"].as_str().unwrap().parse().unwrap();
+        let mut job = lists::jobs(server.state.database.pool(), &[id])
+            .await
+            .unwrap()
+            .remove(0);
+        let reason = JobTerminationReason::FailedToStartDueToNoCapacity;
+        job.terminate(reason, Some(message.to_owned()), now).unwrap();
+        job.finish(JobStatus::Failed, now).unwrap();
+        let commit = Commit::unchecked(vec![Put::Job(job)], Vec::new());
+        server.state.store.commit(commit).await.unwrap();
+        let run = server.main("runs/get", json!({"run_name": name})).await.ok();
+        let last = &run["latest_job_submission"];
+        assert_eq!(
+            (&last["status_message"], &last["termination_reason_message"]),
+            (&json!(shown), &json!(message))
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_scheduled_run_tells_when_it_starts_next_also_while_it_runs() {
+    let (server, clock) = Server::with_clock().await;
+    let mut spec = spec(Some("nightly"));
+    spec["configuration"]["schedule"] = json!({"cron": "0 * * * *"});
+    let plan = json!({"plan": {"run_spec": spec}, "force": false});
+    let next = |run: &Value| run["next_triggered_at"].as_str().unwrap().to_owned();
+    let first = next(&server.main("runs/apply", plan).await.ok());
+    // Nobody has started it meanwhile.
+    clock.advance(2 * 3600);
+    let one = server.main("runs/get", json!({"run_name": "nightly"})).await.ok();
+    let listed = async || server.post(ADMIN, "/api/runs/list", json!({})).await.ok()[0].clone();
+    let later = next(&one);
+    assert!(later > first, "{later} after {first}");
+    assert_eq!(next(&listed().await), later);
+    clock.advance(3600);
+    assert!(next(&listed().await) > later);
 }

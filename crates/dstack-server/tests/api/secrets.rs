@@ -1,7 +1,7 @@
 //! Secrets.
 
 use dstack_server::DefaultPermissions;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{ADMIN, Server};
 
@@ -100,4 +100,22 @@ async fn managers_need_permission() {
             assert_eq!(answer.body, json!({"msg": "Access denied", "code": null}));
         }
     }
+}
+
+#[tokio::test]
+async fn a_name_that_is_said_twice_is_deleted_once() {
+    let server = Server::new().await;
+    let secret = json!({"name": "s", "value": "v"});
+    server.main("secrets/create_or_update", secret).await.ok();
+    let twice = json!({"secrets_names": ["s", "s"]});
+    server.main("secrets/delete", twice).await.ok();
+    let repo = json!({"repo_id": "r", "repo_info": {"repo_type": "virtual"}});
+    server.main("repos/init", repo).await.ok();
+    server
+        .main("repos/delete", json!({"repos_ids": ["r", "r"]}))
+        .await
+        .ok();
+    let all = server.post(ADMIN, "/api/events/list", json!({})).await.ok();
+    let deleted = |event: &&Value| event["message"].as_str().unwrap().contains(" deleted");
+    assert_eq!(all.as_array().unwrap().iter().filter(deleted).count(), 2, "{all}");
 }

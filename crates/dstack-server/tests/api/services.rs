@@ -177,6 +177,71 @@ async fn the_proxy_lets_in_whom_it_should_and_says_that_it_goes_no_further() {
     assert_eq!(ask("other").await.status, 404);
 }
 
+/// What is wrong with a chat is told before it is told that nobody has the model.
+#[tokio::test]
+async fn chats_are_checked_before_their_model_is_looked_for() {
+    let server = Server::new().await;
+    let path = "/proxy/models/main/chat/completions";
+    let hello = json!([{"role": "user", "content": "hello"}]);
+    for (chat, place) in [
+        (json!({"model": "m"}), json!(["body", "messages"])),
+        (json!({"messages": hello}), json!(["body", "model"])),
+        (
+            json!({"model": "m", "messages": [{"role": "user"}]}),
+            json!(["body", "messages", 0, "content"]),
+        ),
+        (
+            json!({"model": "m", "messages": hello, "n": "many"}),
+            json!(["body", "n"]),
+        ),
+        (
+            json!({"model": "m", "messages": hello, "stream_options": {}}),
+            json!(["body", "stream_options"]),
+        ),
+        (
+            json!({"model": "m", "messages": hello, "tool_choice": "all"}),
+            json!(["body", "tool_choice"]),
+        ),
+    ] {
+        let answer = server.post(ADMIN, path, chat).await;
+        assert_eq!(
+            (answer.status, &answer.body["detail"][0]["loc"]),
+            (422, &place),
+            "{}",
+            answer.body
+        );
+    }
+    let full = json!({
+        "model": "m", "messages": hello, "stop": ["a"], "temperature": 0.5, "stream": true, "tools": [{}],
+        "tool_choice": {"type": "function"}, "logit_bias": {"1": 2},
+    });
+    assert_eq!(server.post(ADMIN, path, full).await.status, 404);
+    assert_eq!(server.post("stale", path, json!({})).await.status, 403);
+}
+
+#[tokio::test]
+async fn the_plan_for_a_change_of_an_active_service_shows_offers() {
+    let server = Server::new().await;
+    let hosts = super::effects::ssh_fleet(&["192.0.2.1", "192.0.2.2"]);
+    let plan = json!({"plan": {"spec": hosts}, "force": true});
+    server.main("fleets/apply", plan).await.ok();
+    // As much as is known of hosts that nobody has looked at yet.
+    let resources = json!({"cpu": "1..", "memory": "0..", "disk": null});
+    apply(&server, json!({"resources": resources})).await.ok();
+    run(&server).await;
+    let changed = spec(json!({"resources": resources, "commands": ["serve --better"]}));
+    let plan = server
+        .main("runs/get_plan", json!({"run_spec": changed}))
+        .await
+        .ok();
+    assert_eq!(
+        (&plan["action"], &plan["current_resource"]["status"]),
+        (&json!("update"), &json!("running"))
+    );
+    assert_eq!(plan["job_plans"][0]["total_offers"], 2);
+    assert_eq!(plan["job_plans"][0]["offers"].as_array().unwrap().len(), 2);
+}
+
 #[tokio::test]
 async fn a_service_without_auth_is_for_everybody() {
     let server = Server::new().await;

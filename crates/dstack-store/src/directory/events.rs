@@ -106,8 +106,8 @@ impl EventFilter {
                 query,
                 format_args!(
                     "t.project_id IN \
-                 (SELECT m.project_id FROM members m JOIN projects p ON p.id = m.project_id WHERE m.user_id = {member} \
-                 AND p.deleted = 0 AND (e.for_managers = 0 OR m.project_role IN ('admin', 'manager'))) \
+                 (SELECT m.project_id FROM members m WHERE m.user_id = {member} \
+                 AND (e.for_managers = 0 OR m.project_role IN ('admin', 'manager'))) \
                  OR (e.for_managers = 0 AND t.entity_type = 'user' AND t.entity_id = {own})"
                 ),
             );

@@ -144,16 +144,6 @@ async fn below(
     query.fetch(pool).await
 }
 
-/// Fleets that a project imports.
-pub async fn imported_fleets(pool: &AnyPool, project: ProjectId) -> Result<Vec<FleetId>> {
-    let sql = "SELECT DISTINCT x.fleet_id FROM exported_fleets x JOIN imports i ON i.export_id = x.export_id \
-         WHERE i.project_id = $1";
-    fetch_as(pool, sql.to_owned(), &[&project.to_string()], |row| {
-        read_column(row, 0, "exported_fleets", "fleet_id")
-    })
-    .await
-}
-
 /// Writes an export with all that belongs to it in place of what is stored.
 ///
 /// # Errors

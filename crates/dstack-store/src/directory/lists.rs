@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::JobProvisioningData;
 use dstack_units::{FleetId, InstanceId, ProjectId, RepoRowId, RunId, UserId};
 use sqlx::{AnyPool, Row};
@@ -228,23 +229,42 @@ fn read_listed_fleet(row: &sqlx::any::AnyRow) -> Result<ListedFleet> {
     })
 }
 
-/// Fleets of these projects (`None`: of all), also deleted ones unless `only_active`.
-pub async fn fleets(
-    pool: &AnyPool,
-    projects: Option<&[ProjectId]>,
-    only_active: bool,
-    page: &Page,
-) -> Result<Vec<ListedFleet>> {
+/// Which fleets to list.
+#[derive(Debug, Clone, Default)]
+pub struct FleetFilter {
+    /// Of these projects; `None`: of all.
+    pub projects: Option<Vec<ProjectId>>,
+    /// And those that these projects import.
+    pub imported: bool,
+    /// Not deleted ones.
+    pub only_active: bool,
+}
+
+/// Lists fleets.
+pub async fn fleets(pool: &AnyPool, filter: &FleetFilter, page: &Page) -> Result<Vec<ListedFleet>> {
     let mut query = Select::new(listed_fleet_sql());
-    if let Some(projects) = projects {
-        let list = query.bind_list(projects.iter().copied());
-        query.filter(format_args!("t.project_id IN {list}"));
+    if let Some(projects) = &filter.projects {
+        of_projects(&mut query, projects, filter.imported.then_some("t.id"));
     }
-    if only_active {
+    if filter.only_active {
         query.filter("t.deleted = 0");
     }
     query.page("t.created_at", "t.id", page);
     query.fetch(pool).await?.iter().map(read_listed_fleet).collect()
+}
+
+/// Only what is in these projects, or in a fleet that they import if there is a column for its id.
+fn of_projects(query: &mut Select, projects: &[ProjectId], fleet: Option<&str>) {
+    let own = query.bind_list(projects.iter().copied());
+    let Some(fleet) = fleet else {
+        query.filter(format_args!("t.project_id IN {own}"));
+        return;
+    };
+    let importing = query.bind_list(projects.iter().copied());
+    query.filter(format_args!(
+        "t.project_id IN {own} OR {fleet} IN (SELECT x.fleet_id FROM exported_fleets x \
+         JOIN imports i ON i.export_id = x.export_id WHERE i.project_id IN {importing})"
+    ));
 }
 
 /// The fleet of this name that is not deleted.
@@ -277,15 +297,6 @@ pub async fn fleets_by_names(
     let list = query.bind_list(names.iter().map(String::as_str));
     query.filter(format_args!("t.name IN {list}"));
     query.push(" ORDER BY t.created_at, t.id");
-    query.fetch(pool).await?.iter().map(read_listed_fleet).collect()
-}
-
-/// Fleets with these ids that are not deleted, newest first.
-pub async fn fleets_by_ids(pool: &AnyPool, ids: &[FleetId]) -> Result<Vec<ListedFleet>> {
-    let mut query = Select::new(listed_fleet_sql());
-    let list = query.bind_list(ids.iter().copied());
-    query.filter(format_args!("t.id IN {list} AND t.deleted = 0"));
-    query.push(" ORDER BY t.created_at DESC, t.id");
     query.fetch(pool).await?.iter().map(read_listed_fleet).collect()
 }
 
@@ -324,25 +335,27 @@ fn read_listed_instance(row: &sqlx::any::AnyRow) -> Result<ListedInstance> {
 pub struct InstanceFilter {
     /// Of these projects; `None`: of all.
     pub projects: Option<Vec<ProjectId>>,
+    /// And those of the fleets that these projects import.
+    pub imported: bool,
     /// Of these fleets.
     pub fleets: Option<Vec<FleetId>>,
-    /// Not those that are gone.
-    pub only_active: bool,
+    /// In one of these statuses, and not gone.
+    pub statuses: Option<&'static [InstanceStatus]>,
 }
 
 /// Lists instances.
 pub async fn instances(pool: &AnyPool, filter: &InstanceFilter, page: &Page) -> Result<Vec<ListedInstance>> {
     let mut query = Select::new(listed_instance_sql());
     if let Some(projects) = &filter.projects {
-        let list = query.bind_list(projects.iter().copied());
-        query.filter(format_args!("t.project_id IN {list}"));
+        of_projects(&mut query, projects, filter.imported.then_some("t.fleet_id"));
     }
     if let Some(fleets) = &filter.fleets {
         let list = query.bind_list(fleets.iter().copied());
         query.filter(format_args!("t.fleet_id IN {list}"));
     }
-    if filter.only_active {
-        query.filter("t.deleted = 0");
+    if let Some(statuses) = filter.statuses {
+        let list = query.bind_list(statuses.iter().map(|status| status.as_str()));
+        query.filter(format_args!("t.deleted = 0 AND t.status IN {list}"));
     }
     query.page("t.created_at", "t.id", page);
     query

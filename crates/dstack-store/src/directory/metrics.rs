@@ -44,7 +44,7 @@ pub async fn between(
     query.filter(format_args!("job_id = {job}"));
     if let Some(after) = after {
         let after = query.bind(after);
-        query.filter(format_args!("timestamp_micro > {after}"));
+        query.filter(format_args!("timestamp_micro >= {after}"));
     }
     if let Some(before) = before {
         let before = query.bind(before);

@@ -10,6 +10,25 @@ use crate::reads::Named;
 use crate::sql::filled;
 use crate::{Result, Value};
 
+/// Lists that are longer are one value: SQLite takes 32,766 values in a statement, PostgreSQL 65,535.
+const LONG_LIST: usize = 1_000;
+
+/// Stand in the text around such a value, for what gives its items: each database names that in its own way.
+const TEXTS_FROM: &str = "<texts>";
+const TEXTS_TO: &str = "</texts>";
+
+/// The text as the database of this pool understands it.
+fn in_dialect(sql: String, pool: &AnyPool) -> String {
+    if !sql.contains(TEXTS_FROM) {
+        return sql;
+    }
+    let (from, to) = match pool.connect_options().database_url.scheme() {
+        "sqlite" => ("(SELECT value FROM json_each(", "))"),
+        _ => ("(SELECT json_array_elements_text(CAST(", " AS json)))"),
+    };
+    sql.replace(TEXTS_FROM, from).replace(TEXTS_TO, to)
+}
+
 /// SQL text with its values. Only fixed texts are ever pushed; whatever comes from a request is bound.
 #[derive(Debug, Clone)]
 pub(crate) struct Select {
@@ -34,8 +53,13 @@ impl Select {
         format!("${}", self.values.len())
     }
 
-    /// Binds several and returns `($1, $2, …)`; no values give a list that nothing is in.
+    /// Binds several and returns `($1, $2, …)`; no values give a list that nothing is in. Many texts are bound as one value.
     pub(crate) fn bind_list<V: Into<Value>>(&mut self, values: impl IntoIterator<Item = V>) -> String {
+        let values: Vec<Value> = values.into_iter().map(Into::into).collect();
+        if values.len() > LONG_LIST {
+            let texts: serde_json::Value = values.iter().map(Value::to_json).collect();
+            return format!("{TEXTS_FROM}{}{TEXTS_TO}", self.bind(texts.to_string()));
+        }
         let places: Vec<String> = values.into_iter().map(|value| self.bind(value)).collect();
         if places.is_empty() {
             "(NULL)".to_owned()
@@ -89,7 +113,7 @@ impl Select {
 
     /// Runs it.
     pub(crate) async fn fetch(self, pool: &AnyPool) -> Result<Vec<AnyRow>> {
-        let mut query = sqlx::query(AssertSqlSafe(self.sql));
+        let mut query = sqlx::query(AssertSqlSafe(in_dialect(self.sql, pool)));
         for value in self.values {
             query = value.bind(query);
         }

@@ -54,11 +54,9 @@ pub(super) async fn effective(call: &Call, spec: RunSpec) -> Result<RunSpec> {
         Some(_) => None,
         None => Some(key_pair(state, call.user()?).await?.public),
     };
-    Ok(effective_run_spec(
-        spec,
-        key.as_deref(),
-        &state.settings.defaults(),
-    )?)
+    let mut spec = effective_run_spec(spec, key.as_deref(), &state.settings.defaults())?;
+    crate::compat::run_request(&mut spec, &call.version);
+    Ok(spec)
 }
 
 /// The run of that name, and whether it could be changed in place.
