@@ -26,7 +26,7 @@ pub use attempts::{Failure, MAX_OFFERS_TRIED, add_failure, all_failed, none_for_
 pub use capacity::{NoCapacity, idle_for, new_capacity, new_capacity_outside_fleets};
 pub use cluster::{Beside, beside};
 pub use own::{available, fits, is_cluster, is_of_clouds, own_capacity, own_idle_for};
-pub use refusal::refusal;
+pub use refusal::{obstacle, refusal};
 pub use targeted::targeted;
 
 /// More offers of backends than this are not looked at while a fleet is searched for.

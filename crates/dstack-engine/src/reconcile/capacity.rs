@@ -6,7 +6,7 @@ use dstack_model::fleets::FleetStatus;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_plan::fleets::{
     Beside, Fleet, NoCapacity, all_failed, available, beside, best, eligible, idle_for, is_cluster,
-    new_capacity, refusal,
+    new_capacity, obstacle, refusal,
 };
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::placement::Request;
@@ -113,7 +113,7 @@ pub(super) fn plan_provisioning(
         let query = match new_capacity(request, one.fleet) {
             Ok(query) => query,
             Err(reason @ (NoCapacity::Full { .. } | NoCapacity::Conflict(_))) => {
-                full.get_or_insert_with(|| format!("Fleet {} {reason}", one.fleet.name));
+                full.get_or_insert_with(|| obstacle(one.fleet.name, &reason));
                 continue;
             }
             Err(_) => continue,
@@ -144,10 +144,7 @@ pub(super) fn plan_provisioning(
     let idle_for = match idle_for(fleet.spec, request.run_spec) {
         Ok(idle_for) => idle_for,
         Err(conflict) => {
-            let obstacle = format!(
-                "Fleet {} cannot get instances for this run: {conflict}",
-                fleet.name
-            );
+            let obstacle = obstacle(fleet.name, &conflict.into());
             return Provisioning::Impossible(refusal(request, &fleets, &eligible, Some(&obstacle)));
         }
     };
