@@ -24,7 +24,7 @@ pub use attempts::{Failure, MAX_OFFERS_TRIED, add_failure, all_failed, none_for_
 pub use capacity::{NoCapacity, idle_for, new_capacity, new_capacity_outside_fleets};
 pub use cluster::{ClusterAnchor, cluster_anchor};
 pub use own::{fits, is_cluster, is_of_clouds, own_capacity, own_idle_for};
-pub(crate) use refusal::refusal;
+pub(crate) use refusal::{obstacle, refusal};
 pub use targeted::targeted;
 
 /// More offers of backends than this are not looked at while a fleet is searched for.

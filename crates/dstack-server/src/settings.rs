@@ -230,7 +230,7 @@ settings! {
     default_docker_password: Option<Secret> = "DSTACK_SERVER_DEFAULT_DOCKER_REGISTRY_PASSWORD", "none", |name: &str| {
         text(name).map(Secret::new)
     };
-    /// What users may have the server contact besides public addresses, by naming an image: hosts, domains (`*.corp`), addresses and networks (`10.0.0.0/8`), separated by commas; `*`: all but link-local and metadata addresses ([ADR 21](adr/021-outbound-guard.md)). What settings and `config.yml` name needs no entry.
+    /// What users may have the server contact besides public addresses, by naming an image or a repo of templates: hosts, domains (`*.corp`), addresses and networks (`10.0.0.0/8`), separated by commas; `*`: all but link-local and metadata addresses ([ADR 21](adr/021-outbound-guard.md)). What settings and `config.yml` name needs no entry.
     outbound_allow: Option<String> = "DSTACK_SERVER_OUTBOUND_ALLOW", "none: public addresses only", text;
     /// Which jobs get their host's network: 1: nodes of several that have an instance to themselves, 2: all that have, 3: none. On this machine: none.
     job_network_mode: u8 = "DSTACK_SERVER_JOB_NETWORK_MODE", "2", or(2);

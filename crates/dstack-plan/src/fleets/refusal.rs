@@ -2,7 +2,7 @@
 
 use dstack_model::profiles::CreationPolicy;
 
-use super::{Fleet, Skipped, check_named, check_room};
+use super::{Fleet, NoCapacity, Skipped, check_named, check_room};
 use crate::placement::{Candidate, Request, Wants};
 
 /// How many fleets or instances are named before "and … more".
@@ -17,6 +17,14 @@ const TROUBLESHOOTING: &str = "See https://dstack.ai/docs/guides/troubleshooting
 pub(super) fn with_advice(message: &str) -> String {
     let end = if message.ends_with('.') { "" } else { "." };
     format!("{message}{end}\n{TROUBLESHOOTING}")
+}
+
+/// Returns why the fleet of this name does not grow for a job.
+pub(crate) fn obstacle(fleet: &str, reason: &NoCapacity) -> String {
+    match reason {
+        NoCapacity::Full { .. } => format!("Fleet is at capacity: {fleet} {reason}"),
+        _ => format!("Fleet {fleet} {reason}"),
+    }
 }
 
 /// Returns why a job gets no place. `obstacle` is why the first of the fleets that could have grown does not.
@@ -179,6 +187,16 @@ mod tests {
                 "No offers matching the run requirements in fleet 'cloud'. fleet-0 is busy.\n{TROUBLESHOOTING}"
             )
         );
+    }
+
+    #[test]
+    fn a_full_fleet_is_told_first_in_the_words_of_the_reference() {
+        assert_eq!(
+            obstacle("cloud", &NoCapacity::Full { max: 2 }),
+            "Fleet is at capacity: cloud has 2 instances already, its `nodes.max`"
+        );
+        let ssh = obstacle("hosts", &NoCapacity::Ssh);
+        assert!(ssh.starts_with("Fleet hosts is an SSH fleet"), "{ssh}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use dstack_model::runs::JobProvisioningData;
 
 use super::{AvailableOffers, FleetState, NewInstance, OfferSource, Placement, Placer, likeness};
 use crate::fleets::{
-    Fleet, NoCapacity, all_failed, check_named, check_room_besides, idle_for, new_capacity, refusal,
+    Fleet, NoCapacity, all_failed, check_named, check_room_besides, idle_for, new_capacity, obstacle, refusal,
 };
 use crate::offers::Query;
 use crate::placement::{Request, Wants};
@@ -42,7 +42,7 @@ impl Placer<'_> {
             let capacity = self.look_for_capacity(request, source);
             self.capacities.insert(key.clone(), capacity);
         }
-        let (open, obstacle) = match self.capacities.get(&key) {
+        let (open, known) = match self.capacities.get(&key) {
             None | Some(Capacity::Pending) => return Placement::Pending,
             Some(Capacity::Known { open, obstacle }) => (open, obstacle),
         };
@@ -64,10 +64,7 @@ impl Placer<'_> {
             let idle_for = match idle_for(state.fleet.spec, request.run_spec) {
                 Ok(idle_for) => idle_for,
                 Err(conflict) => {
-                    full = Some(format!(
-                        "Fleet {} cannot get instances for this run: {conflict}",
-                        state.fleet.name
-                    ));
+                    full = Some(obstacle(state.fleet.name, &conflict.into()));
                     break;
                 }
             };
@@ -79,8 +76,8 @@ impl Placer<'_> {
                 idle_for,
             }));
         }
-        let obstacle = full.or_else(|| obstacle.clone());
-        Placement::Impossible(self.refusal(request, obstacle.as_deref()))
+        let told = full.as_ref().or(known.as_ref());
+        Placement::Impossible(self.refusal(request, told.map(String::as_str)))
     }
 
     fn refusal(&self, request: &Request<'_>, obstacle: Option<&str>) -> String {
@@ -92,7 +89,7 @@ impl Placer<'_> {
     fn look_for_capacity(&self, request: &Request<'_>, source: &mut dyn OfferSource) -> Capacity {
         // Fleets that are alike ask for the same.
         let mut asked: Vec<(Query, Option<JobProvisioningData>, Option<Arc<AvailableOffers>>)> = Vec::new();
-        let (mut open, mut obstacle) = (Vec::new(), None);
+        let (mut open, mut first_obstacle) = (Vec::new(), None);
         for (at, state) in self.fleets.iter().enumerate() {
             if check_named(request, state.fleet).is_err() || state.check_room(request).is_err() {
                 continue;
@@ -100,7 +97,7 @@ impl Placer<'_> {
             let query = match new_capacity(request, state.fleet) {
                 Ok(query) => query,
                 Err(reason @ (NoCapacity::Full { .. } | NoCapacity::Conflict(_))) => {
-                    obstacle.get_or_insert_with(|| format!("Fleet {} {reason}", state.fleet.name));
+                    first_obstacle.get_or_insert_with(|| obstacle(state.fleet.name, &reason));
                     continue;
                 }
                 Err(_) => continue,
@@ -125,7 +122,10 @@ impl Placer<'_> {
             return Capacity::Pending;
         }
         open.sort_by(|a, b| a.offers.price().total_cmp(&b.offers.price()));
-        Capacity::Known { open, obstacle }
+        Capacity::Known {
+            open,
+            obstacle: first_obstacle,
+        }
     }
 }
 
@@ -140,7 +140,7 @@ impl FleetState<'_> {
     fn check_may_grow(&self, request: &Request<'_>) -> Result<(), String> {
         match self.fleet.instances_left() {
             Some((left, max)) if left <= self.made => {
-                Err(format!("Fleet {} {}", self.fleet.name, NoCapacity::Full { max }))
+                Err(obstacle(self.fleet.name, &NoCapacity::Full { max }))
             }
             _ => self.check_room(request),
         }
