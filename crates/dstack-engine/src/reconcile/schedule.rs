@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dstack_model::runs::{JobStatus, JobTerminationReason};
 use dstack_plan::placement::{Candidate, Choice, Request, choose};
-use dstack_store::rows::{JobRow, RunRow};
+use dstack_store::rows::{AgentAddress, JobRow, RunRow};
 use dstack_store::{Changes, Commit, EntityRef, EventMaker, PlacementSnapshot, RunSnapshot};
 use dstack_units::{FleetId, JobId, ProjectId, RunId};
 use futures_util::future::join_all;
@@ -143,6 +143,7 @@ pub fn candidates(placement: &PlacementSnapshot) -> Vec<Candidate<'_>> {
                 fleet_name: &fleet.name,
                 fleet_spec: &fleet.spec,
                 local: fleet.local,
+                rules: instance.agent.as_deref().map(AgentAddress::rules),
                 instance_id: instance.id,
                 instance_name: &instance.name,
                 instance_num: instance.instance_num,
