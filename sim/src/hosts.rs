@@ -15,6 +15,7 @@ use dstack_agent_api::shim::{
 use dstack_agent_api::stream::{End, StreamLine, Tick};
 use dstack_engine::{AgentError, Agents, EventSource, Runner, Shim, TaskSource};
 use dstack_model::runs::JobProvisioningData;
+use dstack_plan::placement::HostRules;
 use dstack_store::rows::AgentAddress;
 use dstack_system::clock::SharedClock;
 use dstack_system::{Random, Secret, task};
@@ -344,6 +345,7 @@ impl Agents for Hosts {
         Some(AgentAddress::Local {
             runtime: "docker".to_owned(),
             host: instance.to_string(),
+            rules: HostRules::default(),
         })
     }
 }

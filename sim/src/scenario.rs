@@ -7,6 +7,7 @@ use dstack_model::fleets::FleetSpec;
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::{JobSpec, RunSpec};
 use dstack_plan::jobs::{JobContext, Target, job_specs};
+use dstack_plan::placement::HostRules;
 use dstack_plan::schedule::next_trigger;
 use dstack_plan::services::replicas::{Slot, first};
 use dstack_plan::validate::effective_run_spec;
@@ -69,6 +70,7 @@ impl Builder {
         instance.agent = Some(Json::new(AgentAddress::Local {
             runtime: "process".to_owned(),
             host: String::new(),
+            rules: HostRules::default(),
         }));
         instance.total_blocks = Some(blocks);
         let mut changes = self.changes(now);

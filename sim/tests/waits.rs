@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use dstack_engine::Agents;
+use dstack_plan::placement::HostRules;
 use dstack_sim::World;
 use dstack_store::EngineStore;
 use dstack_store::rows::AgentAddress;
@@ -57,6 +58,7 @@ async fn a_change_of_each_part_is_seen_when_it_comes() {
     let shim = world.hosts.shim(&AgentAddress::Local {
         runtime: "process".to_owned(),
         host: String::new(),
+        rules: HostRules::default(),
     });
     let mut looks = Vec::new();
     let looking = world.throughout("it", 9 * SECOND, |world| {

@@ -34,6 +34,7 @@ pub struct Setup {
     config: Option<String>,
     variables: Vec<(String, String)>,
     arguments: Vec<String>,
+    host: String,
 }
 
 impl Setup {
@@ -45,7 +46,15 @@ impl Setup {
             config: None,
             variables: Vec::new(),
             arguments: Vec::new(),
+            host: "127.0.0.1".into(),
         }
+    }
+
+    /// The address that the server listens on: one that this machine reaches as 127.0.0.1.
+    #[must_use]
+    pub fn listening_on(mut self, host: &str) -> Setup {
+        self.host = host.into();
+        self
     }
 
     /// The server built from this workspace, with this machine as its only instance and jobs as plain processes.
@@ -152,7 +161,7 @@ impl Server {
                 "server",
                 "-y",
                 "--host",
-                "127.0.0.1",
+                &self.setup.host,
                 "--port",
                 &self.port.to_string(),
             ])
@@ -178,6 +187,11 @@ impl Server {
         eventually("the server listens", READY_TIMEOUT, || {
             Ok(TcpStream::connect(("127.0.0.1", port)).ok().map(drop))
         })
+    }
+
+    /// From the next start on the server listens there.
+    pub fn listen_on(&mut self, host: &str) {
+        self.setup.host = host.into();
     }
 
     pub fn url(&self) -> String {

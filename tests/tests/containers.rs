@@ -285,3 +285,38 @@ fn a_task_waits_for_a_container_engine_that_is_away_and_says_so() {
     );
     assert_eq!(commands_output(&run.logs().unwrap()), "in the image\n");
 }
+
+#[test]
+fn containers_do_not_get_the_servers_files_not_even_by_a_link() {
+    let (server, image) = need!(start());
+    let own = server.home().join(".dstack/server");
+    let plan = json!({"run_spec": {"run_name": "reader", "configuration": {
+        "type": "task", "commands": ["x"], "image": image, "volumes": [format!("{}:/mounted", own.display())]}}, "explain": true});
+    let planned = server.get("/api/project/main/runs/get_plan", &plan).unwrap();
+    let said = planned["explanations"].to_string();
+    assert!(
+        said.contains("does not mount") && said.contains("container engine"),
+        "{said}"
+    );
+
+    // The planner sees paths only; the agent sees where they lead.
+    let open = tempfile::tempdir().unwrap();
+    let link = open.path().join("link");
+    std::os::unix::fs::symlink(&own, &link).unwrap();
+    let read = |name: &str, path: &std::path::Path| {
+        let more = json!({"image": image, "volumes": [format!("{}:/mounted", path.display())]});
+        let run = submit(&server, name, &["ls /mounted"], &more).unwrap();
+        (run.wait_until_finished().unwrap(), run.get().unwrap().to_string())
+    };
+    let (status, run) = read("linked", &link);
+    assert_eq!(status, "failed", "{run}");
+    assert!(run.contains("link is not mounted: the server's files"), "{run}");
+    let (status, run) = read("allowed", open.path());
+    assert_eq!(status, "done", "{run}");
+
+    let privileged = json!({"image": image, "privileged": true});
+    let run = submit(&server, "mighty", &["id"], &privileged).unwrap();
+    assert_eq!(run.wait_until_finished().unwrap(), "failed");
+    let said = run.get().unwrap().to_string();
+    assert!(said.contains("runs nothing that is `privileged`"), "{said}");
+}

@@ -483,6 +483,10 @@ pub struct TaskConfig {
     /// agent ignores it. Empty: the runner answers everybody, because a server of dstack 0.22.5 has no token to send.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_empty")]
     pub runner_token: Secret,
+    /// Paths of the host that the container must not get, nor anything below or above them; while there are some, it is not
+    /// privileged either. Not part of dstack 0.22.5's API.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+    pub protected_paths: Vec<String>,
 }
 
 fn is_empty(secret: &Secret) -> bool {

@@ -53,7 +53,7 @@ pub enum Command {
     Apply(Box<ApplyArgs>),
     /// Attach to a run
     Attach(AttachArgs),
-    /// Query, check, compare, describe and collect the offer catalog
+    /// Query, check, compare and collect the catalog of offers
     Catalog(Box<CatalogCommand>),
     /// Print a shell completion script
     Completion(CompletionArgs),
@@ -92,7 +92,7 @@ pub enum Command {
     Server(ServerArgs),
     /// Stop a run
     Stop(StopArgs),
-    /// Manage further tokens of yours: for programs, for reading only, for one project
+    /// Manage further tokens of your user: for programs, read-only, or for one project
     Token(TokenArgs),
     /// Manage volumes
     Volume(VolumeArgs),
@@ -454,6 +454,9 @@ pub struct LogsArgs {
     /// Show only logs newer than this: a duration (10s, 5m, 1d) or an RFC 3339 time
     #[arg(long)]
     pub since: Option<String>,
+    /// Show only the last N lines of what was printed so far
+    #[arg(long, value_name = "N")]
+    pub tail: Option<usize>,
     /// The name of the run
     pub run_name: String,
 }
@@ -516,6 +519,9 @@ pub enum ProjectAction {
 pub struct PsArgs {
     #[command(flatten)]
     pub project: ProjectChoice,
+    /// Show these runs, whatever their state
+    #[arg(value_name = "NAME", conflicts_with_all = ["all", "last"])]
+    pub names: Vec<String>,
     /// Show all runs. By default only unfinished runs, or the last finished one
     #[arg(short, long)]
     pub all: bool,

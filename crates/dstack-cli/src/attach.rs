@@ -256,7 +256,9 @@ pub fn rewriter(
             .service()
             .map(|service| service.port.container_port)
     });
-    if let (Some(service), Some(service_port)) = (&run.service, service_port)
+    // A service that is not reached at its URL is reached at the forwarded port, as any other.
+    let published = run.service.as_ref().filter(|service| service.notice.is_none());
+    if let (Some(service), Some(service_port)) = (published, service_port)
         && let Ok(url) = url::Url::parse(&format::service_url(project.client.base_url(), &service.url))
     {
         reach.hostname = url.host_str().unwrap_or_default().to_owned();

@@ -127,6 +127,10 @@ impl Context {
                     .hint("set DSTACK_TOKEN"),
                 (Some(name), None) => CliError::new(format!("Project {name} is not configured"))
                     .hint("add it with `dstack project add`, or see `dstack project list`"),
+                (None, None) if token.is_some() => {
+                    CliError::new("DSTACK_TOKEN is set, but neither a server nor a project")
+                        .hint("set DSTACK_SERVER_URL and DSTACK_PROJECT as well")
+                }
                 (None, None) => CliError::new("No default project, specify project name").hint(
                     "pass `--project NAME`, or run `dstack project add` or `dstack project set-default`",
                 ),

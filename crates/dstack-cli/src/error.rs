@@ -1,10 +1,14 @@
 //! Errors as users see them: the cause, then what to do about it.
 
+mod plain;
+
 use std::process::ExitCode;
 
 use dstack_api::client::ClientError;
 
 use crate::ui::{Role, Style, Text, Ui};
+
+pub(crate) use plain::{of_io, plain_words, without_number};
 
 /// Why a command failed. Printed once, by [`crate::main`].
 #[derive(Debug)]
@@ -63,7 +67,7 @@ impl CliError {
     /// Prints cause and remedies to standard error.
     pub fn report(&self, ui: &Ui) -> ExitCode {
         if let Some(message) = &self.message {
-            ui.complain(Text::new().role(Role::Error, message));
+            ui.complain(Text::new().role(Role::Error, without_number(message)));
         }
         for hint in &self.hints {
             ui.complain(Text::styled("hint:", Style::bold(Role::Moving)).push(format!(" {hint}")));
@@ -76,8 +80,11 @@ impl From<ClientError> for CliError {
     fn from(error: ClientError) -> Self {
         let hint = match &error {
             ClientError::Connect { .. } => Some("check that the server runs (`dstack server`) and that its URL is right (`dstack project list`)".to_owned()),
-            ClientError::Denied { reason: Some(reason), .. } => Some(format!("the server says: {reason}")),
+            ClientError::Denied { reason, .. } => Some(denied(reason.as_deref())),
             ClientError::NotFound { .. } => Some("check the project's name and the server's URL (`dstack project list`)".to_owned()),
+            error if error.to_string().contains("does not support exports") => {
+                Some("a server of this version does with DSTACK_SERVER_EXPORTS_ENABLED=1 in its environment".to_owned())
+            }
             ClientError::Busy { .. } => Some("try again in a minute".to_owned()),
             ClientError::MethodNotAllowed { .. } => Some("the server may be older than this command line".to_owned()),
             _ => None,
@@ -87,12 +94,21 @@ impl From<ClientError> for CliError {
             ClientError::Connect { source, .. } => {
                 Self::new(format!("{error}: {}", dstack_system::root_cause(source)))
             }
-            _ => Self::from_chain(&error),
+            _ => Self::new(plain_words(&dstack_system::chain(&error).to_string())),
         };
         match hint {
             Some(hint) => converted.hint(hint),
             None => converted,
         }
+    }
+}
+
+/// Whom to ask: a user is no member of the project, or their role is not enough.
+fn denied(reason: Option<&str>) -> String {
+    let ask = "your user may not be a member of the project, or its role not be enough: ask an admin of the project";
+    match reason.filter(|reason| *reason != "Access denied") {
+        Some(reason) => format!("the server says: {reason}; {ask}"),
+        None => ask.to_owned(),
     }
 }
 

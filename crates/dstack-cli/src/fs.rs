@@ -53,7 +53,7 @@ fn write(path: &Path, content: &[u8], access: Access) -> std::io::Result<()> {
 
 /// The error without the path, which the message names already.
 fn plain(error: &std::io::Error) -> std::io::Error {
-    std::io::Error::new(error.kind(), error.kind().to_string())
+    std::io::Error::new(error.kind(), crate::error::of_io(error.kind()))
 }
 
 fn parent(path: &Path) -> &Path {

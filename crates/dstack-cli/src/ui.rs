@@ -22,6 +22,8 @@ use dstack_system::{Locked, env};
 
 /// Width when nothing says how wide the terminal is.
 const DEFAULT_WIDTH: usize = 80;
+/// Wider than any table.
+const UNCUT_WIDTH: usize = 10_000;
 /// Up to this width, tables of runs and offers are stretched to the full width.
 const EXPAND_WIDTH: usize = 110;
 
@@ -137,7 +139,12 @@ impl Ui {
 
     /// Width for laying out text.
     pub fn width(&self) -> usize {
-        self.known_width().unwrap_or(DEFAULT_WIDTH)
+        let unknown = match self.terminal.interactive {
+            true => DEFAULT_WIDTH,
+            // For programs, and files: nothing is cut.
+            false => UNCUT_WIDTH,
+        };
+        self.known_width().unwrap_or(unknown)
     }
 
     /// Whether tables of runs and offers are stretched to the full width.

@@ -16,6 +16,7 @@ pub mod gateways;
 pub mod keys;
 pub mod login;
 mod members;
+pub mod own_machine;
 pub mod projects;
 mod public_key;
 pub mod repos;

@@ -3,14 +3,14 @@
 use dstack_model::users::{GlobalRole, ProjectRole};
 use dstack_store::directory::change::Change;
 use dstack_store::directory::identities::{self, Identity};
-use dstack_store::directory::projects;
+use dstack_store::directory::projects::{self, ProjectRow};
 use dstack_store::directory::users::{self, UserRow};
 use dstack_store::events;
-use dstack_units::ProjectId;
 
 use crate::core::retry_on_conflict;
 use crate::directory::{Directory, Work};
 use crate::error::{ControlError, Result};
+use crate::own_machine::OwnMachine;
 use crate::users::{NewUser, Users};
 
 /// Names that are tried for a new user.
@@ -136,22 +136,25 @@ impl Logins {
         let (user, mut work) = self.users.begin(None, new).await?;
         for project in self.projects_to_join(policy).await? {
             work.change(Change::PutMember {
-                project,
+                project: project.id,
                 user: user.id,
                 role: ProjectRole::User,
                 number: None,
             });
+            if let Some(machine) = OwnMachine::of_project(&self.directory, project.id).await? {
+                machine.warn(&mut work, &project, &[&user.name]);
+            }
         }
         self.tell(&mut work, policy, &user, Some(&person.identity));
         self.directory.finish(work).await?;
         Ok(user)
     }
 
-    async fn projects_to_join(&self, policy: &LoginPolicy) -> Result<Vec<ProjectId>> {
+    async fn projects_to_join(&self, policy: &LoginPolicy) -> Result<Vec<ProjectRow>> {
         let mut found = Vec::new();
         for name in &policy.projects {
             match projects::by_name(self.directory.database.pool(), name).await? {
-                Some(project) => found.push(project.id),
+                Some(project) => found.push(project),
                 None => tracing::warn!(
                     project.name = name,
                     "new users of {} cannot join the project: there is none of that name",

@@ -14,6 +14,7 @@ use crate::access::{Project, is_admin};
 use crate::core::retry_on_conflict;
 use crate::directory::Work;
 use crate::error::{ControlError, Result};
+use crate::own_machine::OwnMachine;
 use crate::projects::Projects;
 use crate::text::list_or_none;
 
@@ -27,6 +28,8 @@ type Wanted = (String, Option<UserRow>, ProjectRole);
 struct Trail {
     texts: Vec<String>,
     users: Vec<EventTarget>,
+    /// Names of those who were no members before.
+    joined: Vec<String>,
 }
 
 impl Trail {
@@ -40,7 +43,10 @@ impl Trail {
         match project.role(user) {
             Some(old) if old == role => {}
             Some(old) => self.note(format!("{} {old} -> {role}", user.name), user),
-            None => self.note(format!("{} added as {role}", user.name), user),
+            None => {
+                self.joined.push(user.name.clone());
+                self.note(format!("{} added as {role}", user.name), user);
+            }
         }
     }
 
@@ -48,7 +54,12 @@ impl Trail {
         self.note(format!("{} removed", user.name), user);
     }
 
-    fn finish(self, work: &mut Work, project: &Project) {
+    /// `members` is their number after the change: who comes to share the server's machine is told of.
+    fn finish(self, work: &mut Work, project: &Project, machine: Option<&OwnMachine>, members: usize) {
+        if let Some(machine) = machine.filter(|_| !self.joined.is_empty() && members > 1) {
+            let names: Vec<&str> = self.joined.iter().map(String::as_str).collect();
+            machine.warn(work, &project.row, &names);
+        }
         let message = format!("Project members updated. Changes: {}", list_or_none(&self.texts));
         let targets = [events::project(&project.row)].into_iter().chain(self.users);
         work.event_for_managers(message, targets.collect());
@@ -114,7 +125,9 @@ impl Projects {
                 trail.remove(&member.user);
             }
         }
-        trail.finish(&mut work, &project);
+        let members = wanted.iter().filter(|(_, member, _)| member.is_some()).count();
+        let machine = self.own_machine(project.row.id).await?;
+        trail.finish(&mut work, &project, machine.as_ref(), members);
         self.0.finish(work).await?;
         Ok(project)
     }
@@ -166,7 +179,9 @@ impl Projects {
                 number: None,
             });
         }
-        trail.finish(&mut work, &project);
+        let members = project.members.len() + trail.joined.len();
+        let machine = self.own_machine(project.row.id).await?;
+        trail.finish(&mut work, &project, machine.as_ref(), members);
         self.0.finish(work).await?;
         Ok(project)
     }
@@ -226,7 +241,7 @@ impl Projects {
                 false => "Cannot remove all project admins",
             }));
         }
-        trail.finish(&mut work, &project);
+        trail.finish(&mut work, &project, None, 0);
         self.0.finish(work).await?;
         Ok(project)
     }

@@ -50,8 +50,15 @@ pub fn task_config(job: &JobSnapshot, image: Image, access: Access) -> TaskConfi
         instance_mounts: spec.volumes.iter().flatten().filter_map(instance_mount).collect(),
         container_ssh_keys: access.ssh_keys,
         runner_token: access.runner_token,
+        protected_paths: protected_paths(job),
         ..TaskConfig::default()
     }
+}
+
+/// What the owner of the machine does not let into containers.
+fn protected_paths(job: &JobSnapshot) -> Vec<String> {
+    let address = job.instance.as_ref().and_then(|row| row.agent.as_deref());
+    address.map_or_else(Vec::new, |address| address.rules().protected_paths.clone())
 }
 
 fn instance_mount(mount: &MountPoint) -> Option<InstanceMount> {

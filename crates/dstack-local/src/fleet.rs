@@ -6,7 +6,7 @@ use dstack_model::fleets::FleetSpec;
 use dstack_model::instances::InstanceStatus;
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::JobProvisioningData;
-use dstack_store::rows::{AgentAddress, FleetRow, InstanceRow};
+use dstack_store::rows::{AgentAddress, FleetRow, HostRules, InstanceRow};
 use dstack_store::{Changes, EngineStore, EventMaker, Json, StoreError};
 use dstack_system::Random;
 use dstack_units::{FleetId, InstanceId, ProjectId, Time};
@@ -20,21 +20,30 @@ pub const FLEET_NAME: &str = "local";
 /// How often it is tried again when another server registers its machine at the same time.
 const ATTEMPTS: usize = 10;
 
-/// Writes, or brings up to date, the fleet of the servers' own machines and the instance of this one. `host` names the
-/// machine among those of all servers that share the database.
+/// The machine that this server runs on.
+#[derive(Debug, Clone, Copy)]
+pub struct ThisMachine<'a> {
+    /// Its name among those of all servers that share the database.
+    pub host: &'a str,
+    /// What it has.
+    pub report: &'a HostReport,
+    /// What its owner allows there.
+    pub rules: &'a HostRules,
+}
+
+/// Writes, or brings up to date, the fleet of the servers' own machines and the instance of this one.
 pub async fn register(
     store: &dyn EngineStore,
     project: ProjectId,
-    host: &str,
-    report: &HostReport,
+    this: ThisMachine<'_>,
     random: &Random,
     now: Time,
 ) -> Result<InstanceId, StoreError> {
-    let mut result = try_register(store, project, host, report, random, now).await;
+    let mut result = try_register(store, project, this, random, now).await;
     for _ in 1..ATTEMPTS {
         match &result {
             Err(error) if error.is_conflict() || error.is_unique_violation() => {
-                result = try_register(store, project, host, report, random, now).await;
+                result = try_register(store, project, this, random, now).await;
             }
             _ => break,
         }
@@ -45,11 +54,11 @@ pub async fn register(
 async fn try_register(
     store: &dyn EngineStore,
     project: ProjectId,
-    host: &str,
-    report: &HostReport,
+    this: ThisMachine<'_>,
     random: &Random,
     now: Time,
 ) -> Result<InstanceId, StoreError> {
+    let host = this.host;
     let placement = store.placement(project).await?;
     let fleet = placement.fleets.iter().find(|fleet| fleet.local);
     let in_fleet = |row: &&InstanceRow| fleet.is_some_and(|fleet| row.fleet_id == Some(fleet.id));
@@ -58,7 +67,7 @@ async fn try_register(
     // Those without a name were written before machines had one.
     let instance = named(host).or_else(|| named(""));
     let number = machines.iter().map(|row| row.instance_num + 1).max().unwrap_or(0);
-    let machine = machine(report, host)?;
+    let machine = machine(this)?;
     let mut changes = Changes::new(EventMaker::system(now, random.clone()));
     let fleet = match fleet {
         Some(fleet) => fleet.clone(),
@@ -81,6 +90,77 @@ async fn try_register(
     Ok(id)
 }
 
+/// An instance that an earlier start offered, and this one does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Withdrawn {
+    /// The instance.
+    pub instance: InstanceId,
+    /// Jobs run there, which are followed to their end.
+    pub is_busy: bool,
+}
+
+/// Takes this machine out of what is offered: it stays in its fleet and gets no new jobs. `None`: it was never offered.
+pub async fn withdraw(
+    store: &dyn EngineStore,
+    project: ProjectId,
+    host: &str,
+    random: &Random,
+    now: Time,
+) -> Result<Option<Withdrawn>, StoreError> {
+    let mut result = try_withdraw(store, project, host, random, now).await;
+    for _ in 1..ATTEMPTS {
+        match &result {
+            Err(error) if error.is_conflict() => {
+                result = try_withdraw(store, project, host, random, now).await;
+            }
+            _ => break,
+        }
+    }
+    result
+}
+
+async fn try_withdraw(
+    store: &dyn EngineStore,
+    project: ProjectId,
+    host: &str,
+    random: &Random,
+    now: Time,
+) -> Result<Option<Withdrawn>, StoreError> {
+    let placement = store.placement(project).await?;
+    let fleet = placement.fleets.iter().find(|fleet| fleet.local);
+    let in_fleet = |row: &&InstanceRow| fleet.is_some_and(|fleet| row.fleet_id == Some(fleet.id));
+    let named = |name: &str| {
+        let mut machines = placement.instances.iter().filter(in_fleet);
+        machines.find(|row| host_of(row) == Some(name))
+    };
+    // As in `try_register`: machines had no names once.
+    let Some(before) = named(host).or_else(|| named("")) else {
+        return Ok(None);
+    };
+    let mut row = before.clone();
+    if let Some(AgentAddress::Local { runtime, host, rules }) = before.agent.as_deref() {
+        row.agent = Some(Json::new(AgentAddress::Local {
+            runtime: runtime.clone(),
+            host: host.clone(),
+            rules: HostRules {
+                offered: false,
+                ..rules.clone()
+            },
+        }));
+    }
+    if row != *before {
+        row.last_processed_at = now;
+    }
+    let withdrawn = Withdrawn {
+        instance: row.id,
+        is_busy: row.busy_blocks > 0,
+    };
+    let mut changes = Changes::new(EventMaker::system(now, random.clone()));
+    changes.update(before, row);
+    store.commit(changes.into_commit()).await?;
+    Ok(Some(withdrawn))
+}
+
 /// The machine that an instance of the fleet is.
 fn host_of(row: &InstanceRow) -> Option<&str> {
     let AgentAddress::Local { host, .. } = row.agent.as_deref()?;
@@ -94,10 +174,12 @@ struct Machine {
     blocks: i64,
 }
 
-fn machine(report: &HostReport, name: &str) -> Result<Machine, StoreError> {
+fn machine(this: ThisMachine<'_>) -> Result<Machine, StoreError> {
+    let report = this.report;
     let address = AgentAddress::Local {
         runtime: report.runtime.clone(),
-        host: name.to_owned(),
+        host: this.host.to_owned(),
+        rules: this.rules.clone(),
     };
     let host = &report.host_info;
     let name = catalog_name(&host.gpu_vendor, &host.gpu_name);
@@ -216,6 +298,53 @@ mod tests {
         }
     }
 
+    async fn registered(
+        store: &MemoryStore,
+        project: ProjectId,
+        host: &str,
+        cpus: u32,
+        now: Time,
+    ) -> InstanceId {
+        let (report, rules) = (report(cpus), HostRules::default());
+        let this = ThisMachine {
+            host,
+            report: &report,
+            rules: &rules,
+        };
+        register(store, project, this, &Random::system(), now)
+            .await
+            .unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_machine_that_is_withdrawn_stays_and_comes_back() {
+        let (store, project) = (MemoryStore::new(), Random::seeded(2).uuid().into());
+        let random = Random::system();
+        let none = withdraw(&store, project, "a", &random, Time::EPOCH)
+            .await
+            .unwrap();
+        assert_eq!(none, None);
+        let id = registered(&store, project, "a", 16, Time::EPOCH).await;
+        registered(&store, project, "b", 16, Time::EPOCH).await;
+        let offered = async |id| {
+            let row = store.instance(id).await.unwrap().unwrap().instance;
+            row.agent.unwrap().rules().offered
+        };
+        for _ in 0..2 {
+            let found = withdraw(&store, project, "a", &random, Time::EPOCH)
+                .await
+                .unwrap();
+            let idle = Withdrawn {
+                instance: id,
+                is_busy: false,
+            };
+            assert_eq!(found, Some(idle));
+            assert!(!offered(id).await);
+        }
+        assert_eq!(registered(&store, project, "a", 16, Time::EPOCH).await, id);
+        assert!(offered(id).await);
+    }
+
     #[test]
     fn a_machine_is_divided_by_gpus_else_by_cpus() {
         assert_eq!(
@@ -226,36 +355,24 @@ mod tests {
 
     #[tokio::test]
     async fn registering_again_changes_what_changed_and_nothing_else() {
-        let (store, random, project) = (
-            MemoryStore::new(),
-            Random::seeded(1),
-            Random::seeded(2).uuid().into(),
-        );
-        let first = register(&store, project, "a", &report(16), &random, Time::EPOCH)
-            .await
-            .unwrap();
-        let again = register(&store, project, "a", &report(16), &random, Time::from_millis(5))
-            .await
-            .unwrap();
+        let (store, project) = (MemoryStore::new(), Random::seeded(2).uuid().into());
+        let first = registered(&store, project, "a", 16, Time::EPOCH).await;
+        let again = registered(&store, project, "a", 16, Time::from_millis(5)).await;
         assert_eq!(first, again);
         let row = store.instance(first).await.unwrap().unwrap().instance;
         assert_eq!((row.version, row.total_blocks), (1, Some(1)));
         assert_eq!(row.offer.unwrap().instance.resources.gpus[0].name, "H200");
-        register(&store, project, "a", &report(32), &random, Time::from_millis(9))
-            .await
-            .unwrap();
+        registered(&store, project, "a", 32, Time::from_millis(9)).await;
         let row = store.instance(first).await.unwrap().unwrap().instance;
         assert_eq!((row.version, row.offer.unwrap().instance.resources.cpus), (2, 32));
     }
 
     #[tokio::test]
     async fn each_server_has_its_machine_in_the_same_fleet() {
-        let (store, random) = (MemoryStore::new(), Random::seeded(1));
-        let project = Random::seeded(2).uuid().into();
+        let (store, project) = (MemoryStore::new(), Random::seeded(2).uuid().into());
         let mut ids = Vec::new();
         for host in ["a", "b", "a", "b"] {
-            let id = register(&store, project, host, &report(16), &random, Time::EPOCH).await;
-            ids.push(id.unwrap());
+            ids.push(registered(&store, project, host, 16, Time::EPOCH).await);
         }
         assert_eq!((ids[0], ids[1]), (ids[2], ids[3]));
         let placement = store.placement(project).await.unwrap();

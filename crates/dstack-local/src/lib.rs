@@ -15,7 +15,7 @@ pub mod shim;
 mod socket;
 
 pub use agents::{LocalAgents, Machine};
-pub use fleet::register;
+pub use fleet::{ThisMachine, Withdrawn, register, withdraw};
 pub use shim::{LocalShim, LocalShimOptions};
 
 /// Why this machine cannot be offered.

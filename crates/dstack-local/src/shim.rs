@@ -207,6 +207,7 @@ impl LocalShim {
             if self.stopping.load(Ordering::Relaxed) {
                 return;
             }
+            tracing::warn!("the local agent is gone: it is started again. Jobs go on meanwhile");
             if let Err(error) = self.ensure_running().await {
                 tracing::error!(%error, "the local agent cannot be started");
                 tokio::time::sleep(pause).await;

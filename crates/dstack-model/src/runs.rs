@@ -113,6 +113,9 @@ pub struct ServiceSpec {
     /// More about the service.
     #[decode(default)]
     pub options: Map<String, Value>,
+    /// Why requests to the URL do not reach the service, and what does; left out when they do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub notice: Option<String>,
 }
 
 /// A run.
@@ -211,6 +214,10 @@ pub struct RunPlan {
     /// One for each job, if asked for; left out otherwise, as dstack 0.22.5 has no such thing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub explanations: Option<Vec<JobExplanation>>,
+    /// What of the configuration will not be as it says, in sentences; left out when everything will.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[decode(default)]
+    pub notices: Vec<String>,
 }
 
 impl RunPlan {

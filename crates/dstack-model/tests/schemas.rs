@@ -58,11 +58,12 @@ fn names(value: &Value) -> Vec<String> {
 }
 
 /// What we say or take beyond dstack 0.22.5, whose clients neither know nor miss it.
-const ADDED: [(&str, &[&str]); 4] = [
+const ADDED: [(&str, &[&str]); 5] = [
     ("GetRunPlanRequest", &["explain"]),
     ("JobSubmission", &["waiting_for", "waiting_kind", "waits_until"]),
     ("Run", &["waiting_for", "waits_until"]),
-    ("RunPlan", &["explanations"]),
+    ("RunPlan", &["explanations", "notices"]),
+    ("ServiceSpec", &["notice"]),
 ];
 
 #[test]

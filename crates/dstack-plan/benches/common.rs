@@ -170,6 +170,7 @@ impl World {
                             fleet_name: "fleet",
                             fleet_spec: spec,
                             local: false,
+                            rules: None,
                             instance_id: Uuid::from_u128(at as u128).into(),
                             instance_name: "instance",
                             instance_num: 0,

@@ -10,8 +10,8 @@ use dstack_model::resources::ResourcesSpec;
 use dstack_model::runs::Requirements;
 use dstack_units::{FleetId, GpuSpec};
 
-use crate::fleets::{Fleet, check_named, check_room, new_capacity};
-use crate::matching::Mismatch;
+use crate::fleets::{Fleet, NoCapacity, check_named, check_room, new_capacity, own_capacity};
+use crate::matching::{Defaults, Machine, Mismatch, check};
 use crate::offers::Query;
 use crate::placement::{Candidate, Request, Unfit, Wants};
 
@@ -42,8 +42,8 @@ pub fn job<'a>(
     decided: Decided,
 ) -> JobExplanation {
     let wants = Wants::new(*request);
-    let machines = || fleets.iter().flat_map(|fleet| &fleet.instances);
-    let instances: Vec<InstanceVerdict> = machines().map(|one| instance(&wants, one)).collect();
+    let machines = fleets.iter().flat_map(|fleet| &fleet.instances);
+    let instances: Vec<InstanceVerdict> = machines.map(|one| instance(&wants, one)).collect();
     let offers: Vec<(&Offer, Obstacles)> = market
         .into_iter()
         .map(|offer| (offer, Obstacles::of_offer(query, offer)))
@@ -59,7 +59,7 @@ pub fn job<'a>(
         changes: if decided.fits {
             Vec::new()
         } else {
-            smallest_changes(query, &offers, machines())
+            smallest_changes(request, fleets, query, &offers)
         },
     }
 }
@@ -154,44 +154,78 @@ fn texts(mismatches: &[Mismatch]) -> Vec<String> {
     mismatches.iter().map(ToString::to_string).collect()
 }
 
-/// The sets with the fewest changes: the smallest first, then the cheapest; one of each kind.
-fn smallest_changes<'a>(
+/// The sets with the fewest changes: the smallest first, then the cheapest; one of each kind. All of them are enough: with
+/// its changes, the job starts on the instance, or a fleet gets the offer for it.
+fn smallest_changes(
+    request: &Request<'_>,
+    fleets: &[Fleet<'_>],
     query: &Query,
     offers: &[(&Offer, Obstacles)],
-    instances: impl Iterator<Item = &'a Candidate<'a>>,
 ) -> Vec<ChangeSet> {
-    let instances: Vec<(&str, f64, Obstacles)> = instances
-        .filter_map(|candidate| {
-            let offer = candidate.offer?;
-            let obstacles = Obstacles::of_instance(query, offer);
-            Some((candidate.instance_name, offer.price, obstacles))
-        })
-        .collect();
-    let of_instances = instances
+    let wants = Wants::new(*request);
+    let open: Vec<&Fleet<'_>> = fleets
         .iter()
-        .filter_map(|(name, price, obstacles)| Suggestion::new(obstacles, Gives::Instance(name), *price));
+        .filter(|fleet| check_named(request, fleet).is_ok() && check_room(request, fleet).is_ok())
+        .collect();
+    let instances: Vec<(&Candidate<'_>, Obstacles)> = open
+        .iter()
+        .flat_map(|fleet| &fleet.instances)
+        .filter_map(|candidate| Some((candidate, Obstacles::of_instance(&wants, candidate)?)))
+        .collect();
+    let makers: Vec<Query> = open.iter().filter_map(|fleet| makes(request, fleet)).collect();
+    let price = |candidate: &Candidate<'_>| candidate.offer.map_or(0.0, |offer| offer.price);
+    let of_instances = instances.iter().filter_map(|(candidate, obstacles)| {
+        Suggestion::new(
+            obstacles,
+            Gives::Instance(candidate.instance_name),
+            price(candidate),
+        )
+    });
     let of_offers = offers
         .iter()
-        .filter(|(offer, _)| offer.availability.is_available())
+        .filter(|(offer, _)| offer.availability.is_available() && !makers.is_empty())
         .filter_map(|(offer, obstacles)| Suggestion::new(obstacles, Gives::Offer(offer), offer.price));
     let mut all: Vec<Suggestion<'_>> = of_instances.chain(of_offers).collect();
-    let fewest = all.iter().map(|one| one.obstacles.count()).min();
-    all.retain(|one| Some(one.obstacles.count()) == fewest);
     all.sort_by(|a, b| {
+        let by_count = a.obstacles.count().cmp(&b.obstacles.count());
         let by_distance = a.obstacles.distance.total_cmp(&b.obstacles.distance);
-        by_distance.then(a.price.total_cmp(&b.price))
+        by_count.then(by_distance).then(a.price.total_cmp(&b.price))
     });
+    let mut fewest = None;
     let mut shown: Vec<(Vec<&str>, ChangeSet)> = Vec::new();
     for suggestion in &all {
-        let fields = suggestion.fields();
-        if !shown.iter().any(|(other, _)| *other == fields) {
-            shown.push((fields, suggestion.to_set(query)));
-        }
-        if shown.len() == CHANGES_SHOWN {
+        let count = suggestion.obstacles.count();
+        if shown.len() == CHANGES_SHOWN || fewest.is_some_and(|fewest| count > fewest) {
             break;
         }
+        let fields = suggestion.fields();
+        if shown.iter().any(|(other, _)| *other == fields) || !is_made(suggestion, &makers) {
+            continue;
+        }
+        fewest = Some(count);
+        shown.push((fields, suggestion.to_set(query)));
     }
     shown.into_iter().map(|(_, set)| set).collect()
+}
+
+/// What the fleet by itself may get, if it may get something for the run.
+fn makes(request: &Request<'_>, fleet: &Fleet<'_>) -> Option<Query> {
+    match new_capacity(request, fleet) {
+        // A contradiction of fleet and run may be what is to be changed.
+        Ok(_) | Err(NoCapacity::Conflict(_)) => Some(own_capacity(fleet.spec, fleet.master)),
+        Err(_) => None,
+    }
+}
+
+/// Whether a fleet would get what is suggested; what is there already need not be got.
+fn is_made(suggestion: &Suggestion<'_>, makers: &[Query]) -> bool {
+    let Gives::Offer(offer) = suggestion.gives else {
+        return true;
+    };
+    makers.iter().any(|own| {
+        let machine = Machine::whole(&offer.instance.resources, offer.price);
+        own.counts(offer).is_ok() && check(&own.requirements, machine, Defaults::Enforced).is_ok()
+    })
 }
 
 #[cfg(test)]

@@ -179,26 +179,43 @@ impl Query {
     /// # Errors
     /// It does not.
     pub fn admits(&self, offer: &Offer) -> Result<(), Unwanted> {
-        if let Some(backends) = &self.backends
-            && !backends.contains(&offer.backend)
-        {
-            return Err(Unwanted::Backend(offer.backend));
-        }
-        if !named(self.regions.as_deref(), &offer.region) {
-            return Err(Unwanted::Region(offer.region.to_string()));
-        }
-        if !named(self.instance_types.as_deref(), &offer.instance.name) {
-            return Err(Unwanted::InstanceType(offer.instance.name.clone()));
-        }
-        let in_zone = |zone: &String| named(self.zones.as_deref(), zone);
-        let zones = offer.availability_zones.as_deref().unwrap_or_default();
-        if self.zones.is_some() && !zones.iter().any(in_zone) {
-            return Err(Unwanted::Zone);
-        }
-        if !volumes::reach_offer(&self.volumes, offer.backend, &offer.region) {
-            return Err(Unwanted::Volume);
-        }
-        Ok(())
+        self.reasons_against(offer).next().map_or(Ok(()), Err)
+    }
+
+    /// Everything by which the offer does not count.
+    pub(crate) fn all_unwanted(&self, offer: &Offer) -> Vec<Unwanted> {
+        let blocks = total_blocks(offer, self.blocks).is_none();
+        self.reasons_against(offer)
+            .chain(blocks.then_some(Unwanted::Blocks))
+            .collect()
+    }
+
+    fn reasons_against(&self, offer: &Offer) -> impl Iterator<Item = Unwanted> {
+        const CHECKS: [fn(&Query, &Offer) -> Option<Unwanted>; 5] = [
+            |query, offer| {
+                let backends = query.backends.as_ref()?;
+                (!backends.contains(&offer.backend)).then_some(Unwanted::Backend(offer.backend))
+            },
+            |query, offer| {
+                let is_named = named(query.regions.as_deref(), &offer.region);
+                (!is_named).then(|| Unwanted::Region(offer.region.to_string()))
+            },
+            |query, offer| {
+                let is_named = named(query.instance_types.as_deref(), &offer.instance.name);
+                (!is_named).then(|| Unwanted::InstanceType(offer.instance.name.clone()))
+            },
+            |query, offer| {
+                let wanted = query.zones.as_deref()?;
+                let zones = offer.availability_zones.as_deref().unwrap_or_default();
+                let is_there = zones.iter().any(|zone| named(Some(wanted), zone));
+                (!is_there).then_some(Unwanted::Zone)
+            },
+            |query, offer| {
+                let is_reached = volumes::reach_offer(&query.volumes, offer.backend, &offer.region);
+                (!is_reached).then_some(Unwanted::Volume)
+            },
+        ];
+        CHECKS.into_iter().filter_map(|check| check(self, offer))
     }
 
     /// All offers that count, at most `limit` of them: cheapest first with each backend's own order kept, then the

@@ -2,6 +2,7 @@
 
 mod allowed;
 mod choice;
+mod host_rules;
 mod share;
 
 use dstack_model::backends::BackendType;
@@ -17,6 +18,7 @@ use crate::matching::{Defaults, Machine, Mismatch, mismatches};
 use crate::volumes::Location;
 
 pub use choice::{Choice, HostNetwork};
+pub use host_rules::{HostRules, notice_of_processes};
 pub use share::Share;
 
 /// An existing instance, as far as placement looks at it.
@@ -30,6 +32,8 @@ pub struct Candidate<'a> {
     pub fleet_spec: &'a FleetSpec,
     /// This very machine.
     pub local: bool,
+    /// What its owner allows there; `None`: everything.
+    pub rules: Option<&'a HostRules>,
     /// Id.
     pub instance_id: InstanceId,
     /// Name.
@@ -106,6 +110,17 @@ pub enum Unfit {
     /// On its way out.
     #[error("is being terminated")]
     Terminating,
+    /// It is the server's own, and takes no new jobs.
+    #[error("is the server's own machine, which the server was not told to offer (`dstack server --local`)")]
+    NotOffered,
+    /// Its owner's files could be reached.
+    #[error("runs nothing that is `privileged` (nor `docker: true`): it is the server's own machine")]
+    Privileged,
+    /// Its owner's files are there.
+    #[error(
+        "does not mount {0}: the server's files, keys or container engine are there, and this is its own machine"
+    )]
+    Protected(String),
     /// Its agent does not answer.
     #[error("is unreachable")]
     Unreachable,
@@ -167,6 +182,24 @@ impl<'a> Wants<'a> {
     pub fn share_of(&self, candidate: &Candidate<'_>) -> Result<Share, Unfit> {
         allowed::check(self, candidate)?;
         share::smallest(self, candidate)
+    }
+
+    /// Every choice of the run that speaks against where the instance is: backend, region, type, zone.
+    ///
+    /// # Errors
+    /// Something else speaks against the instance, which no other choice would change.
+    pub(crate) fn against_place(&self, candidate: &Candidate<'_>) -> Result<Vec<Unfit>, Unfit> {
+        allowed::places(self, candidate)
+    }
+
+    /// The requirements that the nearest free share of the instance does not satisfy, by their number and then by
+    /// `distance`; `None`: no share of it is free.
+    pub(crate) fn nearest_free_share(
+        &self,
+        candidate: &Candidate<'_>,
+        distance: impl Fn(&Mismatch) -> f64,
+    ) -> Option<Vec<Mismatch>> {
+        share::nearest_free(self, candidate, distance)
     }
 
     /// Every requirement that the whole instance does not satisfy.

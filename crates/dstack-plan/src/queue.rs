@@ -95,26 +95,25 @@ impl<'c> Placer<'c> {
     /// Finds a place for the job, and takes it. Of a run of several nodes, those after the first are to be asked for with
     /// the fleet that the first one has got, and with where it is.
     pub fn place(&mut self, request: &Request<'_>, source: &mut dyn OfferSource) -> Placement {
-        let wants = Wants::new(*request);
-        if request.run_fleet.is_none() && nodes_required(request.run_spec) > 1 {
-            // One fleet for all of them: the one with enough instances that are free now.
-            if let Some(fleet) = self.fleet_for_several(&wants) {
-                let bound = Request {
-                    run_fleet: Some(fleet),
-                    ..*request
-                };
-                return self.place_in(&Wants::new(bound), source);
-            }
-            return self.make(&wants, source);
+        match self.take_instance(request) {
+            Some(choice) => Placement::Instance(Box::new(choice)),
+            None => self.make(&Wants::new(*request), source),
         }
-        self.place_in(&wants, source)
     }
 
-    fn place_in(&mut self, wants: &Wants<'_>, source: &mut dyn OfferSource) -> Placement {
-        match self.take_share(wants) {
-            Some(choice) => Placement::Instance(Box::new(choice)),
-            None => self.make(wants, source),
+    /// Finds an existing instance for the job, and takes the job's share of it.
+    pub fn take_instance(&mut self, request: &Request<'_>) -> Option<Choice> {
+        let wants = Wants::new(*request);
+        if request.run_fleet.is_some() || nodes_required(request.run_spec) <= 1 {
+            return self.take_share(&wants);
         }
+        // One fleet for all nodes: the one with enough instances that are free now.
+        let fleet = self.fleet_for_several(&wants)?;
+        let bound = Request {
+            run_fleet: Some(fleet),
+            ..*request
+        };
+        self.take_share(&Wants::new(bound))
     }
 
     /// Takes the cheapest free share of an instance, fleets in order among equals.

@@ -1,6 +1,7 @@
 //! What the server checks and fills in of a run that was asked for (dstack 0.22.5: configuration language §13).
 
 mod size;
+mod variables;
 
 use dstack_model::configurations::{AnyRunConfiguration, MountPoint, ServiceConfiguration};
 use dstack_model::envs::EnvValue;
@@ -14,6 +15,8 @@ use dstack_units::accelerators;
 use dstack_units::{AcceleratorVendor, CpuArchitecture, GpuSpec};
 
 use crate::{PlanError, ServerDefaults};
+
+pub use variables::{has_references, missing_variables};
 
 /// Id of the repo of runs without one.
 pub const VIRTUAL_REPO: &str = "none";

@@ -14,7 +14,7 @@ pub(crate) enum Answer {
     Yes,
     /// Leave it.
     No,
-    /// Ask, if there is a terminal; else leave it.
+    /// Leave it, and see whether there is something to ask ([`question`]).
     Ask,
 }
 
@@ -39,6 +39,43 @@ pub(crate) async fn update(home: PathBuf, entry: Entry, answer: Answer) -> bool 
     }
 }
 
+/// What to ask the user who starts this server, when the command line uses another one by default: with what a yes would
+/// change. `None`: there is nothing to change, or nobody to ask.
+pub(crate) async fn question(home: PathBuf, entry: Entry) -> Option<String> {
+    if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
+        return None;
+    }
+    let work = move || change(&home.join(".dstack/config.yml"), &entry);
+    let change = task::blocking("read CLI config", work).await.ok().flatten()?;
+    Some(format!("{change} [y/n] (n): "))
+}
+
+/// What a yes would change, as a question.
+fn change(path: &Path, entry: &Entry) -> Option<String> {
+    let projects = read(path).ok()?;
+    let default = projects
+        .iter()
+        .find(|project| project.get("default") == Some(&Value::Bool(true)))?;
+    if is_same(default, entry) {
+        return None;
+    }
+    let (name, url) = (text(default, "name"), text(default, "url"));
+    let from = match (name == entry.name, url == entry.url) {
+        (true, true) => "has another token".to_owned(),
+        _ => format!("is project {name} at {url}"),
+    };
+    Some(format!(
+        "In ~/.dstack/config.yml the default {from}. Make it project {} of this server, {}?",
+        entry.name, entry.url
+    ))
+}
+
+/// Asks on the terminal, and waits for the answer as long as it takes.
+pub(crate) async fn is_agreed(question: String) -> bool {
+    let answer = task::blocking("ask about the CLI config", move || ask(&question)).await;
+    matches!(answer, Ok(Ok(true)))
+}
+
 fn update_file(path: &Path, entry: &Entry, answer: Answer) -> io::Result<bool> {
     let mut projects = read(path)?;
     let default = projects
@@ -50,7 +87,7 @@ fn update_file(path: &Path, entry: &Entry, answer: Answer) -> io::Result<bool> {
     let wanted = match answer {
         Answer::No => false,
         Answer::Yes => true,
-        Answer::Ask => default.is_none() || ask(&entry.name)?,
+        Answer::Ask => default.is_none(),
     };
     if !wanted {
         return Ok(false);
@@ -154,19 +191,12 @@ pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     fs_err::rename(&temporary, path)
 }
 
-/// Asks on the terminal; without one the answer is no, so that nothing ever waits for it.
-fn ask(name: &str) -> io::Result<bool> {
-    let (stdin, mut stdout) = (io::stdin(), io::stdout());
-    if !stdin.is_terminal() || !stdout.is_terminal() {
-        return Ok(false);
-    }
-    write!(
-        stdout,
-        "Update the {name} project in ~/.dstack/config.yml? [y/n] (n): "
-    )?;
+fn ask(question: &str) -> io::Result<bool> {
+    let mut stdout = io::stdout();
+    write!(stdout, "{question}")?;
     stdout.flush()?;
     let mut line = String::new();
-    stdin.lock().read_line(&mut line)?;
+    io::stdin().lock().read_line(&mut line)?;
     Ok(matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
@@ -209,7 +239,21 @@ mod tests {
             text,
             "projects:\n- default: true\n  name: main\n  token: \"0123\"\n  url: http://127.0.0.1:3000\n"
         );
-        // Another server: tests have no terminal, so nobody is asked.
+        // Another server: whoever starts it is asked, once it answers.
+        assert_eq!(change(&path, &entry("0123")), None, "nothing to ask");
+        assert_eq!(
+            change(&path, &entry("other")).unwrap(),
+            "In ~/.dstack/config.yml the default has another token. Make it project main of this server, http://127.0.0.1:3000?"
+        );
+        let elsewhere = Entry {
+            url: "http://127.0.0.1:3977".into(),
+            ..entry("0123")
+        };
+        assert_eq!(
+            change(&path, &elsewhere).unwrap(),
+            "In ~/.dstack/config.yml the default is project main at http://127.0.0.1:3000. Make it project main of this server, \
+             http://127.0.0.1:3977?"
+        );
         assert!(!update_file(&path, &entry("other"), Answer::Ask).unwrap());
         assert!(!update_file(&path, &entry("other"), Answer::No).unwrap());
         assert!(update_file(&path, &entry("other"), Answer::Yes).unwrap());

@@ -19,6 +19,7 @@ use crate::version::ClientVersion;
 
 static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| document().to_string().into());
 static PAGE: LazyLock<Bytes> = LazyLock::new(|| openapi::page::html(&document()).into());
+static ROOT: LazyLock<Bytes> = LazyLock::new(|| root_page().into());
 /// Nothing but the page's own style.
 static POLICY: LazyLock<Option<HeaderValue>> = LazyLock::new(|| {
     let hash = STANDARD.encode(Sha256::digest(openapi::page::STYLE));
@@ -27,14 +28,30 @@ static POLICY: LazyLock<Option<HeaderValue>> = LazyLock::new(|| {
     HeaderValue::from_str(&policy).ok()
 });
 
+fn root_page() -> String {
+    format!(
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>dstack</title>\
+         <meta name=\"viewport\" content=\"width=device-width\"><style>{}</style></head><body>\
+         <h1>dstack server {}</h1><p>The server runs. This version has no web pages for runs and fleets: the command line \
+         <code>dstack</code> shows them.</p><ul>\
+         <li><code>dstack project add --name main --url URL --token TOKEN</code> connects your command line to it</li>\
+         <li><code>dstack apply</code> runs what the <code>.dstack.yml</code> in a folder describes</li>\
+         <li><code>dstack ps</code>, <code>dstack logs NAME</code> and <code>dstack fleet</code> show what runs, and where</li>\
+         </ul><p><a href=\"/api/docs\">Its API</a></p></body></html>",
+        openapi::page::STYLE,
+        dstack_api::VERSION,
+    )
+}
+
 /// The OpenAPI document of this server.
 pub fn document() -> Value {
     openapi::document(BackendConfig::schema)
 }
 
-/// `/openapi.json`, `/api/docs`, `/redoc`.
+/// `/`, `/openapi.json`, `/api/docs`, `/redoc`.
 pub(crate) fn router() -> Router {
     Router::new()
+        .route("/", get(root))
         .route("/openapi.json", get(json))
         .route("/api/docs", get(page))
         .route("/redoc", get(page))
@@ -47,11 +64,28 @@ async fn json(headers: HeaderMap) -> Response<Body> {
     }
 }
 
-async fn page(headers: HeaderMap) -> Response<Body> {
-    if let Err(refused) = ClientVersion::from_headers(&headers) {
-        return *refused;
+/// What this is, and where to go from here: a page for browsers, JSON for programs.
+async fn root(headers: HeaderMap) -> Response<Body> {
+    let accepts = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    if accepts.is_some_and(|kinds| kinds.contains("text/html")) {
+        return html(ROOT.clone());
     }
-    let mut response = text_response(StatusCode::OK, "text/html; charset=utf-8", PAGE.clone());
+    let places = serde_json::json!({
+        "server": "dstack", "version": dstack_api::VERSION, "docs": "/api/docs", "openapi": "/openapi.json",
+        "healthcheck": "/healthcheck",
+    });
+    json_bytes(StatusCode::OK, places.to_string())
+}
+
+async fn page(headers: HeaderMap) -> Response<Body> {
+    match ClientVersion::from_headers(&headers) {
+        Ok(_) => html(PAGE.clone()),
+        Err(refused) => *refused,
+    }
+}
+
+fn html(page: Bytes) -> Response<Body> {
+    let mut response = text_response(StatusCode::OK, "text/html; charset=utf-8", page);
     if let Some(policy) = POLICY.clone() {
         response
             .headers_mut()

@@ -40,6 +40,12 @@ pub enum ImportError {
         "cannot read the database to import: give its URL as sqlite:///path or postgresql://user:password@host/name"
     )]
     Source(#[source] StoreError),
+    /// There is no such file.
+    #[error(
+        "there is no database file {0}: give its path, such as sqlite:///home/ann/.dstack/server/data/sqlite.db (the third slash \
+         is where an absolute path starts)"
+    )]
+    NoFile(String),
     /// Its configuration.
     #[error("cannot read the encryption keys of the installation to import")]
     Config(#[from] ConfigError),
@@ -85,12 +91,24 @@ pub struct Report {
     pub left: Vec<Left>,
 }
 
+/// The file that the URL of an SQLite database names; `None` for other databases, and for paths that are escaped.
+fn sqlite_path(url: &str) -> Option<&str> {
+    let (scheme, rest) = url.split_once("://")?;
+    let path = rest.split('?').next()?;
+    (scheme.starts_with("sqlite") && !path.contains('%')).then_some(path)
+}
+
 /// Imports. With `dry_run`, the database here is opened (and made, if it is not there), but not changed.
 pub async fn import(
     settings: &Settings,
     random: &Random,
     options: &ImportOptions,
 ) -> Result<Report, ImportError> {
+    if let Some(path) = sqlite_path(&options.from)
+        && !Path::new(path).exists()
+    {
+        return Err(ImportError::NoFile(path.to_owned()));
+    }
     let source = LegacyDatabase::open(&options.from)
         .await
         .map_err(ImportError::Source)?;

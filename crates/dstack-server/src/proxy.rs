@@ -76,7 +76,7 @@ async fn add_slash(uri: Uri) -> Response<Body> {
 }
 
 /// Why a request ends here.
-const NOT_YET: &str = "Requests to services are not passed on by this server version yet. `dstack attach` forwards the service's port to \
+pub(crate) const NOT_YET: &str = "Requests to services are not passed on by this server version yet. `dstack attach` forwards the service's port to \
      your machine.";
 
 fn not_yet() -> Response<Body> {

@@ -238,6 +238,8 @@ settings! {
     max_offers_tried: usize = "DSTACK_SERVER_MAX_OFFERS_TRIED", "25", or(dstack_plan::fleets::MAX_OFFERS_TRIED);
     /// End the tasks of ended jobs, but leave their containers on the hosts: for looking at them. Nobody removes them later.
     keep_shim_tasks: bool = "DSTACK_SERVER_KEEP_SHIM_TASKS", "off", env::flag;
+    /// Offer the server's own machine as an instance also when the server listens on an address that others reach.
+    local: bool = "DSTACK_SERVER_LOCAL", "off: only on localhost, 127.0.0.1 or ::1", env::flag;
     /// What runs jobs on the server's own machine: docker, process, or auto: as at its last start, at the first docker where a container engine is installed ([isolation.md](isolation.md)).
     local_runtime: String = "DSTACK_LOCAL_RUNTIME", "auto", text_or("auto");
     /// Such as production: a label of what is sent to OpenTelemetry and Sentry ([telemetry.md](telemetry.md)).

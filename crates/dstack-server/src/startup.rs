@@ -435,9 +435,14 @@ async fn start(
         backends: Arc::clone(&state.backends),
         images: Arc::clone(&state.images),
     };
+    let projects = state.project_verbs();
+    let machine_before = projects.own_machine(first.project.id).await?;
     let started = start_engine(init).await.map_err(ServerError::Engine)?;
     state.engine = started.handle;
     state.target = started.target;
+    if let (None, Some(machine)) = (machine_before, projects.own_machine(first.project.id).await?) {
+        projects.own_machine_added(&machine, &first.project).await?;
+    }
     Ok(Some(started.stop))
 }
 
@@ -486,7 +491,12 @@ fn reload_on_hangup(state: &Arc<AppState>, admin: UserRow, stop: CancellationTok
     });
 }
 
-async fn announce(state: &AppState, listener: &TcpListener, home: Option<PathBuf>, first: &bootstrap::First) {
+async fn announce(
+    state: &Arc<AppState>,
+    listener: &TcpListener,
+    home: Option<PathBuf>,
+    first: &bootstrap::First,
+) {
     let mut settings = state.settings.clone();
     if let Ok(address) = listener.local_addr() {
         settings.port = address.port();
@@ -500,36 +510,69 @@ async fn announce(state: &AppState, listener: &TcpListener, home: Option<PathBuf
         (_, true) => Answer::Yes,
         _ => Answer::Ask,
     };
-    if let Some(home) = home {
-        let entry = Entry {
-            name: first.project.name.clone(),
-            url: url.clone(),
-            token: first.token.clone(),
-        };
-        if cli_config::update(home, entry, answer).await {
-            say(
-                state,
-                &format!(
-                    "Configured the {} project in ~/.dstack/config.yml",
-                    first.project.name
-                ),
-            );
-        }
+    let entry = Entry {
+        name: first.project.name.clone(),
+        url: url.clone(),
+        token: first.token.clone(),
+    };
+    let configured = match home.clone() {
+        Some(home) => cli_config::update(home, entry.clone(), answer).await,
+        None => false,
+    };
+    if configured {
+        say_configured(state, &entry.name);
     }
     say(state, &format!("The admin token is {}", first.token.expose()));
     say(
         state,
         &format!("The dstack server {} is running at {url}", dstack_api::VERSION),
     );
+    match home {
+        Some(_) if configured => say(
+            state,
+            "Next, in another terminal: `dstack apply` in a folder with a .dstack.yml, `dstack offer` for what there is",
+        ),
+        Some(home) if answer == Answer::Ask => ask_about_config(state, home, entry).await,
+        _ => {}
+    }
 }
 
-/// A line for whoever started the server: what the reference prints, in its form.
+fn say_configured(state: &AppState, project: &str) {
+    say(
+        state,
+        &format!("Configured the {project} project in ~/.dstack/config.yml"),
+    );
+}
+
+/// Asks beside the server's work: it answers whether somebody looks at its terminal or not.
+async fn ask_about_config(state: &Arc<AppState>, home: PathBuf, entry: Entry) {
+    let Some(question) = cli_config::question(home.clone(), entry.clone()).await else {
+        return;
+    };
+    let state = Arc::clone(state);
+    task::spawn("ask about the CLI config", async move {
+        if !cli_config::is_agreed(question).await {
+            let add = format!("dstack project add --name {} --url {}", entry.name, entry.url);
+            say(
+                &state,
+                &format!("The command line goes on with its default project. `{add}` changes that"),
+            );
+            return;
+        }
+        let name = entry.name.clone();
+        if cli_config::update(home, entry, Answer::Yes).await {
+            say_configured(&state, &name);
+        }
+    });
+}
+
+/// A line for whoever started the server: what the reference prints, in the form of the log's lines.
 fn say(state: &AppState, message: &str) {
     use std::io::Write;
     let now = state.clock.now().to_jiff().to_zoned(jiff::tz::TimeZone::system());
     let mut out = std::io::stdout().lock();
     // Nobody may be listening: the server runs all the same.
-    writeln!(out, "[{}] INFO     {message}", now.strftime("%H:%M:%S"))
+    writeln!(out, "[{}]  INFO {message}", now.strftime("%H:%M:%S"))
         .and_then(|()| out.flush())
         .ok();
 }
@@ -547,9 +590,10 @@ async fn run(
     state: &Arc<AppState>,
     stop: CancellationToken,
 ) {
-    let signals = stop.clone();
+    let (signals, told) = (stop.clone(), Arc::clone(state));
     let watcher = task::spawn("signals", async move {
         terminated().await;
+        say(&told, "The dstack server is stopping. Jobs go on");
         signals.cancel();
     });
     let router = handlers::router(Arc::clone(state));

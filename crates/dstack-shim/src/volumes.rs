@@ -2,12 +2,14 @@
 
 mod device;
 mod filesystem;
+mod protected;
 mod system;
 
 use std::path::{Path, PathBuf};
 
 use dstack_agent_api::shim::{InstanceMount, Volume};
 
+pub use protected::check_protected;
 pub use system::{Disks, HostDisks};
 
 use crate::files;

@@ -15,6 +15,7 @@ use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::{JobStatus, JobTerminationReason, RunStatus, RunTerminationReason};
 use dstack_plan::lifecycle::WaitReason;
 
+pub use dstack_plan::placement::HostRules;
 pub use fleet::FleetRow;
 pub use instance::{AgentAddress, InstanceRow};
 pub use job::JobRow;

@@ -7,18 +7,20 @@ use std::time::Duration;
 use dstack_cli::{ServerAction, ServerArgs, ServerImportArgs};
 use dstack_engine::failpoint::{AbortAt, NoFailpoints};
 use dstack_engine::{Engine, EngineDeps, Failpoints, Settings as EngineSettings};
-use dstack_local::{LocalAgents, LocalShim, LocalShimOptions};
+use dstack_local::{LocalAgents, LocalShim, LocalShimOptions, ThisMachine, Withdrawn};
 use dstack_plan::jobs::Target;
 use dstack_server::import::ImportOptions;
 use dstack_server::settings::report_unused;
 use dstack_server::wiring::{Connected, LogOutput, SqlInputs};
 use dstack_server::{BoxFuture, EngineInit, ServerOptions, Settings, StartedEngine, serve};
+use dstack_store::rows::HostRules;
 use dstack_store::{EngineStore, EntityRef};
 use dstack_system::{Random, env, task};
 use dstack_telemetry::{Telemetry, TelemetryError};
 use rustix::process::{getpriority_process, setpriority_process};
 use tokio::runtime::{Handle, Runtime};
 
+use crate::local_machine::{Offer, protected_paths};
 use crate::logging;
 
 type StartError = Box<dyn std::error::Error + Send + Sync>;
@@ -75,16 +77,17 @@ fn run(
     customize: impl FnOnce(&mut ServerOptions),
 ) -> Result<(), StartError> {
     let (runtime, workers) = (threads("dstack", 0)?, threads("dstack-work", STEPS_BACK)?);
-    let local = !arguments.no_local;
+    let no_local = arguments.no_local;
     let mut options = ServerOptions::from_env();
     apply(&mut options.settings, arguments);
+    let offer = Offer::decide(options.settings.local, no_local, &options.settings.host);
     options.telemetry = telemetry;
     let policy = options.settings.outbound_policy();
-    options.images = dstack_images::of_server(local.then(local_engine), policy);
+    options.images = dstack_images::of_server((offer == Offer::Offered).then(local_engine), policy);
     options.workers = Some(workers.handle().clone());
     let (handle, main) = (workers.handle().clone(), runtime.handle().clone());
     options.start_engine = Some(Box::new(move |init| {
-        let started = task::spawn_on(&handle, "start the engine", start_engine(init, local, main));
+        let started = task::spawn_on(&handle, "start the engine", start_engine(init, offer, main));
         Box::pin(async move { started.await?.unwrap_or_else(|| Err(task::Panicked.into())) })
     }));
     customize(&mut options);
@@ -136,6 +139,7 @@ async fn import(arguments: ServerImportArgs) -> ExitCode {
 fn apply(settings: &mut Settings, arguments: ServerArgs) {
     settings.host = arguments.host.unwrap_or_else(|| settings.host.clone());
     settings.port = arguments.port.unwrap_or(settings.port);
+    settings.local |= arguments.local;
     settings.admin_token = arguments.token.or_else(|| settings.admin_token.take());
     settings.update_default_project |= arguments.yes;
     settings.do_not_update_default_project |= arguments.no;
@@ -168,10 +172,15 @@ fn is_disk_full(error: &(dyn std::error::Error + 'static)) -> bool {
     io.is_some_and(|io| io.kind() == std::io::ErrorKind::StorageFull)
 }
 
-async fn start_engine(init: EngineInit, local: bool, main: Handle) -> Result<StartedEngine, StartError> {
+async fn start_engine(init: EngineInit, offer: Offer, main: Handle) -> Result<StartedEngine, StartError> {
+    if let Some(notice) = offer.notice() {
+        tracing::warn!("{notice}");
+    }
+    let offered = offer == Offer::Offered;
     let machine = match &init.identity {
-        _ if !local => None,
-        Some(identity) => Some(start_machine(&init, &identity.name, &main).await?),
+        Some(identity) if offered => Some(start_machine(&init, &identity.name, &main).await?),
+        Some(identity) => finish_machine(&init, &identity.name, &main).await?,
+        None if !offered => None,
         None => {
             tracing::warn!(
                 "another server of this machine uses the same directory: the machine is an instance of that one. \
@@ -185,7 +194,7 @@ async fn start_engine(init: EngineInit, local: bool, main: Handle) -> Result<Sta
         socket: machine.shim.socket().to_owned(),
     });
     let target = match &machine {
-        Some(machine) if machine.runtime == "process" => Target::Host,
+        Some(machine) if offered && machine.runtime == "process" => Target::Host,
         _ => Target::Container,
     };
     let engine = Engine::start(EngineDeps {
@@ -252,24 +261,70 @@ struct Machine {
     instance: dstack_units::InstanceId,
 }
 
-async fn start_machine(init: &EngineInit, host: &str, main: &Handle) -> Result<Machine, StartError> {
+/// The agent of this machine.
+async fn start_shim(init: &EngineInit, main: &Handle) -> Result<LocalShim, StartError> {
     let dir = init.settings.dir.join("local");
     let binary = dstack_local::binary::find(&dir, EMBEDDED_AGENT)?;
     let runtime = init.settings.local_runtime.clone();
     let options = LocalShimOptions { dir, binary, runtime };
     // Jobs are not to have the priority of our second set of threads.
     let started = task::spawn_on(main, "start the local agent", LocalShim::start(options)).await;
-    let shim = started?.ok_or(task::Panicked)??;
+    Ok(started?.ok_or(task::Panicked)??)
+}
+
+/// What is allowed on this machine.
+fn rules(init: &EngineInit, runtime: &str) -> HostRules {
+    let containers = runtime != "process";
+    let protected_paths = match containers {
+        true => protected_paths(
+            &init.settings.dir,
+            env::home().as_deref(),
+            env::var("XDG_RUNTIME_DIR").as_deref(),
+            env::var("DOCKER_HOST").as_deref(),
+        ),
+        // A process may read what the server may: nothing can be kept from it.
+        false => Vec::new(),
+    };
+    HostRules {
+        containers,
+        protected_paths,
+        ..HostRules::default()
+    }
+}
+
+/// Takes the machine out of what is offered, if an earlier start offered it. While jobs run there, its agent does as well,
+/// and they are followed to their end.
+async fn finish_machine(init: &EngineInit, host: &str, main: &Handle) -> Result<Option<Machine>, StartError> {
+    let (project, now) = (init.project.id, init.clock.now());
+    let withdrawn = dstack_local::withdraw(&init.store, project, host, &init.random, now).await?;
+    let Some(Withdrawn {
+        instance,
+        is_busy: true,
+    }) = withdrawn
+    else {
+        return Ok(None);
+    };
+    let shim = start_shim(init, main).await?;
     let report = shim.report().await?;
-    let instance = dstack_local::register(
-        &init.store,
-        init.project.id,
+    tracing::info!("jobs run on this machine still: they go on to their end, and it gets no new ones");
+    Ok(Some(Machine {
+        host: host.to_owned(),
+        shim,
+        runtime: report.runtime,
+        instance,
+    }))
+}
+
+async fn start_machine(init: &EngineInit, host: &str, main: &Handle) -> Result<Machine, StartError> {
+    let shim = start_shim(init, main).await?;
+    let report = shim.report().await?;
+    let this = ThisMachine {
         host,
-        &report,
-        &init.random,
-        init.clock.now(),
-    )
-    .await?;
+        report: &report,
+        rules: &rules(init, &report.runtime),
+    };
+    let now = init.clock.now();
+    let instance = dstack_local::register(&init.store, init.project.id, this, &init.random, now).await?;
     for notice in &report.notices {
         tracing::warn!("{notice}");
     }

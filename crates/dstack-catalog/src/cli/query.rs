@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use dstack_units::Memory;
 use serde::Serialize;
 use serde_json::{Map, Value, value::RawValue};
 
@@ -53,11 +54,11 @@ struct Constraints {
     #[serde(skip_serializing_if = "Option::is_none")]
     max_cpu: Option<i64>,
     /// At least so much memory
-    #[arg(long, value_name = "GIB")]
+    #[arg(long, value_name = "GIB", value_parser = gigabytes)]
     #[serde(skip_serializing_if = "Option::is_none")]
     min_memory: Option<f64>,
     /// At most so much memory
-    #[arg(long, value_name = "GIB")]
+    #[arg(long, value_name = "GIB", value_parser = gigabytes)]
     #[serde(skip_serializing_if = "Option::is_none")]
     max_memory: Option<f64>,
     /// At least so many accelerators; 0: offers without any, too
@@ -77,27 +78,27 @@ struct Constraints {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     gpu_name: Vec<String>,
     /// At least so much memory in each accelerator
-    #[arg(long, value_name = "GIB")]
+    #[arg(long, value_name = "GIB", value_parser = gigabytes)]
     #[serde(skip_serializing_if = "Option::is_none")]
     min_gpu_memory: Option<f64>,
     /// At most so much memory in each accelerator
-    #[arg(long, value_name = "GIB")]
+    #[arg(long, value_name = "GIB", value_parser = gigabytes)]
     #[serde(skip_serializing_if = "Option::is_none")]
     max_gpu_memory: Option<f64>,
     /// At least so much memory in all accelerators together
-    #[arg(long, value_name = "GIB")]
+    #[arg(long, value_name = "GIB", value_parser = gigabytes)]
     #[serde(skip_serializing_if = "Option::is_none")]
     min_total_gpu_memory: Option<f64>,
     /// At most so much memory in all accelerators together
-    #[arg(long, value_name = "GIB")]
+    #[arg(long, value_name = "GIB", value_parser = gigabytes)]
     #[serde(skip_serializing_if = "Option::is_none")]
     max_total_gpu_memory: Option<f64>,
     /// At least so large a disk, where it has a fixed size
-    #[arg(long, value_name = "GB")]
+    #[arg(long, value_name = "GB", value_parser = gigabytes)]
     #[serde(skip_serializing_if = "Option::is_none")]
     min_disk_size: Option<f64>,
     /// At most so large a disk, where it has a fixed size
-    #[arg(long, value_name = "GB")]
+    #[arg(long, value_name = "GB", value_parser = gigabytes)]
     #[serde(skip_serializing_if = "Option::is_none")]
     max_disk_size: Option<f64>,
     /// At least this price per hour
@@ -195,11 +196,22 @@ fn print<'a>(
     format: Format,
     output: &mut Output<'_>,
 ) -> Result<(), CliError> {
+    let mut offers = offers.peekable();
+    if offers.peek().is_none() {
+        writeln!(output.err, "No offers match.")?;
+    }
     match format {
         Format::Table => print_table(offers, output),
         Format::Csv => print_csv(offers, output),
         Format::Json => print_json(offers, output),
     }
+}
+
+/// A size with or without its unit: `80`, `80GB`, `1.5TB`.
+fn gigabytes(text: &str) -> Result<f64, String> {
+    let size: Result<Memory, _> = text.parse();
+    size.map(Memory::gb)
+        .map_err(|_| "write a number of gigabytes, such as 80 or 80GB".to_owned())
 }
 
 /// One line of JSON output.
@@ -285,4 +297,21 @@ fn print_table<'a>(offers: impl Iterator<Item = Offer<'a>>, output: &mut Output<
     }
     writeln!(output.out, "{table}")?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::gigabytes;
+
+    #[test]
+    fn sizes_may_have_their_unit() {
+        for text in ["80", "80GB", "80 gb"] {
+            assert_eq!(gigabytes(text), Ok(80.0), "{text}");
+        }
+        assert_eq!(gigabytes("1TB"), Ok(1024.0));
+        assert_eq!(
+            gigabytes("lots"),
+            Err("write a number of gigabytes, such as 80 or 80GB".to_owned())
+        );
+    }
 }

@@ -55,7 +55,7 @@ pub struct KindArgs {
     /// The private SSH key path for SSH tunneling
     #[arg(long, value_name = "SSH_PRIVATE_KEY")]
     pub ssh_identity: Option<PathBuf>,
-    /// Explain the plan: why each fleet, instance and offer is taken or not, and what change would help
+    /// Explain the plan: why each fleet, instance and offer is taken or not, and what change would help. Submits nothing
     #[arg(long)]
     pub explain: bool,
     /// Number of offers to show in the run plan

@@ -23,8 +23,8 @@ mod callback;
 
 use callback::{Answer, CallbackServer};
 
-/// The public server.
-const DEFAULT_URL: &str = "https://sky.dstack.ai";
+/// Where `dstack server` listens unless it is told otherwise.
+const DEFAULT_URL: &str = "http://127.0.0.1:3000";
 /// To find out whether a host speaks HTTPS.
 const PROBE: Duration = Duration::from_secs(5);
 

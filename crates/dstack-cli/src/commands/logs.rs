@@ -34,11 +34,14 @@ pub(crate) async fn run(context: &Context, args: &LogsArgs) -> Result<ExitCode, 
     };
     let mut reader = Reader::new(&args.run_name, submission, start, args.diagnose);
     let printing = async {
+        if let Some(lines) = args.tail {
+            reader.print_tail(&project, &context.ui, lines).await?;
+        }
         if args.follow {
             reader
                 .follow(&project, &context.ui, args.replica, args.job)
                 .await?;
-        } else {
+        } else if args.tail.is_none() {
             while reader.print_page(&project, &context.ui).await? == Page::Full {}
         }
         Ok(ExitCode::SUCCESS)
@@ -68,6 +71,17 @@ pub(crate) fn find_job(run: &Run, replica: Option<u32>, job: u32) -> Option<&Job
         .filter(is_running)
         .min_by_key(lowest)
         .or_else(|| candidates.min_by_key(lowest))
+}
+
+/// The end of an output: so many lines, of which the last may be unfinished.
+fn last_lines(output: &[u8], lines: usize) -> &[u8] {
+    let body = output.strip_suffix(b"\n").unwrap_or(output);
+    let ends = body.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n');
+    let start = match lines.checked_sub(1) {
+        None => output.len(),
+        Some(before) => ends.map(|(at, _)| at.saturating_add(1)).nth(before).unwrap_or(0),
+    };
+    output.get(start..).unwrap_or_default()
 }
 
 /// What a page of logs had.
@@ -119,6 +133,27 @@ impl Reader {
 
     /// Prints the next page.
     pub(crate) async fn print_page(&mut self, project: &Project, ui: &Ui) -> Result<Page, CliError> {
+        let (output, page) = self.next_page(project).await?;
+        ui.raw(&output);
+        Ok(page)
+    }
+
+    /// Prints the last lines of all that is there.
+    async fn print_tail(&mut self, project: &Project, ui: &Ui, lines: usize) -> Result<(), CliError> {
+        let mut end = Vec::new();
+        loop {
+            let (output, page) = self.next_page(project).await?;
+            end.extend(output);
+            end = last_lines(&end, lines).to_vec();
+            if page != Page::Full {
+                ui.raw(&end);
+                return Ok(());
+            }
+        }
+    }
+
+    /// The next page: what was printed, and what is to be expected after it.
+    async fn next_page(&mut self, project: &Project) -> Result<(Vec<u8>, Page), CliError> {
         let page = project
             .client
             .call::<LogsPoll>(&project.name, &self.request)
@@ -148,13 +183,13 @@ impl Reader {
         }
         let skipped = self.skip.min(output.len());
         self.skip -= skipped;
-        ui.raw(output.get(skipped..).unwrap_or_default());
         self.request.next_token = page.next_token;
-        Ok(match (&self.request.next_token, output.is_empty()) {
+        let kind = match (&self.request.next_token, output.is_empty()) {
             (Some(_), _) => Page::Full,
             (None, false) => Page::Last,
             (None, true) => Page::Empty,
-        })
+        };
+        Ok((output.split_off(skipped), kind))
     }
 
     /// Prints lines as they come until the job has ended and everything is printed. The run's last state.
@@ -197,4 +232,23 @@ impl Reader {
 fn has_ended(run: &Run, replica: Option<u32>, job: u32) -> bool {
     let latest = find_job(run, replica, job).and_then(|job| job.job_submissions.last());
     run.status.is_finished() || latest.is_none_or(|latest| latest.status.is_finished())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_an_output() {
+        for (output, lines, end) in [
+            ("a\nb\nc\n", 2, "b\nc\n"),
+            ("a\nb\nc", 2, "b\nc"),
+            ("a\nb\n", 5, "a\nb\n"),
+            ("a\n\n", 1, "\n"),
+            ("a\n", 0, ""),
+            ("", 3, ""),
+        ] {
+            assert_eq!(last_lines(output.as_bytes(), lines), end.as_bytes(), "{output:?}");
+        }
+    }
 }

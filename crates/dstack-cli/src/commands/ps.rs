@@ -7,6 +7,7 @@ use dstack_model::requests::ListRunsRequest;
 use dstack_model::runs::Run;
 use serde::Serialize;
 
+use super::run::get;
 use super::{REFRESH, print_line, unless_interrupted};
 use crate::args::PsArgs;
 use crate::context::{Context, Project};
@@ -84,8 +85,15 @@ fn waits(found: &[Run], args: &PsArgs) -> Vec<Text> {
     lines
 }
 
-/// Unfinished runs; when there are none, the last one. With flags, the last ones of all.
+/// The runs of these names; unfinished runs; when there are none, the last one. With flags, the last ones of all.
 async fn list(project: &Project, args: &PsArgs) -> Result<Vec<Run>, CliError> {
+    if !args.names.is_empty() {
+        let mut named = Vec::new();
+        for name in &args.names {
+            named.push(get(project, name).await?);
+        }
+        return Ok(named);
+    }
     let only_active = !args.all && args.last.is_none();
     let mut request = ListRunsRequest {
         project_name: Some(project.name.clone()),

@@ -9,15 +9,24 @@ use super::run::get;
 use crate::args::StopArgs;
 use crate::context::Context;
 use crate::error::CliError;
+use crate::ui::Text;
 
-/// Runs the command. It does not wait for the run's end.
+/// Runs the command. It does not wait for the run's end, and says so.
 pub(crate) async fn run(context: &Context, args: &StopArgs) -> Result<ExitCode, CliError> {
     let project = context.project(args.project.name.as_deref())?;
-    get(&project, &args.run_name).await?;
+    let name = &args.run_name;
+    let run = get(&project, name).await?;
+    if run.status.is_finished() {
+        let over = Text::from("The run ")
+            .code(name)
+            .push(format!(" is over already ({})", run.status));
+        context.ui.say(over);
+        return Ok(ExitCode::SUCCESS);
+    }
     if args.yes
         || context
             .ui
-            .confirm("Are you sure you want to stop the run?")
+            .confirm(Text::from("Stop the run ").code(name).push("?"))
             .await?
     {
         let request = StopRunsRequest {
@@ -25,7 +34,14 @@ pub(crate) async fn run(context: &Context, args: &StopArgs) -> Result<ExitCode, 
             abort: args.abort,
         };
         project.client.call::<RunsStop>(&project.name, &request).await?;
-        context.ui.say(if args.abort { "Aborted" } else { "Stopped" });
+        let ends = if args.abort {
+            "is aborted"
+        } else {
+            "is being stopped"
+        };
+        context
+            .ui
+            .say(Text::from("The run ").code(name).push(format!(" {ends}")));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -95,7 +95,8 @@ async fn create(context: &Context, args: TokenCreateArgs) -> Result<ExitCode, Cl
     // Alone on standard output, for scripts.
     context.ui.raw(format!("{}\n", created.token).as_bytes());
     context.ui.complain(Text::new().secondary(
-        "The token is not shown again. Use it with `dstack project add --token` or as DSTACK_TOKEN",
+        "The token is not shown again. Use it with `dstack project add --token`, or as DSTACK_TOKEN together with \
+         DSTACK_SERVER_URL and DSTACK_PROJECT",
     ));
     Ok(ExitCode::SUCCESS)
 }

@@ -83,7 +83,7 @@ async fn toplevel(folder: &Path) -> Result<String, CliError> {
     let is_root = folder.join(".git").exists();
     found.filter(|_| is_root).ok_or_else(|| {
         CliError::new(format!("Git repo not found: {}", folder.display()))
-            .hint("use `files` to mount an arbitrary directory: https://dstack.ai/docs/concepts/tasks/#files")
+            .hint("to take along a directory that is no Git repo, name it in the configuration: `files: [./directory]`")
     })
 }
 

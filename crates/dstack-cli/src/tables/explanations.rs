@@ -11,6 +11,11 @@ pub(crate) fn hint(ui: &Ui, command: &str) {
     ui.complain(hint.code(command));
 }
 
+/// Says what else may help.
+pub(crate) fn hint_with(ui: &Ui, text: &str) {
+    ui.complain(Text::styled("hint:", Style::bold(Role::Moving)).push(format!(" {text}")));
+}
+
 /// Prints what the server says of each job. Jobs that differ in nothing but their number are shown once.
 pub(crate) fn print(ui: &Ui, explanations: Option<&[JobExplanation]>) {
     let Some(explanations) = explanations else {
@@ -68,7 +73,7 @@ fn candidates(job: &JobExplanation) -> Table {
             "fleet".into(),
             fleet.name.clone().into(),
             Text::new(),
-            of_fleet(fleet),
+            of_fleet(fleet, job.fits),
         ]);
     }
     for instance in &job.instances {
@@ -98,14 +103,15 @@ fn name_of(offer: &OfferVerdict) -> String {
     format!("{} {place}", offer.instance)
 }
 
-fn of_fleet(fleet: &FleetVerdict) -> Text {
-    let mut text = match (&fleet.reason, fleet.chosen) {
+/// A fleet is chosen also where nothing of it can be had: that is told of its instances.
+fn of_fleet(fleet: &FleetVerdict, fits: bool) -> Text {
+    let mut text = match (&fleet.reason, fleet.chosen && fits) {
         (Some(reason), _) => return no(std::slice::from_ref(reason)),
         (None, true) => Text::new().role(Role::Success, "chosen"),
         (None, false) => Text::from("possible"),
     };
     if let Some(reason) = &fleet.no_new_instances {
-        text = text.push(format!("; no new instances: {reason}"));
+        text = text.push(format!("; {reason}"));
     }
     text
 }
@@ -129,6 +135,10 @@ fn help(change: &ChangeSet) -> Text {
     for (index, field) in change.fields.iter().enumerate() {
         if index > 0 {
             text = text.push(" and ");
+        }
+        if field.to == "unset" {
+            text = text.push("without ").code(&field.field);
+            continue;
         }
         text = text.code(format!("{}: {}", field.field, field.to));
         if let Some(from) = &field.from {

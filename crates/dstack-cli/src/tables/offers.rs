@@ -3,6 +3,10 @@
 use dstack_model::instances::InstanceAvailability;
 use dstack_model::offers::{GpuGroup, InstanceOfferWithAvailability, SpotKind};
 
+use dstack_model::resources::ResourcesSpec;
+use dstack_units::Memory;
+use dstack_units::human::mib_as_gb;
+
 use crate::format::{self, resources};
 use crate::ui::{Column, Style, Table, Text, Ui};
 
@@ -17,6 +21,42 @@ pub fn print(ui: &Ui, offers: &[InstanceOfferWithAvailability], total: u64, max_
             format::limit(max_price)
         )));
     }
+}
+
+/// What an offer has less of than was asked for, and why it is taken all the same: defaults of the configuration language do not
+/// count on the server's own machine. `None` when it has everything.
+pub fn shortfall(wanted: &ResourcesSpec, offer: &InstanceOfferWithAvailability) -> Option<String> {
+    let has = &offer.instance.resources;
+    let mib = |mib: i64| Memory::from_mib(f64::from(i32::try_from(mib).unwrap_or(i32::MAX)));
+    let disk = wanted.disk.as_ref().map(|disk| disk.size);
+    let short = [
+        (!wanted.cpu.count.contains(has.cpus), format!("cpu={}", has.cpus)),
+        (
+            !wanted.memory.contains(mib(has.memory_mib)),
+            format!("mem={}", mib_as_gb(has.memory_mib)),
+        ),
+        (
+            has.disk.size_mib > 0 && disk.is_some_and(|disk| !disk.contains(mib(has.disk.size_mib))),
+            format!("disk={}", mib_as_gb(has.disk.size_mib)),
+        ),
+    ];
+    let short: Vec<String> = short
+        .into_iter()
+        .filter(|(is_short, _)| *is_short)
+        .map(|(_, text)| text)
+        .collect();
+    if short.is_empty() {
+        return None;
+    }
+    let standard = resources::requirements(&ResourcesSpec {
+        gpu: None,
+        ..ResourcesSpec::default()
+    });
+    Some(format!(
+        " {} is outside of the resources above: the defaults ({standard}) do not count on the server's own machine, which is taken as \
+         it is",
+        short.join(" ")
+    ))
 }
 
 fn table(offers: &[InstanceOfferWithAvailability], more: bool, mute_tail: bool, expand: bool) -> Table {
@@ -201,4 +241,28 @@ fn availability(gpu: &GpuGroup) -> String {
     words.sort();
     words.dedup();
     words.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_offer_that_falls_short_says_why_it_is_taken() {
+        let offer = |cpus: i64, disk_mib: i64| {
+            let resources = json!({"cpus": cpus, "memory_mib": 24_105, "gpus": [], "spot": false, "disk": {"size_mib": disk_mib}});
+            let offer = json!({"backend": "remote", "instance": {"name": "local", "resources": resources}, "region": "remote",
+                               "price": 0.0, "availability": "idle"});
+            serde_json::from_value(offer).unwrap()
+        };
+        let wanted = ResourcesSpec::default();
+        assert_eq!(shortfall(&wanted, &offer(4, 200_000)), None);
+        let short = shortfall(&wanted, &offer(1, 71_762)).unwrap();
+        assert!(
+            short.starts_with(" cpu=1 disk=70.1GB is outside of the resources above: the defaults (cpu=2.. mem=8GB.. disk=100GB..)"),
+            "{short}"
+        );
+    }
 }

@@ -77,7 +77,7 @@ fn wait(who: &str, reason: &str, until: Option<Time>) -> Text {
 fn moment(time: Time) -> String {
     let is_near = time.since(SystemClock.now()) < Duration::from_secs(12 * 3600);
     if is_near {
-        date::clock(time)
+        date::local(time, "%H:%M:%S")
     } else {
         date::full(time)
     }
@@ -146,6 +146,10 @@ fn add_run(table: &mut Table, run: &Run, verbose: bool, dates: Dates) {
         let group = groups.get(job.job_spec.replica_group.as_str()).copied();
         let mut cells = job_cells(job, latest, verbose, dates);
         cells.push(("NAME", job_name(job, latest, shown, group, last_group).into()));
+        if merged && run.status == RunStatus::Pending && latest.status.is_finished() {
+            // The last attempt is over, the run is not.
+            cells.push(("STATUS", Text::new().role(Role::Moving, "retrying")));
+        }
         last_group = group.or(last_group);
         if merged {
             let of_run = run_cells
@@ -283,9 +287,26 @@ fn job_cells(job: &Job, latest: &JobSubmission, verbose: bool, dates: Dates) -> 
 /// Style of statuses that say more than the state itself.
 fn message_role(message: &str) -> Option<Role> {
     match message {
-        "no capacity" | "interrupted" => Some(Role::Interrupted),
-        "no fleets" => Some(Role::Failed),
+        "no capacity" | "busy" | "interrupted" => Some(Role::Interrupted),
+        "no fleets" | "no match" => Some(Role::Failed),
         _ => None,
+    }
+}
+
+/// The status of a job in a word or two. Where the server says `no fleets`, the words of dstack 0.22.5 for every run that no
+/// existing instance could take, its message says which it was: all places are taken, or none is for such a job.
+pub fn status_of_job(latest: &JobSubmission) -> &str {
+    if latest.status_message != "no fleets" {
+        return &latest.status_message;
+    }
+    let message = latest.termination_reason_message.as_deref().unwrap_or_default();
+    let Some((_, reasons)) = message.split_once(". ") else {
+        return &latest.status_message;
+    };
+    match reasons.split("; ").any(|reason| reason.ends_with(" is busy")) {
+        true => "busy",
+        false if reasons.contains("has no fleet") => "no fleets",
+        false => "no match",
     }
 }
 
@@ -304,9 +325,7 @@ fn run_status(run: &Run) -> Text {
         .latest_job_submission
         .as_ref()
         .filter(|_| run.status.is_finished());
-    let message = latest.map_or(run.status_message.as_str(), |latest| {
-        latest.status_message.as_str()
-    });
+    let message = latest.map_or(run.status_message.as_str(), status_of_job);
     let role = message_role(message).unwrap_or(match (message, run.status) {
         ("pulling", _) | (_, RunStatus::Running) => Role::Running,
         (_, RunStatus::Pending) => Role::White,
@@ -318,7 +337,7 @@ fn run_status(run: &Run) -> Text {
 }
 
 fn job_status(latest: &JobSubmission, verbose: bool) -> Text {
-    let message = latest.status_message.as_str();
+    let message = status_of_job(latest);
     let role = message_role(message).unwrap_or(match (message, latest.status) {
         ("stopped", _) | (_, JobStatus::Submitted | JobStatus::Terminated | JobStatus::Done) => Role::Plain,
         (_, JobStatus::Provisioning | JobStatus::Terminating) => Role::Moving,
@@ -400,6 +419,25 @@ mod tests {
         }
         let run: Run = serde_json::from_value(value).unwrap();
         waits(&[run]).iter().map(Text::plain).collect()
+    }
+
+    #[test]
+    fn a_run_between_two_attempts_is_not_shown_as_over() {
+        let golden = include_bytes!("../../tests/data/run.json");
+        let mut value: serde_json::Value = serde_json::from_slice(golden).unwrap();
+        value["status"] = "pending".into();
+        for submission in [
+            &["jobs", "0", "job_submissions", "0"][..],
+            &["latest_job_submission"],
+        ] {
+            let submission = value.pointer_mut(&format!("/{}", submission.join("/"))).unwrap();
+            submission["status"] = "failed".into();
+            submission["status_message"] = "exited (3)".into();
+        }
+        let run: Run = serde_json::from_value(value).unwrap();
+        let lines = table(&[run], false, Dates::Ago, false).render(200);
+        let shown: String = lines.iter().map(|line| line.plain() + "\n").collect();
+        assert!(shown.contains("retrying") && !shown.contains("exited"), "{shown}");
     }
 
     #[test]

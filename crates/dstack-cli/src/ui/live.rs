@@ -20,6 +20,7 @@ struct Area {
     body: Vec<Text>,
     frame: usize,
     drawn: usize,
+    ended: bool,
 }
 
 impl Area {
@@ -34,6 +35,10 @@ impl Area {
     }
 
     fn draw(&mut self) {
+        // The ticker may have waited for its turn while the area was cleared for good.
+        if self.ended {
+            return;
+        }
         let mut text = self.erase();
         let width = self.ui.width();
         let spinner = self.status.as_ref().map(|status| {
@@ -102,6 +107,7 @@ impl Live {
             body: Vec::new(),
             frame: 0,
             drawn: 0,
+            ended: false,
         };
         Self {
             area: Arc::new(Locked::new(area)),
@@ -141,8 +147,33 @@ impl Drop for Live {
             return;
         }
         let mut area = self.area.lock();
+        area.ended = true;
         let mut text = if self.keep { String::new() } else { area.erase() };
         text.push_str("\x1b[?25h");
         area.ui.raw(text.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spinner_that_was_taken_away_is_not_drawn_once_more() {
+        let (ui, captured) = Ui::captured(80, "");
+        let mut area = Area {
+            ui,
+            status: Some("Stopping...".into()),
+            body: Vec::new(),
+            frame: 0,
+            drawn: 0,
+            ended: false,
+        };
+        area.draw();
+        let drawn = captured.out();
+        assert!(drawn.contains("Stopping..."), "{drawn}");
+        area.ended = true;
+        area.draw();
+        assert_eq!(captured.out(), drawn);
     }
 }

@@ -4,7 +4,7 @@ use dstack_model::fleets::FleetStatus;
 use dstack_plan::fleets::{ClusterAnchor, Fleet, cluster_anchor, is_cluster};
 use dstack_plan::placement::Candidate;
 use dstack_store::PlacementSnapshot;
-use dstack_store::rows::{FleetRow, InstanceRow};
+use dstack_store::rows::{AgentAddress, FleetRow, InstanceRow};
 use dstack_units::Time;
 
 /// The fleets of a project that are not being ended, with their instances: those with instances first as dstack 0.22.5 has
@@ -53,6 +53,7 @@ fn candidate<'a>(fleet: &'a FleetRow, instance: &'a InstanceRow) -> Candidate<'a
         fleet_name: &fleet.name,
         fleet_spec: &fleet.spec,
         local: fleet.local,
+        rules: instance.agent.as_deref().map(AgentAddress::rules),
         instance_id: instance.id,
         instance_name: &instance.name,
         instance_num: instance.instance_num,

@@ -180,6 +180,9 @@ fn change(
         instance: None,
         operation: None,
     };
+    if counts_inactivity(&snapshot.run.run_spec.configuration) {
+        change.job.inactivity_secs = seen.no_connections_secs.or(change.job.inactivity_secs);
+    }
     observe(&mut change.job, seen, task.as_ref().and_then(Option::as_ref));
     let mut decision = decide(&facts(ctx, snapshot, seen, task), now);
     loop {
@@ -231,13 +234,18 @@ fn apply(
     Ok(())
 }
 
+/// Whether anybody wants to know for how long nobody was connected.
+fn counts_inactivity(configuration: &AnyRunConfiguration) -> bool {
+    let environment = configuration.dev_environment();
+    environment.is_some_and(|environment| environment.inactivity_duration.is_some())
+}
+
 /// What the streams said and is worth keeping.
 fn observe(job: &mut JobRow, seen: &JobSeen, task: Option<&TaskInfo>) {
     if seen.cursor > job.runner_timestamp.unwrap_or(0) {
         job.runner_timestamp = Some(seen.cursor);
     }
     job.disconnected_at = seen.disconnected_at;
-    job.inactivity_secs = seen.no_connections_secs.or(job.inactivity_secs);
     let Some(task) = task else { return };
     job.image_pull_progress = task.image_pull_progress.map(|p| {
         Json::new(dstack_model::runs::ImagePullProgress {
@@ -367,4 +375,30 @@ async fn commit(ctx: &Arc<Context>, snapshot: &JobSnapshot, change: Change, now:
         tracing::info!(job.id = %before.id, job.name = %before.job_name, ?from, ?to, "job changed");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn inactivity_counts_only_where_it_was_asked_for() {
+        for (configuration, expected) in [
+            (json!({"type": "task", "commands": ["x"]}), false),
+            (json!({"type": "dev-environment", "ide": "vscode"}), false),
+            (
+                json!({"type": "dev-environment", "ide": "vscode", "inactivity_duration": "off"}),
+                false,
+            ),
+            (
+                json!({"type": "dev-environment", "ide": "vscode", "inactivity_duration": "1h"}),
+                true,
+            ),
+        ] {
+            let read: AnyRunConfiguration = serde_json::from_value(configuration.clone()).unwrap();
+            assert_eq!(counts_inactivity(&read), expected, "{configuration}");
+        }
+    }
 }

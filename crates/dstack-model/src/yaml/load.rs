@@ -46,6 +46,7 @@ pub struct Document {
 #[derive(Debug, Clone)]
 pub struct Spans {
     root: Rc<Node>,
+    repeated: Rc<[(String, Position)]>,
 }
 
 #[derive(Debug)]
@@ -62,6 +63,11 @@ enum Content {
 }
 
 impl Spans {
+    /// Keys that a mapping has once more, and where: of equal keys the last one counts.
+    pub fn repeated_keys(&self) -> &[(String, Position)] {
+        &self.repeated
+    }
+
     /// Where the value at `path` stands, or the nearest node around it.
     pub fn value(&self, path: &[Loc]) -> Position {
         self.walk(path).0
@@ -121,7 +127,10 @@ pub fn load(text: &str) -> Result<Document, SyntaxError> {
     });
     Ok(Document {
         value: root.to_value(),
-        spans: Spans { root },
+        spans: Spans {
+            root,
+            repeated: loader.repeated.into(),
+        },
     })
 }
 
@@ -155,6 +164,7 @@ struct Loader {
     open: Vec<Open>,
     anchors: Vec<(usize, Option<Rc<Node>>)>,
     root: Option<Rc<Node>>,
+    repeated: Vec<(String, Position)>,
     nodes: usize,
 }
 
@@ -290,7 +300,9 @@ impl Loader {
             Some(Parts::Mapping { entries, merged, key }) => match key.take() {
                 Some(Key::Text(text, at)) => {
                     // Of equal keys the last one counts, at the first one's place.
-                    entries.insert(text, (at, node));
+                    if entries.insert(text.clone(), (at, node)).is_some() {
+                        self.repeated.push((text, at));
+                    }
                 }
                 Some(Key::Merge) => add_merged(merged, &node)?,
                 None => return Err(error("a key must be a text, not an alias", node.position)),

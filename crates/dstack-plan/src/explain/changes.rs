@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 
 use dstack_model::explanations::{ChangeSet, FieldChange};
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
-use dstack_units::Range;
+use dstack_units::{Memory, Range};
 
 use super::obstacles::Obstacles;
 use crate::matching::Mismatch;
@@ -15,7 +15,7 @@ use crate::offers::{Query, Unwanted};
 pub(super) struct Suggestion<'a> {
     pub(super) obstacles: &'a Obstacles,
     pub(super) price: f64,
-    gives: Gives<'a>,
+    pub(super) gives: Gives<'a>,
 }
 
 /// What the changes let in.
@@ -37,11 +37,11 @@ impl Display for Gives<'_> {
 impl<'a> Suggestion<'a> {
     /// `None` when no change of the configuration helps, or none is needed.
     pub(super) fn new(obstacles: &'a Obstacles, gives: Gives<'a>, price: f64) -> Option<Self> {
-        let changeable = obstacles
-            .unwanted
-            .as_ref()
-            .is_none_or(|one| field_of_unwanted(one).is_some());
-        (changeable && obstacles.count() > 0).then_some(Self {
+        let unwanted = || obstacles.unwanted.iter().map(field_of_unwanted);
+        let mismatches = || obstacles.mismatches.iter().map(of_mismatch);
+        let is_changeable =
+            unwanted().all(|field| field.is_some()) && mismatches().all(|change| change.is_some());
+        (is_changeable && obstacles.count() > 0).then_some(Self {
             obstacles,
             price,
             gives,
@@ -51,16 +51,16 @@ impl<'a> Suggestion<'a> {
     /// Names of the fields to change.
     pub(super) fn fields(&self) -> Vec<&'static str> {
         let mismatches = self.obstacles.mismatches.iter().map(field_of_mismatch);
-        let unwanted = self.obstacles.unwanted.as_ref().and_then(field_of_unwanted);
+        let unwanted = self.obstacles.unwanted.iter().filter_map(field_of_unwanted);
         mismatches.chain(unwanted).collect()
     }
 
     pub(super) fn to_set(&self, query: &Query) -> ChangeSet {
-        let mismatches = self.obstacles.mismatches.iter().map(of_mismatch);
-        let unwanted = self.obstacles.unwanted.as_ref();
+        let mismatches = self.obstacles.mismatches.iter().filter_map(of_mismatch);
+        let unwanted = self.obstacles.unwanted.iter();
         ChangeSet {
             fields: mismatches
-                .chain(unwanted.and_then(|one| of_unwanted(query, one)))
+                .chain(unwanted.filter_map(|one| of_unwanted(query, one)))
                 .collect(),
             gives: self.gives.to_string(),
             price: self.price,
@@ -73,7 +73,7 @@ const fn field_of_mismatch(mismatch: &Mismatch) -> &'static str {
         Mismatch::Price { .. } => "max_price",
         Mismatch::Spot { .. } => "spot_policy",
         Mismatch::Architecture { .. } => "resources.cpu.arch",
-        Mismatch::Cpus { .. } => "resources.cpu",
+        Mismatch::Cpus { .. } => "resources.cpu.count",
         Mismatch::Memory { .. } => "resources.memory",
         Mismatch::NoGpu { .. } => "resources.gpu",
         Mismatch::GpuVendor { .. } => "resources.gpu.vendor",
@@ -86,32 +86,29 @@ const fn field_of_mismatch(mismatch: &Mismatch) -> &'static str {
     }
 }
 
-fn of_mismatch(mismatch: &Mismatch) -> FieldChange {
+/// `None`: no value of the field would do.
+fn of_mismatch(mismatch: &Mismatch) -> Option<FieldChange> {
     let (from, to) = match mismatch {
-        Mismatch::Price { price, max } => (max.to_string(), price.to_string()),
+        Mismatch::Price { price, max } => (max.to_string(), dollars_up(*price).to_string()),
         Mismatch::Spot { is_spot } => {
             let now = if *is_spot { "on-demand" } else { "spot" };
             (now.to_owned(), "auto".to_owned())
         }
         Mismatch::Architecture { has, wanted } => (wanted.to_string(), has.to_string()),
-        Mismatch::Cpus { has, wanted } | Mismatch::GpuCount { has, wanted } => widened(wanted, *has),
+        Mismatch::Cpus { has, wanted } | Mismatch::GpuCount { has, wanted } => widened(wanted, *has, *has),
         Mismatch::Memory { has, wanted }
         | Mismatch::GpuMemory { has, wanted }
         | Mismatch::GpuTotalMemory { has, wanted }
-        | Mismatch::Disk { has, wanted } => widened(wanted, *has),
+        | Mismatch::Disk { has, wanted } => widened(wanted, rounded_down(*has), rounded_up(*has)),
         Mismatch::NoGpu { wanted } => (wanted.to_string(), "0".to_owned()),
-        Mismatch::GpuVendor { has, wanted } => {
-            let has = has.map_or_else(|| "any".to_owned(), |vendor| vendor.to_string());
-            (wanted.to_string(), has)
-        }
+        Mismatch::GpuVendor { has, wanted } => (wanted.to_string(), (*has)?.to_string()),
         Mismatch::GpuName { has, wanted } => added(wanted, has),
         Mismatch::ComputeCapability { has, wanted } => {
             let text = |version: &(i64, i64)| format!("{}.{}", version.0, version.1);
-            let to = has.as_ref().map_or_else(|| "none".to_owned(), text);
-            (text(wanted), to)
+            (text(wanted), text(has.as_ref()?))
         }
     };
-    change(field_of_mismatch(mismatch), from, to)
+    Some(change(field_of_mismatch(mismatch), from, to))
 }
 
 fn change(field: &str, from: String, to: String) -> FieldChange {
@@ -122,16 +119,40 @@ fn change(field: &str, from: String, to: String) -> FieldChange {
     }
 }
 
-/// A range, and the range with this value in it.
-fn widened<T: PartialOrd + Copy>(range: &Range<T>, value: T) -> (String, String)
+/// A range, and the range widened as far as these values, which lie close around what it is to have in it.
+fn widened<T: PartialOrd + Copy>(range: &Range<T>, low: T, high: T) -> (String, String)
 where
     Range<T>: Display,
 {
     let wide = Range {
-        min: range.min.map(|min| if value < min { value } else { min }),
-        max: range.max.map(|max| if value > max { value } else { max }),
+        min: range.min.map(|min| if low < min { low } else { min }),
+        max: range.max.map(|max| if high > max { high } else { max }),
     };
     (range.to_string(), wide.to_string())
+}
+
+/// A size that people would write: whole gigabytes, below one of them whole megabytes.
+fn rounded_down(size: Memory) -> Memory {
+    match size.gb() {
+        gigabytes if gigabytes >= 1.0 => Memory::from_gb(gigabytes.floor()),
+        _ => Memory::from_mib(size.mib().floor()),
+    }
+}
+
+fn rounded_up(size: Memory) -> Memory {
+    match size.gb() {
+        gigabytes if gigabytes >= 1.0 => Memory::from_gb(gigabytes.ceil()),
+        _ => Memory::from_mib(size.mib().ceil()),
+    }
+}
+
+/// With four decimals at most, and not less.
+fn dollars_up(price: f64) -> f64 {
+    let rounded = (price * 1e4).round() / 1e4;
+    match rounded < price {
+        true => ((price * 1e4).floor() + 1.0) / 1e4,
+        false => rounded,
+    }
 }
 
 /// A list, and the list with this name in it.

@@ -5,45 +5,45 @@ use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use super::distance;
 use crate::matching::{Defaults, Machine, Mismatch, mismatches};
 use crate::offers::{Query, Unwanted};
+use crate::placement::{Candidate, Unfit, Wants};
 
-/// Of one offer; no texts, since only a few of many offers are ever shown.
+/// Of one offer or instance; no texts, since only a few of many offers are ever shown.
 #[derive(Debug)]
 pub(super) struct Obstacles {
     pub(super) mismatches: Vec<Mismatch>,
-    pub(super) unwanted: Option<Unwanted>,
+    pub(super) unwanted: Vec<Unwanted>,
     /// How far it is from what was asked for.
     pub(super) distance: f64,
 }
 
 impl Obstacles {
     pub(super) fn of_offer(query: &Query, offer: &Offer) -> Self {
-        Self::new(query, offer, query.counts(offer).err())
-    }
-
-    /// Of an instance that was made of this offer. That the offers of instances name no zones does not count against them.
-    pub(super) fn of_instance(query: &Query, offer: &Offer) -> Self {
-        let unwanted = query.counts(offer).err();
-        Self::new(
-            query,
-            offer,
-            unwanted.filter(|unwanted| *unwanted != Unwanted::Zone),
-        )
-    }
-
-    fn new(query: &Query, offer: &Offer, unwanted: Option<Unwanted>) -> Self {
         let machine = Machine::whole(&offer.instance.resources, offer.price);
-        let mismatches: Vec<Mismatch> =
-            mismatches(&query.requirements, machine, Defaults::Enforced).collect();
+        let found = mismatches(&query.requirements, machine, Defaults::Enforced).collect();
+        Self::new(found, query.all_unwanted(offer))
+    }
+
+    /// What a change of the configuration would have to remove for the job to start on the instance at once; `None` where
+    /// none helps.
+    pub(super) fn of_instance(wants: &Wants<'_>, candidate: &Candidate<'_>) -> Option<Self> {
+        let places = wants.against_place(candidate).ok()?;
+        let unwanted: Option<Vec<Unwanted>> = places.into_iter().map(of_place).collect();
+        let mismatches = wants.nearest_free_share(candidate, distance::of_mismatch)?;
+        Some(Self::new(mismatches, unwanted?))
+    }
+
+    fn new(mismatches: Vec<Mismatch>, unwanted: Vec<Unwanted>) -> Self {
         let far: f64 = mismatches.iter().map(distance::of_mismatch).sum();
+        let elsewhere: f64 = unwanted.iter().map(distance::of_unwanted).sum();
         Self {
-            distance: far + unwanted.as_ref().map_or(0.0, distance::of_unwanted),
+            distance: far + elsewhere,
             mismatches,
             unwanted,
         }
     }
 
     pub(super) fn count(&self) -> usize {
-        self.mismatches.len() + usize::from(self.unwanted.is_some())
+        self.mismatches.len() + self.unwanted.len()
     }
 
     /// In words.
@@ -52,5 +52,16 @@ impl Obstacles {
         mismatches
             .chain(self.unwanted.iter().map(ToString::to_string))
             .collect()
+    }
+}
+
+/// `None` where the configuration has no say.
+fn of_place(unfit: Unfit) -> Option<Unwanted> {
+    match unfit {
+        Unfit::Backend(backend) => Some(Unwanted::Backend(backend)),
+        Unfit::Region(region) => Some(Unwanted::Region(region)),
+        Unfit::InstanceType(name) => Some(Unwanted::InstanceType(name)),
+        Unfit::Zone(_) => Some(Unwanted::Zone),
+        _ => None,
     }
 }

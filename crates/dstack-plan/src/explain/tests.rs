@@ -6,7 +6,22 @@ use crate::matching::{Defaults, Machine, mismatches};
 use crate::offers::tests::offer;
 use crate::placement::tests::{Sample, run};
 
+/// A fleet that may get more instances.
+fn growing() -> Value {
+    json!({"configuration": {"type": "fleet", "nodes": {"min": 0, "max": 9}, "spot_policy": "auto"}, "profile": {}})
+}
+
 fn explained(more: &Value, market: &[Offer]) -> JobExplanation {
+    explained_in(&growing(), |_| (), more, market)
+}
+
+/// In a fleet of one instance of a sample's size, which may be changed before.
+fn explained_in(
+    fleet: &Value,
+    change: impl FnOnce(&mut Candidate<'_>),
+    more: &Value,
+    market: &[Offer],
+) -> JobExplanation {
     let mut task = json!({"type": "task", "commands": ["x"]});
     task.as_object_mut()
         .unwrap()
@@ -14,7 +29,10 @@ fn explained(more: &Value, market: &[Offer]) -> JobExplanation {
     let (run, jobs) = run(task);
     let request = Request::new(&run, &jobs[0]);
     let sample = Sample::new("any", 1.0);
-    let spec = &sample.spec;
+    let spec = &serde_json::from_value(fleet.clone()).unwrap();
+    let mut candidate = sample.candidate(1);
+    candidate.fleet_spec = spec;
+    change(&mut candidate);
     let fleets = [Fleet {
         id: sample.candidate(1).fleet_id,
         name: "fleet",
@@ -23,7 +41,7 @@ fn explained(more: &Value, market: &[Offer]) -> JobExplanation {
         spec,
         master: None,
         anchor_pending: false,
-        instances: vec![sample.candidate(1)],
+        instances: vec![candidate],
     }];
     let query = new_capacity_outside_fleets(&request).unwrap();
     let decided = Decided {
@@ -34,7 +52,10 @@ fn explained(more: &Value, market: &[Offer]) -> JobExplanation {
 }
 
 fn changes(more: &Value, market: &[Offer]) -> Vec<String> {
-    let sets = explained(more, market).changes;
+    texts_of(&explained(more, market).changes)
+}
+
+fn texts_of(sets: &[ChangeSet]) -> Vec<String> {
     sets.iter()
         .map(|set| {
             let fields = set.fields.iter().map(|change| {
@@ -92,10 +113,9 @@ fn the_smallest_change_is_found() {
 fn every_refusal_has_its_reasons() {
     let dear = offer("aws", "dear", 9.0);
     let fine = offer("aws", "fine", 0.1);
-    let explanation = explained(
-        &json!({"max_price": 1, "resources": {"cpu": 16, "gpu": 1}}),
-        &[dear, fine],
-    );
+    let full = json!({"configuration": {"type": "fleet", "nodes": 1}, "profile": {}});
+    let wanted = json!({"max_price": 1, "resources": {"cpu": 16, "gpu": 1}});
+    let explanation = explained_in(&full, |_| (), &wanted, &[dear, fine]);
     let reasons: Vec<usize> = explanation
         .refused_offers
         .iter()
@@ -127,4 +147,121 @@ fn requirements_are_loosened_but_for_the_disk() {
         .map(|mismatch| mismatch.to_string())
         .collect();
     assert_eq!(found, ["has 100GB of disk, wanted 1024GB"]);
+}
+
+#[test]
+fn two_places_need_two_changes() {
+    let market = [offer("aws", "m5.large", 0.1)];
+    let found = changes(&json!({"backends": ["gcp"], "regions": ["eu"]}), &market);
+    let expected = "backends gcp -> gcp, aws & regions eu -> eu, us-east-1: ";
+    assert!(found.iter().any(|text| text.starts_with(expected)), "{found:?}");
+}
+
+#[test]
+fn what_no_fleet_would_get_is_not_advised() {
+    let market = [offer("aws", "m5.large", 0.1)];
+    let wanted = json!({"max_price": 0.05});
+    let of = |fleet: &Value| {
+        let found = texts_of(&explained_in(fleet, |_| (), &wanted, &market).changes);
+        found.iter().any(|text| text.contains("m5.large"))
+    };
+    assert!(of(&growing()));
+    for fleet in [
+        json!({"type": "fleet", "nodes": 1}),
+        json!({"type": "fleet", "ssh_config": {"hosts": ["a"]}}),
+        json!({"type": "fleet", "nodes": {"min": 0, "max": 9}, "backends": ["gcp"]}),
+        json!({"type": "fleet", "nodes": {"min": 0, "max": 9}, "resources": {"cpu": "512.."}}),
+    ] {
+        let fleet = json!({"configuration": fleet, "profile": {}});
+        assert!(!of(&fleet), "{fleet}");
+    }
+}
+
+/// Follows advice as a person would: writes it into the configuration.
+fn follow(configuration: &mut Value, set: &ChangeSet) {
+    for change in &set.fields {
+        let (path, key) = change.field.rsplit_once('.').unwrap_or(("", &change.field));
+        let mut at = &mut *configuration;
+        for part in path.split('.').filter(|part| !part.is_empty()) {
+            at = at
+                .as_object_mut()
+                .unwrap()
+                .entry(part)
+                .or_insert_with(|| json!({}));
+            if at.is_string() {
+                // A short form, of which the count is a part.
+                *at = json!({"count": at.take()});
+            }
+        }
+        let fields = at.as_object_mut().unwrap();
+        match change.to.as_str() {
+            "unset" => fields.remove(key),
+            list if list.contains(", ") => {
+                fields.insert(key.to_owned(), list.split(", ").collect::<Vec<_>>().into())
+            }
+            value => fields.insert(key.to_owned(), value.into()),
+        };
+    }
+}
+
+/// Advice that is written into the configuration lets the planner that gave it place the job.
+#[test]
+fn advice_that_is_followed_places_the_job() {
+    let cases = [
+        json!({"resources": {"disk": "500GB..", "gpu": {"count": 1}}}),
+        json!({"resources": {"gpu": {"name": ["H100"], "count": 8}, "disk": "100GB.."}}),
+        json!({"resources": {"gpu": "0", "memory": "64GB..128GB"}}),
+        json!({"resources": {"memory": "1GB..2GB", "cpu": {"count": "1..2"}, "gpu": "0.."}}),
+        json!({"resources": {"gpu": {"memory": "80GB", "count": 2}, "cpu": {"count": "32.."}}}),
+        json!({"resources": {"gpu": {"count": "1..", "total_memory": "500GB.."}}}),
+        json!({"backends": ["gcp"], "regions": ["eu"], "instance_types": ["tiny"], "max_price": 0.01}),
+        json!({"availability_zones": ["us-east-1b"], "spot_policy": "spot"}),
+        json!({"resources": {"cpu": {"count": "6.."}, "gpu": "0.."}}),
+    ];
+    let odd = |candidate: &mut Candidate<'_>, offer: &'static mut Offer| {
+        // As machines are: no whole gigabytes, a part of it taken.
+        let resources = &mut std::sync::Arc::make_mut(&mut offer.instance).resources;
+        (resources.memory_mib, resources.disk.size_mib) = (24_105, 71_762);
+        (candidate.total_blocks, candidate.busy_blocks) = (Some(2), 1);
+        candidate.status = dstack_model::instances::InstanceStatus::Busy;
+        candidate.offer = Some(offer);
+    };
+    for (case, local) in cases.iter().flat_map(|case| [(case, true), (case, false)]) {
+        let place = |more: &Value| {
+            let machine = |candidate: &mut Candidate<'_>| {
+                let offer: &'static mut Offer = Box::leak(Box::new(Sample::new("any", 1.23456).offer));
+                offer.price = 1.234_56;
+                odd(candidate, offer);
+                candidate.local = local;
+            };
+            explained_in(&growing(), machine, more, &[])
+        };
+        let explanation = place(case);
+        let instance = &explanation.instances[0];
+        assert!(!instance.available, "{case}");
+        assert!(!explanation.changes.is_empty(), "{case}: {instance:?}");
+        for set in &explanation.changes {
+            let mut changed = case.clone();
+            follow(&mut changed, set);
+            let verdict = &place(&changed).instances[0];
+            assert!(verdict.available, "{case} with {set:?}: {verdict:?}");
+            for size in set.fields.iter().filter(|change| change.to.contains("GB")) {
+                assert!(!size.to.contains('.') || size.to.contains(".."), "{size:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_only_waits_needs_no_change() {
+    let busy = |candidate: &mut Candidate<'_>| {
+        candidate.busy_blocks = 1;
+        candidate.status = dstack_model::instances::InstanceStatus::Busy;
+    };
+    let full = json!({"configuration": {"type": "fleet", "nodes": 1}, "profile": {}});
+    let explanation = explained_in(&full, busy, &json!({"resources": {"disk": "9TB"}}), &[]);
+    assert_eq!(texts_of(&explanation.changes), [""; 0]);
+    let explanation = explained_in(&full, busy, &json!({"resources": {"gpu": "0.."}}), &[]);
+    assert_eq!(explanation.instances[0].reasons, ["is busy"]);
+    assert_eq!(texts_of(&explanation.changes), [""; 0]);
 }

@@ -2,6 +2,11 @@
 
 use dstack_units::{AcceleratorVendor, CpuArchitecture, GpuSpec, Memory, Range};
 
+/// At most one digit after the point, and never more than there is: what is too little must not look like enough.
+fn size(memory: Memory) -> Memory {
+    Memory::from_gb((memory.gb() * 10.0).floor() / 10.0)
+}
+
 /// One requirement that an instance does not satisfy. Prints as the end of a sentence: "… has 4 CPUs, wanted 8..".
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Mismatch {
@@ -36,7 +41,7 @@ pub enum Mismatch {
         wanted: Range<i64>,
     },
     /// Too little or too much memory.
-    #[error("has {has} of memory, wanted {wanted}")]
+    #[error("has {} of memory, wanted {wanted}", size(*.has))]
     Memory {
         /// What it has.
         has: Memory,
@@ -83,7 +88,7 @@ pub enum Mismatch {
         wanted: (i64, i64),
     },
     /// GPUs with too little or too much memory.
-    #[error("has {has} of GPU memory, wanted {wanted}")]
+    #[error("has {} of GPU memory, wanted {wanted}", size(*.has))]
     GpuMemory {
         /// What each has.
         has: Memory,
@@ -91,7 +96,7 @@ pub enum Mismatch {
         wanted: Range<Memory>,
     },
     /// All GPUs together have too little or too much memory.
-    #[error("has {has} of GPU memory in all, wanted {wanted}")]
+    #[error("has {} of GPU memory in all, wanted {wanted}", size(*.has))]
     GpuTotalMemory {
         /// What all have.
         has: Memory,
@@ -99,7 +104,7 @@ pub enum Mismatch {
         wanted: Range<Memory>,
     },
     /// Too small or too big a disk.
-    #[error("has {has} of disk, wanted {wanted}")]
+    #[error("has {} of disk, wanted {wanted}", size(*.has))]
     Disk {
         /// What it has.
         has: Memory,

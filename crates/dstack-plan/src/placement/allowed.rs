@@ -11,11 +11,34 @@ use crate::volumes;
 
 pub(super) fn check(wants: &Wants<'_>, candidate: &Candidate<'_>) -> Result<(), Unfit> {
     chosen(wants, candidate)?;
-    alive(candidate)?;
-    match candidate.provisioning {
-        Some(place) => somewhere_allowed(wants, place),
-        None => Ok(()),
+    if let Some(rules) = candidate.rules {
+        rules.check(wants.request.job_spec)?;
     }
+    alive(candidate)?;
+    reasons_against_place(wants, candidate).next().map_or(Ok(()), Err)
+}
+
+/// Every choice of the run that speaks against where the instance is.
+///
+/// # Errors
+/// Something else speaks against the instance, which no other place would change.
+pub(super) fn places(wants: &Wants<'_>, candidate: &Candidate<'_>) -> Result<Vec<Unfit>, Unfit> {
+    chosen(wants, candidate)?;
+    if let Some(rules) = candidate.rules {
+        rules.check(wants.request.job_spec)?;
+    }
+    alive(candidate)?;
+    Ok(reasons_against_place(wants, candidate).collect())
+}
+
+fn reasons_against_place<'a>(
+    wants: &'a Wants<'_>,
+    candidate: &Candidate<'a>,
+) -> impl Iterator<Item = Unfit> + 'a {
+    let place = candidate.provisioning;
+    place
+        .into_iter()
+        .flat_map(move |place| PLACES.iter().filter_map(move |check| check(wants, place)))
 }
 
 /// The run, `fleets` and `instances` do not exclude it.
@@ -61,42 +84,50 @@ fn alive(candidate: &Candidate<'_>) -> Result<(), Unfit> {
     Ok(())
 }
 
-fn somewhere_allowed(wants: &Wants<'_>, place: &JobProvisioningData) -> Result<(), Unfit> {
-    let (request, params) = (&wants.request, &wants.profile.params);
+type PlaceCheck = fn(&Wants<'_>, &JobProvisioningData) -> Option<Unfit>;
+
+const PLACES: &[PlaceCheck] = &[backend, clusters, master, region, instance_type, zone, volume];
+
+fn backend(wants: &Wants<'_>, place: &JobProvisioningData) -> Option<Unfit> {
     let backend = place.base_backend();
-    if let Some(backends) = &params.backends
-        && !backends.contains(&backend)
-    {
-        return Err(Unfit::Backend(backend));
-    }
-    if request.multinode()
-        && request
-            .multinode_backends
-            .is_some_and(|backends| !backends.contains(&backend))
-    {
-        return Err(Unfit::NoClusters(backend));
-    }
-    if let Some(master) = request.master
-        && (master.base_backend() != backend || !master.region.eq_ignore_ascii_case(&place.region))
-    {
-        return Err(Unfit::NotWithMaster);
-    }
-    if !named(params.regions.as_deref(), &place.region) {
-        return Err(Unfit::Region(place.region.clone()));
-    }
-    if !named(params.instance_types.as_deref(), &place.instance_type.name) {
-        return Err(Unfit::InstanceType(place.instance_type.name.clone()));
-    }
-    if let Some(zone) = &place.availability_zone
-        && !named(params.availability_zones.as_deref(), zone)
-    {
-        return Err(Unfit::Zone(zone.clone()));
-    }
-    let zone = place.availability_zone.as_deref();
-    if !volumes::reach_instance(request.volumes, backend, &place.region, zone) {
-        return Err(Unfit::NotWithVolume);
-    }
-    Ok(())
+    let backends = wants.profile.params.backends.as_ref()?;
+    (!backends.contains(&backend)).then_some(Unfit::Backend(backend))
+}
+
+fn clusters(wants: &Wants<'_>, place: &JobProvisioningData) -> Option<Unfit> {
+    let (request, backend) = (&wants.request, place.base_backend());
+    let backends = request.multinode_backends.filter(|_| request.multinode())?;
+    (!backends.contains(&backend)).then_some(Unfit::NoClusters(backend))
+}
+
+fn master(wants: &Wants<'_>, place: &JobProvisioningData) -> Option<Unfit> {
+    let master = wants.request.master?;
+    let is_there =
+        master.base_backend() == place.base_backend() && master.region.eq_ignore_ascii_case(&place.region);
+    (!is_there).then_some(Unfit::NotWithMaster)
+}
+
+fn region(wants: &Wants<'_>, place: &JobProvisioningData) -> Option<Unfit> {
+    let is_named = named(wants.profile.params.regions.as_deref(), &place.region);
+    (!is_named).then(|| Unfit::Region(place.region.clone()))
+}
+
+fn instance_type(wants: &Wants<'_>, place: &JobProvisioningData) -> Option<Unfit> {
+    let name = &place.instance_type.name;
+    let is_named = named(wants.profile.params.instance_types.as_deref(), name);
+    (!is_named).then(|| Unfit::InstanceType(name.clone()))
+}
+
+fn zone(wants: &Wants<'_>, place: &JobProvisioningData) -> Option<Unfit> {
+    let zone = place.availability_zone.as_ref()?;
+    let is_named = named(wants.profile.params.availability_zones.as_deref(), zone);
+    (!is_named).then(|| Unfit::Zone(zone.clone()))
+}
+
+fn volume(wants: &Wants<'_>, place: &JobProvisioningData) -> Option<Unfit> {
+    let (backend, zone) = (place.base_backend(), place.availability_zone.as_deref());
+    let is_reached = volumes::reach_instance(wants.request.volumes, backend, &place.region, zone);
+    (!is_reached).then_some(Unfit::NotWithVolume)
 }
 
 /// Names match in any case; unset names everything.

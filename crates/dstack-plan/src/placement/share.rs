@@ -6,7 +6,7 @@ use dstack_model::instances::{InstanceAvailability, InstanceStatus};
 use dstack_model::offers::InstanceOfferWithAvailability;
 
 use super::{Candidate, Unfit, Wants, defaults};
-use crate::matching::{Machine, check};
+use crate::matching::{Machine, Mismatch, check, mismatches};
 
 /// A share of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +66,27 @@ pub(super) fn smallest(wants: &Wants<'_>, candidate: &Candidate<'_>) -> Result<S
         }
     }
     Err(reason)
+}
+
+/// The mismatches of the free share that comes nearest; `None`: none is free.
+pub(super) fn nearest_free(
+    wants: &Wants<'_>,
+    candidate: &Candidate<'_>,
+    distance: impl Fn(&Mismatch) -> f64,
+) -> Option<Vec<Mismatch>> {
+    let total = candidate.total_blocks?.max(1);
+    let offer = candidate.offer?;
+    let first = if wants.request.multinode() { total } else { 1 };
+    let free = (first..=total).filter(|blocks| is_idle(candidate, *blocks, total));
+    let shares = free.map(|blocks| {
+        let part = Machine::part(&offer.instance.resources, offer.price, blocks, total);
+        let requirements = &wants.request.job_spec.requirements;
+        let found: Vec<Mismatch> = mismatches(requirements, part, defaults(candidate)).collect();
+        let far: f64 = found.iter().map(&distance).sum();
+        (found, far)
+    });
+    let nearest = shares.min_by(|(a, a_far), (b, b_far)| a.len().cmp(&b.len()).then(a_far.total_cmp(b_far)));
+    nearest.map(|(found, _)| found)
 }
 
 /// A whole instance must be idle; of a divided one, enough blocks must be free.

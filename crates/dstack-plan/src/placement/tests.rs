@@ -43,6 +43,7 @@ impl Sample {
             fleet_name: "fleet",
             fleet_spec: &self.spec,
             local: false,
+            rules: None,
             instance_id: Uuid::from_u128(num).into(),
             instance_name: "fleet-0",
             instance_num: 0,

@@ -30,6 +30,7 @@ pub fn without_gateway(
             kind: "chat".to_owned(),
         }),
         options: service.model.as_ref().map(options).unwrap_or_default(),
+        notice: None,
     })
 }
 

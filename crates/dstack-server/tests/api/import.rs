@@ -346,7 +346,16 @@ async fn other_databases_are_refused() {
             config: None,
             dry_run: false,
         };
+        let missing = options.from.contains("nonexistent");
         let error = import(&settings, &Random::system(), &options).await.unwrap_err();
-        assert!(matches!(error, ImportError::Source(_)), "{error}");
+        match missing {
+            true => assert!(
+                error
+                    .to_string()
+                    .starts_with("there is no database file /nonexistent/x.db:"),
+                "{error}"
+            ),
+            false => assert!(matches!(error, ImportError::Source(_)), "{error}"),
+        }
     }
 }

@@ -100,7 +100,7 @@ impl Server {
     }
 
     /// The whole way.
-    async fn log_in(&self, provider: &str) -> Answer {
+    pub(super) async fn log_in(&self, provider: &str) -> Answer {
         let begun = self.begin(provider, json!({})).await;
         assert_eq!(begun.status, 200, "{}", begun.body);
         let back = begun.visit().await;
@@ -142,7 +142,7 @@ fn grace() -> Value {
     })
 }
 
-async fn with_okta(more: &str) -> (Server, Idp) {
+pub(super) async fn with_okta(more: &str) -> (Server, Idp) {
     let (server, idp) = (Server::new().await, Idp::start().await);
     server.log_in_with(&okta(&idp, more)).await;
     idp.visitor(grace());

@@ -30,6 +30,7 @@ const DIFFERENT: &[(&str, &str)] = &[
     (".waiting_for", "only ours says what something waits for"),
     (".waiting_kind", "whether it waits for its own commands alone"),
     (".waits_until", "and until when"),
+    (".service.notice", "and why a service is not reached"),
 ];
 
 /// Checks every answer in this crate's tests.

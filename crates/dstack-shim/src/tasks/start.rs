@@ -140,7 +140,7 @@ fn advance(inner: &Inner, entry: &Entry, to: TaskStatus, change: impl FnOnce(&mu
 
 async fn prepare(inner: &Inner, entry: &Entry) -> Result<(), Stop> {
     let executor = |message: String| failed(reason::EXECUTOR_ERROR, message);
-    let (user, network_volumes, mounts) = {
+    let (user, network_volumes, config) = {
         let mut task = entry.lock();
         let taken = lock(&inner.gpus)
             .acquire(task.config.gpu)
@@ -150,7 +150,7 @@ async fn prepare(inner: &Inner, entry: &Entry) -> Result<(), Stop> {
         (
             config.host_ssh_user.clone(),
             config.volumes.clone(),
-            config.instance_mounts.clone(),
+            config.clone(),
         )
     };
     inner.set_keys(&user).map_err(|error| executor(chain(&error)))?;
@@ -159,7 +159,8 @@ async fn prepare(inner: &Inner, entry: &Entry) -> Result<(), Stop> {
         .map_err(|error| executor(format!("prepareVolumes error: {}", chain(&error))))?;
     if inner.runtime.name() == "docker" {
         task::blocking("instance mounts", move || {
-            volumes::prepare_instance_mounts(&mounts)
+            volumes::check_protected(&config)?;
+            volumes::prepare_instance_mounts(&config.instance_mounts)
         })
         .await
         .map_err(|error| executor(error.to_string()))?

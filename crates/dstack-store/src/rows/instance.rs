@@ -7,6 +7,7 @@ use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::JobProvisioningData;
 use dstack_plan::lifecycle::transitions::instance_allowed;
 use dstack_plan::lifecycle::{Wait, WaitReason};
+use dstack_plan::placement::HostRules;
 use dstack_units::{FleetId, InstanceId, ProjectId, Time};
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +26,18 @@ pub enum AgentAddress {
         /// The machine, by the name of the server that runs on it: no other server reaches its agents.
         #[serde(default)]
         host: String,
+        /// What the machine's owner allows there.
+        #[serde(default)]
+        rules: HostRules,
     },
+}
+
+impl AgentAddress {
+    /// What the owner of the machine allows there.
+    pub const fn rules(&self) -> &HostRules {
+        let Self::Local { rules, .. } = self;
+        rules
+    }
 }
 
 entity! {

@@ -8,7 +8,8 @@ use dstack_model::yaml::{ConfigErrors, Spans, parse_configuration};
 use dstack_units::name::is_resource_name;
 
 use crate::context::Context;
-use crate::error::CliError;
+use crate::error::{CliError, of_io, plain_words};
+use crate::ui::{Role, Text};
 
 /// Name of standard input.
 pub(crate) const STDIN: &str = "-";
@@ -41,8 +42,15 @@ impl Loaded {
 /// Reads a configuration: the named file, standard input for `-`, or the default one.
 pub(crate) fn load(context: &Context, file: Option<&str>) -> Result<Loaded, CliError> {
     let (text, path) = read(context, file)?;
-    let (configuration, spans) =
-        parse_configuration(&text, &path).map_err(|errors| CliError::new(errors.to_string()))?;
+    let (configuration, spans) = parse_configuration(&text, &path)
+        .map_err(|errors| CliError::new(plain_words(&errors.to_string())))?;
+    for (key, at) in spans.repeated_keys() {
+        let warning = format!(
+            "{path}:{}:{}: `{key}` is there twice: the last one counts",
+            at.line, at.column
+        );
+        context.ui.complain(Text::new().role(Role::Warning, warning));
+    }
     Ok(Loaded {
         configuration,
         path,
@@ -70,15 +78,8 @@ fn read(context: &Context, file: Option<&str>) -> Result<(String, String), CliEr
         None => default_file(&context.folder)?,
     };
     let text = fs_err::read_to_string(&path)
-        .map_err(|error| CliError::new(format!("cannot read {}: {}", path.display(), reason(&error))))?;
+        .map_err(|error| CliError::new(format!("cannot read {}: {}", path.display(), of_io(error.kind()))))?;
     Ok((text, relative(&path, &context.folder)))
-}
-
-fn reason(error: &std::io::Error) -> String {
-    match error.kind() {
-        std::io::ErrorKind::InvalidData => "it is not a text file".to_owned(),
-        kind => kind.to_string(),
-    }
 }
 
 fn default_file(folder: &Path) -> Result<PathBuf, CliError> {

@@ -8,9 +8,10 @@ use crate::format::{self, resources};
 use crate::tables::offers;
 use crate::ui::{Role, Table, Text, Ui};
 
-const NO_OFFERS: &str = "No matching instance offers available. Possible reasons: https://dstack.ai/docs/guides/troubleshooting/#no-offers\n";
-const NO_FLEETS: &str = "The project has no fleets. Create one before submitting a run.\n\
-                         See https://dstack.ai/docs/guides/troubleshooting/#no-fleets\n";
+const NO_OFFERS: &str = "No matching instance offers available.\n";
+const NO_FLEETS: &str = "The project has no fleets: there is nothing that its jobs could run on.\n\
+                         Apply a configuration with `type: fleet` to make one. The server's own machine is a fleet of project \
+                         main when the server listens on localhost, or is started with --local.\n";
 
 /// Prints the properties of a plan and its offers.
 pub(crate) fn print(ui: &Ui, plan: &RunPlan, job: &JobPlan, max_offers: i64, no_fleets: bool, verbose: bool) {
@@ -24,6 +25,7 @@ pub(crate) fn print(ui: &Ui, plan: &RunPlan, job: &JobPlan, max_offers: i64, no_
         } else {
             no_offers(ui);
         }
+        notices(ui, plan);
         return;
     }
     offers::print(
@@ -33,7 +35,24 @@ pub(crate) fn print(ui: &Ui, plan: &RunPlan, job: &JobPlan, max_offers: i64, no_
         job.max_price.unwrap_or_default(),
         true,
     );
+    if let Some(note) = shown
+        .first()
+        .and_then(|first| offers::shortfall(&job.job_spec.requirements.resources, first))
+    {
+        ui.say(Text::new().secondary(note));
+    }
     ui.blank();
+    notices(ui, plan);
+}
+
+/// Says what will not be as the configuration says.
+fn notices(ui: &Ui, plan: &RunPlan) {
+    for notice in &plan.notices {
+        ui.say(Text::new().role(Role::Warning, format!("Note: {notice}")));
+    }
+    if !plan.notices.is_empty() {
+        ui.blank();
+    }
 }
 
 /// Says that nothing matches.

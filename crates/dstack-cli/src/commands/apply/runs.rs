@@ -11,7 +11,7 @@ use dstack_model::configurations::AnyRunConfiguration;
 use dstack_model::requests::{
     ApplyRunPlanRequest, DeleteRunsRequest, GetRunPlanRequest, GetRunRequest, StopRunsRequest,
 };
-use dstack_model::runs::{ApplyRunPlanInput, JobPlan, Run, RunPlan, RunSpec};
+use dstack_model::runs::{ApplyRunPlanInput, JobPlan, Run, RunPlan, RunSpec, RunStatus};
 
 use super::session::{self, Session};
 use super::{diff, files, ide, interrupted, plan, prepare, repo};
@@ -24,6 +24,7 @@ use crate::profiles;
 use crate::ssh::keys;
 use crate::tables::explanations;
 use crate::ui::{Role, Text};
+use dstack_units::quoting::shell_word;
 
 /// How often a run that is being stopped is looked at.
 const STOP_POLL: Duration = Duration::from_secs(1);
@@ -81,9 +82,21 @@ async fn submit(
     let no_fleets = job.offers.is_empty() && fleet::list(project).await?.is_empty();
     plan::print(ui, &plan, job, args.kind.max_offers, no_fleets, args.verbose);
     if args.kind.explain {
+        // Whoever asks why wants to know, and nothing to happen.
         explanations::print(ui, plan.explanations.as_deref());
+        return Ok(Submitted::End(ExitCode::SUCCESS));
+    }
+    let replaces = plan
+        .current_resource
+        .as_ref()
+        .is_some_and(|run| !run.status.is_finished());
+    if job.offers.is_empty() && replaces {
+        explanations::hint_with(
+            ui,
+            "the active run may hold the place that is missing, which it gives up to what replaces it",
+        );
     } else if job.offers.is_empty() && !no_fleets {
-        explanations::hint(ui, "dstack apply --explain");
+        explanations::hint(ui, &explain_command(args));
     }
     let step = next_step(context, args, &plan);
     let Step::Confirm { question, stop } = step else {
@@ -173,6 +186,15 @@ async fn get_plan(
         .call::<RunsGetPlan>(&project.name, &request)
         .await?;
     Ok((plan, repo.diff))
+}
+
+/// How to have the same plan explained.
+fn explain_command(args: &ApplyArgs) -> String {
+    let file = args
+        .file
+        .as_deref()
+        .map(|file| format!(" -f {}", shell_word(file)));
+    format!("dstack apply{} --explain", file.unwrap_or_default())
 }
 
 fn first_job(plan: &RunPlan) -> Result<&JobPlan, CliError> {
@@ -277,6 +299,10 @@ async fn stop_and_wait(project: &Project, name: &str) -> Result<(), CliError> {
         abort: false,
     };
     project.client.call::<RunsStop>(&project.name, &request).await?;
+    until_over(project, name).await
+}
+
+async fn until_over(project: &Project, name: &str) -> Result<(), CliError> {
     loop {
         let request = GetRunRequest {
             run_name: Some(name.to_owned()),
@@ -305,13 +331,13 @@ pub(crate) async fn delete(
         run_name: Some(name.clone()),
         id: None,
     };
-    match project.client.call::<RunsGet>(&project.name, &request).await {
-        Ok(_) => {}
+    let run = match project.client.call::<RunsGet>(&project.name, &request).await {
+        Ok(run) => run,
         Err(error) if error.is_not_exists() => {
             return Err(CliError::new(format!("Run {name} does not exist")).hint("see `dstack ps -a`"));
         }
         Err(error) => return Err(error.into()),
-    }
+    };
     if !yes
         && !context
             .ui
@@ -321,6 +347,10 @@ pub(crate) async fn delete(
         return Ok(exiting(&context.ui));
     }
     let spinner = context.ui.spin("Deleting run...");
+    if run.status == RunStatus::Terminating {
+        // It was stopped a moment ago: only what is over can be deleted.
+        until_over(project, &name).await?;
+    }
     project
         .client
         .call::<RunsDelete>(

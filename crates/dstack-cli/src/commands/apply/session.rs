@@ -99,7 +99,8 @@ fn announce(session: &Session<'_>, run: &Run) {
         wait::service_url(session.project, run).filter(|_| run.run_spec.configuration.service().is_some())
     {
         ui.say(url);
-        if let Some(model) = run.service.as_ref().and_then(|service| service.model.as_ref()) {
+        let reached = run.service.as_ref().filter(|service| service.notice.is_none());
+        if let Some(model) = reached.and_then(|service| service.model.as_ref()) {
             let url = crate::format::service_url(session.project.client.base_url(), &model.base_url);
             ui.say(
                 Text::from("Model ")
@@ -266,9 +267,7 @@ pub(crate) fn exit_code(run: &Run) -> ExitCode {
 /// Says how the run ended.
 pub(crate) fn print_finished(ui: &Ui, run: &Run) {
     let latest = run.latest_job_submission.as_ref();
-    let message = latest.map_or(run.status_message.as_str(), |latest| {
-        latest.status_message.as_str()
-    });
+    let message = latest.map_or(run.status_message.as_str(), runs::status_of_job);
     if run.status == RunStatus::Done {
         ui.say(Text::new().code(capitalize(message)));
         return;
@@ -277,7 +276,9 @@ pub(crate) fn print_finished(ui: &Ui, run: &Run) {
         .map_or(run.error.as_ref(), |latest| latest.error.as_ref())
         .filter(|error| !error.is_empty());
     let mut text = Text::new().role(Role::Error, capitalize(message));
-    if let Some(error) = error {
+    let details = latest.and_then(|latest| latest.termination_reason_message.as_deref());
+    let is_told = |error: &&String| details.is_some_and(|details| details.eq_ignore_ascii_case(error));
+    if let Some(error) = error.filter(|error| !is_told(error)) {
         text = text.push(" (").role(Role::Error, capitalize(error)).push(")");
     }
     ui.say(text);
@@ -288,6 +289,10 @@ pub(crate) fn print_finished(ui: &Ui, run: &Run) {
         .filter(|message| !message.is_empty())
     {
         ui.say(Text::new().role(Role::Error, message));
+    }
+    if message == "busy" {
+        let wait = "hint: `retry: {on_events: [no-capacity], duration: 1h}` in the configuration lets a run wait for its place";
+        ui.say(Text::new().secondary(wait));
     }
     // A run that never started has no logs to look at.
     let never_started = JobTerminationReason::FailedToStartDueToNoCapacity.as_str();

@@ -9,7 +9,7 @@ use crate::context::{Context, Project};
 use crate::error::CliError;
 use crate::format::{self, date};
 use crate::tables::{Dates, runs};
-use crate::ui::Text;
+use crate::ui::{Role, Text};
 
 /// What a run waits for that the server does not name itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,8 +102,12 @@ fn below(project: &Project, run: &Run) -> Vec<Text> {
     }
 }
 
-/// Where a service is published.
+/// Where a service is published; or why nobody reaches it there.
 pub(crate) fn service_url(project: &Project, run: &Run) -> Option<Text> {
-    let url = format::service_url(project.client.base_url(), &run.service.as_ref()?.url);
+    let service = run.service.as_ref()?;
+    if let Some(notice) = &service.notice {
+        return Some(Text::new().role(Role::Warning, format!("Note: {notice}")));
+    }
+    let url = format::service_url(project.client.base_url(), &service.url);
     Some(format!("Service is published at:\n  {url}").into())
 }

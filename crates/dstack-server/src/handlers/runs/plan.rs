@@ -9,12 +9,14 @@ use dstack_model::requests::GetRunPlanRequest;
 use dstack_model::runs::{JobPlan, JobSpec, Run, RunPlan, RunSpec};
 use dstack_plan::diff::check_updatable;
 use dstack_plan::fleets::{self as choice, Fleet, OFFERS_PER_FLEET};
-use dstack_plan::placement::{Request, Wants, offers as instance_offers};
+use dstack_plan::placement::{Request, Wants, notice_of_processes, offers as instance_offers};
 use dstack_plan::plans::{OFFERS_SHOWN, Shown, batches, in_order, job_plan, of_all_fleets};
-use dstack_plan::validate::effective_run_spec;
+use dstack_plan::queue::Placer;
+use dstack_plan::validate::{effective_run_spec, has_references, missing_variables};
 use dstack_plan::volumes::Location;
 use dstack_plan::{explain, offers};
 use dstack_store::EngineStore;
+use dstack_store::directory::secrets;
 use dstack_units::FleetId;
 
 use super::offers::Market;
@@ -31,7 +33,11 @@ pub(super) async fn get_plan(call: Call, request: GetRunPlanRequest) -> Result<R
     let (project, user) = (call.project()?, call.user()?);
     let effective = effective(&call, request.run_spec.clone()).await?;
     let (current, action) = current(&call, &effective).await?;
-    let (job_plans, explanations) = job_plans(&call, &request, &effective).await?;
+    let Planned {
+        jobs: job_plans,
+        explanations,
+        notices,
+    } = job_plans(&call, &request, &effective).await?;
     let mut plan = RunPlan {
         project_name: project.row.name.clone(),
         user: user.name.clone(),
@@ -41,6 +47,7 @@ pub(super) async fn get_plan(call: Call, request: GetRunPlanRequest) -> Result<R
         current_resource: current,
         action,
         explanations: request.explain.then_some(explanations),
+        notices,
     };
     crate::compat::plan(&mut plan, &call.version);
     Ok(plan)
@@ -57,6 +64,16 @@ pub(super) async fn effective(call: &Call, spec: RunSpec) -> Result<RunSpec> {
     let mut spec = effective_run_spec(spec, key.as_deref(), &state.settings.defaults())?;
     crate::compat::run_request(&mut spec, &call.version);
     Ok(spec)
+}
+
+/// What would otherwise be found when a job starts.
+async fn missing_secrets(call: &Call, spec: &RunSpec) -> Result<Option<String>> {
+    if !has_references(spec) {
+        return Ok(None);
+    }
+    let rows = secrets::list(call.state.database.pool(), call.project()?.row.id).await?;
+    let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
+    Ok(missing_variables(spec, &names))
 }
 
 /// The run of that name, and whether it could be changed in place.
@@ -79,11 +96,15 @@ async fn current(call: &Call, effective: &RunSpec) -> Result<(Option<Run>, Apply
     Ok((Some(with_jobs(state, &found, View::single()).await?), action))
 }
 
-async fn job_plans(
-    call: &Call,
-    request: &GetRunPlanRequest,
-    run: &RunSpec,
-) -> Result<(Vec<JobPlan>, Vec<JobExplanation>)> {
+/// What a plan says of all jobs.
+#[derive(Debug, Default)]
+struct Planned {
+    jobs: Vec<JobPlan>,
+    explanations: Vec<JobExplanation>,
+    notices: Vec<String>,
+}
+
+async fn job_plans(call: &Call, request: &GetRunPlanRequest, run: &RunSpec) -> Result<Planned> {
     let (state, project) = (&call.state, call.project()?);
     let volumes = volumes::locations(state, project.row.id, run).await?;
     let jobs = state.jobs().planned(project.row.id, run).await?;
@@ -95,17 +116,26 @@ async fn job_plans(
     }
     .among(jobs.len());
     let mut planner = Planner::new(state, project, run, volumes).await?;
-    let (mut plans, mut explanations) = (Vec::new(), Vec::new());
+    let mut planned = Planned::default();
+    planned.notices.extend(missing_secrets(call, run).await?);
+    if run.configuration.service().is_some() {
+        planned.notices.push(crate::proxy::NOT_YET.to_owned());
+    }
     for batch in batches(jobs) {
         let Some(first) = batch.first() else { continue };
         let found = planner.offers(first, listing).await?;
         if request.explain {
-            explanations.push(planner.explain(first, &found).await);
+            planned.explanations.push(planner.explain(first, &found).await);
         }
+        let notice = planner.notice(first).filter(|_| !listing);
+        planned
+            .notices
+            .extend(notice.filter(|notice| !planned.notices.contains(notice)));
         let offers = in_order(found.instances, found.new, shown);
-        plans.extend(batch.into_iter().map(|job| job_plan(job, &offers, shown)));
+        let jobs = batch.into_iter().map(|job| job_plan(job, &offers, shown));
+        planned.jobs.extend(jobs);
     }
-    Ok((plans, explanations))
+    Ok(planned)
 }
 
 /// Clients before 0.21 list offers by planning a task that does nothing.
@@ -166,6 +196,16 @@ impl<'a> Planner<'a> {
         } else {
             anywhere(&mut self.market, &request, &fleets).await
         })
+    }
+
+    /// What the instance that the job would get now does not do of what is asked for.
+    fn notice(&self, job: &JobSpec) -> Option<String> {
+        let fleets = fleets(&self.placement, Some(self.project));
+        let choice = Placer::new(&fleets).take_instance(&Request::new(self.run, job))?;
+        let mut machines = fleets.iter().flat_map(|fleet| &fleet.instances);
+        let machine = machines.find(|one| one.instance_id == choice.instance_id)?;
+        let is_bare = machine.rules.is_some_and(|rules| !rules.containers);
+        is_bare.then(|| notice_of_processes(machine.instance_name, self.run, job))
     }
 
     /// Why the job would be placed so.

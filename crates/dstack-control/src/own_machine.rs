@@ -1,0 +1,112 @@
+//! The server's own machine in a project: who may run code there, said to those who govern the project.
+
+use dstack_store::directory::projects::ProjectRow;
+use dstack_store::rows::AgentAddress;
+use dstack_store::{EngineStore as _, SqlStore, events};
+use dstack_units::ProjectId;
+
+use crate::access::Project;
+use crate::core::Actor;
+use crate::directory::{Directory, Work};
+use crate::error::Result;
+use crate::projects::Projects;
+
+/// How jobs are run on the server's own machine, which is an instance of a project.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnMachine {
+    /// `docker` or `process`.
+    runtime: String,
+}
+
+impl OwnMachine {
+    /// The machine that the project has, if it takes jobs.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub async fn of_project(directory: &Directory, project: ProjectId) -> Result<Option<Self>> {
+        let placement = SqlStore::new(directory.database.clone())
+            .placement(project)
+            .await?;
+        let is_local = |id| {
+            let mut fleets = placement.fleets.iter();
+            fleets.any(|fleet| fleet.local && Some(fleet.id) == id)
+        };
+        let addresses = placement.instances.iter().filter(|row| is_local(row.fleet_id));
+        let mut runtimes = addresses.filter_map(|row| match row.agent.as_deref()? {
+            AgentAddress::Local { rules, .. } if !rules.offered => None,
+            AgentAddress::Local { runtime, .. } => Some(runtime.clone()),
+        });
+        Ok(runtimes.next().map(|runtime| Self { runtime }))
+    }
+
+    /// What it means that these people are members.
+    fn warning(&self, project: &str, names: &[&str]) -> String {
+        let means = match self.runtime.as_str() {
+            "process" => {
+                "as processes of the server's own user: they can read its database and keys, and act for everybody"
+            }
+            _ => "in containers, which share its kernel and may mount most of its directories",
+        };
+        format!(
+            "Members of project {project} can run code on the server's own machine (fleet local), {means}. New there: {}. \
+             `--no-local` at the server's start ends that",
+            names.join(", ")
+        )
+    }
+
+    /// Adds the event to the work, and writes the warning in the log.
+    pub(crate) fn warn(&self, work: &mut Work, project: &ProjectRow, names: &[&str]) {
+        let warning = self.warning(&project.name, names);
+        tracing::warn!(project.name = project.name, "{warning}");
+        work.event_for_managers(warning, vec![events::project(project)]);
+    }
+}
+
+impl Projects {
+    /// Says that the machine, which was just added to the project, is there for several people already.
+    ///
+    /// # Errors
+    /// The event cannot be written.
+    pub async fn own_machine_added(&self, machine: &OwnMachine, project: &ProjectRow) -> Result<()> {
+        let found = Project::by_name(&self.0.database, &project.name).await?;
+        let members = found.map(|found| found.members).unwrap_or_default();
+        if members.len() < 2 {
+            return Ok(());
+        }
+        let mut names: Vec<&str> = members.iter().map(|member| member.user.name.as_str()).collect();
+        names.sort_unstable();
+        let mut work = self.0.work(Actor::System);
+        machine.warn(&mut work, project, &names);
+        self.0.finish(work).await
+    }
+
+    /// The server's own machine, if it takes jobs of the project.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub async fn own_machine(&self, project: ProjectId) -> Result<Option<OwnMachine>> {
+        OwnMachine::of_project(&self.0, project).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_warning_says_who_and_what() {
+        let warning = |runtime: &str| {
+            let machine = OwnMachine {
+                runtime: runtime.to_owned(),
+            };
+            machine.warning("main", &["bob", "carol"])
+        };
+        let processes = warning("process");
+        assert!(
+            processes.contains("as processes of the server's own user"),
+            "{processes}"
+        );
+        assert!(processes.contains("New there: bob, carol."), "{processes}");
+        assert!(warning("docker").contains("in containers"));
+    }
+}

@@ -1,0 +1,267 @@
+//! The server's own machine in a project with several people.
+
+use std::sync::Arc;
+
+use dstack_control::projects::Projects;
+use dstack_control::{Directory, Watcher};
+use dstack_model::instances::InstanceStatus;
+use dstack_store::directory::change::Affected;
+use dstack_store::rows::{AgentAddress, FleetRow, HostRules, InstanceRow};
+use dstack_store::{Changes, EngineStore, EventMaker, Json};
+use dstack_system::{Clock as _, SystemClock};
+use serde_json::{Value, json};
+
+use super::login::with_okta;
+use super::{ADMIN, Server};
+
+impl Server {
+    /// Makes a machine the instance of project `main`, as the start of a server does.
+    pub(crate) async fn own_machine(&self, runtime: &str, offered: bool) {
+        let now = SystemClock.now();
+        let spec = json!({"configuration": {"type": "fleet", "name": "local", "ssh_config": {"hosts": ["127.0.0.1"]}},
+                          "profile": {}});
+        let spec = serde_json::from_value(spec).unwrap();
+        let project = self.main_project().await;
+        let random = &self.state.random;
+        let mut fleet = FleetRow::active(random.uuid().into(), project, "local".to_owned(), spec, now);
+        fleet.local = true;
+        let mut instance = InstanceRow::pending(random.uuid().into(), &fleet, 0, now);
+        let resources =
+            json!({"cpus": 8, "memory_mib": 65536, "gpus": [], "spot": false, "disk": {"size_mib": 60_000}});
+        let kind = json!({"name": "local", "resources": resources});
+        let offer = json!({"backend": "remote", "instance": kind, "region": "remote", "price": 0.0, "availability": "idle",
+                           "total_blocks": 1});
+        let place = json!({"backend": "remote", "instance_type": kind, "instance_id": "local", "hostname": "127.0.0.1",
+                           "region": "remote", "price": 0.0, "username": "root", "ssh_port": 22, "dockerized": false});
+        instance = instance.offering(
+            serde_json::from_value(offer).unwrap(),
+            serde_json::from_value(place).unwrap(),
+        );
+        instance.make_ready(InstanceStatus::Idle).unwrap();
+        instance.agent = Some(Json::new(AgentAddress::Local {
+            runtime: runtime.to_owned(),
+            host: "here".to_owned(),
+            rules: HostRules {
+                offered,
+                containers: runtime == "docker",
+                protected_paths: match runtime {
+                    "docker" => vec!["/srv/dstack".to_owned()],
+                    _ => Vec::new(),
+                },
+            },
+        }));
+        instance.total_blocks = Some(1);
+        let mut changes = Changes::new(EventMaker::system(now, random.clone()));
+        changes.insert_silently(fleet);
+        changes.insert_silently(instance);
+        self.state.store.commit(changes.into_commit()).await.unwrap();
+    }
+
+    /// Events about the server's own machine, newest first, as this user sees them.
+    async fn warnings(&self, token: &str) -> Vec<String> {
+        let list = self.post(token, "/api/events/list", json!({})).await.ok();
+        let messages = list.as_array().unwrap().iter();
+        let messages = messages.map(|event| event["message"].as_str().unwrap().to_owned());
+        messages
+            .filter(|message| message.contains("server's own machine"))
+            .collect()
+    }
+
+    fn projects(&self) -> Projects {
+        Projects::new(Directory {
+            database: self.state.database.clone(),
+            encryption: self.state.encryption.clone(),
+            keys: Arc::clone(&self.state.keys),
+            clock: Arc::clone(&self.state.clock),
+            random: self.state.random.clone(),
+            keep_events: true,
+            watcher: Arc::new(Nobody),
+        })
+    }
+}
+
+/// Nothing is remembered here.
+#[derive(Debug)]
+struct Nobody;
+
+impl Watcher for Nobody {
+    fn changed(&self, _: Affected) {}
+}
+
+fn member(name: &str) -> Value {
+    json!({"username": name, "project_role": "user"})
+}
+
+#[tokio::test]
+async fn who_comes_to_share_it_is_told_to_those_who_govern() {
+    let server = Server::new().await;
+    let bob = server.user("bob").await;
+    server.user("carol").await;
+    let post = async |path: &str, body: Value| server.post(ADMIN, path, body).await.ok();
+    server.own_machine("process", true).await;
+    let admin = json!({"username": "admin", "project_role": "admin"});
+    post("/api/projects/main/set_members", json!({"members": [admin]})).await;
+    assert!(server.warnings(ADMIN).await.is_empty(), "nobody shares it");
+
+    post(
+        "/api/projects/main/add_members",
+        json!({"members": [member("bob")]}),
+    )
+    .await;
+    let warnings = server.warnings(ADMIN).await;
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(
+        warnings[0].contains("project main") && warnings[0].contains("New there: bob."),
+        "{warnings:?}"
+    );
+    assert!(
+        warnings[0].contains("as processes of the server's own user"),
+        "{warnings:?}"
+    );
+    assert!(server.warnings(&bob).await.is_empty());
+
+    // A member with another role is nobody new.
+    let manager = json!({"members": [{"username": "bob", "project_role": "manager"}]});
+    post("/api/projects/main/add_members", manager).await;
+    assert_eq!(server.warnings(ADMIN).await.len(), 1);
+    let all = json!({"members": [admin, member("bob"), member("carol")]});
+    post("/api/projects/main/set_members", all).await;
+    let warnings = server.warnings(ADMIN).await;
+    assert_eq!(warnings.len(), 2);
+    assert!(warnings[0].contains("New there: carol."), "{warnings:?}");
+}
+
+#[tokio::test]
+async fn whoever_joins_by_logging_in_is_told_of_as_well() {
+    let (server, _idp) = with_okta(", projects: [main]").await;
+    server.own_machine("docker", true).await;
+    server.log_in("okta").await.ok();
+    let warnings = server.warnings(ADMIN).await;
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains("New there: grace-hopper."), "{warnings:?}");
+    assert!(warnings[0].contains("in containers"), "{warnings:?}");
+}
+
+#[tokio::test]
+async fn a_machine_that_comes_to_a_project_of_several_people_is_told_of() {
+    let server = Server::new().await;
+    server.user("bob").await;
+    let project = server
+        .state
+        .access
+        .project("main", dstack_server::access::Sure::Now);
+    let row = project.await.unwrap().unwrap().row.clone();
+    server.own_machine("docker", true).await;
+    let projects = server.projects();
+    let machine = projects.own_machine(row.id).await.unwrap().unwrap();
+    projects.own_machine_added(&machine, &row).await.unwrap();
+    assert!(server.warnings(ADMIN).await.is_empty(), "the admin is alone");
+    let bob = json!({"members": [member("bob")]});
+    server
+        .post(ADMIN, "/api/projects/main/add_members", bob)
+        .await
+        .ok();
+    projects.own_machine_added(&machine, &row).await.unwrap();
+    let warnings = server.warnings(ADMIN).await;
+    assert_eq!(warnings.len(), 2);
+    assert!(warnings[0].contains("New there: admin, bob."), "{warnings:?}");
+}
+
+#[tokio::test]
+async fn one_that_is_not_offered_concerns_nobody_and_says_so_in_plans() {
+    let server = Server::new().await;
+    server.user("bob").await;
+    server.own_machine("docker", false).await;
+    let bob = json!({"members": [member("bob")]});
+    server
+        .post(ADMIN, "/api/projects/main/add_members", bob)
+        .await
+        .ok();
+    assert!(server.warnings(ADMIN).await.is_empty());
+    let reasons = explained(&server, json!({})).await;
+    assert!(reasons[0].contains("dstack server --local"), "{reasons:?}");
+}
+
+#[tokio::test]
+async fn plans_say_what_is_not_mounted_there() {
+    let server = Server::new().await;
+    server.own_machine("docker", true).await;
+    assert!(explained(&server, json!({})).await.is_empty());
+    let mounts = json!({"volumes": ["/srv:/s"]});
+    let reasons = explained(&server, mounts).await;
+    assert!(reasons[0].starts_with("does not mount /srv:"), "{reasons:?}");
+    let reasons = explained(&server, json!({"privileged": true})).await;
+    assert!(reasons[0].contains("`privileged`"), "{reasons:?}");
+}
+
+/// What is said against the machine.
+async fn explained(server: &Server, more: Value) -> Vec<String> {
+    let mut task = json!({"type": "task", "commands": ["x"], "image": "x"});
+    let fields = more.as_object().unwrap().clone();
+    task.as_object_mut().unwrap().extend(fields);
+    let spec = json!({"run_name": "probe", "configuration": task,
+                      "ssh_key_pub": "ssh-rsa AAAA"});
+    let plan = server
+        .main("runs/get_plan", json!({"run_spec": spec, "explain": true}))
+        .await
+        .ok();
+    let verdict = &plan["explanations"][0]["instances"][0];
+    let reasons = verdict["reasons"].as_array().unwrap().iter();
+    reasons
+        .map(|reason| reason.as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[tokio::test]
+async fn plans_say_what_processes_ignore_and_that_services_are_not_reached() {
+    let server = Server::new().await;
+    let notices = async |more: Value| {
+        let mut task = json!({"type": "task", "commands": ["x"], "image": "x"});
+        task.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let spec = json!({"run_name": "probe", "configuration": task, "ssh_key_pub": "ssh-rsa AAAA"});
+        let plan = server.main("runs/get_plan", json!({"run_spec": spec})).await.ok();
+        plan.get("notices").map_or_else(String::new, ToString::to_string)
+    };
+    assert_eq!(notices(json!({})).await, "", "nothing runs anywhere");
+    server.own_machine("process", true).await;
+    let said = notices(json!({"volumes": ["/data:/data"], "privileged": true})).await;
+    assert!(said.contains("local-0 has no container engine"), "{said}");
+    assert!(
+        said.contains("it ignores `image`, `privileged`, `volumes`."),
+        "{said}"
+    );
+    let said = notices(json!({"type": "service", "port": 80})).await;
+    assert!(said.contains("Requests to services are not passed on"), "{said}");
+}
+
+#[tokio::test]
+async fn containers_ignore_nothing() {
+    let server = Server::new().await;
+    server.own_machine("docker", true).await;
+    let spec = json!({"run_name": "probe", "configuration": {"type": "task", "commands": ["x"], "image": "x"},
+                      "ssh_key_pub": "ssh-rsa AAAA"});
+    let plan = server.main("runs/get_plan", json!({"run_spec": spec})).await.ok();
+    assert_eq!(plan.get("notices"), None);
+}
+
+#[tokio::test]
+async fn secrets_that_are_missing_are_named_in_the_plan() {
+    let server = Server::new().await;
+    let env = json!({"A": "${{ secrets.KEY }}", "B": "x ${{ secrets.KEY }}"});
+    let spec = json!({"run_name": "probe", "configuration": {"type": "task", "commands": ["x"], "image": "x", "env": env},
+                      "ssh_key_pub": "ssh-rsa AAAA"});
+    let plan = json!({"run_spec": spec});
+    let planned = server.main("runs/get_plan", plan.clone()).await.ok();
+    let notice = planned["notices"][0].as_str().unwrap();
+    assert!(
+        notice.contains("the project has no secret KEY, which `env` names")
+            && notice.contains("`dstack secret set KEY VALUE`"),
+        "{notice}"
+    );
+    let secret = json!({"name": "KEY", "value": "v"});
+    server.main("secrets/create_or_update", secret).await.ok();
+    let planned = server.main("runs/get_plan", plan).await.ok();
+    assert_eq!(planned.get("notices"), None);
+}

@@ -1,0 +1,75 @@
+//! The server's own machine: offered while only people of this machine reach the server, or when somebody says so.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
+use dstack_tests::need;
+use dstack_tests::runs::submit;
+use dstack_tests::server::{Server, Setup};
+use serde_json::{Value, json};
+
+const NOTICE: &str = "this machine is not offered as an instance";
+
+fn fleets(server: &Server) -> Vec<Value> {
+    let fleets = server.get("/api/project/main/fleets/list", &json!({})).unwrap();
+    fleets.as_array().unwrap().clone()
+}
+
+#[test]
+fn it_is_not_offered_where_others_reach_the_server() {
+    let server = need!(Setup::local()).listening_on("0.0.0.0").start().unwrap();
+    assert!(server.output().contains(NOTICE), "{}", server.output());
+    assert!(server.output().contains("--local"), "{}", server.output());
+    assert!(fleets(&server).is_empty());
+}
+
+#[test]
+fn it_is_offered_there_on_purpose() {
+    let flag = need!(Setup::local()).argument("--local");
+    let variable = need!(Setup::local()).variable("DSTACK_SERVER_LOCAL", "1");
+    for setup in [flag, variable] {
+        let server = setup.listening_on("0.0.0.0").start().unwrap();
+        assert!(!server.output().contains(NOTICE), "{}", server.output());
+        assert_eq!(fleets(&server)[0]["name"], "local");
+    }
+}
+
+#[test]
+fn jobs_go_on_when_it_is_not_offered_any_more_and_new_ones_are_told() {
+    let mut server = need!(Setup::local()).start().unwrap();
+    let commands = ["i=0; while [ ! -e $HOME/end ]; do i=$((i+1)); echo line $i; sleep 0.1; done; echo over"];
+    let home = json!({"env": {"HOME": server.home()}});
+    submit(&server, "long", &commands, &home)
+        .unwrap()
+        .wait_for_log("line 3\n")
+        .unwrap();
+    server.kill().unwrap();
+    server.listen_on("0.0.0.0");
+    server.start().unwrap();
+    assert!(server.output().contains(NOTICE), "{}", server.output());
+
+    let new = submit(&server, "new", &["echo new"], &json!({})).unwrap();
+    assert_eq!(new.wait_until_finished().unwrap(), "failed");
+    let said = new.get().unwrap().to_string();
+    assert!(said.contains("dstack server --local"), "{said}");
+
+    fs_err::write(server.home().join("end"), "").unwrap();
+    let long = dstack_tests::runs::attach(&server, "long");
+    assert_eq!(
+        long.wait_until_finished().unwrap(),
+        "done",
+        "{:#}",
+        long.get().unwrap()
+    );
+    assert!(long.logs().unwrap().ends_with("over\n"));
+    assert_eq!(
+        fleets(&server)[0]["name"],
+        "local",
+        "it is there for its next offer"
+    );
+
+    // Told to, it takes jobs again.
+    server.terminate().unwrap();
+    server.listen_on("127.0.0.1");
+    server.start().unwrap();
+    let again = submit(&server, "again", &["echo again"], &json!({})).unwrap();
+    assert_eq!(again.wait_until_finished().unwrap(), "done");
+}
