@@ -51,13 +51,15 @@ impl Database {
         self.asked(self.reads().runs_by_name.get(name)).await
     }
 
-    /// Whether there is such a job in the project.
-    pub async fn has_job(&self, project: ProjectId, job: JobId) -> Result<bool> {
-        let found = sqlx::query("SELECT id FROM jobs WHERE id = $1 AND project_id = $2")
+    /// The project of a job; `None`: there is no such job.
+    pub async fn project_of_job(&self, job: JobId) -> Result<Option<ProjectId>> {
+        let found = sqlx::query("SELECT project_id FROM jobs WHERE id = $1")
             .bind(job.to_raw())
-            .bind(project.to_raw())
             .fetch_optional(self.keyed());
-        self.asked(async { Ok(found.await?.is_some()) }).await
+        let found = self.asked(async { Ok(found.await?) }).await?;
+        found
+            .map(|row| crate::entity::read_column(&row, 0, "jobs", "project_id"))
+            .transpose()
     }
 
     /// The project's repo, by the client's name for it.

@@ -17,8 +17,8 @@ pub(super) fn routes(api: Api) -> Api {
 async fn poll(call: Call, request: PollLogsRequest) -> Result<JobSubmissionLogs> {
     let project = &call.project()?.row;
     // Stores keep logs by the name of the project: one of the same name may have been there before.
-    let is_own = call.state.database.has_job(project.id, request.job_submission_id);
-    if !is_own.await? {
+    let owner = call.state.database.project_of_job(request.job_submission_id);
+    if owner.await?.is_some_and(|owner| owner != project.id) {
         return Ok(JobSubmissionLogs::default());
     }
     let stream = LogStream {

@@ -70,8 +70,12 @@ async fn what_a_client_did_not_wait_for_holds_all_the_same() {
     let database = server.state.database.clone();
     let writer = tokio::spawn(async move {
         database
-            .write(move |_| {
+            .write(move |tx| {
                 Box::pin(async move {
+                    // Also where several write at the same time.
+                    sqlx::query("UPDATE users SET active = active")
+                        .execute(tx)
+                        .await?;
                     begun.send(()).ok();
                     released.await.ok();
                     Ok(())
