@@ -1,22 +1,29 @@
 //! How long the engine takes to place many waiting jobs: with its real scheduling, on the store in memory.
 #![allow(
     clippy::unwrap_used,
+    clippy::expect_used,
     clippy::print_stdout,
     clippy::disallowed_methods,
     clippy::cast_precision_loss
 )]
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dstack_engine::{Failpoints, Result};
 use dstack_model::instances::InstanceStatus;
 use dstack_sim::World;
 use dstack_store::rows::InstanceRow;
 use dstack_store::{Commit, EngineStore};
 use serde_json::json;
+use tokio::sync::Notify;
+use tokio::time::timeout;
 
 const JOBS: usize = 10_000;
 const INSTANCES: usize = 10_000;
 const FLEETS: usize = 20;
+/// How long a round may take.
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Different kinds of jobs, as in the planner's own measure.
 const KINDS: usize = 250;
 
@@ -63,17 +70,28 @@ fn waiting_run(world: &World, at: usize) -> Commit {
     commit
 }
 
-async fn all_placed(world: &World) {
+/// Tells of each commit of scheduling.
+#[derive(Debug, Default)]
+struct Commits(Notify);
+
+impl Failpoints for Commits {
+    fn reached(&self, name: &'static str) -> Result<()> {
+        if name == "schedule.commit.after" {
+            self.0.notify_one();
+        }
+        Ok(())
+    }
+}
+
+async fn all_placed(world: &World, commits: &Commits) {
     let placed = || {
         world.store.read(|tables| {
             let jobs = tables.jobs.values();
             jobs.filter(|job| job.used_instance_id.is_some()).count()
         })
     };
-    let deadline = Instant::now() + Duration::from_secs(120);
     while placed() < JOBS {
-        assert!(Instant::now() < deadline, "{} of {JOBS} placed", placed());
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        commits.0.notified().await;
     }
 }
 
@@ -87,8 +105,11 @@ async fn main() {
             world.store.commit(waiting_run(&world, at)).await.unwrap();
         }
         let started = Instant::now();
-        let engine = world.start().await.unwrap();
-        all_placed(&world).await;
+        let commits = Arc::new(Commits::default());
+        let failpoints = Arc::clone(&commits) as Arc<dyn Failpoints>;
+        let engine = world.start_with(failpoints).await.unwrap();
+        let placed = timeout(PATIENCE, all_placed(&world, &commits)).await;
+        placed.expect("not every job has got a place");
         times.push(started.elapsed());
         engine.stop();
     }

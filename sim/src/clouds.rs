@@ -181,7 +181,7 @@ impl Clouds {
         self.lock().made.values().copied().max().unwrap_or(0)
     }
 
-    /// A question.
+    /// A call that changes nothing.
     async fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut State) -> Result<T, ComputeError> + Send + 'static,

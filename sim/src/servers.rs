@@ -25,7 +25,7 @@ use crate::output::SimOutput;
 /// A server, and the handles of its faults.
 #[derive(Debug)]
 pub struct Server {
-    /// Its engine.
+    /// The engine that this process runs.
     pub engine: Engine,
     /// Who it is.
     pub identity: Identity,
@@ -215,8 +215,8 @@ impl EngineStore for ServerStore {
     async fn add_health_check(&self, id: Uuid, instance: InstanceId, check: StoredCheck) -> Result<()> {
         self.store.add_health_check(id, instance, check).await
     }
-    async fn some_expired(&self, owner: &str) -> Result<bool> {
-        self.store.some_expired(owner).await
+    async fn first_expiry(&self, owner: &str) -> Result<Option<Duration>> {
+        self.store.first_expiry(owner).await
     }
     async fn claim(&self, claim: &Claim) -> Result<Vec<(EntityRef, Time)>> {
         self.store.claim(claim).await

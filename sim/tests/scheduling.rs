@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dstack_engine::{Failpoints, Result};
+use dstack_engine::{Engine, Failpoints, Result};
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::{JobStatus, RunStatus};
 use dstack_sim::{Script, World, invariants};
@@ -103,17 +103,21 @@ fn placed(world: &World) -> BTreeSet<JobId> {
     })
 }
 
+/// Starts an engine, and waits until every job has a place.
+async fn place_all(world: &World, meddler: &Arc<Meddler>) -> Engine {
+    let failpoints = Arc::clone(meddler) as Arc<dyn Failpoints>;
+    let engine = world.start_with(failpoints).await.unwrap();
+    let all = |world: &World| placed(world).len() == JOBS;
+    world.until("every job has a place", MINUTE, all).await.unwrap();
+    engine
+}
+
 #[tokio::test(start_paused = true)]
 async fn jobs_that_wait_together_are_placed_in_one_commit() {
     let world = World::new(1, 8).await.unwrap();
     submit(&world, JOBS).await;
     let meddler = Meddler::new(&world, None);
-    let engine = world
-        .start_with(Arc::clone(&meddler) as Arc<dyn Failpoints>)
-        .await
-        .unwrap();
-    let all = |world: &World| placed(world).len() == JOBS;
-    world.until("every job has a place", MINUTE, all).await.unwrap();
+    let engine = place_all(&world, &meddler).await;
     assert_eq!(meddler.commits.load(Ordering::Relaxed), 1);
     assert_eq!(invariants::always(&world), Vec::<String>::new());
     engine.stop();
@@ -125,12 +129,7 @@ async fn a_change_to_one_of_the_jobs_delays_none_of_them() {
     let world = World::new(2, 8).await.unwrap();
     let runs = submit(&world, JOBS).await;
     let meddler = Meddler::new(&world, runs.first().copied());
-    let engine = world
-        .start_with(Arc::clone(&meddler) as Arc<dyn Failpoints>)
-        .await
-        .unwrap();
-    let all = |world: &World| placed(world).len() == JOBS;
-    world.until("every job has a place", MINUTE, all).await.unwrap();
+    let engine = place_all(&world, &meddler).await;
     assert!(
         meddler.commits.load(Ordering::Relaxed) > 1,
         "the first commit was refused"

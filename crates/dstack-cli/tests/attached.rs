@@ -19,7 +19,7 @@ use futures_util::SinkExt;
 use russh::Channel;
 use russh::server::{Auth, ChannelOpenHandle, Handler, Msg, Session};
 use serde_json::{Value, json};
-use support::{Cli, Exchange, FakeServer};
+use support::{Cli, Exchange, FakeServer, recorded_apply, recorded_run};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::Message;
@@ -172,33 +172,21 @@ async fn start_job(key: &str, home: &Path, app_port: u16, here: bool) -> (u16, A
     (port, seen)
 }
 
-fn recorded(file: &str) -> Value {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../tests/golden/cli/apply-task")
-        .join(file);
-    serde_json::from_str(&fs_err::read_to_string(path).unwrap()).unwrap()
-}
-
 fn apps(port: u16) -> Value {
     json!([{"port": port, "map_to_port": port, "app_name": "app_0", "url_path": null, "url_query_params": null}])
 }
 
 fn run(status: &str, ssh_port: u16, app_port: u16, key: &KeyPair) -> Value {
-    let mut run = recorded("03-project-runs-apply.json")["response"]["json"].take();
-    run["status"] = json!(status);
-    run["status_message"] = json!(status);
+    let mut run = recorded_run(status, |submission| {
+        submission["job_provisioning_data"] = json!({
+            "backend": "remote", "instance_type": {"name": "ssh", "resources": {"cpus": 8, "memory_mib": 16384, "gpus": [], "spot": false}},
+            "instance_id": "i", "hostname": "127.0.0.1", "region": "remote", "price": 0.0, "username": "me",
+            "ssh_port": ssh_port, "dockerized": false,
+        });
+        submission["job_runtime_data"] = json!({"network_mode": "bridge", "username": "worker"});
+    });
     run["run_spec"]["ssh_key_pub"] = json!(key.public);
     run["jobs"][0]["job_spec"]["app_specs"] = apps(app_port);
-    let submission = &mut run["jobs"][0]["job_submissions"][0];
-    submission["status"] = json!(status);
-    submission["status_message"] = json!(status);
-    submission["job_provisioning_data"] = json!({
-        "backend": "remote", "instance_type": {"name": "ssh", "resources": {"cpus": 8, "memory_mib": 16384, "gpus": [], "spot": false}},
-        "instance_id": "i", "hostname": "127.0.0.1", "region": "remote", "price": 0.0, "username": "me",
-        "ssh_port": ssh_port, "dockerized": false,
-    });
-    submission["job_runtime_data"] = json!({"network_mode": "bridge", "username": "worker"});
-    run["latest_job_submission"] = submission.clone();
     run
 }
 
@@ -216,7 +204,7 @@ async fn output_ports_and_ssh_entries() {
     let app_port = free_port();
     let mut cli = Cli::new();
     let (ssh_port, seen) = start_job(&key.public, cli.home.path(), app_port, false).await;
-    let mut plan = recorded("02-project-runs-get_plan.json")["response"]["json"].take();
+    let mut plan = recorded_apply("02-project-runs-get_plan.json");
     plan["job_plans"][0]["job_spec"]["app_specs"] = apps(app_port);
     let server = FakeServer::start(vec![
         Exchange::new("/api/project/main/repos/init", Value::Null),

@@ -10,7 +10,7 @@
 mod support;
 
 use serde_json::{Value, json};
-use support::{Cli, Ended, Exchange, FakeServer};
+use support::{Cli, Ended, Exchange, FakeServer, recorded_apply, recorded_run};
 
 const INIT: &str = "/api/project/main/repos/init";
 const PLAN: &str = "/api/project/main/runs/get_plan";
@@ -18,30 +18,10 @@ const APPLY: &str = "/api/project/main/runs/apply";
 const GET: &str = "/api/project/main/runs/get";
 const STOP: &str = "/api/project/main/runs/stop";
 
-fn recorded(file: &str) -> Value {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../tests/golden/cli/apply-task")
-        .join(file);
-    let exchange: Value = serde_json::from_str(&fs_err::read_to_string(path).unwrap()).unwrap();
-    exchange["response"]["json"].clone()
-}
-
 fn plan(change: impl FnOnce(&mut Value)) -> Exchange {
-    let mut plan = recorded("02-project-runs-get_plan.json");
+    let mut plan = recorded_apply("02-project-runs-get_plan.json");
     change(&mut plan);
     Exchange::new(PLAN, plan)
-}
-
-fn run(status: &str, change: impl FnOnce(&mut Value)) -> Value {
-    let mut run = recorded("03-project-runs-apply.json");
-    run["status"] = json!(status);
-    run["status_message"] = json!(status);
-    let submission = &mut run["jobs"][0]["job_submissions"][0];
-    submission["status"] = json!(status);
-    submission["status_message"] = json!(status);
-    change(submission);
-    run["latest_job_submission"] = run["jobs"][0]["job_submissions"][0].clone();
-    run
 }
 
 async fn dstack(exchanges: Vec<Exchange>, arguments: &[&str]) -> (FakeServer, Ended) {
@@ -107,7 +87,7 @@ async fn the_hint_names_the_file() {
         Exchange::new(INIT, Value::Null),
         plan(none),
         Exchange::new("/api/project/main/fleets/list", json!([fleet()])),
-        Exchange::new(APPLY, run("submitted", |_| {})),
+        Exchange::new(APPLY, recorded_run("submitted", |_| {})),
     ];
     let (_server, ended) = dstack(exchanges, &["apply", "-f", "my task.yml", "-y", "-d"]).await;
     assert!(
@@ -154,7 +134,7 @@ async fn a_plan_says_what_will_not_be_as_configured() {
     let exchanges = vec![
         Exchange::new(INIT, Value::Null),
         plan(|plan| plan["notices"] = json!([notice])),
-        Exchange::new(APPLY, run("submitted", |_| {})),
+        Exchange::new(APPLY, recorded_run("submitted", |_| {})),
     ];
     let (server, ended) = dstack(exchanges, &["apply", "-f", "my task.yml", "-y", "-d"]).await;
     server.assert_done();
@@ -171,7 +151,7 @@ async fn a_plan_that_takes_a_smaller_machine_says_why() {
     let exchanges = vec![
         Exchange::new(INIT, Value::Null),
         plan(small),
-        Exchange::new(APPLY, run("submitted", |_| {})),
+        Exchange::new(APPLY, recorded_run("submitted", |_| {})),
     ];
     let (_server, ended) = dstack(exchanges, &["apply", "-f", "my task.yml", "-y", "-d"]).await;
     assert!(
@@ -207,9 +187,9 @@ async fn a_run_without_a_place_says_whether_it_is_taken() {
         let exchanges = vec![
             Exchange::new(INIT, Value::Null),
             plan(|_| {}),
-            Exchange::new(APPLY, run("submitted", |_| {})),
-            Exchange::new(GET, run("failed", failed)),
-            Exchange::new(GET, run("failed", failed)),
+            Exchange::new(APPLY, recorded_run("submitted", |_| {})),
+            Exchange::new(GET, recorded_run("failed", failed)),
+            Exchange::new(GET, recorded_run("failed", failed)),
         ];
         let (_server, ended) = dstack(exchanges, &["apply", "-f", "my task.yml", "-y"]).await;
         ended.assert_code(1);
@@ -236,7 +216,7 @@ async fn a_run_without_a_place_says_whether_it_is_taken() {
 async fn stopping_says_what_it_does() {
     let exchanges = || {
         vec![
-            Exchange::new(GET, run("running", |_| {})),
+            Exchange::new(GET, recorded_run("running", |_| {})),
             Exchange::new(STOP, Value::Null),
         ]
     };
@@ -245,7 +225,7 @@ async fn stopping_says_what_it_does() {
     assert_eq!(ended.out, "The run cli-task is being stopped\n");
     let (_server, ended) = dstack(exchanges(), &["stop", "cli-task", "-y", "-x"]).await;
     assert_eq!(ended.out, "The run cli-task is aborted\n");
-    let over = vec![Exchange::new(GET, run("done", |_| {}))];
+    let over = vec![Exchange::new(GET, recorded_run("done", |_| {}))];
     let (server, ended) = dstack(over, &["stop", "cli-task", "-y"]).await;
     server.assert_done();
     ended.assert_code(0);
@@ -255,8 +235,8 @@ async fn stopping_says_what_it_does() {
 #[tokio::test]
 async fn what_was_just_stopped_is_deleted_once_it_is_over() {
     let exchanges = vec![
-        Exchange::new(GET, run("terminating", |_| {})),
-        Exchange::new(GET, run("terminated", |_| {})),
+        Exchange::new(GET, recorded_run("terminating", |_| {})),
+        Exchange::new(GET, recorded_run("terminated", |_| {})),
         Exchange::new("/api/project/main/runs/delete", Value::Null),
     ];
     let (server, ended) = dstack(exchanges, &["delete", "-f", "my task.yml", "-y"]).await;
@@ -267,7 +247,7 @@ async fn what_was_just_stopped_is_deleted_once_it_is_over() {
 #[tokio::test]
 async fn a_key_that_is_there_twice_is_pointed_at() {
     let exchanges = vec![
-        Exchange::new(GET, run("done", |_| {})),
+        Exchange::new(GET, recorded_run("done", |_| {})),
         Exchange::new("/api/project/main/runs/delete", Value::Null),
     ];
     let (_server, ended) = dstack(exchanges, &["delete", "-f", "twice.yml", "-y"]).await;
@@ -281,7 +261,7 @@ async fn a_key_that_is_there_twice_is_pointed_at() {
 async fn a_service_that_is_not_reached_is_not_announced_at_its_url() {
     let notice = "Requests to services are not passed on.";
     let service = |status: &str, notice: Value| {
-        let mut run = run(status, |_| {});
+        let mut run = recorded_run(status, |_| {});
         run["service"] =
             json!({"url": "/proxy/services/main/cli-task/", "model": null, "options": {}, "notice": notice});
         run["run_spec"]["configuration"] = json!({"type": "service", "port": 8000, "commands": ["x"]});
@@ -315,12 +295,19 @@ async fn a_service_that_is_not_reached_is_not_announced_at_its_url() {
 
 #[tokio::test]
 async fn runs_are_listed_by_name() {
-    let runs = vec![Exchange::new(GET, run("done", |_| {})), Exchange::missing(GET)];
+    let runs = vec![
+        Exchange::new(GET, recorded_run("done", |_| {})),
+        Exchange::missing(GET),
+    ];
     let (server, ended) = dstack(runs, &["ps", "cli-task", "none"]).await;
     server.assert_done();
     ended.assert_code(1);
     assert!(ended.err.starts_with("Run none not found"), "{}", ended.err);
-    let (server, ended) = dstack(vec![Exchange::new(GET, run("done", |_| {}))], &["ps", "cli-task"]).await;
+    let (server, ended) = dstack(
+        vec![Exchange::new(GET, recorded_run("done", |_| {}))],
+        &["ps", "cli-task"],
+    )
+    .await;
     server.assert_done();
     assert!(ended.out.contains("cli-task"), "{}", ended.out);
 }
@@ -337,7 +324,7 @@ async fn the_last_lines_of_logs_are_those_of_all_pages() {
         json!({"logs": logs, "external_url": null, "next_token": next})
     };
     let exchanges = vec![
-        Exchange::new(GET, run("done", |_| {})),
+        Exchange::new(GET, recorded_run("done", |_| {})),
         Exchange::new(
             "/api/project/main/logs/poll",
             page(&["1\n", "2\n", "3\n"], json!("more")),
@@ -366,7 +353,7 @@ async fn a_token_alone_says_what_else_is_needed() {
 async fn a_run_that_replaces_itself_is_not_told_that_nothing_fits() {
     let replaces = |plan: &mut Value| {
         plan["job_plans"][0]["offers"] = json!([]);
-        plan["current_resource"] = run("running", |_| {});
+        plan["current_resource"] = recorded_run("running", |_| {});
         plan["action"] = json!("update");
         plan["current_resource"]["run_spec"]["configuration"]["commands"] = json!(["other"]);
     };
@@ -374,7 +361,7 @@ async fn a_run_that_replaces_itself_is_not_told_that_nothing_fits() {
         Exchange::new(INIT, Value::Null),
         plan(replaces),
         Exchange::new("/api/project/main/fleets/list", json!([fleet()])),
-        Exchange::new(APPLY, run("submitted", |_| {})),
+        Exchange::new(APPLY, recorded_run("submitted", |_| {})),
     ];
     let (_server, ended) = dstack(exchanges, &["apply", "-f", "my task.yml", "-y", "-d"]).await;
     assert!(

@@ -12,30 +12,10 @@ mod support;
 
 use base64::Engine as _;
 use serde_json::{Value, json};
-use support::{Cli, Exchange, FakeServer};
+use support::{Cli, Exchange, FakeServer, recorded_apply, recorded_run};
 
 const RUN: &str = "/api/project/main/runs/get";
 const LOGS: &str = "/api/project/main/logs/poll";
-
-fn recorded(file: &str) -> Value {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../tests/golden/cli/apply-task")
-        .join(file);
-    serde_json::from_str(&fs_err::read_to_string(path).unwrap()).unwrap()
-}
-
-/// The recorded run in another state.
-fn run(status: &str, change: impl FnOnce(&mut Value)) -> Value {
-    let mut run = recorded("03-project-runs-apply.json")["response"]["json"].take();
-    run["status"] = json!(status);
-    run["status_message"] = json!(status);
-    let submission = &mut run["jobs"][0]["job_submissions"][0];
-    submission["status"] = json!(status);
-    submission["status_message"] = json!(status);
-    change(submission);
-    run["latest_job_submission"] = run["jobs"][0]["job_submissions"][0].clone();
-    run
-}
 
 fn lines(lines: &[(&str, &str)]) -> Value {
     let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
@@ -47,11 +27,11 @@ fn lines(lines: &[(&str, &str)]) -> Value {
 }
 
 fn submitted(rest: Vec<Exchange>) -> Vec<Exchange> {
-    let plan = recorded("02-project-runs-get_plan.json")["response"]["json"].take();
+    let plan = recorded_apply("02-project-runs-get_plan.json");
     let mut exchanges = vec![
         Exchange::new("/api/project/main/repos/init", Value::Null),
         Exchange::new("/api/project/main/runs/get_plan", plan),
-        Exchange::new("/api/project/main/runs/apply", run("submitted", |_| {})),
+        Exchange::new("/api/project/main/runs/apply", recorded_run("submitted", |_| {})),
     ];
     exchanges.extend(rest);
     exchanges
@@ -76,10 +56,10 @@ fn after_plan(out: &str) -> &str {
 #[tokio::test]
 async fn a_quick_run_prints_its_output_and_exits_with_0() {
     let (server, ended) = apply(vec![
-        Exchange::new(RUN, run("provisioning", |_| {})),
-        Exchange::new(RUN, run("done", |_| {})),
+        Exchange::new(RUN, recorded_run("provisioning", |_| {})),
+        Exchange::new(RUN, recorded_run("done", |_| {})),
         Exchange::new(LOGS, lines(&[("01", "hello\n"), ("02", "world\n")])),
-        Exchange::new(RUN, run("done", |_| {})),
+        Exchange::new(RUN, recorded_run("done", |_| {})),
     ])
     .await;
     server.assert_done();
@@ -106,8 +86,8 @@ async fn a_failed_run_says_why_and_exits_with_1() {
         submission["termination_reason_message"] = json!("The [job] said no");
     };
     let (server, ended) = apply(vec![
-        Exchange::new(RUN, run("failed", failed)),
-        Exchange::new(RUN, run("failed", failed)),
+        Exchange::new(RUN, recorded_run("failed", failed)),
+        Exchange::new(RUN, recorded_run("failed", failed)),
     ])
     .await;
     server.assert_done();
@@ -121,14 +101,14 @@ async fn a_failed_run_says_why_and_exits_with_1() {
 async fn a_retried_run_is_followed_again() {
     let again = |submission: &mut Value| submission["submitted_at"] = json!("2030-01-01T00:00:00Z");
     let (server, ended) = apply(vec![
-        Exchange::new(RUN, run("failed", |_| {})),
+        Exchange::new(RUN, recorded_run("failed", |_| {})),
         Exchange::new(
             RUN,
-            run("pending", |submission| submission["status"] = json!("submitted")),
+            recorded_run("pending", |submission| submission["status"] = json!("submitted")),
         ),
-        Exchange::new(RUN, run("done", again)),
+        Exchange::new(RUN, recorded_run("done", again)),
         Exchange::new(LOGS, lines(&[("01", "second try\n")])),
-        Exchange::new(RUN, run("done", again)),
+        Exchange::new(RUN, recorded_run("done", again)),
     ])
     .await;
     server.assert_done();
@@ -140,7 +120,7 @@ async fn a_retried_run_is_followed_again() {
 async fn a_taken_port_is_refused_before_anything_is_submitted() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
-    let mut plan = recorded("02-project-runs-get_plan.json")["response"]["json"].take();
+    let mut plan = recorded_apply("02-project-runs-get_plan.json");
     plan["job_plans"][0]["job_spec"]["app_specs"] = json!([{"port": port, "map_to_port": port, "app_name": "app_0", "url_path": null, "url_query_params": null}]);
     let server = FakeServer::start(vec![
         Exchange::new("/api/project/main/repos/init", Value::Null),
@@ -177,7 +157,7 @@ async fn a_job_that_cannot_be_reached_is_followed_through_the_server() {
         });
     };
     let pair = dstack_ssh::keys::generate_ed25519(&dstack_system::Random::seeded(1), "me").unwrap();
-    let mut running = run("running", at_home);
+    let mut running = recorded_run("running", at_home);
     running["run_spec"]["ssh_key_pub"] = json!(pair.public);
     let user = json!({
         "id": "0df2c062-1818-4087-974b-c2122b309d8d", "username": "admin", "global_role": "admin", "active": true,
@@ -195,9 +175,9 @@ async fn a_job_that_cannot_be_reached_is_followed_through_the_server() {
         Exchange::new(LOGS, lines(&[("02", "two\n")])),
         Exchange::new(LOGS, lines(&[("02", "two\n")])),
         Exchange::new(LOGS, lines(&[("02", "two\n")])),
-        Exchange::new(RUN, run("done", at_home)),
+        Exchange::new(RUN, recorded_run("done", at_home)),
         Exchange::new(LOGS, lines(&[("02", "two\n"), ("03", "three\n")])),
-        Exchange::new(RUN, run("done", at_home)),
+        Exchange::new(RUN, recorded_run("done", at_home)),
     ])
     .await;
     server.assert_done();
@@ -223,7 +203,7 @@ async fn logs_are_read_page_by_page() {
     let mut first = lines(&[("01", "a\n"), ("01", "b\n")]);
     first["next_token"] = json!("2");
     let server = FakeServer::start(vec![
-        Exchange::new(RUN, run("done", |_| {})),
+        Exchange::new(RUN, recorded_run("done", |_| {})),
         Exchange::new(LOGS, first),
         Exchange::new(LOGS, lines(&[("01", "c\n"), ("02", "d\n")])),
     ])

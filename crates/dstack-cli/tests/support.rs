@@ -12,6 +12,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
@@ -261,4 +262,26 @@ impl Cli {
             err: captured.err(),
         }
     }
+}
+
+/// The answer that was recorded in an exchange of `apply` of a task.
+pub fn recorded_apply(file: &str) -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/golden/cli/apply-task")
+        .join(file);
+    let mut exchange: Value = serde_json::from_str(&fs_err::read_to_string(path).unwrap()).unwrap();
+    exchange["response"]["json"].take()
+}
+
+/// The recorded run in another state; `change` is made to its submission.
+pub fn recorded_run(status: &str, change: impl FnOnce(&mut Value)) -> Value {
+    let mut run = recorded_apply("03-project-runs-apply.json");
+    run["status"] = status.into();
+    run["status_message"] = status.into();
+    let submission = &mut run["jobs"][0]["job_submissions"][0];
+    submission["status"] = status.into();
+    submission["status_message"] = status.into();
+    change(submission);
+    run["latest_job_submission"] = run["jobs"][0]["job_submissions"][0].clone();
+    run
 }

@@ -124,7 +124,7 @@ pub struct Context {
     pub market: Market,
     /// Calls and streams under way.
     pub running: Running,
-    /// What panicked.
+    /// Which work on which entity has panicked, and how often in a row.
     pub panics: Panics,
     /// Cancelled when the engine ends (or dies at a failpoint).
     pub stop: CancellationToken,

@@ -39,12 +39,18 @@ pub async fn register(
     random: &Random,
     now: Time,
 ) -> Result<InstanceId, StoreError> {
-    let mut result = try_register(store, project, this, random, now).await;
+    retry_on_conflict(|| try_register(store, project, this, random, now)).await
+}
+
+/// Decides again when somebody else has changed the rows meanwhile, or has added the same.
+async fn retry_on_conflict<T, F>(mut work: impl FnMut() -> F) -> Result<T, StoreError>
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
+    let mut result = work().await;
     for _ in 1..ATTEMPTS {
         match &result {
-            Err(error) if error.is_conflict() || error.is_unique_violation() => {
-                result = try_register(store, project, this, random, now).await;
-            }
+            Err(error) if error.is_conflict() || error.is_unique_violation() => result = work().await,
             _ => break,
         }
     }
@@ -93,7 +99,7 @@ async fn try_register(
 /// An instance that an earlier start offered, and this one does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Withdrawn {
-    /// The instance.
+    /// Id of this machine's instance.
     pub instance: InstanceId,
     /// Jobs run there, which are followed to their end.
     pub is_busy: bool,
@@ -107,16 +113,7 @@ pub async fn withdraw(
     random: &Random,
     now: Time,
 ) -> Result<Option<Withdrawn>, StoreError> {
-    let mut result = try_withdraw(store, project, host, random, now).await;
-    for _ in 1..ATTEMPTS {
-        match &result {
-            Err(error) if error.is_conflict() => {
-                result = try_withdraw(store, project, host, random, now).await;
-            }
-            _ => break,
-        }
-    }
-    result
+    retry_on_conflict(|| try_withdraw(store, project, host, random, now)).await
 }
 
 async fn try_withdraw(

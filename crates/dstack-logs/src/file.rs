@@ -30,7 +30,8 @@ const OPEN_WRITERS: usize = 256;
 /// Writes under way at a time: bounds threads and memory, and keeps one loud job from starving the others.
 const CONCURRENT_WRITES: usize = 8;
 /// Pause before a file that another server has locked is tried again, and how long it is tried. Both write to the same file
-/// only while a job passes from one to the other.
+/// only while a job passes from one to the other. The system tells only a waiting thread that a lock is free, and such a thread
+/// cannot be told to give up.
 const LOCK_RETRY: Duration = Duration::from_millis(20);
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 

@@ -140,7 +140,7 @@ pub enum LogError {
     /// Another server has been writing to the file all the time: the entries may be appended again.
     #[error("the log {path} has been locked by another server for too long")]
     Locked {
-        /// The file.
+        /// Where the log is kept.
         path: PathBuf,
     },
     /// The file cannot be read.

@@ -211,7 +211,7 @@ impl<'a> Wants<'a> {
         mismatches(&self.request.job_spec.requirements, machine, defaults(candidate)).collect()
     }
 
-    /// The job.
+    /// The request that was asked with: the job and what it is bound to.
     pub const fn request(&self) -> &Request<'a> {
         &self.request
     }

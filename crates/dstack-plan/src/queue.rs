@@ -38,9 +38,9 @@ pub enum Placement {
 /// An instance that is to be made for a job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewInstance {
-    /// In this fleet.
+    /// Id of the fleet that gets the instance.
     pub fleet: FleetId,
-    /// Of what.
+    /// What clouds are asked for, best first.
     pub offers: Arc<AvailableOffers>,
     /// The reservation that it is to be made of.
     pub reservation: Option<String>,

@@ -20,9 +20,6 @@ const EVERY: Duration = Duration::from_secs(3600);
 /// Most rows of one transaction.
 const BATCH: u32 = 5000;
 
-/// Pause between two batches, for those who wait to write.
-const BETWEEN: Duration = Duration::from_millis(20);
-
 /// Deletes at once what is too old, and again every hour.
 pub(crate) fn start(state: &Arc<AppState>, stop: CancellationToken) {
     let state = Arc::clone(state);
@@ -67,7 +64,6 @@ async fn delete_events(state: &AppState, before: Time) -> Result<()> {
         if batch.await? < u64::from(BATCH) {
             return Ok(());
         }
-        tokio::time::sleep(BETWEEN).await;
     }
 }
 
@@ -82,7 +78,6 @@ async fn delete_metrics(state: &AppState, of: PointsOf, before: Time) -> Result<
             return Ok(());
         }
         from = deleted.go_on_at;
-        tokio::time::sleep(BETWEEN).await;
     }
 }
 
@@ -94,6 +89,5 @@ async fn delete_health_checks(state: &AppState, before: Time) -> Result<()> {
         if batch.await? < u64::from(BATCH) {
             return Ok(());
         }
-        tokio::time::sleep(BETWEEN).await;
     }
 }

@@ -36,13 +36,16 @@ pub enum Acquired {
     /// There can be no other server: nothing needs to be renewed.
     Alone,
     /// A living process has the name.
-    Refused,
+    Refused {
+        /// How long until its lease runs out, unless it is renewed.
+        remaining: Duration,
+    },
 }
 
 /// Who takes over what nobody drives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// The server.
+    /// Name of the server that takes over.
     pub owner: String,
     /// The machine that only this server can reach: it and the jobs on it are taken from whoever drives them.
     pub home: Option<InstanceId>,

@@ -447,8 +447,9 @@ impl EngineStore for MemoryStore {
             let own = held.process == lease.process || Some(held.process) == request.predecessor;
             !own && held.expires_at > now
         };
-        if tables.servers.get(&lease.owner).is_some_and(taken) {
-            return Ok(Acquired::Refused);
+        if let Some(held) = tables.servers.get(&lease.owner).filter(|held| taken(held)) {
+            let remaining = held.expires_at - now;
+            return Ok(Acquired::Refused { remaining });
         }
         let held = HeldLease {
             process: lease.process,
@@ -468,10 +469,11 @@ impl EngineStore for MemoryStore {
         Ok(holds)
     }
 
-    async fn some_expired(&self, owner: &str) -> Result<bool> {
+    async fn first_expiry(&self, owner: &str) -> Result<Option<Duration>> {
         let (tables, now) = (self.lock(), Instant::now());
-        let expired = |(name, held): (&String, &HeldLease)| name != owner && held.expires_at <= now;
-        Ok(tables.servers.iter().any(expired))
+        let others = tables.servers.iter().filter(|(name, _)| *name != owner);
+        let remaining = others.map(|(_, held)| held.expires_at.saturating_duration_since(now));
+        Ok(remaining.min())
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Vec<(EntityRef, Time)>> {

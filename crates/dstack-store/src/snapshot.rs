@@ -136,8 +136,9 @@ pub trait EngineStore: Send + Sync + Debug {
     async fn acquire(&self, request: &LeaseRequest) -> Result<Acquired>;
     /// Renews a lease for `duration` from now on by the store's clock; false when it has run out or was taken.
     async fn renew(&self, lease: &Lease, duration: Duration) -> Result<bool>;
-    /// Whether another server has not renewed its lease in time.
-    async fn some_expired(&self, owner: &str) -> Result<bool>;
+    /// How long until the first lease of another server runs out, unless it is renewed; zero when one has. `None`: there is no
+    /// other server.
+    async fn first_expiry(&self, owner: &str) -> Result<Option<Duration>>;
     /// Takes over every non-terminal row that no living server drives, and returns those that are the owner's now
     /// with the time at which each wants to be looked at (in the past = at once).
     async fn claim(&self, claim: &Claim) -> Result<Vec<(EntityRef, Time)>>;

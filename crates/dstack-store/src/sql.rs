@@ -309,8 +309,8 @@ impl EngineStore for SqlStore {
         self.database.asked(self.renew_lease(lease, duration)).await
     }
 
-    async fn some_expired(&self, owner: &str) -> Result<bool> {
-        self.database.asked(self.some_expired_but(owner)).await
+    async fn first_expiry(&self, owner: &str) -> Result<Option<Duration>> {
+        self.database.asked(self.first_expiry_but(owner)).await
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Vec<(EntityRef, Time)>> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::Result;
 use crate::context::Context;
 
-/// Pause before a lost connection to the feed is made again.
+/// Pause before a lost connection to the feed is made again: a database that is away tells nobody when it is back.
 const RECONNECT: Duration = Duration::from_secs(1);
 
 /// Starts hearing of changes.

@@ -10,21 +10,29 @@ use crate::context::{Context, Identity};
 use crate::term::Term;
 use crate::{EngineError, Result};
 
-/// Pause before a lease is asked for again after an error, or while another process has it.
-const ASK_AGAIN: Duration = Duration::from_millis(500);
+/// Pause before the database is asked again after an error.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The answer to the question for the lease.
+enum Asked {
+    Granted(Arc<Term>),
+    /// Another living process has the name, for so long unless it renews its lease.
+    Taken(Duration),
+}
 
 /// The first lease of this process. Another process of the same name may have died just now: its lease is waited for.
 pub(super) async fn first_term(ctx: &Context, identity: &Identity) -> Result<Arc<Term>> {
     let request = request(ctx, identity, 1);
     let patience = Instant::now() + 2 * ctx.deps.settings.lease;
     loop {
-        if let Some(term) = acquire(ctx, &request).await? {
-            return Ok(term);
-        }
+        let remaining = match ask(ctx, &request).await? {
+            Asked::Granted(term) => return Ok(term),
+            Asked::Taken(remaining) => remaining,
+        };
         if Instant::now() >= patience {
             return Err(EngineError::NameTaken(identity.name.clone()));
         }
-        sleep(ASK_AGAIN).await;
+        sleep(remaining).await;
     }
 }
 
@@ -49,16 +57,15 @@ fn request(ctx: &Context, identity: &Identity, generation: i64) -> LeaseRequest 
     }
 }
 
-/// `None`: another living process has the name.
-async fn acquire(ctx: &Context, request: &LeaseRequest) -> Result<Option<Arc<Term>>> {
+async fn ask(ctx: &Context, request: &LeaseRequest) -> Result<Asked> {
     // From before the question: the lease ends here before it ends for the database.
     let until = Instant::now() + request.duration;
     let until = match ctx.deps.store.acquire(request).await? {
-        Acquired::Refused => return Ok(None),
+        Acquired::Refused { remaining } => return Ok(Asked::Taken(remaining)),
         Acquired::Held => Some(until),
         Acquired::Alone => None,
     };
-    Ok(Some(Arc::new(Term::new(request.lease.clone(), until))))
+    Ok(Asked::Granted(Arc::new(Term::new(request.lease.clone(), until))))
 }
 
 /// Renews the lease as long as that succeeds, and takes it anew when it was lost.
@@ -114,7 +121,7 @@ async fn renew_until_lost(ctx: &Context, term: &Term) {
         if Instant::now() >= until {
             return;
         }
-        ask_at = Instant::now() + ASK_AGAIN;
+        ask_at = Instant::now() + RETRY_INTERVAL;
     }
     // Nobody else may take over: nothing needs to be renewed.
     term.ended().await;
@@ -123,44 +130,83 @@ async fn renew_until_lost(ctx: &Context, term: &Term) {
 async fn acquire_again(ctx: &Context, request: &LeaseRequest) -> Arc<Term> {
     loop {
         let patience = Instant::now() + request.duration;
-        match timeout_at(patience, acquire(ctx, request)).await {
-            Ok(Ok(Some(term))) => return term,
-            Ok(Ok(None)) => {
+        let pause = match timeout_at(patience, ask(ctx, request)).await {
+            Ok(Ok(Asked::Granted(term))) => return term,
+            Ok(Ok(Asked::Taken(remaining))) => {
                 ctx.report(
                     "take the lease",
                     &EngineError::NameTaken(request.lease.owner.clone()),
                 );
+                remaining
             }
-            Ok(Err(error)) => ctx.report("take the lease", &error),
-            Err(_) => tracing::warn!("the database has not answered in time whether this server has a lease"),
-        }
-        sleep(ASK_AGAIN).await;
+            Ok(Err(error)) => {
+                ctx.report("take the lease", &error);
+                RETRY_INTERVAL
+            }
+            Err(_) => {
+                tracing::warn!("the database has not answered in time whether this server has a lease");
+                RETRY_INTERVAL
+            }
+        };
+        sleep(pause).await;
     }
 }
 
-/// Takes over what others left when a server has died, and now and then: the safety net of a lost wake as well.
+/// Takes over what others left at the moment when a lease runs out, and everything now and then: the safety net of a lost wake
+/// as well.
 async fn claim_again(ctx: &Context) {
     let settings = &ctx.deps.settings;
     let mut claim_at = Instant::now() + settings.sweep;
+    let mut look_at = Instant::now();
     loop {
         tokio::select! {
             () = ctx.claim_wanted.notified() => claim_at = Instant::now(),
-            () = sleep(settings.lease / 3) => {}
+            () = sleep_until(look_at.min(claim_at)) => {}
         }
-        let Some(term) = ctx.leases.term() else { continue };
-        let claimed = term.run(async {
-            let expired = ctx.deps.store.some_expired(&ctx.owner).await;
-            if Instant::now() < claim_at && !expired.unwrap_or(false) {
-                return Ok(false);
+        let Some(term) = ctx.leases.term() else {
+            // Whoever takes the lease anew wants a claim.
+            ctx.claim_wanted.notified().await;
+            claim_at = Instant::now();
+            continue;
+        };
+        match term.run(claim_expired(ctx, claim_at)).await {
+            Some(Ok(next)) => {
+                if next.claimed {
+                    claim_at = Instant::now() + settings.sweep;
+                }
+                // A server that comes meanwhile has a whole lease before it.
+                look_at = Instant::now() + next.expiry.unwrap_or(settings.lease).min(settings.lease);
             }
-            claim(ctx).await.map(|()| true)
-        });
-        match claimed.await {
-            Some(Ok(true)) => claim_at = Instant::now() + settings.sweep,
-            Some(Ok(false)) | None => {}
-            Some(Err(error)) => ctx.report("sweep", &error),
+            Some(Err(error)) => {
+                ctx.report("claim", &error);
+                look_at = Instant::now() + RETRY_INTERVAL;
+                claim_at = claim_at.max(look_at);
+            }
+            None => {}
         }
     }
+}
+
+/// What a look at other servers' leases came to.
+struct Looked {
+    claimed: bool,
+    /// How long until the next lease of another server runs out, unless it is renewed.
+    expiry: Option<Duration>,
+}
+
+async fn claim_expired(ctx: &Context, claim_at: Instant) -> Result<Looked> {
+    let expiry = ctx.deps.store.first_expiry(&ctx.owner).await?;
+    if expiry != Some(Duration::ZERO) && Instant::now() < claim_at {
+        return Ok(Looked {
+            claimed: false,
+            expiry,
+        });
+    }
+    claim(ctx).await?;
+    Ok(Looked {
+        claimed: true,
+        expiry: ctx.deps.store.first_expiry(&ctx.owner).await?,
+    })
 }
 
 /// Asks for everything that is ours, together with what nobody drives any more.

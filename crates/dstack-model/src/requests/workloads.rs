@@ -222,52 +222,52 @@ pub struct PollLogsRequest {
 /// A message of a chat.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct ChatMessage {
-    /// Who says it.
+    /// Who says it: `system`, `user`, `assistant` or `tool`; not checked.
     pub role: String,
-    /// What is said.
+    /// The text of the message.
     pub content: String,
 }
 
 /// `/proxy/models/{project_name}/chat/completions`: what the OpenAI API knows, as far as dstack 0.22.5 takes it.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct ChatCompletionsRequest {
-    /// The chat so far.
+    /// The chat so far, oldest message first.
     pub messages: Vec<ChatMessage>,
-    /// Which model is asked.
+    /// Name of the model, as services of the project publish it.
     pub model: String,
-    /// Against repetition.
+    /// By how much words that are frequent already become less likely.
     pub frequency_penalty: Option<f64>,
-    /// By token.
+    /// By how much tokens become more or less likely, by their ids.
     #[decode(default)]
     pub logit_bias: IndexMap<String, f64>,
-    /// At most so many.
+    /// Most tokens of an answer.
     pub max_tokens: Option<i64>,
-    /// How many answers.
+    /// How many answers are wanted.
     #[decode(default = 1)]
     pub n: i64,
-    /// Against known topics.
+    /// By how much words that are there already become less likely.
     #[decode(default)]
     pub presence_penalty: f64,
-    /// JSON or text.
+    /// The form of the answer, such as `{"type": "json_object"}`.
     pub response_format: Option<Map<String, Value>>,
-    /// For answers that can be repeated.
+    /// Seed of the sampling: the same one gives the same answer, as far as the model can.
     pub seed: Option<i64>,
-    /// Where the answer ends.
+    /// Texts at which the answer ends.
     pub stop: Option<StopSequences>,
-    /// The answer as it is made.
+    /// Whether the answer is sent in pieces while it is made.
     #[decode(default)]
     pub stream: bool,
-    /// 0 to 2.
+    /// Temperature of the sampling, 0 to 2; the range is the model's to check.
     pub temperature: Option<f64>,
-    /// Of the probability mass.
+    /// Share of the probability mass that tokens are taken from, 0 to 1.
     pub top_p: Option<f64>,
-    /// What the model may call.
+    /// Functions that the model may call.
     #[decode(default)]
     pub tools: Vec<Value>,
-    /// Which of them it calls.
+    /// Whether it calls one of them, and which.
     #[decode(default)]
     pub tool_choice: ToolChoice,
-    /// On whose behalf.
+    /// Id of the end user, for the model's provider.
     pub user: Option<String>,
 }
 
@@ -275,9 +275,9 @@ pub struct ChatCompletionsRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum StopSequences {
-    /// One.
+    /// A single text.
     One(String),
-    /// Several.
+    /// A list of texts, any of which ends the answer.
     Many(Vec<String>),
 }
 

@@ -27,7 +27,7 @@ pub(super) enum Capacity {
 /// A fleet that could get an instance.
 #[derive(Debug)]
 pub(super) struct Open {
-    /// Its place.
+    /// Index of the fleet among those of the placer.
     fleet: usize,
     offers: Arc<AvailableOffers>,
     reservation: Option<String>,

@@ -31,33 +31,21 @@ impl World {
     /// The instances in two fleets by turns.
     fn fleets(&self) -> Vec<Fleet<'_>> {
         let numbered: Vec<_> = (1u128..).zip(&self.samples).collect();
-        (0..2)
-            .map(|at| {
-                let id = Uuid::from_u128(1000 + at).into();
-                let own = numbered.iter().filter(|(num, _)| num % 2 == at);
-                let instances = own.map(|(num, (sample, total, busy))| Candidate {
-                    fleet_id: id,
-                    fleet_spec: &self.fleet,
-                    total_blocks: Some(*total),
-                    busy_blocks: *busy,
-                    status: if *busy > 0 {
-                        InstanceStatus::Busy
-                    } else {
-                        InstanceStatus::Idle
-                    },
-                    ..sample.candidate(*num)
-                });
-                Fleet {
-                    id,
-                    name: "fleet",
-                    project: Some("main"),
-                    own: true,
-                    spec: &self.fleet,
-                    master: None,
-                    anchor_pending: false,
-                    instances: instances.collect(),
-                }
+        let of_fleet = |at: u128| {
+            let own = numbered.iter().filter(move |(num, _)| num % 2 == at);
+            own.map(|(num, (sample, total, busy))| Candidate {
+                total_blocks: Some(*total),
+                busy_blocks: *busy,
+                status: if *busy > 0 {
+                    InstanceStatus::Busy
+                } else {
+                    InstanceStatus::Idle
+                },
+                ..sample.candidate(*num)
             })
+        };
+        (0..2)
+            .map(|at| fleet(at, &self.fleet, of_fleet(at).collect()))
             .collect()
     }
 

@@ -79,10 +79,7 @@ async fn events_are_found_by_target_actor_and_type() {
 async fn names_of_the_deleted_stay() {
     let server = Server::new().await;
     let alice = server.user("alice").await;
-    server
-        .post(&alice, "/api/projects/create", json!({"project_name": "team"}))
-        .await
-        .ok();
+    server.project(&alice, "team").await;
     server
         .post(
             &alice,

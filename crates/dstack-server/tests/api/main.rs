@@ -325,6 +325,12 @@ impl Server {
         token
     }
 
+    /// A project whose admin is the caller.
+    async fn project(&self, token: &str, name: &str) -> Value {
+        let create = json!({"project_name": name});
+        self.post(token, "/api/projects/create", create).await.ok()
+    }
+
     async fn send(&self, request: Request<Body>) -> Answer {
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         // Clients of other versions get other shapes.

@@ -38,7 +38,7 @@ enum Expected {
 
 use Expected::{Empty, Ignored, Refused, Shows};
 
-/// One call.
+/// A call that names things of somebody else, and what it must be answered.
 #[derive(Debug)]
 struct Row {
     route: RouteInfo,
@@ -269,7 +269,7 @@ fn run(more: Value) -> Value {
     spec
 }
 
-/// Collects calls.
+/// The table of calls, in the order of the routes.
 #[derive(Default)]
 struct Table(Vec<Row>);
 

@@ -130,10 +130,7 @@ async fn public_projects_can_be_joined_and_left() {
 async fn deleted_names_are_free_again() {
     let server = Server::new().await;
     let alice = server.user("alice").await;
-    server
-        .post(ADMIN, "/api/projects/create", json!({"project_name": "team"}))
-        .await
-        .ok();
+    server.project(ADMIN, "team").await;
     let delete = json!({"projects_names": ["team"]});
     assert_eq!(
         server
@@ -155,10 +152,7 @@ async fn deleted_names_are_free_again() {
     );
     let answer = server.post(ADMIN, "/api/projects/delete", delete).await;
     assert_eq!(answer.refused().0, "Failed to delete non-existent projects");
-    server
-        .post(ADMIN, "/api/projects/create", json!({"project_name": "team"}))
-        .await
-        .ok();
+    server.project(ADMIN, "team").await;
 }
 
 /// A manager may not make an admin less than that: neither by adding them again, nor by any of their names.
@@ -271,10 +265,7 @@ async fn a_shared_address_gives_no_rights() {
 async fn a_project_keeps_an_admin() {
     let server = Server::new().await;
     let alice = server.user("alice").await;
-    server
-        .post(&alice, "/api/projects/create", json!({"project_name": "team"}))
-        .await
-        .ok();
+    server.project(&alice, "team").await;
     let members = json!({"members": [{"username": "alice", "project_role": "user"}]});
     for path in ["add_members", "set_members"] {
         let refused = server

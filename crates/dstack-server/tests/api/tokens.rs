@@ -82,10 +82,7 @@ fn routes_that_only_read_are_called_so() {
 #[tokio::test]
 async fn a_token_of_a_project_is_good_for_that_project_only() {
     let server = Server::new().await;
-    server
-        .post(ADMIN, "/api/projects/create", json!({"project_name": "team"}))
-        .await
-        .ok();
+    server.project(ADMIN, "team").await;
     let token = server
         .token(ADMIN, json!({"name": "team", "project_name": "TEAM"}))
         .await;
@@ -296,10 +293,7 @@ async fn tokens_are_stored_hashed_listed_without_themselves_and_stop_working_whe
 async fn tokens_end_with_their_user_and_their_project() {
     let server = Server::new().await;
     let alice = server.user("alice").await;
-    server
-        .post(&alice, "/api/projects/create", json!({"project_name": "team"}))
-        .await
-        .ok();
+    server.project(&alice, "team").await;
     let full = server.token(&alice, json!({"name": "full"})).await;
     let team = server
         .token(&alice, json!({"name": "team", "project_name": "team"}))

@@ -163,63 +163,58 @@ mod tests {
     use super::*;
     use crate::Database;
 
-    #[tokio::test]
-    async fn a_refused_write_takes_back_only_itself() {
-        let dir = tempfile::tempdir().unwrap();
-        let db = Database::open_file(&dir.path().join("t.db")).await.unwrap();
-        let insert = |key: &'static str, fail: bool| {
-            let db = db.clone();
-            async move {
-                db.write(move |tx| {
-                    Box::pin(async move {
-                        sqlx::query("INSERT INTO meta (key, value) VALUES ($1, 'x')")
-                            .bind(key)
-                            .execute(&mut *tx)
-                            .await?;
-                        if fail { Err(StoreError::Closed) } else { Ok(()) }
-                    })
-                })
-                .await
-            }
-        };
-        let (a, b, c) = tokio::join!(insert("a", false), insert("b", true), insert("c", false));
-        assert!(a.is_ok() && b.is_err() && c.is_ok());
+    /// Writes a key; what comes of the transaction is up to `end`.
+    async fn write(db: &Database, key: &'static str, end: fn() -> Result<()>) -> Result<()> {
+        db.write(move |tx| {
+            Box::pin(async move {
+                sqlx::query("INSERT INTO meta (key, value) VALUES ($1, 'x')")
+                    .bind(key)
+                    .execute(&mut *tx)
+                    .await?;
+                end()
+            })
+        })
+        .await
+    }
+
+    async fn keys(db: &Database) -> Vec<String> {
         let keys: Vec<(String,)> = sqlx::query_as("SELECT key FROM meta WHERE value = 'x' ORDER BY key")
             .fetch_all(db.pool())
             .await
             .unwrap();
-        assert_eq!(keys, [("a".to_owned(),), ("c".to_owned(),)]);
+        keys.into_iter().map(|(key,)| key).collect()
+    }
+
+    fn panics() -> Result<()> {
+        panic!("on purpose")
+    }
+
+    #[tokio::test]
+    async fn a_refused_write_takes_back_only_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Database::open_file(&dir.path().join("t.db")).await.unwrap();
+        let (a, b, c) = tokio::join!(
+            write(&db, "a", || Ok(())),
+            write(&db, "b", || Err(StoreError::Closed)),
+            write(&db, "c", || Ok(()))
+        );
+        assert!(a.is_ok() && b.is_err() && c.is_ok());
+        assert_eq!(keys(&db).await, ["a", "c"]);
     }
 
     #[tokio::test]
     async fn a_write_that_panics_takes_back_only_itself_and_others_go_on() {
         let dir = tempfile::tempdir().unwrap();
         let db = Database::open_file(&dir.path().join("t.db")).await.unwrap();
-        let write = |key: &'static str, panics: bool| {
-            let db = db.clone();
-            async move {
-                db.write(move |tx| {
-                    Box::pin(async move {
-                        sqlx::query("INSERT INTO meta (key, value) VALUES ($1, 'x')")
-                            .bind(key)
-                            .execute(&mut *tx)
-                            .await?;
-                        assert!(!panics, "on purpose");
-                        Ok(())
-                    })
-                })
-                .await
-            }
-        };
-        let alone = write("alone", true).await;
+        let alone = write(&db, "alone", panics).await;
         assert!(matches!(alone, Err(StoreError::Panicked(_))), "{alone:?}");
-        let (a, b, c) = tokio::join!(write("a", false), write("b", true), write("c", false));
+        let (a, b, c) = tokio::join!(
+            write(&db, "a", || Ok(())),
+            write(&db, "b", panics),
+            write(&db, "c", || Ok(()))
+        );
         assert!(a.is_ok() && matches!(b, Err(StoreError::Panicked(_))) && c.is_ok());
-        let keys: Vec<(String,)> = sqlx::query_as("SELECT key FROM meta WHERE value = 'x' ORDER BY key")
-            .fetch_all(db.pool())
-            .await
-            .unwrap();
-        assert_eq!(keys, [("a".to_owned(),), ("c".to_owned(),)]);
+        assert_eq!(keys(&db).await, ["a", "c"]);
         db.check_writers().unwrap();
     }
 }

@@ -119,7 +119,7 @@ pub enum PointsOf {
 /// Points that were deleted in one go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeletedPoints {
-    /// How many.
+    /// Number of points that were deleted.
     pub count: u64,
     /// The job at which to go on: those before it have no old points any more.
     pub go_on_at: Option<JobId>,

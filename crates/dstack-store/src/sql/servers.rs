@@ -75,10 +75,21 @@ impl SqlStore {
             .bind(request.predecessor.unwrap_or(*process).to_string())
             .execute(self.database.pool())
             .await?;
-        Ok(match done.rows_affected() {
-            0 => Acquired::Refused,
-            _ => Acquired::Held,
-        })
+        if done.rows_affected() > 0 {
+            return Ok(Acquired::Held);
+        }
+        let remaining = self.remaining("owner = $1", owner).await?.unwrap_or_default();
+        Ok(Acquired::Refused { remaining })
+    }
+
+    /// How long until the first of these leases runs out.
+    async fn remaining(&self, leases: &'static str, owner: &str) -> Result<Option<Duration>> {
+        let sql = format!("SELECT MIN(expires_at) - {NOW} FROM servers WHERE {leases}");
+        let (left,): (Option<i64>,) = sqlx::query_as(AssertSqlSafe(sql))
+            .bind(owner.to_owned())
+            .fetch_one(self.database.pool())
+            .await?;
+        Ok(left.map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0))))
     }
 
     pub(super) async fn renew_lease(&self, lease: &Lease, duration: Duration) -> Result<bool> {
@@ -99,17 +110,12 @@ impl SqlStore {
         Ok(done.rows_affected() > 0)
     }
 
-    /// Whether another server's lease has run out.
-    pub(super) async fn some_expired_but(&self, owner: &str) -> Result<bool> {
-        if self.is_alone() {
-            return Ok(false);
+    /// When the first lease of another server runs out.
+    pub(super) async fn first_expiry_but(&self, owner: &str) -> Result<Option<Duration>> {
+        match self.is_alone() {
+            true => Ok(None),
+            false => self.remaining("owner <> $1", owner).await,
         }
-        let sql = format!("SELECT owner FROM servers WHERE expires_at <= {NOW} AND owner <> $1 LIMIT 1");
-        let found: Option<(String,)> = sqlx::query_as(AssertSqlSafe(sql))
-            .bind(owner.to_owned())
-            .fetch_optional(self.database.pool())
-            .await?;
-        Ok(found.is_some())
     }
 
     pub(super) async fn claim_rows(&self, claim: &Claim) -> Result<Vec<(EntityRef, Time)>> {

@@ -44,7 +44,7 @@ struct Placed {
 }
 
 impl<'a> Assignments<'a> {
-    /// None yet.
+    /// Assigns nothing yet; instances and fleets are those of `placement`.
     pub(super) fn new(ctx: &'a Arc<Context>, placement: &'a PlacementSnapshot) -> Self {
         let mut numbers: HashMap<FleetId, BTreeSet<i64>> = HashMap::new();
         for row in &placement.instances {
