@@ -1,6 +1,6 @@
 //! The engine's store in memory, for simulation: same rules, no I/O, so that virtual time never runs ahead of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -48,6 +48,41 @@ pub struct Tables {
     pub health_checks: BTreeMap<InstanceId, Vec<StoredCheck>>,
     owners: BTreeMap<EntityRef, String>,
     servers: BTreeMap<String, HeldLease>,
+    index: Index,
+}
+
+/// Which rows belong to what, so that thousands of them are found without a look at all others.
+#[derive(Debug, Clone, Default)]
+struct Index {
+    /// Jobs by the ids of their run and of their instance.
+    jobs: BTreeMap<Uuid, BTreeSet<JobId>>,
+    /// Operations by the ids of their job and of their instance.
+    operations: BTreeMap<Uuid, BTreeSet<OperationId>>,
+    /// Operations by their keys.
+    keys: BTreeMap<String, OperationId>,
+}
+
+impl Index {
+    fn put_job(&mut self, before: Option<&JobRow>, row: &JobRow) {
+        if let Some(left) = before.and_then(|before| before.instance_id)
+            && row.instance_id != Some(left)
+            && let Some(jobs) = self.jobs.get_mut(&left.uuid())
+        {
+            jobs.remove(&row.id);
+        }
+        let of = [Some(row.run_id.uuid()), row.instance_id.map(InstanceId::uuid)];
+        for id in of.into_iter().flatten() {
+            self.jobs.entry(id).or_default().insert(row.id);
+        }
+    }
+
+    fn put_operation(&mut self, row: &OperationRow) {
+        let of = [row.job_id.map(JobId::uuid), row.instance_id.map(InstanceId::uuid)];
+        for id in of.into_iter().flatten() {
+            self.operations.entry(id).or_default().insert(row.id);
+        }
+        self.keys.insert(row.key.clone(), row.id);
+    }
 }
 
 /// A store that forgets everything with the process.
@@ -141,8 +176,12 @@ impl Tables {
             Put::Instance(row) => check(&self.instances, row),
             Put::Fleet(row) => check(&self.fleets, row),
             Put::Operation(row) => {
-                let taken = |other: &OperationRow| other.key == row.key && other.id != row.id;
-                if self.operations.values().any(taken) {
+                if self
+                    .index
+                    .keys
+                    .get(&row.key)
+                    .is_some_and(|other| *other != row.id)
+                {
                     return Err(StoreError::Conflict {
                         entity: "operations",
                         id: row.key.clone(),
@@ -156,10 +195,16 @@ impl Tables {
     fn write(&mut self, put: &Put) {
         match put {
             Put::Run(row) => write(&mut self.runs, row),
-            Put::Job(row) => write(&mut self.jobs, row),
+            Put::Job(row) => {
+                self.index.put_job(self.jobs.get(&row.id), row);
+                write(&mut self.jobs, row);
+            }
             Put::Instance(row) => write(&mut self.instances, row),
             Put::Fleet(row) => write(&mut self.fleets, row),
-            Put::Operation(row) => write(&mut self.operations, row),
+            Put::Operation(row) => {
+                self.index.put_operation(row);
+                write(&mut self.operations, row);
+            }
         }
     }
 
@@ -234,19 +279,19 @@ impl Tables {
         runs.chain(jobs).chain(instances).chain(fleets).collect()
     }
 
-    fn jobs_where(&self, keep: impl Fn(&JobRow) -> bool) -> Vec<JobRow> {
-        let mut jobs: Vec<JobRow> = self.jobs.values().filter(|job| keep(job)).cloned().collect();
+    /// The jobs of a run, or on an instance.
+    fn jobs_of(&self, id: Uuid) -> Vec<JobRow> {
+        let ids = self.index.jobs.get(&id).into_iter().flatten();
+        let mut jobs: Vec<JobRow> = ids.filter_map(|id| self.jobs.get(id)).cloned().collect();
         jobs.sort_by_key(|job| (job.replica_num, job.job_num, job.submission_num, job.id));
         jobs
     }
 
-    fn operations_where(&self, keep: impl Fn(&OperationRow) -> bool) -> Vec<OperationRow> {
-        let mut found: Vec<OperationRow> = self
-            .operations
-            .values()
-            .filter(|row| keep(row))
-            .cloned()
-            .collect();
+    /// The operations of a job, or on an instance.
+    fn operations_of(&self, id: Uuid, keep: impl Fn(&OperationRow) -> bool) -> Vec<OperationRow> {
+        let ids = self.index.operations.get(&id).into_iter().flatten();
+        let rows = ids.filter_map(|id| self.operations.get(id));
+        let mut found: Vec<OperationRow> = rows.filter(|row| keep(row)).cloned().collect();
         found.sort_by_key(|row| (row.created_at, row.id));
         found
     }
@@ -264,7 +309,7 @@ impl EngineStore for MemoryStore {
         let tables = self.lock();
         Ok(tables.runs.get(&id).cloned().map(|run| RunSnapshot {
             run,
-            jobs: tables.jobs_where(|job| job.run_id == id),
+            jobs: tables.jobs_of(id.uuid()),
         }))
     }
 
@@ -284,7 +329,7 @@ impl EngineStore for MemoryStore {
             job,
             run,
             instance,
-            operations: tables.operations_where(|row| row.job_id == Some(id)),
+            operations: tables.operations_of(id.uuid(), |row| row.job_id == Some(id)),
         }))
     }
 
@@ -297,8 +342,8 @@ impl EngineStore for MemoryStore {
         Ok(Some(InstanceSnapshot {
             instance,
             fleet,
-            jobs: tables.jobs_where(|job| job.instance_id == Some(id)),
-            operations: tables.operations_where(|row| row.instance_id == Some(id) && row.job_id.is_none()),
+            jobs: tables.jobs_of(id.uuid()),
+            operations: tables.operations_of(id.uuid(), |row| row.job_id.is_none()),
         }))
     }
 
@@ -313,18 +358,16 @@ impl EngineStore for MemoryStore {
             .filter(|row| row.fleet_id == Some(id) && !row.deleted)
             .cloned()
             .collect();
-        let in_fleet = |run: &&RunRow| {
-            run.fleet_id == Some(id)
-                || tables
-                    .jobs
-                    .values()
-                    .any(|job| job.run_id == run.id && job.fleet_id == Some(id))
-        };
+        let jobs = tables.jobs.values();
+        let with_jobs: BTreeSet<RunId> = jobs
+            .filter(|job| job.fleet_id == Some(id))
+            .map(|job| job.run_id)
+            .collect();
         let active_runs = tables
             .runs
             .values()
             .filter(|run| !run.status().is_finished())
-            .filter(in_fleet)
+            .filter(|run| run.fleet_id == Some(id) || with_jobs.contains(&run.id))
             .map(|run| run.id)
             .collect();
         Ok(Some(FleetSnapshot {
@@ -371,18 +414,15 @@ impl EngineStore for MemoryStore {
                 job.status() == dstack_model::runs::JobStatus::Submitted && job.instance_id.is_none();
             job.project_id == project && placeless && owned(job)
         };
-        let with_run = |job: JobRow| Some((tables.runs.get(&job.run_id)?.clone(), job));
-        let mut found: Vec<(RunRow, JobRow)> = tables
-            .jobs_where(waiting)
-            .into_iter()
-            .filter_map(with_run)
-            .collect();
-        found.sort_by_key(|(run, job)| (-run.priority, job.submitted_at, job.id));
-        Ok(found
-            .into_iter()
-            .take(limit)
-            .map(|(run, job)| (job.id, run.id))
-            .collect())
+        let with_run = |job: &JobRow| {
+            let run = tables.runs.get(&job.run_id)?;
+            Some((-run.priority, job.submitted_at, job.id, run.id))
+        };
+        let jobs = tables.jobs.values().filter(|job| waiting(job));
+        let mut found: Vec<_> = jobs.filter_map(with_run).collect();
+        found.sort_unstable();
+        found.truncate(limit);
+        Ok(found.into_iter().map(|(.., job, run)| (job, run)).collect())
     }
 
     async fn run_by_name(&self, project: ProjectId, name: &str) -> Result<Option<RunRow>> {
