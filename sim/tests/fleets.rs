@@ -714,3 +714,35 @@ async fn the_fleet_of_the_servers_own_machine_is_not_changed_by_users() {
     let run = world.submit(&engine, "train", &json!({})).await.unwrap();
     assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
 }
+
+/// Machines of servers that are gone for good would stay for ever: their owner may end them.
+#[tokio::test(start_paused = true)]
+async fn a_servers_machine_is_ended_by_users_only_when_its_server_is_gone() {
+    let world = World::new(32, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let machine = instance_of(&world, "local-0");
+    let local = machine.fleet_id.unwrap();
+    let refused = world.end_fleet(&engine, local, Some(&[0])).await.unwrap_err();
+    assert!(
+        format!("{refused:?}").contains("the machine of a server that runs"),
+        "{refused:?}"
+    );
+    let mut gone = machine.clone();
+    gone.unreachable = true;
+    let mut changes = world.builder.changes(world.clock.now());
+    changes.update(&instance_of(&world, "local-0"), gone);
+    engine.stop();
+    engine.commit(changes.into_commit()).await.unwrap();
+    world.end_fleet(&engine, local, Some(&[0])).await.unwrap();
+    assert_eq!(
+        instance_of(&world, "local-0").status(),
+        InstanceStatus::Terminating
+    );
+}
+
+fn instance_of(world: &World, name: &str) -> InstanceRow {
+    world
+        .store
+        .read(|tables| tables.instances.values().find(|row| row.name == name).cloned())
+        .unwrap()
+}

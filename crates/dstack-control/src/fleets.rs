@@ -50,7 +50,7 @@ impl Fleets {
     ) -> Result<()> {
         let fleets = self.core.store.fleets_by_names(project, names).await?;
         for fleet in &fleets {
-            check_may_end(fleet, rights)?;
+            check_may_end(fleet, rights, nums)?;
         }
         let ids: Vec<FleetId> = fleets.iter().map(|fleet| fleet.id).collect();
         let names: Vec<&str> = fleets.iter().map(|fleet| fleet.name.as_str()).collect();
@@ -83,6 +83,15 @@ impl Fleets {
             .iter()
             .filter(chosen)
             .any(|row| row.busy_blocks > 0 && !held(row));
+        if fleet.local
+            && let Some(row) = snapshot
+                .instances
+                .iter()
+                .filter(chosen)
+                .find(|row| !row.unreachable)
+        {
+            return Err(own_machine(&row.name));
+        }
         if busy || (nums.is_none() && !snapshot.active_runs.is_empty()) {
             return Err(in_use(fleet, nums));
         }
@@ -117,8 +126,18 @@ fn check_not_own_machine(fleet: &FleetRow) -> Result<()> {
     }
 }
 
-fn check_may_end(fleet: &FleetRow, rights: FleetRights) -> Result<()> {
-    check_not_own_machine(fleet)?;
+/// A machine whose server runs. One whose server is gone for good may be ended: nobody else would.
+fn own_machine(instance: &str) -> ControlError {
+    ControlError::refused(format!(
+        "Instance {instance} is the machine of a server that runs. Start that server with --no-local to do without it."
+    ))
+}
+
+/// `nums` are those of the instances that are to be ended, not the fleet.
+fn check_may_end(fleet: &FleetRow, rights: FleetRights, nums: Option<&[i64]>) -> Result<()> {
+    if nums.is_none() {
+        check_not_own_machine(fleet)?;
+    }
     check_rights(fleet.spec.configuration.ssh_config.is_some(), rights)
 }
 

@@ -89,11 +89,8 @@ fn is_complete(kind: &str, mut rest: &[u8]) -> bool {
             [point] => kind.contains("ed25519") && point.len() == 32,
             [exponent, modulus] if kind == "ssh-rsa" => !exponent.is_empty() && !modulus.is_empty(),
             [curve, point] => {
-                let is_named = kind
-                    .split('@')
-                    .next()
-                    .is_some_and(|name| name.as_bytes().ends_with(curve));
-                kind.contains("ecdsa") && !curve.is_empty() && is_named && !point.is_empty()
+                let name = kind.split('@').next().and_then(|name| name.rsplit('-').next());
+                kind.contains("ecdsa") && name.map(str::as_bytes) == Some(*curve) && !point.is_empty()
             }
             _ => false,
         }

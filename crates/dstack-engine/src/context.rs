@@ -309,7 +309,10 @@ impl Context {
         self.leases.remove(entity);
         self.wakes.wake_at(entity, None);
         match entity {
-            EntityRef::Job(job) => self.seen.forget_job(job),
+            EntityRef::Job(job) => {
+                self.seen.forget_job(job);
+                self.deps.output.forget(job);
+            }
             EntityRef::Instance(instance) => self.seen.forget_instance(instance),
             EntityRef::Run(run) => self.attendance.forget(run),
             EntityRef::Fleet(_) => {}

@@ -34,4 +34,7 @@ pub trait Output: Send + Sync + Debug {
 
     /// This server has nothing more to append for the job, at least for now: what is kept open for it is closed.
     fn release(&self, _job: JobId) {}
+
+    /// The job is over: nothing has to be known of it any more.
+    fn forget(&self, _job: JobId) {}
 }

@@ -42,12 +42,20 @@ pub(crate) async fn update(home: PathBuf, entry: Entry, answer: Answer) -> bool 
 /// What to ask the user who starts this server, when the command line uses another one by default: with what a yes would
 /// change. `None`: there is nothing to change, or nobody to ask.
 pub(crate) async fn question(home: PathBuf, entry: Entry) -> Option<String> {
-    if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
+    if !has_terminal() {
         return None;
     }
     let work = move || change(&home.join(".dstack/config.yml"), &entry);
     let change = task::blocking("read CLI config", work).await.ok().flatten()?;
     Some(format!("{change} [y/n] (n): "))
+}
+
+/// Whether somebody looks at the terminal of this process. One that reads from it in the background is stopped by the system.
+fn has_terminal() -> bool {
+    let stdin = io::stdin();
+    let in_front =
+        || rustix::termios::tcgetpgrp(&stdin).is_ok_and(|group| group == rustix::process::getpgrp());
+    stdin.is_terminal() && io::stdout().is_terminal() && in_front()
 }
 
 /// What a yes would change, as a question.

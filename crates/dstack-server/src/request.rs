@@ -82,6 +82,9 @@ pub(crate) struct Upload {
     reserved: Option<Reserved>,
 }
 
+/// An upload begins when there is memory for this much of it.
+const FIRST_PART: usize = 64 * 1024;
+
 /// Reads the part `file` of a multipart body. Of one beyond `limit` bytes (0: there is no limit) the content is not kept.
 ///
 /// # Errors
@@ -114,17 +117,12 @@ pub(crate) async fn upload(
         return Err(too_large());
     }
     let effective = if limit > 0 { limit.min(most) } else { most };
-    let expected = declared.unwrap_or(effective).min(most);
-    let reserved = match memory
-        .reserve(usize::try_from(expected).unwrap_or(usize::MAX))
-        .await
-    {
-        Ok(reserved) => reserved,
-        Err(full) => {
-            drain_upload(body).await;
-            return Err(full);
-        }
-    };
+    let expected = usize::try_from(declared.unwrap_or(effective)).unwrap_or(usize::MAX);
+    let mut reserved = None;
+    if let Err(full) = memory.grow(&mut reserved, expected.min(FIRST_PART)).await {
+        drain_upload(body).await;
+        return Err(full);
+    }
     // The length that was declared holds by itself. What stands around the file is not part of its limit.
     let max_bytes = match declared {
         None => effective.saturating_add(MAX_DISCARDED),
@@ -160,6 +158,8 @@ pub(crate) async fn upload(
                 return Err(too_large());
             }
             if limit == 0 || upload.request_size <= limit {
+                let size = upload.content.len() + chunk.len();
+                memory.grow(&mut upload.reserved, size).await?;
                 upload.content.extend_from_slice(&chunk);
             }
         }

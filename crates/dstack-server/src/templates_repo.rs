@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use axum::http::{HeaderValue, header};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use dstack_http::{ClientOptions, GuardedClient, GuardedRedirects, OutboundError, OutboundPolicy, redacted};
+use axum::http::header;
+use dstack_http::{ClientOptions, GuardedClient, GuardedRedirects, OutboundError, OutboundPolicy};
 use dstack_system::chain;
 use url::Url;
 
@@ -15,12 +13,22 @@ use crate::error::{ApiError, Result};
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// The first branch and what the server is able to do are told long before.
 const LONGEST_HEAD: usize = 64 * 1024;
+/// Stands before what the server is able to do, if the repo has a branch.
+const MARK: &[u8] = b" HEAD\0";
 /// The type that tells a git server from any other.
 const ADVERTISEMENT: &str = "application/x-git-upload-pack-advertisement";
 
 /// Refuses a repo that cannot be reached, or that is empty.
 pub(crate) async fn check_access(repo: &str, policy: OutboundPolicy) -> Result<()> {
-    let why = match ask(repo, policy).await {
+    if Url::parse(repo).is_ok_and(|url| has_credentials(&url)) {
+        return Err(ApiError::client(
+            "The address of a templates repo has a user or password in it, which all members of the project would see. Give \
+             one without"
+                .to_owned(),
+        ));
+    }
+    let asked = tokio::time::timeout(TIMEOUT, ask(repo, policy)).await;
+    let why = match asked.unwrap_or(Ok(false)) {
         Ok(true) => return Ok(()),
         Ok(false) => None,
         // The only reasons that say what to do about them; others would tell of services inside.
@@ -36,7 +44,7 @@ pub(crate) async fn check_access(repo: &str, policy: OutboundPolicy) -> Result<(
     let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
     Err(ApiError::client(format!(
         "Cannot access templates repo: {}{why}",
-        without_credentials(repo)
+        repo
     )))
 }
 
@@ -53,11 +61,7 @@ async fn ask(repo: &str, policy: OutboundPolicy) -> std::result::Result<bool, Ou
         ..ClientOptions::default()
     };
     let client = GuardedClient::new(policy, options);
-    let authorization = credentials(&url);
-    let mut request = client.get(url).redirects(GuardedRedirects::AnyHost);
-    if let Some(value) = authorization {
-        request = request.header(header::AUTHORIZATION, value);
-    }
+    let request = client.get(url).redirects(GuardedRedirects::AnyHost);
     let mut answer = request.send().await?;
     let kind = answer.response.headers().get(header::CONTENT_TYPE);
     if !answer.response.status().is_success() || kind.is_none_or(|kind| kind != ADVERTISEMENT) {
@@ -65,8 +69,11 @@ async fn ask(repo: &str, policy: OutboundPolicy) -> std::result::Result<bool, Ou
     }
     let mut head = Vec::new();
     while let Ok(Some(chunk)) = answer.response.chunk().await {
+        // The mark may lie across two chunks.
+        let seen = head.len().saturating_sub(MARK.len() - 1);
         head.extend_from_slice(&chunk);
-        if head.windows(6).any(|part| part == b" HEAD\0") {
+        let mut unseen = head.get(seen..).unwrap_or_default().windows(MARK.len());
+        if unseen.any(|part| part == MARK) {
             return Ok(true);
         }
         if head.len() > LONGEST_HEAD {
@@ -76,33 +83,6 @@ async fn ask(repo: &str, policy: OutboundPolicy) -> std::result::Result<bool, Ou
     Ok(false)
 }
 
-fn without_credentials(repo: &str) -> String {
-    match Url::parse(repo) {
-        Ok(url) if has_credentials(&url) => redacted(&url),
-        _ => repo.to_owned(),
-    }
-}
-
 fn has_credentials(url: &Url) -> bool {
     !url.username().is_empty() || url.password().is_some()
-}
-
-/// User and password of a URL, as HTTP carries them.
-fn credentials(url: &Url) -> Option<HeaderValue> {
-    if !has_credentials(url) {
-        return None;
-    }
-    let decoded = |part: &str| {
-        percent_encoding::percent_decode_str(part)
-            .decode_utf8_lossy()
-            .into_owned()
-    };
-    let both = format!(
-        "{}:{}",
-        decoded(url.username()),
-        decoded(url.password().unwrap_or_default())
-    );
-    let mut value = HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(both))).ok()?;
-    value.set_sensitive(true);
-    Some(value)
 }

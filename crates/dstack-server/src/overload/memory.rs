@@ -17,6 +17,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 const KIB: usize = 1024;
 
+/// What an upload gets at a time.
+const GROWTH: usize = 1024 * KIB;
+
 /// Memory for bodies, shared by all calls.
 #[derive(Debug)]
 pub(crate) struct BodyMemory {
@@ -32,6 +35,10 @@ pub(crate) struct Reserved {
 }
 
 impl Reserved {
+    fn bytes(&self) -> usize {
+        self.permits.num_permits().saturating_mul(KIB)
+    }
+
     /// Gives back what is more than so many bytes.
     pub(crate) fn shrink(&mut self, bytes: usize) {
         let spare = self.permits.num_permits().saturating_sub(bytes.div_ceil(KIB));
@@ -58,6 +65,25 @@ impl BodyMemory {
         usize::try_from(self.total / 4)
             .unwrap_or(usize::MAX)
             .saturating_mul(KIB)
+    }
+
+    /// Has so many bytes for an upload that has grown to them, and some more for what comes next. An upload has no memory for
+    /// what it has not sent yet.
+    ///
+    /// # Errors
+    /// 429 when others had them for too long.
+    pub(crate) async fn grow(&self, held: &mut Option<Reserved>, bytes: usize) -> Result<()> {
+        let has = held.as_ref().map_or(UNCOUNTED, Reserved::bytes);
+        if bytes <= has {
+            return Ok(());
+        }
+        let next = self.largest_upload().saturating_sub(has).min(GROWTH);
+        let more = self.reserve((bytes - has).max(next).max(UNCOUNTED + 1)).await?;
+        match (held, more) {
+            (Some(held), Some(more)) => held.permits.merge(more.permits),
+            (held, more) => *held = more,
+        }
+        Ok(())
     }
 
     /// Waits for so many bytes, or for all there are when that is less. Returns `None` for a small body, which is not

@@ -89,8 +89,11 @@ pub(crate) fn run(listed: &ListedRun, jobs: &[&JobRow], view: View, now: Time) -
 
 /// When the schedule starts the run the next time, also while it runs.
 fn next_time(row: &RunRow, now: Time) -> Option<Time> {
-    let goes_on = !row.status().is_finished() && row.next_triggered_at.is_some();
-    goes_on.then(|| next_trigger(&row.run_spec, now)).flatten()
+    let stored = row.next_triggered_at.filter(|_| !row.status().is_finished())?;
+    match stored > now {
+        true => Some(stored),
+        false => next_trigger(&row.run_spec, now),
+    }
 }
 
 fn number(value: i64) -> u32 {
@@ -277,10 +280,10 @@ fn ide_of(ide: &serde_json::Value) -> Option<(&'static str, &'static str)> {
 }
 
 /// Whether the run looks the same until its version changes: the cost of something running grows by itself, and a schedule
-/// goes on.
-pub(crate) fn is_stable(listed: &ListedRun, jobs: &[&JobRow]) -> bool {
+/// goes on while the run that it has started runs.
+pub(crate) fn is_stable(listed: &ListedRun, jobs: &[&JobRow], now: Time) -> bool {
     let is_over = listed.run.status().is_finished();
-    (is_over || listed.run.next_triggered_at.is_none())
+    (is_over || listed.run.next_triggered_at.is_none_or(|at| at > now))
         && jobs.iter().all(|row| {
             row.status().is_finished()
                 || row

@@ -5,6 +5,7 @@
 //! `docs/adr/009-servers-that-share-a-database.md`.
 
 use std::io::{Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use dstack_engine::Identity;
@@ -76,15 +77,26 @@ impl DirectoryLock {
         })
     }
 
+    /// The process that the file tells of, if it held this very lock: a copy of the file, or the file as another machine sees
+    /// it, may tell of one that lives.
     fn replace_process(&mut self, process: Uuid) -> std::io::Result<Option<Uuid>> {
+        let place = place_of(&self.file)?;
         let mut text = String::new();
         self.file.rewind()?;
         self.file.read_to_string(&mut text)?;
         self.file.rewind()?;
         self.file.set_len(0)?;
-        self.file.write_all(process.to_string().as_bytes())?;
-        Ok(text.trim().parse().ok())
+        self.file.write_all(format!("{process} {place}").as_bytes())?;
+        let (before, at) = text.split_once(' ').unwrap_or_default();
+        Ok(before.parse().ok().filter(|_| at == place))
     }
+}
+
+/// Which file it is, on which machine since its last start.
+fn place_of(file: &File) -> std::io::Result<String> {
+    let metadata = file.metadata()?;
+    let boot = fs_err::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    Ok(format!("{}:{} {}", metadata.dev(), metadata.ino(), boot.trim()))
 }
 
 fn lock(path: &Path) -> Result<File, ServerError> {
@@ -162,6 +174,22 @@ mod tests {
             (&first.name, Some(first.process))
         );
         assert_ne!(second.process, first.process);
+    }
+
+    /// Also of one that was made while the server ran.
+    #[test]
+    fn a_copy_of_a_directory_knows_no_predecessor() {
+        let (dir, random) = (tempfile::tempdir().unwrap(), Random::seeded(1));
+        let mut original = DirectoryLock::of_machine(dir.path(), "web-1", &random).unwrap();
+        let running = original.identity(&random).unwrap();
+        let copy = tempfile::tempdir().unwrap();
+        fs_err::create_dir(copy.path().join("data")).unwrap();
+        for file in ["data/web-1.lock", "data/web-1.id"] {
+            fs_err::copy(dir.path().join(file), copy.path().join(file)).unwrap();
+        }
+        let mut second = DirectoryLock::of_machine(copy.path(), "web-1", &random).unwrap();
+        let second = second.identity(&random).unwrap();
+        assert_eq!(second.predecessor, None, "{:?} lives", running.process);
     }
 
     #[test]

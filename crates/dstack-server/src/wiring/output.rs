@@ -124,7 +124,10 @@ impl Output for LogOutput {
     }
 
     fn release(&self, job: JobId) {
-        self.used().retain(|(of, _), _| *of != job);
         self.logs.release(job);
+    }
+
+    fn forget(&self, job: JobId) {
+        self.used().retain(|(of, _), _| *of != job);
     }
 }

@@ -211,7 +211,7 @@ pub async fn update(
     is_public: Option<bool>,
     templates_repo: Option<Option<&str>>,
 ) -> Result<()> {
-    sqlx::query(
+    let done = sqlx::query(
         "UPDATE projects SET is_public = COALESCE($2, is_public), \
          templates_repo = CASE WHEN $3 = 1 THEN $4 ELSE templates_repo END WHERE id = $1 AND deleted = 0",
     )
@@ -221,7 +221,10 @@ pub async fn update(
     .bind(templates_repo.flatten().map(str::to_owned))
     .execute(tx)
     .await?;
-    Ok(())
+    match done.rows_affected() {
+        0 => Err(StoreError::conflict("projects", &id)),
+        _ => Ok(()),
+    }
 }
 
 /// Stores the key pair unless there is one. Returns whether it was stored.

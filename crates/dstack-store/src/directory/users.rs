@@ -200,14 +200,19 @@ pub async fn update(
     active: bool,
 ) -> Result<()> {
     use crate::Column;
-    sqlx::query("UPDATE users SET global_role = $2, email = $3, active = $4 WHERE id = $1 AND deleted = 0")
-        .bind(id.to_string())
-        .bind(role.to_raw())
-        .bind(email.map(str::to_owned))
-        .bind(i64::from(active))
-        .execute(tx)
-        .await?;
-    Ok(())
+    let done = sqlx::query(
+        "UPDATE users SET global_role = $2, email = $3, active = $4 WHERE id = $1 AND deleted = 0",
+    )
+    .bind(id.to_string())
+    .bind(role.to_raw())
+    .bind(email.map(str::to_owned))
+    .bind(i64::from(active))
+    .execute(tx)
+    .await?;
+    match done.rows_affected() {
+        0 => Err(StoreError::conflict("users", &id)),
+        _ => Ok(()),
+    }
 }
 
 /// Replaces the token.

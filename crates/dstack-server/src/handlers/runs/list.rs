@@ -182,7 +182,7 @@ async fn render_missing(
         let of_run = jobs.get(&found.run.id).map(Vec::as_slice).unwrap_or_default();
         let json = serde_json::to_vec(&run(found, of_run, view, now)).map_err(ApiError::internal)?;
         let json = Bytes::from(json);
-        let stable = is_stable(found, of_run);
+        let stable = is_stable(found, of_run, now);
         if stable {
             state
                 .runs

@@ -6,10 +6,14 @@ use dstack_engine::Piece;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
+/// Bytes of quota for each piece: what stores keep of a piece besides its text must be bounded, too.
+const BYTES_PER_PIECE: u64 = 16;
+
 /// What has been stored of a job since this server began to read its output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Used {
     bytes: u64,
+    pieces: u64,
     /// Nothing more is stored as long as the limit is this one.
     full_at: Option<u64>,
 }
@@ -29,9 +33,13 @@ impl Used {
             if self.full_at == Some(limit) {
                 break;
             }
+            if piece.bytes.is_empty() {
+                continue;
+            }
             let bytes = self.bytes.saturating_add(piece.bytes.len() as u64);
-            if bytes <= limit {
-                self.bytes = bytes;
+            let pieces = self.pieces.saturating_add(1);
+            if bytes <= limit && pieces <= limit.div_ceil(BYTES_PER_PIECE) {
+                (self.bytes, self.pieces) = (bytes, pieces);
                 admitted.push(piece);
             } else {
                 self.full_at = Some(limit);
@@ -53,9 +61,13 @@ mod tests {
     use super::*;
 
     fn pieces(count: i64) -> Vec<Piece> {
+        pieces_of(count, 20)
+    }
+
+    fn pieces_of(count: i64, size: usize) -> Vec<Piece> {
         let piece = |timestamp| Piece {
             timestamp,
-            bytes: vec![b'x'; 10],
+            bytes: vec![b'x'; size],
         };
         (1..=count).map(piece).collect()
     }
@@ -73,21 +85,33 @@ mod tests {
     #[test]
     fn what_is_too_much_is_left_out_and_the_log_says_so_once() {
         let new = Duration::ZERO;
-        let (admitted, used) = Used::default().admit(20, new, pieces(6));
+        let (admitted, used) = Used::default().admit(40, new, pieces(6));
         assert_eq!(texts(&admitted), ["x", "x", "x", "x", "left out"]);
         let timestamps: Vec<i64> = admitted.iter().map(|piece| piece.timestamp).collect();
         assert_eq!(timestamps, [1, 2, 3, 4, 5]);
-        let (admitted, used) = used.admit(20, new, pieces(3));
+        let (admitted, used) = used.admit(40, new, pieces(3));
         assert!(admitted.is_empty());
         // An hour later there is room again, and then none.
-        let (admitted, _) = used.admit(20, HOUR, pieces(4));
+        let (admitted, _) = used.admit(40, HOUR, pieces(4));
         assert_eq!(texts(&admitted), ["x", "x", "left out"]);
+    }
+
+    #[test]
+    fn tiny_pieces_cost_more_than_their_text() {
+        let (admitted, _) = Used::default().admit(160, Duration::ZERO, pieces_of(1000, 1));
+        assert_eq!(admitted.len(), 2 * 160 / 16 + 1, "and the line that says so");
+        let (admitted, used) = Used::default().admit(160, Duration::ZERO, pieces_of(1000, 0));
+        assert_eq!(
+            (admitted.len(), used),
+            (0, Used::default()),
+            "nothing is stored of nothing"
+        );
     }
 
     #[test]
     fn a_job_that_keeps_to_its_quota_loses_nothing_that_comes_late() {
         // Of five hours, all at once.
-        let (admitted, _) = Used::default().admit(20, 5 * HOUR, pieces(10));
+        let (admitted, _) = Used::default().admit(40, 5 * HOUR, pieces(10));
         assert_eq!(admitted, pieces(10));
     }
 }
