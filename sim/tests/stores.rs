@@ -15,6 +15,7 @@ use dstack_model::runs::{JobStatus, RunTerminationReason};
 use dstack_sim::databases::{databases, people, postgres};
 use dstack_sim::scenario::Builder;
 use dstack_store::directory::health::{self, StoredCheck};
+use dstack_store::directory::metrics::{self, MetricsPoint, PointsOf};
 use dstack_store::directory::{Page, events};
 use dstack_store::rows::{JobRow, OperationKind, OperationRow, OperationState, RunRow};
 use dstack_store::{
@@ -650,6 +651,76 @@ async fn health_checks_are_listed_newest_first_and_deleted_when_they_are_old() {
 }
 
 /// With another name for the fleet.
+/// What jobs used is deleted when it is old, in batches, by whether they still run.
+#[tokio::test]
+async fn old_points_of_metrics_are_deleted_batch_by_batch() {
+    let folder = tempfile::tempdir().unwrap();
+    for database in databases(folder.path()).await {
+        let random = Random::seeded(7);
+        let builder = Builder {
+            project: random.uuid().into(),
+            random: random.clone(),
+        };
+        let store = SqlStore::new(database.clone());
+        let statuses = [
+            ("first", "running"),
+            ("second", "running"),
+            ("over", "done"),
+            ("ending", "terminating"),
+        ];
+        let runs = statuses.map(|(name, status)| (status, builder.run(name, &json!({}), NOW).unwrap()));
+        let users: Vec<String> = runs.iter().map(|(_, (run, _))| run.user_id.to_string()).collect();
+        people(&database, &builder, &users).await;
+        let mut ids = Vec::new();
+        for (status, (_, commit)) in runs {
+            let (_, job) = parts(&commit);
+            store.commit(commit).await.unwrap();
+            for minute in 0..4 {
+                let point = MetricsPoint {
+                    at: NOW + Duration::from_secs(60 * minute),
+                    cpu_usage_micro: 0,
+                    memory_usage_bytes: 0,
+                    memory_working_set_bytes: 0,
+                    gpus_memory_usage_bytes: Vec::new(),
+                    gpus_util_percent: Vec::new(),
+                };
+                store.add_metrics(job.id, point).await.unwrap();
+            }
+            sqlx::query("UPDATE jobs SET status = $1 WHERE id = $2")
+                .bind(status)
+                .bind(job.id.to_string())
+                .execute(database.pool())
+                .await
+                .unwrap();
+            ids.push(job.id);
+        }
+        let before = NOW + Duration::from_secs(120);
+        let delete = async |of, from| {
+            let deleted = database.write(move |tx| {
+                Box::pin(async move { metrics::delete_before(tx, of, before, from, 3).await })
+            });
+            deleted.await.unwrap()
+        };
+        // Two of each job are old.
+        let first = delete(PointsOf::Running, None).await;
+        let last = *ids[..2].iter().max().unwrap();
+        assert_eq!((first.count, first.go_on_at), (3, Some(last)));
+        let second = delete(PointsOf::Running, first.go_on_at).await;
+        assert_eq!(second.count, 1);
+        assert_eq!(delete(PointsOf::Running, None).await.count, 0);
+        assert_eq!(delete(PointsOf::Finished, None).await.count, 2);
+        let mut left = Vec::new();
+        for id in ids {
+            let points = store
+                .metrics_since(id, NOW - Duration::from_secs(1))
+                .await
+                .unwrap();
+            left.push(points.len());
+        }
+        assert_eq!(left, [2, 2, 2, 4], "a job that is ending keeps its points");
+    }
+}
+
 fn renamed(machine: &Commit) -> Commit {
     changed(machine, |put| {
         if let Put::Fleet(fleet) = put {

@@ -422,7 +422,7 @@ fn runs(all: &mut Table, world: &World) {
         all.add::<r::RunsGetPlan>(plan(more.clone()), expected.clone());
         all.add::<r::RunsApply>(apply(more), expected);
     }
-    let fleet = plan(json!({"fleets": ["team/onprem"]}));
+    let fleet = plan(on_fleet("team/onprem"));
     all.add::<r::RunsGetPlan>(fleet.clone(), Shows("/job_plans/0/offers", json!([])));
     all.add::<r::RunsGetPlan>(plan(json!({})), Shows("/current_resource", Value::Null));
     all.add::<r::GpusList>(fleet, Shows("/gpus", json!([])));
@@ -494,21 +494,29 @@ fn gateways_and_volumes(all: &mut Table) {
     all.add::<r::VolumesDelete>(json!({"names": ["data"]}), Ignored);
 }
 
+/// Fields of a run that a host of the fleet satisfies before anything is known of it.
+fn on_fleet(fleet: &str) -> Value {
+    json!({"fleets": [fleet], "resources": {"cpu": "1..", "memory": "0..", "disk": null}})
+}
+
+/// Filters of events, and whose ids they take.
+const FILTERS: [(&str, &str); 12] = [
+    ("target_projects", "project"),
+    ("target_users", "user"),
+    ("target_fleets", "fleet"),
+    ("target_instances", "instance"),
+    ("target_runs", "run"),
+    ("target_jobs", "job"),
+    ("target_volumes", "volume"),
+    ("target_gateways", "gateway"),
+    ("within_projects", "project"),
+    ("within_fleets", "fleet"),
+    ("within_runs", "run"),
+    ("within_gateways", "gateway"),
+];
+
 fn events(all: &mut Table, world: &World) {
-    for (filter, of) in [
-        ("target_projects", "project"),
-        ("target_users", "user"),
-        ("target_fleets", "fleet"),
-        ("target_instances", "instance"),
-        ("target_runs", "run"),
-        ("target_jobs", "job"),
-        ("target_volumes", "volume"),
-        ("target_gateways", "gateway"),
-        ("within_projects", "project"),
-        ("within_fleets", "fleet"),
-        ("within_runs", "run"),
-        ("within_gateways", "gateway"),
-    ] {
+    for (filter, of) in FILTERS {
         all.add::<r::EventsList>(json!({filter: [world.id(of)]}), Empty);
     }
 }
@@ -606,8 +614,11 @@ async fn the_owner_reaches_them() {
     ] {
         ask(&format!("/api/project/team/{path}"), body).await;
     }
-    for filter in ["target_projects", "within_projects"] {
-        let found = ask("/api/events/list", json!({filter: [world.id("project")]})).await;
+    for (filter, of) in FILTERS {
+        let found = ask("/api/events/list", json!({filter: [world.id(of)]})).await;
         assert_ne!(found, json!([]), "{filter}");
     }
+    let plan = json!({"run_spec": run(on_fleet("onprem"))});
+    let plan = ask("/api/project/team/runs/get_plan", plan).await;
+    assert_eq!(plan["job_plans"][0]["total_offers"], 1);
 }
