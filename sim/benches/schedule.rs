@@ -23,7 +23,7 @@ const JOBS: usize = 10_000;
 const INSTANCES: usize = 10_000;
 const FLEETS: usize = 20;
 /// How long a round may take.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// Different kinds of jobs, as in the planner's own measure.
 const KINDS: usize = 250;
 
@@ -108,7 +108,7 @@ async fn main() {
         let commits = Arc::new(Commits::default());
         let failpoints = Arc::clone(&commits) as Arc<dyn Failpoints>;
         let engine = world.start_with(failpoints).await.unwrap();
-        let placed = timeout(PATIENCE, all_placed(&world, &commits)).await;
+        let placed = timeout(TEST_TIMEOUT, all_placed(&world, &commits)).await;
         placed.expect("not every job has got a place");
         times.push(started.elapsed());
         engine.stop();

@@ -19,7 +19,7 @@ const MIB: usize = 1024 * KIB;
 const OPEN: &str = "/api/auth/get_next_redirect";
 
 /// How long a client keeps a connection on which nothing happens.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TEST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How many of them there are, and for how long.
 #[derive(Debug, Clone, Copy)]
@@ -63,7 +63,7 @@ async fn client(port: u16, number: usize, end: Instant, answers: &RefCell<BTreeM
         let attack = attack(round);
         round += 1;
         // A connection that the server resets is what it may do.
-        let status = timeout(PATIENCE, send(port, &attack))
+        let status = timeout(TEST_TIMEOUT, send(port, &attack))
             .await
             .ok()
             .and_then(Result::ok);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::server::{Server, eventually};
 
 /// How long anything may take that is expected to happen.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// What every test machine has.
 pub fn small() -> Value {
@@ -77,7 +77,7 @@ impl Run<'_> {
     /// Waits until the status is one of these; an end that is none of them is an error.
     pub fn wait_for(&self, statuses: &[&str]) -> Result<String> {
         let what = format!("run {} is one of {statuses:?}", self.name);
-        eventually(&what, PATIENCE, || {
+        eventually(&what, TEST_TIMEOUT, || {
             let run = self.get()?;
             let status = run["status"].as_str().unwrap_or_default();
             if statuses.contains(&status) {
@@ -137,7 +137,7 @@ impl Run<'_> {
     pub fn wait_for_log(&self, text: &str) -> Result<()> {
         eventually(
             &format!("{text:?} in the logs of {}", self.name),
-            PATIENCE,
+            TEST_TIMEOUT,
             || Ok(self.logs()?.contains(text).then_some(())),
         )
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use dstack_login_doubles::{CLIENT_ID, CLIENT_SECRET, Idp};
 use dstack_telemetry_doubles::{Receiver, sentry};
 use dstack_tests::http::Client;
-use dstack_tests::runs::{PATIENCE, submit};
+use dstack_tests::runs::{TEST_TIMEOUT, submit};
 use dstack_tests::server::{Server, Setup, eventually};
 use dstack_tests::{need, parts};
 use serde_json::{Value, json};
@@ -167,7 +167,7 @@ fn no_secret_is_written_anywhere_but_where_it_must_be() {
 /// While a task is there, its directory holds what the job needs, secrets among it. A run is over before it is removed.
 fn wait_until_tasks_are_removed(server: &Server) {
     let tasks = server.home().join(".dstack/server/local/runners");
-    eventually("no task has a directory", PATIENCE, || {
+    eventually("no task has a directory", TEST_TIMEOUT, || {
         let left = fs_err::read_dir(&tasks)?.count();
         Ok((left == 0).then_some(()))
     })
@@ -213,7 +213,7 @@ fn plant(server: &Server, canaries: &mut Canaries) {
     let token = server
         .get("/api/users/tokens/create", &json!({"name": "ci"}))
         .unwrap();
-    canaries.know("further token", token["token"].as_str().unwrap());
+    canaries.know("API token", token["token"].as_str().unwrap());
     let alice = json!({"username": "alice", "global_role": "user"});
     server.get("/api/users/create", &alice).unwrap();
     let refreshed = server

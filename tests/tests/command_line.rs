@@ -8,7 +8,7 @@ use anyhow::Result;
 use dstack_tests::cli::{Cli, Ended};
 use dstack_tests::http::Client;
 use dstack_tests::need;
-use dstack_tests::runs::{PATIENCE, SMALL_YAML, attach, without_notice};
+use dstack_tests::runs::{SMALL_YAML, TEST_TIMEOUT, attach, without_notice};
 use dstack_tests::server::{Server, Setup, eventually, free_port, signal};
 use dstack_tests::terminal::Terminal;
 
@@ -269,7 +269,7 @@ fn attached_apply_forwards_ports(cli: &Cli) {
     cli.write("task.yml", &yaml).unwrap();
     let _apply = Background::start(cli, &["apply", "-f", "task.yml", "-y"]);
     let client = Client::default();
-    eventually("the forwarded port answers", PATIENCE, || {
+    eventually("the forwarded port answers", TEST_TIMEOUT, || {
         let answer = client.send("GET", &format!("http://127.0.0.1:{local}/"), &[], None);
         Ok(answer.ok().filter(|answer| answer.status == 200))
     })
@@ -284,7 +284,7 @@ fn attach_makes_ssh_work(cli: &Cli) {
     attach(&server, "shell").wait_for_log("up").unwrap();
     let _attach = Background::start(cli, &["attach", "shell"]);
     let config = cli.folder().join(".dstack/ssh/config");
-    let text = eventually("ssh shell answers", PATIENCE, || {
+    let text = eventually("ssh shell answers", TEST_TIMEOUT, || {
         let mut ssh = Command::new("ssh");
         ssh.arg("-F")
             .arg(&config)
@@ -314,7 +314,7 @@ fn attach_in_a_second_terminal_ends_with_the_run() {
         .stderr(Stdio::piped());
     let attached = command.spawn().unwrap();
     let config = cli.folder().join(".dstack/ssh/config");
-    eventually("it is attached", PATIENCE, || {
+    eventually("it is attached", TEST_TIMEOUT, || {
         let text = fs_err::read_to_string(&config).unwrap_or_default();
         Ok(text.contains("Host short").then_some(()))
     })

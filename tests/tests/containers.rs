@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use dstack_tests::http::Client;
-use dstack_tests::runs::{PATIENCE, submit};
+use dstack_tests::runs::{TEST_TIMEOUT, submit};
 use dstack_tests::server::{Server, Setup, eventually};
 use dstack_tests::{need, parts};
 use serde_json::json;
@@ -33,7 +33,7 @@ fn containers(name: &str) -> String {
 /// Nothing of a run is left in the container engine. A job is over as soon as nothing of it runs any more; its container is
 /// deleted after that.
 fn until_no_container(name: &str) {
-    eventually("no container is left", PATIENCE, || {
+    eventually("no container is left", TEST_TIMEOUT, || {
         Ok(containers(name).is_empty().then_some(()))
     })
     .unwrap();
@@ -203,7 +203,7 @@ fn what_a_container_uses_is_measured() {
     run.wait_for(&["running"]).unwrap();
     let url = format!("{}/api/project/main/metrics/job/busy?limit=10", server.url());
     let authorization = [("authorization".to_owned(), format!("Bearer {}", server.token()))];
-    let measured = eventually("the job is measured", PATIENCE, || {
+    let measured = eventually("the job is measured", TEST_TIMEOUT, || {
         let answer = Client::default().send("GET", &url, &authorization, None)?;
         let all = answer
             .json()
@@ -264,7 +264,7 @@ fn a_task_waits_for_a_container_engine_that_is_away_and_says_so() {
     let run = submit(&server, "patient", &commands, &json!({"image": image})).unwrap();
     switch.off();
     dstack_tests::server::signal(agent, "KILL");
-    let reason = eventually("it says what it waits for", PATIENCE, || {
+    let reason = eventually("it says what it waits for", TEST_TIMEOUT, || {
         let waits = run.submission()?["waiting_for"]
             .as_str()
             .unwrap_or_default()

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result};
 use dstack_tests::need;
-use dstack_tests::runs::{PATIENCE, attach, submit};
+use dstack_tests::runs::{TEST_TIMEOUT, attach, submit};
 use dstack_tests::server::{Server, Setup, eventually, signal};
 use serde_json::json;
 
@@ -28,7 +28,7 @@ fn assert_finished_once(server: &Server, name: &str) -> Result<()> {
 
 /// The agent that runs tasks on this machine.
 fn shim(server: &Server) -> Result<u32> {
-    eventually("the shim is running", PATIENCE, || {
+    eventually("the shim is running", TEST_TIMEOUT, || {
         Ok(server.descendants().into_iter().find(|pid| {
             fs_err::read(format!("/proc/{pid}/cmdline"))
                 .is_ok_and(|line| line.split(|byte| *byte == 0).any(|word| word == b"shim"))
@@ -106,7 +106,7 @@ fn the_job_ends_while_the_server_is_down() {
     .wait_for_log("first words")
     .unwrap();
     server.kill().unwrap();
-    eventually("the job ends by itself", PATIENCE, || {
+    eventually("the job ends by itself", TEST_TIMEOUT, || {
         Ok(marker.exists().then_some(()))
     })
     .unwrap();

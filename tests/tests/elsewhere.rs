@@ -11,7 +11,7 @@ use dstack_store_doubles::gcp_logging::GcpLogging;
 use dstack_store_doubles::objects::{Kind, Objects};
 use dstack_tests::cli::Cli;
 use dstack_tests::need;
-use dstack_tests::runs::{PATIENCE, SMALL_YAML, attach, submit};
+use dstack_tests::runs::{SMALL_YAML, TEST_TIMEOUT, attach, submit};
 use dstack_tests::server::{Server, Setup, eventually};
 use serde_json::json;
 use tokio::runtime::Runtime;
@@ -79,7 +79,7 @@ fn at_amazon() {
     // CloudWatch goes away while a task prints.
     logs.faults.add([Fault::Unavailable; 1000]);
     let run = submit(&server, "patient", &[PRINT], &json!({})).unwrap();
-    eventually("the server has tried to store output", PATIENCE, || {
+    eventually("the server has tried to store output", TEST_TIMEOUT, || {
         Ok((logs.faults.left() < 990).then_some(()))
     })
     .unwrap();

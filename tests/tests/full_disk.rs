@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::Result;
 use dstack_tests::parts::Part;
-use dstack_tests::runs::{PATIENCE, attach, submit};
+use dstack_tests::runs::{TEST_TIMEOUT, attach, submit};
 use dstack_tests::server::{Setup, eventually};
 use dstack_tests::{need, skip};
 use serde_json::json;
@@ -85,7 +85,7 @@ fn output_waits_at_the_agent_until_there_is_room() {
     let run = submit(&server, "counting", &[COUNTING], &json!({})).unwrap();
     run.wait_for_log("line 5\n").unwrap();
     disk.fill().unwrap();
-    eventually("the log says why, and what to do", PATIENCE, || {
+    eventually("the log says why, and what to do", TEST_TIMEOUT, || {
         let said = server.output();
         Ok((said.contains("the disk is full") && said.contains("free space")).then_some(()))
     })
@@ -111,7 +111,7 @@ fn a_database_without_room_refuses_and_goes_on_later() {
     let configuration = json!({"type": "task", "name": "refused", "commands": ["echo hello"]});
     let spec = json!({"run_name": "refused", "configuration": configuration, "profile": {"name": "default"}});
     let plan = json!({"plan": {"run_spec": spec}, "force": false});
-    let refused = eventually("a submission is refused", PATIENCE, || {
+    let refused = eventually("a submission is refused", TEST_TIMEOUT, || {
         let answer = server.call("/api/project/main/runs/apply", &plan)?;
         // What still fitted into the space that the database had reserved was stored.
         if answer.status == 200 {

@@ -8,7 +8,7 @@ use dstack_tests::server::free_port;
 use dstack_tests::terminal::Terminal;
 use dstack_tests::{need, parts};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const OTHER: &str =
     "projects:\n- default: true\n  name: main\n  token: other\n  url: http://127.0.0.1:3000\n";
 
@@ -29,7 +29,7 @@ fn it_answers_while_it_asks_and_says_what_a_yes_changes() {
     let question = format!(
         "the default is project main at http://127.0.0.1:3000. Make it project main of this server, http://127.0.0.1:{port}?"
     );
-    terminal.wait_for("[y/n] (n): ", PATIENCE).unwrap();
+    terminal.wait_for("[y/n] (n): ", TEST_TIMEOUT).unwrap();
     let shown = terminal.text().replace("\r\n", "\n");
     assert!(shown.contains(&question), "{shown}");
     assert!(
@@ -43,7 +43,7 @@ fn it_answers_while_it_asks_and_says_what_a_yes_changes() {
 
     terminal.type_text("y\r").unwrap();
     terminal
-        .wait_for("Configured the main project", PATIENCE)
+        .wait_for("Configured the main project", TEST_TIMEOUT)
         .unwrap();
     let written = fs_err::read_to_string(&config).unwrap();
     assert!(

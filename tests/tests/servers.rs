@@ -16,7 +16,7 @@ use std::thread;
 use anyhow::{Context, Result};
 use dstack_tests::http::Client;
 use dstack_tests::proxy::{Proxy, plan};
-use dstack_tests::runs::{PATIENCE, attach, small, submit};
+use dstack_tests::runs::{TEST_TIMEOUT, attach, small, submit};
 use dstack_tests::server::{Server, Setup, TOKEN, eventually};
 use dstack_tests::{need, parts, postgres};
 use serde_json::{Value, json};
@@ -114,7 +114,7 @@ fn a_token_that_is_deleted_at_one_server_is_refused_by_the_other() {
     }
     a.get("/api/users/tokens/delete", &json!({"names": ["laptop"]}))
         .unwrap();
-    eventually("the token is refused", PATIENCE, || {
+    eventually("the token is refused", TEST_TIMEOUT, || {
         Ok((status()? == 403).then_some(()))
     })
     .unwrap();
@@ -148,7 +148,7 @@ fn the_work_of_a_killed_server_goes_on_at_the_other() {
                 }
             });
         }
-        eventually("enough runs are accepted", PATIENCE, || {
+        eventually("enough runs are accepted", TEST_TIMEOUT, || {
             Ok((accepted.lock().unwrap().len() >= 20).then_some(()))
         })
         .unwrap();
@@ -179,7 +179,7 @@ fn a_server_comes_back_to_the_jobs_on_its_machine() {
     a.kill().unwrap();
     // The other drives the job now, and says what it cannot do.
     let run = attach(&b, "counting");
-    eventually("the other server misses the machine", PATIENCE, || {
+    eventually("the other server misses the machine", TEST_TIMEOUT, || {
         let fleet = b.get("/api/project/main/fleets/get", &json!({"name": "local"}))?;
         Ok((fleet["instances"][0]["unreachable"] == true).then_some(()))
     })
@@ -250,14 +250,14 @@ fn a_bad_connection_to_the_database_is_survived_and_never_lied_about() {
         for fault in plan(seed, FAULTS) {
             proxy.cause(fault);
             let before = accepted(&answers);
-            eventually("a submission succeeds after the fault", PATIENCE, || {
+            eventually("a submission succeeds after the fault", TEST_TIMEOUT, || {
                 Ok((accepted(&answers) > before).then_some(()))
             })
             .unwrap();
         }
         stop.store(true, Ordering::Relaxed);
     });
-    eventually("the database is used again", PATIENCE, || {
+    eventually("the database is used again", TEST_TIMEOUT, || {
         Ok((server.call("/api/runs/list", &json!({}))?.status == 200).then_some(()))
     })
     .unwrap();

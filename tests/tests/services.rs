@@ -3,7 +3,7 @@
 
 use dstack_tests::cli::Cli;
 use dstack_tests::need;
-use dstack_tests::runs::{PATIENCE, SMALL_YAML, attach};
+use dstack_tests::runs::{SMALL_YAML, TEST_TIMEOUT, attach};
 use dstack_tests::server::{Setup, eventually};
 use serde_json::Value;
 
@@ -62,7 +62,7 @@ fn a_service_is_applied_updated_and_stopped(cli: &Cli) {
     // Another command: the replica is replaced by one that runs it, and ends only then.
     write(cli, "second");
     succeeds(cli, &["apply", "-f", "service.yml", "-y", "-d"]);
-    let replaced = eventually("the first replica is replaced", PATIENCE, || {
+    let replaced = eventually("the first replica is replaced", TEST_TIMEOUT, || {
         let all = submissions(&run.get()?);
         let ended = all[0]["status"] == "terminated";
         Ok((ended && all.len() == 2).then_some(all))

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use dstack_tests::need;
-use dstack_tests::runs::PATIENCE;
+use dstack_tests::runs::TEST_TIMEOUT;
 use dstack_tests::server::{Server, Setup, eventually};
 use serde_json::json;
 
@@ -29,7 +29,7 @@ fn statements_are_shown_without_values_when_asked_for() {
         .start()
         .unwrap();
     ask(&server);
-    eventually("the statement is in the log", PATIENCE, || {
+    eventually("the statement is in the log", TEST_TIMEOUT, || {
         Ok(server.output().contains("INSERT INTO users").then_some(()))
     })
     .unwrap();

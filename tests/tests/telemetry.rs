@@ -7,7 +7,7 @@ use dstack_telemetry_doubles::otlp::{self, Point, Span};
 use dstack_telemetry_doubles::{Received, Receiver, sentry};
 use dstack_tests::http::Client;
 use dstack_tests::need;
-use dstack_tests::runs::PATIENCE;
+use dstack_tests::runs::TEST_TIMEOUT;
 use dstack_tests::server::{Server, Setup, TOKEN, eventually, signal};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -196,7 +196,7 @@ fn prometheus_reads_the_same_numbers() {
     let step = "task=\"pipeline_tasks.InstanceWorker.process\"";
     // How busy the processors are is known from the second time on.
     read();
-    let text = eventually("the engine has done a step", PATIENCE, || {
+    let text = eventually("the engine has done a step", TEST_TIMEOUT, || {
         Ok(Some(read()).filter(|text| text.contains(step)))
     })
     .unwrap();
@@ -264,7 +264,7 @@ fn a_receiver_that_is_away_holds_up_nothing() {
                 };
                 ["OpenTelemetry traces", "OpenTelemetry logs", "Sentry"].map(of)
             };
-            eventually("the log says that telemetry cannot be sent", PATIENCE, || {
+            eventually("the log says that telemetry cannot be sent", TEST_TIMEOUT, || {
                 Ok((warnings(&server) == [1, 1, 1]).then_some(()))
             })
             .unwrap();

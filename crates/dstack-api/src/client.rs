@@ -16,7 +16,7 @@ use crate::VERSION;
 use crate::endpoint::{Body, Endpoint, Method, PathParams};
 use address::{Address, fill_path};
 
-const TRIES: u32 = 3;
+const MAX_ATTEMPTS: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// A busy server is asked so often.
@@ -171,7 +171,7 @@ impl Client {
                     }
                     _ => return Ok(answer),
                 },
-                Err(error) if error.is_connect() && tries < TRIES => {
+                Err(error) if error.is_connect() && tries < MAX_ATTEMPTS => {
                     tracing::debug!(error = &error as &dyn std::error::Error, "cannot connect");
                     tries += 1;
                     tokio::time::sleep(PAUSE).await;

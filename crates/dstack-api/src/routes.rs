@@ -60,9 +60,9 @@ routes! {
     UsersDelete = Post "/api/users/delete", GlobalAdmin, governs, json DeleteUsersRequest => (), writes ["User deleted"], since "0.12.3";
     /// Further tokens of a user.
     TokensList = Post "/api/users/tokens/list", User, account, optional ListTokensRequest => Vec<UserToken>, reads;
-    /// Makes a further token for the caller.
+    /// Makes an API token for the caller.
     TokensCreate = Post "/api/users/tokens/create", User, account, json CreateTokenRequest => NewUserToken, writes ["User token created"];
-    /// Deletes further tokens of a user.
+    /// Deletes API tokens of a user.
     TokensDelete = Post "/api/users/tokens/delete", User, account, json DeleteTokensRequest => (), writes ["User token deleted"];
     /// The caller's public keys.
     PublicKeysList = Post "/api/users/public_keys/list", User, reads, none Nothing => Vec<PublicKeyInfo>, reads, since "0.20.16";

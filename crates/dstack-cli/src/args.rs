@@ -92,7 +92,7 @@ pub enum Command {
     Server(ServerArgs),
     /// Stop a run
     Stop(StopArgs),
-    /// Manage further tokens of your user: for programs, read-only, or for one project
+    /// Manage API tokens of your user: for programs, read-only, or for one project
     Token(TokenArgs),
     /// Manage volumes
     Volume(VolumeArgs),

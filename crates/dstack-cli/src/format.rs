@@ -66,7 +66,7 @@ pub fn backend_name(name: &str) -> &str {
     if name == "remote" { "ssh" } else { name }
 }
 
-/// Blank for what can be had, else lower-case words.
+/// Blank for what is available, else lower-case words.
 pub fn availability(value: &str) -> String {
     match value {
         "unknown" | "available" => String::new(),

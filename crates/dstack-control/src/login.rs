@@ -184,7 +184,7 @@ impl Logins {
 
 /// Of an e-mail address, what is before the `@`; letters, digits, `-` and `_` stay.
 fn user_name(login: &str) -> String {
-    const LONGEST: usize = 50;
+    const MAX_LENGTH: usize = 50;
     let local = login.split('@').next().unwrap_or(login);
     let name: String = local
         .chars()
@@ -192,7 +192,7 @@ fn user_name(login: &str) -> String {
             'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '_' => letter,
             _ => '-',
         })
-        .take(LONGEST)
+        .take(MAX_LENGTH)
         .collect();
     let name = name.trim_matches('-');
     if name.is_empty() {

@@ -14,7 +14,7 @@ use crate::directory::Directory;
 use crate::error::{ControlError, Result};
 
 /// Characters of a value.
-const LONGEST: usize = 5000;
+const MAX_LENGTH: usize = 5000;
 
 const BUSY: &str = "The secret is being changed by others. Try again";
 
@@ -39,9 +39,9 @@ impl Secrets {
                 "Secret name should match regex '^[A-Za-z0-9-_]{1,200}$",
             ));
         }
-        if value.chars().count() > LONGEST {
+        if value.chars().count() > MAX_LENGTH {
             return Err(ControlError::refused(format!(
-                "Secret value length must not exceed {LONGEST}"
+                "Secret value length must not exceed {MAX_LENGTH}"
             )));
         }
         retry_on_conflict(BUSY, || self.try_put(actor, project, name, value)).await

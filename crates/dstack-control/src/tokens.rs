@@ -16,9 +16,9 @@ use crate::directory::Directory;
 use crate::error::{ControlError, Result};
 
 /// More than anyone needs: what a user can fill the database with is bounded.
-const MOST: i64 = 100;
+const MAX_TOKENS: i64 = 100;
 
-/// The verbs of further tokens.
+/// The verbs of API tokens.
 #[derive(Debug, Clone)]
 pub struct Tokens(Directory);
 
@@ -84,11 +84,11 @@ impl Tokens {
         work.event(message, vec![events::user(user)]);
         work.change(Change::InsertToken {
             token: row.clone(),
-            limit: MOST,
+            limit: MAX_TOKENS,
         });
         match self.0.finish(work).await {
             Err(ControlError::Store(StoreError::TooMany)) => Err(ControlError::refused(format!(
-                "A user can have {MOST} tokens. Delete those that are not needed any more"
+                "A user can have {MAX_TOKENS} tokens. Delete those that are not needed any more"
             ))),
             Err(error) => Err(error),
             Ok(()) => Ok(CreatedToken {

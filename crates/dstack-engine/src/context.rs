@@ -20,8 +20,8 @@ use uuid::Uuid;
 use crate::attendance::Attendance;
 use crate::failpoint::Failpoints;
 use crate::lease_set::LeaseSet;
-use crate::market::Market;
 use crate::observations::Observations;
+use crate::offer_cache::OfferCache;
 use crate::panics::Panics;
 use crate::running::Running;
 use crate::wakes::{Key, Wakes};
@@ -121,7 +121,7 @@ pub struct Context {
     /// Who is about to attach.
     pub attendance: Attendance,
     /// What clouds offer.
-    pub market: Market,
+    pub offer_cache: OfferCache,
     /// Calls and streams under way.
     pub running: Running,
     /// Which work on which entity has panicked, and how often in a row.

@@ -16,8 +16,8 @@ use crate::Result;
 use crate::attendance::Attendance;
 use crate::context::{Context, EngineDeps, Identity};
 use crate::lease_set::LeaseSet;
-use crate::market::Market;
 use crate::observations::Observations;
+use crate::offer_cache::OfferCache;
 use crate::panics::Panics;
 use crate::running::Running;
 use crate::wakes::{Key, Wakes};
@@ -49,7 +49,7 @@ impl Engine {
             wakes: Wakes::default(),
             seen: Observations::default(),
             attendance: Attendance::default(),
-            market: Market::default(),
+            offer_cache: OfferCache::default(),
             running: Running::default(),
             panics: Panics::default(),
             stop: CancellationToken::new(),

@@ -10,7 +10,7 @@
 //! * [`reconcile`] — one module per entity: load, decide, commit.
 //! * [`lease_set`] and [`term`] — what this server drives, and until when.
 //! * [`operations`] — durable calls to agents and clouds, repeated until confirmed or refused.
-//! * [`market`] — what clouds offer for the jobs that wait.
+//! * [`offer_cache`] — what clouds offer for the jobs that wait.
 //! * [`follow`] — streams of agents: task changes of a shim, output and states of a runner.
 //! * [`health`] — what agents say of their GPUs, as users see it.
 //! * [`observations`] — what the streams said last: never needed for correctness, all of it is said again
@@ -27,8 +27,8 @@ pub mod follow;
 pub mod health;
 pub mod inputs;
 pub mod lease_set;
-pub mod market;
 pub mod observations;
+pub mod offer_cache;
 pub mod operations;
 pub mod output;
 pub mod panics;

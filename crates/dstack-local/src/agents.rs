@@ -13,7 +13,7 @@ use dstack_store::rows::AgentAddress;
 use dstack_system::Secret;
 use dstack_units::JobId;
 
-use crate::elsewhere::Elsewhere;
+use crate::unreachable::UnreachableConnector;
 
 /// The agents of this machine. Those of machines on which other servers run are out of reach.
 #[derive(Debug, Clone)]
@@ -48,7 +48,7 @@ impl Agents for LocalAgents {
             Some(machine) => Arc::new(UnixConnector {
                 path: machine.socket.clone(),
             }),
-            None => Arc::new(Elsewhere { host: host.clone() }),
+            None => Arc::new(UnreachableConnector { host: host.clone() }),
         };
         Arc::new(HttpShim(ShimClient::new(connector)))
     }
@@ -59,7 +59,7 @@ impl Agents for LocalAgents {
             Some(_) => Arc::new(TcpConnector {
                 address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
             }),
-            None => Arc::new(Elsewhere { host: host.clone() }),
+            None => Arc::new(UnreachableConnector { host: host.clone() }),
         };
         Arc::new(HttpRunner(RunnerClient::new(connector).with_token(token)))
     }

@@ -7,12 +7,12 @@
 
 pub mod agents;
 pub mod binary;
-mod elsewhere;
 mod environment;
 pub mod fleet;
 pub mod gpu;
 pub mod shim;
 mod socket;
+mod unreachable;
 
 pub use agents::{LocalAgents, Machine};
 pub use fleet::{ThisMachine, Withdrawn, register, withdraw};

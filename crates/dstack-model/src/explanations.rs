@@ -11,7 +11,7 @@ use crate::backends::BackendType;
 pub struct JobExplanation {
     /// The job.
     pub job_name: String,
-    /// Whether something can be had for it.
+    /// Whether something is available for it.
     pub fits: bool,
     /// The fleets that were looked at.
     pub fleets: Vec<FleetVerdict>,

@@ -183,7 +183,7 @@ string_enum! {
 }
 
 string_enum! {
-    /// Whether an offered instance can be had.
+    /// Whether an offered instance is available.
     pub enum InstanceAvailability {
         /// The backend does not say.
         Unknown = "unknown",

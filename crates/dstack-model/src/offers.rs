@@ -29,7 +29,7 @@ pub struct InstanceOffer {
     pub backend_data: Arc<Map<String, Value>>,
 }
 
-/// An offer, and whether it can be had.
+/// An offer, and its availability.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct InstanceOfferWithAvailability {
     /// Who offers it.
@@ -43,9 +43,9 @@ pub struct InstanceOfferWithAvailability {
     /// Known to the backend only.
     #[decode(default)]
     pub backend_data: Arc<Map<String, Value>>,
-    /// Whether it can be had.
+    /// Whether it is available.
     pub availability: InstanceAvailability,
-    /// The zones it can be had in; any when unset.
+    /// The zones it is available in; any when unset.
     pub availability_zones: Option<Vec<String>>,
     /// What will run on it for us.
     #[decode(default = InstanceRuntime::Shim)]

@@ -100,7 +100,7 @@ pub struct UsersInfoList {
     pub users: Vec<User>,
 }
 
-/// A further token of a user, without the token itself.
+/// An API token of a user, without the token itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct UserToken {
     /// Its id.

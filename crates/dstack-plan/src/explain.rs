@@ -28,7 +28,7 @@ const CHANGES_SHOWN: usize = 3;
 pub struct Decided {
     /// The fleet it would get.
     pub fleet: Option<FleetId>,
-    /// Whether something can be had for it.
+    /// Whether something is available for it.
     pub fits: bool,
 }
 

@@ -184,7 +184,7 @@ impl Eligible<'_, '_> {
     }
 }
 
-/// Infinite when nothing can be had.
+/// Infinite when nothing is available.
 fn cheapest_available(offers: &[Offer]) -> f64 {
     let mut available = offers.iter().filter(|offer| offer.availability.is_available());
     available.next().map_or(f64::INFINITY, |offer| offer.price)

@@ -51,7 +51,7 @@ pub fn batches(jobs: Vec<JobSpec>) -> Vec<Vec<JobSpec>> {
     batches
 }
 
-/// Existing instances before new ones, then what can be had first; by falling price if asked for.
+/// Existing instances before new ones, then what is available first; by falling price if asked for.
 pub fn in_order(instances: Vec<Offer>, new: Vec<Offer>, shown: Shown) -> Vec<Offer> {
     let mut offers = instances;
     offers.extend(new);

@@ -21,7 +21,7 @@ const GATHER: Duration = Duration::from_millis(25);
 /// After the cursor moved up, finished lines wait until it has rested so long.
 const REST: Duration = Duration::from_millis(500);
 /// But never longer than this.
-const LONGEST: Duration = Duration::from_secs(3);
+const MAX_DELAY: Duration = Duration::from_secs(3);
 
 /// The filter of one output.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ impl Filter {
         let rested = self
             .moved_up
             .map_or(gathered, |moved| (moved + REST).max(gathered));
-        Some(rested.min(since + LONGEST))
+        Some(rested.min(since + MAX_DELAY))
     }
 
     /// Hands on finished lines whose time has come.

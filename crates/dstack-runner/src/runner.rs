@@ -384,7 +384,7 @@ impl JobSsh for Ssh {
 
 fn bind(addresses: &[IpAddr], port: u16) -> Result<std::net::TcpListener, RunnerError> {
     let addresses: Vec<SocketAddr> = addresses.iter().map(|&ip| SocketAddr::new(ip, port)).collect();
-    // The first that can be had; std sets SO_REUSEADDR.
+    // The first that is available; std sets SO_REUSEADDR.
     std::net::TcpListener::bind(addresses.as_slice()).map_err(|source| RunnerError::Listen { port, source })
 }
 

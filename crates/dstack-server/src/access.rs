@@ -46,7 +46,7 @@ fn digest(token: &str) -> TokenDigest {
 pub struct Caller {
     /// The user.
     pub user: Arc<UserRow>,
-    /// The further token used; `None`: the user's own one.
+    /// The API token used; `None`: the user's own one.
     pub token: Option<Arc<TokenRow>>,
     /// The user as `users/get_my_user` answers, once it was asked for: clients ask for little else as often.
     pub(crate) shown: Arc<Shown>,
@@ -100,16 +100,16 @@ impl Cached {
 /// How old what is remembered may be where other servers make changes as well.
 const TRUSTED_FOR: Duration = Duration::from_secs(3);
 
-/// How sure an answer must be where other servers make changes as well.
+/// How fresh an answer must be where other servers make changes as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sure {
-    /// It was so at most [`TRUSTED_FOR`] ago: for what users and members do every day.
-    Lately,
-    /// It is so now.
-    Now,
+pub enum Freshness {
+    /// At most [`TRUSTED_FOR`] old: for what users and members do every day.
+    Cached,
+    /// Asked of the database now.
+    Current,
 }
 
-impl Sure {
+impl Freshness {
     /// For a call of this route: what shows credentials of others, or what not every member may do, is not done on memory.
     pub fn for_route(route: &RouteInfo) -> Self {
         let daily = matches!(route.effect, Effect::Reads | Effect::Changes)
@@ -121,7 +121,7 @@ impl Sure {
                     | Guard::Importer
                     | Guard::ImporterOrPublic
             );
-        if daily { Self::Lately } else { Self::Now }
+        if daily { Self::Cached } else { Self::Current }
     }
 }
 
@@ -184,8 +184,8 @@ impl Access {
     }
 
     /// From memory; `None`: ask the database.
-    fn known<T>(&self, sure: Sure, get: impl FnOnce(&Cached) -> Option<T>) -> Option<T> {
-        if sure == Sure::Now && self.is_shared() {
+    fn known<T>(&self, freshness: Freshness, get: impl FnOnce(&Cached) -> Option<T>) -> Option<T> {
+        if freshness == Freshness::Current && self.is_shared() {
             return None;
         }
         let cached = self.lock();
@@ -222,9 +222,9 @@ impl Access {
         token: &str,
         peer: Option<IpAddr>,
         now: Time,
-        sure: Sure,
+        freshness: Freshness,
     ) -> Result<Caller> {
-        match self.caller(token, now, sure).await? {
+        match self.caller(token, now, freshness).await? {
             Some(caller) => Ok(caller),
             None => Err(self.refusal(token, peer, now, ApiError::InvalidToken)),
         }
@@ -242,9 +242,9 @@ impl Access {
     }
 
     /// The active user with this token, and which token of theirs it is. Expired tokens are nobody's.
-    pub async fn caller(&self, token: &str, now: Time, sure: Sure) -> Result<Option<Caller>> {
+    pub async fn caller(&self, token: &str, now: Time, freshness: Freshness) -> Result<Option<Caller>> {
         let digest = digest(token);
-        let known = self.known(sure, |cached| cached.callers.get(&digest).cloned());
+        let known = self.known(freshness, |cached| cached.callers.get(&digest).cloned());
         let found = match known {
             Some(caller) => Some(caller),
             None => self.find(digest).await?,
@@ -276,9 +276,9 @@ impl Access {
     }
 
     /// The project of this name in any case.
-    pub async fn project(&self, name: &str, sure: Sure) -> Result<Option<Arc<Project>>> {
+    pub async fn project(&self, name: &str, freshness: Freshness) -> Result<Option<Arc<Project>>> {
         let name = name.to_lowercase();
-        if let Some(project) = self.known(sure, |cached| cached.projects.get(&name).cloned()) {
+        if let Some(project) = self.known(freshness, |cached| cached.projects.get(&name).cloned()) {
             return Ok(Some(project));
         }
         let epoch = self.epoch();

@@ -22,7 +22,7 @@ use dstack_units::ProjectId;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::access::{Caller, Project, Sure, bearer, check, peer, permit};
+use crate::access::{Caller, Freshness, Project, bearer, check, peer, permit};
 use crate::compat::older;
 use crate::error::{ApiError, Result, json_bytes, json_response};
 use crate::request::body::{self, Received};
@@ -314,14 +314,14 @@ fn version_of(head: &RequestHead) -> std::result::Result<ClientVersion, Box<Resp
 }
 
 /// What takes longer has lost something on the way, such as the connection to the database.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// Waits for [`LONGEST`] at most.
+/// Waits for [`MAX_WAIT`] at most.
 ///
 /// # Errors
 /// 503 when that is over.
 pub(crate) async fn within_time<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    let done = tokio::time::timeout(LONGEST, work).await;
+    let done = tokio::time::timeout(MAX_WAIT, work).await;
     done.unwrap_or(Err(ApiError::Busy(
         "The server could not answer in time: something it depends on does not answer. Try again in a while",
     )))
@@ -372,10 +372,14 @@ async fn admit(
         _ => {}
     }
     let token = bearer(headers).ok_or(ApiError::NotAuthenticated)?;
-    let sure = Sure::for_route(route);
-    let caller = call.state.access.authenticate(token, peer, now, sure).await?;
+    let freshness = Freshness::for_route(route);
+    let caller = call
+        .state
+        .access
+        .authenticate(token, peer, now, freshness)
+        .await?;
     if let Some(name) = call.params.get("project_name") {
-        let project = call.state.access.project(name, sure).await?;
+        let project = call.state.access.project(name, freshness).await?;
         call.project = Some(project.ok_or(ApiError::NotFound)?);
     }
     if let Some(token) = &caller.token {

@@ -19,7 +19,7 @@ use crate::config::{self, ConfigError};
 use crate::settings::Settings;
 use crate::startup::{ServerError, directory, open_database};
 
-pub use read::{Left, Taken};
+pub use read::{Imported, Skipped};
 
 /// What to import.
 #[derive(Debug, Clone)]
@@ -58,7 +58,7 @@ pub enum ImportError {
     #[error(
         "there is another {kind} {name} here already: import into a new database (DSTACK_SERVER_DIR or DSTACK_DATABASE_URL)"
     )]
-    Taken {
+    Imported {
         /// User or project.
         kind: &'static str,
         /// Its name.
@@ -86,9 +86,9 @@ pub enum ImportError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// What is taken over, in order.
-    pub taken: Vec<Taken>,
+    pub taken: Vec<Imported>,
     /// What is not.
-    pub left: Vec<Left>,
+    pub left: Vec<Skipped>,
 }
 
 /// The file that the URL of an SQLite database names; `None` for other databases, and for paths that are escaped.
@@ -158,7 +158,7 @@ pub async fn import(
 }
 
 fn taken(kind: &'static str, name: &str) -> ImportError {
-    ImportError::Taken {
+    ImportError::Imported {
         kind,
         name: name.to_owned(),
     }

@@ -15,14 +15,14 @@ use crate::settings::Settings;
 use late::LateLogStore;
 
 /// A store that does not answer for so long is not waited for any more: nobody can use a server that has not started.
-const PATIENCE: Duration = Duration::from_secs(5);
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The store did not answer in time.
 #[derive(Debug, thiserror::Error)]
-#[error("no answer within {} s", PATIENCE.as_secs())]
+#[error("no answer within {} s", READ_TIMEOUT.as_secs())]
 struct NoAnswer;
 
-/// Opens it. Returns after [`PATIENCE`] at the latest.
+/// Opens it. Returns after [`READ_TIMEOUT`] at the latest.
 pub async fn open(settings: &Settings, clock: &SharedClock) -> Arc<dyn LogStore> {
     let Some(name) = chosen(settings) else {
         return files(settings);
@@ -65,7 +65,7 @@ async fn open_in_time(
     settings: &Settings,
     clock: &SharedClock,
 ) -> Result<Arc<dyn LogStore>, LogError> {
-    let opened = tokio::time::timeout(PATIENCE, remote(name, settings, clock)).await;
+    let opened = tokio::time::timeout(READ_TIMEOUT, remote(name, settings, clock)).await;
     opened.unwrap_or_else(|_| {
         Err(LogError::Away {
             store: name,

@@ -8,7 +8,7 @@ use dstack_http::{ClientOptions, LazyClient, Redirects, SetupError};
 use oauth2::AsyncHttpClient;
 
 /// More than any of them answers.
-const MOST: usize = 4 << 20;
+const MAX_RESPONSE_BYTES: usize = 4 << 20;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +20,7 @@ pub(crate) enum HttpError {
     #[error("the request failed")]
     Failed(#[from] reqwest::Error),
     /// Too large.
-    #[error("the answer is larger than {MOST} bytes")]
+    #[error("the answer is larger than {MAX_RESPONSE_BYTES} bytes")]
     TooLarge,
     /// It cannot be sent.
     #[error("the request is not valid")]
@@ -51,7 +51,7 @@ impl Http {
         }
         let mut body = Vec::new();
         while let Some(chunk) = answer.chunk().await? {
-            if body.len() + chunk.len() > MOST {
+            if body.len() + chunk.len() > MAX_RESPONSE_BYTES {
                 return Err(HttpError::TooLarge);
             }
             body.extend_from_slice(&chunk);

@@ -17,7 +17,7 @@ use dstack_store::directory::lists;
 use dstack_store::rows::RunRow;
 use serde_json::json;
 
-use crate::access::{Sure, bearer, peer};
+use crate::access::{Freshness, bearer, peer};
 use crate::api::within_time;
 use crate::error::{ApiError, Result, json_response};
 use crate::overload::Kind;
@@ -130,7 +130,7 @@ async fn to_service(
 
 /// The service of this name, if one of its replicas runs.
 async fn running_service(state: &AppState, project: &str, run: &str) -> Result<Option<ServiceConfiguration>> {
-    let Some(project) = state.access.project(project, Sure::Lately).await? else {
+    let Some(project) = state.access.project(project, Freshness::Cached).await? else {
         return Ok(None);
     };
     let Some(found) = state.database.run_by_name(project.row.id, run).await? else {
@@ -160,7 +160,7 @@ async fn check_member(
         };
         let caller = match state
             .access
-            .authenticate(token, peer, state.clock.now(), Sure::Lately)
+            .authenticate(token, peer, state.clock.now(), Freshness::Cached)
             .await
         {
             Err(ApiError::InvalidToken) => return Ok(false),
@@ -169,7 +169,7 @@ async fn check_member(
         Ok::<_, ApiError>(
             state
                 .access
-                .project(project, Sure::Lately)
+                .project(project, Freshness::Cached)
                 .await?
                 .is_some_and(|project| project.is_member(&caller.user) && caller.reaches(project.row.id)),
         )
@@ -211,7 +211,7 @@ struct ServedModel {
 
 /// The models of a project's running services.
 async fn served(state: &AppState, project: &str) -> Result<Vec<ServedModel>> {
-    let Some(project) = state.access.project(project, Sure::Lately).await? else {
+    let Some(project) = state.access.project(project, Freshness::Cached).await? else {
         return Ok(Vec::new());
     };
     let runs = lists::running_services(state.database.pool(), project.row.id).await?;

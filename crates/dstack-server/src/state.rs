@@ -194,7 +194,7 @@ impl AppState {
         Users::new(self.directory(), self.settings.user_project_quota)
     }
 
-    /// What may be asked about further tokens.
+    /// What may be asked about API tokens.
     pub(crate) fn token_verbs(&self) -> Tokens {
         Tokens::new(self.directory())
     }

@@ -13,14 +13,14 @@ use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query;
 use sqlx::{Any, Row};
 
-use crate::double::Double;
 use crate::encryption::at_rest;
+use crate::float8::Float8;
 use crate::{Result, StoreError};
 
 /// A statement with its bound values.
 pub type Statement<'q> = Query<'q, Any, AnyArguments>;
 
-/// A type that fits one column. `Raw` is what the database keeps: `i64`, [`Double`], `String` or `Vec<u8>`.
+/// A type that fits one column. `Raw` is what the database keeps: `i64`, [`Float8`], `String` or `Vec<u8>`.
 pub trait Column: Sized {
     /// What the database keeps.
     type Raw;
@@ -126,11 +126,11 @@ macro_rules! plain_column {
 plain_column!(i64, String, Vec<u8>);
 
 impl Column for f64 {
-    type Raw = Double;
-    fn to_raw(&self) -> Double {
-        Double(*self)
+    type Raw = Float8;
+    fn to_raw(&self) -> Float8 {
+        Float8(*self)
     }
-    fn from_raw(Double(raw): Double) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
+    fn from_raw(Float8(raw): Float8) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
         Ok(raw)
     }
 }

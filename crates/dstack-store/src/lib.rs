@@ -9,16 +9,17 @@
 //!   rows, write their events and add operations in one transaction, or not at all.
 //! * [`SqlStore`] and [`MemoryStore`] implement it: the latter for simulation.
 
+mod batch_loader;
 pub mod changes;
 pub mod commit;
 mod committer;
 mod connection;
 pub mod database;
 pub mod directory;
-mod double;
 pub mod encryption;
 mod entity;
 pub mod events;
+mod float8;
 pub mod lease;
 pub mod legacy;
 pub mod memory;
@@ -29,7 +30,6 @@ mod reads;
 pub mod rows;
 pub mod snapshot;
 mod sql;
-mod together;
 mod value;
 
 use std::sync::Arc;
@@ -37,9 +37,9 @@ use std::sync::Arc;
 pub use changes::Changes;
 pub use commit::{Commit, EventTarget, NewEvent, Put};
 pub use database::{Database, DatabaseOptions, Dialect, Tx};
-pub use double::Double;
 pub use entity::{Column, Entity, Json, Statement};
 pub use events::EventMaker;
+pub use float8::Float8;
 pub use lease::{Acquired, Claim, Lease, LeaseRequest};
 pub use memory::MemoryStore;
 pub use snapshot::{

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, HashMap};
 use dstack_units::{JobId, ProjectId, RunId};
 use sqlx::AnyPool;
 
+use crate::batch_loader::BatchLoader;
 use crate::database::{Database, Transactions};
 use crate::directory::lists::{self, ListedRun};
 use crate::directory::repos::{self, RepoRow};
 use crate::rows::{JobRow, RunRow};
 use crate::sql::by_column;
-use crate::together::Together;
 use crate::{Column, Result, RunSnapshot};
 
 /// A name within a project.
@@ -19,24 +19,24 @@ pub(crate) type Named = (ProjectId, String);
 #[derive(Debug, Clone)]
 pub(crate) struct Reads {
     /// Runs with their jobs.
-    pub(crate) runs: Together<RunId, RunSnapshot>,
-    runs_by_name: Together<Named, ListedRun>,
-    repos_by_name: Together<Named, RepoRow>,
+    pub(crate) runs: BatchLoader<RunId, RunSnapshot>,
+    runs_by_name: BatchLoader<Named, ListedRun>,
+    repos_by_name: BatchLoader<Named, RepoRow>,
 }
 
 impl Reads {
     pub(crate) fn start(database: &Transactions) -> Self {
         let (runs, named, repos) = (database.clone(), database.clone(), database.clone());
         Self {
-            runs: Together::start("read runs", move |ids| {
+            runs: BatchLoader::start("read runs", move |ids| {
                 let database = runs.clone();
                 Box::pin(async move { database.asked(snapshots(database.keyed(), ids)).await })
             }),
-            runs_by_name: Together::start("read runs by name", move |names| {
+            runs_by_name: BatchLoader::start("read runs by name", move |names| {
                 let database = named.clone();
                 Box::pin(async move { database.asked(lists::runs_named(database.keyed(), &names)).await })
             }),
-            repos_by_name: Together::start("read repos by name", move |names| {
+            repos_by_name: BatchLoader::start("read repos by name", move |names| {
                 let database = repos.clone();
                 Box::pin(async move { database.asked(repos::named(database.keyed(), &names)).await })
             }),

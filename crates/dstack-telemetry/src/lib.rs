@@ -7,12 +7,12 @@
 //!
 //! * [`options`] — what is wanted.
 //! * `sampling` — which traces are kept.
-//! * `otlp` — what goes to an OpenTelemetry collector; `courier` carries it, `complaints` says when that fails.
+//! * `otlp` — what goes to an OpenTelemetry collector; `export_worker` carries it, `failure_reporter` says when that fails.
 //! * `metrics`, `process`, `task_runs` — instruments.
 //! * `sentry` — errors and traces for Sentry.
 
-mod complaints;
-mod courier;
+mod export_worker;
+mod failure_reporter;
 pub mod http;
 mod metrics;
 pub mod options;

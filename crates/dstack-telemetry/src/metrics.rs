@@ -9,7 +9,7 @@ use opentelemetry_sdk::metrics::SdkMeterProvider;
 use prometheus::{Registry, TextEncoder};
 use tokio::time::Instant;
 
-use crate::courier::Courier;
+use crate::export_worker::ExportWorker;
 use crate::options::{MetricsExporters, TelemetryError};
 use crate::otlp::{self, SCOPE};
 use crate::process::{CpuTime, Status, Utilization, descriptors};
@@ -32,15 +32,15 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// `courier`: to the collector.
+    /// `export_worker`: to the collector.
     pub(crate) fn start(
         exporters: MetricsExporters,
-        courier: Option<&Courier>,
+        export_worker: Option<&ExportWorker>,
         resource: Resource,
     ) -> Result<Self, TelemetryError> {
         let mut builder = SdkMeterProvider::builder().with_resource(resource);
-        if let Some(courier) = courier.filter(|_| exporters.otlp) {
-            builder = builder.with_reader(otlp::metrics(courier)?);
+        if let Some(export_worker) = export_worker.filter(|_| exporters.otlp) {
+            builder = builder.with_reader(otlp::metrics(export_worker)?);
         }
         let registry = exporters.prometheus.then(Registry::new);
         if let Some(registry) = &registry {

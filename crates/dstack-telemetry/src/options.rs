@@ -86,7 +86,7 @@ pub enum TelemetryError {
     Dsn,
     /// No thread, or no client.
     #[error("telemetry cannot be sent from this process")]
-    Courier(#[source] Box<dyn std::error::Error + Send + Sync>),
+    ExportWorker(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 #[cfg(test)]

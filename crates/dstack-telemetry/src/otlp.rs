@@ -13,8 +13,8 @@ use opentelemetry_sdk::logs::SdkLoggerProvider;
 use opentelemetry_sdk::metrics::PeriodicReader;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 
-use crate::complaints::Complaints;
-use crate::courier::{Courier, ExporterClient};
+use crate::export_worker::{ExportWorker, ExporterClient};
+use crate::failure_reporter::FailureReporter;
 use crate::options::{Options, TelemetryError};
 use crate::sampling::Rates;
 
@@ -35,14 +35,14 @@ pub(crate) fn resource(options: &Options) -> Resource {
 }
 
 pub(crate) fn traces(
-    courier: &Courier,
+    export_worker: &ExportWorker,
     rates: Rates,
     resource: Resource,
 ) -> Result<SdkTracerProvider, TelemetryError> {
     let exporter = SpanExporter::builder()
         .with_http()
         .with_protocol(Protocol::HttpBinary)
-        .with_http_client(client(courier, "OpenTelemetry traces", "TRACES"))
+        .with_http_client(client(export_worker, "OpenTelemetry traces", "TRACES"))
         .build()
         .map_err(TelemetryError::Otlp)?;
     Ok(SdkTracerProvider::builder()
@@ -52,11 +52,14 @@ pub(crate) fn traces(
         .build())
 }
 
-pub(crate) fn logs(courier: &Courier, resource: Resource) -> Result<SdkLoggerProvider, TelemetryError> {
+pub(crate) fn logs(
+    export_worker: &ExportWorker,
+    resource: Resource,
+) -> Result<SdkLoggerProvider, TelemetryError> {
     let exporter = LogExporter::builder()
         .with_http()
         .with_protocol(Protocol::HttpBinary)
-        .with_http_client(client(courier, "OpenTelemetry logs", "LOGS"))
+        .with_http_client(client(export_worker, "OpenTelemetry logs", "LOGS"))
         .build()
         .map_err(TelemetryError::Otlp)?;
     Ok(SdkLoggerProvider::builder()
@@ -65,25 +68,27 @@ pub(crate) fn logs(courier: &Courier, resource: Resource) -> Result<SdkLoggerPro
         .build())
 }
 
-pub(crate) fn metrics(courier: &Courier) -> Result<PeriodicReader<MetricExporter>, TelemetryError> {
+pub(crate) fn metrics(
+    export_worker: &ExportWorker,
+) -> Result<PeriodicReader<MetricExporter>, TelemetryError> {
     let exporter = MetricExporter::builder()
         .with_http()
         .with_protocol(Protocol::HttpBinary)
-        .with_http_client(client(courier, "OpenTelemetry metrics", "METRICS"))
+        .with_http_client(client(export_worker, "OpenTelemetry metrics", "METRICS"))
         .build()
         .map_err(TelemetryError::Otlp)?;
     Ok(PeriodicReader::builder(exporter).build())
 }
 
-fn client(courier: &Courier, what: &'static str, signal: &str) -> ExporterClient {
+fn client(export_worker: &ExportWorker, what: &'static str, signal: &str) -> ExporterClient {
     ExporterClient {
-        courier: courier.clone(),
+        export_worker: export_worker.clone(),
         within: timeout(
             env::var(&format!("OTEL_EXPORTER_OTLP_{signal}_TIMEOUT"))
                 .or_else(|| env::var("OTEL_EXPORTER_OTLP_TIMEOUT"))
                 .as_deref(),
         ),
-        complaints: Complaints::about(what),
+        failure_reporter: FailureReporter::about(what),
     }
 }
 

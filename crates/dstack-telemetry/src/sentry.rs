@@ -9,14 +9,14 @@ use ::sentry::types::Dsn;
 use ::sentry::{Client, ClientOptions, Hub};
 
 use self::transport::Factory;
-use crate::courier::Courier;
+use crate::export_worker::ExportWorker;
 use crate::options::{Options, SentryOptions, TelemetryError};
 
 /// Makes the client of the whole process. Before any other thread is started: those take it over from the first.
 pub(crate) fn start(
     sentry: &SentryOptions,
     options: &Options,
-    courier: &Courier,
+    export_worker: &ExportWorker,
 ) -> Result<Arc<Client>, TelemetryError> {
     let dsn: Dsn = sentry.dsn.expose().parse().map_err(|_| TelemetryError::Dsn)?;
     let rates = sentry.rates;
@@ -24,7 +24,7 @@ pub(crate) fn start(
         .release(options.version)
         .environment(options.environment.clone())
         .traces_sampler(move |trace| share(rates.of(trace.name())))
-        .transport(Factory(courier.clone()));
+        .transport(Factory(export_worker.clone()));
     of_client.dsn = Some(dsn);
     of_client.server_name = hostname().map(Cow::Owned);
     let client = Arc::new(Client::with_options(of_client));

@@ -15,7 +15,7 @@ use tracing::{Level, Metadata};
 use tracing_subscriber::filter::{EnvFilter, FilterExt, FilterFn, filter_fn};
 use tracing_subscriber::{Layer, Registry};
 
-use crate::courier::Courier;
+use crate::export_worker::ExportWorker;
 use crate::http::Http;
 use crate::metrics::Metrics;
 use crate::options::{Options, TelemetryError};
@@ -72,10 +72,10 @@ impl Telemetry {
             || options.logs
             || options.sentry.is_some()
             || options.metrics.is_some_and(|exporters| exporters.otlp);
-        let (courier, runtime) = match sends {
+        let (export_worker, runtime) = match sends {
             true => {
-                let (courier, runtime) = Courier::start()?;
-                (Some(courier), Some(runtime))
+                let (export_worker, runtime) = ExportWorker::start()?;
+                (Some(export_worker), Some(runtime))
             }
             false => (None, None),
         };
@@ -87,19 +87,19 @@ impl Telemetry {
             sentry: None,
             runtime: Locked::new(runtime),
         };
-        if let Some(courier) = &courier {
+        if let Some(export_worker) = &export_worker {
             if let Some(rates) = options.traces {
-                parts.traces = Some(otlp::traces(courier, rates, resource.clone())?);
+                parts.traces = Some(otlp::traces(export_worker, rates, resource.clone())?);
             }
             if options.logs {
-                parts.logs = Some(otlp::logs(courier, resource.clone())?);
+                parts.logs = Some(otlp::logs(export_worker, resource.clone())?);
             }
             if let Some(sentry) = &options.sentry {
-                parts.sentry = Some(crate::sentry::start(sentry, options, courier)?);
+                parts.sentry = Some(crate::sentry::start(sentry, options, export_worker)?);
             }
         }
         if let Some(exporters) = options.metrics {
-            parts.metrics = Some(Metrics::start(exporters, courier.as_ref(), resource)?);
+            parts.metrics = Some(Metrics::start(exporters, export_worker.as_ref(), resource)?);
         }
         Ok(Self(Some(Arc::new(parts))))
     }

@@ -109,7 +109,7 @@ kinds! {
     Export => ExportId, "an export.";
     Import => ImportId, "an import.";
     PublicKey => PublicKeyId, "a user's public key.";
-    Token => TokenId, "a further token of a user.";
+    Token => TokenId, "an API token of a user.";
     Event => EventId, "an event.";
     Secret => SecretId, "a secret.";
     Archive => ArchiveId, "a file archive.";

@@ -76,7 +76,7 @@ fn run(
     telemetry: Telemetry,
     customize: impl FnOnce(&mut ServerOptions),
 ) -> Result<(), StartError> {
-    let (runtime, workers) = (threads("dstack", 0)?, threads("dstack-work", STEPS_BACK)?);
+    let (runtime, workers) = (threads("dstack", 0)?, threads("dstack-work", WORKER_NICE)?);
     let no_local = arguments.no_local;
     let mut options = ServerOptions::from_env();
     apply(&mut options.settings, arguments);
@@ -100,7 +100,7 @@ fn run(
 
 /// How much lower the priority of the second set of threads is (`nice`): a third of the time of others where all
 /// processors are taken, and all they want where they are not.
-const STEPS_BACK: i32 = 5;
+const WORKER_NICE: i32 = 5;
 
 /// A set of as many threads as there are processors. The server has two: the second works on what changes things, the
 /// engine and calls that write, so that calls that read find the first free (`docs/adr/013-two-sets-of-threads.md`).

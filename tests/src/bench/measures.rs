@@ -14,7 +14,7 @@ use super::report::Unit;
 use super::subject::Subject;
 use crate::hostile::Hostile;
 use crate::load::{Latency, Load};
-use crate::runs::{PATIENCE, Run, submit};
+use crate::runs::{Run, TEST_TIMEOUT, submit};
 use crate::server::{Server, TOKEN, eventually};
 
 /// One figure of one subject.
@@ -378,7 +378,7 @@ fn docker_runtime(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
         "≤ 0.5 s",
         Some(&image),
         || {
-            eventually("the container is gone", PATIENCE, || {
+            eventually("the container is gone", TEST_TIMEOUT, || {
                 Ok((containers()? == others).then_some(()))
             })?;
             bare.push(docker_run(&image)?);
@@ -497,7 +497,7 @@ fn uptime() -> Result<f64> {
 
 /// Looks at a run every few milliseconds until it has a status, or is past it.
 fn watch(run: &Run<'_>, status: &str) -> Result<()> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TEST_TIMEOUT;
     loop {
         let seen = run.status()?;
         if seen == status || seen == "done" {
@@ -518,7 +518,7 @@ fn log_latency(server: &Server) -> Result<Figure> {
     let run = submit(server, "clock", &[&print], &json!({}))?;
     run.wait_for(&["running", "done"])?;
     let mut ages = Vec::new();
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TEST_TIMEOUT;
     while ages.len() < LINES && Instant::now() < end {
         let logs = run.logs()?;
         let seen = now();

@@ -1,4 +1,4 @@
-//! The agent binary: kills and restarts, both runtimes, real containers where an engine can be had.
+//! The agent binary: kills and restarts, both runtimes, real containers where an engine is available.
 
 // Helpers outside of `#[test]` functions are tests too.
 #![allow(

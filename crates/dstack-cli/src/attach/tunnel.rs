@@ -18,7 +18,7 @@ use crate::error::CliError;
 use crate::ssh::hosts::{Hop, Route};
 
 /// A container's SSH server may start a little after the job.
-const TRIES: u32 = 10;
+const MAX_ATTEMPTS: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(300);
 /// Limit for finding out whether the job is on this machine's network.
 const PROBE: Duration = Duration::from_secs(2);
@@ -115,7 +115,7 @@ async fn connect(endpoints: &[Endpoint]) -> Result<Connection, SshError> {
             Ok(connection) => return Ok(connection),
             // Waiting again for as long would help nobody.
             Err(error @ SshError::Timeout { .. }) => return Err(error),
-            Err(error) if tries >= TRIES => return Err(error),
+            Err(error) if tries >= MAX_ATTEMPTS => return Err(error),
             Err(_) => tries += 1,
         }
         tokio::time::sleep(PAUSE).await;

@@ -1,4 +1,4 @@
-//! `dstack token`: further tokens of the user.
+//! `dstack token`: API tokens of the user.
 
 use std::process::ExitCode;
 

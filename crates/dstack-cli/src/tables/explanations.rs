@@ -103,7 +103,7 @@ fn name_of(offer: &OfferVerdict) -> String {
     format!("{} {place}", offer.instance)
 }
 
-/// A fleet is chosen also where nothing of it can be had: that is told of its instances.
+/// A fleet is chosen also where nothing of it is available: its instances say so.
 fn of_fleet(fleet: &FleetVerdict, fits: bool) -> Text {
     let mut text = match (&fleet.reason, fleet.chosen && fits) {
         (Some(reason), _) => return no(std::slice::from_ref(reason)),

@@ -223,7 +223,7 @@ fn prices(gpu: &GpuGroup) -> String {
     }
 }
 
-/// Blank when something can be had, otherwise all reasons why not.
+/// Blank when something is available, otherwise all reasons why not.
 fn availability(gpu: &GpuGroup) -> String {
     let can_be_had = [InstanceAvailability::Unknown, InstanceAvailability::Available];
     if gpu

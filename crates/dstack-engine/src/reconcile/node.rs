@@ -12,7 +12,7 @@ use dstack_store::{EntityRef, InstanceSnapshot, Json};
 
 use crate::Result;
 use crate::context::Context;
-use crate::market;
+use crate::offer_cache;
 use crate::operations::instances::{Creation, intend};
 use crate::wakes::Key;
 
@@ -42,7 +42,7 @@ pub(super) async fn plan_provisioning(
     };
     let query = own_capacity(&fleet.spec, place);
     let asker = Key::Entity(EntityRef::Instance(row.id));
-    let Some(offers) = market::offers(ctx, asker, row.project_id, &query) else {
+    let Some(offers) = offer_cache::offers(ctx, asker, row.project_id, &query) else {
         return Ok(pending(WaitReason::Offers));
     };
     let offers = AvailableOffers::select(&offers, place, ctx.deps.settings.offers_tried);

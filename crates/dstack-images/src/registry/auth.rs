@@ -16,7 +16,7 @@ pub(super) enum Challenge {
 }
 
 impl Challenge {
-    /// The one to answer: a token where one can be had.
+    /// The one to answer: a token where one is available.
     pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
         let mut basic = None;
         for header in headers.get_all(WWW_AUTHENTICATE) {

@@ -1,4 +1,4 @@
-//! What a further token is good for.
+//! What an API token is good for.
 
 use dstack_api::{Effect, RouteInfo};
 use dstack_store::directory::tokens::TokenRow;

@@ -22,7 +22,7 @@ use crate::state::AppState;
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Pause before a lost connection is made again.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Hears of changes until the server stops; on SQLite, where nobody else makes any, not at all.
 pub fn start(state: &Arc<AppState>, stop: CancellationToken) {
@@ -50,7 +50,7 @@ async fn hear(access: &Access, random: &Random) {
             }
             Err(error) => tracing::warn!(%error, "cannot listen to changes of users and projects"),
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(RETRY_INTERVAL).await;
     }
 }
 

@@ -20,7 +20,7 @@ use crate::settings::Settings;
 /// For one request.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// For all tries of it: a request of a client waits meanwhile.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a bucket cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -175,7 +175,7 @@ fn retry() -> RetryConfig {
     RetryConfig {
         backoff: BackoffConfig::default(),
         max_retries: 4,
-        retry_timeout: PATIENCE,
+        retry_timeout: REQUEST_TIMEOUT,
     }
 }
 

@@ -22,7 +22,7 @@ use crate::error::{ApiError, Result};
 use crate::render::runs::{View, run as render_run};
 use crate::state::AppState;
 
-pub(super) use offers::Market;
+pub(super) use offers::OfferSource;
 pub(super) use plan::Planner;
 
 pub(super) fn routes(api: Api) -> Api {

@@ -11,7 +11,7 @@ use super::{ImportError, Report, entities, history};
 
 /// What is taken over, of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Taken {
+pub struct Imported {
     /// Kind, plural.
     pub kind: &'static str,
     /// How many there are.
@@ -22,7 +22,7 @@ pub struct Taken {
 
 /// What is not taken over.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Left {
+pub struct Skipped {
     /// Kind, plural.
     pub kind: &'static str,
     /// Its name.
@@ -36,7 +36,7 @@ pub struct Left {
 pub(super) struct Plan {
     /// In the order in which they refer to each other.
     pub(super) rows: Vec<(&'static str, NewRow)>,
-    pub(super) left: Vec<Left>,
+    pub(super) left: Vec<Skipped>,
     pub(super) users: Vec<(UserId, String)>,
     pub(super) projects: Vec<(ProjectId, String)>,
     /// Ids of what is taken over, by kind.
@@ -78,7 +78,7 @@ impl Plan {
     }
 
     pub(super) fn leave(&mut self, kind: &'static str, name: &str, why: impl Into<String>) {
-        self.left.push(Left {
+        self.left.push(Skipped {
             kind,
             name: name.to_owned(),
             why: why.into(),
@@ -90,7 +90,7 @@ impl Plan {
         Report {
             taken: KINDS
                 .iter()
-                .map(|kind| Taken {
+                .map(|kind| Imported {
                     kind,
                     found: found(*kind),
                     new: 0,

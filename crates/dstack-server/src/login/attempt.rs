@@ -19,7 +19,7 @@ use crate::state::AppState;
 pub(crate) const LIFETIME: Duration = Duration::from_secs(600);
 
 /// Anyone may begin a login: what they can fill the database with is bounded.
-const MOST: i64 = 10_000;
+const MAX_OPEN: i64 = 10_000;
 
 /// What belongs to one login.
 #[derive(Debug, Clone)]
@@ -105,7 +105,7 @@ pub(crate) async fn begin(
     };
     let noted = state
         .database
-        .write(move |tx| Box::pin(async move { logins::insert(tx, &row, now, MOST).await }))
+        .write(move |tx| Box::pin(async move { logins::insert(tx, &row, now, MAX_OPEN).await }))
         .await?;
     match noted {
         true => Ok((attempt, browser)),

@@ -13,7 +13,7 @@ use crate::error::{ApiError, Result};
 const UNCOUNTED: usize = 4 * 1024;
 
 /// How long a body waits for memory.
-const PATIENCE: Duration = Duration::from_secs(5);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 const KIB: usize = 1024;
 
@@ -96,7 +96,7 @@ impl BodyMemory {
             return Ok(None);
         }
         let kib = u32::try_from(bytes.div_ceil(KIB)).map_or(self.total, |kib| kib.min(self.total));
-        match timeout(PATIENCE, Arc::clone(&self.free).acquire_many_owned(kib)).await {
+        match timeout(WAIT_TIMEOUT, Arc::clone(&self.free).acquire_many_owned(kib)).await {
             Ok(Ok(permits)) => Ok(Some(Reserved { permits })),
             _ => Err(ApiError::TooMany {
                 msg: "The server is busy with other large requests. Try again later",

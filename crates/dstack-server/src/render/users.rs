@@ -55,7 +55,7 @@ pub(crate) async fn with_creds(state: &AppState, row: &UserRow) -> Result<UserWi
     })
 }
 
-/// A user who called with a further token: that is the only credential they see.
+/// A user who called with an API token: that is the only credential they see.
 pub(crate) async fn without_creds(state: &AppState, row: &UserRow, token: &Secret) -> Result<UserWithCreds> {
     Ok(UserWithCreds {
         user: user(state, row).await?,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use dstack_server::Settings;
-use dstack_server::access::{Access, FailedLogins, Sure};
+use dstack_server::access::{Access, FailedLogins, Freshness};
 use dstack_server::import::{ImportError, ImportOptions, Report, import};
 use dstack_store::Database;
 use dstack_store::directory::lists::{self, InstanceFilter, RunFilter};
@@ -142,7 +142,7 @@ async fn users_projects_secrets_and_the_history_of_runs_are_taken_over() {
     let access = Access::new(database.clone(), FailedLogins::new(0, std::time::Duration::ZERO));
     let now = SystemClock.now();
     let admin = access
-        .caller("imported-admin-token", now, Sure::Now)
+        .caller("imported-admin-token", now, Freshness::Current)
         .await
         .unwrap()
         .unwrap()

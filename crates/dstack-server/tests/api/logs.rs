@@ -6,7 +6,7 @@ use axum::body::Bytes;
 use dstack_engine::{Batch, Output, Piece};
 use dstack_logs::{LogEntry, LogStream, Producer, Source};
 use dstack_model::runs::{RunStatus, RunTerminationReason};
-use dstack_server::access::Sure;
+use dstack_server::access::Freshness;
 use dstack_server::wiring::LogOutput;
 use dstack_store::{Commit, EngineStore, Put};
 use dstack_units::Time;
@@ -54,7 +54,12 @@ async fn lines(server: &Server, job: &str) -> usize {
 
 /// The run ends, as an engine would end it, and the project is deleted.
 async fn delete(server: &Server) {
-    let project = server.state.access.project("team", Sure::Now).await.unwrap();
+    let project = server
+        .state
+        .access
+        .project("team", Freshness::Current)
+        .await
+        .unwrap();
     let project = project.unwrap().row.id;
     let found = server.state.database.run_by_name(project, "hello").await.unwrap();
     let mut run = found.unwrap().run;

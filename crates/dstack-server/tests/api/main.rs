@@ -57,7 +57,7 @@ use dstack_conformance::Exchange;
 use dstack_control::keys::Keys;
 use dstack_logs::{Durability, FileLogStore};
 use dstack_plan::jobs::Target;
-use dstack_server::access::{Access, FailedLogins, Sure};
+use dstack_server::access::{Access, FailedLogins, Freshness};
 use dstack_server::blobs::{Blobs, Bucket};
 use dstack_server::handlers;
 use dstack_server::login::Logins;
@@ -376,7 +376,12 @@ impl Server {
 
     /// The id of project `main`.
     async fn main_project(&self) -> ProjectId {
-        let project = self.state.access.project("main", Sure::Now).await.unwrap();
+        let project = self
+            .state
+            .access
+            .project("main", Freshness::Current)
+            .await
+            .unwrap();
         project.unwrap().row.id
     }
 

@@ -149,7 +149,7 @@ async fn a_machine_that_comes_to_a_project_of_several_people_is_told_of() {
     let project = server
         .state
         .access
-        .project("main", dstack_server::access::Sure::Now);
+        .project("main", dstack_server::access::Freshness::Current);
     let row = project.await.unwrap().unwrap().row.clone();
     server.own_machine("docker", true).await;
     let projects = server.projects();

@@ -59,7 +59,7 @@ pub enum Change {
         /// The public key.
         public: String,
     },
-    /// Deletes a user with memberships, further tokens and accounts of login providers.
+    /// Deletes a user with memberships, API tokens and accounts of login providers.
     DeleteUser {
         /// Its row, as it is to be stored or was read.
         user: UserRow,
@@ -75,14 +75,14 @@ pub enum Change {
         /// When they logged in with it first.
         at: Time,
     },
-    /// Adds a further token of a user.
+    /// Adds an API token of a user.
     InsertToken {
         /// Its row; the token itself is stored nowhere.
         token: TokenRow,
         /// How many tokens the user may have.
         limit: i64,
     },
-    /// Deletes a further token.
+    /// Deletes an API token.
     DeleteToken(TokenId),
     /// Adds a public key of a user.
     InsertPublicKey(PublicKeyRow),

@@ -9,7 +9,7 @@ use super::users::UserRow;
 use crate::{Result, Tx};
 
 record! {
-    /// A further token of a user.
+    /// An API token of a user.
     TokenRow in "user_tokens" {
         /// Id.
         id: TokenId,

@@ -249,7 +249,7 @@ pub async fn set_ssh_keys(
     Ok(done.rows_affected() > 0)
 }
 
-/// Deletes a user: the row stays for history under `renamed`, its memberships, further tokens and accounts of login
+/// Deletes a user: the row stays for history under `renamed`, its memberships, API tokens and accounts of login
 /// providers vanish.
 ///
 /// # Errors

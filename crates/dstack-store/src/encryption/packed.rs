@@ -19,7 +19,7 @@ const SAMPLE: &[u8] = include_bytes!("sample.json");
 const LEVEL: i32 = 1;
 
 /// More than any row has.
-const LONGEST: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 
 static ENCODER: LazyLock<EncoderDictionary<'static>> =
     LazyLock::new(|| EncoderDictionary::copy(SAMPLE, LEVEL));
@@ -60,7 +60,7 @@ pub(super) fn unpack(bytes: Vec<u8>) -> Option<String> {
         return String::from_utf8(bytes).ok();
     };
     let length = usize::try_from(zstd::zstd_safe::get_frame_content_size(compressed).ok()??).ok()?;
-    if length > LONGEST {
+    if length > MAX_BYTES {
         return None;
     }
     let make = || Decompressor::with_prepared_dictionary(&DECODER);

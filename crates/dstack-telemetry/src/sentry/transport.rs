@@ -12,27 +12,27 @@ use dstack_system::task;
 use http::{Request, StatusCode, header};
 use tokio::sync::mpsc;
 
-use crate::complaints::Complaints;
-use crate::courier::{Courier, CourierError};
+use crate::export_worker::{ExportError, ExportWorker};
+use crate::failure_reporter::FailureReporter;
 
 /// Envelopes that wait; more are dropped (as many as Sentry's own transports keep).
 const WAITING: usize = 30;
 
 /// How long Sentry may take for one.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Makes the transport when the client knows where to.
-pub(super) struct Factory(pub(super) Courier);
+pub(super) struct Factory(pub(super) ExportWorker);
 
 impl TransportFactory for Factory {
     fn create_transport_with_options(&self, options: TransportOptions) -> Arc<dyn Transport> {
         let (queue, waiting) = mpsc::channel(WAITING);
         let sender = Sender {
-            courier: self.0.clone(),
+            export_worker: self.0.clone(),
             url: options.dsn.envelope_api_url().to_string(),
             auth: options.dsn.to_auth(Some(&options.user_agent)).to_string(),
             limits: RateLimiter::new(),
-            complaints: Complaints::about("Sentry"),
+            failure_reporter: FailureReporter::about("Sentry"),
         };
         task::spawn_on(self.0.thread(), "send to Sentry", sender.run(waiting));
         Arc::new(Queue(queue))
@@ -60,11 +60,11 @@ impl Transport for Queue {
 }
 
 struct Sender {
-    courier: Courier,
+    export_worker: ExportWorker,
     url: String,
     auth: String,
     limits: RateLimiter,
-    complaints: Complaints,
+    failure_reporter: FailureReporter,
 }
 
 impl Sender {
@@ -76,7 +76,7 @@ impl Sender {
                 }
                 Command::Send(envelope) if self.limits.is_enabled(category(&envelope)) => {
                     let failure = self.send(&envelope).await.err().map(|error| error.to_string());
-                    self.complaints
+                    self.failure_reporter
                         .note(failure.as_ref().map(|failure| failure as &dyn std::fmt::Display));
                 }
                 Command::Send(_) => {}
@@ -84,7 +84,7 @@ impl Sender {
         }
     }
 
-    async fn send(&mut self, envelope: &Envelope) -> Result<(), CourierError> {
+    async fn send(&mut self, envelope: &Envelope) -> Result<(), ExportError> {
         let mut body = Vec::new();
         if envelope.to_writer(&mut body).is_err() {
             return Ok(()); // cannot be written as JSON: nothing that trying again would mend
@@ -96,7 +96,7 @@ impl Sender {
         let Ok(request) = request else {
             return Ok(());
         };
-        let answer = self.courier.send(request, PATIENCE).await?;
+        let answer = self.export_worker.send(request, REQUEST_TIMEOUT).await?;
         let said = |name| answer.headers().get(name)?.to_str().ok();
         if let Some(limits) = said("x-sentry-rate-limits") {
             self.limits.update_from_sentry_header(limits);
@@ -107,7 +107,7 @@ impl Sender {
         }
         match answer.status() {
             status if status.is_success() => Ok(()),
-            status => Err(CourierError::Refused(status)),
+            status => Err(ExportError::Refused(status)),
         }
     }
 }

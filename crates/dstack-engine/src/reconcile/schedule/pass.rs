@@ -16,7 +16,7 @@ use dstack_units::{FleetId, JobId, ProjectId, RunId};
 use super::assignments::Assignments;
 use crate::Result;
 use crate::context::Context;
-use crate::market;
+use crate::offer_cache;
 use crate::reconcile::fleet_view::fleets;
 use crate::reconcile::refusal::{Refused, ends, refuse, snapshots};
 use crate::wakes::Key;
@@ -108,7 +108,7 @@ async fn multinode_backends(
         return Some(Vec::new());
     }
     match ctx.deps.backends.of_project(project).await {
-        Ok(backends) => Some(market::multinode_backends(&backends)),
+        Ok(backends) => Some(offer_cache::multinode_backends(&backends)),
         Err(error) => {
             tracing::warn!(project.id = %project, %error, "the backends of a project are not known now: asked again");
             let again = ctx.now() + BACKENDS_RETRY_INTERVAL;
@@ -126,7 +126,7 @@ struct Source<'a> {
 
 impl OfferSource for Source<'_> {
     fn offers(&mut self, query: &Query, master: Option<&JobProvisioningData>) -> Option<AvailableOffers> {
-        let known = market::offers(self.ctx, Key::Schedule(self.project), self.project, query)?;
+        let known = offer_cache::offers(self.ctx, Key::Schedule(self.project), self.project, query)?;
         let limit = self.ctx.deps.settings.offers_tried;
         Some(AvailableOffers::select(&known, master, limit))
     }

@@ -16,7 +16,7 @@ use dstack_store::directory::lists;
 use super::with_instances;
 use crate::api::Call;
 use crate::error::Result;
-use crate::handlers::runs::Market;
+use crate::handlers::runs::OfferSource;
 
 pub(super) async fn get_plan(call: Call, request: GetFleetPlanRequest) -> Result<FleetPlan> {
     let project = call.project()?;
@@ -76,6 +76,6 @@ async fn offers(call: &Call, spec: &FleetSpec) -> Result<Vec<Offer>> {
     // A fleet that starts empty gets its instances from runs, also where there are only containers.
     let starts_empty = spec.configuration.nodes.is_some_and(|nodes| nodes.target == 0);
     query.needs.create_instance = !starts_empty;
-    let mut market = Market::of_project(&call.state, call.project()?.row.id).await?;
+    let mut market = OfferSource::of_project(&call.state, call.project()?.row.id).await?;
     Ok(market.offers(&query, None).await)
 }

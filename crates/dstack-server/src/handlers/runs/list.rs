@@ -10,7 +10,7 @@ use dstack_store::directory::lists::{self, ListedRun, RunFilter, RunKey};
 use dstack_store::directory::{Page, users};
 use dstack_units::RunId;
 
-use crate::access::{Sure, is_admin};
+use crate::access::{Freshness, is_admin};
 use crate::api::Call;
 use crate::compat::older;
 use crate::error::{ApiError, Result, json_bytes, json_response};
@@ -81,7 +81,7 @@ async fn filter(call: &Call, request: &ListRunsRequest) -> Result<Option<RunFilt
     }
     match &request.project_name {
         Some(name) => {
-            let project = state.access.project(name, Sure::Lately).await?;
+            let project = state.access.project(name, Freshness::Cached).await?;
             let Some(project) = project.filter(|project| {
                 project.row.name == *name && project.is_member(caller) && call.reaches(project.row.id)
             }) else {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dstack_compute::Backend;
-use dstack_engine::market::{able, ask, multinode_backends};
+use dstack_engine::offer_cache::{able, ask, multinode_backends};
 use dstack_model::backends::BackendType;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::Requirements;
@@ -16,7 +16,7 @@ use crate::state::AppState;
 
 /// What the backends of a project offer. Each is asked at most once for the same requirements.
 #[derive(Debug)]
-pub(in crate::handlers) struct Market {
+pub(in crate::handlers) struct OfferSource {
     backends: Vec<Arc<dyn Backend>>,
     answers: Vec<Answer>,
 }
@@ -29,7 +29,7 @@ struct Answer {
     offers: Vec<Offer>,
 }
 
-impl Market {
+impl OfferSource {
     /// Of a project.
     pub(in crate::handlers) async fn of_project(state: &AppState, project: ProjectId) -> Result<Self> {
         let backends = state.backends.of_project(project).await;

@@ -19,7 +19,7 @@ use dstack_store::EngineStore;
 use dstack_store::directory::secrets;
 use dstack_units::FleetId;
 
-use super::offers::Market;
+use super::offers::OfferSource;
 use super::{volumes, with_jobs};
 use crate::access::Project;
 use crate::api::Call;
@@ -153,7 +153,7 @@ pub(in crate::handlers) struct Planner<'a> {
     project: &'a str,
     placement: dstack_store::PlacementSnapshot,
     volumes: Vec<Location>,
-    market: Market,
+    source: OfferSource,
 }
 
 impl<'a> Planner<'a> {
@@ -169,14 +169,14 @@ impl<'a> Planner<'a> {
             project: &project.row.name,
             placement: state.store.placement(project.row.id).await?,
             volumes,
-            market: Market::of_project(state, project.row.id).await?,
+            source: OfferSource::of_project(state, project.row.id).await?,
         })
     }
 
     /// Offers of instances and of backends for a job: in the fleet that it would get, or, when offers are only listed,
     /// wherever they are.
     pub(in crate::handlers) async fn offers(&mut self, job: &JobSpec, listing: bool) -> Result<Found> {
-        let multinode = self.market.multinode_backends();
+        let multinode = self.source.multinode_backends();
         let request = Request {
             volumes: &self.volumes,
             multinode_backends: Some(&multinode),
@@ -190,11 +190,11 @@ impl<'a> Planner<'a> {
                 ..Found::default()
             }
         } else if !listing {
-            in_best_fleet(&mut self.market, &request, &fleets).await
+            in_best_fleet(&mut self.source, &request, &fleets).await
         } else if params.fleets.is_some() {
-            in_named_fleets(&mut self.market, &request, &fleets).await
+            in_named_fleets(&mut self.source, &request, &fleets).await
         } else {
-            anywhere(&mut self.market, &request, &fleets).await
+            anywhere(&mut self.source, &request, &fleets).await
         })
     }
 
@@ -210,7 +210,7 @@ impl<'a> Planner<'a> {
 
     /// Why the job would be placed so.
     async fn explain(&mut self, job: &JobSpec, found: &Found) -> JobExplanation {
-        let multinode = self.market.multinode_backends();
+        let multinode = self.source.multinode_backends();
         let request = Request {
             volumes: &self.volumes,
             multinode_backends: Some(&multinode),
@@ -221,7 +221,7 @@ impl<'a> Planner<'a> {
         let query =
             offers::Query::new(&self.run.merged_profile(), job.requirements.clone()).at(&self.volumes);
         let market = self
-            .market
+            .source
             .everything(&explain::loosened(&job.requirements), query.needs)
             .await;
         let mut all = found.instances.iter().chain(&found.new);
@@ -245,28 +245,28 @@ pub(in crate::handlers) struct Found {
 }
 
 async fn new_in_fleet(
-    market: &mut Market,
+    source: &mut OfferSource,
     request: &Request<'_>,
     fleet: &Fleet<'_>,
     limit: Option<usize>,
 ) -> Vec<Offer> {
     match choice::new_capacity(request, fleet) {
-        Ok(query) => market.offers(&query, limit).await,
+        Ok(query) => source.offers(&query, limit).await,
         Err(_) => Vec::new(),
     }
 }
 
-async fn in_best_fleet(market: &mut Market, request: &Request<'_>, fleets: &[Fleet<'_>]) -> Found {
+async fn in_best_fleet(source: &mut OfferSource, request: &Request<'_>, fleets: &[Fleet<'_>]) -> Found {
     let mut eligible = choice::eligible(request, fleets);
     let mut new = Vec::new();
     for one in &eligible {
-        new.push(new_in_fleet(market, request, one.fleet, Some(OFFERS_PER_FLEET)).await);
+        new.push(new_in_fleet(source, request, one.fleet, Some(OFFERS_PER_FLEET)).await);
     }
     let Some(best) = choice::best(&eligible, &new) else {
         return Found::default();
     };
     let best = eligible.swap_remove(best);
-    let new = new_in_fleet(market, request, best.fleet, None).await;
+    let new = new_in_fleet(source, request, best.fleet, None).await;
     Found {
         fleet: Some(best.fleet.id),
         instances: best.instance_offers,
@@ -275,7 +275,7 @@ async fn in_best_fleet(market: &mut Market, request: &Request<'_>, fleets: &[Fle
 }
 
 /// Of all fleets that `fleets` names; what several could get is listed once.
-async fn in_named_fleets(market: &mut Market, request: &Request<'_>, fleets: &[Fleet<'_>]) -> Found {
+async fn in_named_fleets(source: &mut OfferSource, request: &Request<'_>, fleets: &[Fleet<'_>]) -> Found {
     let wants = Wants::new(*request);
     let (mut instances, mut new) = (Vec::new(), Vec::new());
     for fleet in fleets
@@ -283,7 +283,7 @@ async fn in_named_fleets(market: &mut Market, request: &Request<'_>, fleets: &[F
         .filter(|fleet| choice::check_named(request, fleet).is_ok())
     {
         instances.extend(instance_offers(&wants, &fleet.instances));
-        new.push(new_in_fleet(market, request, fleet, None).await);
+        new.push(new_in_fleet(source, request, fleet, None).await);
     }
     instances.sort_by(|a, b| a.price.total_cmp(&b.price));
     Found {
@@ -294,7 +294,7 @@ async fn in_named_fleets(market: &mut Market, request: &Request<'_>, fleets: &[F
 }
 
 /// Of all instances and backends, whatever the fleets ask for.
-async fn anywhere(market: &mut Market, request: &Request<'_>, fleets: &[Fleet<'_>]) -> Found {
+async fn anywhere(source: &mut OfferSource, request: &Request<'_>, fleets: &[Fleet<'_>]) -> Found {
     let wants = Wants::new(*request);
     let all: Vec<_> = fleets
         .iter()
@@ -302,7 +302,7 @@ async fn anywhere(market: &mut Market, request: &Request<'_>, fleets: &[Fleet<'_
         .collect();
     let instances = instance_offers(&wants, &all);
     let new = match choice::new_capacity_outside_fleets(request) {
-        Ok(query) => market.offers(&query, None).await,
+        Ok(query) => source.offers(&query, None).await,
         Err(_) => Vec::new(),
     };
     Found {

@@ -26,11 +26,11 @@ const DEADLINE: Duration = Duration::from_secs(20);
 const FRESH: Duration = Duration::from_secs(15);
 
 /// Pause before backends that could not be read are read again.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Answers, and questions under way.
 #[derive(Debug, Default)]
-pub struct Market {
+pub struct OfferCache {
     asked: Mutex<Vec<Asked>>,
 }
 
@@ -55,7 +55,7 @@ impl Asked {
     }
 }
 
-impl Market {
+impl OfferCache {
     fn lock(&self) -> MutexGuard<'_, Vec<Asked>> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -103,21 +103,21 @@ impl Market {
     }
 }
 
-/// The offers for a query, cheapest first, those that can be had before the others; `None`: they are being asked for, and
+/// The offers for a query, cheapest first, the available ones first; `None`: they are being asked for, and
 /// `asker` is woken when they are there.
 pub fn offers(ctx: &Arc<Context>, asker: Key, project: ProjectId, query: &Query) -> Option<Arc<Vec<Offer>>> {
-    let (known, ask) = ctx.market.known(asker, project, query, ctx.now());
+    let (known, ask) = ctx.offer_cache.known(asker, project, query, ctx.now());
     if ask {
         let (context, query) = (Arc::clone(ctx), query.clone());
         ctx.spawn("offers", async move {
             let asked = task::contained("ask for offers", ask_all(&context, project, &query)).await;
             let asked = asked.unwrap_or_else(|panicked| Err(ComputeError::Unavailable(panicked.to_string())));
             let askers = match asked {
-                Ok(offers) => context.market.answered(project, &query, context.now(), offers),
+                Ok(offers) => context.offer_cache.answered(project, &query, context.now(), offers),
                 Err(error) => {
                     tracing::warn!(project.id = %project, %error, "the backends of a project are not known now: asked again");
-                    sleep_until(context.deps.clock.as_ref(), context.now() + AGAIN).await;
-                    context.market.forget(project, &query)
+                    sleep_until(context.deps.clock.as_ref(), context.now() + RETRY_INTERVAL).await;
+                    context.offer_cache.forget(project, &query)
                 }
             };
             for asker in askers {

@@ -7,13 +7,13 @@ use dstack_agent_api::http::{Connector, Wire};
 
 /// Connects to nothing, and says why.
 #[derive(Debug, Clone)]
-pub(crate) struct Elsewhere {
+pub(crate) struct UnreachableConnector {
     /// The machine.
     pub(crate) host: String,
 }
 
 #[async_trait]
-impl Connector for Elsewhere {
+impl Connector for UnreachableConnector {
     async fn connect(&self) -> io::Result<Box<dyn Wire>> {
         let host = &self.host;
         Err(io::Error::new(

@@ -7,7 +7,7 @@ use dstack_system::Locked;
 use tokio::time::Instant;
 
 /// How often a failure that lasts is said again.
-const AGAIN: Duration = Duration::from_secs(600);
+const REPEAT_INTERVAL: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Default)]
 struct State {
@@ -37,7 +37,10 @@ impl State {
             };
         }
         self.failures += 1;
-        if self.said.is_some_and(|said| now.duration_since(said) < AGAIN) {
+        if self
+            .said
+            .is_some_and(|said| now.duration_since(said) < REPEAT_INTERVAL)
+        {
             return Say::Nothing;
         }
         self.said = Some(now);
@@ -45,14 +48,14 @@ impl State {
     }
 }
 
-/// Complaints about one receiver.
+/// FailureReporter about one receiver.
 #[derive(Debug)]
-pub(crate) struct Complaints {
+pub(crate) struct FailureReporter {
     what: &'static str,
     state: Locked<State>,
 }
 
-impl Complaints {
+impl FailureReporter {
     /// About what is sent so.
     pub(crate) fn about(what: &'static str) -> Self {
         Self {

@@ -13,7 +13,7 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 use crate::{Result, StoreError, outage};
 
 /// Most keys of one statement.
-const AT_ONCE: usize = 64;
+const MAX_KEYS: usize = 64;
 
 /// Statements under way at a time: one that hangs does not hold up all others.
 const UNDER_WAY: usize = 2;
@@ -31,15 +31,15 @@ struct Waiting<K, V> {
 
 /// The way to the tasks that read. They end with the last of these.
 #[derive(Debug)]
-pub(crate) struct Together<K, V>(mpsc::Sender<Waiting<K, V>>);
+pub(crate) struct BatchLoader<K, V>(mpsc::Sender<Waiting<K, V>>);
 
-impl<K, V> Clone for Together<K, V> {
+impl<K, V> Clone for BatchLoader<K, V> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<K: Ord + Clone + Send + 'static, V: Clone + Send + 'static> Together<K, V> {
+impl<K: Ord + Clone + Send + 'static, V: Clone + Send + 'static> BatchLoader<K, V> {
     /// Reads with `read`, which gets each key once.
     pub(crate) fn start(
         name: &'static str,
@@ -71,7 +71,7 @@ async fn answer_all<K: Ord + Clone, V: Clone>(
 ) {
     loop {
         let mut group = Vec::new();
-        if waiting.lock().await.recv_many(&mut group, AT_ONCE).await == 0 {
+        if waiting.lock().await.recv_many(&mut group, MAX_KEYS).await == 0 {
             return;
         }
         match read(keys(&group)).await {
@@ -113,9 +113,9 @@ mod tests {
     type Statements = Arc<std::sync::Mutex<Vec<Vec<u32>>>>;
 
     /// Doubles even numbers, and cannot read 13. Each statement is noted, then waits for a permit.
-    fn doubling(permits: &Arc<Semaphore>, statements: &Statements) -> Together<u32, u32> {
+    fn doubling(permits: &Arc<Semaphore>, statements: &Statements) -> BatchLoader<u32, u32> {
         let (permits, statements) = (Arc::clone(permits), Arc::clone(statements));
-        Together::start("doubling", move |keys| {
+        BatchLoader::start("doubling", move |keys| {
             let permits = Arc::clone(&permits);
             statements.lock().unwrap().push(keys.clone());
             Box::pin(async move {
