@@ -5,13 +5,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_compute::{Backend, Backends, Capabilities, ComputeError, InstanceRequest, Instances};
+use dstack_compute::config::{BackendConfig, SplitConfig};
+use dstack_compute::{
+    Backend, BackendKind, Backends, Capabilities, ComputeError, ConfigureError, InstanceRequest, Instances,
+    VolumeRequest, Volumes,
+};
 use dstack_model::backends::BackendType;
 use dstack_model::decode::decode_strict;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::{JobProvisioningData, Requirements};
+use dstack_model::volumes::VolumeProvisioningData;
 use dstack_system::{Random, task};
-use dstack_units::{InstanceId, ProjectId};
+use dstack_units::{InstanceId, ProjectId, VolumeId};
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -53,6 +58,10 @@ struct State {
     listed_at: HashMap<InstanceId, Instant>,
     /// Machines ever made, by instance.
     made: HashMap<InstanceId, usize>,
+    /// Disks that cost money, and when each is listed.
+    disks: Vec<(VolumeId, Instant)>,
+    /// Disks ever made, by volume.
+    disks_made: HashMap<VolumeId, usize>,
     /// Offers asked for, in order.
     asked: Vec<String>,
     faults: Faults,
@@ -171,6 +180,16 @@ impl Clouds {
         self.lock().machines.clone()
     }
 
+    /// The volumes whose disks exist, in the order in which these were made.
+    pub fn disks(&self) -> Vec<VolumeId> {
+        self.lock().disks.iter().map(|(volume, _)| *volume).collect()
+    }
+
+    /// The most disks that were ever made for one volume.
+    pub fn most_disks_made(&self) -> usize {
+        self.lock().disks_made.values().copied().max().unwrap_or(0)
+    }
+
     /// Offers asked for, in order.
     pub fn asked(&self) -> Vec<String> {
         self.lock().asked.clone()
@@ -284,6 +303,7 @@ impl Backend for Clouds {
         Capabilities {
             create_instance: true,
             multinode: true,
+            volumes: true,
             ..Capabilities::default()
         }
     }
@@ -293,6 +313,10 @@ impl Backend for Clouds {
     }
 
     fn instances(&self) -> Option<&dyn Instances> {
+        Some(self)
+    }
+
+    fn volumes(&self) -> Option<&dyn Volumes> {
         Some(self)
     }
 }
@@ -340,5 +364,75 @@ impl Instances for Clouds {
             Ok(())
         })
         .await
+    }
+}
+
+fn disk() -> Result<VolumeProvisioningData, ComputeError> {
+    let data = json!({"backend": "aws", "volume_id": "vol-1", "size_gb": 100, "price": 8.0});
+    decode_strict(&data).map_err(|_| ComputeError::Unsupported("this"))
+}
+
+#[async_trait]
+impl Volumes for Clouds {
+    /// Makes another disk at each call: nothing but the engine keeps it from having two.
+    async fn create(&self, volume: &VolumeRequest) -> Result<VolumeProvisioningData, ComputeError> {
+        let id = volume.id;
+        self.order(move |state| {
+            if state.full.contains("disk") {
+                return Err(ComputeError::NoCapacity("no disk left".to_owned()));
+            }
+            state.disks.push((id, Instant::now() + state.delays.unlisted));
+            *state.disks_made.entry(id).or_default() += 1;
+            disk()
+        })
+        .await
+    }
+
+    async fn find(&self, volume: &VolumeRequest) -> Result<Option<VolumeProvisioningData>, ComputeError> {
+        let id = volume.id;
+        self.ask(move |state| {
+            let is_listed = |(disk, at): &(VolumeId, Instant)| *disk == id && *at <= Instant::now();
+            match state.disks.iter().any(is_listed) {
+                true => disk().map(Some),
+                false => Ok(None),
+            }
+        })
+        .await
+    }
+
+    async fn register(&self, _volume: &VolumeRequest) -> Result<VolumeProvisioningData, ComputeError> {
+        self.ask(|_| disk()).await
+    }
+
+    async fn delete(&self, volume: &VolumeRequest, _: &VolumeProvisioningData) -> Result<(), ComputeError> {
+        let id = volume.id;
+        self.order(move |state| {
+            state.disks.retain(|(disk, _)| *disk != id);
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// The only type of backend of simulations.
+#[derive(Debug)]
+pub struct SimulatedKind(pub Clouds);
+
+#[async_trait]
+impl BackendKind for SimulatedKind {
+    fn kind(&self) -> BackendType {
+        BackendType::Aws
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    async fn configure(&self, _: &str, config: &BackendConfig) -> Result<SplitConfig, ConfigureError> {
+        Ok(config.split())
+    }
+
+    fn open(&self, _: &SplitConfig) -> Result<Arc<dyn Backend>, ComputeError> {
+        Ok(Arc::new(self.0.clone()))
     }
 }

@@ -1,8 +1,11 @@
 //! What must hold at all times, and what must hold once everything has come to rest.
 
+use std::collections::BTreeSet;
+
 use dstack_model::instances::InstanceStatus;
+use dstack_model::volumes::VolumeStatus;
 use dstack_store::memory::Tables;
-use dstack_store::rows::InstanceRow;
+use dstack_store::rows::{InstanceRow, JobRow};
 
 use crate::World;
 
@@ -13,9 +16,13 @@ pub fn always(world: &World) -> Vec<String> {
         blocks_add_up(tables, &mut wrong);
         waits_have_reasons(tables, &mut wrong);
         fleets_have_their_size(tables, &mut wrong);
+        keys_are_unique(tables, &mut wrong);
     });
     if world.clouds.most_made() > 1 {
         wrong.push("two machines were made for one instance".to_owned());
+    }
+    if world.clouds.most_disks_made() > 1 {
+        wrong.push("two disks were made for one volume".to_owned());
     }
     for (task, starts) in world.hosts.starts() {
         if starts > 1 {
@@ -38,6 +45,11 @@ pub fn at_rest(world: &World) -> Vec<String> {
             wrong.push(format!("a machine ({}) is left in the cloud", machine.offer));
         }
     }
+    for volume in world.clouds.disks() {
+        if tables.volumes.get(&volume).is_none_or(|row| row.deleted) {
+            wrong.push(format!("the disk of volume {volume} is left in the cloud"));
+        }
+    }
     let left = |row: &&InstanceRow| row.status() != InstanceStatus::Terminated;
     for instance in tables.instances.values().filter(left) {
         if instance.busy_blocks != 0 || instance.status() != InstanceStatus::Idle {
@@ -57,6 +69,9 @@ pub fn nothing_left(world: &World) -> Vec<String> {
     let mut wrong = at_rest(world);
     for machine in world.clouds.machines() {
         wrong.push(format!("there is still a machine: {machine:?}"));
+    }
+    for volume in world.clouds.disks() {
+        wrong.push(format!("there is still the disk of volume {volume}"));
     }
     wrong
 }
@@ -79,6 +94,40 @@ fn blocks_add_up(tables: &Tables, wrong: &mut Vec<String>) {
     }
 }
 
+/// What databases refuse to store twice, and the store in memory does not.
+fn keys_are_unique(tables: &Tables, wrong: &mut Vec<String>) {
+    let runs = tables.runs.values().filter(|row| !row.deleted);
+    twice(
+        "run",
+        runs.map(|row| (row.project_id, row.run_name.as_str())),
+        wrong,
+    );
+    let fleets = tables.fleets.values().filter(|row| !row.deleted);
+    twice(
+        "fleet",
+        fleets.map(|row| (row.project_id, row.name.as_str())),
+        wrong,
+    );
+    let volumes = tables.volumes.values().filter(|row| !row.deleted);
+    twice(
+        "volume",
+        volumes.map(|row| (row.project_id, row.name.as_str())),
+        wrong,
+    );
+    let submission = |row: &JobRow| (row.run_id, row.replica_num, row.job_num, row.submission_num);
+    twice("job", tables.jobs.values().map(submission), wrong);
+}
+
+fn twice<K: Ord + std::fmt::Debug>(what: &str, keys: impl Iterator<Item = K>, wrong: &mut Vec<String>) {
+    let mut seen = BTreeSet::new();
+    for key in keys {
+        if seen.contains(&key) {
+            wrong.push(format!("two {what}s have the key {key:?}"));
+        }
+        seen.insert(key);
+    }
+}
+
 /// No job waits without a reason that a user can read.
 fn waits_have_reasons(tables: &Tables, wrong: &mut Vec<String>) {
     for job in tables.jobs.values().filter(|job| !job.status().is_finished()) {
@@ -89,6 +138,12 @@ fn waits_have_reasons(tables: &Tables, wrong: &mut Vec<String>) {
                 job.job_name,
                 job.status()
             ));
+        }
+    }
+    for row in tables.volumes.values() {
+        let is_settled = row.deleted || (!row.to_be_deleted && row.status() != VolumeStatus::Submitted);
+        if !is_settled && row.waiting_for().is_none() && row.next_wake_at().is_none() {
+            wrong.push(format!("volume {} waits for nothing", row.name));
         }
     }
     let unsettled = |row: &&InstanceRow| {

@@ -1,7 +1,7 @@
 //! What is in a world, in a few lines: for the messages of tests that fail.
 
 use dstack_plan::lifecycle::WaitReason;
-use dstack_store::rows::{FleetRow, InstanceRow, JobRow, RunRow};
+use dstack_store::rows::{FleetRow, InstanceRow, JobRow, RunRow, VolumeRow};
 
 use crate::{World, invariants};
 
@@ -13,6 +13,7 @@ pub fn of(world: &World) -> String {
     lines.extend(tables.instances.values().map(instance));
     lines.extend(tables.runs.values().map(run));
     lines.extend(tables.jobs.values().map(job));
+    lines.extend(tables.volumes.values().map(volume));
     lines.extend(
         world
             .clouds
@@ -33,6 +34,12 @@ fn fleet(row: &FleetRow) -> String {
     let deleted = if row.deleted { ", deleted" } else { "" };
     let waits = waits(row.waiting_for());
     format!("fleet {}: {:?}{deleted}{waits}", row.name, row.status())
+}
+
+fn volume(row: &VolumeRow) -> String {
+    let deleted = if row.deleted { ", deleted" } else { "" };
+    let waits = waits(row.waiting_for());
+    format!("volume {}: {:?}{deleted}{waits}", row.name, row.status())
 }
 
 fn instance(row: &InstanceRow) -> String {

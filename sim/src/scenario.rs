@@ -6,6 +6,7 @@ use dstack_model::decode::decode_strict;
 use dstack_model::fleets::FleetSpec;
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::{JobSpec, RunSpec};
+use dstack_model::volumes::AnyVolumeConfiguration;
 use dstack_plan::jobs::{JobContext, Target, job_specs};
 use dstack_plan::placement::HostRules;
 use dstack_plan::schedule::next_trigger;
@@ -97,6 +98,16 @@ impl Builder {
         let spec = self.fleet_spec(name, configuration)?;
         let id = self.random.uuid().into();
         Ok(FleetRow::active(id, self.project, name.to_owned(), spec, now))
+    }
+
+    /// What a volume is made from; `configuration` has the fields besides name and backend.
+    pub fn volume(&self, name: &str, configuration: &Value) -> Result<AnyVolumeConfiguration, ScenarioError> {
+        let mut fields =
+            json!({"type": "volume", "backend": "aws", "region": "here", "name": name, "size": "100GB"});
+        if let (Some(base), Some(more)) = (fields.as_object_mut(), configuration.as_object()) {
+            base.extend(more.clone());
+        }
+        decode("volume configuration", &fields)
     }
 
     /// What a fleet is made from.

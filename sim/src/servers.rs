@@ -8,14 +8,15 @@ use dstack_engine::failpoint::NoFailpoints;
 use dstack_engine::{Batch, Engine, EngineDeps, Identity, Output, Result as EngineResult};
 use dstack_store::directory::health::StoredCheck;
 use dstack_store::directory::metrics::MetricsPoint;
-use dstack_store::rows::{FleetRow, JobRow, RunRow};
+use dstack_store::rows::{FleetRow, JobRow, RunRow, VolumeRow};
 use dstack_store::{
-    Acquired, ChangeFeed, Claim, Commit, EngineStore, EntityRef, FleetSnapshot, InstanceSnapshot,
-    JobSnapshot, Lease, LeaseRequest, MemoryStore, PlacementSnapshot, Result, RunSnapshot,
+    Acquired, ChangeFeed, Claim, Commit, EngineStore, EntityRef, FleetSnapshot, GatewaySnapshot,
+    InstanceSnapshot, JobSnapshot, Lease, LeaseRequest, MemoryStore, PlacementSnapshot, Result, RunSnapshot,
+    VolumeSnapshot,
 };
 use dstack_system::Clock;
 use dstack_system::clock::SharedClock;
-use dstack_units::{FleetId, InstanceId, JobId, ProjectId, RunId, Time};
+use dstack_units::{FleetId, GatewayId, InstanceId, JobId, ProjectId, RunId, Time, VolumeId};
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -178,6 +179,15 @@ impl EngineStore for ServerStore {
     }
     async fn fleet(&self, id: FleetId) -> Result<Option<FleetSnapshot>> {
         self.store.fleet(id).await
+    }
+    async fn volume(&self, id: VolumeId) -> Result<Option<VolumeSnapshot>> {
+        self.store.volume(id).await
+    }
+    async fn gateway(&self, id: GatewayId) -> Result<Option<GatewaySnapshot>> {
+        self.store.gateway(id).await
+    }
+    async fn volumes(&self, project: ProjectId) -> Result<Vec<VolumeRow>> {
+        self.store.volumes(project).await
     }
     async fn run_by_name(&self, project: ProjectId, name: &str) -> Result<Option<RunRow>> {
         self.store.run_by_name(project, name).await

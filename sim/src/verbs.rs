@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use dstack_compute::{BackendKind, Registry};
 use dstack_control::fleets::{ApplyFleet, FleetRights, Fleets};
 use dstack_control::runs::{ApplyRun, RunResources, Runs};
+use dstack_control::volumes::Volumes;
 use dstack_control::{Actor, ControlError, Core, EngineHandle};
 use dstack_engine::{Engine, EngineError};
 use dstack_model::runs::{JobSpec, RunSpec};
@@ -12,9 +14,10 @@ use dstack_plan::services::replicas::Slot;
 use dstack_store::encryption::Encryption;
 use dstack_store::rows::{FleetRow, RunRow};
 use dstack_store::{Commit, EngineStore, StoreError};
-use dstack_units::{ArchiveId, FleetId, ProjectId, RepoRowId, RunId, UserId};
+use dstack_units::{ArchiveId, FleetId, ProjectId, RepoRowId, RunId, UserId, VolumeId};
 use serde_json::Value;
 
+use crate::clouds::SimulatedKind;
 use crate::scenario::{ScenarioError, jobs};
 use crate::world::World;
 
@@ -183,6 +186,59 @@ impl World {
                 answered => return Ok(answered?),
             }
         }
+    }
+
+    /// Submits a volume; `configuration` has its fields. A client that gets no answer looks whether the volume is there, and
+    /// asks again if not.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub async fn submit_volume(
+        &self,
+        engine: &Engine,
+        name: &str,
+        configuration: &Value,
+    ) -> Result<VolumeId, ScenarioError> {
+        let configuration = self.builder.volume(name, configuration)?;
+        loop {
+            let verbs = self.volumes(engine);
+            match verbs
+                .create(self.user, self.builder.project, &configuration)
+                .await
+            {
+                Err(error) if is_unanswered(&error) => {}
+                answered => return Ok(answered?.id),
+            }
+            if let Some(volume) = self.volume_named(name).await? {
+                return Ok(volume);
+            }
+        }
+    }
+
+    /// Deletes a volume, however often no answer comes.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub async fn delete_volume(&self, engine: &Engine, name: &str) -> Result<(), ScenarioError> {
+        let (actor, project) = (Actor::User(self.user), self.builder.project);
+        let names = [name.to_owned()];
+        loop {
+            match self.volumes(engine).delete(actor, project, &names).await {
+                Err(error) if is_unanswered(&error) => {}
+                answered => return Ok(answered?),
+            }
+        }
+    }
+
+    async fn volume_named(&self, name: &str) -> Result<Option<VolumeId>, ScenarioError> {
+        let found = self.store.volumes(self.builder.project).await;
+        let found = found.map_err(ControlError::from)?;
+        Ok(found.iter().find(|row| row.name == name).map(|row| row.id))
+    }
+
+    fn volumes(&self, engine: &Engine) -> Volumes {
+        let kind: Arc<dyn BackendKind> = Arc::new(SimulatedKind(self.clouds.clone()));
+        Volumes::new(self.core(engine), Registry::new([kind]))
     }
 
     fn application(&self, spec: RunSpec) -> ApplyRun {

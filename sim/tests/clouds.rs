@@ -338,7 +338,7 @@ async fn killed_at_every_failpoint_nothing_is_made_twice_or_left() {
         "schedule.commit.after",
         "cloud.create.before",
         "cloud.create.after",
-        "cloud.terminate.after",
+        "cloud.remove.after",
         "instance.commit.after",
     ] {
         assert!(points.contains(wanted), "{wanted} is not passed: {points:?}");

@@ -674,7 +674,7 @@ async fn killed_everywhere(fields: Value) {
     for wanted in [
         "cloud.create.before",
         "cloud.create.after",
-        "cloud.terminate.after",
+        "cloud.remove.after",
         "instance.commit.after",
         "fleet.commit.before",
         "fleet.commit.after",

@@ -13,7 +13,7 @@ use dstack_store::directory::projects::{self, ProjectRow};
 use dstack_store::directory::tokens::TokenRow;
 use dstack_store::directory::users;
 use dstack_store::rows::{InstanceRow, OperationKind, OperationRow, RunRow};
-use dstack_store::{Changes, Commit, Database, EngineStore, Json, Put, SqlStore, StoreError};
+use dstack_store::{Changes, Commit, Database, EngineStore, EntityRef, Json, Put, SqlStore, StoreError};
 use dstack_system::Random;
 use dstack_units::{ProjectId, Time, UserId};
 use futures_util::future::join_all;
@@ -472,14 +472,13 @@ async fn a_backend_that_is_asked_for_an_instance_is_not_deleted() {
             }
         }
         let asked = asked.unwrap();
-        let attempts = json!({"left": [{"backend": "aws"}], "asked": true});
+        let attempts = json!({"remaining": [{"backend": "aws"}], "in_flight": true});
         changes.intend(OperationRow {
-            result: Some(Json::new(attempts)),
-            instance_id: Some(asked.id),
+            notes: Some(Json::new(attempts)),
             ..OperationRow::intended(
                 setting.builder.random.uuid().into(),
-                &asked.id.to_string(),
-                OperationKind::CreateInstance,
+                EntityRef::Instance(asked.id),
+                OperationKind::Create,
                 NOW,
             )
         });

@@ -17,7 +17,7 @@ use dstack_sim::scenario::Builder;
 use dstack_store::directory::health::{self, StoredCheck};
 use dstack_store::directory::metrics::{self, MetricsPoint, PointsOf};
 use dstack_store::directory::{Page, events};
-use dstack_store::rows::{JobRow, OperationKind, OperationRow, OperationState, RunRow};
+use dstack_store::rows::{JobRow, OperationKind, OperationRow, RunRow};
 use dstack_store::{
     Acquired, Claim, Commit, Database, EngineStore, EntityRef, EventTarget, Json, Lease, LeaseRequest,
     MemoryStore, NewEvent, Put, SqlStore, StoreError,
@@ -99,18 +99,13 @@ async fn story(store: &dyn EngineStore, builder: &Builder, task: Commit, machine
     let mut placed = store.job(job.id).await.unwrap().unwrap().job;
     place(&mut placed);
     let operation = OperationRow {
-        id: builder.random.uuid().into(),
-        key: format!("{}:submit-task", job.id),
-        kind: OperationKind::SubmitTask,
-        job_id: Some(job.id),
-        instance_id: None,
-        state: OperationState::Intended,
-        attempt: 0,
-        created_at: NOW,
-        next_attempt_at: None,
-        error: None,
-        result: Some(Json::new(json!({"a": 1}))),
-        version: 0,
+        notes: Some(Json::new(json!({"a": 1}))),
+        ..OperationRow::intended(
+            builder.random.uuid().into(),
+            EntityRef::Job(job.id),
+            OperationKind::SubmitTask,
+            NOW,
+        )
     };
     let event = NewEvent {
         id: builder.random.uuid().into(),
@@ -206,7 +201,7 @@ async fn leases(store: &dyn EngineStore, builder: &Builder, task: &Commit, machi
     let at_home = store.claim(&home).await.unwrap();
     let mut at_home: Vec<EntityRef> = at_home.into_iter().map(|(entity, _)| entity).collect();
     at_home.sort();
-    assert_eq!(at_home, [EntityRef::Job(job.id), EntityRef::Instance(instance)]);
+    assert_eq!(at_home, [EntityRef::Instance(instance), EntityRef::Job(job.id)]);
 
     // Renewed in time, then not.
     assert!(store.renew(&lease("a"), MINUTE).await.unwrap());

@@ -9,7 +9,7 @@ use crate::ComputeError;
 /// A volume, as far as a cloud needs to know it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VolumeRequest {
-    /// The key of the request: asked again with the same id, the cloud has one volume.
+    /// The key of the request: what is made for it carries it, and is found by it.
     pub id: VolumeId,
     /// The volume's name.
     pub name: String,
@@ -24,11 +24,19 @@ pub struct VolumeRequest {
 /// Creates and deletes network volumes.
 #[async_trait]
 pub trait Volumes: Send + Sync {
-    /// Creates a volume, or finds the one that an earlier call with the same id created.
+    /// Creates a volume that carries the id of the request.
     ///
     /// # Errors
-    /// There is no such volume then; the text of [`ComputeError::Configuration`] is shown to users as it is.
+    /// [`ComputeError::Unavailable`]: nobody knows whether it was made, [`Volumes::find`] tells. All others: it was not; the
+    /// text of [`ComputeError::Configuration`] is shown to users as it is.
     async fn create(&self, volume: &VolumeRequest) -> Result<VolumeProvisioningData, ComputeError>;
+
+    /// What an earlier [`Volumes::create`] of the request made, as far as the cloud lists it. `None` is believed only when the
+    /// time that the call may take is over, and [`crate::LISTED_WITHIN`] after that.
+    ///
+    /// # Errors
+    /// The cloud does not tell: asked again later.
+    async fn find(&self, volume: &VolumeRequest) -> Result<Option<VolumeProvisioningData>, ComputeError>;
 
     /// Looks up a volume that exists already.
     ///

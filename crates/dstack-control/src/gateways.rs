@@ -2,20 +2,24 @@
 
 mod validate;
 
+use std::sync::Arc;
+
 use dstack_compute::Registry;
 use dstack_model::ErrorCode;
 use dstack_model::gateways::{GatewayConfiguration, GatewayStatus};
 use dstack_plan::names;
-use dstack_store::directory::change::Change;
-use dstack_store::directory::gateways::{self, GatewayRow, ListedGateway};
+use dstack_store::directory::change::{Affected, Change};
+use dstack_store::directory::gateways::{self, ListedGateway};
 use dstack_store::directory::projects::ProjectRow;
 use dstack_store::directory::{backends, users::UserRow};
-use dstack_store::{Json, events};
+use dstack_store::rows::{GatewayRow, NewGateway};
+use dstack_store::{Changes, Json, StoreError, events};
+use dstack_system::task;
 use dstack_units::{GatewayId, ProjectId};
 use serde_json::Value;
 
-use crate::core::{Actor, retry_on_conflict};
-use crate::directory::{Directory, Work};
+use crate::core::{Actor, Core, retry_on_conflict};
+use crate::directory::Directory;
 use crate::error::{ControlError, Result};
 
 pub use validate::can_change;
@@ -25,6 +29,7 @@ const BUSY: &str = "The gateway is being processed at the moment. Try again late
 /// The verbs of gateways.
 #[derive(Debug, Clone)]
 pub struct Gateways {
+    core: Core,
     directory: Directory,
     registry: Registry,
     max_replicas: i64,
@@ -41,8 +46,9 @@ pub struct SeenGateway {
 
 impl Gateways {
     /// On this database, with the kinds of backends of this build.
-    pub fn new(directory: Directory, registry: Registry, max_replicas: i64) -> Self {
+    pub const fn new(core: Core, directory: Directory, registry: Registry, max_replicas: i64) -> Self {
         Self {
+            core,
             directory,
             registry,
             max_replicas,
@@ -70,7 +76,7 @@ impl Gateways {
                 "Gateway '{name}' is being deleted. Try again later."
             )));
         }
-        if found.row.status == GatewayStatus::Failed {
+        if found.row.status() == GatewayStatus::Failed {
             return Err(ControlError::refused(format!(
                 "Gateway '{name}' is in FAILED status and cannot be updated in-place. Delete it and re-apply."
             )));
@@ -155,27 +161,25 @@ impl Gateways {
         configuration: GatewayConfiguration,
         fields: &[String],
     ) -> Result<GatewayRow> {
-        let mut work = self.directory.work(user.into());
+        let mut changes = self.core.changes(user.into());
         let text = format!("Gateway updated. Changed fields: {}", fields.join(", "));
-        work.event(text, vec![events::gateway(&row)]);
+        changes.note(text, vec![events::gateway(&row)]);
         if let Some(default) = configuration.default {
-            self.change_default(&mut work, project, &row, default).await?;
+            self.change_default(&mut changes, project, &row, default).await?;
         }
-        let new = GatewayRow {
-            wildcard_domain: configuration.domain.clone(),
-            configuration: Json::new(configuration),
-            last_processed_at: self.directory.now(),
-            ..row
-        };
-        work.change(Change::PutGateway(Box::new(new.clone())));
-        self.directory.finish(work).await?;
+        let mut new = row.clone();
+        new.wildcard_domain = configuration.domain.clone();
+        new.configuration = Json::new(configuration);
+        new.last_processed_at = self.core.now();
+        changes.update(&row, new.clone());
+        self.commit(changes).await?;
         Ok(new)
     }
 
     /// Makes the gateway the project's default, or another than the default.
     async fn change_default(
         &self,
-        work: &mut Work,
+        changes: &mut Changes,
         project: &ProjectRow,
         row: &GatewayRow,
         make_default: bool,
@@ -187,12 +191,12 @@ impl Gateways {
         }
         let targets = |row: &GatewayRow| vec![events::gateway(row), events::project(project)];
         if let Some(old) = old {
-            work.event("Gateway unset as project default", targets(&old.row));
+            changes.note("Gateway unset as project default", targets(&old.row));
         }
         if make_default {
-            work.event("Gateway set as project default", targets(row));
+            changes.note("Gateway set as project default", targets(row));
         }
-        work.change(Change::SetDefaultGateway {
+        changes.directory(Change::SetDefaultGateway {
             project: project.id,
             gateway: make_default.then_some(row.id),
         });
@@ -223,29 +227,20 @@ impl Gateways {
         configuration.name = Some(name.clone());
         let has_default = gateways::default_of(pool, project.id).await?.is_some();
         let becomes_default = configuration.default.unwrap_or(!has_default);
-        let now = self.directory.now();
-        let row = GatewayRow {
-            id: self.directory.random.uuid().into(),
-            project_id: project.id,
+        let new = NewGateway {
+            id: self.core.random.uuid().into(),
+            project: project.id,
             name,
-            created_at: now,
-            status: GatewayStatus::Submitted,
-            status_message: None,
-            wildcard_domain: configuration.domain.clone(),
-            hostname: None,
-            backend_id: Some(backend.id.clone()),
-            to_be_deleted: false,
-            last_processed_at: now,
-            version: 0,
-            configuration: Json::new(configuration),
+            configuration,
+            backend: backend.id.clone(),
         };
-        let mut work = self.directory.work(user.into());
-        work.event("Gateway created. Status: SUBMITTED", vec![events::gateway(&row)]);
-        work.change(Change::PutGateway(Box::new(row.clone())));
+        let row = GatewayRow::submitted(new, self.core.now());
+        let mut changes = self.core.changes(user.into());
+        changes.insert(row.clone(), "Gateway created. Status: SUBMITTED");
         if becomes_default {
-            self.change_default(&mut work, project, &row, true).await?;
+            self.change_default(&mut changes, project, &row, true).await?;
         }
-        self.directory.finish(work).await?;
+        self.commit(changes).await?;
         // What this call has stored, not what has become of it meanwhile.
         Ok(row)
     }
@@ -260,15 +255,15 @@ impl Gateways {
 
     async fn try_delete(&self, actor: Actor, project: ProjectId, names: &[String]) -> Result<()> {
         let existing = gateways::list(self.directory.database.pool(), project, false).await?;
-        let mut work = self.directory.work(actor);
-        for mut row in existing.into_iter().map(|listed| listed.row) {
-            if names.contains(&row.name) && !row.to_be_deleted {
-                row.to_be_deleted = true;
-                work.event("Gateway marked for deletion", vec![events::gateway(&row)]);
-                work.change(Change::PutGateway(Box::new(row)));
-            }
+        let mut changes = self.core.changes(actor);
+        let is_wanted = |row: &GatewayRow| names.contains(&row.name) && !row.to_be_deleted;
+        for before in existing.into_iter().map(|listed| listed.row).filter(is_wanted) {
+            let mut row = before.clone();
+            row.mark_for_deletion(self.core.now());
+            changes.note("Gateway marked for deletion", vec![events::gateway(&row)]);
+            changes.update(&before, row);
         }
-        self.directory.finish(work).await
+        self.commit(changes).await
     }
 
     /// Makes a gateway the project's default: one of its own, or with `owner` one that it imports from that project.
@@ -295,9 +290,9 @@ impl Gateways {
                 "Cannot set gateway marked for deletion as default",
             ));
         }
-        let mut work = self.directory.work(actor);
-        self.change_default(&mut work, project, &row, true).await?;
-        self.directory.finish(work).await
+        let mut changes = self.core.changes(actor);
+        self.change_default(&mut changes, project, &row, true).await?;
+        self.commit(changes).await
     }
 
     /// Changes the domain of the services of a gateway.
@@ -316,23 +311,38 @@ impl Gateways {
 
     async fn try_set_domain(&self, actor: Actor, project: ProjectId, name: &str, domain: &str) -> Result<()> {
         let found = self.by_name(project, name).await?;
-        let mut row = found.ok_or_else(ControlError::not_found)?.row;
+        let found = found.ok_or_else(ControlError::not_found)?.row;
+        let mut row = found.clone();
         if row.wildcard_domain.as_deref() == Some(domain) {
             return Ok(());
         }
-        let mut work = self.directory.work(actor);
+        let mut changes = self.core.changes(actor);
         let before = quoted(row.wildcard_domain.as_deref());
         let text = format!(
             "Gateway wildcard domain changed {before} -> {}",
             quoted(Some(domain))
         );
-        work.event(text, vec![events::gateway(&row)]);
+        changes.note(text, vec![events::gateway(&row)]);
         let mut configuration = (*row.configuration).clone();
         configuration.domain = Some(domain.to_owned());
         row.wildcard_domain = Some(domain.to_owned());
         row.configuration = Json::new(configuration);
-        work.change(Change::PutGateway(Box::new(row)));
-        self.directory.finish(work).await
+        changes.update(&found, row);
+        self.commit(changes).await
+    }
+
+    async fn commit(&self, changes: Changes) -> Result<()> {
+        let directory = changes.directory_changes().iter().map(Change::affected);
+        let affected = directory.fold(Affected::default(), |all, one| all | one);
+        let (core, watcher) = (self.core.clone(), Arc::clone(&self.directory.watcher));
+        // It is written also when the caller has gone away: then those who remember have to hear of it as well.
+        let written = task::uncancelled("change of gateways", async move {
+            let written = core.commit(changes).await;
+            // Also after an error: when the connection broke, nobody knows whether it was written.
+            watcher.changed(affected);
+            written
+        });
+        written.await.map_err(StoreError::from)?
     }
 
     async fn by_name(&self, project: ProjectId, name: &str) -> Result<Option<ListedGateway>> {

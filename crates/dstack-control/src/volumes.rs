@@ -3,17 +3,14 @@
 use dstack_compute::Registry;
 use dstack_model::ErrorCode;
 use dstack_model::backends::BackendType;
-use dstack_model::volumes::{AnyVolumeConfiguration, VolumeStatus};
+use dstack_model::volumes::AnyVolumeConfiguration;
 use dstack_plan::names;
-use dstack_store::directory::change::Change;
-use dstack_store::directory::users::UserRow;
-use dstack_store::directory::volumes::{self, VolumeRow};
-use dstack_store::{Json, events};
-use dstack_units::ProjectId;
+use dstack_store::events;
+use dstack_store::rows::{NewVolume, VolumeRow};
 use dstack_units::name::{RESOURCE_NAME_MESSAGE, is_resource_name};
+use dstack_units::{ProjectId, UserId};
 
-use crate::core::{Actor, retry_on_conflict};
-use crate::directory::Directory;
+use crate::core::{Actor, Core, retry_on_conflict};
 use crate::error::{ControlError, Result};
 use crate::text::python_list;
 
@@ -22,23 +19,23 @@ const BUSY: &str = "The volume is being processed at the moment. Try again later
 /// The verbs of volumes.
 #[derive(Debug, Clone)]
 pub struct Volumes {
-    directory: Directory,
+    core: Core,
     registry: Registry,
 }
 
 impl Volumes {
-    /// On this database, with the kinds of backends of this build.
-    pub fn new(directory: Directory, registry: Registry) -> Self {
-        Self { directory, registry }
+    /// On this installation, with the kinds of backends of this build.
+    pub const fn new(core: Core, registry: Registry) -> Self {
+        Self { core, registry }
     }
 
     /// Submits a volume; without a name it gets one.
     ///
     /// # Errors
-    /// It cannot be had, or the name is taken.
+    /// It is not available, or the name is taken.
     pub async fn create(
         &self,
-        user: &UserRow,
+        user: UserId,
         project: ProjectId,
         configuration: &AnyVolumeConfiguration,
     ) -> Result<VolumeRow> {
@@ -48,41 +45,30 @@ impl Volumes {
 
     async fn try_create(
         &self,
-        user: &UserRow,
+        user: UserId,
         project: ProjectId,
         mut configuration: AnyVolumeConfiguration,
     ) -> Result<VolumeRow> {
-        let existing = volumes::of_project(self.directory.database.pool(), project).await?;
-        let is_taken = |name: &str| existing.iter().any(|listed| listed.row.name == name);
+        let existing = self.core.store.volumes(project).await?;
+        let is_taken = |name: &str| existing.iter().any(|row| row.name == name);
         let name = match configuration.name() {
             Some(name) if is_taken(name) => return Err(ControlError::exists()),
             Some(name) => name.to_owned(),
-            None => names::numbered(&names::stem(&self.directory.random), is_taken),
+            None => names::numbered(&names::stem(&self.core.random), is_taken),
         };
         configuration.set_name(Some(name.clone()));
-        let now = self.directory.now();
-        let row = VolumeRow {
-            id: self.directory.random.uuid().into(),
-            project_id: project,
-            user_id: user.id,
+        let new = NewVolume {
+            id: self.core.random.uuid().into(),
+            project,
+            user,
             name,
-            created_at: now,
-            status: VolumeStatus::Submitted,
-            status_message: None,
             auto_cleanup_enabled: is_cleaned_up(&configuration),
-            configuration: Json::new(configuration),
-            provisioning_data: None,
-            to_be_deleted: false,
-            deleted: false,
-            deleted_at: None,
-            last_job_processed_at: None,
-            last_processed_at: now,
-            version: 0,
+            configuration,
         };
-        let mut work = self.directory.work(user.into());
-        work.event("Volume created. Status: SUBMITTED", vec![events::volume(&row)]);
-        work.change(Change::PutVolume(Box::new(row.clone())));
-        self.directory.finish(work).await?;
+        let row = VolumeRow::submitted(new, self.core.now());
+        let mut changes = self.core.changes(Actor::User(user));
+        changes.insert(row.clone(), "Volume created. Status: SUBMITTED");
+        self.core.commit(changes).await?;
         Ok(row)
     }
 
@@ -95,16 +81,16 @@ impl Volumes {
     }
 
     async fn try_delete(&self, actor: Actor, project: ProjectId, names: &[String]) -> Result<()> {
-        let existing = volumes::of_project(self.directory.database.pool(), project).await?;
-        let mut work = self.directory.work(actor);
-        for mut row in existing.into_iter().map(|listed| listed.row) {
-            if names.contains(&row.name) && !row.to_be_deleted {
-                row.to_be_deleted = true;
-                work.event("Volume marked for deletion", vec![events::volume(&row)]);
-                work.change(Change::PutVolume(Box::new(row)));
-            }
+        let existing = self.core.store.volumes(project).await?;
+        let mut changes = self.core.changes(actor);
+        let is_wanted = |row: &&VolumeRow| names.contains(&row.name) && !row.to_be_deleted;
+        for before in existing.iter().filter(is_wanted) {
+            let mut row = before.clone();
+            row.mark_for_deletion(self.core.now());
+            changes.note("Volume marked for deletion", vec![events::volume(&row)]);
+            changes.update(before, row);
         }
-        self.directory.finish(work).await
+        self.core.commit(changes).await
     }
 }
 

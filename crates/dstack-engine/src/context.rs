@@ -45,8 +45,7 @@ pub struct Settings {
     pub identity: Option<Identity>,
     /// The instance that only this server can reach: its own machine.
     pub home: Option<InstanceId>,
-    /// How long a server counts as living after it last said so: then others take over. They notice after a third of
-    /// this at the latest.
+    /// How long a server counts as living after it last said so: then others take over, as soon as it has run out.
     pub lease: Duration,
     /// Entities worked on at the same time.
     pub workers: usize,
@@ -278,7 +277,7 @@ impl Context {
             .puts()
             .iter()
             .filter(|put| put.is_insert() && !matches!(put, Put::Operation(_)))
-            .filter_map(Put::entity)
+            .map(Put::entity)
             .collect();
         self.reached(name.0)?;
         self.deps.store.commit(commit).await?;
@@ -315,7 +314,7 @@ impl Context {
             }
             EntityRef::Instance(instance) => self.seen.forget_instance(instance),
             EntityRef::Run(run) => self.attendance.forget(run),
-            EntityRef::Fleet(_) => {}
+            EntityRef::Fleet(_) | EntityRef::Volume(_) | EntityRef::Gateway(_) => {}
         }
     }
 }
@@ -354,7 +353,11 @@ fn concerned(commit: &Commit) -> Vec<Concerned> {
         _ => None,
     };
     let finished: BTreeSet<RunId> = commit.puts().iter().filter_map(finished).collect();
-    let mut found = Vec::new();
+    let removed = commit
+        .removals()
+        .iter()
+        .map(|removal| Concerned::Final(removal.entity));
+    let mut found: Vec<Concerned> = removed.collect();
     for put in commit.puts() {
         match put {
             Put::Job(job) if job.status().is_finished() => {
@@ -372,7 +375,7 @@ fn concerned(commit: &Commit) -> Vec<Concerned> {
             // Its jobs, if it has any, are waiting, and the first of them to change wakes it.
             Put::Run(run)
                 if put.is_insert() && run.status() == RunStatus::Submitted && has_jobs(commit, run.id) => {}
-            _ => found.extend(put.entity().map(|entity| Concerned::Wake(entity.into()))),
+            _ => found.push(Concerned::Wake(put.entity().into())),
         }
     }
     found

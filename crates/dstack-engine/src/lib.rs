@@ -1,9 +1,9 @@
-//! The engine: keeps every run, job, instance and fleet moving.
+//! The engine: keeps every run, job, instance, fleet, volume and gateway moving.
 //!
 //! ```text
 //! wake(entity) ─► snapshot ─► dstack_plan::lifecycle::decide(facts, now) ─► commit {rows, events, operations}
 //!      ▲                                                                      │ after the commit
-//!      └───── observation ◄──────────── operation (call to an agent) ◄────────┘
+//!      └───── observation ◄──────────── operation (call to an agent or a cloud) ◄────────┘
 //! ```
 //!
 //! * [`wakes`] — who wants to be looked at, and when; one entity is looked at by one worker at a time.

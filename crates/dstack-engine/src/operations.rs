@@ -1,134 +1,199 @@
-//! Durable calls to agents and clouds: written down before they are made, repeated until the agent confirms or refuses.
+//! Durable calls to agents and clouds: written down before they are made, repeated until the other side confirms or refuses.
 //!
-//! Every call may be repeated safely, because the agents know jobs by their id: a task submitted twice is
-//! answered with 409, which counts as done.
+//! An operation belongs to an entity, its subject. The runner here is the same for all of them; what is called stands in a
+//! module for each kind of subject, and [`load`] is the list of them.
 
+pub mod clouds;
 pub mod instances;
+pub mod jobs;
+pub mod volumes;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_agent_api::runner::RunnerState;
-use dstack_agent_api::shim::{RUNNER_HTTP_PORT, TaskTerminate};
-use dstack_model::runs::JobStatus;
+use async_trait::async_trait;
 use dstack_plan::lifecycle::job::Progress;
-use dstack_store::rows::{AgentAddress, OperationKind, OperationRow, OperationState};
-use dstack_store::{Changes, EntityRef, EventMaker, JobSnapshot, Json};
+use dstack_store::rows::{OperationKind, OperationRow, OperationState};
+use dstack_store::{Changes, Commit, EntityRef, EventMaker, Json, Put};
 use dstack_system::{observe, task_span};
-use dstack_units::JobId;
-use serde_json::{Value, json};
+use dstack_units::Time;
+use serde_json::Value;
 use tracing::Span;
 
+use crate::Result;
 use crate::context::Context;
 use crate::running::{Begun, Work};
-use crate::task_config::{Access, task_config};
 use crate::wakes::Key;
-use crate::{AgentError, InputsError, Result, Runner};
 
-/// Pause before the first repetition; it doubles up to [`LONGEST_PAUSE`].
+pub use jobs::runner_of;
+
+/// Pause before the first repetition; it doubles up to [`longest_pause`].
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// What came of one attempt.
-enum Attempt {
-    Done(Value),
-    /// Not now.
-    Again(String),
-    /// Never.
-    Refused(String),
-}
+/// Pauses that are written down, so that a server that takes over keeps them.
+const KEPT_PAUSE: Duration = Duration::from_secs(10);
 
-impl From<AgentError> for Attempt {
-    fn from(error: AgentError) -> Self {
-        match error {
-            AgentError::Refused { status, message } if (400..500).contains(&status) => Self::Refused(message),
-            other => Self::Again(other.to_string()),
-        }
+/// A removal that a cloud refuses may fail for hours; whatever else is called is waited for by somebody.
+const fn longest_pause(kind: OperationKind) -> Duration {
+    match kind {
+        OperationKind::Remove => Duration::from_secs(60),
+        _ => Duration::from_secs(5),
     }
 }
 
-impl From<InputsError> for Attempt {
-    fn from(error: InputsError) -> Self {
-        match error {
-            InputsError::Refused(reason) => Self::Refused(reason),
-            InputsError::Transient(cause) => Self::Again(cause.to_string()),
-        }
-    }
+/// An entity for which calls are made, with all that they need to know.
+#[async_trait]
+pub trait Subject: Send + Sync {
+    /// The operations intended for it, oldest first.
+    fn operations(&self) -> &[OperationRow];
+
+    /// Makes the next call of an operation, and writes down what came of it.
+    async fn call(&self, ctx: &Context, operation: OperationRow) -> Result<Step>;
 }
 
-/// Makes sure that an intended operation of a job is being carried out.
-pub fn ensure(ctx: &Arc<Context>, job: JobId, kind: OperationKind) {
-    let Some(begun) = Begun::new(ctx, Work::JobOperation(job, kind)) else {
+/// What follows a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// The operation is done, or has failed for good.
+    Ended,
+    /// The next call, at once.
+    Next,
+    /// The same call, later.
+    Again,
+}
+
+/// The subject of operations as it is now; `None`: it is gone, or nothing is ever called for its kind.
+async fn load(ctx: &Context, entity: EntityRef) -> Result<Option<Box<dyn Subject>>> {
+    let store = &ctx.deps.store;
+    Ok(match entity {
+        EntityRef::Job(id) => boxed(store.job(id).await?),
+        EntityRef::Instance(id) => boxed(store.instance(id).await?),
+        EntityRef::Volume(id) => boxed(store.volume(id).await?),
+        EntityRef::Run(_) | EntityRef::Fleet(_) | EntityRef::Gateway(_) => None,
+    })
+}
+
+fn boxed(subject: Option<impl Subject + 'static>) -> Option<Box<dyn Subject>> {
+    subject.map(|subject| Box::new(subject) as Box<dyn Subject>)
+}
+
+/// An operation that is about to be written down.
+pub fn intend(ctx: &Context, subject: EntityRef, kind: OperationKind, now: Time) -> OperationRow {
+    OperationRow::intended(ctx.deps.random.ordered_uuid(now).into(), subject, kind, now)
+}
+
+/// Kinds of operations that are to be carried out, of those that are stored and those that a commit adds.
+pub fn intended<'a>(
+    stored: &'a [OperationRow],
+    commit: &'a Commit,
+) -> impl Iterator<Item = OperationKind> + 'a {
+    let new = commit.puts().iter().filter_map(|put| match put {
+        Put::Operation(row) => Some(row),
+        _ => None,
+    });
+    let all = stored.iter().chain(new);
+    all.filter(|row| row.state == OperationState::Intended)
+        .map(|row| row.kind)
+}
+
+/// Makes sure that an intended operation is being carried out.
+pub fn ensure(ctx: &Arc<Context>, subject: EntityRef, kind: OperationKind) {
+    let Some(begun) = Begun::new(ctx, Work::Operation(subject, kind)) else {
         return;
     };
     let context = Arc::clone(ctx);
-    ctx.spawn_under_lease("operation", EntityRef::Job(job), async move {
-        if let Err(error) = carry_out(&context, job, kind).await {
+    ctx.spawn_under_lease("operation", subject, async move {
+        if let Err(error) = carry_out(&context, subject, kind).await {
             context.report("operation", &error);
         }
         drop(begun);
         // Decides on the outcome, or starts again what failed to be recorded.
-        context.wakes.wake(Key::Entity(EntityRef::Job(job)));
+        context.wakes.wake(Key::Entity(subject));
     });
 }
 
-async fn carry_out(ctx: &Context, job: JobId, kind: OperationKind) -> Result<()> {
+async fn carry_out(ctx: &Context, subject: EntityRef, kind: OperationKind) -> Result<()> {
     let mut pause = FIRST_PAUSE;
     loop {
-        if !ctx.leases.contains(EntityRef::Job(job)) {
-            // Whoever drives the job carries it out.
+        if !ctx.leases.contains(subject) {
+            // Whoever drives the subject carries it out.
             return Ok(());
         }
-        let Some(snapshot) = ctx.deps.store.job(job).await? else {
+        let Some(loaded) = load(ctx, subject).await? else {
             return Ok(());
         };
-        let Some(operation) = intended(&snapshot.operations, kind) else {
+        let Some(operation) = find_intended(loaded.operations(), kind) else {
             return Ok(());
         };
-        let attempt = if still_wanted(&snapshot, kind) {
-            observe::task(span(kind), attempt(ctx, &snapshot, kind)).await?
-        } else {
-            Attempt::Refused("no longer wanted".to_owned())
-        };
-        match attempt {
-            Attempt::Done(result) => {
-                return record(ctx, operation, OperationState::Done, None, Some(result)).await;
-            }
-            Attempt::Refused(error) => {
-                return record(ctx, operation, OperationState::Failed, Some(error), None).await;
-            }
-            Attempt::Again(error) => {
-                if operation.error.as_ref() != Some(&error) {
-                    record(ctx, operation, OperationState::Intended, Some(error), None).await?;
-                }
-                let jitter = ctx.deps.random.fraction() * 0.2 + 0.9;
-                tokio::time::sleep(pause.mul_f64(jitter)).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
-            }
+        if let Some(at) = operation.next_attempt_at.filter(|at| *at > ctx.now()) {
+            dstack_system::clock::sleep_until(ctx.deps.clock.as_ref(), at).await;
+            pause = longest_pause(kind);
+        }
+        match observe::task(span(kind), loaded.call(ctx, operation)).await? {
+            Step::Ended => return Ok(()),
+            Step::Next => pause = FIRST_PAUSE,
+            Step::Again => pause = wait_for_next(ctx, subject, kind, pause).await?,
         }
     }
 }
 
-/// Of one attempt.
+/// Waits before a call is made again; the pause after that.
+async fn wait_for_next(
+    ctx: &Context,
+    subject: EntityRef,
+    kind: OperationKind,
+    pause: Duration,
+) -> Result<Duration> {
+    let jitter = ctx.deps.random.fraction() * 0.2 + 0.9;
+    let jittered = pause.mul_f64(jitter);
+    if pause < KEPT_PAUSE {
+        tokio::time::sleep(jittered).await;
+    } else {
+        keep_pause(ctx, subject, kind, ctx.now() + jittered).await?;
+    }
+    Ok((pause * 2).min(longest_pause(kind)))
+}
+
+/// Writes down when the next call may be made.
+async fn keep_pause(ctx: &Context, subject: EntityRef, kind: OperationKind, at: Time) -> Result<()> {
+    let Some(loaded) = load(ctx, subject).await? else {
+        return Ok(());
+    };
+    let Some(operation) = find_intended(loaded.operations(), kind) else {
+        return Ok(());
+    };
+    let operation = OperationRow {
+        next_attempt_at: Some(at),
+        ..operation
+    };
+    write(ctx, operation).await
+}
+
+/// Of one call.
 fn span(kind: OperationKind) -> Span {
     match kind {
         OperationKind::SubmitTask => task_span!("pipeline_tasks.Operation.submit_task"),
         OperationKind::StartJob => task_span!("pipeline_tasks.Operation.start_job"),
         OperationKind::StopJob => task_span!("pipeline_tasks.Operation.stop_job"),
         OperationKind::RemoveTask => task_span!("pipeline_tasks.Operation.remove_task"),
-        OperationKind::CreateInstance => task_span!("pipeline_tasks.Operation.create_instance"),
-        OperationKind::TerminateInstance => task_span!("pipeline_tasks.Operation.terminate_instance"),
+        OperationKind::Create => task_span!("pipeline_tasks.Operation.create"),
+        OperationKind::Remove => task_span!("pipeline_tasks.Operation.remove"),
     }
 }
 
-fn intended(operations: &[OperationRow], kind: OperationKind) -> Option<OperationRow> {
+fn find_intended(operations: &[OperationRow], kind: OperationKind) -> Option<OperationRow> {
     let wanted = |row: &&OperationRow| row.kind == kind && row.state == OperationState::Intended;
     operations.iter().find(wanted).cloned()
 }
 
-/// How far the operation of a kind is.
+/// The last operation of a kind.
+pub fn last_of(operations: &[OperationRow], kind: OperationKind) -> Option<&OperationRow> {
+    operations.iter().rev().find(|row| row.kind == kind)
+}
+
+/// How far the last operation of a kind is.
 pub fn progress(operations: &[OperationRow], kind: OperationKind) -> Progress {
-    match operations.iter().find(|row| row.kind == kind) {
+    match last_of(operations, kind) {
         None => Progress::None,
         Some(row) => match row.state {
             OperationState::Intended => Progress::Intended(row.error.clone()),
@@ -138,31 +203,23 @@ pub fn progress(operations: &[OperationRow], kind: OperationKind) -> Progress {
     }
 }
 
-/// Nothing is started for a job that is ending, and nothing is done for one that is final.
-fn still_wanted(snapshot: &JobSnapshot, kind: OperationKind) -> bool {
-    match kind {
-        OperationKind::SubmitTask | OperationKind::StartJob => {
-            matches!(
-                snapshot.job.status(),
-                JobStatus::Provisioning | JobStatus::Pulling
-            )
-        }
-        OperationKind::StopJob | OperationKind::RemoveTask => !snapshot.job.status().is_finished(),
-        OperationKind::CreateInstance | OperationKind::TerminateInstance => false,
-    }
-}
-
+/// Writes down what came of a call.
 async fn record(
     ctx: &Context,
     mut operation: OperationRow,
     state: OperationState,
     error: Option<String>,
-    result: Option<Value>,
+    notes: Option<Value>,
 ) -> Result<()> {
     operation.state = state;
     operation.attempt += 1;
     operation.error = error;
-    operation.result = result.map(Json::new);
+    operation.notes = notes.map(Json::new);
+    operation.next_attempt_at = None;
+    write(ctx, operation).await
+}
+
+async fn write(ctx: &Context, operation: OperationRow) -> Result<()> {
     let mut changes = Changes::new(EventMaker::system(ctx.now(), ctx.deps.random.clone()));
     changes.intend(operation);
     let commit = changes.into_commit();
@@ -170,200 +227,11 @@ async fn record(
         .await
 }
 
-async fn attempt(ctx: &Context, snapshot: &JobSnapshot, kind: OperationKind) -> Result<Attempt> {
-    let Some(address) = snapshot
-        .instance
-        .as_ref()
-        .and_then(|instance| instance.agent.clone())
-    else {
-        return Ok(without_agent(kind));
-    };
-    match kind {
-        OperationKind::SubmitTask => submit_task(ctx, snapshot, &address).await,
-        OperationKind::StartJob => start_job(ctx, snapshot, &address).await,
-        OperationKind::StopJob => stop_job(ctx, snapshot, &address).await,
-        OperationKind::RemoveTask => remove_task(ctx, snapshot, &address).await,
-        OperationKind::CreateInstance | OperationKind::TerminateInstance => {
-            Ok(Attempt::Refused("not a call to an agent".to_owned()))
-        }
+/// Writes an error down that was not there before, for users to see what is waited for.
+async fn note_error(ctx: &Context, operation: OperationRow, error: String) -> Result<()> {
+    if operation.error.as_ref() == Some(&error) {
+        return Ok(());
     }
-}
-
-/// On an instance whose address is not known yet: nothing was ever started there.
-fn without_agent(kind: OperationKind) -> Attempt {
-    match kind {
-        OperationKind::RemoveTask => Attempt::Done(Value::Null),
-        OperationKind::SubmitTask | OperationKind::StartJob => {
-            Attempt::Again("the address of its agent is not known yet".to_owned())
-        }
-        _ => Attempt::Refused("the instance has no agent".to_owned()),
-    }
-}
-
-async fn submit_task(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress) -> Result<Attempt> {
-    let image = match ctx.deps.inputs.image(snapshot).await {
-        Ok(image) => image,
-        Err(error) => return Ok(error.into()),
-    };
-    let access = match access(ctx, snapshot).await {
-        Ok(access) => access,
-        Err(error) => return Ok(error.into()),
-    };
-    let config = task_config(snapshot, image, access);
-    let shim = ctx.deps.agents.shim(address);
-    ctx.before_effect("shim.submit.before", EntityRef::Job(snapshot.job.id))?;
-    let answer = shim.submit(&config).await;
-    ctx.reached("shim.submit.after")?;
-    Ok(match answer {
-        Ok(()) => Attempt::Done(Value::Null),
-        // Submitted by an earlier attempt whose answer we never saw.
-        Err(error) if error.is_status(409) => Attempt::Done(Value::Null),
-        Err(error) => error.into(),
-    })
-}
-
-async fn access(ctx: &Context, snapshot: &JobSnapshot) -> Result<Access, InputsError> {
-    Ok(Access {
-        ssh_keys: ctx.deps.inputs.ssh_keys(snapshot).await?,
-        runner_token: ctx.deps.inputs.runner_token(snapshot).await?,
-    })
-}
-
-/// The runner of a job; `None` until the shim has said where its API is on the host.
-pub async fn runner_of(
-    ctx: &Context,
-    snapshot: &JobSnapshot,
-    address: &AgentAddress,
-) -> Result<Option<Arc<dyn Runner>>, InputsError> {
-    let Some(port) = runner_port(snapshot) else {
-        return Ok(None);
-    };
-    let token = ctx.deps.inputs.runner_token(snapshot).await?;
-    Ok(Some(ctx.deps.agents.runner(
-        address,
-        snapshot.job.id,
-        port,
-        token,
-    )))
-}
-
-fn runner_port(snapshot: &JobSnapshot) -> Option<u16> {
-    let runtime = snapshot.job.job_runtime_data.as_ref()?;
-    match &runtime.ports {
-        Some(ports) if !ports.is_empty() => ports
-            .iter()
-            .find(|(container, _)| i64::from(**container) == i64::from(RUNNER_HTTP_PORT))
-            .map(|(_, host)| *host),
-        _ => Some(RUNNER_HTTP_PORT),
-    }
-}
-
-async fn start_job(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress) -> Result<Attempt> {
-    let runner = match runner_of(ctx, snapshot, address).await {
-        Ok(Some(runner)) => runner,
-        Ok(None) => return Ok(Attempt::Again("the runner's port is not known yet".to_owned())),
-        Err(error) => return Ok(error.into()),
-    };
-    ctx.before_effect("runner.start.before", EntityRef::Job(snapshot.job.id))?;
-    let state = match runner.job().await {
-        Ok(status) => status,
-        // An agent of dstack 0.22.5 has no such route; then nothing was started by us.
-        Err(error) if error.is_status(404) => dstack_agent_api::runner::JobStatus::default(),
-        Err(error) => return Ok(error.into()),
-    };
-    if matches!(
-        state.state,
-        RunnerState::ServeLogs | RunnerState::WaitLogsFinished
-    ) {
-        return Ok(started(&state.working_dir, &state.username));
-    }
-    let inputs = match ctx.deps.inputs.start(snapshot).await {
-        Ok(inputs) => inputs,
-        Err(error) => return Ok(error.into()),
-    };
-    let job = EntityRef::Job(snapshot.job.id);
-    ctx.before_effect("runner.submit.before", job)?;
-    let answer = hand_over(ctx, job, runner.as_ref(), inputs).await?;
-    ctx.reached("runner.start.after")?;
-    Ok(match answer {
-        Ok(Some(info)) => started(&info.working_dir, &info.username),
-        Ok(None) => started("", ""),
-        // Started by an earlier attempt meanwhile: ask again.
-        Err(error) if error.is_status(409) => Attempt::Again(error.to_string()),
-        Err(error) => error.into(),
-    })
-}
-
-fn started(working_dir: &str, username: &str) -> Attempt {
-    Attempt::Done(json!({ "working_dir": working_dir, "username": username }))
-}
-
-type HandedOver = Result<Option<dstack_agent_api::runner::JobInfo>, AgentError>;
-
-async fn hand_over(
-    ctx: &Context,
-    job: EntityRef,
-    runner: &dyn Runner,
-    inputs: crate::StartInputs,
-) -> Result<HandedOver> {
-    if let Err(error) = runner.submit(&inputs.body).await {
-        return Ok(Err(error));
-    }
-    ctx.reached("runner.submit.after")?;
-    for (id, archive) in &inputs.archives {
-        if let Err(error) = runner.upload_archive(id, archive).await {
-            return Ok(Err(error));
-        }
-    }
-    if let Some(code) = inputs.code
-        && let Err(error) = runner.upload_code(code).await
-    {
-        return Ok(Err(error));
-    }
-    ctx.before_effect("runner.run.before", job)?;
-    Ok(runner.run().await)
-}
-
-async fn stop_job(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress) -> Result<Attempt> {
-    let runner = match runner_of(ctx, snapshot, address).await {
-        Ok(Some(runner)) => runner,
-        Ok(None) => return Ok(Attempt::Refused("the job was never started".to_owned())),
-        Err(error) => return Ok(error.into()),
-    };
-    ctx.before_effect("runner.stop.before", EntityRef::Job(snapshot.job.id))?;
-    let answer = runner.stop().await;
-    ctx.reached("runner.stop.after")?;
-    Ok(answer.map_or_else(Attempt::from, |()| Attempt::Done(Value::Null)))
-}
-
-async fn remove_task(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress) -> Result<Attempt> {
-    let shim = ctx.deps.agents.shim(address);
-    let id = snapshot.job.id.to_string();
-    ctx.before_effect("shim.remove.before", EntityRef::Job(snapshot.job.id))?;
-    let order = TaskTerminate {
-        termination_reason: snapshot
-            .job
-            .termination_reason()
-            .map(|reason| reason.to_string())
-            .unwrap_or_default(),
-        termination_message: snapshot
-            .job
-            .termination_reason_message()
-            .unwrap_or_default()
-            .to_owned(),
-        timeout: 0,
-    };
-    let result = match shim.terminate(&id, &order).await {
-        Err(error) if !error.is_status(404) => Err(error),
-        // Ended, and what it took is given back: only the container stays.
-        Ok(()) if ctx.deps.settings.keep_tasks => Ok(()),
-        _ => shim.remove(&id).await,
-    };
-    ctx.reached("shim.remove.after")?;
-    Ok(match result {
-        Ok(()) => Attempt::Done(Value::Null),
-        Err(error) if error.is_status(404) => Attempt::Done(Value::Null),
-        // Whatever the shim says, what it did not confirm may still run: ask again.
-        Err(error) => Attempt::Again(error.to_string()),
-    })
+    let notes = operation.notes.as_deref().cloned();
+    record(ctx, operation, OperationState::Intended, Some(error), notes).await
 }

@@ -2,6 +2,7 @@
 
 pub mod fleet;
 pub mod fleet_view;
+pub mod gateway;
 pub mod instance;
 pub mod job;
 mod node;
@@ -9,6 +10,7 @@ mod refusal;
 mod replicas;
 pub mod run;
 pub mod schedule;
+pub mod volume;
 
 use std::sync::Arc;
 
@@ -36,6 +38,8 @@ pub async fn reconcile(ctx: &Arc<Context>, key: Key) -> Result<()> {
             Key::Entity(EntityRef::Job(id)) => job::reconcile(ctx, id).await,
             Key::Entity(EntityRef::Instance(id)) => instance::reconcile(ctx, id).await,
             Key::Entity(EntityRef::Fleet(id)) => fleet::reconcile(ctx, id).await,
+            Key::Entity(EntityRef::Volume(id)) => volume::reconcile(ctx, id).await,
+            Key::Entity(EntityRef::Gateway(id)) => gateway::reconcile(ctx, id).await,
             Key::Schedule(project) => schedule::reconcile(ctx, project).await,
         };
         match &result {

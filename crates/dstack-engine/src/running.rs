@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use dstack_store::EntityRef;
 use dstack_store::rows::OperationKind;
 use dstack_units::{InstanceId, JobId};
 
@@ -11,10 +12,8 @@ use crate::context::Context;
 /// What may be under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Work {
-    /// An operation of a job.
-    JobOperation(JobId, OperationKind),
-    /// An operation of an instance.
-    InstanceOperation(InstanceId, OperationKind),
+    /// An operation of this kind for this subject.
+    Operation(EntityRef, OperationKind),
     /// The runner of a job is followed.
     FollowRunner(JobId),
     /// The shim of an instance is followed.

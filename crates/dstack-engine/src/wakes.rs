@@ -31,10 +31,7 @@ impl From<EntityRef> for Key {
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Entity(EntityRef::Run(id)) => write!(f, "run {id}"),
-            Self::Entity(EntityRef::Job(id)) => write!(f, "job {id}"),
-            Self::Entity(EntityRef::Instance(id)) => write!(f, "instance {id}"),
-            Self::Entity(EntityRef::Fleet(id)) => write!(f, "fleet {id}"),
+            Self::Entity(entity) => entity.fmt(f),
             Self::Schedule(id) => write!(f, "waiting jobs of project {id}"),
         }
     }

@@ -45,7 +45,6 @@ use crate::config::{self, ConfigError, ServerConfig};
 use crate::connections::Connections;
 use crate::engine_handle::NoEngine;
 use crate::error::ApiError;
-use crate::gateway_worker;
 use crate::handlers;
 use crate::images::UnknownImages;
 use crate::job_maker::JobMaker;
@@ -57,7 +56,6 @@ use crate::render::run_lists::RunLists;
 use crate::retention;
 use crate::settings::Settings;
 use crate::state::AppState;
-use crate::volume_worker;
 use dstack_control::EngineHandle;
 use dstack_control::keys::Keys;
 
@@ -317,8 +315,6 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
         images,
         plugins: Plugins::new(&settings),
         telemetry,
-        volumes_changed: Arc::default(),
-        gateways_changed: Arc::default(),
         settings,
     };
     let first = bootstrap::first_user_and_project(&state).await?;
@@ -329,10 +325,6 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
     retention::start(&state, stop.clone());
     access::shared::start(&state, stop.clone());
     reload_on_hangup(&state, first.admin.clone(), stop.clone());
-    if !state.settings.background_disabled {
-        volume_worker::start(&state, stop.clone());
-        gateway_worker::start(&state, stop.clone());
-    }
     announce(&state, &listener, home, &first).await;
     if let (Some(ready), Ok(address)) = (ready, listener.local_addr()) {
         ready.send(address).ok(); // whoever asked may be gone

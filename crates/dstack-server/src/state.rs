@@ -24,7 +24,6 @@ use dstack_store::{Database, SqlStore};
 use dstack_system::Random;
 use dstack_system::clock::SharedClock;
 use dstack_telemetry::Telemetry;
-use tokio::sync::Notify;
 
 use crate::access::Access;
 use crate::blobs::Blobs;
@@ -127,19 +126,13 @@ pub struct AppState {
     pub plugins: Plugins,
     /// What is sent of all this to OpenTelemetry and Sentry.
     pub telemetry: Telemetry,
-    /// A volume waits for its cloud.
-    pub volumes_changed: Arc<Notify>,
-    /// A gateway waits for its cloud.
-    pub gateways_changed: Arc<Notify>,
 }
 
-/// Forgets, and wakes, what a verb has changed.
+/// Forgets what a verb has changed.
 #[derive(Debug)]
 struct Remembered {
     access: Arc<Access>,
     runs: Arc<RunCache>,
-    volumes: Arc<Notify>,
-    gateways: Arc<Notify>,
 }
 
 impl Watcher for Remembered {
@@ -150,17 +143,11 @@ impl Watcher for Remembered {
         if affected.names {
             self.runs.clear();
         }
-        if affected.volumes {
-            self.volumes.notify_one();
-        }
-        if affected.gateways {
-            self.gateways.notify_one();
-        }
     }
 }
 
 impl AppState {
-    /// What verbs of runs and fleets work with.
+    /// What verbs of the engine's entities work with.
     fn core(&self) -> Core {
         Core {
             store: Arc::new(self.store.clone()),
@@ -183,8 +170,6 @@ impl AppState {
             watcher: Arc::new(Remembered {
                 access: Arc::clone(&self.access),
                 runs: Arc::clone(&self.runs),
-                volumes: Arc::clone(&self.volumes_changed),
-                gateways: Arc::clone(&self.gateways_changed),
             }),
         }
     }
@@ -232,13 +217,13 @@ impl AppState {
 
     /// What may be asked about volumes.
     pub(crate) fn volume_verbs(&self) -> Volumes {
-        Volumes::new(self.directory(), self.registry.clone())
+        Volumes::new(self.core(), self.registry.clone())
     }
 
     /// What may be asked about gateways.
     pub(crate) fn gateway_verbs(&self) -> Gateways {
         let replicas = self.settings.gateway_max_replicas;
-        Gateways::new(self.directory(), self.registry.clone(), replicas)
+        Gateways::new(self.core(), self.directory(), self.registry.clone(), replicas)
     }
 
     /// What may be asked about runs.

@@ -5,13 +5,12 @@
 
 use std::time::Duration;
 
-use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
-use crate::{Commit, EventMaker, EventTarget, NewEvent, Put, events};
+use crate::directory::change::Change;
+use crate::rows::{FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow};
+use crate::{Commit, Entity, EventMaker, EventTarget, NewEvent, Put, Removal, events};
 
 /// A row whose changes users can follow.
-pub trait Tracked: Clone + PartialEq {
-    /// The row as a part of a commit.
-    fn into_put(self) -> Put;
+pub trait Tracked: Clone + PartialEq + Entity + Into<Put> {
     /// As the target of events.
     fn target(&self) -> EventTarget;
     /// The events that tell of a change, in order.
@@ -19,9 +18,6 @@ pub trait Tracked: Clone + PartialEq {
 }
 
 impl Tracked for RunRow {
-    fn into_put(self) -> Put {
-        Put::Run(self)
-    }
     fn target(&self) -> EventTarget {
         events::run(self)
     }
@@ -35,9 +31,6 @@ impl Tracked for RunRow {
 }
 
 impl Tracked for JobRow {
-    fn into_put(self) -> Put {
-        Put::Job(self)
-    }
     fn target(&self) -> EventTarget {
         events::job(self)
     }
@@ -51,9 +44,6 @@ impl Tracked for JobRow {
 }
 
 impl Tracked for InstanceRow {
-    fn into_put(self) -> Put {
-        Put::Instance(self)
-    }
     fn target(&self) -> EventTarget {
         events::instance(self)
     }
@@ -73,9 +63,6 @@ impl Tracked for InstanceRow {
 }
 
 impl Tracked for FleetRow {
-    fn into_put(self) -> Put {
-        Put::Fleet(self)
-    }
     fn target(&self) -> EventTarget {
         events::fleet(self)
     }
@@ -83,6 +70,35 @@ impl Tracked for FleetRow {
         let changed = before.status() != after.status();
         changed
             .then(|| maker.fleet_status(before, after))
+            .into_iter()
+            .collect()
+    }
+}
+
+impl Tracked for VolumeRow {
+    fn target(&self) -> EventTarget {
+        events::volume(self)
+    }
+    fn changed(before: &Self, after: &Self, maker: &EventMaker) -> Vec<NewEvent> {
+        let mut found = Vec::new();
+        if before.status() != after.status() {
+            found.push(maker.volume_status(before, after));
+        }
+        if after.deleted && !before.deleted {
+            found.push(maker.event("Volume deleted", vec![events::volume(after)]));
+        }
+        found
+    }
+}
+
+impl Tracked for GatewayRow {
+    fn target(&self) -> EventTarget {
+        events::gateway(self)
+    }
+    fn changed(before: &Self, after: &Self, maker: &EventMaker) -> Vec<NewEvent> {
+        let changed = before.status() != after.status();
+        changed
+            .then(|| maker.gateway_status(before, after))
             .into_iter()
             .collect()
     }
@@ -112,12 +128,12 @@ impl Changes {
     /// Adds a row that is new, and says so.
     pub fn insert<R: Tracked>(&mut self, row: R, message: &str) {
         self.note(message, vec![row.target()]);
-        self.put(row.into_put());
+        self.put(row.into());
     }
 
     /// Adds a row that is new and of which there is nothing to say.
     pub fn insert_silently<R: Tracked>(&mut self, row: R) {
-        self.put(row.into_put());
+        self.put(row.into());
     }
 
     /// Adds a row as it is to be, with the events that follow from the difference; nothing where there is none.
@@ -128,12 +144,32 @@ impl Changes {
         for event in R::changed(before, &after, &self.maker) {
             self.event(event);
         }
-        self.put(after.into_put());
+        self.put(after.into());
     }
 
     /// Adds a row even where nothing of it changes: whoever decided upon what it was decides again.
     pub fn touch<R: Tracked>(&mut self, row: R) {
-        self.put(row.into_put());
+        self.put(row.into());
+    }
+
+    /// Deletes a row that is not kept for history, and says so.
+    pub fn remove<R: Tracked>(&mut self, row: R, message: &str) {
+        self.note(message, vec![row.target()]);
+        let version = row.version();
+        let put: Put = row.into();
+        let entity = put.entity();
+        self.commit.puts.retain(|other| other.entity() != entity);
+        self.commit.removals.push(Removal { entity, version });
+    }
+
+    /// Adds a change of a table that the engine does not drive.
+    pub fn directory(&mut self, change: Change) {
+        self.commit.directory.push(change);
+    }
+
+    /// What is changed in tables that the engine does not drive.
+    pub fn directory_changes(&self) -> &[Change] {
+        self.commit.directory()
     }
 
     /// Adds a call that is to be made.
@@ -170,6 +206,8 @@ impl Changes {
         for put in other.puts {
             self.put(put);
         }
+        self.commit.removals.extend(other.removals);
+        self.commit.directory.extend(other.directory);
         for event in other.events {
             self.event(event);
         }

@@ -3,61 +3,69 @@
 use dstack_units::{EventId, Time, UserId};
 use uuid::Uuid;
 
+use crate::directory::change::Change;
+use crate::entities::with_entities;
 use crate::lease::Lease;
-use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
+use crate::rows::{FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow};
 use crate::{Entity, EntityRef};
 
-/// One row to insert (version 0) or to update (if it still has the version read).
-#[derive(Debug, Clone, PartialEq)]
-pub enum Put {
-    /// A run.
-    Run(RunRow),
-    /// A job submission.
-    Job(JobRow),
-    /// An instance.
-    Instance(InstanceRow),
-    /// A fleet.
-    Fleet(FleetRow),
-    /// An operation.
-    Operation(OperationRow),
+macro_rules! generate_put {
+    ($($name:ident($row:ident, $id:ident) in $table:ident as $kind:literal, over $over:literal, is_over |$it:ident| $is_over:expr;)*) => {
+        /// One row to insert (version 0) or to update (if it still has the version read).
+        #[derive(Debug, Clone, PartialEq)]
+        pub enum Put {
+            $(
+                #[doc = concat!("A row of `", stringify!($table), "`.")]
+                $name($row),
+            )*
+            /// A call to the outside.
+            Operation(OperationRow),
+        }
+
+        impl Put {
+            /// Whom a change of this row concerns first; operations concern their subject.
+            pub const fn entity(&self) -> EntityRef {
+                match self {
+                    $(Self::$name(row) => EntityRef::$name(row.id),)*
+                    Self::Operation(row) => row.subject,
+                }
+            }
+
+            /// The row's id.
+            pub const fn id(&self) -> Uuid {
+                match self {
+                    $(Self::$name(row) => row.id.uuid(),)*
+                    Self::Operation(row) => row.id.uuid(),
+                }
+            }
+
+            /// Whether it is a new row.
+            pub fn is_insert(&self) -> bool {
+                match self {
+                    $(Self::$name(row) => row.version() == 0,)*
+                    Self::Operation(row) => row.version() == 0,
+                }
+            }
+        }
+
+        $(
+            impl From<$row> for Put {
+                fn from(row: $row) -> Self {
+                    Self::$name(row)
+                }
+            }
+        )*
+    };
 }
+with_entities!(generate_put);
 
-impl Put {
-    /// Whom a change of this row concerns first; operations concern their job or instance.
-    pub fn entity(&self) -> Option<EntityRef> {
-        match self {
-            Self::Run(row) => Some(EntityRef::Run(row.id)),
-            Self::Job(row) => Some(EntityRef::Job(row.id)),
-            Self::Instance(row) => Some(EntityRef::Instance(row.id)),
-            Self::Fleet(row) => Some(EntityRef::Fleet(row.id)),
-            Self::Operation(row) => row
-                .job_id
-                .map(EntityRef::Job)
-                .or_else(|| row.instance_id.map(EntityRef::Instance)),
-        }
-    }
-
-    /// The row's id.
-    pub const fn id(&self) -> Uuid {
-        match self {
-            Self::Run(row) => row.id.uuid(),
-            Self::Job(row) => row.id.uuid(),
-            Self::Instance(row) => row.id.uuid(),
-            Self::Fleet(row) => row.id.uuid(),
-            Self::Operation(row) => row.id.uuid(),
-        }
-    }
-
-    /// Whether it is a new row.
-    pub fn is_insert(&self) -> bool {
-        match self {
-            Self::Run(row) => row.version() == 0,
-            Self::Job(row) => row.version() == 0,
-            Self::Instance(row) => row.version() == 0,
-            Self::Fleet(row) => row.version() == 0,
-            Self::Operation(row) => row.version() == 0,
-        }
-    }
+/// A row to delete, if it still has the version read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Removal {
+    /// Which row.
+    pub entity: EntityRef,
+    /// Its version.
+    pub version: i64,
 }
 
 /// What an event is about.
@@ -101,6 +109,10 @@ pub struct NewEvent {
 pub struct Commit {
     /// Rows; each once.
     pub(crate) puts: Vec<Put>,
+    /// Rows that are deleted; all others are kept for history.
+    pub(crate) removals: Vec<Removal>,
+    /// Changes of tables that the engine does not drive, made after those of rows.
+    pub(crate) directory: Vec<Change>,
     /// Events.
     pub(crate) events: Vec<NewEvent>,
     /// Name of the server that drives the rows inserted here; `None`: whoever claims them.
@@ -140,6 +152,16 @@ impl Commit {
         &self.puts
     }
 
+    /// The rows that are deleted.
+    pub fn removals(&self) -> &[Removal] {
+        &self.removals
+    }
+
+    /// What is changed in tables that the engine does not drive.
+    pub fn directory(&self) -> &[Change] {
+        &self.directory
+    }
+
     /// The events that are written.
     pub fn events(&self) -> &[NewEvent] {
         &self.events
@@ -154,12 +176,16 @@ impl Commit {
 
     /// Whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
-        self.puts.is_empty() && self.events.is_empty()
+        self.puts.is_empty()
+            && self.removals.is_empty()
+            && self.directory.is_empty()
+            && self.events.is_empty()
     }
 
     /// Whether it leaves all rows that there are as they are.
     pub fn only_adds(&self) -> bool {
-        self.puts.iter().all(Put::is_insert) && self.runs_of_jobs().is_empty()
+        let puts_only = self.removals.is_empty() && self.directory.is_empty();
+        puts_only && self.puts.iter().all(Put::is_insert) && self.runs_of_jobs().is_empty()
     }
 
     /// Runs whose jobs change here while they themselves do not.
@@ -191,7 +217,9 @@ impl Commit {
     /// Every row that this commit writes or counts up: two commits without a row in common may be written in any order.
     pub fn rows(&self) -> std::collections::BTreeSet<Uuid> {
         let written = self.puts.iter().map(Put::id);
+        let removed = self.removals.iter().map(|removal| removal.entity.uuid());
         written
+            .chain(removed)
             .chain(self.runs_of_jobs().into_iter().map(dstack_units::RunId::uuid))
             .collect()
     }

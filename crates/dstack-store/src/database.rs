@@ -38,6 +38,16 @@ pub enum Dialect {
     Postgres,
 }
 
+impl Dialect {
+    /// That of the database of a transaction.
+    pub(crate) fn of(tx: &Tx) -> Self {
+        match tx.backend_name() == <sqlx::Sqlite as sqlx::Database>::NAME {
+            true => Self::Sqlite,
+            false => Self::Postgres,
+        }
+    }
+}
+
 /// An open, migrated database. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Database {

@@ -458,23 +458,23 @@ mod tests {
         );
         assert!(
             one.ends_with(
-                "version = operations.version + 1 WHERE operations.id = $1 AND operations.version = $11"
+                "version = operations.version + 1 WHERE operations.id = $1 AND operations.version = $10"
             ),
             "{one}"
         );
         let two = update_sql::<OperationRow>(2, Update::Small);
         assert!(
-            two.contains("key = v.column2") && two.contains("$22)) AS v"),
+            two.contains("key = v.column2") && two.contains("$20)) AS v"),
             "{two}"
         );
         assert!(!two.contains("created_at"), "never changes: {two}");
         let run = |update| update_sql::<RunRow>(1, update).contains("run_spec");
         assert!(run(Update::All) && !run(Update::Small));
         let insert = insert_sql::<OperationRow>(0, 2, true);
-        assert!(insert.contains("$11, 1, $12), ($13"), "{insert}");
+        assert!(insert.contains("$10, 1, $11), ($12"), "{insert}");
         let after_others = insert_sql::<OperationRow>(5, 1, true);
         assert!(
-            after_others.contains("($6, ") && after_others.contains("$16, 1, $17)"),
+            after_others.contains("($6, ") && after_others.contains("$15, 1, $16)"),
             "{after_others}"
         );
     }

@@ -3,12 +3,10 @@
 use dstack_system::Random;
 use dstack_units::{Time, UserId};
 
-use crate::directory::gateways::GatewayRow;
 use crate::directory::projects::ProjectRow;
 use crate::directory::secrets::SecretRow;
 use crate::directory::users::UserRow;
-use crate::directory::volumes::VolumeRow;
-use crate::rows::{FleetRow, InstanceRow, JobRow, RunRow};
+use crate::rows::{FleetRow, GatewayRow, InstanceRow, JobRow, RunRow, VolumeRow};
 use crate::{EventTarget, NewEvent};
 
 /// Makes events that happen at one time by one actor.
@@ -73,6 +71,18 @@ impl EventMaker {
         self.event(text, vec![fleet(to)])
     }
 
+    /// `Volume status changed A -> B (message)`.
+    pub fn volume_status(&self, from: &VolumeRow, to: &VolumeRow) -> NewEvent {
+        let text = status_changed_with("Volume", (&from.status(), &to.status()), to.status_message());
+        self.event(text, vec![volume(to)])
+    }
+
+    /// `Gateway status changed A -> B (message)`.
+    pub fn gateway_status(&self, from: &GatewayRow, to: &GatewayRow) -> NewEvent {
+        let text = status_changed_with("Gateway", (&from.status(), &to.status()), to.status_message());
+        self.event(text, vec![gateway(to)])
+    }
+
     /// `Instance became reachable`, or the opposite.
     pub fn instance_reach(&self, to: &InstanceRow) -> NewEvent {
         let text = match to.unreachable {
@@ -124,6 +134,14 @@ fn status_changed<S: serde::Serialize, R: serde::Serialize>(
         }
     }
     text
+}
+
+fn status_changed_with<S: serde::Serialize>(what: &str, statuses: (&S, &S), message: Option<&str>) -> String {
+    let text = status_changed(what, statuses, None::<()>, None);
+    match message {
+        Some(message) => format!("{text} ({message})"),
+        None => text,
+    }
 }
 
 fn blocks(instance: &InstanceRow) -> String {

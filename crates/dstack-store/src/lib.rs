@@ -17,6 +17,7 @@ mod connection;
 pub mod database;
 pub mod directory;
 pub mod encryption;
+mod entities;
 mod entity;
 pub mod events;
 mod float8;
@@ -35,16 +36,17 @@ mod value;
 use std::sync::Arc;
 
 pub use changes::Changes;
-pub use commit::{Commit, EventTarget, NewEvent, Put};
+pub use commit::{Commit, EventTarget, NewEvent, Put, Removal};
 pub use database::{Database, DatabaseOptions, Dialect, Tx};
+pub use entities::{EntityRef, UnknownEntity};
 pub use entity::{Column, Entity, Json, Statement};
 pub use events::EventMaker;
 pub use float8::Float8;
 pub use lease::{Acquired, Claim, Lease, LeaseRequest};
 pub use memory::MemoryStore;
 pub use snapshot::{
-    ChangeFeed, EngineStore, EntityRef, FleetSnapshot, InstanceSnapshot, JobSnapshot, PlacementSnapshot,
-    RunSnapshot,
+    ChangeFeed, EngineStore, FleetSnapshot, GatewaySnapshot, InstanceSnapshot, JobSnapshot,
+    PlacementSnapshot, RunSnapshot, VolumeSnapshot,
 };
 pub use sql::{SqlStore, apply};
 pub use value::Value;

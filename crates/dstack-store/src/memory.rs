@@ -5,18 +5,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_units::{FleetId, InstanceId, JobId, OperationId, ProjectId, RunId, Time};
+use dstack_units::{FleetId, GatewayId, InstanceId, JobId, OperationId, ProjectId, RunId, Time, VolumeId};
 use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::directory::health::StoredCheck;
 use crate::directory::metrics::MetricsPoint;
+use crate::entities::with_entities;
 use crate::lease::{Acquired, Claim, Lease, LeaseRequest};
-use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
+use crate::rows::{FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow};
 use crate::{
-    ChangeFeed, Commit, EngineStore, Entity, EntityRef, FleetSnapshot, InstanceSnapshot, JobSnapshot,
-    NewEvent, PlacementSnapshot, Put, Result, RunSnapshot, StoreError,
+    ChangeFeed, Commit, EngineStore, Entity, EntityRef, FleetSnapshot, GatewaySnapshot, InstanceSnapshot,
+    JobSnapshot, NewEvent, PlacementSnapshot, Put, Removal, Result, RunSnapshot, StoreError, VolumeSnapshot,
 };
 
 /// A lease, and when it runs out by the clock of the store.
@@ -27,37 +28,84 @@ struct HeldLease {
     expires_at: Instant,
 }
 
-/// Everything stored.
-#[derive(Debug, Clone, Default)]
-pub struct Tables {
-    /// Runs.
-    pub runs: BTreeMap<RunId, RunRow>,
-    /// Jobs.
-    pub jobs: BTreeMap<JobId, JobRow>,
-    /// Instances.
-    pub instances: BTreeMap<InstanceId, InstanceRow>,
-    /// Fleets.
-    pub fleets: BTreeMap<FleetId, FleetRow>,
-    /// Operations.
-    pub operations: BTreeMap<OperationId, OperationRow>,
-    /// Events, in order.
-    pub events: Vec<NewEvent>,
-    /// What jobs used, oldest first.
-    pub metrics: BTreeMap<JobId, Vec<MetricsPoint>>,
-    /// What agents said of the GPUs of instances, oldest first.
-    pub health_checks: BTreeMap<InstanceId, Vec<StoredCheck>>,
-    owners: BTreeMap<EntityRef, String>,
-    servers: BTreeMap<String, HeldLease>,
-    index: Index,
+macro_rules! generate_tables {
+    ($($name:ident($row:ident, $id:ident) in $table:ident as $kind:literal, over $over:literal, is_over |$it:ident| $is_over:expr;)*) => {
+        /// Everything stored.
+        #[derive(Debug, Clone, Default)]
+        pub struct Tables {
+            $(
+                #[doc = concat!("Rows of `", stringify!($table), "`, by id.")]
+                pub $table: BTreeMap<$id, $row>,
+            )*
+            /// Operations, by id.
+            pub operations: BTreeMap<OperationId, OperationRow>,
+            /// Events, in order.
+            pub events: Vec<NewEvent>,
+            /// What jobs used, oldest first.
+            pub metrics: BTreeMap<JobId, Vec<MetricsPoint>>,
+            /// What agents said of the GPUs of instances, oldest first.
+            pub health_checks: BTreeMap<InstanceId, Vec<StoredCheck>>,
+            owners: BTreeMap<EntityRef, String>,
+            servers: BTreeMap<String, HeldLease>,
+            index: Index,
+        }
+
+        impl Tables {
+            fn check(&self, put: &Put) -> Result<()> {
+                match put {
+                    $(Put::$name(row) => check(&self.$table, row),)*
+                    Put::Operation(row) => self.check_operation(row),
+                }
+            }
+
+            fn write_row(&mut self, put: &Put) {
+                match put {
+                    $(Put::$name(row) => write(&mut self.$table, row),)*
+                    Put::Operation(row) => write(&mut self.operations, row),
+                }
+            }
+
+            fn check_removal(&self, removal: &Removal) -> Result<()> {
+                let stored = match removal.entity {
+                    $(EntityRef::$name(id) => self.$table.get(&id).map(Entity::version),)*
+                };
+                match stored == Some(removal.version) {
+                    true => Ok(()),
+                    false => Err(StoreError::Conflict {
+                        entity: removal.entity.table(),
+                        id: removal.entity.uuid().to_string(),
+                    }),
+                }
+            }
+
+            fn remove(&mut self, removal: &Removal) {
+                match removal.entity {
+                    $(EntityRef::$name(id) => drop(self.$table.remove(&id)),)*
+                }
+                self.operations.retain(|_, row| row.subject != removal.entity);
+            }
+
+            /// Rows that are not over, with their next wake.
+            fn live(&self) -> Vec<(EntityRef, Option<Time>)> {
+                let mut live = Vec::new();
+                $(
+                    let not_over = self.$table.values().filter(|$it| !$is_over);
+                    live.extend(not_over.map(|row| (EntityRef::$name(row.id), row.next_wake_at())));
+                )*
+                live
+            }
+        }
+    };
 }
+with_entities!(generate_tables);
 
 /// Which rows belong to what, so that thousands of them are found without a look at all others.
 #[derive(Debug, Clone, Default)]
 struct Index {
     /// Jobs by the ids of their run and of their instance.
     jobs: BTreeMap<Uuid, BTreeSet<JobId>>,
-    /// Operations by the ids of their job and of their instance.
-    operations: BTreeMap<Uuid, BTreeSet<OperationId>>,
+    /// Operations by their subject.
+    operations: BTreeMap<EntityRef, BTreeSet<OperationId>>,
     /// Operations by their keys.
     keys: BTreeMap<String, OperationId>,
 }
@@ -77,10 +125,7 @@ impl Index {
     }
 
     fn put_operation(&mut self, row: &OperationRow) {
-        let of = [row.job_id.map(JobId::uuid), row.instance_id.map(InstanceId::uuid)];
-        for id in of.into_iter().flatten() {
-            self.operations.entry(id).or_default().insert(row.id);
-        }
+        self.operations.entry(row.subject).or_default().insert(row.id);
         self.keys.insert(row.key.clone(), row.id);
     }
 }
@@ -169,43 +214,24 @@ fn write<E: Entity>(table: &mut BTreeMap<E::Key, E>, row: &E) {
 }
 
 impl Tables {
-    fn check(&self, put: &Put) -> Result<()> {
-        match put {
-            Put::Run(row) => check(&self.runs, row),
-            Put::Job(row) => check(&self.jobs, row),
-            Put::Instance(row) => check(&self.instances, row),
-            Put::Fleet(row) => check(&self.fleets, row),
-            Put::Operation(row) => {
-                if self
-                    .index
-                    .keys
-                    .get(&row.key)
-                    .is_some_and(|other| *other != row.id)
-                {
-                    return Err(StoreError::Conflict {
-                        entity: "operations",
-                        id: row.key.clone(),
-                    });
-                }
-                check(&self.operations, row)
-            }
+    fn check_operation(&self, row: &OperationRow) -> Result<()> {
+        let other = self.index.keys.get(&row.key).filter(|other| **other != row.id);
+        if other.is_some_and(|other| self.operations.contains_key(other)) {
+            return Err(StoreError::Conflict {
+                entity: OperationRow::TABLE,
+                id: row.key.clone(),
+            });
         }
+        check(&self.operations, row)
     }
 
     fn write(&mut self, put: &Put) {
         match put {
-            Put::Run(row) => write(&mut self.runs, row),
-            Put::Job(row) => {
-                self.index.put_job(self.jobs.get(&row.id), row);
-                write(&mut self.jobs, row);
-            }
-            Put::Instance(row) => write(&mut self.instances, row),
-            Put::Fleet(row) => write(&mut self.fleets, row),
-            Put::Operation(row) => {
-                self.index.put_operation(row);
-                write(&mut self.operations, row);
-            }
+            Put::Job(row) => self.index.put_job(self.jobs.get(&row.id), row),
+            Put::Operation(row) => self.index.put_operation(row),
+            _ => {}
         }
+        self.write_row(put);
     }
 
     fn holds(&self, lease: &Lease) -> bool {
@@ -224,12 +250,19 @@ impl Tables {
         for put in &commit.puts {
             self.check(put)?;
         }
+        for removal in &commit.removals {
+            self.check_removal(removal)?;
+        }
         for put in &commit.puts {
             self.write(put);
-            if let (Some(owner), true, Some(entity)) = (&commit.owner, put.is_insert(), put.entity()) {
-                self.owners.insert(entity, owner.clone());
+            let is_entity = !matches!(put, Put::Operation(_));
+            if let (Some(owner), true) = (&commit.owner, is_entity && put.is_insert()) {
+                self.owners.insert(put.entity(), owner.clone());
             }
             self.hand_over(put);
+        }
+        for removal in &commit.removals {
+            self.remove(removal);
         }
         for run in commit.runs_of_jobs() {
             if let Some(run) = self.runs.get_mut(&run) {
@@ -251,34 +284,6 @@ impl Tables {
         }
     }
 
-    /// Non-terminal rows with their next wake.
-    fn live(&self) -> Vec<(EntityRef, Option<Time>)> {
-        let runs = self
-            .runs
-            .values()
-            .filter(|r| !r.status().is_finished())
-            .map(|r| (EntityRef::Run(r.id), r.next_wake_at()));
-        let jobs = self
-            .jobs
-            .values()
-            .filter(|r| !r.status().is_finished())
-            .map(|r| (EntityRef::Job(r.id), r.next_wake_at()));
-        let instances = self
-            .instances
-            .values()
-            .filter(|r| r.status() != dstack_model::instances::InstanceStatus::Terminated)
-            .map(|r| (EntityRef::Instance(r.id), r.next_wake_at()));
-        let fleets = self
-            .fleets
-            .values()
-            .filter(|r| {
-                use dstack_model::fleets::FleetStatus::{Failed, Terminated};
-                !matches!(r.status(), Terminated | Failed)
-            })
-            .map(|r| (EntityRef::Fleet(r.id), r.next_wake_at()));
-        runs.chain(jobs).chain(instances).chain(fleets).collect()
-    }
-
     /// The jobs of a run, or on an instance.
     fn jobs_of(&self, id: Uuid) -> Vec<JobRow> {
         let ids = self.index.jobs.get(&id).into_iter().flatten();
@@ -287,11 +292,10 @@ impl Tables {
         jobs
     }
 
-    /// The operations of a job, or on an instance.
-    fn operations_of(&self, id: Uuid, keep: impl Fn(&OperationRow) -> bool) -> Vec<OperationRow> {
-        let ids = self.index.operations.get(&id).into_iter().flatten();
-        let rows = ids.filter_map(|id| self.operations.get(id));
-        let mut found: Vec<OperationRow> = rows.filter(|row| keep(row)).cloned().collect();
+    /// The operations made for an entity, oldest first.
+    fn operations_of(&self, subject: EntityRef) -> Vec<OperationRow> {
+        let ids = self.index.operations.get(&subject).into_iter().flatten();
+        let mut found: Vec<OperationRow> = ids.filter_map(|id| self.operations.get(id)).cloned().collect();
         found.sort_by_key(|row| (row.created_at, row.id));
         found
     }
@@ -329,7 +333,7 @@ impl EngineStore for MemoryStore {
             job,
             run,
             instance,
-            operations: tables.operations_of(id.uuid(), |row| row.job_id == Some(id)),
+            operations: tables.operations_of(EntityRef::Job(id)),
         }))
     }
 
@@ -343,7 +347,7 @@ impl EngineStore for MemoryStore {
             instance,
             fleet,
             jobs: tables.jobs_of(id.uuid()),
-            operations: tables.operations_of(id.uuid(), |row| row.job_id.is_none()),
+            operations: tables.operations_of(EntityRef::Instance(id)),
         }))
     }
 
@@ -375,6 +379,22 @@ impl EngineStore for MemoryStore {
             instances,
             active_runs,
         }))
+    }
+
+    /// Simulations have one project and one user.
+    async fn volume(&self, id: VolumeId) -> Result<Option<VolumeSnapshot>> {
+        let tables = self.lock();
+        Ok(tables.volumes.get(&id).cloned().map(|volume| VolumeSnapshot {
+            volume,
+            project_name: "main".to_owned(),
+            user_name: "admin".to_owned(),
+            operations: tables.operations_of(EntityRef::Volume(id)),
+        }))
+    }
+
+    async fn gateway(&self, id: GatewayId) -> Result<Option<GatewaySnapshot>> {
+        let gateway = self.lock().gateways.get(&id).cloned();
+        Ok(gateway.map(|gateway| GatewaySnapshot { gateway, replicas: 0 }))
     }
 
     async fn placement(&self, project: ProjectId) -> Result<PlacementSnapshot> {
@@ -462,6 +482,14 @@ impl EngineStore for MemoryStore {
         let of_project = |fleet: &&FleetRow| fleet.project_id == project && !fleet.deleted;
         let found = tables.fleets.values().filter(of_project);
         Ok(found.map(|fleet| fleet.name.clone()).collect())
+    }
+
+    async fn volumes(&self, project: ProjectId) -> Result<Vec<VolumeRow>> {
+        let tables = self.lock();
+        let of_project = |row: &&VolumeRow| row.project_id == project && !row.deleted;
+        let mut found: Vec<VolumeRow> = tables.volumes.values().filter(of_project).cloned().collect();
+        found.sort_by_key(|row| (row.created_at, row.id));
+        Ok(found)
     }
 
     async fn remote_hosts(&self) -> Result<Vec<(Option<FleetId>, String)>> {

@@ -21,6 +21,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0015_deleted.sql"),
     include_str!("../migrations/0016_fencing.sql"),
     include_str!("../migrations/0017_made_instances.sql"),
+    include_str!("../migrations/0018_entities.sql"),
 ];
 
 /// Any number unlikely to be used by others: the advisory lock that lets one server migrate at a time.

@@ -4,26 +4,33 @@
 //! consult the table of allowed transitions (`dstack_plan::lifecycle::transitions`), and nowhere else.
 
 mod fleet;
+mod gateway;
 mod instance;
 mod job;
 mod operation;
 mod run;
+mod volume;
 
 use dstack_model::fleets::FleetStatus;
+use dstack_model::gateways::GatewayStatus;
 use dstack_model::health::HealthStatus;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::{JobStatus, JobTerminationReason, RunStatus, RunTerminationReason};
+use dstack_model::volumes::VolumeStatus;
 use dstack_plan::lifecycle::WaitReason;
 
 pub use dstack_plan::placement::HostRules;
 pub use fleet::FleetRow;
+pub use gateway::{GatewayRow, NewGateway};
 pub use instance::{AgentAddress, InstanceRow};
 pub use job::JobRow;
 pub use operation::{OperationKind, OperationRow, OperationState};
 pub use run::{NewRun, RunRow};
+pub use volume::{NewVolume, VolumeRow};
 
 crate::text_columns!(
     FleetStatus,
+    GatewayStatus,
     HealthStatus,
     InstanceStatus,
     InstanceTerminationReason,
@@ -31,6 +38,7 @@ crate::text_columns!(
     JobTerminationReason,
     RunStatus,
     RunTerminationReason,
+    VolumeStatus,
     OperationKind,
     OperationState,
 );

@@ -4,27 +4,14 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_units::{FleetId, InstanceId, JobId, ProjectId, RunId, Time};
+use dstack_units::{FleetId, GatewayId, InstanceId, JobId, ProjectId, RunId, Time, VolumeId};
 use uuid::Uuid;
 
 use crate::directory::health::StoredCheck;
 use crate::directory::metrics::MetricsPoint;
 use crate::lease::{Acquired, Claim, Lease, LeaseRequest};
-use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
-use crate::{Commit, Result};
-
-/// Names one row of the engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum EntityRef {
-    /// A run.
-    Run(RunId),
-    /// A job submission.
-    Job(JobId),
-    /// An instance.
-    Instance(InstanceId),
-    /// A fleet.
-    Fleet(FleetId),
-}
+use crate::rows::{FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow};
+use crate::{Commit, EntityRef, Result};
 
 /// All that decides about a run.
 #[derive(Debug, Clone)]
@@ -81,6 +68,28 @@ pub struct FleetSnapshot {
     pub active_runs: Vec<RunId>,
 }
 
+/// All that decides about a volume.
+#[derive(Debug, Clone)]
+pub struct VolumeSnapshot {
+    /// The volume.
+    pub volume: VolumeRow,
+    /// Name of its project.
+    pub project_name: String,
+    /// Name of the user who created it.
+    pub user_name: String,
+    /// The operations intended for it.
+    pub operations: Vec<OperationRow>,
+}
+
+/// All that decides about a gateway.
+#[derive(Debug, Clone)]
+pub struct GatewaySnapshot {
+    /// The gateway.
+    pub gateway: GatewayRow,
+    /// How many of its replicas are not gone.
+    pub replicas: usize,
+}
+
 /// Changes of rows made by other servers.
 #[async_trait]
 pub trait ChangeFeed: Send {
@@ -103,6 +112,10 @@ pub trait EngineStore: Send + Sync + Debug {
     async fn instance(&self, id: InstanceId) -> Result<Option<InstanceSnapshot>>;
     /// A fleet with instances.
     async fn fleet(&self, id: FleetId) -> Result<Option<FleetSnapshot>>;
+    /// A volume with the names around it.
+    async fn volume(&self, id: VolumeId) -> Result<Option<VolumeSnapshot>>;
+    /// A gateway.
+    async fn gateway(&self, id: GatewayId) -> Result<Option<GatewaySnapshot>>;
     /// Where jobs of the project may be placed.
     async fn placement(&self, project: ProjectId) -> Result<PlacementSnapshot>;
     /// Up to `limit` jobs of the owner's waiting for a place in the project, each with its run: highest priority first,
@@ -121,6 +134,8 @@ pub trait EngineStore: Send + Sync + Debug {
     async fn fleets_by_names(&self, project: ProjectId, names: &[String]) -> Result<Vec<FleetRow>>;
     /// Names of the project's fleets that are not deleted.
     async fn fleet_names(&self, project: ProjectId) -> Result<Vec<String>>;
+    /// The project's volumes that are not deleted, oldest first.
+    async fn volumes(&self, project: ProjectId) -> Result<Vec<VolumeRow>>;
     /// Host names of all instances of SSH fleets that are not over, each with its fleet; those of servers' own machines are
     /// left out.
     async fn remote_hosts(&self) -> Result<Vec<(Option<FleetId>, String)>>;

@@ -11,22 +11,21 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_model::runs::JobProvisioningData;
-use dstack_units::{FleetId, InstanceId, JobId, ProjectId, RunId, Time};
+use dstack_units::{FleetId, GatewayId, InstanceId, JobId, ProjectId, RunId, Time, VolumeId};
 use sqlx::{AnyPool, AssertSqlSafe, SqlStr};
 use uuid::Uuid;
 
 pub use write::apply;
-pub(crate) use write::put_row;
 
 use crate::directory::health::{self, StoredCheck};
-use crate::directory::lists;
 use crate::directory::metrics::{self, MetricsPoint};
+use crate::directory::{gateways, lists, volumes};
 use crate::entity::select_sql;
 use crate::lease::{Acquired, Claim, Lease, LeaseRequest};
-use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
+use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow};
 use crate::{
-    ChangeFeed, Column, Commit, Database, EngineStore, Entity, EntityRef, FleetSnapshot, InstanceSnapshot,
-    JobSnapshot, Json, PlacementSnapshot, Result, RunSnapshot,
+    ChangeFeed, Column, Commit, Database, EngineStore, Entity, EntityRef, FleetSnapshot, GatewaySnapshot,
+    InstanceSnapshot, JobSnapshot, Json, PlacementSnapshot, Result, RunSnapshot, VolumeSnapshot,
 };
 
 /// The engine's store on SQL.
@@ -108,6 +107,38 @@ fn statement<E: Entity>(clause: &'static str) -> SqlStr {
 }
 
 impl SqlStore {
+    /// The operations made for an entity, oldest first.
+    async fn operations_of(&self, subject: EntityRef) -> Result<Vec<OperationRow>> {
+        self.where_text(
+            "WHERE t.subject = $1 ORDER BY t.created_at, t.id",
+            subject.to_raw(),
+        )
+        .await
+    }
+
+    async fn read_volume(&self, id: VolumeId) -> Result<Option<VolumeSnapshot>> {
+        let Some(listed) = volumes::by_id(self.database.pool(), id).await? else {
+            return Ok(None);
+        };
+        Ok(Some(VolumeSnapshot {
+            volume: listed.row,
+            project_name: listed.project_name,
+            user_name: listed.user_name,
+            operations: self.operations_of(EntityRef::Volume(id)).await?,
+        }))
+    }
+
+    async fn read_gateway(&self, id: GatewayId) -> Result<Option<GatewaySnapshot>> {
+        let Some(gateway) = self.by_id(id).await? else {
+            return Ok(None);
+        };
+        let replicas = gateways::replicas(self.database.pool(), &[id]).await?;
+        Ok(Some(GatewaySnapshot {
+            gateway,
+            replicas: replicas.len(),
+        }))
+    }
+
     async fn read_job(&self, id: JobId) -> Result<Option<JobSnapshot>> {
         let Some(job) = self.by_id::<JobRow>(id).await? else {
             return Ok(None);
@@ -119,9 +150,7 @@ impl SqlStore {
             Some(instance) => self.by_id::<InstanceRow>(instance).await?,
             None => None,
         };
-        let operations = self
-            .where_text::<OperationRow>("WHERE t.job_id = $1 ORDER BY t.created_at, t.id", id.to_raw())
-            .await?;
+        let operations = self.operations_of(EntityRef::Job(id)).await?;
         Ok(Some(JobSnapshot {
             job,
             run,
@@ -144,12 +173,7 @@ impl SqlStore {
                 id.to_raw(),
             )
             .await?;
-        let operations = self
-            .where_text::<OperationRow>(
-                "WHERE t.instance_id = $1 AND t.job_id IS NULL ORDER BY t.created_at, t.id",
-                id.to_raw(),
-            )
-            .await?;
+        let operations = self.operations_of(EntityRef::Instance(id)).await?;
         Ok(Some(InstanceSnapshot {
             instance,
             fleet,
@@ -247,6 +271,14 @@ impl EngineStore for SqlStore {
         self.database.asked(self.read_fleet(id)).await
     }
 
+    async fn volume(&self, id: VolumeId) -> Result<Option<VolumeSnapshot>> {
+        self.database.asked(self.read_volume(id)).await
+    }
+
+    async fn gateway(&self, id: GatewayId) -> Result<Option<GatewaySnapshot>> {
+        self.database.asked(self.read_gateway(id)).await
+    }
+
     async fn placement(&self, project: ProjectId) -> Result<PlacementSnapshot> {
         self.database.asked(self.read_placement(project)).await
     }
@@ -288,6 +320,12 @@ impl EngineStore for SqlStore {
     async fn fleet_names(&self, project: ProjectId) -> Result<Vec<String>> {
         let names = lists::fleet_names(self.database.pool(), project);
         self.database.asked(names).await
+    }
+
+    async fn volumes(&self, project: ProjectId) -> Result<Vec<VolumeRow>> {
+        let found = volumes::of_project(self.database.pool(), project);
+        let found = self.database.asked(found).await?;
+        Ok(found.into_iter().map(|listed| listed.row).collect())
     }
 
     async fn remote_hosts(&self) -> Result<Vec<(Option<FleetId>, String)>> {

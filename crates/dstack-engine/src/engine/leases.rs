@@ -109,12 +109,13 @@ async fn renew_until_lost(ctx: &Context, term: &Term) {
         let asked_at = Instant::now();
         let answer = ctx.deps.store.renew(term.lease(), duration);
         match timeout_at(until.min(asked_at + step), answer).await {
-            Ok(Ok(true)) => {
+            // An answer that comes when the lease has run out is too late: others may have taken over since.
+            Ok(Ok(true)) if Instant::now() < until => {
                 term.extend(asked_at + duration);
                 ask_at = asked_at + step;
                 continue;
             }
-            Ok(Ok(false)) => return,
+            Ok(Ok(_)) => return,
             Ok(Err(error)) => ctx.report("renew the lease", &error.into()),
             Err(_) => tracing::warn!("the database has not answered in time whether the lease is renewed"),
         }

@@ -59,6 +59,8 @@ fn span(key: Key) -> Span {
         Key::Entity(EntityRef::Job(_)) => task_span!("pipeline_tasks.JobWorker.process"),
         Key::Entity(EntityRef::Instance(_)) => task_span!("pipeline_tasks.InstanceWorker.process"),
         Key::Entity(EntityRef::Fleet(_)) => task_span!("pipeline_tasks.FleetWorker.process"),
+        Key::Entity(EntityRef::Volume(_)) => task_span!("pipeline_tasks.VolumeWorker.process"),
+        Key::Entity(EntityRef::Gateway(_)) => task_span!("pipeline_tasks.GatewayWorker.process"),
         Key::Schedule(_) => task_span!("pipeline_tasks.JobSubmittedWorker.process"),
     }
 }

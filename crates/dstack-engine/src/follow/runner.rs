@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use dstack_agent_api::runner::{JobState, JobStateEvent};
 use dstack_agent_api::stream::StreamLine;
-use dstack_model::configurations::AnyRunConfiguration;
 use dstack_model::runs::{JobStatus, JobTerminationReason};
 use dstack_plan::lifecycle::job::Ended;
 use dstack_store::rows::JobRow;
@@ -15,6 +14,7 @@ use tokio::time::Instant;
 
 use super::{FIRST_PAUSE, FOLLOW_AGAIN, longer, metrics};
 use crate::context::Context;
+use crate::reconcile::job::counts_inactivity;
 use crate::running::{Begun, Work};
 use crate::{Batch, EventSource, Piece, Result, Runner, operations};
 
@@ -79,10 +79,7 @@ async fn follow(ctx: &Arc<Context>, id: JobId) -> Result<()> {
             ctx,
             job: &snapshot.job,
             runner: runner.as_ref(),
-            inactivity_counts: matches!(
-                &snapshot.run.run_spec.configuration,
-                AnyRunConfiguration::DevEnvironment(_)
-            ),
+            inactivity_counts: counts_inactivity(&snapshot.run.run_spec.configuration),
         }
         .listen()
         .await?;

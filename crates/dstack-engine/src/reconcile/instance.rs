@@ -14,7 +14,7 @@ use dstack_plan::lifecycle::instance::{
 };
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::placement::Choice;
-use dstack_store::rows::{FleetRow, InstanceRow, JobRow, OperationKind, OperationRow, OperationState};
+use dstack_store::rows::{FleetRow, InstanceRow, JobRow, OperationKind};
 use dstack_store::{Changes, Commit, EntityRef, EventMaker, InstanceSnapshot, Json, Put};
 use dstack_units::{InstanceId, ProjectId, RunId, Time};
 
@@ -24,8 +24,8 @@ use super::refusal::{Refused, ends, refuse, snapshots};
 use crate::Result;
 use crate::context::Context;
 use crate::follow;
-use crate::operations::instances::{self as calls, Creation};
-use crate::operations::progress;
+use crate::operations::instances::OfferAttempts;
+use crate::operations::{self, last_of, progress};
 use crate::wakes::Key;
 
 /// Keeps the row of an instance true, and takes it to its end.
@@ -47,12 +47,12 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
     let changed = change.row.status() != before.status();
     let health_changed = change.row.health != before.health;
     let commit = commit(&snapshot, change, ctx.now());
-    let intended: Vec<OperationKind> = intended(&snapshot, &commit).collect();
+    let intended: Vec<OperationKind> = operations::intended(&snapshot.operations, &commit).collect();
     let placed = placed_jobs(&commit);
     ctx.commit(("instance.commit.before", "instance.commit.after"), commit)
         .await?;
     for kind in intended {
-        calls::ensure(ctx, id, kind);
+        operations::ensure(ctx, EntityRef::Instance(id), kind);
     }
     for (run, project) in placed {
         ctx.wakes.wake(EntityRef::Run(run));
@@ -96,20 +96,6 @@ fn placed_jobs(commit: &Commit) -> Vec<(RunId, ProjectId)> {
     of_jobs.collect()
 }
 
-/// Calls that the stored state wants.
-fn intended<'a>(
-    snapshot: &'a InstanceSnapshot,
-    commit: &'a Commit,
-) -> impl Iterator<Item = OperationKind> + 'a {
-    let new = commit.puts().iter().filter_map(|put| match put {
-        Put::Operation(row) => Some(row),
-        _ => None,
-    });
-    let all = snapshot.operations.iter().chain(new);
-    all.filter(|row| row.state == OperationState::Intended)
-        .map(|row| row.kind)
-}
-
 /// The rows as they shall be.
 struct Change {
     row: InstanceRow,
@@ -123,11 +109,11 @@ async fn change(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Chang
         row: snapshot.instance.clone(),
         side_effects: Changes::new(EventMaker::system(now, ctx.deps.random.clone())),
     };
-    let creation = operation(snapshot, OperationKind::CreateInstance).and_then(Creation::read);
+    let attempts = last_of(&snapshot.operations, OperationKind::Create).and_then(OfferAttempts::read);
     let (in_reach, unreachable_since) = ctx.seen.instance(snapshot.instance.id);
     observe_health(ctx, &mut change.row);
     observe_reach(&mut change.row, in_reach, unreachable_since);
-    let mut facts = facts(snapshot, creation.as_ref(), in_reach);
+    let mut facts = facts(snapshot, attempts.as_ref(), in_reach);
     facts.unreachable_until = change.row.unreachable.then(|| lost_at(&snapshot.instance, now));
     let size = match facts.idle_for {
         Some(_) => Size::of_fleet(ctx, snapshot).await?,
@@ -138,7 +124,7 @@ async fn change(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Chang
     }
     let released = release_abandoned(ctx, snapshot, in_reach, &mut change, now);
     let decision = decide(&facts, now);
-    apply(ctx, snapshot, decision, creation.as_ref(), size, &mut change).await?;
+    apply(ctx, snapshot, decision, attempts.as_ref(), size, &mut change).await?;
     if change.row.unreachable && change.row.status().is_available() {
         let reason = WaitReason::AgentReachableAgain {
             instance: change.row.name.clone(),
@@ -165,7 +151,7 @@ async fn apply(
     ctx: &Arc<Context>,
     snapshot: &InstanceSnapshot,
     decision: Decision,
-    creation: Option<&Creation>,
+    attempts: Option<&OfferAttempts>,
     size: Size,
     change: &mut Change,
 ) -> Result<()> {
@@ -174,7 +160,7 @@ async fn apply(
         Decision::Stay => change.row.wait(Wait::none()),
         Decision::Wait(wait) => change.row.wait(wait),
         Decision::BringUp => bring_up(ctx, snapshot, change, now).await?,
-        Decision::Made => made(ctx, snapshot, creation, change, now)?,
+        Decision::Made => made(ctx, snapshot, attempts, change, now)?,
         Decision::NotMade(error) => not_made(ctx, snapshot, error, change, now).await?,
         Decision::Ready(status) => change.row.make_ready(status)?,
         Decision::End(reason, message) => {
@@ -186,8 +172,9 @@ async fn apply(
             }
         }
         Decision::IntendTermination(wait) => {
-            remember_place(creation, &mut change.row);
-            let operation = calls::intend(ctx, snapshot.instance.id, OperationKind::TerminateInstance, now);
+            remember_place(attempts, &mut change.row);
+            let subject = EntityRef::Instance(snapshot.instance.id);
+            let operation = operations::intend(ctx, subject, OperationKind::Remove, now);
             change.side_effects.intend(operation);
             change.row.wait(wait);
         }
@@ -252,27 +239,23 @@ fn lost_at(before: &InstanceRow, now: Time) -> Time {
     known.unwrap_or(now + UNREACHABLE_TIMEOUT)
 }
 
-fn operation(snapshot: &InstanceSnapshot, kind: OperationKind) -> Option<&OperationRow> {
-    snapshot.operations.iter().find(|row| row.kind == kind)
-}
-
-fn facts(snapshot: &InstanceSnapshot, creation: Option<&Creation>, in_reach: bool) -> Facts {
+fn facts(snapshot: &InstanceSnapshot, attempts: Option<&OfferAttempts>, in_reach: bool) -> Facts {
     let row = &snapshot.instance;
     let place = row.job_provisioning_data.as_deref();
     let idle = row.status() == InstanceStatus::Idle;
     Facts {
         name: row.name.clone(),
         status: row.status(),
-        purpose: purpose(snapshot, creation),
+        purpose: purpose(snapshot, attempts),
         fleet_ends: snapshot
             .fleet
             .as_ref()
             .is_some_and(|fleet| fleet.status() == FleetStatus::Terminating),
-        create: progress(&snapshot.operations, OperationKind::CreateInstance),
-        terminate: progress(&snapshot.operations, OperationKind::TerminateInstance),
+        create: progress(&snapshot.operations, OperationKind::Create),
+        terminate: progress(&snapshot.operations, OperationKind::Remove),
         jobs: snapshot.jobs.len(),
         in_reach,
-        asked_at: operation(snapshot, OperationKind::CreateInstance)
+        asked_at: last_of(&snapshot.operations, OperationKind::Create)
             .map_or(row.created_at, |asked| asked.created_at),
         started_at: row.started_at,
         timeout: place.map_or(Duration::ZERO, |place| {
@@ -283,14 +266,14 @@ fn facts(snapshot: &InstanceSnapshot, creation: Option<&Creation>, in_reach: boo
             .last_job_processed_at
             .or(row.started_at)
             .unwrap_or(row.created_at),
-        idle_for: creation.filter(|_| idle).and_then(Creation::idle_for),
+        idle_for: attempts.filter(|_| idle).and_then(OfferAttempts::idle_for),
         unreachable_until: None,
     }
 }
 
-fn purpose(snapshot: &InstanceSnapshot, creation: Option<&Creation>) -> Purpose {
-    if let Some(creation) = creation {
-        return creation.purpose();
+fn purpose(snapshot: &InstanceSnapshot, attempts: Option<&OfferAttempts>) -> Purpose {
+    if let Some(attempts) = attempts {
+        return attempts.purpose();
     }
     let of_clouds = snapshot
         .fleet
@@ -357,8 +340,8 @@ async fn bring_up(
 }
 
 /// Where the cloud has made it, and of what.
-fn remember_place(creation: Option<&Creation>, row: &mut InstanceRow) {
-    let Some((offer, place)) = creation.and_then(Creation::made) else {
+fn remember_place(attempts: Option<&OfferAttempts>, row: &mut InstanceRow) {
+    let Some((offer, place)) = attempts.and_then(OfferAttempts::created) else {
         return;
     };
     if row.job_provisioning_data.is_none() {
@@ -369,12 +352,12 @@ fn remember_place(creation: Option<&Creation>, row: &mut InstanceRow) {
 fn made(
     ctx: &Context,
     snapshot: &InstanceSnapshot,
-    creation: Option<&Creation>,
+    attempts: Option<&OfferAttempts>,
     change: &mut Change,
     now: Time,
 ) -> Result<()> {
     let row = &mut change.row;
-    remember_place(creation, row);
+    remember_place(attempts, row);
     row.provision(now)?;
     row.total_blocks = Some(row.offer.as_deref().map_or(1, |offer| offer.total_blocks.into()));
     let place = row.job_provisioning_data.clone();
@@ -426,8 +409,8 @@ async fn not_made(
     now: Time,
 ) -> Result<()> {
     refuse_waiting(ctx, snapshot, &error, change).await?;
-    let creation = operation(snapshot, OperationKind::CreateInstance).and_then(Creation::read);
-    if purpose(snapshot, creation.as_ref()) == Purpose::Fleet {
+    let attempts = last_of(&snapshot.operations, OperationKind::Create).and_then(OfferAttempts::read);
+    if purpose(snapshot, attempts.as_ref()) == Purpose::Fleet {
         return nothing_for_fleet(&mut change.row, error);
     }
     change.row.give_up(InstanceTerminationReason::NoOffers, error)?;

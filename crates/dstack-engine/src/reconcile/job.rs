@@ -48,7 +48,7 @@ pub async fn reconcile(ctx: &Arc<Context>, id: JobId) -> Result<()> {
 fn continue_calls<'a>(ctx: &Arc<Context>, job: &JobRow, operations: impl Iterator<Item = &'a OperationRow>) {
     for operation in operations {
         if operation.state == OperationState::Intended {
-            operations::ensure(ctx, job.id, operation.kind);
+            operations::ensure(ctx, EntityRef::Job(job.id), operation.kind);
         }
     }
     let listening = match job.status() {
@@ -235,7 +235,7 @@ fn apply(
 }
 
 /// Whether anybody wants to know for how long nobody was connected.
-fn counts_inactivity(configuration: &AnyRunConfiguration) -> bool {
+pub fn counts_inactivity(configuration: &AnyRunConfiguration) -> bool {
     let environment = configuration.dev_environment();
     environment.is_some_and(|environment| environment.inactivity_duration.is_some())
 }
@@ -293,13 +293,7 @@ fn intend(ctx: &Context, snapshot: &JobSnapshot, operation: Operation, now: Time
         Operation::StopJob => OperationKind::StopJob,
         Operation::RemoveTask => OperationKind::RemoveTask,
     };
-    let job = snapshot.job.id;
-    let id = ctx.deps.random.ordered_uuid(now).into();
-    OperationRow {
-        job_id: Some(job),
-        instance_id: snapshot.job.instance_id,
-        ..OperationRow::intended(id, &job.to_string(), kind, now)
-    }
+    operations::intend(ctx, EntityRef::Job(snapshot.job.id), kind, now)
 }
 
 fn advance(snapshot: &JobSnapshot, job: &mut JobRow, status: JobStatus, now: Time) -> Result<()> {
@@ -310,7 +304,7 @@ fn advance(snapshot: &JobSnapshot, job: &mut JobRow, status: JobStatus, now: Tim
             .iter()
             .find(|row| row.kind == OperationKind::StartJob);
         let text = |name: &str| {
-            let value = started?.result.as_ref()?.get(name)?.as_str()?;
+            let value = started?.notes.as_ref()?.get(name)?.as_str()?;
             Some(value.to_owned()).filter(|value| !value.is_empty())
         };
         if let Some(runtime) = &job.job_runtime_data {

@@ -13,7 +13,8 @@ use dstack_store::{EntityRef, InstanceSnapshot, Json};
 use crate::Result;
 use crate::context::Context;
 use crate::offer_cache;
-use crate::operations::instances::{Creation, intend};
+use crate::operations::instances::OfferAttempts;
+use crate::operations::intend;
 use crate::wakes::Key;
 
 /// Whether an instance of a fleet is available from the clouds.
@@ -49,12 +50,12 @@ pub(super) async fn plan_provisioning(
     if offers.best.is_empty() {
         return Ok(Provisioning::Impossible(none_for_fleet(0, &[])));
     }
-    let creation = Creation::of(&offers, own_idle_for(&fleet.spec))
+    let attempts = OfferAttempts::of(&offers, own_idle_for(&fleet.spec))
         .for_fleet()
         .reserved(query.requirements.reservation);
     let operation = OperationRow {
-        result: Some(Json::new(creation.to_json())),
-        ..intend(ctx, row.id, OperationKind::CreateInstance, ctx.now())
+        notes: Some(Json::new(attempts.to_json())),
+        ..intend(ctx, EntityRef::Instance(row.id), OperationKind::Create, ctx.now())
     };
     Ok(Provisioning::Ready(Box::new(operation)))
 }

@@ -10,8 +10,8 @@ use dstack_units::RunId;
 use futures_util::future::join_all;
 
 use super::run;
-use crate::Result;
 use crate::context::Context;
+use crate::{EngineError, Result};
 
 /// A job that gets no place, in the two steps of its end.
 pub(super) struct RefusedJob {
@@ -61,7 +61,12 @@ pub(super) async fn ends(
             all.update(&job.ending, job.ended);
         }
         if let Some(after) = after {
-            all.extend(run::advance(ctx, &after).await?.into_commit());
+            match run::advance(ctx, &after).await {
+                Ok(changes) => all.extend(changes.into_commit()),
+                Err(error @ (EngineError::Killed(_) | EngineError::LeaseLost)) => return Err(error),
+                // The ends of its jobs wake the run, which then holds up nobody else.
+                Err(error) => ctx.report("end a run", &error),
+            }
         }
     }
     Ok(all)

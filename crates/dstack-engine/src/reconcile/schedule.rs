@@ -4,18 +4,23 @@ mod assignments;
 mod pass;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use dstack_units::ProjectId;
 
 use crate::context::Context;
+use crate::wakes::Key;
 use crate::{EngineError, Result};
 
 /// Jobs that are placed in one pass, and in one commit. To find the first of many takes the database as long as to find all
 /// of them; one of a higher priority that comes meanwhile is looked at after these.
 const JOBS_PER_PASS: usize = 1024;
 
-/// Conflicts in a row after which the work is left to the next wake.
+/// Conflicts in a row after which there is a pause.
 const MAX_CONFLICTS: u32 = 20;
+
+/// That pause.
+const CONFLICT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Places every waiting job of the project, has an instance made for it, or says why neither can be.
 pub async fn reconcile(ctx: &Arc<Context>, project: ProjectId) -> Result<()> {
@@ -28,10 +33,13 @@ pub async fn reconcile(ctx: &Arc<Context>, project: ProjectId) -> Result<()> {
         match pass::place_all(ctx, project, &waiting).await {
             Ok(left) => undecided = left,
             // One of the rows was changed by others: fewer jobs meet fewer of such changes.
-            Err(EngineError::Store(error))
-                if error.is_conflict() && waiting.len() > 1 && conflicts < MAX_CONFLICTS =>
-            {
+            Err(EngineError::Store(error)) if error.is_conflict() => {
                 conflicts += 1;
+                if conflicts > MAX_CONFLICTS {
+                    ctx.wakes
+                        .wake_at(Key::Schedule(project), Some(ctx.now() + CONFLICT_PAUSE));
+                    return Ok(());
+                }
                 size = (size.min(waiting.len()) / 2).max(1);
                 continue;
             }

@@ -141,6 +141,10 @@ pub enum WaitReason {
     /// The instance is to be ended.
     InstanceEnded,
 
+    // Volumes
+    /// A job that uses the volume before its `auto_cleanup_duration` is over.
+    JobBeforeCleanup,
+
     // Fleets
     /// The pause before the next attempt to bring the fleet to its size.
     FleetSize {
@@ -230,6 +234,9 @@ impl fmt::Display for WaitReason {
                 write!(f, "the agent of {instance} to be reachable again")
             }
             Self::JobBeforeIdleTimeout => f.write_str("a job, until it has been idle for too long"),
+            Self::JobBeforeCleanup => {
+                f.write_str("a job that uses it, until it has been unused for too long")
+            }
             Self::InstanceEnded => f.write_str("the instance to be ended"),
             Self::FleetSize { attempt } => {
                 write!(f, "attempt {attempt} to bring the fleet to its size")

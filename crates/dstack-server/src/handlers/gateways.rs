@@ -8,7 +8,8 @@ use dstack_model::requests::{
     ApplyGatewayPlanRequest, CreateGatewayRequest, GetGatewayPlanRequest, ListImportedRequest, NameRequest,
     NamesRequest, SetDefaultGatewayRequest, SetWildcardDomainRequest,
 };
-use dstack_store::directory::gateways::{self, GatewayRow, ListedGateway, ReplicaRow};
+use dstack_store::directory::gateways::{self, ListedGateway, ReplicaRow};
+use dstack_store::rows::GatewayRow;
 use dstack_units::GatewayId;
 
 use crate::api::{Api, Call};
@@ -71,14 +72,15 @@ fn gateway(listed: ListedGateway, replicas: &[ReplicaRow], default: Option<Gatew
     let is_default = default == Some(row.id);
     let mut configuration = (*row.configuration).clone();
     configuration.default = Some(is_default);
+    let (status, status_message) = (row.status(), row.status_message().map(str::to_owned));
     Gateway {
         id: row.id,
         name: row.name,
         project_name: listed.project_name,
         configuration,
         created_at: row.created_at,
-        status: row.status,
-        status_message: row.status_message,
+        status,
+        status_message,
         hostname: row.hostname,
         wildcard_domain: row.wildcard_domain,
         default: is_default,

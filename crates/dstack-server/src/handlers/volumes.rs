@@ -1,4 +1,4 @@
-//! Network volumes: lists, creating, marking for deletion. Their clouds are asked by `crate::volume_worker`.
+//! Network volumes: lists, creating, marking for deletion. The engine asks their clouds.
 
 use dstack_api::{Nothing, routes};
 use dstack_model::requests::{CreateVolumeRequest, ListVolumesRequest, NameRequest, NamesRequest};
@@ -62,7 +62,7 @@ async fn create(call: Call, request: CreateVolumeRequest) -> Result<Volume> {
     };
     let configuration = state.plugins.on_apply(&call, spec).await?.configuration;
     let verbs = state.volume_verbs();
-    let row = verbs.create(user, project.id, &configuration).await?;
+    let row = verbs.create(user.id, project.id, &configuration).await?;
     let listed = ListedVolume {
         row,
         project_name: project.name.clone(),
@@ -87,7 +87,9 @@ fn volume(listed: ListedVolume, now: Time) -> Volume {
         data.backend.get_or_insert(configuration.backend());
         data
     });
-    let end = match (row.deleted_at, row.status) {
+    let status = row.status();
+    let status_message = row.status_message().map(str::to_owned);
+    let end = match (row.deleted_at, status) {
         (Some(at), _) => at,
         (None, VolumeStatus::Failed) => row.last_processed_at,
         _ => now,
@@ -102,8 +104,8 @@ fn volume(listed: ListedVolume, now: Time) -> Volume {
         configuration,
         created_at: row.created_at,
         last_processed_at: row.last_processed_at,
-        status: row.status,
-        status_message: row.status_message,
+        status,
+        status_message,
         deleted: row.deleted,
         deleted_at: row.deleted_at,
         volume_id: provisioning_data.as_ref().map(|data| data.volume_id.clone()),

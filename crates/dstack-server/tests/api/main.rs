@@ -285,8 +285,6 @@ impl Server {
             target: Target::Container,
             backends: Arc::new(dstack_compute::NoBackends),
             registry,
-            volumes_changed: Arc::default(),
-            gateways_changed: Arc::default(),
             images: Arc::new(dstack_server::images::UnknownImages),
             telemetry: dstack_telemetry::Telemetry::default(),
         });

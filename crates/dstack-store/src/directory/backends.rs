@@ -121,18 +121,20 @@ pub(crate) async fn has_instances(tx: &mut Tx, project: ProjectId, kind: &str) -
 
 /// Whether a cloud of this kind is being asked for an instance, or has made one that its row does not tell of yet.
 async fn is_asked_for_instances(tx: &mut Tx, project: ProjectId, kind: &str) -> Result<bool> {
-    let sql = "SELECT o.result FROM operations o JOIN instances i ON i.id = o.instance_id \
+    let sql = "SELECT o.notes FROM instances i JOIN operations o ON o.subject = 'instance ' || i.id \
         WHERE i.project_id = $1 AND i.backend IS NULL AND i.deleted = 0 AND i.status <> 'terminated' \
-        AND o.kind = $2 AND o.result IS NOT NULL";
+        AND o.kind = $2 AND o.notes IS NOT NULL";
     let rows = sqlx::query(sql)
         .bind(project.to_string())
-        .bind(OperationKind::CreateInstance.to_raw())
+        .bind(OperationKind::Create.to_raw())
         .fetch_all(tx)
         .await?;
     for row in rows {
-        let attempts: Json<Value> = read_column(&row, 0, "operations", "result")?;
-        // The first of the offers that are left is the one that is asked for.
-        if attempts.pointer("/left/0/backend").and_then(Value::as_str) == Some(kind) {
+        let attempts: Json<Value> = read_column(&row, 0, "operations", "notes")?;
+        // The first of the offers that remain is the one that is asked for. Earlier versions called them otherwise.
+        let asked = ["/remaining/0/backend", "/left/0/backend"];
+        let mut asked = asked.iter().filter_map(|path| attempts.pointer(path)?.as_str());
+        if asked.any(|asked| asked == kind) {
             return Ok(true);
         }
     }

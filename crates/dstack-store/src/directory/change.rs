@@ -10,14 +10,14 @@ use super::backends::{self, BackendRow};
 use super::content::{self, Content};
 use super::events;
 use super::exports::{self, FullExport};
-use super::gateways::{self, GatewayRow};
+use super::gateways;
 use super::identities::{self, Identity};
 use super::projects::{self, InUse, ProjectRow};
 use super::repos::{self, RepoRow};
 use super::secrets::{self, SecretRow};
 use super::tokens::{self, TokenRow};
 use super::users::{self, PublicKeyRow, UserRow};
-use super::volumes::{self, VolumeRow};
+use super::volumes;
 use crate::{Database, Dialect, NewEvent, Result, StoreError, Tx};
 
 /// One change. Several of them, with the events that tell of them, are one transaction: see [`Database::change`].
@@ -187,12 +187,6 @@ pub enum Change {
         /// Type of the backend, such as `aws`.
         kind: String,
     },
-    /// Adds a volume, or changes one that is at the version that was read.
-    PutVolume(Box<VolumeRow>),
-    /// Adds a gateway, or changes one that is at the version that was read.
-    PutGateway(Box<GatewayRow>),
-    /// Removes a gateway.
-    DeleteGateway(GatewayId),
     /// Makes a gateway the project's default, or leaves the project without one.
     SetDefaultGateway {
         /// Of which project.
@@ -209,10 +203,6 @@ pub struct Affected {
     pub access: bool,
     /// Names that answers about runs contain.
     pub names: bool,
-    /// Volumes wait for their cloud.
-    pub volumes: bool,
-    /// Gateways wait for their cloud.
-    pub gateways: bool,
 }
 
 impl std::ops::BitOr for Affected {
@@ -221,8 +211,6 @@ impl std::ops::BitOr for Affected {
         Self {
             access: self.access | other.access,
             names: self.names | other.names,
-            volumes: self.volumes | other.volumes,
-            gateways: self.gateways | other.gateways,
         }
     }
 }
@@ -246,8 +234,6 @@ impl Change {
             Self::DeleteUser { .. } | Self::DeleteProject { .. } => {
                 (affected.access, affected.names) = (true, true);
             }
-            Self::PutVolume(_) => affected.volumes = true,
-            Self::PutGateway(_) | Self::DeleteGateway(_) => affected.gateways = true,
             // Projects are remembered with their default gateway.
             Self::SetDefaultGateway { .. } => affected.access = true,
             Self::InsertIdentity { .. }
@@ -268,7 +254,7 @@ impl Change {
         affected
     }
 
-    async fn write(self, tx: &mut Tx, dialect: Dialect) -> Result<()> {
+    pub(crate) async fn write(self, tx: &mut Tx, dialect: Dialect) -> Result<()> {
         match self {
             Self::InsertUser { user, token_hash } => users::insert(tx, &user, &token_hash).await,
             Self::UpdateUser {
@@ -349,9 +335,6 @@ impl Change {
             Self::InsertBackend(row) => backends::insert(tx, &row).await,
             Self::UpdateBackend(row) => backends::update(tx, &row).await,
             Self::DeleteBackend { project, kind } => delete_backend(tx, project, &kind).await,
-            Self::PutVolume(row) => volumes::put(tx, &row).await,
-            Self::PutGateway(row) => gateways::put(tx, &row).await,
-            Self::DeleteGateway(id) => gateways::delete(tx, id).await,
             Self::SetDefaultGateway { project, gateway } => gateways::set_default(tx, project, gateway).await,
             _ => Ok(()),
         }

@@ -1,49 +1,18 @@
 //! Gateways and their replicas.
 
 use dstack_model::gateways::{
-    GatewayConfiguration, GatewayReplicaConfiguration, GatewayReplicaProvisioningData, GatewayReplicaStatus,
-    GatewayStatus,
+    GatewayReplicaConfiguration, GatewayReplicaProvisioningData, GatewayReplicaStatus,
 };
 use dstack_units::{GatewayId, ProjectId, Time};
 use sqlx::{AnyPool, Row};
 
 use super::record;
 use super::select::{Select, fetch_as, fetch_one};
-use crate::entity::{entity, select_with};
-use crate::sql::put_row;
+use crate::entity::select_with;
+use crate::rows::GatewayRow;
 use crate::{Entity, Json, Result, Tx};
 
-crate::text_columns!(GatewayStatus, GatewayReplicaStatus);
-
-entity! {
-    /// A gateway.
-    GatewayRow in "gateways" {
-        /// Id.
-        key id: GatewayId,
-        /// Project.
-        pub project_id: ProjectId,
-        /// Unique in the project.
-        pub name: String,
-        /// When it was created.
-        pub created_at: Time,
-        /// State.
-        pub status: GatewayStatus,
-        /// Why it is in this state.
-        pub status_message: Option<String>,
-        /// What was asked for.
-        pub configuration: Json<GatewayConfiguration>,
-        /// Domain of its services.
-        pub wildcard_domain: Option<String>,
-        /// Address of its load balancer.
-        pub hostname: Option<String>,
-        /// Backend it is made in.
-        pub backend_id: Option<String>,
-        /// Whether its deletion was asked for.
-        pub to_be_deleted: bool,
-        /// When it was looked at last.
-        pub last_processed_at: Time,
-    }
-}
+crate::text_columns!(GatewayReplicaStatus);
 
 record! {
     /// A replica of a gateway.
@@ -148,13 +117,6 @@ pub async fn default_id(pool: &AnyPool, project: ProjectId) -> Result<Option<Gat
     .await
 }
 
-/// Those that wait for their cloud: to be made, or to be deleted.
-pub async fn waiting(pool: &AnyPool) -> Result<Vec<ListedGateway>> {
-    let sql = select()
-        + " WHERE t.to_be_deleted = 1 OR t.status IN ('submitted', 'provisioning') ORDER BY t.last_processed_at, t.id";
-    fetch_as(pool, sql, &[], read).await
-}
-
 /// Replicas of gateways that are not gone, by gateway and number.
 pub async fn replicas(pool: &AnyPool, gateways: &[GatewayId]) -> Result<Vec<ReplicaRow>> {
     let mut query = Select::new(format!(
@@ -168,21 +130,9 @@ pub async fn replicas(pool: &AnyPool, gateways: &[GatewayId]) -> Result<Vec<Repl
     rows.iter().map(|row| ReplicaRow::read_at(row, 0)).collect()
 }
 
-/// Adds a gateway, or changes one.
-///
-/// # Errors
-/// A unique violation when the project has one of that name; a conflict when it was changed since it was read.
-pub async fn put(tx: &mut Tx, row: &GatewayRow) -> Result<()> {
-    put_row(tx, row).await
-}
-
-/// Removes a gateway.
-pub async fn delete(tx: &mut Tx, id: GatewayId) -> Result<()> {
+/// Leaves the projects of which it is the default without one.
+pub(crate) async fn forget_default(tx: &mut Tx, id: GatewayId) -> Result<()> {
     sqlx::query("UPDATE projects SET default_gateway_id = NULL WHERE default_gateway_id = $1")
-        .bind(id.to_string())
-        .execute(&mut *tx)
-        .await?;
-    sqlx::query("DELETE FROM gateways WHERE id = $1")
         .bind(id.to_string())
         .execute(tx)
         .await?;

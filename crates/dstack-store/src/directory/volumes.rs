@@ -1,52 +1,13 @@
 //! Network volumes.
 
-use dstack_model::volumes::{AnyVolumeConfiguration, VolumeProvisioningData, VolumeStatus};
-use dstack_units::{ProjectId, Time, UserId, VolumeId};
+use dstack_units::{ProjectId, VolumeId};
 use sqlx::{AnyPool, Row};
 
 use super::Page;
 use super::select::{Select, fetch_as, fetch_one};
-use crate::entity::{entity, select_with};
-use crate::sql::put_row;
-use crate::{Entity, Json, Result, Tx};
-
-crate::text_columns!(VolumeStatus);
-
-entity! {
-    /// A volume.
-    VolumeRow in "volumes" {
-        /// Id.
-        key id: VolumeId,
-        /// Project.
-        pub project_id: ProjectId,
-        /// Who created it.
-        pub user_id: UserId,
-        /// Unique among the project's volumes that are not deleted.
-        pub name: String,
-        /// When it was created.
-        pub created_at: Time,
-        /// State.
-        pub status: VolumeStatus,
-        /// Why it is in this state.
-        pub status_message: Option<String>,
-        /// What was asked for.
-        pub configuration: Json<AnyVolumeConfiguration>,
-        /// What the cloud made of it.
-        pub provisioning_data: Option<Json<VolumeProvisioningData>>,
-        /// Whether it is deleted once it is not used any more.
-        pub auto_cleanup_enabled: bool,
-        /// Whether its deletion was asked for.
-        pub to_be_deleted: bool,
-        /// Whether it is gone.
-        pub deleted: bool,
-        /// When it was deleted.
-        pub deleted_at: Option<Time>,
-        /// When a job used it last.
-        pub last_job_processed_at: Option<Time>,
-        /// When it was looked at last.
-        pub last_processed_at: Time,
-    }
-}
+use crate::entity::select_with;
+use crate::rows::VolumeRow;
+use crate::{Entity, Result, Tx};
 
 /// A volume with the names around it.
 #[derive(Debug, Clone, PartialEq)]
@@ -108,31 +69,13 @@ pub(crate) async fn of_project_in(tx: &mut Tx, project: ProjectId) -> Result<Vec
     rows.iter().map(VolumeRow::read).collect()
 }
 
-impl VolumeRow {
-    /// Whether it is in a cloud that only this type of backend can delete it from.
-    pub(crate) fn needs(&self, backend: &str) -> bool {
-        let made = self.provisioning_data.as_ref();
-        made.is_some_and(|data| data.backend.unwrap_or(self.configuration.backend()).as_str() == backend)
-    }
-}
-
 /// The one of this name that is not deleted.
 pub async fn by_name(pool: &AnyPool, project: ProjectId, name: &str) -> Result<Option<ListedVolume>> {
     let sql = select() + " WHERE t.project_id = $1 AND t.name = $2 AND t.deleted = 0";
     fetch_one(pool, sql, &[&project.to_string(), name], read).await
 }
 
-/// Those that wait for their cloud: to be made, or to be deleted.
-pub async fn waiting(pool: &AnyPool) -> Result<Vec<ListedVolume>> {
-    let sql = select()
-        + " WHERE t.deleted = 0 AND (t.to_be_deleted = 1 OR t.status = 'submitted') ORDER BY t.last_processed_at, t.id";
-    fetch_as(pool, sql, &[], read).await
-}
-
-/// Adds a volume, or changes one.
-///
-/// # Errors
-/// A unique violation when the project has one of that name; a conflict when it was changed since it was read.
-pub async fn put(tx: &mut Tx, row: &VolumeRow) -> Result<()> {
-    put_row(tx, row).await
+/// One of any project, deleted or not.
+pub async fn by_id(pool: &AnyPool, id: VolumeId) -> Result<Option<ListedVolume>> {
+    fetch_one(pool, select() + " WHERE t.id = $1", &[&id.to_string()], read).await
 }

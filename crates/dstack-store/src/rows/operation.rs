@@ -1,12 +1,12 @@
 //! Calls to the outside.
 
-use dstack_units::{InstanceId, JobId, OperationId, Time};
+use dstack_units::{OperationId, Time};
 use serde::{Deserialize, Serialize};
 
-use crate::Json;
 use crate::entity::entity;
+use crate::{Column, EntityRef, Json};
 
-/// What an operation does. Every kind may be repeated: agents recognise the id of the job, clouds that of the instance.
+/// What an operation does. Every kind may be repeated: agents recognise the id of the job, clouds that of what they made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OperationKind {
@@ -18,10 +18,10 @@ pub enum OperationKind {
     StopJob,
     /// End the container and remove everything of the task.
     RemoveTask,
-    /// Have a cloud make the instance.
-    CreateInstance,
+    /// Have a cloud make the subject.
+    Create,
     /// Have the cloud end it.
-    TerminateInstance,
+    Remove,
 }
 
 /// How far an operation is.
@@ -41,45 +41,52 @@ entity! {
     OperationRow in "operations" {
         /// Id.
         key id: OperationId,
-        /// Idempotency key: `<job or instance id>:<kind>`.
+        /// Idempotency key: `<id of the subject>:<kind>`, from the second round on with `:<round>` after it.
         pub key: String,
         /// What it does.
         pub kind: OperationKind,
-        /// For which job; unset: for the instance itself.
-        pub job_id: Option<JobId>,
-        /// On which instance.
-        pub instance_id: Option<InstanceId>,
+        /// For whom it is made.
+        pub subject: EntityRef,
         /// How far it is.
         pub state: OperationState,
         /// Calls that failed so far.
         pub attempt: i64,
         /// When it was intended.
         pub created_at: Time,
-        /// When the next call may be made.
+        /// When the next call may be made; unset: at once.
         pub next_attempt_at: Option<Time>,
         /// What the last failed call said.
         pub error: Option<String>,
         /// What the call brought back; of one that is made of several, how far they are.
-        pub result: Option<Json<serde_json::Value>>,
+        pub notes: Option<Json<serde_json::Value>>,
     }
 }
 
 impl OperationRow {
-    /// About to be written down; `subject` is the id of the job or instance that it is for.
-    pub fn intended(id: OperationId, subject: &str, kind: OperationKind, now: Time) -> Self {
+    /// About to be written down.
+    pub fn intended(id: OperationId, subject: EntityRef, kind: OperationKind, now: Time) -> Self {
         Self {
             id,
-            key: format!("{subject}:{}", crate::Column::to_raw(&kind)),
+            key: format!("{}:{}", subject.uuid(), kind.to_raw()),
             kind,
-            job_id: None,
-            instance_id: None,
+            subject,
             state: OperationState::Intended,
             attempt: 0,
             created_at: now,
             next_attempt_at: None,
             error: None,
-            result: None,
+            notes: None,
             version: 0,
         }
+    }
+
+    /// The same call once more, after `rounds` of its kind that are over: an attachment is made, undone, and made again.
+    #[must_use]
+    pub fn in_round(self, rounds: usize) -> Self {
+        let key = match rounds {
+            0 => self.key,
+            rounds => format!("{}:{rounds}", self.key),
+        };
+        Self { key, ..self }
     }
 }

@@ -6,6 +6,7 @@
 use sqlx::AssertSqlSafe;
 
 use super::write::{EVENT_WIDTH, Rows, Writes, apply_all, bind_event, event_rows, insert_events};
+use crate::entities::with_entities;
 use crate::entity::{Statement, insert_sql, insert_width};
 use crate::{Commit, Entity, Result, Tx};
 
@@ -43,17 +44,11 @@ async fn add_some(tx: &mut Tx, commits: &[Commit]) -> Result<()> {
     }
     let events = event_rows(commits.iter().flat_map(|commit| &commit.events));
     let mut text = Text::default();
-    text.rows(&writes.fleets, true);
-    text.rows(&writes.instances, true);
-    text.rows(&writes.runs, true);
-    text.rows(&writes.jobs, true);
+    text.entities(&writes);
     text.rows(&writes.operations, false);
     text.more(events.len(), EVENT_WIDTH, insert_events);
     let mut statement = sqlx::query(AssertSqlSafe(text.finish()));
-    statement = bind(statement, &writes.fleets, true);
-    statement = bind(statement, &writes.instances, true);
-    statement = bind(statement, &writes.runs, true);
-    statement = bind(statement, &writes.jobs, true);
+    statement = bind_entities(statement, &writes);
     statement = bind(statement, &writes.operations, false);
     for event in &events {
         statement = bind_event(statement, event);
@@ -71,6 +66,22 @@ fn bind<'q, E: Entity>(mut statement: Statement<'q>, rows: &Rows<'_, E>, leased:
     }
     statement
 }
+
+macro_rules! generate_inserts {
+    ($($name:ident($row:ident, $id:ident) in $table:ident as $kind:literal, over $over:literal, is_over |$it:ident| $is_over:expr;)*) => {
+        impl Text {
+            fn entities(&mut self, writes: &Writes<'_>) {
+                $(self.rows(&writes.$table, true);)*
+            }
+        }
+
+        fn bind_entities<'q>(mut statement: Statement<'q>, writes: &Writes<'_>) -> Statement<'q> {
+            $(statement = bind(statement, &writes.$table, true);)*
+            statement
+        }
+    };
+}
+with_entities!(generate_inserts);
 
 /// The statement as it is made.
 #[derive(Debug, Default)]

@@ -11,29 +11,11 @@ use dstack_units::{InstanceId, Time};
 use sqlx::{AssertSqlSafe, Database as _};
 
 use super::SqlStore;
+use crate::entities::{DRIVEN, DrivenTable};
 use crate::lease::{Acquired, Claim, Lease, LeaseRequest};
 use crate::notices::Listener;
 use crate::snapshot::ChangeFeed;
 use crate::{Column, Commit, Dialect, EntityRef, Result, StoreError, Tx};
-
-/// Table, final statuses, and the entity with an id.
-type Driven = (&'static str, &'static str, fn(&str) -> Option<EntityRef>);
-
-/// What is driven.
-const DRIVEN: [Driven; 4] = [
-    ("runs", "('terminated', 'failed', 'done')", |id| {
-        Some(EntityRef::Run(id.parse().ok()?))
-    }),
-    ("jobs", "('terminated', 'aborted', 'failed', 'done')", |id| {
-        Some(EntityRef::Job(id.parse().ok()?))
-    }),
-    ("instances", "('terminated')", |id| {
-        Some(EntityRef::Instance(id.parse().ok()?))
-    }),
-    ("fleets", "('terminated', 'failed')", |id| {
-        Some(EntityRef::Fleet(id.parse().ok()?))
-    }),
-];
 
 /// Name of the channel of notifications.
 const CHANNEL: &str = "dstack_changed";
@@ -127,8 +109,8 @@ impl SqlStore {
                     if !is_alone {
                         delete_expired(tx, &owner).await?;
                     }
-                    for (table, finished, _) in DRIVEN {
-                        take_over(tx, table, finished, &owner).await?;
+                    for table in DRIVEN {
+                        take_over(tx, table, &owner).await?;
                     }
                     if let Some(home) = home {
                         take_home(tx, home, &owner).await?;
@@ -138,10 +120,8 @@ impl SqlStore {
             })
             .await?;
         let mut found = Vec::new();
-        for (table, finished, entity) in DRIVEN {
-            let sql = format!(
-                "SELECT id, next_wake_at FROM {table} WHERE status NOT IN {finished} AND lease_owner = $1"
-            );
+        for DrivenTable { name, over, entity } in DRIVEN {
+            let sql = format!("SELECT id, next_wake_at FROM {name} WHERE NOT ({over}) AND lease_owner = $1");
             let rows: Vec<(String, Option<i64>)> = sqlx::query_as(AssertSqlSafe(sql))
                 .bind(claim.owner.clone())
                 .fetch_all(self.database.pool())
@@ -156,12 +136,7 @@ impl SqlStore {
     }
 
     pub(super) async fn read_owner(&self, entity: EntityRef) -> Result<Option<String>> {
-        let (table, id) = match entity {
-            EntityRef::Run(id) => ("runs", id.to_raw()),
-            EntityRef::Job(id) => ("jobs", id.to_raw()),
-            EntityRef::Instance(id) => ("instances", id.to_raw()),
-            EntityRef::Fleet(id) => ("fleets", id.to_raw()),
-        };
+        let (table, id) = (entity.table(), entity.uuid().to_string());
         let row: Option<(Option<String>,)> = sqlx::query_as(AssertSqlSafe(format!(
             "SELECT lease_owner FROM {table} WHERE id = $1"
         )))
@@ -172,13 +147,7 @@ impl SqlStore {
     }
 
     pub(super) async fn notify(&self, entity: EntityRef) -> Result<()> {
-        let text = match entity {
-            EntityRef::Run(id) => format!("run {id}"),
-            EntityRef::Job(id) => format!("job {id}"),
-            EntityRef::Instance(id) => format!("instance {id}"),
-            EntityRef::Fleet(id) => format!("fleet {id}"),
-        };
-        self.database.tell(CHANNEL, &text).await
+        self.database.tell(CHANNEL, &entity.to_string()).await
     }
 
     pub(super) async fn change_feed(&self) -> Result<Option<Box<dyn ChangeFeed>>> {
@@ -195,23 +164,12 @@ impl ChangeFeed for ChangedRows {
     async fn next(&mut self) -> Result<Option<EntityRef>> {
         while let Some(text) = self.0.next().await? {
             // What a newer version tells may be unknown here.
-            if let Some(entity) = told(&text) {
+            if let Ok(entity) = text.parse() {
                 return Ok(Some(entity));
             }
         }
         Ok(None)
     }
-}
-
-fn told(text: &str) -> Option<EntityRef> {
-    let (kind, id) = text.split_once(' ')?;
-    Some(match kind {
-        "run" => EntityRef::Run(id.parse().ok()?),
-        "job" => EntityRef::Job(id.parse().ok()?),
-        "instance" => EntityRef::Instance(id.parse().ok()?),
-        "fleet" => EntityRef::Fleet(id.parse().ok()?),
-        _ => return None,
-    })
 }
 
 /// Refuses commits of a server that no longer has the lease under which it decided on them. One statement for all commits of
@@ -257,9 +215,10 @@ async fn delete_expired(tx: &mut Tx, owner: &str) -> Result<()> {
 }
 
 /// Takes what nobody drives, or a server that lives no more.
-async fn take_over(tx: &mut Tx, table: &str, finished: &str, owner: &str) -> Result<()> {
+async fn take_over(tx: &mut Tx, table: &DrivenTable, owner: &str) -> Result<()> {
+    let DrivenTable { name, over, .. } = table;
     let sql = format!(
-        "UPDATE {table} SET lease_owner = $1 WHERE status NOT IN {finished} AND (lease_owner IS NULL \
+        "UPDATE {name} SET lease_owner = $1 WHERE NOT ({over}) AND (lease_owner IS NULL \
          OR (lease_owner <> $2 AND lease_owner NOT IN (SELECT s.owner FROM servers s)))"
     );
     sqlx::query(AssertSqlSafe(sql))
@@ -295,20 +254,4 @@ pub(super) async fn hand_over(tx: &mut Tx, job: dstack_units::JobId) -> Result<(
     .execute(tx)
     .await?;
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_told_is_understood() {
-        let id = "01234567-89ab-4def-8123-456789abcdef";
-        assert_eq!(
-            told(&format!("job {id}")),
-            Some(EntityRef::Job(id.parse().unwrap()))
-        );
-        assert_eq!(told("job"), None);
-        assert_eq!(told("volume 7"), None);
-    }
 }

@@ -9,9 +9,13 @@ use dstack_units::{JobId, RunId};
 use sqlx::{AssertSqlSafe, Database as _, SqlStr};
 
 use super::servers::{check_fences, hand_over};
+use crate::directory::gateways;
+use crate::entities::with_entities;
 use crate::entity::{Statement, Update, insert_sql, places, update_sql, without_numbers};
-use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
-use crate::{Column, Commit, Entity, EventTarget, NewEvent, Put, Result, StoreError, Tx};
+use crate::rows::{FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow};
+use crate::{
+    Column, Commit, Dialect, Entity, EntityRef, EventTarget, NewEvent, Put, Removal, Result, StoreError, Tx,
+};
 
 /// Most rows of one statement. Beyond [`ANY_NUMBER`] numbers of rows are powers of two, so that there are few different
 /// texts and all of them stay prepared.
@@ -21,18 +25,6 @@ const ANY_NUMBER: usize = 8;
 /// Applies a commit inside a transaction that the caller owns: for writes that change other tables as well.
 pub async fn apply(tx: &mut Tx, commit: &Commit) -> Result<()> {
     apply_all(tx, std::slice::from_ref(commit)).await
-}
-
-/// Stores a row of a table without leases: a new one when its version is 0, else one that must still be at its version.
-///
-/// # Errors
-/// A unique violation of a new row, a conflict when an old one was changed since it was read.
-pub(crate) async fn put_row<E: Entity>(tx: &mut Tx, row: &E) -> Result<()> {
-    if row.version() == 0 {
-        insert(tx, &[(row, None)], false).await
-    } else {
-        update(tx, &[row], Update::All).await
-    }
 }
 
 /// Applies commits that have no row in common. If one cannot be applied, none is.
@@ -46,10 +38,6 @@ pub(crate) async fn apply_all(tx: &mut Tx, commits: &[Commit]) -> Result<()> {
         writes.add(commit);
         touched.extend(commit.runs_of_jobs());
     }
-    writes.fleets.write(tx, true).await?;
-    writes.instances.write(tx, true).await?;
-    writes.runs.write(tx, true).await?;
-    touch_runs(tx, &touched).await?;
     let placed: Vec<JobId> = writes
         .jobs
         .updates
@@ -57,13 +45,43 @@ pub(crate) async fn apply_all(tx: &mut Tx, commits: &[Commit]) -> Result<()> {
         .filter(|job| is_placed(job))
         .map(|job| job.id)
         .collect();
-    writes.jobs.write(tx, true).await?;
+    let operations = std::mem::take(&mut writes.operations);
+    writes.write_entities(tx, &touched).await?;
     for job in placed {
         hand_over(tx, job).await?;
     }
-    writes.operations.write(tx, false).await?;
+    operations.write(tx, false).await?;
+    for removal in commits.iter().flat_map(Commit::removals) {
+        remove(tx, removal).await?;
+    }
+    let dialect = Dialect::of(tx);
+    for change in commits.iter().flat_map(Commit::directory) {
+        change.clone().write(tx, dialect).await?;
+    }
     let events: Vec<&NewEvent> = commits.iter().flat_map(|commit| &commit.events).collect();
     put_events(tx, &events).await
+}
+
+/// Deletes a row, and the operations that were made for it.
+async fn remove(tx: &mut Tx, removal: &Removal) -> Result<()> {
+    let (table, id) = (removal.entity.table(), removal.entity.uuid().to_string());
+    if let EntityRef::Gateway(gateway) = removal.entity {
+        gateways::forget_default(tx, gateway).await?;
+    }
+    let sql = format!("DELETE FROM {table} WHERE id = $1 AND version = $2");
+    let deleted = sqlx::query(AssertSqlSafe(sql))
+        .bind(id.clone())
+        .bind(removal.version)
+        .execute(&mut *tx)
+        .await?;
+    if deleted.rows_affected() == 0 {
+        return Err(StoreError::Conflict { entity: table, id });
+    }
+    sqlx::query("DELETE FROM operations WHERE subject = $1")
+        .bind(removal.entity.to_raw())
+        .execute(tx)
+        .await?;
+    Ok(())
 }
 
 /// Whether the job has just got its place.
@@ -86,29 +104,40 @@ impl<E> Default for Rows<'_, E> {
     }
 }
 
-#[derive(Default)]
-pub(super) struct Writes<'a> {
-    pub(super) fleets: Rows<'a, FleetRow>,
-    pub(super) instances: Rows<'a, InstanceRow>,
-    pub(super) runs: Rows<'a, RunRow>,
-    pub(super) jobs: Rows<'a, JobRow>,
-    pub(super) operations: Rows<'a, OperationRow>,
-}
+macro_rules! generate_writes {
+    ($($name:ident($row:ident, $id:ident) in $table:ident as $kind:literal, over $over:literal, is_over |$it:ident| $is_over:expr;)*) => {
+        /// Rows of commits, by their tables.
+        #[derive(Default)]
+        pub(super) struct Writes<'a> {
+            $(pub(super) $table: Rows<'a, $row>,)*
+            pub(super) operations: Rows<'a, OperationRow>,
+        }
 
-impl<'a> Writes<'a> {
-    pub(super) fn add(&mut self, commit: &'a Commit) {
-        let owner = commit.owner.as_ref();
-        for put in &commit.puts {
-            match put {
-                Put::Fleet(row) => self.fleets.add(row, owner),
-                Put::Instance(row) => self.instances.add(row, owner),
-                Put::Run(row) => self.runs.add(row, owner),
-                Put::Job(row) => self.jobs.add(row, owner),
-                Put::Operation(row) => self.operations.add(row, None),
+        impl<'a> Writes<'a> {
+            pub(super) fn add(&mut self, commit: &'a Commit) {
+                let owner = commit.owner.as_ref();
+                for put in &commit.puts {
+                    match put {
+                        $(Put::$name(row) => self.$table.add(row, owner),)*
+                        Put::Operation(row) => self.operations.add(row, None),
+                    }
+                }
+            }
+
+            /// Writes the rows of entities, one table after the other.
+            async fn write_entities(self, tx: &mut Tx, touched: &BTreeSet<RunId>) -> Result<()> {
+                $(
+                    self.$table.write(tx, true).await?;
+                    if $row::TABLE == RunRow::TABLE {
+                        touch_runs(tx, touched).await?;
+                    }
+                )*
+                Ok(())
             }
         }
-    }
+    };
 }
+with_entities!(generate_writes);
 
 impl<'a, E: Entity> Rows<'a, E> {
     fn add(&mut self, row: &'a E, owner: Option<&'a String>) {

@@ -12,7 +12,8 @@ use dstack_units::{FleetId, InstanceId, JobId, ProjectId, RunId, Time};
 
 use crate::Result;
 use crate::context::Context;
-use crate::operations::instances::{Creation, intend};
+use crate::operations::instances::OfferAttempts;
+use crate::operations::intend;
 use crate::reconcile::fleet_view::counted;
 use crate::wakes::Key;
 
@@ -110,10 +111,10 @@ impl<'a> Assignments<'a> {
         instance.wait(Wait::briefly(now, WaitReason::CloudAsked));
         let mut job = before.clone();
         job.reserve(&instance);
-        let creation = Creation::of(&new.offers, new.idle_for).reserved(new.reservation.clone());
+        let attempts = OfferAttempts::of(&new.offers, new.idle_for).reserved(new.reservation.clone());
         let operation = OperationRow {
-            result: Some(Json::new(creation.to_json())),
-            ..intend(ctx, instance.id, OperationKind::CreateInstance, now)
+            notes: Some(Json::new(attempts.to_json())),
+            ..intend(ctx, EntityRef::Instance(instance.id), OperationKind::Create, now)
         };
         tracing::info!(job.id = %job.id, job.name = %job.job_name, run.name = run.run_name, instance.name, "a new instance is made");
         self.changes.touch(counted(fleet, now));

@@ -11,6 +11,7 @@ use dstack_plan::placement::Request;
 use dstack_plan::queue::{OfferSource, Placement, Placer};
 use dstack_store::RunSnapshot;
 use dstack_store::rows::JobRow;
+use dstack_system::task;
 use dstack_units::{FleetId, JobId, ProjectId, RunId};
 
 use super::assignments::Assignments;
@@ -51,9 +52,13 @@ pub(super) async fn place_all(
     };
     for (job, snapshot) in jobs {
         // One that cannot be decided holds up no other.
-        if let Err(error) = pass.place(job, snapshot) {
-            ctx.report("place a job", &error);
-            pass.undecided += 1;
+        match task::contained("place a job", async { pass.place(job, snapshot) }).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                ctx.report("place a job", &error);
+                pass.undecided += 1;
+            }
+            Err(task::Panicked) => pass.undecided += 1,
         }
     }
     let Pass {

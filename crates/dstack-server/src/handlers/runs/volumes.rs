@@ -10,7 +10,8 @@ use dstack_model::volumes::VolumeStatus;
 use dstack_plan::jobs::volume_names;
 use dstack_plan::volumes::Location;
 use dstack_store::Database;
-use dstack_store::directory::volumes::{self, VolumeRow};
+use dstack_store::directory::volumes;
+use dstack_store::rows::VolumeRow;
 use dstack_units::ProjectId;
 use dstack_units::number::quote_list;
 
@@ -86,7 +87,7 @@ fn check_mounts(mounted: &[Vec<VolumeRow>]) -> dstack_control::Result<()> {
         if Some(places(rows)) != expected {
             return refused("Volumes from different locations specified for different mount points");
         }
-        if let Some(row) = rows.iter().find(|row| row.status != VolumeStatus::Active) {
+        if let Some(row) = rows.iter().find(|row| row.status() != VolumeStatus::Active) {
             return refused(&format!("Cannot mount volumes that are not active: {}", row.name));
         }
     }

@@ -1,0 +1,283 @@
+//! Durable calls to agents: a job is handed to the shim and the runner, ended, and removed.
+//!
+//! Every call may be repeated safely, because the agents know jobs by their id: a task submitted twice is answered with 409,
+//! which counts as done.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use dstack_agent_api::runner::RunnerState;
+use dstack_agent_api::shim::{RUNNER_HTTP_PORT, TaskTerminate};
+use dstack_model::runs::JobStatus;
+use dstack_store::rows::{AgentAddress, OperationKind, OperationRow, OperationState};
+use dstack_store::{EntityRef, JobSnapshot};
+use serde_json::{Value, json};
+
+use super::{Step, Subject, note_error, record};
+use crate::context::Context;
+use crate::task_config::{Access, task_config};
+use crate::{AgentError, InputsError, Result, Runner};
+
+/// What came of one attempt.
+enum Attempt {
+    Done(Value),
+    /// Not now.
+    Again(String),
+    /// Never.
+    Refused(String),
+}
+
+impl From<AgentError> for Attempt {
+    fn from(error: AgentError) -> Self {
+        match error {
+            AgentError::Refused { status, message } if (400..500).contains(&status) => Self::Refused(message),
+            other => Self::Again(other.to_string()),
+        }
+    }
+}
+
+impl From<InputsError> for Attempt {
+    fn from(error: InputsError) -> Self {
+        match error {
+            InputsError::Refused(reason) => Self::Refused(reason),
+            InputsError::Transient(cause) => Self::Again(cause.to_string()),
+        }
+    }
+}
+
+#[async_trait]
+impl Subject for JobSnapshot {
+    fn operations(&self) -> &[OperationRow] {
+        &self.operations
+    }
+
+    async fn call(&self, ctx: &Context, operation: OperationRow) -> Result<Step> {
+        let attempt = match still_wanted(self, operation.kind) {
+            true => attempt(ctx, self, operation.kind).await?,
+            false => Attempt::Refused("no longer wanted".to_owned()),
+        };
+        match attempt {
+            Attempt::Done(result) => record(ctx, operation, OperationState::Done, None, Some(result)).await?,
+            Attempt::Refused(error) => {
+                record(ctx, operation, OperationState::Failed, Some(error), None).await?;
+            }
+            Attempt::Again(error) => {
+                note_error(ctx, operation, error).await?;
+                return Ok(Step::Again);
+            }
+        }
+        Ok(Step::Ended)
+    }
+}
+
+/// Nothing is started for a job that is ending, and nothing is done for one that is final.
+fn still_wanted(snapshot: &JobSnapshot, kind: OperationKind) -> bool {
+    match kind {
+        OperationKind::SubmitTask | OperationKind::StartJob => {
+            matches!(
+                snapshot.job.status(),
+                JobStatus::Provisioning | JobStatus::Pulling
+            )
+        }
+        OperationKind::StopJob | OperationKind::RemoveTask => !snapshot.job.status().is_finished(),
+        OperationKind::Create | OperationKind::Remove => false,
+    }
+}
+
+async fn attempt(ctx: &Context, snapshot: &JobSnapshot, kind: OperationKind) -> Result<Attempt> {
+    let Some(address) = snapshot
+        .instance
+        .as_ref()
+        .and_then(|instance| instance.agent.clone())
+    else {
+        return Ok(without_agent(kind));
+    };
+    match kind {
+        OperationKind::SubmitTask => submit_task(ctx, snapshot, &address).await,
+        OperationKind::StartJob => start_job(ctx, snapshot, &address).await,
+        OperationKind::StopJob => stop_job(ctx, snapshot, &address).await,
+        OperationKind::RemoveTask => remove_task(ctx, snapshot, &address).await,
+        OperationKind::Create | OperationKind::Remove => {
+            Ok(Attempt::Refused("not a call to an agent".to_owned()))
+        }
+    }
+}
+
+/// On an instance whose address is not known yet: nothing was ever started there.
+fn without_agent(kind: OperationKind) -> Attempt {
+    match kind {
+        OperationKind::RemoveTask => Attempt::Done(Value::Null),
+        OperationKind::SubmitTask | OperationKind::StartJob => {
+            Attempt::Again("the address of its agent is not known yet".to_owned())
+        }
+        _ => Attempt::Refused("the instance has no agent".to_owned()),
+    }
+}
+
+async fn submit_task(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress) -> Result<Attempt> {
+    let image = match ctx.deps.inputs.image(snapshot).await {
+        Ok(image) => image,
+        Err(error) => return Ok(error.into()),
+    };
+    let access = match access(ctx, snapshot).await {
+        Ok(access) => access,
+        Err(error) => return Ok(error.into()),
+    };
+    let config = task_config(snapshot, image, access);
+    let shim = ctx.deps.agents.shim(address);
+    ctx.before_effect("shim.submit.before", EntityRef::Job(snapshot.job.id))?;
+    let answer = shim.submit(&config).await;
+    ctx.reached("shim.submit.after")?;
+    Ok(match answer {
+        Ok(()) => Attempt::Done(Value::Null),
+        // Submitted by an earlier attempt whose answer we never saw.
+        Err(error) if error.is_status(409) => Attempt::Done(Value::Null),
+        Err(error) => error.into(),
+    })
+}
+
+async fn access(ctx: &Context, snapshot: &JobSnapshot) -> Result<Access, InputsError> {
+    Ok(Access {
+        ssh_keys: ctx.deps.inputs.ssh_keys(snapshot).await?,
+        runner_token: ctx.deps.inputs.runner_token(snapshot).await?,
+    })
+}
+
+/// The runner of a job; `None` until the shim has said where its API is on the host.
+pub async fn runner_of(
+    ctx: &Context,
+    snapshot: &JobSnapshot,
+    address: &AgentAddress,
+) -> Result<Option<Arc<dyn Runner>>, InputsError> {
+    let Some(port) = runner_port(snapshot) else {
+        return Ok(None);
+    };
+    let token = ctx.deps.inputs.runner_token(snapshot).await?;
+    Ok(Some(ctx.deps.agents.runner(
+        address,
+        snapshot.job.id,
+        port,
+        token,
+    )))
+}
+
+fn runner_port(snapshot: &JobSnapshot) -> Option<u16> {
+    let runtime = snapshot.job.job_runtime_data.as_ref()?;
+    match &runtime.ports {
+        Some(ports) if !ports.is_empty() => ports
+            .iter()
+            .find(|(container, _)| i64::from(**container) == i64::from(RUNNER_HTTP_PORT))
+            .map(|(_, host)| *host),
+        _ => Some(RUNNER_HTTP_PORT),
+    }
+}
+
+async fn start_job(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress) -> Result<Attempt> {
+    let runner = match runner_of(ctx, snapshot, address).await {
+        Ok(Some(runner)) => runner,
+        Ok(None) => return Ok(Attempt::Again("the runner's port is not known yet".to_owned())),
+        Err(error) => return Ok(error.into()),
+    };
+    ctx.before_effect("runner.start.before", EntityRef::Job(snapshot.job.id))?;
+    let state = match runner.job().await {
+        Ok(status) => status,
+        // An agent of dstack 0.22.5 has no such route; then nothing was started by us.
+        Err(error) if error.is_status(404) => dstack_agent_api::runner::JobStatus::default(),
+        Err(error) => return Ok(error.into()),
+    };
+    if matches!(
+        state.state,
+        RunnerState::ServeLogs | RunnerState::WaitLogsFinished
+    ) {
+        return Ok(started(&state.working_dir, &state.username));
+    }
+    let inputs = match ctx.deps.inputs.start(snapshot).await {
+        Ok(inputs) => inputs,
+        Err(error) => return Ok(error.into()),
+    };
+    let job = EntityRef::Job(snapshot.job.id);
+    ctx.before_effect("runner.submit.before", job)?;
+    let answer = hand_over(ctx, job, runner.as_ref(), inputs).await?;
+    ctx.reached("runner.start.after")?;
+    Ok(match answer {
+        Ok(Some(info)) => started(&info.working_dir, &info.username),
+        Ok(None) => started("", ""),
+        // Started by an earlier attempt meanwhile: ask again.
+        Err(error) if error.is_status(409) => Attempt::Again(error.to_string()),
+        Err(error) => error.into(),
+    })
+}
+
+fn started(working_dir: &str, username: &str) -> Attempt {
+    Attempt::Done(json!({ "working_dir": working_dir, "username": username }))
+}
+
+type HandedOver = Result<Option<dstack_agent_api::runner::JobInfo>, AgentError>;
+
+async fn hand_over(
+    ctx: &Context,
+    job: EntityRef,
+    runner: &dyn Runner,
+    inputs: crate::StartInputs,
+) -> Result<HandedOver> {
+    if let Err(error) = runner.submit(&inputs.body).await {
+        return Ok(Err(error));
+    }
+    ctx.reached("runner.submit.after")?;
+    for (id, archive) in &inputs.archives {
+        if let Err(error) = runner.upload_archive(id, archive).await {
+            return Ok(Err(error));
+        }
+    }
+    if let Some(code) = inputs.code
+        && let Err(error) = runner.upload_code(code).await
+    {
+        return Ok(Err(error));
+    }
+    ctx.before_effect("runner.run.before", job)?;
+    Ok(runner.run().await)
+}
+
+async fn stop_job(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress) -> Result<Attempt> {
+    let runner = match runner_of(ctx, snapshot, address).await {
+        Ok(Some(runner)) => runner,
+        Ok(None) => return Ok(Attempt::Refused("the job was never started".to_owned())),
+        Err(error) => return Ok(error.into()),
+    };
+    ctx.before_effect("runner.stop.before", EntityRef::Job(snapshot.job.id))?;
+    let answer = runner.stop().await;
+    ctx.reached("runner.stop.after")?;
+    Ok(answer.map_or_else(Attempt::from, |()| Attempt::Done(Value::Null)))
+}
+
+async fn remove_task(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress) -> Result<Attempt> {
+    let shim = ctx.deps.agents.shim(address);
+    let id = snapshot.job.id.to_string();
+    ctx.before_effect("shim.remove.before", EntityRef::Job(snapshot.job.id))?;
+    let order = TaskTerminate {
+        termination_reason: snapshot
+            .job
+            .termination_reason()
+            .map(|reason| reason.to_string())
+            .unwrap_or_default(),
+        termination_message: snapshot
+            .job
+            .termination_reason_message()
+            .unwrap_or_default()
+            .to_owned(),
+        timeout: 0,
+    };
+    let result = match shim.terminate(&id, &order).await {
+        Err(error) if !error.is_status(404) => Err(error),
+        // Ended, and what it took is given back: only the container stays.
+        Ok(()) if ctx.deps.settings.keep_tasks => Ok(()),
+        _ => shim.remove(&id).await,
+    };
+    ctx.reached("shim.remove.after")?;
+    Ok(match result {
+        Ok(()) => Attempt::Done(Value::Null),
+        Err(error) if error.is_status(404) => Attempt::Done(Value::Null),
+        // Whatever the shim says, what it did not confirm may still run: ask again.
+        Err(error) => Attempt::Again(error.to_string()),
+    })
+}
