@@ -47,6 +47,8 @@ pub struct Delays {
     pub late_by: Duration,
     /// How long a machine is not listed after it was made.
     pub unlisted: Duration,
+    /// How long it takes to find out which clouds are configured.
+    pub lookup: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -281,6 +283,10 @@ fn place(offer: &Offer) -> Option<JobProvisioningData> {
 #[async_trait]
 impl Backends for Clouds {
     async fn of_project(&self, _project: ProjectId) -> Result<Vec<Arc<dyn Backend>>, ComputeError> {
+        let lookup = self.lock().delays.lookup;
+        if lookup > Duration::ZERO {
+            tokio::time::sleep(lookup).await;
+        }
         let state = self.lock();
         if state.unreadable {
             return Err(ComputeError::Unavailable("the database is away".to_owned()));

@@ -382,6 +382,7 @@ fn late() -> Delays {
         late: 0.5,
         late_by: Duration::from_secs(100),
         unlisted: Duration::from_secs(30),
+        ..Delays::default()
     }
 }
 

@@ -62,15 +62,27 @@ pub(super) fn not_configured(kind: BackendType, what: &str) -> ComputeError {
 }
 
 /// Has a cloud remove something, and writes down what it says: until it confirms, it is asked again.
-pub(super) async fn remove(
+///
+/// To look the cloud up takes time: it is done before the lease is looked at, immediately before the call.
+pub(super) async fn remove<F>(
     ctx: &Context,
     subject: EntityRef,
     operation: OperationRow,
-    call: impl Future<Output = Result<(), ComputeError>>,
-) -> Result<Step> {
-    ctx.before_effect("cloud.remove.before", subject)?;
-    let removed = in_time(call).await;
-    ctx.reached("cloud.remove.after")?;
+    cloud: Result<Arc<dyn Backend>, ComputeError>,
+    call: impl FnOnce(Arc<dyn Backend>) -> F,
+) -> Result<Step>
+where
+    F: Future<Output = Result<(), ComputeError>>,
+{
+    let removed = match cloud {
+        Ok(cloud) => {
+            ctx.before_effect("cloud.remove.before", subject)?;
+            let removed = in_time(call(cloud)).await;
+            ctx.reached("cloud.remove.after")?;
+            removed
+        }
+        Err(error) => Err(error),
+    };
     match removed {
         Ok(()) => done(ctx, operation, Value::Null).await,
         Err(error) => {

@@ -331,14 +331,20 @@ async fn terminate(ctx: &Context, snapshot: &InstanceSnapshot, operation: Operat
     let Some(place) = row.job_provisioning_data.as_deref() else {
         return done(ctx, operation, Value::Null).await;
     };
-    let call = async {
-        let backend = cloud_of(ctx, snapshot, place.backend).await?;
-        match backend.instances() {
-            Some(cloud) => cloud.terminate(row.id, place).await,
-            None => Err(not_configured(place.backend, "instances")),
-        }
-    };
-    remove(ctx, EntityRef::Instance(row.id), operation, call).await
+    let cloud = cloud_of(ctx, snapshot, place.backend).await;
+    remove(
+        ctx,
+        EntityRef::Instance(row.id),
+        operation,
+        cloud,
+        |cloud| async move {
+            match cloud.instances() {
+                Some(instances) => instances.terminate(row.id, place).await,
+                None => Err(not_configured(place.backend, "instances")),
+            }
+        },
+    )
+    .await
 }
 
 fn request(snapshot: &InstanceSnapshot, attempts: &OfferAttempts, offer: Offer) -> InstanceRequest {

@@ -224,14 +224,16 @@ async fn delete(ctx: &Context, snapshot: &VolumeSnapshot, operation: OperationRo
     let Some(data) = snapshot.volume.provisioning_data.as_deref() else {
         return done(ctx, operation, Value::Null).await;
     };
-    let call = async {
-        let cloud = cloud_of(ctx, snapshot).await?;
+    let request = request(snapshot);
+    let subject = EntityRef::Volume(snapshot.volume.id);
+    let cloud = cloud_of(ctx, snapshot).await;
+    remove(ctx, subject, operation, cloud, |cloud| async move {
         match cloud.volumes() {
-            Some(volumes) => volumes.delete(&request(snapshot), data).await,
+            Some(volumes) => volumes.delete(&request, data).await,
             None => Err(not_configured(cloud.kind(), "volumes")),
         }
-    };
-    remove(ctx, EntityRef::Volume(snapshot.volume.id), operation, call).await
+    })
+    .await
 }
 
 async fn cloud_of(ctx: &Context, snapshot: &VolumeSnapshot) -> Result<Arc<dyn Backend>, ComputeError> {
