@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::Decode;
-use crate::decode::{Cx, Decode as _};
+use crate::decode::Cx;
 use crate::string_enum;
 
 string_enum! {

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use crate::Decode;
 use crate::backends::BackendType;
 use crate::common::{EntityReference, Tags, check_tags};
+use crate::decode::Cx;
 use crate::decode::units::{check_cron, idle_duration, off_duration};
-use crate::decode::{Cx, Decode as _};
 use crate::schema::{Schema, Schemas, any_of};
 use crate::{string_enum, tag};
 

@@ -1,8 +1,8 @@
 //! Large clouds.
 
-use dstack_model::Decode;
+use dstack_decode::Decode;
+use dstack_decode::{string_enum, tag};
 use dstack_model::common::Tags;
-use dstack_model::{string_enum, tag};
 use serde::Serialize;
 
 use super::Credential;

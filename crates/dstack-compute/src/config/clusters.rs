@@ -1,8 +1,8 @@
 //! Clusters: Kubernetes and Slurm; and dstack Sky.
 
-use dstack_model::Decode;
-use dstack_model::decode::{Cx, Value};
-use dstack_model::schema::{Schema, Schemas, any_of};
+use dstack_decode::Decode;
+use dstack_decode::schema::{Schema, Schemas, any_of};
+use dstack_decode::{Cx, Value};
 use dstack_model::tag;
 use serde::Serialize;
 
@@ -48,7 +48,7 @@ pub enum KubernetesContext {
     Options(KubernetesContextOptions),
 }
 
-impl dstack_model::decode::Decode for KubernetesContext {
+impl dstack_decode::Decode for KubernetesContext {
     fn decode(value: &Value, cx: &mut Cx) -> Option<Self> {
         match value {
             Value::Object(_) => KubernetesContextOptions::decode(value, cx).map(Self::Options),

@@ -1,6 +1,6 @@
 //! GPU clouds with an API key each.
 
-use dstack_model::Decode;
+use dstack_decode::Decode;
 use dstack_model::tag;
 use serde::Serialize;
 

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::service::GatewayChoice;
-use crate::decode::{Cx, Decode as _};
+use crate::decode::Cx;
 use crate::envs::Env;
 use crate::profiles::ProfileParams;
 use crate::schema::{Schema, Schemas, any_of};

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::DEFAULT_GROUP_NAME;
 use super::base::BaseRunConfiguration;
 use crate::common::EntityReference;
-use crate::decode::{Cx, Decode as _, constraint, enums};
+use crate::decode::{Cx, constraint, enums};
 use crate::profiles::ProfileParams;
 use crate::schema::{Schema, Schemas, any_of};
 use crate::{Decode, limits, tag};
@@ -106,7 +106,7 @@ impl ServiceConfiguration {
 
 /// A port of this machine cannot be left open.
 fn port_schema(schemas: &mut Schemas) -> Value {
-    super::base::port_schema(schemas, "^[0-9]+:[0-9]+$")
+    crate::decode::units::port::port_schema(schemas, "^[0-9]+:[0-9]+$")
 }
 
 /// The older form of groups: a list in `replicas`.

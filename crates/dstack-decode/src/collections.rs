@@ -6,8 +6,11 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 use serde_json::{Value, json};
 
-use super::{Cx, Decode, Mode};
-use crate::limits::MAX_ITEMS;
+use crate::{Cx, Decode, Mode};
+
+/// Most items of any list or mapping of a request or file. Lists of ids also have to fit into one SQL statement (32,766
+/// values). dstack 0.22.5 has no such limit.
+pub const MAX_ITEMS: usize = 10_000;
 
 impl<T: Decode> Decode for Option<T> {
     fn decode(value: &Value, cx: &mut Cx) -> Option<Self> {

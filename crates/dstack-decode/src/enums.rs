@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Cx, Problem};
+use crate::{Cx, Problem};
 
 /// Reports that a value is none of those allowed. `kind` is `enum` or `literal_error`.
 pub fn refuse<T>(kind: &'static str, allowed: &[&str], value: &Value, cx: &mut Cx) -> Option<T> {
@@ -23,7 +23,7 @@ fn list(allowed: &[&str]) -> String {
     }
 }
 
-/// An enum whose values are texts: wire values, parsing, printing, serde, [`Decode`](super::Decode).
+/// An enum whose values are texts: wire values, parsing, printing, serde, [`Decode`](crate::Decode).
 #[macro_export]
 macro_rules! string_enum {
     ($(#[$meta:meta])* pub enum $name:ident { $($body:tt)* }) => {
@@ -77,22 +77,22 @@ macro_rules! string_enum {
 
         impl<'de> ::serde::Deserialize<'de> for $name {
             fn deserialize<D: ::serde::Deserializer<'de>>(deserializer: D) -> ::std::result::Result<Self, D::Error> {
-                ::dstack_model::decode::deserialize(deserializer)
+                $crate::deserialize(deserializer)
             }
         }
 
-        impl ::dstack_model::decode::Decode for $name {
-            fn decode(value: &::dstack_model::decode::Value, cx: &mut ::dstack_model::decode::Cx) -> Option<Self> {
+        impl $crate::Decode for $name {
+            fn decode(value: &$crate::Value, cx: &mut $crate::Cx) -> Option<Self> {
                 match value.as_str().and_then(|text| text.parse().ok()) {
                     Some(found) => Some(found),
-                    None => ::dstack_model::decode::enums::refuse($kind, Self::TEXTS, value, cx),
+                    None => $crate::enums::refuse($kind, Self::TEXTS, value, cx),
                 }
             }
         }
 
-        impl ::dstack_model::schema::Schema for $name {
-            fn schema(_: &mut ::dstack_model::schema::Schemas) -> ::dstack_model::decode::Value {
-                ::dstack_model::schema::texts(Self::TEXTS)
+        impl $crate::schema::Schema for $name {
+            fn schema(_: &mut $crate::schema::Schemas) -> $crate::Value {
+                $crate::schema::texts(Self::TEXTS)
             }
         }
     };
@@ -117,18 +117,18 @@ macro_rules! tag {
             }
         }
 
-        impl ::dstack_model::decode::Decode for $name {
-            fn decode(value: &::dstack_model::decode::Value, cx: &mut ::dstack_model::decode::Cx) -> Option<Self> {
+        impl $crate::Decode for $name {
+            fn decode(value: &$crate::Value, cx: &mut $crate::Cx) -> Option<Self> {
                 if value.as_str() == Some($text) {
                     return Some(Self);
                 }
-                ::dstack_model::decode::enums::refuse("literal_error", &[$text], value, cx)
+                $crate::enums::refuse("literal_error", &[$text], value, cx)
             }
         }
 
-        impl ::dstack_model::schema::Schema for $name {
-            fn schema(_: &mut ::dstack_model::schema::Schemas) -> ::dstack_model::decode::Value {
-                ::dstack_model::schema::texts(&[$text])
+        impl $crate::schema::Schema for $name {
+            fn schema(_: &mut $crate::schema::Schemas) -> $crate::Value {
+                $crate::schema::texts(&[$text])
             }
         }
     };

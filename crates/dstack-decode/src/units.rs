@@ -1,5 +1,9 @@
 //! The grammars of dstack-units, read from JSON.
 
+mod cpu;
+mod gpu;
+pub mod port;
+
 use dstack_units::number::float_repr;
 use dstack_units::{
     AcceleratorVendor, ComputeCapability, CpuArchitecture, Cron, IdleDuration, Memory, OffDuration,
@@ -7,8 +11,8 @@ use dstack_units::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{Cx, Decode, DecodeFields, Fields};
-use crate::schema::{Object, Property, Schema, Schemas};
+use crate::schema::{Object, Property, Schema, SchemaFields, Schemas};
+use crate::{Cx, Decode, DecodeFields, Fields};
 
 impl Decode for Seconds {
     fn decode(value: &Value, cx: &mut Cx) -> Option<Self> {
@@ -111,7 +115,7 @@ impl Printed for Memory {
 }
 
 /// `8`, `"2..8"`, `"16GB.."`, `{min, max}`.
-impl<T: Decode + PartialOrd + Printed + Schema> Decode for Range<T> {
+impl<T: Decode + PartialOrd + Printed> Decode for Range<T> {
     fn decode(value: &Value, cx: &mut Cx) -> Option<Self> {
         let replaced = cx.before(value, range_shorthand)?;
         let value = replaced.as_ref().unwrap_or(value);
@@ -148,7 +152,7 @@ fn range_shorthand(value: &Value) -> Result<Option<Value>, String> {
     }))
 }
 
-impl<T: Decode + Schema> DecodeFields for Range<T> {
+impl<T: Decode> DecodeFields for Range<T> {
     fn decode_fields(fields: &mut Fields<'_>, cx: &mut Cx) -> Option<Self> {
         let mut end = |key: &'static str| match fields.get(key) {
             Some(value) => cx.at(key, |cx| Option::<T>::decode(value, cx)),
@@ -157,7 +161,9 @@ impl<T: Decode + Schema> DecodeFields for Range<T> {
         let (min, max) = (end("min"), end("max"));
         Some(Self { min: min?, max: max? })
     }
+}
 
+impl<T: Schema> SchemaFields for Range<T> {
     fn schema_fields(object: &mut Object, schemas: &mut Schemas) {
         for key in ["min", "max"] {
             let always = schemas.are_answers();
@@ -169,7 +175,7 @@ impl<T: Decode + Schema> DecodeFields for Range<T> {
 impl Decode for ComputeCapability {
     fn decode(value: &Value, cx: &mut Cx) -> Option<Self> {
         let parsed = match value {
-            Value::Number(number) if number.is_f64() => super::scalars::number_text(number).parse(),
+            Value::Number(number) if number.is_f64() => crate::scalars::number_text(number).parse(),
             Value::String(text) => text.parse(),
             Value::Array(items) => {
                 let parts: Vec<String> = items.iter().map(part_text).collect();
@@ -210,7 +216,7 @@ impl Decode for CpuArchitecture {
     fn decode(value: &Value, cx: &mut Cx) -> Option<Self> {
         let Value::String(text) = value else {
             let allowed: Vec<&str> = Self::ALL.iter().map(|arch| arch.as_str()).collect();
-            return super::enums::refuse("enum", &allowed, value, cx);
+            return crate::enums::refuse("enum", &allowed, value, cx);
         };
         match text.parse() {
             Ok(arch) => Some(arch),
@@ -229,7 +235,7 @@ impl Decode for PythonVersion {
             _ => {
                 let texts: Vec<String> = Self::ALL.iter().map(ToString::to_string).collect();
                 let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-                super::enums::refuse("enum", &texts, value, cx)
+                crate::enums::refuse("enum", &texts, value, cx)
             }
         }
     }
@@ -239,7 +245,7 @@ impl Decode for PythonVersion {
 pub fn python_number(value: &Value, _: &Map<String, Value>) -> Result<Option<Value>, String> {
     match value {
         Value::Number(number) if number.is_f64() => {
-            let text = super::scalars::number_text(number);
+            let text = crate::scalars::number_text(number);
             Ok(Some(Value::String(if text == "3.1" {
                 "3.10".to_owned()
             } else {

@@ -4,12 +4,16 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::decode::DecodeFields;
-
 /// A type that can be described by a JSON Schema (draft 2020-12).
 pub trait Schema {
     /// Its schema; objects are put among the definitions and answered as a reference.
     fn schema(schemas: &mut Schemas) -> Value;
+}
+
+/// An object whose keys can be described, also as a part of another object that it is flattened into.
+pub trait SchemaFields {
+    /// Adds its keys to the schema of an object.
+    fn schema_fields(object: &mut Object, schemas: &mut Schemas);
 }
 
 /// The definitions collected so far.
@@ -63,7 +67,7 @@ impl Schemas {
     }
 
     /// Defines an object under its name, once; answers a reference to it. With `shorthand` a text or number is allowed too.
-    pub fn object<T: DecodeFields>(&mut self, name: &str, doc: &str, shorthand: bool) -> Value {
+    pub fn object<T: SchemaFields>(&mut self, name: &str, doc: &str, shorthand: bool) -> Value {
         if !self.definitions.contains_key(name) {
             self.definitions.insert(name.to_owned(), Value::Null);
             let mut object = Object::default();

@@ -1,4 +1,4 @@
-//! `#[derive(Decode)]` for the wire and YAML types of dstack-model.
+//! `#[derive(Decode)]` for the wire and YAML types.
 //!
 //! # Structs
 //! Implements `Decode`, `DecodeFields` (so that it can be flattened into another struct), `Schema`, and serde's

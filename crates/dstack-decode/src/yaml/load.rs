@@ -7,7 +7,7 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Span, Tag};
 use serde_json::{Map, Number, Value};
 
 use super::scalar::{Scalar, resolve};
-use crate::decode::Loc;
+use crate::Loc;
 
 /// More nodes than any configuration has; aliases can multiply a small text beyond all memory.
 const MAX_NODES: usize = 200_000;

@@ -40,18 +40,18 @@ pub(crate) fn expand(input: &DeriveInput, data: &DataEnum) -> syn::Result<TokenS
         shown.push(attributes.shown.unwrap_or(in_quotes));
         arms.push(quote! {
             #rename => cx.member(#rename, |cx| {
-                ::core::option::Option::Some(Self::#ident(<#ty as ::dstack_model::decode::Decode>::decode(value, cx)?))
+                ::core::option::Option::Some(Self::#ident(<#ty as ::dstack_decode::Decode>::decode(value, cx)?))
             }),
         });
-        schemas.push(quote!((#rename, <#ty as ::dstack_model::schema::Schema>::schema(schemas))));
+        schemas.push(quote!((#rename, <#ty as ::dstack_decode::schema::Schema>::schema(schemas))));
         names.push(rename);
     }
 
     Ok(quote! {
-        impl ::dstack_model::decode::Decode for #name {
+        impl ::dstack_decode::Decode for #name {
             fn decode(
-                value: &::dstack_model::decode::Value,
-                cx: &mut ::dstack_model::decode::Cx,
+                value: &::dstack_decode::Value,
+                cx: &mut ::dstack_decode::Cx,
             ) -> ::core::option::Option<Self> {
                 const TAGS: &[&str] = &[#(#names),*];
                 const SHOWN: &[&str] = &[#(#shown),*];
@@ -62,16 +62,16 @@ pub(crate) fn expand(input: &DeriveInput, data: &DataEnum) -> syn::Result<TokenS
             }
         }
 
-        impl ::dstack_model::schema::Schema for #name {
-            fn schema(schemas: &mut ::dstack_model::schema::Schemas) -> ::dstack_model::decode::Value {
+        impl ::dstack_decode::schema::Schema for #name {
+            fn schema(schemas: &mut ::dstack_decode::schema::Schemas) -> ::dstack_decode::Value {
                 let members = ::std::vec![#(#schemas),*];
-                ::dstack_model::schema::one_of(#tag, members, schemas)
+                ::dstack_decode::schema::one_of(#tag, members, schemas)
             }
         }
 
         impl<'de> ::serde::Deserialize<'de> for #name {
             fn deserialize<D: ::serde::Deserializer<'de>>(deserializer: D) -> ::core::result::Result<Self, D::Error> {
-                ::dstack_model::decode::deserialize(deserializer)
+                ::dstack_decode::deserialize(deserializer)
             }
         }
     })

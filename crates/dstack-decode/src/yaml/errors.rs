@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::load::{Position, Spans, SyntaxError};
 use super::suggest::nearest;
-use crate::decode::{Loc, Problem, problem::path_of};
+use crate::problem::{Loc, Problem, path_of};
 
 /// One problem of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use regex::Regex;
 use serde_json::{Value, json};
 
-use super::Cx;
+use crate::Cx;
 
 /// A number, or none.
 pub trait Number {

@@ -53,17 +53,19 @@ pub(crate) fn expand(input: &DeriveInput, data: &DataStruct) -> syn::Result<Toke
     let shorthand = attributes.before.is_some();
 
     Ok(quote! {
-        impl #generics ::dstack_model::decode::DecodeFields for #name #type_generics #where_clause {
+        impl #generics ::dstack_decode::DecodeFields for #name #type_generics #where_clause {
             fn decode_fields(
-                fields: &mut ::dstack_model::decode::Fields<'_>,
-                cx: &mut ::dstack_model::decode::Cx,
+                fields: &mut ::dstack_decode::Fields<'_>,
+                cx: &mut ::dstack_decode::Cx,
             ) -> ::core::option::Option<Self> {
                 #(#ignored)*
                 #(#reads)*
                 ::core::option::Option::Some(Self { #(#builds),* })
             }
+        }
 
-            fn schema_fields(object: &mut ::dstack_model::schema::Object, schemas: &mut ::dstack_model::schema::Schemas) {
+        impl #generics ::dstack_decode::schema::SchemaFields for #name #type_generics #where_clause {
+            fn schema_fields(object: &mut ::dstack_decode::schema::Object, schemas: &mut ::dstack_decode::schema::Schemas) {
                 #(#schemas)*
                 if !schemas.are_answers() {
                     #(object.ignored(#ignored_keys);)*
@@ -71,10 +73,10 @@ pub(crate) fn expand(input: &DeriveInput, data: &DataStruct) -> syn::Result<Toke
             }
         }
 
-        impl #generics ::dstack_model::decode::Decode for #name #type_generics #where_clause {
+        impl #generics ::dstack_decode::Decode for #name #type_generics #where_clause {
             fn decode(
-                value: &::dstack_model::decode::Value,
-                cx: &mut ::dstack_model::decode::Cx,
+                value: &::dstack_decode::Value,
+                cx: &mut ::dstack_decode::Cx,
             ) -> ::core::option::Option<Self> {
                 #before
                 let decoded = cx.object(value)?;
@@ -83,15 +85,15 @@ pub(crate) fn expand(input: &DeriveInput, data: &DataStruct) -> syn::Result<Toke
             }
         }
 
-        impl #generics ::dstack_model::schema::Schema for #name #type_generics #where_clause {
-            fn schema(schemas: &mut ::dstack_model::schema::Schemas) -> ::dstack_model::decode::Value {
+        impl #generics ::dstack_decode::schema::Schema for #name #type_generics #where_clause {
+            fn schema(schemas: &mut ::dstack_decode::schema::Schemas) -> ::dstack_decode::Value {
                 schemas.object::<Self>(#title, #doc, #shorthand)
             }
         }
 
         impl<'de> ::serde::Deserialize<'de> for #name #type_generics #where_clause {
             fn deserialize<D: ::serde::Deserializer<'de>>(deserializer: D) -> ::core::result::Result<Self, D::Error> {
-                ::dstack_model::decode::deserialize(deserializer)
+                ::dstack_decode::deserialize(deserializer)
             }
         }
     })
@@ -116,7 +118,7 @@ fn read(field: &Field, attributes: &FieldAttributes) -> syn::Result<TokenStream>
     let ty = &field.ty;
     if attributes.flatten {
         return Ok(quote! {
-            let #local = <#ty as ::dstack_model::decode::DecodeFields>::decode_fields(fields, cx);
+            let #local = <#ty as ::dstack_decode::DecodeFields>::decode_fields(fields, cx);
         });
     }
     if attributes.skip {
@@ -127,7 +129,7 @@ fn read(field: &Field, attributes: &FieldAttributes) -> syn::Result<TokenStream>
     let key = wire_name(field, attributes);
     let decode = match &attributes.with {
         Some(path) => quote!(#path(value, cx)),
-        None => quote!(<#ty as ::dstack_model::decode::Decode>::decode(value, cx)),
+        None => quote!(<#ty as ::dstack_decode::Decode>::decode(value, cx)),
     };
     let before = attributes.before.as_ref().map(|path| {
         quote! {
@@ -173,21 +175,21 @@ fn read(field: &Field, attributes: &FieldAttributes) -> syn::Result<TokenStream>
 fn constraints(attributes: &FieldAttributes) -> TokenStream {
     let bounds = attributes.bounds.iter().map(|(name, bound)| {
         let method = format_ident!("{name}");
-        quote!(::dstack_model::decode::constraint::#method(&decoded, #bound, value, cx)?;)
+        quote!(::dstack_decode::constraint::#method(&decoded, #bound, value, cx)?;)
     });
     let min = attributes
         .min_len
         .as_ref()
-        .map(|len| quote!(::dstack_model::decode::constraint::min_len(&decoded, #len, value, cx)?;));
+        .map(|len| quote!(::dstack_decode::constraint::min_len(&decoded, #len, value, cx)?;));
     let max = attributes
         .max_len
         .as_ref()
-        .map(|len| quote!(::dstack_model::decode::constraint::max_len(&decoded, #len, value, cx)?;));
+        .map(|len| quote!(::dstack_decode::constraint::max_len(&decoded, #len, value, cx)?;));
     let pattern = attributes.pattern.as_ref().map(|pattern| {
         quote! {{
-            static PATTERN: ::std::sync::OnceLock<::core::option::Option<::dstack_model::decode::Regex>> =
+            static PATTERN: ::std::sync::OnceLock<::core::option::Option<::dstack_decode::Regex>> =
                 ::std::sync::OnceLock::new();
-            ::dstack_model::decode::constraint::pattern(&decoded, &PATTERN, #pattern, value, cx)?;
+            ::dstack_decode::constraint::pattern(&decoded, &PATTERN, #pattern, value, cx)?;
         }}
     });
     quote!(#(#bounds)* #min #max #pattern)
@@ -197,7 +199,7 @@ fn constraints(attributes: &FieldAttributes) -> TokenStream {
 fn schema(field: &Field, attributes: &FieldAttributes) -> TokenStream {
     let ty = &field.ty;
     if attributes.flatten {
-        return quote!(<#ty as ::dstack_model::decode::DecodeFields>::schema_fields(object, schemas););
+        return quote!(<#ty as ::dstack_decode::schema::SchemaFields>::schema_fields(object, schemas););
     }
     if attributes.skip {
         return TokenStream::new();
@@ -228,8 +230,8 @@ fn schema(field: &Field, attributes: &FieldAttributes) -> TokenStream {
         .as_ref()
         .map(|pattern| quote!(schema.set("pattern", #pattern);));
     let own = match &attributes.schema {
-        Some(path) => quote!(::dstack_model::schema::Property::from(#path(schemas))),
-        None => quote!(::dstack_model::schema::Property::of::<#ty>(schemas)),
+        Some(path) => quote!(::dstack_decode::schema::Property::from(#path(schemas))),
+        None => quote!(::dstack_decode::schema::Property::of::<#ty>(schemas)),
     };
     quote! {{
         let mut schema = #own;

@@ -5,7 +5,7 @@ use dstack_units::{Time, id};
 use serde_json::{Number, Value, json};
 use uuid::Uuid;
 
-use super::{Cx, Decode, Problem};
+use crate::{Cx, Decode, Problem};
 
 /// A number as text: `12`, `2.5`, `1e+20`.
 pub fn number_text(number: &Number) -> String {

@@ -4,16 +4,12 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use super::{Cx, Loc, Problem};
-use crate::schema::{Object, Schemas};
+use crate::{Cx, Loc, Mode, Problem};
 
 /// A type that is read from some of an object's keys, and so can be flattened into another.
 pub trait DecodeFields: Sized {
     /// Takes its keys; reports problems, but not of unknown keys.
     fn decode_fields(fields: &mut Fields<'_>, cx: &mut Cx) -> Option<Self>;
-
-    /// Adds its keys to a JSON Schema.
-    fn schema_fields(object: &mut Object, schemas: &mut Schemas);
 }
 
 /// An object, and which of its keys are known.
@@ -59,7 +55,7 @@ impl<'v> Fields<'v> {
     }
 
     /// Reports the keys that are not known.
-    pub(super) fn refuse_unknown(&self, cx: &mut Cx) {
+    fn refuse_unknown(&self, cx: &mut Cx) {
         for (key, value) in self.map {
             if cx.is_full() {
                 return;
@@ -73,5 +69,24 @@ impl<'v> Fields<'v> {
             problem.expected = self.known.iter().map(|key| (*key).to_owned()).collect();
             cx.report::<()>(problem);
         }
+    }
+}
+
+impl Cx {
+    /// Decodes an object's fields and refuses the keys that none of them took.
+    pub fn object<T: DecodeFields>(&mut self, value: &Value) -> Option<T> {
+        let Some(mut fields) = Fields::of(value) else {
+            return self.problem(
+                "model_attributes_type",
+                "Input should be a valid dictionary or object to extract fields from",
+                value,
+            );
+        };
+        let before = self.problem_count();
+        let decoded = T::decode_fields(&mut fields, self);
+        if self.mode() == Mode::Strict {
+            fields.refuse_unknown(self);
+        }
+        decoded.filter(|_| self.problem_count() == before)
     }
 }
