@@ -8,7 +8,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use dstack_agent_api::runner::{JobInfo, JobStatus, RunnerState, SubmitBody};
+use dstack_sshd::SessionDefaults;
 use dstack_system::Secret;
+use dstack_system::accounts::Passwd;
 use dstack_system::clock::SharedClock;
 
 use crate::history::History;
@@ -16,8 +18,6 @@ use crate::inactivity::{Connections, Inactivity};
 use crate::log::RunnerLog;
 use crate::metrics::Collector;
 use crate::spool::{NotSent, Spool};
-use crate::ssh::SessionDefaults;
-use crate::users::Passwd;
 
 /// How a runner was started.
 #[derive(Debug, Clone)]

@@ -93,6 +93,16 @@ pub(crate) const PRODUCT: &[Crate] = &[
         &["dstack-units", "dstack-system"],
     ),
     row(
+        "dstack-sshd",
+        "serves SSH to anybody; knows nothing of jobs",
+        &["dstack-system", "dstack-ssh"],
+    ),
+    row(
+        "dstack-git",
+        "clones repos for anybody; knows nothing of jobs",
+        &["dstack-system", "dstack-ssh"],
+    ),
+    row(
         "dstack-credentials",
         "knows clouds' credentials, and no cloud",
         &["dstack-units", "dstack-system", "dstack-http"],
@@ -195,7 +205,14 @@ pub(crate) const PRODUCT: &[Crate] = &[
     row(
         "dstack-runner",
         "is a role: roles never see one another, and it knows the server by the agents' API only",
-        &["dstack-units", "dstack-system", "dstack-agent-api", "dstack-ssh"],
+        &[
+            "dstack-units",
+            "dstack-system",
+            "dstack-agent-api",
+            "dstack-ssh",
+            "dstack-sshd",
+            "dstack-git",
+        ],
     ),
     row(
         "dstack",
