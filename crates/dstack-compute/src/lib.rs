@@ -4,7 +4,6 @@
 //! control plane never asks which cloud it talks to.
 
 mod capabilities;
-mod catalog_offers;
 pub mod config;
 mod error;
 mod instances;
@@ -22,7 +21,6 @@ use dstack_model::runs::Requirements;
 use dstack_units::ProjectId;
 
 pub use capabilities::Capabilities;
-pub use catalog_offers::{CatalogQuery, DiskSize, catalog_offers, provider};
 pub use error::ComputeError;
 pub use instances::{InstanceRequest, Instances, LISTED_WITHIN};
 pub use registry::{BackendKind, ConfigureError, Registry};

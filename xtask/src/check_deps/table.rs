@@ -71,16 +71,14 @@ pub(crate) const PRODUCT: &[Crate] = &[
         &["dstack-units", "dstack-system", "dstack-http"],
     ),
     row(
+        "dstack-catalog-offers",
+        "serves backends that have their prices from the catalog",
+        &["dstack-units", "dstack-model", "dstack-catalog"],
+    ),
+    row(
         "dstack-compute",
         "is the contract with clouds; knows neither engine nor store",
-        &[
-            "dstack-units",
-            "dstack-system",
-            "dstack-http",
-            "dstack-decode",
-            "dstack-model",
-            "dstack-catalog",
-        ],
+        &["dstack-units", "dstack-system", "dstack-decode", "dstack-model"],
     ),
     row(
         "dstack-images",
@@ -264,6 +262,7 @@ pub(crate) const BESIDE: &[Crate] = &[
             "dstack-model",
             "dstack-plan",
             "dstack-catalog",
+            "dstack-catalog-offers",
             "dstack-compute",
             "dstack-images",
             "dstack-server",

@@ -1,4 +1,6 @@
-//! From rows of the catalogue to offers of a backend (dstack 0.22.5: backends §5).
+//! From rows of the catalogue to offers of a backend: for backends whose prices the catalogue has.
+//!
+//! Apart from the contract (`dstack-compute`), so that who knows clouds only as traits does not build the catalogue.
 
 use std::sync::Arc;
 
@@ -201,7 +203,7 @@ mod tests {
 
     use dstack_catalog::http::Http;
     use dstack_catalog::{Provider, Settings, Snapshot, TableInfo, read_csv};
-    use dstack_model::decode::decode_strict;
+    use dstack_decode::decode_strict;
     use dstack_system::SystemClock;
     use serde_json::json;
 
