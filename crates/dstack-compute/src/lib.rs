@@ -3,6 +3,8 @@
 //! A [`Backend`] is one configured cloud of one project. What it can do beyond offers is told by [`Capabilities`]; the
 //! control plane never asks which cloud it talks to.
 
+#![warn(missing_docs)]
+
 mod capabilities;
 pub mod config;
 mod error;

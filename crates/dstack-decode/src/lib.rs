@@ -27,6 +27,8 @@
 //! * [`schema`] — JSON Schemas of the same types.
 //! * [`yaml`] — YAML documents as dstack 0.22.5 reads them, with errors that point into the file.
 
+#![warn(missing_docs)]
+
 // The derive macro writes paths from this crate's name, also inside this crate.
 extern crate self as dstack_decode;
 

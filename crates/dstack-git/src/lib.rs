@@ -3,6 +3,8 @@
 //! [`GitClone`] clones what a [`CloneRequest`] names, and applies the output of `git diff --binary` to it. Credentials are shown
 //! to the server of the repo only, and are not written into the clone.
 
+#![warn(missing_docs)]
+
 mod clone;
 mod error;
 mod patch;

@@ -4,6 +4,8 @@
 //! reference's order) and is read by the one decoder of [`dstack_decode`], which accepts, coerces and refuses as the
 //! reference does.
 
+#![warn(missing_docs)]
+
 pub mod backends;
 pub mod common;
 pub mod compute_groups;

@@ -4,6 +4,8 @@
 //! [`serve`] starts it with [`SshOptions`]; the [`SshHandle`] tells of its connections and stops it. SFTP runs in a process of
 //! the logged-in user, which calls [`sftp::serve_stdio`].
 
+#![warn(missing_docs)]
+
 mod agent;
 mod environment;
 mod forward;
