@@ -31,7 +31,7 @@ pub use volumes::{VolumeRequest, Volumes};
 /// One configured cloud of one project.
 #[async_trait]
 pub trait Backend: Send + Sync + Debug {
-    /// Which cloud.
+    /// Returns the type of the backend.
     fn kind(&self) -> BackendType;
 
     /// What it can do beyond offers.

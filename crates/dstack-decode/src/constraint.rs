@@ -72,9 +72,9 @@ impl<T: Length> Length for Option<T> {
 
 /// A bound as the reference prints it.
 pub trait Bound: Copy {
-    /// For comparison.
+    /// Returns the bound as it is compared.
     fn value(self) -> f64;
-    /// For messages.
+    /// Returns the bound as it is printed in messages and schemas.
     fn json(self) -> Value;
 }
 

@@ -26,7 +26,7 @@ impl Serialize for Loc {
     }
 }
 
-/// One problem.
+/// What is wrong with one value, and where it stands.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Problem {
     /// From the root.

@@ -97,7 +97,7 @@ impl Schemas {
         self.definitions.remove(name)
     }
 
-    /// All definitions.
+    /// Returns all definitions by their names.
     pub fn into_definitions(self) -> Map<String, Value> {
         self.definitions
     }

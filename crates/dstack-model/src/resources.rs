@@ -53,11 +53,11 @@ impl ResourcesSpec {
     }
 }
 
-/// Disk requirements.
+/// Requirements on the disk; a size alone stands for an object.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Decode)]
 #[decode(before = disk_from_scalar)]
 pub struct DiskSpec {
-    /// Disk size.
+    /// Size of the disk (e.g., `100GB..`).
     pub size: Range<Memory>,
 }
 

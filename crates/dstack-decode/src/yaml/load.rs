@@ -17,7 +17,7 @@ const MAX_DEPTH: usize = 128;
 /// A place in a file, both counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
-    /// The line.
+    /// Number of the line, from 1.
     pub line: usize,
     /// The column, in characters.
     pub column: usize,
@@ -29,16 +29,16 @@ pub struct Position {
 pub struct SyntaxError {
     /// What is wrong.
     pub message: String,
-    /// Where.
+    /// Where the reader stopped.
     pub position: Position,
 }
 
 /// A document and where its nodes stand.
 #[derive(Debug, Clone)]
 pub struct Document {
-    /// The content.
+    /// The document as JSON; mappings keep the order of their keys.
     pub value: Value,
-    /// The places.
+    /// Where keys and values stand in the text.
     pub spans: Spans,
 }
 

@@ -240,14 +240,14 @@ pub struct VolumeMountPoint {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum VolumeNames {
-    /// This one.
+    /// The volume of this name.
     One(String),
     /// One of these.
     AnyOf(Vec<String>),
 }
 
 impl VolumeNames {
-    /// All names.
+    /// Returns the names, of which there is at least one.
     pub fn as_slice(&self) -> &[String] {
         match self {
             Self::One(name) => std::slice::from_ref(name),

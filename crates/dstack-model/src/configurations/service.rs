@@ -25,11 +25,11 @@ pub use rate_limits::{HeaderPartitioningKey, IpAddressPartitioningKey, Partition
 pub use scaling::{RpsTag, ScalingSpec};
 
 tag!(
-    /// `service`.
+    /// The value of `type` for [`ServiceConfiguration`].
     pub ServiceTag = "service"
 );
 
-/// A service.
+/// The configuration of a service: replicas that answer requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 #[decode(before = legacy_groups, after = check)]
 pub struct ServiceConfiguration {
@@ -170,7 +170,7 @@ enum Form {
 pub enum GatewayChoice {
     /// The default one, or none.
     Flag(bool),
-    /// This one.
+    /// The gateway of this name, perhaps of another project.
     Reference(EntityReference),
 }
 
