@@ -20,7 +20,7 @@ pub enum GitError {
     Fetch {
         /// The clone URL, without secrets.
         url: String,
-        /// Why.
+        /// What the transport says.
         #[source]
         source: Box<TransportError>,
     },
@@ -42,7 +42,7 @@ pub enum GitError {
     /// The remote has no such commit.
     #[error("the repo has no commit {hash}: push it first")]
     NoCommit {
-        /// The commit.
+        /// The commit that was asked for.
         hash: String,
         /// What git said.
         #[source]

@@ -19,9 +19,9 @@ pub(super) enum Remote {
     Ssh {
         /// Login name, `git` when the address has none.
         user: String,
-        /// Host name.
+        /// Name or IP address of the host.
         host: String,
-        /// TCP port.
+        /// TCP port of its SSH server.
         port: u16,
         /// Path as the remote side shall see it.
         path: String,
@@ -105,7 +105,7 @@ impl Remote {
     }
 }
 
-/// Without secrets.
+/// Prints the address without user and password.
 impl fmt::Display for Remote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

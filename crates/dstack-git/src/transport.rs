@@ -31,7 +31,7 @@ pub enum TransportError {
     /// The host cannot be reached, or the connection broke.
     #[error("cannot reach {host}")]
     Network {
-        /// Host name.
+        /// Name or IP address of the host.
         host: String,
         /// What went wrong.
         #[source]
@@ -42,23 +42,23 @@ pub enum TransportError {
         "{host} refused access (HTTP {status}): check that the repo exists and that the token may read it"
     )]
     HttpDenied {
-        /// Host name.
+        /// Name or IP address of the host.
         host: String,
-        /// HTTP status.
+        /// HTTP status of the answer.
         status: u16,
     },
     /// The host answered something else than a git server would.
     #[error("{host} answered HTTP {status}")]
     HttpStatus {
-        /// Host name.
+        /// Name or IP address of the host.
         host: String,
-        /// HTTP status.
+        /// HTTP status of the answer.
         status: u16,
     },
     /// An ssh remote needs a key, and there is none.
     #[error("{host} is reached over ssh, but the repo has no private key")]
     NoKey {
-        /// Host name.
+        /// Name or IP address of the host.
         host: String,
     },
     /// A submodule lies on another host than the repo.
@@ -77,7 +77,7 @@ pub enum TransportError {
     KnownHosts {
         /// Path of the file.
         file: String,
-        /// Host name.
+        /// Name or IP address of the host.
         host: String,
         /// What is wrong with it.
         #[source]
@@ -86,7 +86,7 @@ pub enum TransportError {
     /// The remote side ended before it had answered.
     #[error("{host} refused: {message}")]
     SshRefused {
-        /// Host name.
+        /// Name or IP address of the host.
         host: String,
         /// What it wrote to its error output.
         message: String,

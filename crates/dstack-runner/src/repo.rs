@@ -27,7 +27,7 @@ pub enum ExistsAction {
 pub struct RepoJob {
     /// Absolute path where the repo goes.
     pub dir: PathBuf,
-    /// Which repo.
+    /// Which repo, and what of it.
     pub data: RepoData,
     /// How to clone it; `None` for public repos without a credential and for repos that are not cloned.
     pub credentials: Option<RepoCredentials>,
@@ -50,7 +50,7 @@ pub struct RepoJob {
 pub struct FilePlacement {
     /// The uploaded tar.
     pub archive: PathBuf,
-    /// Absolute destination.
+    /// Absolute path where the content goes.
     pub destination: PathBuf,
 }
 
@@ -69,19 +69,19 @@ pub enum RepoError {
     /// The directory has something in it and the job says that this is an error.
     #[error("repo dir is not empty: {}", dir.display())]
     NotEmpty {
-        /// The directory.
+        /// The repo's directory.
         dir: PathBuf,
     },
     /// Something else stands where the directory shall be.
     #[error("not a directory: {}", dir.display())]
     NotDirectory {
-        /// The path.
+        /// Path of what stands there.
         dir: PathBuf,
     },
     /// A kind of repo this version does not know.
     #[error("unknown repo type `{kind}`")]
     UnknownType {
-        /// As submitted.
+        /// The kind, as submitted.
         kind: String,
     },
     /// A remote repo without a clone URL.

@@ -52,18 +52,18 @@ pub enum RunnerError {
     /// Temporary or state directory.
     #[error("cannot prepare {}", path.display())]
     Directory {
-        /// The directory.
+        /// The directory that was to be made.
         path: PathBuf,
-        /// Why.
+        /// What the system says.
         #[source]
         source: io::Error,
     },
-    /// A port.
+    /// A port cannot be bound.
     #[error("cannot listen on port {port}")]
     Listen {
-        /// The port.
+        /// The port that was asked for.
         port: u16,
-        /// Why.
+        /// What the system says.
         #[source]
         source: io::Error,
     },

@@ -53,7 +53,7 @@ pub trait JobSsh: Connections {
 pub struct Core {
     /// How the runner was started.
     pub settings: Settings,
-    /// The clock.
+    /// The clock of all timestamps.
     pub clock: SharedClock,
     /// The runner's own log.
     pub log: RunnerLog,
@@ -197,7 +197,7 @@ impl Core {
         *self.state.borrow()
     }
 
-    /// Follows [`Self::state`].
+    /// Returns a receiver that is told of every change of [`Self::state`].
     pub fn watch_state(&self) -> watch::Receiver<RunnerState> {
         self.state.subscribe()
     }

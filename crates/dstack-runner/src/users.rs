@@ -6,16 +6,16 @@ use dstack_system::accounts::{Account, Passwd};
 /// Who owns a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
-    /// User id.
+    /// Id of the user.
     pub uid: u32,
-    /// Group id.
+    /// Id of the group.
     pub gid: u32,
 }
 
 /// The user a job runs as, resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobUser {
-    /// User id.
+    /// Id of the user.
     pub uid: u32,
     /// Primary group id.
     pub gid: u32,

@@ -21,7 +21,7 @@ pub(crate) struct AgentSocket {
 }
 
 impl AgentSocket {
-    /// For `SSH_AUTH_SOCK`.
+    /// Returns the path of the socket, for `SSH_AUTH_SOCK`.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

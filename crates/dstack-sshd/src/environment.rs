@@ -21,11 +21,11 @@ pub(crate) struct Sources<'a> {
     pub(crate) defaults: &'a [(String, String)],
     /// Variables the client asked for, already filtered.
     pub(crate) client: &'a [(String, String)],
-    /// Who.
+    /// Who logged in.
     pub(crate) login: &'a Login,
-    /// From where.
+    /// Address that the client connects from.
     pub(crate) peer: SocketAddr,
-    /// To where.
+    /// Address that the client connected to.
     pub(crate) local: SocketAddr,
     /// `TERM` and the terminal's path.
     pub(crate) terminal: Option<(&'a str, &'a Path)>,

@@ -22,7 +22,7 @@ use crate::terminal::{TerminalRequest, window_size};
 /// Variables a client may set in one session: more is not a locale any more.
 const MAX_CLIENT_VARIABLES: usize = 64;
 
-/// One client.
+/// The server's side of one client's connection.
 pub(crate) struct Client {
     server: Arc<Server>,
     peer: SocketAddr,

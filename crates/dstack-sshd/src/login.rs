@@ -9,15 +9,15 @@ use dstack_system::accounts::{Account, Passwd};
 pub(crate) struct Login {
     /// Login name, as the session sees it in `USER`.
     pub(crate) name: String,
-    /// User id.
+    /// Id of the user.
     pub(crate) uid: u32,
-    /// Primary group.
+    /// Id of the primary group.
     pub(crate) gid: u32,
-    /// All groups.
+    /// Ids of all groups, the primary one among them.
     pub(crate) groups: Vec<u32>,
-    /// Home directory.
+    /// Home directory; `/` when the account has none.
     pub(crate) home: PathBuf,
-    /// Login shell.
+    /// Login shell; `/bin/sh` when the account's cannot be used.
     pub(crate) shell: PathBuf,
     /// Whether the identity must be changed to run something as this user.
     pub(crate) switch: bool,

@@ -25,7 +25,7 @@ pub(crate) struct Launch<'a> {
     pub(crate) env: Vec<(String, String)>,
     /// Directories to try, in this order; `/` when none can be entered.
     pub(crate) directories: Vec<PathBuf>,
-    /// As whom.
+    /// The user that it runs as.
     pub(crate) login: &'a Login,
     /// Standard streams: this terminal, or pipes when `None`.
     pub(crate) terminal: Option<&'a OwnedFd>,

@@ -22,9 +22,9 @@ use crate::process::watch;
 /// A terminal the client asked for.
 #[derive(Debug, Clone)]
 pub(crate) struct TerminalRequest {
-    /// `TERM`.
+    /// Value of `TERM`.
     pub(crate) term: String,
-    /// Window size.
+    /// Size of the client's window.
     pub(crate) size: Winsize,
     /// Modes, as encoded in RFC 4254 §8.
     pub(crate) modes: Vec<(Pty, u32)>,

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 /// A line of `passwd`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
-    /// Login name.
+    /// Login name, unique in the file.
     pub name: String,
-    /// User id.
+    /// Id of the user.
     pub uid: u32,
     /// Primary group id.
     pub gid: u32,
@@ -40,7 +40,7 @@ impl Passwd {
         Self::at("/etc/passwd", "/etc/group")
     }
 
-    /// Other files.
+    /// Reads other files than the system's.
     pub fn at(passwd: impl Into<PathBuf>, group: impl Into<PathBuf>) -> Self {
         Self {
             passwd: passwd.into(),

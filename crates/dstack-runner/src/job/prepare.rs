@@ -141,7 +141,7 @@ fn home_of(core: &Core, user: &JobUser, own_uid: u32) -> Option<PathBuf> {
 /// What the commands need.
 #[derive(Debug)]
 pub(super) struct Prepared {
-    /// Their environment.
+    /// Environment of the commands.
     pub(super) env: Env,
     // Removed from the home when the job is over.
     _credentials: GitCredentials,
