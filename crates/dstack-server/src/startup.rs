@@ -57,6 +57,7 @@ use crate::render::run_lists::RunLists;
 use crate::retention;
 use crate::settings::Settings;
 use crate::state::AppState;
+use crate::templates_repo::TemplatesRepos;
 use crate::volume_worker;
 use dstack_control::EngineHandle;
 use dstack_control::keys::Keys;
@@ -316,6 +317,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
         registry,
         images,
         plugins: Plugins::new(&settings),
+        templates_repos: TemplatesRepos::new(settings.outbound_policy()),
         telemetry,
         volumes_changed: Arc::default(),
         gateways_changed: Arc::default(),
