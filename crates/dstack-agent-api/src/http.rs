@@ -80,7 +80,7 @@ pub enum CallError {
     Timeout {
         /// Method and path.
         call: String,
-        /// The limit.
+        /// Longest time that the call was given.
         after: Duration,
     },
     /// The agent answered with an error.
@@ -98,7 +98,7 @@ pub enum CallError {
     Unreadable {
         /// Method and path.
         call: String,
-        /// Why.
+        /// What was wrong with the body.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -193,7 +193,7 @@ pub struct Answer {
     call: String,
     /// Its `Content-Type` without parameters.
     pub content_type: String,
-    /// Its body.
+    /// The whole body of the answer.
     pub body: Bytes,
 }
 

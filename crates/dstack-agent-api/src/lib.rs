@@ -3,6 +3,8 @@
 //! Both agents follow dstack 0.22.5's conventions: JSON bodies in which `null` and a missing field mean the zero
 //! value, plain-text errors, and no request from an agent to the server, ever.
 
+#![warn(missing_docs)]
+
 pub mod http;
 pub mod peer;
 pub mod runner;

@@ -18,7 +18,7 @@ pub const TOKEN_VARIABLE: &str = "DSTACK_RUNNER_TOKEN";
 /// The `service` of the runner's health check.
 pub const SERVICE: &str = "dstack-runner";
 
-/// `GET /api/healthcheck`.
+/// Answer of `GET /api/healthcheck`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Healthcheck {
     /// `dstack-runner` or `dstack-shim`.
@@ -38,10 +38,10 @@ pub struct SubmitBody {
     /// The same as `run.run_spec`, for agents up to 0.19.8.
     #[serde(default, deserialize_with = "lenient::zero")]
     pub run_spec: SubmitRunSpec,
-    /// The job.
+    /// What the job is to do.
     #[serde(default, deserialize_with = "lenient::zero")]
     pub job_spec: SubmitJobSpec,
-    /// The attempt.
+    /// Which try to do the job this is.
     #[serde(default, deserialize_with = "lenient::zero")]
     pub job_submission: SubmitJobSubmission,
     /// Addresses of all nodes of the replica.
@@ -125,7 +125,7 @@ pub struct SubmitJobSpec {
     /// Where the repo goes; relative to `working_dir`.
     #[serde(default)]
     pub repo_dir: Option<String>,
-    /// The repo.
+    /// The repo to prepare; `None`: the run's.
     #[serde(default)]
     pub repo_data: Option<RepoData>,
     /// `error`, `skip` or `None` (skip).
@@ -142,13 +142,13 @@ pub struct UnixUser {
     /// Numeric user id.
     #[serde(default)]
     pub uid: Option<u32>,
-    /// User name.
+    /// Name of the user, as the image knows it.
     #[serde(default)]
     pub username: Option<String>,
     /// Numeric group id.
     #[serde(default)]
     pub gid: Option<u32>,
-    /// Group name.
+    /// Name of the group, as the image knows it.
     #[serde(default)]
     pub groupname: Option<String>,
 }
@@ -288,7 +288,7 @@ pub struct JobStatus {
 /// Body of `POST /api/ack` (not in dstack 0.22.5): everything up to here is stored by the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Ack {
-    /// Cursor, ms.
+    /// Timestamp of the last event that is stored, in ms.
     #[serde(default, deserialize_with = "lenient::zero")]
     pub timestamp: i64,
 }
@@ -341,9 +341,9 @@ impl JobState {
 /// A change of the job's state.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct JobStateEvent {
-    /// The state.
+    /// The state that the job is in from now on.
     pub state: JobState,
-    /// ms.
+    /// Timestamp of the runner's clock, in ms; later events have higher ones.
     #[serde(default, deserialize_with = "lenient::zero")]
     pub timestamp: i64,
     /// Lower-case termination reason; empty when there is none.
@@ -367,7 +367,7 @@ pub struct LogEvent {
     /// Raw bytes (base64 on the wire).
     #[serde(default, with = "crate::base64_bytes")]
     pub message: Vec<u8>,
-    /// ms.
+    /// Timestamp of the runner's clock, in ms; later events have higher ones.
     #[serde(default, deserialize_with = "lenient::zero")]
     pub timestamp: i64,
 }
@@ -382,7 +382,7 @@ impl fmt::Debug for LogEvent {
     }
 }
 
-/// `GET /api/metrics`.
+/// Answer of `GET /api/metrics`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Metrics {
     /// When measured: microseconds since the epoch.
@@ -401,9 +401,9 @@ pub struct Metrics {
 /// One GPU of [`Metrics`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct GpuMetrics {
-    /// Bytes.
+    /// Memory of the GPU in use, in bytes.
     pub gpu_memory_usage_bytes: i64,
-    /// 0..=100.
+    /// Share of time in which the GPU worked, in percent: 0 to 100.
     pub gpu_util_percent: i64,
 }
 

@@ -131,7 +131,7 @@ pub struct DcgmIncident {
     /// 0 pass, 10 warning, 20 failure.
     #[serde(deserialize_with = "nullable")]
     pub health: i64,
-    /// For people.
+    /// What happened, for people.
     #[serde(deserialize_with = "nullable")]
     pub error_message: String,
     /// DCGM's error code.
@@ -172,7 +172,7 @@ pub enum ComponentStatus {
     Error,
 }
 
-/// One component.
+/// A binary of the agents on the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Component {
@@ -212,7 +212,7 @@ pub struct ComponentInstall {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TaskStatus {
-    /// Accepted.
+    /// The agent has it on disk, and has done nothing for it yet.
     #[default]
     Pending,
     /// GPUs, keys, volumes and directories are being set up.
@@ -247,7 +247,7 @@ pub struct TaskListItem {
     /// The job's id.
     #[serde(deserialize_with = "nullable")]
     pub id: String,
-    /// Its state.
+    /// How far the task is.
     #[serde(deserialize_with = "nullable")]
     pub status: TaskStatus,
 }
@@ -280,10 +280,10 @@ pub struct PortMapping {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ImagePullProgress {
-    /// Bytes downloaded.
+    /// Bytes that were downloaded.
     #[serde(deserialize_with = "nullable")]
     pub downloaded_bytes: u64,
-    /// Bytes extracted.
+    /// Bytes that were unpacked.
     #[serde(deserialize_with = "nullable")]
     pub extracted_bytes: u64,
     /// Bytes in all, as far as known.
@@ -301,7 +301,7 @@ pub struct TaskInfo {
     /// The job's id.
     #[serde(deserialize_with = "nullable")]
     pub id: String,
-    /// Its state.
+    /// How far the task is.
     #[serde(deserialize_with = "nullable")]
     pub status: TaskStatus,
     /// One of the server's termination reasons, or empty.
@@ -428,16 +428,16 @@ pub struct TaskConfig {
     /// The job's name, `<run>-<job_num>-<replica_num>`.
     #[serde(deserialize_with = "nullable")]
     pub name: String,
-    /// Empty: anonymous.
+    /// User name for the registry; empty: anonymous.
     #[serde(deserialize_with = "nullable")]
     pub registry_username: String,
-    /// Empty: anonymous.
+    /// Password for the registry; empty: anonymous.
     #[serde(deserialize_with = "nullable")]
     pub registry_password: Secret,
-    /// Image reference.
+    /// Reference of the image: `[registry/]name[:tag|@digest]`.
     #[serde(deserialize_with = "nullable")]
     pub image_name: String,
-    /// Empty: root.
+    /// User of the container's first process; empty: root.
     #[serde(deserialize_with = "nullable")]
     pub container_user: String,
     /// Whether the container is privileged.
@@ -455,7 +455,7 @@ pub struct TaskConfig {
     /// Bytes; 0: the engine's default.
     #[serde(deserialize_with = "nullable")]
     pub shm_size: i64,
-    /// Network.
+    /// How the container is connected to the network.
     #[serde(deserialize_with = "nullable")]
     pub network_mode: NetworkMode,
     /// Network volumes to mount on the host.
@@ -464,7 +464,7 @@ pub struct TaskConfig {
     /// Where they appear.
     #[serde(deserialize_with = "nullable")]
     pub volume_mounts: Vec<VolumeMount>,
-    /// Host directories.
+    /// Directories of the host that are mounted into the container.
     #[serde(deserialize_with = "nullable")]
     pub instance_mounts: Vec<InstanceMount>,
     /// Device nodes that replace the vendor's GPU setup.
@@ -500,7 +500,7 @@ pub struct TaskTerminate {
     /// Kept only when no reason is recorded yet.
     #[serde(deserialize_with = "nullable")]
     pub termination_reason: String,
-    /// For people.
+    /// Why it is ended, for people.
     #[serde(deserialize_with = "nullable")]
     pub termination_message: String,
     /// Seconds between TERM and KILL; 0 kills at once.
@@ -562,7 +562,7 @@ pub enum StreamEvent {
     Task(TaskInfo),
     /// A task was removed.
     Removed {
-        /// Its id.
+        /// The task's id, which is the job's.
         id: String,
     },
     /// All tasks have been listed once.

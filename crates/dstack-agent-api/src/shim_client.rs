@@ -76,7 +76,7 @@ impl ShimClient {
         self.http.send(Call::get(paths::HOST)).await?.json()
     }
 
-    /// Installed binaries.
+    /// Returns the installed binaries with their versions.
     pub async fn components(&self) -> Result<Components, CallError> {
         self.http.send(Call::get(paths::COMPONENTS)).await?.json()
     }
@@ -89,7 +89,7 @@ impl ShimClient {
             .map(drop)
     }
 
-    /// All tasks.
+    /// Returns the ids and states of all tasks.
     pub async fn tasks(&self) -> Result<TaskList, CallError> {
         self.http.send(Call::get(paths::TASKS)).await?.json()
     }

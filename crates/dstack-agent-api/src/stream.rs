@@ -46,7 +46,7 @@ impl StreamLine {
     }
 }
 
-/// Lost output.
+/// Output that was lost: the runner's spool was full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Gap {
     /// ms: the place of the loss among the events.

@@ -1,7 +1,7 @@
 //! What a route is.
 
-use dstack_model::decode::{Cx, Decode};
-use dstack_model::schema::{Schema, Schemas};
+use dstack_decode::schema::{Schema, Schemas};
+use dstack_decode::{Cx, Decode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
@@ -260,8 +260,8 @@ macro_rules! routes {
             $($crate::endpoint::Described {
                 route: <$name as $crate::endpoint::Endpoint>::ROUTE,
                 summary: concat!($($doc),+),
-                request: <$request as ::dstack_model::schema::Schema>::schema,
-                response: <$response as ::dstack_model::schema::Schema>::schema,
+                request: <$request as ::dstack_decode::schema::Schema>::schema,
+                response: <$response as ::dstack_decode::schema::Schema>::schema,
             },)*
         ];
     };

@@ -2,6 +2,8 @@
 //!
 //! The server's router, its authorization tests and the client of the CLI are all made from [`routes`].
 
+#![warn(missing_docs)]
+
 pub mod client;
 pub mod endpoint;
 pub mod error;

@@ -7,7 +7,7 @@ mod names;
 mod outside;
 pub mod page;
 
-use dstack_model::schema::Schemas;
+use dstack_decode::schema::Schemas;
 use serde_json::{Map, Value, json};
 
 use crate::endpoint::{Body, Described, Guard, Method, Trail};

@@ -1,10 +1,10 @@
 //! Answers and queries that only this crate needs.
 
-use dstack_model::Decode;
-use dstack_model::decode::{Cx, Value};
+use dstack_decode::Decode;
+use dstack_decode::schema::{Schema, Schemas, any_of};
+use dstack_decode::{Cx, Value};
 use dstack_model::exports::{Export, Import, ListExportsResponse, ListImportsResponse};
 use dstack_model::projects::{Project, ProjectsInfoList};
-use dstack_model::schema::{Schema, Schemas, any_of};
 use dstack_model::users::{User, UsersInfoList};
 use serde::{Deserialize, Serialize};
 
@@ -82,7 +82,7 @@ impl BackendConfigBody {
     pub const SCHEMA: &'static str = "BackendConfig";
 }
 
-impl dstack_model::decode::Decode for BackendConfigBody {
+impl dstack_decode::Decode for BackendConfigBody {
     fn decode(value: &Value, _: &mut Cx) -> Option<Self> {
         Some(Self(value.clone()))
     }

@@ -19,7 +19,7 @@ pub enum CacheError {
     Io {
         /// Directory of the cache.
         path: PathBuf,
-        /// Why not.
+        /// What the system says.
         #[source]
         source: io::Error,
     },
@@ -29,7 +29,7 @@ pub enum CacheError {
     /// The archive is damaged.
     #[error("the cached catalog of {provider} is not usable")]
     Archive {
-        /// Whose.
+        /// Provider whose catalogue it is.
         provider: Provider,
         /// What is wrong.
         #[source]

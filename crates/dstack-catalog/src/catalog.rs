@@ -306,9 +306,9 @@ impl Default for LiveOptions {
 /// A provider whose offers are missing from an answer.
 #[derive(Debug)]
 pub struct Problem {
-    /// Whose.
+    /// Provider whose offers are missing.
     pub provider: Provider,
-    /// Why.
+    /// Why they are missing.
     pub error: CollectError,
 }
 

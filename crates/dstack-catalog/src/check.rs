@@ -14,7 +14,7 @@ mod providers;
 /// A broken rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// Whose catalogue.
+    /// Provider whose catalogue it is.
     pub provider: Provider,
     /// The zero-based data row that breaks it; `None` when the catalogue as a whole does.
     pub row: Option<usize>,

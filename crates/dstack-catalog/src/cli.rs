@@ -73,7 +73,7 @@ pub enum CliError {
     /// A file cannot be used.
     #[error("`{}` is not usable", path.display())]
     Read {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
         /// What is wrong with it.
         #[source]
@@ -82,13 +82,13 @@ pub enum CliError {
     /// An archive cannot be used.
     #[error("`{}` is not usable", path.display())]
     Archive {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
         /// What is wrong with it.
         #[source]
         source: ArchiveError,
     },
-    /// Collecting failed.
+    /// Offers of a provider could not be collected.
     #[error(transparent)]
     Collect(#[from] CollectError),
     /// Reading or writing failed.
@@ -101,7 +101,7 @@ pub enum CliError {
 
 /// What a command prints to.
 pub struct Output<'a> {
-    /// Results.
+    /// Results: tables, CSV, JSON.
     pub out: &'a mut (dyn Write + Send),
     /// Remarks and errors.
     pub err: &'a mut (dyn Write + Send),

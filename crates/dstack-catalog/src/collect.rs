@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use crate::http::HttpError;
 use crate::{Filter, Item, Provider};
 
-/// Collecting failed.
+/// Why the offers of a provider could not be collected.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectError {
     /// A request failed.
@@ -26,15 +26,15 @@ pub enum CollectError {
     Unexpected {
         /// Who was asked.
         provider: Provider,
-        /// What differs.
+        /// What differs from what is known.
         what: String,
     },
     /// A large file could not be downloaded.
     #[error("{provider}: a download failed")]
     Download {
-        /// Whose.
+        /// Provider whose file it is.
         provider: Provider,
-        /// Why.
+        /// How the download failed.
         #[source]
         source: crate::DownloadError,
     },
@@ -47,9 +47,9 @@ pub enum CollectError {
     /// A local file cannot be used.
     #[error("cannot use `{}`", path.display())]
     File {
-        /// Which one.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// What the system says.
         #[source]
         source: io::Error,
     },
@@ -114,7 +114,7 @@ pub struct CollectContext {
 /// Collects all offers of a provider for its published file.
 #[async_trait]
 pub trait OfflineProvider: Send + Sync {
-    /// Whose offers.
+    /// Returns the provider whose offers are collected.
     fn provider(&self) -> Provider;
 
     /// All offers, in the order of their price.
@@ -129,7 +129,7 @@ pub trait OfflineProvider: Send + Sync {
 /// Asks a provider for its offers when a query runs.
 #[async_trait]
 pub trait OnlineProvider: Send + Sync {
-    /// Whose offers.
+    /// Returns the provider whose offers are asked for.
     fn provider(&self) -> Provider;
 
     /// The offers, best first (mostly by price). The filter is a hint: what comes back is filtered again.

@@ -16,7 +16,7 @@ pub struct PriceChange<'a> {
 /// What changed for one provider.
 #[derive(Debug)]
 pub struct Difference<'a> {
-    /// Whose offers.
+    /// Provider whose offers changed.
     pub provider: Provider,
     /// Offers only the newer catalogue has.
     pub new: Vec<Offer<'a>>,

@@ -16,16 +16,16 @@ pub enum DirectoryError {
     /// The file or directory cannot be read.
     #[error("cannot read `{}`", path.display())]
     Io {
-        /// Which one.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// Why not.
+        /// What the system says.
         #[source]
         source: io::Error,
     },
     /// The file is no catalogue.
     #[error("`{}` is not usable", path.display())]
     Read {
-        /// Which one.
+        /// Path of the file.
         path: PathBuf,
         /// What is wrong.
         #[source]
@@ -34,7 +34,7 @@ pub enum DirectoryError {
     /// The archive is no catalogue.
     #[error("`{}` is not usable", path.display())]
     Archive {
-        /// Which one.
+        /// Path of the archive.
         path: PathBuf,
         /// What is wrong.
         #[source]

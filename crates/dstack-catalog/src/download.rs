@@ -27,9 +27,9 @@ pub enum DownloadError {
     /// The file cannot be written.
     #[error("cannot write `{}`", path.display())]
     File {
-        /// Which one.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// What the system says.
         #[source]
         source: io::Error,
     },

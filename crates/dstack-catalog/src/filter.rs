@@ -13,7 +13,7 @@ use crate::{CpuArch, Provider, Vendor};
 pub struct Filter {
     /// Provider names in any case; an empty list matches nothing.
     pub provider: Option<Vec<String>>,
-    /// Instruction set.
+    /// Instruction set of the CPU; any when unset.
     pub cpu_arch: Option<CpuArch>,
     /// vCPUs, at least.
     pub min_cpu: Option<i64>,
@@ -27,7 +27,7 @@ pub struct Filter {
     pub min_gpu_count: Option<i64>,
     /// Accelerators, at most.
     pub max_gpu_count: Option<i64>,
-    /// Accelerator vendor.
+    /// Vendor of the accelerators; any when unset.
     pub gpu_vendor: Option<Vendor>,
     /// Whole accelerator names in any case; an empty list matches no accelerator.
     pub gpu_name: Option<Vec<String>>,

@@ -29,7 +29,7 @@ pub enum HttpError {
     Status {
         /// What was asked, without its query.
         url: String,
-        /// The answer.
+        /// HTTP status of the answer.
         status: StatusCode,
     },
     /// The answer is longer than it can be.
@@ -37,7 +37,7 @@ pub enum HttpError {
     TooLarge {
         /// What was asked, without its query.
         url: String,
-        /// The limit.
+        /// Most bytes that the answer may have.
         limit: u64,
     },
     /// The answer is not what it should be.

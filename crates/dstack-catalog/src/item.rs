@@ -114,7 +114,7 @@ pub struct Item {
     pub location: String,
     /// USD per hour for the whole instance, all accelerators included.
     pub price: f64,
-    /// vCPUs.
+    /// Number of vCPUs.
     pub cpu: i64,
     /// RAM in GiB.
     pub memory: f64,
@@ -126,7 +126,7 @@ pub struct Item {
     pub gpu_memory: Option<f64>,
     /// Set whenever `gpu_count` is not 0.
     pub gpu_vendor: Option<Vendor>,
-    /// Interruptible price.
+    /// Whether the price is that of an interruptible instance.
     pub spot: bool,
     /// GB of the fixed disk; `None` when it is configurable or unknown.
     pub disk_size: Option<f64>,

@@ -60,7 +60,7 @@ pub struct Warnings {
 /// One row that was left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
-    /// Whose file.
+    /// Provider whose file it is.
     pub provider: Provider,
     /// Line of the file, the header being line 1; of a row over several lines, the last.
     pub line: u64,

@@ -48,7 +48,7 @@ impl fmt::Display for Origin {
 /// What is known about a table besides its rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableInfo {
-    /// Whose offers.
+    /// Provider whose offers they are.
     pub provider: Provider,
     /// Version text of the publication; empty when there is none. Compared for equality only.
     pub version: String,
@@ -246,7 +246,7 @@ impl<'a> Offer<'a> {
         self.price
     }
 
-    /// vCPUs.
+    /// Returns the number of vCPUs.
     pub fn cpu(&self) -> i64 {
         self.spec.cpu
     }
@@ -256,7 +256,7 @@ impl<'a> Offer<'a> {
         self.spec.memory
     }
 
-    /// Accelerators.
+    /// Returns the number of accelerators.
     pub fn gpu_count(&self) -> i64 {
         self.spec.gpu_count
     }
@@ -271,12 +271,12 @@ impl<'a> Offer<'a> {
         self.spec.gpu_memory
     }
 
-    /// Accelerator vendor.
+    /// Returns the vendor of the accelerators; `None` without any.
     pub fn gpu_vendor(&self) -> Option<Vendor> {
         self.spec.gpu_vendor
     }
 
-    /// Interruptible price.
+    /// Returns whether the price is that of an interruptible instance.
     pub fn spot(&self) -> bool {
         self.spec.spot
     }
@@ -286,12 +286,12 @@ impl<'a> Offer<'a> {
         self.spec.disk_size
     }
 
-    /// Instruction set.
+    /// Returns the instruction set of the CPU.
     pub fn cpu_arch(&self) -> CpuArch {
         self.spec.cpu_arch
     }
 
-    /// Markers.
+    /// Returns the markers that hide the offer from callers who did not ask for them.
     pub fn flags(&self) -> impl ExactSizeIterator<Item = &'a str> {
         let table = self.table;
         self.spec.flags.iter().map(move |id| table.text(*id))

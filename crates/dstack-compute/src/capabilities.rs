@@ -5,18 +5,18 @@ pub struct Capabilities {
     pub create_instance: bool,
     /// Several nodes that reach each other.
     pub multinode: bool,
-    /// Privileged containers.
+    /// Containers with all rights on their host (`privileged: true`).
     pub privileged: bool,
     /// Folders of the instance as volumes.
     pub instance_volumes: bool,
-    /// Reserved capacity.
+    /// Instances of reserved capacity (`reservation`).
     pub reservations: bool,
     /// Groups of machines placed close to each other.
     pub placement_groups: bool,
     /// Several machines created as one.
     pub compute_groups: bool,
-    /// Network volumes.
+    /// Network volumes, see [`Volumes`](crate::Volumes).
     pub volumes: bool,
-    /// Gateways.
+    /// Instances for gateways.
     pub gateways: bool,
 }

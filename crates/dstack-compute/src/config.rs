@@ -9,9 +9,9 @@ mod credential;
 mod file;
 mod gpu_clouds;
 
-use dstack_model::Decode;
+use dstack_decode::Decode;
+use dstack_decode::{Problem, decode_lenient, decode_strict};
 use dstack_model::backends::BackendType;
-use dstack_model::decode::{Problem, decode_lenient, decode_strict};
 use serde::Serialize;
 use serde_json::{Map, Value};
 

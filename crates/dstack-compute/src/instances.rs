@@ -16,7 +16,7 @@ pub struct InstanceRequest {
     pub id: InstanceId,
     /// The instance's name.
     pub name: String,
-    /// The project.
+    /// The project that the instance is for.
     pub project: ProjectId,
     /// The reservation that it is to be made of: nothing else may be taken.
     pub reservation: Option<String>,

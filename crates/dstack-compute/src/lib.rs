@@ -3,8 +3,9 @@
 //! A [`Backend`] is one configured cloud of one project. What it can do beyond offers is told by [`Capabilities`]; the
 //! control plane never asks which cloud it talks to.
 
+#![warn(missing_docs)]
+
 mod capabilities;
-mod catalog_offers;
 pub mod config;
 mod error;
 mod instances;
@@ -22,7 +23,6 @@ use dstack_model::runs::Requirements;
 use dstack_units::ProjectId;
 
 pub use capabilities::Capabilities;
-pub use catalog_offers::{CatalogQuery, DiskSize, catalog_offers, provider};
 pub use error::ComputeError;
 pub use instances::{InstanceRequest, Instances, LISTED_WITHIN};
 pub use registry::{BackendKind, ConfigureError, Registry};
@@ -31,7 +31,7 @@ pub use volumes::{VolumeRequest, Volumes};
 /// One configured cloud of one project.
 #[async_trait]
 pub trait Backend: Send + Sync + Debug {
-    /// Which cloud.
+    /// Returns the type of the backend.
     fn kind(&self) -> BackendType;
 
     /// What it can do beyond offers.

@@ -28,7 +28,7 @@ pub enum ConfigureError {
 /// One kind of backend: how it is configured, and what is made from a configuration.
 #[async_trait]
 pub trait BackendKind: Send + Sync + Debug {
-    /// Which one.
+    /// Returns the type of the backends of this kind.
     fn kind(&self) -> BackendType;
 
     /// What all backends of this kind can do.
@@ -83,7 +83,7 @@ const ORDER: &[BackendType] = &[
 ];
 
 impl Registry {
-    /// These kinds.
+    /// Makes a registry of these kinds; their order does not matter.
     pub fn new(kinds: impl IntoIterator<Item = Arc<dyn BackendKind>>) -> Self {
         Self(kinds.into_iter().collect())
     }

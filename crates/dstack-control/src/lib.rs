@@ -5,6 +5,8 @@
 //! through [`Directory`], which tells those who remember them. Verbs know no HTTP: they take values and return rows. Handlers
 //! of the API, config.yml, logins, the first start and the simulation all call the same ones.
 
+#![warn(missing_docs)]
+
 pub mod access;
 pub mod backends;
 mod core;

@@ -8,6 +8,8 @@
 //! Proxies are those of the environment (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`), root certificates those of
 //! the system.
 
+#![warn(missing_docs)]
+
 mod client;
 mod guard;
 mod network;

@@ -31,7 +31,7 @@ pub use registry::{Limits, Registry};
 /// Credentials of a registry.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RegistryCredentials {
-    /// User name.
+    /// User name that the registry knows.
     pub username: String,
     /// Password or token.
     pub password: Secret,

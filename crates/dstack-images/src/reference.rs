@@ -171,7 +171,7 @@ fn is_tag(text: &str) -> bool {
     text.len() <= 128 && text.starts_with(word) && text.chars().all(|c| word(c) || matches!(c, '.' | '-'))
 }
 
-/// `ALGORITHM:HEX`.
+/// Whether the text is of the form `ALGORITHM:HEX`.
 pub(crate) fn is_digest(text: &str) -> bool {
     text.split_once(':').is_some_and(|(algorithm, hex)| {
         algorithm.starts_with(|c: char| c.is_ascii_alphabetic())

@@ -78,6 +78,6 @@ pub struct BackendInfo {
 pub struct BackendInfoYaml {
     /// The backend's type.
     pub name: String,
-    /// With credentials.
+    /// The backend's configuration in YAML, with credentials.
     pub config_yaml: String,
 }

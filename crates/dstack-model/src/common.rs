@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::Decode;
-use crate::decode::{Cx, Decode as _};
+use crate::decode::Cx;
 use crate::string_enum;
 
 string_enum! {
@@ -109,7 +109,7 @@ impl std::fmt::Display for EntityReference {
 /// Tags of cloud resources.
 pub type Tags = IndexMap<String, String>;
 
-/// Checks tags.
+/// Checks keys and values of tags: `^[_\-a-zA-Z0-9]{1,60}$` and `^[a-zA-Z0-9 .:/=_\-+@]{0,256}$`.
 pub(crate) fn check_tags(tags: Option<Tags>) -> Result<Option<Tags>, String> {
     for (key, value) in tags.iter().flatten() {
         tag::check(key, value).map_err(dstack_units::ParseError::into_message)?;

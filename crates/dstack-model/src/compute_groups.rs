@@ -12,9 +12,9 @@ use crate::string_enum;
 string_enum! {
     /// State of a compute group.
     pub enum ComputeGroupStatus {
-        /// There.
+        /// Its instances exist.
         Running = "running",
-        /// Gone.
+        /// Its instances have been deleted.
         Terminated = "terminated",
     }
 }
@@ -26,11 +26,11 @@ pub struct ComputeGroupProvisioningData {
     pub compute_group_id: String,
     /// The provider's name.
     pub compute_group_name: String,
-    /// The backend.
+    /// Backend that created the group.
     pub backend: BackendType,
     /// The backend behind the backend.
     pub base_backend: Option<BackendType>,
-    /// Its region.
+    /// Region of the backend that the group is in.
     pub region: String,
     /// One for each instance.
     pub job_provisioning_datas: Vec<JobProvisioningData>,
@@ -41,15 +41,15 @@ pub struct ComputeGroupProvisioningData {
 /// A compute group.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct ComputeGroup {
-    /// Its id.
+    /// Id of the group.
     pub id: Uuid,
-    /// Its name.
+    /// Name of the group.
     pub name: String,
-    /// Its project.
+    /// Name of the project that owns its fleet.
     pub project_name: String,
     /// When it was made.
     pub created_at: Time,
-    /// Its state.
+    /// Whether its instances exist.
     pub status: ComputeGroupStatus,
     /// What the backend answered.
     pub provisioning_data: ComputeGroupProvisioningData,

@@ -37,19 +37,19 @@ pub const LEGACY_REPO_DIR: &str = "/workflow";
 #[serde(untagged)]
 #[decode(tag = "type")]
 pub enum AnyRunConfiguration {
-    /// `type: dev-environment`.
+    /// An interactive run with an IDE (`type: dev-environment`).
     #[decode(rename = "dev-environment")]
     DevEnvironment(Box<DevEnvironmentConfiguration>),
-    /// `type: task`.
+    /// A run of commands (`type: task`).
     #[decode(rename = "task")]
     Task(Box<TaskConfiguration>),
-    /// `type: service`.
+    /// Replicas that answer requests (`type: service`).
     #[decode(rename = "service")]
     Service(Box<ServiceConfiguration>),
 }
 
 impl AnyRunConfiguration {
-    /// The `type`.
+    /// Returns the value of `type`.
     pub const fn type_name(&self) -> &'static str {
         match self {
             Self::DevEnvironment(_) => "dev-environment",
@@ -124,22 +124,22 @@ impl AnyRunConfiguration {
 #[serde(untagged)]
 #[decode(tag = "type")]
 pub enum AnyConfiguration {
-    /// `type: dev-environment`.
+    /// An interactive run with an IDE (`type: dev-environment`).
     #[decode(rename = "dev-environment")]
     DevEnvironment(Box<DevEnvironmentConfiguration>),
-    /// `type: task`.
+    /// A run of commands (`type: task`).
     #[decode(rename = "task")]
     Task(Box<TaskConfiguration>),
-    /// `type: service`.
+    /// Replicas that answer requests (`type: service`).
     #[decode(rename = "service")]
     Service(Box<ServiceConfiguration>),
-    /// `type: fleet`.
+    /// A set of instances (`type: fleet`).
     #[decode(rename = "fleet")]
     Fleet(Box<FleetConfiguration>),
-    /// `type: gateway`.
+    /// An entry for requests to services (`type: gateway`).
     #[decode(rename = "gateway")]
     Gateway(Box<GatewayConfiguration>),
-    /// `type: preset`.
+    /// A preset (`type: preset`).
     #[decode(rename = "preset")]
     Preset(Box<PresetConfiguration>),
     /// `type: volume`, told apart further by `backend`.
@@ -148,7 +148,7 @@ pub enum AnyConfiguration {
 }
 
 impl AnyConfiguration {
-    /// The `type`.
+    /// Returns the value of `type`.
     pub const fn type_name(&self) -> &'static str {
         match self {
             Self::DevEnvironment(_) => "dev-environment",

@@ -21,7 +21,7 @@ pub struct Env(pub IndexMap<String, EnvValue>);
 /// The value of a variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EnvValue {
-    /// Given.
+    /// The value itself.
     Text(String),
     /// Given without a value: to be taken from the client's environment before it is sent to the server.
     FromClient,

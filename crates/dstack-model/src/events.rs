@@ -55,11 +55,11 @@ pub struct EventTarget {
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct Event {
-    /// Its id.
+    /// Id of the event.
     pub id: EventId,
-    /// What happened.
+    /// What happened, in a sentence that clients show as it is.
     pub message: String,
-    /// When.
+    /// When it happened.
     pub recorded_at: Time,
     /// ID of the user who performed the action, or `null` if it was the system.
     pub actor_user_id: Option<UserId>,

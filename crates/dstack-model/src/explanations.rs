@@ -9,7 +9,7 @@ use crate::backends::BackendType;
 /// Of one job of a plan.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Decode)]
 pub struct JobExplanation {
-    /// The job.
+    /// Name of the job: `<run>-<job>-<replica>`.
     pub job_name: String,
     /// Whether something is available for it.
     pub fits: bool,
@@ -25,10 +25,10 @@ pub struct JobExplanation {
     pub changes: Vec<ChangeSet>,
 }
 
-/// A fleet.
+/// What was decided about a fleet.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct FleetVerdict {
-    /// Its name.
+    /// Name of the fleet.
     pub name: String,
     /// Whether it is the one.
     pub chosen: bool,
@@ -41,22 +41,22 @@ pub struct FleetVerdict {
 /// An existing instance.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct InstanceVerdict {
-    /// Its name.
+    /// Name of the instance.
     pub name: String,
-    /// Its fleet.
+    /// Name of the fleet that it belongs to.
     pub fleet: String,
     /// Whether the job could start on it now.
     pub available: bool,
-    /// Why not.
+    /// Why the job cannot start on it.
     pub reasons: Vec<String>,
 }
 
 /// An offer of a backend.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct OfferVerdict {
-    /// The backend.
+    /// Backend that makes the offer.
     pub backend: BackendType,
-    /// The region.
+    /// Region of the backend that the instance would be in.
     pub region: String,
     /// The instance's type.
     pub instance: String,

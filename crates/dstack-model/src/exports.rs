@@ -8,43 +8,43 @@ use crate::Decode;
 /// A project that imports an export.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct ExportImport {
-    /// The project.
+    /// Name of the project.
     pub project_name: String,
 }
 
 /// A shared fleet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct ExportedFleet {
-    /// Its id.
+    /// Id of the fleet.
     pub id: FleetId,
-    /// Its name.
+    /// Name of the fleet, unique within the exporting project.
     pub name: String,
 }
 
 /// A shared gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct ExportedGateway {
-    /// Its id.
+    /// Id of the gateway.
     pub id: GatewayId,
-    /// Its name.
+    /// Name of the gateway, unique within the exporting project.
     pub name: String,
 }
 
 /// What a project shares.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct Export {
-    /// Its id.
+    /// Id of the export.
     pub id: ExportId,
-    /// Its name.
+    /// Name, unique within the exporting project: `^[a-z][a-z0-9-]{1,40}$`.
     pub name: String,
     /// Whether it is shared with all projects.
     #[decode(default)]
     pub is_global: bool,
-    /// With whom.
+    /// The projects that it is shared with.
     pub imports: Vec<ExportImport>,
-    /// Fleets.
+    /// The fleets that are shared.
     pub exported_fleets: Vec<ExportedFleet>,
-    /// Gateways.
+    /// The gateways that are shared.
     #[decode(default)]
     pub exported_gateways: Vec<ExportedGateway>,
 }
@@ -52,7 +52,7 @@ pub struct Export {
 /// All exports of a project.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct ListExportsResponse {
-    /// The exports.
+    /// The exports of the project.
     pub exports: Vec<Export>,
     /// What users should know.
     #[decode(default)]
@@ -62,15 +62,15 @@ pub struct ListExportsResponse {
 /// The export behind an import.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct ImportExport {
-    /// Its id.
+    /// Id of the export.
     pub id: ExportId,
-    /// Its name.
+    /// Name, unique within the exporting project.
     pub name: String,
     /// The project that shares.
     pub project_name: String,
-    /// Fleets.
+    /// The fleets that are shared.
     pub exported_fleets: Vec<ExportedFleet>,
-    /// Gateways.
+    /// The gateways that are shared.
     #[decode(default)]
     pub exported_gateways: Vec<ExportedGateway>,
 }
@@ -78,16 +78,16 @@ pub struct ImportExport {
 /// What is shared with a project.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct Import {
-    /// Its id.
+    /// Id of the import.
     pub id: ImportId,
-    /// The export.
+    /// What is imported, and from which project.
     pub export: ImportExport,
 }
 
 /// All imports of a project.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct ListImportsResponse {
-    /// The imports.
+    /// The imports of the project.
     pub imports: Vec<Import>,
     /// What users should know.
     #[decode(default)]

@@ -10,7 +10,7 @@ use crate::Decode;
 /// An uploaded archive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct FileArchive {
-    /// Its id.
+    /// Id of the archive, by which runs refer to it.
     pub id: ArchiveId,
     /// The hash that the client gave it.
     pub hash: String,

@@ -27,11 +27,11 @@ string_enum! {
     pub enum FleetStatus {
         /// Not used by the reference.
         Submitted = "submitted",
-        /// In use.
+        /// Its instances can be used.
         Active = "active",
-        /// Being removed.
+        /// Its instances are being deleted.
         Terminating = "terminating",
-        /// Gone.
+        /// Has no instances any more, and is over.
         Terminated = "terminated",
         /// Not used by the reference.
         Failed = "failed",
@@ -41,7 +41,7 @@ string_enum! {
 string_enum! {
     /// How a fleet's instances are placed.
     pub enum InstanceGroupPlacement {
-        /// Anywhere.
+        /// In any of the backends, regions and zones that are allowed.
         Any = "any",
         /// Close to each other, with a fast network.
         Cluster = "cluster",
@@ -49,7 +49,7 @@ string_enum! {
 }
 
 tag!(
-    /// `fleet`.
+    /// The value of `type` for [`FleetConfiguration`].
     pub FleetTag = "fleet"
 );
 
@@ -234,14 +234,14 @@ fn is_public_2001(bits: u128) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum SshHost {
-    /// In detail.
+    /// By its address, with settings of its own.
     Params(Box<SshHostParams>),
     /// By its address.
     Hostname(String),
 }
 
 impl SshHost {
-    /// Its address.
+    /// Returns the address, a name or an IP.
     pub fn hostname(&self) -> &str {
         match self {
             Self::Params(params) => &params.hostname,
@@ -249,7 +249,7 @@ impl SshHost {
         }
     }
 
-    /// In detail.
+    /// Returns the host with its settings; those that are not given are unset.
     pub fn to_params(&self) -> SshHostParams {
         match self {
             Self::Params(params) => (**params).clone(),
@@ -429,7 +429,7 @@ fn nodes_from_scalar(value: &Value, _: &Map<String, Value>) -> Result<Option<Val
     Ok(scalar.then(|| json!({"min": value, "max": value})))
 }
 
-/// A fleet.
+/// The configuration of a fleet: instances of backends, or hosts reached over SSH.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct FleetConfiguration {
     /// The configuration type.
@@ -505,13 +505,13 @@ impl FleetConfiguration {
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 #[decode(hide("merged_profile"))]
 pub struct FleetSpec {
-    /// The configuration.
+    /// The fleet's configuration, as the user wrote it.
     pub configuration: FleetConfiguration,
     /// Where the configuration's file is.
     pub configuration_path: Option<String>,
     /// The chosen profile.
     pub profile: Profile,
-    /// Deprecated.
+    /// Deprecated: clients never send it.
     #[decode(default)]
     pub autocreated: bool,
 }
@@ -527,20 +527,20 @@ impl FleetSpec {
     }
 }
 
-/// A fleet.
+/// A fleet with its instances, as the API answers it.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct Fleet {
-    /// Its id.
+    /// Id of the fleet.
     pub id: FleetId,
-    /// Its name.
+    /// Name, unique among the fleets of the project: `^[a-z][a-z0-9-]{1,40}$`.
     pub name: String,
-    /// Its project.
+    /// Name of the project that owns it; others may have it imported.
     pub project_name: String,
     /// What it is made from.
     pub spec: FleetSpec,
     /// When it was made.
     pub created_at: Time,
-    /// Its state.
+    /// How far it is.
     pub status: FleetStatus,
     /// Why it is in this state.
     pub status_message: Option<String>,
@@ -551,11 +551,11 @@ pub struct Fleet {
 /// What applying a fleet would do.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct FleetPlan {
-    /// The project.
+    /// Name of the project that the plan is for.
     pub project_name: String,
-    /// The user.
+    /// Name of the user who asked for the plan.
     pub user: String,
-    /// As sent.
+    /// The spec as it was sent.
     pub spec: FleetSpec,
     /// With the server's defaults.
     pub effective_spec: Option<FleetSpec>,

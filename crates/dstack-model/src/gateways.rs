@@ -12,9 +12,9 @@ string_enum! {
     pub enum GatewayStatus {
         /// To be made.
         Submitted = "submitted",
-        /// Being made.
+        /// The cloud has been asked for it.
         Provisioning = "provisioning",
-        /// There.
+        /// All that it needs exists, and it serves.
         Running = "running",
         /// Could not be made.
         Failed = "failed",
@@ -26,42 +26,42 @@ string_enum! {
     pub enum GatewayReplicaStatus {
         /// To be made.
         Submitted = "submitted",
-        /// Being made.
+        /// The cloud has been asked for its instance.
         Provisioning = "provisioning",
-        /// There.
+        /// Its instance exists, and serves.
         Running = "running",
-        /// Being removed.
+        /// Its instance is being deleted.
         Terminating = "terminating",
-        /// Gone.
+        /// Its instance does not exist any more.
         Terminated = "terminated",
     }
 }
 
 tag!(
-    /// `gateway`.
+    /// The value of `type` in the configuration of a gateway.
     pub GatewayTag = "gateway"
 );
 tag!(
-    /// `lets-encrypt`.
+    /// The value of `type` for [`LetsEncryptGatewayCertificate`].
     pub LetsEncryptTag = "lets-encrypt"
 );
 tag!(
-    /// `acm`.
+    /// The value of `type` for [`AcmGatewayCertificate`].
     pub AcmTag = "acm"
 );
 tag!(
-    /// `gcp-cm`.
+    /// The value of `type` for [`GcpCertificateManagerGatewayCertificate`].
     pub GcpCmTag = "gcp-cm"
 );
 tag!(
-    /// `alb`.
+    /// The value of `type` for [`AlbGatewayLoadBalancer`].
     pub AlbTag = "alb"
 );
 
 /// Automatic certificates by Let's Encrypt.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Decode)]
 pub struct LetsEncryptGatewayCertificate {
-    /// The kind.
+    /// The kind of certificate: `lets-encrypt`.
     #[serde(rename = "type")]
     #[decode(default)]
     pub kind: LetsEncryptTag,
@@ -70,7 +70,7 @@ pub struct LetsEncryptGatewayCertificate {
 /// Certificates by AWS Certificate Manager. Implies `load_balancer: { type: alb }`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct AcmGatewayCertificate {
-    /// The kind.
+    /// The kind of certificate: `acm`.
     #[serde(rename = "type")]
     #[decode(default)]
     pub kind: AcmTag,
@@ -81,7 +81,7 @@ pub struct AcmGatewayCertificate {
 /// Certificates by Google Cloud Certificate Manager. Requires `load_balancer: { type: alb }`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct GcpCertificateManagerGatewayCertificate {
-    /// The kind.
+    /// The kind of certificate: `gcp-cm`.
     #[serde(rename = "type")]
     #[decode(default)]
     pub kind: GcpCmTag,
@@ -94,13 +94,13 @@ pub struct GcpCertificateManagerGatewayCertificate {
 #[serde(untagged)]
 #[decode(tag = "type")]
 pub enum AnyGatewayCertificate {
-    /// Let's Encrypt.
+    /// By Let's Encrypt, requested and renewed by the gateway itself.
     #[decode(rename = "lets-encrypt")]
     LetsEncrypt(LetsEncryptGatewayCertificate),
-    /// AWS.
+    /// By AWS Certificate Manager, on an Application Load Balancer.
     #[decode(rename = "acm")]
     Acm(AcmGatewayCertificate),
-    /// GCP.
+    /// By Google Cloud Certificate Manager, on an Application Load Balancer.
     #[decode(rename = "gcp-cm")]
     GcpCm(GcpCertificateManagerGatewayCertificate),
 }
@@ -114,7 +114,7 @@ impl Default for AnyGatewayCertificate {
 /// An Application Load Balancer.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Decode)]
 pub struct AlbGatewayLoadBalancer {
-    /// The kind.
+    /// The kind of load balancer: `alb`.
     #[serde(rename = "type")]
     #[decode(default)]
     pub kind: AlbTag,
@@ -130,7 +130,7 @@ pub enum AnyGatewayLoadBalancer {
     Alb(AlbGatewayLoadBalancer),
 }
 
-/// A gateway.
+/// The configuration of a gateway: the entry for HTTPS requests to services.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct GatewayConfiguration {
     /// The configuration type.
@@ -169,7 +169,7 @@ pub struct GatewayConfiguration {
 /// What a gateway is made from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct GatewaySpec {
-    /// The configuration.
+    /// The gateway's configuration, as the user wrote it.
     pub configuration: GatewayConfiguration,
     /// Where the configuration's file is.
     pub configuration_path: Option<String>,
@@ -178,36 +178,36 @@ pub struct GatewaySpec {
 /// A gateway's replica.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct GatewayReplica {
-    /// Its address.
+    /// Address of its instance, a name or an IP; `null` until it has one.
     pub hostname: Option<String>,
-    /// Its number.
+    /// Number among the replicas of the gateway.
     pub replica_num: u32,
-    /// Its backend.
+    /// Backend that its instance is created in.
     pub backend: Option<BackendType>,
-    /// Its region.
+    /// Region of the backend that its instance is in.
     pub region: Option<String>,
     /// When it was made.
     pub created_at: Time,
-    /// Its state.
+    /// How far its instance is.
     pub status: GatewayReplicaStatus,
     /// Why it is in this state.
     pub status_message: Option<String>,
 }
 
-/// A gateway.
+/// A gateway with its replicas, as the API answers it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct Gateway {
-    /// Its id.
+    /// Id of the gateway.
     pub id: GatewayId,
-    /// Its name.
+    /// Name, unique within the project: `^[a-z][a-z0-9-]{1,40}$`.
     pub name: String,
-    /// Its project.
+    /// Name of the project that owns it; others may have it imported.
     pub project_name: String,
     /// What it is made from.
     pub configuration: GatewayConfiguration,
     /// When it was made.
     pub created_at: Time,
-    /// Its state.
+    /// How far it is.
     pub status: GatewayStatus,
     /// Why it is in this state.
     pub status_message: Option<String>,
@@ -217,7 +217,7 @@ pub struct Gateway {
     pub wildcard_domain: Option<String>,
     /// Whether it is the viewing project's default.
     pub default: bool,
-    /// Its replicas.
+    /// Its replicas; each has an instance of its own.
     #[decode(default)]
     pub replicas: Vec<GatewayReplica>,
     /// Deprecated, never set.
@@ -233,11 +233,11 @@ pub struct Gateway {
 /// What applying a gateway would do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct GatewayPlan {
-    /// The project.
+    /// Name of the project that the plan is for.
     pub project_name: String,
-    /// The user.
+    /// Name of the user who asked for the plan.
     pub user: String,
-    /// As sent.
+    /// The spec as it was sent.
     pub spec: GatewaySpec,
     /// With the server's defaults.
     pub effective_spec: GatewaySpec,
@@ -259,13 +259,13 @@ pub struct ApplyGatewayPlanInput {
 /// What a replica is made from (stored).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct GatewayReplicaConfiguration {
-    /// The project.
+    /// Name of the gateway's project.
     pub project_name: String,
     /// The instance's name.
     pub instance_name: String,
-    /// The backend.
+    /// Backend that the instance is created in.
     pub backend: BackendType,
-    /// Its region.
+    /// Region of the backend that the instance is created in.
     pub region: String,
     /// The instance's type.
     pub instance_type: Option<String>,
@@ -286,9 +286,9 @@ pub struct GatewayReplicaProvisioningData {
     pub instance_id: String,
     /// Its address; a name on Kubernetes.
     pub ip_address: String,
-    /// Its region.
+    /// Region that the instance is in.
     pub region: String,
-    /// Its zone.
+    /// Availability zone that the instance is in, where the backend has such.
     pub availability_zone: Option<String>,
     /// JSON of the backend.
     pub backend_data: Option<String>,
@@ -297,11 +297,11 @@ pub struct GatewayReplicaProvisioningData {
 /// What a load balancer is made from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct GatewayLoadBalancerConfiguration {
-    /// The project.
+    /// Name of the gateway's project.
     pub project_name: String,
     /// The gateway's name.
     pub gateway_name: String,
-    /// Its region.
+    /// Region that the load balancer is created in.
     pub region: String,
     /// Whether it gets a public address.
     pub public_ip: bool,
@@ -314,7 +314,7 @@ pub struct GatewayLoadBalancerConfiguration {
 /// What the backend answered for a load balancer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct GatewayLoadBalancerData {
-    /// Its address.
+    /// Name under which the load balancer is reached.
     pub hostname: String,
     /// JSON of the backend.
     pub backend_data: String,

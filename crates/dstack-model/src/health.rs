@@ -9,7 +9,7 @@ use crate::string_enum;
 string_enum! {
     /// How an instance's accelerators are.
     pub enum HealthStatus {
-        /// No findings.
+        /// The last check found nothing.
         Healthy = "healthy",
         /// Findings that do not stop it from working.
         Warning = "warning",
@@ -18,24 +18,24 @@ string_enum! {
     }
 }
 
-/// One finding.
+/// One finding of a check.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct HealthEvent {
-    /// When.
+    /// When it was found.
     pub timestamp: Time,
-    /// How bad.
+    /// How bad the finding is.
     pub status: HealthStatus,
-    /// What.
+    /// What was found, for people.
     pub message: String,
 }
 
 /// The findings of one check.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct HealthCheck {
-    /// When.
+    /// When the check was made.
     pub collected_at: Time,
     /// The worst finding.
     pub status: HealthStatus,
-    /// All findings.
+    /// All findings of the check.
     pub events: Vec<HealthEvent>,
 }

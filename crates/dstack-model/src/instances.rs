@@ -59,7 +59,7 @@ pub struct GpuDriverInfo {
     pub version: String,
 }
 
-/// A disk.
+/// The disk of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Decode)]
 pub struct Disk {
     /// Its size in MiB; 0 when unknown.
@@ -83,7 +83,7 @@ pub struct Resources {
     pub gpus: Vec<Gpu>,
     /// Whether it is a spot instance.
     pub spot: bool,
-    /// The disk.
+    /// The disk; 100 GB when unset.
     #[decode(default)]
     pub disk: Disk,
     /// Unset when unknown.
@@ -105,18 +105,18 @@ pub struct InstanceType {
 /// Where a host is reached by SSH.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Decode)]
 pub struct SshConnectionParams {
-    /// Address.
+    /// Host name or IP address.
     pub hostname: String,
-    /// User.
+    /// User that logs in.
     pub username: String,
-    /// Port.
+    /// TCP port of its SSH server.
     pub port: i64,
 }
 
 /// An SSH key.
 #[derive(Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct SshKey {
-    /// One line.
+    /// The public key: one line in the format of OpenSSH.
     pub public: String,
     /// PEM; unset in answers.
     pub private: Option<String>,
@@ -134,11 +134,11 @@ impl std::fmt::Debug for SshKey {
 /// How a host of an SSH fleet is reached (stored).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct RemoteConnectionInfo {
-    /// Address.
+    /// Host name or IP address.
     pub host: String,
-    /// Port.
+    /// TCP port of its SSH server.
     pub port: i64,
-    /// User.
+    /// User that logs in.
     pub ssh_user: String,
     /// Keys to log in with.
     pub ssh_keys: Vec<SshKey>,
@@ -154,7 +154,7 @@ pub struct RemoteConnectionInfo {
 /// What an instance is made from (stored).
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct InstanceConfiguration {
-    /// The project.
+    /// Name of the instance's project.
     pub project_name: String,
     /// The instance's name.
     pub instance_name: String,
@@ -187,9 +187,9 @@ string_enum! {
     pub enum InstanceAvailability {
         /// The backend does not say.
         Unknown = "unknown",
-        /// Yes.
+        /// The backend says that it can be created now.
         Available = "available",
-        /// No.
+        /// The backend says that it has no capacity for it now.
         NotAvailable = "not_available",
         /// Not within the quota.
         NoQuota = "no_quota",
@@ -214,15 +214,15 @@ string_enum! {
     pub enum InstanceStatus {
         /// To be made.
         Pending = "pending",
-        /// Being made.
+        /// Being created by its backend; its agent does not answer yet.
         Provisioning = "provisioning",
-        /// Without jobs.
+        /// Ready for jobs, and without any.
         Idle = "idle",
-        /// With jobs.
+        /// Runs at least one job.
         Busy = "busy",
-        /// Being removed.
+        /// Being deleted by its backend.
         Terminating = "terminating",
-        /// Gone.
+        /// Does not exist any more.
         Terminated = "terminated",
     }
 }
@@ -267,30 +267,30 @@ string_enum! {
     }
 }
 
-/// An instance.
+/// An instance, as the API answers it.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct Instance {
-    /// Its id.
+    /// Id of the instance.
     pub id: InstanceId,
-    /// Its project.
+    /// Name of the project that owns its fleet.
     pub project_name: String,
     /// Its backend, once known.
     pub backend: Option<BackendType>,
     /// Its type, once known.
     pub instance_type: Option<InstanceType>,
-    /// Its name.
+    /// Name: `<fleet>-<instance_num>`.
     pub name: String,
-    /// Its fleet.
+    /// Id of the fleet that it belongs to.
     pub fleet_id: Option<FleetId>,
-    /// Its fleet.
+    /// Name of the fleet that it belongs to.
     pub fleet_name: Option<String>,
     /// Its number in the fleet.
     pub instance_num: u32,
     /// Deprecated, always unset.
     pub job_name: Option<String>,
-    /// Its address.
+    /// Address, a name or an IP; `null` until it has one.
     pub hostname: Option<String>,
-    /// Its state.
+    /// How far it is, and whether it runs jobs.
     pub status: InstanceStatus,
     /// Whether it does not answer.
     #[decode(default)]
@@ -306,9 +306,9 @@ pub struct Instance {
     pub created: Time,
     /// When it was gone.
     pub finished_at: Option<Time>,
-    /// Its region.
+    /// Region of its backend, once known; `remote` for hosts of SSH fleets.
     pub region: Option<String>,
-    /// Its zone.
+    /// Availability zone, where its backend has such.
     pub availability_zone: Option<String>,
     /// Dollars an hour.
     pub price: Option<f64>,

@@ -20,7 +20,7 @@ pub enum InterpolateError {
     /// `${{` without `}}`; from there on.
     #[error("No pattern closing: {0}")]
     NotClosed(String),
-    /// Not `namespace.name`.
+    /// A reference that is not of the form `namespace.name`.
     #[error("Illegal reference name: {0}")]
     IllegalName(String),
     /// Names that nobody knows, in the order of the text.
@@ -29,9 +29,9 @@ pub enum InterpolateError {
     /// A node or replica that does not exist.
     #[error("Invalid reference {reference}: {reason}")]
     OutOfRange {
-        /// As written.
+        /// The reference as it is written.
         reference: String,
-        /// Why.
+        /// What is wrong with it, for people.
         reason: &'static str,
     },
     /// A node or replica whose address is not known yet.
@@ -50,7 +50,7 @@ pub struct Interpolator {
 }
 
 impl Interpolator {
-    /// Knows nothing.
+    /// Makes one that knows no variables.
     pub fn new() -> Self {
         Self::default()
     }

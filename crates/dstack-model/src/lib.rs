@@ -1,17 +1,15 @@
 //! Wire and YAML types of dstack: configurations, profiles, runs, jobs, fleets, instances, offers.
 //!
 //! Every type serializes to the normal form of the dstack 0.22.5 API (all fields present, `null` when unset, in the
-//! reference's order) and is read by the one decoder of [`decode`], which accepts, coerces and refuses as the
+//! reference's order) and is read by the one decoder of [`dstack_decode`], which accepts, coerces and refuses as the
 //! reference does.
 
-// The derive macro writes paths from this crate's name, also inside this crate.
-extern crate self as dstack_model;
+#![warn(missing_docs)]
 
 pub mod backends;
 pub mod common;
 pub mod compute_groups;
 pub mod configurations;
-pub mod decode;
 pub mod envs;
 pub mod errors;
 pub mod events;
@@ -35,7 +33,6 @@ pub mod repos;
 pub mod requests;
 pub mod resources;
 pub mod runs;
-pub mod schema;
 pub mod secrets;
 pub mod templates;
 pub mod unix;
@@ -43,5 +40,6 @@ pub mod users;
 pub mod volumes;
 pub mod yaml;
 
-pub use dstack_model_derive::Decode;
+pub use dstack_decode as decode;
+pub use dstack_decode::{Decode, schema, string_enum, tag};
 pub use errors::ErrorCode;

@@ -9,6 +9,8 @@ use dstack_units::Range;
 use crate::configurations::{NodeGroup, ReplicaGroup};
 use crate::fleets::FleetNodesSpec;
 
+pub use dstack_decode::MAX_ITEMS;
+
 /// Most nodes of a task, or replicas of a service, all groups together.
 pub const MAX_JOBS_OF_RUN: i64 = 2_000;
 
@@ -21,9 +23,6 @@ pub const MAX_FLEET_INSTANCES: i64 = 10_000;
 
 /// Highest `nodes.max` of a fleet: an upper bound that creates nothing by itself.
 pub const MAX_FLEET_UPPER_BOUND: i64 = 1_000_000;
-
-/// Most items of any list or mapping. Lists of ids also have to fit into one SQL statement (32,766 values).
-pub const MAX_ITEMS: usize = 10_000;
 
 /// Most rows of a page of lists without a smaller limit of their own.
 pub const MAX_PAGE: i64 = 10_000;

@@ -8,9 +8,9 @@ use crate::{Decode, string_enum};
 string_enum! {
     /// Who writes a log.
     pub enum LogProducer {
-        /// The runner.
+        /// The runner, about its own work.
         Runner = "runner",
-        /// The job.
+        /// The job's commands.
         Job = "job",
     }
 }
@@ -18,9 +18,9 @@ string_enum! {
 string_enum! {
     /// Where a line was written.
     pub enum LogEventSource {
-        /// Standard output.
+        /// Written to the standard output.
         Stdout = "stdout",
-        /// Standard error.
+        /// Written to the standard error.
         Stderr = "stderr",
     }
 }
@@ -28,18 +28,18 @@ string_enum! {
 /// A piece of a log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct LogEvent {
-    /// When.
+    /// When it was written.
     pub timestamp: Time,
-    /// Where.
+    /// Where it was written to.
     pub log_source: LogEventSource,
-    /// Base64.
+    /// The bytes that were written, in Base64.
     pub message: String,
 }
 
 /// A page of a log.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Decode)]
 pub struct JobSubmissionLogs {
-    /// The pieces.
+    /// The pieces, in the order that was asked for.
     pub logs: Vec<LogEvent>,
     /// Where the log can be seen in a browser.
     pub external_url: Option<String>,

@@ -9,7 +9,7 @@ use crate::Decode;
 /// A measured quantity.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct Metric {
-    /// Its name.
+    /// Name of the metric, such as `cpu_usage_percent`.
     pub name: String,
     /// When it was measured, newest first.
     pub timestamps: Vec<Time>,

@@ -20,7 +20,7 @@ pub struct InstanceOffer {
     pub backend: BackendType,
     /// What it is.
     pub instance: Arc<InstanceType>,
-    /// Where.
+    /// Region of the backend.
     pub region: Arc<str>,
     /// Dollars an hour.
     pub price: f64,
@@ -36,7 +36,7 @@ pub struct InstanceOfferWithAvailability {
     pub backend: BackendType,
     /// What it is.
     pub instance: Arc<InstanceType>,
-    /// Where.
+    /// Region of the backend.
     pub region: Arc<str>,
     /// Dollars an hour.
     pub price: f64,
@@ -50,7 +50,7 @@ pub struct InstanceOfferWithAvailability {
     /// What will run on it for us.
     #[decode(default = InstanceRuntime::Shim)]
     pub instance_runtime: InstanceRuntime,
-    /// Blocks offered.
+    /// Number of blocks that are offered; less than all for a share of an instance.
     #[decode(default = 1)]
     pub blocks: u32,
     /// Blocks of the instance.
@@ -83,9 +83,9 @@ impl InstanceOffer {
 string_enum! {
     /// Kinds of instances in a group of offers.
     literal pub enum SpotKind {
-        /// Spot.
+        /// Spot instances, which the cloud may take away.
         Spot = "spot",
-        /// On-demand.
+        /// Instances that stay until they are ended.
         OnDemand = "on-demand",
     }
 }

@@ -19,7 +19,7 @@ string_enum! {
 pub struct PlacementGroupConfiguration {
     /// The backend that was asked for.
     pub backend: BackendType,
-    /// Its region.
+    /// Region of the backend that the group is in.
     pub region: String,
     /// How instances are placed.
     pub placement_strategy: PlacementStrategy,
@@ -37,9 +37,9 @@ pub struct PlacementGroupProvisioningData {
 /// A placement group.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct PlacementGroup {
-    /// Its name.
+    /// Name of the group at its backend: `<fleet>-<random suffix>`.
     pub name: String,
-    /// Its project.
+    /// Name of the project that owns its fleet.
     pub project_name: String,
     /// What it is made from.
     pub configuration: PlacementGroupConfiguration,

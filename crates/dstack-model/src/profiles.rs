@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use crate::Decode;
 use crate::backends::BackendType;
 use crate::common::{EntityReference, Tags, check_tags};
+use crate::decode::Cx;
 use crate::decode::units::{check_cron, idle_duration, off_duration};
-use crate::decode::{Cx, Decode as _};
 use crate::schema::{Schema, Schemas, any_of};
 use crate::{string_enum, tag};
 
@@ -24,11 +24,11 @@ pub const DEFAULT_STOP_DURATION: Seconds = Seconds(300);
 string_enum! {
     /// Spot or on-demand instances.
     pub enum SpotPolicy {
-        /// Only spot.
+        /// Spot instances only.
         Spot = "spot",
-        /// Only on-demand.
+        /// On-demand instances only.
         OnDemand = "on-demand",
-        /// Both.
+        /// Spot and on-demand instances.
         Auto = "auto",
     }
 }
@@ -57,7 +57,7 @@ string_enum! {
 string_enum! {
     /// What happens to idle instances (stored only).
     pub enum TerminationPolicy {
-        /// They stay.
+        /// They stay until they are deleted.
         DontDestroy = "dont-destroy",
         /// They go after a while.
         DestroyAfterIdle = "destroy-after-idle",
@@ -119,7 +119,7 @@ fn check_retry(retry: ProfileRetry) -> Result<ProfileRetry, String> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum RetrySetting {
-    /// In detail.
+    /// On some events, or for some time.
     Policy(ProfileRetry),
     /// On all events for the default duration, or not at all.
     Flag(bool),
@@ -211,7 +211,7 @@ pub struct InstanceHostnameSelector {
 /// An instance by its number in a fleet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct FleetInstanceSelector {
-    /// The fleet.
+    /// The fleet, perhaps of another project.
     #[decode(before = fleet_from_text)]
     pub fleet: EntityReference,
     /// The fleet instance number.
@@ -230,9 +230,9 @@ fn fleet_from_text(value: &Value, _: &crate::decode::Map<String, Value>) -> Resu
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum InstanceSelector {
-    /// By name.
+    /// An instance by its name.
     Name(InstanceNameSelector),
-    /// By host.
+    /// An instance by its address.
     Hostname(InstanceHostnameSelector),
     /// By fleet and number.
     Fleet(FleetInstanceSelector),
@@ -278,14 +278,14 @@ string_enum! {
 }
 
 tag!(
-    /// `vastai`.
+    /// The value of `type` for [`VastAiProfileOptions`].
     pub VastAiTag = "vastai"
 );
 
 /// Options of the Vast.ai backend.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct VastAiProfileOptions {
-    /// The backend.
+    /// The backend that the options are for: `vastai`.
     #[serde(rename = "type")]
     #[decode(default)]
     pub kind: VastAiTag,
@@ -409,7 +409,7 @@ impl ProfileParams {
 /// A named set of parameters.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Decode)]
 pub struct Profile {
-    /// The parameters.
+    /// What the profile sets.
     #[serde(flatten)]
     #[decode(flatten)]
     pub params: ProfileParams,
@@ -421,10 +421,10 @@ pub struct Profile {
     pub default: bool,
 }
 
-/// A `profiles.yml`.
+/// The content of a `profiles.yml`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Decode)]
 pub struct ProfilesConfig {
-    /// The profiles.
+    /// The profiles, in the order of the file.
     pub profiles: Vec<Profile>,
 }
 
@@ -434,7 +434,7 @@ impl ProfilesConfig {
         self.profiles.iter().find(|profile| profile.default)
     }
 
-    /// By name.
+    /// Returns the profile of this name.
     pub fn get(&self, name: &str) -> Option<&Profile> {
         self.profiles.iter().find(|profile| profile.name == name)
     }

@@ -21,25 +21,25 @@ pub struct MemberPermissions {
 /// A member of a project.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct Member {
-    /// The user.
+    /// The user who is a member.
     pub user: User,
-    /// Their role.
+    /// Role in the project.
     pub project_role: ProjectRole,
     /// What they may do.
     pub permissions: MemberPermissions,
 }
 
-/// A project.
+/// A project, as the API answers it.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct Project {
-    /// Its id.
+    /// Id of the project.
     #[decode(with = id4)]
     pub project_id: ProjectId,
-    /// Its name.
+    /// Name, unique without regard to case: `^[a-zA-Z0-9-_]{1,50}$`.
     pub project_name: String,
-    /// Its owner.
+    /// The user who created it.
     pub owner: User,
-    /// Since when.
+    /// When it was created.
     pub created_at: Option<Time>,
     /// Its backends; empty in lists.
     pub backends: Vec<BackendInfo>,
@@ -55,8 +55,8 @@ pub struct Project {
 /// Projects, and how many there are in all.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct ProjectsInfoList {
-    /// In all.
+    /// Number of all projects that match, when it was asked for.
     pub total_count: Option<u64>,
-    /// This page.
+    /// The projects of this page.
     pub projects: Vec<Project>,
 }

@@ -8,15 +8,15 @@ use crate::Decode;
 /// A user's public key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct PublicKeyInfo {
-    /// Its id.
+    /// Id of the key.
     pub id: PublicKeyId,
-    /// Since when.
+    /// When it was added.
     pub added_at: Time,
-    /// Its name.
+    /// Name that the user gave it, or else the comment of the key.
     pub name: String,
     /// Its type, e.g. `ssh-ed25519`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// `SHA256:…`.
+    /// SHA-256 of the key: `SHA256:<Base64 without padding>`.
     pub fingerprint: String,
 }

@@ -20,64 +20,64 @@ string_enum! {
 }
 
 tag!(
-    /// `remote`.
+    /// The value of `repo_type` for Git repos.
     pub RemoteTag = "remote"
 );
 tag!(
-    /// `local`.
+    /// The value of `repo_type` for directories.
     pub LocalTag = "local"
 );
 tag!(
-    /// `virtual`.
+    /// The value of `repo_type` for runs without a repo.
     pub VirtualTag = "virtual"
 );
 
 /// A Git repo.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct RemoteRepoInfo {
-    /// The kind.
+    /// The kind of repo: `remote`.
     #[decode(default)]
     pub repo_type: RemoteTag,
     /// The last part of its URL.
     pub repo_name: String,
 }
 
-/// A directory.
+/// A directory of the user's machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct LocalRepoInfo {
-    /// The kind.
+    /// The kind of repo: `local`.
     #[decode(default)]
     pub repo_type: LocalTag,
-    /// Its path.
+    /// Path of the directory on the user's machine.
     pub repo_dir: String,
 }
 
-/// No repo.
+/// The repo of runs that have none.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Decode)]
 pub struct VirtualRepoInfo {
-    /// The kind.
+    /// The kind of repo: `virtual`.
     #[decode(default)]
     pub repo_type: VirtualTag,
 }
 
-/// A repo.
+/// A repo of any kind, told apart by `repo_type`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 #[serde(untagged)]
 #[decode(tag = "repo_type")]
 pub enum AnyRepoInfo {
-    /// `repo_type: remote`.
+    /// A Git repo (`repo_type: remote`).
     #[decode(rename = "remote")]
     Remote(RemoteRepoInfo),
-    /// `repo_type: local`.
+    /// A directory (`repo_type: local`).
     #[decode(rename = "local")]
     Local(LocalRepoInfo),
-    /// `repo_type: virtual`.
+    /// No repo (`repo_type: virtual`).
     #[decode(rename = "virtual")]
     Virtual(VirtualRepoInfo),
 }
 
 impl AnyRepoInfo {
-    /// The kind.
+    /// Returns the kind of repo.
     pub const fn repo_type(&self) -> RepoType {
         match self {
             Self::Remote(_) => RepoType::Remote,
@@ -91,14 +91,14 @@ impl AnyRepoInfo {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 #[decode(ignore("repo_diff"))]
 pub struct RemoteRunRepoData {
-    /// The kind.
+    /// The kind of repo: `remote`.
     #[decode(default)]
     pub repo_type: RemoteTag,
     /// The last part of its URL.
     pub repo_name: String,
-    /// The branch.
+    /// Branch to check out; unset: the remote's default.
     pub repo_branch: Option<String>,
-    /// The commit.
+    /// Commit to check out; unset: the head of the branch.
     pub repo_hash: Option<String>,
     /// `user.name` of Git in the container.
     pub repo_config_name: Option<String>,
@@ -106,9 +106,9 @@ pub struct RemoteRunRepoData {
     pub repo_config_email: Option<String>,
 }
 
-/// A directory.
+/// The directory that a run was submitted from.
 pub type LocalRunRepoData = LocalRepoInfo;
-/// No repo.
+/// The repo data of runs without a repo.
 pub type VirtualRunRepoData = VirtualRepoInfo;
 
 /// The repo of a run.
@@ -116,19 +116,19 @@ pub type VirtualRunRepoData = VirtualRepoInfo;
 #[serde(untagged)]
 #[decode(tag = "repo_type")]
 pub enum AnyRunRepoData {
-    /// `repo_type: remote`.
+    /// A Git repo at a commit (`repo_type: remote`).
     #[decode(rename = "remote")]
     Remote(RemoteRunRepoData),
-    /// `repo_type: local`.
+    /// A directory (`repo_type: local`).
     #[decode(rename = "local")]
     Local(LocalRunRepoData),
-    /// `repo_type: virtual`.
+    /// No repo (`repo_type: virtual`).
     #[decode(rename = "virtual")]
     Virtual(VirtualRunRepoData),
 }
 
 impl AnyRunRepoData {
-    /// The kind.
+    /// Returns the kind of repo.
     pub const fn repo_type(&self) -> RepoType {
         match self {
             Self::Remote(_) => RepoType::Remote,
@@ -164,7 +164,7 @@ impl std::fmt::Debug for RemoteRepoCreds {
 pub struct RepoHead {
     /// The id that the client gave it.
     pub repo_id: String,
-    /// The repo.
+    /// What kind of repo it is, and its name or directory.
     pub repo_info: AnyRepoInfo,
 }
 
@@ -173,7 +173,7 @@ pub struct RepoHead {
 pub struct RepoHeadWithCreds {
     /// The id that the client gave it.
     pub repo_id: String,
-    /// The repo.
+    /// What kind of repo it is, and its name or directory.
     pub repo_info: AnyRepoInfo,
     /// Unset when there are none, or not asked for.
     pub repo_creds: Option<RemoteRepoCreds>,

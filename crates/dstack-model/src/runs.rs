@@ -36,7 +36,7 @@ string_enum! {
         Terminating = "terminating",
         /// It was stopped.
         Terminated = "terminated",
-        /// It failed.
+        /// A job of it failed, and is not tried again.
         Failed = "failed",
         /// It ended well.
         Done = "done",
@@ -59,17 +59,17 @@ string_enum! {
         Provisioning = "provisioning",
         /// Its image is being pulled.
         Pulling = "pulling",
-        /// Runs.
+        /// The commands of its container run.
         Running = "running",
         /// Is being stopped.
         Terminating = "terminating",
-        /// Was stopped.
+        /// It was stopped by its user or by the server.
         Terminated = "terminated",
         /// Was stopped at once.
         Aborted = "aborted",
-        /// Failed.
+        /// Its commands, their container or their instance failed.
         Failed = "failed",
-        /// Ended well.
+        /// Its commands ended with status 0.
         Done = "done",
     }
 }
@@ -84,17 +84,17 @@ impl JobStatus {
 /// The fleet of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct RunFleet {
-    /// Its id.
+    /// Id of the fleet.
     #[decode(with = id4)]
     pub id: FleetId,
-    /// Its name.
+    /// Name of the fleet.
     pub name: String,
 }
 
 /// The model that a service serves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct ServiceModelSpec {
-    /// Its name.
+    /// Name under which requests ask for the model.
     pub name: String,
     /// Full URL or path relative to the server's base URL.
     pub base_url: String,
@@ -118,13 +118,13 @@ pub struct ServiceSpec {
     pub notice: Option<String>,
 }
 
-/// A run.
+/// A run with its jobs, as the API answers it.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct Run {
-    /// Its id.
+    /// Id of the run.
     #[decode(with = id4)]
     pub id: RunId,
-    /// Its project.
+    /// Name of the project that owns it.
     pub project_name: String,
     /// Who submitted it.
     pub user: String,
@@ -134,7 +134,7 @@ pub struct Run {
     pub submitted_at: Time,
     /// When the server last looked at it.
     pub last_processed_at: Time,
-    /// Its state.
+    /// How far it is.
     pub status: RunStatus,
     /// Its state for people's eyes.
     #[decode(default)]
@@ -143,7 +143,7 @@ pub struct Run {
     pub termination_reason: Option<String>,
     /// What it was made from.
     pub run_spec: RunSpec,
-    /// Its jobs.
+    /// Its jobs; empty when they were not asked for.
     pub jobs: Vec<Job>,
     /// The newest submission of any job.
     pub latest_job_submission: Option<JobSubmission>,
@@ -184,7 +184,7 @@ impl Run {
 /// What submitting one job would do.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct JobPlan {
-    /// The job.
+    /// What the job is to do.
     pub job_spec: JobSpec,
     /// The first offers.
     pub offers: Vec<InstanceOfferWithAvailability>,
@@ -197,11 +197,11 @@ pub struct JobPlan {
 /// What applying a run would do.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct RunPlan {
-    /// The project.
+    /// Name of the project that the plan is for.
     pub project_name: String,
-    /// The user.
+    /// Name of the user who asked for the plan.
     pub user: String,
-    /// As sent.
+    /// The spec as it was sent.
     pub run_spec: RunSpec,
     /// With the server's defaults.
     pub effective_run_spec: Option<RunSpec>,

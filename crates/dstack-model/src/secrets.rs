@@ -5,12 +5,12 @@ use serde::Serialize;
 
 use crate::Decode;
 
-/// A secret.
+/// A secret of a project.
 #[derive(Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct Secret {
-    /// Its id.
+    /// Id of the secret.
     pub id: SecretId,
-    /// Its name.
+    /// Name, unique within the project: `^[A-Za-z0-9-_]{1,200}$`.
     pub name: String,
     /// Its value; unset in lists.
     pub value: Option<String>,

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use crate::{Decode, tag};
 
 tag!(
-    /// `template`.
+    /// The value of `type` for templates.
     pub TemplateTag = "template"
 );
 
@@ -68,25 +68,25 @@ pub struct EnvParameter {
 #[serde(untagged)]
 #[decode(tag = "type")]
 pub enum UiTemplateParameter {
-    /// `name`.
+    /// The run's name.
     #[decode(rename = "name")]
     Name(NameParameter),
-    /// `ide`.
+    /// The IDE of a dev environment.
     #[decode(rename = "ide")]
     Ide(IdeParameter),
-    /// `resources`.
+    /// The resources of the run.
     #[decode(rename = "resources")]
     Resources(ResourcesParameter),
-    /// `python_or_docker`.
+    /// A Python version, or Docker.
     #[decode(rename = "python_or_docker")]
     PythonOrDocker(PythonOrDockerParameter),
-    /// `repo`.
+    /// The repo of the run.
     #[decode(rename = "repo")]
     Repo(RepoParameter),
-    /// `working_dir`.
+    /// The working directory.
     #[decode(rename = "working_dir")]
     WorkingDir(WorkingDirParameter),
-    /// `env`.
+    /// An environment variable.
     #[decode(rename = "env")]
     Env(EnvParameter),
 }

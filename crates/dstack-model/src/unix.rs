@@ -9,16 +9,16 @@ use crate::Decode;
 /// A user and group, each by id or by name.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Decode)]
 pub struct UnixUser {
-    /// User id.
+    /// Id of the user; wins over the name.
     #[decode(ge = 0)]
     pub uid: Option<i64>,
-    /// Group id.
+    /// Id of the group; wins over the name.
     #[decode(ge = 0)]
     pub gid: Option<i64>,
-    /// User name.
+    /// Name of the user, looked up in the image.
     #[decode(min_len = 1)]
     pub username: Option<String>,
-    /// Group name.
+    /// Name of the group, looked up in the image.
     #[decode(min_len = 1)]
     pub groupname: Option<String>,
 }

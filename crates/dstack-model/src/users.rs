@@ -9,7 +9,7 @@ use crate::{Decode, string_enum};
 string_enum! {
     /// What a user may do everywhere.
     pub enum GlobalRole {
-        /// Everything.
+        /// May do everything on the server, and in all projects.
         Admin = "admin",
         /// What the projects allow.
         User = "user",
@@ -19,11 +19,11 @@ string_enum! {
 string_enum! {
     /// What a member may do in a project.
     pub enum ProjectRole {
-        /// Everything.
+        /// May do everything in the project.
         Admin = "admin",
         /// Also manage members.
         Manager = "manager",
-        /// Use it.
+        /// May use what the project has.
         User = "user",
     }
 }
@@ -31,23 +31,23 @@ string_enum! {
 /// What a user may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Decode)]
 pub struct UserPermissions {
-    /// Create projects.
+    /// Whether they may create projects.
     pub can_create_projects: bool,
 }
 
-/// A user.
+/// A user, as the API answers it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct User {
-    /// Their id.
+    /// Id of the user.
     #[decode(with = id4)]
     pub id: UserId,
-    /// Their name.
+    /// Name, unique without regard to case: `^[a-zA-Z0-9-_]{1,60}$`.
     pub username: String,
-    /// Since when.
+    /// When they were created.
     pub created_at: Option<Time>,
-    /// Their role.
+    /// Role on the whole server.
     pub global_role: GlobalRole,
-    /// Their address.
+    /// E-mail address, by which members of projects can be named.
     pub email: Option<String>,
     /// Whether they may log in.
     pub active: bool,
@@ -57,10 +57,10 @@ pub struct User {
     pub ssh_public_key: Option<String>,
 }
 
-/// A token.
+/// What a user logs in with.
 #[derive(Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct UserTokenCreds {
-    /// The token.
+    /// The user's token, sent as `Authorization: Bearer`.
     pub token: String,
 }
 
@@ -73,11 +73,11 @@ impl std::fmt::Debug for UserTokenCreds {
 /// A user with their token.
 #[derive(Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct UserWithCreds {
-    /// The user.
+    /// The user, as others see them.
     #[serde(flatten)]
     #[decode(flatten)]
     pub user: User,
-    /// Their token.
+    /// What the user logs in with.
     pub creds: UserTokenCreds,
     /// The private key of their runs.
     pub ssh_private_key: Option<String>,
@@ -94,20 +94,20 @@ impl std::fmt::Debug for UserWithCreds {
 /// Users, and how many there are in all.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct UsersInfoList {
-    /// In all.
+    /// Number of all users that match, when it was asked for.
     pub total_count: Option<u64>,
-    /// This page.
+    /// The users of this page.
     pub users: Vec<User>,
 }
 
 /// An API token of a user, without the token itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct UserToken {
-    /// Its id.
+    /// Id of the token.
     pub id: TokenId,
     /// Its name, unique among the user's tokens.
     pub name: String,
-    /// Since when.
+    /// When it was made.
     pub created_at: Time,
     /// Until when; unset: for good.
     pub expires_at: Option<Time>,
@@ -124,7 +124,7 @@ pub struct NewUserToken {
     #[serde(flatten)]
     #[decode(flatten)]
     pub info: UserToken,
-    /// The token.
+    /// The token itself, sent as `Authorization: Bearer`.
     pub token: String,
 }
 

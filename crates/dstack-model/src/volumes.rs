@@ -15,7 +15,7 @@ string_enum! {
         Submitted = "submitted",
         /// Being made (not used).
         Provisioning = "provisioning",
-        /// There.
+        /// Exists, and can be mounted.
         Active = "active",
         /// Could not be made.
         Failed = "failed",
@@ -23,31 +23,31 @@ string_enum! {
 }
 
 tag!(
-    /// `volume`.
+    /// The value of `type` in the configuration of a volume.
     pub VolumeTag = "volume"
 );
 tag!(
-    /// `aws`.
+    /// The value of `backend` for volumes of AWS.
     pub AwsTag = "aws"
 );
 tag!(
-    /// `gcp`.
+    /// The value of `backend` for volumes of GCP.
     pub GcpTag = "gcp"
 );
 tag!(
-    /// `runpod`.
+    /// The value of `backend` for volumes of Runpod.
     pub RunpodTag = "runpod"
 );
 tag!(
-    /// `kubernetes`.
+    /// The value of `backend` for volumes of Kubernetes.
     pub KubernetesTag = "kubernetes"
 );
 tag!(
-    /// `daytona`.
+    /// The value of `backend` for volumes of Daytona.
     pub DaytonaTag = "daytona"
 );
 tag!(
-    /// `lium`.
+    /// The value of `backend` for volumes of Lium.
     pub LiumTag = "lium"
 );
 
@@ -198,22 +198,22 @@ plain_volume!(
 #[serde(untagged)]
 #[decode(tag = "backend")]
 pub enum AnyVolumeConfiguration {
-    /// `backend: aws`.
+    /// A volume of AWS (`backend: aws`).
     #[decode(rename = "aws", shown = "<BackendType.AWS: 'aws'>")]
     Aws(AwsVolumeConfiguration),
-    /// `backend: gcp`.
+    /// A volume of GCP (`backend: gcp`).
     #[decode(rename = "gcp", shown = "<BackendType.GCP: 'gcp'>")]
     Gcp(GcpVolumeConfiguration),
-    /// `backend: runpod`.
+    /// A volume of Runpod (`backend: runpod`).
     #[decode(rename = "runpod", shown = "<BackendType.RUNPOD: 'runpod'>")]
     Runpod(RunpodVolumeConfiguration),
-    /// `backend: kubernetes`.
+    /// A persistent volume claim of Kubernetes (`backend: kubernetes`).
     #[decode(rename = "kubernetes", shown = "<BackendType.KUBERNETES: 'kubernetes'>")]
     Kubernetes(KubernetesVolumeConfiguration),
-    /// `backend: daytona`.
+    /// A volume of Daytona (`backend: daytona`).
     #[decode(rename = "daytona", shown = "<BackendType.DAYTONA: 'daytona'>")]
     Daytona(DaytonaVolumeConfiguration),
-    /// `backend: lium`.
+    /// A volume of Lium (`backend: lium`).
     #[decode(rename = "lium", shown = "<BackendType.LIUM: 'lium'>")]
     Lium(LiumVolumeConfiguration),
 }
@@ -233,7 +233,7 @@ macro_rules! of_each {
 }
 
 impl AnyVolumeConfiguration {
-    /// The backend.
+    /// Returns the backend that it is for.
     pub const fn backend(&self) -> BackendType {
         match self {
             Self::Aws(_) => BackendType::Aws,
@@ -245,7 +245,7 @@ impl AnyVolumeConfiguration {
         }
     }
 
-    /// The name.
+    /// Returns the name; `None` when one is to be made up.
     pub fn name(&self) -> Option<&str> {
         of_each!(self, configuration => configuration.name.as_deref())
     }
@@ -260,7 +260,7 @@ impl AnyVolumeConfiguration {
         of_each!(self, configuration => configuration.auto_cleanup_duration)
     }
 
-    /// The tags.
+    /// Returns the tags for the cloud resources.
     pub fn tags(&self) -> Option<&Tags> {
         of_each!(self, configuration => configuration.tags.as_ref())
     }
@@ -322,7 +322,7 @@ impl AnyVolumeConfiguration {
 /// What a volume is made from.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct VolumeSpec {
-    /// The configuration.
+    /// The volume's configuration, as the user wrote it.
     pub configuration: AnyVolumeConfiguration,
     /// Where the configuration's file is.
     pub configuration_path: Option<String>,
@@ -331,14 +331,14 @@ pub struct VolumeSpec {
 /// What the backend answered.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct VolumeProvisioningData {
-    /// The backend.
+    /// Backend that it was created in.
     pub backend: Option<BackendType>,
     /// The backend's id.
     pub volume_id: String,
     /// Unset for volumes without a fixed size.
     #[decode(required)]
     pub size_gb: Option<i64>,
-    /// Its zone.
+    /// Availability zone that it is in, where the backend has such.
     pub availability_zone: Option<String>,
     /// Dollars a month.
     pub price: Option<f64>,
@@ -362,9 +362,9 @@ pub struct VolumeAttachmentData {
 /// An instance that a volume is attached to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct VolumeInstance {
-    /// Its name.
+    /// Name of the instance: `<fleet>-<instance_num>`.
     pub name: String,
-    /// Its fleet.
+    /// Name of the fleet that the instance belongs to.
     pub fleet_name: Option<String>,
     /// Its number in the fleet.
     pub instance_num: u32,
@@ -375,22 +375,22 @@ pub struct VolumeInstance {
 /// That a volume is attached to an instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct VolumeAttachment {
-    /// The instance.
+    /// The instance that the volume is attached to.
     pub instance: VolumeInstance,
     /// What the backend answered.
     pub attachment_data: Option<VolumeAttachmentData>,
 }
 
-/// A volume.
+/// A network volume, as the API answers it.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct Volume {
-    /// Its id.
+    /// Id of the volume.
     pub id: VolumeId,
-    /// Its name.
+    /// Name, unique among the volumes of the project: `^[a-z][a-z0-9-]{1,40}$`.
     pub name: String,
     /// Who made it.
     pub user: String,
-    /// Its project.
+    /// Name of the project that owns it.
     pub project_name: String,
     /// What it is made from.
     pub configuration: AnyVolumeConfiguration,
@@ -400,7 +400,7 @@ pub struct Volume {
     pub created_at: Time,
     /// When the server last looked at it.
     pub last_processed_at: Time,
-    /// Its state.
+    /// How far it is.
     pub status: VolumeStatus,
     /// Why it is in this state.
     pub status_message: Option<String>,
@@ -417,7 +417,7 @@ pub struct Volume {
     pub cost: f64,
     /// The instances that it is attached to.
     pub attachments: Option<Vec<VolumeAttachment>>,
-    /// Deprecated.
+    /// Deprecated, never set; see `attachments`.
     pub attachment_data: Option<VolumeAttachmentData>,
 }
 
@@ -439,9 +439,9 @@ impl Volume {
 /// What applying a volume would do (made by clients).
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct VolumePlan {
-    /// The project.
+    /// Name of the project that the plan is for.
     pub project_name: String,
-    /// The user.
+    /// Name of the user who asked for the plan.
     pub user: String,
     /// What to apply.
     pub spec: VolumeSpec,

@@ -6,17 +6,12 @@
 //! assert!(text.starts_with(".dstack.yml:2:1: `comands`: unknown key, did you mean `commands`?"), "{text}");
 //! ```
 
-mod errors;
-mod load;
-mod scalar;
-mod suggest;
-
 use crate::configurations::AnyConfiguration;
-use crate::decode::{Decode, decode_strict};
 use crate::profiles::ProfilesConfig;
 
-pub use errors::{ConfigError, ConfigErrors};
-pub use load::{Document, Position, Spans, SyntaxError, load};
+pub use dstack_decode::yaml::{
+    ConfigError, ConfigErrors, Document, Position, Spans, SyntaxError, load, parse,
+};
 
 /// Reads a configuration file; `file_name` is used in errors.
 ///
@@ -32,16 +27,4 @@ pub fn parse_configuration(text: &str, file_name: &str) -> Result<(AnyConfigurat
 /// All problems, each with its place.
 pub fn parse_profiles(text: &str, file_name: &str) -> Result<(ProfilesConfig, Spans), ConfigErrors> {
     parse(text, file_name)
-}
-
-/// Reads any document.
-///
-/// # Errors
-/// All problems, each with its place.
-pub fn parse<T: Decode>(text: &str, file_name: &str) -> Result<(T, Spans), ConfigErrors> {
-    let document = load(text).map_err(|error| ConfigErrors::of_syntax(file_name, &error))?;
-    match decode_strict(&document.value) {
-        Ok(decoded) => Ok((decoded, document.spans)),
-        Err(problems) => Err(ConfigErrors::new(file_name, &document.spans, &problems)),
-    }
 }

@@ -16,6 +16,8 @@
 //! * [`services`] — how many replicas a service has, and how they are replaced.
 //! * [`lifecycle`] — what happens next to runs, jobs and instances.
 
+#![warn(missing_docs)]
+
 pub mod combine;
 pub mod diff;
 pub mod explain;

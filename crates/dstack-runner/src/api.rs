@@ -24,9 +24,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use subtle::ConstantTimeEq;
 
-use dstack_agent_api::http::Wire;
 use dstack_agent_api::runner::{Ack, Healthcheck, JobStatus, LogEvent, PullResponse, RunnerState, SERVICE};
 use dstack_agent_api::stream::StreamLine;
+use dstack_sshd::ByteStream;
 use dstack_system::task;
 
 use crate::job;
@@ -78,12 +78,12 @@ pub fn router(core: Arc<Core>, ssh: Arc<dyn JobSsh>) -> Router {
 }
 
 /// Serves one connection that came through the runner's SSH server.
-pub async fn serve_through_ssh(router: Router, wire: Box<dyn Wire>) {
+pub async fn serve_through_ssh(router: Router, stream: Box<dyn ByteStream>) {
     let service = TowerToHyperService::new(router.layer(Extension(ThroughSsh)));
     let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new()).http1_only();
     // A client that goes away is no event.
     let _ = builder
-        .serve_connection_with_upgrades(TokioIo::new(wire), service)
+        .serve_connection_with_upgrades(TokioIo::new(stream), service)
         .await;
 }
 

@@ -19,7 +19,7 @@ pub const MAX_FRAME_BYTES: usize = 32 * 1024;
 pub struct Extent {
     /// Bytes written so far.
     pub end: u64,
-    /// Nothing follows.
+    /// Whether nothing follows.
     pub finished: bool,
 }
 
@@ -74,7 +74,7 @@ impl History {
         }
     }
 
-    /// Nothing follows.
+    /// Says that nothing follows.
     pub fn finish(&self) {
         self.extent.send_modify(|extent| extent.finished = true);
     }

@@ -19,7 +19,6 @@ pub mod runner;
 pub mod session;
 pub mod shared;
 pub mod spool;
-pub mod ssh;
 pub mod uploads;
 pub mod users;
 

@@ -23,11 +23,11 @@ pub enum Level {
     Error,
     /// Something is not as asked.
     Warning,
-    /// What happens.
+    /// What the runner does, in its main steps.
     Info,
-    /// Every step.
+    /// Also every single step.
     Debug,
-    /// Everything.
+    /// Everything, also what libraries trace.
     Trace,
 }
 

@@ -8,7 +8,7 @@ use crate::users::Owner;
 /// A path that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
-    /// `~name`.
+    /// A path that begins with `~name`.
     #[error("{0}: ~user is not supported, use ~ or an absolute path")]
     OtherHome(String),
     /// Not absolute, and there is nothing it could be relative to.

@@ -14,11 +14,11 @@ use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex};
 /// Who runs a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// User id.
+    /// Id of the user.
     pub uid: u32,
     /// Primary group id.
     pub gid: u32,
-    /// Supplementary groups.
+    /// Ids of the supplementary groups.
     pub groups: Vec<u32>,
 }
 

@@ -1,10 +1,6 @@
 //! Repo and files of a job: what is put where before the commands start.
 
 mod archive;
-mod git;
-mod patch;
-mod remote;
-mod transport;
 mod tree;
 
 use std::path::PathBuf;
@@ -12,14 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use dstack_agent_api::runner::{RepoCredentials, RepoData};
-use dstack_ssh::keys::KeyError;
+use dstack_git::{CloneRequest, GitClone, GitError};
 
 use crate::users::Owner;
-pub use patch::PatchError;
-use remote::Remote;
-pub use remote::RemoteError;
-use transport::Access;
-pub use transport::TransportError;
 use tree::Found;
 
 /// What to do when the repo's directory exists and is not empty.
@@ -36,7 +27,7 @@ pub enum ExistsAction {
 pub struct RepoJob {
     /// Absolute path where the repo goes.
     pub dir: PathBuf,
-    /// Which repo.
+    /// Which repo, and what of it.
     pub data: RepoData,
     /// How to clone it; `None` for public repos without a credential and for repos that are not cloned.
     pub credentials: Option<RepoCredentials>,
@@ -59,7 +50,7 @@ pub struct RepoJob {
 pub struct FilePlacement {
     /// The uploaded tar.
     pub archive: PathBuf,
-    /// Absolute destination.
+    /// Absolute path where the content goes.
     pub destination: PathBuf,
 }
 
@@ -78,66 +69,27 @@ pub enum RepoError {
     /// The directory has something in it and the job says that this is an error.
     #[error("repo dir is not empty: {}", dir.display())]
     NotEmpty {
-        /// The directory.
+        /// The repo's directory.
         dir: PathBuf,
     },
     /// Something else stands where the directory shall be.
     #[error("not a directory: {}", dir.display())]
     NotDirectory {
-        /// The path.
+        /// Path of what stands there.
         dir: PathBuf,
     },
     /// A kind of repo this version does not know.
     #[error("unknown repo type `{kind}`")]
     UnknownType {
-        /// As submitted.
+        /// The kind, as submitted.
         kind: String,
     },
     /// A remote repo without a clone URL.
     #[error("the repo has no clone URL")]
     NoUrl,
-    /// The clone URL cannot be used.
+    /// The repo cannot be cloned, or the diff cannot be applied.
     #[error(transparent)]
-    Remote(#[from] RemoteError),
-    /// The private key cannot be used.
-    #[error("the private key of the repo cannot be used")]
-    Key(#[source] KeyError),
-    /// The remote cannot be reached or refuses access.
-    #[error("cannot fetch {url}")]
-    Fetch {
-        /// The clone URL, without secrets.
-        url: String,
-        /// Why.
-        #[source]
-        source: Box<TransportError>,
-    },
-    /// Git cannot do something.
-    #[error("git cannot {action}")]
-    Git {
-        /// What was to be done.
-        action: String,
-        /// What git said.
-        #[source]
-        source: git2::Error,
-    },
-    /// The remote has no such branch.
-    #[error("the repo has no branch `{branch}`: push it first")]
-    NoBranch {
-        /// Name of the branch.
-        branch: String,
-    },
-    /// The remote has no such commit.
-    #[error("the repo has no commit {hash}: push it first")]
-    NoCommit {
-        /// The commit.
-        hash: String,
-        /// What git said.
-        #[source]
-        source: git2::Error,
-    },
-    /// The uploaded diff cannot be applied.
-    #[error("cannot apply the uploaded diff")]
-    Patch(#[from] PatchError),
+    Git(#[from] GitError),
     /// The uploaded archive cannot be unpacked.
     #[error("cannot unpack the archive to {}", destination.display())]
     Archive {
@@ -156,12 +108,9 @@ pub enum RepoError {
         #[source]
         source: std::io::Error,
     },
-    /// The job was stopped meanwhile.
-    #[error("stopped")]
-    Stopped,
 }
 
-/// Puts the repo where the job wants it (reference: agents/runner.md §10.3). Blocks: call it off the async threads.
+/// Puts the repo where the job wants it. Blocks: call it off the async threads.
 pub fn prepare(job: &RepoJob) -> Result<(), RepoError> {
     let io_error = |source| RepoError::Io {
         dir: job.dir.clone(),
@@ -223,37 +172,35 @@ fn clone(job: &RepoJob) -> Result<(), RepoError> {
         .as_ref()
         .filter(|credentials| !credentials.clone_url.is_empty());
     let credentials = credentials.ok_or(RepoError::NoUrl)?;
-    let remote = Remote::parse(&credentials.clone_url)?;
-    // A password in the address must not end up in the clone's configuration.
-    let url = match &remote {
-        Remote::Http { url, .. } => url.to_string(),
-        Remote::Ssh { .. } => credentials.clone_url.clone(),
-    };
-    let access = Access::new(
-        remote,
-        credentials,
-        job.known_hosts.clone(),
-        Arc::clone(&job.cancelled),
-    )
-    .map_err(RepoError::Key)?;
-    let clone = git::Clone {
-        url,
-        data: &job.data,
-        single_branch: job.single_branch,
-        access: Arc::new(access),
-    };
+    let clone = GitClone::new(clone_request(job, credentials))?;
     clone.run(&job.dir)?;
     if let Some(blob) = &job.blob {
         let diff = fs_err::read(blob).map_err(|source| RepoError::Io {
             dir: job.dir.clone(),
             source,
         })?;
-        clone.apply(&job.dir, &patch::parse(&diff)?)?;
+        clone.apply_diff(&job.dir, &diff)?;
     }
     Ok(())
 }
 
-/// Puts each archive where the job wants it (reference: agents/runner.md §10.3). Blocks: call it off the async threads.
+fn clone_request(job: &RepoJob, credentials: &RepoCredentials) -> CloneRequest {
+    let data = job.data.clone();
+    CloneRequest {
+        url: credentials.clone_url.clone(),
+        branch: data.repo_branch,
+        commit: data.repo_hash,
+        single_branch: job.single_branch,
+        user_name: data.repo_config_name,
+        user_email: data.repo_config_email,
+        private_key: credentials.private_key.clone(),
+        token: credentials.oauth_token.clone(),
+        known_hosts: job.known_hosts.clone(),
+        cancelled: Arc::clone(&job.cancelled),
+    }
+}
+
+/// Puts each archive where the job wants it. Blocks: call it off the async threads.
 pub fn prepare_files(job: &FilesJob) -> Result<(), RepoError> {
     for placement in &job.placements {
         let placed = archive::place(&placement.archive, &placement.destination, job.owner);

@@ -16,6 +16,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing_subscriber::layer::SubscriberExt;
 
 use dstack_agent_api::runner::RunnerState;
+use dstack_agent_api::shim::RUNNER_HTTP_PORT;
+use dstack_sshd::{LocalService, SshHandle, SshOptions};
+use dstack_system::accounts::Passwd;
 use dstack_system::clock::SharedClock;
 use dstack_system::{Secret, SystemClock, task};
 
@@ -26,8 +29,7 @@ use crate::inactivity::Connections;
 use crate::log::{Level, RunnerLog};
 use crate::paths;
 use crate::shared::{Core, JobSsh, Settings, chain};
-use crate::ssh::{self, SshHandle, SshOptions};
-use crate::users::{Owner, Passwd};
+use crate::users::Owner;
 
 /// A runner to which nobody brings a job gives up after this time.
 const JOB_WAIT: Duration = Duration::from_secs(300);
@@ -50,24 +52,24 @@ pub enum RunnerError {
     /// Temporary or state directory.
     #[error("cannot prepare {}", path.display())]
     Directory {
-        /// The directory.
+        /// The directory that was to be made.
         path: PathBuf,
-        /// Why.
+        /// What the system says.
         #[source]
         source: io::Error,
     },
-    /// A port.
+    /// A port cannot be bound.
     #[error("cannot listen on port {port}")]
     Listen {
-        /// The port.
+        /// The port that was asked for.
         port: u16,
-        /// Why.
+        /// What the system says.
         #[source]
         source: io::Error,
     },
     /// The SSH server.
     #[error("cannot start the SSH server")]
-    Ssh(#[source] ssh::ServeError),
+    Ssh(#[source] dstack_sshd::ServeError),
     /// Nobody came; the host agent shows this line.
     #[error("no job submitted")]
     NoJob,
@@ -85,10 +87,12 @@ pub async fn run(args: RunnerArgs) -> ExitCode {
         RunnerCommand::Start(start) => run_job(args.log_level, &start)
             .await
             .map_err(|error| chain(&error)),
-        RunnerCommand::SftpServer { .. } => match task::blocking("sftp", ssh::sftp::serve_stdio).await {
-            Ok(served) => served.map_err(|error| chain(&error)),
-            Err(panicked) => Err(panicked.to_string()),
-        },
+        RunnerCommand::SftpServer { .. } => {
+            match task::blocking("sftp", dstack_sshd::sftp::serve_stdio).await {
+                Ok(served) => served.map_err(|error| chain(&error)),
+                Err(panicked) => Err(panicked.to_string()),
+            }
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -324,20 +328,23 @@ async fn serve_ssh(
         },
         start.ssh_port,
     )?;
-    let serve_api = move |wire| {
-        if let Some(router) = router.borrow().clone() {
-            task::spawn("http over ssh", api::serve_through_ssh(router, wire));
-        }
+    // The API, whether it listens there or not.
+    let api = LocalService {
+        ports: vec![RUNNER_HTTP_PORT, api_port],
+        serve: Arc::new(move |stream| {
+            if let Some(router) = router.borrow().clone() {
+                task::spawn("http over ssh", api::serve_through_ssh(router, stream));
+            }
+        }),
     };
-    let handle = ssh::serve(SshOptions {
+    let handle = dstack_sshd::serve(SshOptions {
         listener: Arc::new(listener),
         authorized_keys: Vec::new(),
         dir: start.state_dir.join("ssh"),
         passwd: core.settings.passwd.clone(),
         switch_user: Capabilities::effective().can_switch_user(),
         session: core.session.subscribe(),
-        api_port,
-        serve_api: Arc::new(serve_api),
+        services: vec![api],
         sftp_server: ["/proc/self/exe", "runner", "sftp-server"].map(Into::into).into(),
     })
     .await

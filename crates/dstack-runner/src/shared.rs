@@ -8,7 +8,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use dstack_agent_api::runner::{JobInfo, JobStatus, RunnerState, SubmitBody};
+use dstack_sshd::SessionDefaults;
 use dstack_system::Secret;
+use dstack_system::accounts::Passwd;
 use dstack_system::clock::SharedClock;
 
 use crate::history::History;
@@ -16,8 +18,6 @@ use crate::inactivity::{Connections, Inactivity};
 use crate::log::RunnerLog;
 use crate::metrics::Collector;
 use crate::spool::{NotSent, Spool};
-use crate::ssh::SessionDefaults;
-use crate::users::Passwd;
 
 /// How a runner was started.
 #[derive(Debug, Clone)]
@@ -53,7 +53,7 @@ pub trait JobSsh: Connections {
 pub struct Core {
     /// How the runner was started.
     pub settings: Settings,
-    /// The clock.
+    /// The clock of all timestamps.
     pub clock: SharedClock,
     /// The runner's own log.
     pub log: RunnerLog,
@@ -197,7 +197,7 @@ impl Core {
         *self.state.borrow()
     }
 
-    /// Follows [`Self::state`].
+    /// Returns a receiver that is told of every change of [`Self::state`].
     pub fn watch_state(&self) -> watch::Receiver<RunnerState> {
         self.state.subscribe()
     }

@@ -34,7 +34,7 @@ mod run_resources;
 pub mod settings;
 pub mod startup;
 pub mod state;
-mod templates_repo;
+pub mod templates_repo;
 pub mod version;
 pub mod wiring;
 

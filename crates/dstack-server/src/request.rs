@@ -173,9 +173,7 @@ pub(crate) async fn upload(
 
 /// Why a multipart body cannot be read on.
 fn broken(error: &MultipartError, beyond_length: &dyn Fn() -> ApiError) -> ApiError {
-    let first: &(dyn std::error::Error + 'static) = error;
-    let mut causes = std::iter::successors(Some(first), |error| error.source());
-    let known = causes.find_map(|cause| match cause.downcast_ref() {
+    let known = dstack_system::causes(error).find_map(|cause| match cause.downcast_ref() {
         Some(ApiError::Slow) => Some(ApiError::Slow),
         _ if cause.is::<LengthLimitError>() => Some(beyond_length()),
         _ => None,

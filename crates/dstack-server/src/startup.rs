@@ -56,6 +56,7 @@ use crate::render::run_lists::RunLists;
 use crate::retention;
 use crate::settings::Settings;
 use crate::state::AppState;
+use crate::templates_repo::TemplatesRepos;
 use dstack_control::EngineHandle;
 use dstack_control::keys::Keys;
 
@@ -314,6 +315,7 @@ pub async fn serve(options: ServerOptions) -> Result<(), ServerError> {
         registry,
         images,
         plugins: Plugins::new(&settings),
+        templates_repos: TemplatesRepos::new(settings.outbound_policy()),
         telemetry,
         settings,
     };

@@ -35,6 +35,7 @@ use crate::render::run_lists::RunLists;
 use crate::render::runs::RunCache;
 use crate::run_resources::SqlRunResources;
 use crate::settings::Settings;
+use crate::templates_repo::TemplatesRepos;
 
 /// Process-wide permissions (`default_permissions` of config.yml).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,6 +125,8 @@ pub struct AppState {
     pub images: Arc<dyn Images>,
     /// What may change or refuse what is applied.
     pub plugins: Plugins,
+    /// Asks for repos of templates that projects name.
+    pub templates_repos: TemplatesRepos,
     /// What is sent of all this to OpenTelemetry and Sentry.
     pub telemetry: Telemetry,
 }

@@ -18,8 +18,32 @@ const MARK: &[u8] = b" HEAD\0";
 /// The type that tells a git server from any other.
 const ADVERTISEMENT: &str = "application/x-git-upload-pack-advertisement";
 
-/// Refuses a repo that cannot be reached, or that is empty.
-pub(crate) async fn check_access(repo: &str, policy: OutboundPolicy) -> Result<()> {
+/// Asks for repos of templates, over connections that are kept.
+#[derive(Debug)]
+pub struct TemplatesRepos {
+    client: GuardedClient,
+}
+
+impl TemplatesRepos {
+    /// Asks what `policy` lets users name; nothing is connected yet.
+    pub fn new(policy: OutboundPolicy) -> Self {
+        let options = ClientOptions {
+            connect_timeout: Some(TIMEOUT),
+            total_timeout: Some(TIMEOUT),
+            ..ClientOptions::default()
+        };
+        Self {
+            client: GuardedClient::new(policy, options),
+        }
+    }
+
+    /// Refuses a repo that cannot be reached, or that is empty.
+    pub(crate) async fn check_access(&self, repo: &str) -> Result<()> {
+        check_access(repo, &self.client).await
+    }
+}
+
+async fn check_access(repo: &str, client: &GuardedClient) -> Result<()> {
     if Url::parse(repo).is_ok_and(|url| has_credentials(&url)) {
         return Err(ApiError::client(
             "The address of a templates repo has a user or password in it, which all members of the project would see. Give \
@@ -27,7 +51,7 @@ pub(crate) async fn check_access(repo: &str, policy: OutboundPolicy) -> Result<(
                 .to_owned(),
         ));
     }
-    let asked = tokio::time::timeout(TIMEOUT, ask(repo, policy)).await;
+    let asked = tokio::time::timeout(TIMEOUT, ask(repo, client)).await;
     let why = match asked.unwrap_or(Ok(false)) {
         Ok(true) => return Ok(()),
         Ok(false) => None,
@@ -49,18 +73,12 @@ pub(crate) async fn check_access(repo: &str, policy: OutboundPolicy) -> Result<(
 }
 
 /// Whether there is a git repo with something in it.
-async fn ask(repo: &str, policy: OutboundPolicy) -> std::result::Result<bool, OutboundError> {
+async fn ask(repo: &str, client: &GuardedClient) -> std::result::Result<bool, OutboundError> {
     let url = Url::parse(&format!(
         "{}/info/refs?service=git-upload-pack",
         repo.trim_end_matches('/')
     ));
     let url = url.map_err(|_| OutboundError::NotHttp)?;
-    let options = ClientOptions {
-        connect_timeout: Some(TIMEOUT),
-        total_timeout: Some(TIMEOUT),
-        ..ClientOptions::default()
-    };
-    let client = GuardedClient::new(policy, options);
     let request = client.get(url).redirects(GuardedRedirects::AnyHost);
     let mut answer = request.send().await?;
     let kind = answer.response.headers().get(header::CONTENT_TYPE);

@@ -23,13 +23,13 @@ use body::{empty, json, read_json, text};
 
 /// What the API serves.
 pub struct Api {
-    /// The tasks.
+    /// Tasks of this host.
     pub tasks: Tasks,
-    /// The binaries.
+    /// Binaries of shim and runner on this host.
     pub components: Components,
     /// GPU vendor and driver.
     pub instance: InstanceInfo,
-    /// The machine.
+    /// What the machine has, and how it runs tasks.
     pub host: HostReport,
     /// GPU metrics, where an exporter runs.
     pub exporter: Option<Exporter>,
@@ -133,7 +133,7 @@ fn route(method: &Method, path: &str) -> Result<Route, &'static str> {
     }
 }
 
-/// All routes.
+/// Makes the router of all routes, with what they need.
 pub fn router(api: Arc<Api>) -> axum::Router {
     axum::Router::new().fallback(handle).with_state(api)
 }

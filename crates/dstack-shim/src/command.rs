@@ -29,23 +29,23 @@ pub enum CommandError {
     /// Not found or not executable.
     #[error("cannot run {program}")]
     Start {
-        /// The tool.
+        /// Name of the program.
         program: String,
-        /// Why.
+        /// What the system says.
         #[source]
         source: std::io::Error,
     },
     /// Killed after its time limit.
     #[error("{program} did not finish within {} s", limit.as_secs())]
     Timeout {
-        /// The tool.
+        /// Name of the program.
         program: String,
-        /// The limit.
+        /// Time after which it was killed.
         limit: Duration,
     },
 }
 
-/// Runs tools.
+/// Runs programs of the host; a double in tests.
 #[async_trait]
 pub trait Commands: Send + Sync {
     /// Runs `program` to its end, or kills it after `limit`.

@@ -25,21 +25,21 @@ const VERSION_LIMIT: Duration = Duration::from_secs(10);
 /// A refused installation: text and whether it is a conflict (409) or a bad request (400).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RefusedInstall {
-    /// 400.
+    /// No name is given (400).
     #[error("empty name")]
     EmptyName,
-    /// 400.
+    /// There is no component of that name (400).
     #[error("unknown component")]
     Unknown,
-    /// 400.
+    /// No address to download from is given (400).
     #[error("empty url")]
     EmptyUrl,
-    /// 409.
+    /// The component is being installed (409).
     #[error("already installing")]
     Busy,
 }
 
-/// Both components.
+/// The binaries of shim and runner, and their installation.
 #[derive(Clone)]
 pub struct Components {
     slots: Arc<[Slot; 2]>,

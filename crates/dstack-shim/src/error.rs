@@ -13,7 +13,7 @@ pub enum StartError {
     /// A flag or variable has a value that cannot be used.
     #[error("{name}: {problem}")]
     Setting {
-        /// The flag.
+        /// Name of the flag or variable.
         name: &'static str,
         /// What is wrong and what would be right.
         problem: String,
@@ -24,9 +24,9 @@ pub enum StartError {
     /// The API's socket.
     #[error("cannot listen on {address}")]
     Listen {
-        /// Where.
+        /// Address or path that was asked for.
         address: String,
-        /// Why.
+        /// What the system says.
         #[source]
         source: std::io::Error,
     },

@@ -16,7 +16,7 @@ use crate::command::Commands;
 /// Whose GPUs they are. One machine has GPUs of one vendor only.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Vendor {
-    /// No GPU.
+    /// The machine has no GPU.
     #[default]
     None,
     /// NVIDIA.
@@ -48,12 +48,12 @@ impl fmt::Display for Vendor {
     }
 }
 
-/// One GPU.
+/// A GPU of this machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Gpu {
     /// As the vendor's tool prints it; the server normalises it.
     pub name: String,
-    /// MiB.
+    /// Memory in MiB.
     pub memory_mib: u64,
     /// What is locked and handed to the container: a UUID, a device node or an index, by vendor.
     pub id: String,
@@ -64,7 +64,7 @@ pub struct Gpu {
 /// All GPUs of this machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Gpus {
-    /// Whose.
+    /// Vendor of all GPUs.
     pub vendor: Vendor,
     /// In host order. Empty with a vendor: its tool failed.
     pub list: Vec<Gpu>,
@@ -142,7 +142,7 @@ pub enum DetectError {
     /// The tool failed.
     #[error("{tool} ended with exit code {code:?}: {stderr}")]
     Failed {
-        /// The tool.
+        /// Name of the program.
         tool: &'static str,
         /// Its exit code.
         code: Option<i32>,
@@ -152,7 +152,7 @@ pub enum DetectError {
     /// The answer cannot be read.
     #[error("{tool} printed something unexpected: {what}")]
     Unexpected {
-        /// The tool.
+        /// Name of the program.
         tool: &'static str,
         /// What is wrong with it.
         what: String,

@@ -26,9 +26,9 @@ pub enum KeysError {
     /// The file cannot be written.
     #[error("cannot update {}", path.display())]
     Io {
-        /// authorized_keys.
+        /// Path of the `authorized_keys` file.
         path: PathBuf,
-        /// Why.
+        /// What the system says.
         #[source]
         source: io::Error,
     },

@@ -33,7 +33,7 @@ pub enum RuntimeError {
     Io {
         /// What was tried.
         what: String,
-        /// Why.
+        /// What the system says.
         #[source]
         source: std::io::Error,
     },
@@ -61,7 +61,7 @@ impl RuntimeError {
 /// What a task's container is made from.
 #[derive(Debug, Clone)]
 pub struct Spec<'a> {
-    /// As submitted.
+    /// The task, as it was submitted.
     pub config: &'a TaskConfig,
     /// The container's name.
     pub name: &'a str,
@@ -76,7 +76,7 @@ pub struct Spec<'a> {
 /// Where a container is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContainerState {
-    /// Never started.
+    /// Made, but never started.
     Created,
     /// Running, paused or restarting.
     Running,
@@ -93,7 +93,7 @@ pub struct Container {
     pub name: String,
     /// The task it belongs to.
     pub task_id: String,
-    /// State.
+    /// Whether it runs, and how it ended.
     pub state: ContainerState,
     /// GPUs it was given, as lock ids.
     pub gpus: Vec<String>,
@@ -145,7 +145,7 @@ pub trait Runtime: Send + Sync {
     /// Creates the container and returns its id; one left by an interrupted attempt is replaced.
     async fn create(&self, spec: &Spec<'_>) -> Result<String, RuntimeError>;
 
-    /// Starts it.
+    /// Starts the container.
     async fn start(&self, id: &str) -> Result<(), RuntimeError>;
 
     /// Its ports, as soon as they are known. Empty: the host's own ports.
@@ -178,7 +178,7 @@ pub struct RunnerSettings {
     pub http_port: u16,
     /// Its SSH port in the container.
     pub ssh_port: u16,
-    /// `--log-level`.
+    /// Value of the runner's `--log-level`.
     pub log_level: String,
     /// `--ssh-log-level`, when set.
     pub ssh_log_level: Option<String>,

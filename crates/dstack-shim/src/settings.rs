@@ -19,7 +19,7 @@ const SHIM_PATH: &str = "/usr/local/bin/dstack-shim";
 pub enum RuntimeChoice {
     /// A Docker engine, or no start.
     Docker,
-    /// Plain processes.
+    /// Plain processes of the host, without isolation.
     Process,
     /// As at the last start; at the first, Docker where an engine is installed, whether it answers or not.
     Auto,
@@ -28,7 +28,7 @@ pub enum RuntimeChoice {
 /// All settings, with their defaults filled in.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// State directory.
+    /// Directory of the agent's state and of its tasks.
     pub home: PathBuf,
     /// Replaced on self-update.
     pub shim_binary: PathBuf,
@@ -44,9 +44,9 @@ pub struct Settings {
     pub runner_url: Option<String>,
     /// The runner's file, when said.
     pub runner_binary: Option<PathBuf>,
-    /// In tasks.
+    /// Port of the runner's API in tasks.
     pub runner_http_port: u16,
-    /// In tasks.
+    /// Port of the runner's SSH server in tasks.
     pub runner_ssh_port: u16,
     /// Passed on as it is.
     pub runner_log_level: String,
@@ -54,24 +54,24 @@ pub struct Settings {
     pub runner_ssh_log_level: Option<String>,
     /// Of the exporter.
     pub dcgm_port: u16,
-    /// ms.
+    /// Time between two samples of the exporter, in milliseconds.
     pub dcgm_interval_ms: u64,
     /// Copied into tasks.
     pub pass_env: Vec<(String, String)>,
-    /// All containers.
+    /// Whether all containers are privileged.
     pub privileged: bool,
-    /// TPU.
+    /// Value of `PJRT_DEVICE` for containers (TPU).
     pub pjrt_device: Option<String>,
-    /// Write host_info.json.
+    /// Whether `host_info.json` is written, as for an installed service.
     pub service: bool,
     /// What runs tasks.
     pub runtime: RuntimeChoice,
-    /// `DOCKER_HOST`.
+    /// Value of `DOCKER_HOST`: address of the container engine.
     pub docker_host: Option<String>,
 }
 
 impl Settings {
-    /// Checks everything.
+    /// Fills in what flags leave out from the environment and from defaults, and checks everything.
     pub fn resolve(args: Args) -> Result<Self, StartError> {
         let text = |flag: Option<String>, name: &str| flag.or_else(|| env::var(name));
         let path = |flag: Option<PathBuf>, name: &str| flag.or_else(|| env::var(name).map(PathBuf::from));

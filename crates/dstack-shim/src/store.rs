@@ -26,7 +26,7 @@ pub struct Record {
     /// Empty while the task is alive.
     #[serde(default)]
     pub termination_reason: String,
-    /// For people.
+    /// Why the task ended, for people.
     #[serde(default)]
     pub termination_message: String,
     /// Resources were given back.

@@ -15,7 +15,7 @@ pub struct Task {
     pub status: TaskStatus,
     /// Empty until over.
     pub reason: String,
-    /// For people.
+    /// Why it ended, for people; empty until then.
     pub message: String,
     /// Known once running.
     pub ports: Option<Vec<PortMapping>>,
@@ -25,7 +25,7 @@ pub struct Task {
     pub container_name: String,
     /// The runtime's id; empty before it is created.
     pub container_id: String,
-    /// Locked GPUs.
+    /// Ids of the GPUs that are locked for it.
     pub gpus: Vec<String>,
     /// Its private directory.
     pub dir: Option<PathBuf>,

@@ -34,13 +34,13 @@ const LONGEST_RESTORE_PAUSE: Duration = Duration::from_secs(5);
 /// Why an order was not carried out; each has its HTTP status.
 #[derive(Debug, thiserror::Error)]
 pub enum OrderError {
-    /// 400.
+    /// The order is not valid (400).
     #[error("{0}")]
     Invalid(&'static str),
-    /// 404.
+    /// There is no such task (404).
     #[error("Not Found")]
     NotFound,
-    /// 409.
+    /// The task exists already, or is in another state than the order needs (409).
     #[error("Conflict")]
     Conflict,
     /// 503: not now. The text says what is waited for.
@@ -56,15 +56,15 @@ pub enum OrderError {
 
 /// What tasks need of the host.
 pub struct Host {
-    /// Runs them.
+    /// Runs the tasks' containers or processes.
     pub runtime: Arc<dyn Runtime>,
-    /// Their directories.
+    /// Keeps the tasks' records and directories.
     pub store: Store,
-    /// GPUs.
+    /// Hands out the GPUs of the host.
     pub gpus: GpuLock,
-    /// authorized_keys.
+    /// Keeps the `authorized_keys` of the host's users.
     pub keys: HostKeys,
-    /// Network volumes.
+    /// Mounts network volumes.
     pub disks: Arc<dyn Disks>,
 }
 
@@ -221,12 +221,12 @@ impl Tasks {
         Ok(info)
     }
 
-    /// One task.
+    /// Returns what is known of a task.
     pub fn get(&self, id: &str) -> Result<TaskInfo, OrderError> {
         Ok(self.inner.entry(id)?.lock().info())
     }
 
-    /// All tasks.
+    /// Returns the ids and states of all tasks.
     pub fn list(&self) -> Result<TaskList, OrderError> {
         // Where nothing was recorded there is nothing to wait for: a server that ends wants to know whether it may end us.
         let is_restored = *self.inner.restored.borrow();
@@ -433,7 +433,7 @@ impl Inner {
         self.write(entry, true).await
     }
 
-    /// Writes `task.json`.
+    /// Writes the task's record, `task.json`.
     async fn save(&self, entry: &Entry) -> std::io::Result<()> {
         self.write(entry, false).await
     }

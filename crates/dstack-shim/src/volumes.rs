@@ -29,7 +29,7 @@ pub enum VolumeError {
     /// The device did not appear.
     #[error("no device for volume {name}: {what}")]
     NoDevice {
-        /// The volume.
+        /// Name of the volume.
         name: String,
         /// What was looked for.
         what: String,
@@ -37,7 +37,7 @@ pub enum VolumeError {
     /// The device has a foreign signature, or no filesystem where one must be.
     #[error("volume {name} cannot be mounted: {what}")]
     Filesystem {
-        /// The volume.
+        /// Name of the volume.
         name: String,
         /// What is wrong.
         what: String,
@@ -45,7 +45,7 @@ pub enum VolumeError {
     /// A tool failed.
     #[error("{tool} failed: {stderr}")]
     Tool {
-        /// The tool.
+        /// Name of the program.
         tool: &'static str,
         /// What it said.
         stderr: String,
@@ -53,7 +53,7 @@ pub enum VolumeError {
     /// A tool could not be run.
     #[error("a disk tool gave no answer")]
     Command(#[from] crate::command::CommandError),
-    /// A directory.
+    /// A mount point cannot be made.
     #[error("cannot prepare a mount point")]
     Io(#[from] std::io::Error),
 }

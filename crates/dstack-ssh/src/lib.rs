@@ -4,6 +4,8 @@
 //! remote side's ports are opened. [`keys`] makes, parses and normalises keys. [`inbox`] is the flow control that both
 //! this client and the job agent's server put between the protocol and slow readers.
 
+#![warn(missing_docs)]
+
 pub mod channel;
 pub mod client;
 pub mod error;

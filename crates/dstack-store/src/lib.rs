@@ -9,6 +9,8 @@
 //!   rows, write their events and add operations in one transaction, or not at all.
 //! * [`SqlStore`] and [`MemoryStore`] implement it: the latter for simulation.
 
+#![warn(missing_docs)]
+
 mod batch_loader;
 pub mod changes;
 pub mod commit;

@@ -4,6 +4,7 @@
 //! The whole control plane runs under simulation because nothing else in it reads the clock, rolls dice or
 //! starts a task by itself.
 
+pub mod accounts;
 pub mod chain;
 pub mod clock;
 pub mod env;

@@ -9,7 +9,7 @@ use crate::AcceleratorVendor as Vendor;
 pub struct Accelerator {
     /// Who makes it.
     pub vendor: Vendor,
-    /// Canonical name.
+    /// Name as catalogues and configurations have it.
     pub name: &'static str,
     /// GiB; 0 for a TPU generation, whose slices differ.
     pub memory_gib: u32,

@@ -71,7 +71,7 @@ impl Default for CpuSpec {
 /// A CPU text taken apart, its count not yet parsed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CpuTokens {
-    /// Given architecture.
+    /// Instruction set, when one is given.
     pub arch: Option<CpuArchitecture>,
     /// Given count, as text.
     pub count: Option<String>,

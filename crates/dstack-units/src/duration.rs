@@ -68,9 +68,9 @@ impl fmt::Display for Seconds {
 /// A duration that can be off, for `max_duration` and `stop_duration`: `"off"` or seconds on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OffDuration {
-    /// No limit.
+    /// Switched off: no limit.
     Off,
-    /// Not negative.
+    /// Number of seconds, not negative.
     Seconds(i64),
 }
 
@@ -128,7 +128,7 @@ impl Serialize for OffDuration {
 pub struct IdleDuration(pub i64);
 
 impl IdleDuration {
-    /// Never.
+    /// Off: never.
     pub const OFF: Self = Self(-1);
 
     /// Whether it is off.

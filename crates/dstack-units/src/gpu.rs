@@ -122,9 +122,9 @@ impl GpuSpec {
 /// A GPU text taken apart, its numbers not yet parsed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GpuTokens {
-    /// Given vendor.
+    /// Vendor, when one is given.
     pub vendor: Option<AcceleratorVendor>,
-    /// Given names.
+    /// Names, when some are given.
     pub name: Option<Vec<String>>,
     /// Given memory, as text.
     pub memory: Option<String>,

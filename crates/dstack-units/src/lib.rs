@@ -4,6 +4,8 @@
 //! nothing of the types that are built from it. A refused text answers a [`ParseError`], whose message is
 //! the one that users of dstack 0.22.5 know.
 
+#![warn(missing_docs)]
+
 pub mod accelerators;
 pub mod compute_capability;
 pub mod cpu;

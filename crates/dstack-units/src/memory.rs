@@ -23,12 +23,12 @@ impl Memory {
         Self(mib / 1024.0)
     }
 
-    /// In gigabytes.
+    /// Returns the size in gigabytes (of 1024 mebibytes).
     pub const fn gb(self) -> f64 {
         self.0
     }
 
-    /// In mebibytes.
+    /// Returns the size in mebibytes.
     pub fn mib(self) -> f64 {
         self.0 * 1024.0
     }

@@ -59,13 +59,13 @@ pub fn is_absolute_windows(path: &str) -> bool {
 /// A container's user: `user[:group]`, names or ids.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct UserText {
-    /// Numeric user.
+    /// Id of the user, when it is a number.
     pub uid: Option<i64>,
-    /// Numeric group.
+    /// Id of the group, when it is a number.
     pub gid: Option<i64>,
-    /// Named user.
+    /// Name of the user, when it is no number.
     pub username: Option<String>,
-    /// Named group.
+    /// Name of the group, when it is no number.
     pub groupname: Option<String>,
 }
 

@@ -12,7 +12,7 @@ use crate::error::ParseError;
 pub struct PortMapping {
     /// Any free port when `None`.
     pub local_port: Option<u16>,
-    /// 1..65535.
+    /// Port in the container, 1 to 65535.
     pub container_port: u16,
 }
 

@@ -19,7 +19,7 @@ pub struct Range<T> {
 }
 
 impl<T: PartialOrd + Copy> Range<T> {
-    /// `value..`.
+    /// Makes the range `value..`, without upper end.
     pub const fn at_least(value: T) -> Self {
         Self {
             min: Some(value),
@@ -27,7 +27,7 @@ impl<T: PartialOrd + Copy> Range<T> {
         }
     }
 
-    /// Exactly `value`.
+    /// Makes the range with `value` only.
     pub const fn exactly(value: T) -> Self {
         Self {
             min: Some(value),
@@ -35,7 +35,7 @@ impl<T: PartialOrd + Copy> Range<T> {
         }
     }
 
-    /// `min..max`.
+    /// Makes the range `min..max`, both of which are in it.
     pub const fn between(min: T, max: T) -> Self {
         Self {
             min: Some(min),

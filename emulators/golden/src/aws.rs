@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use dstack_catalog_offers::{CatalogQuery, DiskSize};
 use dstack_compute::config::{AwsConfig, BackendConfig, SplitConfig};
 use dstack_compute::{
-    Backend, BackendKind, Capabilities, CatalogQuery, ComputeError, ConfigureError, DiskSize, Instances,
-    VolumeRequest, Volumes,
+    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Instances, VolumeRequest, Volumes,
 };
 use dstack_model::backends::BackendType;
 use dstack_model::instances::{InstanceAvailability, InstanceRuntime};

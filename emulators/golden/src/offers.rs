@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use dstack_catalog::Catalog;
-use dstack_compute::{CatalogQuery, ComputeError, catalog_offers};
+use dstack_catalog_offers::{CatalogQuery, catalog_offers};
+use dstack_compute::ComputeError;
 use dstack_model::offers::InstanceOffer;
 use tokio::sync::OnceCell;
 

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use dstack_catalog_offers::{CatalogQuery, DiskSize};
 use dstack_compute::config::{BackendConfig, SplitConfig};
-use dstack_compute::{
-    Backend, BackendKind, Capabilities, CatalogQuery, ComputeError, ConfigureError, DiskSize, Instances,
-};
+use dstack_compute::{Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Instances};
 use dstack_model::backends::BackendType;
 use dstack_model::instances::{InstanceAvailability, InstanceRuntime};
 use dstack_model::offers::InstanceOfferWithAvailability;

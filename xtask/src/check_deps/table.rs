@@ -33,16 +33,27 @@ pub(crate) const PRODUCT: &[Crate] = &[
         "serves any program",
         &["dstack-units", "dstack-system", "dstack-http"],
     ),
-    row("dstack-model-derive", "is a macro", &[]),
+    row("dstack-decode-derive", "is a macro", &[]),
+    row(
+        "dstack-decode",
+        "reads values of any type, and knows none of the product's but units",
+        &["dstack-units", "dstack-decode-derive"],
+    ),
     row(
         "dstack-model",
-        "has types and their decoder, and no effects",
-        &["dstack-units", "dstack-model-derive"],
+        "has types, and no effects",
+        &["dstack-units", "dstack-decode"],
     ),
     row(
         "dstack-api",
         "is shared by server and command line",
-        &["dstack-units", "dstack-system", "dstack-http", "dstack-model"],
+        &[
+            "dstack-units",
+            "dstack-system",
+            "dstack-http",
+            "dstack-decode",
+            "dstack-model",
+        ],
     ),
     row(
         "dstack-agent-api",
@@ -60,15 +71,14 @@ pub(crate) const PRODUCT: &[Crate] = &[
         &["dstack-units", "dstack-system", "dstack-http"],
     ),
     row(
+        "dstack-catalog-offers",
+        "serves backends that have their prices from the catalog",
+        &["dstack-units", "dstack-model", "dstack-catalog"],
+    ),
+    row(
         "dstack-compute",
         "is the contract with clouds; knows neither engine nor store",
-        &[
-            "dstack-units",
-            "dstack-system",
-            "dstack-http",
-            "dstack-model",
-            "dstack-catalog",
-        ],
+        &["dstack-units", "dstack-system", "dstack-decode", "dstack-model"],
     ),
     row(
         "dstack-images",
@@ -79,6 +89,16 @@ pub(crate) const PRODUCT: &[Crate] = &[
         "dstack-ssh",
         "is shared by control plane, command line and agents",
         &["dstack-units", "dstack-system"],
+    ),
+    row(
+        "dstack-sshd",
+        "serves SSH to anybody; knows nothing of jobs",
+        &["dstack-system", "dstack-ssh"],
+    ),
+    row(
+        "dstack-git",
+        "clones repos for anybody; knows nothing of jobs",
+        &["dstack-system", "dstack-ssh"],
     ),
     row(
         "dstack-credentials",
@@ -106,6 +126,7 @@ pub(crate) const PRODUCT: &[Crate] = &[
         &[
             "dstack-units",
             "dstack-system",
+            "dstack-decode",
             "dstack-model",
             "dstack-agent-api",
             "dstack-plan",
@@ -146,6 +167,7 @@ pub(crate) const PRODUCT: &[Crate] = &[
             "dstack-system",
             "dstack-http",
             "dstack-telemetry",
+            "dstack-decode",
             "dstack-model",
             "dstack-api",
             "dstack-agent-api",
@@ -181,7 +203,14 @@ pub(crate) const PRODUCT: &[Crate] = &[
     row(
         "dstack-runner",
         "is a role: roles never see one another, and it knows the server by the agents' API only",
-        &["dstack-units", "dstack-system", "dstack-agent-api", "dstack-ssh"],
+        &[
+            "dstack-units",
+            "dstack-system",
+            "dstack-agent-api",
+            "dstack-ssh",
+            "dstack-sshd",
+            "dstack-git",
+        ],
     ),
     row(
         "dstack",
@@ -233,6 +262,7 @@ pub(crate) const BESIDE: &[Crate] = &[
             "dstack-model",
             "dstack-plan",
             "dstack-catalog",
+            "dstack-catalog-offers",
             "dstack-compute",
             "dstack-images",
             "dstack-server",

@@ -31,7 +31,7 @@ pub enum RefreshError {
     /// The downloaded archive cannot be used.
     #[error("the downloaded catalog {version} is not usable")]
     Archive {
-        /// Which version.
+        /// Version text of the publication.
         version: String,
         /// What is wrong with it.
         #[source]

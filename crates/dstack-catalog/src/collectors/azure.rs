@@ -34,7 +34,7 @@ const FILTERS: [&str; 5] = [
 pub struct Account {
     /// Scheme and host of the management API.
     pub url: String,
-    /// Subscription id.
+    /// Id of the subscription whose SKUs are listed.
     pub subscription: String,
     /// Bearer token, as `az account get-access-token` prints it.
     pub token: Secret,

@@ -1,57 +1,57 @@
 //! Large clouds.
 
-use dstack_model::Decode;
+use dstack_decode::Decode;
+use dstack_decode::{string_enum, tag};
 use dstack_model::common::Tags;
-use dstack_model::{string_enum, tag};
 use serde::Serialize;
 
 use super::Credential;
 
 tag!(
-    /// `default`.
+    /// The value of `type` for the server's own credentials.
     pub DefaultTag = "default"
 );
 tag!(
-    /// `access_key`.
+    /// The value of `type` for keys with a secret.
     pub AccessKeyTag = "access_key"
 );
 tag!(
-    /// `client`.
+    /// The value of `type` for credentials of a client.
     pub ClientTag = "client"
 );
 tag!(
-    /// `service_account`.
+    /// The value of `type` for credentials of a service account.
     pub ServiceAccountTag = "service_account"
 );
 tag!(
-    /// `aws`.
+    /// The value of `type` for [`AwsConfig`].
     pub AwsTag = "aws"
 );
 tag!(
-    /// `azure`.
+    /// The value of `type` for [`AzureConfig`].
     pub AzureTag = "azure"
 );
 tag!(
-    /// `crusoe`.
+    /// The value of `type` for [`CrusoeConfig`].
     pub CrusoeTag = "crusoe"
 );
 tag!(
-    /// `gcp`.
+    /// The value of `type` for [`GcpConfig`].
     pub GcpTag = "gcp"
 );
 tag!(
-    /// `nebius`.
+    /// The value of `type` for [`NebiusConfig`].
     pub NebiusTag = "nebius"
 );
 tag!(
-    /// `oci`.
+    /// The value of `type` for [`OciConfig`].
     pub OciTag = "oci"
 );
 
 /// The credentials that the server finds around itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct DefaultCreds {
-    /// `default`.
+    /// The kind of credentials: `default`.
     #[serde(rename = "type")]
     #[decode(default)]
     pub kind: DefaultTag,
@@ -60,13 +60,13 @@ pub struct DefaultCreds {
 /// A key's id and secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct AccessKeyCreds {
-    /// `access_key`.
+    /// The kind of credentials: `access_key`.
     #[serde(rename = "type")]
     #[decode(default)]
     pub kind: AccessKeyTag,
     /// The key's id.
     pub access_key: Credential,
-    /// The key.
+    /// The secret that belongs to the key.
     pub secret_key: Credential,
 }
 
@@ -75,7 +75,7 @@ pub struct AccessKeyCreds {
 #[serde(untagged)]
 #[decode(tag = "type")]
 pub enum AwsCreds {
-    /// A key.
+    /// An access key with its secret.
     #[decode(rename = "access_key")]
     AccessKey(AccessKeyCreds),
     /// Those of the server.
@@ -108,7 +108,7 @@ pub struct AwsConfig {
     pub os_images: Option<AwsOsImages>,
     /// Instance types to be offered although they are not tested.
     pub experimental_instance_types: Option<Vec<String>>,
-    /// The credentials.
+    /// How the server authenticates.
     pub creds: AwsCreds,
 }
 
@@ -121,10 +121,10 @@ pub struct AwsOsImages {
     pub nvidia: Option<AwsOsImage>,
 }
 
-/// An image.
+/// An image that instances start from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct AwsOsImage {
-    /// Its name.
+    /// Name of the image (AMI).
     pub name: String,
     /// The owning account.
     #[decode(default = "self".to_owned(), pattern = r"^(\d{12}|self)$")]
@@ -136,15 +136,15 @@ pub struct AwsOsImage {
 /// An application of Azure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct AzureClientCreds {
-    /// `client`.
+    /// The kind of credentials: `client`.
     #[serde(rename = "type")]
     #[decode(default)]
     pub kind: ClientTag,
     /// The application's id.
     pub client_id: String,
-    /// Its secret.
+    /// The application's secret.
     pub client_secret: Credential,
-    /// Its tenant.
+    /// Id of the tenant that the application belongs to.
     pub tenant_id: Option<String>,
 }
 
@@ -153,7 +153,7 @@ pub struct AzureClientCreds {
 #[serde(untagged)]
 #[decode(tag = "type")]
 pub enum AzureCreds {
-    /// An application.
+    /// An application with a secret.
     #[decode(rename = "client")]
     Client(AzureClientCreds),
     /// Those of the server.
@@ -161,16 +161,16 @@ pub enum AzureCreds {
     Default(DefaultCreds),
 }
 
-/// Microsoft Azure.
+/// The configuration of the backend for Microsoft Azure.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct AzureConfig {
     /// The type of the backend.
     #[serde(rename = "type")]
     #[decode(default)]
     pub kind: AzureTag,
-    /// The tenant.
+    /// Id of the tenant.
     pub tenant_id: String,
-    /// The subscription.
+    /// Id of the subscription that resources are created in.
     pub subscription_id: String,
     /// The resource group; one is made when unset.
     pub resource_group: Option<String>,
@@ -186,29 +186,29 @@ pub struct AzureConfig {
     pub vm_managed_identity: Option<String>,
     /// Tags of everything that is created.
     pub tags: Option<Tags>,
-    /// The credentials.
+    /// How the server authenticates.
     pub creds: AzureCreds,
 }
 
-/// Crusoe.
+/// The configuration of the backend for Crusoe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct CrusoeConfig {
     /// The type of the backend.
     #[serde(rename = "type")]
     #[decode(default)]
     pub kind: CrusoeTag,
-    /// The project.
+    /// Id of the project that instances are created in.
     pub project_id: String,
     /// Regions to use; all when unset.
     pub regions: Option<Vec<String>>,
-    /// The credentials.
+    /// How the server authenticates.
     pub creds: AccessKeyCreds,
 }
 
 /// A service account of GCP.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct GcpServiceAccountCreds {
-    /// `service_account`.
+    /// The kind of credentials: `service_account`.
     #[serde(rename = "type")]
     #[decode(default)]
     pub kind: ServiceAccountTag,
@@ -235,7 +235,7 @@ pub enum GcpCreds {
 string_enum! {
     /// Features of GCP that are not generally available.
     literal pub enum GcpPreviewFeature {
-        /// G4 instances.
+        /// Instances of the family G4.
         G4 = "g4",
     }
 }
@@ -247,13 +247,13 @@ pub struct GcpConfig {
     #[serde(rename = "type")]
     #[decode(default)]
     pub kind: GcpTag,
-    /// The project.
+    /// Id of the project that instances are created in.
     pub project_id: String,
     /// Regions to use; a default set when unset.
     pub regions: Option<Vec<String>>,
     /// Whether TPUs are offered.
     pub tpu: Option<bool>,
-    /// The VPC.
+    /// Name of the VPC that instances are connected to.
     pub vpc_name: Option<String>,
     /// Subnetworks by region.
     pub subnetworks: Option<Tags>,
@@ -273,18 +273,18 @@ pub struct GcpConfig {
     pub tags: Option<Tags>,
     /// Features that are not generally available.
     pub preview_features: Option<Vec<GcpPreviewFeature>>,
-    /// The credentials.
+    /// How the server authenticates.
     pub creds: GcpCreds,
 }
 
 /// A service account of Nebius.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct NebiusCreds {
-    /// `service_account`.
+    /// The kind of credentials: `service_account`.
     #[serde(rename = "type")]
     #[decode(default)]
     pub kind: ServiceAccountTag,
-    /// The account.
+    /// Id of the service account.
     pub service_account_id: String,
     /// Its public key.
     pub public_key_id: String,
@@ -311,7 +311,7 @@ pub struct NebiusConfig {
     pub fabrics: Option<Vec<String>>,
     /// Labels of everything that is created.
     pub tags: Option<Tags>,
-    /// The credentials.
+    /// How the server authenticates.
     pub creds: NebiusCreds,
 }
 
@@ -319,21 +319,21 @@ pub struct NebiusConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 #[decode(after = one_key)]
 pub struct OciClientCreds {
-    /// `client`.
+    /// The kind of credentials: `client`.
     #[serde(rename = "type")]
     #[decode(default)]
     pub kind: ClientTag,
-    /// The user.
+    /// OCID of the user.
     pub user: String,
-    /// The tenancy.
+    /// OCID of the tenancy.
     pub tenancy: String,
     /// Where the key is; on the server.
     pub key_file: Option<String>,
-    /// The key.
+    /// The private key, in PEM.
     pub key_content: Option<Credential>,
-    /// Its passphrase.
+    /// Passphrase of the private key.
     pub pass_phrase: Option<Credential>,
-    /// Its fingerprint.
+    /// Fingerprint of the public key.
     pub fingerprint: String,
     /// The home region.
     pub region: String,
@@ -355,14 +355,14 @@ fn one_key(creds: OciClientCreds) -> Result<OciClientCreds, String> {
 /// A profile of OCI's configuration file on the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct OciDefaultCreds {
-    /// `default`.
+    /// The kind of credentials: `default`.
     #[serde(rename = "type")]
     #[decode(default)]
     pub kind: DefaultTag,
-    /// The file.
+    /// Path of the configuration file on the server's machine.
     #[decode(default = "~/.oci/config".to_owned())]
     pub file: String,
-    /// The profile.
+    /// Profile within the file.
     #[decode(default = "DEFAULT".to_owned())]
     pub profile: String,
 }
@@ -372,7 +372,7 @@ pub struct OciDefaultCreds {
 #[serde(untagged)]
 #[decode(tag = "type")]
 pub enum OciCreds {
-    /// A user.
+    /// A user with an API key.
     #[decode(rename = "client")]
     Client(OciClientCreds),
     /// Those of the server.
@@ -393,6 +393,6 @@ pub struct OciConfig {
     pub compartment_id: Option<String>,
     /// Instance types to be offered although they are not tested.
     pub experimental_instance_types: Option<Vec<String>>,
-    /// The credentials.
+    /// How the server authenticates.
     pub creds: OciCreds,
 }

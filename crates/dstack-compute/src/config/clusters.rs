@@ -1,23 +1,23 @@
 //! Clusters: Kubernetes and Slurm; and dstack Sky.
 
-use dstack_model::Decode;
-use dstack_model::decode::{Cx, Value};
-use dstack_model::schema::{Schema, Schemas, any_of};
+use dstack_decode::Decode;
+use dstack_decode::schema::{Schema, Schemas, any_of};
+use dstack_decode::{Cx, Value};
 use dstack_model::tag;
 use serde::Serialize;
 
 use super::Credential;
 
 tag!(
-    /// `kubernetes`.
+    /// The value of `type` for [`KubernetesConfig`].
     pub KubernetesTag = "kubernetes"
 );
 tag!(
-    /// `slurm`.
+    /// The value of `type` for [`SlurmConfig`].
     pub SlurmTag = "slurm"
 );
 tag!(
-    /// `dstack`.
+    /// The value of `type` for [`DstackConfig`].
     pub DstackTag = "dstack"
 );
 
@@ -34,7 +34,7 @@ pub struct KubernetesConfig {
     pub proxy_jump: Option<KubernetesProxyJump>,
     /// The namespace of everything that is created.
     pub namespace: Option<String>,
-    /// The kubeconfig.
+    /// How the clusters are reached, with credentials.
     pub kubeconfig: Kubeconfig,
 }
 
@@ -42,13 +42,13 @@ pub struct KubernetesConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum KubernetesContext {
-    /// Its name.
+    /// The context of this name.
     Name(String),
-    /// With options.
+    /// A context with settings of its own.
     Options(KubernetesContextOptions),
 }
 
-impl dstack_model::decode::Decode for KubernetesContext {
+impl dstack_decode::Decode for KubernetesContext {
     fn decode(value: &Value, cx: &mut Cx) -> Option<Self> {
         match value {
             Value::Object(_) => KubernetesContextOptions::decode(value, cx).map(Self::Options),
@@ -66,10 +66,10 @@ impl Schema for KubernetesContext {
     }
 }
 
-/// A context.
+/// A context of the kubeconfig, which names a cluster and a user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct KubernetesContextOptions {
-    /// Its name.
+    /// Name of the context in the kubeconfig.
     pub name: String,
     /// How its nodes are reached from outside.
     pub proxy_jump: Option<KubernetesProxyJump>,
@@ -84,24 +84,24 @@ pub struct KubernetesProxyJump {
     pub port: Option<i64>,
 }
 
-/// A kubeconfig.
+/// A kubeconfig, with the credentials in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct Kubeconfig {
     /// Where it was read from.
     #[decode(default)]
     pub filename: String,
-    /// Its content.
+    /// The kubeconfig's text, in YAML.
     pub data: Credential,
 }
 
-/// Slurm clusters.
+/// The configuration of the backend for Slurm.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct SlurmConfig {
     /// The type of the backend.
     #[serde(rename = "type")]
     #[decode(default)]
     pub kind: SlurmTag,
-    /// The clusters.
+    /// The clusters, each of which is a region.
     pub clusters: Vec<SlurmCluster>,
 }
 
@@ -127,7 +127,7 @@ pub struct SlurmCluster {
 /// Partitions with a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct SlurmGpuPartitions {
-    /// `[vendor:]name[:memory]`.
+    /// The GPU of the partitions' nodes: `[vendor:]name[:memory]`.
     pub gpu: String,
     /// Names of the partitions.
     pub partitions: Vec<String>,
@@ -139,11 +139,11 @@ pub struct SlurmPrivateKey {
     /// Where it was read from.
     #[decode(default)]
     pub path: String,
-    /// Its content.
+    /// The text of the key.
     pub content: Credential,
 }
 
-/// dstack Sky.
+/// The configuration of the backend for dstack Sky.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct DstackConfig {
     /// The type of the backend.

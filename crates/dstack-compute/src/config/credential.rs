@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use dstack_model::decode::{Cx, Decode, Value};
-use dstack_model::schema::{Schema, Schemas};
+use dstack_decode::schema::{Schema, Schemas};
+use dstack_decode::{Cx, Decode, Value};
 use dstack_system::Secret;
 use serde::{Deserialize, Serialize};
 

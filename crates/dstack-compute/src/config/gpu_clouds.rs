@@ -1,24 +1,24 @@
 //! GPU clouds with an API key each.
 
-use dstack_model::Decode;
+use dstack_decode::Decode;
 use dstack_model::tag;
 use serde::Serialize;
 
 use super::Credential;
 
 tag!(
-    /// `api_key`.
+    /// The value of `type` for API keys.
     pub ApiKeyTag = "api_key"
 );
 tag!(
-    /// `api_token`.
+    /// The value of `type` for API tokens.
     pub ApiTokenTag = "api_token"
 );
 
 /// An API key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct ApiKeyCreds {
-    /// `api_key`.
+    /// The kind of credentials: `api_key`.
     #[serde(rename = "type")]
     #[decode(default)]
     pub kind: ApiKeyTag,
@@ -40,14 +40,14 @@ macro_rules! cloud {
             #[decode(default)]
             pub kind: $tag,
             $($(#[$field_meta])* pub $field: $($type)*,)*
-            /// The credentials.
+            /// How the server authenticates.
             pub creds: $creds,
         }
     };
 }
 
 cloud!(
-    /// CloudRift.
+    /// The configuration of the backend for CloudRift.
     CloudRiftTag = "cloudrift", CloudRiftConfig {
         /// Regions to use; all when unset.
         regions: [Option<Vec<String>>],
@@ -63,14 +63,14 @@ cloud!(
     } ApiKeyCreds
 );
 cloud!(
-    /// Daytona.
+    /// The configuration of the backend for Daytona.
     DaytonaTag = "daytona", DaytonaConfig {
         /// Regions to use; all when unset.
         regions: [Option<Vec<String>>],
     } NonEmptyApiKeyCreds
 );
 cloud!(
-    /// DigitalOcean.
+    /// The configuration of the backend for DigitalOcean.
     DigitalOceanTag = "digitalocean", DigitalOceanConfig {
         /// The project's name.
         project_name: [Option<String>],
@@ -88,7 +88,7 @@ cloud!(
     } ApiKeyCreds
 );
 cloud!(
-    /// Hot Aisle.
+    /// The configuration of the backend for Hot Aisle.
     HotAisleTag = "hotaisle", HotAisleConfig {
         /// The team's handle.
         team_handle: [String],
@@ -99,28 +99,28 @@ cloud!(
     } ApiKeyCreds
 );
 cloud!(
-    /// JarvisLabs.
+    /// The configuration of the backend for JarvisLabs.
     JarvisLabsTag = "jarvislabs", JarvisLabsConfig {
         /// Regions to use; all when unset.
         regions: [Option<Vec<String>>],
     } ApiKeyCreds
 );
 cloud!(
-    /// Lambda.
+    /// The configuration of the backend for Lambda.
     LambdaTag = "lambda", LambdaConfig {
         /// Regions to use; all when unset.
         regions: [Option<Vec<String>>],
     } ApiKeyCreds
 );
 cloud!(
-    /// Lium.
+    /// The configuration of the backend for Lium.
     LiumTag = "lium", LiumConfig {
         /// Regions to use; all when unset.
         regions: [Option<Vec<String>>],
     } NonEmptyApiKeyCreds
 );
 cloud!(
-    /// Runpod.
+    /// The configuration of the backend for Runpod.
     RunpodTag = "runpod", RunpodConfig {
         /// Regions to use; all when unset.
         regions: [Option<Vec<String>>],
@@ -129,7 +129,7 @@ cloud!(
     } ApiKeyCreds
 );
 cloud!(
-    /// Seeweb.
+    /// The configuration of the backend for Seeweb.
     SeewebTag = "seeweb", SeewebConfig {
         /// Regions to use; all when unset.
         regions: [Option<Vec<String>>],
@@ -143,7 +143,7 @@ cloud!(
     } TensorDockCreds
 );
 cloud!(
-    /// Vast.ai.
+    /// The configuration of the backend for Vast.ai.
     VastAiTag = "vastai", VastAiConfig {
         /// Regions to use; all when unset.
         regions: [Option<Vec<String>>],
@@ -152,7 +152,7 @@ cloud!(
     } ApiKeyCreds
 );
 cloud!(
-    /// Verda.
+    /// The configuration of the backend for Verda.
     VerdaTag = "verda", VerdaConfig {
         /// Regions to use; all when unset.
         regions: [Option<Vec<String>>],
@@ -166,7 +166,7 @@ cloud!(
     } ClientKeyCreds
 );
 cloud!(
-    /// Vultr.
+    /// The configuration of the backend for Vultr.
     VultrTag = "vultr", VultrConfig {
         /// Regions to use; all when unset.
         regions: [Option<Vec<String>>],
@@ -176,7 +176,7 @@ cloud!(
 /// An API key that must not be empty.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct NonEmptyApiKeyCreds {
-    /// `api_key`.
+    /// The kind of credentials: `api_key`.
     #[serde(rename = "type")]
     #[decode(default)]
     pub kind: ApiKeyTag,
@@ -195,7 +195,7 @@ fn not_empty(key: Credential) -> Result<Credential, String> {
 /// An API token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct ApiTokenCreds {
-    /// `api_token`.
+    /// The kind of credentials: `api_token`.
     #[serde(rename = "type")]
     #[decode(default)]
     pub kind: ApiTokenTag,
@@ -206,7 +206,7 @@ pub struct ApiTokenCreds {
 /// A key and a token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct TensorDockCreds {
-    /// `api_key`.
+    /// The kind of credentials: `api_key`.
     #[serde(rename = "type")]
     #[decode(default)]
     pub kind: ApiKeyTag,
@@ -219,7 +219,7 @@ pub struct TensorDockCreds {
 /// A client's id and secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct ClientKeyCreds {
-    /// `api_key`.
+    /// The kind of credentials: `api_key`.
     #[serde(rename = "type")]
     #[decode(default)]
     pub kind: ApiKeyTag,

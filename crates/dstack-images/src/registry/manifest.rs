@@ -15,7 +15,7 @@ pub(super) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
 /// What a tag or digest stands for.
 #[derive(Debug)]
 pub(super) enum Manifest {
-    /// One image.
+    /// The manifest of one image.
     Image(ImageManifest),
     /// The same image for many platforms.
     Index(Index),

@@ -30,7 +30,7 @@ enum Proof {
 pub(super) struct Session<'a> {
     client: &'a GuardedClient,
     limit: usize,
-    /// `https://HOST/v2/REPOSITORY`.
+    /// Address of the repository: `https://HOST/v2/REPOSITORY`.
     base: String,
     reference: &'a Reference,
     credentials: Option<&'a RegistryCredentials>,

@@ -13,14 +13,14 @@ use crate::schema::{Schema as _, Schemas};
 use crate::{string_enum, tag};
 
 tag!(
-    /// `dev-environment`.
+    /// The value of `type` for [`DevEnvironmentConfiguration`].
     pub DevEnvironmentTag = "dev-environment"
 );
 
 string_enum! {
     /// An editor to install.
     literal pub enum Ide {
-        /// VS Code.
+        /// Visual Studio Code.
         VsCode = "vscode",
         /// Cursor.
         Cursor = "cursor",

@@ -6,7 +6,7 @@ use dstack_units::number::quote_list;
 pub(super) trait Group {
     /// `node`, `replica`: in messages.
     const KIND: &'static str;
-    /// The name.
+    /// Returns the name of the group, to be read or set; `None` when it has none.
     fn name(&mut self) -> &mut Option<String>;
 }
 

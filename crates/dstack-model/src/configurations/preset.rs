@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::service::GatewayChoice;
-use crate::decode::{Cx, Decode as _};
+use crate::decode::Cx;
 use crate::envs::Env;
 use crate::profiles::ProfileParams;
 use crate::schema::{Schema, Schemas, any_of};
@@ -18,7 +18,7 @@ pub const DEFAULT_OUTPUT_TOKENS: i64 = 1024;
 pub const MAX_PROMPT_LENGTH: usize = 10_000;
 
 tag!(
-    /// `preset`.
+    /// The value of `type` in the configuration of a preset.
     pub PresetTag = "preset"
 );
 
@@ -175,7 +175,7 @@ fn check_prompt_path(path: String) -> Result<String, String> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum PresetPrompt {
-    /// In place.
+    /// The prompt itself.
     Text(String),
     /// In a file.
     File(PresetPromptFile),

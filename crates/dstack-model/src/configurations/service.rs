@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::DEFAULT_GROUP_NAME;
 use super::base::BaseRunConfiguration;
 use crate::common::EntityReference;
-use crate::decode::{Cx, Decode as _, constraint, enums};
+use crate::decode::{Cx, constraint, enums};
 use crate::profiles::ProfileParams;
 use crate::schema::{Schema, Schemas, any_of};
 use crate::{Decode, limits, tag};
@@ -25,11 +25,11 @@ pub use rate_limits::{HeaderPartitioningKey, IpAddressPartitioningKey, Partition
 pub use scaling::{RpsTag, ScalingSpec};
 
 tag!(
-    /// `service`.
+    /// The value of `type` for [`ServiceConfiguration`].
     pub ServiceTag = "service"
 );
 
-/// A service.
+/// The configuration of a service: replicas that answer requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 #[decode(before = legacy_groups, after = check)]
 pub struct ServiceConfiguration {
@@ -106,7 +106,7 @@ impl ServiceConfiguration {
 
 /// A port of this machine cannot be left open.
 fn port_schema(schemas: &mut Schemas) -> Value {
-    super::base::port_schema(schemas, "^[0-9]+:[0-9]+$")
+    crate::decode::units::port::port_schema(schemas, "^[0-9]+:[0-9]+$")
 }
 
 /// The older form of groups: a list in `replicas`.
@@ -170,7 +170,7 @@ enum Form {
 pub enum GatewayChoice {
     /// The default one, or none.
     Flag(bool),
-    /// This one.
+    /// The gateway of this name, perhaps of another project.
     Reference(EntityReference),
 }
 

@@ -13,7 +13,7 @@ use crate::resources::ResourcesSpec;
 use crate::{Decode, limits, tag};
 
 tag!(
-    /// `task`.
+    /// The value of `type` for [`TaskConfiguration`].
     pub TaskTag = "task"
 );
 
@@ -46,7 +46,7 @@ fn check_name(name: Option<String>) -> Result<Option<String>, String> {
     }
 }
 
-/// A task.
+/// The configuration of a task: commands that run on one node or several.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Decode)]
 #[decode(before = nodes_or_groups, after = check)]
 pub struct TaskConfiguration {

@@ -20,7 +20,7 @@ impl GroupMember {
     }
 }
 
-/// `groups[group].nodes[index].IP_ADDRESS`.
+/// A reference to the address of a node: `groups[group].nodes[index].IP_ADDRESS`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupReference {
     /// The place of the group.

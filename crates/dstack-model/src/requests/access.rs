@@ -9,7 +9,7 @@ use crate::events::EventTargetType;
 use crate::limits::MAX_PAGE;
 use crate::users::{GlobalRole, ProjectRole};
 
-/// `server/get_info`.
+/// Answer of `server/get_info`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct ServerInfo {
     /// Unset on development builds.
@@ -35,7 +35,7 @@ pub struct OAuthState {
     pub local_port: Option<i64>,
 }
 
-/// `auth/get_next_redirect`.
+/// Request of `auth/get_next_redirect`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct OAuthGetNextRedirectRequest {
     /// The OAuth2 authorization code.
@@ -79,7 +79,7 @@ pub struct OAuthCallbackRequest {
     pub base_url: Option<String>,
 }
 
-/// `users/list`.
+/// Request of `users/list`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct ListUsersRequest {
     /// Return `total_count` with the total number of users.
@@ -95,7 +95,7 @@ pub struct ListUsersRequest {
     /// Limit number of users returned.
     #[decode(default = 2000, ge = 0, le = 2000)]
     pub limit: i64,
-    /// Oldest first.
+    /// Lists the oldest first; `false`: the newest first.
     #[decode(default)]
     pub ascending: bool,
 }
@@ -116,28 +116,28 @@ impl Default for ListUsersRequest {
 /// `users/get_user`, `users/refresh_token`, `users/refresh_ssh_key`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct UserNameRequest {
-    /// Who.
+    /// Name of the user; other users than the caller need a global admin.
     pub username: String,
 }
 
-/// `users/create`, `users/update`.
+/// Request of `users/create` and `users/update`; an update sets all of it, also what is left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct CreateUserRequest {
-    /// Who.
+    /// Name of the user: `^[a-zA-Z0-9-_]{1,60}$`, unique without regard to case.
     pub username: String,
-    /// Their role.
+    /// Role on the whole server.
     pub global_role: GlobalRole,
-    /// Their address.
+    /// E-mail address; members of projects can be named by it.
     pub email: Option<String>,
     /// Whether they may log in.
     #[decode(default = true)]
     pub active: bool,
 }
 
-/// `users/delete`.
+/// Request of `users/delete`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct DeleteUsersRequest {
-    /// Their names.
+    /// Names of the users; when one of them does not exist, none is deleted.
     pub users: Vec<String>,
 }
 
@@ -168,11 +168,11 @@ pub struct CreateTokenRequest {
 pub struct DeleteTokensRequest {
     /// Whose; the caller's when unset.
     pub username: Option<String>,
-    /// Their names.
+    /// Names of the tokens.
     pub names: Vec<String>,
 }
 
-/// `users/public_keys/add`.
+/// Request of `users/public_keys/add`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct AddPublicKeyRequest {
     /// One line in OpenSSH's format.
@@ -181,14 +181,14 @@ pub struct AddPublicKeyRequest {
     pub name: Option<String>,
 }
 
-/// `users/public_keys/delete`.
+/// Request of `users/public_keys/delete`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct DeletePublicKeysRequest {
-    /// Which.
+    /// Ids of the keys; unknown ones are ignored.
     pub ids: Vec<PublicKeyId>,
 }
 
-/// `projects/list`.
+/// Request of `projects/list`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct ListProjectsRequest {
     /// Include public projects where user is not a member.
@@ -209,7 +209,7 @@ pub struct ListProjectsRequest {
     /// Limit number of projects returned.
     #[decode(default = 2000, ge = 0, le = 2000)]
     pub limit: i64,
-    /// Oldest first.
+    /// Lists the oldest first; `false`: the newest first.
     #[decode(default)]
     pub ascending: bool,
 }
@@ -229,10 +229,10 @@ impl Default for ListProjectsRequest {
     }
 }
 
-/// `projects/create`.
+/// Request of `projects/create`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct CreateProjectRequest {
-    /// Its name.
+    /// Name: `^[a-zA-Z0-9-_]{1,50}$`, unique without regard to case.
     pub project_name: String,
     /// Whether everybody may join.
     #[decode(default)]
@@ -241,22 +241,22 @@ pub struct CreateProjectRequest {
     pub templates_repo: Option<String>,
 }
 
-/// `projects/{project_name}/update`.
+/// Request of `projects/{project_name}/update`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Decode)]
 pub struct UpdateProjectRequest {
     /// Whether everybody may join.
     pub is_public: Option<bool>,
     /// Where its templates come from.
     pub templates_repo: Option<String>,
-    /// From nowhere.
+    /// Removes the project's templates repo; wins over `templates_repo`.
     #[decode(default)]
     pub reset_templates_repo: bool,
 }
 
-/// `projects/delete`.
+/// Request of `projects/delete`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct DeleteProjectsRequest {
-    /// Which.
+    /// Names of the projects; when one of them does not exist, none is deleted.
     pub projects_names: Vec<String>,
 }
 
@@ -265,35 +265,35 @@ pub struct DeleteProjectsRequest {
 pub struct MemberSetting {
     /// The username or email of the user.
     pub username: String,
-    /// Their role.
+    /// Role in the project.
     pub project_role: ProjectRole,
 }
 
-/// `projects/{project_name}/set_members`, `add_members`.
+/// Request of `projects/{project_name}/set_members` and `add_members`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct ProjectMembersRequest {
-    /// Who.
+    /// The members with their roles; `set_members` removes all others.
     pub members: Vec<MemberSetting>,
 }
 
-/// `projects/{project_name}/remove_members`.
+/// Request of `projects/{project_name}/remove_members`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct RemoveProjectMembersRequest {
-    /// Who.
+    /// Names or e-mail addresses of the members.
     pub usernames: Vec<String>,
 }
 
 /// Requests that only name something: gateways, secrets, exports, volumes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct NameRequest {
-    /// What.
+    /// Name of what the request is about.
     pub name: String,
 }
 
 /// Requests that only list names: fleets, volumes and gateways to be deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct NamesRequest {
-    /// Which.
+    /// Names of what the request is about; unknown ones are ignored.
     pub names: Vec<String>,
 }
 
@@ -306,12 +306,12 @@ impl NamesRequest {
     }
 }
 
-/// `secrets/create_or_update`.
+/// Request of `secrets/create_or_update`.
 #[derive(Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct CreateOrUpdateSecretRequest {
-    /// Its name.
+    /// Name: `^[A-Za-z0-9-_]{1,200}$`.
     pub name: String,
-    /// Its value.
+    /// Value, of at most 5,000 characters; may be empty.
     pub value: String,
 }
 
@@ -323,10 +323,10 @@ impl std::fmt::Debug for CreateOrUpdateSecretRequest {
     }
 }
 
-/// `secrets/delete`.
+/// Request of `secrets/delete`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct DeleteSecretsRequest {
-    /// Which.
+    /// Names of the secrets; when one of them does not exist, none is deleted.
     pub secrets_names: Vec<String>,
 }
 
@@ -392,7 +392,7 @@ pub struct ListEventsRequest {
     /// Limit number of events returned.
     #[decode(default = 100, ge = 1, le = 100)]
     pub limit: i64,
-    /// Oldest first.
+    /// Lists the oldest first; `false`: the newest first.
     #[decode(default)]
     pub ascending: bool,
 }
@@ -440,10 +440,10 @@ fn check_filters(request: ListEventsRequest) -> Result<ListEventsRequest, String
     Ok(request)
 }
 
-/// `exports/create`.
+/// Request of `exports/create`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct CreateExportRequest {
-    /// Its name.
+    /// Name, unique within the project: `^[a-z][a-z0-9-]{1,40}$`.
     pub name: String,
     /// With all projects.
     #[decode(default)]
@@ -451,18 +451,18 @@ pub struct CreateExportRequest {
     /// With these projects.
     #[decode(default)]
     pub importer_projects: Vec<String>,
-    /// These fleets.
+    /// Names of the fleets that are exported.
     #[decode(default)]
     pub exported_fleets: Vec<String>,
-    /// These gateways.
+    /// Names of the gateways that are exported.
     #[decode(default)]
     pub exported_gateways: Vec<String>,
 }
 
-/// `exports/update`.
+/// Request of `exports/update`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct UpdateExportRequest {
-    /// Its name.
+    /// Name of the export that is changed.
     pub name: String,
     /// With all projects.
     #[decode(default)]
@@ -490,7 +490,7 @@ pub struct UpdateExportRequest {
     pub remove_exported_gateways: Vec<String>,
 }
 
-/// `imports/delete`.
+/// Request of `imports/delete`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct DeleteImportRequest {
     /// The export's name.
@@ -499,7 +499,7 @@ pub struct DeleteImportRequest {
     pub export_project_name: String,
 }
 
-/// `sshproxy/get_upstream`.
+/// Request of `sshproxy/get_upstream`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct GetUpstreamRequest {
     /// A job's id; other forms may come.
@@ -543,10 +543,10 @@ pub struct GetUpstreamResponse {
 pub struct JobMetricsQuery {
     /// The run's id, if its name is not enough.
     pub run_id: Option<RunId>,
-    /// The replica.
+    /// Number of the replica, from 0.
     #[decode(default)]
     pub replica_num: i64,
-    /// The job.
+    /// Number of the job in its replica, from 0.
     #[decode(default)]
     pub job_num: i64,
     /// How many points.

@@ -12,7 +12,7 @@ use crate::health::HealthCheck;
 use crate::limits::MAX_PAGE;
 use crate::volumes::AnyVolumeConfiguration;
 
-/// `/api/fleets/list`.
+/// Request of `/api/fleets/list`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct ListFleetsRequest {
     /// Only of this project.
@@ -30,7 +30,7 @@ pub struct ListFleetsRequest {
     /// Limit number of fleets returned.
     #[decode(default = 100, ge = 0, le = 100)]
     pub limit: i64,
-    /// Oldest first.
+    /// Lists the oldest first; `false`: the newest first.
     #[decode(default)]
     pub ascending: bool,
 }
@@ -43,41 +43,41 @@ pub struct ListImportedRequest {
     pub include_imported: bool,
 }
 
-/// `fleets/get`.
+/// Request of `fleets/get`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct GetFleetRequest {
-    /// By name.
+    /// Name of the fleet; finds no deleted ones.
     pub name: Option<String>,
     /// By id, which wins.
     pub id: Option<FleetId>,
 }
 
-/// `fleets/get_plan`.
+/// Request of `fleets/get_plan`.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct GetFleetPlanRequest {
     /// What is to be applied.
     pub spec: FleetSpec,
 }
 
-/// `fleets/apply`.
+/// Request of `fleets/apply`.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct ApplyFleetPlanRequest {
-    /// The plan.
+    /// What is applied, and what is there by the plan.
     pub plan: ApplyFleetPlanInput,
     /// Apply even if the expected resource does not match.
     pub force: bool,
 }
 
-/// `fleets/delete_instances`.
+/// Request of `fleets/delete_instances`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct DeleteFleetInstancesRequest {
-    /// The fleet.
+    /// Name of the fleet.
     pub name: String,
-    /// Which.
+    /// Numbers of the instances in the fleet.
     pub instance_nums: Vec<i64>,
 }
 
-/// `/api/instances/list`.
+/// Request of `/api/instances/list`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct ListInstancesRequest {
     /// Only of these projects.
@@ -97,30 +97,30 @@ pub struct ListInstancesRequest {
     /// Limit number of instances returned.
     #[decode(default = 1000, ge = 0, le = MAX_PAGE)]
     pub limit: i64,
-    /// Oldest first.
+    /// Lists the oldest first; `false`: the newest first.
     #[decode(default)]
     pub ascending: bool,
 }
 
-/// `instances/get`.
+/// Request of `instances/get`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct GetInstanceRequest {
-    /// Which.
+    /// Id of the instance.
     pub id: InstanceId,
 }
 
-/// `instances/get_instance_health_checks`.
+/// Request of `instances/get_instance_health_checks`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct GetInstanceHealthChecksRequest {
-    /// The fleet.
+    /// Name of the fleet.
     pub fleet_name: String,
-    /// The instance.
+    /// Number of the instance in the fleet.
     pub instance_num: i64,
     /// Only later ones.
     pub after: Option<Time>,
     /// Only earlier ones.
     pub before: Option<Time>,
-    /// How many.
+    /// Most checks to answer; unset: all.
     #[decode(ge = 0, le = MAX_PAGE)]
     pub limit: Option<i64>,
 }
@@ -128,11 +128,11 @@ pub struct GetInstanceHealthChecksRequest {
 /// Answer of `instances/get_instance_health_checks`.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct GetInstanceHealthChecksResponse {
-    /// Newest first.
+    /// The checks, newest first.
     pub health_checks: Vec<HealthCheck>,
 }
 
-/// `/api/volumes/list`.
+/// Request of `/api/volumes/list`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct ListVolumesRequest {
     /// Only of this project.
@@ -147,26 +147,26 @@ pub struct ListVolumesRequest {
     /// Limit number of volumes returned.
     #[decode(default = 100, ge = 0, le = 100)]
     pub limit: i64,
-    /// Oldest first.
+    /// Lists the oldest first; `false`: the newest first.
     #[decode(default)]
     pub ascending: bool,
 }
 
-/// `volumes/create`.
+/// Request of `volumes/create`.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct CreateVolumeRequest {
     /// What to make.
     pub configuration: AnyVolumeConfiguration,
 }
 
-/// `gateways/create`.
+/// Request of `gateways/create` (deprecated; see `gateways/apply`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct CreateGatewayRequest {
     /// What to make.
     pub configuration: GatewayConfiguration,
 }
 
-/// `gateways/get_plan`.
+/// Request of `gateways/get_plan`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 #[decode(before = drop_null_router_of_spec)]
 pub struct GetGatewayPlanRequest {
@@ -174,11 +174,11 @@ pub struct GetGatewayPlanRequest {
     pub spec: GatewaySpec,
 }
 
-/// `gateways/apply`.
+/// Request of `gateways/apply`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 #[decode(before = drop_null_router_of_plan)]
 pub struct ApplyGatewayPlanRequest {
-    /// The plan.
+    /// What is applied, and what is there by the plan.
     pub plan: ApplyGatewayPlanInput,
     /// Apply even if the expected resource does not match.
     pub force: bool,
@@ -213,35 +213,35 @@ fn drop_null_router(value: &Value, pointers: &[&str]) -> Option<Value> {
     Some(value)
 }
 
-/// `gateways/set_default`.
+/// Request of `gateways/set_default`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct SetDefaultGatewayRequest {
-    /// Which.
+    /// Name of the gateway.
     pub name: String,
     /// The project that it is imported from.
     pub gateway_project: Option<String>,
 }
 
-/// `gateways/set_wildcard_domain`.
+/// Request of `gateways/set_wildcard_domain` (deprecated; see `gateways/apply`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct SetWildcardDomainRequest {
-    /// Which.
+    /// Name of the gateway.
     pub name: String,
-    /// The domain.
+    /// Domain under which the gateway's services get their names.
     pub wildcard_domain: String,
 }
 
-/// `backends/delete`.
+/// Request of `backends/delete`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct DeleteBackendsRequest {
-    /// Which.
+    /// Types of the backends; those that are not configured are ignored.
     pub backends_names: Vec<BackendType>,
 }
 
-/// `backends/create_yaml`, `backends/update_yaml`.
+/// Request of `backends/create_yaml` and `backends/update_yaml`.
 #[derive(Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct BackendYamlRequest {
-    /// With credentials.
+    /// The backend's configuration in YAML, with credentials.
     pub config_yaml: String,
 }
 

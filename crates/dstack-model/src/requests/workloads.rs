@@ -13,7 +13,7 @@ use crate::runs::{ApplyRunPlanInput, RunSpec};
 use crate::schema::{Schema, Schemas, any_of, texts};
 use crate::{Decode, string_enum};
 
-/// `/api/runs/list`.
+/// Request of `/api/runs/list`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct ListRunsRequest {
     /// Only of this project.
@@ -38,7 +38,7 @@ pub struct ListRunsRequest {
     /// Limit number of runs returned.
     #[decode(default = 100, ge = 0, le = 100)]
     pub limit: i64,
-    /// Oldest first.
+    /// Lists the oldest first; `false`: the newest first.
     #[decode(default)]
     pub ascending: bool,
 }
@@ -60,16 +60,16 @@ impl Default for ListRunsRequest {
     }
 }
 
-/// `runs/get`.
+/// Request of `runs/get`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Decode)]
 pub struct GetRunRequest {
-    /// By name.
+    /// Name of the run; finds no deleted ones.
     pub run_name: Option<String>,
     /// By id, which wins.
     pub id: Option<RunId>,
 }
 
-/// `runs/get_plan`.
+/// Request of `runs/get_plan`.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct GetRunPlanRequest {
     /// What is to be applied.
@@ -95,35 +95,35 @@ pub struct GetRunPlanRequest {
     pub explain: bool,
 }
 
-/// `runs/apply`.
+/// Request of `runs/apply`.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct ApplyRunPlanRequest {
-    /// The plan.
+    /// What is applied, and what is there by the plan.
     pub plan: ApplyRunPlanInput,
     /// Apply even if the expected resource does not match.
     pub force: bool,
 }
 
-/// `runs/stop`.
+/// Request of `runs/stop`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct StopRunsRequest {
-    /// Which.
+    /// Names of the runs; unknown and finished ones are ignored.
     pub runs_names: Vec<String>,
     /// Do not wait for a graceful shutdown.
     pub abort: bool,
 }
 
-/// `runs/delete`.
+/// Request of `runs/delete`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct DeleteRunsRequest {
-    /// Which.
+    /// Names of the runs; unknown ones are ignored. When one of them is active, none is deleted.
     pub runs_names: Vec<String>,
 }
 
 string_enum! {
     /// What groups of offers have in common.
     literal pub enum OfferGrouping {
-        /// The backend.
+        /// Offers of the same backend.
         Backend = "backend",
         /// The region; only together with the backend.
         Region = "region",
@@ -132,7 +132,7 @@ string_enum! {
     }
 }
 
-/// `gpus/list`.
+/// Request of `gpus/list`.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct ListGpusRequest {
     /// What is asked for.
@@ -153,51 +153,51 @@ pub struct ListGpusRequest {
 /// Answer of `gpus/list`. Unset fields are left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct ListGpusResponse {
-    /// GPUs, grouped.
+    /// The groups of offers with GPUs.
     pub gpus: Vec<GpuGroup>,
     /// CPU groups, only when the GPU count is constrained to zero.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<Vec<CpuGroup>>,
 }
 
-/// `repos/get`.
+/// Request of `repos/get`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct GetRepoRequest {
-    /// Which.
+    /// Id of the repo in the project.
     pub repo_id: String,
     /// With the user's credentials.
     pub include_creds: bool,
 }
 
-/// `repos/init`.
+/// Request of `repos/init`, which creates or updates a repo.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct SaveRepoCredsRequest {
-    /// Which.
+    /// Id of the repo in the project.
     pub repo_id: String,
-    /// The repo.
+    /// What kind of repo it is, and its name or directory.
     pub repo_info: AnyRepoInfo,
     /// The repo creds for accessing private remote repo.
     pub repo_creds: Option<RemoteRepoCreds>,
 }
 
-/// `repos/delete`.
+/// Request of `repos/delete`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct DeleteReposRequest {
-    /// Which.
+    /// Ids of the repos in the project.
     pub repos_ids: Vec<String>,
 }
 
-/// `files/get_archive_by_hash`.
+/// Request of `files/get_archive_by_hash`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct GetFileArchiveByHashRequest {
-    /// Its hash.
+    /// Hash of the archive's content, as it was uploaded.
     pub hash: String,
 }
 
-/// `logs/poll`.
+/// Request of `logs/poll`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct PollLogsRequest {
-    /// The run.
+    /// Name of the run.
     pub run_name: String,
     /// The job submission.
     #[decode(with = id4)]
@@ -206,12 +206,12 @@ pub struct PollLogsRequest {
     pub start_time: Option<Time>,
     /// Only earlier ones.
     pub end_time: Option<Time>,
-    /// Newest first.
+    /// Answers the newest lines first.
     #[decode(default)]
     pub descending: bool,
     /// From the page before.
     pub next_token: Option<String>,
-    /// How many.
+    /// Most lines to answer; 0 counts as 1.
     #[decode(default = 100, ge = 0, le = 1000)]
     pub limit: i64,
     /// The runner's log instead of the job's.

@@ -28,7 +28,7 @@ pub struct AppSpec {
     pub port: u16,
     /// On the client's machine.
     pub map_to_port: Option<u16>,
-    /// Its name.
+    /// Name of the port.
     pub app_name: String,
     /// A path to open.
     pub url_path: Option<String>,
@@ -39,7 +39,7 @@ pub struct AppSpec {
 /// What an instance must have to take a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct Requirements {
-    /// Resources.
+    /// CPUs, memory, GPUs and disk.
     pub resources: ResourcesSpec,
     /// Dollars an hour at most.
     pub max_price: Option<f64>,
@@ -58,16 +58,16 @@ pub struct Requirements {
 pub struct Retry {
     /// On these events.
     pub on_events: Vec<RetryEvent>,
-    /// Seconds.
+    /// Longest time of retrying, in seconds.
     pub duration: i64,
 }
 
 /// The keys by which the nodes of a run reach each other.
 #[derive(Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct JobSshKey {
-    /// PEM.
+    /// The private key, in PEM.
     pub private: String,
-    /// One line.
+    /// The public key: one line in the format of OpenSSH.
     pub public: String,
 }
 
@@ -83,22 +83,22 @@ impl std::fmt::Debug for JobSshKey {
 /// A probe, everything filled in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct ProbeSpec {
-    /// The kind.
+    /// The kind of probe: `http`.
     #[serde(rename = "type")]
     pub kind: HttpTag,
-    /// The path.
+    /// Path of the request.
     pub url: String,
-    /// The method.
+    /// Method of the request.
     #[decode(default = HttpMethod::Get)]
     pub method: HttpMethod,
-    /// Headers.
+    /// Headers of the request.
     #[decode(default)]
     pub headers: Vec<HttpHeaderSpec>,
-    /// Body.
+    /// Body of the request.
     pub body: Option<String>,
-    /// Seconds.
+    /// Longest time to wait for an answer, in seconds.
     pub timeout: i64,
-    /// Seconds.
+    /// Time between two probes, in seconds.
     pub interval: i64,
     /// Successes in a row until the replica is ready.
     pub ready_after: i64,
@@ -115,7 +115,7 @@ pub struct JobSpec {
     pub replica_num: u32,
     /// The node's number in the replica.
     pub job_num: u32,
-    /// `<run>-<job>-<replica>`.
+    /// Name of the job: `<run>-<job>-<replica>`.
     pub job_name: String,
     /// Nodes of the replica.
     #[decode(default = 1)]
@@ -129,11 +129,11 @@ pub struct JobSpec {
     pub user: Option<UnixUser>,
     /// The command and its arguments.
     pub commands: Vec<String>,
-    /// Environment variables.
+    /// Environment variables of the commands.
     pub env: IndexMap<String, String>,
-    /// Not used.
+    /// Not used; dstack 0.22.5 has it.
     pub home_dir: Option<String>,
-    /// The image.
+    /// Image that the container is made from.
     pub image_name: String,
     /// Whether the container is privileged.
     #[decode(default)]
@@ -158,7 +158,7 @@ pub struct JobSpec {
     pub ssh_key: Option<JobSshKey>,
     /// The working directory.
     pub working_dir: Option<String>,
-    /// The repo.
+    /// The repo to prepare; unset: the run's.
     pub repo_data: Option<AnyRunRepoData>,
     /// The hash of the repo's diff.
     pub repo_code_hash: Option<String>,
@@ -189,7 +189,7 @@ pub struct JobSpec {
 /// The instance of a job, as the backend made it.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct JobProvisioningData {
-    /// The backend.
+    /// Backend that created the instance.
     pub backend: BackendType,
     /// The backend behind the backend.
     pub base_backend: Option<BackendType>,
@@ -199,18 +199,18 @@ pub struct JobProvisioningData {
     pub instance_id: String,
     /// Public address, or private one without public addresses; may come later.
     pub hostname: Option<String>,
-    /// Private address.
+    /// Address in the private network of the instance.
     pub internal_ip: Option<String>,
     /// Whether it has a public address.
     #[decode(default = true)]
     pub public_ip_enabled: bool,
     /// The network that `internal_ip` is chosen from.
     pub instance_network: Option<String>,
-    /// Its region.
+    /// Region of the backend that the instance is in.
     pub region: String,
-    /// Its zone.
+    /// Availability zone, where the backend has such.
     pub availability_zone: Option<String>,
-    /// Its reservation.
+    /// Reservation that the instance was made of.
     pub reservation: Option<String>,
     /// Dollars an hour.
     pub price: f64,
@@ -282,9 +282,9 @@ pub struct Probe {
 /// How far the pulling of an image is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Decode)]
 pub struct ImagePullProgress {
-    /// Bytes downloaded.
+    /// Bytes that were downloaded.
     pub downloaded_bytes: i64,
-    /// Bytes unpacked.
+    /// Bytes that were unpacked.
     pub extracted_bytes: i64,
     /// Bytes in all; too low while not final.
     pub total_bytes: i64,
@@ -295,7 +295,7 @@ pub struct ImagePullProgress {
 /// One try to do a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct JobSubmission {
-    /// Its id.
+    /// Id of the submission; jobs of the database are submissions.
     #[decode(with = id4)]
     pub id: JobId,
     /// Its number, from 0.
@@ -311,7 +311,7 @@ pub struct JobSubmission {
     pub finished_at: Option<Time>,
     /// Seconds without connections.
     pub inactivity_secs: Option<i64>,
-    /// Its state.
+    /// How far it is.
     pub status: JobStatus,
     /// Its state for people's eyes.
     #[decode(default)]
@@ -322,7 +322,7 @@ pub struct JobSubmission {
     pub termination_reason_message: Option<String>,
     /// Its command's exit status.
     pub exit_status: Option<i64>,
-    /// Its instance.
+    /// The instance that it runs on, once there is one.
     pub job_provisioning_data: Option<JobProvisioningData>,
     /// What is known of it there.
     pub job_runtime_data: Option<JobRuntimeData>,
@@ -373,7 +373,7 @@ pub struct JobConnectionInfo {
 pub struct Job {
     /// What it is to do.
     pub job_spec: JobSpec,
-    /// Oldest first.
+    /// The tries, oldest first; the last one counts.
     pub job_submissions: Vec<JobSubmission>,
     /// How users connect to it, while it runs.
     pub job_connection_info: Option<JobConnectionInfo>,

@@ -29,7 +29,7 @@ pub struct RunSpec {
     pub working_dir: Option<String>,
     /// The path to the run configuration YAML file.
     pub configuration_path: Option<String>,
-    /// The configuration.
+    /// The run's configuration, as the user wrote it.
     pub configuration: AnyRunConfiguration,
     /// The chosen profile.
     pub profile: Option<Profile>,

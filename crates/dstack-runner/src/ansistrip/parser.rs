@@ -3,13 +3,13 @@
 /// What a piece of output does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action<'a> {
-    /// Printable ASCII.
+    /// Printable ASCII characters, as they are.
     Ascii(&'a [u8]),
     /// Another printable character.
     Char(char),
     /// Next row, column 0.
     Newline,
-    /// Column 0.
+    /// To column 0 of the same row.
     Return,
     /// One column left.
     Backspace,
@@ -45,7 +45,7 @@ pub(super) enum Erase {
     Line,
     DisplayBelow,
     DisplayAbove,
-    /// And home.
+    /// The whole screen; the cursor goes to its first place.
     Display,
 }
 

@@ -4,11 +4,11 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
 use dstack_system::SystemClock;
+use dstack_system::accounts::Passwd;
 
 use crate::inactivity::Connections;
 use crate::log::{Level, RunnerLog};
 use crate::shared::Settings;
-use crate::users::Passwd;
 
 use super::*;
 

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use dstack_agent_api::runner::{JobInfo, RepoData, SubmitBody, SubmitJobSpec};
+use dstack_sshd::SessionDefaults;
+use dstack_system::accounts;
 
 use crate::capabilities::Capabilities;
 use crate::credentials::{self, GitCredentials};
@@ -15,7 +17,6 @@ use crate::paths;
 use crate::pty::{Credentials, PtyCommand};
 use crate::repo::{self, ExistsAction, FilePlacement, FilesJob, RepoJob};
 use crate::shared::{Core, JobSsh, Settings, chain};
-use crate::ssh::SessionDefaults;
 use crate::uploads;
 use crate::users::{self, JobUser, Owner};
 
@@ -133,14 +134,14 @@ fn home_of(core: &Core, user: &JobUser, own_uid: u32) -> Option<PathBuf> {
     let persons = user.uid == own_uid && (!core.settings.touch_system || user.account_home.is_empty());
     started_with
         .filter(|_| persons)
-        .and_then(|(_, home)| users::usable_home(home))
-        .or_else(|| users::usable_home(&user.account_home))
+        .and_then(|(_, home)| accounts::usable_home(home))
+        .or_else(|| accounts::usable_home(&user.account_home))
 }
 
 /// What the commands need.
 #[derive(Debug)]
 pub(super) struct Prepared {
-    /// Their environment.
+    /// Environment of the commands.
     pub(super) env: Env,
     // Removed from the home when the job is over.
     _credentials: GitCredentials,

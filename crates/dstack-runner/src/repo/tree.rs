@@ -14,7 +14,7 @@ pub(super) enum Found {
     Empty,
     /// A directory with something in it.
     Full,
-    /// Something else.
+    /// Something that is no directory.
     NotDirectory,
 }
 

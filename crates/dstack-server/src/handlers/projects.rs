@@ -16,7 +16,7 @@ use dstack_units::{ProjectId, UserId};
 use crate::access::is_admin;
 use crate::api::{Api, Call};
 use crate::error::{ApiError, Result};
-use crate::{render, templates_repo};
+use crate::render;
 
 pub(super) fn routes(api: Api) -> Api {
     api.on::<routes::ProjectsList, _, _>(list)
@@ -113,7 +113,7 @@ async fn templates_repo(call: &Call, wanted: Option<&str>) -> Result<Option<Stri
     let Some(repo) = wanted.map(str::trim).filter(|repo| !repo.is_empty()) else {
         return Ok(None);
     };
-    templates_repo::check_access(repo, call.state.settings.outbound_policy()).await?;
+    call.state.templates_repos.check_access(repo).await?;
     Ok(Some(repo.to_owned()))
 }
 

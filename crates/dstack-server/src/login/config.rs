@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use dstack_model::Decode;
-use dstack_model::decode::{Cx, Decode as _, Value};
+use dstack_model::decode::{Cx, Value};
 use dstack_model::schema::{Schema as _, Schemas};
 use dstack_model::users::GlobalRole;
 use dstack_system::Secret;

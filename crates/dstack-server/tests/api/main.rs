@@ -65,6 +65,7 @@ use dstack_server::login::config::LoginConfig;
 use dstack_server::overload::Overload;
 use dstack_server::plugins::Plugins;
 use dstack_server::render::run_lists::RunLists;
+use dstack_server::templates_repo::TemplatesRepos;
 use dstack_server::{AppState, DefaultPermissions, NoEngine, Settings};
 use dstack_store::encryption::{Encryption, Key, at_rest};
 use dstack_store::{Database, SqlStore};
@@ -275,6 +276,7 @@ impl Server {
             random,
             logs: Arc::new(FileLogStore::new(dir.path(), Durability::Written)),
             plugins: Plugins::new(&settings),
+            templates_repos: TemplatesRepos::new(settings.outbound_policy()),
             settings: Settings {
                 dir: dir.path().to_owned(),
                 ..settings

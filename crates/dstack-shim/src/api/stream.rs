@@ -40,7 +40,7 @@ fn line(event: &StreamEvent) -> Bytes {
     bytes.into()
 }
 
-/// One listener.
+/// One client of the stream, and what it has not been sent yet.
 struct Follower {
     tasks: Tasks,
     /// `None` until the tasks of before are there.

@@ -19,18 +19,18 @@ pub enum InstallError {
     /// The transfer failed.
     #[error("cannot download {url}")]
     Http {
-        /// From where.
+        /// Address of the binary.
         url: String,
-        /// Why.
+        /// How the request failed.
         #[source]
         source: Box<ureq::Error>,
     },
-    /// Not 200.
+    /// The server answered with another status than 200.
     #[error("{url} answered {status}")]
     Status {
-        /// From where.
+        /// Address of the binary.
         url: String,
-        /// HTTP status.
+        /// HTTP status of the answer.
         status: u16,
     },
     /// The agent shuts down.

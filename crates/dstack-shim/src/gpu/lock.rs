@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no capacity: {requested} GPUs requested, {available} available")]
 pub struct NoCapacity {
-    /// Asked for.
+    /// Number of GPUs that were asked for.
     pub requested: i64,
-    /// Free.
+    /// Number of GPUs that were free.
     pub available: usize,
 }
 

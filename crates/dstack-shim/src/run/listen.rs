@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::error::StartError;
 use crate::settings::Settings;
 
-/// Open sockets.
+/// The sockets on which the API is served.
 pub(super) struct Listeners {
     tcp: Option<TcpListener>,
     unix: Option<UnixListener>,

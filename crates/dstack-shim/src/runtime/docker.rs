@@ -60,7 +60,7 @@ pub struct DockerSettings {
     pub pass_env: Vec<(String, String)>,
     /// Every container is privileged.
     pub privileged: bool,
-    /// `PJRT_DEVICE`.
+    /// Value of `PJRT_DEVICE` for containers (TPU).
     pub pjrt_device: Option<String>,
     /// Whose GPUs the host has.
     pub vendor: Vendor,

@@ -24,7 +24,7 @@ pub(super) const LAST_LINES: usize = 5;
 enum Stop {
     /// Somebody terminated it meanwhile.
     Cancelled,
-    /// It failed.
+    /// The start failed.
     Failed { reason: &'static str, message: String },
 }
 

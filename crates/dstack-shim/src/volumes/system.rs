@@ -26,7 +26,7 @@ pub trait Disks: Send + Sync {
         let dir = dir.to_string_lossy();
         succeed("mount", &self.tool("mount", &[device, &dir]).await?)
     }
-    /// Unmounts.
+    /// Unmounts what is mounted at a directory.
     async fn unmount(&self, dir: &Path) -> Result<(), VolumeError> {
         let dir = dir.to_string_lossy();
         succeed("umount", &self.tool("umount", &["-qf", &dir]).await?)

@@ -10,9 +10,9 @@ use crate::collect::round_to;
 pub(super) struct Gpu {
     /// Name of the accelerator type in the API, and in prices.
     pub(super) api_name: &'static str,
-    /// Our name.
+    /// Name that the catalogue has for it.
     pub(super) name: &'static str,
-    /// GiB.
+    /// Memory of one accelerator, in GiB.
     pub(super) memory: f64,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Machine {
     pub(super) name: String,
     pub(super) zone: String,
     pub(super) cpus: i64,
-    /// GiB.
+    /// RAM, in GiB.
     pub(super) memory: f64,
     pub(super) gpu_count: i64,
     pub(super) gpu: Option<&'static Gpu>,

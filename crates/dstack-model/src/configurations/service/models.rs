@@ -7,15 +7,15 @@ use crate::schema::{Schema as _, Schemas, any_of};
 use crate::{Decode, tag};
 
 tag!(
-    /// `chat`.
+    /// The value of `type` for chat models.
     pub ChatTag = "chat"
 );
 tag!(
-    /// `tgi`.
+    /// The value of `format` for [`TgiChatModel`].
     pub TgiTag = "tgi"
 );
 tag!(
-    /// `openai`.
+    /// The value of `format` for [`OpenAiChatModel`].
     pub OpenAiTag = "openai"
 );
 
@@ -57,10 +57,10 @@ pub struct OpenAiChatModel {
 #[serde(untagged)]
 #[decode(tag = "format")]
 pub enum AnyModel {
-    /// `format: tgi`.
+    /// A model that speaks the API of Text Generation Inference (`format: tgi`).
     #[decode(rename = "tgi")]
     Tgi(TgiChatModel),
-    /// `format: openai`.
+    /// A model that speaks the API of OpenAI (`format: openai`).
     #[decode(rename = "openai")]
     OpenAi(OpenAiChatModel),
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::{Decode, string_enum, tag};
 
 tag!(
-    /// `http`.
+    /// The value of `type` for probes.
     pub HttpTag = "http"
 );
 

@@ -7,18 +7,18 @@ use crate::configurations::group_names::duplicates;
 use crate::{Decode, tag};
 
 tag!(
-    /// `ip_address`.
+    /// The value of `type` for [`IpAddressPartitioningKey`].
     pub IpAddressTag = "ip_address"
 );
 tag!(
-    /// `header`.
+    /// The value of `type` for [`HeaderPartitioningKey`].
     pub HeaderTag = "header"
 );
 
 /// Each client address has limits of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Decode)]
 pub struct IpAddressPartitioningKey {
-    /// Partitioning type.
+    /// Partitioning type: `ip_address`.
     #[serde(rename = "type")]
     #[decode(default)]
     pub kind: IpAddressTag,
@@ -27,7 +27,7 @@ pub struct IpAddressPartitioningKey {
 /// Each value of a header has limits of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct HeaderPartitioningKey {
-    /// Partitioning type.
+    /// Partitioning type: `header`.
     #[serde(rename = "type")]
     #[decode(default)]
     pub kind: HeaderTag,

@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::{Decode, tag};
 
 tag!(
-    /// `rps`.
+    /// The value of `metric`: requests per second.
     pub RpsTag = "rps"
 );
 

@@ -63,7 +63,7 @@ pub struct HostDevices {
 }
 
 impl HostDevices {
-    /// Looks.
+    /// Looks for the device nodes on this machine.
     pub fn detect() -> Self {
         Self {
             infiniband: Path::new("/dev/infiniband").exists(),

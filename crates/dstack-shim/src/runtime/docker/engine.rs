@@ -21,7 +21,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// An engine.
+/// A connection to a container engine.
 pub(super) struct Engine {
     host: String,
     connected: OnceCell<Connected>,

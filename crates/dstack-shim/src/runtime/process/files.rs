@@ -11,7 +11,7 @@ use crate::files::{create_atomically, write_atomically};
 /// What the supervisor starts, and the mark of a task that is a process: it is written before anything is started.
 pub(crate) const LAUNCH_FILE: &str = "launch.json";
 
-/// [`LAUNCH_FILE`].
+/// Content of [`LAUNCH_FILE`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Launch {
     /// The job's id.
@@ -20,14 +20,14 @@ pub(crate) struct Launch {
     pub(crate) argv: Vec<String>,
     /// The whole environment.
     pub(crate) env: Vec<(String, String)>,
-    /// Locked GPUs.
+    /// Ids of the GPUs that are locked for the task.
     pub(crate) gpus: Vec<String>,
 }
 
 /// `process.json`: who the supervisor is. A process id alone may belong to somebody else by now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
-    /// Process id.
+    /// Id of the supervisor's process.
     pub(crate) pid: i32,
     /// Field 22 of /proc/<pid>/stat: clock ticks after boot.
     pub(crate) start_time: u64,
