@@ -6,7 +6,7 @@
     clippy::disallowed_methods
 )] // only tests call this
 
-use dstack_store::Database;
+use dstack_store::{Database, raw};
 use dstack_system::Random;
 
 use crate::scenario::Builder;
@@ -37,19 +37,17 @@ pub async fn people(database: &Database, builder: &Builder, users: &[String]) {
         .write(move |tx| {
             Box::pin(async move {
                 for user in &users {
-                    sqlx::query(
+                    let insert = format!(
                         "INSERT INTO users (id, name, created_at, global_role, active, token, token_hash, projects_quota) \
-                         VALUES ($1, $1, 0, 'user', 1, '', $1, 1)",
-                    )
-                    .bind(user.clone())
-                    .execute(&mut *tx)
-                    .await?;
+                         VALUES ('{user}', '{user}', 0, 'user', 1, '', '{user}', 1)"
+                    );
+                    raw::execute_in(tx, &insert).await?;
                 }
-                sqlx::query("INSERT INTO projects (id, name, created_at, owner_id, is_public) VALUES ($1, 'main', 0, $2, 0)")
-                    .bind(project)
-                    .bind(users[0].clone())
-                    .execute(&mut *tx)
-                    .await?;
+                let insert = format!(
+                    "INSERT INTO projects (id, name, created_at, owner_id, is_public) VALUES ('{project}', 'main', 0, '{}', 0)",
+                    users[0]
+                );
+                raw::execute_in(tx, &insert).await?;
                 Ok(())
             })
         })
@@ -61,10 +59,8 @@ pub async fn people(database: &Database, builder: &Builder, users: &[String]) {
 async fn fresh_postgres(url: &str) -> Database {
     let admin = Database::open(url).await.unwrap();
     let name = format!("stores_{}", Random::system().uuid().simple());
-    sqlx::query(sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}")))
-        .execute(admin.pool())
-        .await
-        .unwrap();
+    let create = format!("CREATE DATABASE {name}");
+    raw::execute(&admin, &create).await.unwrap();
     let (base, _) = url.rsplit_once('/').unwrap();
     Database::open(&format!("{base}/{name}")).await.unwrap()
 }

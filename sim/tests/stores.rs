@@ -14,13 +14,13 @@ use dstack_model::health::HealthStatus;
 use dstack_model::runs::{JobStatus, RunTerminationReason};
 use dstack_sim::databases::{databases, people, postgres};
 use dstack_sim::scenario::Builder;
-use dstack_store::directory::health::{self, StoredCheck};
-use dstack_store::directory::metrics::{self, MetricsPoint, PointsOf};
-use dstack_store::directory::{Page, events};
+use dstack_store::queries::health::{self, StoredCheck};
+use dstack_store::queries::metrics::{self, MetricsPoint, PointsOf};
+use dstack_store::queries::{Page, events};
 use dstack_store::rows::{JobRow, OperationKind, OperationRow, OperationState, RunRow};
 use dstack_store::{
     Acquired, Claim, Commit, Database, EngineStore, EntityRef, EventTarget, Json, Lease, LeaseRequest,
-    MemoryStore, NewEvent, Put, SqlStore, StoreError,
+    MemoryStore, NewEvent, Put, SqlStore, StoreError, raw,
 };
 use dstack_system::Random;
 use dstack_units::Time;
@@ -552,9 +552,7 @@ async fn old_events_are_deleted_with_their_targets() {
             .await;
         assert_eq!(deleted.unwrap(), 2);
         let filter = events::EventFilter::default();
-        let left = events::list(database.pool(), &filter, &Page::newest(10))
-            .await
-            .unwrap();
+        let left = database.events().list(&filter, &Page::newest(10)).await.unwrap();
         let targets = left.first().unwrap().targets.iter();
         let names: Vec<&str> = targets.map(|target| target.entity_name.as_str()).collect();
         assert_eq!((left.len(), names), (1, vec!["first", "second"]));
@@ -569,10 +567,8 @@ async fn a_write_that_panics_is_refused_and_nothing_else() {
         let set = |key: &'static str, panics: bool| {
             database.write(move |tx| {
                 Box::pin(async move {
-                    sqlx::query("INSERT INTO meta (key, value) VALUES ($1, 'x')")
-                        .bind(key)
-                        .execute(&mut *tx)
-                        .await?;
+                    let insert = format!("INSERT INTO meta (key, value) VALUES ('{key}', 'x')");
+                    raw::execute_in(tx, &insert).await?;
                     assert!(!panics, "on purpose");
                     Ok(())
                 })
@@ -586,11 +582,8 @@ async fn a_write_that_panics_is_refused_and_nothing_else() {
             );
         }
         set("a", false).await.unwrap();
-        let keys: Vec<(String,)> = sqlx::query_as("SELECT key FROM meta WHERE value = 'x'")
-            .fetch_all(database.pool())
-            .await
-            .unwrap();
-        assert_eq!(keys, [("a".to_owned(),)]);
+        let keys = raw::fetch(&database, "SELECT key FROM meta WHERE value = 'x'").await;
+        assert_eq!(keys.unwrap(), [[Some("a".to_owned())]]);
         database.check_writers().unwrap();
     }
 }
@@ -630,7 +623,9 @@ async fn health_checks_are_listed_newest_first_and_deleted_when_they_are_old() {
         }
         let instance = instance_of(&this);
         let list = async |after, before, limit| {
-            health::list(database.pool(), instance, after, before, limit)
+            database
+                .health_checks()
+                .list(instance, after, before, limit)
                 .await
                 .unwrap()
         };
@@ -686,12 +681,8 @@ async fn old_points_of_metrics_are_deleted_batch_by_batch() {
                 };
                 store.add_metrics(job.id, point).await.unwrap();
             }
-            sqlx::query("UPDATE jobs SET status = $1 WHERE id = $2")
-                .bind(status)
-                .bind(job.id.to_string())
-                .execute(database.pool())
-                .await
-                .unwrap();
+            let update = format!("UPDATE jobs SET status = '{status}' WHERE id = '{}'", job.id);
+            raw::execute(&database, &update).await.unwrap();
             ids.push(job.id);
         }
         let before = NOW + Duration::from_secs(120);

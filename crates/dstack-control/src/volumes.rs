@@ -5,9 +5,9 @@ use dstack_model::ErrorCode;
 use dstack_model::backends::BackendType;
 use dstack_model::volumes::{AnyVolumeConfiguration, VolumeStatus};
 use dstack_plan::names;
-use dstack_store::directory::change::Change;
-use dstack_store::directory::users::UserRow;
-use dstack_store::directory::volumes::{self, VolumeRow};
+use dstack_store::queries::users::UserRow;
+use dstack_store::queries::volumes::{self, VolumeRow};
+use dstack_store::writes::Change;
 use dstack_store::{Json, events};
 use dstack_units::ProjectId;
 use dstack_units::name::{RESOURCE_NAME_MESSAGE, is_resource_name};
@@ -52,7 +52,7 @@ impl Volumes {
         project: ProjectId,
         mut configuration: AnyVolumeConfiguration,
     ) -> Result<VolumeRow> {
-        let existing = volumes::of_project(self.directory.database.pool(), project).await?;
+        let existing = volumes::of_project(self.directory.database.reads(), project).await?;
         let is_taken = |name: &str| existing.iter().any(|listed| listed.row.name == name);
         let name = match configuration.name() {
             Some(name) if is_taken(name) => return Err(ControlError::exists()),
@@ -95,7 +95,7 @@ impl Volumes {
     }
 
     async fn try_delete(&self, actor: Actor, project: ProjectId, names: &[String]) -> Result<()> {
-        let existing = volumes::of_project(self.directory.database.pool(), project).await?;
+        let existing = volumes::of_project(self.directory.database.reads(), project).await?;
         let mut work = self.directory.work(actor);
         for mut row in existing.into_iter().map(|listed| listed.row) {
             if names.contains(&row.name) && !row.to_be_deleted {

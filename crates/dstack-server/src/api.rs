@@ -15,7 +15,7 @@ use axum::http::request::Parts as RequestHead;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use dstack_api::{Body as BodyKind, Endpoint, Guard, Method, RouteInfo};
-use dstack_store::directory::users::UserRow;
+use dstack_store::queries::users::UserRow;
 use dstack_system::Secret;
 use dstack_telemetry::http::Seen;
 use dstack_units::ProjectId;

@@ -7,8 +7,7 @@ use dstack_compute::config::{BackendConfig, resolve_files};
 use dstack_control::backends::stored::source;
 use dstack_control::{Actor, ControlError};
 use dstack_model::backends::BackendType;
-use dstack_store::directory::backends;
-use dstack_store::directory::projects::ProjectRow;
+use dstack_store::queries::projects::ProjectRow;
 use serde_json::Value;
 
 use crate::error::ApiError;
@@ -28,7 +27,7 @@ pub(crate) async fn apply(state: &AppState, project: &ProjectRow, listed: &[Valu
             );
         }
     }
-    let existing = backends::list(state.database.pool(), project.id).await?;
+    let existing = state.database.backends().list(project.id).await?;
     let gone = existing
         .iter()
         .filter_map(|row| row.kind.parse::<BackendType>().ok())
@@ -68,7 +67,10 @@ async fn configure(state: &AppState, project: &ProjectRow, value: &Value) -> Res
     if state.registry.get(config.kind()).is_none() {
         return Err("This version does not have this backend: skipped".to_owned());
     }
-    let existing = backends::list(state.database.pool(), project.id)
+    let existing = state
+        .database
+        .backends()
+        .list(project.id)
         .await
         .map_err(|error| error.to_string())?;
     let existing = existing.iter().find(|row| row.kind == config.kind().as_str());

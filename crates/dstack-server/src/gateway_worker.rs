@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use dstack_control::Actor;
 use dstack_model::gateways::GatewayStatus;
-use dstack_store::directory::change::Change;
-use dstack_store::directory::gateways::{self, GatewayRow};
 use dstack_store::events;
+use dstack_store::queries::gateways::{self, GatewayRow};
+use dstack_store::writes::Change;
 use dstack_system::{observe, task_span};
 use tokio_util::sync::CancellationToken;
 
@@ -31,13 +31,13 @@ pub(crate) fn start(state: &Arc<AppState>, stop: CancellationToken) {
 
 /// Looks once at every gateway that waits.
 async fn pass(state: &AppState) -> dstack_control::Result<Left> {
-    let pool = state.database.pool();
+    let database = &state.database;
     let mut left = Left::Nothing;
-    for listed in gateways::waiting(pool).await? {
+    for listed in gateways::waiting(database.reads()).await? {
         let row = listed.row;
         let done = if !row.to_be_deleted {
             fail(state, row).await
-        } else if gateways::replicas(pool, &[row.id]).await?.is_empty() {
+        } else if gateways::replicas(database.reads(), &[row.id]).await?.is_empty() {
             remove(state, row).await
         } else {
             // One with replicas in a cloud stays until they are known to be gone.

@@ -10,7 +10,6 @@ mod read;
 use std::path::{Path, PathBuf};
 
 use dstack_store::StoreError;
-use dstack_store::directory::{projects, users};
 use dstack_store::encryption::{Encryption, at_rest};
 use dstack_store::legacy::LegacyDatabase;
 use dstack_system::Random;
@@ -119,15 +118,22 @@ pub async fn import(
     at_rest::install(&keys);
     let plan = read::read(&source, &old_keys, &keys).await?;
     let (database, _lock) = open_database(settings, random, None).await?;
-    let pool = database.pool();
     for (id, name) in &plan.users {
-        let other = users::by_name(pool, name).await.map_err(ImportError::Target)?;
+        let other = database
+            .users()
+            .by_name(name)
+            .await
+            .map_err(ImportError::Target)?;
         if other.is_some_and(|user| user.id != *id) {
             return Err(taken("user", name));
         }
     }
     for (id, name) in &plan.projects {
-        let other = projects::by_name(pool, name).await.map_err(ImportError::Target)?;
+        let other = database
+            .projects()
+            .by_name(name)
+            .await
+            .map_err(ImportError::Target)?;
         if other.is_some_and(|project| project.id != *id) {
             return Err(taken("project", name));
         }

@@ -11,7 +11,6 @@ use dstack_model::runs::{JobSpec, JobSshKey, RunSpec};
 use dstack_plan::jobs::{JobContext, Target, images, job_specs, registry_auth};
 use dstack_plan::services::replicas::Slot;
 use dstack_plan::{ImageConfig, PlanError, ServerDefaults};
-use dstack_store::directory::secrets;
 use dstack_store::encryption::Encryption;
 use dstack_store::{Database, StoreError};
 use dstack_system::Secret;
@@ -180,7 +179,7 @@ impl JobMaker {
 
     async fn credentials(&self, project: ProjectId, auth: &RegistryAuth) -> Result<RegistryCredentials> {
         let mut known = HashMap::new();
-        let rows = secrets::list(self.database.pool(), project).await;
+        let rows = self.database.secrets().list(project).await;
         for row in rows.map_err(JobsError::Secrets)? {
             let value = self.encryption.decrypt(&row.value).map_err(JobsError::Secrets)?;
             known.insert(row.name, value.expose().to_owned());

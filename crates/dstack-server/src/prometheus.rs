@@ -11,9 +11,9 @@ use axum::extract::State;
 use axum::http::{Extensions, HeaderMap, HeaderValue, Response, header};
 use dstack_model::instances::{InstanceStatus, Resources};
 use dstack_model::runs::JobStatus;
-use dstack_store::directory::lists::{self, InstanceFilter, ListedInstance, ListedRun, RunFilter};
-use dstack_store::directory::metrics::{self as points, MetricsPoint};
-use dstack_store::directory::{Page, counts};
+use dstack_store::queries::Page;
+use dstack_store::queries::metrics::MetricsPoint;
+use dstack_store::queries::views::{InstanceFilter, ListedInstance, ListedRun, RunFilter};
 use dstack_store::rows::JobRow;
 use dstack_system::task;
 use dstack_telemetry::http::Seen;
@@ -115,7 +115,11 @@ async fn instances(state: &AppState, now: Time, text: &mut Exposition) -> Result
         statuses: Some(RUNNING),
         ..InstanceFilter::default()
     };
-    let found = lists::instances(state.database.pool(), &filter, &Page::newest(ALL)).await?;
+    let found = state
+        .database
+        .views()
+        .instances(&filter, &Page::newest(ALL))
+        .await?;
     for listed in &found {
         let row = &listed.instance;
         let offer = row.offer.as_deref();
@@ -171,7 +175,7 @@ fn instance_labels(listed: &ListedInstance) -> Vec<(&'static str, String)> {
 }
 
 async fn runs(state: &AppState, text: &mut Exposition) -> Result<()> {
-    for counted in counts::runs(state.database.pool()).await? {
+    for counted in state.database.counts().runs().await? {
         let labels = [
             ("dstack_project_name", counted.project_name),
             ("dstack_user_name", counted.user_name),
@@ -204,7 +208,11 @@ async fn jobs(state: &AppState, now: Time, text: &mut Exposition) -> Result<()> 
         only_active: true,
         ..RunFilter::default()
     };
-    let keys = lists::run_keys(state.database.pool(), &filter, &Page::newest(ALL)).await?;
+    let keys = state
+        .database
+        .views()
+        .run_keys(&filter, &Page::newest(ALL))
+        .await?;
     let mut ids: Vec<RunId> = keys.into_iter().map(|(id, _)| id).collect();
     ids.sort_unstable();
     for ids in ids.chunks(RUNS) {
@@ -215,17 +223,17 @@ async fn jobs(state: &AppState, now: Time, text: &mut Exposition) -> Result<()> 
 
 async fn jobs_of(state: &AppState, runs: &[RunId], now: Time, text: &mut Exposition) -> Result<()> {
     use JobStatus::{Provisioning, Pulling, Running, Terminating};
-    let pool = state.database.pool();
-    let listed = lists::runs(pool, runs).await?;
+    let database = &state.database;
+    let listed = database.views().runs(runs).await?;
     let by_id: HashMap<RunId, &ListedRun> = listed.iter().map(|run| (run.run.id, run)).collect();
-    let mut jobs = lists::jobs(pool, runs).await?;
+    let mut jobs = database.views().jobs(runs).await?;
     jobs.retain(|job| {
         job.job_provisioning_data.is_some()
             && matches!(job.status(), Provisioning | Pulling | Running | Terminating)
     });
     for jobs in jobs.chunks(MAX_IDS) {
         let ids: Vec<_> = jobs.iter().map(|job| job.id).collect();
-        let latest = points::latest(pool, &ids).await?;
+        let latest = database.metrics().latest(&ids).await?;
         for job in jobs {
             if let Some(run) = by_id.get(&job.run_id) {
                 add_job(job, run, latest.get(&job.id), now, text);

@@ -13,7 +13,6 @@ use axum::routing::{any, get, post};
 use dstack_model::configurations::service::ServiceConfiguration;
 use dstack_model::requests::ChatCompletionsRequest;
 use dstack_model::runs::JobStatus;
-use dstack_store::directory::lists;
 use dstack_store::rows::RunRow;
 use serde_json::json;
 
@@ -136,7 +135,7 @@ async fn running_service(state: &AppState, project: &str, run: &str) -> Result<O
     let Some(found) = state.database.run_by_name(project.row.id, run).await? else {
         return Ok(None);
     };
-    let jobs = lists::jobs(state.database.pool(), &[found.run.id]).await?;
+    let jobs = state.database.views().jobs(&[found.run.id]).await?;
     let runs = jobs.iter().any(|job| job.status() == JobStatus::Running);
     Ok(found
         .run
@@ -214,7 +213,7 @@ async fn served(state: &AppState, project: &str) -> Result<Vec<ServedModel>> {
     let Some(project) = state.access.project(project, Freshness::Cached).await? else {
         return Ok(Vec::new());
     };
-    let runs = lists::running_services(state.database.pool(), project.row.id).await?;
+    let runs = state.database.views().running_services(project.row.id).await?;
     let model = |run: &RunRow| {
         let model = run.service_spec.as_ref()?.model.as_ref()?;
         Some(ServedModel {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_store::Result;
-use dstack_store::directory::metrics::PointsOf;
-use dstack_store::directory::{events, health, metrics};
+use dstack_store::queries::metrics::PointsOf;
+use dstack_store::queries::{events, health, metrics};
 use dstack_system::{observe, task, task_span};
 use dstack_units::Time;
 use tokio_util::sync::CancellationToken;

@@ -11,7 +11,7 @@ use dstack_model::repos::{AnyRepoInfo, AnyRunRepoData};
 use dstack_model::runs::{JobSpec, RunSpec};
 use dstack_plan::services::replicas::Slot;
 use dstack_plan::validate::unsupported;
-use dstack_store::directory::{content, repos};
+use dstack_store::queries::repos;
 use dstack_units::{ArchiveId, ProjectId, RepoRowId, UserId};
 
 use crate::handlers::runs;
@@ -52,7 +52,12 @@ impl RunResources for SqlRunResources {
         if archives.is_empty() {
             return Ok(());
         }
-        let foreign = content::foreign_archives(self.jobs.database.pool(), user, archives).await?;
+        let foreign = self
+            .jobs
+            .database
+            .content()
+            .foreign_archives(user, archives)
+            .await?;
         match foreign.first() {
             None => Ok(()),
             Some(id) => Err(ControlError::with_code(

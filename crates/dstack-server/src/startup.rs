@@ -21,10 +21,9 @@ use dstack_engine::Identity;
 use dstack_images::Images;
 use dstack_logs::LogStore;
 use dstack_plan::jobs::Target;
-use dstack_store::directory::projects::ProjectRow;
-use dstack_store::directory::users::UserRow;
-use dstack_store::directory::{backends, projects};
 use dstack_store::encryption::{Encryption, at_rest};
+use dstack_store::queries::projects::ProjectRow;
+use dstack_store::queries::users::UserRow;
 use dstack_store::{Database, SqlStore, StoreError};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Random, SystemClock, task};
@@ -390,11 +389,9 @@ async fn apply_config(
     }
     if loaded.is_none() {
         say(state, "Initializing the default configuration...");
-        let main = projects::by_name(state.database.pool(), "main").await?;
+        let main = state.database.projects().by_name("main").await?;
         let configured = match main {
-            Some(project) => !backends::list(state.database.pool(), project.id)
-                .await?
-                .is_empty(),
+            Some(project) => !state.database.backends().list(project.id).await?.is_empty(),
             None => false,
         };
         config::write_default(&state.settings.dir, configured)?;

@@ -9,8 +9,8 @@ use std::time::Duration;
 use dstack_compute::{Backend, ComputeError, VolumeRequest, Volumes};
 use dstack_control::Actor;
 use dstack_model::volumes::{VolumeProvisioningData, VolumeStatus};
-use dstack_store::directory::change::Change;
-use dstack_store::directory::volumes::{self, ListedVolume, VolumeRow};
+use dstack_store::queries::volumes::{self, ListedVolume, VolumeRow};
+use dstack_store::writes::Change;
 use dstack_store::{Json, events};
 use dstack_system::{observe, task_span};
 use futures_util::StreamExt;
@@ -39,7 +39,7 @@ pub(crate) fn start(state: &Arc<AppState>, stop: CancellationToken) {
 
 /// Looks once at every volume that waits for its cloud; a slow cloud holds up only its own.
 async fn pass(state: &AppState) -> dstack_control::Result<Left> {
-    let waiting = volumes::waiting(state.database.pool()).await?;
+    let waiting = volumes::waiting(state.database.reads()).await?;
     let done: Vec<dstack_control::Result<Left>> = futures_util::stream::iter(waiting)
         .map(|listed| process(state, listed))
         .buffer_unordered(AT_ONCE)

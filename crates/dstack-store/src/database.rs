@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 
 use crate::committer::Committer;
 use crate::connection::OwnConnection;
-use crate::reads::Reads;
+use crate::reads::BatchedReads;
 use crate::{Commit, Result, StoreError, migrations};
 use pools::Pools;
 use writer::Writer;
@@ -44,7 +44,7 @@ pub struct Database {
     dialect: Dialect,
     transactions: Transactions,
     committer: Committer,
-    reads: Reads,
+    batched: BatchedReads,
 }
 
 /// How transactions are run.
@@ -116,7 +116,7 @@ impl Database {
             Ok(Self {
                 dialect,
                 committer: Committer::start(&transactions),
-                reads: Reads::start(&transactions),
+                batched: BatchedReads::start(&transactions),
                 transactions,
             })
         };
@@ -140,7 +140,7 @@ impl Database {
     }
 
     /// For reads.
-    pub fn pool(&self) -> &AnyPool {
+    pub(crate) fn pool(&self) -> &AnyPool {
         self.transactions.pools.any()
     }
 
@@ -175,8 +175,8 @@ impl Database {
     }
 
     /// What many ask for at the same time.
-    pub(crate) const fn reads(&self) -> &Reads {
-        &self.reads
+    pub(crate) const fn batched(&self) -> &BatchedReads {
+        &self.batched
     }
 
     /// Writes a commit: durable when this returns `Ok`, and nothing of it is written otherwise. Commits that come at the

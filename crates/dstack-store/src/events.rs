@@ -3,11 +3,11 @@
 use dstack_system::Random;
 use dstack_units::{Time, UserId};
 
-use crate::directory::gateways::GatewayRow;
-use crate::directory::projects::ProjectRow;
-use crate::directory::secrets::SecretRow;
-use crate::directory::users::UserRow;
-use crate::directory::volumes::VolumeRow;
+use crate::queries::gateways::GatewayRow;
+use crate::queries::projects::ProjectRow;
+use crate::queries::secrets::SecretRow;
+use crate::queries::users::UserRow;
+use crate::queries::volumes::VolumeRow;
 use crate::rows::{FleetRow, InstanceRow, JobRow, RunRow};
 use crate::{EventTarget, NewEvent};
 

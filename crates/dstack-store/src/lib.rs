@@ -4,6 +4,7 @@
 //! parameters are `$1, $2, …` (which both understand), and `sqlx::Any` carries them. See `docs/adr/001-sqlx-any.md`.
 //!
 //! * [`Database`] opens the database, migrates it, and runs reads and writes.
+//! * [`queries`] are reads beyond the engine's, by subject; [`writes`] are the changes that verbs put together.
 //! * [`rows`] are the entities of the engine, one struct per table.
 //! * [`EngineStore`] is what the engine needs: snapshots to decide upon, and [`Commit`]s that change several
 //!   rows, write their events and add operations in one transaction, or not at all.
@@ -15,7 +16,6 @@ pub mod commit;
 mod committer;
 mod connection;
 pub mod database;
-pub mod directory;
 pub mod encryption;
 mod entity;
 pub mod events;
@@ -26,11 +26,14 @@ pub mod memory;
 mod migrations;
 pub mod notices;
 mod outage;
+pub mod queries;
+pub mod raw;
 mod reads;
 pub mod rows;
 pub mod snapshot;
 mod sql;
 mod value;
+pub mod writes;
 
 use std::sync::Arc;
 

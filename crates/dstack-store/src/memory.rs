@@ -10,9 +10,9 @@ use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::directory::health::StoredCheck;
-use crate::directory::metrics::MetricsPoint;
 use crate::lease::{Acquired, Claim, Lease, LeaseRequest};
+use crate::queries::health::StoredCheck;
+use crate::queries::metrics::MetricsPoint;
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
 use crate::{
     ChangeFeed, Commit, EngineStore, Entity, EntityRef, FleetSnapshot, InstanceSnapshot, JobSnapshot,

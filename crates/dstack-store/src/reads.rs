@@ -7,8 +7,9 @@ use sqlx::AnyPool;
 
 use crate::batch_loader::BatchLoader;
 use crate::database::{Database, Transactions};
-use crate::directory::lists::{self, ListedRun};
-use crate::directory::repos::{self, RepoRow};
+use crate::queries::Reads;
+use crate::queries::repos::{RepoRow, Repos};
+use crate::queries::views::{ListedRun, Views};
 use crate::rows::{JobRow, RunRow};
 use crate::sql::by_column;
 use crate::{Column, Result, RunSnapshot};
@@ -17,14 +18,14 @@ use crate::{Column, Result, RunSnapshot};
 pub(crate) type Named = (ProjectId, String);
 
 #[derive(Debug, Clone)]
-pub(crate) struct Reads {
+pub(crate) struct BatchedReads {
     /// Runs with their jobs.
     pub(crate) runs: BatchLoader<RunId, RunSnapshot>,
     runs_by_name: BatchLoader<Named, ListedRun>,
     repos_by_name: BatchLoader<Named, RepoRow>,
 }
 
-impl Reads {
+impl BatchedReads {
     pub(crate) fn start(database: &Transactions) -> Self {
         let (runs, named, repos) = (database.clone(), database.clone(), database.clone());
         Self {
@@ -34,11 +35,19 @@ impl Reads {
             }),
             runs_by_name: BatchLoader::start("read runs by name", move |names| {
                 let database = named.clone();
-                Box::pin(async move { database.asked(lists::runs_named(database.keyed(), &names)).await })
+                Box::pin(async move {
+                    database
+                        .asked(Views(Reads::new(database.keyed())).runs_named(&names))
+                        .await
+                })
             }),
             repos_by_name: BatchLoader::start("read repos by name", move |names| {
                 let database = repos.clone();
-                Box::pin(async move { database.asked(repos::named(database.keyed(), &names)).await })
+                Box::pin(async move {
+                    database
+                        .asked(Repos(Reads::new(database.keyed())).named(&names))
+                        .await
+                })
             }),
         }
     }
@@ -48,7 +57,7 @@ impl Database {
     /// The project's run of this name that is not deleted.
     pub async fn run_by_name(&self, project: ProjectId, name: &str) -> Result<Option<ListedRun>> {
         let name = (project, name.to_owned());
-        self.asked(self.reads().runs_by_name.get(name)).await
+        self.asked(self.batched().runs_by_name.get(name)).await
     }
 
     /// The project of a job; `None`: there is no such job.
@@ -65,7 +74,7 @@ impl Database {
     /// The project's repo, by the client's name for it.
     pub async fn repo_by_name(&self, project: ProjectId, name: &str) -> Result<Option<RepoRow>> {
         let name = (project, name.to_owned());
-        self.asked(self.reads().repos_by_name.get(name)).await
+        self.asked(self.batched().repos_by_name.get(name)).await
     }
 }
 

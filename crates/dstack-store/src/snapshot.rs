@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use dstack_units::{FleetId, InstanceId, JobId, ProjectId, RunId, Time};
 use uuid::Uuid;
 
-use crate::directory::health::StoredCheck;
-use crate::directory::metrics::MetricsPoint;
 use crate::lease::{Acquired, Claim, Lease, LeaseRequest};
+use crate::queries::health::StoredCheck;
+use crate::queries::metrics::MetricsPoint;
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
 use crate::{Commit, Result};
 

@@ -18,11 +18,10 @@ use uuid::Uuid;
 pub use write::apply;
 pub(crate) use write::put_row;
 
-use crate::directory::health::{self, StoredCheck};
-use crate::directory::lists;
-use crate::directory::metrics::{self, MetricsPoint};
 use crate::entity::select_sql;
 use crate::lease::{Acquired, Claim, Lease, LeaseRequest};
+use crate::queries::health::{self, StoredCheck};
+use crate::queries::metrics::{self, MetricsPoint};
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
 use crate::{
     ChangeFeed, Column, Commit, Database, EngineStore, Entity, EntityRef, FleetSnapshot, InstanceSnapshot,
@@ -232,7 +231,7 @@ impl EngineStore for SqlStore {
     }
 
     async fn run(&self, id: RunId) -> Result<Option<RunSnapshot>> {
-        self.database.asked(self.database.reads().runs.get(id)).await
+        self.database.asked(self.database.batched().runs.get(id)).await
     }
 
     async fn job(&self, id: JobId) -> Result<Option<JobSnapshot>> {
@@ -263,38 +262,35 @@ impl EngineStore for SqlStore {
     }
 
     async fn runs_by_names(&self, project: ProjectId, names: &[String]) -> Result<Vec<RunRow>> {
-        let found = lists::runs_by_names(self.database.pool(), project, names);
+        let found = self.database.views().runs_by_names(project, names);
         let found = self.database.asked(found).await?;
         Ok(found.into_iter().map(|listed| listed.run).collect())
     }
 
     async fn run_names(&self, project: ProjectId, prefix: &str) -> Result<Vec<String>> {
-        let names = lists::run_names(self.database.pool(), project, prefix);
+        let names = self.database.views().run_names(project, prefix);
         self.database.asked(names).await
     }
 
     async fn fleet_by_name(&self, project: ProjectId, name: &str) -> Result<Option<FleetRow>> {
-        let found = lists::fleet_by_name(self.database.pool(), project, name);
+        let found = self.database.views().fleet_by_name(project, name);
         let found = self.database.asked(found).await?;
         Ok(found.map(|listed| listed.fleet))
     }
 
     async fn fleets_by_names(&self, project: ProjectId, names: &[String]) -> Result<Vec<FleetRow>> {
-        let found = lists::fleets_by_names(self.database.pool(), project, names);
+        let found = self.database.views().fleets_by_names(project, names);
         let found = self.database.asked(found).await?;
         Ok(found.into_iter().map(|listed| listed.fleet).collect())
     }
 
     async fn fleet_names(&self, project: ProjectId) -> Result<Vec<String>> {
-        let names = lists::fleet_names(self.database.pool(), project);
+        let names = self.database.views().fleet_names(project);
         self.database.asked(names).await
     }
 
     async fn remote_hosts(&self) -> Result<Vec<(Option<FleetId>, String)>> {
-        let hosts = self
-            .database
-            .asked(lists::remote_hosts(self.database.pool()))
-            .await?;
+        let hosts = self.database.asked(self.database.views().remote_hosts()).await?;
         let named = |(fleet, provisioning): (Option<FleetId>, Json<JobProvisioningData>)| {
             Some((fleet, provisioning.hostname.clone()?))
         };
@@ -328,7 +324,7 @@ impl EngineStore for SqlStore {
     }
 
     async fn metrics_since(&self, job: JobId, after: Time) -> Result<Vec<MetricsPoint>> {
-        let newest_first = metrics::between(self.database.pool(), job, Some(after), None, i64::MAX);
+        let newest_first = self.database.metrics().between(job, Some(after), None, i64::MAX);
         let mut points = self.database.asked(newest_first).await?;
         points.reverse();
         Ok(points)

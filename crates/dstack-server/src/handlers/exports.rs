@@ -9,8 +9,8 @@ use dstack_model::exports::{
     ListImportsResponse,
 };
 use dstack_model::requests::{CreateExportRequest, DeleteImportRequest, NameRequest, UpdateExportRequest};
-use dstack_store::directory::exports::{self, FullExport};
-use dstack_store::directory::projects;
+use dstack_store::queries::exports::FullExport;
+
 use dstack_units::{FleetId, GatewayId};
 
 use crate::access::is_admin;
@@ -31,8 +31,8 @@ pub(super) fn routes(api: Api) -> Api {
 }
 
 async fn of_project(call: &Call) -> Result<Vec<FullExport>> {
-    let pool = call.state.database.pool();
-    Ok(exports::of_project(pool, call.project()?.row.id).await?)
+    let database = &call.state.database;
+    Ok(database.exports().of_project(call.project()?.row.id).await?)
 }
 
 /// The caller, in the project of the path.
@@ -93,7 +93,7 @@ async fn list(call: Call, _: Nothing) -> Result<ExportsAnswer> {
 
 async fn list_imports(call: Call, _: Nothing) -> Result<ImportsAnswer> {
     let project = call.project()?.row.id;
-    let found = exports::imported_by(call.state.database.pool(), project).await?;
+    let found = call.state.database.exports().imported_by(project).await?;
     let imports: Vec<Import> = found
         .iter()
         .filter_map(|export| {
@@ -159,7 +159,7 @@ async fn imports(call: &Call, fits: impl Fn(&FullExport) -> bool) -> Result<bool
     if is_admin(user) {
         return Ok(true);
     }
-    let own = projects::of_member(call.state.database.pool(), user.id).await?;
+    let own = call.state.database.projects().of_member(user.id).await?;
     Ok(of_project(call)
         .await?
         .iter()

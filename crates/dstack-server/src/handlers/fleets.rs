@@ -9,8 +9,8 @@ use dstack_model::fleets::Fleet;
 use dstack_model::requests::{
     DeleteFleetInstancesRequest, GetFleetRequest, ListFleetsRequest, ListImportedRequest, NamesRequest,
 };
-use dstack_store::directory::Page;
-use dstack_store::directory::lists::{self, FleetFilter, ListedFleet};
+use dstack_store::queries::Page;
+use dstack_store::queries::views::{FleetFilter, ListedFleet};
 use dstack_units::FleetId;
 
 use super::projects::visible_projects;
@@ -35,7 +35,7 @@ pub(super) fn routes(api: Api) -> Api {
 
 async fn list_all(call: Call, request: ListFleetsRequest) -> Result<Vec<Fleet>> {
     let state = &call.state;
-    let pool = state.database.pool();
+    let database = &state.database;
     let visible = visible_projects(&call, request.project_name.as_ref().map(std::slice::from_ref)).await?;
     let page = Page {
         prev_at: request.prev_created_at,
@@ -48,7 +48,7 @@ async fn list_all(call: Call, request: ListFleetsRequest) -> Result<Vec<Fleet>> 
         imported: request.include_imported,
         only_active: request.only_active,
     };
-    let found = lists::fleets(pool, &filter, &page).await?;
+    let found = database.views().fleets(&filter, &page).await?;
     with_instances(state, &found).await
 }
 
@@ -58,13 +58,18 @@ async fn list(call: Call, request: ListImportedRequest) -> Result<Vec<Fleet>> {
         imported: request.include_imported,
         only_active: true,
     };
-    let found = lists::fleets(call.state.database.pool(), &filter, &Page::newest(ALL)).await?;
+    let found = call
+        .state
+        .database
+        .views()
+        .fleets(&filter, &Page::newest(ALL))
+        .await?;
     with_instances(&call.state, &found).await
 }
 
 async fn with_instances(state: &AppState, found: &[ListedFleet]) -> Result<Vec<Fleet>> {
     let ids: Vec<FleetId> = found.iter().map(|listed| listed.fleet.id).collect();
-    let instances = lists::instances_of_fleets(state.database.pool(), &ids).await?;
+    let instances = state.database.views().instances_of_fleets(&ids).await?;
     Ok(found.iter().map(|listed| fleet(listed, &instances)).collect())
 }
 
@@ -78,10 +83,10 @@ pub(super) async fn check_importer(call: &Call, fleet: Option<FleetId>) -> Resul
 }
 
 async fn get(call: Call, request: GetFleetRequest) -> Result<Fleet> {
-    let (pool, project) = (call.state.database.pool(), call.project()?.row.id);
+    let (database, project) = (&call.state.database, call.project()?.row.id);
     let found = match (request.id, &request.name) {
-        (Some(id), _) => lists::fleet_by_id(pool, project, id).await?,
-        (None, Some(name)) => lists::fleet_by_name(pool, project, name).await?,
+        (Some(id), _) => database.views().fleet_by_id(project, id).await?,
+        (None, Some(name)) => database.views().fleet_by_name(project, name).await?,
         (None, None) => None,
     };
     check_importer(&call, found.as_ref().map(|found| found.fleet.id)).await?;

@@ -8,7 +8,7 @@ use dstack_model::requests::{
     ApplyGatewayPlanRequest, CreateGatewayRequest, GetGatewayPlanRequest, ListImportedRequest, NameRequest,
     NamesRequest, SetDefaultGatewayRequest, SetWildcardDomainRequest,
 };
-use dstack_store::directory::gateways::{self, GatewayRow, ListedGateway, ReplicaRow};
+use dstack_store::queries::gateways::{self, GatewayRow, ListedGateway, ReplicaRow};
 use dstack_units::GatewayId;
 
 use crate::api::{Api, Call};
@@ -27,14 +27,14 @@ pub(super) fn routes(api: Api) -> Api {
 }
 
 async fn list(call: Call, request: ListImportedRequest) -> Result<Vec<Gateway>> {
-    let pool = call.state.database.pool();
-    let found = gateways::list(pool, call.project()?.row.id, request.include_imported).await?;
+    let database = &call.state.database;
+    let found = gateways::list(database.reads(), call.project()?.row.id, request.include_imported).await?;
     shown(&call, found).await
 }
 
 async fn get(call: Call, request: NameRequest) -> Result<Gateway> {
     let project = call.project()?;
-    let found = gateways::by_name(call.state.database.pool(), project.row.id, &request.name).await?;
+    let found = gateways::by_name(call.state.database.reads(), project.row.id, &request.name).await?;
     if !project.row.is_public && !project.is_member(call.user()?) {
         // A member of a project that imports it may see it, and nobody else may know that it is there.
         let id = found.as_ref().map(|found| found.row.id);
@@ -47,10 +47,10 @@ async fn get(call: Call, request: NameRequest) -> Result<Gateway> {
 
 /// As the API shows gateways to the project.
 async fn shown(call: &Call, found: Vec<ListedGateway>) -> Result<Vec<Gateway>> {
-    let pool = call.state.database.pool();
-    let default = gateways::default_id(pool, call.project()?.row.id).await?;
+    let database = &call.state.database;
+    let default = gateways::default_id(database.reads(), call.project()?.row.id).await?;
     let ids: Vec<GatewayId> = found.iter().map(|listed| listed.row.id).collect();
-    let replicas = gateways::replicas(pool, &ids).await?;
+    let replicas = gateways::replicas(database.reads(), &ids).await?;
     let mut gateways: Vec<Gateway> = found
         .into_iter()
         .map(|listed| gateway(listed, &replicas, default))
@@ -196,6 +196,6 @@ async fn set_wildcard_domain(call: Call, request: SetWildcardDomainRequest) -> R
     verbs
         .set_wildcard_domain(call.user()?.into(), project, name, domain)
         .await?;
-    let found = gateways::by_name(call.state.database.pool(), project, name).await?;
+    let found = gateways::by_name(call.state.database.reads(), project, name).await?;
     one(&call, found.ok_or_else(ApiError::not_exists)?).await
 }

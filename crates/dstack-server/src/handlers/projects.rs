@@ -8,9 +8,9 @@ use dstack_model::requests::{
     CreateProjectRequest, DeleteProjectsRequest, ListProjectsRequest, ProjectMembersRequest,
     RemoveProjectMembersRequest, UpdateProjectRequest,
 };
-use dstack_store::directory::Page;
-use dstack_store::directory::projects::{self, ProjectFilter};
-use dstack_store::directory::users;
+use dstack_store::queries::Page;
+use dstack_store::queries::projects::ProjectFilter;
+
 use dstack_units::{ProjectId, UserId};
 
 use crate::access::is_admin;
@@ -32,12 +32,14 @@ pub(super) fn routes(api: Api) -> Api {
 
 async fn list(call: Call, request: ListProjectsRequest) -> Result<ProjectsAnswer> {
     let (state, caller) = (&call.state, call.user()?);
-    let pool = state.database.pool();
+    let database = &state.database;
     let member = match &request.username {
         None => None,
         // Nobody has the nil id: an unknown name finds nothing.
         Some(name) => Some(
-            users::by_name(pool, name)
+            database
+                .users()
+                .by_name(name)
                 .await?
                 .map_or(UserId::new(uuid::Uuid::nil()), |user| user.id),
         ),
@@ -56,10 +58,12 @@ async fn list(call: Call, request: ListProjectsRequest) -> Result<ProjectsAnswer
         ascending: request.ascending,
     };
     let mut found = Vec::new();
-    for row in projects::list(pool, &filter, &page).await? {
+    for row in database.projects().list(&filter, &page).await? {
         let mut project = render::projects::brief(state, &row).await?;
         if let Some(wanted) = member {
-            for member in projects::members(pool, row.id)
+            for member in database
+                .projects()
+                .members(row.id)
                 .await?
                 .iter()
                 .filter(|member| member.user.id == wanted)
@@ -74,7 +78,7 @@ async fn list(call: Call, request: ListProjectsRequest) -> Result<ProjectsAnswer
     if !request.return_total_count {
         return Ok(ProjectsAnswer::Plain(found));
     }
-    let total = u64::try_from(projects::count(pool, &filter).await?).unwrap_or(0);
+    let total = u64::try_from(database.projects().count(&filter).await?).unwrap_or(0);
     Ok(ProjectsAnswer::Counted(ProjectsInfoList {
         total_count: Some(total),
         projects: found,
@@ -83,7 +87,12 @@ async fn list(call: Call, request: ListProjectsRequest) -> Result<ProjectsAnswer
 
 async fn list_only_no_fleets(call: Call, _: Nothing) -> Result<Vec<WireProject>> {
     let mut found = Vec::new();
-    let rows = projects::without_fleets(call.state.database.pool(), call.user()?.id).await?;
+    let rows = call
+        .state
+        .database
+        .projects()
+        .without_fleets(call.user()?.id)
+        .await?;
     for row in rows.into_iter().filter(|row| call.reaches(row.id)) {
         found.push(render::projects::brief(&call.state, &row).await?);
     }
@@ -141,10 +150,10 @@ async fn delete(call: Call, request: DeleteProjectsRequest) -> Result<()> {
 /// The projects whose things the caller may list: all for admins, one's own for others; of those only the named ones, and
 /// those that the caller's token is good for.
 pub(crate) async fn visible_projects(call: &Call, named: Option<&[String]>) -> Result<Vec<ProjectId>> {
-    let (pool, caller) = (call.state.database.pool(), call.user()?);
+    let (database, caller) = (&call.state.database, call.user()?);
     let visible = match is_admin(caller) {
-        true => projects::all(pool).await?,
-        false => projects::of_member(pool, caller.id).await?,
+        true => database.projects().all().await?,
+        false => database.projects().of_member(caller.id).await?,
     };
     let wanted = visible
         .iter()

@@ -3,7 +3,7 @@
 use dstack_api::{Nothing, routes};
 use dstack_model::public_keys::PublicKeyInfo;
 use dstack_model::requests::{AddPublicKeyRequest, DeletePublicKeysRequest};
-use dstack_store::directory::users::{self, PublicKeyRow};
+use dstack_store::queries::users::PublicKeyRow;
 
 use crate::api::{Api, Call};
 use crate::error::Result;
@@ -25,7 +25,7 @@ fn info(row: PublicKeyRow) -> PublicKeyInfo {
 }
 
 async fn list(call: Call, _: Nothing) -> Result<Vec<PublicKeyInfo>> {
-    let rows = users::public_keys(call.state.database.pool(), call.user()?.id).await?;
+    let rows = call.state.database.users().public_keys(call.user()?.id).await?;
     Ok(rows.into_iter().map(info).collect())
 }
 

@@ -4,7 +4,7 @@ use dstack_api::responses::UploadCodeQuery;
 use dstack_api::{Nothing, routes};
 use dstack_model::repos::{AnyRepoInfo, RemoteRepoCreds, RepoHead, RepoHeadWithCreds};
 use dstack_model::requests::{DeleteReposRequest, GetRepoRequest, SaveRepoCredsRequest};
-use dstack_store::directory::repos::{self, RepoRow};
+use dstack_store::queries::repos::RepoRow;
 
 use crate::api::{Api, Call};
 use crate::error::{ApiError, Result};
@@ -23,7 +23,7 @@ fn info(row: &RepoRow) -> Result<AnyRepoInfo> {
 }
 
 async fn list(call: Call, _: Nothing) -> Result<Vec<RepoHead>> {
-    let rows = repos::list(call.state.database.pool(), call.project()?.row.id).await?;
+    let rows = call.state.database.repos().list(call.project()?.row.id).await?;
     rows.iter()
         .map(|row| {
             Ok(RepoHead {
@@ -35,7 +35,7 @@ async fn list(call: Call, _: Nothing) -> Result<Vec<RepoHead>> {
 }
 
 async fn get(call: Call, request: GetRepoRequest) -> Result<RepoHeadWithCreds> {
-    let pool = call.state.database.pool();
+    let database = &call.state.database;
     let found = call
         .state
         .database
@@ -43,7 +43,7 @@ async fn get(call: Call, request: GetRepoRequest) -> Result<RepoHeadWithCreds> {
         .await?;
     let row = found.ok_or_else(ApiError::not_exists)?;
     let sealed = match request.include_creds {
-        true => repos::creds(pool, row.id, call.user()?.id).await?,
+        true => database.repos().creds(row.id, call.user()?.id).await?,
         false => None,
     };
     let repo_creds: Option<RemoteRepoCreds> = match sealed {

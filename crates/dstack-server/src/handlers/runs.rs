@@ -13,7 +13,7 @@ use dstack_api::routes;
 use dstack_model::requests::{DeleteRunsRequest, GetRunRequest, StopRunsRequest};
 use dstack_model::runs::{Job, JobStatus, Run, RunStatus};
 use dstack_plan::lifecycle::job::ToldClient;
-use dstack_store::directory::lists::{self, ListedRun};
+use dstack_store::queries::views::ListedRun;
 use dstack_store::rows::JobRow;
 use dstack_units::{JobId, RunId};
 
@@ -36,9 +36,9 @@ pub(super) fn routes(api: Api) -> Api {
 
 async fn get(call: Call, request: GetRunRequest) -> Result<Run> {
     let (state, project) = (&call.state, call.project()?.row.id);
-    let pool = state.database.pool();
+    let database = &state.database;
     let found = match (request.id, request.run_name) {
-        (Some(id), _) => lists::run_by_id(pool, project, id).await?,
+        (Some(id), _) => database.views().run_by_id(project, id).await?,
         (None, Some(name)) => state.database.run_by_name(project, &name).await?,
         (None, None) => return Err(ApiError::client("run_name or id must be specified")),
     };
@@ -48,7 +48,7 @@ async fn get(call: Call, request: GetRunRequest) -> Result<Run> {
         // Before it is looked what there is to tell: else the job might end in between.
         let id = found.run.id;
         state.engine.client_told(id, &[], ToldClient::Nothing);
-        found = lists::run_by_id(pool, project, id).await?.unwrap_or(found);
+        found = database.views().run_by_id(project, id).await?.unwrap_or(found);
     }
     let mut run = with_jobs(state, &found, View::single()).await?;
     if call.attaches_over_ssh() && !run.status.is_finished() {
@@ -75,7 +75,7 @@ fn tell_engine(state: &AppState, run: &Run) {
 
 /// A run with its jobs as clients see it.
 pub(super) async fn with_jobs(state: &AppState, listed: &ListedRun, view: View) -> Result<Run> {
-    let jobs = lists::jobs(state.database.pool(), &[listed.run.id]).await?;
+    let jobs = state.database.views().jobs(&[listed.run.id]).await?;
     let jobs: Vec<&JobRow> = jobs.iter().collect();
     Ok(render_run(listed, &jobs, view, state.clock.now()))
 }

@@ -3,7 +3,7 @@
 use dstack_api::{Nothing, routes};
 use dstack_model::requests::{CreateOrUpdateSecretRequest, DeleteSecretsRequest, NameRequest};
 use dstack_model::secrets::Secret;
-use dstack_store::directory::secrets::{self, SecretRow};
+use dstack_store::queries::secrets::SecretRow;
 
 use crate::access::Project;
 use crate::api::{Api, Call};
@@ -26,7 +26,7 @@ fn project(call: &Call) -> Result<&Project> {
 }
 
 async fn list(call: Call, _: Nothing) -> Result<Vec<Secret>> {
-    let rows = secrets::list(call.state.database.pool(), project(&call)?.row.id).await?;
+    let rows = call.state.database.secrets().list(project(&call)?.row.id).await?;
     Ok(rows
         .into_iter()
         .map(|row| Secret {
@@ -38,7 +38,12 @@ async fn list(call: Call, _: Nothing) -> Result<Vec<Secret>> {
 }
 
 async fn get(call: Call, request: NameRequest) -> Result<Secret> {
-    let row = secrets::by_name(call.state.database.pool(), project(&call)?.row.id, &request.name).await?;
+    let row = call
+        .state
+        .database
+        .secrets()
+        .by_name(project(&call)?.row.id, &request.name)
+        .await?;
     shown(&call, row.ok_or_else(ApiError::not_exists)?)
 }
 

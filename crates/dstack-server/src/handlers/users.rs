@@ -7,8 +7,8 @@ use dstack_api::{Nothing, routes};
 use dstack_control::users::{NewUser, UserUpdate};
 use dstack_model::requests::{CreateUserRequest, DeleteUsersRequest, ListUsersRequest, UserNameRequest};
 use dstack_model::users::{User, UserWithCreds, UsersInfoList};
-use dstack_store::directory::Page;
-use dstack_store::directory::users::{self, UserFilter};
+use dstack_store::queries::Page;
+use dstack_store::queries::users::UserFilter;
 
 use crate::access::is_admin;
 use crate::api::{Api, Call};
@@ -42,15 +42,15 @@ async fn list(call: Call, request: ListUsersRequest) -> Result<UsersAnswer> {
     if filter.only.is_some() {
         page = Page::newest(1);
     }
-    let pool = state.database.pool();
+    let database = &state.database;
     let mut found = Vec::new();
-    for row in users::list(pool, &filter, &page).await? {
+    for row in database.users().list(&filter, &page).await? {
         found.push(render::users::user(state, &row).await?);
     }
     if !request.return_total_count {
         return Ok(UsersAnswer::Plain(found));
     }
-    let total = users::count(pool, &filter).await?;
+    let total = database.users().count(&filter).await?;
     Ok(UsersAnswer::Counted(UsersInfoList {
         total_count: Some(u64::try_from(total).unwrap_or(0)),
         users: found,
@@ -72,7 +72,11 @@ async fn get_my_user(call: Call, _: Nothing) -> Result<Response<Body>> {
 }
 
 async fn get_user(call: Call, request: UserNameRequest) -> Result<UserWithCreds> {
-    let user = users::by_name(call.state.database.pool(), &request.username)
+    let user = call
+        .state
+        .database
+        .users()
+        .by_name(&request.username)
         .await?
         .ok_or_else(ApiError::not_exists)?;
     let caller = call.user()?;

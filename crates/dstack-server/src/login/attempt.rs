@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use dstack_model::decode::decode_strict;
 use dstack_model::requests::OAuthState;
-use dstack_store::directory::logins::{self, LoginRow};
+use dstack_store::queries::logins::{self, LoginRow};
 use dstack_system::{Random, Secret};
 use serde::{Deserialize, Serialize};
 
@@ -124,7 +124,10 @@ pub(crate) async fn finish(
     browser: Option<&str>,
 ) -> Result<Attempt> {
     let hash = token_hash(given);
-    let row = logins::by_state(state.database.pool(), &hash)
+    let row = state
+        .database
+        .logins()
+        .by_state(&hash)
         .await?
         .ok_or_else(invalid)?;
     let is_same = browser.is_some_and(|browser| token_hash(browser) == row.browser_hash);

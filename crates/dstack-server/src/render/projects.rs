@@ -3,8 +3,7 @@
 use dstack_model::backends::BackendInfo;
 use dstack_model::projects::{Member as WireMember, MemberPermissions, Project as WireProject};
 use dstack_model::users::ProjectRole;
-use dstack_store::directory::projects::{self, Member, ProjectRow};
-use dstack_store::directory::{backends, users};
+use dstack_store::queries::projects::{Member, ProjectRow};
 
 use super::users::user;
 use crate::access::is_admin;
@@ -14,10 +13,10 @@ use crate::state::AppState;
 /// A project with backends and members.
 pub(crate) async fn full(state: &AppState, row: &ProjectRow) -> Result<WireProject> {
     let mut project = brief(state, row).await?;
-    for member in projects::members(state.database.pool(), row.id).await? {
+    for member in state.database.projects().members(row.id).await? {
         project.members.push(self::member(state, &member).await?);
     }
-    for backend in backends::list(state.database.pool(), row.id).await? {
+    for backend in state.database.backends().list(row.id).await? {
         project.backends.push(BackendInfo {
             name: backend.kind,
             config: serde_json::from_str(&backend.config).unwrap_or_default(),
@@ -28,7 +27,10 @@ pub(crate) async fn full(state: &AppState, row: &ProjectRow) -> Result<WireProje
 
 /// A project without backends and members, as in lists.
 pub(crate) async fn brief(state: &AppState, row: &ProjectRow) -> Result<WireProject> {
-    let owner = users::by_id(state.database.pool(), row.owner_id)
+    let owner = state
+        .database
+        .users()
+        .by_id(row.owner_id)
         .await?
         .ok_or_else(ApiError::not_exists)?;
     Ok(WireProject {

@@ -1,7 +1,7 @@
 //! Users.
 
 use dstack_model::users::{User, UserPermissions, UserTokenCreds, UserWithCreds};
-use dstack_store::directory::users::UserRow;
+use dstack_store::queries::users::UserRow;
 use dstack_system::Secret;
 
 use crate::access::is_admin;

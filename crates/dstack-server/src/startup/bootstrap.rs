@@ -2,8 +2,8 @@
 
 use dstack_control::users::{ADMIN, NewUser};
 use dstack_model::users::GlobalRole;
-use dstack_store::directory::projects::{self, ProjectRow};
-use dstack_store::directory::users::{self, UserRow};
+use dstack_store::queries::projects::ProjectRow;
+use dstack_store::queries::users::UserRow;
 use dstack_system::Secret;
 
 use super::ServerError;
@@ -23,8 +23,8 @@ pub(super) struct First {
 
 /// Finds or creates admin and project. Another server may do the same at the same time: whoever is late takes what is there.
 pub(super) async fn first_user_and_project(state: &AppState) -> Result<First, ServerError> {
-    let pool = state.database.pool();
-    let admin = match users::by_name(pool, ADMIN).await? {
+    let database = &state.database;
+    let admin = match database.users().by_name(ADMIN).await? {
         Some(admin) => admin,
         None => {
             let new = NewUser {
@@ -36,7 +36,7 @@ pub(super) async fn first_user_and_project(state: &AppState) -> Result<First, Se
             };
             match state.user_verbs().create(None, new).await {
                 Ok(admin) => admin,
-                Err(error) => users::by_name(pool, ADMIN).await?.ok_or(error)?,
+                Err(error) => database.users().by_name(ADMIN).await?.ok_or(error)?,
             }
         }
     };
@@ -44,11 +44,11 @@ pub(super) async fn first_user_and_project(state: &AppState) -> Result<First, Se
         .encryption
         .decrypt(&admin.token)
         .map_err(|_| ServerError::AdminToken)?;
-    let project = match projects::by_name(pool, MAIN).await? {
+    let project = match database.projects().by_name(MAIN).await? {
         Some(project) => project,
         None => match state.project_verbs().create_for_server(&admin, MAIN).await {
             Ok(project) => project,
-            Err(error) => projects::by_name(pool, MAIN).await?.ok_or(error)?,
+            Err(error) => database.projects().by_name(MAIN).await?.ok_or(error)?,
         },
     };
     Ok(First {
@@ -65,7 +65,7 @@ pub(super) async fn apply_projects(
     admin: &UserRow,
 ) -> Result<(), ServerError> {
     for project in &config.projects {
-        let row = match projects::by_name(state.database.pool(), &project.name).await? {
+        let row = match state.database.projects().by_name(&project.name).await? {
             Some(row) => row,
             None => {
                 let verbs = state.project_verbs();

@@ -1,8 +1,7 @@
 //! Applying `config.yml` again while the server runs.
 
-use dstack_store::directory::sealed;
-use dstack_store::directory::users::UserRow;
 use dstack_store::encryption::Encryption;
+use dstack_store::queries::users::UserRow;
 use dstack_units::name::is_project_name;
 
 use super::{ServerError, bootstrap};
@@ -63,9 +62,9 @@ async fn check_keys(state: &AppState, new: &Encryption) -> Result<(), ServerErro
     if new.keys() == state.encryption.keys() {
         return Ok(());
     }
-    let pool = state.database.pool();
-    let before = sealed::unreadable(pool, &state.encryption).await?;
-    let after = sealed::unreadable(pool, new).await?;
+    let database = &state.database;
+    let before = database.sealed_values().unreadable(&state.encryption).await?;
+    let after = database.sealed_values().unreadable(new).await?;
     let lost: Vec<String> = after
         .iter()
         .filter(|column| !before.contains(column))

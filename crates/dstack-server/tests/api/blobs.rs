@@ -5,9 +5,9 @@ use std::sync::Arc;
 use dstack_engine::{Inputs, InputsError};
 use dstack_server::blobs::{Blobs, Bucket, BucketError};
 use dstack_server::wiring::SqlInputs;
-use dstack_store::directory::Page;
-use dstack_store::directory::content::{self, Content};
-use dstack_store::directory::lists::{self, RunFilter};
+use dstack_store::queries::Page;
+use dstack_store::queries::content::Content;
+use dstack_store::queries::views::RunFilter;
 use dstack_store::{JobSnapshot, Json};
 use dstack_store_doubles::Fault;
 use dstack_store_doubles::objects::{Kind, Objects};
@@ -81,9 +81,7 @@ async fn code_and_files_go_to_the_bucket_and_from_there_to_the_job() {
         // The database has rows only.
         let (_, repo) = repo_of(&server).await;
         assert_eq!(
-            content::code(server.state.database.pool(), repo, "hash1")
-                .await
-                .unwrap(),
+            server.state.database.content().code(repo, "hash1").await.unwrap(),
             Some(Content::Elsewhere)
         );
 
@@ -225,11 +223,13 @@ async fn a_run_of_somebody_else_is_changed_with_ones_own_files() {
 }
 
 async fn snapshot(server: &Server) -> JobSnapshot {
-    let pool = server.state.database.pool();
-    let keys = lists::run_keys(pool, &RunFilter::default(), &Page::newest(1))
+    let database = &server.state.database;
+    let keys = database
+        .views()
+        .run_keys(&RunFilter::default(), &Page::newest(1))
         .await
         .unwrap();
-    let jobs = lists::jobs(pool, &[keys[0].0]).await.unwrap();
+    let jobs = database.views().jobs(&[keys[0].0]).await.unwrap();
     let store: &dyn dstack_store::EngineStore = &server.state.store;
     store.job(jobs[0].id).await.unwrap().unwrap()
 }

@@ -7,8 +7,7 @@ use dstack_agent_api::shim::{DcgmHealth, DcgmIncident, InstanceHealth};
 use dstack_model::health::HealthStatus;
 use dstack_server::overload::Overload;
 use dstack_server::{DefaultPermissions, Settings, retention};
-use dstack_store::directory::health::StoredCheck;
-use dstack_store::directory::lists;
+use dstack_store::queries::health::StoredCheck;
 use dstack_store::{Commit, EngineStore, Put};
 use dstack_system::clock::SharedClock;
 use dstack_units::{InstanceId, Time};
@@ -126,7 +125,7 @@ async fn instances_are_shown_with_their_health() {
     let server = Server::new().await;
     let id = fleet(&server).await;
     let project = server.main_project().await;
-    let listed = lists::instance_by_id(server.state.database.pool(), project, id).await;
+    let listed = server.state.database.views().instance_by_id(project, id).await;
     let mut row = listed.unwrap().unwrap().instance;
     row.health = HealthStatus::Failure;
     let commit = Commit::unchecked(vec![Put::Instance(row)], Vec::new());

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use dstack_http::{ClientOptions, Redirects};
 use dstack_login_doubles::{CLIENT_ID, CLIENT_SECRET, Fault, Idp};
 use dstack_server::{DefaultPermissions, Settings};
-use dstack_store::directory::logins;
+use dstack_store::queries::logins;
 use serde_json::{Value, json};
 use url::Url;
 

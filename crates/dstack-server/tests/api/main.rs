@@ -67,7 +67,7 @@ use dstack_server::plugins::Plugins;
 use dstack_server::render::run_lists::RunLists;
 use dstack_server::{AppState, DefaultPermissions, NoEngine, Settings};
 use dstack_store::encryption::{Encryption, Key, at_rest};
-use dstack_store::{Database, SqlStore};
+use dstack_store::{Database, SqlStore, raw};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Clock, Random, SystemClock};
 use dstack_units::ProjectId;
@@ -310,9 +310,9 @@ impl Server {
         self.state
             .database
             .write(move |tx| {
-                Box::pin(async move {
-                    sqlx_insert_user(tx, &id, &name, now, &role, &sealed, &hash, &private).await
-                })
+                Box::pin(
+                    async move { insert_user(tx, &id, &name, now, &role, &sealed, &hash, &private).await },
+                )
             })
             .await
             .unwrap();
@@ -409,17 +409,15 @@ async fn new_postgres() -> String {
         .expect("a PostgreSQL server in DSTACK_TEST_POSTGRES_URL");
     let name = format!("api_{}", Random::system().uuid().simple());
     let server = Database::open(&url).await.unwrap();
-    sqlx::query(sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}")))
-        .execute(server.pool())
-        .await
-        .unwrap();
+    let create = format!("CREATE DATABASE {name}");
+    raw::execute(&server, &create).await.unwrap();
     server.close().await;
     let (base, _) = url.rsplit_once('/').unwrap();
     format!("{base}/{name}")
 }
 
 #[allow(clippy::too_many_arguments)]
-async fn sqlx_insert_user(
+async fn insert_user(
     tx: &mut dstack_store::Tx,
     id: &str,
     name: &str,
@@ -429,7 +427,7 @@ async fn sqlx_insert_user(
     hash: &str,
     private: &str,
 ) -> dstack_store::Result<()> {
-    use dstack_store::directory::users::{self, UserRow};
+    use dstack_store::queries::users::{self, UserRow};
     let user = UserRow {
         id: id.parse().unwrap(),
         name: name.to_owned(),

@@ -2,8 +2,7 @@
 
 use dstack_model::runs::{JobProvisioningData, JobRuntimeData, JobStatus};
 use dstack_server::{DefaultPermissions, Settings};
-use dstack_store::directory::lists;
-use dstack_store::directory::metrics::{self, MetricsPoint};
+use dstack_store::queries::metrics::MetricsPoint;
 use dstack_store::rows::JobRow;
 use dstack_store::{Commit, EngineStore, Json, Put};
 use dstack_units::Time;
@@ -49,7 +48,7 @@ async fn running(server: &Server, runs: &[&str]) -> Vec<JobRow> {
             .run_by_name(server.main_project().await, name)
             .await;
         let run = run.unwrap().unwrap().run.id;
-        jobs.extend(lists::jobs(server.state.database.pool(), &[run]).await.unwrap());
+        jobs.extend(server.state.database.views().jobs(&[run]).await.unwrap());
     }
     let now = server.state.clock.now();
     let puts = jobs.iter().cloned().map(|mut job| {
@@ -98,7 +97,7 @@ async fn each_job_has_its_latest_numbers() {
         measured(&server, job, 2_000, 2).await;
     }
     let ids: Vec<_> = jobs.iter().map(|job| job.id).collect();
-    let latest = metrics::latest(server.state.database.pool(), &ids).await.unwrap();
+    let latest = server.state.database.metrics().latest(&ids).await.unwrap();
     assert_eq!(latest.len(), 3);
     assert!(latest.values().all(|point| point.at == Time::from_micros(3_000)));
 

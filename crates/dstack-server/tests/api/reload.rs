@@ -1,7 +1,6 @@
 //! Applying config.yml again while the server runs.
 
 use dstack_server::Reloader;
-use dstack_store::directory::{projects, secrets, users};
 use dstack_store::encryption::Key;
 use serde_json::json;
 
@@ -11,7 +10,11 @@ impl Server {
     /// What has changed, or why nothing did.
     pub(super) async fn reload(&self, config: &str) -> Result<Vec<String>, String> {
         fs_err::write(self.state.settings.dir.join("config.yml"), config).unwrap();
-        let admin = users::by_name(self.state.database.pool(), "admin")
+        let admin = self
+            .state
+            .database
+            .users()
+            .by_name("admin")
             .await
             .unwrap()
             .unwrap();
@@ -20,9 +23,11 @@ impl Server {
     }
 
     async fn stored_secret(&self) -> String {
-        let pool = self.state.database.pool();
-        let project = projects::by_name(pool, "main").await.unwrap().unwrap();
-        secrets::by_name(pool, project.id, "S")
+        let database = &self.state.database;
+        let project = database.projects().by_name("main").await.unwrap().unwrap();
+        database
+            .secrets()
+            .by_name(project.id, "S")
             .await
             .unwrap()
             .unwrap()

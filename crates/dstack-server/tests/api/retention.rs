@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use dstack_server::overload::Overload;
 use dstack_server::{DefaultPermissions, Settings, retention};
-use dstack_store::{Dialect, NewEvent};
+use dstack_store::{Dialect, NewEvent, raw};
 use dstack_system::clock::SharedClock;
 use dstack_units::Time;
 
@@ -16,11 +16,9 @@ const NOW: Time = Time::from_millis(1_790_000_000_000);
 const EVENTS: usize = 10_500;
 
 async fn count(server: &Server) -> i64 {
-    let (count,): (i64,) = sqlx::query_as("SELECT COUNT(*) FROM events WHERE message LIKE 'test %'")
-        .fetch_one(server.state.database.pool())
-        .await
-        .unwrap();
-    count
+    let count = "SELECT COUNT(*) FROM events WHERE message LIKE 'test %'";
+    let rows = raw::fetch(&server.state.database, count).await.unwrap();
+    rows[0][0].as_ref().unwrap().parse().unwrap()
 }
 
 async fn add_events(server: &Server) {
@@ -55,10 +53,7 @@ async fn refuse_the_last(server: &Server) {
         ],
     };
     for statement in statements {
-        sqlx::query(sqlx::AssertSqlSafe(statement))
-            .execute(server.state.database.pool())
-            .await
-            .unwrap();
+        raw::execute(&server.state.database, &statement).await.unwrap();
     }
 }
 

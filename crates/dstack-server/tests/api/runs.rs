@@ -1,5 +1,6 @@
 //! Runs, without an engine: nothing changes but by requests.
 
+use dstack_store::raw;
 use serde_json::{Value, json};
 
 use super::{ADMIN, Server, request};
@@ -219,8 +220,7 @@ async fn short_pages_are_in_the_order_of_long_ones() {
     }
     let same_time = "UPDATE runs SET submitted_at = (SELECT MIN(submitted_at) FROM runs) \
                      WHERE run_name IN ('run-1', 'run-2', 'run-3', 'run-4')";
-    let pool = server.state.database.pool();
-    sqlx::query(same_time).execute(pool).await.unwrap();
+    raw::execute(&server.state.database, same_time).await.unwrap();
     for filter in [
         json!({}),
         json!({"only_active": true}),
@@ -376,7 +376,7 @@ async fn keys_of_jobs_are_in_no_answer() {
 #[tokio::test]
 async fn a_job_without_a_place_is_shown_by_what_is_missing() {
     use dstack_model::runs::{JobStatus, JobTerminationReason};
-    use dstack_store::directory::lists;
+
     use dstack_store::{Commit, EngineStore, Put};
     let server = Server::new().await;
     let now = server.state.clock.now();
@@ -395,10 +395,7 @@ async fn a_job_without_a_place_is_shown_by_what_is_missing() {
     ] {
         let run = submit(&server, Some(name)).await;
         let id = run["id"].as_str().unwrap().parse().unwrap();
-        let mut job = lists::jobs(server.state.database.pool(), &[id])
-            .await
-            .unwrap()
-            .remove(0);
+        let mut job = server.state.database.views().jobs(&[id]).await.unwrap().remove(0);
         let reason = JobTerminationReason::FailedToStartDueToNoCapacity;
         job.terminate(reason, Some(message.to_owned()), now).unwrap();
         job.finish(JobStatus::Failed, now).unwrap();

@@ -2,7 +2,6 @@
 
 use dstack_model::runs::{JobStatus, RunStatus};
 use dstack_server::{DefaultPermissions, Settings};
-use dstack_store::directory::lists;
 use dstack_store::rows::JobRow;
 use dstack_store::{Commit, EngineStore, Put};
 use serde_json::{Value, json};
@@ -28,9 +27,7 @@ async fn run(server: &Server) {
     let project = server.main_project().await;
     let run = server.state.database.run_by_name(project, "web").await;
     let run = run.unwrap().unwrap().run;
-    let jobs = lists::jobs(server.state.database.pool(), &[run.id])
-        .await
-        .unwrap();
+    let jobs = server.state.database.views().jobs(&[run.id]).await.unwrap();
     let now = server.state.clock.now();
     let running = |mut job: JobRow| {
         job.advance(JobStatus::Provisioning, now).unwrap();

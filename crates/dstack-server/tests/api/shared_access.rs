@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use dstack_server::access::shared;
+use dstack_store::raw;
 use serde_json::json;
-use sqlx::Executor;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{ADMIN, Server, on_postgres};
@@ -55,7 +55,7 @@ impl Two {
     }
 
     async fn sql(&self, text: &'static str) {
-        self.first.state.database.pool().execute(text).await.unwrap();
+        raw::execute(&self.first.state.database, text).await.unwrap();
     }
 
     /// As the second server knows it.

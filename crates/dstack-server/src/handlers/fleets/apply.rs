@@ -3,7 +3,6 @@
 use dstack_control::fleets::{ApplyFleet, SeenFleet};
 use dstack_model::fleets::Fleet;
 use dstack_model::requests::ApplyFleetPlanRequest;
-use dstack_store::directory::lists;
 
 use super::{rights, with_instances};
 use crate::api::Call;
@@ -26,7 +25,7 @@ pub(super) async fn apply(call: Call, request: ApplyFleetPlanRequest) -> Result<
             force: request.force,
         })
         .await?;
-    let made = lists::fleet_by_id(state.database.pool(), project, id).await?;
+    let made = state.database.views().fleet_by_id(project, id).await?;
     let shown = with_instances(state, &[made.ok_or_else(ApiError::not_exists)?])
         .await?
         .pop();

@@ -11,7 +11,6 @@ use dstack_plan::fleet_diff::check_updatable;
 use dstack_plan::offers::Query;
 use dstack_plan::plans::{OFFERS_SHOWN, max_price};
 use dstack_plan::validate::fill_fleet_defaults;
-use dstack_store::directory::lists;
 
 use super::with_instances;
 use crate::api::Call;
@@ -48,7 +47,7 @@ async fn current(call: &Call, effective: &FleetSpec) -> Result<(Option<Fleet>, A
     let Some(name) = &effective.configuration.name else {
         return Ok((None, ApplyAction::Create));
     };
-    let found = lists::fleet_by_name(state.database.pool(), project.row.id, name).await?;
+    let found = state.database.views().fleet_by_name(project.row.id, name).await?;
     let Some(found) = found else {
         return Ok((None, ApplyAction::Create));
     };

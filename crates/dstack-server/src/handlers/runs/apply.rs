@@ -4,7 +4,7 @@ use dstack_control::runs::{Applied, ApplyRun, SeenRun};
 use dstack_model::requests::ApplyRunPlanRequest;
 use dstack_model::runs::Run;
 use dstack_plan::lifecycle::job::ToldClient;
-use dstack_store::directory::lists::{self, ListedRun};
+use dstack_store::queries::views::ListedRun;
 use dstack_store::rows::JobRow;
 
 use super::plan::effective;
@@ -48,7 +48,11 @@ async fn show(call: &Call, applied: Applied) -> Result<Run> {
             fleet_name: None,
         },
         false => {
-            let listed = lists::run_by_id(state.database.pool(), project.id, applied.run.id).await?;
+            let listed = state
+                .database
+                .views()
+                .run_by_id(project.id, applied.run.id)
+                .await?;
             ListedRun {
                 run: applied.run,
                 ..listed.ok_or_else(ApiError::not_exists)?

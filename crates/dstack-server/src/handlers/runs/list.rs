@@ -6,8 +6,8 @@ use axum::body::{Body, Bytes};
 use axum::http::{Response, StatusCode};
 use dstack_model::requests::ListRunsRequest;
 use dstack_model::runs::Run;
-use dstack_store::directory::lists::{self, ListedRun, RunFilter, RunKey};
-use dstack_store::directory::{Page, users};
+use dstack_store::queries::Page;
+use dstack_store::queries::views::{ListedRun, RunFilter, RunKey};
 use dstack_units::RunId;
 
 use crate::access::{Freshness, is_admin};
@@ -37,7 +37,7 @@ pub(super) async fn list(call: Call, request: ListRunsRequest) -> Result<Respons
         connections: false,
     };
     if older::is_older(&call.version) {
-        let keys = lists::run_keys(call.state.database.pool(), &filter, &page).await?;
+        let keys = call.state.database.views().run_keys(&filter, &page).await?;
         let mut runs = render(&call.state, &keys, view).await?;
         for run in &mut runs {
             crate::compat::run(run, &call.version);
@@ -65,7 +65,7 @@ async fn answer(state: &AppState, question: Question) -> Result<Bytes> {
 /// Which runs are asked for; `None`: none at all.
 async fn filter(call: &Call, request: &ListRunsRequest) -> Result<Option<RunFilter>> {
     let (state, caller) = (&call.state, call.user()?);
-    let pool = state.database.pool();
+    let database = &state.database;
     if request.project_name.is_none() && request.repo_id.is_some() {
         return Ok(None);
     }
@@ -74,9 +74,10 @@ async fn filter(call: &Call, request: &ListRunsRequest) -> Result<Option<RunFilt
         ..RunFilter::default()
     };
     if let Some(name) = &request.username {
-        let user = users::by_name(pool, name)
-            .await?
-            .ok_or_else(|| ApiError::with_code(dstack_api::ErrorCode::ResourceNotExists, "User not found"))?;
+        let user =
+            database.users().by_name(name).await?.ok_or_else(|| {
+                ApiError::with_code(dstack_api::ErrorCode::ResourceNotExists, "User not found")
+            })?;
         filter.user = Some(user.id);
     }
     match &request.project_name {
@@ -116,9 +117,14 @@ struct Pieces {
 
 /// What is known, and what had to be rendered.
 async fn pieces(state: &AppState, question: &Question) -> Result<Pieces> {
-    let (pool, view) = (state.database.pool(), question.view);
+    let (database, view) = (&state.database, question.view);
     let read = match question.page.limit {
-        ..=SHORT => Some(lists::run_page(pool, &question.filter, &question.page).await?),
+        ..=SHORT => Some(
+            database
+                .views()
+                .run_page(&question.filter, &question.page)
+                .await?,
+        ),
         _ => None,
     };
     let keys: Vec<RunKey> = match &read {
@@ -126,7 +132,12 @@ async fn pieces(state: &AppState, question: &Question) -> Result<Pieces> {
             .iter()
             .map(|found| (found.run.id, found.run.version))
             .collect(),
-        None => lists::run_keys(pool, &question.filter, &question.page).await?,
+        None => {
+            database
+                .views()
+                .run_keys(&question.filter, &question.page)
+                .await?
+        }
     };
     let known = state.runs.find(&keys, view);
     let missing: Vec<RunId> = keys
@@ -146,7 +157,7 @@ async fn pieces(state: &AppState, question: &Question) -> Result<Pieces> {
             runs.retain(|found| missing.contains(&found.run.id));
             runs
         }
-        None => lists::runs(pool, &missing).await?,
+        None => database.views().runs(&missing).await?,
     };
     let rendered = render_missing(state, &listed, view).await?;
     let piece = |key: &RunKey, known: Option<Bytes>| {
@@ -174,7 +185,7 @@ async fn render_missing(
 ) -> Result<HashMap<RunId, Rendered>> {
     let ids: Vec<RunId> = listed.iter().map(|found| found.run.id).collect();
     // Jobs after runs: a run's version is never newer than what is shown of its jobs, so no old jobs are kept for it.
-    let jobs = lists::jobs(state.database.pool(), &ids).await?;
+    let jobs = state.database.views().jobs(&ids).await?;
     let jobs = super::by_run(&jobs);
     let now = state.clock.now();
     let mut rendered = HashMap::new();
@@ -195,10 +206,10 @@ async fn render_missing(
 
 async fn render(state: &AppState, keys: &[RunKey], view: View) -> Result<Vec<Run>> {
     let ids: Vec<RunId> = keys.iter().map(|(id, _)| *id).collect();
-    let pool = state.database.pool();
-    let jobs = lists::jobs(pool, &ids).await?;
+    let database = &state.database;
+    let jobs = database.views().jobs(&ids).await?;
     let jobs = super::by_run(&jobs);
-    let listed = lists::runs(pool, &ids).await?;
+    let listed = database.views().runs(&ids).await?;
     let by_id: HashMap<RunId, _> = listed.iter().map(|found| (found.run.id, found)).collect();
     let now = state.clock.now();
     let one = |id: &RunId| {

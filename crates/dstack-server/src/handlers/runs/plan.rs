@@ -16,7 +16,7 @@ use dstack_plan::validate::{effective_run_spec, has_references, missing_variable
 use dstack_plan::volumes::Location;
 use dstack_plan::{explain, offers};
 use dstack_store::EngineStore;
-use dstack_store::directory::secrets;
+
 use dstack_units::FleetId;
 
 use super::offers::OfferSource;
@@ -71,7 +71,7 @@ async fn missing_secrets(call: &Call, spec: &RunSpec) -> Result<Option<String>> 
     if !has_references(spec) {
         return Ok(None);
     }
-    let rows = secrets::list(call.state.database.pool(), call.project()?.row.id).await?;
+    let rows = call.state.database.secrets().list(call.project()?.row.id).await?;
     let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
     Ok(missing_variables(spec, &names))
 }

@@ -1,4 +1,4 @@
-//! Changes of the directory: what verbs write besides rows of the engine.
+//! Changes besides those of the engine's rows: several of them, with the events that tell of them, are one transaction.
 
 use dstack_model::users::{GlobalRole, ProjectRole};
 use dstack_units::{
@@ -6,18 +6,18 @@ use dstack_units::{
 };
 use sqlx::Row;
 
-use super::backends::{self, BackendRow};
-use super::content::{self, Content};
-use super::events;
-use super::exports::{self, FullExport};
-use super::gateways::{self, GatewayRow};
-use super::identities::{self, Identity};
-use super::projects::{self, InUse, ProjectRow};
-use super::repos::{self, RepoRow};
-use super::secrets::{self, SecretRow};
-use super::tokens::{self, TokenRow};
-use super::users::{self, PublicKeyRow, UserRow};
-use super::volumes::{self, VolumeRow};
+use crate::queries::backends::{self, BackendRow};
+use crate::queries::content::{self, Content};
+use crate::queries::events;
+use crate::queries::exports::{self, FullExport};
+use crate::queries::gateways::{self, GatewayRow};
+use crate::queries::identities::{self, Identity};
+use crate::queries::projects::{self, InUse, ProjectRow};
+use crate::queries::repos::{self, RepoRow};
+use crate::queries::secrets::{self, SecretRow};
+use crate::queries::tokens::{self, TokenRow};
+use crate::queries::users::{self, PublicKeyRow, UserRow};
+use crate::queries::volumes::{self, VolumeRow};
 use crate::{Database, Dialect, NewEvent, Result, StoreError, Tx};
 
 /// One change. Several of them, with the events that tell of them, are one transaction: see [`Database::change`].

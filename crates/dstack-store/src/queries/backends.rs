@@ -2,8 +2,8 @@
 
 use dstack_units::{ProjectId, Time};
 use serde_json::Value;
-use sqlx::AnyPool;
 
+use super::Reads;
 use super::select::fetch_as;
 use crate::entity::read_column;
 use crate::rows::OperationKind;
@@ -30,23 +30,29 @@ pub struct BackendRow {
     pub source_auth: Option<String>,
 }
 
-/// Of a project, oldest first.
-pub async fn list(pool: &AnyPool, project: ProjectId) -> Result<Vec<BackendRow>> {
-    let sql = "SELECT b.id, b.project_id, b.type, b.config, b.auth, b.source_config, b.source_auth, b.created_at FROM backends b \
-               WHERE b.project_id = $1 ORDER BY b.created_at, b.type";
-    fetch_as(pool, sql.to_owned(), &[&project.to_string()], |row| {
-        Ok(BackendRow {
-            id: read_column(row, 0, "backends", "id")?,
-            project_id: read_column(row, 1, "backends", "project_id")?,
-            kind: read_column(row, 2, "backends", "type")?,
-            config: read_column(row, 3, "backends", "config")?,
-            auth: read_column(row, 4, "backends", "auth")?,
-            source_config: read_column(row, 5, "backends", "source_config")?,
-            source_auth: read_column(row, 6, "backends", "source_auth")?,
-            created_at: read_column(row, 7, "backends", "created_at")?,
+/// Configured backends of projects: see [`crate::Database::backends`].
+#[derive(Debug, Clone, Copy)]
+pub struct Backends<'a>(pub(crate) Reads<'a>);
+
+impl Backends<'_> {
+    /// Of a project, oldest first.
+    pub async fn list(self, project: ProjectId) -> Result<Vec<BackendRow>> {
+        let sql = "SELECT b.id, b.project_id, b.type, b.config, b.auth, b.source_config, b.source_auth, b.created_at FROM backends b \
+                   WHERE b.project_id = $1 ORDER BY b.created_at, b.type";
+        fetch_as(self.0, sql.to_owned(), &[&project.to_string()], |row| {
+            Ok(BackendRow {
+                id: read_column(row, 0, "backends", "id")?,
+                project_id: read_column(row, 1, "backends", "project_id")?,
+                kind: read_column(row, 2, "backends", "type")?,
+                config: read_column(row, 3, "backends", "config")?,
+                auth: read_column(row, 4, "backends", "auth")?,
+                source_config: read_column(row, 5, "backends", "source_config")?,
+                source_auth: read_column(row, 6, "backends", "source_auth")?,
+                created_at: read_column(row, 7, "backends", "created_at")?,
+            })
         })
-    })
-    .await
+        .await
+    }
 }
 
 /// Adds a backend.

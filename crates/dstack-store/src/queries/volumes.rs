@@ -2,10 +2,10 @@
 
 use dstack_model::volumes::{AnyVolumeConfiguration, VolumeProvisioningData, VolumeStatus};
 use dstack_units::{ProjectId, Time, UserId, VolumeId};
-use sqlx::{AnyPool, Row};
+use sqlx::Row;
 
-use super::Page;
 use super::select::{Select, fetch_as, fetch_one};
+use super::{Page, Reads};
 use crate::entity::{entity, select_with};
 use crate::sql::put_row;
 use crate::{Entity, Json, Result, Tx};
@@ -77,7 +77,7 @@ fn read(row: &sqlx::any::AnyRow) -> Result<ListedVolume> {
 
 /// Of these projects, paged by creation.
 pub async fn list(
-    pool: &AnyPool,
+    reads: Reads<'_>,
     projects: &[ProjectId],
     only_active: bool,
     page: &Page,
@@ -89,13 +89,13 @@ pub async fn list(
         query.filter("t.deleted = 0");
     }
     query.page("t.created_at", "t.id", page);
-    query.fetch(pool).await?.iter().map(read).collect()
+    query.fetch(reads).await?.iter().map(read).collect()
 }
 
 /// Of a project, oldest first; those that are not deleted.
-pub async fn of_project(pool: &AnyPool, project: ProjectId) -> Result<Vec<ListedVolume>> {
+pub async fn of_project(reads: Reads<'_>, project: ProjectId) -> Result<Vec<ListedVolume>> {
     let sql = select() + " WHERE t.project_id = $1 AND t.deleted = 0 ORDER BY t.created_at, t.id";
-    fetch_as(pool, sql, &[&project.to_string()], read).await
+    fetch_as(reads, sql, &[&project.to_string()], read).await
 }
 
 /// As [`of_project`], within a transaction.
@@ -117,16 +117,16 @@ impl VolumeRow {
 }
 
 /// The one of this name that is not deleted.
-pub async fn by_name(pool: &AnyPool, project: ProjectId, name: &str) -> Result<Option<ListedVolume>> {
+pub async fn by_name(reads: Reads<'_>, project: ProjectId, name: &str) -> Result<Option<ListedVolume>> {
     let sql = select() + " WHERE t.project_id = $1 AND t.name = $2 AND t.deleted = 0";
-    fetch_one(pool, sql, &[&project.to_string(), name], read).await
+    fetch_one(reads, sql, &[&project.to_string(), name], read).await
 }
 
 /// Those that wait for their cloud: to be made, or to be deleted.
-pub async fn waiting(pool: &AnyPool) -> Result<Vec<ListedVolume>> {
+pub async fn waiting(reads: Reads<'_>) -> Result<Vec<ListedVolume>> {
     let sql = select()
         + " WHERE t.deleted = 0 AND (t.to_be_deleted = 1 OR t.status = 'submitted') ORDER BY t.last_processed_at, t.id";
-    fetch_as(pool, sql, &[], read).await
+    fetch_as(reads, sql, &[], read).await
 }
 
 /// Adds a volume, or changes one.
