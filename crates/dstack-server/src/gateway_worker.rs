@@ -18,7 +18,7 @@ const NOT_MADE: &str = "This server version cannot create gateways yet";
 
 /// Runs until the server stops.
 pub(crate) fn start(state: &Arc<AppState>, stop: CancellationToken) {
-    let changed = Arc::clone(&state.gateways_changed);
+    let changed = Arc::clone(&state.control.verbs.gateways_changed);
     let state = Arc::clone(state);
     cloud_worker::start("gateways", changed, stop, move || {
         let state = Arc::clone(&state);
@@ -31,7 +31,7 @@ pub(crate) fn start(state: &Arc<AppState>, stop: CancellationToken) {
 
 /// Looks once at every gateway that waits.
 async fn pass(state: &AppState) -> dstack_control::Result<Left> {
-    let database = &state.database;
+    let database = &state.data.database;
     let mut left = Left::Nothing;
     for listed in gateways::waiting(database.reads()).await? {
         let row = listed.row;
@@ -53,7 +53,7 @@ async fn pass(state: &AppState) -> dstack_control::Result<Left> {
 }
 
 async fn remove(state: &AppState, row: GatewayRow) -> dstack_control::Result<()> {
-    let directory = state.directory();
+    let directory = &state.control.verbs.directory;
     let mut work = directory.work(Actor::System);
     work.event("Gateway deleted", vec![events::gateway(&row)]);
     work.change(Change::DeleteGateway(row.id));
@@ -65,13 +65,13 @@ async fn fail(state: &AppState, row: GatewayRow) -> dstack_control::Result<()> {
         "Gateway status changed {} -> FAILED ({NOT_MADE})",
         row.status.as_str().to_uppercase()
     );
-    let directory = state.directory();
+    let directory = &state.control.verbs.directory;
     let mut work = directory.work(Actor::System);
     work.event(text, vec![events::gateway(&row)]);
     work.change(Change::PutGateway(Box::new(GatewayRow {
         status: GatewayStatus::Failed,
         status_message: Some(NOT_MADE.to_owned()),
-        last_processed_at: state.clock.now(),
+        last_processed_at: state.data.clock.now(),
         ..row
     })));
     directory.finish(work).await

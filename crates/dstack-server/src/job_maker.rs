@@ -17,6 +17,8 @@ use dstack_system::Secret;
 use dstack_units::ProjectId;
 
 use crate::error::ApiError;
+use crate::settings::Settings;
+use crate::state::Data;
 
 /// Why jobs cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +93,25 @@ pub struct JobMaker {
 }
 
 impl JobMaker {
+    /// For jobs that run in containers.
+    pub fn new(data: &Data, images: Arc<dyn Images>, settings: &Settings) -> Self {
+        Self {
+            database: data.database.clone(),
+            encryption: data.encryption.clone(),
+            keys: Arc::clone(&data.keys),
+            images,
+            registry: settings.default_registry(),
+            defaults: settings.defaults(),
+            target: Target::Container,
+        }
+    }
+
+    /// For jobs that run there.
+    #[must_use]
+    pub fn on(self, target: Target) -> Self {
+        Self { target, ..self }
+    }
+
     /// The jobs of these replicas, ready to be stored.
     ///
     /// # Errors

@@ -26,7 +26,7 @@ const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Runs until the server stops.
 pub(crate) fn start(state: &Arc<AppState>, stop: CancellationToken) {
-    let changed = Arc::clone(&state.volumes_changed);
+    let changed = Arc::clone(&state.control.verbs.volumes_changed);
     let state = Arc::clone(state);
     cloud_worker::start("volumes", changed, stop, move || {
         let state = Arc::clone(&state);
@@ -39,7 +39,7 @@ pub(crate) fn start(state: &Arc<AppState>, stop: CancellationToken) {
 
 /// Looks once at every volume that waits for its cloud; a slow cloud holds up only its own.
 async fn pass(state: &AppState) -> dstack_control::Result<Left> {
-    let waiting = volumes::waiting(state.database.reads()).await?;
+    let waiting = volumes::waiting(state.data.database.reads()).await?;
     let done: Vec<dstack_control::Result<Left>> = futures_util::stream::iter(waiting)
         .map(|listed| process(state, listed))
         .buffer_unordered(AT_ONCE)
@@ -68,7 +68,7 @@ async fn process(state: &AppState, listed: ListedVolume) -> dstack_control::Resu
     let Some((new, message)) = step else {
         return Ok(Left::Unanswered);
     };
-    let directory = state.directory();
+    let directory = &state.control.verbs.directory;
     let mut work = directory.work(Actor::System);
     work.event(message, vec![events::volume(&row)]);
     work.change(Change::PutVolume(Box::new(new)));
@@ -89,7 +89,7 @@ async fn step(state: &AppState, listed: ListedVolume) -> Option<(VolumeRow, Stri
             tracing::warn!(volume.name = row.name, %error, "the backends of a project are not known now: asked again");
         })
         .ok()?;
-    let now = state.clock.now();
+    let now = state.data.clock.now();
     if row.to_be_deleted {
         if let (Some(data), false) = (&row.provisioning_data, row.configuration.is_external()) {
             delete(backend.as_deref(), &request, data).await?;
@@ -152,7 +152,7 @@ async fn backend(state: &AppState, row: &VolumeRow) -> Result<Option<Arc<dyn Bac
     let kind = data
         .and_then(|data| data.backend)
         .unwrap_or(row.configuration.backend());
-    let backends = state.backends.of_project(row.project_id).await?;
+    let backends = state.control.backends.of_project(row.project_id).await?;
     Ok(backends.into_iter().find(|backend| backend.kind() == kind))
 }
 

@@ -33,7 +33,7 @@ async fn list(call: Call, request: ListEventsRequest) -> Result<Vec<Event>> {
             .map(|types| types.iter().map(|kind| kind.as_str().to_owned()).collect()),
         actors: request.actors,
     };
-    let rows = call.state.database.events().list(&filter, &page).await?;
+    let rows = call.state.data.database.events().list(&filter, &page).await?;
     Ok(rows.into_iter().map(event).collect())
 }
 

@@ -16,6 +16,7 @@ pub(super) fn routes(api: Api) -> Api {
 async fn get_archive_by_hash(call: Call, request: GetFileArchiveByHashRequest) -> Result<FileArchive> {
     let found = call
         .state
+        .data
         .database
         .content()
         .archive_by_hash(call.user()?.id, &request.hash)
@@ -32,12 +33,13 @@ async fn upload_archive(call: Call, _: Nothing, upload: Upload) -> Result<FileAr
         "Archive size",
         "Use .gitignore/.dstackignore to exclude large files. ",
         upload.request_size,
-        state.settings.code_upload_limit,
+        state.edge.settings.code_upload_limit,
     )?;
     let user = call.user()?.id;
     let hash = upload.name.clone();
-    let id = state.random.uuid().into();
+    let id = state.data.random.uuid().into();
     let id = state
+        .data
         .blobs
         .put_archive(id, user, upload.name, upload.content)
         .await?;

@@ -25,7 +25,7 @@ pub(super) fn routes(api: Api) -> Api {
 const ACTIVE: &[InstanceStatus] = &[InstanceStatus::Idle, InstanceStatus::Busy];
 
 async fn list(call: Call, request: ListInstancesRequest) -> Result<Vec<Instance>> {
-    let database = &call.state.database;
+    let database = &call.state.data.database;
     let visible = visible_projects(&call, request.project_names.as_deref()).await?;
     let filter = InstanceFilter {
         projects: Some(visible),
@@ -52,6 +52,7 @@ async fn get(call: Call, request: GetInstanceRequest) -> Result<Instance> {
     let project = call.project()?.row.id;
     let found = call
         .state
+        .data
         .database
         .views()
         .instance_by_id(project, request.id)
@@ -64,7 +65,7 @@ async fn health_checks(
     call: Call,
     request: GetInstanceHealthChecksRequest,
 ) -> Result<GetInstanceHealthChecksResponse> {
-    let database = &call.state.database;
+    let database = &call.state.data.database;
     let fleet = database
         .views()
         .fleet_by_name(call.project()?.row.id, &request.fleet_name)

@@ -17,7 +17,7 @@ pub(super) fn routes(api: Api) -> Api {
 }
 
 async fn job(call: Call, query: JobMetricsQuery) -> Result<JobMetrics> {
-    let database = &call.state.database;
+    let database = &call.state.data.database;
     let (project, run_name) = (call.project()?.row.id, call.param("run_name"));
     let found = database
         .views()

@@ -32,7 +32,7 @@ pub(super) fn routes(api: Api) -> Api {
 
 async fn list(call: Call, request: ListProjectsRequest) -> Result<ProjectsAnswer> {
     let (state, caller) = (&call.state, call.user()?);
-    let database = &state.database;
+    let database = &state.data.database;
     let member = match &request.username {
         None => None,
         // Nobody has the nil id: an unknown name finds nothing.
@@ -59,7 +59,7 @@ async fn list(call: Call, request: ListProjectsRequest) -> Result<ProjectsAnswer
     };
     let mut found = Vec::new();
     for row in database.projects().list(&filter, &page).await? {
-        let mut project = render::projects::brief(state, &row).await?;
+        let mut project = render::projects::brief(&state.data, &state.auth, &row).await?;
         if let Some(wanted) = member {
             for member in database
                 .projects()
@@ -70,7 +70,7 @@ async fn list(call: Call, request: ListProjectsRequest) -> Result<ProjectsAnswer
             {
                 project
                     .members
-                    .push(render::projects::member(state, member).await?);
+                    .push(render::projects::member(&state.data, &state.auth, member).await?);
             }
         }
         found.push(project);
@@ -89,23 +89,24 @@ async fn list_only_no_fleets(call: Call, _: Nothing) -> Result<Vec<WireProject>>
     let mut found = Vec::new();
     let rows = call
         .state
+        .data
         .database
         .projects()
         .without_fleets(call.user()?.id)
         .await?;
     for row in rows.into_iter().filter(|row| call.reaches(row.id)) {
-        found.push(render::projects::brief(&call.state, &row).await?);
+        found.push(render::projects::brief(&call.state.data, &call.state.auth, &row).await?);
     }
     Ok(found)
 }
 
 async fn get(call: Call, _: Nothing) -> Result<WireProject> {
-    render::projects::full(&call.state, &call.project()?.row).await
+    render::projects::full(&call.state.data, &call.state.auth, &call.project()?.row).await
 }
 
 async fn create(call: Call, request: CreateProjectRequest) -> Result<WireProject> {
     let (state, caller) = (&call.state, call.user()?);
-    if !is_admin(caller) && !state.permissions.get().allow_non_admins_create_projects {
+    if !is_admin(caller) && !state.auth.permissions.get().allow_non_admins_create_projects {
         return Err(ApiError::Forbidden("User cannot create projects".to_owned()));
     }
     let new = NewProject {
@@ -113,8 +114,8 @@ async fn create(call: Call, request: CreateProjectRequest) -> Result<WireProject
         is_public: request.is_public,
         templates_repo: templates_repo(&call, request.templates_repo.as_deref()).await?,
     };
-    let row = state.project_verbs().create(caller, &new).await?;
-    render::projects::full(state, &row).await
+    let row = state.control.verbs.projects.create(caller, &new).await?;
+    render::projects::full(&state.data, &state.auth, &row).await
 }
 
 /// The repo that is asked for, which can be reached; blank is none.
@@ -122,7 +123,7 @@ async fn templates_repo(call: &Call, wanted: Option<&str>) -> Result<Option<Stri
     let Some(repo) = wanted.map(str::trim).filter(|repo| !repo.is_empty()) else {
         return Ok(None);
     };
-    templates_repo::check_access(repo, call.state.settings.outbound_policy()).await?;
+    templates_repo::check_access(repo, call.state.edge.settings.outbound_policy()).await?;
     Ok(Some(repo.to_owned()))
 }
 
@@ -135,22 +136,22 @@ async fn update(call: Call, request: UpdateProjectRequest) -> Result<WireProject
             (false, wanted) => templates_repo(&call, wanted.as_deref()).await?.map(Some),
         },
     };
-    let verbs = state.project_verbs();
+    let verbs = &state.control.verbs.projects;
     let row = verbs
         .update(call.user()?.into(), &call.project()?.row, update)
         .await?;
-    render::projects::full(state, &row).await
+    render::projects::full(&state.data, &state.auth, &row).await
 }
 
 async fn delete(call: Call, request: DeleteProjectsRequest) -> Result<()> {
-    let verbs = call.state.project_verbs();
+    let verbs = &call.state.control.verbs.projects;
     Ok(verbs.delete(call.user()?, &request.projects_names).await?)
 }
 
 /// The projects whose things the caller may list: all for admins, one's own for others; of those only the named ones, and
 /// those that the caller's token is good for.
 pub(crate) async fn visible_projects(call: &Call, named: Option<&[String]>) -> Result<Vec<ProjectId>> {
-    let (database, caller) = (&call.state.database, call.user()?);
+    let (database, caller) = (&call.state.data.database, call.user()?);
     let visible = match is_admin(caller) {
         true => database.projects().all().await?,
         false => database.projects().of_member(caller.id).await?,
@@ -162,21 +163,21 @@ pub(crate) async fn visible_projects(call: &Call, named: Option<&[String]>) -> R
 }
 
 async fn set_members(call: Call, request: ProjectMembersRequest) -> Result<WireProject> {
-    let (verbs, project) = (call.state.project_verbs(), &call.project()?.row);
+    let (verbs, project) = (&call.state.control.verbs.projects, &call.project()?.row);
     verbs.set_members(call.user()?, project, &request.members).await?;
-    render::projects::full(&call.state, project).await
+    render::projects::full(&call.state.data, &call.state.auth, project).await
 }
 
 async fn add_members(call: Call, request: ProjectMembersRequest) -> Result<WireProject> {
-    let (verbs, project) = (call.state.project_verbs(), &call.project()?.row);
+    let (verbs, project) = (&call.state.control.verbs.projects, &call.project()?.row);
     verbs.add_members(call.user()?, project, &request.members).await?;
-    render::projects::full(&call.state, project).await
+    render::projects::full(&call.state.data, &call.state.auth, project).await
 }
 
 async fn remove_members(call: Call, request: RemoveProjectMembersRequest) -> Result<WireProject> {
-    let (verbs, project) = (call.state.project_verbs(), &call.project()?.row);
+    let (verbs, project) = (&call.state.control.verbs.projects, &call.project()?.row);
     verbs
         .remove_members(call.user()?, project, &request.usernames)
         .await?;
-    render::projects::full(&call.state, project).await
+    render::projects::full(&call.state.data, &call.state.auth, project).await
 }

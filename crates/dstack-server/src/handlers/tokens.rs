@@ -37,6 +37,7 @@ async fn owner(call: &Call, name: Option<&str>) -> Result<UserRow> {
         Some(name) if name == caller.name => Ok(caller.clone()),
         Some(name) if is_admin(caller) => call
             .state
+            .data
             .database
             .users()
             .by_name(name)
@@ -48,7 +49,7 @@ async fn owner(call: &Call, name: Option<&str>) -> Result<UserRow> {
 
 async fn list(call: Call, request: ListTokensRequest) -> Result<Vec<UserToken>> {
     let owner = owner(&call, request.username.as_deref()).await?;
-    let found = call.state.database.api_tokens().list(owner.id).await?;
+    let found = call.state.data.database.api_tokens().list(owner.id).await?;
     Ok(found
         .into_iter()
         .map(|(row, project)| shown(row, project))
@@ -63,7 +64,7 @@ async fn create(call: Call, request: CreateTokenRequest) -> Result<NewUserToken>
         read_only: request.read_only,
         lifetime: lifetime.map(Duration::from_secs),
     };
-    let created = call.state.token_verbs().create(call.user()?, new).await?;
+    let created = call.state.control.verbs.tokens.create(call.user()?, new).await?;
     Ok(NewUserToken {
         info: shown(created.row, created.project_name),
         token: created.token.expose().to_owned(),
@@ -72,6 +73,6 @@ async fn create(call: Call, request: CreateTokenRequest) -> Result<NewUserToken>
 
 async fn delete(call: Call, request: DeleteTokensRequest) -> Result<()> {
     let owner = owner(&call, request.username.as_deref()).await?;
-    let verbs = call.state.token_verbs();
+    let verbs = &call.state.control.verbs.tokens;
     Ok(verbs.delete(call.user()?.into(), &owner, &request.names).await?)
 }

@@ -68,7 +68,7 @@ async fn what_a_client_did_not_wait_for_holds_all_the_same() {
     // Somebody else writes for a while.
     let (release, released) = tokio::sync::oneshot::channel::<()>();
     let (begun, has_begun) = tokio::sync::oneshot::channel::<()>();
-    let database = server.state.database.clone();
+    let database = server.state.data.database.clone();
     let writer = tokio::spawn(async move {
         database
             .write(move |tx| {

@@ -100,7 +100,7 @@ async fn credentials_are_encrypted_at_rest() {
         .await
         .ok();
     let project = server.main_project().await;
-    let rows = server.state.database.backends().list(project).await.unwrap();
+    let rows = server.state.data.database.backends().list(project).await.unwrap();
     assert_eq!(rows.len(), 1);
     assert!(!format!("{rows:?}").contains("canary"), "{rows:?}");
 }
@@ -178,7 +178,7 @@ async fn volumes_that_a_run_cannot_mount_together_are_refused() {
             .await
             .ok();
         let made = format!("UPDATE volumes SET {state} WHERE name = '{name}'");
-        raw::execute(&server.state.database, &made).await.unwrap();
+        raw::execute(&server.state.data.database, &made).await.unwrap();
     }
     for (volumes, nodes, text) in [
         (json!(["none:/a"]), 1, "Volume ['none'] not found"),
@@ -240,6 +240,7 @@ async fn secrets_of_fleets_are_encrypted_at_rest() {
     let project = server.main_project().await;
     let stored = server
         .state
+        .data
         .database
         .views()
         .fleet_by_name(project, "onprem")
@@ -249,7 +250,7 @@ async fn secrets_of_fleets_are_encrypted_at_rest() {
     let text = serde_json::to_string(&*stored.fleet.spec).unwrap();
     assert!(text.contains("enc:aes:") && !text.contains("OPENSSH"), "{text}");
     // As a whole once more, because of `env`.
-    let rows = raw::fetch(&server.state.database, "SELECT spec FROM fleets").await;
+    let rows = raw::fetch(&server.state.data.database, "SELECT spec FROM fleets").await;
     let column = rows.unwrap()[0][0].clone().unwrap();
     assert!(
         column.starts_with("enc:aes:") && !column.contains("s3cret-env"),

@@ -177,7 +177,7 @@ async fn sharing() -> Server {
         .ok();
     let export = json!({"name": "shared", "importer_projects": ["team"], "exported_fleets": ["onprem"]});
     server.main("exports/create", export).await.ok();
-    let database = &server.state.database;
+    let database = &server.state.data.database;
     let all = database
         .views()
         .instances(&InstanceFilter::default(), &Page::newest(10))
@@ -187,7 +187,7 @@ async fn sharing() -> Server {
         let mut row = listed.instance;
         match row.instance_num {
             0 => {
-                row.provision(server.state.clock.now()).unwrap();
+                row.provision(server.state.data.clock.now()).unwrap();
                 row.make_ready(InstanceStatus::Idle).unwrap();
             }
             2 => row
@@ -198,7 +198,7 @@ async fn sharing() -> Server {
         Put::Instance(row)
     });
     let commit = Commit::unchecked(puts.collect(), Vec::new());
-    server.state.store.commit(commit).await.unwrap();
+    server.state.data.store().commit(commit).await.unwrap();
     server
 }
 
@@ -273,7 +273,7 @@ async fn fleets_are_deleted_together_or_not_at_all() {
     use dstack_store::{Commit, EngineStore, Put};
     let server = sharing().await;
     apply(&server, json!(1), None).await.ok();
-    let database = &server.state.database;
+    let database = &server.state.data.database;
     let all = database
         .views()
         .instances(&InstanceFilter::default(), &Page::newest(10))
@@ -284,9 +284,9 @@ async fn fleets_are_deleted_together_or_not_at_all() {
         .find(|one| one.instance.name == "onprem-0")
         .unwrap();
     let mut busy = idle.instance;
-    busy.occupy(1, server.state.clock.now()).unwrap();
+    busy.occupy(1, server.state.data.clock.now()).unwrap();
     let commit = Commit::unchecked(vec![Put::Instance(busy)], Vec::new());
-    server.state.store.commit(commit).await.unwrap();
+    server.state.data.store().commit(commit).await.unwrap();
     let both = json!({"names": ["cloud", "onprem"]});
     let refused = server.main("fleets/delete", both).await;
     assert_eq!(
@@ -301,14 +301,14 @@ async fn fleets_are_deleted_together_or_not_at_all() {
 async fn lists_of_any_length_are_looked_up() {
     use dstack_store::queries::views::InstanceFilter;
     let server = sharing().await;
-    let database = &server.state.database;
+    let database = &server.state.data.database;
     let all = database
         .views()
         .instances(&InstanceFilter::default(), &Page::newest(10))
         .await
         .unwrap();
     let (project, fleet) = (all[0].instance.project_id, all[0].instance.fleet_id.unwrap());
-    let many = || (0..70_000).map(|_| server.state.random.uuid());
+    let many = || (0..70_000).map(|_| server.state.data.random.uuid());
     let filter = |fleets: Vec<_>| InstanceFilter {
         projects: Some(many().map(Into::into).chain([project]).collect()),
         fleets: Some(fleets),

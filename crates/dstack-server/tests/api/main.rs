@@ -54,22 +54,22 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
 use dstack_conformance::Exchange;
-use dstack_control::keys::Keys;
 use dstack_logs::{Durability, FileLogStore};
-use dstack_plan::jobs::Target;
-use dstack_server::access::{Access, FailedLogins, Freshness};
-use dstack_server::blobs::{Blobs, Bucket};
+use dstack_server::access::{FailedLogins, Freshness};
+use dstack_server::blobs::Bucket;
 use dstack_server::handlers;
+use dstack_server::images::UnknownImages;
 use dstack_server::login::Logins;
 use dstack_server::login::config::LoginConfig;
 use dstack_server::overload::Overload;
-use dstack_server::plugins::Plugins;
-use dstack_server::render::run_lists::RunLists;
-use dstack_server::{AppState, DefaultPermissions, NoEngine, Settings};
+use dstack_server::{
+    AppState, Auth, Control, Data, DefaultPermissions, Edge, EngineParts, JobMaker, NoEngine, Settings, Verbs,
+};
 use dstack_store::encryption::{Encryption, Key, at_rest};
-use dstack_store::{Database, SqlStore, raw};
+use dstack_store::{Database, raw};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Clock, Random, SystemClock};
+use dstack_telemetry::Telemetry;
 use dstack_units::ProjectId;
 use dstack_units::Time;
 use http_body_util::BodyExt;
@@ -226,7 +226,7 @@ impl Server {
     /// A second server on the database of this one.
     fn beside(&self) -> Self {
         Self::on(
-            self.state.database.clone(),
+            self.state.data.database.clone(),
             tempfile::tempdir().unwrap(),
             DefaultPermissions::default(),
             dstack_compute::Registry::default(),
@@ -257,38 +257,29 @@ impl Server {
             random.clone(),
         );
         at_rest::install(&encryption);
-        let store = SqlStore::new(database.clone());
+        let settings = Settings {
+            dir: dir.path().to_owned(),
+            ..settings
+        };
+        let logs = Arc::new(FileLogStore::new(dir.path(), Durability::Written));
+        let data = Data::new(database, encryption, bucket, logs, clock, random);
+        let failed_logins = FailedLogins::new(LOGINS, Duration::from_secs(60));
+        let logins = Logins::new(&LoginConfig::default(), settings.login_patience());
+        let auth = Auth::new(&data, failed_logins, logins, permissions);
+        let runs = Arc::default();
+        let verbs = Verbs::new(&data, &auth, &runs, registry, &settings);
+        let engine = EngineParts {
+            handle: Arc::new(NoEngine(data.store())),
+            jobs: JobMaker::new(&data, Arc::new(UnknownImages), &settings),
+        };
+        let backends = Arc::new(dstack_compute::NoBackends);
+        let control = Control::new(&data, engine, backends, verbs, &settings);
+        let edge = Edge::new(settings, overload, Telemetry::default(), runs);
         let state = Arc::new(AppState {
-            engine: Arc::new(NoEngine(store.clone())),
-            access: Arc::new(Access::new(
-                database.clone(),
-                FailedLogins::new(LOGINS, Duration::from_secs(60)),
-            )),
-            logins: Logins::new(&LoginConfig::default(), settings.login_patience()),
-            keys: Arc::new(Keys::new(database.clone(), encryption.clone(), random.clone())),
-            blobs: Blobs::new(database.clone(), bucket),
-            database,
-            store,
-            encryption,
-            clock,
-            overload,
-            random,
-            logs: Arc::new(FileLogStore::new(dir.path(), Durability::Written)),
-            plugins: Plugins::new(&settings),
-            settings: Settings {
-                dir: dir.path().to_owned(),
-                ..settings
-            },
-            permissions: permissions.into(),
-            runs: Arc::default(),
-            run_lists: RunLists::default(),
-            target: Target::Container,
-            backends: Arc::new(dstack_compute::NoBackends),
-            registry,
-            volumes_changed: Arc::default(),
-            gateways_changed: Arc::default(),
-            images: Arc::new(dstack_server::images::UnknownImages),
-            telemetry: dstack_telemetry::Telemetry::default(),
+            data: Arc::new(data),
+            auth: Arc::new(auth),
+            control: Arc::new(control),
+            edge: Arc::new(edge),
         });
         Self {
             router: handlers::router(Arc::clone(&state)),
@@ -299,15 +290,16 @@ impl Server {
 
     /// A user with a key pair that was not made for the occasion.
     async fn seed_user(&self, name: &str, role: &str, token: &str) {
-        let sealed = self.state.encryption.encrypt(token).unwrap();
-        let private = self.state.encryption.encrypt("private").unwrap();
+        let sealed = self.state.data.encryption.encrypt(token).unwrap();
+        let private = self.state.data.encryption.encrypt("private").unwrap();
         let (id, hash) = (
-            self.state.random.uuid().to_string(),
+            self.state.data.random.uuid().to_string(),
             dstack_server::access::token_hash(token),
         );
         let (name, role) = (name.to_owned(), role.to_owned());
         let now = dstack_system::Clock::now(&SystemClock).as_micros();
         self.state
+            .data
             .database
             .write(move |tx| {
                 Box::pin(
@@ -316,7 +308,7 @@ impl Server {
             })
             .await
             .unwrap();
-        self.state.access.changed();
+        self.state.auth.access.changed();
     }
 
     async fn user(&self, name: &str) -> String {
@@ -367,17 +359,24 @@ impl Server {
         use dstack_model::runs::RunStatus;
         use dstack_store::{Commit, EngineStore, Put};
         let project = self.main_project().await;
-        let found = self.state.database.run_by_name(project, "hello").await.unwrap();
+        let found = self
+            .state
+            .data
+            .database
+            .run_by_name(project, "hello")
+            .await
+            .unwrap();
         let mut run = found.unwrap().run;
         run.finish(RunStatus::Terminated).unwrap();
         let commit = Commit::unchecked(vec![Put::Run(run)], Vec::new());
-        self.state.store.commit(commit).await.unwrap();
+        self.state.data.store().commit(commit).await.unwrap();
     }
 
     /// The id of project `main`.
     async fn main_project(&self) -> ProjectId {
         let project = self
             .state
+            .auth
             .access
             .project("main", Freshness::Current)
             .await

@@ -189,11 +189,17 @@ impl World {
             producer: Producer::Job,
         };
         let entry = LogEntry {
-            timestamp: self.server.state.clock.now(),
+            timestamp: self.server.state.data.clock.now(),
             source: Source::Stdout,
             message: axum::body::Bytes::from_static(b"canary"),
         };
-        self.server.state.logs.append(&stream, vec![entry]).await.unwrap();
+        self.server
+            .state
+            .data
+            .logs
+            .append(&stream, vec![entry])
+            .await
+            .unwrap();
     }
 
     fn id(&self, of: &str) -> Value {
@@ -202,7 +208,7 @@ impl World {
 
     /// Every row of the database.
     async fn rows(&self) -> BTreeMap<String, Vec<String>> {
-        let database = &self.server.state.database;
+        let database = &self.server.state.data.database;
         let (tables, whole) = match on_postgres() {
             true => (
                 "SELECT CAST(tablename AS TEXT) FROM pg_tables WHERE schemaname = 'public'",

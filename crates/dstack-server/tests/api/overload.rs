@@ -28,7 +28,7 @@ async fn writes_beyond_the_limit_are_refused_reads_answered_and_nothing_accepted
     // No run is written until the holder lets go: SQLite has one writer, PostgreSQL locks the table.
     let (release, released) = oneshot::channel::<()>();
     let (held, holding) = oneshot::channel::<()>();
-    let database = server.state.database.clone();
+    let database = server.state.data.database.clone();
     let dialect = database.dialect();
     let holder = task::spawn("hold the writer", async move {
         database

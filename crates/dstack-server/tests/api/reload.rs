@@ -9,9 +9,10 @@ use super::{ADMIN, Server};
 impl Server {
     /// What has changed, or why nothing did.
     pub(super) async fn reload(&self, config: &str) -> Result<Vec<String>, String> {
-        fs_err::write(self.state.settings.dir.join("config.yml"), config).unwrap();
+        fs_err::write(self.state.edge.settings.dir.join("config.yml"), config).unwrap();
         let admin = self
             .state
+            .data
             .database
             .users()
             .by_name("admin")
@@ -23,7 +24,7 @@ impl Server {
     }
 
     async fn stored_secret(&self) -> String {
-        let database = &self.state.database;
+        let database = &self.state.data.database;
         let project = database.projects().by_name("main").await.unwrap().unwrap();
         database
             .secrets()
@@ -117,10 +118,10 @@ async fn a_broken_file_changes_nothing_and_is_named_with_its_place() {
         let error = server.reload(&broken).await.unwrap_err();
         assert!(error.contains(place), "{error}");
         assert!(
-            !server.state.permissions.get().allow_managers_manage_secrets,
+            !server.state.auth.permissions.get().allow_managers_manage_secrets,
             "{broken}"
         );
-        let keys = server.state.encryption.keys();
+        let keys = server.state.data.encryption.keys();
         assert_eq!(keys.iter().map(Key::name).collect::<Vec<_>>(), ["k"]);
     }
 }

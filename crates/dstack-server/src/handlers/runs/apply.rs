@@ -16,7 +16,8 @@ pub(super) async fn apply(call: Call, request: ApplyRunPlanRequest) -> Result<Ru
     let (state, project, user) = (&call.state, &call.project()?.row, call.user()?);
     let seen = request.plan.current_resource;
     let applied = state
-        .run_verbs()
+        .control
+        .runs
         .apply(&ApplyRun {
             project: project.id,
             project_name: project.name.clone(),
@@ -30,7 +31,7 @@ pub(super) async fn apply(call: Call, request: ApplyRunPlanRequest) -> Result<Ru
         })
         .await?;
     if call.attaches_over_ssh() && applied.submitted {
-        let engine = &state.engine;
+        let engine = &state.control.engine;
         engine.client_told(applied.run.id, &[], ToldClient::Submitted);
     }
     show(&call, applied).await
@@ -49,6 +50,7 @@ async fn show(call: &Call, applied: Applied) -> Result<Run> {
         },
         false => {
             let listed = state
+                .data
                 .database
                 .views()
                 .run_by_id(project.id, applied.run.id)
@@ -60,7 +62,7 @@ async fn show(call: &Call, applied: Applied) -> Result<Run> {
         }
     };
     let jobs: Vec<&JobRow> = applied.jobs.iter().collect();
-    let mut run = render_run(&listed, &jobs, View::single(), state.clock.now());
+    let mut run = render_run(&listed, &jobs, View::single(), state.data.clock.now());
     crate::compat::run(&mut run, &call.version);
     Ok(run)
 }

@@ -17,7 +17,7 @@ use crate::error::{ApiError, Result, json_bytes, json_response};
 use crate::handlers::projects::visible_projects;
 use crate::render::run_lists::{Question, RunLists};
 use crate::render::runs::{View, is_stable, run};
-use crate::state::AppState;
+use crate::state::{Data, Edge};
 
 pub(super) async fn list(call: Call, request: ListRunsRequest) -> Result<Response<Body>> {
     let Some(filter) = filter(&call, &request).await? else {
@@ -37,8 +37,8 @@ pub(super) async fn list(call: Call, request: ListRunsRequest) -> Result<Respons
         connections: false,
     };
     if older::is_older(&call.version) {
-        let keys = call.state.database.views().run_keys(&filter, &page).await?;
-        let mut runs = render(&call.state, &keys, view).await?;
+        let keys = call.state.data.database.views().run_keys(&filter, &page).await?;
+        let mut runs = render(&call.state.data, &keys, view).await?;
         for run in &mut runs {
             crate::compat::run(run, &call.version);
         }
@@ -46,18 +46,21 @@ pub(super) async fn list(call: Call, request: ListRunsRequest) -> Result<Respons
         return Ok(json_response(StatusCode::OK, &runs));
     }
     let question = Question { filter, page, view };
-    Ok(json_bytes(StatusCode::OK, answer(&call.state, question).await?))
+    Ok(json_bytes(
+        StatusCode::OK,
+        answer(&call.state.data, &call.state.edge, question).await?,
+    ))
 }
 
-async fn answer(state: &AppState, question: Question) -> Result<Bytes> {
-    let moment = RunLists::moment(&state.database);
-    if let Some(known) = state.run_lists.find(moment, &question) {
+async fn answer(data: &Data, edge: &Edge, question: Question) -> Result<Bytes> {
+    let moment = RunLists::moment(&data.database);
+    if let Some(known) = edge.run_lists.find(moment, &question) {
         return Ok(known);
     }
-    let pieces = pieces(state, &question).await?;
+    let pieces = pieces(data, edge, &question).await?;
     let answer = Bytes::from(joined(&pieces.json));
     if pieces.stable {
-        state.run_lists.keep(moment, question, answer.clone());
+        edge.run_lists.keep(moment, question, answer.clone());
     }
     Ok(answer)
 }
@@ -65,7 +68,7 @@ async fn answer(state: &AppState, question: Question) -> Result<Bytes> {
 /// Which runs are asked for; `None`: none at all.
 async fn filter(call: &Call, request: &ListRunsRequest) -> Result<Option<RunFilter>> {
     let (state, caller) = (&call.state, call.user()?);
-    let database = &state.database;
+    let database = &state.data.database;
     if request.project_name.is_none() && request.repo_id.is_some() {
         return Ok(None);
     }
@@ -82,14 +85,14 @@ async fn filter(call: &Call, request: &ListRunsRequest) -> Result<Option<RunFilt
     }
     match &request.project_name {
         Some(name) => {
-            let project = state.access.project(name, Freshness::Cached).await?;
+            let project = state.auth.access.project(name, Freshness::Cached).await?;
             let Some(project) = project.filter(|project| {
                 project.row.name == *name && project.is_member(caller) && call.reaches(project.row.id)
             }) else {
                 return Ok(None);
             };
             if let Some(id) = &request.repo_id {
-                let repo = state.database.repo_by_name(project.row.id, id).await?;
+                let repo = state.data.database.repo_by_name(project.row.id, id).await?;
                 filter.repo = Some(repo.ok_or_else(|| ApiError::no_repo(id))?.id);
             }
             filter.projects = Some(vec![project.row.id]);
@@ -116,8 +119,8 @@ struct Pieces {
 }
 
 /// What is known, and what had to be rendered.
-async fn pieces(state: &AppState, question: &Question) -> Result<Pieces> {
-    let (database, view) = (&state.database, question.view);
+async fn pieces(data: &Data, edge: &Edge, question: &Question) -> Result<Pieces> {
+    let (database, view) = (&data.database, question.view);
     let read = match question.page.limit {
         ..=SHORT => Some(
             database
@@ -139,7 +142,7 @@ async fn pieces(state: &AppState, question: &Question) -> Result<Pieces> {
                 .await?
         }
     };
-    let known = state.runs.find(&keys, view);
+    let known = edge.runs.find(&keys, view);
     let missing: Vec<RunId> = keys
         .iter()
         .zip(&known)
@@ -159,7 +162,7 @@ async fn pieces(state: &AppState, question: &Question) -> Result<Pieces> {
         }
         None => database.views().runs(&missing).await?,
     };
-    let rendered = render_missing(state, &listed, view).await?;
+    let rendered = render_missing(data, edge, &listed, view).await?;
     let piece = |key: &RunKey, known: Option<Bytes>| {
         known.or_else(|| rendered.get(&key.0).map(|rendered| rendered.json.clone()))
     };
@@ -179,15 +182,16 @@ struct Rendered {
 }
 
 async fn render_missing(
-    state: &AppState,
+    data: &Data,
+    edge: &Edge,
     listed: &[ListedRun],
     view: View,
 ) -> Result<HashMap<RunId, Rendered>> {
     let ids: Vec<RunId> = listed.iter().map(|found| found.run.id).collect();
     // Jobs after runs: a run's version is never newer than what is shown of its jobs, so no old jobs are kept for it.
-    let jobs = state.database.views().jobs(&ids).await?;
+    let jobs = data.database.views().jobs(&ids).await?;
     let jobs = super::by_run(&jobs);
-    let now = state.clock.now();
+    let now = data.clock.now();
     let mut rendered = HashMap::new();
     for found in listed {
         let of_run = jobs.get(&found.run.id).map(Vec::as_slice).unwrap_or_default();
@@ -195,8 +199,7 @@ async fn render_missing(
         let json = Bytes::from(json);
         let stable = is_stable(found, of_run, now);
         if stable {
-            state
-                .runs
+            edge.runs
                 .put((found.run.id, found.run.version), view, json.clone());
         }
         rendered.insert(found.run.id, Rendered { json, stable });
@@ -204,14 +207,14 @@ async fn render_missing(
     Ok(rendered)
 }
 
-async fn render(state: &AppState, keys: &[RunKey], view: View) -> Result<Vec<Run>> {
+async fn render(data: &Data, keys: &[RunKey], view: View) -> Result<Vec<Run>> {
     let ids: Vec<RunId> = keys.iter().map(|(id, _)| *id).collect();
-    let database = &state.database;
+    let database = &data.database;
     let jobs = database.views().jobs(&ids).await?;
     let jobs = super::by_run(&jobs);
     let listed = database.views().runs(&ids).await?;
     let by_id: HashMap<RunId, _> = listed.iter().map(|found| (found.run.id, found)).collect();
-    let now = state.clock.now();
+    let now = data.clock.now();
     let one = |id: &RunId| {
         let of_run = jobs.get(id).map(Vec::as_slice).unwrap_or_default();
         by_id.get(id).map(|found| run(found, of_run, view, now))

@@ -15,14 +15,13 @@ use dstack_units::ProjectId;
 use dstack_units::number::quote_list;
 
 use crate::error::{ApiError, Result};
-use crate::state::AppState;
 
 /// Where the first node's volumes of the first mount point are.
 ///
 /// # Errors
 /// A volume that does not exist or is about to be deleted.
 pub(in crate::handlers) async fn locations(
-    state: &AppState,
+    database: &Database,
     project: ProjectId,
     run: &RunSpec,
 ) -> Result<Vec<Location>> {
@@ -30,7 +29,7 @@ pub(in crate::handlers) async fn locations(
     for names in volume_names(&run.configuration.base().volumes, 0)? {
         let mut found = Vec::new();
         for name in &names {
-            let volume = volumes::by_name(state.database.reads(), project, name).await?;
+            let volume = volumes::by_name(database.reads(), project, name).await?;
             let row = volume.ok_or_else(|| missing(&names))?.row;
             if row.to_be_deleted {
                 return Err(ApiError::client(marked(&names)));
