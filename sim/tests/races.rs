@@ -17,7 +17,7 @@ use dstack_store::queries::projects::ProjectRow;
 use dstack_store::queries::tokens::TokenRow;
 use dstack_store::rows::{InstanceRow, OperationKind, OperationRow, RunRow};
 use dstack_store::writes::Change;
-use dstack_store::{Changes, Commit, Database, EngineStore, Json, Put, SqlStore, StoreError, raw};
+use dstack_store::{Changes, Commit, Database, EngineStore, Put, Sealed, SqlStore, StoreError, raw};
 use dstack_system::Random;
 use dstack_units::{ProjectId, Time, UserId};
 use futures_util::future::join_all;
@@ -473,7 +473,7 @@ async fn a_backend_that_is_asked_for_an_instance_is_not_deleted() {
         let asked = asked.unwrap();
         let attempts = json!({"left": [{"backend": "aws"}], "asked": true});
         changes.intend(OperationRow {
-            result: Some(Json::new(attempts)),
+            result: Some(Sealed::new(attempts)),
             instance_id: Some(asked.id),
             ..OperationRow::intended(
                 setting.builder.random.uuid().into(),

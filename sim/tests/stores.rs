@@ -12,15 +12,16 @@ use std::time::Duration;
 
 use dstack_model::health::HealthStatus;
 use dstack_model::runs::{JobStatus, RunTerminationReason};
-use dstack_sim::databases::{databases, people, postgres};
+use dstack_sim::databases::{databases, databases_with, people, postgres};
 use dstack_sim::scenario::Builder;
+use dstack_store::encryption::{Encryption, Key};
 use dstack_store::queries::health::{self, StoredCheck};
 use dstack_store::queries::metrics::{self, MetricsPoint, PointsOf};
 use dstack_store::queries::{Page, events};
 use dstack_store::rows::{JobRow, OperationKind, OperationRow, OperationState, RunRow};
 use dstack_store::{
-    Acquired, Claim, Commit, Database, EngineStore, EntityRef, EventTarget, Json, Lease, LeaseRequest,
-    MemoryStore, NewEvent, Put, SqlStore, StoreError, raw,
+    Acquired, Claim, Commit, Database, EngineStore, EntityRef, EventTarget, Lease, LeaseRequest, MemoryStore,
+    NewEvent, Put, RowKeys, Sealed, SqlStore, StoreError, raw,
 };
 use dstack_system::Random;
 use dstack_units::Time;
@@ -109,7 +110,7 @@ async fn story(store: &dyn EngineStore, builder: &Builder, task: Commit, machine
         created_at: NOW,
         next_attempt_at: None,
         error: None,
-        result: Some(Json::new(json!({"a": 1}))),
+        result: Some(Sealed::new(json!({"a": 1}))),
         version: 0,
     };
     let event = NewEvent {
@@ -741,5 +742,63 @@ fn target(name: &str, random: &Random) -> EventTarget {
         run_id: None,
         fleet_id: None,
         gateway_id: None,
+    }
+}
+
+/// What users and clouds put secrets into is encrypted. What was written there before it was sealed is read as well.
+#[tokio::test]
+async fn sealed_columns_are_encrypted_and_clear_text_in_them_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = Key::Aes {
+        name: "k".to_owned(),
+        secret: [7; 32],
+    };
+    let keys = RowKeys::from(&Encryption::new(vec![key], Random::seeded(8)));
+    for database in databases_with(folder.path(), &keys).await {
+        let random = Random::seeded(9);
+        let builder = Builder {
+            project: random.uuid().into(),
+            random: random.clone(),
+        };
+        people(&database, &builder, &[random.uuid().to_string()]).await;
+        let store = SqlStore::new(database.clone());
+        let machine = builder.machine(1, NOW).unwrap();
+        store.commit(machine.clone()).await.unwrap();
+        let id = instance_of(&machine);
+        let result = json!({"left": [{"backend": "aws"}]});
+        let (subject, kind) = (id.to_string(), OperationKind::CreateInstance);
+        let operation = OperationRow {
+            instance_id: Some(id),
+            result: Some(Sealed::new(result.clone())),
+            ..OperationRow::intended(random.uuid().into(), &subject, kind, NOW)
+        };
+        let commit = Commit::unchecked(vec![Put::Operation(operation)], Vec::new());
+        store.commit(commit).await.unwrap();
+
+        let written = store.instance(id).await.unwrap().unwrap();
+        for (table, column) in [
+            ("fleets", "spec"),
+            ("instances", "job_provisioning_data"),
+            ("operations", "result"),
+        ] {
+            let rows = raw::fetch(&database, &format!("SELECT {column} FROM {table}")).await;
+            let stored = rows.unwrap()[0][0].clone().unwrap();
+            assert!(stored.starts_with("enc:aes:k:"), "{table}.{column}: {stored}");
+        }
+        let data = written.instance.job_provisioning_data.as_deref();
+        for (table, column, clear) in [
+            (
+                "instances",
+                "job_provisioning_data",
+                serde_json::to_string(&data).unwrap(),
+            ),
+            ("operations", "result", result.to_string()),
+        ] {
+            let update = format!("UPDATE {table} SET {column} = '{clear}'");
+            raw::execute(&database, &update).await.unwrap();
+        }
+        let read = store.instance(id).await.unwrap().unwrap();
+        assert_eq!(format!("{read:?}"), format!("{written:?}"));
+        assert!(read.operations[0].result.as_deref() == Some(&result));
     }
 }

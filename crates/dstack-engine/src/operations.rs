@@ -13,7 +13,7 @@ use dstack_agent_api::shim::{RUNNER_HTTP_PORT, TaskTerminate};
 use dstack_model::runs::JobStatus;
 use dstack_plan::lifecycle::job::Progress;
 use dstack_store::rows::{AgentAddress, OperationKind, OperationRow, OperationState};
-use dstack_store::{Changes, EntityRef, EventMaker, JobSnapshot, Json};
+use dstack_store::{Changes, EntityRef, EventMaker, JobSnapshot, Sealed};
 use dstack_system::{observe, task_span};
 use dstack_units::JobId;
 use serde_json::{Value, json};
@@ -162,7 +162,7 @@ async fn record(
     operation.state = state;
     operation.attempt += 1;
     operation.error = error;
-    operation.result = result.map(Json::new);
+    operation.result = result.map(Sealed::new);
     let mut changes = Changes::new(EventMaker::system(ctx.now(), ctx.deps.random.clone()));
     changes.intend(operation);
     let commit = changes.into_commit();

@@ -10,7 +10,7 @@ mod read;
 use std::path::{Path, PathBuf};
 
 use dstack_store::StoreError;
-use dstack_store::encryption::{Encryption, at_rest};
+use dstack_store::encryption::Encryption;
 use dstack_store::legacy::LegacyDatabase;
 use dstack_system::Random;
 
@@ -115,9 +115,8 @@ pub async fn import(
     directory::prepare(&settings.dir)?;
     let own = config::load(&settings.dir)?.unwrap_or_default();
     let keys = own.encryption(&settings.dir, random)?;
-    at_rest::install(&keys);
     let plan = read::read(&source, &old_keys, &keys).await?;
-    let (database, _lock) = open_database(settings, random, None).await?;
+    let (database, _lock) = open_database(settings, &keys, random, None).await?;
     for (id, name) in &plan.users {
         let other = database
             .users()

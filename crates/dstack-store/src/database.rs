@@ -15,6 +15,8 @@ use tokio::runtime::Handle;
 
 use crate::committer::Committer;
 use crate::connection::OwnConnection;
+use crate::encryption::RowKeys;
+use crate::queries::Reads;
 use crate::reads::BatchedReads;
 use crate::{Commit, Result, StoreError, migrations};
 use pools::Pools;
@@ -58,6 +60,7 @@ pub(crate) struct Transactions {
     patience: Option<Duration>,
     /// SQLite has one writer.
     writer: Option<Writer>,
+    keys: RowKeys,
 }
 
 /// How a database server is used; SQLite has neither.
@@ -91,11 +94,16 @@ impl Database {
 
     /// As [`Database::open`], using a database server so.
     pub async fn open_with(url: &str, options: DatabaseOptions) -> Result<Self> {
-        Self::open_on(url, options, None).await
+        Self::open_on(url, options, RowKeys::none(), None).await
     }
 
-    /// As [`Database::open_with`]. What gathers writes, and writes them, runs on these threads, and not on the caller's.
-    pub async fn open_on(url: &str, options: DatabaseOptions, workers: Option<&Handle>) -> Result<Self> {
+    /// As [`Database::open_with`]. Sealed columns are written and read with these keys. What gathers writes, and writes them, runs on these threads, and not on the caller's.
+    pub async fn open_on(
+        url: &str,
+        options: DatabaseOptions,
+        keys: RowKeys,
+        workers: Option<&Handle>,
+    ) -> Result<Self> {
         sqlx::any::install_default_drivers();
         let (dialect, url) = normalize_url(url)?;
         let trust = Trust::default();
@@ -112,6 +120,7 @@ impl Database {
                 trust,
                 patience: options.patience,
                 writer,
+                keys,
             };
             Ok(Self {
                 dialect,
@@ -170,8 +179,13 @@ impl Database {
     }
 
     /// For reads of rows by their keys, or by an index that finds few.
-    pub(crate) fn keyed(&self) -> &AnyPool {
+    pub(crate) fn keyed(&self) -> Reads<'_> {
         self.transactions.keyed()
+    }
+
+    /// Of sealed columns.
+    pub(crate) const fn keys(&self) -> &RowKeys {
+        self.transactions.keys()
     }
 
     /// What many ask for at the same time.
@@ -219,8 +233,13 @@ impl Transactions {
     }
 
     /// For reads of rows by their keys, or by an index that finds few.
-    pub(crate) fn keyed(&self) -> &AnyPool {
-        self.pools.keyed()
+    pub(crate) fn keyed(&self) -> Reads<'_> {
+        Reads::new(self.pools.keyed(), &self.keys)
+    }
+
+    /// Of sealed columns.
+    pub(crate) const fn keys(&self) -> &RowKeys {
+        &self.keys
     }
 
     /// See [`Database::asked`].

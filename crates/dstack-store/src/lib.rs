@@ -40,6 +40,7 @@ use std::sync::Arc;
 pub use changes::Changes;
 pub use commit::{Commit, EventTarget, NewEvent, Put};
 pub use database::{Database, DatabaseOptions, Dialect, Tx};
+pub use encryption::{RowKeys, Sealed};
 pub use entity::{Column, Entity, Json, Statement};
 pub use events::EventMaker;
 pub use float8::Float8;
@@ -49,7 +50,7 @@ pub use snapshot::{
     ChangeFeed, EngineStore, EntityRef, FleetSnapshot, InstanceSnapshot, JobSnapshot, PlacementSnapshot,
     RunSnapshot,
 };
-pub use sql::{SqlStore, apply};
+pub use sql::SqlStore;
 pub use value::Value;
 
 /// Why the store could not do what was asked.

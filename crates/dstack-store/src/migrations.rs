@@ -113,6 +113,7 @@ mod tests {
     use sqlx::any::AnyPoolOptions;
 
     use super::*;
+    use crate::encryption::RowKeys;
     use crate::queries::events::{EventFilter, Events, Within};
     use crate::queries::{Page, Reads};
 
@@ -129,7 +130,9 @@ mod tests {
          ('00000000-0000-0000-0000-000000000002', 0, 'run', 'r', 'only', NULL, NULL);";
 
     async fn found(pool: &AnyPool, filter: EventFilter) -> Vec<(String, Vec<String>)> {
-        let events = Events(Reads::new(pool)).list(&filter, &Page::newest(10)).await;
+        let events = Events(Reads::new(pool, &RowKeys::none()))
+            .list(&filter, &Page::newest(10))
+            .await;
         let names = |event: crate::queries::events::EventRow| {
             let targets = event.targets.into_iter().map(|target| target.entity_name);
             (event.message, targets.collect())

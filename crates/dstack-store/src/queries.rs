@@ -27,25 +27,34 @@ use dstack_units::Time;
 use sqlx::AnyPool;
 
 use crate::Database;
+use crate::encryption::RowKeys;
 
 /// Where reads outside of transactions go: one of the database's sets of connections.
 #[derive(Debug, Clone, Copy)]
-pub struct Reads<'a>(&'a AnyPool);
+pub struct Reads<'a> {
+    pool: &'a AnyPool,
+    keys: &'a RowKeys,
+}
 
 impl<'a> Reads<'a> {
-    pub(crate) const fn new(pool: &'a AnyPool) -> Self {
-        Self(pool)
+    pub(crate) const fn new(pool: &'a AnyPool, keys: &'a RowKeys) -> Self {
+        Self { pool, keys }
     }
 
     pub(crate) const fn pool(self) -> &'a AnyPool {
-        self.0
+        self.pool
+    }
+
+    /// Of sealed columns.
+    pub(crate) const fn keys(self) -> &'a RowKeys {
+        self.keys
     }
 }
 
 impl Database {
     /// For reads of any kind.
     pub fn reads(&self) -> Reads<'_> {
-        Reads::new(self.pool())
+        Reads::new(self.pool(), self.keys())
     }
 
     /// Configured backends of projects.

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 
 use dstack_units::{JobId, ProjectId, RunId};
-use sqlx::AnyPool;
 
 use crate::batch_loader::BatchLoader;
 use crate::database::{Database, Transactions};
@@ -35,19 +34,11 @@ impl BatchedReads {
             }),
             runs_by_name: BatchLoader::start("read runs by name", move |names| {
                 let database = named.clone();
-                Box::pin(async move {
-                    database
-                        .asked(Views(Reads::new(database.keyed())).runs_named(&names))
-                        .await
-                })
+                Box::pin(async move { database.asked(Views(database.keyed()).runs_named(&names)).await })
             }),
             repos_by_name: BatchLoader::start("read repos by name", move |names| {
                 let database = repos.clone();
-                Box::pin(async move {
-                    database
-                        .asked(Repos(Reads::new(database.keyed())).named(&names))
-                        .await
-                })
+                Box::pin(async move { database.asked(Repos(database.keyed()).named(&names)).await })
             }),
         }
     }
@@ -64,7 +55,7 @@ impl Database {
     pub async fn project_of_job(&self, job: JobId) -> Result<Option<ProjectId>> {
         let found = sqlx::query("SELECT project_id FROM jobs WHERE id = $1")
             .bind(job.to_raw())
-            .fetch_optional(self.keyed());
+            .fetch_optional(self.keyed().pool());
         let found = self.asked(async { Ok(found.await?) }).await?;
         found
             .map(|row| crate::entity::read_column(&row, 0, "jobs", "project_id"))
@@ -78,12 +69,12 @@ impl Database {
     }
 }
 
-async fn snapshots(pool: &AnyPool, ids: Vec<RunId>) -> Result<BTreeMap<RunId, RunSnapshot>> {
+async fn snapshots(reads: Reads<'_>, ids: Vec<RunId>) -> Result<BTreeMap<RunId, RunSnapshot>> {
     let ids: Vec<String> = ids.iter().map(Column::to_raw).collect();
-    let runs: Vec<RunRow> = by_column(pool, "id", &ids, "").await?;
+    let runs: Vec<RunRow> = by_column(reads, "id", &ids, "").await?;
     let order = "ORDER BY t.replica_num, t.job_num, t.submission_num";
     let mut jobs: HashMap<RunId, Vec<JobRow>> = HashMap::new();
-    for job in by_column::<JobRow>(pool, "run_id", &ids, order).await? {
+    for job in by_column::<JobRow>(reads, "run_id", &ids, order).await? {
         jobs.entry(job.run_id).or_default().push(job);
     }
     let snapshot = |run: RunRow| {

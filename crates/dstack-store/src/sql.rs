@@ -12,20 +12,20 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dstack_model::runs::JobProvisioningData;
 use dstack_units::{FleetId, InstanceId, JobId, ProjectId, RunId, Time};
-use sqlx::{AnyPool, AssertSqlSafe, SqlStr};
+use sqlx::{AssertSqlSafe, SqlStr};
 use uuid::Uuid;
 
-pub use write::apply;
-pub(crate) use write::put_row;
+pub(crate) use write::{apply, put_row};
 
 use crate::entity::select_sql;
 use crate::lease::{Acquired, Claim, Lease, LeaseRequest};
+use crate::queries::Reads;
 use crate::queries::health::{self, StoredCheck};
 use crate::queries::metrics::{self, MetricsPoint};
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
 use crate::{
     ChangeFeed, Column, Commit, Database, EngineStore, Entity, EntityRef, FleetSnapshot, InstanceSnapshot,
-    JobSnapshot, Json, PlacementSnapshot, Result, RunSnapshot,
+    JobSnapshot, PlacementSnapshot, Result, RunSnapshot, Sealed,
 };
 
 /// The engine's store on SQL.
@@ -50,7 +50,9 @@ impl SqlStore {
             .bind(id.to_raw())
             .fetch_optional(self.database.pool())
             .await?;
-        row.as_ref().map(E::read).transpose()
+        row.as_ref()
+            .map(|row| E::read(row, self.database.keys()))
+            .transpose()
     }
 
     /// All rows of a table that match; `clause` is trusted text with `$1`.
@@ -59,13 +61,14 @@ impl SqlStore {
             .bind(value)
             .fetch_all(self.database.pool())
             .await?;
-        rows.iter().map(E::read).collect()
+        let keys = self.database.keys();
+        rows.iter().map(|row| E::read(row, keys)).collect()
     }
 }
 
 /// Rows by a column, read in one statement; `column` and `order` are trusted text.
 pub(crate) async fn by_column<E: Entity>(
-    pool: &AnyPool,
+    reads: Reads<'_>,
     column: &'static str,
     values: &[String],
     order: &'static str,
@@ -84,7 +87,8 @@ pub(crate) async fn by_column<E: Entity>(
     for value in places {
         query = query.bind(value.clone());
     }
-    query.fetch_all(pool).await?.iter().map(E::read).collect()
+    let rows = query.fetch_all(reads.pool()).await?;
+    rows.iter().map(|row| E::read(row, reads.keys())).collect()
 }
 
 /// So many values that there are few different texts, and they stay prepared: the last fills the places that are left.
@@ -214,7 +218,7 @@ impl SqlStore {
         .bind(project.to_raw())
         .bind(owner.to_owned())
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-        .fetch_all(self.database.keyed())
+        .fetch_all(self.database.keyed().pool())
         .await?;
         let ids = |(job, run): (String, String)| Some((job.parse().ok()?, run.parse().ok()?));
         Ok(found.into_iter().filter_map(ids).collect())
@@ -291,7 +295,7 @@ impl EngineStore for SqlStore {
 
     async fn remote_hosts(&self) -> Result<Vec<(Option<FleetId>, String)>> {
         let hosts = self.database.asked(self.database.views().remote_hosts()).await?;
-        let named = |(fleet, provisioning): (Option<FleetId>, Json<JobProvisioningData>)| {
+        let named = |(fleet, provisioning): (Option<FleetId>, Sealed<JobProvisioningData>)| {
             Some((fleet, provisioning.hostname.clone()?))
         };
         Ok(hosts.into_iter().filter_map(named).collect())

@@ -6,6 +6,7 @@ use dstack_units::{
 };
 use sqlx::Row;
 
+use crate::encryption::RowKeys;
 use crate::queries::backends::{self, BackendRow};
 use crate::queries::content::{self, Content};
 use crate::queries::events;
@@ -268,7 +269,7 @@ impl Change {
         affected
     }
 
-    async fn write(self, tx: &mut Tx, dialect: Dialect) -> Result<()> {
+    async fn write(self, tx: &mut Tx, keys: &RowKeys, dialect: Dialect) -> Result<()> {
         match self {
             Self::InsertUser { user, token_hash } => users::insert(tx, &user, &token_hash).await,
             Self::UpdateUser {
@@ -323,12 +324,12 @@ impl Change {
             }
             Self::RemoveMember { project, user } => projects::remove_member(tx, project, user).await,
             Self::ClearMembers(project) => projects::clear_members(tx, project).await,
-            other => other.write_content(tx, dialect).await,
+            other => other.write_content(tx, keys, dialect).await,
         }
     }
 
     /// Changes of what projects have.
-    async fn write_content(self, tx: &mut Tx, dialect: Dialect) -> Result<()> {
+    async fn write_content(self, tx: &mut Tx, keys: &RowKeys, dialect: Dialect) -> Result<()> {
         match self {
             Self::PutSecret(secret) => secrets::put(tx, &secret).await,
             Self::DeleteSecret(id) => secrets::delete(tx, id).await,
@@ -348,7 +349,7 @@ impl Change {
             }
             Self::InsertBackend(row) => backends::insert(tx, &row).await,
             Self::UpdateBackend(row) => backends::update(tx, &row).await,
-            Self::DeleteBackend { project, kind } => delete_backend(tx, project, &kind).await,
+            Self::DeleteBackend { project, kind } => delete_backend(tx, keys, project, &kind).await,
             Self::PutVolume(row) => volumes::put(tx, &row).await,
             Self::PutGateway(row) => gateways::put(tx, &row).await,
             Self::DeleteGateway(id) => gateways::delete(tx, id).await,
@@ -365,11 +366,11 @@ impl Database {
     /// A change is refused ([`StoreError::InUse`], [`StoreError::TooMany`]), a row was changed since it was read, a name is
     /// taken, or the database: then nothing is changed.
     pub async fn change(&self, changes: Vec<Change>, recorded: Vec<NewEvent>) -> Result<()> {
-        let dialect = self.dialect();
+        let (dialect, keys) = (self.dialect(), self.keys().clone());
         self.write(move |tx| {
             Box::pin(async move {
                 for change in changes {
-                    change.write(tx, dialect).await?;
+                    change.write(tx, &keys, dialect).await?;
                 }
                 for event in recorded {
                     events::insert(tx, event).await?;
@@ -536,12 +537,12 @@ async fn put_export(
     exports::put(tx, after).await
 }
 
-async fn delete_backend(tx: &mut Tx, project: ProjectId, kind: &str) -> Result<()> {
+async fn delete_backend(tx: &mut Tx, keys: &RowKeys, project: ProjectId, kind: &str) -> Result<()> {
     let Some(id) = backends::id_in(tx, project, kind).await? else {
         return Ok(());
     };
     lock(tx, Lock::Backend, &id).await?;
-    if backends::has_instances(tx, project, kind).await? {
+    if backends::has_instances(tx, keys, project, kind).await? {
         return Err(in_use_backend("instances", kind));
     }
     let volumes = volumes::of_project_in(tx, project).await?;

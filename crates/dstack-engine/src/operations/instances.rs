@@ -18,7 +18,7 @@ use dstack_plan::fleets::{Failure, add_failure, all_failed, none_for_fleet};
 use dstack_plan::lifecycle::instance::{CREATION_TIMEOUT, Purpose};
 use dstack_plan::offers::AvailableOffers;
 use dstack_store::rows::{OperationKind, OperationRow, OperationState};
-use dstack_store::{EntityRef, InstanceSnapshot, Json};
+use dstack_store::{EntityRef, InstanceSnapshot, Sealed};
 use dstack_system::observe;
 use dstack_units::{InstanceId, Time};
 use serde::Serialize;
@@ -456,7 +456,7 @@ async fn settle(ctx: &Context, operation: OperationRow, attempt: Attempt) -> Res
 async fn keep(ctx: &Context, operation: OperationRow, creation: &Creation) -> Result<OperationRow> {
     let (version, attempt) = (operation.version + 1, operation.attempt + 1);
     let stored = OperationRow {
-        result: Some(Json::new(creation.to_json())),
+        result: Some(Sealed::new(creation.to_json())),
         ..operation
     };
     let result = Some(creation.to_json());

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use dstack_store::Database;
-use dstack_store::encryption::at_rest;
+use dstack_store::encryption::Encryption;
 use dstack_store::queries::users::UserRow;
 use dstack_system::Random;
 use tokio::runtime::Handle;
@@ -46,9 +46,9 @@ pub(super) async fn assemble(options: ServerOptions) -> Result<Assembled, Server
     };
     let config = loaded.clone().unwrap_or_default();
     let encryption = config.encryption(&settings.dir, &options.random)?;
-    at_rest::install(&encryption);
     let bucket = Bucket::of(&settings)?;
-    let (database, mut lock) = open_database(&settings, &options.random, options.workers.as_ref()).await?;
+    let (database, mut lock) =
+        open_database(&settings, &encryption, &options.random, options.workers.as_ref()).await?;
     let logs = log_store::open(&settings, &options.clock).await;
     let data = Data::new(database, encryption, bucket, logs, options.clock, options.random);
     let data = Arc::new(data);
@@ -102,6 +102,7 @@ pub(super) async fn assemble(options: ServerOptions) -> Result<Assembled, Server
 /// PostgreSQL.
 pub(crate) async fn open_database(
     settings: &Settings,
+    encryption: &Encryption,
     random: &Random,
     workers: Option<&Handle>,
 ) -> Result<(Database, Option<DirectoryLock>), ServerError> {
@@ -126,7 +127,7 @@ pub(crate) async fn open_database(
         },
     };
     let options = settings.database_options();
-    let database = Database::open_on(&url, options, workers).await?;
+    let database = Database::open_on(&url, options, encryption.into(), workers).await?;
     Ok((database, lock))
 }
 

@@ -8,7 +8,7 @@ use dstack_server::wiring::SqlInputs;
 use dstack_store::queries::Page;
 use dstack_store::queries::content::Content;
 use dstack_store::queries::views::RunFilter;
-use dstack_store::{JobSnapshot, Json};
+use dstack_store::{JobSnapshot, Sealed};
 use dstack_store_doubles::Fault;
 use dstack_store_doubles::objects::{Kind, Objects};
 use dstack_units::{ProjectId, RepoRowId};
@@ -221,7 +221,7 @@ async fn a_run_of_somebody_else_is_changed_with_ones_own_files() {
     for mapping in &mut spec.file_archives {
         mapping.id = of_bob.parse().unwrap();
     }
-    job.job.job_spec = Json::new(spec);
+    job.job.job_spec = Sealed::new(spec);
     let inputs = SqlInputs::new(
         server.state.control.jobs.clone(),
         server.state.data.blobs.clone(),

@@ -8,7 +8,7 @@ use dstack_server::import::{ImportError, ImportOptions, Report, import};
 use dstack_store::encryption::{Encryption, Key};
 use dstack_store::queries::views::{InstanceFilter, RunFilter};
 use dstack_store::queries::{Page, events, users};
-use dstack_store::{Database, raw};
+use dstack_store::{Database, DatabaseOptions, RowKeys, raw};
 use dstack_system::{Clock, Random, SystemClock};
 
 use crate::{new_postgres, on_postgres};
@@ -87,10 +87,13 @@ impl Both {
 
     async fn database(&self) -> Database {
         let file = self.new_dir().join("data/dstack.db");
-        match &self.into {
-            Some(url) => Database::open(url).await.unwrap(),
-            None => Database::open_file(&file).await.unwrap(),
-        }
+        let url = match &self.into {
+            Some(url) => url.clone(),
+            None => format!("sqlite://{}", file.display()),
+        };
+        let keys = RowKeys::from(&self.encryption());
+        let database = Database::open_on(&url, DatabaseOptions::default(), keys, None).await;
+        database.unwrap()
     }
 
     /// With the key that was made for ours.

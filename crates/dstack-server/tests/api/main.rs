@@ -65,8 +65,8 @@ use dstack_server::overload::Overload;
 use dstack_server::{
     AppState, Auth, Control, Data, DefaultPermissions, Edge, EngineParts, JobMaker, NoEngine, Settings, Verbs,
 };
-use dstack_store::encryption::{Encryption, Key, at_rest};
-use dstack_store::{Database, raw};
+use dstack_store::encryption::{Encryption, Key};
+use dstack_store::{Database, DatabaseOptions, raw};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Clock, Random, SystemClock};
 use dstack_telemetry::Telemetry;
@@ -204,9 +204,11 @@ impl Server {
         bucket: Option<Bucket>,
     ) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let database = database(dir.path()).await;
+        let encryption = encryption();
+        let database = database(dir.path(), &encryption).await;
         let server = Self::on(
             database,
+            encryption,
             dir,
             permissions,
             registry,
@@ -227,6 +229,7 @@ impl Server {
     fn beside(&self) -> Self {
         Self::on(
             self.state.data.database.clone(),
+            self.state.data.encryption.clone(),
             tempfile::tempdir().unwrap(),
             DefaultPermissions::default(),
             dstack_compute::Registry::default(),
@@ -240,6 +243,7 @@ impl Server {
     #[allow(clippy::too_many_arguments)]
     fn on(
         database: Database,
+        encryption: Encryption,
         dir: tempfile::TempDir,
         permissions: DefaultPermissions,
         registry: dstack_compute::Registry,
@@ -248,21 +252,12 @@ impl Server {
         overload: Overload,
         bucket: Option<Bucket>,
     ) -> Self {
-        let random = Random::system();
-        let encryption = Encryption::new(
-            vec![Key::Aes {
-                name: "k".into(),
-                secret: [7; 32],
-            }],
-            random.clone(),
-        );
-        at_rest::install(&encryption);
         let settings = Settings {
             dir: dir.path().to_owned(),
             ..settings
         };
         let logs = Arc::new(FileLogStore::new(dir.path(), Durability::Written));
-        let data = Data::new(database, encryption, bucket, logs, clock, random);
+        let data = Data::new(database, encryption, bucket, logs, clock, Random::system());
         let failed_logins = FailedLogins::new(LOGINS, Duration::from_secs(60));
         let logins = Logins::new(&LoginConfig::default(), settings.login_patience());
         let auth = Auth::new(&data, failed_logins, logins, permissions);
@@ -390,12 +385,24 @@ impl Server {
     }
 }
 
+/// The key of all test servers.
+fn encryption() -> Encryption {
+    let key = Key::Aes {
+        name: "k".into(),
+        secret: [7; 32],
+    };
+    Encryption::new(vec![key], Random::system())
+}
+
 /// A database of the test's own.
-async fn database(dir: &std::path::Path) -> Database {
-    match on_postgres() {
-        true => Database::open(&new_postgres().await).await.unwrap(),
-        false => Database::open_file(&dir.join("t.db")).await.unwrap(),
-    }
+async fn database(dir: &std::path::Path, encryption: &Encryption) -> Database {
+    let url = match on_postgres() {
+        true => new_postgres().await,
+        false => format!("sqlite://{}", dir.join("t.db").display()),
+    };
+    let options = DatabaseOptions::default();
+    let database = Database::open_on(&url, options, encryption.into(), None).await;
+    database.unwrap()
 }
 
 fn on_postgres() -> bool {

@@ -4,7 +4,7 @@ use dstack_model::runs::{JobProvisioningData, JobRuntimeData, JobStatus};
 use dstack_server::{DefaultPermissions, Settings};
 use dstack_store::queries::metrics::MetricsPoint;
 use dstack_store::rows::JobRow;
-use dstack_store::{Commit, EngineStore, Json, Put};
+use dstack_store::{Commit, EngineStore, Json, Put, Sealed};
 use dstack_units::Time;
 use serde_json::json;
 
@@ -55,7 +55,7 @@ async fn running(server: &Server, runs: &[&str]) -> Vec<JobRow> {
     let puts = jobs.iter().cloned().map(|mut job| {
         job.advance(JobStatus::Provisioning, now).unwrap();
         job.advance(JobStatus::Running, now).unwrap();
-        job.job_provisioning_data = Some(Json::new(place()));
+        job.job_provisioning_data = Some(Sealed::new(place()));
         job.job_runtime_data = share(job.job_num).map(Json::new);
         Put::Job(job)
     });

@@ -69,6 +69,9 @@ async fn keys_are_rotated_while_the_server_runs() {
     let secret =
         |value: &'static str| server.main("secrets/create_or_update", json!({"name": "S", "value": value}));
     secret("first").await.ok();
+    let spec = json!({"run_name": "train", "configuration": {"type": "task", "commands": ["train"]}});
+    let run = json!({"plan": {"run_spec": spec}, "force": false});
+    server.main("runs/apply", run).await.ok();
     assert!(server.stored_secret().await.starts_with("enc:aes:k:"));
     let both = format!("encryption:\n  keys:\n  - {NEW}\n  - {OLD}\n");
     assert_eq!(
@@ -85,7 +88,9 @@ async fn keys_are_rotated_while_the_server_runs() {
         .reload(&format!("encryption:\n  keys:\n  - {NEW}\n"))
         .await
         .unwrap_err();
-    assert!(refused.contains("users.token (1)"), "{refused}");
+    for column in ["users.token (1)", "runs.run_spec (1)", "jobs.job_spec (1)"] {
+        assert!(refused.contains(column), "{refused}");
+    }
     let clear = format!("encryption:\n  keys:\n  - {{type: identity}}\n  - {NEW}\n  - {OLD}\n");
     server.reload(&clear).await.unwrap();
     secret("third").await.ok();

@@ -5,9 +5,10 @@ use serde_json::Value;
 
 use super::Reads;
 use super::select::fetch_as;
-use crate::entity::read_column;
+use crate::encryption::RowKeys;
+use crate::entity::{read_column, read_field};
 use crate::rows::OperationKind;
-use crate::{Column, Json, Result, Tx};
+use crate::{Column, Result, Sealed, Tx};
 
 /// A configured backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,18 +116,23 @@ pub(crate) async fn id_in(tx: &mut Tx, project: ProjectId, kind: &str) -> Result
 }
 
 /// Whether the project has instances of this type of backend that are not terminated.
-pub(crate) async fn has_instances(tx: &mut Tx, project: ProjectId, kind: &str) -> Result<bool> {
+pub(crate) async fn has_instances(
+    tx: &mut Tx,
+    keys: &RowKeys,
+    project: ProjectId,
+    kind: &str,
+) -> Result<bool> {
     let sql = "SELECT 1 FROM instances WHERE project_id = $1 AND backend = $2 AND deleted = 0 AND status <> 'terminated' LIMIT 1";
     let row = sqlx::query(sql)
         .bind(project.to_string())
         .bind(kind.to_owned())
         .fetch_optional(&mut *tx)
         .await?;
-    Ok(row.is_some() || is_asked_for_instances(tx, project, kind).await?)
+    Ok(row.is_some() || is_asked_for_instances(tx, keys, project, kind).await?)
 }
 
 /// Whether a cloud of this kind is being asked for an instance, or has made one that its row does not tell of yet.
-async fn is_asked_for_instances(tx: &mut Tx, project: ProjectId, kind: &str) -> Result<bool> {
+async fn is_asked_for_instances(tx: &mut Tx, keys: &RowKeys, project: ProjectId, kind: &str) -> Result<bool> {
     let sql = "SELECT o.result FROM operations o JOIN instances i ON i.id = o.instance_id \
         WHERE i.project_id = $1 AND i.backend IS NULL AND i.deleted = 0 AND i.status <> 'terminated' \
         AND o.kind = $2 AND o.result IS NOT NULL";
@@ -136,7 +142,7 @@ async fn is_asked_for_instances(tx: &mut Tx, project: ProjectId, kind: &str) -> 
         .fetch_all(tx)
         .await?;
     for row in rows {
-        let attempts: Json<Value> = read_column(&row, 0, "operations", "result")?;
+        let attempts: Sealed<Value> = read_field(&row, keys, 0, "operations", "result")?;
         // The first of the offers that are left is the one that is asked for.
         if attempts.pointer("/left/0/backend").and_then(Value::as_str) == Some(kind) {
             return Ok(true);

@@ -9,6 +9,7 @@ use sqlx::Row;
 use super::Page;
 use super::Reads;
 use super::select::Select;
+use crate::encryption::RowKeys;
 use crate::{Commit, NewEvent, Result, Tx};
 
 /// Which events to list.
@@ -240,6 +241,7 @@ impl Events<'_> {
 pub async fn insert(tx: &mut Tx, event: NewEvent) -> Result<()> {
     crate::sql::apply(
         tx,
+        &RowKeys::none(),
         &Commit {
             events: vec![event],
             ..Commit::default()

@@ -9,6 +9,7 @@ use sqlx::Row;
 
 use super::select::{Select, fetch_as, fetch_one};
 use super::{Reads, record};
+use crate::encryption::RowKeys;
 use crate::entity::{entity, select_with};
 use crate::sql::put_row;
 use crate::{Entity, Json, Result, Tx};
@@ -88,7 +89,7 @@ fn select() -> String {
 
 fn read(row: &sqlx::any::AnyRow) -> Result<ListedGateway> {
     Ok(ListedGateway {
-        row: GatewayRow::read(row)?,
+        row: GatewayRow::read(row, &RowKeys::none())?,
         project_name: row.try_get(GatewayRow::COLUMNS.len())?,
     })
 }

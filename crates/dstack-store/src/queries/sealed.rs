@@ -17,6 +17,7 @@ const COLUMNS: &[(&str, &str)] = &[
     ("repo_creds", "creds"),
     ("runs", "run_spec"),
     ("jobs", "job_spec"),
+    ("operations", "result"),
 ];
 
 /// Columns with JSON in which some texts are encrypted; the whole may be encrypted once more.
@@ -41,7 +42,9 @@ impl SealedValues<'_> {
             let values = self
                 .values(table, column, &format!(" AND {column} LIKE 'enc:%'"))
                 .await?;
-            let lost = values.iter().filter(|value| encryption.decrypt(value).is_err());
+            let lost = values
+                .iter()
+                .filter(|value| encryption.decrypt_json(value).is_err());
             note(&mut found, table, column, lost.count());
         }
         for (table, column) in DOCUMENTS {
@@ -59,7 +62,7 @@ impl SealedValues<'_> {
 /// Whether these keys open the document, if it is encrypted, and every text in it that is.
 fn is_readable(document: &str, encryption: &Encryption) -> bool {
     let opened = match document.starts_with("enc:") {
-        true => encryption.decrypt(document),
+        true => encryption.decrypt_json(document),
         false => Ok(document.into()),
     };
     opened.is_ok_and(|opened| sealed_texts(opened.expose()).all(|text| encryption.decrypt(text).is_ok()))

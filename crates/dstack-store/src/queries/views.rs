@@ -10,10 +10,11 @@ use sqlx::Row;
 use super::Page;
 use super::Reads;
 use super::select::{Select, fetch_as, fetch_named, fetch_one, named};
-use crate::entity::{read_column, select_sql, select_with};
+use crate::encryption::RowKeys;
+use crate::entity::{read_column, read_field, select_sql, select_with};
 use crate::reads::Named;
 use crate::rows::{FleetRow, InstanceRow, JobRow, RunRow};
-use crate::{Entity, Json, Result};
+use crate::{Entity, Result, Sealed};
 
 /// Active runs are few: found by their own index first, filtered and sorted afterwards. Left to themselves, planners
 /// walk through all runs of a project instead.
@@ -60,7 +61,10 @@ impl Views<'_> {
         let mut query = select_keys(filter, page);
         query.enclose(&(listed_run_sql() + " JOIN ("), ") k ON k.id = t.id");
         let rows = query.fetch(self.0).await?;
-        let mut runs: Vec<ListedRun> = rows.iter().map(read_listed_run).collect::<Result<_>>()?;
+        let mut runs: Vec<ListedRun> = rows
+            .iter()
+            .map(|row| read_listed_run(row, self.0.keys()))
+            .collect::<Result<_>>()?;
         // By the database again, it might walk through all runs in this order instead of those of the page.
         runs.sort_by(|a, b| {
             let at = a.run.submitted_at.cmp(&b.run.submitted_at);
@@ -119,10 +123,10 @@ fn listed_run_sql() -> String {
     )
 }
 
-fn read_listed_run(row: &sqlx::any::AnyRow) -> Result<ListedRun> {
+fn read_listed_run(row: &sqlx::any::AnyRow, keys: &RowKeys) -> Result<ListedRun> {
     let width = RunRow::COLUMNS.len();
     Ok(ListedRun {
-        run: RunRow::read(row)?,
+        run: RunRow::read(row, keys)?,
         project_name: row.try_get(width)?,
         user_name: row.try_get(width + 1)?,
         fleet_name: row.try_get(width + 2)?,
@@ -135,14 +139,22 @@ impl Views<'_> {
         let mut query = Select::new(listed_run_sql());
         let list = query.bind_list(ids.iter().copied());
         query.filter(format_args!("t.id IN {list}"));
-        query.fetch(self.0).await?.iter().map(read_listed_run).collect()
+        query
+            .fetch(self.0)
+            .await?
+            .iter()
+            .map(|row| read_listed_run(row, self.0.keys()))
+            .collect()
     }
 
     /// The runs of these names that are not deleted; see [`crate::Database::run_by_name`].
     pub(crate) async fn runs_named(self, names: &[Named]) -> Result<BTreeMap<Named, ListedRun>> {
         // The project is an expression so that no index of projects is taken: the one of names finds at most a few.
         let one = listed_run_sql() + " WHERE t.project_id || '' = $1 AND t.run_name = $2 AND t.deleted = 0";
-        let found = fetch_named(self.0, named(&one, names), names, read_listed_run).await?;
+        let found = fetch_named(self.0, named(&one, names), names, |row| {
+            read_listed_run(row, self.0.keys())
+        })
+        .await?;
         let name = |listed: &ListedRun| (listed.run.project_id, listed.run.run_name.clone());
         Ok(found.into_iter().map(|listed| (name(&listed), listed)).collect())
     }
@@ -150,12 +162,9 @@ impl Views<'_> {
     /// The run with this id, deleted or not.
     pub async fn run_by_id(self, project: ProjectId, id: RunId) -> Result<Option<ListedRun>> {
         let sql = listed_run_sql() + " WHERE t.project_id = $1 AND t.id = $2";
-        fetch_one(
-            self.0,
-            sql,
-            &[&project.to_string(), &id.to_string()],
-            read_listed_run,
-        )
+        fetch_one(self.0, sql, &[&project.to_string(), &id.to_string()], |row| {
+            read_listed_run(row, self.0.keys())
+        })
         .await
     }
 
@@ -167,7 +176,12 @@ impl Views<'_> {
         let list = query.bind_list(names.iter().map(String::as_str));
         query.filter(format_args!("t.run_name IN {list}"));
         query.push(" ORDER BY t.submitted_at, t.id");
-        query.fetch(self.0).await?.iter().map(read_listed_run).collect()
+        query
+            .fetch(self.0)
+            .await?
+            .iter()
+            .map(|row| read_listed_run(row, self.0.keys()))
+            .collect()
     }
 
     /// Runs of a project that are running and are services, oldest first.
@@ -175,7 +189,10 @@ impl Views<'_> {
         let sql = listed_run_sql()
             + " WHERE t.project_id = $1 AND t.status = 'running' AND t.deleted = 0 AND t.service_spec IS NOT NULL \
                ORDER BY t.submitted_at, t.id";
-        fetch_as(self.0, sql, &[&project.to_string()], read_listed_run).await
+        fetch_as(self.0, sql, &[&project.to_string()], |row| {
+            read_listed_run(row, self.0.keys())
+        })
+        .await
     }
 
     /// Submissions of these runs, by run, replica, job and submission.
@@ -184,7 +201,12 @@ impl Views<'_> {
         let list = query.bind_list(runs.iter().copied());
         query.filter(format_args!("t.run_id IN {list}"));
         query.push(" ORDER BY t.run_id, t.replica_num, t.job_num, t.submission_num");
-        query.fetch(self.0).await?.iter().map(JobRow::read).collect()
+        query
+            .fetch(self.0)
+            .await?
+            .iter()
+            .map(|row| JobRow::read(row, self.0.keys()))
+            .collect()
     }
 
     /// The last submission of a job of a run of this name or id.
@@ -214,7 +236,12 @@ impl Views<'_> {
             "t.replica_num = {replica_num} AND t.job_num = {job_num}"
         ));
         query.push(" ORDER BY t.submission_num DESC LIMIT 1");
-        query.fetch(self.0).await?.first().map(JobRow::read).transpose()
+        query
+            .fetch(self.0)
+            .await?
+            .first()
+            .map(|row| JobRow::read(row, self.0.keys()))
+            .transpose()
     }
 }
 
@@ -231,9 +258,9 @@ fn listed_fleet_sql() -> String {
     select_with::<FleetRow>("p.name", "JOIN projects p ON p.id = t.project_id")
 }
 
-fn read_listed_fleet(row: &sqlx::any::AnyRow) -> Result<ListedFleet> {
+fn read_listed_fleet(row: &sqlx::any::AnyRow, keys: &RowKeys) -> Result<ListedFleet> {
     Ok(ListedFleet {
-        fleet: FleetRow::read(row)?,
+        fleet: FleetRow::read(row, keys)?,
         project_name: row.try_get(FleetRow::COLUMNS.len())?,
     })
 }
@@ -260,7 +287,12 @@ impl Views<'_> {
             query.filter("t.deleted = 0");
         }
         query.page("t.created_at", "t.id", page);
-        query.fetch(self.0).await?.iter().map(read_listed_fleet).collect()
+        query
+            .fetch(self.0)
+            .await?
+            .iter()
+            .map(|row| read_listed_fleet(row, self.0.keys()))
+            .collect()
     }
 }
 
@@ -282,18 +314,18 @@ impl Views<'_> {
     /// The fleet of this name that is not deleted.
     pub async fn fleet_by_name(self, project: ProjectId, name: &str) -> Result<Option<ListedFleet>> {
         let sql = listed_fleet_sql() + " WHERE t.project_id = $1 AND t.name = $2 AND t.deleted = 0";
-        fetch_one(self.0, sql, &[&project.to_string(), name], read_listed_fleet).await
+        fetch_one(self.0, sql, &[&project.to_string(), name], |row| {
+            read_listed_fleet(row, self.0.keys())
+        })
+        .await
     }
 
     /// The fleet with this id, deleted or not.
     pub async fn fleet_by_id(self, project: ProjectId, id: FleetId) -> Result<Option<ListedFleet>> {
         let sql = listed_fleet_sql() + " WHERE t.project_id = $1 AND t.id = $2";
-        fetch_one(
-            self.0,
-            sql,
-            &[&project.to_string(), &id.to_string()],
-            read_listed_fleet,
-        )
+        fetch_one(self.0, sql, &[&project.to_string(), &id.to_string()], |row| {
+            read_listed_fleet(row, self.0.keys())
+        })
         .await
     }
 
@@ -305,7 +337,12 @@ impl Views<'_> {
         let list = query.bind_list(names.iter().map(String::as_str));
         query.filter(format_args!("t.name IN {list}"));
         query.push(" ORDER BY t.created_at, t.id");
-        query.fetch(self.0).await?.iter().map(read_listed_fleet).collect()
+        query
+            .fetch(self.0)
+            .await?
+            .iter()
+            .map(|row| read_listed_fleet(row, self.0.keys()))
+            .collect()
     }
 }
 
@@ -329,10 +366,10 @@ fn listed_instance_sql() -> String {
     )
 }
 
-fn read_listed_instance(row: &sqlx::any::AnyRow) -> Result<ListedInstance> {
+fn read_listed_instance(row: &sqlx::any::AnyRow, keys: &RowKeys) -> Result<ListedInstance> {
     let width = InstanceRow::COLUMNS.len();
     Ok(ListedInstance {
-        instance: InstanceRow::read(row)?,
+        instance: InstanceRow::read(row, keys)?,
         project_name: row.try_get(width)?,
         fleet_name: row.try_get(width + 1)?,
         job_name: row.try_get(width + 2)?,
@@ -372,7 +409,7 @@ impl Views<'_> {
             .fetch(self.0)
             .await?
             .iter()
-            .map(read_listed_instance)
+            .map(|row| read_listed_instance(row, self.0.keys()))
             .collect()
     }
 
@@ -387,19 +424,16 @@ impl Views<'_> {
             .fetch(self.0)
             .await?
             .iter()
-            .map(read_listed_instance)
+            .map(|row| read_listed_instance(row, self.0.keys()))
             .collect()
     }
 
     /// An instance of the project.
     pub async fn instance_by_id(self, project: ProjectId, id: InstanceId) -> Result<Option<ListedInstance>> {
         let sql = listed_instance_sql() + " WHERE t.project_id = $1 AND t.id = $2";
-        fetch_one(
-            self.0,
-            sql,
-            &[&project.to_string(), &id.to_string()],
-            read_listed_instance,
-        )
+        fetch_one(self.0, sql, &[&project.to_string(), &id.to_string()], |row| {
+            read_listed_instance(row, self.0.keys())
+        })
         .await
     }
 
@@ -423,14 +457,14 @@ impl Views<'_> {
     }
 
     /// Hosts of SSH fleets that are in use, each with its fleet; this machine's own fleet does not count.
-    pub async fn remote_hosts(self) -> Result<Vec<(Option<FleetId>, Json<JobProvisioningData>)>> {
+    pub async fn remote_hosts(self) -> Result<Vec<(Option<FleetId>, Sealed<JobProvisioningData>)>> {
         let sql = "SELECT i.fleet_id, i.job_provisioning_data FROM instances i JOIN fleets f ON f.id = i.fleet_id \
                    WHERE i.backend = 'remote' AND i.deleted = 0 AND i.status <> 'terminated' AND f.local = 0 \
                    AND i.job_provisioning_data IS NOT NULL";
         fetch_as(self.0, sql.to_owned(), &[], |row| {
             Ok((
                 read_column(row, 0, "instances", "fleet_id")?,
-                read_column(row, 1, "instances", "job_provisioning_data")?,
+                read_field(row, self.0.keys(), 1, "instances", "job_provisioning_data")?,
             ))
         })
         .await

@@ -6,6 +6,7 @@ use sqlx::Row;
 
 use super::select::{Select, fetch_as, fetch_one};
 use super::{Page, Reads};
+use crate::encryption::RowKeys;
 use crate::entity::{entity, select_with};
 use crate::sql::put_row;
 use crate::{Entity, Json, Result, Tx};
@@ -69,7 +70,7 @@ fn select() -> String {
 fn read(row: &sqlx::any::AnyRow) -> Result<ListedVolume> {
     let width = VolumeRow::COLUMNS.len();
     Ok(ListedVolume {
-        row: VolumeRow::read(row)?,
+        row: VolumeRow::read(row, &RowKeys::none())?,
         project_name: row.try_get(width)?,
         user_name: row.try_get(width + 1)?,
     })
@@ -105,7 +106,9 @@ pub(crate) async fn of_project_in(tx: &mut Tx, project: ProjectId) -> Result<Vec
         .bind(project.to_string())
         .fetch_all(tx)
         .await?;
-    rows.iter().map(VolumeRow::read).collect()
+    rows.iter()
+        .map(|row| VolumeRow::read(row, &RowKeys::none()))
+        .collect()
 }
 
 impl VolumeRow {

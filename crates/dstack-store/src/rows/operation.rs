@@ -3,7 +3,7 @@
 use dstack_units::{InstanceId, JobId, OperationId, Time};
 use serde::{Deserialize, Serialize};
 
-use crate::Json;
+use crate::Sealed;
 use crate::entity::entity;
 
 /// What an operation does. Every kind may be repeated: agents recognise the id of the job, clouds that of the instance.
@@ -60,7 +60,7 @@ entity! {
         /// What the last failed call said.
         pub error: Option<String>,
         /// What the call brought back; of one that is made of several, how far they are.
-        pub result: Option<Json<serde_json::Value>>,
+        pub result: Option<Sealed<serde_json::Value>>,
     }
 }
 

@@ -6,6 +6,7 @@
 use sqlx::AssertSqlSafe;
 
 use super::write::{EVENT_WIDTH, Rows, Writes, apply_all, bind_event, event_rows, insert_events};
+use crate::encryption::RowKeys;
 use crate::entity::{Statement, insert_sql, insert_width};
 use crate::{Commit, Entity, Result, Tx};
 
@@ -26,17 +27,17 @@ pub(crate) fn is_one_statement(commits: &[Commit]) -> bool {
 }
 
 /// Applies commits that only add rows, and have none in common. If one cannot be applied, none is.
-pub(crate) async fn add_all(tx: &mut Tx, commits: &[Commit]) -> Result<()> {
+pub(crate) async fn add_all(tx: &mut Tx, keys: &RowKeys, commits: &[Commit]) -> Result<()> {
     for some in commits.chunks(COMMITS_AT_ONCE) {
         match is_one_statement(some) {
-            true => add_some(tx, some).await?,
-            false => apply_all(tx, some).await?,
+            true => add_some(tx, keys, some).await?,
+            false => apply_all(tx, keys, some).await?,
         }
     }
     Ok(())
 }
 
-async fn add_some(tx: &mut Tx, commits: &[Commit]) -> Result<()> {
+async fn add_some(tx: &mut Tx, keys: &RowKeys, commits: &[Commit]) -> Result<()> {
     let mut writes = Writes::default();
     for commit in commits {
         writes.add(commit);
@@ -50,11 +51,11 @@ async fn add_some(tx: &mut Tx, commits: &[Commit]) -> Result<()> {
     text.rows(&writes.operations, false);
     text.more(events.len(), EVENT_WIDTH, insert_events);
     let mut statement = sqlx::query(AssertSqlSafe(text.finish()));
-    statement = bind(statement, &writes.fleets, true);
-    statement = bind(statement, &writes.instances, true);
-    statement = bind(statement, &writes.runs, true);
-    statement = bind(statement, &writes.jobs, true);
-    statement = bind(statement, &writes.operations, false);
+    statement = bind(statement, keys, &writes.fleets, true);
+    statement = bind(statement, keys, &writes.instances, true);
+    statement = bind(statement, keys, &writes.runs, true);
+    statement = bind(statement, keys, &writes.jobs, true);
+    statement = bind(statement, keys, &writes.operations, false);
     for event in &events {
         statement = bind_event(statement, event);
     }
@@ -62,9 +63,14 @@ async fn add_some(tx: &mut Tx, commits: &[Commit]) -> Result<()> {
     Ok(())
 }
 
-fn bind<'q, E: Entity>(mut statement: Statement<'q>, rows: &Rows<'_, E>, leased: bool) -> Statement<'q> {
+fn bind<'q, E: Entity>(
+    mut statement: Statement<'q>,
+    keys: &RowKeys,
+    rows: &Rows<'_, E>,
+    leased: bool,
+) -> Statement<'q> {
     for (row, owner) in &rows.inserts {
-        statement = row.bind(statement, &|_| true);
+        statement = row.bind(statement, keys, &|_| true);
         if leased {
             statement = statement.bind(owner.cloned());
         }

@@ -9,6 +9,7 @@ use dstack_units::{JobId, RunId};
 use sqlx::{AssertSqlSafe, Database as _, SqlStr};
 
 use super::servers::{check_fences, hand_over};
+use crate::encryption::RowKeys;
 use crate::entity::{Statement, Update, insert_sql, places, update_sql, without_numbers};
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow};
 use crate::{Column, Commit, Entity, EventTarget, NewEvent, Put, Result, StoreError, Tx};
@@ -19,8 +20,8 @@ const ROWS_AT_ONCE: usize = 64;
 const ANY_NUMBER: usize = 8;
 
 /// Applies a commit inside a transaction that the caller owns: for writes that change other tables as well.
-pub async fn apply(tx: &mut Tx, commit: &Commit) -> Result<()> {
-    apply_all(tx, std::slice::from_ref(commit)).await
+pub(crate) async fn apply(tx: &mut Tx, keys: &RowKeys, commit: &Commit) -> Result<()> {
+    apply_all(tx, keys, std::slice::from_ref(commit)).await
 }
 
 /// Stores a row of a table without leases: a new one when its version is 0, else one that must still be at its version.
@@ -28,17 +29,19 @@ pub async fn apply(tx: &mut Tx, commit: &Commit) -> Result<()> {
 /// # Errors
 /// A unique violation of a new row, a conflict when an old one was changed since it was read.
 pub(crate) async fn put_row<E: Entity>(tx: &mut Tx, row: &E) -> Result<()> {
+    const { assert!(!E::HAS_SEALED, "rows with secrets are written with keys") };
+    let keys = &RowKeys::none();
     if row.version() == 0 {
-        insert(tx, &[(row, None)], false).await
+        insert(tx, keys, &[(row, None)], false).await
     } else {
-        update(tx, &[row], Update::All).await
+        update(tx, keys, &[row], Update::All).await
     }
 }
 
 /// Applies commits that have no row in common. If one cannot be applied, none is.
 ///
 /// Always in the same order of tables, so that servers that share a database do not wait for each other in a circle.
-pub(crate) async fn apply_all(tx: &mut Tx, commits: &[Commit]) -> Result<()> {
+pub(crate) async fn apply_all(tx: &mut Tx, keys: &RowKeys, commits: &[Commit]) -> Result<()> {
     check_fences(tx, commits).await?;
     let mut writes = Writes::default();
     let mut touched = BTreeSet::new();
@@ -46,9 +49,9 @@ pub(crate) async fn apply_all(tx: &mut Tx, commits: &[Commit]) -> Result<()> {
         writes.add(commit);
         touched.extend(commit.runs_of_jobs());
     }
-    writes.fleets.write(tx, true).await?;
-    writes.instances.write(tx, true).await?;
-    writes.runs.write(tx, true).await?;
+    writes.fleets.write(tx, keys, true).await?;
+    writes.instances.write(tx, keys, true).await?;
+    writes.runs.write(tx, keys, true).await?;
     touch_runs(tx, &touched).await?;
     let placed: Vec<JobId> = writes
         .jobs
@@ -57,11 +60,11 @@ pub(crate) async fn apply_all(tx: &mut Tx, commits: &[Commit]) -> Result<()> {
         .filter(|job| is_placed(job))
         .map(|job| job.id)
         .collect();
-    writes.jobs.write(tx, true).await?;
+    writes.jobs.write(tx, keys, true).await?;
     for job in placed {
         hand_over(tx, job).await?;
     }
-    writes.operations.write(tx, false).await?;
+    writes.operations.write(tx, keys, false).await?;
     let events: Vec<&NewEvent> = commits.iter().flat_map(|commit| &commit.events).collect();
     put_events(tx, &events).await
 }
@@ -120,7 +123,7 @@ impl<'a, E: Entity> Rows<'a, E> {
     }
 
     /// Updates first: a new row may take the name of one that is deleted in the same commit.
-    async fn write(mut self, tx: &mut Tx, leased: bool) -> Result<()> {
+    async fn write(mut self, tx: &mut Tx, keys: &RowKeys, leased: bool) -> Result<()> {
         // The same order in every transaction: see `apply_all`.
         self.updates.sort_by_key(|row| row.key());
         for kind in [Update::All, Update::Small] {
@@ -132,13 +135,13 @@ impl<'a, E: Entity> Rows<'a, E> {
                 .collect();
             let mut updates = rows.as_slice();
             while let Some((rows, rest)) = few(updates) {
-                update(tx, rows, kind).await?;
+                update(tx, keys, rows, kind).await?;
                 updates = rest;
             }
         }
         let mut inserts = self.inserts.as_slice();
         while let Some((rows, rest)) = few(inserts) {
-            insert(tx, rows, leased).await?;
+            insert(tx, keys, rows, leased).await?;
             inserts = rest;
         }
         Ok(())
@@ -155,7 +158,7 @@ fn few<T>(rows: &[T]) -> Option<(&[T], &[T])> {
     rows.split_at_checked(count)
 }
 
-async fn update<E: Entity>(tx: &mut Tx, rows: &[&E], kind: Update) -> Result<()> {
+async fn update<E: Entity>(tx: &mut Tx, keys: &RowKeys, rows: &[&E], kind: Update) -> Result<()> {
     let name = match kind {
         Update::All => "update all",
         Update::Small => "update",
@@ -165,7 +168,7 @@ async fn update<E: Entity>(tx: &mut Tx, rows: &[&E], kind: Update) -> Result<()>
     }));
     for row in rows {
         statement = row
-            .bind(statement, &|column| {
+            .bind(statement, keys, &|column| {
                 E::COLUMNS.first() == Some(&column) || kind.writes::<E>(column)
             })
             .bind(row.version());
@@ -179,13 +182,18 @@ async fn update<E: Entity>(tx: &mut Tx, rows: &[&E], kind: Update) -> Result<()>
     Err(StoreError::Conflict { entity: E::TABLE, id })
 }
 
-async fn insert<E: Entity>(tx: &mut Tx, rows: &[(&E, Option<&String>)], leased: bool) -> Result<()> {
+async fn insert<E: Entity>(
+    tx: &mut Tx,
+    keys: &RowKeys,
+    rows: &[(&E, Option<&String>)],
+    leased: bool,
+) -> Result<()> {
     let kind = if leased { "insert leased" } else { "insert" };
     let mut statement = sqlx::query(text::<E>(tx, kind, rows.len(), || {
         insert_sql::<E>(0, rows.len(), leased)
     }));
     for (row, owner) in rows {
-        statement = row.bind(statement, &|_| true);
+        statement = row.bind(statement, keys, &|_| true);
         if leased {
             statement = statement.bind(owner.cloned());
         }
