@@ -6,22 +6,38 @@
     clippy::disallowed_methods
 )] // only tests call this
 
-use dstack_store::Database;
+use dstack_store::{Database, DatabaseOptions, RowKeys, raw};
 use dstack_system::Random;
 
 use crate::scenario::Builder;
 
 /// SQLite, and PostgreSQL where there is one.
 pub async fn databases(folder: &std::path::Path) -> Vec<Database> {
-    let mut databases = vec![Database::open_file(&folder.join("x.db")).await.unwrap()];
-    databases.extend(postgres().await);
+    databases_with(folder, &RowKeys::none()).await
+}
+
+/// As [`databases`], whose sealed columns are encrypted with these keys.
+pub async fn databases_with(folder: &std::path::Path, keys: &RowKeys) -> Vec<Database> {
+    let url = format!("sqlite://{}", folder.join("x.db").display());
+    let mut databases = vec![open(&url, keys).await];
+    databases.extend(postgres_with(keys).await);
     databases
+}
+
+async fn open(url: &str, keys: &RowKeys) -> Database {
+    let options = DatabaseOptions::default();
+    let database = Database::open_on(url, options, keys.clone(), None).await;
+    database.unwrap()
 }
 
 /// A PostgreSQL database of the test's own, where there is a server.
 pub async fn postgres() -> Option<Database> {
+    postgres_with(&RowKeys::none()).await
+}
+
+async fn postgres_with(keys: &RowKeys) -> Option<Database> {
     match std::env::var("DSTACK_TEST_POSTGRES_URL") {
-        Ok(url) => Some(fresh_postgres(&url).await),
+        Ok(url) => Some(fresh_postgres(&url, keys).await),
         Err(_) => {
             println!("SKIPPED: PostgreSQL half of the stores' test (DSTACK_TEST_POSTGRES_URL is not set)");
             None
@@ -37,19 +53,17 @@ pub async fn people(database: &Database, builder: &Builder, users: &[String]) {
         .write(move |tx| {
             Box::pin(async move {
                 for user in &users {
-                    sqlx::query(
+                    let insert = format!(
                         "INSERT INTO users (id, name, created_at, global_role, active, token, token_hash, projects_quota) \
-                         VALUES ($1, $1, 0, 'user', 1, '', $1, 1)",
-                    )
-                    .bind(user.clone())
-                    .execute(&mut *tx)
-                    .await?;
+                         VALUES ('{user}', '{user}', 0, 'user', 1, '', '{user}', 1)"
+                    );
+                    raw::execute_in(tx, &insert).await?;
                 }
-                sqlx::query("INSERT INTO projects (id, name, created_at, owner_id, is_public) VALUES ($1, 'main', 0, $2, 0)")
-                    .bind(project)
-                    .bind(users[0].clone())
-                    .execute(&mut *tx)
-                    .await?;
+                let insert = format!(
+                    "INSERT INTO projects (id, name, created_at, owner_id, is_public) VALUES ('{project}', 'main', 0, '{}', 0)",
+                    users[0]
+                );
+                raw::execute_in(tx, &insert).await?;
                 Ok(())
             })
         })
@@ -58,13 +72,11 @@ pub async fn people(database: &Database, builder: &Builder, users: &[String]) {
 }
 
 /// A database of its own for this test, on the server of the URL.
-async fn fresh_postgres(url: &str) -> Database {
+async fn fresh_postgres(url: &str, keys: &RowKeys) -> Database {
     let admin = Database::open(url).await.unwrap();
     let name = format!("stores_{}", Random::system().uuid().simple());
-    sqlx::query(sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}")))
-        .execute(admin.pool())
-        .await
-        .unwrap();
+    let create = format!("CREATE DATABASE {name}");
+    raw::execute(&admin, &create).await.unwrap();
     let (base, _) = url.rsplit_once('/').unwrap();
-    Database::open(&format!("{base}/{name}")).await.unwrap()
+    open(&format!("{base}/{name}"), keys).await
 }

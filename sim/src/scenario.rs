@@ -14,7 +14,7 @@ use dstack_plan::services::replicas::{Slot, first};
 use dstack_plan::validate::effective_run_spec;
 use dstack_plan::{PlanError, ServerDefaults};
 use dstack_store::rows::{AgentAddress, FleetRow, InstanceRow, JobRow, NewRun, RunRow, TransitionError};
-use dstack_store::{Changes, Commit, EventMaker, Json};
+use dstack_store::{Changes, Commit, EventMaker, Json, Sealed};
 use dstack_system::Random;
 use dstack_units::{ProjectId, Time};
 use serde_json::{Value, json};
@@ -160,7 +160,7 @@ impl Builder {
         changes.insert_silently(run.clone());
         for spec in specs {
             let id = self.random.uuid().into();
-            changes.insert_silently(JobRow::submitted(id, &run, Json::new(spec), now));
+            changes.insert_silently(JobRow::submitted(id, &run, Sealed::new(spec), now));
         }
         Ok((run, changes.into_commit()))
     }

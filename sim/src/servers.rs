@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dstack_engine::failpoint::NoFailpoints;
 use dstack_engine::{Batch, Engine, EngineDeps, Identity, Output, Result as EngineResult};
-use dstack_store::directory::health::StoredCheck;
-use dstack_store::directory::metrics::MetricsPoint;
+use dstack_store::queries::health::StoredCheck;
+use dstack_store::queries::metrics::MetricsPoint;
 use dstack_store::rows::{FleetRow, JobRow, RunRow, VolumeRow};
 use dstack_store::{
     Acquired, ChangeFeed, Claim, Commit, EngineStore, EntityRef, FleetSnapshot, GatewaySnapshot,

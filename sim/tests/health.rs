@@ -17,7 +17,7 @@ use dstack_model::health::HealthStatus;
 use dstack_model::runs::{JobTerminationReason, RunStatus};
 use dstack_sim::{Faults, Script, World, invariants};
 use dstack_store::EngineStore;
-use dstack_store::directory::health::StoredCheck;
+use dstack_store::queries::health::StoredCheck;
 use dstack_store::rows::InstanceRow;
 use serde_json::json;
 

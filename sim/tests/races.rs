@@ -1,19 +1,25 @@
 //! What was decided on something that is not so any more is refused, in both databases.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)] // tests
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods
+)] // tests
 
 use dstack_model::users::ProjectRole;
 use dstack_sim::databases::{databases, people};
 use dstack_sim::scenario::Builder;
-use dstack_store::directory::backends::BackendRow;
-use dstack_store::directory::change::Change;
-use dstack_store::directory::exports::{self, ExportRow, FullExport, ImportRow};
-use dstack_store::directory::identities::Identity;
-use dstack_store::directory::projects::{self, ProjectRow};
-use dstack_store::directory::tokens::TokenRow;
-use dstack_store::directory::users;
+use dstack_store::queries::backends::BackendRow;
+use dstack_store::queries::exports::{ExportRow, FullExport, ImportRow};
+use dstack_store::queries::identities::Identity;
+use dstack_store::queries::projects::ProjectRow;
+use dstack_store::queries::tokens::TokenRow;
 use dstack_store::rows::{InstanceRow, OperationKind, OperationRow, RunRow};
-use dstack_store::{Changes, Commit, Database, EngineStore, EntityRef, Json, Put, SqlStore, StoreError};
+use dstack_store::writes::Change;
+use dstack_store::{
+    Changes, Commit, Database, EngineStore, EntityRef, Put, Sealed, SqlStore, StoreError, raw,
+};
 use dstack_system::Random;
 use dstack_units::{ProjectId, Time, UserId};
 use futures_util::future::join_all;
@@ -110,8 +116,8 @@ async fn a_project_with_a_run_is_not_deleted() {
             panic!("{refused:?}")
         };
         assert_eq!((by, names), ("runs", vec!["train".to_owned()]));
-        let pool = setting.database.pool();
-        assert!(projects::by_name(pool, "main").await.unwrap().is_some());
+        let database = &setting.database;
+        assert!(database.projects().by_name("main").await.unwrap().is_some());
     }
 }
 
@@ -223,10 +229,7 @@ async fn of_two_admins_one_stays() {
             "INSERT INTO users (id, name, created_at, global_role, active, token, token_hash, projects_quota) \
              VALUES ('{other}', 'other', 0, 'user', 1, '', 'other', 1)"
         );
-        sqlx::query(sqlx::AssertSqlSafe(insert))
-            .execute(setting.database.pool())
-            .await
-            .unwrap();
+        raw::execute(&setting.database, &insert).await.unwrap();
         let both = [setting.user, other];
         for user in both {
             let put = Change::PutMember {
@@ -248,7 +251,7 @@ async fn of_two_admins_one_stays() {
         });
         let done = join_all(removals).await;
         assert_eq!(done.iter().filter(|done| done.is_ok()).count(), 1, "{done:?}");
-        let members = projects::members(setting.database.pool(), project).await.unwrap();
+        let members = setting.database.projects().members(project).await.unwrap();
         assert_eq!(members.len(), 1);
     }
 }
@@ -296,7 +299,10 @@ async fn two_changes_of_an_export_do_not_undo_each_other() {
         assert!(refused.is_conflict(), "{refused:?}");
         let both = export(&setting, &[("a", a), ("b", b)]);
         setting.change(put(Some(with_a), both)).await.unwrap();
-        let stored = exports::of_project(setting.database.pool(), setting.builder.project)
+        let stored = setting
+            .database
+            .exports()
+            .of_project(setting.builder.project)
             .await
             .unwrap();
         assert_eq!(stored[0].imports.len(), 2);
@@ -380,10 +386,7 @@ async fn what_is_deleted_twice_keeps_the_name_that_it_had() {
         setting.change(delete("_deleted_1")).await.unwrap();
         let refused = setting.change(delete("_deleted_2")).await.unwrap_err();
         assert!(refused.is_conflict(), "{refused:?}");
-        let row = projects::by_id(setting.database.pool(), id)
-            .await
-            .unwrap()
-            .unwrap();
+        let row = setting.database.projects().by_id(id).await.unwrap().unwrap();
         assert_eq!(row.original_name.as_deref(), Some("twice"));
     }
 }
@@ -401,12 +404,7 @@ async fn a_field_that_nobody_changes_stays_as_others_have_left_it() {
         let repo = Some(Some("https://example.com/templates".to_owned()));
         setting.change(update(None, repo)).await.unwrap();
         setting.change(update(Some(false), None)).await.unwrap();
-        let row = || async {
-            projects::by_id(setting.database.pool(), id)
-                .await
-                .unwrap()
-                .unwrap()
-        };
+        let row = || async { setting.database.projects().by_id(id).await.unwrap().unwrap() };
         assert_eq!(
             (row().await.is_public, row().await.templates_repo.as_deref()),
             (false, Some("https://example.com/templates"))
@@ -419,7 +417,10 @@ async fn a_field_that_nobody_changes_stays_as_others_have_left_it() {
 #[tokio::test]
 async fn nothing_is_given_to_a_user_that_was_deleted_meanwhile() {
     for setting in Setting::all().await {
-        let user = users::by_id(setting.database.pool(), setting.user)
+        let user = setting
+            .database
+            .users()
+            .by_id(setting.user)
             .await
             .unwrap()
             .unwrap();
@@ -474,7 +475,7 @@ async fn a_backend_that_is_asked_for_an_instance_is_not_deleted() {
         let asked = asked.unwrap();
         let attempts = json!({"remaining": [{"backend": "aws"}], "in_flight": true});
         changes.intend(OperationRow {
-            notes: Some(Json::new(attempts)),
+            notes: Some(Sealed::new(attempts)),
             ..OperationRow::intended(
                 setting.builder.random.uuid().into(),
                 EntityRef::Instance(asked.id),
@@ -493,8 +494,7 @@ async fn a_backend_that_is_asked_for_an_instance_is_not_deleted() {
             "{refused:?}"
         );
         // Even where the backend is gone, what a cloud has made is written down: it is to be seen, and to be ended.
-        sqlx::query("DELETE FROM backends")
-            .execute(setting.database.pool())
+        raw::execute(&setting.database, "DELETE FROM backends")
             .await
             .unwrap();
         let stored = setting.store.instance(asked.id).await.unwrap().unwrap().instance;

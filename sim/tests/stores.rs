@@ -12,15 +12,16 @@ use std::time::Duration;
 
 use dstack_model::health::HealthStatus;
 use dstack_model::runs::{JobStatus, RunTerminationReason};
-use dstack_sim::databases::{databases, people, postgres};
+use dstack_sim::databases::{databases, databases_with, people, postgres};
 use dstack_sim::scenario::Builder;
-use dstack_store::directory::health::{self, StoredCheck};
-use dstack_store::directory::metrics::{self, MetricsPoint, PointsOf};
-use dstack_store::directory::{Page, events};
+use dstack_store::encryption::{Encryption, Key};
+use dstack_store::queries::health::{self, StoredCheck};
+use dstack_store::queries::metrics::{self, MetricsPoint, PointsOf};
+use dstack_store::queries::{Page, events};
 use dstack_store::rows::{JobRow, OperationKind, OperationRow, RunRow};
 use dstack_store::{
-    Acquired, Claim, Commit, Database, EngineStore, EntityRef, EventTarget, Json, Lease, LeaseRequest,
-    MemoryStore, NewEvent, Put, SqlStore, StoreError,
+    Acquired, Claim, Commit, Database, EngineStore, EntityRef, EventTarget, Lease, LeaseRequest, MemoryStore,
+    NewEvent, Put, RowKeys, Sealed, SqlStore, StoreError, raw,
 };
 use dstack_system::Random;
 use dstack_units::Time;
@@ -99,7 +100,7 @@ async fn story(store: &dyn EngineStore, builder: &Builder, task: Commit, machine
     let mut placed = store.job(job.id).await.unwrap().unwrap().job;
     place(&mut placed);
     let operation = OperationRow {
-        notes: Some(Json::new(json!({"a": 1}))),
+        notes: Some(Sealed::new(json!({"a": 1}))),
         ..OperationRow::intended(
             builder.random.uuid().into(),
             EntityRef::Job(job.id),
@@ -547,9 +548,7 @@ async fn old_events_are_deleted_with_their_targets() {
             .await;
         assert_eq!(deleted.unwrap(), 2);
         let filter = events::EventFilter::default();
-        let left = events::list(database.pool(), &filter, &Page::newest(10))
-            .await
-            .unwrap();
+        let left = database.events().list(&filter, &Page::newest(10)).await.unwrap();
         let targets = left.first().unwrap().targets.iter();
         let names: Vec<&str> = targets.map(|target| target.entity_name.as_str()).collect();
         assert_eq!((left.len(), names), (1, vec!["first", "second"]));
@@ -564,10 +563,8 @@ async fn a_write_that_panics_is_refused_and_nothing_else() {
         let set = |key: &'static str, panics: bool| {
             database.write(move |tx| {
                 Box::pin(async move {
-                    sqlx::query("INSERT INTO meta (key, value) VALUES ($1, 'x')")
-                        .bind(key)
-                        .execute(&mut *tx)
-                        .await?;
+                    let insert = format!("INSERT INTO meta (key, value) VALUES ('{key}', 'x')");
+                    raw::execute_in(tx, &insert).await?;
                     assert!(!panics, "on purpose");
                     Ok(())
                 })
@@ -581,11 +578,8 @@ async fn a_write_that_panics_is_refused_and_nothing_else() {
             );
         }
         set("a", false).await.unwrap();
-        let keys: Vec<(String,)> = sqlx::query_as("SELECT key FROM meta WHERE value = 'x'")
-            .fetch_all(database.pool())
-            .await
-            .unwrap();
-        assert_eq!(keys, [("a".to_owned(),)]);
+        let keys = raw::fetch(&database, "SELECT key FROM meta WHERE value = 'x'").await;
+        assert_eq!(keys.unwrap(), [[Some("a".to_owned())]]);
         database.check_writers().unwrap();
     }
 }
@@ -625,7 +619,9 @@ async fn health_checks_are_listed_newest_first_and_deleted_when_they_are_old() {
         }
         let instance = instance_of(&this);
         let list = async |after, before, limit| {
-            health::list(database.pool(), instance, after, before, limit)
+            database
+                .health_checks()
+                .list(instance, after, before, limit)
                 .await
                 .unwrap()
         };
@@ -681,12 +677,8 @@ async fn old_points_of_metrics_are_deleted_batch_by_batch() {
                 };
                 store.add_metrics(job.id, point).await.unwrap();
             }
-            sqlx::query("UPDATE jobs SET status = $1 WHERE id = $2")
-                .bind(status)
-                .bind(job.id.to_string())
-                .execute(database.pool())
-                .await
-                .unwrap();
+            let update = format!("UPDATE jobs SET status = '{status}' WHERE id = '{}'", job.id);
+            raw::execute(&database, &update).await.unwrap();
             ids.push(job.id);
         }
         let before = NOW + Duration::from_secs(120);
@@ -745,5 +737,62 @@ fn target(name: &str, random: &Random) -> EventTarget {
         run_id: None,
         fleet_id: None,
         gateway_id: None,
+    }
+}
+
+/// What users and clouds put secrets into is encrypted. What was written there before it was sealed is read as well.
+#[tokio::test]
+async fn sealed_columns_are_encrypted_and_clear_text_in_them_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = Key::Aes {
+        name: "k".to_owned(),
+        secret: [7; 32],
+    };
+    let keys = RowKeys::from(&Encryption::new(vec![key], Random::seeded(8)));
+    for database in databases_with(folder.path(), &keys).await {
+        let random = Random::seeded(9);
+        let builder = Builder {
+            project: random.uuid().into(),
+            random: random.clone(),
+        };
+        people(&database, &builder, &[random.uuid().to_string()]).await;
+        let store = SqlStore::new(database.clone());
+        let machine = builder.machine(1, NOW).unwrap();
+        store.commit(machine.clone()).await.unwrap();
+        let id = instance_of(&machine);
+        let result = json!({"left": [{"backend": "aws"}]});
+        let (subject, kind) = (EntityRef::Instance(id), OperationKind::Create);
+        let operation = OperationRow {
+            notes: Some(Sealed::new(result.clone())),
+            ..OperationRow::intended(random.uuid().into(), subject, kind, NOW)
+        };
+        let commit = Commit::unchecked(vec![Put::Operation(operation)], Vec::new());
+        store.commit(commit).await.unwrap();
+
+        let written = store.instance(id).await.unwrap().unwrap();
+        for (table, column) in [
+            ("fleets", "spec"),
+            ("instances", "job_provisioning_data"),
+            ("operations", "notes"),
+        ] {
+            let rows = raw::fetch(&database, &format!("SELECT {column} FROM {table}")).await;
+            let stored = rows.unwrap()[0][0].clone().unwrap();
+            assert!(stored.starts_with("enc:aes:k:"), "{table}.{column}: {stored}");
+        }
+        let data = written.instance.job_provisioning_data.as_deref();
+        for (table, column, clear) in [
+            (
+                "instances",
+                "job_provisioning_data",
+                serde_json::to_string(&data).unwrap(),
+            ),
+            ("operations", "notes", result.to_string()),
+        ] {
+            let update = format!("UPDATE {table} SET {column} = '{clear}'");
+            raw::execute(&database, &update).await.unwrap();
+        }
+        let read = store.instance(id).await.unwrap().unwrap();
+        assert_eq!(format!("{read:?}"), format!("{written:?}"));
+        assert!(read.operations[0].notes.as_deref() == Some(&result));
     }
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::build::cargo;
 use crate::exec::run_quietly;
 use crate::layout;
-use table::{BESIDE, Crate, PRODUCT};
+use table::{BESIDE, Crate, FENCED, PRODUCT};
 
 const TABLE: &str = "xtask/src/check_deps/table.rs";
 
@@ -37,6 +37,7 @@ pub(crate) fn problems() -> Result<Vec<String>> {
     let manifest = fs_err::read_to_string(layout::root().join("Cargo.toml"))?;
     let mut problems = of_table(PRODUCT);
     problems.extend(of_edges(&edges));
+    problems.extend(of_fenced(&edges.fenced));
     problems.extend(of_readme(&readme));
     problems.extend(of_manifest(&manifest));
     Ok(problems)
@@ -47,6 +48,8 @@ pub(crate) fn problems() -> Result<Vec<String>> {
 struct Edges {
     packages: BTreeSet<String>,
     edges: Vec<Edge>,
+    /// To crates of others that only some may use.
+    fenced: Vec<Edge>,
 }
 
 #[derive(Debug)]
@@ -64,16 +67,19 @@ fn edges(metadata: &str) -> Result<Edges> {
     let mut found = Edges {
         packages: packages.iter().map(|package| text(&package["name"])).collect(),
         edges: Vec::new(),
+        fenced: Vec::new(),
     };
     for package in packages {
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
-            let to = text(&dependency["name"]);
-            if found.packages.contains(&to) {
-                found.edges.push(Edge {
-                    from: text(&package["name"]),
-                    to,
-                    in_tests: dependency["kind"] == "dev",
-                });
+            let edge = Edge {
+                from: text(&package["name"]),
+                to: text(&dependency["name"]),
+                in_tests: dependency["kind"] == "dev",
+            };
+            if found.packages.contains(&edge.to) {
+                found.edges.push(edge);
+            } else if FENCED.iter().any(|fenced| fenced.name == edge.to) {
+                found.fenced.push(edge);
             }
         }
     }
@@ -129,6 +135,26 @@ fn of_edges(found: &Edges) -> Vec<String> {
                 if edge.in_tests { " in its tests" } else { "" },
                 krate.rule,
                 krate.may_use.join(", ")
+            ));
+        }
+    }
+    problems
+}
+
+/// Also tests keep to these.
+fn of_fenced(edges: &[Edge]) -> Vec<String> {
+    let mut problems = Vec::new();
+    for edge in edges {
+        let Some(fenced) = FENCED.iter().find(|fenced| fenced.name == edge.to) else {
+            continue;
+        };
+        if !fenced.only_in.contains(&edge.from.as_str()) {
+            problems.push(format!(
+                "{} must not depend on {}: {}. Only these may: {}",
+                edge.from,
+                edge.to,
+                fenced.rule,
+                fenced.only_in.join(", ")
             ));
         }
     }
@@ -205,6 +231,7 @@ mod tests {
                 to: to.to_owned(),
                 in_tests,
             }],
+            fenced: Vec::new(),
         }
     }
 
@@ -233,6 +260,24 @@ mod tests {
         );
         assert_eq!(of_edges(&edge("dstack-agent", "dstack-agent-api", true)), [""; 0]);
         assert_eq!(of_edges(&edge("dstack-plan", "dstack-engine", true)).len(), 1);
+    }
+
+    #[test]
+    fn what_is_fenced_is_used_where_it_may_be_also_in_tests() {
+        let of = |package: &str| {
+            let metadata = format!(
+                r#"{{"packages": [{{"name": "{package}", "dependencies": [{{"name": "sqlx", "kind": "dev"}}]}}]}}"#
+            );
+            of_fenced(&edges(&metadata).unwrap().fenced)
+        };
+        assert_eq!(of("dstack-store"), [""; 0]);
+        assert_eq!(
+            of("dstack-server"),
+            [
+                "dstack-server must not depend on sqlx: statements in SQL stand in one crate, and tests have \
+                 `dstack_store::raw`. Only these may: dstack-store"
+            ]
+        );
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use dstack_model::users::{GlobalRole, ProjectRole};
 use dstack_store::Database;
-use dstack_store::directory::projects::{self, Member, ProjectRow};
-use dstack_store::directory::users::UserRow;
+use dstack_store::queries::projects::{Member, ProjectRow};
+use dstack_store::queries::users::UserRow;
 use dstack_units::UserId;
 use sha2::{Digest, Sha256};
 
@@ -34,10 +34,10 @@ impl Project {
     /// # Errors
     /// The database cannot be read.
     pub async fn by_name(database: &Database, name: &str) -> Result<Option<Self>> {
-        let Some(row) = projects::by_name(database.pool(), name).await? else {
+        let Some(row) = database.projects().by_name(name).await? else {
             return Ok(None);
         };
-        let members = projects::members(database.pool(), row.id).await?;
+        let members = database.projects().members(row.id).await?;
         Ok(Some(Self { row, members }))
     }
 

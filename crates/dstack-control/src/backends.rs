@@ -6,9 +6,9 @@ use dstack_compute::config::BackendConfig;
 use dstack_compute::{BackendKind, ConfigureError, Registry};
 use dstack_model::ErrorCode;
 use dstack_model::backends::BackendType;
-use dstack_store::directory::backends::{self, BackendRow};
-use dstack_store::directory::change::Change;
-use dstack_store::directory::projects::ProjectRow;
+use dstack_store::queries::backends::BackendRow;
+use dstack_store::queries::projects::ProjectRow;
+use dstack_store::writes::Change;
 use dstack_store::{StoreError, events};
 
 use crate::core::Actor;
@@ -40,7 +40,7 @@ impl ProjectBackends {
     /// This build does not have the type, or the store.
     pub async fn find(&self, project: &ProjectRow, of: BackendType) -> Result<Option<BackendRow>> {
         self.kind(of)?;
-        let rows = backends::list(self.directory.database.pool(), project.id).await?;
+        let rows = self.directory.database.backends().list(project.id).await?;
         Ok(rows.into_iter().find(|row| row.kind == of.as_str()))
     }
 
@@ -80,7 +80,7 @@ impl ProjectBackends {
     /// # Errors
     /// Instances or volumes need one of them: none is deleted.
     pub async fn delete(&self, actor: Actor, project: &ProjectRow, kinds: &[BackendType]) -> Result<()> {
-        let existing = backends::list(self.directory.database.pool(), project.id).await?;
+        let existing = self.directory.database.backends().list(project.id).await?;
         let mut work = self.directory.work(actor);
         for row in &existing {
             let Some(kind) = kinds.iter().find(|kind| kind.as_str() == row.kind) else {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use dstack_plan::lifecycle::job::ToldClient;
-use dstack_store::directory::users::UserRow;
+use dstack_store::queries::users::UserRow;
 use dstack_store::{Changes, Commit, EngineStore, EventMaker, StoreError};
 use dstack_system::Random;
 use dstack_system::clock::SharedClock;

@@ -4,8 +4,8 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_store::directory::change::{Affected, Change};
 use dstack_store::encryption::Encryption;
+use dstack_store::writes::{Affected, Change};
 use dstack_store::{Database, EventMaker, EventTarget, NewEvent, StoreError};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Random, task};

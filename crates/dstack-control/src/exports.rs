@@ -4,11 +4,11 @@ mod draft;
 
 use dstack_model::ErrorCode;
 use dstack_model::requests::{CreateExportRequest, UpdateExportRequest};
-use dstack_store::directory::change::Change;
-use dstack_store::directory::exports::{self, ExportRow, FullExport};
-use dstack_store::directory::projects::ProjectRow;
-use dstack_store::directory::users::UserRow;
 use dstack_store::events;
+use dstack_store::queries::exports::{ExportRow, FullExport};
+use dstack_store::queries::projects::ProjectRow;
+use dstack_store::queries::users::UserRow;
+use dstack_store::writes::Change;
 use dstack_units::ProjectId;
 use dstack_units::name::{RESOURCE_NAME_MESSAGE, is_resource_name};
 
@@ -45,7 +45,7 @@ impl Exports {
     /// # Errors
     /// The project has none of that name.
     pub async fn by_name(&self, project: &ProjectRow, name: &str) -> Result<FullExport> {
-        let all = exports::of_project(self.0.database.pool(), project.id).await?;
+        let all = self.0.database.exports().of_project(project.id).await?;
         let found = all.into_iter().find(|export| export.row.name == name);
         found.ok_or_else(|| {
             let text = format!("Export '{name}' not found in project '{}'", project.name);
@@ -71,7 +71,7 @@ impl Exports {
     }
 
     async fn try_create(&self, by: Exporter<'_>, request: &CreateExportRequest) -> Result<FullExport> {
-        let existing = exports::of_project(self.0.database.pool(), by.project.id).await?;
+        let existing = self.0.database.exports().of_project(by.project.id).await?;
         if existing.iter().any(|export| export.row.name == request.name) {
             let (name, project) = (&request.name, &by.project.name);
             let text = format!("Export '{name}' already exists in project '{project}'");
@@ -169,7 +169,7 @@ impl Exports {
     async fn try_delete_import(&self, by: Exporter<'_>, exporter: &str, name: &str) -> Result<()> {
         let project = by.project;
         let full_name = format!("{exporter}/{name}");
-        let imported = exports::imported_by(self.0.database.pool(), project.id).await?;
+        let imported = self.0.database.exports().imported_by(project.id).await?;
         let is_meant = |export: &FullExport| {
             export.row.name == name && export.project_name.eq_ignore_ascii_case(exporter)
         };

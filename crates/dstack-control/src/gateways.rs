@@ -8,11 +8,11 @@ use dstack_compute::Registry;
 use dstack_model::ErrorCode;
 use dstack_model::gateways::{GatewayConfiguration, GatewayStatus};
 use dstack_plan::names;
-use dstack_store::directory::change::{Affected, Change};
-use dstack_store::directory::gateways::{self, ListedGateway};
-use dstack_store::directory::projects::ProjectRow;
-use dstack_store::directory::{backends, users::UserRow};
+use dstack_store::queries::gateways::{self, ListedGateway};
+use dstack_store::queries::projects::ProjectRow;
+use dstack_store::queries::users::UserRow;
 use dstack_store::rows::{GatewayRow, NewGateway};
+use dstack_store::writes::{Affected, Change};
 use dstack_store::{Changes, Json, StoreError, events};
 use dstack_system::task;
 use dstack_units::{GatewayId, ProjectId};
@@ -144,7 +144,7 @@ impl Gateways {
     }
 
     async fn as_seen(&self, project: ProjectId, row: &GatewayRow) -> Result<SeenGateway> {
-        let default = gateways::default_id(self.directory.database.pool(), project).await?;
+        let default = gateways::default_id(self.directory.database.reads(), project).await?;
         let mut configuration = (*row.configuration).clone();
         configuration.default = Some(default == Some(row.id));
         Ok(SeenGateway {
@@ -184,7 +184,7 @@ impl Gateways {
         row: &GatewayRow,
         make_default: bool,
     ) -> Result<()> {
-        let old = gateways::default_of(self.directory.database.pool(), project.id).await?;
+        let old = gateways::default_of(self.directory.database.reads(), project.id).await?;
         let is_default = old.as_ref().is_some_and(|old| old.row.id == row.id);
         if is_default == make_default {
             return Ok(());
@@ -209,8 +209,8 @@ impl Gateways {
         project: &ProjectRow,
         mut configuration: GatewayConfiguration,
     ) -> Result<GatewayRow> {
-        let pool = self.directory.database.pool();
-        let backends = backends::list(pool, project.id).await?;
+        let database = &self.directory.database;
+        let backends = database.backends().list(project.id).await?;
         let backend = backends
             .iter()
             .find(|backend| backend.kind == configuration.backend.as_str())
@@ -218,14 +218,16 @@ impl Gateways {
                 let code = ErrorCode::BackendNotAvailable;
                 ControlError::with_code(code, code.default_message())
             })?;
-        let existing = gateways::list(pool, project.id, false).await?;
+        let existing = gateways::list(database.reads(), project.id, false).await?;
         let name = configuration.name.clone().unwrap_or_else(|| {
             names::numbered(&names::stem(&self.directory.random), |name| {
                 existing.iter().any(|listed| listed.row.name == name)
             })
         });
         configuration.name = Some(name.clone());
-        let has_default = gateways::default_of(pool, project.id).await?.is_some();
+        let has_default = gateways::default_of(database.reads(), project.id)
+            .await?
+            .is_some();
         let becomes_default = configuration.default.unwrap_or(!has_default);
         let new = NewGateway {
             id: self.core.random.uuid().into(),
@@ -254,7 +256,7 @@ impl Gateways {
     }
 
     async fn try_delete(&self, actor: Actor, project: ProjectId, names: &[String]) -> Result<()> {
-        let existing = gateways::list(self.directory.database.pool(), project, false).await?;
+        let existing = gateways::list(self.directory.database.reads(), project, false).await?;
         let mut changes = self.core.changes(actor);
         let is_wanted = |row: &GatewayRow| names.contains(&row.name) && !row.to_be_deleted;
         for before in existing.into_iter().map(|listed| listed.row).filter(is_wanted) {
@@ -277,10 +279,10 @@ impl Gateways {
         owner: Option<&str>,
         name: &str,
     ) -> Result<()> {
-        let pool = self.directory.database.pool();
+        let database = &self.directory.database;
         let found = match owner {
             Some(owner) if owner != project.name => {
-                gateways::imported_by_name(pool, project.id, owner, name).await?
+                gateways::imported_by_name(database.reads(), project.id, owner, name).await?
             }
             _ => self.by_name(project.id, name).await?,
         };
@@ -346,7 +348,7 @@ impl Gateways {
     }
 
     async fn by_name(&self, project: ProjectId, name: &str) -> Result<Option<ListedGateway>> {
-        Ok(gateways::by_name(self.directory.database.pool(), project, name).await?)
+        Ok(gateways::by_name(self.directory.database.reads(), project, name).await?)
     }
 }
 

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::PoisonError;
 
 use dstack_store::Database;
-use dstack_store::directory::projects::{self, ProjectRow};
-use dstack_store::directory::users::{self, UserRow};
 use dstack_store::encryption::Encryption;
+use dstack_store::queries::projects::{self, ProjectRow};
+use dstack_store::queries::users::{self, UserRow};
 use dstack_system::{Random, Secret, task};
 use tokio::sync::Mutex;
 
@@ -100,7 +100,7 @@ impl Keys {
             return Ok((pair, false));
         }
         let _making = self.making.lock().await;
-        let fresh = users::by_id(self.database.pool(), user.id).await?;
+        let fresh = self.database.users().by_id(user.id).await?;
         if let Some(user) = fresh
             && let Some(pair) = self.open(user.ssh_private_key.as_ref(), user.ssh_public_key.as_ref())?
         {
@@ -114,7 +114,7 @@ impl Keys {
             })
             .await?;
         // Another server that shares the database may have been faster: what is stored is the user's.
-        let stored = users::by_id(self.database.pool(), id).await?;
+        let stored = self.database.users().by_id(id).await?;
         let stored = stored.map(|row| self.open(row.ssh_private_key.as_ref(), row.ssh_public_key.as_ref()));
         Ok((stored.transpose()?.flatten().unwrap_or(pair), true))
     }
@@ -125,7 +125,7 @@ impl Keys {
             return Ok(pair);
         }
         let _making = self.making.lock().await;
-        let fresh = projects::by_id(self.database.pool(), project.id).await?;
+        let fresh = self.database.projects().by_id(project.id).await?;
         if let Some(project) = fresh
             && let Some(pair) =
                 self.open(project.ssh_private_key.as_ref(), project.ssh_public_key.as_ref())?
@@ -138,7 +138,7 @@ impl Keys {
             .write(move |tx| Box::pin(async move { projects::set_ssh_keys(tx, id, &private, &public).await }))
             .await?;
         // Another server that shares the database may have been faster: what is stored is the project's.
-        let stored = projects::by_id(self.database.pool(), id).await?;
+        let stored = self.database.projects().by_id(id).await?;
         let stored = stored.map(|row| self.open(row.ssh_private_key.as_ref(), row.ssh_public_key.as_ref()));
         Ok(stored.transpose()?.flatten().unwrap_or(pair))
     }

@@ -1,11 +1,11 @@
 //! From a person, whom a login provider vouches for, to a user: known, linked, or made.
 
 use dstack_model::users::{GlobalRole, ProjectRole};
-use dstack_store::directory::change::Change;
-use dstack_store::directory::identities::{self, Identity};
-use dstack_store::directory::projects::{self, ProjectRow};
-use dstack_store::directory::users::{self, UserRow};
 use dstack_store::events;
+use dstack_store::queries::identities::Identity;
+use dstack_store::queries::projects::ProjectRow;
+use dstack_store::queries::users::UserRow;
+use dstack_store::writes::Change;
 
 use crate::core::retry_on_conflict;
 use crate::directory::{Directory, Work};
@@ -66,7 +66,12 @@ impl Logins {
     }
 
     async fn try_log_in(&self, policy: &LoginPolicy, person: &Person) -> Result<UserRow> {
-        let known = identities::user(self.directory.database.pool(), &person.identity).await?;
+        let known = self
+            .directory
+            .database
+            .identities()
+            .user(&person.identity)
+            .await?;
         match known {
             Some(user) => self.note(policy, user, None).await,
             None => match self.linked(policy, person).await? {
@@ -81,7 +86,7 @@ impl Logins {
         let Some(email) = person.email.as_deref().filter(|_| policy.link_by_email) else {
             return Ok(None);
         };
-        let mut found = users::by_email(self.directory.database.pool(), email).await?;
+        let mut found = self.directory.database.users().by_email(email).await?;
         match found.len() {
             0 | 1 => Ok(found.pop()),
             _ => Err(ControlError::refused(format!(
@@ -153,7 +158,7 @@ impl Logins {
     async fn projects_to_join(&self, policy: &LoginPolicy) -> Result<Vec<ProjectRow>> {
         let mut found = Vec::new();
         for name in &policy.projects {
-            match projects::by_name(self.directory.database.pool(), name).await? {
+            match self.directory.database.projects().by_name(name).await? {
                 Some(project) => found.push(project),
                 None => tracing::warn!(
                     project.name = name,
@@ -173,7 +178,7 @@ impl Logins {
                 1 => base.clone(),
                 _ => format!("{base}-{number}"),
             };
-            if !users::name_taken(self.directory.database.pool(), &name).await? {
+            if !self.directory.database.users().name_taken(&name).await? {
                 return Ok(name);
             }
         }

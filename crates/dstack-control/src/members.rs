@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use dstack_model::requests::MemberSetting;
 use dstack_model::users::ProjectRole;
-use dstack_store::directory::change::Change;
-use dstack_store::directory::projects::ProjectRow;
-use dstack_store::directory::users::{self, UserRow};
+use dstack_store::queries::projects::ProjectRow;
+use dstack_store::queries::users::UserRow;
+use dstack_store::writes::Change;
 use dstack_store::{EventTarget, events};
 use dstack_units::UserId;
 
@@ -281,7 +281,7 @@ impl Projects {
 
     /// The user of a name or, where nobody has that name, of an e-mail address. Several users may have one address.
     async fn find(&self, name: &str) -> Result<Option<UserRow>> {
-        let mut found = users::by_name_or_email(self.0.database.pool(), name).await?;
+        let mut found = self.0.database.users().by_name_or_email(name).await?;
         match found.len() {
             0 | 1 => Ok(found.pop()),
             _ => Err(ControlError::refused(format!(

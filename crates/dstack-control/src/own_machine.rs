@@ -1,6 +1,6 @@
 //! The server's own machine in a project: who may run code there, said to those who govern the project.
 
-use dstack_store::directory::projects::ProjectRow;
+use dstack_store::queries::projects::ProjectRow;
 use dstack_store::rows::AgentAddress;
 use dstack_store::{EngineStore as _, SqlStore, events};
 use dstack_units::ProjectId;

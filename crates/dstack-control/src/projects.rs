@@ -1,11 +1,10 @@
 //! Projects: creating, changing, deleting.
 
 use dstack_store::StoreError;
-use dstack_store::directory::change::Change;
-use dstack_store::directory::exports;
-use dstack_store::directory::projects::{self, ProjectRow};
-use dstack_store::directory::users::UserRow;
 use dstack_store::events;
+use dstack_store::queries::projects::ProjectRow;
+use dstack_store::queries::users::UserRow;
+use dstack_store::writes::Change;
 use dstack_units::name::is_project_name;
 
 use crate::access::{Project, is_admin};
@@ -51,7 +50,7 @@ impl Projects {
     /// # Errors
     /// The name cannot be one or is taken, or the user owns as many projects as they may.
     pub async fn create(&self, owner: &UserRow, new: &NewProject) -> Result<ProjectRow> {
-        let taken = projects::by_name(self.0.database.pool(), &new.name).await?;
+        let taken = self.0.database.projects().by_name(&new.name).await?;
         if taken.is_some() {
             return Err(ControlError::exists());
         }
@@ -96,7 +95,7 @@ impl Projects {
     }
 
     async fn try_insert(&self, owner: &UserRow, row: &ProjectRow, quota: Option<i64>) -> Result<()> {
-        let global = exports::global(self.0.database.pool()).await?;
+        let global = self.0.database.exports().global().await?;
         let imports = global
             .into_iter()
             .map(|export| (export, self.0.random.uuid().into()));

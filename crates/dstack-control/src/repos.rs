@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use dstack_model::repos::{AnyRepoInfo, RemoteRepoCreds};
-use dstack_store::directory::change::Change;
-use dstack_store::directory::content::Content;
-use dstack_store::directory::projects::ProjectRow;
-use dstack_store::directory::repos::RepoRow;
-use dstack_store::directory::users::UserRow;
 use dstack_store::events;
+use dstack_store::queries::content::Content;
+use dstack_store::queries::projects::ProjectRow;
+use dstack_store::queries::repos::RepoRow;
+use dstack_store::queries::users::UserRow;
+use dstack_store::writes::Change;
 use dstack_system::Random;
 use dstack_units::ProjectId;
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use dstack_model::ErrorCode;
-use dstack_store::directory::change::Change;
-use dstack_store::directory::secrets::{self, SecretRow};
 use dstack_store::events;
+use dstack_store::queries::secrets::SecretRow;
+use dstack_store::writes::Change;
 use dstack_units::ProjectId;
 use dstack_units::name::is_secret_name;
 
@@ -49,7 +49,7 @@ impl Secrets {
 
     async fn try_put(&self, actor: Actor, project: ProjectId, name: &str, value: &str) -> Result<SecretRow> {
         let now = self.0.now();
-        let old = secrets::by_name(self.0.database.pool(), project, name).await?;
+        let old = self.0.database.secrets().by_name(project, name).await?;
         let is_same = |old: &SecretRow| {
             let stored = self.0.encryption.decrypt(&old.value);
             stored.is_ok_and(|stored| stored.expose() == value)
@@ -95,7 +95,7 @@ impl Secrets {
         let mut unknown = Vec::new();
         let names: BTreeSet<&String> = names.iter().collect();
         for name in names {
-            match secrets::by_name(self.0.database.pool(), project, name).await? {
+            match self.0.database.secrets().by_name(project, name).await? {
                 None => unknown.push(name.as_str()),
                 Some(row) => {
                     work.event("Secret deleted", vec![events::secret(&row)]);

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use dstack_model::ErrorCode;
 use dstack_store::StoreError;
-use dstack_store::directory::change::Change;
-use dstack_store::directory::tokens::{self, TokenRow};
-use dstack_store::directory::users::UserRow;
 use dstack_store::events;
+use dstack_store::queries::tokens::TokenRow;
+use dstack_store::queries::users::UserRow;
+use dstack_store::writes::Change;
 use dstack_system::Secret;
 
 use crate::access::{Project, token_hash};
@@ -110,7 +110,7 @@ impl Tokens {
     /// # Errors
     /// One of them is not there: none is deleted.
     pub async fn delete(&self, actor: Actor, owner: &UserRow, names: &[String]) -> Result<()> {
-        let existing = tokens::list(self.0.database.pool(), owner.id).await?;
+        let existing = self.0.database.api_tokens().list(owner.id).await?;
         let mut work = self.0.work(actor);
         for name in names {
             let found = existing.iter().find(|(row, _)| row.name == *name);

@@ -1,9 +1,9 @@
 //! Users: creating, changing, deleting, and their credentials.
 
 use dstack_model::users::GlobalRole;
-use dstack_store::directory::change::Change;
-use dstack_store::directory::users::{self, PublicKeyRow, UserRow};
 use dstack_store::events;
+use dstack_store::queries::users::{PublicKeyRow, UserRow};
+use dstack_store::writes::Change;
 use dstack_system::Secret;
 use dstack_units::PublicKeyId;
 use dstack_units::name::is_user_name;
@@ -82,7 +82,7 @@ impl Users {
                 "Username should match regex '^[a-zA-Z0-9-_]{1,60}$'",
             ));
         }
-        if users::name_taken(directory.database.pool(), &new.name).await? {
+        if directory.database.users().name_taken(&new.name).await? {
             return Err(ControlError::exists());
         }
         let token = new
@@ -199,7 +199,7 @@ impl Users {
         let mut work = self.directory.work(actor);
         let mut known = Vec::new();
         for name in names {
-            let user = users::by_name(self.directory.database.pool(), name).await?;
+            let user = self.directory.database.users().by_name(name).await?;
             let user = user.ok_or_else(unknown)?;
             if known.contains(&user.id) {
                 return Err(unknown());
@@ -213,7 +213,7 @@ impl Users {
     }
 
     async fn find(&self, name: &str) -> Result<UserRow> {
-        let found = users::by_name(self.directory.database.pool(), name).await?;
+        let found = self.directory.database.users().by_name(name).await?;
         found.ok_or_else(ControlError::not_found)
     }
 
@@ -257,7 +257,7 @@ impl Users {
     /// The store refuses, or cannot be reached.
     pub async fn delete_public_keys(&self, user: &UserRow, ids: &[PublicKeyId]) -> Result<()> {
         let mut work = self.directory.work(user.into());
-        let own = users::public_keys(self.directory.database.pool(), user.id).await?;
+        let own = self.directory.database.users().public_keys(user.id).await?;
         for row in own.into_iter().filter(|row| ids.contains(&row.id)) {
             let message = format!("Public key deleted. Fingerprint: {}", row.fingerprint);
             work.event(message, vec![events::user(user)]);

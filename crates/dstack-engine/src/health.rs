@@ -5,7 +5,7 @@
 
 use dstack_agent_api::shim::InstanceHealth;
 use dstack_model::health::{HealthCheck, HealthEvent, HealthStatus};
-use dstack_store::directory::health::StoredCheck;
+use dstack_store::queries::health::StoredCheck;
 
 const PASS: i64 = 0;
 const WARN: i64 = 10;

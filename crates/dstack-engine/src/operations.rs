@@ -14,7 +14,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dstack_plan::lifecycle::job::Progress;
 use dstack_store::rows::{OperationKind, OperationRow, OperationState};
-use dstack_store::{Changes, Commit, EntityRef, EventMaker, Json, Put};
+use dstack_store::{Changes, Commit, EntityRef, EventMaker, Put, Sealed};
 use dstack_system::{observe, task_span};
 use dstack_units::Time;
 use serde_json::Value;
@@ -214,7 +214,7 @@ async fn record(
     operation.state = state;
     operation.attempt += 1;
     operation.error = error;
-    operation.notes = notes.map(Json::new);
+    operation.notes = notes.map(Sealed::new);
     operation.next_attempt_at = None;
     write(ctx, operation).await
 }

@@ -7,7 +7,7 @@ use dstack_model::instances::InstanceStatus;
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::JobProvisioningData;
 use dstack_store::rows::{AgentAddress, FleetRow, HostRules, InstanceRow};
-use dstack_store::{Changes, EngineStore, EventMaker, Json, StoreError};
+use dstack_store::{Changes, EngineStore, EventMaker, Json, Sealed, StoreError};
 use dstack_system::Random;
 use dstack_units::{FleetId, InstanceId, ProjectId, Time};
 use serde_json::{Value, json};
@@ -257,7 +257,7 @@ fn new_instance(
 /// The machine may have changed between two starts. How it is divided stays while jobs hold parts of it.
 fn updated(row: &InstanceRow, machine: &Machine, now: Time) -> InstanceRow {
     let mut new = row.clone();
-    new.job_provisioning_data = Some(Json::new(machine.place.clone()));
+    new.job_provisioning_data = Some(Sealed::new(machine.place.clone()));
     new.agent = Some(Json::new(machine.address.clone()));
     if row.busy_blocks == 0 {
         new.offer = Some(Json::new(machine.offer.clone()));

@@ -14,8 +14,8 @@ use axum::body::Bytes;
 use axum::extract::ConnectInfo;
 use axum::http::{Extensions, HeaderMap, header};
 use dstack_api::{Effect, Guard, RouteInfo};
-use dstack_store::directory::tokens::{self, TokenRow};
-use dstack_store::directory::users::{self, UserRow};
+use dstack_store::queries::tokens::TokenRow;
+use dstack_store::queries::users::UserRow;
 use dstack_store::{Database, Dialect};
 use dstack_system::Locked;
 use dstack_units::{ProjectId, Time};
@@ -254,18 +254,22 @@ impl Access {
 
     async fn find(&self, digest: TokenDigest) -> Result<Option<Caller>> {
         let (epoch, hash) = (self.epoch(), hex::encode(digest));
-        let pool = self.database.pool();
-        let caller = match users::by_token_hash(pool, &hash).await? {
+        let database = &self.database;
+        let caller = match database.users().by_token_hash(&hash).await? {
             Some(user) => Some(Caller {
                 user: Arc::new(user),
                 token: None,
                 shown: Arc::default(),
             }),
-            None => tokens::by_hash(pool, &hash).await?.map(|(user, token)| Caller {
-                user: Arc::new(user),
-                token: Some(Arc::new(token)),
-                shown: Arc::default(),
-            }),
+            None => database
+                .api_tokens()
+                .by_hash(&hash)
+                .await?
+                .map(|(user, token)| Caller {
+                    user: Arc::new(user),
+                    token: Some(Arc::new(token)),
+                    shown: Arc::default(),
+                }),
         };
         if let Some(caller) = &caller {
             self.remember(epoch, |cached| {

@@ -15,7 +15,7 @@ use axum::http::request::Parts as RequestHead;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use dstack_api::{Body as BodyKind, Endpoint, Guard, Method, RouteInfo};
-use dstack_store::directory::users::UserRow;
+use dstack_store::queries::users::UserRow;
 use dstack_system::Secret;
 use dstack_telemetry::http::Seen;
 use dstack_units::ProjectId;
@@ -181,8 +181,8 @@ impl Api {
             Box::pin(async move {
                 let query = request::query(parts.query.as_deref())?;
                 let (limit, memory) = (
-                    call.state.settings.code_upload_limit,
-                    call.state.overload.memory(),
+                    call.state.edge.settings.code_upload_limit,
+                    call.state.edge.overload.memory(),
                 );
                 let upload = request::upload(&parts.headers, parts.upload, limit, memory).await?;
                 let answer = within_time(handle(call, query, upload)).await?;
@@ -277,13 +277,13 @@ async fn answer(
     match route.body {
         BodyKind::Json | BodyKind::OptionalJson => {
             let body = std::mem::take(&mut body);
-            json = body::read(&head.headers, body, route.max_body, state.overload.memory()).await?;
+            json = body::read(&head.headers, body, route.max_body, state.edge.overload.memory()).await?;
         }
         BodyKind::None | BodyKind::Query => body::discard(&head.headers, std::mem::take(&mut body)).await,
         BodyKind::Upload => {}
     }
     // Held until the answer is made. Only those who may call at all take a place.
-    let place = match state.overload.enter(route) {
+    let place = match state.edge.overload.enter(route) {
         Ok(place) => place,
         Err(refused) => {
             body::drain_upload(body).await;
@@ -336,7 +336,7 @@ async fn admit(
     headers: &HeaderMap,
     peer: Option<IpAddr>,
 ) -> Result<Call> {
-    let now = state.clock.now();
+    let now = state.data.clock.now();
     let params = params
         .iter()
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -353,18 +353,21 @@ async fn admit(
     };
     let service = |expected: Option<&str>, wrong| {
         service_token(expected, headers, wrong).map_err(|wrong| match bearer(headers) {
-            Some(token) => call.state.access.refusal(token, peer, now, wrong),
+            Some(token) => call.state.auth.access.refusal(token, peer, now, wrong),
             None => wrong,
         })
     };
     match route.guard {
         Guard::Anyone => return Ok(call),
         Guard::SshProxyToken => {
-            service(call.state.settings.sshproxy_token.as_deref(), ApiError::Denied)?;
+            service(
+                call.state.edge.settings.sshproxy_token.as_deref(),
+                ApiError::Denied,
+            )?;
             return Ok(call);
         }
         Guard::MetricsToken => {
-            if let Some(token) = &call.state.settings.prometheus_token {
+            if let Some(token) = &call.state.edge.settings.prometheus_token {
                 service(Some(token), ApiError::InvalidToken)?;
             }
             return Ok(call);
@@ -375,11 +378,12 @@ async fn admit(
     let freshness = Freshness::for_route(route);
     let caller = call
         .state
+        .auth
         .access
         .authenticate(token, peer, now, freshness)
         .await?;
     if let Some(name) = call.params.get("project_name") {
-        let project = call.state.access.project(name, freshness).await?;
+        let project = call.state.auth.access.project(name, freshness).await?;
         call.project = Some(project.ok_or(ApiError::NotFound)?);
     }
     if let Some(token) = &caller.token {

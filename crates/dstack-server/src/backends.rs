@@ -8,8 +8,8 @@ use dstack_compute::{Backend, Backends, ComputeError, Registry};
 use dstack_control::backends::stored::stored;
 use dstack_model::backends::BackendType;
 use dstack_store::Database;
-use dstack_store::directory::backends::{self, BackendRow};
 use dstack_store::encryption::Encryption;
+use dstack_store::queries::backends::BackendRow;
 use dstack_system::Locked;
 use dstack_units::ProjectId;
 
@@ -79,7 +79,10 @@ impl StoredBackends {
 #[async_trait]
 impl Backends for StoredBackends {
     async fn of_project(&self, project: ProjectId) -> Result<Vec<Arc<dyn Backend>>, ComputeError> {
-        let rows = backends::list(self.database.pool(), project)
+        let rows = self
+            .database
+            .backends()
+            .list(project)
             .await
             .map_err(|error| ComputeError::Unavailable(error.to_string()))?;
         Ok(rows.iter().filter_map(|row| self.backend(row)).collect())

@@ -6,8 +6,7 @@
 mod bucket;
 mod upload;
 
-use dstack_store::directory::content::{self, Content};
-use dstack_store::directory::{projects, repos};
+use dstack_store::queries::content::{self, Content};
 use dstack_store::{Database, StoreError};
 use dstack_units::{ArchiveId, ProjectId, UserId};
 
@@ -64,7 +63,7 @@ impl Blobs {
     /// # Errors
     /// The database cannot be read.
     pub async fn has_code(&self, repo: dstack_units::RepoRowId, hash: &str) -> Result<bool, BlobError> {
-        Ok(content::has_code(self.database.pool(), repo, hash).await?)
+        Ok(self.database.content().has_code(repo, hash).await?)
     }
 
     /// Puts a diff into the bucket where there is one; returns what its row has to hold. All members of the project run the code
@@ -94,13 +93,13 @@ impl Blobs {
         repo: dstack_units::RepoRowId,
         hash: &str,
     ) -> Result<Option<Vec<u8>>, BlobError> {
-        let pool = self.database.pool();
-        match content::code(pool, repo, hash).await? {
+        let database = &self.database;
+        match database.content().code(repo, hash).await? {
             None => Ok(None),
             Some(Content::Here(content)) => Ok(Some(content)),
             Some(Content::Elsewhere) => {
-                let project = projects::by_id(pool, project).await?;
-                let (Some(project), Some(name)) = (project, repos::name(pool, repo).await?) else {
+                let project = database.projects().by_id(project).await?;
+                let (Some(project), Some(name)) = (project, database.repos().name(repo).await?) else {
                     return Ok(None);
                 };
                 let key = ["data", "projects", &project.name, "codes", &name, hash];
@@ -120,7 +119,7 @@ impl Blobs {
         hash: String,
         content: Vec<u8>,
     ) -> Result<ArchiveId, BlobError> {
-        if let Some(id) = content::archive_by_hash(self.database.pool(), user, &hash).await? {
+        if let Some(id) = self.database.content().archive_by_hash(user, &hash).await? {
             return Ok(id);
         }
         let key = ["data", "users", &user.to_string(), "file_archives", &hash];
@@ -136,7 +135,7 @@ impl Blobs {
     /// # Errors
     /// Bucket or database.
     pub async fn archive(&self, id: ArchiveId) -> Result<Option<Vec<u8>>, BlobError> {
-        let Some(archive) = content::archive(self.database.pool(), id).await? else {
+        let Some(archive) = self.database.content().archive(id).await? else {
             return Ok(None);
         };
         match archive.content {

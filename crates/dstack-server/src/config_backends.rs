@@ -7,20 +7,24 @@ use dstack_compute::config::{BackendConfig, resolve_files};
 use dstack_control::backends::stored::source;
 use dstack_control::{Actor, ControlError};
 use dstack_model::backends::BackendType;
-use dstack_store::directory::backends;
-use dstack_store::directory::projects::ProjectRow;
+use dstack_store::queries::projects::ProjectRow;
 use serde_json::Value;
 
 use crate::error::ApiError;
-use crate::state::AppState;
+use crate::state::{Data, Verbs};
 
 /// Configures the listed backends of a project and removes the others.
-pub(crate) async fn apply(state: &AppState, project: &ProjectRow, listed: &[Value]) -> Result<(), ApiError> {
+pub(crate) async fn apply(
+    data: &Data,
+    verbs: &Verbs,
+    project: &ProjectRow,
+    listed: &[Value],
+) -> Result<(), ApiError> {
     let mut kept = Vec::new();
     for value in listed {
         // Whatever is wrong with a backend, it is not to be removed.
         kept.extend(kind_of(value));
-        if let Err(reason) = configure(state, project, value).await {
+        if let Err(reason) = configure(data, verbs, project, value).await {
             tracing::warn!(
                 project.name = project.name,
                 backend.r#type = type_of(value),
@@ -28,17 +32,13 @@ pub(crate) async fn apply(state: &AppState, project: &ProjectRow, listed: &[Valu
             );
         }
     }
-    let existing = backends::list(state.database.pool(), project.id).await?;
+    let existing = data.database.backends().list(project.id).await?;
     let gone = existing
         .iter()
         .filter_map(|row| row.kind.parse::<BackendType>().ok())
         .filter(|kind| !kept.contains(kind));
     for kind in gone {
-        match state
-            .backend_verbs()
-            .delete(Actor::System, project, &[kind])
-            .await
-        {
+        match verbs.backends.delete(Actor::System, project, &[kind]).await {
             Err(ControlError::Refused { message, .. }) => tracing::warn!(
                 project.name = project.name,
                 "{message} It is kept, although config.yml does not have it"
@@ -58,23 +58,26 @@ fn kind_of(value: &Value) -> Option<BackendType> {
 }
 
 /// Configures one backend, unless it is as the file says already. The error is for the log.
-async fn configure(state: &AppState, project: &ProjectRow, value: &Value) -> Result<(), String> {
+async fn configure(data: &Data, verbs: &Verbs, project: &ProjectRow, value: &Value) -> Result<(), String> {
     let mut value = value.clone();
     resolve_files(&mut value, &read).map_err(|problem| format!("This backend is skipped: {problem}"))?;
     let config = BackendConfig::read(&value).map_err(|problems| {
         let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         format!("This backend is skipped: {}", problems.join("; "))
     })?;
-    if state.registry.get(config.kind()).is_none() {
+    if verbs.registry.get(config.kind()).is_none() {
         return Err("This version does not have this backend: skipped".to_owned());
     }
-    let existing = backends::list(state.database.pool(), project.id)
+    let existing = data
+        .database
+        .backends()
+        .list(project.id)
         .await
         .map_err(|error| error.to_string())?;
     let existing = existing.iter().find(|row| row.kind == config.kind().as_str());
-    let verbs = state.backend_verbs();
+    let verbs = &verbs.backends;
     let done = match existing {
-        Some(row) if source(&state.encryption, row).as_ref() == Some(&config) => return Ok(()),
+        Some(row) if source(&data.encryption, row).as_ref() == Some(&config) => return Ok(()),
         Some(_) => verbs.replace(Actor::System, project, &config).await,
         None => verbs.add(Actor::System, project, &config).await,
     };

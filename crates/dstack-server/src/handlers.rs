@@ -65,7 +65,7 @@ pub fn api(state: Arc<AppState>) -> Api {
 
 /// The router of the whole server.
 pub fn router(state: Arc<AppState>) -> Router {
-    let watched = state.telemetry.http();
+    let watched = state.edge.telemetry.http();
     let router = api(Arc::clone(&state))
         .into_router()
         .merge(crate::docs::router())

@@ -10,8 +10,7 @@ mod read;
 use std::path::{Path, PathBuf};
 
 use dstack_store::StoreError;
-use dstack_store::directory::{projects, users};
-use dstack_store::encryption::{Encryption, at_rest};
+use dstack_store::encryption::Encryption;
 use dstack_store::legacy::LegacyDatabase;
 use dstack_system::Random;
 
@@ -116,18 +115,24 @@ pub async fn import(
     directory::prepare(&settings.dir)?;
     let own = config::load(&settings.dir)?.unwrap_or_default();
     let keys = own.encryption(&settings.dir, random)?;
-    at_rest::install(&keys);
     let plan = read::read(&source, &old_keys, &keys).await?;
-    let (database, _lock) = open_database(settings, random, None).await?;
-    let pool = database.pool();
+    let (database, _lock) = open_database(settings, &keys, random, None).await?;
     for (id, name) in &plan.users {
-        let other = users::by_name(pool, name).await.map_err(ImportError::Target)?;
+        let other = database
+            .users()
+            .by_name(name)
+            .await
+            .map_err(ImportError::Target)?;
         if other.is_some_and(|user| user.id != *id) {
             return Err(taken("user", name));
         }
     }
     for (id, name) in &plan.projects {
-        let other = projects::by_name(pool, name).await.map_err(ImportError::Target)?;
+        let other = database
+            .projects()
+            .by_name(name)
+            .await
+            .map_err(ImportError::Target)?;
         if other.is_some_and(|project| project.id != *id) {
             return Err(taken("project", name));
         }

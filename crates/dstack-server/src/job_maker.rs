@@ -11,13 +11,14 @@ use dstack_model::runs::{JobSpec, JobSshKey, RunSpec};
 use dstack_plan::jobs::{JobContext, Target, images, job_specs, registry_auth};
 use dstack_plan::services::replicas::Slot;
 use dstack_plan::{ImageConfig, PlanError, ServerDefaults};
-use dstack_store::directory::secrets;
 use dstack_store::encryption::Encryption;
 use dstack_store::{Database, StoreError};
 use dstack_system::Secret;
 use dstack_units::ProjectId;
 
 use crate::error::ApiError;
+use crate::settings::Settings;
+use crate::state::Data;
 
 /// Why jobs cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -92,6 +93,25 @@ pub struct JobMaker {
 }
 
 impl JobMaker {
+    /// For jobs that run in containers.
+    pub fn new(data: &Data, images: Arc<dyn Images>, settings: &Settings) -> Self {
+        Self {
+            database: data.database.clone(),
+            encryption: data.encryption.clone(),
+            keys: Arc::clone(&data.keys),
+            images,
+            registry: settings.default_registry(),
+            defaults: settings.defaults(),
+            target: Target::Container,
+        }
+    }
+
+    /// For jobs that run there.
+    #[must_use]
+    pub fn on(self, target: Target) -> Self {
+        Self { target, ..self }
+    }
+
     /// The jobs of these replicas, ready to be stored.
     ///
     /// # Errors
@@ -180,7 +200,7 @@ impl JobMaker {
 
     async fn credentials(&self, project: ProjectId, auth: &RegistryAuth) -> Result<RegistryCredentials> {
         let mut known = HashMap::new();
-        let rows = secrets::list(self.database.pool(), project).await;
+        let rows = self.database.secrets().list(project).await;
         for row in rows.map_err(JobsError::Secrets)? {
             let value = self.encryption.decrypt(&row.value).map_err(JobsError::Secrets)?;
             known.insert(row.name, value.expose().to_owned());

@@ -43,6 +43,9 @@ pub use engine_handle::NoEngine;
 pub use job_maker::JobMaker;
 pub use settings::Settings;
 pub use startup::{
-    BoxFuture, EngineInit, EngineStart, Reloader, ServerError, ServerOptions, StartedEngine, serve,
+    BoxFuture, EngineContext, EngineStart, Reloader, ServerError, ServerOptions, StartedEngine, StopEngine,
+    serve,
 };
-pub use state::{AppState, DefaultPermissions, SharedPermissions};
+pub use state::{
+    AppState, Auth, Control, Data, DefaultPermissions, Edge, EngineParts, SharedPermissions, Verbs,
+};

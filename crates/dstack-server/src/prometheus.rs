@@ -11,9 +11,9 @@ use axum::extract::State;
 use axum::http::{Extensions, HeaderMap, HeaderValue, Response, header};
 use dstack_model::instances::{InstanceStatus, Resources};
 use dstack_model::runs::JobStatus;
-use dstack_store::directory::lists::{self, InstanceFilter, ListedInstance, ListedRun, RunFilter};
-use dstack_store::directory::metrics::{self as points, MetricsPoint};
-use dstack_store::directory::{Page, counts};
+use dstack_store::queries::Page;
+use dstack_store::queries::metrics::MetricsPoint;
+use dstack_store::queries::views::{InstanceFilter, ListedInstance, ListedRun, RunFilter};
 use dstack_store::rows::JobRow;
 use dstack_system::task;
 use dstack_telemetry::http::Seen;
@@ -23,7 +23,7 @@ use subtle::ConstantTimeEq;
 use self::text::{Exposition, Kind};
 use crate::access::{bearer, peer};
 use crate::error::{ApiError, Result};
-use crate::state::AppState;
+use crate::state::{AppState, Data};
 
 /// All of them: Prometheus does not page.
 const ALL: i64 = 1_000_000;
@@ -56,21 +56,24 @@ pub(crate) async fn metrics(
 }
 
 async fn answer(state: &AppState, headers: &HeaderMap, peer: Option<IpAddr>) -> Result<String> {
-    if !state.settings.prometheus {
+    if !state.edge.settings.prometheus {
         return Err(ApiError::NotFound);
     }
-    if let Some(expected) = &state.settings.prometheus_token {
+    if let Some(expected) = &state.edge.settings.prometheus_token {
         let given = bearer(headers).ok_or(ApiError::Denied)?;
         if !bool::from(given.as_bytes().ct_eq(expected.as_bytes())) {
-            let now = state.clock.now();
-            return Err(state.access.refusal(given, peer, now, ApiError::InvalidToken));
+            let now = state.data.clock.now();
+            return Err(state
+                .auth
+                .access
+                .refusal(given, peer, now, ApiError::InvalidToken));
         }
     }
-    let now = state.clock.now();
+    let now = state.data.clock.now();
     let mut text = Exposition::default();
-    instances(state, now, &mut text).await?;
-    runs(state, &mut text).await?;
-    jobs(state, now, &mut text).await?;
+    instances(&state.data, now, &mut text).await?;
+    runs(&state.data, &mut text).await?;
+    jobs(&state.data, now, &mut text).await?;
     text.add(
         "dstack_server_panics_total",
         Kind::Counter,
@@ -79,7 +82,7 @@ async fn answer(state: &AppState, headers: &HeaderMap, peer: Option<IpAddr>) -> 
         count(usize::try_from(task::panics()).unwrap_or(usize::MAX)),
     );
     let mut text = text.finish();
-    if let Some(own) = state.telemetry.prometheus() {
+    if let Some(own) = state.edge.telemetry.prometheus() {
         text.push_str(&own);
     }
     Ok(text)
@@ -110,12 +113,16 @@ const RUNNING: &[InstanceStatus] = {
     &[Provisioning, Idle, Busy, Terminating]
 };
 
-async fn instances(state: &AppState, now: Time, text: &mut Exposition) -> Result<()> {
+async fn instances(data: &Data, now: Time, text: &mut Exposition) -> Result<()> {
     let filter = InstanceFilter {
         statuses: Some(RUNNING),
         ..InstanceFilter::default()
     };
-    let found = lists::instances(state.database.pool(), &filter, &Page::newest(ALL)).await?;
+    let found = data
+        .database
+        .views()
+        .instances(&filter, &Page::newest(ALL))
+        .await?;
     for listed in &found {
         let row = &listed.instance;
         let offer = row.offer.as_deref();
@@ -170,8 +177,8 @@ fn instance_labels(listed: &ListedInstance) -> Vec<(&'static str, String)> {
     ]
 }
 
-async fn runs(state: &AppState, text: &mut Exposition) -> Result<()> {
-    for counted in counts::runs(state.database.pool()).await? {
+async fn runs(data: &Data, text: &mut Exposition) -> Result<()> {
+    for counted in data.database.counts().runs().await? {
         let labels = [
             ("dstack_project_name", counted.project_name),
             ("dstack_user_name", counted.user_name),
@@ -199,33 +206,37 @@ async fn runs(state: &AppState, text: &mut Exposition) -> Result<()> {
 /// Runs that are read at a time.
 const RUNS: usize = 500;
 
-async fn jobs(state: &AppState, now: Time, text: &mut Exposition) -> Result<()> {
+async fn jobs(data: &Data, now: Time, text: &mut Exposition) -> Result<()> {
     let filter = RunFilter {
         only_active: true,
         ..RunFilter::default()
     };
-    let keys = lists::run_keys(state.database.pool(), &filter, &Page::newest(ALL)).await?;
+    let keys = data
+        .database
+        .views()
+        .run_keys(&filter, &Page::newest(ALL))
+        .await?;
     let mut ids: Vec<RunId> = keys.into_iter().map(|(id, _)| id).collect();
     ids.sort_unstable();
     for ids in ids.chunks(RUNS) {
-        jobs_of(state, ids, now, text).await?;
+        jobs_of(data, ids, now, text).await?;
     }
     Ok(())
 }
 
-async fn jobs_of(state: &AppState, runs: &[RunId], now: Time, text: &mut Exposition) -> Result<()> {
+async fn jobs_of(data: &Data, runs: &[RunId], now: Time, text: &mut Exposition) -> Result<()> {
     use JobStatus::{Provisioning, Pulling, Running, Terminating};
-    let pool = state.database.pool();
-    let listed = lists::runs(pool, runs).await?;
+    let database = &data.database;
+    let listed = database.views().runs(runs).await?;
     let by_id: HashMap<RunId, &ListedRun> = listed.iter().map(|run| (run.run.id, run)).collect();
-    let mut jobs = lists::jobs(pool, runs).await?;
+    let mut jobs = database.views().jobs(runs).await?;
     jobs.retain(|job| {
         job.job_provisioning_data.is_some()
             && matches!(job.status(), Provisioning | Pulling | Running | Terminating)
     });
     for jobs in jobs.chunks(MAX_IDS) {
         let ids: Vec<_> = jobs.iter().map(|job| job.id).collect();
-        let latest = points::latest(pool, &ids).await?;
+        let latest = database.metrics().latest(&ids).await?;
         for job in jobs {
             if let Some(run) = by_id.get(&job.run_id) {
                 add_job(job, run, latest.get(&job.id), now, text);

@@ -13,7 +13,6 @@ use axum::routing::{any, get, post};
 use dstack_model::configurations::service::ServiceConfiguration;
 use dstack_model::requests::ChatCompletionsRequest;
 use dstack_model::runs::JobStatus;
-use dstack_store::directory::lists;
 use dstack_store::rows::RunRow;
 use serde_json::json;
 
@@ -23,7 +22,7 @@ use crate::error::{ApiError, Result, json_response};
 use crate::overload::Kind;
 use crate::request::body::{self, Received};
 use crate::request::json_body;
-use crate::state::AppState;
+use crate::state::{AppState, Auth, Data};
 use crate::version::ClientVersion;
 
 /// The routes below `/proxy`, and `/metrics`.
@@ -52,7 +51,7 @@ async fn guarded(
     if let Err(refused) = ClientVersion::from_headers(request.headers()) {
         return *refused;
     }
-    let answered = match state.overload.enter_as(kind) {
+    let answered = match state.edge.overload.enter_as(kind) {
         Ok(place) => within_time(place.work(async move { Ok(next.run(request).await) })).await,
         Err(refused) => Err(refused),
     };
@@ -111,7 +110,7 @@ async fn to_service(
     if headers.contains_key(header::UPGRADE) {
         return refusal(StatusCode::BAD_REQUEST, "Upgrading connections is not supported");
     }
-    let auth = match running_service(state, project, run).await {
+    let auth = match running_service(&state.data, &state.auth, project, run).await {
         Ok(Some(service)) => service.auth,
         Ok(None) => {
             let detail = format!("Service {project}/{run} not found");
@@ -120,7 +119,7 @@ async fn to_service(
         Err(error) => return error.into_response(),
     };
     match auth {
-        true => match check_member(state, project, headers, peer).await {
+        true => match check_member(&state.data, &state.auth, project, headers, peer).await {
             Ok(()) => not_yet(),
             Err(response) => response,
         },
@@ -129,14 +128,19 @@ async fn to_service(
 }
 
 /// The service of this name, if one of its replicas runs.
-async fn running_service(state: &AppState, project: &str, run: &str) -> Result<Option<ServiceConfiguration>> {
-    let Some(project) = state.access.project(project, Freshness::Cached).await? else {
+async fn running_service(
+    data: &Data,
+    auth: &Auth,
+    project: &str,
+    run: &str,
+) -> Result<Option<ServiceConfiguration>> {
+    let Some(project) = auth.access.project(project, Freshness::Cached).await? else {
         return Ok(None);
     };
-    let Some(found) = state.database.run_by_name(project.row.id, run).await? else {
+    let Some(found) = data.database.run_by_name(project.row.id, run).await? else {
         return Ok(None);
     };
-    let jobs = lists::jobs(state.database.pool(), &[found.run.id]).await?;
+    let jobs = data.database.views().jobs(&[found.run.id]).await?;
     let runs = jobs.iter().any(|job| job.status() == JobStatus::Running);
     Ok(found
         .run
@@ -149,7 +153,8 @@ async fn running_service(state: &AppState, project: &str, run: &str) -> Result<O
 
 /// Whether the caller is a member; unknown projects look the same as missing permissions.
 async fn check_member(
-    state: &AppState,
+    data: &Data,
+    auth: &Auth,
     project: &str,
     headers: &HeaderMap,
     peer: Option<IpAddr>,
@@ -158,17 +163,16 @@ async fn check_member(
         let Some(token) = bearer(headers) else {
             return Ok(false);
         };
-        let caller = match state
+        let caller = match auth
             .access
-            .authenticate(token, peer, state.clock.now(), Freshness::Cached)
+            .authenticate(token, peer, data.clock.now(), Freshness::Cached)
             .await
         {
             Err(ApiError::InvalidToken) => return Ok(false),
             authenticated => authenticated?,
         };
         Ok::<_, ApiError>(
-            state
-                .access
+            auth.access
                 .project(project, Freshness::Cached)
                 .await?
                 .is_some_and(|project| project.is_member(&caller.user) && caller.reaches(project.row.id)),
@@ -190,10 +194,11 @@ async fn models(
     headers: HeaderMap,
     extensions: Extensions,
 ) -> Response<Body> {
-    if let Err(response) = check_member(&state, &project, &headers, peer(&extensions)).await {
+    if let Err(response) = check_member(&state.data, &state.auth, &project, &headers, peer(&extensions)).await
+    {
         return response;
     }
-    match served(&state, &project).await {
+    match served(&state.data, &state.auth, &project).await {
         Ok(models) => {
             let model = |model: &ServedModel| json!({"object": "model", "id": model.name, "created": model.created, "owned_by": project});
             let data: Vec<_> = models.iter().map(model).collect();
@@ -210,11 +215,11 @@ struct ServedModel {
 }
 
 /// The models of a project's running services.
-async fn served(state: &AppState, project: &str) -> Result<Vec<ServedModel>> {
-    let Some(project) = state.access.project(project, Freshness::Cached).await? else {
+async fn served(data: &Data, auth: &Auth, project: &str) -> Result<Vec<ServedModel>> {
+    let Some(project) = auth.access.project(project, Freshness::Cached).await? else {
         return Ok(Vec::new());
     };
-    let runs = lists::running_services(state.database.pool(), project.row.id).await?;
+    let runs = data.database.views().running_services(project.row.id).await?;
     let model = |run: &RunRow| {
         let model = run.service_spec.as_ref()?.model.as_ref()?;
         Some(ServedModel {
@@ -235,10 +240,11 @@ async fn chat(
     extensions: Extensions,
     body: Body,
 ) -> Response<Body> {
-    if let Err(response) = check_member(&state, &project, &headers, peer(&extensions)).await {
+    if let Err(response) = check_member(&state.data, &state.auth, &project, &headers, peer(&extensions)).await
+    {
         return response;
     }
-    let memory = state.overload.memory();
+    let memory = state.edge.overload.memory();
     let (ChatCompletionsRequest { model, .. }, _reserved) =
         match body::read(&headers, body, MAX_CHAT, memory).await {
             Ok(Received { bytes, reserved }) => match json_body(&headers, &bytes, MAX_CHAT, false) {
@@ -247,7 +253,7 @@ async fn chat(
             },
             Err(error) => return error.into_response(),
         };
-    match served(&state, &project).await {
+    match served(&state.data, &state.auth, &project).await {
         Ok(models) if models.iter().any(|served| served.name == model) => not_yet(),
         Ok(_) => {
             let detail = format!("Model {model} not found in project {project}");

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_store::Result;
-use dstack_store::directory::metrics::PointsOf;
-use dstack_store::directory::{events, health, metrics};
+use dstack_store::queries::metrics::PointsOf;
+use dstack_store::queries::{events, health, metrics};
 use dstack_system::{observe, task, task_span};
 use dstack_units::Time;
 use tokio_util::sync::CancellationToken;
 
-use crate::state::AppState;
+use crate::settings::Settings;
+use crate::state::{Data, Edge};
 
 const EVERY: Duration = Duration::from_secs(3600);
 
@@ -21,14 +22,14 @@ const EVERY: Duration = Duration::from_secs(3600);
 const BATCH: u32 = 5000;
 
 /// Deletes at once what is too old, and again every hour.
-pub(crate) fn start(state: &Arc<AppState>, stop: CancellationToken) {
-    let state = Arc::clone(state);
+pub(crate) fn start(data: &Arc<Data>, edge: &Arc<Edge>, stop: CancellationToken) {
+    let (data, edge) = (Arc::clone(data), Arc::clone(edge));
     task::spawn("delete what is old", async move {
         loop {
             let span = task_span!("scheduled_tasks.delete_events");
             tokio::select! {
                 () = stop.cancelled() => return,
-                done = observe::task(span, forget(&state)) => if let Err(error) = done {
+                done = observe::task(span, forget(&data, &edge.settings)) => if let Err(error) = done {
                     tracing::warn!(%error, "old events, metrics and health checks cannot all be deleted: the rest is tried again in an hour");
                 },
             }
@@ -44,21 +45,21 @@ pub(crate) fn start(state: &Arc<AppState>, stop: CancellationToken) {
 ///
 /// # Errors
 /// The first one. What was deleted before it stays deleted, and the other kinds are deleted all the same.
-pub async fn forget(state: &AppState) -> Result<()> {
-    let (now, settings) = (state.clock.now(), &state.settings);
+pub async fn forget(data: &Data, settings: &Settings) -> Result<()> {
+    let now = data.clock.now();
     let before = |seconds: i64| now - Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
     let done = [
-        delete_events(state, before(settings.events_ttl)).await,
-        delete_metrics(state, PointsOf::Running, before(settings.metrics_running_ttl)).await,
-        delete_metrics(state, PointsOf::Finished, before(settings.metrics_finished_ttl)).await,
-        delete_health_checks(state, before(settings.health_ttl)).await,
+        delete_events(data, before(settings.events_ttl)).await,
+        delete_metrics(data, PointsOf::Running, before(settings.metrics_running_ttl)).await,
+        delete_metrics(data, PointsOf::Finished, before(settings.metrics_finished_ttl)).await,
+        delete_health_checks(data, before(settings.health_ttl)).await,
     ];
     done.into_iter().collect()
 }
 
-async fn delete_events(state: &AppState, before: Time) -> Result<()> {
+async fn delete_events(data: &Data, before: Time) -> Result<()> {
     loop {
-        let batch = state
+        let batch = data
             .database
             .write(move |tx| Box::pin(async move { events::delete_before(tx, before, BATCH).await }));
         if batch.await? < u64::from(BATCH) {
@@ -67,10 +68,10 @@ async fn delete_events(state: &AppState, before: Time) -> Result<()> {
     }
 }
 
-async fn delete_metrics(state: &AppState, of: PointsOf, before: Time) -> Result<()> {
+async fn delete_metrics(data: &Data, of: PointsOf, before: Time) -> Result<()> {
     let mut from = None;
     loop {
-        let batch = state.database.write(move |tx| {
+        let batch = data.database.write(move |tx| {
             Box::pin(async move { metrics::delete_before(tx, of, before, from, BATCH).await })
         });
         let deleted = batch.await?;
@@ -81,9 +82,9 @@ async fn delete_metrics(state: &AppState, of: PointsOf, before: Time) -> Result<
     }
 }
 
-async fn delete_health_checks(state: &AppState, before: Time) -> Result<()> {
+async fn delete_health_checks(data: &Data, before: Time) -> Result<()> {
     loop {
-        let batch = state
+        let batch = data
             .database
             .write(move |tx| Box::pin(async move { health::delete_before(tx, before, BATCH).await }));
         if batch.await? < u64::from(BATCH) {

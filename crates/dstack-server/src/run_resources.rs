@@ -1,7 +1,5 @@
 //! What a run needs besides its rows: volumes, a gateway, archives, a repo, jobs.
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
 use dstack_api::ErrorCode;
 use dstack_control::repos::repo_row;
@@ -11,28 +9,29 @@ use dstack_model::repos::{AnyRepoInfo, AnyRunRepoData};
 use dstack_model::runs::{JobSpec, RunSpec};
 use dstack_plan::services::replicas::Slot;
 use dstack_plan::validate::unsupported;
-use dstack_store::directory::{content, repos};
+use dstack_store::queries::repos;
+use dstack_system::Random;
 use dstack_units::{ArchiveId, ProjectId, RepoRowId, UserId};
 
 use crate::handlers::runs;
 use crate::job_maker::JobMaker;
-use crate::state::AppState;
+use crate::settings::Settings;
 
 /// From the database, and from registries.
 #[derive(Debug)]
 pub(crate) struct SqlRunResources {
     jobs: JobMaker,
-    random: dstack_system::Random,
+    random: Random,
     forbid_services_without_gateway: bool,
 }
 
 impl SqlRunResources {
-    pub(crate) fn of(state: &AppState) -> Arc<dyn RunResources> {
-        Arc::new(Self {
-            jobs: state.jobs(),
-            random: state.random.clone(),
-            forbid_services_without_gateway: state.settings.forbid_services_without_gateway,
-        })
+    pub(crate) fn new(jobs: JobMaker, random: Random, settings: &Settings) -> Self {
+        Self {
+            jobs,
+            random,
+            forbid_services_without_gateway: settings.forbid_services_without_gateway,
+        }
     }
 }
 
@@ -52,7 +51,12 @@ impl RunResources for SqlRunResources {
         if archives.is_empty() {
             return Ok(());
         }
-        let foreign = content::foreign_archives(self.jobs.database.pool(), user, archives).await?;
+        let foreign = self
+            .jobs
+            .database
+            .content()
+            .foreign_archives(user, archives)
+            .await?;
         match foreign.first() {
             None => Ok(()),
             Some(id) => Err(ControlError::with_code(

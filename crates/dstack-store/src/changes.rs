@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use crate::directory::change::Change;
 use crate::rows::{FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow};
+use crate::writes::Change;
 use crate::{Commit, Entity, EventMaker, EventTarget, NewEvent, Put, Removal, events};
 
 /// A row whose changes users can follow.

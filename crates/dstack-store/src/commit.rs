@@ -3,10 +3,10 @@
 use dstack_units::{EventId, Time, UserId};
 use uuid::Uuid;
 
-use crate::directory::change::Change;
 use crate::entities::with_entities;
 use crate::lease::Lease;
 use crate::rows::{FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow};
+use crate::writes::Change;
 use crate::{Entity, EntityRef};
 
 macro_rules! generate_put {

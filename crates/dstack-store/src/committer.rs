@@ -14,6 +14,7 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 
 use crate::connection::{Extent, OwnConnection};
 use crate::database::{Transactions, Tx, TxFuture};
+use crate::encryption::RowKeys;
 use crate::sql::add::{add_all, is_one_statement};
 use crate::sql::write::{apply, apply_all};
 use crate::{Commit, Result, StoreError, outage};
@@ -129,22 +130,27 @@ fn unrelated(queue: &mut VecDeque<Waiting>) -> Vec<Waiting> {
     taken
 }
 
-async fn write_together(own: &mut OwnConnection, commits: Arc<Vec<Commit>>) -> Result<()> {
+async fn write_together(own: &mut OwnConnection, keys: &RowKeys, commits: Arc<Vec<Commit>>) -> Result<()> {
     if !commits.iter().all(Commit::is_independent) {
-        return own.write(Extent::Several, changing(commits)).await;
+        return own.write(Extent::Several, changing(keys, commits)).await;
     }
     let extent = match is_one_statement(&commits) {
         true => Extent::OneStatement,
         false => Extent::Several,
     };
+    let keys = keys.clone();
     own.write(extent, move |tx| {
-        Box::pin(async move { add_all(tx, &commits).await })
+        Box::pin(async move { add_all(tx, &keys, &commits).await })
     })
     .await
 }
 
-fn changing(commits: Arc<Vec<Commit>>) -> impl for<'c> FnOnce(&'c mut Tx) -> TxFuture<'c, ()> + Send {
-    move |tx| Box::pin(async move { apply_all(tx, &commits).await })
+fn changing(
+    keys: &RowKeys,
+    commits: Arc<Vec<Commit>>,
+) -> impl for<'c> FnOnce(&'c mut Tx) -> TxFuture<'c, ()> + Send + use<> {
+    let keys = keys.clone();
+    move |tx| Box::pin(async move { apply_all(tx, &keys, &commits).await })
 }
 
 /// Writes them together; when one of them is refused, each by itself.
@@ -155,8 +161,12 @@ async fn write(database: &Transactions, own: &mut Option<OwnConnection>, group: 
         .unzip();
     let commits = Arc::new(commits);
     let together = match own {
-        Some(own) => write_together(own, Arc::clone(&commits)).await,
-        None => database.write(changing(Arc::clone(&commits))).await,
+        Some(own) => write_together(own, database.keys(), Arc::clone(&commits)).await,
+        None => {
+            database
+                .write(changing(database.keys(), Arc::clone(&commits)))
+                .await
+        }
     };
     let outcomes = match together {
         Ok(()) => commits.iter().map(|_| Ok(())).collect(),
@@ -167,11 +177,11 @@ async fn write(database: &Transactions, own: &mut Option<OwnConnection>, group: 
         }
         Err(_) => {
             join_all((0..commits.len()).map(|at| {
-                let all = Arc::clone(&commits);
+                let (all, keys) = (Arc::clone(&commits), database.keys().clone());
                 database.write(move |tx| {
                     Box::pin(async move {
                         match all.get(at) {
-                            Some(commit) => apply(tx, commit).await,
+                            Some(commit) => apply(tx, &keys, commit).await,
                             None => Ok(()),
                         }
                     })

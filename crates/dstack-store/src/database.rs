@@ -15,7 +15,9 @@ use tokio::runtime::Handle;
 
 use crate::committer::Committer;
 use crate::connection::OwnConnection;
-use crate::reads::Reads;
+use crate::encryption::RowKeys;
+use crate::queries::Reads;
+use crate::reads::BatchedReads;
 use crate::{Commit, Result, StoreError, migrations};
 use pools::Pools;
 use writer::Writer;
@@ -54,7 +56,7 @@ pub struct Database {
     dialect: Dialect,
     transactions: Transactions,
     committer: Committer,
-    reads: Reads,
+    batched: BatchedReads,
 }
 
 /// How transactions are run.
@@ -68,6 +70,7 @@ pub(crate) struct Transactions {
     patience: Option<Duration>,
     /// SQLite has one writer.
     writer: Option<Writer>,
+    keys: RowKeys,
 }
 
 /// How a database server is used; SQLite has neither.
@@ -101,11 +104,16 @@ impl Database {
 
     /// As [`Database::open`], using a database server so.
     pub async fn open_with(url: &str, options: DatabaseOptions) -> Result<Self> {
-        Self::open_on(url, options, None).await
+        Self::open_on(url, options, RowKeys::none(), None).await
     }
 
-    /// As [`Database::open_with`]. What gathers writes, and writes them, runs on these threads, and not on the caller's.
-    pub async fn open_on(url: &str, options: DatabaseOptions, workers: Option<&Handle>) -> Result<Self> {
+    /// As [`Database::open_with`]. Sealed columns are written and read with these keys. What gathers writes, and writes them, runs on these threads, and not on the caller's.
+    pub async fn open_on(
+        url: &str,
+        options: DatabaseOptions,
+        keys: RowKeys,
+        workers: Option<&Handle>,
+    ) -> Result<Self> {
         sqlx::any::install_default_drivers();
         let (dialect, url) = normalize_url(url)?;
         let trust = Trust::default();
@@ -122,11 +130,12 @@ impl Database {
                 trust,
                 patience: options.patience,
                 writer,
+                keys,
             };
             Ok(Self {
                 dialect,
                 committer: Committer::start(&transactions),
-                reads: Reads::start(&transactions),
+                batched: BatchedReads::start(&transactions),
                 transactions,
             })
         };
@@ -150,7 +159,7 @@ impl Database {
     }
 
     /// For reads.
-    pub fn pool(&self) -> &AnyPool {
+    pub(crate) fn pool(&self) -> &AnyPool {
         self.transactions.pools.any()
     }
 
@@ -180,13 +189,18 @@ impl Database {
     }
 
     /// For reads of rows by their keys, or by an index that finds few.
-    pub(crate) fn keyed(&self) -> &AnyPool {
+    pub(crate) fn keyed(&self) -> Reads<'_> {
         self.transactions.keyed()
     }
 
+    /// Of sealed columns.
+    pub(crate) const fn keys(&self) -> &RowKeys {
+        self.transactions.keys()
+    }
+
     /// What many ask for at the same time.
-    pub(crate) const fn reads(&self) -> &Reads {
-        &self.reads
+    pub(crate) const fn batched(&self) -> &BatchedReads {
+        &self.batched
     }
 
     /// Writes a commit: durable when this returns `Ok`, and nothing of it is written otherwise. Commits that come at the
@@ -229,8 +243,13 @@ impl Transactions {
     }
 
     /// For reads of rows by their keys, or by an index that finds few.
-    pub(crate) fn keyed(&self) -> &AnyPool {
-        self.pools.keyed()
+    pub(crate) fn keyed(&self) -> Reads<'_> {
+        Reads::new(self.pools.keyed(), &self.keys)
+    }
+
+    /// Of sealed columns.
+    pub(crate) const fn keys(&self) -> &RowKeys {
+        &self.keys
     }
 
     /// See [`Database::asked`].

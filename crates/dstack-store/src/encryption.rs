@@ -1,7 +1,7 @@
 //! Secrets at rest: `enc:<type>:<key name>:<payload>`, as dstack 0.22.5 writes them.
 
-pub mod at_rest;
 mod packed;
+mod sealed;
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -12,6 +12,8 @@ use base64::engine::general_purpose::STANDARD;
 use dstack_system::{Random, Secret};
 
 use crate::{Result, StoreError};
+
+pub use sealed::{RowKeys, Sealed};
 
 /// One configured key.
 #[derive(Clone, PartialEq, Eq)]
@@ -107,7 +109,7 @@ impl Encryption {
     }
 
     /// What [`Self::encrypt_json`] has made, or [`Self::encrypt`] in rows of before.
-    fn decrypt_json(&self, stored: &str) -> Result<Secret> {
+    pub(crate) fn decrypt_json(&self, stored: &str) -> Result<Secret> {
         self.unseal(stored, packed::unpack)
     }
 

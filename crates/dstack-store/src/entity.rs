@@ -1,10 +1,8 @@
 //! How a row of the engine maps to its table: columns in one list, SQL made from it.
 
-use std::any::{TypeId, type_name};
+use std::any::type_name;
 use std::sync::Arc;
 
-use dstack_model::fleets::FleetSpec;
-use dstack_model::runs::{JobSpec, RunSpec};
 use dstack_units::Time;
 use dstack_units::id::Id;
 use serde::Serialize;
@@ -13,7 +11,7 @@ use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query;
 use sqlx::{Any, Row};
 
-use crate::encryption::at_rest;
+use crate::encryption::RowKeys;
 use crate::float8::Float8;
 use crate::{Result, StoreError};
 
@@ -27,10 +25,42 @@ pub trait Column: Sized {
     /// For writing.
     fn to_raw(&self) -> Self::Raw;
     /// From reading.
-    fn from_raw(raw: Self::Raw) -> Result<Self, Box<dyn std::error::Error + Send + Sync>>;
+    fn from_raw(raw: Self::Raw) -> Result<Self, ColumnError>;
     /// Whether it surely is what was read.
     fn is_as_read(&self) -> bool {
         false
+    }
+}
+
+/// Why a stored value cannot be read.
+pub(crate) type ColumnError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A column of an [`Entity`]: any [`Column`], or one that is sealed.
+pub(crate) trait RowColumn: Sized {
+    /// What the database keeps.
+    type Stored;
+    /// Whether it is encrypted.
+    const SEALED: bool = false;
+    /// For writing.
+    fn to_stored(&self, keys: &RowKeys) -> Self::Stored;
+    /// From reading.
+    fn from_stored(stored: Self::Stored, keys: &RowKeys) -> Result<Self, ColumnError>;
+    /// Whether it surely is what was read.
+    fn is_unchanged(&self) -> bool {
+        false
+    }
+}
+
+impl<C: Column> RowColumn for C {
+    type Stored = C::Raw;
+    fn to_stored(&self, _keys: &RowKeys) -> C::Raw {
+        self.to_raw()
+    }
+    fn from_stored(stored: C::Raw, _keys: &RowKeys) -> Result<Self, ColumnError> {
+        C::from_raw(stored)
+    }
+    fn is_unchanged(&self) -> bool {
+        self.is_as_read()
     }
 }
 
@@ -75,37 +105,18 @@ impl<T> std::ops::Deref for Json<T> {
     }
 }
 
-/// What users put secrets into (environment variables, registry credentials, keys) is encrypted as a whole.
-fn is_secret<T: 'static>() -> bool {
-    let secret = [
-        TypeId::of::<RunSpec>(),
-        TypeId::of::<JobSpec>(),
-        TypeId::of::<FleetSpec>(),
-    ];
-    secret.contains(&TypeId::of::<T>())
-}
-
-impl<T: Serialize + DeserializeOwned + 'static> Column for Json<T> {
+impl<T: Serialize + DeserializeOwned> Column for Json<T> {
     type Raw = String;
     fn to_raw(&self) -> String {
         // Our own types have string keys and finite numbers, for which serialization cannot fail.
-        let text = serde_json::to_string(&*self.value).unwrap_or_else(|error| {
+        serde_json::to_string(&*self.value).unwrap_or_else(|error| {
             tracing::error!(%error, r#type = type_name::<T>(), "value cannot be serialized");
             "null".to_owned()
-        });
-        match is_secret::<T>() {
-            true => at_rest::seal(text),
-            false => text,
-        }
+        })
     }
     fn from_raw(raw: String) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
-        // Also of types that are secret: rows of before the encryption are not.
-        let value = match raw.starts_with("enc:") {
-            false => serde_json::from_str(&raw)?,
-            true => serde_json::from_str(at_rest::open(&raw)?.expose())?,
-        };
         Ok(Self {
-            value: Arc::new(value),
+            value: Arc::new(serde_json::from_str(&raw)?),
             as_read: true,
         })
     }
@@ -202,6 +213,8 @@ pub trait Entity: Clone + Send + Sync + std::fmt::Debug + 'static {
     const TABLE: &'static str;
     /// All columns: first the key, last `version`.
     const COLUMNS: &'static [&'static str];
+    /// Whether some of them are encrypted.
+    const HAS_SEALED: bool;
     /// The key.
     fn key(&self) -> Self::Key;
     /// The version read, 0 for a row not stored yet.
@@ -211,9 +224,14 @@ pub trait Entity: Clone + Send + Sync + std::fmt::Debug + 'static {
     /// Whether the column surely is what was read.
     fn is_as_read(&self, column: &str) -> bool;
     /// Binds, in order, the columns but `version` for which `wanted` holds.
-    fn bind<'q>(&self, statement: Statement<'q>, wanted: &dyn Fn(&str) -> bool) -> Statement<'q>;
+    fn bind<'q>(
+        &self,
+        statement: Statement<'q>,
+        keys: &RowKeys,
+        wanted: &dyn Fn(&str) -> bool,
+    ) -> Statement<'q>;
     /// Reads a row that selects `COLUMNS` in order.
-    fn read(row: &AnyRow) -> Result<Self>;
+    fn read(row: &AnyRow, keys: &RowKeys) -> Result<Self>;
 }
 
 /// `SELECT` of all columns, up to and including `FROM table t`.
@@ -382,6 +400,25 @@ where
     })
 }
 
+/// As [`read_column`], of an entity.
+pub(crate) fn read_field<C: RowColumn>(
+    row: &AnyRow,
+    keys: &RowKeys,
+    index: usize,
+    entity: &'static str,
+    column: &'static str,
+) -> Result<C>
+where
+    C::Stored: for<'r> sqlx::Decode<'r, Any> + sqlx::Type<Any>,
+{
+    let stored: C::Stored = row.try_get(index)?;
+    C::from_stored(stored, keys).map_err(|source| StoreError::Corrupt {
+        entity,
+        column,
+        source,
+    })
+}
+
 /// Declares a row: its struct, table, key and columns.
 macro_rules! entity {
     (
@@ -404,13 +441,14 @@ macro_rules! entity {
             type Key = $key_type;
             const TABLE: &'static str = $table;
             const COLUMNS: &'static [&'static str] = &[stringify!($key), $(stringify!($field),)* "version"];
+            const HAS_SEALED: bool = $( <$type as $crate::entity::RowColumn>::SEALED || )* false;
             fn key(&self) -> $key_type { self.$key }
             fn version(&self) -> i64 { self.version }
             fn set_version(&mut self, version: i64) { self.version = version; }
             fn is_as_read(&self, column: &str) -> bool {
                 $(
                     if column == stringify!($field) {
-                        return $crate::Column::is_as_read(&self.$field);
+                        return $crate::entity::RowColumn::is_unchanged(&self.$field);
                     }
                 )*
                 false
@@ -418,6 +456,7 @@ macro_rules! entity {
             fn bind<'q>(
                 &self,
                 mut statement: $crate::entity::Statement<'q>,
+                keys: &$crate::encryption::RowKeys,
                 wanted: &dyn Fn(&str) -> bool,
             ) -> $crate::entity::Statement<'q> {
                 if wanted(stringify!($key)) {
@@ -425,17 +464,17 @@ macro_rules! entity {
                 }
                 $(
                     if wanted(stringify!($field)) {
-                        statement = statement.bind($crate::Column::to_raw(&self.$field));
+                        statement = statement.bind($crate::entity::RowColumn::to_stored(&self.$field, keys));
                     }
                 )*
                 statement
             }
-            fn read(row: &sqlx::any::AnyRow) -> $crate::Result<Self> {
+            fn read(row: &sqlx::any::AnyRow, keys: &$crate::encryption::RowKeys) -> $crate::Result<Self> {
                 let mut index = 0..;
                 let mut next = || index.next().unwrap_or_default();
                 Ok(Self {
                     $key: $crate::entity::read_column(row, next(), $table, stringify!($key))?,
-                    $( $field: $crate::entity::read_column(row, next(), $table, stringify!($field))?, )*
+                    $( $field: $crate::entity::read_field(row, keys, next(), $table, stringify!($field))?, )*
                     version: $crate::entity::read_column(row, next(), $table, "version")?,
                 })
             }

@@ -3,9 +3,9 @@
 use dstack_system::Random;
 use dstack_units::{Time, UserId};
 
-use crate::directory::projects::ProjectRow;
-use crate::directory::secrets::SecretRow;
-use crate::directory::users::UserRow;
+use crate::queries::projects::ProjectRow;
+use crate::queries::secrets::SecretRow;
+use crate::queries::users::UserRow;
 use crate::rows::{FleetRow, GatewayRow, InstanceRow, JobRow, RunRow, VolumeRow};
 use crate::{EventTarget, NewEvent};
 

@@ -6,11 +6,15 @@
 use std::collections::HashMap;
 
 use dstack_units::Time;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use sqlx::any::AnyPoolOptions;
 use sqlx::{AnyPool, AssertSqlSafe, Row};
 
 use crate::database::normalize_url;
-use crate::{Dialect, Result, StoreError, Value};
+use crate::encryption::RowKeys;
+use crate::entity::RowColumn;
+use crate::{Column, Dialect, Json, Result, Sealed, StoreError, Value};
 
 /// The last migration of 0.22.5.
 const REVISION: &str = "40f19bea9d2a";
@@ -61,10 +65,7 @@ impl LegacyRow {
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn json<T: serde::de::DeserializeOwned>(
-        &self,
-        column: &'static str,
-    ) -> Result<Option<T>, serde_json::Error> {
+    pub fn json<T: DeserializeOwned>(&self, column: &'static str) -> Result<Option<T>, serde_json::Error> {
         match self.get(column) {
             None | Some("" | "null") => Ok(None),
             Some(text) => serde_json::from_str(text).map(Some),
@@ -210,11 +211,13 @@ impl NewRow {
 }
 
 /// JSON as a column of the engine keeps it.
-pub fn column<T>(value: T) -> String
-where
-    crate::Json<T>: crate::Column<Raw = String>,
-{
-    crate::Column::to_raw(&crate::Json::new(value))
+pub fn column<T: Serialize + DeserializeOwned>(value: T) -> String {
+    Json::new(value).to_raw()
+}
+
+/// As [`column`], of a column that is sealed.
+pub fn sealed_column<T: Serialize + DeserializeOwned>(value: T, keys: &RowKeys) -> String {
+    Sealed::new(value).to_stored(keys)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! parameters are `$1, $2, …` (which both understand), and `sqlx::Any` carries them. See `docs/adr/001-sqlx-any.md`.
 //!
 //! * [`Database`] opens the database, migrates it, and runs reads and writes.
+//! * [`queries`] are reads beyond the engine's, by subject; [`writes`] are the changes that verbs put together.
 //! * [`rows`] are the entities of the engine, one struct per table.
 //! * [`EngineStore`] is what the engine needs: snapshots to decide upon, and [`Commit`]s that change several
 //!   rows, write their events and add operations in one transaction, or not at all.
@@ -17,7 +18,6 @@ pub mod commit;
 mod committer;
 mod connection;
 pub mod database;
-pub mod directory;
 pub mod encryption;
 mod entities;
 mod entity;
@@ -29,17 +29,21 @@ pub mod memory;
 mod migrations;
 pub mod notices;
 mod outage;
+pub mod queries;
+pub mod raw;
 mod reads;
 pub mod rows;
 pub mod snapshot;
 mod sql;
 mod value;
+pub mod writes;
 
 use std::sync::Arc;
 
 pub use changes::Changes;
 pub use commit::{Commit, EventTarget, NewEvent, Put, Removal};
 pub use database::{Database, DatabaseOptions, Dialect, Tx};
+pub use encryption::{RowKeys, Sealed};
 pub use entities::{EntityRef, UnknownEntity};
 pub use entity::{Column, Entity, Json, Statement};
 pub use events::EventMaker;
@@ -50,7 +54,7 @@ pub use snapshot::{
     ChangeFeed, EngineStore, FleetSnapshot, GatewaySnapshot, InstanceSnapshot, JobSnapshot,
     PlacementSnapshot, RunSnapshot, VolumeSnapshot,
 };
-pub use sql::{SqlStore, apply};
+pub use sql::SqlStore;
 pub use value::Value;
 
 /// Why the store could not do what was asked.

@@ -10,10 +10,10 @@ use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::directory::health::StoredCheck;
-use crate::directory::metrics::MetricsPoint;
 use crate::entities::with_entities;
 use crate::lease::{Acquired, Claim, Lease, LeaseRequest};
+use crate::queries::health::StoredCheck;
+use crate::queries::metrics::MetricsPoint;
 use crate::rows::{FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow};
 use crate::{
     ChangeFeed, Commit, EngineStore, Entity, EntityRef, FleetSnapshot, GatewaySnapshot, InstanceSnapshot,

@@ -114,8 +114,9 @@ mod tests {
     use sqlx::any::AnyPoolOptions;
 
     use super::*;
-    use crate::directory::Page;
-    use crate::directory::events::{EventFilter, Within, list};
+    use crate::encryption::RowKeys;
+    use crate::queries::events::{EventFilter, Events, Within};
+    use crate::queries::{Page, Reads};
 
     /// The trail of a server from when an event and its targets were two tables.
     const BEFORE: &str = "INSERT INTO users (id, name, created_at, global_role, active, token, token_hash, projects_quota) \
@@ -130,12 +131,14 @@ mod tests {
          ('00000000-0000-0000-0000-000000000002', 0, 'run', 'r', 'only', NULL, NULL);";
 
     async fn found(pool: &AnyPool, filter: EventFilter) -> Vec<(String, Vec<String>)> {
-        let events = list(pool, &filter, &Page::newest(10)).await.unwrap();
-        let names = |event: crate::directory::events::EventRow| {
+        let events = Events(Reads::new(pool, &RowKeys::none()))
+            .list(&filter, &Page::newest(10))
+            .await;
+        let names = |event: crate::queries::events::EventRow| {
             let targets = event.targets.into_iter().map(|target| target.entity_name);
             (event.message, targets.collect())
         };
-        events.into_iter().map(names).collect()
+        events.unwrap().into_iter().map(names).collect()
     }
 
     fn event(message: &str, targets: &[&str]) -> (String, Vec<String>) {

@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use dstack_units::{FleetId, GatewayId, InstanceId, JobId, ProjectId, RunId, Time, VolumeId};
 use uuid::Uuid;
 
-use crate::directory::health::StoredCheck;
-use crate::directory::metrics::MetricsPoint;
 use crate::lease::{Acquired, Claim, Lease, LeaseRequest};
+use crate::queries::health::StoredCheck;
+use crate::queries::metrics::MetricsPoint;
 use crate::rows::{FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow};
 use crate::{Commit, EntityRef, Result};
 

@@ -12,20 +12,21 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dstack_model::runs::JobProvisioningData;
 use dstack_units::{FleetId, GatewayId, InstanceId, JobId, ProjectId, RunId, Time, VolumeId};
-use sqlx::{AnyPool, AssertSqlSafe, SqlStr};
+use sqlx::{AssertSqlSafe, SqlStr};
 use uuid::Uuid;
 
-pub use write::apply;
+pub(crate) use write::apply;
 
-use crate::directory::health::{self, StoredCheck};
-use crate::directory::metrics::{self, MetricsPoint};
-use crate::directory::{gateways, lists, volumes};
 use crate::entity::select_sql;
 use crate::lease::{Acquired, Claim, Lease, LeaseRequest};
+use crate::queries::Reads;
+use crate::queries::health::{self, StoredCheck};
+use crate::queries::metrics::{self, MetricsPoint};
+use crate::queries::{gateways, volumes};
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow};
 use crate::{
     ChangeFeed, Column, Commit, Database, EngineStore, Entity, EntityRef, FleetSnapshot, GatewaySnapshot,
-    InstanceSnapshot, JobSnapshot, Json, PlacementSnapshot, Result, RunSnapshot, VolumeSnapshot,
+    InstanceSnapshot, JobSnapshot, PlacementSnapshot, Result, RunSnapshot, Sealed, VolumeSnapshot,
 };
 
 /// The engine's store on SQL.
@@ -50,7 +51,9 @@ impl SqlStore {
             .bind(id.to_raw())
             .fetch_optional(self.database.pool())
             .await?;
-        row.as_ref().map(E::read).transpose()
+        row.as_ref()
+            .map(|row| E::read(row, self.database.keys()))
+            .transpose()
     }
 
     /// All rows of a table that match; `clause` is trusted text with `$1`.
@@ -59,13 +62,14 @@ impl SqlStore {
             .bind(value)
             .fetch_all(self.database.pool())
             .await?;
-        rows.iter().map(E::read).collect()
+        let keys = self.database.keys();
+        rows.iter().map(|row| E::read(row, keys)).collect()
     }
 }
 
 /// Rows by a column, read in one statement; `column` and `order` are trusted text.
 pub(crate) async fn by_column<E: Entity>(
-    pool: &AnyPool,
+    reads: Reads<'_>,
     column: &'static str,
     values: &[String],
     order: &'static str,
@@ -84,7 +88,8 @@ pub(crate) async fn by_column<E: Entity>(
     for value in places {
         query = query.bind(value.clone());
     }
-    query.fetch_all(pool).await?.iter().map(E::read).collect()
+    let rows = query.fetch_all(reads.pool()).await?;
+    rows.iter().map(|row| E::read(row, reads.keys())).collect()
 }
 
 /// So many values that there are few different texts, and they stay prepared: the last fills the places that are left.
@@ -117,7 +122,7 @@ impl SqlStore {
     }
 
     async fn read_volume(&self, id: VolumeId) -> Result<Option<VolumeSnapshot>> {
-        let Some(listed) = volumes::by_id(self.database.pool(), id).await? else {
+        let Some(listed) = volumes::by_id(self.database.reads(), id).await? else {
             return Ok(None);
         };
         Ok(Some(VolumeSnapshot {
@@ -132,7 +137,7 @@ impl SqlStore {
         let Some(gateway) = self.by_id(id).await? else {
             return Ok(None);
         };
-        let replicas = gateways::replicas(self.database.pool(), &[id]).await?;
+        let replicas = gateways::replicas(self.database.reads(), &[id]).await?;
         Ok(Some(GatewaySnapshot {
             gateway,
             replicas: replicas.len(),
@@ -239,7 +244,7 @@ impl SqlStore {
         .bind(project.to_raw())
         .bind(owner.to_owned())
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-        .fetch_all(self.database.keyed())
+        .fetch_all(self.database.keyed().pool())
         .await?;
         let ids = |(job, run): (String, String)| Some((job.parse().ok()?, run.parse().ok()?));
         Ok(found.into_iter().filter_map(ids).collect())
@@ -256,7 +261,7 @@ impl EngineStore for SqlStore {
     }
 
     async fn run(&self, id: RunId) -> Result<Option<RunSnapshot>> {
-        self.database.asked(self.database.reads().runs.get(id)).await
+        self.database.asked(self.database.batched().runs.get(id)).await
     }
 
     async fn job(&self, id: JobId) -> Result<Option<JobSnapshot>> {
@@ -295,45 +300,42 @@ impl EngineStore for SqlStore {
     }
 
     async fn runs_by_names(&self, project: ProjectId, names: &[String]) -> Result<Vec<RunRow>> {
-        let found = lists::runs_by_names(self.database.pool(), project, names);
+        let found = self.database.views().runs_by_names(project, names);
         let found = self.database.asked(found).await?;
         Ok(found.into_iter().map(|listed| listed.run).collect())
     }
 
     async fn run_names(&self, project: ProjectId, prefix: &str) -> Result<Vec<String>> {
-        let names = lists::run_names(self.database.pool(), project, prefix);
+        let names = self.database.views().run_names(project, prefix);
         self.database.asked(names).await
     }
 
     async fn fleet_by_name(&self, project: ProjectId, name: &str) -> Result<Option<FleetRow>> {
-        let found = lists::fleet_by_name(self.database.pool(), project, name);
+        let found = self.database.views().fleet_by_name(project, name);
         let found = self.database.asked(found).await?;
         Ok(found.map(|listed| listed.fleet))
     }
 
     async fn fleets_by_names(&self, project: ProjectId, names: &[String]) -> Result<Vec<FleetRow>> {
-        let found = lists::fleets_by_names(self.database.pool(), project, names);
+        let found = self.database.views().fleets_by_names(project, names);
         let found = self.database.asked(found).await?;
         Ok(found.into_iter().map(|listed| listed.fleet).collect())
     }
 
     async fn fleet_names(&self, project: ProjectId) -> Result<Vec<String>> {
-        let names = lists::fleet_names(self.database.pool(), project);
+        let names = self.database.views().fleet_names(project);
         self.database.asked(names).await
     }
 
     async fn volumes(&self, project: ProjectId) -> Result<Vec<VolumeRow>> {
-        let found = volumes::of_project(self.database.pool(), project);
+        let found = volumes::of_project(self.database.reads(), project);
         let found = self.database.asked(found).await?;
         Ok(found.into_iter().map(|listed| listed.row).collect())
     }
 
     async fn remote_hosts(&self) -> Result<Vec<(Option<FleetId>, String)>> {
-        let hosts = self
-            .database
-            .asked(lists::remote_hosts(self.database.pool()))
-            .await?;
-        let named = |(fleet, provisioning): (Option<FleetId>, Json<JobProvisioningData>)| {
+        let hosts = self.database.asked(self.database.views().remote_hosts()).await?;
+        let named = |(fleet, provisioning): (Option<FleetId>, Sealed<JobProvisioningData>)| {
             Some((fleet, provisioning.hostname.clone()?))
         };
         Ok(hosts.into_iter().filter_map(named).collect())
@@ -366,7 +368,7 @@ impl EngineStore for SqlStore {
     }
 
     async fn metrics_since(&self, job: JobId, after: Time) -> Result<Vec<MetricsPoint>> {
-        let newest_first = metrics::between(self.database.pool(), job, Some(after), None, i64::MAX);
+        let newest_first = self.database.metrics().between(job, Some(after), None, i64::MAX);
         let mut points = self.database.asked(newest_first).await?;
         points.reverse();
         Ok(points)

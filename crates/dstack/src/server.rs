@@ -12,7 +12,7 @@ use dstack_plan::jobs::Target;
 use dstack_server::import::ImportOptions;
 use dstack_server::settings::report_unused;
 use dstack_server::wiring::{Connected, LogOutput, SqlInputs};
-use dstack_server::{BoxFuture, EngineInit, ServerOptions, Settings, StartedEngine, serve};
+use dstack_server::{BoxFuture, EngineContext, EngineParts, ServerOptions, Settings, StartedEngine, serve};
 use dstack_store::rows::HostRules;
 use dstack_store::{EngineStore, EntityRef};
 use dstack_system::{Random, env, task};
@@ -86,8 +86,8 @@ fn run(
     options.images = dstack_images::of_server((offer == Offer::Offered).then(local_engine), policy);
     options.workers = Some(workers.handle().clone());
     let (handle, main) = (workers.handle().clone(), runtime.handle().clone());
-    options.start_engine = Some(Box::new(move |init| {
-        let started = task::spawn_on(&handle, "start the engine", start_engine(init, offer, main));
+    options.start_engine = Some(Box::new(move |context| {
+        let started = task::spawn_on(&handle, "start the engine", start_engine(context, offer, main));
         Box::pin(async move { started.await?.unwrap_or_else(|| Err(task::Panicked.into())) })
     }));
     customize(&mut options);
@@ -172,14 +172,18 @@ fn is_disk_full(error: &(dyn std::error::Error + 'static)) -> bool {
     io.is_some_and(|io| io.kind() == std::io::ErrorKind::StorageFull)
 }
 
-async fn start_engine(init: EngineInit, offer: Offer, main: Handle) -> Result<StartedEngine, StartError> {
+async fn start_engine(
+    context: EngineContext,
+    offer: Offer,
+    main: Handle,
+) -> Result<StartedEngine, StartError> {
     if let Some(notice) = offer.notice() {
         tracing::warn!("{notice}");
     }
     let offered = offer == Offer::Offered;
-    let machine = match &init.identity {
-        Some(identity) if offered => Some(start_machine(&init, &identity.name, &main).await?),
-        Some(identity) => finish_machine(&init, &identity.name, &main).await?,
+    let machine = match &context.identity {
+        Some(identity) if offered => Some(start_machine(&context, &identity.name, &main).await?),
+        Some(identity) => finish_machine(&context, &identity.name, &main).await?,
         None if !offered => None,
         None => {
             tracing::warn!(
@@ -197,31 +201,32 @@ async fn start_engine(init: EngineInit, offer: Offer, main: Handle) -> Result<St
         Some(machine) if offered && machine.runtime == "process" => Target::Host,
         _ => Target::Container,
     };
+    let jobs = context.jobs.clone().on(target);
     let engine = Engine::start(EngineDeps {
-        store: Arc::new(init.store.clone()) as Arc<dyn EngineStore>,
+        store: Arc::new(context.data.store()) as Arc<dyn EngineStore>,
         agents: Arc::new(LocalAgents::new(here)),
-        backends: Arc::clone(&init.backends),
+        backends: Arc::clone(&context.backends),
         output: Arc::new(LogOutput::new(
-            Arc::clone(&init.logs),
-            init.database.clone(),
-            Arc::clone(&init.clock),
-            init.settings.log_quota_per_job_hour,
+            Arc::clone(&context.data.logs),
+            context.data.database.clone(),
+            Arc::clone(&context.data.clock),
+            context.settings.log_quota_per_job_hour,
         )),
         inputs: Arc::new(SqlInputs::new(
-            init.jobs(target),
-            init.blobs.clone(),
-            &init.settings,
+            jobs.clone(),
+            context.data.blobs.clone(),
+            &context.settings,
         )),
-        clock: Arc::clone(&init.clock),
-        random: init.random.clone(),
+        clock: Arc::clone(&context.data.clock),
+        random: context.data.random.clone(),
         failpoints: failpoints(),
         settings: EngineSettings {
-            identity: init.identity.clone(),
+            identity: context.identity.clone(),
             home: machine.as_ref().map(|machine| machine.instance),
-            host_network: init.settings.host_network(),
-            offers_tried: init.settings.offers_tried(),
-            health_every: init.settings.health_every(),
-            keep_tasks: init.settings.keep_shim_tasks,
+            host_network: context.settings.host_network(),
+            offers_tried: context.settings.offers_tried(),
+            health_every: context.settings.health_every(),
+            keep_tasks: context.settings.keep_shim_tasks,
             ..EngineSettings::default()
         },
     })
@@ -238,7 +243,8 @@ async fn start_engine(init: EngineInit, offer: Offer, main: Handle) -> Result<St
             }
         })
     });
-    Ok(StartedEngine { handle, target, stop })
+    let parts = EngineParts { handle, jobs };
+    Ok(StartedEngine { parts, stop })
 }
 
 /// The container engine whose images jobs on this machine use.
@@ -262,10 +268,10 @@ struct Machine {
 }
 
 /// The agent of this machine.
-async fn start_shim(init: &EngineInit, main: &Handle) -> Result<LocalShim, StartError> {
-    let dir = init.settings.dir.join("local");
+async fn start_shim(context: &EngineContext, main: &Handle) -> Result<LocalShim, StartError> {
+    let dir = context.settings.dir.join("local");
     let binary = dstack_local::binary::find(&dir, EMBEDDED_AGENT)?;
-    let runtime = init.settings.local_runtime.clone();
+    let runtime = context.settings.local_runtime.clone();
     let options = LocalShimOptions { dir, binary, runtime };
     // Jobs are not to have the priority of our second set of threads.
     let started = task::spawn_on(main, "start the local agent", LocalShim::start(options)).await;
@@ -273,11 +279,11 @@ async fn start_shim(init: &EngineInit, main: &Handle) -> Result<LocalShim, Start
 }
 
 /// What is allowed on this machine.
-fn rules(init: &EngineInit, runtime: &str) -> HostRules {
+fn rules(context: &EngineContext, runtime: &str) -> HostRules {
     let containers = runtime != "process";
     let protected_paths = match containers {
         true => protected_paths(
-            &init.settings.dir,
+            &context.settings.dir,
             env::home().as_deref(),
             env::var("XDG_RUNTIME_DIR").as_deref(),
             env::var("DOCKER_HOST").as_deref(),
@@ -294,9 +300,14 @@ fn rules(init: &EngineInit, runtime: &str) -> HostRules {
 
 /// Takes the machine out of what is offered, if an earlier start offered it. While jobs run there, its agent does as well,
 /// and they are followed to their end.
-async fn finish_machine(init: &EngineInit, host: &str, main: &Handle) -> Result<Option<Machine>, StartError> {
-    let (project, now) = (init.project.id, init.clock.now());
-    let withdrawn = dstack_local::withdraw(&init.store, project, host, &init.random, now).await?;
+async fn finish_machine(
+    context: &EngineContext,
+    host: &str,
+    main: &Handle,
+) -> Result<Option<Machine>, StartError> {
+    let (project, now) = (context.project.id, context.data.clock.now());
+    let withdrawn =
+        dstack_local::withdraw(&context.data.store(), project, host, &context.data.random, now).await?;
     let Some(Withdrawn {
         instance,
         is_busy: true,
@@ -304,7 +315,7 @@ async fn finish_machine(init: &EngineInit, host: &str, main: &Handle) -> Result<
     else {
         return Ok(None);
     };
-    let shim = start_shim(init, main).await?;
+    let shim = start_shim(context, main).await?;
     let report = shim.report().await?;
     tracing::info!("jobs run on this machine still: they go on to their end, and it gets no new ones");
     Ok(Some(Machine {
@@ -315,16 +326,23 @@ async fn finish_machine(init: &EngineInit, host: &str, main: &Handle) -> Result<
     }))
 }
 
-async fn start_machine(init: &EngineInit, host: &str, main: &Handle) -> Result<Machine, StartError> {
-    let shim = start_shim(init, main).await?;
+async fn start_machine(context: &EngineContext, host: &str, main: &Handle) -> Result<Machine, StartError> {
+    let shim = start_shim(context, main).await?;
     let report = shim.report().await?;
     let this = ThisMachine {
         host,
         report: &report,
-        rules: &rules(init, &report.runtime),
+        rules: &rules(context, &report.runtime),
     };
-    let now = init.clock.now();
-    let instance = dstack_local::register(&init.store, init.project.id, this, &init.random, now).await?;
+    let now = context.data.clock.now();
+    let instance = dstack_local::register(
+        &context.data.store(),
+        context.project.id,
+        this,
+        &context.data.random,
+        now,
+    )
+    .await?;
     for notice in &report.notices {
         tracing::warn!("{notice}");
     }

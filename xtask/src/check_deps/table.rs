@@ -11,6 +11,24 @@ pub(crate) struct Crate {
     pub(crate) may_use: &'static [&'static str],
 }
 
+/// A crate of others that only some may use.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fenced {
+    /// Name of the package.
+    pub(crate) name: &'static str,
+    /// Why not everybody may.
+    pub(crate) rule: &'static str,
+    /// Packages of this workspace that may, in their tests as well.
+    pub(crate) only_in: &'static [&'static str],
+}
+
+/// What is used in few places only.
+pub(crate) const FENCED: &[Fenced] = &[Fenced {
+    name: "sqlx",
+    rule: "statements in SQL stand in one crate, and tests have `dstack_store::raw`",
+    only_in: &["dstack-store"],
+}];
+
 const fn row(name: &'static str, rule: &'static str, may_use: &'static [&'static str]) -> Crate {
     Crate { name, rule, may_use }
 }

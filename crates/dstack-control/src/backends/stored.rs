@@ -2,8 +2,8 @@
 
 use dstack_compute::config::{BackendConfig, Credential, SplitConfig};
 use dstack_store::StoreError;
-use dstack_store::directory::backends::BackendRow;
 use dstack_store::encryption::Encryption;
+use dstack_store::queries::backends::BackendRow;
 use dstack_units::{ProjectId, Time};
 
 /// The configuration in force, decrypted.

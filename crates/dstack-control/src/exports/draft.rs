@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use dstack_model::ErrorCode;
 use dstack_model::requests::UpdateExportRequest;
 use dstack_model::users::ProjectRole;
-use dstack_store::directory::exports::{FullExport, ImportRow};
-use dstack_store::directory::lists::FleetFilter;
-use dstack_store::directory::projects::{self, ProjectRow};
-use dstack_store::directory::{Page, gateways, lists};
+use dstack_store::queries::exports::{FullExport, ImportRow};
+use dstack_store::queries::projects::ProjectRow;
+use dstack_store::queries::views::FleetFilter;
+use dstack_store::queries::{Page, gateways};
 
 use super::Exporter;
 use crate::access::{Project, is_admin};
@@ -217,14 +217,14 @@ impl<'a> Draft<'a> {
     pub(super) async fn add_fleets(&mut self, names: &[String]) -> Result<()> {
         let present = names_of(&self.export.fleets);
         self.check_new("Fleets", names, &present)?;
-        let pool = self.directory.database.pool();
+        let database = &self.directory.database;
         let page = Page::newest(1_000_000);
         let filter = FleetFilter {
             projects: Some(vec![self.export.row.project_id]),
             only_active: true,
             ..FleetFilter::default()
         };
-        let all = lists::fleets(pool, &filter, &page).await?;
+        let all = database.views().fleets(&filter, &page).await?;
         let chosen: Vec<_> = all
             .iter()
             .filter(|listed| names.contains(&listed.fleet.name))
@@ -252,8 +252,8 @@ impl<'a> Draft<'a> {
     pub(super) async fn add_gateways(&mut self, names: &[String]) -> Result<()> {
         let present = names_of(&self.export.gateways);
         self.check_new("Gateways", names, &present)?;
-        let pool = self.directory.database.pool();
-        let all = gateways::list(pool, self.export.row.project_id, false).await?;
+        let database = &self.directory.database;
+        let all = gateways::list(database.reads(), self.export.row.project_id, false).await?;
         let chosen: Vec<_> = all
             .into_iter()
             .filter(|listed| names.contains(&listed.row.name))
@@ -311,7 +311,7 @@ impl<'a> Draft<'a> {
                 "Only global admins can make the export global".to_owned(),
             ));
         }
-        for project in projects::all(self.directory.database.pool()).await? {
+        for project in self.directory.database.projects().all().await? {
             let known = self
                 .export
                 .imports

@@ -8,7 +8,7 @@ use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::names;
 use dstack_plan::validate::fill_fleet_defaults;
 use dstack_store::rows::{FleetRow, InstanceRow};
-use dstack_store::{Changes, Json, events};
+use dstack_store::{Changes, Sealed, events};
 use dstack_units::{FleetId, ProjectId, Time};
 
 use super::hosts::{self, NewHost, new_host, opened, sealed, without_keys};
@@ -162,7 +162,7 @@ impl Fleets {
         check_updatable(&old, spec)?;
         let now = self.core.now();
         let mut fleet = snapshot.fleet.clone();
-        fleet.spec = Json::new(sealed(spec.clone(), &self.encryption)?);
+        fleet.spec = Sealed::new(sealed(spec.clone(), &self.encryption)?);
         // It is brought to its new size soon, also where that was given up.
         fleet.consolidation_attempt = 0;
         fleet.wake_at(now);

@@ -7,7 +7,7 @@ use dstack_plan::schedule::next_trigger;
 use dstack_plan::services::publish;
 use dstack_plan::services::replicas::first;
 use dstack_store::rows::{JobRow, NewRun, RunRow};
-use dstack_store::{Json, events};
+use dstack_store::{Json, Sealed, events};
 use dstack_units::{ArchiveId, ProjectId, RunId, UserId};
 
 use super::{BUSY, Runs};
@@ -112,7 +112,7 @@ impl Runs {
         new.deployment_num += 1;
         new.priority = spec.configuration.base().priority.unwrap_or(0);
         new.service_spec = published(&request.project_name, &spec)?.map(Json::new);
-        new.run_spec = Json::new(spec);
+        new.run_spec = Sealed::new(spec);
         let deployment = new.deployment_num;
         let mut changes = self.core.changes(Actor::User(request.user));
         changes.note(
@@ -172,7 +172,7 @@ impl Runs {
         let mut jobs = Vec::new();
         for job in specs {
             let id = self.core.random.ordered_uuid(now).into();
-            let row = JobRow::submitted(id, &run, Json::new(job), now);
+            let row = JobRow::submitted(id, &run, Sealed::new(job), now);
             let text = "Job created on run submission. Status: SUBMITTED";
             changes.event(by_system.event(text, vec![events::job(&row)]));
             changes.insert_silently(row.clone());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dstack_agent_api::shim::InstanceHealth;
 use dstack_model::health::HealthStatus;
 use dstack_store::EntityRef;
-use dstack_store::directory::health::StoredCheck;
+use dstack_store::queries::health::StoredCheck;
 use dstack_system::clock::sleep_until;
 use dstack_units::{InstanceId, Time};
 

@@ -7,7 +7,7 @@ use dstack_agent_api::runner::Metrics;
 use dstack_model::profiles::UtilizationPolicy;
 use dstack_plan::lifecycle::policies::unused_gpus;
 use dstack_store::EntityRef;
-use dstack_store::directory::metrics::MetricsPoint;
+use dstack_store::queries::metrics::MetricsPoint;
 use dstack_system::clock::sleep_until;
 use dstack_units::{JobId, Time};
 

@@ -120,7 +120,7 @@ pub(super) async fn keep(ctx: &Context, operation: OperationRow, notes: Value) -
         version,
         attempt,
         next_attempt_at: None,
-        notes: Some(dstack_store::Json::new(notes)),
+        notes: Some(dstack_store::Sealed::new(notes)),
         ..operation
     })
 }

@@ -10,7 +10,7 @@ use dstack_model::runs::{JobProvisioningData, JobRuntimeData, JobStatus, JobTerm
 use dstack_plan::lifecycle::job::{Decision, Ended, Facts, Operation, Task, decide};
 use dstack_plan::lifecycle::{Wait, WaitReason, policies};
 use dstack_store::rows::{InstanceRow, JobRow, OperationKind, OperationRow, OperationState};
-use dstack_store::{Changes, EntityRef, EventMaker, JobSnapshot, Json};
+use dstack_store::{Changes, EntityRef, EventMaker, JobSnapshot, Json, Sealed};
 use dstack_units::{JobId, Time};
 
 use crate::Result;
@@ -282,7 +282,7 @@ fn keep_ports(job: &mut JobRow, ports: &[dstack_agent_api::shim::PortMapping]) {
             ssh_port: ssh.or(data.ssh_port),
             ..JobProvisioningData::clone(data)
         };
-        job.job_provisioning_data = Some(Json::new(data));
+        job.job_provisioning_data = Some(Sealed::new(data));
     }
 }
 

@@ -8,7 +8,7 @@ use dstack_plan::fleets::{
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::offers::AvailableOffers;
 use dstack_store::rows::{FleetRow, InstanceRow, OperationKind, OperationRow};
-use dstack_store::{EntityRef, InstanceSnapshot, Json};
+use dstack_store::{EntityRef, InstanceSnapshot, Sealed};
 
 use crate::Result;
 use crate::context::Context;
@@ -54,7 +54,7 @@ pub(super) async fn plan_provisioning(
         .for_fleet()
         .reserved(query.requirements.reservation);
     let operation = OperationRow {
-        notes: Some(Json::new(attempts.to_json())),
+        notes: Some(Sealed::new(attempts.to_json())),
         ..intend(ctx, EntityRef::Instance(row.id), OperationKind::Create, ctx.now())
     };
     Ok(Provisioning::Ready(Box::new(operation)))

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dstack_model::runs::{JobSpec, JobStatus, JobTerminationReason, RunStatus, RunTerminationReason};
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::services::replicas::{self, Job, Slot};
-use dstack_store::Json;
+use dstack_store::Sealed;
 use dstack_store::rows::{JobRow, RunRow};
 use dstack_units::Time;
 
@@ -184,7 +184,7 @@ async fn create(
         let mut job = JobRow::submitted(
             ctx.deps.random.ordered_uuid(now).into(),
             &change.run,
-            Json::new(spec),
+            Sealed::new(spec),
             now,
         );
         let before = latest

@@ -1,7 +1,7 @@
 //! What an API token is good for.
 
 use dstack_api::{Effect, RouteInfo};
-use dstack_store::directory::tokens::TokenRow;
+use dstack_store::queries::tokens::TokenRow;
 
 use super::Project;
 use crate::error::{ApiError, Result};

@@ -16,7 +16,6 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::{Access, TRUSTED_FOR};
-use crate::state::AppState;
 
 /// Pause between two proofs.
 const EVERY: Duration = Duration::from_secs(1);
@@ -25,12 +24,12 @@ const EVERY: Duration = Duration::from_secs(1);
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Hears of changes until the server stops; on SQLite, where nobody else makes any, not at all.
-pub fn start(state: &Arc<AppState>, stop: CancellationToken) {
-    let state = Arc::clone(state);
+pub fn start(access: &Arc<Access>, random: &Random, stop: CancellationToken) {
+    let (access, random) = (Arc::clone(access), random.clone());
     task::spawn("hear of users and projects", async move {
         tokio::select! {
             () = stop.cancelled() => {}
-            () = hear(&state.access, &state.random) => {}
+            () = hear(&access, &random) => {}
         }
     });
 }

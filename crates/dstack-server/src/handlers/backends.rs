@@ -26,12 +26,12 @@ pub(super) fn routes(api: Api) -> Api {
 }
 
 async fn list_types(call: Call, _: Nothing) -> Result<Vec<BackendType>> {
-    Ok(call.state.registry.types())
+    Ok(call.state.control.verbs.registry.types())
 }
 
 async fn create(call: Call, body: BackendConfigBody) -> Result<BackendConfigBody> {
     let config = from_body(&body)?;
-    let verbs = call.state.backend_verbs();
+    let verbs = &call.state.control.verbs.backends;
     verbs
         .add(call.user()?.into(), &call.project()?.row, &config)
         .await?;
@@ -40,7 +40,7 @@ async fn create(call: Call, body: BackendConfigBody) -> Result<BackendConfigBody
 
 async fn update(call: Call, body: BackendConfigBody) -> Result<BackendConfigBody> {
     let config = from_body(&body)?;
-    let verbs = call.state.backend_verbs();
+    let verbs = &call.state.control.verbs.backends;
     verbs
         .replace(call.user()?.into(), &call.project()?.row, &config)
         .await?;
@@ -49,7 +49,7 @@ async fn update(call: Call, body: BackendConfigBody) -> Result<BackendConfigBody
 
 async fn create_yaml(call: Call, request: BackendYamlRequest) -> Result<()> {
     let config = from_yaml(&request.config_yaml)?;
-    let verbs = call.state.backend_verbs();
+    let verbs = &call.state.control.verbs.backends;
     Ok(verbs
         .add(call.user()?.into(), &call.project()?.row, &config)
         .await?)
@@ -57,7 +57,7 @@ async fn create_yaml(call: Call, request: BackendYamlRequest) -> Result<()> {
 
 async fn update_yaml(call: Call, request: BackendYamlRequest) -> Result<()> {
     let config = from_yaml(&request.config_yaml)?;
-    let verbs = call.state.backend_verbs();
+    let verbs = &call.state.control.verbs.backends;
     Ok(verbs
         .replace(call.user()?.into(), &call.project()?.row, &config)
         .await?)
@@ -79,7 +79,7 @@ async fn delete(call: Call, request: DeleteBackendsRequest) -> Result<()> {
     if request.backends_names.contains(&BackendType::Dstack) {
         return Err(ApiError::client("Cannot delete dstack backend"));
     }
-    let (verbs, project) = (call.state.backend_verbs(), &call.project()?.row);
+    let (verbs, project) = (&call.state.control.verbs.backends, &call.project()?.row);
     Ok(verbs
         .delete(call.user()?.into(), project, &request.backends_names)
         .await?)
@@ -115,9 +115,14 @@ fn named(call: &Call) -> Result<BackendType> {
 
 async fn in_force(call: &Call) -> Result<BackendConfig> {
     let (state, of) = (&call.state, named(call)?);
-    let found = state.backend_verbs().find(&call.project()?.row, of).await?;
+    let found = state
+        .control
+        .verbs
+        .backends
+        .find(&call.project()?.row, of)
+        .await?;
     let row = found.ok_or_else(ApiError::not_exists)?;
-    let split = stored(&state.encryption, &row).map_err(|_| ApiError::not_exists())?;
+    let split = stored(&state.data.encryption, &row).map_err(|_| ApiError::not_exists())?;
     BackendConfig::join(&split).map_err(|reason| {
         ApiError::client(format!(
             "The stored configuration of backend {of} cannot be read: {reason}. Update the backend."

@@ -3,8 +3,8 @@
 use dstack_api::routes;
 use dstack_model::events::{Event, EventTarget};
 use dstack_model::requests::ListEventsRequest;
-use dstack_store::directory::Page;
-use dstack_store::directory::events::{self, EventFilter, EventRow, EventTargetRow, Within};
+use dstack_store::queries::Page;
+use dstack_store::queries::events::{EventFilter, EventRow, EventTargetRow, Within};
 use uuid::Uuid;
 
 use crate::access::is_admin;
@@ -33,7 +33,7 @@ async fn list(call: Call, request: ListEventsRequest) -> Result<Vec<Event>> {
             .map(|types| types.iter().map(|kind| kind.as_str().to_owned()).collect()),
         actors: request.actors,
     };
-    let rows = events::list(call.state.database.pool(), &filter, &page).await?;
+    let rows = call.state.data.database.events().list(&filter, &page).await?;
     Ok(rows.into_iter().map(event).collect())
 }
 

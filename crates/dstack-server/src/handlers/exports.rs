@@ -9,8 +9,8 @@ use dstack_model::exports::{
     ListImportsResponse,
 };
 use dstack_model::requests::{CreateExportRequest, DeleteImportRequest, NameRequest, UpdateExportRequest};
-use dstack_store::directory::exports::{self, FullExport};
-use dstack_store::directory::projects;
+use dstack_store::queries::exports::FullExport;
+
 use dstack_units::{FleetId, GatewayId};
 
 use crate::access::is_admin;
@@ -31,8 +31,8 @@ pub(super) fn routes(api: Api) -> Api {
 }
 
 async fn of_project(call: &Call) -> Result<Vec<FullExport>> {
-    let pool = call.state.database.pool();
-    Ok(exports::of_project(pool, call.project()?.row.id).await?)
+    let database = &call.state.data.database;
+    Ok(database.exports().of_project(call.project()?.row.id).await?)
 }
 
 /// The caller, in the project of the path.
@@ -46,36 +46,36 @@ fn exporter(call: &Call) -> Result<Exporter<'_>> {
 
 async fn create(call: Call, request: CreateExportRequest) -> Result<Export> {
     let state = &call.state;
-    if !state.settings.exports_enabled {
+    if !state.edge.settings.exports_enabled {
         return Err(ApiError::client(NOT_SUPPORTED));
     }
-    let verbs = state.export_verbs();
+    let verbs = &state.control.verbs.exports;
     Ok(shown(&verbs.create(exporter(&call)?, &request).await?))
 }
 
 async fn update(call: Call, request: UpdateExportRequest) -> Result<Export> {
     let (state, by) = (&call.state, exporter(&call)?);
-    let verbs = state.export_verbs();
+    let verbs = &state.control.verbs.exports;
     // Whether it is there comes first, as in the reference.
     verbs.by_name(by.project, &request.name).await?;
     let extends = request.set_global
         || !request.add_importer_projects.is_empty()
         || !request.add_exported_fleets.is_empty()
         || !request.add_exported_gateways.is_empty();
-    if extends && !state.settings.exports_enabled {
+    if extends && !state.edge.settings.exports_enabled {
         return Err(ApiError::client(PHASE_OUT));
     }
     Ok(shown(&verbs.update(by, &request).await?))
 }
 
 async fn delete(call: Call, request: NameRequest) -> Result<()> {
-    let verbs = call.state.export_verbs();
+    let verbs = &call.state.control.verbs.exports;
     Ok(verbs.delete(exporter(&call)?, &request.name).await?)
 }
 
 /// Nothing is an error where exports are switched off; what is left is shown with a warning.
 fn warnings(call: &Call, none: bool) -> Result<Vec<String>> {
-    match (call.state.settings.exports_enabled, none) {
+    match (call.state.edge.settings.exports_enabled, none) {
         (true, _) => Ok(Vec::new()),
         (false, true) => Err(ApiError::client(NOT_SUPPORTED)),
         (false, false) => Ok(vec![PHASE_OUT.to_owned()]),
@@ -93,7 +93,7 @@ async fn list(call: Call, _: Nothing) -> Result<ExportsAnswer> {
 
 async fn list_imports(call: Call, _: Nothing) -> Result<ImportsAnswer> {
     let project = call.project()?.row.id;
-    let found = exports::imported_by(call.state.database.pool(), project).await?;
+    let found = call.state.data.database.exports().imported_by(project).await?;
     let imports: Vec<Import> = found
         .iter()
         .filter_map(|export| {
@@ -121,7 +121,7 @@ async fn list_imports(call: Call, _: Nothing) -> Result<ImportsAnswer> {
 }
 
 async fn delete_import(call: Call, request: DeleteImportRequest) -> Result<()> {
-    let (verbs, by) = (call.state.export_verbs(), exporter(&call)?);
+    let (verbs, by) = (&call.state.control.verbs.exports, exporter(&call)?);
     let (project, name) = (&request.export_project_name, &request.export_name);
     Ok(verbs.delete_import(by, project, name).await?)
 }
@@ -159,7 +159,7 @@ async fn imports(call: &Call, fits: impl Fn(&FullExport) -> bool) -> Result<bool
     if is_admin(user) {
         return Ok(true);
     }
-    let own = projects::of_member(call.state.database.pool(), user.id).await?;
+    let own = call.state.data.database.projects().of_member(user.id).await?;
     Ok(of_project(call)
         .await?
         .iter()

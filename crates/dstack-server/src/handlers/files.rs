@@ -3,7 +3,6 @@
 use dstack_api::{Nothing, routes};
 use dstack_model::files::FileArchive;
 use dstack_model::requests::GetFileArchiveByHashRequest;
-use dstack_store::directory::content;
 
 use crate::api::{Api, Call};
 use crate::error::{ApiError, Result};
@@ -15,7 +14,13 @@ pub(super) fn routes(api: Api) -> Api {
 }
 
 async fn get_archive_by_hash(call: Call, request: GetFileArchiveByHashRequest) -> Result<FileArchive> {
-    let found = content::archive_by_hash(call.state.database.pool(), call.user()?.id, &request.hash).await?;
+    let found = call
+        .state
+        .data
+        .database
+        .content()
+        .archive_by_hash(call.user()?.id, &request.hash)
+        .await?;
     Ok(FileArchive {
         id: found.ok_or_else(ApiError::not_exists)?,
         hash: request.hash,
@@ -28,12 +33,13 @@ async fn upload_archive(call: Call, _: Nothing, upload: Upload) -> Result<FileAr
         "Archive size",
         "Use .gitignore/.dstackignore to exclude large files. ",
         upload.request_size,
-        state.settings.code_upload_limit,
+        state.edge.settings.code_upload_limit,
     )?;
     let user = call.user()?.id;
     let hash = upload.name.clone();
-    let id = state.random.uuid().into();
+    let id = state.data.random.uuid().into();
     let id = state
+        .data
         .blobs
         .put_archive(id, user, upload.name, upload.content)
         .await?;

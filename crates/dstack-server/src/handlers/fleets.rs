@@ -9,8 +9,8 @@ use dstack_model::fleets::Fleet;
 use dstack_model::requests::{
     DeleteFleetInstancesRequest, GetFleetRequest, ListFleetsRequest, ListImportedRequest, NamesRequest,
 };
-use dstack_store::directory::Page;
-use dstack_store::directory::lists::{self, FleetFilter, ListedFleet};
+use dstack_store::queries::Page;
+use dstack_store::queries::views::{FleetFilter, ListedFleet};
 use dstack_units::FleetId;
 
 use super::projects::visible_projects;
@@ -18,7 +18,7 @@ use crate::access::Project;
 use crate::api::{Api, Call};
 use crate::error::{ApiError, Result};
 use crate::render::fleets::fleet;
-use crate::state::AppState;
+use crate::state::Data;
 
 /// Fleets of a project are not paged.
 const ALL: i64 = 1_000_000;
@@ -35,7 +35,7 @@ pub(super) fn routes(api: Api) -> Api {
 
 async fn list_all(call: Call, request: ListFleetsRequest) -> Result<Vec<Fleet>> {
     let state = &call.state;
-    let pool = state.database.pool();
+    let database = &state.data.database;
     let visible = visible_projects(&call, request.project_name.as_ref().map(std::slice::from_ref)).await?;
     let page = Page {
         prev_at: request.prev_created_at,
@@ -48,8 +48,8 @@ async fn list_all(call: Call, request: ListFleetsRequest) -> Result<Vec<Fleet>> 
         imported: request.include_imported,
         only_active: request.only_active,
     };
-    let found = lists::fleets(pool, &filter, &page).await?;
-    with_instances(state, &found).await
+    let found = database.views().fleets(&filter, &page).await?;
+    with_instances(&state.data, &found).await
 }
 
 async fn list(call: Call, request: ListImportedRequest) -> Result<Vec<Fleet>> {
@@ -58,13 +58,19 @@ async fn list(call: Call, request: ListImportedRequest) -> Result<Vec<Fleet>> {
         imported: request.include_imported,
         only_active: true,
     };
-    let found = lists::fleets(call.state.database.pool(), &filter, &Page::newest(ALL)).await?;
-    with_instances(&call.state, &found).await
+    let found = call
+        .state
+        .data
+        .database
+        .views()
+        .fleets(&filter, &Page::newest(ALL))
+        .await?;
+    with_instances(&call.state.data, &found).await
 }
 
-async fn with_instances(state: &AppState, found: &[ListedFleet]) -> Result<Vec<Fleet>> {
+async fn with_instances(data: &Data, found: &[ListedFleet]) -> Result<Vec<Fleet>> {
     let ids: Vec<FleetId> = found.iter().map(|listed| listed.fleet.id).collect();
-    let instances = lists::instances_of_fleets(state.database.pool(), &ids).await?;
+    let instances = data.database.views().instances_of_fleets(&ids).await?;
     Ok(found.iter().map(|listed| fleet(listed, &instances)).collect())
 }
 
@@ -78,10 +84,10 @@ pub(super) async fn check_importer(call: &Call, fleet: Option<FleetId>) -> Resul
 }
 
 async fn get(call: Call, request: GetFleetRequest) -> Result<Fleet> {
-    let (pool, project) = (call.state.database.pool(), call.project()?.row.id);
+    let (database, project) = (&call.state.data.database, call.project()?.row.id);
     let found = match (request.id, &request.name) {
-        (Some(id), _) => lists::fleet_by_id(pool, project, id).await?,
-        (None, Some(name)) => lists::fleet_by_name(pool, project, name).await?,
+        (Some(id), _) => database.views().fleet_by_id(project, id).await?,
+        (None, Some(name)) => database.views().fleet_by_name(project, name).await?,
         (None, None) => None,
     };
     check_importer(&call, found.as_ref().map(|found| found.fleet.id)).await?;
@@ -89,7 +95,7 @@ async fn get(call: Call, request: GetFleetRequest) -> Result<Fleet> {
         return Err(ApiError::client("name or id must be specified"));
     }
     let found = found.ok_or_else(ApiError::not_exists)?;
-    with_instances(&call.state, &[found])
+    with_instances(&call.state.data, &[found])
         .await?
         .pop()
         .ok_or_else(ApiError::not_exists)
@@ -97,7 +103,12 @@ async fn get(call: Call, request: GetFleetRequest) -> Result<Fleet> {
 
 /// SSH fleets may be reserved to admins.
 fn rights(call: &Call) -> Result<FleetRights> {
-    let everyone = call.state.permissions.get().allow_non_admins_manage_ssh_fleets;
+    let everyone = call
+        .state
+        .auth
+        .permissions
+        .get()
+        .allow_non_admins_manage_ssh_fleets;
     Ok(FleetRights {
         ssh_fleets: everyone || call.project()?.is_admin(call.user()?),
     })
@@ -113,7 +124,7 @@ async fn delete_instances(call: Call, request: DeleteFleetInstancesRequest) -> R
 
 async fn terminate(call: &Call, names: &[String], nums: Option<&[i64]>) -> Result<()> {
     let (actor, project) = (call.user()?.into(), call.project()?.row.id);
-    let verbs = call.state.fleet_verbs();
+    let verbs = &call.state.control.fleets;
     Ok(verbs
         .terminate(actor, rights(call)?, project, names, nums)
         .await?)

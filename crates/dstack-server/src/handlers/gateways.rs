@@ -8,7 +8,7 @@ use dstack_model::requests::{
     ApplyGatewayPlanRequest, CreateGatewayRequest, GetGatewayPlanRequest, ListImportedRequest, NameRequest,
     NamesRequest, SetDefaultGatewayRequest, SetWildcardDomainRequest,
 };
-use dstack_store::directory::gateways::{self, ListedGateway, ReplicaRow};
+use dstack_store::queries::gateways::{self, ListedGateway, ReplicaRow};
 use dstack_store::rows::GatewayRow;
 use dstack_units::GatewayId;
 
@@ -28,14 +28,14 @@ pub(super) fn routes(api: Api) -> Api {
 }
 
 async fn list(call: Call, request: ListImportedRequest) -> Result<Vec<Gateway>> {
-    let pool = call.state.database.pool();
-    let found = gateways::list(pool, call.project()?.row.id, request.include_imported).await?;
+    let database = &call.state.data.database;
+    let found = gateways::list(database.reads(), call.project()?.row.id, request.include_imported).await?;
     shown(&call, found).await
 }
 
 async fn get(call: Call, request: NameRequest) -> Result<Gateway> {
     let project = call.project()?;
-    let found = gateways::by_name(call.state.database.pool(), project.row.id, &request.name).await?;
+    let found = gateways::by_name(call.state.data.database.reads(), project.row.id, &request.name).await?;
     if !project.row.is_public && !project.is_member(call.user()?) {
         // A member of a project that imports it may see it, and nobody else may know that it is there.
         let id = found.as_ref().map(|found| found.row.id);
@@ -48,10 +48,10 @@ async fn get(call: Call, request: NameRequest) -> Result<Gateway> {
 
 /// As the API shows gateways to the project.
 async fn shown(call: &Call, found: Vec<ListedGateway>) -> Result<Vec<Gateway>> {
-    let pool = call.state.database.pool();
-    let default = gateways::default_id(pool, call.project()?.row.id).await?;
+    let database = &call.state.data.database;
+    let default = gateways::default_id(database.reads(), call.project()?.row.id).await?;
     let ids: Vec<GatewayId> = found.iter().map(|listed| listed.row.id).collect();
-    let replicas = gateways::replicas(pool, &ids).await?;
+    let replicas = gateways::replicas(database.reads(), &ids).await?;
     let mut gateways: Vec<Gateway> = found
         .into_iter()
         .map(|listed| gateway(listed, &replicas, default))
@@ -112,8 +112,8 @@ fn replica(row: &ReplicaRow) -> GatewayReplica {
 async fn get_plan(call: Call, request: GetGatewayPlanRequest) -> Result<GatewayPlan> {
     let mut spec = request.spec;
     compat::gateway_request(&mut spec.configuration, &call.version);
-    let effective = call.state.plugins.on_apply(&call, spec.clone()).await?;
-    let verbs = call.state.gateway_verbs();
+    let effective = call.state.edge.plugins.on_apply(&call, spec.clone()).await?;
+    let verbs = &call.state.control.gateways;
     verbs.check(&effective.configuration)?;
     let mut action = ApplyAction::Create;
     let mut current = None;
@@ -141,12 +141,12 @@ async fn get_plan(call: Call, request: GetGatewayPlanRequest) -> Result<GatewayP
 async fn apply(call: Call, request: ApplyGatewayPlanRequest) -> Result<Gateway> {
     let mut spec = request.plan.spec;
     compat::gateway_request(&mut spec.configuration, &call.version);
-    let configuration = call.state.plugins.on_apply(&call, spec).await?.configuration;
+    let configuration = call.state.edge.plugins.on_apply(&call, spec).await?.configuration;
     let seen = request.plan.current_resource.map(|seen| SeenGateway {
         id: seen.id,
         configuration: seen.configuration,
     });
-    let (verbs, project) = (call.state.gateway_verbs(), &call.project()?.row);
+    let (verbs, project) = (&call.state.control.gateways, &call.project()?.row);
     let row = verbs
         .apply(
             call.user()?,
@@ -171,21 +171,21 @@ async fn create(call: Call, request: CreateGatewayRequest) -> Result<Gateway> {
         configuration_path: None,
     };
     compat::gateway_request(&mut spec.configuration, &call.version);
-    let configuration = call.state.plugins.on_apply(&call, spec).await?.configuration;
-    let (verbs, project) = (call.state.gateway_verbs(), &call.project()?.row);
+    let configuration = call.state.edge.plugins.on_apply(&call, spec).await?.configuration;
+    let (verbs, project) = (&call.state.control.gateways, &call.project()?.row);
     let row = verbs.create(call.user()?, project, &configuration).await?;
     stored(&call, row).await
 }
 
 async fn delete(call: Call, request: NamesRequest) -> Result<()> {
-    let verbs = call.state.gateway_verbs();
+    let verbs = &call.state.control.gateways;
     Ok(verbs
         .delete(call.user()?.into(), call.project()?.row.id, &request.names)
         .await?)
 }
 
 async fn set_default(call: Call, request: SetDefaultGatewayRequest) -> Result<()> {
-    let (verbs, project) = (call.state.gateway_verbs(), &call.project()?.row);
+    let (verbs, project) = (&call.state.control.gateways, &call.project()?.row);
     let owner = request.gateway_project.as_deref();
     Ok(verbs
         .set_default(call.user()?.into(), project, owner, &request.name)
@@ -193,11 +193,11 @@ async fn set_default(call: Call, request: SetDefaultGatewayRequest) -> Result<()
 }
 
 async fn set_wildcard_domain(call: Call, request: SetWildcardDomainRequest) -> Result<Gateway> {
-    let (verbs, project) = (call.state.gateway_verbs(), call.project()?.row.id);
+    let (verbs, project) = (&call.state.control.gateways, call.project()?.row.id);
     let (name, domain) = (&request.name, &request.wildcard_domain);
     verbs
         .set_wildcard_domain(call.user()?.into(), project, name, domain)
         .await?;
-    let found = gateways::by_name(call.state.database.pool(), project, name).await?;
+    let found = gateways::by_name(call.state.data.database.reads(), project, name).await?;
     one(&call, found.ok_or_else(ApiError::not_exists)?).await
 }

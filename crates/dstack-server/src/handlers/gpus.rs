@@ -22,15 +22,16 @@ pub(super) fn routes(api: Api) -> Api {
 
 async fn list(call: Call, request: ListGpusRequest) -> Result<ListGpusResponse> {
     let (state, spec) = (&call.state, request.run_spec);
-    let defaults = state.settings.defaults();
+    let defaults = state.edge.settings.defaults();
     let context = JobContext {
         server: &defaults,
         images: &std::collections::BTreeMap::new(),
-        target: state.target,
+        target: state.control.jobs.target,
     };
     let offers = match job_specs(&spec, 0, None, &context)?.first() {
         Some(job) => {
-            let mut planner = Planner::new(state, call.project()?, &spec, Vec::new()).await?;
+            let mut planner =
+                Planner::new(&state.data, &state.control, call.project()?, &spec, Vec::new()).await?;
             let mut found = planner.offers(job, true).await?;
             found.instances.append(&mut found.new);
             found.instances

@@ -6,8 +6,8 @@ use dstack_model::instances::{Instance, InstanceStatus};
 use dstack_model::requests::{
     GetInstanceHealthChecksRequest, GetInstanceHealthChecksResponse, GetInstanceRequest, ListInstancesRequest,
 };
-use dstack_store::directory::lists::{self, InstanceFilter};
-use dstack_store::directory::{Page, health};
+use dstack_store::queries::Page;
+use dstack_store::queries::views::InstanceFilter;
 
 use super::fleets::check_importer;
 use super::projects::visible_projects;
@@ -25,7 +25,7 @@ pub(super) fn routes(api: Api) -> Api {
 const ACTIVE: &[InstanceStatus] = &[InstanceStatus::Idle, InstanceStatus::Busy];
 
 async fn list(call: Call, request: ListInstancesRequest) -> Result<Vec<Instance>> {
-    let pool = call.state.database.pool();
+    let database = &call.state.data.database;
     let visible = visible_projects(&call, request.project_names.as_deref()).await?;
     let filter = InstanceFilter {
         projects: Some(visible),
@@ -39,7 +39,9 @@ async fn list(call: Call, request: ListInstancesRequest) -> Result<Vec<Instance>
         limit: request.limit,
         ascending: request.ascending,
     };
-    Ok(lists::instances(pool, &filter, &page)
+    Ok(database
+        .views()
+        .instances(&filter, &page)
         .await?
         .iter()
         .map(instance)
@@ -48,7 +50,13 @@ async fn list(call: Call, request: ListInstancesRequest) -> Result<Vec<Instance>
 
 async fn get(call: Call, request: GetInstanceRequest) -> Result<Instance> {
     let project = call.project()?.row.id;
-    let found = lists::instance_by_id(call.state.database.pool(), project, request.id).await?;
+    let found = call
+        .state
+        .data
+        .database
+        .views()
+        .instance_by_id(project, request.id)
+        .await?;
     check_importer(&call, found.as_ref().and_then(|found| found.instance.fleet_id)).await?;
     found.as_ref().map(instance).ok_or_else(ApiError::not_exists)
 }
@@ -57,22 +65,21 @@ async fn health_checks(
     call: Call,
     request: GetInstanceHealthChecksRequest,
 ) -> Result<GetInstanceHealthChecksResponse> {
-    let pool = call.state.database.pool();
-    let fleet = lists::fleet_by_name(pool, call.project()?.row.id, &request.fleet_name).await?;
+    let database = &call.state.data.database;
+    let fleet = database
+        .views()
+        .fleet_by_name(call.project()?.row.id, &request.fleet_name)
+        .await?;
     let fleet = fleet.ok_or_else(ApiError::not_exists)?;
-    let instances = lists::instances_of_fleets(pool, &[fleet.fleet.id]).await?;
+    let instances = database.views().instances_of_fleets(&[fleet.fleet.id]).await?;
     let instance = instances
         .iter()
         .find(|listed| listed.instance.instance_num == request.instance_num)
         .ok_or_else(ApiError::not_exists)?;
-    let checks = health::list(
-        pool,
-        instance.instance.id,
-        request.after,
-        request.before,
-        request.limit,
-    )
-    .await?;
+    let checks = database
+        .health_checks()
+        .list(instance.instance.id, request.after, request.before, request.limit)
+        .await?;
     Ok(GetInstanceHealthChecksResponse {
         health_checks: checks.iter().map(shown).collect(),
     })

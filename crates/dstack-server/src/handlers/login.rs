@@ -28,7 +28,7 @@ pub(super) fn routes(api: Api) -> Api {
 }
 
 async fn list_providers(call: Call, _: Nothing) -> Result<Vec<OAuthProviderInfo>> {
-    let names = call.state.logins.names().into_iter();
+    let names = call.state.auth.logins.names().into_iter();
     Ok(names
         .map(|name| OAuthProviderInfo {
             name: name.to_owned(),
@@ -64,8 +64,8 @@ const FORM: &percent_encoding::AsciiSet = &NON_ALPHANUMERIC
 /// The provider of the path.
 fn provider(call: &Call) -> Result<Arc<Provider>> {
     let name = call.param("provider");
-    call.state.logins.get(name).ok_or_else(|| {
-        let all = call.state.logins.names().join(", ");
+    call.state.auth.logins.get(name).ok_or_else(|| {
+        let all = call.state.auth.logins.names().join(", ");
         let hint = match all.is_empty() {
             true => "None is".to_owned(),
             false => format!("Available: {all}"),
@@ -78,14 +78,20 @@ fn provider(call: &Call) -> Result<Arc<Provider>> {
 
 async fn authorize(call: Call, request: OAuthAuthorizeRequest) -> Result<Response<Body>> {
     let provider = provider(&call)?;
-    let server = call.state.settings.server_url();
+    let server = call.state.edge.settings.server_url();
     let base = match &request.base_url {
         Some(url) => origin(url, &server)?,
         None => server.trim_end_matches('/').to_owned(),
     };
     let redirect_url = format!("{base}/auth/{}/callback", provider.name);
-    let (attempt, browser) = attempt::begin(&call.state, &provider, redirect_url, request.local_port).await?;
-    let authorization_url = call.state.logins.authorization_url(&provider, &attempt).await?;
+    let (attempt, browser) =
+        attempt::begin(&call.state.data, &provider, redirect_url, request.local_port).await?;
+    let authorization_url = call
+        .state
+        .auth
+        .logins
+        .authorization_url(&provider, &attempt)
+        .await?;
     let answer = shown(&OAuthAuthorizeResponse { authorization_url }, &call.version)?;
     Ok(with_cookie(
         answer,
@@ -113,19 +119,23 @@ fn origin(text: &str, server: &str) -> Result<String> {
 
 async fn callback(call: Call, request: OAuthCallbackRequest) -> Result<Response<Body>> {
     let (state, provider) = (&call.state, provider(&call)?);
-    let attempt = attempt::finish(state, &provider, &request.state, call.cookie(COOKIE)).await?;
-    let now = state.clock.now();
+    let attempt = attempt::finish(&state.data, &provider, &request.state, call.cookie(COOKIE)).await?;
+    let now = state.data.clock.now();
     let person = state
+        .auth
         .logins
         .identify(&provider, &attempt, request.code, now)
         .await?;
     if let Some(refusal) = provider.policy.refusal(&person) {
         return Err(ApiError::client(refusal));
     }
-    let verbs = state.login_verbs();
+    let verbs = &state.control.verbs.logins;
     let user = verbs.log_in(&provider.login_policy(), &person.proven()).await?;
-    let answer = shown(&render::users::with_creds(state, &user).await?, &call.version)?;
-    Ok(with_cookie(answer, "", 0, &state.settings.server_url()))
+    let answer = shown(
+        &render::users::with_creds(&state.data, &state.auth, &user).await?,
+        &call.version,
+    )?;
+    Ok(with_cookie(answer, "", 0, &state.edge.settings.server_url()))
 }
 
 fn with_cookie(mut answer: Response<Body>, value: &str, seconds: u64, server: &str) -> Response<Body> {

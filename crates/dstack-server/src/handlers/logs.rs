@@ -17,7 +17,7 @@ pub(super) fn routes(api: Api) -> Api {
 async fn poll(call: Call, request: PollLogsRequest) -> Result<JobSubmissionLogs> {
     let project = &call.project()?.row;
     // Stores keep logs by the name of the project: one of the same name may have been there before.
-    let owner = call.state.database.project_of_job(request.job_submission_id);
+    let owner = call.state.data.database.project_of_job(request.job_submission_id);
     if owner.await?.is_some_and(|owner| owner != project.id) {
         return Ok(JobSubmissionLogs::default());
     }
@@ -41,7 +41,7 @@ async fn poll(call: Call, request: PollLogsRequest) -> Result<JobSubmissionLogs>
             .filter(|token| request.descending || !token.is_empty()),
         limit: usize::try_from(request.limit).unwrap_or(0),
     };
-    let page = call.state.logs.poll(&stream, &query).await?;
+    let page = call.state.data.logs.poll(&stream, &query).await?;
     Ok(JobSubmissionLogs {
         logs: page.entries.iter().map(event).collect(),
         external_url: page.external_url,

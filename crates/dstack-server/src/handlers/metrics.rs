@@ -4,8 +4,7 @@ use dstack_api::{ErrorCode, routes};
 use dstack_model::instances::Resources;
 use dstack_model::metrics::{JobMetrics, Metric};
 use dstack_model::requests::JobMetricsQuery;
-use dstack_store::directory::lists;
-use dstack_store::directory::metrics::{self as points, MetricsPoint};
+use dstack_store::queries::metrics::MetricsPoint;
 use dstack_store::rows::JobRow;
 use dstack_units::Time;
 use serde_json::{Value, json};
@@ -18,23 +17,21 @@ pub(super) fn routes(api: Api) -> Api {
 }
 
 async fn job(call: Call, query: JobMetricsQuery) -> Result<JobMetrics> {
-    let pool = call.state.database.pool();
+    let database = &call.state.data.database;
     let (project, run_name) = (call.project()?.row.id, call.param("run_name"));
-    let found = lists::job(
-        pool,
-        project,
-        run_name,
-        query.run_id,
-        query.replica_num,
-        query.job_num,
-    )
-    .await?;
+    let found = database
+        .views()
+        .job(project, run_name, query.run_id, query.replica_num, query.job_num)
+        .await?;
     let found = found.ok_or_else(|| {
         ApiError::with_code(ErrorCode::ResourceNotExists, "Found no job with given parameters")
     })?;
     // One more: usage of the CPU is a difference.
     let limit = query.limit.max(0).saturating_add(1);
-    let points = points::between(pool, found.id, query.after, query.before, limit).await?;
+    let points = database
+        .metrics()
+        .between(found.id, query.after, query.before, limit)
+        .await?;
     Ok(JobMetrics {
         metrics: if points.len() < 2 {
             Vec::new()

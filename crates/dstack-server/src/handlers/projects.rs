@@ -8,9 +8,9 @@ use dstack_model::requests::{
     CreateProjectRequest, DeleteProjectsRequest, ListProjectsRequest, ProjectMembersRequest,
     RemoveProjectMembersRequest, UpdateProjectRequest,
 };
-use dstack_store::directory::Page;
-use dstack_store::directory::projects::{self, ProjectFilter};
-use dstack_store::directory::users;
+use dstack_store::queries::Page;
+use dstack_store::queries::projects::ProjectFilter;
+
 use dstack_units::{ProjectId, UserId};
 
 use crate::access::is_admin;
@@ -32,12 +32,14 @@ pub(super) fn routes(api: Api) -> Api {
 
 async fn list(call: Call, request: ListProjectsRequest) -> Result<ProjectsAnswer> {
     let (state, caller) = (&call.state, call.user()?);
-    let pool = state.database.pool();
+    let database = &state.data.database;
     let member = match &request.username {
         None => None,
         // Nobody has the nil id: an unknown name finds nothing.
         Some(name) => Some(
-            users::by_name(pool, name)
+            database
+                .users()
+                .by_name(name)
                 .await?
                 .map_or(UserId::new(uuid::Uuid::nil()), |user| user.id),
         ),
@@ -56,17 +58,19 @@ async fn list(call: Call, request: ListProjectsRequest) -> Result<ProjectsAnswer
         ascending: request.ascending,
     };
     let mut found = Vec::new();
-    for row in projects::list(pool, &filter, &page).await? {
-        let mut project = render::projects::brief(state, &row).await?;
+    for row in database.projects().list(&filter, &page).await? {
+        let mut project = render::projects::brief(&state.data, &state.auth, &row).await?;
         if let Some(wanted) = member {
-            for member in projects::members(pool, row.id)
+            for member in database
+                .projects()
+                .members(row.id)
                 .await?
                 .iter()
                 .filter(|member| member.user.id == wanted)
             {
                 project
                     .members
-                    .push(render::projects::member(state, member).await?);
+                    .push(render::projects::member(&state.data, &state.auth, member).await?);
             }
         }
         found.push(project);
@@ -74,7 +78,7 @@ async fn list(call: Call, request: ListProjectsRequest) -> Result<ProjectsAnswer
     if !request.return_total_count {
         return Ok(ProjectsAnswer::Plain(found));
     }
-    let total = u64::try_from(projects::count(pool, &filter).await?).unwrap_or(0);
+    let total = u64::try_from(database.projects().count(&filter).await?).unwrap_or(0);
     Ok(ProjectsAnswer::Counted(ProjectsInfoList {
         total_count: Some(total),
         projects: found,
@@ -83,20 +87,26 @@ async fn list(call: Call, request: ListProjectsRequest) -> Result<ProjectsAnswer
 
 async fn list_only_no_fleets(call: Call, _: Nothing) -> Result<Vec<WireProject>> {
     let mut found = Vec::new();
-    let rows = projects::without_fleets(call.state.database.pool(), call.user()?.id).await?;
+    let rows = call
+        .state
+        .data
+        .database
+        .projects()
+        .without_fleets(call.user()?.id)
+        .await?;
     for row in rows.into_iter().filter(|row| call.reaches(row.id)) {
-        found.push(render::projects::brief(&call.state, &row).await?);
+        found.push(render::projects::brief(&call.state.data, &call.state.auth, &row).await?);
     }
     Ok(found)
 }
 
 async fn get(call: Call, _: Nothing) -> Result<WireProject> {
-    render::projects::full(&call.state, &call.project()?.row).await
+    render::projects::full(&call.state.data, &call.state.auth, &call.project()?.row).await
 }
 
 async fn create(call: Call, request: CreateProjectRequest) -> Result<WireProject> {
     let (state, caller) = (&call.state, call.user()?);
-    if !is_admin(caller) && !state.permissions.get().allow_non_admins_create_projects {
+    if !is_admin(caller) && !state.auth.permissions.get().allow_non_admins_create_projects {
         return Err(ApiError::Forbidden("User cannot create projects".to_owned()));
     }
     let new = NewProject {
@@ -104,8 +114,8 @@ async fn create(call: Call, request: CreateProjectRequest) -> Result<WireProject
         is_public: request.is_public,
         templates_repo: templates_repo(&call, request.templates_repo.as_deref()).await?,
     };
-    let row = state.project_verbs().create(caller, &new).await?;
-    render::projects::full(state, &row).await
+    let row = state.control.verbs.projects.create(caller, &new).await?;
+    render::projects::full(&state.data, &state.auth, &row).await
 }
 
 /// The repo that is asked for, which can be reached; blank is none.
@@ -113,7 +123,7 @@ async fn templates_repo(call: &Call, wanted: Option<&str>) -> Result<Option<Stri
     let Some(repo) = wanted.map(str::trim).filter(|repo| !repo.is_empty()) else {
         return Ok(None);
     };
-    call.state.templates_repos.check_access(repo).await?;
+    call.state.edge.templates_repos.check_access(repo).await?;
     Ok(Some(repo.to_owned()))
 }
 
@@ -126,25 +136,25 @@ async fn update(call: Call, request: UpdateProjectRequest) -> Result<WireProject
             (false, wanted) => templates_repo(&call, wanted.as_deref()).await?.map(Some),
         },
     };
-    let verbs = state.project_verbs();
+    let verbs = &state.control.verbs.projects;
     let row = verbs
         .update(call.user()?.into(), &call.project()?.row, update)
         .await?;
-    render::projects::full(state, &row).await
+    render::projects::full(&state.data, &state.auth, &row).await
 }
 
 async fn delete(call: Call, request: DeleteProjectsRequest) -> Result<()> {
-    let verbs = call.state.project_verbs();
+    let verbs = &call.state.control.verbs.projects;
     Ok(verbs.delete(call.user()?, &request.projects_names).await?)
 }
 
 /// The projects whose things the caller may list: all for admins, one's own for others; of those only the named ones, and
 /// those that the caller's token is good for.
 pub(crate) async fn visible_projects(call: &Call, named: Option<&[String]>) -> Result<Vec<ProjectId>> {
-    let (pool, caller) = (call.state.database.pool(), call.user()?);
+    let (database, caller) = (&call.state.data.database, call.user()?);
     let visible = match is_admin(caller) {
-        true => projects::all(pool).await?,
-        false => projects::of_member(pool, caller.id).await?,
+        true => database.projects().all().await?,
+        false => database.projects().of_member(caller.id).await?,
     };
     let wanted = visible
         .iter()
@@ -153,21 +163,21 @@ pub(crate) async fn visible_projects(call: &Call, named: Option<&[String]>) -> R
 }
 
 async fn set_members(call: Call, request: ProjectMembersRequest) -> Result<WireProject> {
-    let (verbs, project) = (call.state.project_verbs(), &call.project()?.row);
+    let (verbs, project) = (&call.state.control.verbs.projects, &call.project()?.row);
     verbs.set_members(call.user()?, project, &request.members).await?;
-    render::projects::full(&call.state, project).await
+    render::projects::full(&call.state.data, &call.state.auth, project).await
 }
 
 async fn add_members(call: Call, request: ProjectMembersRequest) -> Result<WireProject> {
-    let (verbs, project) = (call.state.project_verbs(), &call.project()?.row);
+    let (verbs, project) = (&call.state.control.verbs.projects, &call.project()?.row);
     verbs.add_members(call.user()?, project, &request.members).await?;
-    render::projects::full(&call.state, project).await
+    render::projects::full(&call.state.data, &call.state.auth, project).await
 }
 
 async fn remove_members(call: Call, request: RemoveProjectMembersRequest) -> Result<WireProject> {
-    let (verbs, project) = (call.state.project_verbs(), &call.project()?.row);
+    let (verbs, project) = (&call.state.control.verbs.projects, &call.project()?.row);
     verbs
         .remove_members(call.user()?, project, &request.usernames)
         .await?;
-    render::projects::full(&call.state, project).await
+    render::projects::full(&call.state.data, &call.state.auth, project).await
 }

@@ -3,7 +3,7 @@
 use dstack_api::{Nothing, routes};
 use dstack_model::public_keys::PublicKeyInfo;
 use dstack_model::requests::{AddPublicKeyRequest, DeletePublicKeysRequest};
-use dstack_store::directory::users::{self, PublicKeyRow};
+use dstack_store::queries::users::PublicKeyRow;
 
 use crate::api::{Api, Call};
 use crate::error::Result;
@@ -25,12 +25,18 @@ fn info(row: PublicKeyRow) -> PublicKeyInfo {
 }
 
 async fn list(call: Call, _: Nothing) -> Result<Vec<PublicKeyInfo>> {
-    let rows = users::public_keys(call.state.database.pool(), call.user()?.id).await?;
+    let rows = call
+        .state
+        .data
+        .database
+        .users()
+        .public_keys(call.user()?.id)
+        .await?;
     Ok(rows.into_iter().map(info).collect())
 }
 
 async fn add(call: Call, request: AddPublicKeyRequest) -> Result<PublicKeyInfo> {
-    let verbs = call.state.user_verbs();
+    let verbs = &call.state.control.verbs.users;
     let row = verbs
         .add_public_key(call.user()?, &request.key, request.name)
         .await?;
@@ -38,6 +44,6 @@ async fn add(call: Call, request: AddPublicKeyRequest) -> Result<PublicKeyInfo> 
 }
 
 async fn delete(call: Call, request: DeletePublicKeysRequest) -> Result<()> {
-    let verbs = call.state.user_verbs();
+    let verbs = &call.state.control.verbs.users;
     Ok(verbs.delete_public_keys(call.user()?, &request.ids).await?)
 }

@@ -4,7 +4,7 @@ use dstack_api::responses::UploadCodeQuery;
 use dstack_api::{Nothing, routes};
 use dstack_model::repos::{AnyRepoInfo, RemoteRepoCreds, RepoHead, RepoHeadWithCreds};
 use dstack_model::requests::{DeleteReposRequest, GetRepoRequest, SaveRepoCredsRequest};
-use dstack_store::directory::repos::{self, RepoRow};
+use dstack_store::queries::repos::RepoRow;
 
 use crate::api::{Api, Call};
 use crate::error::{ApiError, Result};
@@ -23,7 +23,13 @@ fn info(row: &RepoRow) -> Result<AnyRepoInfo> {
 }
 
 async fn list(call: Call, _: Nothing) -> Result<Vec<RepoHead>> {
-    let rows = repos::list(call.state.database.pool(), call.project()?.row.id).await?;
+    let rows = call
+        .state
+        .data
+        .database
+        .repos()
+        .list(call.project()?.row.id)
+        .await?;
     rows.iter()
         .map(|row| {
             Ok(RepoHead {
@@ -35,21 +41,22 @@ async fn list(call: Call, _: Nothing) -> Result<Vec<RepoHead>> {
 }
 
 async fn get(call: Call, request: GetRepoRequest) -> Result<RepoHeadWithCreds> {
-    let pool = call.state.database.pool();
+    let database = &call.state.data.database;
     let found = call
         .state
+        .data
         .database
         .repo_by_name(call.project()?.row.id, &request.repo_id)
         .await?;
     let row = found.ok_or_else(ApiError::not_exists)?;
     let sealed = match request.include_creds {
-        true => repos::creds(pool, row.id, call.user()?.id).await?,
+        true => database.repos().creds(row.id, call.user()?.id).await?,
         false => None,
     };
     let repo_creds: Option<RemoteRepoCreds> = match sealed {
         None => None,
         Some(sealed) => {
-            let text = call.state.encryption.decrypt(&sealed)?;
+            let text = call.state.data.encryption.decrypt(&sealed)?;
             Some(serde_json::from_str(text.expose()).map_err(ApiError::internal)?)
         }
     };
@@ -61,7 +68,7 @@ async fn get(call: Call, request: GetRepoRequest) -> Result<RepoHeadWithCreds> {
 }
 
 async fn init(call: Call, request: SaveRepoCredsRequest) -> Result<()> {
-    let verbs = call.state.repo_verbs();
+    let verbs = &call.state.control.verbs.repos;
     let (user, project) = (call.user()?, &call.project()?.row);
     let credentials = request.repo_creds.as_ref();
     Ok(verbs
@@ -70,7 +77,7 @@ async fn init(call: Call, request: SaveRepoCredsRequest) -> Result<()> {
 }
 
 async fn delete(call: Call, request: DeleteReposRequest) -> Result<()> {
-    let verbs = call.state.repo_verbs();
+    let verbs = &call.state.control.verbs.repos;
     let (user, project) = (call.user()?, &call.project()?.row);
     Ok(verbs.delete(user, project, &request.repos_ids).await?)
 }
@@ -81,19 +88,23 @@ async fn upload_code(call: Call, query: UploadCodeQuery, upload: Upload) -> Resu
         "Repo diff size",
         "Use .gitignore to exclude large files from the repo. ",
         upload.request_size,
-        state.settings.code_upload_limit,
+        state.edge.settings.code_upload_limit,
     )?;
     let project = &call.project()?.row;
-    let repo = state.database.repo_by_name(project.id, &query.repo_id).await?;
+    let repo = state
+        .data
+        .database
+        .repo_by_name(project.id, &query.repo_id)
+        .await?;
     let repo = repo.ok_or_else(|| ApiError::no_repo(&query.repo_id))?;
-    let blobs = &state.blobs;
+    let blobs = &state.data.blobs;
     if blobs.has_code(repo.id, &upload.name).await? {
         return Ok(());
     }
     let content = blobs
         .store_code(&project.name, &query.repo_id, &upload.name, upload.content)
         .await?;
-    let verbs = state.repo_verbs();
+    let verbs = &state.control.verbs.repos;
     Ok(verbs
         .put_code(call.user()?, project, &repo, upload.name, content)
         .await?)

@@ -3,7 +3,7 @@
 use dstack_api::{Nothing, routes};
 use dstack_model::requests::{CreateOrUpdateSecretRequest, DeleteSecretsRequest, NameRequest};
 use dstack_model::secrets::Secret;
-use dstack_store::directory::secrets::{self, SecretRow};
+use dstack_store::queries::secrets::SecretRow;
 
 use crate::access::Project;
 use crate::api::{Api, Call};
@@ -19,14 +19,20 @@ pub(super) fn routes(api: Api) -> Api {
 /// The project, if the caller may manage its secrets: the guard also lets managers pass.
 fn project(call: &Call) -> Result<&Project> {
     let project = call.project()?;
-    match project.is_admin(call.user()?) || call.state.permissions.get().allow_managers_manage_secrets {
+    match project.is_admin(call.user()?) || call.state.auth.permissions.get().allow_managers_manage_secrets {
         true => Ok(project),
         false => Err(ApiError::Forbidden("Access denied".to_owned())),
     }
 }
 
 async fn list(call: Call, _: Nothing) -> Result<Vec<Secret>> {
-    let rows = secrets::list(call.state.database.pool(), project(&call)?.row.id).await?;
+    let rows = call
+        .state
+        .data
+        .database
+        .secrets()
+        .list(project(&call)?.row.id)
+        .await?;
     Ok(rows
         .into_iter()
         .map(|row| Secret {
@@ -38,12 +44,18 @@ async fn list(call: Call, _: Nothing) -> Result<Vec<Secret>> {
 }
 
 async fn get(call: Call, request: NameRequest) -> Result<Secret> {
-    let row = secrets::by_name(call.state.database.pool(), project(&call)?.row.id, &request.name).await?;
+    let row = call
+        .state
+        .data
+        .database
+        .secrets()
+        .by_name(project(&call)?.row.id, &request.name)
+        .await?;
     shown(&call, row.ok_or_else(ApiError::not_exists)?)
 }
 
 fn shown(call: &Call, row: SecretRow) -> Result<Secret> {
-    let value = call.state.encryption.decrypt(&row.value)?;
+    let value = call.state.data.encryption.decrypt(&row.value)?;
     Ok(Secret {
         id: row.id,
         name: row.name,
@@ -53,7 +65,7 @@ fn shown(call: &Call, row: SecretRow) -> Result<Secret> {
 
 async fn create_or_update(call: Call, request: CreateOrUpdateSecretRequest) -> Result<Secret> {
     let project = project(&call)?.row.id;
-    let verbs = call.state.secret_verbs();
+    let verbs = &call.state.control.verbs.secrets;
     let row = verbs
         .put(call.user()?.into(), project, &request.name, &request.value)
         .await?;
@@ -62,7 +74,7 @@ async fn create_or_update(call: Call, request: CreateOrUpdateSecretRequest) -> R
 
 async fn delete(call: Call, request: DeleteSecretsRequest) -> Result<()> {
     let project = project(&call)?.row.id;
-    let verbs = call.state.secret_verbs();
+    let verbs = &call.state.control.verbs.secrets;
     Ok(verbs
         .delete(call.user()?.into(), project, &request.secrets_names)
         .await?)

@@ -20,7 +20,7 @@ async fn get_info(_: Call, _: Nothing) -> Result<ServerInfo> {
 
 /// 503 when nothing can be written any more: then the process is to be started again.
 async fn healthcheck(call: Call, _: Nothing) -> Result<ServerStatus> {
-    call.state.database.check_writers()?;
+    call.state.data.database.check_writers()?;
     Ok(ServerStatus {
         status: "running".to_owned(),
     })

@@ -11,12 +11,12 @@ pub(super) fn routes(api: Api) -> Api {
 }
 
 async fn list(call: Call, _: Nothing) -> Result<Vec<UiTemplate>> {
-    let repo = call
-        .project()?
-        .row
+    let repo = call.project()?.row.templates_repo.as_ref().or(call
+        .state
+        .edge
+        .settings
         .templates_repo
-        .as_ref()
-        .or(call.state.settings.templates_repo.as_ref());
+        .as_ref());
     match repo {
         None => Ok(Vec::new()),
         Some(repo) => Err(ApiError::client(format!(

@@ -4,8 +4,8 @@ use dstack_api::routes;
 use dstack_control::tokens::NewToken;
 use dstack_model::requests::{CreateTokenRequest, DeleteTokensRequest, ListTokensRequest};
 use dstack_model::users::{NewUserToken, UserToken};
-use dstack_store::directory::tokens::{self, TokenRow};
-use dstack_store::directory::users::{self, UserRow};
+use dstack_store::queries::tokens::TokenRow;
+use dstack_store::queries::users::UserRow;
 use std::time::Duration;
 
 use crate::access::is_admin;
@@ -35,7 +35,12 @@ async fn owner(call: &Call, name: Option<&str>) -> Result<UserRow> {
     match name {
         None => Ok(caller.clone()),
         Some(name) if name == caller.name => Ok(caller.clone()),
-        Some(name) if is_admin(caller) => users::by_name(call.state.database.pool(), name)
+        Some(name) if is_admin(caller) => call
+            .state
+            .data
+            .database
+            .users()
+            .by_name(name)
             .await?
             .ok_or_else(ApiError::not_exists),
         Some(_) => Err(ApiError::Denied),
@@ -44,7 +49,7 @@ async fn owner(call: &Call, name: Option<&str>) -> Result<UserRow> {
 
 async fn list(call: Call, request: ListTokensRequest) -> Result<Vec<UserToken>> {
     let owner = owner(&call, request.username.as_deref()).await?;
-    let found = tokens::list(call.state.database.pool(), owner.id).await?;
+    let found = call.state.data.database.api_tokens().list(owner.id).await?;
     Ok(found
         .into_iter()
         .map(|(row, project)| shown(row, project))
@@ -59,7 +64,7 @@ async fn create(call: Call, request: CreateTokenRequest) -> Result<NewUserToken>
         read_only: request.read_only,
         lifetime: lifetime.map(Duration::from_secs),
     };
-    let created = call.state.token_verbs().create(call.user()?, new).await?;
+    let created = call.state.control.verbs.tokens.create(call.user()?, new).await?;
     Ok(NewUserToken {
         info: shown(created.row, created.project_name),
         token: created.token.expose().to_owned(),
@@ -68,6 +73,6 @@ async fn create(call: Call, request: CreateTokenRequest) -> Result<NewUserToken>
 
 async fn delete(call: Call, request: DeleteTokensRequest) -> Result<()> {
     let owner = owner(&call, request.username.as_deref()).await?;
-    let verbs = call.state.token_verbs();
+    let verbs = &call.state.control.verbs.tokens;
     Ok(verbs.delete(call.user()?.into(), &owner, &request.names).await?)
 }

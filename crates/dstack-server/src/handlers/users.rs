@@ -7,8 +7,8 @@ use dstack_api::{Nothing, routes};
 use dstack_control::users::{NewUser, UserUpdate};
 use dstack_model::requests::{CreateUserRequest, DeleteUsersRequest, ListUsersRequest, UserNameRequest};
 use dstack_model::users::{User, UserWithCreds, UsersInfoList};
-use dstack_store::directory::Page;
-use dstack_store::directory::users::{self, UserFilter};
+use dstack_store::queries::Page;
+use dstack_store::queries::users::UserFilter;
 
 use crate::access::is_admin;
 use crate::api::{Api, Call};
@@ -42,15 +42,15 @@ async fn list(call: Call, request: ListUsersRequest) -> Result<UsersAnswer> {
     if filter.only.is_some() {
         page = Page::newest(1);
     }
-    let pool = state.database.pool();
+    let database = &state.data.database;
     let mut found = Vec::new();
-    for row in users::list(pool, &filter, &page).await? {
-        found.push(render::users::user(state, &row).await?);
+    for row in database.users().list(&filter, &page).await? {
+        found.push(render::users::user(&state.data, &state.auth, &row).await?);
     }
     if !request.return_total_count {
         return Ok(UsersAnswer::Plain(found));
     }
-    let total = users::count(pool, &filter).await?;
+    let total = database.users().count(&filter).await?;
     Ok(UsersAnswer::Counted(UsersInfoList {
         total_count: Some(u64::try_from(total).unwrap_or(0)),
         users: found,
@@ -63,8 +63,8 @@ async fn get_my_user(call: Call, _: Nothing) -> Result<Response<Body>> {
         return Ok(json_bytes(StatusCode::OK, known));
     }
     let me = match call.further_token() {
-        None => render::users::with_creds(state, &caller.user).await?,
-        Some(token) => render::users::without_creds(state, &caller.user, token).await?,
+        None => render::users::with_creds(&state.data, &state.auth, &caller.user).await?,
+        Some(token) => render::users::without_creds(&state.data, &state.auth, &caller.user, token).await?,
     };
     let answer = Bytes::from(serde_json::to_vec(&me).map_err(ApiError::internal)?);
     caller.shown.keep(answer.clone());
@@ -72,14 +72,19 @@ async fn get_my_user(call: Call, _: Nothing) -> Result<Response<Body>> {
 }
 
 async fn get_user(call: Call, request: UserNameRequest) -> Result<UserWithCreds> {
-    let user = users::by_name(call.state.database.pool(), &request.username)
+    let user = call
+        .state
+        .data
+        .database
+        .users()
+        .by_name(&request.username)
         .await?
         .ok_or_else(ApiError::not_exists)?;
     let caller = call.user()?;
     if !is_admin(caller) && caller.id != user.id {
         return Err(ApiError::not_exists());
     }
-    render::users::with_creds(&call.state, &user).await
+    render::users::with_creds(&call.state.data, &call.state.auth, &user).await
 }
 
 async fn create(call: Call, request: CreateUserRequest) -> Result<User> {
@@ -90,8 +95,14 @@ async fn create(call: Call, request: CreateUserRequest) -> Result<User> {
         active: request.active,
         token: None,
     };
-    let user = call.state.user_verbs().create(Some(call.user()?), new).await?;
-    render::users::user(&call.state, &user).await
+    let user = call
+        .state
+        .control
+        .verbs
+        .users
+        .create(Some(call.user()?), new)
+        .await?;
+    render::users::user(&call.state.data, &call.state.auth, &user).await
 }
 
 async fn update(call: Call, request: CreateUserRequest) -> Result<User> {
@@ -100,29 +111,29 @@ async fn update(call: Call, request: CreateUserRequest) -> Result<User> {
         email: request.email,
         active: request.active,
     };
-    let verbs = call.state.user_verbs();
+    let verbs = &call.state.control.verbs.users;
     let user = verbs
         .update(call.user()?.into(), &request.username, update)
         .await?;
-    render::users::user(&call.state, &user).await
+    render::users::user(&call.state.data, &call.state.auth, &user).await
 }
 
 async fn refresh_token(call: Call, request: UserNameRequest) -> Result<UserWithCreds> {
     check_self_or_admin(&call, &request.username)?;
-    let verbs = call.state.user_verbs();
+    let verbs = &call.state.control.verbs.users;
     let user = verbs
         .refresh_token(call.user()?.into(), &request.username)
         .await?;
-    render::users::with_creds(&call.state, &user).await
+    render::users::with_creds(&call.state.data, &call.state.auth, &user).await
 }
 
 async fn refresh_ssh_key(call: Call, request: UserNameRequest) -> Result<UserWithCreds> {
     check_self_or_admin(&call, &request.username)?;
-    let verbs = call.state.user_verbs();
+    let verbs = &call.state.control.verbs.users;
     let user = verbs
         .refresh_ssh_key(call.user()?.into(), &request.username)
         .await?;
-    render::users::with_creds(&call.state, &user).await
+    render::users::with_creds(&call.state.data, &call.state.auth, &user).await
 }
 
 /// Users change their own credentials, admins those of all.
@@ -135,6 +146,6 @@ fn check_self_or_admin(call: &Call, name: &str) -> Result<()> {
 }
 
 async fn delete(call: Call, request: DeleteUsersRequest) -> Result<()> {
-    let verbs = call.state.user_verbs();
+    let verbs = &call.state.control.verbs.users;
     Ok(verbs.delete(call.user()?.into(), &request.users).await?)
 }

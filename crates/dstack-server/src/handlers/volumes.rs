@@ -3,8 +3,8 @@
 use dstack_api::{Nothing, routes};
 use dstack_model::requests::{CreateVolumeRequest, ListVolumesRequest, NameRequest, NamesRequest};
 use dstack_model::volumes::{Volume, VolumeSpec, VolumeStatus};
-use dstack_store::directory::Page;
-use dstack_store::directory::volumes::{self, ListedVolume};
+use dstack_store::queries::Page;
+use dstack_store::queries::volumes::{self, ListedVolume};
 use dstack_units::Time;
 
 use crate::api::{Api, Call};
@@ -23,7 +23,7 @@ pub(super) fn routes(api: Api) -> Api {
 }
 
 async fn list_all(call: Call, request: ListVolumesRequest) -> Result<Vec<Volume>> {
-    let pool = call.state.database.pool();
+    let database = &call.state.data.database;
     let visible = visible_projects(&call, request.project_name.as_ref().map(std::slice::from_ref)).await?;
     let page = Page {
         prev_at: request.prev_created_at,
@@ -31,26 +31,26 @@ async fn list_all(call: Call, request: ListVolumesRequest) -> Result<Vec<Volume>
         limit: request.limit,
         ascending: request.ascending,
     };
-    let found = volumes::list(pool, &visible, request.only_active, &page).await?;
+    let found = volumes::list(database.reads(), &visible, request.only_active, &page).await?;
     Ok(shown(&call, found))
 }
 
 async fn list(call: Call, _: Nothing) -> Result<Vec<Volume>> {
-    let found = volumes::of_project(call.state.database.pool(), call.project()?.row.id).await?;
+    let found = volumes::of_project(call.state.data.database.reads(), call.project()?.row.id).await?;
     Ok(shown(&call, found))
 }
 
 fn shown(call: &Call, found: Vec<ListedVolume>) -> Vec<Volume> {
-    let now = call.state.clock.now();
+    let now = call.state.data.clock.now();
     found.into_iter().map(|listed| volume(listed, now)).collect()
 }
 
 async fn get(call: Call, request: NameRequest) -> Result<Volume> {
     let project = call.project()?.row.id;
-    let found = volumes::by_name(call.state.database.pool(), project, &request.name).await?;
+    let found = volumes::by_name(call.state.data.database.reads(), project, &request.name).await?;
     Ok(volume(
         found.ok_or_else(ApiError::not_exists)?,
-        call.state.clock.now(),
+        call.state.data.clock.now(),
     ))
 }
 
@@ -60,19 +60,19 @@ async fn create(call: Call, request: CreateVolumeRequest) -> Result<Volume> {
         configuration: request.configuration,
         configuration_path: None,
     };
-    let configuration = state.plugins.on_apply(&call, spec).await?.configuration;
-    let verbs = state.volume_verbs();
+    let configuration = state.edge.plugins.on_apply(&call, spec).await?.configuration;
+    let verbs = &state.control.volumes;
     let row = verbs.create(user.id, project.id, &configuration).await?;
     let listed = ListedVolume {
         row,
         project_name: project.name.clone(),
         user_name: user.name.clone(),
     };
-    Ok(volume(listed, state.clock.now()))
+    Ok(volume(listed, state.data.clock.now()))
 }
 
 async fn delete(call: Call, request: NamesRequest) -> Result<()> {
-    let verbs = call.state.volume_verbs();
+    let verbs = &call.state.control.volumes;
     Ok(verbs
         .delete(call.user()?.into(), call.project()?.row.id, &request.names)
         .await?)

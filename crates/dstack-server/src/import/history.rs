@@ -10,7 +10,7 @@ use dstack_model::runs::{
     JobProvisioningData, JobRuntimeData, JobSpec, JobStatus, JobTerminationReason, RunSpec, RunStatus,
     RunTerminationReason, ServiceSpec,
 };
-use dstack_store::legacy::{LegacyDatabase, LegacyRow, NewRow, column};
+use dstack_store::legacy::{LegacyDatabase, LegacyRow, NewRow, column, sealed_column};
 use uuid::Uuid;
 
 use super::ImportError;
@@ -73,7 +73,7 @@ pub(super) async fn fleets(
             .with("created_at", time("fleets", &row, "created_at")?)
             .with("status", status.as_str())
             .maybe("status_message", row.get("status_message"))
-            .with("spec", column(spec))
+            .with("spec", sealed_column(spec, &plan.keys))
             .with("deleted", over)
             .maybe("deleted_at", row.time("deleted_at"))
             .with("last_processed_at", processed(&row, "fleets")?)
@@ -178,7 +178,10 @@ fn instance(row: &LegacyRow, plan: &mut Plan) -> Result<(), ImportError> {
         .maybe("backend", row.get("backend").map(str::to_lowercase))
         .maybe("region", row.get("region"))
         .maybe("offer", offer.map(column))
-        .maybe("job_provisioning_data", place.map(column))
+        .maybe(
+            "job_provisioning_data",
+            place.map(|place| sealed_column(place, &plan.keys)),
+        )
         .maybe("total_blocks", row.parse::<i64>("total_blocks"))
         .with("deleted", row.flag("deleted"))
         .maybe("deleted_at", row.time("deleted_at"))
@@ -258,7 +261,7 @@ fn run(row: &LegacyRow, plan: &mut Plan) -> Result<(), ImportError> {
         .with("status", status.as_str())
         .maybe("termination_reason", reason.map(RunTerminationReason::as_str))
         .with("resubmission_attempt", number(row, "resubmission_attempt"))
-        .with("run_spec", column(spec))
+        .with("run_spec", sealed_column(spec, &plan.keys))
         .maybe("service_spec", service.map(column))
         .with("priority", number(row, "priority"))
         .with("deployment_num", number(row, "deployment_num"))
@@ -339,8 +342,11 @@ fn job(row: &LegacyRow, plan: &mut Plan) -> Result<(), ImportError> {
             row.get("termination_reason_message"),
         )
         .maybe("exit_status", row.parse::<i64>("exit_status"))
-        .with("job_spec", column(spec))
-        .maybe("job_provisioning_data", place.map(column))
+        .with("job_spec", sealed_column(spec, &plan.keys))
+        .maybe(
+            "job_provisioning_data",
+            place.map(|place| sealed_column(place, &plan.keys)),
+        )
         .maybe("job_runtime_data", runtime.map(column))
         .maybe("fleet_id", row.parse::<Uuid>("fleet_id"))
         .maybe("used_instance_id", row.parse::<Uuid>("used_instance_id"))

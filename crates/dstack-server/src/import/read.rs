@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use dstack_store::encryption::Encryption;
+use dstack_store::encryption::{Encryption, RowKeys};
 use dstack_store::legacy::{LegacyDatabase, LegacyRow, NewRow};
 use dstack_units::{ProjectId, Time, UserId};
 use uuid::Uuid;
@@ -43,6 +43,8 @@ pub(super) struct Plan {
     taken: HashMap<&'static str, HashSet<Uuid>>,
     /// What could not be decrypted.
     sealed: Vec<String>,
+    /// With which sealed columns are written.
+    pub(super) keys: RowKeys,
 }
 
 /// Everything that is shown, in this order, also when there is none.
@@ -172,7 +174,10 @@ pub(super) async fn read(
     new: &Encryption,
 ) -> Result<Plan, ImportError> {
     let keys = Keys { old, new };
-    let mut plan = Plan::default();
+    let mut plan = Plan {
+        keys: new.into(),
+        ..Plan::default()
+    };
     entities::users(source, &keys, &mut plan).await?;
     entities::projects(source, &keys, &mut plan).await?;
     entities::contents(source, &keys, &mut plan).await?;

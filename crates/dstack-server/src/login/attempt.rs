@@ -6,14 +6,14 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use dstack_model::decode::decode_strict;
 use dstack_model::requests::OAuthState;
-use dstack_store::directory::logins::{self, LoginRow};
+use dstack_store::queries::logins::{self, LoginRow};
 use dstack_system::{Random, Secret};
 use serde::{Deserialize, Serialize};
 
 use super::Provider;
 use crate::access::token_hash;
 use crate::error::{ApiError, Result};
-use crate::state::AppState;
+use crate::state::Data;
 
 /// Long enough to find a password and a second factor.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(600);
@@ -86,24 +86,24 @@ fn invalid() -> ApiError {
 
 /// Notes a login, and makes the text by which whoever began it is recognized.
 pub(crate) async fn begin(
-    state: &AppState,
+    data: &Data,
     provider: &Provider,
     redirect_url: String,
     local_port: Option<i64>,
 ) -> Result<(Attempt, String)> {
-    let attempt = Attempt::new(&state.random, redirect_url, local_port);
-    let browser = random_text(&state.random);
+    let attempt = Attempt::new(&data.random, redirect_url, local_port);
+    let browser = random_text(&data.random);
     let secrets = serde_json::to_string(&attempt.secrets).map_err(ApiError::internal)?;
-    let now = state.clock.now();
+    let now = data.clock.now();
     let row = LoginRow {
         state_hash: token_hash(&attempt.state),
         browser_hash: token_hash(&browser),
         provider: provider.name.to_owned(),
         redirect_url: attempt.redirect_url.clone(),
-        secrets: state.encryption.encrypt(&secrets)?,
+        secrets: data.encryption.encrypt(&secrets)?,
         expires_at: now + LIFETIME,
     };
-    let noted = state
+    let noted = data
         .database
         .write(move |tx| Box::pin(async move { logins::insert(tx, &row, now, MAX_OPEN).await }))
         .await?;
@@ -118,20 +118,23 @@ pub(crate) async fn begin(
 
 /// The login with this state, which cannot be finished a second time. `browser` is what whoever began it was given.
 pub(crate) async fn finish(
-    state: &AppState,
+    data: &Data,
     provider: &Provider,
     given: &str,
     browser: Option<&str>,
 ) -> Result<Attempt> {
     let hash = token_hash(given);
-    let row = logins::by_state(state.database.pool(), &hash)
+    let row = data
+        .database
+        .logins()
+        .by_state(&hash)
         .await?
         .ok_or_else(invalid)?;
     let is_same = browser.is_some_and(|browser| token_hash(browser) == row.browser_hash);
-    if !is_same || row.provider != provider.name || row.expires_at <= state.clock.now() {
+    if !is_same || row.provider != provider.name || row.expires_at <= data.clock.now() {
         return Err(invalid());
     }
-    let taken = state
+    let taken = data
         .database
         .write(move |tx| Box::pin(async move { logins::take(tx, &hash).await }))
         .await?;
@@ -139,7 +142,7 @@ pub(crate) async fn finish(
         return Err(invalid());
     }
     // The key may have been replaced meanwhile.
-    let secrets = state.encryption.decrypt(&row.secrets).map_err(|_| invalid())?;
+    let secrets = data.encryption.decrypt(&row.secrets).map_err(|_| invalid())?;
     Ok(Attempt {
         state: given.to_owned(),
         redirect_url: row.redirect_url,

@@ -1,7 +1,7 @@
 //! GitHub: OAuth 2.0, and its REST API says who it is. It has no OpenID Connect for people.
 
 use axum::http::{Request, StatusCode, header};
-use dstack_store::directory::identities::Identity;
+use dstack_store::queries::identities::Identity;
 use dstack_system::Secret;
 use oauth2::basic::BasicClient;
 use oauth2::{

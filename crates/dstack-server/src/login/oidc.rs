@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::http::{Request, StatusCode, header};
 use chrono::DateTime;
-use dstack_store::directory::identities::Identity;
+use dstack_store::queries::identities::Identity;
 use dstack_system::{Locked, Secret};
 use dstack_units::Time;
 use openidconnect::core::{

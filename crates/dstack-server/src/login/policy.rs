@@ -2,7 +2,7 @@
 
 use dstack_control::login::Person as Proven;
 use dstack_model::users::GlobalRole;
-use dstack_store::directory::identities::Identity;
+use dstack_store::queries::identities::Identity;
 
 use super::config::ProviderConfig;
 

@@ -3,7 +3,7 @@
 use dstack_control::fleets::hosts::without_keys;
 use dstack_model::fleets::{Fleet, FleetSpec};
 use dstack_model::instances::Instance;
-use dstack_store::directory::lists::{ListedFleet, ListedInstance};
+use dstack_store::queries::views::{ListedFleet, ListedInstance};
 use dstack_units::FleetId;
 
 /// An instance.

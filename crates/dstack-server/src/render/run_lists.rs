@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use axum::body::Bytes;
 use dstack_store::Database;
-use dstack_store::directory::Page;
-use dstack_store::directory::lists::RunFilter;
+use dstack_store::queries::Page;
+use dstack_store::queries::views::RunFilter;
 use dstack_system::Locked;
 
 use super::runs::View;

@@ -12,7 +12,7 @@ use dstack_model::runs::{
 };
 use dstack_plan::lifecycle::WaitReason;
 use dstack_plan::schedule::next_trigger;
-use dstack_store::directory::lists::{ListedRun, RunKey};
+use dstack_store::queries::views::{ListedRun, RunKey};
 use dstack_store::rows::{JobRow, RunRow};
 use dstack_units::Time;
 

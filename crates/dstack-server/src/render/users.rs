@@ -1,33 +1,23 @@
 //! Users.
 
 use dstack_model::users::{User, UserPermissions, UserTokenCreds, UserWithCreds};
-use dstack_store::directory::users::UserRow;
+use dstack_store::queries::users::UserRow;
 use dstack_system::Secret;
 
 use crate::access::is_admin;
 use crate::error::Result;
-use crate::state::AppState;
-use dstack_control::keys::KeyPair;
+use crate::state::{Auth, Data};
 
 /// A user; their key pair is made if they have none yet.
-pub(crate) async fn user(state: &AppState, row: &UserRow) -> Result<User> {
+pub(crate) async fn user(data: &Data, auth: &Auth, row: &UserRow) -> Result<User> {
     let public = match &row.ssh_public_key {
         Some(public) => public.clone(),
-        None => key_pair(state, row).await?.public,
+        None => auth.key_pair(data, row).await?.public,
     };
-    Ok(with_key(state, row, public))
+    Ok(with_key(auth, row, public))
 }
 
-/// The user's key pair.
-pub(crate) async fn key_pair(state: &AppState, row: &UserRow) -> Result<KeyPair> {
-    let (pair, made) = state.keys.of_user(row).await?;
-    if made {
-        state.access.changed();
-    }
-    Ok(pair)
-}
-
-fn with_key(state: &AppState, row: &UserRow, public: String) -> User {
+fn with_key(auth: &Auth, row: &UserRow, public: String) -> User {
     User {
         id: row.id,
         username: row.name.clone(),
@@ -36,18 +26,18 @@ fn with_key(state: &AppState, row: &UserRow, public: String) -> User {
         email: row.email.clone(),
         active: row.active,
         permissions: UserPermissions {
-            can_create_projects: is_admin(row) || state.permissions.get().allow_non_admins_create_projects,
+            can_create_projects: is_admin(row) || auth.permissions.get().allow_non_admins_create_projects,
         },
         ssh_public_key: Some(public),
     }
 }
 
 /// A user with token and private key: for themselves and admins only.
-pub(crate) async fn with_creds(state: &AppState, row: &UserRow) -> Result<UserWithCreds> {
-    let pair = key_pair(state, row).await?;
-    let token = state.encryption.decrypt(&row.token)?;
+pub(crate) async fn with_creds(data: &Data, auth: &Auth, row: &UserRow) -> Result<UserWithCreds> {
+    let pair = auth.key_pair(data, row).await?;
+    let token = data.encryption.decrypt(&row.token)?;
     Ok(UserWithCreds {
-        user: with_key(state, row, pair.public),
+        user: with_key(auth, row, pair.public),
         creds: UserTokenCreds {
             token: token.expose().to_owned(),
         },
@@ -56,9 +46,14 @@ pub(crate) async fn with_creds(state: &AppState, row: &UserRow) -> Result<UserWi
 }
 
 /// A user who called with an API token: that is the only credential they see.
-pub(crate) async fn without_creds(state: &AppState, row: &UserRow, token: &Secret) -> Result<UserWithCreds> {
+pub(crate) async fn without_creds(
+    data: &Data,
+    auth: &Auth,
+    row: &UserRow,
+    token: &Secret,
+) -> Result<UserWithCreds> {
     Ok(UserWithCreds {
-        user: user(state, row).await?,
+        user: user(data, auth, row).await?,
         creds: UserTokenCreds {
             token: token.expose().to_owned(),
         },

@@ -2,13 +2,14 @@
 
 use dstack_control::users::{ADMIN, NewUser};
 use dstack_model::users::GlobalRole;
-use dstack_store::directory::projects::{self, ProjectRow};
-use dstack_store::directory::users::{self, UserRow};
+use dstack_store::queries::projects::ProjectRow;
+use dstack_store::queries::users::UserRow;
 use dstack_system::Secret;
 
 use super::ServerError;
 use crate::config::ServerConfig;
-use crate::state::AppState;
+use crate::settings::Settings;
+use crate::state::{Data, Verbs};
 
 /// The project of a new server.
 const MAIN: &str = "main";
@@ -22,9 +23,13 @@ pub(super) struct First {
 }
 
 /// Finds or creates admin and project. Another server may do the same at the same time: whoever is late takes what is there.
-pub(super) async fn first_user_and_project(state: &AppState) -> Result<First, ServerError> {
-    let pool = state.database.pool();
-    let admin = match users::by_name(pool, ADMIN).await? {
+pub(super) async fn first_user_and_project(
+    data: &Data,
+    verbs: &Verbs,
+    settings: &Settings,
+) -> Result<First, ServerError> {
+    let database = &data.database;
+    let admin = match database.users().by_name(ADMIN).await? {
         Some(admin) => admin,
         None => {
             let new = NewUser {
@@ -32,23 +37,23 @@ pub(super) async fn first_user_and_project(state: &AppState) -> Result<First, Se
                 role: GlobalRole::Admin,
                 email: None,
                 active: true,
-                token: state.settings.admin_token.clone().map(Secret::new),
+                token: settings.admin_token.clone().map(Secret::new),
             };
-            match state.user_verbs().create(None, new).await {
+            match verbs.users.create(None, new).await {
                 Ok(admin) => admin,
-                Err(error) => users::by_name(pool, ADMIN).await?.ok_or(error)?,
+                Err(error) => database.users().by_name(ADMIN).await?.ok_or(error)?,
             }
         }
     };
-    let token = state
+    let token = data
         .encryption
         .decrypt(&admin.token)
         .map_err(|_| ServerError::AdminToken)?;
-    let project = match projects::by_name(pool, MAIN).await? {
+    let project = match database.projects().by_name(MAIN).await? {
         Some(project) => project,
-        None => match state.project_verbs().create_for_server(&admin, MAIN).await {
+        None => match verbs.projects.create_for_server(&admin, MAIN).await {
             Ok(project) => project,
-            Err(error) => projects::by_name(pool, MAIN).await?.ok_or(error)?,
+            Err(error) => database.projects().by_name(MAIN).await?.ok_or(error)?,
         },
     };
     Ok(First {
@@ -60,20 +65,18 @@ pub(super) async fn first_user_and_project(state: &AppState) -> Result<First, Se
 
 /// Creates missing projects, and gives all of them the backends of the file.
 pub(super) async fn apply_projects(
-    state: &AppState,
+    data: &Data,
+    verbs: &Verbs,
     config: &ServerConfig,
     admin: &UserRow,
 ) -> Result<(), ServerError> {
     for project in &config.projects {
-        let row = match projects::by_name(state.database.pool(), &project.name).await? {
+        let row = match data.database.projects().by_name(&project.name).await? {
             Some(row) => row,
-            None => {
-                let verbs = state.project_verbs();
-                verbs.create_for_server(admin, &project.name).await?
-            }
+            None => verbs.projects.create_for_server(admin, &project.name).await?,
         };
         let listed = project.backends.as_deref().unwrap_or_default();
-        crate::config_backends::apply(state, &row, listed).await?;
+        crate::config_backends::apply(data, verbs, &row, listed).await?;
     }
     Ok(())
 }

@@ -1,14 +1,14 @@
 //! Applying `config.yml` again while the server runs.
 
-use dstack_store::directory::sealed;
-use dstack_store::directory::users::UserRow;
 use dstack_store::encryption::Encryption;
+use dstack_store::queries::users::UserRow;
 use dstack_units::name::is_project_name;
 
 use super::{ServerError, bootstrap};
 use crate::config::{self, ServerConfig};
+use crate::login::Logins;
 use crate::login::config::ProviderConfig;
-use crate::state::{AppState, DefaultPermissions};
+use crate::state::{AppState, Data, DefaultPermissions};
 
 /// Applies `config.yml` again, as a whole or not at all.
 #[derive(Debug)]
@@ -25,24 +25,25 @@ impl Reloader {
     /// Reads the file and applies it. Returns what has changed, a line each. After an error everything is as before, but for
     /// projects and backends that were applied before a database failed.
     pub async fn reload(&self, state: &AppState) -> Result<Vec<String>, ServerError> {
-        let config = config::load(&state.settings.dir)?.unwrap_or_default();
-        let encryption = config.encryption(&state.settings.dir, &state.random)?;
+        let config = config::load(&state.edge.settings.dir)?.unwrap_or_default();
+        let encryption = config.encryption(&state.edge.settings.dir, &state.data.random)?;
         check_projects(&config)?;
-        check_keys(state, &encryption).await?;
-        bootstrap::apply_projects(state, &config, &self.admin).await?;
-        let mut changes = permission_changes(state.permissions.get(), config.permissions());
-        changes.extend(key_changes(&state.encryption, &encryption));
-        changes.extend(login_changes(state, &config));
-        state.permissions.set(config.permissions());
+        check_keys(&state.data, &encryption).await?;
+        bootstrap::apply_projects(&state.data, &state.control.verbs, &config, &self.admin).await?;
+        let mut changes = permission_changes(state.auth.permissions.get(), config.permissions());
+        changes.extend(key_changes(&state.data.encryption, &encryption));
+        changes.extend(login_changes(&state.auth.logins, &config));
+        state.auth.permissions.set(config.permissions());
         // Users are shown with what they may do.
-        state.access.changed();
-        state.logins.replace(&config.logins());
-        let was_enabled = state.plugins.is_enabled();
+        state.auth.access.changed();
+        state.auth.logins.replace(&config.logins());
+        let was_enabled = state.edge.plugins.is_enabled();
         state
+            .edge
             .plugins
             .enable(config.plugins.as_deref().unwrap_or_default());
-        changes.extend(plugin_change(was_enabled, state.plugins.is_enabled()));
-        state.encryption.replace(encryption.keys().to_vec());
+        changes.extend(plugin_change(was_enabled, state.edge.plugins.is_enabled()));
+        state.data.encryption.replace(encryption.keys().to_vec());
         Ok(changes)
     }
 }
@@ -59,13 +60,13 @@ fn check_projects(config: &ServerConfig) -> Result<(), ServerError> {
 }
 
 /// No value that is stored may become unreadable.
-async fn check_keys(state: &AppState, new: &Encryption) -> Result<(), ServerError> {
-    if new.keys() == state.encryption.keys() {
+async fn check_keys(data: &Data, new: &Encryption) -> Result<(), ServerError> {
+    if new.keys() == data.encryption.keys() {
         return Ok(());
     }
-    let pool = state.database.pool();
-    let before = sealed::unreadable(pool, &state.encryption).await?;
-    let after = sealed::unreadable(pool, new).await?;
+    let database = &data.database;
+    let before = database.sealed_values().unreadable(&data.encryption).await?;
+    let after = database.sealed_values().unreadable(new).await?;
     let lost: Vec<String> = after
         .iter()
         .filter(|column| !before.contains(column))
@@ -108,12 +109,9 @@ fn plugin_change(old: bool, new: bool) -> Option<String> {
 }
 
 /// Their secrets and conditions are not compared: only what users see is told.
-fn login_changes(state: &AppState, config: &ServerConfig) -> Option<String> {
+fn login_changes(logins: &Logins, config: &ServerConfig) -> Option<String> {
     let new = config.logins();
-    let (old, new) = (
-        state.logins.names(),
-        new.providers.iter().map(ProviderConfig::name),
-    );
+    let (old, new) = (logins.names(), new.providers.iter().map(ProviderConfig::name));
     let new: Vec<&str> = new.collect();
     let shown = |names: &[&str]| {
         if names.is_empty() {

@@ -14,8 +14,8 @@ use dstack_model::repos::{AnyRunRepoData, RemoteRepoCreds};
 use dstack_model::runs::JobSpec;
 use dstack_plan::jobs::{registry_auth, with_secrets};
 use dstack_plan::services::replicas::Slot;
-use dstack_store::directory::{projects, repos, secrets};
 use dstack_store::encryption::Encryption;
+use dstack_store::queries::secrets;
 use dstack_store::rows::RunRow;
 use dstack_store::{Database, JobSnapshot};
 use dstack_system::Secret;
@@ -58,7 +58,7 @@ impl SqlInputs {
     }
 
     async fn secrets(&self, project: ProjectId) -> Result<HashMap<String, String>> {
-        let rows = secrets::list(self.database.pool(), project).await?;
+        let rows = self.database.secrets().list(project).await?;
         // One that cannot be decrypted is missing: the job that wants it says so, others are not held up.
         let open = |row: secrets::SecretRow| {
             Some((
@@ -71,7 +71,7 @@ impl SqlInputs {
 
     async fn repo_credentials(&self, run: &RunRow) -> Result<Option<RepoCredentials>> {
         let Some(repo) = run.repo_id else { return Ok(None) };
-        let Some(stored) = repos::creds(self.database.pool(), repo, run.user_id).await? else {
+        let Some(stored) = self.database.repos().creds(repo, run.user_id).await? else {
             return Ok(None);
         };
         let text = self
@@ -175,7 +175,7 @@ impl Inputs for SqlInputs {
 
     async fn ssh_keys(&self, job: &JobSnapshot) -> Result<Vec<String>> {
         let mut keys = Vec::new();
-        if let Some(project) = projects::by_id(self.database.pool(), job.job.project_id).await? {
+        if let Some(project) = self.database.projects().by_id(job.job.project_id).await? {
             let pair = self
                 .keys
                 .of_project(&project)

@@ -9,7 +9,6 @@ use async_trait::async_trait;
 use dstack_engine::{Batch, EngineError, Output, Piece, Result};
 use dstack_logs::{LogEntry, LogStore, LogStream, Producer, Source};
 use dstack_store::Database;
-use dstack_store::directory::projects;
 use dstack_store::rows::JobRow;
 use dstack_system::clock::SharedClock;
 use dstack_units::{JobId, ProjectId, Time};
@@ -56,7 +55,7 @@ impl LogOutput {
             return Ok(name);
         }
         // A project's name never changes while it has runs.
-        let project = projects::by_id(self.database.pool(), id).await?;
+        let project = self.database.projects().by_id(id).await?;
         let name = project.map_or_else(|| id.to_string(), |project| project.name);
         self.names
             .lock()

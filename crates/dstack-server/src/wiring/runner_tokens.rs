@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use dstack_control::keys::Keys;
 use dstack_engine::InputsError;
 use dstack_store::Database;
-use dstack_store::directory::projects;
+
 use dstack_system::Secret;
 use dstack_units::{JobId, ProjectId};
 use hmac::{Hmac, KeyInit, Mac};
@@ -51,7 +51,7 @@ impl RunnerTokens {
         if let Some(key) = known().get(&project) {
             return Ok(key.clone());
         }
-        let row = projects::by_id(self.database.pool(), project).await?;
+        let row = self.database.projects().by_id(project).await?;
         let row = row.ok_or_else(|| {
             InputsError::Refused(format!("the project {project} of the job is not in the database"))
         })?;

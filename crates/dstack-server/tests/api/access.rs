@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Request;
+use dstack_store::raw;
 use serde_json::json;
 
 use super::{ADMIN, Server};
@@ -67,15 +68,13 @@ async fn what_a_client_did_not_wait_for_holds_all_the_same() {
     // Somebody else writes for a while.
     let (release, released) = tokio::sync::oneshot::channel::<()>();
     let (begun, has_begun) = tokio::sync::oneshot::channel::<()>();
-    let database = server.state.database.clone();
+    let database = server.state.data.database.clone();
     let writer = tokio::spawn(async move {
         database
             .write(move |tx| {
                 Box::pin(async move {
                     // Also where several write at the same time.
-                    sqlx::query("UPDATE users SET active = active")
-                        .execute(tx)
-                        .await?;
+                    raw::execute_in(tx, "UPDATE users SET active = active").await?;
                     begun.send(()).ok();
                     released.await.ok();
                     Ok(())

@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use dstack_compute::config::{BackendConfig, SplitConfig};
 use dstack_compute::{Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Registry};
 use dstack_model::backends::BackendType;
+use dstack_store::raw;
 use serde_json::{Value, json};
 
 use super::*;
@@ -99,9 +100,7 @@ async fn credentials_are_encrypted_at_rest() {
         .await
         .ok();
     let project = server.main_project().await;
-    let rows = dstack_store::directory::backends::list(server.state.database.pool(), project)
-        .await
-        .unwrap();
+    let rows = server.state.data.database.backends().list(project).await.unwrap();
     assert_eq!(rows.len(), 1);
     assert!(!format!("{rows:?}").contains("canary"), "{rows:?}");
 }
@@ -179,11 +178,7 @@ async fn volumes_that_a_run_cannot_mount_together_are_refused() {
             .await
             .ok();
         let made = format!("UPDATE volumes SET {state} WHERE name = '{name}'");
-        let pool = server.state.database.pool();
-        sqlx::query(sqlx::AssertSqlSafe(made))
-            .execute(pool)
-            .await
-            .unwrap();
+        raw::execute(&server.state.data.database, &made).await.unwrap();
     }
     for (volumes, nodes, text) in [
         (json!(["none:/a"]), 1, "Volume ['none'] not found"),
@@ -243,16 +238,20 @@ async fn secrets_of_fleets_are_encrypted_at_rest() {
         .ok();
     assert_eq!(made["instances"][0]["hostname"], "192.0.2.1");
     let project = server.main_project().await;
-    let stored =
-        dstack_store::directory::lists::fleet_by_name(server.state.database.pool(), project, "onprem")
-            .await
-            .unwrap()
-            .unwrap();
+    let stored = server
+        .state
+        .data
+        .database
+        .views()
+        .fleet_by_name(project, "onprem")
+        .await
+        .unwrap()
+        .unwrap();
     let text = serde_json::to_string(&*stored.fleet.spec).unwrap();
     assert!(text.contains("enc:aes:") && !text.contains("OPENSSH"), "{text}");
     // As a whole once more, because of `env`.
-    let rows = sqlx::query("SELECT spec FROM fleets").fetch_all(server.state.database.pool());
-    let column: String = sqlx::Row::try_get(&rows.await.unwrap()[0], 0).unwrap();
+    let rows = raw::fetch(&server.state.data.database, "SELECT spec FROM fleets").await;
+    let column = rows.unwrap()[0][0].clone().unwrap();
     assert!(
         column.starts_with("enc:aes:") && !column.contains("s3cret-env"),
         "{column}"

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use dstack_engine::{Inputs, InputsError};
 use dstack_server::blobs::{Blobs, Bucket, BucketError};
 use dstack_server::wiring::SqlInputs;
-use dstack_store::directory::Page;
-use dstack_store::directory::content::{self, Content};
-use dstack_store::directory::lists::{self, RunFilter};
-use dstack_store::{JobSnapshot, Json};
+use dstack_store::queries::Page;
+use dstack_store::queries::content::Content;
+use dstack_store::queries::views::RunFilter;
+use dstack_store::{JobSnapshot, Sealed};
 use dstack_store_doubles::Fault;
 use dstack_store_doubles::objects::{Kind, Objects};
 use dstack_units::{ProjectId, RepoRowId};
@@ -52,7 +52,12 @@ async fn with_repo(server: &Server) {
 /// The rows of the project and of its repo.
 async fn repo_of(server: &Server) -> (ProjectId, RepoRowId) {
     let project = server.main_project().await;
-    let found = server.state.database.repo_by_name(project, "virtual-repo").await;
+    let found = server
+        .state
+        .data
+        .database
+        .repo_by_name(project, "virtual-repo")
+        .await;
     (project, found.unwrap().unwrap().id)
 }
 
@@ -81,7 +86,12 @@ async fn code_and_files_go_to_the_bucket_and_from_there_to_the_job() {
         // The database has rows only.
         let (_, repo) = repo_of(&server).await;
         assert_eq!(
-            content::code(server.state.database.pool(), repo, "hash1")
+            server
+                .state
+                .data
+                .database
+                .content()
+                .code(repo, "hash1")
                 .await
                 .unwrap(),
             Some(Content::Elsewhere)
@@ -100,9 +110,9 @@ async fn code_and_files_go_to_the_bucket_and_from_there_to_the_job() {
         let plan = json!({"plan": {"run_spec": run["run_spec"]}, "force": false});
         server.main("runs/apply", plan).await.ok();
         let inputs = SqlInputs::new(
-            server.state.jobs(),
-            server.state.blobs.clone(),
-            &server.state.settings,
+            server.state.control.jobs.clone(),
+            server.state.data.blobs.clone(),
+            &server.state.edge.settings,
         );
         let job = snapshot(&server).await;
         let start = inputs.start(&job).await.unwrap();
@@ -164,9 +174,9 @@ async fn nobody_runs_with_the_files_of_somebody_else() {
 
     let job = snapshot(&server).await;
     let inputs = SqlInputs::new(
-        server.state.jobs(),
-        server.state.blobs.clone(),
-        &server.state.settings,
+        server.state.control.jobs.clone(),
+        server.state.data.blobs.clone(),
+        &server.state.edge.settings,
     );
     assert_eq!(inputs.start(&job).await.unwrap().archives.len(), 1);
 }
@@ -211,11 +221,11 @@ async fn a_run_of_somebody_else_is_changed_with_ones_own_files() {
     for mapping in &mut spec.file_archives {
         mapping.id = of_bob.parse().unwrap();
     }
-    job.job.job_spec = Json::new(spec);
+    job.job.job_spec = Sealed::new(spec);
     let inputs = SqlInputs::new(
-        server.state.jobs(),
-        server.state.blobs.clone(),
-        &server.state.settings,
+        server.state.control.jobs.clone(),
+        server.state.data.blobs.clone(),
+        &server.state.edge.settings,
     );
     assert_eq!(inputs.start(&job).await.unwrap().archives.len(), 1);
     // Files of a third are nobody's to take.
@@ -225,12 +235,14 @@ async fn a_run_of_somebody_else_is_changed_with_ones_own_files() {
 }
 
 async fn snapshot(server: &Server) -> JobSnapshot {
-    let pool = server.state.database.pool();
-    let keys = lists::run_keys(pool, &RunFilter::default(), &Page::newest(1))
+    let database = &server.state.data.database;
+    let keys = database
+        .views()
+        .run_keys(&RunFilter::default(), &Page::newest(1))
         .await
         .unwrap();
-    let jobs = lists::jobs(pool, &[keys[0].0]).await.unwrap();
-    let store: &dyn dstack_store::EngineStore = &server.state.store;
+    let jobs = database.views().jobs(&[keys[0].0]).await.unwrap();
+    let store: &dyn dstack_store::EngineStore = &server.state.data.store();
     store.job(jobs[0].id).await.unwrap().unwrap()
 }
 
@@ -244,7 +256,7 @@ async fn what_was_in_the_database_stays_readable() {
         .await
         .ok();
     let bucket = Bucket::gcs(BUCKET, Some(&double.url)).unwrap();
-    let blobs = Blobs::new(server.state.database.clone(), Some(bucket));
+    let blobs = Blobs::new(server.state.data.database.clone(), Some(bucket));
     let (project, repo) = repo_of(&server).await;
     let code = blobs.code(project, repo, "old").await.unwrap();
     assert_eq!(code.as_deref(), Some(&b"in the row"[..]));

@@ -3,7 +3,7 @@
 
 use dstack_compute::Registry;
 use dstack_server::{DefaultPermissions, Settings};
-use dstack_store::directory::Page;
+use dstack_store::queries::Page;
 use serde_json::{Value, json};
 
 use super::{ADMIN, Answer, Server, effects};
@@ -157,7 +157,7 @@ async fn instances_are_deleted_by_number_and_with_their_fleet() {
 /// (terminated).
 async fn sharing() -> Server {
     use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
-    use dstack_store::directory::lists::{self, InstanceFilter};
+    use dstack_store::queries::views::InstanceFilter;
     use dstack_store::{Commit, EngineStore, Put};
     let settings = Settings {
         exports_enabled: true,
@@ -177,15 +177,17 @@ async fn sharing() -> Server {
         .ok();
     let export = json!({"name": "shared", "importer_projects": ["team"], "exported_fleets": ["onprem"]});
     server.main("exports/create", export).await.ok();
-    let pool = server.state.database.pool();
-    let all = lists::instances(pool, &InstanceFilter::default(), &Page::newest(10))
+    let database = &server.state.data.database;
+    let all = database
+        .views()
+        .instances(&InstanceFilter::default(), &Page::newest(10))
         .await
         .unwrap();
     let puts = all.into_iter().map(|listed| {
         let mut row = listed.instance;
         match row.instance_num {
             0 => {
-                row.provision(server.state.clock.now()).unwrap();
+                row.provision(server.state.data.clock.now()).unwrap();
                 row.make_ready(InstanceStatus::Idle).unwrap();
             }
             2 => row
@@ -196,7 +198,7 @@ async fn sharing() -> Server {
         Put::Instance(row)
     });
     let commit = Commit::unchecked(puts.collect(), Vec::new());
-    server.state.store.commit(commit).await.unwrap();
+    server.state.data.store().commit(commit).await.unwrap();
     server
 }
 
@@ -267,12 +269,14 @@ async fn imported_fleets_and_instances_are_listed_in_whatever_state_they_are() {
 
 #[tokio::test]
 async fn fleets_are_deleted_together_or_not_at_all() {
-    use dstack_store::directory::lists::{self, InstanceFilter};
+    use dstack_store::queries::views::InstanceFilter;
     use dstack_store::{Commit, EngineStore, Put};
     let server = sharing().await;
     apply(&server, json!(1), None).await.ok();
-    let pool = server.state.database.pool();
-    let all = lists::instances(pool, &InstanceFilter::default(), &Page::newest(10))
+    let database = &server.state.data.database;
+    let all = database
+        .views()
+        .instances(&InstanceFilter::default(), &Page::newest(10))
         .await
         .unwrap();
     let idle = all
@@ -280,9 +284,9 @@ async fn fleets_are_deleted_together_or_not_at_all() {
         .find(|one| one.instance.name == "onprem-0")
         .unwrap();
     let mut busy = idle.instance;
-    busy.occupy(1, server.state.clock.now()).unwrap();
+    busy.occupy(1, server.state.data.clock.now()).unwrap();
     let commit = Commit::unchecked(vec![Put::Instance(busy)], Vec::new());
-    server.state.store.commit(commit).await.unwrap();
+    server.state.data.store().commit(commit).await.unwrap();
     let both = json!({"names": ["cloud", "onprem"]});
     let refused = server.main("fleets/delete", both).await;
     assert_eq!(
@@ -295,24 +299,34 @@ async fn fleets_are_deleted_together_or_not_at_all() {
 /// Databases take some tens of thousands of values in a statement.
 #[tokio::test]
 async fn lists_of_any_length_are_looked_up() {
-    use dstack_store::directory::lists::{self, InstanceFilter};
+    use dstack_store::queries::views::InstanceFilter;
     let server = sharing().await;
-    let pool = server.state.database.pool();
-    let all = lists::instances(pool, &InstanceFilter::default(), &Page::newest(10))
+    let database = &server.state.data.database;
+    let all = database
+        .views()
+        .instances(&InstanceFilter::default(), &Page::newest(10))
         .await
         .unwrap();
     let (project, fleet) = (all[0].instance.project_id, all[0].instance.fleet_id.unwrap());
-    let many = || (0..70_000).map(|_| server.state.random.uuid());
+    let many = || (0..70_000).map(|_| server.state.data.random.uuid());
     let filter = |fleets: Vec<_>| InstanceFilter {
         projects: Some(many().map(Into::into).chain([project]).collect()),
         fleets: Some(fleets),
         ..InstanceFilter::default()
     };
     let found = filter(many().map(Into::into).chain([fleet]).collect());
-    let found = lists::instances(pool, &found, &Page::newest(10)).await.unwrap();
+    let found = database
+        .views()
+        .instances(&found, &Page::newest(10))
+        .await
+        .unwrap();
     assert_eq!(found, all);
     let none = filter(many().map(Into::into).collect());
-    let none = lists::instances(pool, &none, &Page::newest(10)).await.unwrap();
+    let none = database
+        .views()
+        .instances(&none, &Page::newest(10))
+        .await
+        .unwrap();
     assert_eq!(none, []);
 }
 

@@ -7,8 +7,7 @@ use dstack_agent_api::shim::{DcgmHealth, DcgmIncident, InstanceHealth};
 use dstack_model::health::HealthStatus;
 use dstack_server::overload::Overload;
 use dstack_server::{DefaultPermissions, Settings, retention};
-use dstack_store::directory::health::StoredCheck;
-use dstack_store::directory::lists;
+use dstack_store::queries::health::StoredCheck;
 use dstack_store::{Commit, EngineStore, Put};
 use dstack_system::clock::SharedClock;
 use dstack_units::{InstanceId, Time};
@@ -50,8 +49,8 @@ async fn add(server: &Server, instance: InstanceId, at: Time, code: i64, inciden
         status: dstack_engine::health::status(&answer).unwrap(),
         response: serde_json::to_string(&answer).unwrap(),
     };
-    let id = server.state.random.uuid();
-    let store = &server.state.store;
+    let id = server.state.data.random.uuid();
+    let store = &server.state.data.store();
     store.add_health_check(id, instance, check).await.unwrap();
 }
 
@@ -126,11 +125,17 @@ async fn instances_are_shown_with_their_health() {
     let server = Server::new().await;
     let id = fleet(&server).await;
     let project = server.main_project().await;
-    let listed = lists::instance_by_id(server.state.database.pool(), project, id).await;
+    let listed = server
+        .state
+        .data
+        .database
+        .views()
+        .instance_by_id(project, id)
+        .await;
     let mut row = listed.unwrap().unwrap().instance;
     row.health = HealthStatus::Failure;
     let commit = Commit::unchecked(vec![Put::Instance(row)], Vec::new());
-    server.state.store.commit(commit).await.unwrap();
+    server.state.data.store().commit(commit).await.unwrap();
     let fleet = server.main("fleets/get", json!({"name": "onprem"})).await.ok();
     let of_fleet: Vec<&Value> = fleet["instances"]
         .as_array()
@@ -169,9 +174,13 @@ async fn old_checks_are_forgotten() {
         found.as_array().unwrap().iter().map(status).collect::<Vec<_>>()
     };
     clock.advance(599);
-    retention::forget(&server.state).await.unwrap();
+    retention::forget(&server.state.data, &server.state.edge.settings)
+        .await
+        .unwrap();
     assert_eq!(statuses().await, ["warning", "healthy"]);
     clock.advance(2);
-    retention::forget(&server.state).await.unwrap();
+    retention::forget(&server.state.data, &server.state.edge.settings)
+        .await
+        .unwrap();
     assert_eq!(statuses().await, ["warning"]);
 }

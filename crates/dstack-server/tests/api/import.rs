@@ -5,12 +5,11 @@ use std::path::{Path, PathBuf};
 use dstack_server::Settings;
 use dstack_server::access::{Access, FailedLogins, Freshness};
 use dstack_server::import::{ImportError, ImportOptions, Report, import};
-use dstack_store::Database;
-use dstack_store::directory::lists::{self, InstanceFilter, RunFilter};
-use dstack_store::directory::{Page, events, health, projects, secrets, users};
 use dstack_store::encryption::{Encryption, Key};
+use dstack_store::queries::views::{InstanceFilter, RunFilter};
+use dstack_store::queries::{Page, events, users};
+use dstack_store::{Database, DatabaseOptions, RowKeys, raw};
 use dstack_system::{Clock, Random, SystemClock};
-use sqlx::Connection;
 
 use crate::{new_postgres, on_postgres};
 
@@ -25,7 +24,6 @@ struct Both {
 
 impl Both {
     async fn new() -> Self {
-        sqlx::any::install_default_drivers();
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("old/data");
         fs_err::create_dir_all(&data).unwrap();
@@ -40,9 +38,7 @@ impl Both {
                 include_str!("../data/dstack-0.22.5.sql"),
             ),
         };
-        let mut connection = sqlx::AnyConnection::connect(&url).await.unwrap();
-        sqlx::raw_sql(dump).execute(&mut connection).await.unwrap();
-        connection.close().await.unwrap();
+        raw::run_script(&url, dump).await.unwrap();
         let (from, into) = match on_postgres() {
             // As 0.22.5 writes it.
             true => (
@@ -84,20 +80,20 @@ impl Both {
 
     /// Changes what is to be taken over.
     async fn change(&self, statements: &[&'static str]) {
-        let url = self.from.replace("postgresql+asyncpg://", "postgres://");
-        let mut connection = sqlx::AnyConnection::connect(&url).await.unwrap();
-        for statement in statements {
-            sqlx::query(*statement).execute(&mut connection).await.unwrap();
-        }
-        connection.close().await.unwrap();
+        raw::run_script(&self.from, &statements.join(";\n"))
+            .await
+            .unwrap();
     }
 
     async fn database(&self) -> Database {
         let file = self.new_dir().join("data/dstack.db");
-        match &self.into {
-            Some(url) => Database::open(url).await.unwrap(),
-            None => Database::open_file(&file).await.unwrap(),
-        }
+        let url = match &self.into {
+            Some(url) => url.clone(),
+            None => format!("sqlite://{}", file.display()),
+        };
+        let keys = RowKeys::from(&self.encryption());
+        let database = Database::open_on(&url, DatabaseOptions::default(), keys, None).await;
+        database.unwrap()
     }
 
     /// With the key that was made for ours.
@@ -136,7 +132,6 @@ async fn users_projects_secrets_and_the_history_of_runs_are_taken_over() {
         assert_eq!(counts(&report, kind), (count, count), "{kind}");
     }
     let (database, keys) = (both.database().await, both.encryption());
-    let pool = database.pool();
 
     // The old tokens work.
     let access = Access::new(database.clone(), FailedLogins::new(0, std::time::Duration::ZERO));
@@ -154,12 +149,12 @@ async fn users_projects_secrets_and_the_history_of_runs_are_taken_over() {
     );
     let private = admin.ssh_private_key.as_ref().unwrap();
     assert_eq!(keys.decrypt(private).unwrap().expose(), "private key of admin");
-    let alice = users::by_name(pool, "alice").await.unwrap().unwrap();
+    let alice = database.users().by_name("alice").await.unwrap().unwrap();
     assert_eq!(alice.email.as_deref(), Some("alice@example.com"));
-    assert_eq!(users::public_keys(pool, admin.id).await.unwrap().len(), 1);
+    assert_eq!(database.users().public_keys(admin.id).await.unwrap().len(), 1);
 
-    let team = projects::by_name(pool, "team").await.unwrap().unwrap();
-    let members = projects::members(pool, team.id).await.unwrap();
+    let team = database.projects().by_name("team").await.unwrap().unwrap();
+    let members = database.projects().members(team.id).await.unwrap();
     let members: Vec<_> = members
         .iter()
         .map(|member| (member.user.name.as_str(), member.role.as_str()))
@@ -169,14 +164,12 @@ async fn users_projects_secrets_and_the_history_of_runs_are_taken_over() {
         members.contains(&("alice", "manager")) && members.contains(&("admin", "admin")),
         "{members:?}"
     );
-    let secret = secrets::by_name(pool, team.id, "S").await.unwrap().unwrap();
+    let secret = database.secrets().by_name(team.id, "S").await.unwrap().unwrap();
     assert_eq!(
         keys.decrypt(&secret.value).unwrap().expose(),
         "imported secret value"
     );
-    let backend = &dstack_store::directory::backends::list(pool, team.id)
-        .await
-        .unwrap()[0];
+    let backend = &database.backends().list(team.id).await.unwrap()[0];
     assert_eq!(backend.kind, "runpod");
     assert!(
         keys.decrypt(&backend.auth)
@@ -186,25 +179,29 @@ async fn users_projects_secrets_and_the_history_of_runs_are_taken_over() {
     );
     assert!(backend.auth.starts_with("enc:aes:generated:"));
 
-    let found = lists::run_keys(pool, &RunFilter::default(), &Page::newest(10))
+    let found = database
+        .views()
+        .run_keys(&RunFilter::default(), &Page::newest(10))
         .await
         .unwrap();
     let ids: Vec<_> = found.iter().map(|(id, _)| *id).collect();
-    let runs = lists::runs(pool, &ids).await.unwrap();
+    let runs = database.views().runs(&ids).await.unwrap();
     let mut names: Vec<_> = runs
         .iter()
         .map(|listed| (listed.run.run_name.as_str(), listed.run.status().as_str()))
         .collect();
     names.sort_unstable();
     assert_eq!(names, [("finished", "failed"), ("second", "failed")]);
-    let jobs = lists::jobs(pool, &ids).await.unwrap();
+    let jobs = database.views().jobs(&ids).await.unwrap();
     assert_eq!(jobs.len(), 2);
     assert_eq!(
         jobs[0].termination_reason().unwrap().as_str(),
         "failed_to_start_due_to_no_capacity"
     );
     assert_eq!(jobs[0].job_spec.env.get("A").map(String::as_str), Some("b"));
-    let trail = events::list(pool, &events::EventFilter::default(), &Page::newest(1000))
+    let trail = database
+        .events()
+        .list(&events::EventFilter::default(), &Page::newest(1000))
         .await
         .unwrap();
     assert!(
@@ -240,16 +237,12 @@ async fn how_the_gpus_of_an_ended_instance_were_is_taken_over() {
     ])
     .await;
     let checks = async |database: &Database| {
-        let found: Vec<(String, String, String)> =
-            sqlx::query_as("SELECT instance_id, status, response FROM instance_health_checks")
-                .fetch_all(database.pool())
-                .await
-                .unwrap();
-        found
+        let found = "SELECT instance_id, status, response FROM instance_health_checks";
+        raw::fetch(database, found).await.unwrap()
     };
     both.import(None, false).await.unwrap();
     // The instance lives, and stays where it is.
-    assert_eq!(checks(&both.database().await).await, []);
+    assert_eq!(checks(&both.database().await).await.len(), 0);
 
     both.change(&["UPDATE instances SET status = 'TERMINATED', health = 'WARNING'"])
         .await;
@@ -258,15 +251,21 @@ async fn how_the_gpus_of_an_ended_instance_were_is_taken_over() {
     let found = checks(&database).await;
     let answer = r#"{"dcgm":{"overall_health":10,"incidents":[]}}"#;
     assert_eq!(found.len(), 1);
-    assert_eq!((found[0].1.as_str(), found[0].2.as_str()), ("warning", answer));
-    let instance = found[0].0.parse().unwrap();
-    let listed = health::list(database.pool(), instance, None, None, None).await;
+    let [instance, status, response] = found[0].as_slice() else {
+        panic!("{found:?}")
+    };
+    assert_eq!(
+        (status.as_deref(), response.as_deref()),
+        (Some("warning"), Some(answer))
+    );
+    let instance = instance.as_ref().unwrap().parse().unwrap();
+    let listed = database.health_checks().list(instance, None, None, None).await;
     assert_eq!(
         listed.unwrap()[0].collected_at.to_string(),
         "2026-11-21T17:20:00Z"
     );
     let filter = InstanceFilter::default();
-    let instances = lists::instances(database.pool(), &filter, &Page::newest(10)).await;
+    let instances = database.views().instances(&filter, &Page::newest(10)).await;
     let instances = instances.unwrap();
     assert_eq!(instances[0].instance.health.as_str(), "warning");
     // Once.
@@ -279,9 +278,7 @@ async fn a_dry_run_changes_nothing_and_a_repeated_import_adds_nothing() {
     let both = Both::new().await;
     let dry = both.import(None, true).await.unwrap();
     assert_eq!(counts(&dry, "users"), (4, 0));
-    let admin = users::by_name(both.database().await.pool(), "admin")
-        .await
-        .unwrap();
+    let admin = both.database().await.users().by_name("admin").await.unwrap();
     assert_eq!(admin, None);
     both.import(None, false).await.unwrap();
     let again = both.import(None, false).await.unwrap();
@@ -324,7 +321,7 @@ async fn without_the_keys_and_into_a_server_in_use_nothing_is_imported() {
         .unwrap();
     let error = both.import(None, false).await.unwrap_err().to_string();
     assert!(error.contains("another user alice"), "{error}");
-    assert_eq!(users::by_name(database.pool(), "admin").await.unwrap(), None);
+    assert_eq!(database.users().by_name("admin").await.unwrap(), None);
 }
 
 #[tokio::test]

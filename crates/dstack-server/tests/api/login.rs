@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use dstack_http::{ClientOptions, Redirects};
 use dstack_login_doubles::{CLIENT_ID, CLIENT_SECRET, Fault, Idp};
 use dstack_server::{DefaultPermissions, Settings};
-use dstack_store::directory::logins;
+use dstack_store::queries::logins;
 use serde_json::{Value, json};
 use url::Url;
 
@@ -240,7 +240,7 @@ async fn what_goes_to_the_provider_and_to_the_browser() {
     assert_eq!(query["scope"], "openid email profile");
     assert_eq!(
         query["redirect_uri"],
-        format!("{}/auth/okta/callback", server.state.settings.server_url())
+        format!("{}/auth/okta/callback", server.state.edge.settings.server_url())
     );
     let state: Value = serde_json::from_slice(&STANDARD.decode(&query["state"]).unwrap()).unwrap();
     assert_eq!(
@@ -626,6 +626,7 @@ async fn unknown_providers_and_too_many_logins() {
     let insert = |row: logins::LoginRow, most| {
         let work = server
             .state
+            .data
             .database
             .write(move |tx| Box::pin(async move { logins::insert(tx, &row, now, most).await }));
         async move { work.await.unwrap() }

@@ -43,7 +43,7 @@ async fn print(server: &Server, job: &str) {
         source: Source::Stdout,
         message: Bytes::from_static(b"a secret\n"),
     };
-    server.state.logs.append(&stream, vec![entry]).await.unwrap();
+    server.state.data.logs.append(&stream, vec![entry]).await.unwrap();
 }
 
 async fn lines(server: &Server, job: &str) -> usize {
@@ -56,18 +56,25 @@ async fn lines(server: &Server, job: &str) -> usize {
 async fn delete(server: &Server) {
     let project = server
         .state
+        .auth
         .access
         .project("team", Freshness::Current)
         .await
         .unwrap();
     let project = project.unwrap().row.id;
-    let found = server.state.database.run_by_name(project, "hello").await.unwrap();
+    let found = server
+        .state
+        .data
+        .database
+        .run_by_name(project, "hello")
+        .await
+        .unwrap();
     let mut run = found.unwrap().run;
     run.terminate(RunTerminationReason::StoppedByUser, Time::from_millis(1))
         .unwrap();
     run.finish(RunStatus::Terminated).unwrap();
     let commit = Commit::unchecked(vec![Put::Run(run)], Vec::new());
-    server.state.store.commit(commit).await.unwrap();
+    server.state.data.store().commit(commit).await.unwrap();
     let projects = json!({"projects_names": ["team"]});
     let deleted = server.post(ADMIN, "/api/projects/delete", projects).await;
     assert_eq!(deleted.ok(), Value::Null);
@@ -94,13 +101,13 @@ async fn no_more_is_stored_than_the_quota_of_the_job() {
     let server = Server::new().await;
     create(&server).await;
     let job = submit(&server).await;
-    let row = server.state.store.job(job.parse().unwrap()).await.unwrap();
+    let row = server.state.data.store().job(job.parse().unwrap()).await.unwrap();
     let row = row.unwrap().job;
     let (state, quota) = (&server.state, 100);
     let output = LogOutput::new(
-        Arc::clone(&state.logs),
-        state.database.clone(),
-        Arc::clone(&state.clock),
+        Arc::clone(&state.data.logs),
+        state.data.database.clone(),
+        Arc::clone(&state.data.clock),
         quota,
     );
     let piece = |timestamp| Piece {

@@ -54,23 +54,22 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
 use dstack_conformance::Exchange;
-use dstack_control::keys::Keys;
 use dstack_logs::{Durability, FileLogStore};
-use dstack_plan::jobs::Target;
-use dstack_server::access::{Access, FailedLogins, Freshness};
-use dstack_server::blobs::{Blobs, Bucket};
+use dstack_server::access::{FailedLogins, Freshness};
+use dstack_server::blobs::Bucket;
 use dstack_server::handlers;
+use dstack_server::images::UnknownImages;
 use dstack_server::login::Logins;
 use dstack_server::login::config::LoginConfig;
 use dstack_server::overload::Overload;
-use dstack_server::plugins::Plugins;
-use dstack_server::render::run_lists::RunLists;
-use dstack_server::templates_repo::TemplatesRepos;
-use dstack_server::{AppState, DefaultPermissions, NoEngine, Settings};
-use dstack_store::encryption::{Encryption, Key, at_rest};
-use dstack_store::{Database, SqlStore};
+use dstack_server::{
+    AppState, Auth, Control, Data, DefaultPermissions, Edge, EngineParts, JobMaker, NoEngine, Settings, Verbs,
+};
+use dstack_store::encryption::{Encryption, Key};
+use dstack_store::{Database, DatabaseOptions, raw};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Clock, Random, SystemClock};
+use dstack_telemetry::Telemetry;
 use dstack_units::ProjectId;
 use dstack_units::Time;
 use http_body_util::BodyExt;
@@ -205,9 +204,11 @@ impl Server {
         bucket: Option<Bucket>,
     ) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let database = database(dir.path()).await;
+        let encryption = encryption();
+        let database = database(dir.path(), &encryption).await;
         let server = Self::on(
             database,
+            encryption,
             dir,
             permissions,
             registry,
@@ -227,7 +228,8 @@ impl Server {
     /// A second server on the database of this one.
     fn beside(&self) -> Self {
         Self::on(
-            self.state.database.clone(),
+            self.state.data.database.clone(),
+            self.state.data.encryption.clone(),
             tempfile::tempdir().unwrap(),
             DefaultPermissions::default(),
             dstack_compute::Registry::default(),
@@ -241,6 +243,7 @@ impl Server {
     #[allow(clippy::too_many_arguments)]
     fn on(
         database: Database,
+        encryption: Encryption,
         dir: tempfile::TempDir,
         permissions: DefaultPermissions,
         registry: dstack_compute::Registry,
@@ -249,46 +252,29 @@ impl Server {
         overload: Overload,
         bucket: Option<Bucket>,
     ) -> Self {
-        let random = Random::system();
-        let encryption = Encryption::new(
-            vec![Key::Aes {
-                name: "k".into(),
-                secret: [7; 32],
-            }],
-            random.clone(),
-        );
-        at_rest::install(&encryption);
-        let store = SqlStore::new(database.clone());
+        let settings = Settings {
+            dir: dir.path().to_owned(),
+            ..settings
+        };
+        let logs = Arc::new(FileLogStore::new(dir.path(), Durability::Written));
+        let data = Data::new(database, encryption, bucket, logs, clock, Random::system());
+        let failed_logins = FailedLogins::new(LOGINS, Duration::from_secs(60));
+        let logins = Logins::new(&LoginConfig::default(), settings.login_patience());
+        let auth = Auth::new(&data, failed_logins, logins, permissions);
+        let runs = Arc::default();
+        let verbs = Verbs::new(&data, &auth, &runs, registry, &settings);
+        let engine = EngineParts {
+            handle: Arc::new(NoEngine(data.store())),
+            jobs: JobMaker::new(&data, Arc::new(UnknownImages), &settings),
+        };
+        let backends = Arc::new(dstack_compute::NoBackends);
+        let control = Control::new(&data, engine, backends, verbs, &settings);
+        let edge = Edge::new(settings, overload, Telemetry::default(), runs);
         let state = Arc::new(AppState {
-            engine: Arc::new(NoEngine(store.clone())),
-            access: Arc::new(Access::new(
-                database.clone(),
-                FailedLogins::new(LOGINS, Duration::from_secs(60)),
-            )),
-            logins: Logins::new(&LoginConfig::default(), settings.login_patience()),
-            keys: Arc::new(Keys::new(database.clone(), encryption.clone(), random.clone())),
-            blobs: Blobs::new(database.clone(), bucket),
-            database,
-            store,
-            encryption,
-            clock,
-            overload,
-            random,
-            logs: Arc::new(FileLogStore::new(dir.path(), Durability::Written)),
-            plugins: Plugins::new(&settings),
-            templates_repos: TemplatesRepos::new(settings.outbound_policy()),
-            settings: Settings {
-                dir: dir.path().to_owned(),
-                ..settings
-            },
-            permissions: permissions.into(),
-            runs: Arc::default(),
-            run_lists: RunLists::default(),
-            target: Target::Container,
-            backends: Arc::new(dstack_compute::NoBackends),
-            registry,
-            images: Arc::new(dstack_server::images::UnknownImages),
-            telemetry: dstack_telemetry::Telemetry::default(),
+            data: Arc::new(data),
+            auth: Arc::new(auth),
+            control: Arc::new(control),
+            edge: Arc::new(edge),
         });
         Self {
             router: handlers::router(Arc::clone(&state)),
@@ -299,24 +285,25 @@ impl Server {
 
     /// A user with a key pair that was not made for the occasion.
     async fn seed_user(&self, name: &str, role: &str, token: &str) {
-        let sealed = self.state.encryption.encrypt(token).unwrap();
-        let private = self.state.encryption.encrypt("private").unwrap();
+        let sealed = self.state.data.encryption.encrypt(token).unwrap();
+        let private = self.state.data.encryption.encrypt("private").unwrap();
         let (id, hash) = (
-            self.state.random.uuid().to_string(),
+            self.state.data.random.uuid().to_string(),
             dstack_server::access::token_hash(token),
         );
         let (name, role) = (name.to_owned(), role.to_owned());
         let now = dstack_system::Clock::now(&SystemClock).as_micros();
         self.state
+            .data
             .database
             .write(move |tx| {
-                Box::pin(async move {
-                    sqlx_insert_user(tx, &id, &name, now, &role, &sealed, &hash, &private).await
-                })
+                Box::pin(
+                    async move { insert_user(tx, &id, &name, now, &role, &sealed, &hash, &private).await },
+                )
             })
             .await
             .unwrap();
-        self.state.access.changed();
+        self.state.auth.access.changed();
     }
 
     async fn user(&self, name: &str) -> String {
@@ -367,17 +354,24 @@ impl Server {
         use dstack_model::runs::RunStatus;
         use dstack_store::{Commit, EngineStore, Put};
         let project = self.main_project().await;
-        let found = self.state.database.run_by_name(project, "hello").await.unwrap();
+        let found = self
+            .state
+            .data
+            .database
+            .run_by_name(project, "hello")
+            .await
+            .unwrap();
         let mut run = found.unwrap().run;
         run.finish(RunStatus::Terminated).unwrap();
         let commit = Commit::unchecked(vec![Put::Run(run)], Vec::new());
-        self.state.store.commit(commit).await.unwrap();
+        self.state.data.store().commit(commit).await.unwrap();
     }
 
     /// The id of project `main`.
     async fn main_project(&self) -> ProjectId {
         let project = self
             .state
+            .auth
             .access
             .project("main", Freshness::Current)
             .await
@@ -391,12 +385,24 @@ impl Server {
     }
 }
 
+/// The key of all test servers.
+fn encryption() -> Encryption {
+    let key = Key::Aes {
+        name: "k".into(),
+        secret: [7; 32],
+    };
+    Encryption::new(vec![key], Random::system())
+}
+
 /// A database of the test's own.
-async fn database(dir: &std::path::Path) -> Database {
-    match on_postgres() {
-        true => Database::open(&new_postgres().await).await.unwrap(),
-        false => Database::open_file(&dir.join("t.db")).await.unwrap(),
-    }
+async fn database(dir: &std::path::Path, encryption: &Encryption) -> Database {
+    let url = match on_postgres() {
+        true => new_postgres().await,
+        false => format!("sqlite://{}", dir.join("t.db").display()),
+    };
+    let options = DatabaseOptions::default();
+    let database = Database::open_on(&url, options, encryption.into(), None).await;
+    database.unwrap()
 }
 
 fn on_postgres() -> bool {
@@ -409,17 +415,15 @@ async fn new_postgres() -> String {
         .expect("a PostgreSQL server in DSTACK_TEST_POSTGRES_URL");
     let name = format!("api_{}", Random::system().uuid().simple());
     let server = Database::open(&url).await.unwrap();
-    sqlx::query(sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}")))
-        .execute(server.pool())
-        .await
-        .unwrap();
+    let create = format!("CREATE DATABASE {name}");
+    raw::execute(&server, &create).await.unwrap();
     server.close().await;
     let (base, _) = url.rsplit_once('/').unwrap();
     format!("{base}/{name}")
 }
 
 #[allow(clippy::too_many_arguments)]
-async fn sqlx_insert_user(
+async fn insert_user(
     tx: &mut dstack_store::Tx,
     id: &str,
     name: &str,
@@ -429,7 +433,7 @@ async fn sqlx_insert_user(
     hash: &str,
     private: &str,
 ) -> dstack_store::Result<()> {
-    use dstack_store::directory::users::{self, UserRow};
+    use dstack_store::queries::users::{self, UserRow};
     let user = UserRow {
         id: id.parse().unwrap(),
         name: name.to_owned(),

@@ -2,10 +2,9 @@
 
 use dstack_model::runs::{JobProvisioningData, JobRuntimeData, JobStatus};
 use dstack_server::{DefaultPermissions, Settings};
-use dstack_store::directory::lists;
-use dstack_store::directory::metrics::{self, MetricsPoint};
+use dstack_store::queries::metrics::MetricsPoint;
 use dstack_store::rows::JobRow;
-use dstack_store::{Commit, EngineStore, Json, Put};
+use dstack_store::{Commit, EngineStore, Json, Put, Sealed};
 use dstack_units::Time;
 use serde_json::json;
 
@@ -45,22 +44,23 @@ async fn running(server: &Server, runs: &[&str]) -> Vec<JobRow> {
     for name in runs {
         let run = server
             .state
+            .data
             .database
             .run_by_name(server.main_project().await, name)
             .await;
         let run = run.unwrap().unwrap().run.id;
-        jobs.extend(lists::jobs(server.state.database.pool(), &[run]).await.unwrap());
+        jobs.extend(server.state.data.database.views().jobs(&[run]).await.unwrap());
     }
-    let now = server.state.clock.now();
+    let now = server.state.data.clock.now();
     let puts = jobs.iter().cloned().map(|mut job| {
         job.advance(JobStatus::Provisioning, now).unwrap();
         job.advance(JobStatus::Running, now).unwrap();
-        job.job_provisioning_data = Some(Json::new(place()));
+        job.job_provisioning_data = Some(Sealed::new(place()));
         job.job_runtime_data = share(job.job_num).map(Json::new);
         Put::Job(job)
     });
     let commit = Commit::unchecked(puts.collect(), Vec::new());
-    server.state.store.commit(commit).await.unwrap();
+    server.state.data.store().commit(commit).await.unwrap();
     jobs
 }
 
@@ -73,7 +73,13 @@ async fn measured(server: &Server, job: &JobRow, at: i64, cpu_usage_micro: i64) 
         gpus_memory_usage_bytes: vec![1],
         gpus_util_percent: vec![1],
     };
-    server.state.store.add_metrics(job.id, point).await.unwrap();
+    server
+        .state
+        .data
+        .store()
+        .add_metrics(job.id, point)
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -98,7 +104,7 @@ async fn each_job_has_its_latest_numbers() {
         measured(&server, job, 2_000, 2).await;
     }
     let ids: Vec<_> = jobs.iter().map(|job| job.id).collect();
-    let latest = metrics::latest(server.state.database.pool(), &ids).await.unwrap();
+    let latest = server.state.data.database.metrics().latest(&ids).await.unwrap();
     assert_eq!(latest.len(), 3);
     assert!(latest.values().all(|point| point.at == Time::from_micros(3_000)));
 

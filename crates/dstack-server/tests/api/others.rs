@@ -10,8 +10,8 @@ use std::sync::Arc;
 use dstack_api::{Body as Kind, Endpoint, Method, ROUTES, RouteInfo, routes as r};
 use dstack_compute::{BackendKind, Registry};
 use dstack_logs::{LogEntry, LogStream, Producer, Source};
+use dstack_store::raw;
 use serde_json::{Value, json};
-use sqlx::Row as _;
 
 use super::{
     ADMIN, Answer, DefaultPermissions, Server, Settings, backends, effects, matrix, multipart, on_postgres,
@@ -189,11 +189,17 @@ impl World {
             producer: Producer::Job,
         };
         let entry = LogEntry {
-            timestamp: self.server.state.clock.now(),
+            timestamp: self.server.state.data.clock.now(),
             source: Source::Stdout,
             message: axum::body::Bytes::from_static(b"canary"),
         };
-        self.server.state.logs.append(&stream, vec![entry]).await.unwrap();
+        self.server
+            .state
+            .data
+            .logs
+            .append(&stream, vec![entry])
+            .await
+            .unwrap();
     }
 
     fn id(&self, of: &str) -> Value {
@@ -202,7 +208,7 @@ impl World {
 
     /// Every row of the database.
     async fn rows(&self) -> BTreeMap<String, Vec<String>> {
-        let pool = self.server.state.database.pool();
+        let database = &self.server.state.data.database;
         let (tables, whole) = match on_postgres() {
             true => (
                 "SELECT CAST(tablename AS TEXT) FROM pg_tables WHERE schemaname = 'public'",
@@ -214,11 +220,8 @@ impl World {
             ),
         };
         let texts = async |sql: String| -> Vec<String> {
-            let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
-                .fetch_all(pool)
-                .await
-                .unwrap();
-            rows.iter().map(|row| row.try_get(0).unwrap()).collect()
+            let rows = raw::fetch(database, &sql).await.unwrap();
+            rows.into_iter().map(|row| row[0].clone().unwrap()).collect()
         };
         let mut found = BTreeMap::new();
         for table in texts(tables.to_owned()).await {

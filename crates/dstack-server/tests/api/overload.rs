@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use dstack_server::overload::{Limits, Overload};
-use dstack_store::Dialect;
+use dstack_store::{Dialect, raw};
 use dstack_system::task;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use serde_json::json;
-use sqlx::Executor;
 use tokio::sync::oneshot;
 
 use super::{ADMIN, Server};
@@ -29,14 +28,14 @@ async fn writes_beyond_the_limit_are_refused_reads_answered_and_nothing_accepted
     // No run is written until the holder lets go: SQLite has one writer, PostgreSQL locks the table.
     let (release, released) = oneshot::channel::<()>();
     let (held, holding) = oneshot::channel::<()>();
-    let database = server.state.database.clone();
+    let database = server.state.data.database.clone();
     let dialect = database.dialect();
     let holder = task::spawn("hold the writer", async move {
         database
             .write(move |tx| {
                 Box::pin(async move {
                     if dialect == Dialect::Postgres {
-                        tx.execute("LOCK TABLE runs IN EXCLUSIVE MODE").await?;
+                        raw::execute_in(tx, "LOCK TABLE runs IN EXCLUSIVE MODE").await?;
                     }
                     held.send(()).ok();
                     released.await.ok();

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use dstack_control::projects::Projects;
 use dstack_control::{Directory, Watcher};
 use dstack_model::instances::InstanceStatus;
-use dstack_store::directory::change::Affected;
 use dstack_store::rows::{AgentAddress, FleetRow, HostRules, InstanceRow};
+use dstack_store::writes::Affected;
 use dstack_store::{Changes, EngineStore, EventMaker, Json};
 use dstack_system::{Clock as _, SystemClock};
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ impl Server {
                           "profile": {}});
         let spec = serde_json::from_value(spec).unwrap();
         let project = self.main_project().await;
-        let random = &self.state.random;
+        let random = &self.state.data.random;
         let mut fleet = FleetRow::active(random.uuid().into(), project, "local".to_owned(), spec, now);
         fleet.local = true;
         let mut instance = InstanceRow::pending(random.uuid().into(), &fleet, 0, now);
@@ -54,7 +54,12 @@ impl Server {
         let mut changes = Changes::new(EventMaker::system(now, random.clone()));
         changes.insert_silently(fleet);
         changes.insert_silently(instance);
-        self.state.store.commit(changes.into_commit()).await.unwrap();
+        self.state
+            .data
+            .store()
+            .commit(changes.into_commit())
+            .await
+            .unwrap();
     }
 
     /// Events about the server's own machine, newest first, as this user sees them.
@@ -69,11 +74,11 @@ impl Server {
 
     fn projects(&self) -> Projects {
         Projects::new(Directory {
-            database: self.state.database.clone(),
-            encryption: self.state.encryption.clone(),
-            keys: Arc::clone(&self.state.keys),
-            clock: Arc::clone(&self.state.clock),
-            random: self.state.random.clone(),
+            database: self.state.data.database.clone(),
+            encryption: self.state.data.encryption.clone(),
+            keys: Arc::clone(&self.state.data.keys),
+            clock: Arc::clone(&self.state.data.clock),
+            random: self.state.data.random.clone(),
             keep_events: true,
             watcher: Arc::new(Nobody),
         })
@@ -148,6 +153,7 @@ async fn a_machine_that_comes_to_a_project_of_several_people_is_told_of() {
     server.user("bob").await;
     let project = server
         .state
+        .auth
         .access
         .project("main", dstack_server::access::Freshness::Current);
     let row = project.await.unwrap().unwrap().row.clone();

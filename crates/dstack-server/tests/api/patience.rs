@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use dstack_store::{Database, DatabaseOptions, StoreError};
-use sqlx::{Connection, Executor, PgConnection};
+use dstack_store::{Database, DatabaseOptions, StoreError, raw};
+use dstack_system::task;
+use tokio::sync::oneshot;
 
 use super::{new_postgres, on_postgres};
 
@@ -24,13 +25,27 @@ async fn a_database_may_take_as_long_as_it_is_said() {
         Database::open_with(&url, options).await.unwrap()
     };
     // Held until the end of the test: who waits for the same lock waits for ever.
-    let mut other = PgConnection::connect(&url).await.unwrap();
-    other.execute(LOCK).await.unwrap();
+    let (release, released) = oneshot::channel::<()>();
+    let (held, holding) = oneshot::channel::<()>();
+    let other = open(None).await;
+    let holder = task::spawn("hold the lock", async move {
+        other
+            .write(move |tx| {
+                Box::pin(async move {
+                    raw::fetch_in(tx, LOCK).await?;
+                    held.send(()).ok();
+                    released.await.ok();
+                    Ok(())
+                })
+            })
+            .await
+    });
+    holding.await.unwrap();
     let patience = Duration::from_millis(300);
     let impatient = open(Some(patience)).await;
     let work = impatient.write(|tx| {
         Box::pin(async move {
-            tx.execute(LOCK).await?;
+            raw::fetch_in(tx, LOCK).await?;
             Ok(())
         })
     });
@@ -42,19 +57,22 @@ async fn a_database_may_take_as_long_as_it_is_said() {
     let patient = open(None).await;
     let limits = patient.write(|tx| {
         Box::pin(async move {
-            let shown = sqlx::query_as(
-                "SELECT current_setting('statement_timeout'), current_setting('lock_timeout')",
-            );
-            Ok(shown.fetch_one(tx).await?)
+            let limits = "SELECT current_setting('statement_timeout'), current_setting('lock_timeout')";
+            raw::fetch_in(tx, limits).await
         })
     });
-    let limits: (String, String) = limits.await.unwrap();
-    assert_eq!(limits, ("0".to_owned(), "0".to_owned()), "no limits");
-    other.close().await.unwrap();
+    let limits = limits.await.unwrap();
+    assert_eq!(
+        limits,
+        [[Some("0".to_owned()), Some("0".to_owned())]],
+        "no limits"
+    );
+    release.send(()).unwrap();
+    holder.await.unwrap().unwrap().unwrap();
 }
 
-/// A lock that a session keeps until it ends.
-const LOCK: &str = "SELECT pg_advisory_lock(1)";
+/// A lock that a transaction keeps until it ends; the column is a text, as what is read must be.
+const LOCK: &str = "SELECT CAST(pg_advisory_xact_lock(1) AS TEXT)";
 
 /// The database server gave up first.
 fn is_cancelled(outcome: &Result<(), StoreError>) -> bool {

@@ -1,7 +1,6 @@
 //! Applying config.yml again while the server runs.
 
 use dstack_server::Reloader;
-use dstack_store::directory::{projects, secrets, users};
 use dstack_store::encryption::Key;
 use serde_json::json;
 
@@ -10,8 +9,13 @@ use super::{ADMIN, Server};
 impl Server {
     /// What has changed, or why nothing did.
     pub(super) async fn reload(&self, config: &str) -> Result<Vec<String>, String> {
-        fs_err::write(self.state.settings.dir.join("config.yml"), config).unwrap();
-        let admin = users::by_name(self.state.database.pool(), "admin")
+        fs_err::write(self.state.edge.settings.dir.join("config.yml"), config).unwrap();
+        let admin = self
+            .state
+            .data
+            .database
+            .users()
+            .by_name("admin")
             .await
             .unwrap()
             .unwrap();
@@ -20,9 +24,11 @@ impl Server {
     }
 
     async fn stored_secret(&self) -> String {
-        let pool = self.state.database.pool();
-        let project = projects::by_name(pool, "main").await.unwrap().unwrap();
-        secrets::by_name(pool, project.id, "S")
+        let database = &self.state.data.database;
+        let project = database.projects().by_name("main").await.unwrap().unwrap();
+        database
+            .secrets()
+            .by_name(project.id, "S")
             .await
             .unwrap()
             .unwrap()
@@ -63,6 +69,9 @@ async fn keys_are_rotated_while_the_server_runs() {
     let secret =
         |value: &'static str| server.main("secrets/create_or_update", json!({"name": "S", "value": value}));
     secret("first").await.ok();
+    let spec = json!({"run_name": "train", "configuration": {"type": "task", "commands": ["train"]}});
+    let run = json!({"plan": {"run_spec": spec}, "force": false});
+    server.main("runs/apply", run).await.ok();
     assert!(server.stored_secret().await.starts_with("enc:aes:k:"));
     let both = format!("encryption:\n  keys:\n  - {NEW}\n  - {OLD}\n");
     assert_eq!(
@@ -79,7 +88,9 @@ async fn keys_are_rotated_while_the_server_runs() {
         .reload(&format!("encryption:\n  keys:\n  - {NEW}\n"))
         .await
         .unwrap_err();
-    assert!(refused.contains("users.token (1)"), "{refused}");
+    for column in ["users.token (1)", "runs.run_spec (1)", "jobs.job_spec (1)"] {
+        assert!(refused.contains(column), "{refused}");
+    }
     let clear = format!("encryption:\n  keys:\n  - {{type: identity}}\n  - {NEW}\n  - {OLD}\n");
     server.reload(&clear).await.unwrap();
     secret("third").await.ok();
@@ -112,10 +123,10 @@ async fn a_broken_file_changes_nothing_and_is_named_with_its_place() {
         let error = server.reload(&broken).await.unwrap_err();
         assert!(error.contains(place), "{error}");
         assert!(
-            !server.state.permissions.get().allow_managers_manage_secrets,
+            !server.state.auth.permissions.get().allow_managers_manage_secrets,
             "{broken}"
         );
-        let keys = server.state.encryption.keys();
+        let keys = server.state.data.encryption.keys();
         assert_eq!(keys.iter().map(Key::name).collect::<Vec<_>>(), ["k"]);
     }
 }

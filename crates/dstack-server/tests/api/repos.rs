@@ -79,9 +79,10 @@ async fn code_must_have_the_hash_it_is_stored_under() {
     let good = server.send(multipart(path, ADMIN, hash, b"x")).await;
     assert!(good.ok().is_null());
     let project = server.main_project().await;
-    let repo = server.state.database.repo_by_name(project, "none").await;
+    let repo = server.state.data.database.repo_by_name(project, "none").await;
     let stored = server
         .state
+        .data
         .blobs
         .code(project, repo.unwrap().unwrap().id, hash)
         .await;

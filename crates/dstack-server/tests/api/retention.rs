@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use dstack_server::overload::Overload;
 use dstack_server::{DefaultPermissions, Settings, retention};
-use dstack_store::{Dialect, NewEvent};
+use dstack_store::{Dialect, NewEvent, raw};
 use dstack_system::clock::SharedClock;
 use dstack_units::Time;
 
@@ -16,16 +16,14 @@ const NOW: Time = Time::from_millis(1_790_000_000_000);
 const EVENTS: usize = 10_500;
 
 async fn count(server: &Server) -> i64 {
-    let (count,): (i64,) = sqlx::query_as("SELECT COUNT(*) FROM events WHERE message LIKE 'test %'")
-        .fetch_one(server.state.database.pool())
-        .await
-        .unwrap();
-    count
+    let count = "SELECT COUNT(*) FROM events WHERE message LIKE 'test %'";
+    let rows = raw::fetch(&server.state.data.database, count).await.unwrap();
+    rows[0][0].as_ref().unwrap().parse().unwrap()
 }
 
 async fn add_events(server: &Server) {
     let event = |n: usize| NewEvent {
-        id: server.state.random.uuid().into(),
+        id: server.state.data.random.uuid().into(),
         message: format!("test {n}"),
         recorded_at: Time::from_micros(i64::try_from(n).unwrap()),
         actor: None,
@@ -34,13 +32,13 @@ async fn add_events(server: &Server) {
     };
     let events = (0..EVENTS).map(event).collect();
     let commit = dstack_store::Commit::unchecked(Vec::new(), events);
-    server.state.database.commit(commit).await.unwrap();
+    server.state.data.database.commit(commit).await.unwrap();
 }
 
 /// The newest of the old events cannot be deleted.
 async fn refuse_the_last(server: &Server) {
     let last = format!("test {}", EVENTS - 1);
-    let statements = match server.state.database.dialect() {
+    let statements = match server.state.data.database.dialect() {
         Dialect::Sqlite => vec![format!(
             "CREATE TRIGGER keep BEFORE DELETE ON events WHEN OLD.message = '{last}' \
              BEGIN SELECT RAISE(ABORT, 'kept'); END"
@@ -55,8 +53,7 @@ async fn refuse_the_last(server: &Server) {
         ],
     };
     for statement in statements {
-        sqlx::query(sqlx::AssertSqlSafe(statement))
-            .execute(server.state.database.pool())
+        raw::execute(&server.state.data.database, &statement)
             .await
             .unwrap();
     }
@@ -76,6 +73,8 @@ async fn what_was_deleted_before_a_failure_stays_deleted() {
     add_events(&server).await;
     refuse_the_last(&server).await;
     assert_eq!(count(&server).await, 10_500);
-    retention::forget(&server.state).await.unwrap_err();
+    retention::forget(&server.state.data, &server.state.edge.settings)
+        .await
+        .unwrap_err();
     assert_eq!(count(&server).await, 500, "two whole batches are gone");
 }

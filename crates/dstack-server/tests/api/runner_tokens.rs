@@ -19,7 +19,7 @@ fn key(name: &str, byte: u8) -> Key {
 
 /// As a server has them that was just started, with these keys for its database.
 fn tokens(server: &Server, keys: Vec<Key>) -> RunnerTokens {
-    let (database, random) = (server.state.database.clone(), Random::system());
+    let (database, random) = (server.state.data.database.clone(), Random::system());
     let encryption = Encryption::new(keys, random.clone());
     RunnerTokens::new(
         database.clone(),
@@ -32,8 +32,8 @@ async fn servers_that_share_a_database_agree_on_the_token_of_a_job() {
     let server = Server::new().await;
     let project = server.main_project().await;
     let (one, other) = (
-        JobId::from(server.state.random.uuid()),
-        JobId::from(server.state.random.uuid()),
+        JobId::from(server.state.data.random.uuid()),
+        JobId::from(server.state.data.random.uuid()),
     );
     let (first, second) = (
         tokens(&server, vec![key("k", 7)]),

@@ -1,5 +1,6 @@
 //! Runs, without an engine: nothing changes but by requests.
 
+use dstack_store::raw;
 use serde_json::{Value, json};
 
 use super::{ADMIN, Server, request};
@@ -219,8 +220,9 @@ async fn short_pages_are_in_the_order_of_long_ones() {
     }
     let same_time = "UPDATE runs SET submitted_at = (SELECT MIN(submitted_at) FROM runs) \
                      WHERE run_name IN ('run-1', 'run-2', 'run-3', 'run-4')";
-    let pool = server.state.database.pool();
-    sqlx::query(same_time).execute(pool).await.unwrap();
+    raw::execute(&server.state.data.database, same_time)
+        .await
+        .unwrap();
     for filter in [
         json!({}),
         json!({"only_active": true}),
@@ -269,7 +271,7 @@ async fn what_runs_are_made_of_is_encrypted_in_the_database() {
     let again = server.main("runs/get", json!({"run_name": "hello"})).await.ok();
     assert_eq!(again, run);
     for file in ["t.db", "t.db-wal"] {
-        let bytes = fs_err::read(server.state.settings.dir.join(file)).unwrap_or_default();
+        let bytes = fs_err::read(server.state.edge.settings.dir.join(file)).unwrap_or_default();
         for canary in ["canary-of-env", "canary-of-registry"] {
             let found = bytes.windows(canary.len()).any(|part| part == canary.as_bytes());
             assert!(!found, "{canary} is in {file}");
@@ -376,10 +378,10 @@ async fn keys_of_jobs_are_in_no_answer() {
 #[tokio::test]
 async fn a_job_without_a_place_is_shown_by_what_is_missing() {
     use dstack_model::runs::{JobStatus, JobTerminationReason};
-    use dstack_store::directory::lists;
+
     use dstack_store::{Commit, EngineStore, Put};
     let server = Server::new().await;
-    let now = server.state.clock.now();
+    let now = server.state.data.clock.now();
     for (name, message, shown) in [
         (
             "reuse",
@@ -395,7 +397,12 @@ async fn a_job_without_a_place_is_shown_by_what_is_missing() {
     ] {
         let run = submit(&server, Some(name)).await;
         let id = run["id"].as_str().unwrap().parse().unwrap();
-        let mut job = lists::jobs(server.state.database.pool(), &[id])
+        let mut job = server
+            .state
+            .data
+            .database
+            .views()
+            .jobs(&[id])
             .await
             .unwrap()
             .remove(0);
@@ -403,7 +410,7 @@ async fn a_job_without_a_place_is_shown_by_what_is_missing() {
         job.terminate(reason, Some(message.to_owned()), now).unwrap();
         job.finish(JobStatus::Failed, now).unwrap();
         let commit = Commit::unchecked(vec![Put::Job(job)], Vec::new());
-        server.state.store.commit(commit).await.unwrap();
+        server.state.data.store().commit(commit).await.unwrap();
         let run = server.main("runs/get", json!({"run_name": name})).await.ok();
         let last = &run["latest_job_submission"];
         assert_eq!(

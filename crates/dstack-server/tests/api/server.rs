@@ -25,7 +25,7 @@ async fn anyone_may_ask() {
 #[tokio::test]
 async fn a_server_that_cannot_write_any_more_is_not_healthy() {
     let server = Server::new().await;
-    server.state.database.close().await;
+    server.state.data.database.close().await;
     let answer = server.send(request("GET", "/healthcheck", None, None)).await;
     assert_eq!(answer.status, 503, "{}", answer.body);
 }

@@ -2,7 +2,6 @@
 
 use dstack_model::runs::{JobStatus, RunStatus};
 use dstack_server::{DefaultPermissions, Settings};
-use dstack_store::directory::lists;
 use dstack_store::rows::JobRow;
 use dstack_store::{Commit, EngineStore, Put};
 use serde_json::{Value, json};
@@ -26,12 +25,10 @@ async fn apply(server: &Server, more: Value) -> Answer {
 /// Makes the service run, as an engine would.
 async fn run(server: &Server) {
     let project = server.main_project().await;
-    let run = server.state.database.run_by_name(project, "web").await;
+    let run = server.state.data.database.run_by_name(project, "web").await;
     let run = run.unwrap().unwrap().run;
-    let jobs = lists::jobs(server.state.database.pool(), &[run.id])
-        .await
-        .unwrap();
-    let now = server.state.clock.now();
+    let jobs = server.state.data.database.views().jobs(&[run.id]).await.unwrap();
+    let now = server.state.data.clock.now();
     let running = |mut job: JobRow| {
         job.advance(JobStatus::Provisioning, now).unwrap();
         job.advance(JobStatus::Running, now).unwrap();
@@ -42,7 +39,7 @@ async fn run(server: &Server) {
     run.follow_jobs(RunStatus::Running).unwrap();
     puts.push(Put::Run(run));
     let commit = Commit::unchecked(puts, Vec::new());
-    server.state.store.commit(commit).await.unwrap();
+    server.state.data.store().commit(commit).await.unwrap();
 }
 
 async fn get(server: &Server, path: &str, token: Option<&str>) -> Answer {
@@ -280,7 +277,7 @@ async fn the_proxy_and_the_metrics_compete_with_other_calls() {
         "/proxy/models/main/models",
         "/metrics",
     ];
-    let enter = |route| server.state.overload.enter(&route).unwrap();
+    let enter = |route| server.state.edge.overload.enter(&route).unwrap();
     let places = [enter(routes::RunsList::ROUTE), enter(routes::RunsGetPlan::ROUTE)];
     for path in paths {
         let answer = get(&server, path, Some(ADMIN)).await;

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use dstack_server::access::shared;
+use dstack_store::raw;
 use serde_json::json;
-use sqlx::Executor;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{ADMIN, Server, on_postgres};
@@ -30,7 +30,7 @@ impl Two {
         let first = Server::new().await;
         let second = first.beside();
         let stop = CancellationToken::new();
-        shared::start(&second.state, stop.clone());
+        shared::start(&second.state.auth.access, &second.state.data.random, stop.clone());
         let alice = first.user("alice").await;
         let two = Self {
             first,
@@ -44,7 +44,7 @@ impl Two {
         two.until("it remembers", async |two| {
             two.sql("UPDATE users SET email = 'old@example.com' WHERE name = 'alice'")
                 .await;
-            two.second.state.access.changed();
+            two.second.state.auth.access.changed();
             two.email().await;
             two.sql("UPDATE users SET email = 'new@example.com' WHERE name = 'alice'")
                 .await;
@@ -55,7 +55,7 @@ impl Two {
     }
 
     async fn sql(&self, text: &'static str) {
-        self.first.state.database.pool().execute(text).await.unwrap();
+        raw::execute(&self.first.state.data.database, text).await.unwrap();
     }
 
     /// As the second server knows it.
@@ -72,7 +72,7 @@ impl Two {
     async fn until(&self, what: &str, is_so: impl AsyncFn(&Self) -> bool) {
         let waited = async {
             loop {
-                let news = self.second.state.access.news();
+                let news = self.second.state.auth.access.news();
                 if is_so(self).await {
                     return;
                 }

@@ -218,7 +218,7 @@ async fn pages_have_limits() {
         assert_eq!(answer.status, 422, "{}", answer.body);
     }
     let ids: Vec<String> = (0..10_000)
-        .map(|_| server.state.random.uuid().to_string())
+        .map(|_| server.state.data.random.uuid().to_string())
         .collect();
     let answer = server
         .post(ADMIN, "/api/instances/list", json!({"fleet_ids": ids}))

@@ -6,7 +6,7 @@ use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_units::{FleetId, InstanceId, ProjectId, Time};
 
 use super::{TransitionError, change_status, life};
-use crate::Json;
+use crate::Sealed;
 use crate::entity::entity;
 
 entity! {
@@ -25,7 +25,7 @@ entity! {
         /// Details of the status.
         pub status_message: Option<String>,
         /// What was asked for.
-        pub spec: Json<FleetSpec>,
+        pub spec: Sealed<FleetSpec>,
         /// The fleet of this very machine, kept by the server itself.
         pub local: bool,
         /// The first instance of a cluster: the others are made beside it.
@@ -61,7 +61,7 @@ impl FleetRow {
             created_at: now,
             status: FleetStatus::Active,
             status_message: None,
-            spec: Json::new(spec),
+            spec: Sealed::new(spec),
             local: false,
             current_master_instance_id: None,
             consolidation_attempt: 0,

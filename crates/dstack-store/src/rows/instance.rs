@@ -12,8 +12,8 @@ use dstack_units::{FleetId, InstanceId, ProjectId, Time};
 use serde::{Deserialize, Serialize};
 
 use super::{FleetRow, TransitionError, change_status, life};
-use crate::Json;
 use crate::entity::entity;
+use crate::{Json, Sealed};
 
 /// How to reach the agents of an instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,7 +78,7 @@ entity! {
         /// What it offers.
         pub offer: Option<Json<InstanceOfferWithAvailability>>,
         /// How it is reached and what it costs.
-        pub job_provisioning_data: Option<Json<JobProvisioningData>>,
+        pub job_provisioning_data: Option<Sealed<JobProvisioningData>>,
         /// How its agents are reached.
         pub agent: Option<Json<AgentAddress>>,
         /// Blocks it is divided into.
@@ -162,7 +162,7 @@ impl InstanceRow {
             region: Some(offer.region.to_string()),
             price: Some(offer.price),
             offer: Some(Json::new(offer)),
-            job_provisioning_data: Some(Json::new(place)),
+            job_provisioning_data: Some(Sealed::new(place)),
             ..self
         }
     }

@@ -8,8 +8,8 @@ use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_units::{FleetId, InstanceId, JobId, ProjectId, RunId, Time};
 
 use super::{InstanceRow, RunRow, TransitionError, change_status, life};
-use crate::Json;
 use crate::entity::entity;
+use crate::{Json, Sealed};
 
 entity! {
     /// One submission of a job.
@@ -47,9 +47,9 @@ entity! {
         /// Exit code of the commands.
         pub exit_status: Option<i64>,
         /// What to run.
-        pub job_spec: Json<JobSpec>,
+        pub job_spec: Sealed<JobSpec>,
         /// Where it runs.
-        pub job_provisioning_data: Option<Json<JobProvisioningData>>,
+        pub job_provisioning_data: Option<Sealed<JobProvisioningData>>,
         /// Ports, share of the instance.
         pub job_runtime_data: Option<Json<JobRuntimeData>>,
         /// Fleet it was placed in.
@@ -89,7 +89,7 @@ life!(JobRow, JobStatus);
 
 impl JobRow {
     /// A job's first submission, waiting for a place to run.
-    pub fn submitted(id: JobId, run: &RunRow, spec: Json<JobSpec>, now: Time) -> Self {
+    pub fn submitted(id: JobId, run: &RunRow, spec: Sealed<JobSpec>, now: Time) -> Self {
         Self {
             id,
             project_id: run.project_id,

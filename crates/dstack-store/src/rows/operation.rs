@@ -4,7 +4,7 @@ use dstack_units::{OperationId, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::entity::entity;
-use crate::{Column, EntityRef, Json};
+use crate::{Column, EntityRef, Sealed};
 
 /// What an operation does. Every kind may be repeated: agents recognise the id of the job, clouds that of what they made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -58,7 +58,7 @@ entity! {
         /// What the last failed call said.
         pub error: Option<String>,
         /// What the call brought back; of one that is made of several, how far they are.
-        pub notes: Option<Json<serde_json::Value>>,
+        pub notes: Option<Sealed<serde_json::Value>>,
     }
 }
 

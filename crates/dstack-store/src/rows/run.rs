@@ -6,8 +6,8 @@ use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_units::{FleetId, ProjectId, RepoRowId, RunId, Time, UserId};
 
 use super::{TransitionError, change_status, life};
-use crate::Json;
 use crate::entity::entity;
+use crate::{Json, Sealed};
 
 entity! {
     /// A run.
@@ -33,7 +33,7 @@ entity! {
         /// How often it went back to `pending` in a row: chooses the back-off.
         pub resubmission_attempt: i64,
         /// What was asked for, after validation.
-        pub run_spec: Json<RunSpec>,
+        pub run_spec: Sealed<RunSpec>,
         /// URL and model of a service.
         pub service_spec: Option<Json<ServiceSpec>>,
         /// 0..=100, higher first.
@@ -96,7 +96,7 @@ impl RunRow {
             termination_reason: None,
             resubmission_attempt: 0,
             priority: new.spec.configuration.base().priority.unwrap_or(0),
-            run_spec: Json::new(new.spec),
+            run_spec: Sealed::new(new.spec),
             service_spec: None,
             deployment_num: 0,
             desired_replica_count: 1,

@@ -6,6 +6,7 @@
 use sqlx::AssertSqlSafe;
 
 use super::write::{EVENT_WIDTH, Rows, Writes, apply_all, bind_event, event_rows, insert_events};
+use crate::encryption::RowKeys;
 use crate::entities::with_entities;
 use crate::entity::{Statement, insert_sql, insert_width};
 use crate::{Commit, Entity, Result, Tx};
@@ -27,17 +28,17 @@ pub(crate) fn is_one_statement(commits: &[Commit]) -> bool {
 }
 
 /// Applies commits that only add rows, and have none in common. If one cannot be applied, none is.
-pub(crate) async fn add_all(tx: &mut Tx, commits: &[Commit]) -> Result<()> {
+pub(crate) async fn add_all(tx: &mut Tx, keys: &RowKeys, commits: &[Commit]) -> Result<()> {
     for some in commits.chunks(COMMITS_AT_ONCE) {
         match is_one_statement(some) {
-            true => add_some(tx, some).await?,
-            false => apply_all(tx, some).await?,
+            true => add_some(tx, keys, some).await?,
+            false => apply_all(tx, keys, some).await?,
         }
     }
     Ok(())
 }
 
-async fn add_some(tx: &mut Tx, commits: &[Commit]) -> Result<()> {
+async fn add_some(tx: &mut Tx, keys: &RowKeys, commits: &[Commit]) -> Result<()> {
     let mut writes = Writes::default();
     for commit in commits {
         writes.add(commit);
@@ -48,8 +49,8 @@ async fn add_some(tx: &mut Tx, commits: &[Commit]) -> Result<()> {
     text.rows(&writes.operations, false);
     text.more(events.len(), EVENT_WIDTH, insert_events);
     let mut statement = sqlx::query(AssertSqlSafe(text.finish()));
-    statement = bind_entities(statement, &writes);
-    statement = bind(statement, &writes.operations, false);
+    statement = bind_entities(statement, keys, &writes);
+    statement = bind(statement, keys, &writes.operations, false);
     for event in &events {
         statement = bind_event(statement, event);
     }
@@ -57,9 +58,14 @@ async fn add_some(tx: &mut Tx, commits: &[Commit]) -> Result<()> {
     Ok(())
 }
 
-fn bind<'q, E: Entity>(mut statement: Statement<'q>, rows: &Rows<'_, E>, leased: bool) -> Statement<'q> {
+fn bind<'q, E: Entity>(
+    mut statement: Statement<'q>,
+    keys: &RowKeys,
+    rows: &Rows<'_, E>,
+    leased: bool,
+) -> Statement<'q> {
     for (row, owner) in &rows.inserts {
-        statement = row.bind(statement, &|_| true);
+        statement = row.bind(statement, keys, &|_| true);
         if leased {
             statement = statement.bind(owner.cloned());
         }
@@ -75,8 +81,8 @@ macro_rules! generate_inserts {
             }
         }
 
-        fn bind_entities<'q>(mut statement: Statement<'q>, writes: &Writes<'_>) -> Statement<'q> {
-            $(statement = bind(statement, &writes.$table, true);)*
+        fn bind_entities<'q>(mut statement: Statement<'q>, keys: &RowKeys, writes: &Writes<'_>) -> Statement<'q> {
+            $(statement = bind(statement, keys, &writes.$table, true);)*
             statement
         }
     };

@@ -9,9 +9,10 @@ use dstack_units::{JobId, RunId};
 use sqlx::{AssertSqlSafe, Database as _, SqlStr};
 
 use super::servers::{check_fences, hand_over};
-use crate::directory::gateways;
+use crate::encryption::RowKeys;
 use crate::entities::with_entities;
 use crate::entity::{Statement, Update, insert_sql, places, update_sql, without_numbers};
+use crate::queries::gateways;
 use crate::rows::{FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow};
 use crate::{
     Column, Commit, Dialect, Entity, EntityRef, EventTarget, NewEvent, Put, Removal, Result, StoreError, Tx,
@@ -23,14 +24,14 @@ const ROWS_AT_ONCE: usize = 64;
 const ANY_NUMBER: usize = 8;
 
 /// Applies a commit inside a transaction that the caller owns: for writes that change other tables as well.
-pub async fn apply(tx: &mut Tx, commit: &Commit) -> Result<()> {
-    apply_all(tx, std::slice::from_ref(commit)).await
+pub(crate) async fn apply(tx: &mut Tx, keys: &RowKeys, commit: &Commit) -> Result<()> {
+    apply_all(tx, keys, std::slice::from_ref(commit)).await
 }
 
 /// Applies commits that have no row in common. If one cannot be applied, none is.
 ///
 /// Always in the same order of tables, so that servers that share a database do not wait for each other in a circle.
-pub(crate) async fn apply_all(tx: &mut Tx, commits: &[Commit]) -> Result<()> {
+pub(crate) async fn apply_all(tx: &mut Tx, keys: &RowKeys, commits: &[Commit]) -> Result<()> {
     check_fences(tx, commits).await?;
     let mut writes = Writes::default();
     let mut touched = BTreeSet::new();
@@ -46,17 +47,17 @@ pub(crate) async fn apply_all(tx: &mut Tx, commits: &[Commit]) -> Result<()> {
         .map(|job| job.id)
         .collect();
     let operations = std::mem::take(&mut writes.operations);
-    writes.write_entities(tx, &touched).await?;
+    writes.write_entities(tx, keys, &touched).await?;
     for job in placed {
         hand_over(tx, job).await?;
     }
-    operations.write(tx, false).await?;
+    operations.write(tx, keys, false).await?;
     for removal in commits.iter().flat_map(Commit::removals) {
         remove(tx, removal).await?;
     }
     let dialect = Dialect::of(tx);
     for change in commits.iter().flat_map(Commit::directory) {
-        change.clone().write(tx, dialect).await?;
+        change.clone().write(tx, keys, dialect).await?;
     }
     let events: Vec<&NewEvent> = commits.iter().flat_map(|commit| &commit.events).collect();
     put_events(tx, &events).await
@@ -125,9 +126,9 @@ macro_rules! generate_writes {
             }
 
             /// Writes the rows of entities, one table after the other.
-            async fn write_entities(self, tx: &mut Tx, touched: &BTreeSet<RunId>) -> Result<()> {
+            async fn write_entities(self, tx: &mut Tx, keys: &RowKeys, touched: &BTreeSet<RunId>) -> Result<()> {
                 $(
-                    self.$table.write(tx, true).await?;
+                    self.$table.write(tx, keys, true).await?;
                     if $row::TABLE == RunRow::TABLE {
                         touch_runs(tx, touched).await?;
                     }
@@ -149,7 +150,7 @@ impl<'a, E: Entity> Rows<'a, E> {
     }
 
     /// Updates first: a new row may take the name of one that is deleted in the same commit.
-    async fn write(mut self, tx: &mut Tx, leased: bool) -> Result<()> {
+    async fn write(mut self, tx: &mut Tx, keys: &RowKeys, leased: bool) -> Result<()> {
         // The same order in every transaction: see `apply_all`.
         self.updates.sort_by_key(|row| row.key());
         for kind in [Update::All, Update::Small] {
@@ -161,13 +162,13 @@ impl<'a, E: Entity> Rows<'a, E> {
                 .collect();
             let mut updates = rows.as_slice();
             while let Some((rows, rest)) = few(updates) {
-                update(tx, rows, kind).await?;
+                update(tx, keys, rows, kind).await?;
                 updates = rest;
             }
         }
         let mut inserts = self.inserts.as_slice();
         while let Some((rows, rest)) = few(inserts) {
-            insert(tx, rows, leased).await?;
+            insert(tx, keys, rows, leased).await?;
             inserts = rest;
         }
         Ok(())
@@ -184,7 +185,7 @@ fn few<T>(rows: &[T]) -> Option<(&[T], &[T])> {
     rows.split_at_checked(count)
 }
 
-async fn update<E: Entity>(tx: &mut Tx, rows: &[&E], kind: Update) -> Result<()> {
+async fn update<E: Entity>(tx: &mut Tx, keys: &RowKeys, rows: &[&E], kind: Update) -> Result<()> {
     let name = match kind {
         Update::All => "update all",
         Update::Small => "update",
@@ -194,7 +195,7 @@ async fn update<E: Entity>(tx: &mut Tx, rows: &[&E], kind: Update) -> Result<()>
     }));
     for row in rows {
         statement = row
-            .bind(statement, &|column| {
+            .bind(statement, keys, &|column| {
                 E::COLUMNS.first() == Some(&column) || kind.writes::<E>(column)
             })
             .bind(row.version());
@@ -208,13 +209,18 @@ async fn update<E: Entity>(tx: &mut Tx, rows: &[&E], kind: Update) -> Result<()>
     Err(StoreError::Conflict { entity: E::TABLE, id })
 }
 
-async fn insert<E: Entity>(tx: &mut Tx, rows: &[(&E, Option<&String>)], leased: bool) -> Result<()> {
+async fn insert<E: Entity>(
+    tx: &mut Tx,
+    keys: &RowKeys,
+    rows: &[(&E, Option<&String>)],
+    leased: bool,
+) -> Result<()> {
     let kind = if leased { "insert leased" } else { "insert" };
     let mut statement = sqlx::query(text::<E>(tx, kind, rows.len(), || {
         insert_sql::<E>(0, rows.len(), leased)
     }));
     for (row, owner) in rows {
-        statement = row.bind(statement, &|_| true);
+        statement = row.bind(statement, keys, &|_| true);
         if leased {
             statement = statement.bind(owner.cloned());
         }

@@ -7,7 +7,7 @@ use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::placement::Choice;
 use dstack_plan::queue::NewInstance;
 use dstack_store::rows::{FleetRow, InstanceRow, JobRow, OperationKind, OperationRow, RunRow};
-use dstack_store::{Changes, EntityRef, EventMaker, Json, PlacementSnapshot};
+use dstack_store::{Changes, EntityRef, EventMaker, PlacementSnapshot, Sealed};
 use dstack_units::{FleetId, InstanceId, JobId, ProjectId, RunId, Time};
 
 use crate::Result;
@@ -113,7 +113,7 @@ impl<'a> Assignments<'a> {
         job.reserve(&instance);
         let attempts = OfferAttempts::of(&new.offers, new.idle_for).reserved(new.reservation.clone());
         let operation = OperationRow {
-            notes: Some(Json::new(attempts.to_json())),
+            notes: Some(Sealed::new(attempts.to_json())),
             ..intend(ctx, EntityRef::Instance(instance.id), OperationKind::Create, now)
         };
         tracing::info!(job.id = %job.id, job.name = %job.job_name, run.name = run.run_name, instance.name, "a new instance is made");

@@ -3,7 +3,6 @@
 use dstack_control::fleets::{ApplyFleet, SeenFleet};
 use dstack_model::fleets::Fleet;
 use dstack_model::requests::ApplyFleetPlanRequest;
-use dstack_store::directory::lists;
 
 use super::{rights, with_instances};
 use crate::api::Call;
@@ -13,12 +12,13 @@ pub(super) async fn apply(call: Call, request: ApplyFleetPlanRequest) -> Result<
     let (state, project) = (&call.state, call.project()?.row.id);
     let seen = request.plan.current_resource;
     let id = state
-        .fleet_verbs()
+        .control
+        .fleets
         .apply(ApplyFleet {
             project,
             actor: call.user()?.into(),
             rights: rights(&call)?,
-            spec: state.plugins.on_apply(&call, request.plan.spec).await?,
+            spec: state.edge.plugins.on_apply(&call, request.plan.spec).await?,
             seen: seen.map(|seen| SeenFleet {
                 id: seen.id,
                 spec: seen.spec,
@@ -26,8 +26,8 @@ pub(super) async fn apply(call: Call, request: ApplyFleetPlanRequest) -> Result<
             force: request.force,
         })
         .await?;
-    let made = lists::fleet_by_id(state.database.pool(), project, id).await?;
-    let shown = with_instances(state, &[made.ok_or_else(ApiError::not_exists)?])
+    let made = state.data.database.views().fleet_by_id(project, id).await?;
+    let shown = with_instances(&state.data, &[made.ok_or_else(ApiError::not_exists)?])
         .await?
         .pop();
     shown.ok_or_else(ApiError::not_exists)

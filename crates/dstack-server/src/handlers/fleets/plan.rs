@@ -11,7 +11,6 @@ use dstack_plan::fleet_diff::check_updatable;
 use dstack_plan::offers::Query;
 use dstack_plan::plans::{OFFERS_SHOWN, max_price};
 use dstack_plan::validate::fill_fleet_defaults;
-use dstack_store::directory::lists;
 
 use super::with_instances;
 use crate::api::Call;
@@ -20,12 +19,17 @@ use crate::handlers::runs::OfferSource;
 
 pub(super) async fn get_plan(call: Call, request: GetFleetPlanRequest) -> Result<FleetPlan> {
     let project = call.project()?;
-    let mut effective = call.state.plugins.on_apply(&call, request.spec.clone()).await?;
+    let mut effective = call
+        .state
+        .edge
+        .plugins
+        .on_apply(&call, request.spec.clone())
+        .await?;
     validate::check(&effective)?;
     fill_fleet_defaults(&mut effective);
     let (current, action) = current(&call, &effective).await?;
     let own = current.as_ref().map(|fleet| fleet.id);
-    call.state.fleet_verbs().check_free(&effective, own).await?;
+    call.state.control.fleets.check_free(&effective, own).await?;
     let mut offers = offers(&call, &effective).await?;
     let (total_offers, max_offer_price) = (offers.len(), max_price(&offers));
     offers.truncate(OFFERS_SHOWN);
@@ -48,18 +52,23 @@ async fn current(call: &Call, effective: &FleetSpec) -> Result<(Option<Fleet>, A
     let Some(name) = &effective.configuration.name else {
         return Ok((None, ApplyAction::Create));
     };
-    let found = lists::fleet_by_name(state.database.pool(), project.row.id, name).await?;
+    let found = state
+        .data
+        .database
+        .views()
+        .fleet_by_name(project.row.id, name)
+        .await?;
     let Some(found) = found else {
         return Ok((None, ApplyAction::Create));
     };
-    let mut old = opened(FleetSpec::clone(&found.fleet.spec), &state.encryption)?;
+    let mut old = opened(FleetSpec::clone(&found.fleet.spec), &state.data.encryption)?;
     fill_fleet_defaults(&mut old);
     let action = if check_updatable(&old, effective).is_ok() {
         ApplyAction::Update
     } else {
         ApplyAction::Create
     };
-    let mut shown = with_instances(state, &[found]).await?.pop();
+    let mut shown = with_instances(&state.data, &[found]).await?.pop();
     if let Some(fleet) = &mut shown {
         fleet.spec = without_keys(old);
     }
@@ -76,6 +85,6 @@ async fn offers(call: &Call, spec: &FleetSpec) -> Result<Vec<Offer>> {
     // A fleet that starts empty gets its instances from runs, also where there are only containers.
     let starts_empty = spec.configuration.nodes.is_some_and(|nodes| nodes.target == 0);
     query.needs.create_instance = !starts_empty;
-    let mut market = OfferSource::of_project(&call.state, call.project()?.row.id).await?;
+    let mut market = OfferSource::of_project(&call.state.control, call.project()?.row.id).await?;
     Ok(market.offers(&query, None).await)
 }

@@ -4,7 +4,7 @@ use dstack_control::runs::{Applied, ApplyRun, SeenRun};
 use dstack_model::requests::ApplyRunPlanRequest;
 use dstack_model::runs::Run;
 use dstack_plan::lifecycle::job::ToldClient;
-use dstack_store::directory::lists::{self, ListedRun};
+use dstack_store::queries::views::ListedRun;
 use dstack_store::rows::JobRow;
 
 use super::plan::effective;
@@ -16,7 +16,8 @@ pub(super) async fn apply(call: Call, request: ApplyRunPlanRequest) -> Result<Ru
     let (state, project, user) = (&call.state, &call.project()?.row, call.user()?);
     let seen = request.plan.current_resource;
     let applied = state
-        .run_verbs()
+        .control
+        .runs
         .apply(&ApplyRun {
             project: project.id,
             project_name: project.name.clone(),
@@ -30,7 +31,7 @@ pub(super) async fn apply(call: Call, request: ApplyRunPlanRequest) -> Result<Ru
         })
         .await?;
     if call.attaches_over_ssh() && applied.submitted {
-        let engine = &state.engine;
+        let engine = &state.control.engine;
         engine.client_told(applied.run.id, &[], ToldClient::Submitted);
     }
     show(&call, applied).await
@@ -48,7 +49,12 @@ async fn show(call: &Call, applied: Applied) -> Result<Run> {
             fleet_name: None,
         },
         false => {
-            let listed = lists::run_by_id(state.database.pool(), project.id, applied.run.id).await?;
+            let listed = state
+                .data
+                .database
+                .views()
+                .run_by_id(project.id, applied.run.id)
+                .await?;
             ListedRun {
                 run: applied.run,
                 ..listed.ok_or_else(ApiError::not_exists)?
@@ -56,7 +62,7 @@ async fn show(call: &Call, applied: Applied) -> Result<Run> {
         }
     };
     let jobs: Vec<&JobRow> = applied.jobs.iter().collect();
-    let mut run = render_run(&listed, &jobs, View::single(), state.clock.now());
+    let mut run = render_run(&listed, &jobs, View::single(), state.data.clock.now());
     crate::compat::run(&mut run, &call.version);
     Ok(run)
 }

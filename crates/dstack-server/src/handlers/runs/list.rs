@@ -6,8 +6,8 @@ use axum::body::{Body, Bytes};
 use axum::http::{Response, StatusCode};
 use dstack_model::requests::ListRunsRequest;
 use dstack_model::runs::Run;
-use dstack_store::directory::lists::{self, ListedRun, RunFilter, RunKey};
-use dstack_store::directory::{Page, users};
+use dstack_store::queries::Page;
+use dstack_store::queries::views::{ListedRun, RunFilter, RunKey};
 use dstack_units::RunId;
 
 use crate::access::{Freshness, is_admin};
@@ -17,7 +17,7 @@ use crate::error::{ApiError, Result, json_bytes, json_response};
 use crate::handlers::projects::visible_projects;
 use crate::render::run_lists::{Question, RunLists};
 use crate::render::runs::{View, is_stable, run};
-use crate::state::AppState;
+use crate::state::{Data, Edge};
 
 pub(super) async fn list(call: Call, request: ListRunsRequest) -> Result<Response<Body>> {
     let Some(filter) = filter(&call, &request).await? else {
@@ -37,8 +37,8 @@ pub(super) async fn list(call: Call, request: ListRunsRequest) -> Result<Respons
         connections: false,
     };
     if older::is_older(&call.version) {
-        let keys = lists::run_keys(call.state.database.pool(), &filter, &page).await?;
-        let mut runs = render(&call.state, &keys, view).await?;
+        let keys = call.state.data.database.views().run_keys(&filter, &page).await?;
+        let mut runs = render(&call.state.data, &keys, view).await?;
         for run in &mut runs {
             crate::compat::run(run, &call.version);
         }
@@ -46,18 +46,21 @@ pub(super) async fn list(call: Call, request: ListRunsRequest) -> Result<Respons
         return Ok(json_response(StatusCode::OK, &runs));
     }
     let question = Question { filter, page, view };
-    Ok(json_bytes(StatusCode::OK, answer(&call.state, question).await?))
+    Ok(json_bytes(
+        StatusCode::OK,
+        answer(&call.state.data, &call.state.edge, question).await?,
+    ))
 }
 
-async fn answer(state: &AppState, question: Question) -> Result<Bytes> {
-    let moment = RunLists::moment(&state.database);
-    if let Some(known) = state.run_lists.find(moment, &question) {
+async fn answer(data: &Data, edge: &Edge, question: Question) -> Result<Bytes> {
+    let moment = RunLists::moment(&data.database);
+    if let Some(known) = edge.run_lists.find(moment, &question) {
         return Ok(known);
     }
-    let pieces = pieces(state, &question).await?;
+    let pieces = pieces(data, edge, &question).await?;
     let answer = Bytes::from(joined(&pieces.json));
     if pieces.stable {
-        state.run_lists.keep(moment, question, answer.clone());
+        edge.run_lists.keep(moment, question, answer.clone());
     }
     Ok(answer)
 }
@@ -65,7 +68,7 @@ async fn answer(state: &AppState, question: Question) -> Result<Bytes> {
 /// Which runs are asked for; `None`: none at all.
 async fn filter(call: &Call, request: &ListRunsRequest) -> Result<Option<RunFilter>> {
     let (state, caller) = (&call.state, call.user()?);
-    let pool = state.database.pool();
+    let database = &state.data.database;
     if request.project_name.is_none() && request.repo_id.is_some() {
         return Ok(None);
     }
@@ -74,21 +77,22 @@ async fn filter(call: &Call, request: &ListRunsRequest) -> Result<Option<RunFilt
         ..RunFilter::default()
     };
     if let Some(name) = &request.username {
-        let user = users::by_name(pool, name)
-            .await?
-            .ok_or_else(|| ApiError::with_code(dstack_api::ErrorCode::ResourceNotExists, "User not found"))?;
+        let user =
+            database.users().by_name(name).await?.ok_or_else(|| {
+                ApiError::with_code(dstack_api::ErrorCode::ResourceNotExists, "User not found")
+            })?;
         filter.user = Some(user.id);
     }
     match &request.project_name {
         Some(name) => {
-            let project = state.access.project(name, Freshness::Cached).await?;
+            let project = state.auth.access.project(name, Freshness::Cached).await?;
             let Some(project) = project.filter(|project| {
                 project.row.name == *name && project.is_member(caller) && call.reaches(project.row.id)
             }) else {
                 return Ok(None);
             };
             if let Some(id) = &request.repo_id {
-                let repo = state.database.repo_by_name(project.row.id, id).await?;
+                let repo = state.data.database.repo_by_name(project.row.id, id).await?;
                 filter.repo = Some(repo.ok_or_else(|| ApiError::no_repo(id))?.id);
             }
             filter.projects = Some(vec![project.row.id]);
@@ -115,10 +119,15 @@ struct Pieces {
 }
 
 /// What is known, and what had to be rendered.
-async fn pieces(state: &AppState, question: &Question) -> Result<Pieces> {
-    let (pool, view) = (state.database.pool(), question.view);
+async fn pieces(data: &Data, edge: &Edge, question: &Question) -> Result<Pieces> {
+    let (database, view) = (&data.database, question.view);
     let read = match question.page.limit {
-        ..=SHORT => Some(lists::run_page(pool, &question.filter, &question.page).await?),
+        ..=SHORT => Some(
+            database
+                .views()
+                .run_page(&question.filter, &question.page)
+                .await?,
+        ),
         _ => None,
     };
     let keys: Vec<RunKey> = match &read {
@@ -126,9 +135,14 @@ async fn pieces(state: &AppState, question: &Question) -> Result<Pieces> {
             .iter()
             .map(|found| (found.run.id, found.run.version))
             .collect(),
-        None => lists::run_keys(pool, &question.filter, &question.page).await?,
+        None => {
+            database
+                .views()
+                .run_keys(&question.filter, &question.page)
+                .await?
+        }
     };
-    let known = state.runs.find(&keys, view);
+    let known = edge.runs.find(&keys, view);
     let missing: Vec<RunId> = keys
         .iter()
         .zip(&known)
@@ -146,9 +160,9 @@ async fn pieces(state: &AppState, question: &Question) -> Result<Pieces> {
             runs.retain(|found| missing.contains(&found.run.id));
             runs
         }
-        None => lists::runs(pool, &missing).await?,
+        None => database.views().runs(&missing).await?,
     };
-    let rendered = render_missing(state, &listed, view).await?;
+    let rendered = render_missing(data, edge, &listed, view).await?;
     let piece = |key: &RunKey, known: Option<Bytes>| {
         known.or_else(|| rendered.get(&key.0).map(|rendered| rendered.json.clone()))
     };
@@ -168,15 +182,16 @@ struct Rendered {
 }
 
 async fn render_missing(
-    state: &AppState,
+    data: &Data,
+    edge: &Edge,
     listed: &[ListedRun],
     view: View,
 ) -> Result<HashMap<RunId, Rendered>> {
     let ids: Vec<RunId> = listed.iter().map(|found| found.run.id).collect();
     // Jobs after runs: a run's version is never newer than what is shown of its jobs, so no old jobs are kept for it.
-    let jobs = lists::jobs(state.database.pool(), &ids).await?;
+    let jobs = data.database.views().jobs(&ids).await?;
     let jobs = super::by_run(&jobs);
-    let now = state.clock.now();
+    let now = data.clock.now();
     let mut rendered = HashMap::new();
     for found in listed {
         let of_run = jobs.get(&found.run.id).map(Vec::as_slice).unwrap_or_default();
@@ -184,8 +199,7 @@ async fn render_missing(
         let json = Bytes::from(json);
         let stable = is_stable(found, of_run, now);
         if stable {
-            state
-                .runs
+            edge.runs
                 .put((found.run.id, found.run.version), view, json.clone());
         }
         rendered.insert(found.run.id, Rendered { json, stable });
@@ -193,14 +207,14 @@ async fn render_missing(
     Ok(rendered)
 }
 
-async fn render(state: &AppState, keys: &[RunKey], view: View) -> Result<Vec<Run>> {
+async fn render(data: &Data, keys: &[RunKey], view: View) -> Result<Vec<Run>> {
     let ids: Vec<RunId> = keys.iter().map(|(id, _)| *id).collect();
-    let pool = state.database.pool();
-    let jobs = lists::jobs(pool, &ids).await?;
+    let database = &data.database;
+    let jobs = database.views().jobs(&ids).await?;
     let jobs = super::by_run(&jobs);
-    let listed = lists::runs(pool, &ids).await?;
+    let listed = database.views().runs(&ids).await?;
     let by_id: HashMap<RunId, _> = listed.iter().map(|found| (found.run.id, found)).collect();
-    let now = state.clock.now();
+    let now = data.clock.now();
     let one = |id: &RunId| {
         let of_run = jobs.get(id).map(Vec::as_slice).unwrap_or_default();
         by_id.get(id).map(|found| run(found, of_run, view, now))

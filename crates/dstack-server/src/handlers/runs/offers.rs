@@ -12,7 +12,7 @@ use dstack_units::ProjectId;
 use futures_util::future::join_all;
 
 use crate::error::{ApiError, Result};
-use crate::state::AppState;
+use crate::state::Control;
 
 /// What the backends of a project offer. Each is asked at most once for the same requirements.
 #[derive(Debug)]
@@ -31,8 +31,8 @@ struct Answer {
 
 impl OfferSource {
     /// Of a project.
-    pub(in crate::handlers) async fn of_project(state: &AppState, project: ProjectId) -> Result<Self> {
-        let backends = state.backends.of_project(project).await;
+    pub(in crate::handlers) async fn of_project(control: &Control, project: ProjectId) -> Result<Self> {
+        let backends = control.backends.of_project(project).await;
         Ok(Self {
             backends: backends.map_err(ApiError::internal)?,
             answers: Vec::new(),

@@ -16,7 +16,7 @@ use dstack_plan::validate::{effective_run_spec, has_references, missing_variable
 use dstack_plan::volumes::Location;
 use dstack_plan::{explain, offers};
 use dstack_store::EngineStore;
-use dstack_store::directory::secrets;
+
 use dstack_units::FleetId;
 
 use super::offers::OfferSource;
@@ -25,8 +25,7 @@ use crate::access::Project;
 use crate::api::Call;
 use crate::error::Result;
 use crate::render::runs::View;
-use crate::render::users::key_pair;
-use crate::state::AppState;
+use crate::state::{Control, Data};
 use crate::version::ClientVersion;
 
 pub(super) async fn get_plan(call: Call, request: GetRunPlanRequest) -> Result<RunPlan> {
@@ -56,12 +55,12 @@ pub(super) async fn get_plan(call: Call, request: GetRunPlanRequest) -> Result<R
 /// The run as the server takes it: as plugins want it, checked, with defaults.
 pub(super) async fn effective(call: &Call, spec: RunSpec) -> Result<RunSpec> {
     let state = &call.state;
-    let spec = state.plugins.on_apply(call, spec).await?;
+    let spec = state.edge.plugins.on_apply(call, spec).await?;
     let key = match &spec.ssh_key_pub {
         Some(_) => None,
-        None => Some(key_pair(state, call.user()?).await?.public),
+        None => Some(state.auth.key_pair(&state.data, call.user()?).await?.public),
     };
-    let mut spec = effective_run_spec(spec, key.as_deref(), &state.settings.defaults())?;
+    let mut spec = effective_run_spec(spec, key.as_deref(), &state.edge.settings.defaults())?;
     crate::compat::run_request(&mut spec, &call.version);
     Ok(spec)
 }
@@ -71,7 +70,13 @@ async fn missing_secrets(call: &Call, spec: &RunSpec) -> Result<Option<String>> 
     if !has_references(spec) {
         return Ok(None);
     }
-    let rows = secrets::list(call.state.database.pool(), call.project()?.row.id).await?;
+    let rows = call
+        .state
+        .data
+        .database
+        .secrets()
+        .list(call.project()?.row.id)
+        .await?;
     let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
     Ok(missing_variables(spec, &names))
 }
@@ -82,7 +87,7 @@ async fn current(call: &Call, effective: &RunSpec) -> Result<(Option<Run>, Apply
     let Some(name) = &effective.run_name else {
         return Ok((None, ApplyAction::Create));
     };
-    let found = state.database.run_by_name(project.row.id, name).await?;
+    let found = state.data.database.run_by_name(project.row.id, name).await?;
     let Some(found) = found else {
         return Ok((None, ApplyAction::Create));
     };
@@ -93,7 +98,10 @@ async fn current(call: &Call, effective: &RunSpec) -> Result<(Option<Run>, Apply
     } else {
         ApplyAction::Create
     };
-    Ok((Some(with_jobs(state, &found, View::single()).await?), action))
+    Ok((
+        Some(with_jobs(&state.data, &found, View::single()).await?),
+        action,
+    ))
 }
 
 /// What a plan says of all jobs.
@@ -106,8 +114,8 @@ struct Planned {
 
 async fn job_plans(call: &Call, request: &GetRunPlanRequest, run: &RunSpec) -> Result<Planned> {
     let (state, project) = (&call.state, call.project()?);
-    let volumes = volumes::locations(state, project.row.id, run).await?;
-    let jobs = state.jobs().planned(project.row.id, run).await?;
+    let volumes = volumes::locations(&state.data.database, project.row.id, run).await?;
+    let jobs = state.control.jobs.planned(project.row.id, run).await?;
     let listing = request.for_offers_only || asks_for_offers(run, &call.version);
     let limit = request.max_offers.and_then(|limit| usize::try_from(limit).ok());
     let shown = Shown {
@@ -115,7 +123,7 @@ async fn job_plans(call: &Call, request: &GetRunPlanRequest, run: &RunSpec) -> R
         reverse: request.reverse_offers,
     }
     .among(jobs.len());
-    let mut planner = Planner::new(state, project, run, volumes).await?;
+    let mut planner = Planner::new(&state.data, &state.control, project, run, volumes).await?;
     let mut planned = Planned::default();
     planned.notices.extend(missing_secrets(call, run).await?);
     if run.configuration.service().is_some() {
@@ -159,7 +167,8 @@ pub(in crate::handlers) struct Planner<'a> {
 impl<'a> Planner<'a> {
     /// Reads instances and backends once.
     pub(in crate::handlers) async fn new(
-        state: &AppState,
+        data: &Data,
+        control: &Control,
         project: &'a Project,
         run: &'a RunSpec,
         volumes: Vec<Location>,
@@ -167,9 +176,9 @@ impl<'a> Planner<'a> {
         Ok(Self {
             run,
             project: &project.row.name,
-            placement: state.store.placement(project.row.id).await?,
+            placement: data.store().placement(project.row.id).await?,
             volumes,
-            source: OfferSource::of_project(state, project.row.id).await?,
+            source: OfferSource::of_project(control, project.row.id).await?,
         })
     }
 

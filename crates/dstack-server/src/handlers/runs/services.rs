@@ -5,8 +5,8 @@ use dstack_control::{ControlError, Result};
 use dstack_model::configurations::service::GatewayChoice;
 use dstack_model::runs::RunSpec;
 use dstack_store::Database;
-use dstack_store::directory::gateways::{self, ListedGateway};
-use dstack_store::directory::projects;
+use dstack_store::queries::gateways::{self, ListedGateway};
+
 use dstack_units::ProjectId;
 
 /// Refuses a service whose gateway is not there, or that has none and must; dstack 0.22.5's texts.
@@ -40,16 +40,15 @@ enum Found {
 }
 
 async fn gateway(database: &Database, project: ProjectId, choice: Option<&GatewayChoice>) -> Result<Found> {
-    let pool = database.pool();
     let (found, text) = match choice {
         Some(GatewayChoice::Flag(false)) => return Ok(Found::None),
         Some(GatewayChoice::Reference(wanted)) => {
-            let own = projects::by_id(pool, project).await?;
+            let own = database.projects().by_id(project).await?;
             let own = own.map(|row| row.name).unwrap_or_default();
             let owner = wanted.project.as_deref().unwrap_or(&own);
             let found = match owner == own {
-                true => gateways::by_name(pool, project, &wanted.name).await?,
-                false => gateways::imported_by_name(pool, project, owner, &wanted.name).await?,
+                true => gateways::by_name(database.reads(), project, &wanted.name).await?,
+                false => gateways::imported_by_name(database.reads(), project, owner, &wanted.name).await?,
             };
             let text = match &found {
                 Some(_) => format!("Gateway {} was marked for deletion", wanted.name),
@@ -58,7 +57,7 @@ async fn gateway(database: &Database, project: ProjectId, choice: Option<&Gatewa
             (found.filter(|found| !found.row.to_be_deleted), text)
         }
         Some(GatewayChoice::Flag(true)) | None => {
-            let found = gateways::default_of(pool, project).await?;
+            let found = gateways::default_of(database.reads(), project).await?;
             if found.is_none() && choice.is_none() {
                 return Ok(Found::None);
             }

@@ -3,8 +3,9 @@
 use std::collections::{BTreeSet, HashMap};
 
 use dstack_units::{ExportId, FleetId, GatewayId, ImportId, ProjectId, Time};
-use sqlx::{AnyPool, Row};
+use sqlx::Row;
 
+use super::Reads;
 use super::record;
 use super::select::{Select, fetch_as};
 use crate::entity::read_column;
@@ -54,94 +55,107 @@ pub struct FullExport {
     pub gateways: Vec<(GatewayId, String)>,
 }
 
-/// Exports of a project, newest first.
-pub async fn of_project(pool: &AnyPool, project: ProjectId) -> Result<Vec<FullExport>> {
-    find(pool, "e.project_id = ", project).await
-}
+/// What projects share with others: see [`crate::Database::exports`].
+#[derive(Debug, Clone, Copy)]
+pub struct Exports<'a>(pub(crate) Reads<'a>);
 
-/// Exports that a project imports, newest first.
-pub async fn imported_by(pool: &AnyPool, project: ProjectId) -> Result<Vec<FullExport>> {
-    find(
-        pool,
-        "EXISTS (SELECT 1 FROM imports m WHERE m.export_id = e.id AND m.project_id = ",
-        project,
-    )
-    .await
-}
-
-async fn find(pool: &AnyPool, condition: &str, project: ProjectId) -> Result<Vec<FullExport>> {
-    let mut query = Select::new(format!(
-        "SELECT {}, p.name FROM exports e JOIN projects p ON p.id = e.project_id",
-        ExportRow::columns("e")
-    ));
-    let place = query.bind(project);
-    let close = if condition.starts_with("EXISTS") { ")" } else { "" };
-    query.filter(format_args!("{condition}{place}{close}"));
-    query.push(" ORDER BY e.created_at DESC, e.id");
-    let mut found = Vec::new();
-    for row in query.fetch(pool).await? {
-        found.push(FullExport {
-            row: ExportRow::read_at(&row, 0)?,
-            project_name: row.try_get(ExportRow::WIDTH)?,
-            imports: Vec::new(),
-            fleets: Vec::new(),
-            gateways: Vec::new(),
-        });
+impl Exports<'_> {
+    /// Exports of a project, newest first.
+    pub async fn of_project(self, project: ProjectId) -> Result<Vec<FullExport>> {
+        self.find("e.project_id = ", project).await
     }
-    fill(pool, &mut found).await?;
-    Ok(found)
-}
 
-async fn fill(pool: &AnyPool, exports: &mut [FullExport]) -> Result<()> {
-    let ids: Vec<ExportId> = exports.iter().map(|export| export.row.id).collect();
-    let places: HashMap<ExportId, usize> = ids.iter().copied().zip(0..).collect();
-    let at = |row: &sqlx::any::AnyRow| -> Result<Option<usize>> {
-        let id: ExportId = read_column(row, 0, "exports", "id")?;
-        Ok(places.get(&id).copied())
-    };
-    let imports = "SELECT i.export_id, i.id, i.project_id, p.name, i.created_at FROM imports i \
-         JOIN projects p ON p.id = i.project_id AND p.deleted = 0";
-    for row in below(pool, imports, "i.export_id", "i.created_at, i.id", &ids).await? {
-        if let Some(export) = at(&row)?.and_then(|place| exports.get_mut(place)) {
-            export.imports.push(ImportRow {
-                id: read_column(&row, 1, "imports", "id")?,
-                project_id: read_column(&row, 2, "imports", "project_id")?,
-                project_name: row.try_get(3)?,
-                created_at: read_column(&row, 4, "imports", "created_at")?,
+    /// Exports that a project imports, newest first.
+    pub async fn imported_by(self, project: ProjectId) -> Result<Vec<FullExport>> {
+        self.find(
+            "EXISTS (SELECT 1 FROM imports m WHERE m.export_id = e.id AND m.project_id = ",
+            project,
+        )
+        .await
+    }
+
+    async fn find(self, condition: &str, project: ProjectId) -> Result<Vec<FullExport>> {
+        let mut query = Select::new(format!(
+            "SELECT {}, p.name FROM exports e JOIN projects p ON p.id = e.project_id",
+            ExportRow::columns("e")
+        ));
+        let place = query.bind(project);
+        let close = if condition.starts_with("EXISTS") { ")" } else { "" };
+        query.filter(format_args!("{condition}{place}{close}"));
+        query.push(" ORDER BY e.created_at DESC, e.id");
+        let mut found = Vec::new();
+        for row in query.fetch(self.0).await? {
+            found.push(FullExport {
+                row: ExportRow::read_at(&row, 0)?,
+                project_name: row.try_get(ExportRow::WIDTH)?,
+                imports: Vec::new(),
+                fleets: Vec::new(),
+                gateways: Vec::new(),
             });
         }
+        self.fill(&mut found).await?;
+        Ok(found)
     }
-    let fleets = "SELECT x.export_id, f.id, f.name FROM exported_fleets x \
-         JOIN fleets f ON f.id = x.fleet_id AND f.deleted = 0";
-    for row in below(pool, fleets, "x.export_id", "f.created_at, f.id", &ids).await? {
-        if let Some(export) = at(&row)?.and_then(|place| exports.get_mut(place)) {
-            let id = read_column(&row, 1, "fleets", "id")?;
-            export.fleets.push((id, row.try_get(2)?));
-        }
-    }
-    let gateways =
-        "SELECT x.export_id, g.id, g.name FROM exported_gateways x JOIN gateways g ON g.id = x.gateway_id";
-    for row in below(pool, gateways, "x.export_id", "g.created_at, g.id", &ids).await? {
-        if let Some(export) = at(&row)?.and_then(|place| exports.get_mut(place)) {
-            let id = read_column(&row, 1, "gateways", "id")?;
-            export.gateways.push((id, row.try_get(2)?));
-        }
-    }
-    Ok(())
-}
 
-async fn below(
-    pool: &AnyPool,
-    sql: &str,
-    column: &str,
-    order: &str,
-    exports: &[ExportId],
-) -> Result<Vec<sqlx::any::AnyRow>> {
-    let mut query = Select::new(sql);
-    let list = query.bind_list(exports.iter().copied());
-    query.filter(format_args!("{column} IN {list}"));
-    query.push(&format!(" ORDER BY {order}"));
-    query.fetch(pool).await
+    async fn fill(self, exports: &mut [FullExport]) -> Result<()> {
+        let ids: Vec<ExportId> = exports.iter().map(|export| export.row.id).collect();
+        let places: HashMap<ExportId, usize> = ids.iter().copied().zip(0..).collect();
+        let at = |row: &sqlx::any::AnyRow| -> Result<Option<usize>> {
+            let id: ExportId = read_column(row, 0, "exports", "id")?;
+            Ok(places.get(&id).copied())
+        };
+        let imports = "SELECT i.export_id, i.id, i.project_id, p.name, i.created_at FROM imports i \
+             JOIN projects p ON p.id = i.project_id AND p.deleted = 0";
+        for row in self
+            .below(imports, "i.export_id", "i.created_at, i.id", &ids)
+            .await?
+        {
+            if let Some(export) = at(&row)?.and_then(|place| exports.get_mut(place)) {
+                export.imports.push(ImportRow {
+                    id: read_column(&row, 1, "imports", "id")?,
+                    project_id: read_column(&row, 2, "imports", "project_id")?,
+                    project_name: row.try_get(3)?,
+                    created_at: read_column(&row, 4, "imports", "created_at")?,
+                });
+            }
+        }
+        let fleets = "SELECT x.export_id, f.id, f.name FROM exported_fleets x \
+             JOIN fleets f ON f.id = x.fleet_id AND f.deleted = 0";
+        for row in self
+            .below(fleets, "x.export_id", "f.created_at, f.id", &ids)
+            .await?
+        {
+            if let Some(export) = at(&row)?.and_then(|place| exports.get_mut(place)) {
+                let id = read_column(&row, 1, "fleets", "id")?;
+                export.fleets.push((id, row.try_get(2)?));
+            }
+        }
+        let gateways = "SELECT x.export_id, g.id, g.name FROM exported_gateways x JOIN gateways g ON g.id = x.gateway_id";
+        for row in self
+            .below(gateways, "x.export_id", "g.created_at, g.id", &ids)
+            .await?
+        {
+            if let Some(export) = at(&row)?.and_then(|place| exports.get_mut(place)) {
+                let id = read_column(&row, 1, "gateways", "id")?;
+                export.gateways.push((id, row.try_get(2)?));
+            }
+        }
+        Ok(())
+    }
+
+    async fn below(
+        self,
+        sql: &str,
+        column: &str,
+        order: &str,
+        exports: &[ExportId],
+    ) -> Result<Vec<sqlx::any::AnyRow>> {
+        let mut query = Select::new(sql);
+        let list = query.bind_list(exports.iter().copied());
+        query.filter(format_args!("{column} IN {list}"));
+        query.push(&format!(" ORDER BY {order}"));
+        query.fetch(self.0).await
+    }
 }
 
 /// Writes an export with all that belongs to it in place of what is stored.
@@ -254,13 +268,15 @@ pub(crate) async fn global_in(tx: &mut Tx) -> Result<Vec<ExportId>> {
         .collect()
 }
 
-/// Exports that every project imports.
-pub async fn global(pool: &AnyPool) -> Result<Vec<ExportId>> {
-    let sql = "SELECT e.id FROM exports e WHERE e.is_global = 1 ORDER BY e.created_at, e.id";
-    fetch_as(pool, sql.to_owned(), &[], |row| {
-        read_column(row, 0, "exports", "id")
-    })
-    .await
+impl Exports<'_> {
+    /// Exports that every project imports.
+    pub async fn global(self) -> Result<Vec<ExportId>> {
+        let sql = "SELECT e.id FROM exports e WHERE e.is_global = 1 ORDER BY e.created_at, e.id";
+        fetch_as(self.0, sql.to_owned(), &[], |row| {
+            read_column(row, 0, "exports", "id")
+        })
+        .await
+    }
 }
 
 /// Lets a project import an export.

@@ -1,8 +1,8 @@
 //! Secrets of a project.
 
 use dstack_units::{ProjectId, SecretId, Time};
-use sqlx::AnyPool;
 
+use super::Reads;
 use super::record;
 use super::select::{fetch_as, fetch_one};
 use crate::{Result, Tx};
@@ -29,22 +29,28 @@ fn select() -> String {
     format!("SELECT {} FROM secrets s", SecretRow::columns("s"))
 }
 
-/// All of a project, newest first.
-pub async fn list(pool: &AnyPool, project: ProjectId) -> Result<Vec<SecretRow>> {
-    let sql = select() + " WHERE s.project_id = $1 ORDER BY s.created_at DESC, s.id";
-    fetch_as(pool, sql, &[&project.to_string()], |row| {
-        SecretRow::read_at(row, 0)
-    })
-    .await
-}
+/// Secrets of projects: see [`crate::Database::secrets`].
+#[derive(Debug, Clone, Copy)]
+pub struct Secrets<'a>(pub(crate) Reads<'a>);
 
-/// By name.
-pub async fn by_name(pool: &AnyPool, project: ProjectId, name: &str) -> Result<Option<SecretRow>> {
-    let sql = select() + " WHERE s.project_id = $1 AND s.name = $2";
-    fetch_one(pool, sql, &[&project.to_string(), name], |row| {
-        SecretRow::read_at(row, 0)
-    })
-    .await
+impl Secrets<'_> {
+    /// All of a project, newest first.
+    pub async fn list(self, project: ProjectId) -> Result<Vec<SecretRow>> {
+        let sql = select() + " WHERE s.project_id = $1 ORDER BY s.created_at DESC, s.id";
+        fetch_as(self.0, sql, &[&project.to_string()], |row| {
+            SecretRow::read_at(row, 0)
+        })
+        .await
+    }
+
+    /// By name.
+    pub async fn by_name(self, project: ProjectId, name: &str) -> Result<Option<SecretRow>> {
+        let sql = select() + " WHERE s.project_id = $1 AND s.name = $2";
+        fetch_one(self.0, sql, &[&project.to_string(), name], |row| {
+            SecretRow::read_at(row, 0)
+        })
+        .await
+    }
 }
 
 /// Adds a secret, or replaces the value of the one with this id.

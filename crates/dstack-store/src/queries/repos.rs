@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use dstack_units::{ProjectId, RepoRowId, UserId};
-use sqlx::{AnyPool, Row};
+use sqlx::Row;
 
+use super::Reads;
 use super::record;
 use super::select::{self, fetch_as, fetch_named, fetch_one};
 use crate::reads::Named;
@@ -30,23 +31,32 @@ fn select() -> String {
     format!("SELECT {} FROM repos r", RepoRow::columns("r").replace("r#", ""))
 }
 
-/// All of a project.
-pub async fn list(pool: &AnyPool, project: ProjectId) -> Result<Vec<RepoRow>> {
-    let sql = select() + " WHERE r.project_id = $1 ORDER BY r.name";
-    fetch_as(pool, sql, &[&project.to_string()], |row| RepoRow::read_at(row, 0)).await
-}
+/// Repos and credentials for them: see [`crate::Database::repos`].
+#[derive(Debug, Clone, Copy)]
+pub struct Repos<'a>(pub(crate) Reads<'a>);
 
-/// By the client's names for them; see [`crate::Database::repo_by_name`].
-pub(crate) async fn named(pool: &AnyPool, names: &[Named]) -> Result<BTreeMap<Named, RepoRow>> {
-    let one = select() + " WHERE r.project_id = $1 AND r.name = $2";
-    let found = fetch_named(pool, select::named(&one, names), names, |row| {
-        RepoRow::read_at(row, 0)
-    })
-    .await?;
-    Ok(found
-        .into_iter()
-        .map(|repo| ((repo.project_id, repo.name.clone()), repo))
-        .collect())
+impl Repos<'_> {
+    /// All of a project.
+    pub async fn list(self, project: ProjectId) -> Result<Vec<RepoRow>> {
+        let sql = select() + " WHERE r.project_id = $1 ORDER BY r.name";
+        fetch_as(self.0, sql, &[&project.to_string()], |row| {
+            RepoRow::read_at(row, 0)
+        })
+        .await
+    }
+
+    /// By the client's names for them; see [`crate::Database::repo_by_name`].
+    pub(crate) async fn named(self, names: &[Named]) -> Result<BTreeMap<Named, RepoRow>> {
+        let one = select() + " WHERE r.project_id = $1 AND r.name = $2";
+        let found = fetch_named(self.0, select::named(&one, names), names, |row| {
+            RepoRow::read_at(row, 0)
+        })
+        .await?;
+        Ok(found
+            .into_iter()
+            .map(|repo| ((repo.project_id, repo.name.clone()), repo))
+            .collect())
+    }
 }
 
 /// Adds a repo, or changes the one of the same name; returns the id it has.
@@ -83,19 +93,21 @@ pub async fn delete(tx: &mut Tx, project: ProjectId, names: &[String]) -> Result
     Ok(())
 }
 
-/// The name of a repo, by which clients know it.
-pub async fn name(pool: &AnyPool, id: RepoRowId) -> Result<Option<String>> {
-    let sql = "SELECT name FROM repos WHERE id = $1".to_owned();
-    fetch_one(pool, sql, &[&id.to_string()], |row| Ok(row.try_get(0)?)).await
-}
+impl Repos<'_> {
+    /// The name of a repo, by which clients know it.
+    pub async fn name(self, id: RepoRowId) -> Result<Option<String>> {
+        let sql = "SELECT name FROM repos WHERE id = $1".to_owned();
+        fetch_one(self.0, sql, &[&id.to_string()], |row| Ok(row.try_get(0)?)).await
+    }
 
-/// A user's encrypted credentials for a repo.
-pub async fn creds(pool: &AnyPool, repo: RepoRowId, user: UserId) -> Result<Option<String>> {
-    let sql = "SELECT creds FROM repo_creds WHERE repo_id = $1 AND user_id = $2".to_owned();
-    fetch_one(pool, sql, &[&repo.to_string(), &user.to_string()], |row| {
-        Ok(row.try_get(0)?)
-    })
-    .await
+    /// A user's encrypted credentials for a repo.
+    pub async fn creds(self, repo: RepoRowId, user: UserId) -> Result<Option<String>> {
+        let sql = "SELECT creds FROM repo_creds WHERE repo_id = $1 AND user_id = $2".to_owned();
+        fetch_one(self.0, sql, &[&repo.to_string(), &user.to_string()], |row| {
+            Ok(row.try_get(0)?)
+        })
+        .await
+    }
 }
 
 /// Stores or, with `None`, deletes a user's credentials.

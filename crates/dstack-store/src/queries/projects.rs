@@ -2,8 +2,9 @@
 
 use dstack_model::users::ProjectRole;
 use dstack_units::{ProjectId, Time, UserId};
-use sqlx::{AnyPool, Row};
+use sqlx::Row;
 
+use super::Reads;
 use super::select::{Select, contains_pattern, fetch_as, fetch_one};
 use super::users::UserRow;
 use super::{Page, record};
@@ -59,48 +60,54 @@ fn read(row: &sqlx::any::AnyRow) -> Result<ProjectRow> {
     ProjectRow::read_at(row, 0)
 }
 
-/// By name in any case.
-pub async fn by_name(pool: &AnyPool, name: &str) -> Result<Option<ProjectRow>> {
-    fetch_one(
-        pool,
-        select() + " WHERE LOWER(p.name) = $1 AND p.deleted = 0",
-        &[&name.to_lowercase()],
-        read,
-    )
-    .await
-}
+/// Projects and their members: see [`crate::Database::projects`].
+#[derive(Debug, Clone, Copy)]
+pub struct Projects<'a>(pub(crate) Reads<'a>);
 
-/// By id, also deleted ones.
-pub async fn by_id(pool: &AnyPool, id: ProjectId) -> Result<Option<ProjectRow>> {
-    fetch_one(pool, select() + " WHERE p.id = $1", &[&id.to_string()], read).await
-}
+impl Projects<'_> {
+    /// By name in any case.
+    pub async fn by_name(self, name: &str) -> Result<Option<ProjectRow>> {
+        fetch_one(
+            self.0,
+            select() + " WHERE LOWER(p.name) = $1 AND p.deleted = 0",
+            &[&name.to_lowercase()],
+            read,
+        )
+        .await
+    }
 
-/// All that are not deleted, oldest first.
-pub async fn all(pool: &AnyPool) -> Result<Vec<ProjectRow>> {
-    fetch_as(
-        pool,
-        select() + " WHERE p.deleted = 0 ORDER BY p.created_at, p.id",
-        &[],
-        read,
-    )
-    .await
-}
+    /// By id, also deleted ones.
+    pub async fn by_id(self, id: ProjectId) -> Result<Option<ProjectRow>> {
+        fetch_one(self.0, select() + " WHERE p.id = $1", &[&id.to_string()], read).await
+    }
 
-/// Of which the user is a member, oldest first.
-pub async fn of_member(pool: &AnyPool, user: UserId) -> Result<Vec<ProjectRow>> {
-    let sql = select()
-        + " JOIN members m ON m.project_id = p.id WHERE m.user_id = $1 AND p.deleted = 0 ORDER BY p.created_at, p.id";
-    fetch_as(pool, sql, &[&user.to_string()], read).await
-}
+    /// All that are not deleted, oldest first.
+    pub async fn all(self) -> Result<Vec<ProjectRow>> {
+        fetch_as(
+            self.0,
+            select() + " WHERE p.deleted = 0 ORDER BY p.created_at, p.id",
+            &[],
+            read,
+        )
+        .await
+    }
 
-/// How many projects the user owns.
-pub async fn count_owned(pool: &AnyPool, owner: UserId) -> Result<i64> {
-    let sql = "SELECT COUNT(*) FROM projects WHERE owner_id = $1 AND deleted = 0".to_owned();
-    Ok(
-        fetch_one(pool, sql, &[&owner.to_string()], |row| Ok(row.try_get(0)?))
-            .await?
-            .unwrap_or(0),
-    )
+    /// Of which the user is a member, oldest first.
+    pub async fn of_member(self, user: UserId) -> Result<Vec<ProjectRow>> {
+        let sql = select()
+            + " JOIN members m ON m.project_id = p.id WHERE m.user_id = $1 AND p.deleted = 0 ORDER BY p.created_at, p.id";
+        fetch_as(self.0, sql, &[&user.to_string()], read).await
+    }
+
+    /// How many projects the user owns.
+    pub async fn count_owned(self, owner: UserId) -> Result<i64> {
+        let sql = "SELECT COUNT(*) FROM projects WHERE owner_id = $1 AND deleted = 0".to_owned();
+        Ok(
+            fetch_one(self.0, sql, &[&owner.to_string()], |row| Ok(row.try_get(0)?))
+                .await?
+                .unwrap_or(0),
+        )
+    }
 }
 
 /// Which projects to list.
@@ -149,42 +156,44 @@ impl ProjectFilter {
     }
 }
 
-/// Lists projects.
-pub async fn list(pool: &AnyPool, filter: &ProjectFilter, page: &Page) -> Result<Vec<ProjectRow>> {
-    let mut query = Select::new(select());
-    filter.apply(&mut query);
-    query.page("p.created_at", "p.id", page);
-    query.fetch(pool).await?.iter().map(read).collect()
-}
+impl Projects<'_> {
+    /// Lists projects.
+    pub async fn list(self, filter: &ProjectFilter, page: &Page) -> Result<Vec<ProjectRow>> {
+        let mut query = Select::new(select());
+        filter.apply(&mut query);
+        query.page("p.created_at", "p.id", page);
+        query.fetch(self.0).await?.iter().map(read).collect()
+    }
 
-/// How many projects the filter finds.
-pub async fn count(pool: &AnyPool, filter: &ProjectFilter) -> Result<i64> {
-    let mut query = Select::new("SELECT COUNT(*) FROM projects p");
-    filter.apply(&mut query);
-    Ok(query
-        .fetch(pool)
-        .await?
-        .first()
-        .map(|row| row.try_get(0))
-        .transpose()?
-        .unwrap_or(0))
-}
+    /// How many projects the filter finds.
+    pub async fn count(self, filter: &ProjectFilter) -> Result<i64> {
+        let mut query = Select::new("SELECT COUNT(*) FROM projects p");
+        filter.apply(&mut query);
+        Ok(query
+            .fetch(self.0)
+            .await?
+            .first()
+            .map(|row| row.try_get(0))
+            .transpose()?
+            .unwrap_or(0))
+    }
 
-/// Members of a project, in their order.
-pub async fn members(pool: &AnyPool, project: ProjectId) -> Result<Vec<Member>> {
-    let sql = format!(
-        "SELECT {}, m.project_role, m.member_num FROM members m JOIN users u ON u.id = m.user_id \
-         WHERE m.project_id = $1 AND u.deleted = 0 ORDER BY m.member_num, u.id",
-        UserRow::columns("u")
-    );
-    fetch_as(pool, sql, &[&project.to_string()], |row| {
-        Ok(Member {
-            user: UserRow::read_at(row, 0)?,
-            role: crate::entity::read_column(row, UserRow::WIDTH, "members", "project_role")?,
-            number: row.try_get(UserRow::WIDTH + 1)?,
+    /// Members of a project, in their order.
+    pub async fn members(self, project: ProjectId) -> Result<Vec<Member>> {
+        let sql = format!(
+            "SELECT {}, m.project_role, m.member_num FROM members m JOIN users u ON u.id = m.user_id \
+             WHERE m.project_id = $1 AND u.deleted = 0 ORDER BY m.member_num, u.id",
+            UserRow::columns("u")
+        );
+        fetch_as(self.0, sql, &[&project.to_string()], |row| {
+            Ok(Member {
+                user: UserRow::read_at(row, 0)?,
+                role: crate::entity::read_column(row, UserRow::WIDTH, "members", "project_role")?,
+                number: row.try_get(UserRow::WIDTH + 1)?,
+            })
         })
-    })
-    .await
+        .await
+    }
 }
 
 /// Adds a project.
@@ -373,11 +382,13 @@ pub(crate) async fn ids_in(tx: &mut Tx) -> Result<Vec<ProjectId>> {
         .collect()
 }
 
-/// Projects of the member that have no fleet, oldest first.
-pub async fn without_fleets(pool: &AnyPool, user: UserId) -> Result<Vec<ProjectRow>> {
-    let sql = select()
-        + " JOIN members m ON m.project_id = p.id WHERE m.user_id = $1 AND p.deleted = 0 \
-           AND NOT EXISTS (SELECT 1 FROM fleets f WHERE f.project_id = p.id AND f.deleted = 0) \
-           ORDER BY p.created_at, p.id";
-    fetch_as(pool, sql, &[&user.to_string()], read).await
+impl Projects<'_> {
+    /// Projects of the member that have no fleet, oldest first.
+    pub async fn without_fleets(self, user: UserId) -> Result<Vec<ProjectRow>> {
+        let sql = select()
+            + " JOIN members m ON m.project_id = p.id WHERE m.user_id = $1 AND p.deleted = 0 \
+               AND NOT EXISTS (SELECT 1 FROM fleets f WHERE f.project_id = p.id AND f.deleted = 0) \
+               ORDER BY p.created_at, p.id";
+        fetch_as(self.0, sql, &[&user.to_string()], read).await
+    }
 }

@@ -2,12 +2,13 @@
 
 use dstack_units::{ProjectId, Time};
 use serde_json::Value;
-use sqlx::AnyPool;
 
+use super::Reads;
 use super::select::fetch_as;
-use crate::entity::read_column;
+use crate::encryption::RowKeys;
+use crate::entity::{read_column, read_field};
 use crate::rows::OperationKind;
-use crate::{Column, Json, Result, Tx};
+use crate::{Column, Result, Sealed, Tx};
 
 /// A configured backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,23 +31,29 @@ pub struct BackendRow {
     pub source_auth: Option<String>,
 }
 
-/// Of a project, oldest first.
-pub async fn list(pool: &AnyPool, project: ProjectId) -> Result<Vec<BackendRow>> {
-    let sql = "SELECT b.id, b.project_id, b.type, b.config, b.auth, b.source_config, b.source_auth, b.created_at FROM backends b \
-               WHERE b.project_id = $1 ORDER BY b.created_at, b.type";
-    fetch_as(pool, sql.to_owned(), &[&project.to_string()], |row| {
-        Ok(BackendRow {
-            id: read_column(row, 0, "backends", "id")?,
-            project_id: read_column(row, 1, "backends", "project_id")?,
-            kind: read_column(row, 2, "backends", "type")?,
-            config: read_column(row, 3, "backends", "config")?,
-            auth: read_column(row, 4, "backends", "auth")?,
-            source_config: read_column(row, 5, "backends", "source_config")?,
-            source_auth: read_column(row, 6, "backends", "source_auth")?,
-            created_at: read_column(row, 7, "backends", "created_at")?,
+/// Configured backends of projects: see [`crate::Database::backends`].
+#[derive(Debug, Clone, Copy)]
+pub struct Backends<'a>(pub(crate) Reads<'a>);
+
+impl Backends<'_> {
+    /// Of a project, oldest first.
+    pub async fn list(self, project: ProjectId) -> Result<Vec<BackendRow>> {
+        let sql = "SELECT b.id, b.project_id, b.type, b.config, b.auth, b.source_config, b.source_auth, b.created_at FROM backends b \
+                   WHERE b.project_id = $1 ORDER BY b.created_at, b.type";
+        fetch_as(self.0, sql.to_owned(), &[&project.to_string()], |row| {
+            Ok(BackendRow {
+                id: read_column(row, 0, "backends", "id")?,
+                project_id: read_column(row, 1, "backends", "project_id")?,
+                kind: read_column(row, 2, "backends", "type")?,
+                config: read_column(row, 3, "backends", "config")?,
+                auth: read_column(row, 4, "backends", "auth")?,
+                source_config: read_column(row, 5, "backends", "source_config")?,
+                source_auth: read_column(row, 6, "backends", "source_auth")?,
+                created_at: read_column(row, 7, "backends", "created_at")?,
+            })
         })
-    })
-    .await
+        .await
+    }
 }
 
 /// Adds a backend.
@@ -109,18 +116,23 @@ pub(crate) async fn id_in(tx: &mut Tx, project: ProjectId, kind: &str) -> Result
 }
 
 /// Whether the project has instances of this type of backend that are not terminated.
-pub(crate) async fn has_instances(tx: &mut Tx, project: ProjectId, kind: &str) -> Result<bool> {
+pub(crate) async fn has_instances(
+    tx: &mut Tx,
+    keys: &RowKeys,
+    project: ProjectId,
+    kind: &str,
+) -> Result<bool> {
     let sql = "SELECT 1 FROM instances WHERE project_id = $1 AND backend = $2 AND deleted = 0 AND status <> 'terminated' LIMIT 1";
     let row = sqlx::query(sql)
         .bind(project.to_string())
         .bind(kind.to_owned())
         .fetch_optional(&mut *tx)
         .await?;
-    Ok(row.is_some() || is_asked_for_instances(tx, project, kind).await?)
+    Ok(row.is_some() || is_asked_for_instances(tx, keys, project, kind).await?)
 }
 
 /// Whether a cloud of this kind is being asked for an instance, or has made one that its row does not tell of yet.
-async fn is_asked_for_instances(tx: &mut Tx, project: ProjectId, kind: &str) -> Result<bool> {
+async fn is_asked_for_instances(tx: &mut Tx, keys: &RowKeys, project: ProjectId, kind: &str) -> Result<bool> {
     let sql = "SELECT o.notes FROM instances i JOIN operations o ON o.subject = 'instance ' || i.id \
         WHERE i.project_id = $1 AND i.backend IS NULL AND i.deleted = 0 AND i.status <> 'terminated' \
         AND o.kind = $2 AND o.notes IS NOT NULL";
@@ -130,7 +142,7 @@ async fn is_asked_for_instances(tx: &mut Tx, project: ProjectId, kind: &str) -> 
         .fetch_all(tx)
         .await?;
     for row in rows {
-        let attempts: Json<Value> = read_column(&row, 0, "operations", "notes")?;
+        let attempts: Sealed<Value> = read_field(&row, keys, 0, "operations", "notes")?;
         // The first of the offers that remain is the one that is asked for. Earlier versions called them otherwise.
         let asked = ["/remaining/0/backend", "/left/0/backend"];
         let mut asked = asked.iter().filter_map(|path| attempts.pointer(path)?.as_str());

@@ -4,10 +4,12 @@ use std::collections::HashMap;
 use std::fmt::Display;
 
 use dstack_units::{EventId, ProjectId, Time, UserId};
-use sqlx::{AnyPool, Row};
+use sqlx::Row;
 
 use super::Page;
+use super::Reads;
 use super::select::Select;
+use crate::encryption::RowKeys;
 use crate::{Commit, NewEvent, Result, Tx};
 
 /// Which events to list.
@@ -79,23 +81,29 @@ pub struct EventTargetRow {
     pub project: Option<(ProjectId, String, bool)>,
 }
 
-/// Lists events.
-pub async fn list(pool: &AnyPool, filter: &EventFilter, page: &Page) -> Result<Vec<EventRow>> {
-    let mut query = Select::new(
-        "SELECT e.id, e.message, e.recorded_at, e.actor_user_id, COALESCE(u.original_name, u.name), u.deleted \
-         FROM events e LEFT JOIN users u ON u.id = e.actor_user_id",
-    );
-    // The first row of each event stands for it.
-    query.filter("e.position = 0");
-    filter.apply(&mut query);
-    query.page("e.recorded_at", "e.id", page);
-    let rows = query.fetch(pool).await?;
-    let mut events = rows.iter().map(read_event).collect::<Result<Vec<_>>>()?;
-    let mut targets = load_targets(pool, &events).await?;
-    for event in &mut events {
-        event.targets = targets.remove(&event.id).unwrap_or_default();
+/// What happened: see [`crate::Database::events`].
+#[derive(Debug, Clone, Copy)]
+pub struct Events<'a>(pub(crate) Reads<'a>);
+
+impl Events<'_> {
+    /// Lists events.
+    pub async fn list(self, filter: &EventFilter, page: &Page) -> Result<Vec<EventRow>> {
+        let mut query = Select::new(
+            "SELECT e.id, e.message, e.recorded_at, e.actor_user_id, COALESCE(u.original_name, u.name), u.deleted \
+             FROM events e LEFT JOIN users u ON u.id = e.actor_user_id",
+        );
+        // The first row of each event stands for it.
+        query.filter("e.position = 0");
+        filter.apply(&mut query);
+        query.page("e.recorded_at", "e.id", page);
+        let rows = query.fetch(self.0).await?;
+        let mut events = rows.iter().map(read_event).collect::<Result<Vec<_>>>()?;
+        let mut targets = self.load_targets(&events).await?;
+        for event in &mut events {
+            event.targets = targets.remove(&event.id).unwrap_or_default();
+        }
+        Ok(events)
     }
-    Ok(events)
 }
 
 impl EventFilter {
@@ -189,48 +197,51 @@ fn read_event(row: &sqlx::any::AnyRow) -> Result<EventRow> {
     })
 }
 
-async fn load_targets(pool: &AnyPool, events: &[EventRow]) -> Result<HashMap<EventId, Vec<EventTargetRow>>> {
-    let mut targets: HashMap<EventId, Vec<EventTargetRow>> = HashMap::new();
-    if events.is_empty() {
-        return Ok(targets);
+impl Events<'_> {
+    async fn load_targets(self, events: &[EventRow]) -> Result<HashMap<EventId, Vec<EventTargetRow>>> {
+        let mut targets: HashMap<EventId, Vec<EventTargetRow>> = HashMap::new();
+        if events.is_empty() {
+            return Ok(targets);
+        }
+        let mut query = Select::new(
+            "SELECT t.id, t.entity_type, t.entity_id, t.entity_name, t.project_id, COALESCE(p.original_name, p.name), p.deleted \
+             FROM events t LEFT JOIN projects p ON p.id = t.project_id",
+        );
+        let keys: Vec<String> = events
+            .iter()
+            .map(|event| format!("({}, {})", query.bind(event.recorded_at), query.bind(event.id)))
+            .collect();
+        let keys = keys.join(", ");
+        query.filter(format_args!("(t.recorded_at, t.id) IN (VALUES {keys})"));
+        query.filter("t.entity_type IS NOT NULL");
+        query.push(" ORDER BY t.id, t.position");
+        for row in query.fetch(self.0).await? {
+            let project: Option<ProjectId> = crate::entity::read_column(&row, 4, "events", "project_id")?;
+            let project = match project {
+                None => None,
+                Some(id) => {
+                    let name: Option<String> = row.try_get(5)?;
+                    let deleted: Option<i64> = row.try_get(6)?;
+                    Some((id, name.unwrap_or_default(), deleted.unwrap_or(0) != 0))
+                }
+            };
+            let event: EventId = crate::entity::read_column(&row, 0, "events", "id")?;
+            targets.entry(event).or_default().push(EventTargetRow {
+                entity_type: row.try_get(1)?,
+                entity_id: row.try_get(2)?,
+                entity_name: row.try_get(3)?,
+                project,
+            });
+        }
+        Ok(targets)
     }
-    let mut query = Select::new(
-        "SELECT t.id, t.entity_type, t.entity_id, t.entity_name, t.project_id, COALESCE(p.original_name, p.name), p.deleted \
-         FROM events t LEFT JOIN projects p ON p.id = t.project_id",
-    );
-    let keys: Vec<String> = events
-        .iter()
-        .map(|event| format!("({}, {})", query.bind(event.recorded_at), query.bind(event.id)))
-        .collect();
-    let keys = keys.join(", ");
-    query.filter(format_args!("(t.recorded_at, t.id) IN (VALUES {keys})"));
-    query.filter("t.entity_type IS NOT NULL");
-    query.push(" ORDER BY t.id, t.position");
-    for row in query.fetch(pool).await? {
-        let project: Option<ProjectId> = crate::entity::read_column(&row, 4, "events", "project_id")?;
-        let project = match project {
-            None => None,
-            Some(id) => {
-                let name: Option<String> = row.try_get(5)?;
-                let deleted: Option<i64> = row.try_get(6)?;
-                Some((id, name.unwrap_or_default(), deleted.unwrap_or(0) != 0))
-            }
-        };
-        let event: EventId = crate::entity::read_column(&row, 0, "events", "id")?;
-        targets.entry(event).or_default().push(EventTargetRow {
-            entity_type: row.try_get(1)?,
-            entity_id: row.try_get(2)?,
-            entity_name: row.try_get(3)?,
-            project,
-        });
-    }
-    Ok(targets)
 }
 
 /// Writes an event in the transaction of the change it reports.
 pub async fn insert(tx: &mut Tx, event: NewEvent) -> Result<()> {
     crate::sql::apply(
         tx,
+        &RowKeys::none(),
         &Commit {
             events: vec![event],
             ..Commit::default()

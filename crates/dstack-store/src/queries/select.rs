@@ -2,10 +2,10 @@
 
 use std::fmt::Display;
 
+use sqlx::AssertSqlSafe;
 use sqlx::any::AnyRow;
-use sqlx::{AnyPool, AssertSqlSafe};
 
-use super::Page;
+use super::{Page, Reads};
 use crate::reads::Named;
 use crate::sql::filled;
 use crate::{Result, Value};
@@ -17,12 +17,12 @@ const LONG_LIST: usize = 1_000;
 const TEXTS_FROM: &str = "<texts>";
 const TEXTS_TO: &str = "</texts>";
 
-/// The text as the database of this pool understands it.
-fn in_dialect(sql: String, pool: &AnyPool) -> String {
+/// The text as the database understands it.
+fn in_dialect(sql: String, reads: Reads<'_>) -> String {
     if !sql.contains(TEXTS_FROM) {
         return sql;
     }
-    let (from, to) = match pool.connect_options().database_url.scheme() {
+    let (from, to) = match reads.pool().connect_options().database_url.scheme() {
         "sqlite" => ("(SELECT value FROM json_each(", "))"),
         _ => ("(SELECT json_array_elements_text(CAST(", " AS json)))"),
     };
@@ -112,18 +112,18 @@ impl Select {
     }
 
     /// Runs it.
-    pub(crate) async fn fetch(self, pool: &AnyPool) -> Result<Vec<AnyRow>> {
-        let mut query = sqlx::query(AssertSqlSafe(in_dialect(self.sql, pool)));
+    pub(crate) async fn fetch(self, reads: Reads<'_>) -> Result<Vec<AnyRow>> {
+        let mut query = sqlx::query(AssertSqlSafe(in_dialect(self.sql, reads)));
         for value in self.values {
             query = value.bind(query);
         }
-        Ok(query.fetch_all(pool).await?)
+        Ok(query.fetch_all(reads.pool()).await?)
     }
 }
 
 /// Runs a query made of fixed texts with text parameters, and reads every row.
 pub(crate) async fn fetch_as<T>(
-    pool: &AnyPool,
+    reads: Reads<'_>,
     sql: String,
     parameters: &[&str],
     read: impl Fn(&AnyRow) -> Result<T>,
@@ -132,17 +132,17 @@ pub(crate) async fn fetch_as<T>(
     for parameter in parameters {
         query = query.bind((*parameter).to_owned());
     }
-    query.fetch_all(pool).await?.iter().map(read).collect()
+    query.fetch_all(reads.pool()).await?.iter().map(read).collect()
 }
 
 /// As [`fetch_as`], the first row only.
 pub(crate) async fn fetch_one<T>(
-    pool: &AnyPool,
+    reads: Reads<'_>,
     sql: String,
     parameters: &[&str],
     read: impl Fn(&AnyRow) -> Result<T>,
 ) -> Result<Option<T>> {
-    Ok(fetch_as(pool, sql, parameters, read).await?.into_iter().next())
+    Ok(fetch_as(reads, sql, parameters, read).await?.into_iter().next())
 }
 
 /// The rows of which project and name are among these, for [`fetch_named`]: `one` selects those of project `$1` and name
@@ -163,7 +163,7 @@ pub(crate) fn named(one: &str, names: &[Named]) -> String {
 
 /// Runs a query with [`named`] in it, and reads every row: more than once what `names` has more than once.
 pub(crate) async fn fetch_named<T>(
-    pool: &AnyPool,
+    reads: Reads<'_>,
     sql: String,
     names: &[Named],
     read: impl Fn(&AnyRow) -> Result<T>,
@@ -172,7 +172,7 @@ pub(crate) async fn fetch_named<T>(
     for (project, name) in filled(names) {
         query = query.bind(project.to_string()).bind(name.clone());
     }
-    query.fetch_all(pool).await?.iter().map(read).collect()
+    query.fetch_all(reads.pool()).await?.iter().map(read).collect()
 }
 
 /// For `LIKE … ESCAPE '\'`: the pattern that finds `part` anywhere, ignoring case.

@@ -1,8 +1,8 @@
 //! Which account of a login provider is which user.
 
 use dstack_units::{Time, UserId};
-use sqlx::AnyPool;
 
+use super::Reads;
 use super::select::fetch_one;
 use super::users::UserRow;
 use crate::{Result, Tx};
@@ -16,17 +16,23 @@ pub struct Identity {
     pub subject: String,
 }
 
-/// The user of this account, also inactive ones.
-pub async fn user(pool: &AnyPool, identity: &Identity) -> Result<Option<UserRow>> {
-    let sql = format!(
-        "SELECT {} FROM identities i JOIN users u ON u.id = i.user_id \
-         WHERE i.issuer = $1 AND i.subject = $2 AND u.deleted = 0",
-        UserRow::columns("u")
-    );
-    fetch_one(pool, sql, &[&identity.issuer, &identity.subject], |row| {
-        UserRow::read_at(row, 0)
-    })
-    .await
+/// Accounts of login providers: see [`crate::Database::identities`].
+#[derive(Debug, Clone, Copy)]
+pub struct Identities<'a>(pub(crate) Reads<'a>);
+
+impl Identities<'_> {
+    /// The user of this account, also inactive ones.
+    pub async fn user(self, identity: &Identity) -> Result<Option<UserRow>> {
+        let sql = format!(
+            "SELECT {} FROM identities i JOIN users u ON u.id = i.user_id \
+             WHERE i.issuer = $1 AND i.subject = $2 AND u.deleted = 0",
+            UserRow::columns("u")
+        );
+        fetch_one(self.0, sql, &[&identity.issuer, &identity.subject], |row| {
+            UserRow::read_at(row, 0)
+        })
+        .await
+    }
 }
 
 /// Makes the account the user's. Refused as not unique when it is somebody's already.

@@ -1,8 +1,9 @@
 //! Logins under way: whoever comes back from a provider must be who was sent there, once, and soon.
 
 use dstack_units::Time;
-use sqlx::{AnyPool, Row};
+use sqlx::Row;
 
+use super::Reads;
 use super::record;
 use super::select::fetch_one;
 use crate::{Result, Tx};
@@ -25,13 +26,19 @@ record! {
     }
 }
 
-/// The login with this state.
-pub async fn by_state(pool: &AnyPool, state_hash: &str) -> Result<Option<LoginRow>> {
-    let sql = format!(
-        "SELECT {} FROM logins l WHERE l.state_hash = $1",
-        LoginRow::columns("l")
-    );
-    fetch_one(pool, sql, &[state_hash], |row| LoginRow::read_at(row, 0)).await
+/// Logins under way: see [`crate::Database::logins`].
+#[derive(Debug, Clone, Copy)]
+pub struct Logins<'a>(pub(crate) Reads<'a>);
+
+impl Logins<'_> {
+    /// The login with this state.
+    pub async fn by_state(self, state_hash: &str) -> Result<Option<LoginRow>> {
+        let sql = format!(
+            "SELECT {} FROM logins l WHERE l.state_hash = $1",
+            LoginRow::columns("l")
+        );
+        fetch_one(self.0, sql, &[state_hash], |row| LoginRow::read_at(row, 0)).await
+    }
 }
 
 /// Adds a login and forgets those that came too late. Returns false, and adds nothing, when there are `most` already.

@@ -4,10 +4,11 @@ use dstack_model::gateways::{
     GatewayReplicaConfiguration, GatewayReplicaProvisioningData, GatewayReplicaStatus,
 };
 use dstack_units::{GatewayId, ProjectId, Time};
-use sqlx::{AnyPool, Row};
+use sqlx::Row;
 
-use super::record;
 use super::select::{Select, fetch_as, fetch_one};
+use super::{Reads, record};
+use crate::encryption::RowKeys;
 use crate::entity::select_with;
 use crate::rows::GatewayRow;
 use crate::{Entity, Json, Result, Tx};
@@ -57,7 +58,7 @@ fn select() -> String {
 
 fn read(row: &sqlx::any::AnyRow) -> Result<ListedGateway> {
     Ok(ListedGateway {
-        row: GatewayRow::read(row)?,
+        row: GatewayRow::read(row, &RowKeys::none())?,
         project_name: row.try_get(GatewayRow::COLUMNS.len())?,
     })
 }
@@ -67,7 +68,7 @@ const IMPORTED: &str = "EXISTS (SELECT 1 FROM imports i JOIN exported_gateways e
      WHERE i.project_id = $1 AND e.gateway_id = t.id)";
 
 /// Of a project, oldest first; with those it imports on request.
-pub async fn list(pool: &AnyPool, project: ProjectId, imported: bool) -> Result<Vec<ListedGateway>> {
+pub async fn list(reads: Reads<'_>, project: ProjectId, imported: bool) -> Result<Vec<ListedGateway>> {
     let or = if imported {
         format!(" OR {IMPORTED}")
     } else {
@@ -77,48 +78,48 @@ pub async fn list(pool: &AnyPool, project: ProjectId, imported: bool) -> Result<
         "{} WHERE t.project_id = $1{or} ORDER BY t.created_at, t.id",
         select()
     );
-    fetch_as(pool, sql, &[&project.to_string()], read).await
+    fetch_as(reads, sql, &[&project.to_string()], read).await
 }
 
 /// By name.
-pub async fn by_name(pool: &AnyPool, project: ProjectId, name: &str) -> Result<Option<ListedGateway>> {
+pub async fn by_name(reads: Reads<'_>, project: ProjectId, name: &str) -> Result<Option<ListedGateway>> {
     let sql = select() + " WHERE t.project_id = $1 AND t.name = $2";
-    fetch_one(pool, sql, &[&project.to_string(), name], read).await
+    fetch_one(reads, sql, &[&project.to_string(), name], read).await
 }
 
 /// One of another project, if this project imports it.
 pub async fn imported_by_name(
-    pool: &AnyPool,
+    reads: Reads<'_>,
     project: ProjectId,
     owner: &str,
     name: &str,
 ) -> Result<Option<ListedGateway>> {
     let sql = format!("{} WHERE {IMPORTED} AND t.name = $2 AND p.name = $3", select());
-    fetch_one(pool, sql, &[&project.to_string(), name, owner], read).await
+    fetch_one(reads, sql, &[&project.to_string(), name, owner], read).await
 }
 
 /// The project's default gateway, if it still has access to it.
-pub async fn default_of(pool: &AnyPool, project: ProjectId) -> Result<Option<ListedGateway>> {
+pub async fn default_of(reads: Reads<'_>, project: ProjectId) -> Result<Option<ListedGateway>> {
     let sql = format!(
         "{} WHERE t.id = (SELECT d.default_gateway_id FROM projects d WHERE d.id = $1) AND t.to_be_deleted = 0 \
          AND (t.project_id = $1 OR {IMPORTED})",
         select()
     );
-    fetch_one(pool, sql, &[&project.to_string()], read).await
+    fetch_one(reads, sql, &[&project.to_string()], read).await
 }
 
 /// Id of the project's default gateway, whether or not it has access to it.
-pub async fn default_id(pool: &AnyPool, project: ProjectId) -> Result<Option<GatewayId>> {
+pub async fn default_id(reads: Reads<'_>, project: ProjectId) -> Result<Option<GatewayId>> {
     let sql =
         "SELECT p.default_gateway_id FROM projects p WHERE p.id = $1 AND p.default_gateway_id IS NOT NULL";
-    fetch_one(pool, sql.to_owned(), &[&project.to_string()], |row| {
+    fetch_one(reads, sql.to_owned(), &[&project.to_string()], |row| {
         crate::entity::read_column(row, 0, "projects", "default_gateway_id")
     })
     .await
 }
 
 /// Replicas of gateways that are not gone, by gateway and number.
-pub async fn replicas(pool: &AnyPool, gateways: &[GatewayId]) -> Result<Vec<ReplicaRow>> {
+pub async fn replicas(reads: Reads<'_>, gateways: &[GatewayId]) -> Result<Vec<ReplicaRow>> {
     let mut query = Select::new(format!(
         "SELECT {} FROM gateway_replicas r",
         ReplicaRow::columns("r")
@@ -126,7 +127,7 @@ pub async fn replicas(pool: &AnyPool, gateways: &[GatewayId]) -> Result<Vec<Repl
     let list = query.bind_list(gateways.iter().copied());
     query.filter(format_args!("r.gateway_id IN {list} AND r.deleted = 0"));
     query.push(" ORDER BY r.gateway_id, r.replica_num");
-    let rows = query.fetch(pool).await?;
+    let rows = query.fetch(reads).await?;
     rows.iter().map(|row| ReplicaRow::read_at(row, 0)).collect()
 }
 

@@ -2,8 +2,9 @@
 
 use dstack_model::users::GlobalRole;
 use dstack_units::{PublicKeyId, Time, UserId};
-use sqlx::{AnyPool, Row};
+use sqlx::Row;
 
+use super::Reads;
 use super::select::{Select, contains_pattern, fetch_as, fetch_one};
 use super::{Page, record};
 use crate::{Result, StoreError, Tx};
@@ -68,60 +69,66 @@ fn read(row: &sqlx::any::AnyRow) -> Result<UserRow> {
     UserRow::read_at(row, 0)
 }
 
-/// The active user with this token hash (lower-case hex SHA-256).
-pub async fn by_token_hash(pool: &AnyPool, hash: &str) -> Result<Option<UserRow>> {
-    fetch_one(
-        pool,
-        select() + " WHERE u.token_hash = $1 AND u.active = 1 AND u.deleted = 0",
-        &[hash],
-        read,
-    )
-    .await
-}
+/// Users and their public keys: see [`crate::Database::users`].
+#[derive(Debug, Clone, Copy)]
+pub struct Users<'a>(pub(crate) Reads<'a>);
 
-/// By name, exactly.
-pub async fn by_name(pool: &AnyPool, name: &str) -> Result<Option<UserRow>> {
-    fetch_one(
-        pool,
-        select() + " WHERE u.name = $1 AND u.deleted = 0",
-        &[name],
-        read,
-    )
-    .await
-}
-
-/// By id, also deleted ones.
-pub async fn by_id(pool: &AnyPool, id: UserId) -> Result<Option<UserRow>> {
-    fetch_one(pool, select() + " WHERE u.id = $1", &[&id.to_string()], read).await
-}
-
-/// By name or e-mail.
-pub async fn by_name_or_email(pool: &AnyPool, text: &str) -> Result<Vec<UserRow>> {
-    let mut found = fetch_as(
-        pool,
-        select() + " WHERE (u.name = $1 OR u.email = $2) AND u.deleted = 0",
-        &[text, text],
-        read,
-    )
-    .await?;
-    if found.iter().any(|user| user.name == text) {
-        found.retain(|user| user.name == text);
+impl Users<'_> {
+    /// The active user with this token hash (lower-case hex SHA-256).
+    pub async fn by_token_hash(self, hash: &str) -> Result<Option<UserRow>> {
+        fetch_one(
+            self.0,
+            select() + " WHERE u.token_hash = $1 AND u.active = 1 AND u.deleted = 0",
+            &[hash],
+            read,
+        )
+        .await
     }
-    Ok(found)
-}
 
-/// The users with this e-mail address in any case.
-pub async fn by_email(pool: &AnyPool, email: &str) -> Result<Vec<UserRow>> {
-    let sql = select() + " WHERE LOWER(u.email) = $1 AND u.deleted = 0 ORDER BY u.created_at, u.id";
-    fetch_as(pool, sql, &[&email.to_lowercase()], read).await
-}
+    /// By name, exactly.
+    pub async fn by_name(self, name: &str) -> Result<Option<UserRow>> {
+        fetch_one(
+            self.0,
+            select() + " WHERE u.name = $1 AND u.deleted = 0",
+            &[name],
+            read,
+        )
+        .await
+    }
 
-/// Whether some user has this name in any case.
-pub async fn name_taken(pool: &AnyPool, name: &str) -> Result<bool> {
-    let sql = select() + " WHERE LOWER(u.name) = $1 AND u.deleted = 0";
-    Ok(fetch_one(pool, sql, &[&name.to_lowercase()], read)
-        .await?
-        .is_some())
+    /// By id, also deleted ones.
+    pub async fn by_id(self, id: UserId) -> Result<Option<UserRow>> {
+        fetch_one(self.0, select() + " WHERE u.id = $1", &[&id.to_string()], read).await
+    }
+
+    /// By name or e-mail.
+    pub async fn by_name_or_email(self, text: &str) -> Result<Vec<UserRow>> {
+        let mut found = fetch_as(
+            self.0,
+            select() + " WHERE (u.name = $1 OR u.email = $2) AND u.deleted = 0",
+            &[text, text],
+            read,
+        )
+        .await?;
+        if found.iter().any(|user| user.name == text) {
+            found.retain(|user| user.name == text);
+        }
+        Ok(found)
+    }
+
+    /// The users with this e-mail address in any case.
+    pub async fn by_email(self, email: &str) -> Result<Vec<UserRow>> {
+        let sql = select() + " WHERE LOWER(u.email) = $1 AND u.deleted = 0 ORDER BY u.created_at, u.id";
+        fetch_as(self.0, sql, &[&email.to_lowercase()], read).await
+    }
+
+    /// Whether some user has this name in any case.
+    pub async fn name_taken(self, name: &str) -> Result<bool> {
+        let sql = select() + " WHERE LOWER(u.name) = $1 AND u.deleted = 0";
+        Ok(fetch_one(self.0, sql, &[&name.to_lowercase()], read)
+            .await?
+            .is_some())
+    }
 }
 
 /// Which users to list.
@@ -147,25 +154,27 @@ impl UserFilter {
     }
 }
 
-/// Lists users.
-pub async fn list(pool: &AnyPool, filter: &UserFilter, page: &Page) -> Result<Vec<UserRow>> {
-    let mut query = Select::new(select());
-    filter.apply(&mut query);
-    query.page("u.created_at", "u.id", page);
-    query.fetch(pool).await?.iter().map(read).collect()
-}
+impl Users<'_> {
+    /// Lists users.
+    pub async fn list(self, filter: &UserFilter, page: &Page) -> Result<Vec<UserRow>> {
+        let mut query = Select::new(select());
+        filter.apply(&mut query);
+        query.page("u.created_at", "u.id", page);
+        query.fetch(self.0).await?.iter().map(read).collect()
+    }
 
-/// How many users the filter finds.
-pub async fn count(pool: &AnyPool, filter: &UserFilter) -> Result<i64> {
-    let mut query = Select::new("SELECT COUNT(*) FROM users u");
-    filter.apply(&mut query);
-    Ok(query
-        .fetch(pool)
-        .await?
-        .first()
-        .map(|row| row.try_get(0))
-        .transpose()?
-        .unwrap_or(0))
+    /// How many users the filter finds.
+    pub async fn count(self, filter: &UserFilter) -> Result<i64> {
+        let mut query = Select::new("SELECT COUNT(*) FROM users u");
+        filter.apply(&mut query);
+        Ok(query
+            .fetch(self.0)
+            .await?
+            .first()
+            .map(|row| row.try_get(0))
+            .transpose()?
+            .unwrap_or(0))
+    }
 }
 
 /// Adds a user.
@@ -278,16 +287,18 @@ pub async fn delete(tx: &mut Tx, user: &UserRow, renamed: &str) -> Result<()> {
     Ok(())
 }
 
-/// A user's public keys, newest first.
-pub async fn public_keys(pool: &AnyPool, user: UserId) -> Result<Vec<PublicKeyRow>> {
-    let sql = format!(
-        "SELECT {} FROM user_public_keys k WHERE k.user_id = $1 ORDER BY k.created_at DESC, k.id",
-        public_key_columns()
-    );
-    fetch_as(pool, sql, &[&user.to_string()], |row| {
-        PublicKeyRow::read_at(row, 0)
-    })
-    .await
+impl Users<'_> {
+    /// A user's public keys, newest first.
+    pub async fn public_keys(self, user: UserId) -> Result<Vec<PublicKeyRow>> {
+        let sql = format!(
+            "SELECT {} FROM user_public_keys k WHERE k.user_id = $1 ORDER BY k.created_at DESC, k.id",
+            public_key_columns()
+        );
+        fetch_as(self.0, sql, &[&user.to_string()], |row| {
+            PublicKeyRow::read_at(row, 0)
+        })
+        .await
+    }
 }
 
 // `r#type` is the field's name in Rust, not the column's.

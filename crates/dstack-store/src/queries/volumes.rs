@@ -1,10 +1,11 @@
 //! Network volumes.
 
 use dstack_units::{ProjectId, VolumeId};
-use sqlx::{AnyPool, Row};
+use sqlx::Row;
 
-use super::Page;
 use super::select::{Select, fetch_as, fetch_one};
+use super::{Page, Reads};
+use crate::encryption::RowKeys;
 use crate::entity::select_with;
 use crate::rows::VolumeRow;
 use crate::{Entity, Result, Tx};
@@ -30,7 +31,7 @@ fn select() -> String {
 fn read(row: &sqlx::any::AnyRow) -> Result<ListedVolume> {
     let width = VolumeRow::COLUMNS.len();
     Ok(ListedVolume {
-        row: VolumeRow::read(row)?,
+        row: VolumeRow::read(row, &RowKeys::none())?,
         project_name: row.try_get(width)?,
         user_name: row.try_get(width + 1)?,
     })
@@ -38,7 +39,7 @@ fn read(row: &sqlx::any::AnyRow) -> Result<ListedVolume> {
 
 /// Of these projects, paged by creation.
 pub async fn list(
-    pool: &AnyPool,
+    reads: Reads<'_>,
     projects: &[ProjectId],
     only_active: bool,
     page: &Page,
@@ -50,13 +51,13 @@ pub async fn list(
         query.filter("t.deleted = 0");
     }
     query.page("t.created_at", "t.id", page);
-    query.fetch(pool).await?.iter().map(read).collect()
+    query.fetch(reads).await?.iter().map(read).collect()
 }
 
 /// Of a project, oldest first; those that are not deleted.
-pub async fn of_project(pool: &AnyPool, project: ProjectId) -> Result<Vec<ListedVolume>> {
+pub async fn of_project(reads: Reads<'_>, project: ProjectId) -> Result<Vec<ListedVolume>> {
     let sql = select() + " WHERE t.project_id = $1 AND t.deleted = 0 ORDER BY t.created_at, t.id";
-    fetch_as(pool, sql, &[&project.to_string()], read).await
+    fetch_as(reads, sql, &[&project.to_string()], read).await
 }
 
 /// As [`of_project`], within a transaction.
@@ -66,16 +67,18 @@ pub(crate) async fn of_project_in(tx: &mut Tx, project: ProjectId) -> Result<Vec
         .bind(project.to_string())
         .fetch_all(tx)
         .await?;
-    rows.iter().map(VolumeRow::read).collect()
+    rows.iter()
+        .map(|row| VolumeRow::read(row, &RowKeys::none()))
+        .collect()
 }
 
 /// The one of this name that is not deleted.
-pub async fn by_name(pool: &AnyPool, project: ProjectId, name: &str) -> Result<Option<ListedVolume>> {
+pub async fn by_name(reads: Reads<'_>, project: ProjectId, name: &str) -> Result<Option<ListedVolume>> {
     let sql = select() + " WHERE t.project_id = $1 AND t.name = $2 AND t.deleted = 0";
-    fetch_one(pool, sql, &[&project.to_string(), name], read).await
+    fetch_one(reads, sql, &[&project.to_string(), name], read).await
 }
 
 /// One of any project, deleted or not.
-pub async fn by_id(pool: &AnyPool, id: VolumeId) -> Result<Option<ListedVolume>> {
-    fetch_one(pool, select() + " WHERE t.id = $1", &[&id.to_string()], read).await
+pub async fn by_id(reads: Reads<'_>, id: VolumeId) -> Result<Option<ListedVolume>> {
+    fetch_one(reads, select() + " WHERE t.id = $1", &[&id.to_string()], read).await
 }

@@ -1,8 +1,8 @@
 //! Further tokens of users. The tokens themselves are not stored, only their hashes.
 
 use dstack_units::{ProjectId, Time, TokenId, UserId};
-use sqlx::AnyPool;
 
+use super::Reads;
 use super::record;
 use super::select::{fetch_as, fetch_one};
 use super::users::UserRow;
@@ -37,33 +37,39 @@ impl TokenRow {
     }
 }
 
-/// The token with this hash and its user. Neither tokens of inactive and deleted users nor those of a deleted project are
-/// found; expired ones are.
-pub async fn by_hash(pool: &AnyPool, hash: &str) -> Result<Option<(UserRow, TokenRow)>> {
-    let sql = format!(
-        "SELECT {}, {} FROM user_tokens t JOIN users u ON u.id = t.user_id LEFT JOIN projects p ON p.id = t.project_id \
-         WHERE t.token_hash = $1 AND u.active = 1 AND u.deleted = 0 AND (t.project_id IS NULL OR p.deleted = 0)",
-        UserRow::columns("u"),
-        TokenRow::columns("t")
-    );
-    fetch_one(pool, sql, &[hash], |row| {
-        Ok((UserRow::read_at(row, 0)?, TokenRow::read_at(row, UserRow::WIDTH)?))
-    })
-    .await
-}
+/// API tokens of users: see [`crate::Database::api_tokens`].
+#[derive(Debug, Clone, Copy)]
+pub struct ApiTokens<'a>(pub(crate) Reads<'a>);
 
-/// A user's tokens by name, each with the name of its project.
-pub async fn list(pool: &AnyPool, user: UserId) -> Result<Vec<(TokenRow, Option<String>)>> {
-    let sql = format!(
-        "SELECT {}, p.name FROM user_tokens t LEFT JOIN projects p ON p.id = t.project_id \
-         WHERE t.user_id = $1 AND (t.project_id IS NULL OR p.deleted = 0) ORDER BY t.name",
-        TokenRow::columns("t")
-    );
-    fetch_as(pool, sql, &[&user.to_string()], |row| {
-        let project = crate::entity::read_column(row, TokenRow::WIDTH, "projects", "name")?;
-        Ok((TokenRow::read_at(row, 0)?, project))
-    })
-    .await
+impl ApiTokens<'_> {
+    /// The token with this hash and its user. Neither tokens of inactive and deleted users nor those of a deleted project are
+    /// found; expired ones are.
+    pub async fn by_hash(self, hash: &str) -> Result<Option<(UserRow, TokenRow)>> {
+        let sql = format!(
+            "SELECT {}, {} FROM user_tokens t JOIN users u ON u.id = t.user_id LEFT JOIN projects p ON p.id = t.project_id \
+             WHERE t.token_hash = $1 AND u.active = 1 AND u.deleted = 0 AND (t.project_id IS NULL OR p.deleted = 0)",
+            UserRow::columns("u"),
+            TokenRow::columns("t")
+        );
+        fetch_one(self.0, sql, &[hash], |row| {
+            Ok((UserRow::read_at(row, 0)?, TokenRow::read_at(row, UserRow::WIDTH)?))
+        })
+        .await
+    }
+
+    /// A user's tokens by name, each with the name of its project.
+    pub async fn list(self, user: UserId) -> Result<Vec<(TokenRow, Option<String>)>> {
+        let sql = format!(
+            "SELECT {}, p.name FROM user_tokens t LEFT JOIN projects p ON p.id = t.project_id \
+             WHERE t.user_id = $1 AND (t.project_id IS NULL OR p.deleted = 0) ORDER BY t.name",
+            TokenRow::columns("t")
+        );
+        fetch_as(self.0, sql, &[&user.to_string()], |row| {
+            let project = crate::entity::read_column(row, TokenRow::WIDTH, "projects", "name")?;
+            Ok((TokenRow::read_at(row, 0)?, project))
+        })
+        .await
+    }
 }
 
 /// Adds a token.

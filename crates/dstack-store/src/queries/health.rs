@@ -2,9 +2,10 @@
 
 use dstack_model::health::HealthStatus;
 use dstack_units::{InstanceId, Time};
-use sqlx::{AnyPool, Row as _};
+use sqlx::Row as _;
 use uuid::Uuid;
 
+use super::Reads;
 use super::select::Select;
 use crate::database::Tx;
 use crate::entity::read_column;
@@ -23,42 +24,48 @@ pub struct StoredCheck {
     pub response: String,
 }
 
-/// Checks of an instance between two times, newest first; `limit`: at most so many.
-pub async fn list(
-    pool: &AnyPool,
-    instance: InstanceId,
-    after: Option<Time>,
-    before: Option<Time>,
-    limit: Option<i64>,
-) -> Result<Vec<StoredCheck>> {
-    let mut query = Select::new(format!("SELECT collected_at, status, response FROM {TABLE}"));
-    let instance = query.bind(instance);
-    query.filter(format_args!("instance_id = {instance}"));
-    if let Some(after) = after {
-        let after = query.bind(after);
-        query.filter(format_args!("collected_at > {after}"));
-    }
-    if let Some(before) = before {
-        let before = query.bind(before);
-        query.filter(format_args!("collected_at < {before}"));
-    }
-    query.push(" ORDER BY collected_at DESC, id DESC");
-    if let Some(limit) = limit {
-        let limit = query.bind(limit.max(0));
-        query.push(&format!(" LIMIT {limit}"));
-    }
-    query
-        .fetch(pool)
-        .await?
-        .iter()
-        .map(|row| {
-            Ok(StoredCheck {
-                collected_at: read_column(row, 0, TABLE, "collected_at")?,
-                status: read_column(row, 1, TABLE, "status")?,
-                response: row.try_get(2)?,
+/// What agents said of GPUs: see [`crate::Database::health_checks`].
+#[derive(Debug, Clone, Copy)]
+pub struct HealthChecks<'a>(pub(crate) Reads<'a>);
+
+impl HealthChecks<'_> {
+    /// Checks of an instance between two times, newest first; `limit`: at most so many.
+    pub async fn list(
+        self,
+        instance: InstanceId,
+        after: Option<Time>,
+        before: Option<Time>,
+        limit: Option<i64>,
+    ) -> Result<Vec<StoredCheck>> {
+        let mut query = Select::new(format!("SELECT collected_at, status, response FROM {TABLE}"));
+        let instance = query.bind(instance);
+        query.filter(format_args!("instance_id = {instance}"));
+        if let Some(after) = after {
+            let after = query.bind(after);
+            query.filter(format_args!("collected_at > {after}"));
+        }
+        if let Some(before) = before {
+            let before = query.bind(before);
+            query.filter(format_args!("collected_at < {before}"));
+        }
+        query.push(" ORDER BY collected_at DESC, id DESC");
+        if let Some(limit) = limit {
+            let limit = query.bind(limit.max(0));
+            query.push(&format!(" LIMIT {limit}"));
+        }
+        query
+            .fetch(self.0)
+            .await?
+            .iter()
+            .map(|row| {
+                Ok(StoredCheck {
+                    collected_at: read_column(row, 0, TABLE, "collected_at")?,
+                    status: read_column(row, 1, TABLE, "status")?,
+                    response: row.try_get(2)?,
+                })
             })
-        })
-        .collect()
+            .collect()
+    }
 }
 
 /// Stores a check under this id.

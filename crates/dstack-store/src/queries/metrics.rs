@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use dstack_units::{JobId, Time};
+use sqlx::Row as _;
 use sqlx::any::AnyRow;
-use sqlx::{AnyPool, Row as _};
 
+use super::Reads;
 use super::select::Select;
 use crate::database::Tx;
 use crate::entity::read_column;
@@ -28,31 +29,37 @@ pub struct MetricsPoint {
     pub gpus_util_percent: Vec<i64>,
 }
 
-/// Points of a job between two times, newest first, at most `limit`.
-pub async fn between(
-    pool: &AnyPool,
-    job: JobId,
-    after: Option<Time>,
-    before: Option<Time>,
-    limit: i64,
-) -> Result<Vec<MetricsPoint>> {
-    let mut query = Select::new(
-        "SELECT timestamp_micro, cpu_usage_micro, memory_usage_bytes, memory_working_set_bytes, \
-         gpus_memory_usage_bytes, gpus_util_percent FROM job_metrics_points",
-    );
-    let job = query.bind(job);
-    query.filter(format_args!("job_id = {job}"));
-    if let Some(after) = after {
-        let after = query.bind(after);
-        query.filter(format_args!("timestamp_micro >= {after}"));
+/// What jobs used: see [`crate::Database::metrics`].
+#[derive(Debug, Clone, Copy)]
+pub struct Metrics<'a>(pub(crate) Reads<'a>);
+
+impl Metrics<'_> {
+    /// Points of a job between two times, newest first, at most `limit`.
+    pub async fn between(
+        self,
+        job: JobId,
+        after: Option<Time>,
+        before: Option<Time>,
+        limit: i64,
+    ) -> Result<Vec<MetricsPoint>> {
+        let mut query = Select::new(
+            "SELECT timestamp_micro, cpu_usage_micro, memory_usage_bytes, memory_working_set_bytes, \
+             gpus_memory_usage_bytes, gpus_util_percent FROM job_metrics_points",
+        );
+        let job = query.bind(job);
+        query.filter(format_args!("job_id = {job}"));
+        if let Some(after) = after {
+            let after = query.bind(after);
+            query.filter(format_args!("timestamp_micro >= {after}"));
+        }
+        if let Some(before) = before {
+            let before = query.bind(before);
+            query.filter(format_args!("timestamp_micro < {before}"));
+        }
+        let limit = query.bind(limit);
+        query.push(&format!(" ORDER BY timestamp_micro DESC LIMIT {limit}"));
+        query.fetch(self.0).await?.iter().map(read_point).collect()
     }
-    if let Some(before) = before {
-        let before = query.bind(before);
-        query.filter(format_args!("timestamp_micro < {before}"));
-    }
-    let limit = query.bind(limit);
-    query.push(&format!(" ORDER BY timestamp_micro DESC LIMIT {limit}"));
-    query.fetch(pool).await?.iter().map(read_point).collect()
 }
 
 fn read_point(row: &AnyRow) -> Result<MetricsPoint> {
@@ -67,24 +74,26 @@ fn read_point(row: &AnyRow) -> Result<MetricsPoint> {
     })
 }
 
-/// The latest point of each of these jobs that has one. The ids have to fit into one statement.
-pub async fn latest(pool: &AnyPool, jobs: &[JobId]) -> Result<HashMap<JobId, MetricsPoint>> {
-    // One look into the index for each job, however many points it has.
-    let mut query = Select::new(
-        "SELECT p.timestamp_micro, p.cpu_usage_micro, p.memory_usage_bytes, p.memory_working_set_bytes, \
-         p.gpus_memory_usage_bytes, p.gpus_util_percent, p.job_id FROM jobs j JOIN job_metrics_points p \
-         ON p.job_id = j.id AND p.timestamp_micro = \
-         (SELECT MAX(m.timestamp_micro) FROM job_metrics_points m WHERE m.job_id = j.id)",
-    );
-    let list = query.bind_list(jobs.iter().copied());
-    query.filter(format_args!("j.id IN {list}"));
-    let point = |row: &AnyRow| {
-        Ok((
-            read_column(row, 6, "job_metrics_points", "job_id")?,
-            read_point(row)?,
-        ))
-    };
-    query.fetch(pool).await?.iter().map(point).collect()
+impl Metrics<'_> {
+    /// The latest point of each of these jobs that has one. The ids have to fit into one statement.
+    pub async fn latest(self, jobs: &[JobId]) -> Result<HashMap<JobId, MetricsPoint>> {
+        // One look into the index for each job, however many points it has.
+        let mut query = Select::new(
+            "SELECT p.timestamp_micro, p.cpu_usage_micro, p.memory_usage_bytes, p.memory_working_set_bytes, \
+             p.gpus_memory_usage_bytes, p.gpus_util_percent, p.job_id FROM jobs j JOIN job_metrics_points p \
+             ON p.job_id = j.id AND p.timestamp_micro = \
+             (SELECT MAX(m.timestamp_micro) FROM job_metrics_points m WHERE m.job_id = j.id)",
+        );
+        let list = query.bind_list(jobs.iter().copied());
+        query.filter(format_args!("j.id IN {list}"));
+        let point = |row: &AnyRow| {
+            Ok((
+                read_column(row, 6, "job_metrics_points", "job_id")?,
+                read_point(row)?,
+            ))
+        };
+        query.fetch(self.0).await?.iter().map(point).collect()
+    }
 }
 
 /// Stores a point; one of the same time is known already.

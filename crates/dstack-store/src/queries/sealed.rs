@@ -1,7 +1,8 @@
 //! Everything that is stored encrypted.
 
-use sqlx::{AnyPool, AssertSqlSafe, Row};
+use sqlx::{AssertSqlSafe, Row};
 
+use super::Reads;
 use crate::Result;
 use crate::encryption::Encryption;
 
@@ -16,6 +17,7 @@ const COLUMNS: &[(&str, &str)] = &[
     ("repo_creds", "creds"),
     ("runs", "run_spec"),
     ("jobs", "job_spec"),
+    ("operations", "notes"),
 ];
 
 /// Columns with JSON in which some texts are encrypted; the whole may be encrypted once more.
@@ -28,29 +30,39 @@ const DOCUMENTS: &[(&str, &str)] = &[
 /// A column with values that cannot be decrypted: `table.column`, and how many.
 pub type Unreadable = (String, usize);
 
-/// Which stored values these keys do not decrypt.
-pub async fn unreadable(pool: &AnyPool, encryption: &Encryption) -> Result<Vec<Unreadable>> {
-    let mut found = Vec::new();
-    for (table, column) in COLUMNS {
-        let values = values(pool, table, column, &format!(" AND {column} LIKE 'enc:%'")).await?;
-        let lost = values.iter().filter(|value| encryption.decrypt(value).is_err());
-        note(&mut found, table, column, lost.count());
+/// Everything that is stored encrypted: see [`crate::Database::sealed_values`].
+#[derive(Debug, Clone, Copy)]
+pub struct SealedValues<'a>(pub(crate) Reads<'a>);
+
+impl SealedValues<'_> {
+    /// Which stored values these keys do not decrypt.
+    pub async fn unreadable(self, encryption: &Encryption) -> Result<Vec<Unreadable>> {
+        let mut found = Vec::new();
+        for (table, column) in COLUMNS {
+            let values = self
+                .values(table, column, &format!(" AND {column} LIKE 'enc:%'"))
+                .await?;
+            let lost = values
+                .iter()
+                .filter(|value| encryption.decrypt_json(value).is_err());
+            note(&mut found, table, column, lost.count());
+        }
+        for (table, column) in DOCUMENTS {
+            let condition = format!(" AND ({column} LIKE '%\"enc:%' OR {column} LIKE 'enc:%')");
+            let documents = self.values(table, column, &condition).await?;
+            let lost = documents
+                .iter()
+                .filter(|document| !is_readable(document, encryption));
+            note(&mut found, table, column, lost.count());
+        }
+        Ok(found)
     }
-    for (table, column) in DOCUMENTS {
-        let condition = format!(" AND ({column} LIKE '%\"enc:%' OR {column} LIKE 'enc:%')");
-        let documents = values(pool, table, column, &condition).await?;
-        let lost = documents
-            .iter()
-            .filter(|document| !is_readable(document, encryption));
-        note(&mut found, table, column, lost.count());
-    }
-    Ok(found)
 }
 
 /// Whether these keys open the document, if it is encrypted, and every text in it that is.
 fn is_readable(document: &str, encryption: &Encryption) -> bool {
     let opened = match document.starts_with("enc:") {
-        true => encryption.decrypt(document),
+        true => encryption.decrypt_json(document),
         false => Ok(document.into()),
     };
     opened.is_ok_and(|opened| sealed_texts(opened.expose()).all(|text| encryption.decrypt(text).is_ok()))
@@ -62,10 +74,12 @@ fn note(found: &mut Vec<Unreadable>, table: &str, column: &str, count: usize) {
     }
 }
 
-async fn values(pool: &AnyPool, table: &str, column: &str, condition: &str) -> Result<Vec<String>> {
-    let sql = format!("SELECT {column} FROM {table} WHERE {column} IS NOT NULL{condition}");
-    let rows = sqlx::query(AssertSqlSafe(sql)).fetch_all(pool).await?;
-    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+impl SealedValues<'_> {
+    async fn values(self, table: &str, column: &str, condition: &str) -> Result<Vec<String>> {
+        let sql = format!("SELECT {column} FROM {table} WHERE {column} IS NOT NULL{condition}");
+        let rows = sqlx::query(AssertSqlSafe(sql)).fetch_all(self.0.pool()).await?;
+        rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+    }
 }
 
 /// Encrypted texts in JSON: neither `enc:` nor base64 need escapes.

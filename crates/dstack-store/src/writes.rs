@@ -1,4 +1,4 @@
-//! Changes of the directory: what verbs write besides rows of the engine.
+//! Changes besides those of the engine's rows: several of them, with the events that tell of them, are one transaction.
 
 use dstack_model::users::{GlobalRole, ProjectRole};
 use dstack_units::{
@@ -6,18 +6,19 @@ use dstack_units::{
 };
 use sqlx::Row;
 
-use super::backends::{self, BackendRow};
-use super::content::{self, Content};
-use super::events;
-use super::exports::{self, FullExport};
-use super::gateways;
-use super::identities::{self, Identity};
-use super::projects::{self, InUse, ProjectRow};
-use super::repos::{self, RepoRow};
-use super::secrets::{self, SecretRow};
-use super::tokens::{self, TokenRow};
-use super::users::{self, PublicKeyRow, UserRow};
-use super::volumes;
+use crate::encryption::RowKeys;
+use crate::queries::backends::{self, BackendRow};
+use crate::queries::content::{self, Content};
+use crate::queries::events;
+use crate::queries::exports::{self, FullExport};
+use crate::queries::gateways;
+use crate::queries::identities::{self, Identity};
+use crate::queries::projects::{self, InUse, ProjectRow};
+use crate::queries::repos::{self, RepoRow};
+use crate::queries::secrets::{self, SecretRow};
+use crate::queries::tokens::{self, TokenRow};
+use crate::queries::users::{self, PublicKeyRow, UserRow};
+use crate::queries::volumes;
 use crate::{Database, Dialect, NewEvent, Result, StoreError, Tx};
 
 /// One change. Several of them, with the events that tell of them, are one transaction: see [`Database::change`].
@@ -254,7 +255,7 @@ impl Change {
         affected
     }
 
-    pub(crate) async fn write(self, tx: &mut Tx, dialect: Dialect) -> Result<()> {
+    pub(crate) async fn write(self, tx: &mut Tx, keys: &RowKeys, dialect: Dialect) -> Result<()> {
         match self {
             Self::InsertUser { user, token_hash } => users::insert(tx, &user, &token_hash).await,
             Self::UpdateUser {
@@ -309,12 +310,12 @@ impl Change {
             }
             Self::RemoveMember { project, user } => projects::remove_member(tx, project, user).await,
             Self::ClearMembers(project) => projects::clear_members(tx, project).await,
-            other => other.write_content(tx, dialect).await,
+            other => other.write_content(tx, keys, dialect).await,
         }
     }
 
     /// Changes of what projects have.
-    async fn write_content(self, tx: &mut Tx, dialect: Dialect) -> Result<()> {
+    async fn write_content(self, tx: &mut Tx, keys: &RowKeys, dialect: Dialect) -> Result<()> {
         match self {
             Self::PutSecret(secret) => secrets::put(tx, &secret).await,
             Self::DeleteSecret(id) => secrets::delete(tx, id).await,
@@ -334,7 +335,7 @@ impl Change {
             }
             Self::InsertBackend(row) => backends::insert(tx, &row).await,
             Self::UpdateBackend(row) => backends::update(tx, &row).await,
-            Self::DeleteBackend { project, kind } => delete_backend(tx, project, &kind).await,
+            Self::DeleteBackend { project, kind } => delete_backend(tx, keys, project, &kind).await,
             Self::SetDefaultGateway { project, gateway } => gateways::set_default(tx, project, gateway).await,
             _ => Ok(()),
         }
@@ -348,11 +349,11 @@ impl Database {
     /// A change is refused ([`StoreError::InUse`], [`StoreError::TooMany`]), a row was changed since it was read, a name is
     /// taken, or the database: then nothing is changed.
     pub async fn change(&self, changes: Vec<Change>, recorded: Vec<NewEvent>) -> Result<()> {
-        let dialect = self.dialect();
+        let (dialect, keys) = (self.dialect(), self.keys().clone());
         self.write(move |tx| {
             Box::pin(async move {
                 for change in changes {
-                    change.write(tx, dialect).await?;
+                    change.write(tx, &keys, dialect).await?;
                 }
                 for event in recorded {
                     events::insert(tx, event).await?;
@@ -519,12 +520,12 @@ async fn put_export(
     exports::put(tx, after).await
 }
 
-async fn delete_backend(tx: &mut Tx, project: ProjectId, kind: &str) -> Result<()> {
+async fn delete_backend(tx: &mut Tx, keys: &RowKeys, project: ProjectId, kind: &str) -> Result<()> {
     let Some(id) = backends::id_in(tx, project, kind).await? else {
         return Ok(());
     };
     lock(tx, Lock::Backend, &id).await?;
-    if backends::has_instances(tx, project, kind).await? {
+    if backends::has_instances(tx, keys, project, kind).await? {
         return Err(in_use_backend("instances", kind));
     }
     let volumes = volumes::of_project_in(tx, project).await?;

@@ -1,0 +1,114 @@
+//! How the server runs, and how its engine is started.
+
+use std::fmt;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use dstack_compute::{Backends, Registry};
+use dstack_engine::Identity;
+use dstack_images::Images;
+use dstack_store::queries::projects::ProjectRow;
+use dstack_system::clock::SharedClock;
+use dstack_system::{Random, SystemClock};
+use dstack_telemetry::Telemetry;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use crate::images::UnknownImages;
+use crate::job_maker::JobMaker;
+use crate::settings::Settings;
+use crate::state::{Data, EngineParts};
+
+/// A boxed future.
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// What the engine is started with.
+#[derive(Debug, Clone)]
+pub struct EngineContext {
+    /// Who this server is; `None`: one that has the same directory runs already.
+    pub identity: Option<Identity>,
+    /// Rows, output, uploads, time and randomness.
+    pub data: Arc<Data>,
+    /// Environment and flags.
+    pub settings: Settings,
+    /// Makes jobs that run in containers; see [`JobMaker::on`].
+    pub jobs: JobMaker,
+    /// Configured clouds.
+    pub backends: Arc<dyn Backends>,
+    /// The project that the server's own machine belongs to.
+    pub project: ProjectRow,
+}
+
+/// Called once when the server stops.
+pub type StopEngine = Box<dyn FnOnce() -> BoxFuture<()> + Send>;
+
+/// A running engine.
+pub struct StartedEngine {
+    /// What verbs get from it.
+    pub parts: EngineParts,
+    /// Called once when the server stops.
+    pub stop: StopEngine,
+}
+
+/// Starts the engine.
+pub type EngineStart = Box<
+    dyn FnOnce(EngineContext) -> BoxFuture<Result<StartedEngine, Box<dyn std::error::Error + Send + Sync>>>
+        + Send,
+>;
+
+/// How the server runs.
+pub struct ServerOptions {
+    /// Environment and flags.
+    pub settings: Settings,
+    /// Time.
+    pub clock: SharedClock,
+    /// Ids, tokens and keys.
+    pub random: Random,
+    /// Home directory of the CLI's configuration; `None`: it is not touched.
+    pub home: Option<PathBuf>,
+    /// Starts the engine; `None`: the API only.
+    pub start_engine: Option<EngineStart>,
+    /// Threads for what changes things; `None`: the same as for everything else.
+    pub workers: Option<Handle>,
+    /// Kinds of clouds that can be configured.
+    pub registry: Registry,
+    /// What images say of themselves.
+    pub images: Arc<dyn Images>,
+    /// What is sent to OpenTelemetry and Sentry.
+    pub telemetry: Telemetry,
+    /// Told the address once the server answers.
+    pub ready: Option<oneshot::Sender<SocketAddr>>,
+    /// Stops the server, as SIGTERM and Ctrl-C do.
+    pub stop: CancellationToken,
+}
+
+impl fmt::Debug for ServerOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerOptions")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ServerOptions {
+    /// As the environment says, without an engine.
+    pub fn from_env() -> Self {
+        Self {
+            settings: Settings::from_env(),
+            clock: Arc::new(SystemClock),
+            random: Random::system(),
+            home: dstack_system::env::home(),
+            start_engine: None,
+            workers: None,
+            registry: Registry::default(),
+            images: Arc::new(UnknownImages),
+            telemetry: Telemetry::default(),
+            ready: None,
+            stop: CancellationToken::new(),
+        }
+    }
+}
