@@ -3,13 +3,13 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::ErrorKind as UsageErrorKind;
 use clap::{CommandFactory, FromArgMatches};
 
 use crate::args::{Cli, Command, ServerArgs};
 use crate::commands;
 use crate::context::Context;
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::ui::Ui;
 
 /// Runs the command line; `server` runs `dstack server`.
@@ -111,8 +111,8 @@ fn refuse(error: &clap::Error) -> ExitCode {
 
 fn exit_code(error: &clap::Error) -> ExitCode {
     match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-        ErrorKind::UnknownArgument => ExitCode::from(1),
+        UsageErrorKind::DisplayHelp | UsageErrorKind::DisplayVersion => ExitCode::SUCCESS,
+        UsageErrorKind::UnknownArgument => ExitCode::from(1),
         _ => ExitCode::from(2),
     }
 }
@@ -123,7 +123,7 @@ fn dispatch(context: &Context, command: Command) -> Result<ExitCode, CliError> {
         Command::Apply(args) if args.help.is_some() => {
             commands::apply::help(context, args.help.as_deref().unwrap_or_default())
         }
-        Command::Server(_) => Err(CliError::new("this build has no server")),
+        Command::Server(_) => Err(CliError::new(ErrorKind::Internal, "this build has no server")),
         other => in_runtime(commands::run(context, other)),
     }
 }
@@ -132,7 +132,7 @@ fn in_runtime(command: impl Future<Output = Result<ExitCode, CliError>>) -> Resu
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| CliError::new(format!("cannot start: {error}")))?;
+        .map_err(|error| CliError::caused_by(ErrorKind::Internal, "cannot start", error))?;
     let result = runtime.block_on(command);
     // A prompt that was interrupted still waits for a line: do not wait with it.
     runtime.shutdown_background();

@@ -22,7 +22,7 @@ use dstack_model::configurations::AnyConfiguration;
 
 use crate::args::{ApplyArgs, Cli, apply::fits};
 use crate::context::Context;
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use load::Loaded;
 
 /// Types of configuration that can be applied.
@@ -31,8 +31,11 @@ const TYPES: [&str; 6] = ["task", "service", "dev-environment", "fleet", "gatewa
 /// Shows help, with the options of a type.
 pub(crate) fn help(context: &Context, kind: &str) -> Result<ExitCode, CliError> {
     if !kind.is_empty() && !TYPES.contains(&kind) {
-        return Err(CliError::new(format!("`{kind}` is not a type of configuration"))
-            .hint(format!("one of: {}", TYPES.join(", "))));
+        return Err(CliError::new(
+            ErrorKind::Argument,
+            format!("`{kind}` is not a type of configuration"),
+        )
+        .hint(format!("one of: {}", TYPES.join(", "))));
     }
     let mut cli = Cli::command();
     cli.build();
@@ -61,10 +64,11 @@ pub(crate) fn help(context: &Context, kind: &str) -> Result<ExitCode, CliError> 
 /// Runs the command.
 pub(crate) async fn run(context: &Context, args: &ApplyArgs) -> Result<ExitCode, CliError> {
     if !args.yes && args.file.as_deref() == Some(load::STDIN) {
-        return Err(
-            CliError::new("Cannot read configuration from stdin if -y/--yes is not specified")
-                .hint("add `-y`"),
-        );
+        return Err(CliError::new(
+            ErrorKind::NoConfirmation,
+            "Cannot read configuration from stdin if -y/--yes is not specified",
+        )
+        .hint("add `-y`"));
     }
     let project = context.project(args.project.name.as_deref())?;
     let loaded = load::load(context, args.file.as_deref())?;
@@ -77,10 +81,11 @@ pub(crate) async fn run(context: &Context, args: &ApplyArgs) -> Result<ExitCode,
     } = loaded;
     let misfits = args.misfits(configuration.type_name());
     if !misfits.is_empty() {
-        return Err(
-            CliError::new(format!("Unrecognized arguments: {}", misfits.join(" ")))
-                .hint(format!("see `dstack apply -h {}`", configuration.type_name())),
-        );
+        return Err(CliError::new(
+            ErrorKind::Argument,
+            format!("Unrecognized arguments: {}", misfits.join(" ")),
+        )
+        .hint(format!("see `dstack apply -h {}`", configuration.type_name())));
     }
     match configuration {
         AnyConfiguration::Fleet(fleet) => fleet::apply(context, &project, args, *fleet, path).await,
@@ -95,8 +100,11 @@ pub(crate) async fn run(context: &Context, args: &ApplyArgs) -> Result<ExitCode,
 
 /// Presets drive a coding agent on the user's machine; this command line does not.
 pub(crate) fn unsupported(kind: &str) -> CliError {
-    CliError::new(format!("configurations of type `{kind}` are not supported"))
-        .hint("apply the model as a `service`")
+    CliError::new(
+        ErrorKind::Unsupported,
+        format!("configurations of type `{kind}` are not supported"),
+    )
+    .hint("apply the model as a `service`")
 }
 
 /// Ctrl-C before anything was submitted.

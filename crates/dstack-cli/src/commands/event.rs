@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::{REFRESH, since, unless_interrupted};
 use crate::args::{EventAction, EventArgs, EventListArgs};
 use crate::context::{Context, Project};
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::format::date;
 use crate::ui::{Text, Ui};
 
@@ -124,7 +124,7 @@ async fn filters(project: &Project, args: &EventListArgs) -> Result<ListEventsRe
 /// Names what is not there.
 fn missing(kind: &str, name: &str, error: ClientError) -> CliError {
     if error.is_not_exists() {
-        CliError::new(format!("{kind} {name} not found"))
+        CliError::new(ErrorKind::NotFound, format!("{kind} {name} not found"))
     } else {
         error.into()
     }

@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use tokio::process::Command;
 
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 
 /// What git printed.
 #[derive(Debug)]
@@ -40,9 +40,11 @@ pub async fn run(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) 
         command.env(name, value);
     }
     let output = command.output().await.map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => CliError::new("the `git` program is not installed")
-            .hint("install git, or pass `--no-repo` to run without a repository"),
-        _ => CliError::new(format!("cannot run `git`: {error}")),
+        std::io::ErrorKind::NotFound => {
+            CliError::new(ErrorKind::GitMissing, "the `git` program is not installed")
+                .hint("install git, or pass `--no-repo` to run without a repository")
+        }
+        _ => CliError::caused_by(ErrorKind::GitMissing, "cannot run `git`", error),
     })?;
     Ok(Printed {
         ok: output.status.success(),

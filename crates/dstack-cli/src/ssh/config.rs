@@ -7,7 +7,7 @@ use dstack_units::quoting::{
 };
 use dstack_units::{HostName, LoginName};
 
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::fs;
 
 /// One `Host` entry: its name and options, in order, as OpenSSH reads them.
@@ -153,7 +153,8 @@ fn without(text: &str, name: &str) -> String {
 /// That file cannot be read or written.
 pub fn include(user_config: &Path, path: &Path, home: &Path) -> Result<(), CliError> {
     let shown = collapse(path, home);
-    let shown = ssh_config_path(&shown).map_err(|error| CliError::from_chain(&error))?;
+    let shown =
+        ssh_config_path(&shown).map_err(|error| CliError::from_error(ErrorKind::AttachFailed, error))?;
     let line = format!("Include {shown}");
     let text = fs::read_if_exists(user_config)?.unwrap_or_default();
     if has_line(&text, &line) {

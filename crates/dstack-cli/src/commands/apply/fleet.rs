@@ -17,7 +17,7 @@ use crate::args::ApplyArgs;
 use crate::commands::exiting;
 use crate::commands::fleet::exists;
 use crate::context::{Context, Project};
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::format::resources;
 use crate::profiles;
 use crate::ssh::keys;
@@ -68,7 +68,10 @@ async fn submit(
     }
     apply_env(&mut configuration.env, &args.kind.env, &context.env)?;
     if configuration.ssh_config.is_none() && !configuration.env.is_empty() {
-        return Err(CliError::new("`env` is currently supported for SSH fleets only"));
+        return Err(CliError::new(
+            ErrorKind::Configuration,
+            "`env` is currently supported for SSH fleets only",
+        ));
     }
     load_keys(context, &mut configuration)?;
     let profile = profiles::load(context, None)?;
@@ -178,7 +181,8 @@ fn load_keys(context: &Context, configuration: &mut FleetConfiguration) -> Resul
 fn load_key(context: &Context, path: &str) -> Result<SshKey, CliError> {
     let path = context.resolve(path, &context.folder);
     let key = keys::read(&path)?;
-    let private = fs_err::read_to_string(&path).map_err(|error| CliError::from_chain(&error))?;
+    let private =
+        fs_err::read_to_string(&path).map_err(|error| CliError::from_error(ErrorKind::SshKey, error))?;
     Ok(SshKey {
         public: key.public,
         private: Some(private),
@@ -324,7 +328,10 @@ pub(crate) async fn delete(
 ) -> Result<ExitCode, CliError> {
     let ui = &context.ui;
     if !exists(project, name).await? {
-        return Err(CliError::new(format!("Fleet {name} does not exist")).hint("see `dstack fleet`"));
+        return Err(
+            CliError::new(ErrorKind::NotFound, format!("Fleet {name} does not exist"))
+                .hint("see `dstack fleet`"),
+        );
     }
     if !yes
         && !ui

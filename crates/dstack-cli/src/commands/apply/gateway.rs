@@ -14,7 +14,7 @@ use super::provision::{self, Kind, until_gone};
 use crate::args::ApplyArgs;
 use crate::commands::gateway::{call_delete, find};
 use crate::context::{Context, Project};
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::tables::{Dates, gateways};
 use crate::ui::{Role, Table, Text, Ui};
 
@@ -71,7 +71,7 @@ pub(crate) async fn apply(
     let fetch = async || {
         find(project, &name)
             .await?
-            .ok_or_else(|| CliError::new(format!("Gateway {name} was deleted")))
+            .ok_or_else(|| CliError::new(ErrorKind::Vanished, format!("Gateway {name} was deleted")))
     };
     let delete = async || call_delete(project, &name).await;
     let waited = provision::wait(context, args, &kind, &name, gateway, table, fetch, delete).await?;

@@ -10,7 +10,7 @@ use dstack_model::volumes::{AnyVolumeConfiguration, Volume, VolumeStatus};
 use super::provision::{self, Kind, until_gone};
 use crate::args::ApplyArgs;
 use crate::context::{Context, Project};
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::tables::{Dates, volumes};
 use crate::ui::{Role, Table, Text, Ui};
 
@@ -40,7 +40,7 @@ pub(crate) async fn apply(
     let fetch = async || {
         find(project, &name)
             .await?
-            .ok_or_else(|| CliError::new(format!("Volume {name} was deleted")))
+            .ok_or_else(|| CliError::new(ErrorKind::Vanished, format!("Volume {name} was deleted")))
     };
     let delete = async || call_delete(project, &name).await;
     let waited = provision::wait(context, args, &kind, &name, volume, table, fetch, delete).await?;
