@@ -8,8 +8,8 @@ pub(crate) mod ide;
 pub(crate) mod load;
 pub(crate) mod plan;
 pub(crate) mod prepare;
-pub(crate) mod provision;
 pub(crate) mod repo;
+pub(crate) mod resource;
 pub(crate) mod runs;
 pub(crate) mod session;
 pub(crate) mod volume;
@@ -23,7 +23,10 @@ use dstack_model::configurations::AnyConfiguration;
 use crate::args::{ApplyArgs, Cli, apply::fits};
 use crate::context::Context;
 use crate::error::{CliError, ErrorKind};
+use fleet::FleetApply;
+use gateway::GatewayApply;
 use load::Loaded;
+use volume::VolumeApply;
 
 /// Types of configuration that can be applied.
 const TYPES: [&str; 6] = ["task", "service", "dev-environment", "fleet", "gateway", "volume"];
@@ -88,9 +91,16 @@ pub(crate) async fn run(context: &Context, args: &ApplyArgs) -> Result<ExitCode,
         .hint(format!("see `dstack apply -h {}`", configuration.type_name())));
     }
     match configuration {
-        AnyConfiguration::Fleet(fleet) => fleet::apply(context, &project, args, *fleet, path).await,
-        AnyConfiguration::Gateway(gateway) => gateway::apply(context, &project, args, *gateway, path).await,
-        AnyConfiguration::Volume(volume) => volume::apply(context, &project, args, *volume, path).await,
+        AnyConfiguration::Fleet(fleet) => {
+            let fleet = FleetApply::new(context, args, *fleet, path)?;
+            resource::apply(context, &project, args, fleet).await
+        }
+        AnyConfiguration::Gateway(gateway) => {
+            resource::apply(context, &project, args, GatewayApply::new(args, *gateway, path)).await
+        }
+        AnyConfiguration::Volume(volume) => {
+            resource::apply(context, &project, args, VolumeApply::new(args, *volume, path)).await
+        }
         other => match other.into_run() {
             Ok(run) => runs::apply(context, &project, args, run, path).await,
             Err(other) => Err(unsupported(other.type_name())),

@@ -84,6 +84,8 @@ pub enum ErrorKind {
     PortInUse,
     /// A run did not end well.
     RunFailed,
+    /// A fleet, gateway or volume could not be made.
+    ProvisioningFailed,
 
     /// A file of this machine cannot be read or written.
     File,
