@@ -1,7 +1,7 @@
 //! Widths where the terminal is too narrow for the reference's layout, which would cut titles and names: columns that
 //! matter least are narrowed first, and their cells wrap. Nothing is cut while every title has its place.
 
-use super::{Column, PADDING, Table};
+use super::{Column, PADDING, Table, wrap};
 use crate::ui::text::cells;
 
 /// Narrows `natural` widths, padding included, until they fit into `width`.
@@ -13,6 +13,9 @@ pub(super) fn squeeze(table: &Table, natural: &[usize], width: usize) -> Vec<usi
         }
     }
     let words = floors(table, |index, column| longest_word(table, index, &column.title));
+    let pieces = floors(table, |index, column| {
+        longest_piece(table, index).max(longest_part(&column.title))
+    });
     let titles = floors(table, |_, column| longest_part(&column.title));
     let nothing = vec![0; widths.len()];
     let minor: Vec<bool> = table.columns.iter().map(|column| column.minor).collect();
@@ -25,6 +28,8 @@ pub(super) fn squeeze(table: &Table, natural: &[usize], width: usize) -> Vec<usi
     for (floors, may_shrink) in [
         (&words, &minor),
         (&words, &may_wrap),
+        (&pieces, &minor),
+        (&pieces, &all),
         (&titles, &may_wrap),
         (&titles, &all),
         (&nothing, &all),
@@ -72,6 +77,21 @@ fn longest_word(table: &Table, index: usize, title: &str) -> usize {
         .filter_map(|row| row.cells.get(index))
         .map(|cell| longest_part(&cell.plain()));
     in_cells.max().unwrap_or(0).max(longest_part(title))
+}
+
+/// The longest part of a cell that cannot be broken at a hyphen or the like.
+fn longest_piece(table: &Table, index: usize) -> usize {
+    let in_cells = table
+        .rows
+        .iter()
+        .filter_map(|row| row.cells.get(index))
+        .map(|cell| {
+            let text = cell.plain();
+            let words = text.split_whitespace();
+            let pieces = words.flat_map(|word| word.split_inclusive(wrap::is_joint));
+            pieces.map(cells).max().unwrap_or(0)
+        });
+    in_cells.max().unwrap_or(0)
 }
 
 fn longest_part(text: &str) -> usize {

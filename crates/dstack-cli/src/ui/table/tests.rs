@@ -88,6 +88,17 @@ fn cells_wrap_where_the_terminal_is_narrow() {
 }
 
 #[test]
+fn a_long_line_goes_on_below_its_text() {
+    let line = Text::from("[12:00] ")
+        .secondary("[run a]")
+        .push(" Status changed to FAILED");
+    let lines: Vec<String> = wrap::hanging(&line, 8, 30).iter().map(Text::plain).collect();
+    assert_eq!(lines, ["[12:00] [run a] Status changed", "        to FAILED"]);
+    let lines = wrap::hanging(&line, 8, 80);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+}
+
+#[test]
 fn a_column_without_cells_makes_room_for_others() {
     let mut table = Table::new(vec![
         Column::new("NAME").no_wrap(),
