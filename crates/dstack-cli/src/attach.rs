@@ -14,7 +14,7 @@ use dstack_model::runs::{Job, JobSpec, Run};
 use dstack_units::{ParseError, PortMapping};
 
 use crate::context::{Context, Project};
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::ssh::config;
 use crate::ssh::hosts::{Route, openssh_home};
 use crate::ssh::keys;
@@ -29,13 +29,13 @@ use urls::{Reach, Rewriter};
 pub struct Request<'a> {
     /// The run as last seen.
     pub run: &'a Run,
-    /// The job.
+    /// The job whose ports are forwarded.
     pub job: &'a Job,
-    /// `--ssh-identity`.
+    /// The private key of `--ssh-identity`; by default the one with which the run was submitted.
     pub identity: Option<PathBuf>,
     /// Local ports, where they could be reserved beforehand.
     pub reserved: Option<Reserved>,
-    /// `-p`.
+    /// The mappings of `-p`, which win over those of the configuration.
     pub overrides: &'a [PortMapping],
     /// Local address of the ports.
     pub address: IpAddr,
@@ -65,8 +65,13 @@ impl Attachment {
             .flatten()
             .unwrap_or_default();
         let route = Route::to_job(request.job, &name, &key, &user_config, &context.home)
-            .map_err(|error| unusable(&error))?
-            .ok_or_else(|| CliError::new("Failed to attach. The run is not provisioned yet."))?;
+            .map_err(unusable)?
+            .ok_or_else(|| {
+                CliError::new(
+                    ErrorKind::NotRunning,
+                    "Failed to attach. The run is not provisioned yet.",
+                )
+            })?;
         let mut tunnel = Tunnel::open(&route, &context.home).await?;
         let mut ports = BTreeMap::new();
         let reserved = match request.reserved {
@@ -99,7 +104,7 @@ impl Attachment {
         })
     }
 
-    /// The tunnel.
+    /// Returns the connection to the job.
     pub const fn tunnel(&self) -> &Tunnel {
         &self.tunnel
     }
@@ -125,7 +130,7 @@ impl Entries {
         let openssh_home = openssh_home();
         let write = || {
             let hosts = route.entries(openssh_home.as_deref());
-            let hosts = hosts.map_err(|error| CliError::from_chain(&error))?;
+            let hosts = hosts.map_err(|error| CliError::from_error(ErrorKind::AttachFailed, error))?;
             config::add(&path, &hosts)?;
             let home = openssh_home
                 .as_deref()
@@ -163,9 +168,13 @@ impl Drop for Entries {
 }
 
 /// The job is not where or as whom the server says.
-fn unusable(error: &ParseError) -> CliError {
-    CliError::new(format!("Failed to attach. The job cannot be reached: {error}"))
-        .hint("the name comes from the job's container or its host: whoever runs the job may have set it")
+fn unusable(error: ParseError) -> CliError {
+    CliError::caused_by(
+        ErrorKind::AttachFailed,
+        "Failed to attach. The job cannot be reached",
+        error,
+    )
+    .hint("the name comes from the job's container or its host: whoever runs the job may have set it")
 }
 
 /// Name of the job in the SSH configuration: the run's for its first job.
@@ -227,10 +236,11 @@ async fn key(context: &Context, project: &Project, request: &Request<'_>) -> Res
     if legacy.exists() {
         return Ok(legacy);
     }
-    Err(
-        CliError::new("the run was submitted with another SSH key than yours")
-            .hint("pass the private key it was submitted with: `--ssh-identity KEY`"),
+    Err(CliError::new(
+        ErrorKind::OtherKey,
+        "the run was submitted with another SSH key than yours",
     )
+    .hint("pass the private key it was submitted with: `--ssh-identity KEY`"))
 }
 
 /// Rewrites URLs in the job's output to where the user reaches them.
@@ -273,7 +283,7 @@ pub fn rewriter(
         .last()
         .and_then(|latest| latest.job_provisioning_data.as_ref());
     let address = latest.and_then(|data| data.hostname.as_deref());
-    Rewriter::new(reach, address).map_err(|error| CliError::from_chain(&error))
+    Rewriter::new(reach, address).map_err(|error| CliError::from_error(ErrorKind::Internal, error))
 }
 
 fn query(spec: &JobSpec) -> BTreeMap<u16, Vec<(String, String)>> {

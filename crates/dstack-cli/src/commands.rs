@@ -33,7 +33,7 @@ use serde::Serialize;
 
 use crate::args::Command;
 use crate::context::Context;
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::ui::Ui;
 
 /// How often listings are refreshed.
@@ -65,7 +65,7 @@ pub(crate) async fn run(context: &Context, command: Command) -> Result<ExitCode,
         Command::Volume(args) => volume::run(context, args).await,
         Command::Complete(args) => complete::run(context, &args).await,
         Command::Completion(args) => completion::run(context, &args),
-        Command::Server(_) => Err(CliError::new("this build has no server")),
+        Command::Server(_) => Err(CliError::new(ErrorKind::Internal, "this build has no server")),
     }
 }
 
@@ -87,14 +87,16 @@ pub(crate) async fn unless_interrupted(
 
 /// Prints a value as indented JSON.
 pub(crate) fn print_pretty(ui: &Ui, value: &impl Serialize) -> Result<(), CliError> {
-    let text = serde_json::to_string_pretty(value).map_err(|error| CliError::from_chain(&error))?;
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| CliError::from_error(ErrorKind::Internal, error))?;
     ui.raw(format!("{text}\n").as_bytes());
     Ok(())
 }
 
 /// Prints a value as one line of JSON.
 pub(crate) fn print_line(ui: &Ui, value: &impl Serialize) -> Result<(), CliError> {
-    let text = serde_json::to_string(value).map_err(|error| CliError::from_chain(&error))?;
+    let text =
+        serde_json::to_string(value).map_err(|error| CliError::from_error(ErrorKind::Internal, error))?;
     ui.raw(format!("{text}\n").as_bytes());
     Ok(())
 }
@@ -107,15 +109,18 @@ pub(crate) fn since(text: Option<&str>) -> Result<Option<Time>, CliError> {
     }
     let parsed: Result<jiff::Timestamp, _> = text.parse();
     parsed.map(|time| Some(time.into())).map_err(|_| {
-        CliError::new(format!("`{text}` is neither a duration nor a time with its zone"))
-            .hint("give a duration (10s, 5m, 1d) or a time like 2026-01-31T12:00:00Z")
+        CliError::new(
+            ErrorKind::Argument,
+            format!("`{text}` is neither a duration nor a time with its zone"),
+        )
+        .hint("give a duration (10s, 5m, 1d) or a time like 2026-01-31T12:00:00Z")
     })
 }
 
 /// Parses an id.
 pub(crate) fn parse_id<T: std::str::FromStr>(text: &str) -> Result<T, CliError> {
     text.parse()
-        .map_err(|_| CliError::new(format!("Invalid UUID format: {text}")))
+        .map_err(|_| CliError::new(ErrorKind::Argument, format!("Invalid UUID format: {text}")))
 }
 
 /// Says that nothing was done.

@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 use dstack_system::Secret;
 use serde_json::Value;
 
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::fs;
 use crate::yaml;
 
 /// A project of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProjectConfig {
-    /// Its name.
+    /// The name, which is that on the server.
     pub name: String,
-    /// Its server.
+    /// The URL of the server.
     pub url: String,
     /// The user's token.
     pub token: Secret,
@@ -22,7 +22,7 @@ pub struct ProjectConfig {
     pub default: bool,
 }
 
-/// The file.
+/// The file as far as it is valid.
 #[derive(Debug, Clone)]
 pub struct Config {
     path: PathBuf,
@@ -42,18 +42,22 @@ impl Config {
         let Some(text) = fs::read_if_exists(path)? else {
             return Ok((empty(Vec::new()), None));
         };
-        let parsed = yaml::parse(&text).and_then(|value| projects(&value).map_err(CliError::new));
+        let parsed = yaml::parse(&text)
+            .and_then(|value| projects(&value).map_err(|text| CliError::new(ErrorKind::ClientConfig, text)));
         match parsed {
             Ok(projects) => Ok((empty(projects), None)),
             Err(error) => {
                 let message = format!(
                     "{} is ignored: {}",
                     path.display(),
-                    error.message().unwrap_or("invalid")
+                    error.message().unwrap_or_default()
                 );
                 Ok((
                     empty(Vec::new()),
-                    Some(CliError::new(message).hint("repair or delete the file, then `dstack project add`")),
+                    Some(
+                        CliError::new(ErrorKind::ClientConfig, message)
+                            .hint("repair or delete the file, then `dstack project add`"),
+                    ),
                 ))
             }
         }

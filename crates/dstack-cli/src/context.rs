@@ -8,7 +8,7 @@ use dstack_api::routes::UsersGetMyUser;
 use dstack_system::Secret;
 
 use crate::config::Config;
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::settings::{self, Environment};
 use crate::ssh::keys::{self, KeyFile};
 use crate::ui::Ui;
@@ -16,9 +16,9 @@ use crate::ui::Ui;
 /// The surroundings of a command.
 #[derive(Debug, Clone)]
 pub struct Context {
-    /// The terminal.
+    /// Where the command prints and asks.
     pub ui: Ui,
-    /// Environment variables.
+    /// The environment variables that the command may read.
     pub env: Environment,
     /// The home directory.
     pub home: PathBuf,
@@ -29,9 +29,9 @@ pub struct Context {
 /// A project on a server.
 #[derive(Debug, Clone)]
 pub struct Project {
-    /// Its server.
+    /// Calls the project's server with the user's token.
     pub client: Client,
-    /// Its name.
+    /// The project's name on the server.
     pub name: String,
 }
 
@@ -42,10 +42,12 @@ impl Context {
     /// No home directory, or the working directory was deleted.
     pub fn system(ui: Ui) -> Result<Self, CliError> {
         let home = dstack_system::env::home().ok_or_else(|| {
-            CliError::new("the home directory is unknown").hint("set the environment variable HOME")
+            CliError::new(ErrorKind::Home, "the home directory is unknown")
+                .hint("set the environment variable HOME")
         })?;
-        let folder = std::env::current_dir()
-            .map_err(|error| CliError::new(format!("the current directory cannot be used: {error}")))?;
+        let folder = std::env::current_dir().map_err(|error| {
+            CliError::caused_by(ErrorKind::Home, "the current directory cannot be used", error)
+        })?;
         Ok(Self {
             ui,
             env: Environment::system(),
@@ -54,12 +56,12 @@ impl Context {
         })
     }
 
-    /// `~/.dstack`.
+    /// Returns `~/.dstack`, which may not exist yet.
     pub fn dstack_folder(&self) -> PathBuf {
         self.home.join(".dstack")
     }
 
-    /// `~/.dstack/ssh`.
+    /// Returns `~/.dstack/ssh`, which may not exist yet.
     pub fn ssh_folder(&self) -> PathBuf {
         self.dstack_folder().join("ssh")
     }
@@ -99,7 +101,7 @@ impl Context {
         let (url, token) = (self.env.get(settings::SERVER_URL), self.env.get(settings::TOKEN));
         if let (Some(url), Some(token)) = (&url, &token) {
             let name = name.ok_or_else(|| {
-                CliError::new("The project name is not specified")
+                CliError::new(ErrorKind::NoProject, "The project name is not specified")
                     .hint("pass `--project NAME` or set DSTACK_PROJECT")
             })?;
             return Ok(Project {
@@ -123,17 +125,25 @@ impl Context {
         };
         let Some(found) = found else {
             return Err(match (name, url) {
-                (_, Some(_)) => CliError::new("DSTACK_SERVER_URL is set, but there is no token for it")
-                    .hint("set DSTACK_TOKEN"),
-                (Some(name), None) => CliError::new(format!("Project {name} is not configured"))
-                    .hint("add it with `dstack project add`, or see `dstack project list`"),
-                (None, None) if token.is_some() => {
-                    CliError::new("DSTACK_TOKEN is set, but neither a server nor a project")
-                        .hint("set DSTACK_SERVER_URL and DSTACK_PROJECT as well")
+                (_, Some(_)) => CliError::new(
+                    ErrorKind::Credentials,
+                    "DSTACK_SERVER_URL is set, but there is no token for it",
+                )
+                .hint("set DSTACK_TOKEN"),
+                (Some(name), None) => {
+                    CliError::new(ErrorKind::NoProject, format!("Project {name} is not configured"))
+                        .hint("add it with `dstack project add`, or see `dstack project list`")
                 }
-                (None, None) => CliError::new("No default project, specify project name").hint(
-                    "pass `--project NAME`, or run `dstack project add` or `dstack project set-default`",
-                ),
+                (None, None) if token.is_some() => CliError::new(
+                    ErrorKind::Credentials,
+                    "DSTACK_TOKEN is set, but neither a server nor a project",
+                )
+                .hint("set DSTACK_SERVER_URL and DSTACK_PROJECT as well"),
+                (None, None) => {
+                    CliError::new(ErrorKind::NoProject, "No default project, specify project name").hint(
+                        "pass `--project NAME`, or run `dstack project add` or `dstack project set-default`",
+                    )
+                }
             });
         };
         let token = token.map_or_else(|| found.token.clone(), Secret::new);

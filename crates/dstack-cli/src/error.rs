@@ -1,119 +1,149 @@
-//! Errors as users see them: the cause, then what to do about it.
+//! Errors as users see them: what happened, the causes, then what to do about it.
 
+mod kind;
 mod plain;
+mod server;
 
+use std::error::Error;
 use std::process::ExitCode;
 
 use dstack_api::client::ClientError;
+use dstack_system::{chain, root_cause};
 
 use crate::ui::{Role, Style, Text, Ui};
 
-pub(crate) use plain::{of_io, plain_words, without_number};
+pub use kind::ErrorKind;
+pub(crate) use plain::{of_io, plain_usage, plain_words, without_number};
+
+type Source = Box<dyn Error + Send + Sync>;
 
 /// Why a command failed. Printed once, by [`crate::main`].
 #[derive(Debug)]
 pub struct CliError {
-    message: Option<String>,
+    kind: ErrorKind,
+    /// `None` where everything was printed already.
+    source: Option<Source>,
     hints: Vec<String>,
-    code: u8,
+}
+
+/// What a command was about when something else failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+struct During {
+    message: String,
+    source: Source,
 }
 
 impl CliError {
-    /// A failure with exit code 1.
-    pub fn new(message: impl Into<String>) -> Self {
+    /// Returns an error without a further cause.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self::from_error(kind, message.into())
+    }
+
+    /// Returns an error that is printed as another error and its causes.
+    pub fn from_error(kind: ErrorKind, source: impl Into<Source>) -> Self {
         Self {
-            message: Some(message.into()),
+            kind,
+            source: Some(source.into()),
             hints: Vec::new(),
-            code: 1,
         }
     }
 
-    /// Ends the process with this code; everything was said already.
-    pub const fn silent(code: u8) -> Self {
+    /// Returns an error with its cause: printed as `message: cause: cause of the cause`.
+    pub fn caused_by(kind: ErrorKind, message: impl Into<String>, source: impl Into<Source>) -> Self {
+        let (message, source) = (message.into(), source.into());
+        Self::from_error(kind, During { message, source })
+    }
+
+    /// Returns an error about which everything was printed already.
+    pub const fn printed(kind: ErrorKind) -> Self {
         Self {
-            message: None,
+            kind,
+            source: None,
             hints: Vec::new(),
-            code,
         }
     }
 
-    /// An error and its causes, in one sentence.
-    pub fn from_chain(error: &(dyn std::error::Error + 'static)) -> Self {
-        Self::new(dstack_system::chain(error).to_string())
-    }
-
-    /// What to do about it.
+    /// Adds a line that says what to do about it.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(hint.into());
         self
     }
 
-    /// The cause.
-    pub fn message(&self) -> Option<&str> {
-        self.message.as_deref()
+    /// Returns what happened.
+    pub const fn kind(&self) -> ErrorKind {
+        self.kind
     }
 
-    /// The first remedy.
+    /// Returns the error and its causes in one line, as they are printed; `None` where everything was printed already.
+    pub fn message(&self) -> Option<String> {
+        let source: &(dyn Error + 'static) = self.source.as_deref()?;
+        let text = match source.downcast_ref() {
+            // The layers between say nothing that the operating system does not.
+            Some(error @ ClientError::Connect { source, .. }) => format!("{error}: {}", root_cause(source)),
+            _ => chain(source).to_string(),
+        };
+        Some(plain_words(&without_number(&text)))
+    }
+
+    /// Returns the first hint.
     pub fn hint_text(&self) -> Option<&str> {
         self.hints.first().map(String::as_str)
     }
 
-    /// The exit code.
-    pub const fn code(&self) -> u8 {
-        self.code
-    }
-
-    /// Prints cause and remedies to standard error.
+    /// Prints error and hints to standard error. Returns the exit code.
     pub fn report(&self, ui: &Ui) -> ExitCode {
-        if let Some(message) = &self.message {
-            ui.complain(Text::new().role(Role::Error, without_number(message)));
+        if let Some(message) = self.message() {
+            let message = Text::new().role(Role::Error, message);
+            ui.complain(match self.kind.code() {
+                Some(code) => message.secondary(format!(" [{code}]")),
+                None => message,
+            });
         }
         for hint in &self.hints {
             ui.complain(Text::styled("hint:", Style::bold(Role::Moving)).push(format!(" {hint}")));
         }
-        ExitCode::from(self.code)
-    }
-}
-
-impl From<ClientError> for CliError {
-    fn from(error: ClientError) -> Self {
-        let hint = match &error {
-            ClientError::Connect { .. } => Some("check that the server runs (`dstack server`) and that its URL is right (`dstack project list`)".to_owned()),
-            ClientError::Denied { reason, .. } => Some(denied(reason.as_deref())),
-            ClientError::NotFound { .. } => Some("check the project's name and the server's URL (`dstack project list`)".to_owned()),
-            error if error.to_string().contains("does not support exports") => {
-                Some("a server of this version does with DSTACK_SERVER_EXPORTS_ENABLED=1 in its environment".to_owned())
-            }
-            ClientError::Busy { .. } => Some("try again in a minute".to_owned()),
-            ClientError::MethodNotAllowed { .. } => Some("the server may be older than this command line".to_owned()),
-            _ => None,
-        };
-        let converted = match &error {
-            // What the system said; the layers between say nothing more.
-            ClientError::Connect { source, .. } => {
-                Self::new(format!("{error}: {}", dstack_system::root_cause(source)))
-            }
-            _ => Self::new(plain_words(&dstack_system::chain(&error).to_string())),
-        };
-        match hint {
-            Some(hint) => converted.hint(hint),
-            None => converted,
-        }
-    }
-}
-
-/// Whom to ask: a user is no member of the project, or their role is not enough.
-fn denied(reason: Option<&str>) -> String {
-    let ask = "your user may not be a member of the project, or its role not be enough: ask an admin of the project";
-    match reason.filter(|reason| *reason != "Access denied") {
-        Some(reason) => format!("the server says: {reason}; {ask}"),
-        None => ask.to_owned(),
+        self.kind.exit_code()
     }
 }
 
 impl From<std::io::Error> for CliError {
     fn from(error: std::io::Error) -> Self {
-        Self::from_chain(&error)
+        Self::from_error(ErrorKind::File, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_kept_and_printed_once() {
+        let io = std::io::Error::from_raw_os_error(13);
+        let error = CliError::caused_by(ErrorKind::File, "cannot write x", io).hint("see y");
+        assert_eq!(error.message().unwrap(), "cannot write x: Permission denied");
+        assert_eq!(
+            (error.kind(), error.hint_text()),
+            (ErrorKind::File, Some("see y"))
+        );
+        let source = error.source.as_deref().unwrap().source().unwrap();
+        assert!(source.downcast_ref::<std::io::Error>().is_some());
+    }
+
+    #[test]
+    fn an_error_ends_with_its_code() {
+        let (ui, captured) = Ui::captured(80, "");
+        CliError::new(ErrorKind::NotFound, "Run x not found")
+            .hint("see y")
+            .report(&ui);
+        assert_eq!(captured.err(), "Run x not found [D0401]\nhint: see y\n");
+    }
+
+    #[test]
+    fn what_was_printed_is_not_printed_again() {
+        let (ui, captured) = Ui::captured(80, "");
+        let code = CliError::printed(ErrorKind::Interrupted).report(&ui);
+        assert_eq!((code, captured.err()), (ExitCode::FAILURE, String::new()));
     }
 }

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 
 /// Who may read a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub enum Access {
 /// The folder or file cannot be written.
 pub fn replace(path: &Path, content: &[u8], access: Access) -> Result<(), CliError> {
     write(path, content, access).map_err(|error| {
-        CliError::new(format!("cannot write {}: {error}", path.display())).hint(format!(
+        CliError::caused_by(ErrorKind::File, format!("cannot write {}", path.display()), error).hint(format!(
             "make sure that {} exists and is yours",
             parent(path).display()
         ))
@@ -70,7 +70,7 @@ pub fn read_if_exists(path: &Path) -> Result<Option<String>, CliError> {
     match fs_err::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(CliError::from_chain(&error)),
+        Err(error) => Err(CliError::from_error(ErrorKind::File, error)),
     }
 }
 
@@ -81,13 +81,13 @@ pub fn read_if_exists(path: &Path) -> Result<Option<String>, CliError> {
 pub fn lock(path: &Path) -> Result<fs_err::File, CliError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
-    fs_err::create_dir_all(parent(path)).map_err(|error| CliError::from_chain(&error))?;
+    fs_err::create_dir_all(parent(path)).map_err(|error| CliError::from_error(ErrorKind::File, error))?;
     let file = fs_err::OpenOptions::new()
         .create(true)
         .append(true)
         .open(&name)
-        .map_err(|error| CliError::from_chain(&error))?;
-    fs4::FileExt::lock(file.file()).map_err(|error| CliError::from_chain(&error))?;
+        .map_err(|error| CliError::from_error(ErrorKind::File, error))?;
+    fs4::FileExt::lock(file.file()).map_err(|error| CliError::from_error(ErrorKind::File, error))?;
     Ok(file)
 }
 

@@ -5,7 +5,7 @@ use dstack_model::yaml::parse_profiles;
 
 use crate::args::ProfileArgs;
 use crate::context::Context;
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::{fs, settings};
 
 /// The profile by flags, then environment: `--no-profile`, `--profile`, `DSTACK_NO_PROFILE`, `DSTACK_PROFILE`, then
@@ -39,8 +39,8 @@ pub fn load(context: &Context, name: Option<&str>) -> Result<Profile, CliError> 
                 continue;
             };
             let shown = path.display().to_string();
-            let (profiles, _) =
-                parse_profiles(&text, &shown).map_err(|error| CliError::from_chain(&error))?;
+            let (profiles, _) = parse_profiles(&text, &shown)
+                .map_err(|error| CliError::from_error(ErrorKind::Configuration, error))?;
             let found = match name {
                 Some(name) => profiles.get(name),
                 None => profiles.default_profile(),
@@ -53,8 +53,10 @@ pub fn load(context: &Context, name: Option<&str>) -> Result<Profile, CliError> 
     }
     match name {
         None => Ok(named("default")),
-        Some(name) => Err(CliError::new(format!("No such profile: {name}"))
-            .hint("define it in `.dstack/profiles.yml` or `~/.dstack/profiles.yml`")),
+        Some(name) => Err(
+            CliError::new(ErrorKind::Profile, format!("No such profile: {name}"))
+                .hint("define it in `.dstack/profiles.yml` or `~/.dstack/profiles.yml`"),
+        ),
     }
 }
 
@@ -73,10 +75,10 @@ fn is_true(value: Option<&str>) -> Result<bool, CliError> {
     match value.map(str::to_lowercase).as_deref() {
         None | Some("0" | "false" | "no" | "off" | "f" | "n") => Ok(false),
         Some("1" | "true" | "yes" | "on" | "t" | "y") => Ok(true),
-        Some(other) => Err(CliError::new(format!(
-            "{} must be true or false, not `{other}`",
-            settings::NO_PROFILE
-        ))),
+        Some(other) => Err(CliError::new(
+            ErrorKind::Argument,
+            format!("{} must be true or false, not `{other}`", settings::NO_PROFILE),
+        )),
     }
 }
 

@@ -3,13 +3,13 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::ErrorKind as UsageErrorKind;
 use clap::{CommandFactory, FromArgMatches};
 
 use crate::args::{Cli, Command, ServerArgs};
 use crate::commands;
 use crate::context::Context;
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind, plain_usage};
 use crate::ui::Ui;
 
 /// Runs the command line; `server` runs `dstack server`.
@@ -68,14 +68,14 @@ pub async fn execute(context: &Context, arguments: impl IntoIterator<Item = OsSt
         }) => commands::run(context, command).await,
         Ok(_) => Ok(ExitCode::SUCCESS),
         Err(error) => {
-            context.ui.complain(error.to_string());
+            context.ui.complain(plain_usage(&error.to_string()));
             return exit_code(&error);
         }
     };
     result.unwrap_or_else(|error| error.report(&context.ui))
 }
 
-/// Parses arguments.
+/// Parses the program's arguments; of `apply` also which flags were given.
 fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let matches = Cli::command().try_get_matches_from(arguments)?;
     let mut cli = Cli::from_arg_matches(&matches)?;
@@ -104,15 +104,23 @@ fn help() -> String {
 
 /// Bad usage exits with 2, arguments that no parser wants with 1 (dstack 0.22.5).
 fn refuse(error: &clap::Error) -> ExitCode {
-    // Printing fails only when the terminal is gone.
-    let _ = error.print();
+    if error.use_stderr() {
+        let text = error.render();
+        Ui::system().complain_raw(
+            &plain_usage(&text.ansi().to_string()),
+            &plain_usage(&text.to_string()),
+        );
+    } else {
+        // Printing fails only when the terminal is gone.
+        let _ = error.print();
+    }
     exit_code(error)
 }
 
 fn exit_code(error: &clap::Error) -> ExitCode {
     match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-        ErrorKind::UnknownArgument => ExitCode::from(1),
+        UsageErrorKind::DisplayHelp | UsageErrorKind::DisplayVersion => ExitCode::SUCCESS,
+        UsageErrorKind::UnknownArgument => ExitCode::from(1),
         _ => ExitCode::from(2),
     }
 }
@@ -123,7 +131,7 @@ fn dispatch(context: &Context, command: Command) -> Result<ExitCode, CliError> {
         Command::Apply(args) if args.help.is_some() => {
             commands::apply::help(context, args.help.as_deref().unwrap_or_default())
         }
-        Command::Server(_) => Err(CliError::new("this build has no server")),
+        Command::Server(_) => Err(CliError::new(ErrorKind::Internal, "this build has no server")),
         other => in_runtime(commands::run(context, other)),
     }
 }
@@ -132,7 +140,7 @@ fn in_runtime(command: impl Future<Output = Result<ExitCode, CliError>>) -> Resu
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| CliError::new(format!("cannot start: {error}")))?;
+        .map_err(|error| CliError::caused_by(ErrorKind::Internal, "cannot start", error))?;
     let result = runtime.block_on(command);
     // A prompt that was interrupted still waits for a line: do not wait with it.
     runtime.shutdown_background();
@@ -164,7 +172,7 @@ mod tests {
             (&["offer", "--gpu", "A100::"], 2),
             (&["offer", "--format", "xml"], 2),
             (&["run", "get", "x"], 2),
-            (&["completion", "fish"], 2),
+            (&["completion", "powershell"], 2),
             (&["apply", "--spot", "--on-demand"], 2),
             (&["ps", "--bogus"], 1),
             (&["--help"], 0),

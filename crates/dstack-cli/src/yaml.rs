@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 
 /// Parses a document.
 ///
@@ -11,6 +11,6 @@ use crate::error::CliError;
 pub fn parse(text: &str) -> Result<Value, CliError> {
     match dstack_model::yaml::load(text) {
         Ok(document) => Ok(document.value),
-        Err(error) => Err(CliError::from_chain(&error)),
+        Err(error) => Err(CliError::from_error(ErrorKind::ClientConfig, error)),
     }
 }

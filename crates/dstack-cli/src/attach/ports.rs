@@ -1,12 +1,12 @@
 //! Local ports of a job's ports, reserved before the job runs so that nobody takes them in between.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use dstack_units::PortMapping;
 
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 
 /// Connections that may wait until the tunnel is open.
 const BACKLOG: u32 = 128;
@@ -28,9 +28,9 @@ pub enum PortError {
     /// The machine refuses.
     #[error("cannot reserve local port {port}")]
     Bind {
-        /// The port.
+        /// The local port.
         port: u16,
-        /// Why.
+        /// What the operating system said.
         #[source]
         source: std::io::Error,
     },
@@ -40,13 +40,15 @@ impl PortError {
     /// As users see it; `command` is the command whose `-p` helps.
     pub fn into_cli(self, what: &str, command: &str) -> CliError {
         match self {
-            Self::InUse { local, remote } => {
-                CliError::new(format!("Failed to {what}: port {local} is already in use.")).hint(format!(
-                    "use `-p` in `{command}` to override the local port mapping, e.g. `-p {}:{remote}`",
-                    local.saturating_add(1)
-                ))
-            }
-            other => CliError::from_chain(&other),
+            Self::InUse { local, remote } => CliError::new(
+                ErrorKind::PortInUse,
+                format!("Failed to {what}: port {local} is already in use."),
+            )
+            .hint(format!(
+                "use `-p` in `{command}` to override the local port mapping, e.g. `-p {}:{remote}`",
+                local.saturating_add(1)
+            )),
+            other => CliError::from_error(ErrorKind::PortInUse, other),
         }
     }
 }
@@ -139,7 +141,7 @@ fn bind(address: IpAddr, port: u16) -> Result<Option<tokio::net::TcpListener>, P
     let bound = socket.bind(SocketAddr::new(address, port));
     match bound.and_then(|()| socket.listen(BACKLOG)) {
         Ok(listener) => Ok(Some(listener)),
-        Err(error) if matches!(error.kind(), ErrorKind::AddrInUse) => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(None),
         Err(error) => Err(failed(error)),
     }
 }
@@ -152,7 +154,12 @@ pub async fn bind_address(host: Option<&str>) -> Result<IpAddr, CliError> {
     let Some(host) = host.filter(|host| *host != "localhost") else {
         return Ok(IpAddr::V4(Ipv4Addr::LOCALHOST));
     };
-    let unknown = || CliError::new(format!("`{host}` is not an address of this machine"));
+    let unknown = || {
+        CliError::new(
+            ErrorKind::Argument,
+            format!("`{host}` is not an address of this machine"),
+        )
+    };
     let mut addresses = tokio::net::lookup_host((host, 0)).await.map_err(|_| unknown())?;
     addresses.next().map(|address| address.ip()).ok_or_else(unknown)
 }

@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 use super::ports::Reserved;
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::ssh::hosts::{Hop, Route};
 
 /// A container's SSH server may start a little after the job.
@@ -44,7 +44,7 @@ impl Tunnel {
             .collect::<Result<Vec<_>, _>>()?;
         let connection = connect(&endpoints)
             .await
-            .map_err(|error| CliError::from_chain(&error))?;
+            .map_err(|error| CliError::from_error(ErrorKind::AttachFailed, error))?;
         Ok(Self {
             connection: Arc::new(connection),
             forwards: Vec::new(),
@@ -129,9 +129,10 @@ fn endpoint(hop: &Hop, home: &Path) -> Result<Endpoint, CliError> {
         None => own.into_iter().filter(|path| path.exists()).collect(),
     };
     let keys = paths.iter().map(|path| {
-        let text = fs_err::read_to_string(path).map_err(|error| CliError::from_chain(&error))?;
-        let key =
-            parse_private(&text).map_err(|error| CliError::new(format!("{}: {error}", path.display())))?;
+        let text =
+            fs_err::read_to_string(path).map_err(|error| CliError::from_error(ErrorKind::SshKey, error))?;
+        let key = parse_private(&text)
+            .map_err(|error| CliError::caused_by(ErrorKind::SshKey, path.display().to_string(), error))?;
         Ok(Arc::new(key))
     });
     Ok(Endpoint {

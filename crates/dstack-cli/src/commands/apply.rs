@@ -8,8 +8,8 @@ pub(crate) mod ide;
 pub(crate) mod load;
 pub(crate) mod plan;
 pub(crate) mod prepare;
-pub(crate) mod provision;
 pub(crate) mod repo;
+pub(crate) mod resource;
 pub(crate) mod runs;
 pub(crate) mod session;
 pub(crate) mod volume;
@@ -22,8 +22,11 @@ use dstack_model::configurations::AnyConfiguration;
 
 use crate::args::{ApplyArgs, Cli, apply::fits};
 use crate::context::Context;
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
+use fleet::FleetApply;
+use gateway::GatewayApply;
 use load::Loaded;
+use volume::VolumeApply;
 
 /// Types of configuration that can be applied.
 const TYPES: [&str; 6] = ["task", "service", "dev-environment", "fleet", "gateway", "volume"];
@@ -31,8 +34,11 @@ const TYPES: [&str; 6] = ["task", "service", "dev-environment", "fleet", "gatewa
 /// Shows help, with the options of a type.
 pub(crate) fn help(context: &Context, kind: &str) -> Result<ExitCode, CliError> {
     if !kind.is_empty() && !TYPES.contains(&kind) {
-        return Err(CliError::new(format!("`{kind}` is not a type of configuration"))
-            .hint(format!("one of: {}", TYPES.join(", "))));
+        return Err(CliError::new(
+            ErrorKind::Argument,
+            format!("`{kind}` is not a type of configuration"),
+        )
+        .hint(format!("one of: {}", TYPES.join(", "))));
     }
     let mut cli = Cli::command();
     cli.build();
@@ -61,10 +67,11 @@ pub(crate) fn help(context: &Context, kind: &str) -> Result<ExitCode, CliError> 
 /// Runs the command.
 pub(crate) async fn run(context: &Context, args: &ApplyArgs) -> Result<ExitCode, CliError> {
     if !args.yes && args.file.as_deref() == Some(load::STDIN) {
-        return Err(
-            CliError::new("Cannot read configuration from stdin if -y/--yes is not specified")
-                .hint("add `-y`"),
-        );
+        return Err(CliError::new(
+            ErrorKind::NoConfirmation,
+            "Cannot read configuration from stdin if -y/--yes is not specified",
+        )
+        .hint("add `-y`"));
     }
     let project = context.project(args.project.name.as_deref())?;
     let loaded = load::load(context, args.file.as_deref())?;
@@ -77,15 +84,23 @@ pub(crate) async fn run(context: &Context, args: &ApplyArgs) -> Result<ExitCode,
     } = loaded;
     let misfits = args.misfits(configuration.type_name());
     if !misfits.is_empty() {
-        return Err(
-            CliError::new(format!("Unrecognized arguments: {}", misfits.join(" ")))
-                .hint(format!("see `dstack apply -h {}`", configuration.type_name())),
-        );
+        return Err(CliError::new(
+            ErrorKind::Argument,
+            format!("Unrecognized arguments: {}", misfits.join(" ")),
+        )
+        .hint(format!("see `dstack apply -h {}`", configuration.type_name())));
     }
     match configuration {
-        AnyConfiguration::Fleet(fleet) => fleet::apply(context, &project, args, *fleet, path).await,
-        AnyConfiguration::Gateway(gateway) => gateway::apply(context, &project, args, *gateway, path).await,
-        AnyConfiguration::Volume(volume) => volume::apply(context, &project, args, *volume, path).await,
+        AnyConfiguration::Fleet(fleet) => {
+            let fleet = FleetApply::new(context, args, *fleet, path)?;
+            resource::apply(context, &project, args, fleet).await
+        }
+        AnyConfiguration::Gateway(gateway) => {
+            resource::apply(context, &project, args, GatewayApply::new(args, *gateway, path)).await
+        }
+        AnyConfiguration::Volume(volume) => {
+            resource::apply(context, &project, args, VolumeApply::new(args, *volume, path)).await
+        }
         other => match other.into_run() {
             Ok(run) => runs::apply(context, &project, args, run, path).await,
             Err(other) => Err(unsupported(other.type_name())),
@@ -95,8 +110,11 @@ pub(crate) async fn run(context: &Context, args: &ApplyArgs) -> Result<ExitCode,
 
 /// Presets drive a coding agent on the user's machine; this command line does not.
 pub(crate) fn unsupported(kind: &str) -> CliError {
-    CliError::new(format!("configurations of type `{kind}` are not supported"))
-        .hint("apply the model as a `service`")
+    CliError::new(
+        ErrorKind::Unsupported,
+        format!("configurations of type `{kind}` are not supported"),
+    )
+    .hint("apply the model as a `service`")
 }
 
 /// Ctrl-C before anything was submitted.

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use dstack_model::runs::{Job, Run, RunStatus};
 
-use super::apply::session::{End, exit_code, print_finished, until_end};
+use super::apply::session::{End, outcome, print_finished, until_end};
 use super::apply::wait;
 use super::logs::{Reader, find_job};
 use super::run::get;
@@ -12,7 +12,7 @@ use super::since;
 use crate::args::AttachArgs;
 use crate::attach::{self, Attachment, ports};
 use crate::context::{Context, Project};
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::tables::{Dates, runs};
 use crate::ui::Text;
 
@@ -30,14 +30,20 @@ async fn attach(context: &Context, args: &AttachArgs) -> Result<ExitCode, CliErr
     let project = context.project(args.project.name.as_deref())?;
     let run = until_started(context, &project, get(&project, &args.run_name).await?).await?;
     if run.status.is_finished() {
-        return Err(CliError::new(format!("Run {} is {}", args.run_name, run.status))
-            .hint(format!("read its output with `dstack logs {}`", args.run_name)));
+        return Err(CliError::new(
+            ErrorKind::NotRunning,
+            format!("Run {} is {}", args.run_name, run.status),
+        )
+        .hint(format!("read its output with `dstack logs {}`", args.run_name)));
     }
     let job = find_job(&run, args.replica, args.job).ok_or_else(|| {
         let replica = args
             .replica
             .map_or_else(|| "<any running>".to_owned(), |replica| replica.to_string());
-        CliError::new(format!("Failed to find replica={replica} job={}", args.job))
+        CliError::new(
+            ErrorKind::NotFound,
+            format!("Failed to find replica={replica} job={}", args.job),
+        )
     })?;
     let address = ports::bind_address(args.host.as_deref()).await?;
     let reserved = attach::reserve_for(job, &args.ports, address)
@@ -73,10 +79,13 @@ async fn attach(context: &Context, args: &AttachArgs) -> Result<ExitCode, CliErr
     match until_end(&project, &run, None).await? {
         End::Finished(run) => {
             print_finished(&context.ui, &run);
-            Ok(exit_code(&run))
+            outcome(&run)
         }
-        End::Resubmitted(_) | End::Unknown => Err(CliError::new("the connection to the run is lost")
-            .hint(format!("see `dstack ps`, then `dstack attach {}`", args.run_name))),
+        End::Resubmitted(_) | End::Unknown => Err(CliError::new(
+            ErrorKind::ConnectionLost,
+            "the connection to the run is lost",
+        )
+        .hint(format!("see `dstack ps`, then `dstack attach {}`", args.run_name))),
     }
 }
 

@@ -8,15 +8,18 @@ use super::apply::{fleet, load, runs, unsupported};
 use super::{gateway, volume};
 use crate::args::DeleteArgs;
 use crate::context::Context;
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 
 /// Runs the command.
 pub(crate) async fn run(context: &Context, args: &DeleteArgs) -> Result<ExitCode, CliError> {
     let project = context.project(args.project.name.as_deref())?;
     let file = args.file.as_ref().map(|path| path.display().to_string());
     let nameless = |kind: &str| {
-        CliError::new(format!("Configuration specifies no {kind} to delete"))
-            .hint("set `name` in the configuration")
+        CliError::new(
+            ErrorKind::NameMissing,
+            format!("Configuration specifies no {kind} to delete"),
+        )
+        .hint("set `name` in the configuration")
     };
     match load::load(context, file.as_deref())?.configuration {
         AnyConfiguration::Fleet(configuration) => {

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::{REFRESH, since, unless_interrupted};
 use crate::args::{EventAction, EventArgs, EventListArgs};
 use crate::context::{Context, Project};
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::format::date;
 use crate::ui::{Text, Ui};
 
@@ -124,7 +124,12 @@ async fn filters(project: &Project, args: &EventListArgs) -> Result<ListEventsRe
 /// Names what is not there.
 fn missing(kind: &str, name: &str, error: ClientError) -> CliError {
     if error.is_not_exists() {
-        CliError::new(format!("{kind} {name} not found"))
+        let command = match kind {
+            "Run" => "ps -a".to_owned(),
+            kind => kind.to_lowercase(),
+        };
+        CliError::new(ErrorKind::NotFound, format!("{kind} {name} not found"))
+            .hint(format!("see `dstack {command}`"))
     } else {
         error.into()
     }
@@ -278,14 +283,16 @@ fn print(ui: &Ui, project: &str, event: &Event) {
         .iter()
         .map(|target| show_target(project, target))
         .collect();
-    let mut text = Text::new().push(format!("[{}] ", date::full(event.recorded_at)));
+    let time = format!("[{}] ", date::full(event.recorded_at));
+    let indent = time.chars().count();
+    let mut text = Text::new().push(time);
     if let Some(user) = &event.actor_user {
         text = text.secondary(format!("[👤{user}]")).push(" ");
     }
-    ui.say(
-        text.secondary(format!("[{}]", targets.join(", ")))
-            .push(format!(" {}", one_line(&event.message))),
-    );
+    let text = text
+        .secondary(format!("[{}]", targets.join(", ")))
+        .push(format!(" {}", one_line(&event.message)));
+    ui.say_hanging(&text, indent);
 }
 
 /// One line per event, whatever its message: so that the output can be searched.

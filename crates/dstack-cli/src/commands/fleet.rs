@@ -12,8 +12,8 @@ use dstack_model::requests::{
 use super::{REFRESH, exiting, parse_id, print_pretty, unless_interrupted};
 use crate::args::{FleetAction, FleetArgs, ListArgs, NameOrId, reference};
 use crate::context::{Context, Project};
-use crate::error::CliError;
-use crate::tables::{Dates, fleets};
+use crate::error::{CliError, ErrorKind};
+use crate::tables::{Dates, explanations, fleets};
 use crate::ui::Text;
 
 /// Runs the command.
@@ -47,6 +47,9 @@ async fn show(context: &Context, project: &Project, args: ListArgs) -> Result<Ex
             .ui
             .table(&fleets::table(&found, &project.name, args.verbose, Dates::Ago));
         context.ui.blank();
+        if found.is_empty() {
+            explanations::no_fleets(&context.ui);
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let watching = async {
@@ -70,7 +73,7 @@ async fn get(context: &Context, project: &Project, which: NameOrId) -> Result<Ex
         .as_deref()
         .map(reference)
         .transpose()
-        .map_err(CliError::new)?;
+        .map_err(|text| CliError::new(ErrorKind::Argument, text))?;
     let host = named
         .as_ref()
         .and_then(|named| named.project.clone())
@@ -82,7 +85,10 @@ async fn get(context: &Context, project: &Project, which: NameOrId) -> Result<Ex
     match project.client.call::<FleetsGet>(&host, &request).await {
         Ok(fleet) => print_pretty(&context.ui, &fleet)?,
         Err(error) if error.is_not_exists() => {
-            return Err(CliError::new(format!("Fleet {shown} not found")).hint("see `dstack fleet`"));
+            return Err(
+                CliError::new(ErrorKind::NotFound, format!("Fleet {shown} not found"))
+                    .hint("see `dstack fleet`"),
+            );
         }
         Err(error) => return Err(error.into()),
     }
@@ -97,12 +103,15 @@ async fn delete(
     yes: bool,
 ) -> Result<ExitCode, CliError> {
     if name.project.is_some() {
-        return Err(CliError::new("The <project>/<fleet> format is not supported for fleet names")
+        return Err(CliError::new(ErrorKind::Argument, "The <project>/<fleet> format is not supported for fleet names")
             .hint("only fleets and instances owned by the current project can be deleted: choose it with `--project`"));
     }
     let name = name.name;
     if !exists(project, &name).await? {
-        return Err(CliError::new(format!("Fleet {name} does not exist")).hint("see `dstack fleet`"));
+        return Err(
+            CliError::new(ErrorKind::NotFound, format!("Fleet {name} does not exist"))
+                .hint("see `dstack fleet`"),
+        );
     }
     let fleet = Text::from("Fleet ").code(&name);
     if instances.is_empty() {

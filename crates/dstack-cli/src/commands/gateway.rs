@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use dstack_api::client::ClientError;
 use dstack_api::routes::{
     GatewaysDelete, GatewaysGet, GatewaysList, GatewaysSetDefault, GatewaysSetWildcardDomain,
 };
@@ -15,7 +16,7 @@ use serde::Serialize;
 use super::{REFRESH, exiting, print_line, print_pretty, unless_interrupted};
 use crate::args::{GatewayAction, GatewayArgs, GatewayListArgs};
 use crate::context::{Context, Project};
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::tables::{Dates, gateways};
 use crate::ui::Text;
 
@@ -79,6 +80,7 @@ async fn show(
     let ui = &context.ui;
     if args.list.watch && json {
         return Err(CliError::new(
+            ErrorKind::Argument,
             "JSON output is not supported together with --watch",
         ));
     }
@@ -147,7 +149,18 @@ async fn relative(project: &Project, name: &EntityReference) -> Result<Gateway, 
             .into_iter()
             .find(|gateway| gateway.name == name.name && gateway.project_name == owner)
     };
-    found.ok_or_else(|| CliError::new(format!("Gateway {name} not found")).hint("see `dstack gateway`"))
+    found.ok_or_else(|| {
+        CliError::new(ErrorKind::NotFound, format!("Gateway {name} not found")).hint("see `dstack gateway`")
+    })
+}
+
+/// Names the gateway that is not there.
+fn missing(name: &EntityReference, error: ClientError) -> CliError {
+    match error.is_not_exists() {
+        true => CliError::new(ErrorKind::NotFound, format!("Gateway {name} not found"))
+            .hint("see `dstack gateway`"),
+        false => error.into(),
+    }
 }
 
 pub(crate) async fn call_delete(project: &Project, name: &str) -> Result<(), CliError> {
@@ -167,7 +180,8 @@ pub(crate) async fn delete(
 ) -> Result<ExitCode, CliError> {
     let ui = &context.ui;
     let gateway = find(project, name).await?.ok_or_else(|| {
-        CliError::new(format!("Gateway {name} does not exist")).hint("see `dstack gateway`")
+        CliError::new(ErrorKind::NotFound, format!("Gateway {name} does not exist"))
+            .hint("see `dstack gateway`")
     })?;
     let question = if shown {
         ui.table(&gateways::table(
@@ -206,6 +220,7 @@ async fn update(
     if let Some(domain) = domain {
         if name.project.is_some() {
             return Err(CliError::new(
+                ErrorKind::Argument,
                 "Can only update gateways owned by the current project when `--domain` is passed",
             ));
         }
@@ -216,7 +231,8 @@ async fn update(
         project
             .client
             .call::<GatewaysSetWildcardDomain>(&project.name, &request)
-            .await?;
+            .await
+            .map_err(|error| missing(&name, error))?;
     }
     if set_default {
         let request = SetDefaultGatewayRequest {
@@ -226,7 +242,8 @@ async fn update(
         project
             .client
             .call::<GatewaysSetDefault>(&project.name, &request)
-            .await?;
+            .await
+            .map_err(|error| missing(&name, error))?;
     }
     let gateway = relative(project, &name).await?;
     context.ui.table(&gateways::table(

@@ -15,7 +15,7 @@ use dstack_system::Secret;
 use crate::args::LoginArgs;
 use crate::config::Config;
 use crate::context::Context;
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::settings;
 use crate::ui::Text;
 
@@ -41,7 +41,7 @@ pub(crate) async fn run(context: &Context, args: &LoginArgs) -> Result<ExitCode,
         user = authenticate(context, &server, &provider) => user?,
         _ = tokio::signal::ctrl_c() => {
             context.ui.say("\nCancelled by user");
-            return Err(CliError::silent(1));
+            return Err(CliError::printed(ErrorKind::Interrupted));
         }
     };
     let name = &user.user.username;
@@ -51,8 +51,10 @@ pub(crate) async fn run(context: &Context, args: &LoginArgs) -> Result<ExitCode,
 
 async fn ask_url(context: &Context) -> Result<String, CliError> {
     if !context.ui.can_ask() {
-        return Err(CliError::new("the server's URL is not given")
-            .hint(format!("pass `--url URL`, e.g. {DEFAULT_URL}")));
+        return Err(
+            CliError::new(ErrorKind::Argument, "the server's URL is not given")
+                .hint(format!("pass `--url URL`, e.g. {DEFAULT_URL}")),
+        );
     }
     let question = Text::from("Enter the server URL ").secondary(format!("({DEFAULT_URL})"));
     let answer = context.ui.ask(question).await?;
@@ -66,10 +68,10 @@ async fn with_scheme(url: &str) -> Result<String, CliError> {
         return Ok(url.trim_end_matches('/').to_owned());
     }
     let unusable = |error: &(dyn std::error::Error + 'static)| {
-        CliError::new(format!(
-            "cannot reach {url}: {}",
-            dstack_system::root_cause(error)
-        ))
+        CliError::new(
+            ErrorKind::Unreachable,
+            format!("cannot reach {url}: {}", dstack_system::root_cause(error)),
+        )
         .hint("check the URL; with its scheme (https://…) it is used as it is")
     };
     let options = ClientOptions {
@@ -93,20 +95,25 @@ async fn provider(context: &Context, server: &Client, wanted: Option<&str>) -> R
         .collect();
     let all = enabled.join(", ");
     match (wanted, enabled.as_slice()) {
-        (_, []) => Err(CliError::new("No SSO providers configured on the server")
-            .hint("use a token instead: `dstack project add --name NAME --url URL --token TOKEN`")),
+        (_, []) => Err(
+            CliError::new(ErrorKind::Login, "No SSO providers configured on the server")
+                .hint("use a token instead: `dstack project add --name NAME --url URL --token TOKEN`"),
+        ),
         (None, [only]) => Ok(only.clone()),
         (None, _) if context.ui.can_ask() => {
             let chosen = context.ui.choose("Select SSO provider", &enabled, None).await?;
             Ok(chosen.clone())
         }
-        (None, _) => Err(CliError::new("the server has several SSO providers")
-            .hint(format!("choose one with `--provider`: {all}"))),
-        (Some(name), _) if enabled.iter().any(|provider| provider == name) => Ok(name.to_owned()),
-        (Some(name), _) => Err(
-            CliError::new(format!("Provider {name} is not configured on the server"))
-                .hint(format!("choose one of: {all}")),
+        (None, _) => Err(
+            CliError::new(ErrorKind::Login, "the server has several SSO providers")
+                .hint(format!("choose one with `--provider`: {all}")),
         ),
+        (Some(name), _) if enabled.iter().any(|provider| provider == name) => Ok(name.to_owned()),
+        (Some(name), _) => Err(CliError::new(
+            ErrorKind::Login,
+            format!("Provider {name} is not configured on the server"),
+        )
+        .hint(format!("choose one of: {all}"))),
     }
 }
 
@@ -135,8 +142,10 @@ async fn authenticate(context: &Context, server: &Client, provider: &str) -> Res
             Some(Answer::Code { code, state }) => (code, state),
             Some(Answer::Refused(why)) => {
                 request.answer(false).await;
-                return Err(CliError::new(format!("{provider} refused the login: {why}"))
-                    .hint("run `dstack login` again"));
+                return Err(
+                    CliError::new(ErrorKind::Login, format!("{provider} refused the login: {why}"))
+                        .hint("run `dstack login` again"),
+                );
             }
             None => {
                 request.answer(false).await;

@@ -13,7 +13,7 @@ use super::run::get;
 use super::unless_interrupted;
 use crate::args::MetricsArgs;
 use crate::context::{Context, Project};
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::tables::metrics;
 use crate::ui::Table;
 
@@ -63,7 +63,7 @@ fn selected<'a>(run: &'a Run, args: &MetricsArgs) -> Result<Vec<&'a Job>, CliErr
         wanted.extend(args.replica.map(|replica| format!("replica={replica}")));
         wanted.extend(args.job.map(|job| format!("job={job}")));
         let message = format!("Run {} has no job matching {}", args.run_name, wanted.join(" "));
-        return Err(CliError::new(message).hint("see its jobs with `dstack ps -v`"));
+        return Err(CliError::new(ErrorKind::NotFound, message).hint("see its jobs with `dstack ps -v`"));
     }
     Ok(jobs)
 }

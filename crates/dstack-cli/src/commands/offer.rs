@@ -15,7 +15,7 @@ use super::apply::plan::{max_price, no_offers, spot_policy};
 use super::print_line;
 use crate::args::OfferArgs;
 use crate::context::{Context, Project};
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::format::{self, resources};
 use crate::profiles;
 use crate::tables::{explanations, offers};
@@ -107,16 +107,22 @@ fn group_by(args: &[String]) -> Result<Vec<String>, CliError> {
         .filter(|word| !word.is_empty());
     let words: Vec<String> = words.map(str::to_owned).collect();
     if let Some(bad) = words.iter().find(|word| !GROUPINGS.contains(&word.as_str())) {
-        return Err(CliError::new(format!(
-            "Invalid group-by value: '{bad}'. Valid choices are: {}",
-            GROUPINGS.join(", ")
-        )));
+        return Err(CliError::new(
+            ErrorKind::Argument,
+            format!(
+                "Invalid group-by value: '{bad}'. Valid choices are: {}",
+                GROUPINGS.join(", ")
+            ),
+        ));
     }
     if !words.is_empty() && !words.iter().any(|word| word == "gpu") {
-        return Err(CliError::new(format!(
-            "Cannot group by '{}' without also grouping by 'gpu'",
-            words.join(", ")
-        )));
+        return Err(CliError::new(
+            ErrorKind::Argument,
+            format!(
+                "Cannot group by '{}' without also grouping by 'gpu'",
+                words.join(", ")
+            ),
+        ));
     }
     Ok(words)
 }
@@ -163,7 +169,7 @@ async fn list_offers(
     let job = plan
         .job_plans
         .first()
-        .ok_or_else(|| CliError::new("the server's plan has no jobs"))?;
+        .ok_or_else(|| CliError::new(ErrorKind::VersionMismatch, "the server's plan has no jobs"))?;
     let requirements = &job.job_spec.requirements;
     if args.format.is_json() {
         let params = plan.run_spec.configuration.params();

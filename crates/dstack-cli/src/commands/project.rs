@@ -9,7 +9,7 @@ use dstack_system::Secret;
 use crate::args::{ProjectAction, ProjectArgs};
 use crate::config::ProjectConfig;
 use crate::context::Context;
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::ui::{Column, Style, Table, Text};
 
 /// Runs the command.
@@ -83,7 +83,8 @@ async fn delete(context: &Context, name: &str, yes: bool) -> Result<ExitCode, Cl
 fn set_default(context: &Context, name: &str) -> Result<ExitCode, CliError> {
     let mut config = context.config()?;
     let project = config.project(name).cloned().ok_or_else(|| {
-        CliError::new(format!("Project '{name}' not found")).hint("see `dstack project list`")
+        CliError::new(ErrorKind::NoProject, format!("Project '{name}' not found"))
+            .hint("see `dstack project list`")
     })?;
     config.set(name, &project.url, project.token, true);
     config.save()?;

@@ -11,7 +11,7 @@ use super::run::get;
 use super::{REFRESH, print_line, unless_interrupted};
 use crate::args::PsArgs;
 use crate::context::{Context, Project};
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::tables::{Dates, runs};
 use crate::ui::Text;
 
@@ -26,6 +26,7 @@ struct Output<'a> {
 pub(crate) async fn run(context: &Context, args: &PsArgs) -> Result<ExitCode, CliError> {
     if args.list.watch && args.format.is_json() {
         return Err(CliError::new(
+            ErrorKind::Argument,
             "JSON output is not supported together with --watch",
         ));
     }

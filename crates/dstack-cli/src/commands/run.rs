@@ -10,7 +10,7 @@ use dstack_model::runs::Run;
 use super::{parse_id, print_pretty};
 use crate::args::{Cli, NameOrId, RunAction, RunArgs};
 use crate::context::{Context, Project};
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 
 /// Runs the command.
 pub(crate) async fn run(context: &Context, args: RunArgs) -> Result<ExitCode, CliError> {
@@ -52,5 +52,5 @@ pub(crate) async fn get(project: &Project, name: &str) -> Result<Run, CliError> 
 }
 
 fn not_found(name: &str) -> CliError {
-    CliError::new(format!("Run {name} not found")).hint("see `dstack ps -a`")
+    CliError::new(ErrorKind::NotFound, format!("Run {name} not found")).hint("see `dstack ps -a`")
 }

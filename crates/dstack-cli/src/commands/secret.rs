@@ -10,7 +10,7 @@ use dstack_model::secrets::Secret;
 use super::exiting;
 use crate::args::{SecretAction, SecretArgs};
 use crate::context::Context;
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::ui::{Column, Table, Text};
 
 /// Runs the command.
@@ -29,7 +29,8 @@ pub(crate) async fn run(context: &Context, args: SecretArgs) -> Result<ExitCode,
             let request = NameRequest { name: name.clone() };
             let secret = project.client.call::<SecretsGet>(&project.name, &request).await;
             let secret = secret.map_err(|error| match error.is_not_exists() {
-                true => CliError::new(format!("Secret {name} not found")).hint("see `dstack secret`"),
+                true => CliError::new(ErrorKind::NotFound, format!("Secret {name} not found"))
+                    .hint("see `dstack secret`"),
                 false => error.into(),
             })?;
             print(context, &[secret]);

@@ -12,7 +12,7 @@ use super::{exiting, print_pretty};
 use crate::args::token::{TokenCreateArgs, TokenListArgs};
 use crate::args::{TokenAction, TokenArgs};
 use crate::context::Context;
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::format::date;
 use crate::ui::{Column, Style, Table, Text};
 
@@ -80,13 +80,12 @@ async fn create(context: &Context, args: TokenCreateArgs) -> Result<ExitCode, Cl
         expires_in: args.expires.map(|seconds| seconds.0),
     };
     let created = project.client.call::<TokensCreate>((), &request).await;
-    let created = created.map_err(|error| {
-        let error = CliError::from(error);
-        match error.message() {
-            Some("Resource exists") => CliError::new(format!("Token {} exists", request.name))
-                .hint("choose another name, or delete it with `dstack token delete`"),
-            _ => error,
+    let created = created.map_err(|error| match error.code() {
+        Some(dstack_api::ErrorCode::ResourceExists) => {
+            CliError::new(ErrorKind::AlreadyExists, format!("Token {} exists", request.name))
+                .hint("choose another name, or delete it with `dstack token delete`")
         }
+        _ => CliError::from(error),
     })?;
     if args.format.is_json() {
         print_pretty(&context.ui, &created)?;
@@ -118,7 +117,8 @@ async fn delete(
     };
     let deleted = project.client.call::<TokensDelete>((), &request).await;
     deleted.map_err(|error| match error.is_not_exists() {
-        true => CliError::new(format!("Token {name} not found")).hint("see `dstack token list`"),
+        true => CliError::new(ErrorKind::NotFound, format!("Token {name} not found"))
+            .hint("see `dstack token list`"),
         false => error.into(),
     })?;
     context.ui.say(Text::new().secondary("OK"));

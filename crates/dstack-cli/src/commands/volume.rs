@@ -9,7 +9,7 @@ use dstack_model::requests::{NameRequest, NamesRequest};
 use super::{REFRESH, exiting, print_pretty, unless_interrupted};
 use crate::args::{ListArgs, VolumeAction, VolumeArgs};
 use crate::context::{Context, Project};
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::tables::{Dates, volumes};
 use crate::ui::Text;
 
@@ -27,7 +27,10 @@ pub(crate) async fn run(context: &Context, args: VolumeArgs) -> Result<ExitCode,
             match volume {
                 Ok(volume) => print_pretty(&context.ui, &volume)?,
                 Err(error) if error.is_not_exists() => {
-                    return Err(CliError::new(format!("Volume {name} not found")).hint("see `dstack volume`"));
+                    return Err(
+                        CliError::new(ErrorKind::NotFound, format!("Volume {name} not found"))
+                            .hint("see `dstack volume`"),
+                    );
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -83,7 +86,10 @@ pub(crate) async fn delete(
     match found {
         Ok(_) => {}
         Err(error) if error.is_not_exists() => {
-            return Err(CliError::new(format!("Volume {name} does not exist")).hint("see `dstack volume`"));
+            return Err(
+                CliError::new(ErrorKind::NotFound, format!("Volume {name} does not exist"))
+                    .hint("see `dstack volume`"),
+            );
         }
         Err(error) => return Err(error.into()),
     }

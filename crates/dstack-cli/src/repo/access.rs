@@ -8,13 +8,13 @@ use dstack_units::quoting::shell_word;
 
 use super::git::run;
 use super::url::RepoUrl;
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::ssh::{config, keys};
 
 /// Credentials that the user or the server gave.
 #[derive(Debug, Clone, Default)]
 pub struct Given {
-    /// `--git-identity`.
+    /// The private key of `--git-identity`.
     pub identity_file: Option<PathBuf>,
     /// Private key stored by the server.
     pub private_key: Option<String>,
@@ -44,14 +44,19 @@ pub async fn find(url: &RepoUrl, given: &Given, home: &Path) -> Result<RemoteRep
     }
     match defaults(url, home).await? {
         Some(creds) => Ok(creds),
-        None => Err(CliError::new("No valid default Git credentials found.")
-            .hint("pass valid `--token` or `--git-identity`")),
+        None => Err(
+            CliError::new(ErrorKind::RepoAccess, "No valid default Git credentials found.")
+                .hint("pass valid `--token` or `--git-identity`"),
+        ),
     }
 }
 
 fn refused(url: &RepoUrl, with: &str) -> CliError {
-    CliError::new(format!("Cannot access `{}` using {with}", url.https(None)))
-        .hint("pass valid `--token` or `--git-identity`")
+    CliError::new(
+        ErrorKind::RepoAccess,
+        format!("Cannot access `{}` using {with}", url.https(None)),
+    )
+    .hint("pass valid `--token` or `--git-identity`")
 }
 
 /// The user's own credentials, in the reference's order.
@@ -94,7 +99,7 @@ async fn try_https(url: &RepoUrl, token: Option<&str>) -> Result<Option<RemoteRe
 
 async fn try_key_file(url: &RepoUrl, path: &Path) -> Result<Option<RemoteRepoCreds>, CliError> {
     keys::read(path)?;
-    let key = fs_err::read_to_string(path).map_err(|error| CliError::from_chain(&error))?;
+    let key = fs_err::read_to_string(path).map_err(|error| CliError::from_error(ErrorKind::SshKey, error))?;
     try_key_at(url, path, key).await
 }
 

@@ -5,16 +5,16 @@ use std::process::Stdio;
 
 use tokio::process::Command;
 
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 
 /// What git printed.
 #[derive(Debug)]
 pub struct Printed {
     /// Exit status 0.
     pub ok: bool,
-    /// Standard output.
+    /// What it printed to standard output.
     pub stdout: Vec<u8>,
-    /// Standard error.
+    /// What it printed to standard error.
     pub stderr: String,
 }
 
@@ -40,9 +40,11 @@ pub async fn run(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) 
         command.env(name, value);
     }
     let output = command.output().await.map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => CliError::new("the `git` program is not installed")
-            .hint("install git, or pass `--no-repo` to run without a repository"),
-        _ => CliError::new(format!("cannot run `git`: {error}")),
+        std::io::ErrorKind::NotFound => {
+            CliError::new(ErrorKind::GitMissing, "the `git` program is not installed")
+                .hint("install git, or pass `--no-repo` to run without a repository")
+        }
+        _ => CliError::caused_by(ErrorKind::GitMissing, "cannot run `git`", error),
     })?;
     Ok(Printed {
         ok: output.status.success(),

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::git::{Printed, run};
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::ui::Ui;
 
 /// After so long, a large diff is explained.
@@ -21,9 +21,9 @@ pub struct WorkTree {
     pub branch: String,
     /// Commit of that branch as last fetched.
     pub hash: String,
-    /// `user.name`.
+    /// Git's setting `user.name`.
     pub user_name: Option<String>,
-    /// `user.email`.
+    /// Git's setting `user.email`.
     pub user_email: Option<String>,
     /// Binary patch from the commit to the work tree, untracked files included. Empty when nothing differs.
     pub diff: Vec<u8>,
@@ -40,18 +40,25 @@ pub async fn read(folder: &Path, ui: &Ui) -> Result<WorkTree, CliError> {
         } else {
             "Path does not exist"
         };
-        return Err(CliError::new(format!("{problem}: {}", folder.display())));
+        return Err(CliError::new(
+            ErrorKind::Repo,
+            format!("{problem}: {}", folder.display()),
+        ));
     }
     let root = toplevel(folder).await?;
     if !run(folder, &["symbolic-ref", "-q", "HEAD"], &[]).await?.ok {
-        return Err(
-            CliError::new(format!("Git repo in 'detached HEAD' state: {}", folder.display()))
-                .hint("check out a branch"),
-        );
+        return Err(CliError::new(
+            ErrorKind::Repo,
+            format!("Git repo in 'detached HEAD' state: {}", folder.display()),
+        )
+        .hint("check out a branch"));
     }
     let no_remote = || {
-        CliError::new(format!("No remote branch is configured: {}", folder.display()))
-            .hint("push the branch once with `git push -u`, or pass `--no-repo`")
+        CliError::new(
+            ErrorKind::Repo,
+            format!("No remote branch is configured: {}", folder.display()),
+        )
+        .hint("push the branch once with `git push -u`, or pass `--no-repo`")
     };
     let upstream = ok(&run(folder, &["rev-parse", "--symbolic-full-name", "@{upstream}"], &[]).await?)
         .ok_or_else(no_remote)?;
@@ -82,7 +89,7 @@ async fn toplevel(folder: &Path) -> Result<String, CliError> {
     let found = ok(&run(folder, &["rev-parse", "--show-toplevel"], &[]).await?);
     let is_root = folder.join(".git").exists();
     found.filter(|_| is_root).ok_or_else(|| {
-        CliError::new(format!("Git repo not found: {}", folder.display()))
+        CliError::new(ErrorKind::Repo, format!("Git repo not found: {}", folder.display()))
             .hint("to take along a directory that is no Git repo, name it in the configuration: `files: [./directory]`")
     })
 }
@@ -113,10 +120,13 @@ async fn collect(root: &Path, hash: &str) -> Result<Vec<u8>, CliError> {
     )
     .await?;
     if !tracked.ok {
-        return Err(CliError::new(format!(
-            "cannot compare the work tree with commit {hash}: {}",
-            tracked.stderr
-        ))
+        return Err(CliError::new(
+            ErrorKind::Repo,
+            format!(
+                "cannot compare the work tree with commit {hash}: {}",
+                tracked.stderr
+            ),
+        )
         .hint("run `git fetch`"));
     }
     let mut diff = tracked.stdout;

@@ -9,7 +9,7 @@ use dstack_system::{Clock, SystemClock};
 use dstack_units::Time;
 use sha1::{Digest, Sha1};
 
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind, of_io};
 use crate::fs;
 
 /// A downloaded key is used for this long without asking the server again.
@@ -30,23 +30,26 @@ pub struct KeyFile {
 /// No such file, a public key, a passphrase, or no key at all.
 pub fn read(path: &Path) -> Result<KeyFile, CliError> {
     let text = fs_err::read_to_string(path).map_err(|error| {
-        CliError::new(format!(
-            "Unable to read the SSH key at {}: {}",
-            path.display(),
-            error.kind()
-        ))
+        CliError::new(
+            ErrorKind::SshKey,
+            format!(
+                "Unable to read the SSH key at {}: {}",
+                path.display(),
+                of_io(error.kind())
+            ),
+        )
         .hint("give the path of a private key, for example ~/.ssh/id_ed25519")
     })?;
     let key = parse_private(&text).map_err(|error| match parse_public(&text) {
-        Ok(_) => CliError::new(format!(
-            "Expected a private key at {}, got a public key",
-            path.display()
-        ))
+        Ok(_) => CliError::new(
+            ErrorKind::SshKey,
+            format!("Expected a private key at {}, got a public key", path.display()),
+        )
         .hint("give the path of the private key, usually the same without `.pub`"),
-        Err(_) => CliError::new(format!(
-            "Unsupported or invalid SSH key at {}: {error}",
-            path.display()
-        )),
+        Err(_) => CliError::new(
+            ErrorKind::SshKey,
+            format!("Unsupported or invalid SSH key at {}: {error}", path.display()),
+        ),
     })?;
     let beside = public_path(path);
     let public = match fs::read_if_exists(&beside)? {
@@ -54,7 +57,7 @@ pub fn read(path: &Path) -> Result<KeyFile, CliError> {
         None => key
             .public_key()
             .to_openssh()
-            .map_err(|error| CliError::from_chain(&error))?,
+            .map_err(|error| CliError::from_error(ErrorKind::SshKey, error))?,
     };
     Ok(KeyFile {
         path: path.to_owned(),

@@ -28,16 +28,16 @@ fn columns(verbose: bool) -> Vec<Column> {
     let grey = |title: &str| Column::new(title).style(Style::SECONDARY);
     let mut columns = vec![Column::new("NAME").no_wrap(), grey("NODES")];
     if verbose {
-        columns.extend([Column::new("RESOURCES"), Column::new("DRIVER")]);
+        columns.extend([Column::new("RESOURCES").minor(), Column::new("DRIVER").minor()]);
     } else {
         columns.push(Column::new("GPU"));
     }
     columns.extend([
-        grey("SPOT"),
-        Column::new("BACKEND"),
+        grey("SPOT").minor(),
+        Column::new("BACKEND").minor(),
         Column::new("PRICE"),
         Column::new("STATUS").no_wrap(),
-        grey("CREATED").no_wrap(),
+        grey("CREATED").minor().no_wrap(),
     ]);
     if verbose {
         columns.push(Column::new("ERROR"));

@@ -63,9 +63,9 @@ fn table(offers: &[InstanceOfferWithAvailability], more: bool, mute_tail: bool, 
     let grey = |title: &str| Column::new(title).style(Style::SECONDARY);
     let mut table = Table::new(vec![
         Column::new("#"),
-        grey("BACKEND").ratio(2),
+        grey("BACKEND").minor().ratio(2),
         Column::new("RESOURCES").ratio(4),
-        grey("INSTANCE TYPE").no_wrap().ratio(2),
+        grey("INSTANCE TYPE").minor().no_wrap().ratio(2),
         grey("PRICE").ratio(1),
         Column::new(""),
     ])

@@ -87,11 +87,11 @@ fn columns(verbose: bool, runs: &[Run]) -> Vec<Column> {
     let grey = |title: &str| Column::new(title).style(Style::SECONDARY);
     let mut columns = vec![
         Column::new("NAME").style(Style::BOLD).no_wrap().ratio(2),
-        grey("BACKEND").ratio(2),
+        grey("BACKEND").minor().ratio(2),
     ];
     if verbose {
-        columns.push(grey("RESOURCES").ratio(3));
-        columns.push(grey("INSTANCE TYPE").no_wrap().ratio(1));
+        columns.push(grey("RESOURCES").minor().ratio(3));
+        columns.push(grey("INSTANCE TYPE").minor().no_wrap().ratio(1));
     } else {
         columns.push(Column::new("GPU").ratio(2));
     }
@@ -100,7 +100,7 @@ fn columns(verbose: bool, runs: &[Run]) -> Vec<Column> {
     if verbose || runs.iter().any(has_moving_probes) {
         columns.push(Column::new("PROBES").ratio(1));
     }
-    columns.push(grey("SUBMITTED").no_wrap().ratio(1));
+    columns.push(grey("SUBMITTED").minor().no_wrap().ratio(1));
     if verbose {
         columns.push(Column::new("ERROR").no_wrap().ratio(2));
     }

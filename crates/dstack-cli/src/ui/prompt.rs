@@ -3,7 +3,7 @@
 use dstack_system::task;
 
 use super::{Role, Text, Ui};
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 
 impl Ui {
     /// Asks until the answer is yes or no. Ctrl-C: `Cancelled by user`, exit code 1.
@@ -15,7 +15,7 @@ impl Ui {
             answer = self.confirm_plainly(question.into()) => answer,
             _ = tokio::signal::ctrl_c() => {
                 self.say("\nCancelled by user");
-                Err(CliError::silent(1))
+                Err(CliError::printed(ErrorKind::Interrupted))
             }
         }
     }
@@ -90,10 +90,11 @@ impl Ui {
         });
         match read.await {
             Ok(Ok((count, line))) if count > 0 => Ok(line),
-            _ => Err(
-                CliError::new("cannot ask for confirmation: standard input is closed")
-                    .hint("pass `-y` to answer all questions with yes"),
-            ),
+            _ => Err(CliError::new(
+                ErrorKind::NoConfirmation,
+                "cannot ask for confirmation: standard input is closed",
+            )
+            .hint("pass `-y` to answer all questions with yes")),
         }
     }
 }

@@ -1,16 +1,18 @@
 //! Tables without borders, laid out as dstack 0.22.5 lays them out: every cell padded by one space on both sides,
-//! columns as wide as their content, narrowed where the terminal is too narrow, stretched by ratios where asked.
+//! columns as wide as their content, stretched by ratios where asked. Where the terminal is too narrow for that, cells
+//! wrap, those of minor columns first.
 
 use super::style::Style;
 use super::text::Text;
 
 mod layout;
-mod wrap;
+mod narrow;
+pub(super) mod wrap;
 
 /// Padding of a cell: one space on each side.
 const PADDING: usize = 2;
 
-/// A column.
+/// A column: its title, and how its cells are laid out.
 #[derive(Debug, Clone, Default)]
 pub struct Column {
     title: String,
@@ -18,6 +20,7 @@ pub struct Column {
     no_wrap: bool,
     ratio: Option<usize>,
     center: bool,
+    minor: bool,
 }
 
 impl Column {
@@ -36,7 +39,7 @@ impl Column {
         self
     }
 
-    /// Cells are cut with `…` instead of wrapped.
+    /// Cells are not wrapped while there is a way to avoid it.
     #[must_use]
     pub const fn no_wrap(mut self) -> Self {
         self.no_wrap = true;
@@ -47,6 +50,13 @@ impl Column {
     #[must_use]
     pub const fn ratio(mut self, ratio: usize) -> Self {
         self.ratio = Some(ratio);
+        self
+    }
+
+    /// The column matters less than others: it is narrowed first.
+    #[must_use]
+    pub const fn minor(mut self) -> Self {
+        self.minor = true;
         self
     }
 
@@ -64,7 +74,7 @@ struct Row {
     style: Style,
 }
 
-/// A table.
+/// Rows below columns, laid out when it is rendered.
 #[derive(Debug, Clone, Default)]
 pub struct Table {
     columns: Vec<Column>,
@@ -163,12 +173,7 @@ impl Table {
                 } else {
                     column.style.over(style)
                 };
-                wrap::cell(
-                    &cell.under(below),
-                    width.saturating_sub(PADDING),
-                    column.no_wrap,
-                    column.center,
-                )
+                wrap::cell(&cell.under(below), width.saturating_sub(PADDING), column.center)
             })
             .collect();
         let height = columns.iter().map(Vec::len).max().unwrap_or(1);

@@ -8,7 +8,7 @@ use dstack_system::task;
 
 use crate::archive;
 use crate::context::{Context, Project};
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 
 /// Expands and checks local paths: relative ones start at the configuration file's folder.
 pub(crate) fn resolve(
@@ -21,10 +21,10 @@ pub(crate) fn resolve(
     for mapping in files {
         let path = context.resolve(&mapping.local_path, folder);
         if !path.exists() {
-            return Err(CliError::new(format!(
-                "Path '{}' specified in `files` does not exist",
-                path.display()
-            ))
+            return Err(CliError::new(
+                ErrorKind::FileMissing,
+                format!("Path '{}' specified in `files` does not exist", path.display()),
+            )
             .hint("paths are relative to the configuration file"));
         }
         mapping.local_path = path.display().to_string();
@@ -42,14 +42,10 @@ pub(crate) async fn upload(
         let local = mapping.local_path.clone();
         let packed = task::blocking("pack-files", move || archive::pack(Path::new(&local))).await;
         let packed = packed
-            .map_err(|error| CliError::from_chain(&error))?
+            .map_err(|error| CliError::from_error(ErrorKind::File, error))?
             .map_err(|error| {
-                let cause = CliError::from_chain(&error);
-                CliError::new(format!(
-                    "failed to archive '{}': {}",
-                    mapping.local_path,
-                    cause.message().unwrap_or_default()
-                ))
+                let message = format!("failed to archive '{}'", mapping.local_path);
+                CliError::caused_by(ErrorKind::File, message, error)
             })?;
         let archive = project
             .client

@@ -7,151 +7,167 @@ use dstack_model::common::ApplyAction;
 use dstack_model::fleets::{
     ApplyFleetPlanInput, Fleet, FleetConfiguration, FleetPlan, FleetSpec, InstanceGroupPlacement, SshHost,
 };
-use dstack_model::instances::{InstanceStatus, SshKey};
+use dstack_model::instances::{Instance, InstanceStatus, SshKey};
 use dstack_model::requests::{ApplyFleetPlanRequest, GetFleetPlanRequest, GetFleetRequest, NamesRequest};
 
 use super::prepare::apply_env;
-use super::provision::{self, Kind, until_gone};
+use super::resource::{ApplyResource, Change, Existing, delete_and_wait};
 use super::{diff, plan};
 use crate::args::ApplyArgs;
 use crate::commands::exiting;
-use crate::commands::fleet::exists;
 use crate::context::{Context, Project};
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::format::resources;
 use crate::profiles;
 use crate::ssh::keys;
 use crate::tables::{Dates, fleets, offers};
-use crate::ui::{Role, Table, Text, Ui};
+use crate::ui::{Table, Text, Ui};
 
 /// Offers shown in a plan.
 const SHOWN_OFFERS: usize = 3;
 
-/// Applies a fleet.
-pub(crate) async fn apply(
-    context: &Context,
-    project: &Project,
-    args: &ApplyArgs,
-    configuration: FleetConfiguration,
-    path: String,
-) -> Result<ExitCode, CliError> {
-    let submitting = submit(context, project, args, configuration, path);
-    let fleet = match provision::before(context, submitting).await? {
-        Ok(fleet) => fleet,
-        Err(code) => return Ok(code),
-    };
-    if args.detach {
-        context.ui.say("Fleet configuration submitted. Exiting...");
-        return Ok(ExitCode::SUCCESS);
-    }
-    let name = fleet.name.clone();
-    let table = |fleet: &Fleet| fleets::table(std::slice::from_ref(fleet), &project.name, false, Dates::Ago);
-    let kind = Kind {
-        noun: "fleet",
-        is_done,
-    };
-    let fetch = async || get(project, &name).await;
-    let delete = async || call_delete(project, &name).await;
-    let waited = provision::wait(context, args, &kind, &name, fleet, table, fetch, delete).await?;
-    Ok(waited.map_or(ExitCode::SUCCESS, |fleet| finish(&context.ui, project, &fleet)))
+/// A fleet that is about to be applied.
+pub(crate) struct FleetApply {
+    spec: FleetSpec,
 }
 
-async fn submit(
-    context: &Context,
-    project: &Project,
-    args: &ApplyArgs,
-    mut configuration: FleetConfiguration,
-    path: String,
-) -> Result<Result<Fleet, ExitCode>, CliError> {
-    if let Some(name) = &args.name {
-        configuration.name = Some(name.clone());
+impl FleetApply {
+    /// Fills in what the command line, the environment and key files say.
+    ///
+    /// # Errors
+    /// A variable is not set, or a key file cannot be read.
+    pub(crate) fn new(
+        context: &Context,
+        args: &ApplyArgs,
+        mut configuration: FleetConfiguration,
+        path: String,
+    ) -> Result<Self, CliError> {
+        if let Some(name) = &args.name {
+            configuration.name = Some(name.clone());
+        }
+        apply_env(&mut configuration.env, &args.kind.env, &context.env)?;
+        if configuration.ssh_config.is_none() && !configuration.env.is_empty() {
+            return Err(CliError::new(
+                ErrorKind::Configuration,
+                "`env` is currently supported for SSH fleets only",
+            ));
+        }
+        load_keys(context, &mut configuration)?;
+        let spec = FleetSpec {
+            configuration,
+            configuration_path: Some(path),
+            profile: profiles::load(context, None)?,
+            autocreated: false,
+        };
+        Ok(Self { spec })
     }
-    apply_env(&mut configuration.env, &args.kind.env, &context.env)?;
-    if configuration.ssh_config.is_none() && !configuration.env.is_empty() {
-        return Err(CliError::new("`env` is currently supported for SSH fleets only"));
-    }
-    load_keys(context, &mut configuration)?;
-    let profile = profiles::load(context, None)?;
-    let spec = FleetSpec {
-        configuration,
-        configuration_path: Some(path),
-        profile,
-        autocreated: false,
-    };
-    let plan = {
-        let _spinner = context.ui.spin("Getting apply plan...");
-        project
+}
+
+impl ApplyResource for FleetApply {
+    type Resource = Fleet;
+    type Plan = FleetPlan;
+
+    const NOUN: &'static str = "fleet";
+    const UPDATE_QUESTION: &'static str = "Update the fleet in-place?";
+
+    async fn plan(&self, project: &Project) -> Result<FleetPlan, CliError> {
+        let request = GetFleetPlanRequest {
+            spec: self.spec.clone(),
+        };
+        Ok(project
             .client
-            .call::<FleetsGetPlan>(&project.name, &GetFleetPlanRequest { spec })
-            .await?
-    };
-    print_plan(&context.ui, &plan);
-    let Some((question, recreate)) = decide(&context.ui, args, &plan) else {
-        return Ok(Err(ExitCode::SUCCESS));
-    };
-    if let Some(code) = provision::confirm(context, args, question).await? {
-        return Ok(Err(code));
+            .call::<FleetsGetPlan>(&project.name, &request)
+            .await?)
     }
-    if let Some(name) = recreate {
-        let _spinner = context.ui.spin("Deleting existing fleet...");
-        call_delete(project, &name).await?;
-        until_gone(async || exists(project, &name).await).await?;
-    }
-    let _spinner = context.ui.spin("Applying plan...");
-    let input = ApplyFleetPlanInput {
-        spec: plan.spec,
-        current_resource: plan.current_resource,
-    };
-    let request = ApplyFleetPlanRequest {
-        plan: input,
-        force: false,
-    };
-    Ok(Ok(project
-        .client
-        .call::<FleetsApply>(&project.name, &request)
-        .await?))
-}
 
-/// Says what applying will do. The question, and the fleet to delete first; `None` when there is nothing to do.
-fn decide(ui: &Ui, args: &ApplyArgs, plan: &FleetPlan) -> Option<(&'static str, Option<String>)> {
-    let name = plan.spec.configuration.name.clone();
-    let Some(current) = &plan.current_resource else {
-        let message = name.map(|name| Text::from("Fleet ").code(name).push(" does not exist yet."));
-        ui.say(message.unwrap_or_default());
-        return Some(("Create the fleet?", None));
-    };
-    let effective = plan.effective_spec.as_ref().unwrap_or(&plan.spec);
-    let found = Text::from("Found fleet ")
-        .code(name.unwrap_or_default())
-        .push(".");
-    let recreate = Some(current.name.clone());
-    match (diff::others(effective, &current.spec), plan.action) {
-        (None, _) => {
-            if args.yes && !args.force {
-                ui.say("No configuration changes detected. Use --force to apply anyway.");
-                return None;
-            }
-            ui.say(found.push(" No configuration changes detected."));
-            Some(("Re-create the fleet?", recreate))
+    fn print_plan(&self, ui: &Ui, _project: &Project, plan: &FleetPlan) {
+        print_plan(ui, plan);
+    }
+
+    fn configured_name(&self, plan: &FleetPlan) -> Option<String> {
+        plan.spec.configuration.name.clone()
+    }
+
+    fn existing(&self, plan: &FleetPlan) -> Option<Existing> {
+        let current = plan.current_resource.as_ref()?;
+        let effective = plan.effective_spec.as_ref().unwrap_or(&plan.spec);
+        let change = match (diff::others(effective, &current.spec), plan.action) {
+            (None, _) => Change::Nothing,
+            (Some(diff), Some(ApplyAction::Update)) => Change::InPlace(diff),
+            (Some(diff), _) => Change::NotInPlace(diff),
+        };
+        Some(Existing {
+            name: current.name.clone(),
+            change,
+        })
+    }
+
+    async fn submit(self, project: &Project, plan: FleetPlan) -> Result<Fleet, CliError> {
+        let request = ApplyFleetPlanRequest {
+            plan: ApplyFleetPlanInput {
+                spec: plan.spec,
+                current_resource: plan.current_resource,
+            },
+            force: false,
+        };
+        Ok(project
+            .client
+            .call::<FleetsApply>(&project.name, &request)
+            .await?)
+    }
+
+    async fn find(project: &Project, name: &str) -> Result<Option<Fleet>, CliError> {
+        let request = GetFleetRequest {
+            name: Some(name.to_owned()),
+            id: None,
+        };
+        match project.client.call::<FleetsGet>(&project.name, &request).await {
+            Ok(fleet) => Ok(Some(fleet)),
+            Err(error) if error.is_not_exists() => Ok(None),
+            Err(error) => Err(error.into()),
         }
-        (Some(diff), Some(ApplyAction::Update)) => {
-            ui.say(
-                found
-                    .push(" Detected changes that ")
-                    .code("can")
-                    .push(format!(" be updated in-place:\n{diff}")),
-            );
-            Some(("Update the fleet in-place?", None))
+    }
+
+    async fn delete(project: &Project, name: &str) -> Result<(), CliError> {
+        Ok(project
+            .client
+            .call::<FleetsDelete>(&project.name, &NamesRequest::one(name))
+            .await?)
+    }
+
+    fn name(fleet: &Fleet) -> &str {
+        &fleet.name
+    }
+
+    fn is_done(fleet: &Fleet) -> bool {
+        let moving = [
+            InstanceStatus::Pending,
+            InstanceStatus::Provisioning,
+            InstanceStatus::Terminating,
+        ];
+        !fleet
+            .instances
+            .iter()
+            .any(|instance| moving.contains(&instance.status))
+    }
+
+    fn failure(fleet: &Fleet) -> Option<String> {
+        let mut instances = fleet.instances.iter();
+        if !instances.any(|instance| instance.status == InstanceStatus::Terminated) {
+            return None;
         }
-        (Some(diff), _) => {
-            ui.say(
-                found
-                    .push(" Detected changes that ")
-                    .role(Role::Error, "cannot")
-                    .push(format!(" be updated in-place:\n{diff}")),
-            );
-            Some(("Re-create the fleet?", recreate))
-        }
+        let is_active = |instance: &&Instance| instance.status.is_active();
+        let active = fleet.instances.iter().filter(is_active).count();
+        let wanted = fleet.spec.configuration.nodes.map_or(0, |nodes| nodes.min);
+        let rest = match i64::try_from(active).unwrap_or(i64::MAX) < wanted {
+            true => "Provisioning will be retried in the background.",
+            false => "Check the table above for errors.",
+        };
+        Some(format!("Some instances failed. {rest}"))
+    }
+
+    fn table(fleet: &Fleet, project: &Project, verbose: bool, dates: Dates) -> Table {
+        fleets::table(std::slice::from_ref(fleet), &project.name, verbose, dates)
     }
 }
 
@@ -178,7 +194,8 @@ fn load_keys(context: &Context, configuration: &mut FleetConfiguration) -> Resul
 fn load_key(context: &Context, path: &str) -> Result<SshKey, CliError> {
     let path = context.resolve(path, &context.folder);
     let key = keys::read(&path)?;
-    let private = fs_err::read_to_string(&path).map_err(|error| CliError::from_chain(&error))?;
+    let private =
+        fs_err::read_to_string(&path).map_err(|error| CliError::from_error(ErrorKind::SshKey, error))?;
     Ok(SshKey {
         public: key.public,
         private: Some(private),
@@ -258,63 +275,6 @@ fn properties(plan: &FleetPlan) -> Table {
     table
 }
 
-fn is_done(fleet: &Fleet) -> bool {
-    let moving = [
-        InstanceStatus::Pending,
-        InstanceStatus::Provisioning,
-        InstanceStatus::Terminating,
-    ];
-    !fleet
-        .instances
-        .iter()
-        .any(|instance| moving.contains(&instance.status))
-}
-
-fn finish(ui: &Ui, project: &Project, fleet: &Fleet) -> ExitCode {
-    let failed = fleet
-        .instances
-        .iter()
-        .any(|instance| instance.status == InstanceStatus::Terminated);
-    ui.table(&fleets::table(
-        std::slice::from_ref(fleet),
-        &project.name,
-        failed,
-        Dates::Clock,
-    ));
-    if !failed {
-        return ExitCode::SUCCESS;
-    }
-    let active = fleet
-        .instances
-        .iter()
-        .filter(|instance| instance.status.is_active())
-        .count();
-    let wanted = fleet.spec.configuration.nodes.map_or(0, |nodes| nodes.min);
-    let retried = i64::try_from(active).unwrap_or(i64::MAX) < wanted;
-    let rest = if retried {
-        "Provisioning will be retried in the background."
-    } else {
-        "Check the table above for errors."
-    };
-    ui.say(Text::new().role(Role::Error, format!("\nSome instances failed. {rest}")));
-    ExitCode::FAILURE
-}
-
-async fn get(project: &Project, name: &str) -> Result<Fleet, CliError> {
-    let request = GetFleetRequest {
-        name: Some(name.to_owned()),
-        id: None,
-    };
-    Ok(project.client.call::<FleetsGet>(&project.name, &request).await?)
-}
-
-async fn call_delete(project: &Project, name: &str) -> Result<(), CliError> {
-    Ok(project
-        .client
-        .call::<FleetsDelete>(&project.name, &NamesRequest::one(name))
-        .await?)
-}
-
 /// `dstack delete -f` of a fleet: waits until it is gone.
 pub(crate) async fn delete(
     context: &Context,
@@ -323,8 +283,11 @@ pub(crate) async fn delete(
     yes: bool,
 ) -> Result<ExitCode, CliError> {
     let ui = &context.ui;
-    if !exists(project, name).await? {
-        return Err(CliError::new(format!("Fleet {name} does not exist")).hint("see `dstack fleet`"));
+    if FleetApply::find(project, name).await?.is_none() {
+        return Err(
+            CliError::new(ErrorKind::NotFound, format!("Fleet {name} does not exist"))
+                .hint("see `dstack fleet`"),
+        );
     }
     if !yes
         && !ui
@@ -334,8 +297,7 @@ pub(crate) async fn delete(
         return Ok(exiting(ui));
     }
     let spinner = ui.spin("Deleting fleet...");
-    call_delete(project, name).await?;
-    until_gone(async || exists(project, name).await).await?;
+    delete_and_wait::<FleetApply>(project, name).await?;
     drop(spinner);
     ui.say(Text::from("Fleet ").code(name).push(" deleted"));
     Ok(ExitCode::SUCCESS)

@@ -8,7 +8,7 @@ use dstack_model::yaml::{ConfigErrors, Spans, parse_configuration};
 use dstack_units::name::is_resource_name;
 
 use crate::context::Context;
-use crate::error::{CliError, of_io, plain_words};
+use crate::error::{CliError, ErrorKind, of_io};
 use crate::ui::{Role, Text};
 
 /// Name of standard input.
@@ -32,7 +32,7 @@ impl Loaded {
                     "found \"{name}\", expected 2 to 41 lower-case letters, digits and hyphens, the first of them a letter"
                 );
                 let error = ConfigErrors::at(&self.path, &self.spans, "name", message);
-                Err(CliError::new(error.to_string()))
+                Err(CliError::from_error(ErrorKind::Configuration, error))
             }
             _ => Ok(()),
         }
@@ -43,7 +43,7 @@ impl Loaded {
 pub(crate) fn load(context: &Context, file: Option<&str>) -> Result<Loaded, CliError> {
     let (text, path) = read(context, file)?;
     let (configuration, spans) = parse_configuration(&text, &path)
-        .map_err(|errors| CliError::new(plain_words(&errors.to_string())))?;
+        .map_err(|errors| CliError::from_error(ErrorKind::Configuration, errors))?;
     for (key, at) in spans.repeated_keys() {
         let warning = format!(
             "{path}:{}:{}: `{key}` is there twice: the last one counts",
@@ -63,22 +63,29 @@ fn read(context: &Context, file: Option<&str>) -> Result<(String, String), CliEr
         let mut text = String::new();
         std::io::stdin()
             .read_to_string(&mut text)
-            .map_err(|error| CliError::new(format!("cannot read standard input: {error}")))?;
+            .map_err(|error| CliError::caused_by(ErrorKind::File, "cannot read standard input", error))?;
         return Ok((text, STDIN.to_owned()));
     }
     let path = match file {
         Some(file) => {
             let path = context.resolve(file, &context.folder);
             if !path.exists() {
-                return Err(CliError::new(format!("Configuration file {file} does not exist"))
-                    .hint("give the path of the configuration with `-f`"));
+                return Err(CliError::new(
+                    ErrorKind::ConfigurationMissing,
+                    format!("Configuration file {file} does not exist"),
+                )
+                .hint("give the path of the configuration with `-f`"));
             }
             path
         }
         None => default_file(&context.folder)?,
     };
-    let text = fs_err::read_to_string(&path)
-        .map_err(|error| CliError::new(format!("cannot read {}: {}", path.display(), of_io(error.kind()))))?;
+    let text = fs_err::read_to_string(&path).map_err(|error| {
+        CliError::new(
+            ErrorKind::File,
+            format!("cannot read {}: {}", path.display(), of_io(error.kind())),
+        )
+    })?;
     Ok((text, relative(&path, &context.folder)))
 }
 
@@ -86,6 +93,7 @@ fn default_file(folder: &Path) -> Result<PathBuf, CliError> {
     let candidates = DEFAULTS.into_iter().map(|name| folder.join(name));
     candidates.into_iter().find(|path| path.exists()).ok_or_else(|| {
         CliError::new(
+            ErrorKind::ConfigurationMissing,
             "No configuration file specified via `-f` and no default .dstack.yml configuration found",
         )
         .hint("give the path of the configuration with `-f`")

@@ -9,7 +9,7 @@ use dstack_units::PortMapping;
 use dstack_units::quoting::shell_line;
 
 use crate::args::ApplyArgs;
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::settings::Environment;
 
 /// Fills everything in.
@@ -31,8 +31,10 @@ pub(crate) fn prepare(
         .as_deref()
         .filter(|path| !path.starts_with('/'))
     {
-        return Err(CliError::new("working_dir must be absolute")
-            .hint(format!("write `working_dir: /{working_dir}`")));
+        return Err(
+            CliError::new(ErrorKind::Configuration, "working_dir must be absolute")
+                .hint(format!("write `working_dir: /{working_dir}`")),
+        );
     }
     match configuration {
         AnyRunConfiguration::Task(task) => {
@@ -64,19 +66,26 @@ pub(crate) fn prepare(
 /// Values of `-e` win; variables without a value are taken from the user's environment.
 pub(crate) fn apply_env(variables: &mut Env, flags: &[String], env: &Environment) -> Result<(), CliError> {
     if let Some(bad) = flags.iter().find(|flag| !is_item(flag)) {
-        return Err(CliError::new(format!("`{bad}` is not an environment variable"))
-            .hint("write `-e NAME=VALUE` or `-e NAME`"));
+        return Err(CliError::new(
+            ErrorKind::Argument,
+            format!("`{bad}` is not an environment variable"),
+        )
+        .hint("write `-e NAME=VALUE` or `-e NAME`"));
     }
     // The last of several flags for one variable wins.
     for flag in flags {
-        let flag = Env::from_items(std::slice::from_ref(flag)).map_err(CliError::new)?;
+        let flag = Env::from_items(std::slice::from_ref(flag))
+            .map_err(|text| CliError::new(ErrorKind::Argument, text))?;
         variables.extend(&flag);
     }
     for (name, value) in &mut variables.0 {
         if *value == EnvValue::FromClient {
             let found = env.get(name).ok_or_else(|| {
-                CliError::new(format!("Environment variable {name} is not set"))
-                    .hint(format!("set it, or pass `-e {name}=VALUE`"))
+                CliError::new(
+                    ErrorKind::Variable,
+                    format!("Environment variable {name} is not set"),
+                )
+                .hint(format!("set it, or pass `-e {name}=VALUE`"))
             })?;
             *value = EnvValue::Text(found);
         }
@@ -85,7 +94,11 @@ pub(crate) fn apply_env(variables: &mut Env, flags: &[String], env: &Environment
 }
 
 fn interpolate_env(configuration: &mut AnyRunConfiguration) -> Result<(), CliError> {
-    let variables = configuration.base().env.to_map().map_err(CliError::new)?;
+    let variables = configuration
+        .base()
+        .env
+        .to_map()
+        .map_err(|text| CliError::new(ErrorKind::Variable, text))?;
     let known = Interpolator::new().namespace("env", variables).skip("secrets");
     let fill = |text: &mut String| fill(text, &known);
     if let Some(auth) = &mut configuration.base_mut().registry_auth {
@@ -123,7 +136,7 @@ fn interpolate_commands<'a>(
 fn fill(text: &mut String, known: &Interpolator) -> Result<(), CliError> {
     *text = known
         .interpolate(text)
-        .map_err(|error| CliError::from_chain(&error))?;
+        .map_err(|error| CliError::from_error(ErrorKind::Variable, error))?;
     Ok(())
 }
 
@@ -151,7 +164,10 @@ fn unique(ports: impl Iterator<Item = u16>) -> Result<(), CliError> {
     let mut seen = BTreeSet::new();
     for port in ports {
         if !seen.insert(port) {
-            return Err(CliError::new(format!("Port {port} is already in use")).hint("give each port once"));
+            return Err(
+                CliError::new(ErrorKind::Argument, format!("Port {port} is already in use"))
+                    .hint("give each port once"),
+            );
         }
     }
     Ok(())

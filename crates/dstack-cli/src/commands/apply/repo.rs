@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use crate::args::GitArgs;
 use crate::args::apply::RepoArgs;
 use crate::context::{Context, Project};
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::repo::access::{self, Given};
 use crate::repo::local;
 use crate::repo::url::RepoUrl;
@@ -105,8 +105,12 @@ fn source(
     let local = spec.local_path.as_deref().unwrap_or(".");
     let file = context.folder.join(configuration_path);
     let folder = context.resolve(local, file.parent().unwrap_or(&context.folder));
-    let resolved = fs_err::canonicalize(&folder)
-        .map_err(|_| CliError::new(format!("Invalid repo path: {local} -> {}", folder.display())))?;
+    let resolved = fs_err::canonicalize(&folder).map_err(|_| {
+        CliError::new(
+            ErrorKind::Repo,
+            format!("Invalid repo path: {local} -> {}", folder.display()),
+        )
+    })?;
     Ok(Some(Source::Folder(resolved)))
 }
 
@@ -130,7 +134,7 @@ async fn look(context: &Context, source: Source) -> Result<Remote, CliError> {
     let user_config = crate::fs::read_if_exists(&context.home.join(".ssh/config"))?.unwrap_or_default();
     let parse = |url: &str| {
         RepoUrl::parse(url, |host| config::lookup(&user_config, host, &context.home))
-            .map_err(|error| CliError::new(error.to_string()))
+            .map_err(|error| CliError::from_error(ErrorKind::Repo, error))
     };
     match source {
         Source::Url(text) => {

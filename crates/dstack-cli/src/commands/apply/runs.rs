@@ -19,7 +19,7 @@ use crate::args::ApplyArgs;
 use crate::attach::{self, ports::Reserved};
 use crate::commands::{exiting, fleet};
 use crate::context::{Context, Project};
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind};
 use crate::profiles;
 use crate::ssh::keys;
 use crate::tables::explanations;
@@ -200,7 +200,7 @@ fn explain_command(args: &ApplyArgs) -> String {
 fn first_job(plan: &RunPlan) -> Result<&JobPlan, CliError> {
     plan.job_plans
         .first()
-        .ok_or_else(|| CliError::new("the server's plan has no jobs"))
+        .ok_or_else(|| CliError::new(ErrorKind::VersionMismatch, "the server's plan has no jobs"))
 }
 
 /// What comes after the plan.
@@ -325,7 +325,8 @@ pub(crate) async fn delete(
     yes: bool,
 ) -> Result<ExitCode, CliError> {
     let name = configuration.base().name.clone().ok_or_else(|| {
-        CliError::new("Configuration specifies no run to delete").hint("set `name` in the configuration")
+        CliError::new(ErrorKind::NameMissing, "Configuration specifies no run to delete")
+            .hint("set `name` in the configuration")
     })?;
     let request = GetRunRequest {
         run_name: Some(name.clone()),
@@ -334,7 +335,10 @@ pub(crate) async fn delete(
     let run = match project.client.call::<RunsGet>(&project.name, &request).await {
         Ok(run) => run,
         Err(error) if error.is_not_exists() => {
-            return Err(CliError::new(format!("Run {name} does not exist")).hint("see `dstack ps -a`"));
+            return Err(
+                CliError::new(ErrorKind::NotFound, format!("Run {name} does not exist"))
+                    .hint("see `dstack ps -a`"),
+            );
         }
         Err(error) => return Err(error.into()),
     };

@@ -14,10 +14,10 @@ use crate::attach::{self, Attachment};
 use crate::commands::logs::{Page, Reader, find_job};
 use crate::commands::run::get;
 use crate::context::{Context, Project};
-use crate::error::CliError;
+use crate::error::{CliError, ErrorKind, plain_words};
 use crate::format::capitalize;
 use crate::settings;
-use crate::tables::{Dates, runs};
+use crate::tables::{Dates, explanations, runs};
 use crate::ui::{Role, Text, Ui};
 
 /// How often and how many times the run's end is looked for once its output has ended.
@@ -69,7 +69,7 @@ async fn follow(
             End::Resubmitted(again) => run = *again,
             End::Finished(finished) => {
                 print_finished(&session.context.ui, &finished);
-                return Ok(exit_code(&finished));
+                return outcome(&finished);
             }
             End::Unknown => return Err(lost()),
         }
@@ -165,7 +165,7 @@ async fn print_output(session: &Session<'_>, run: &Run, reserved: Option<Reserve
     }
     let attachment = match attach(session, run, job, reserved).await {
         Ok(attachment) => attachment,
-        Err(error) if error.code() == 1 && error.message().is_some() => {
+        Err(error) if error.kind() != ErrorKind::Interrupted => {
             let reason = error.message().unwrap_or_default();
             // A job that ended meanwhile has nothing left to attach to.
             if !get(project, name).await?.status.is_finished() {
@@ -215,7 +215,7 @@ async fn attach(
 pub(crate) enum End {
     /// It is tried again.
     Resubmitted(Box<Run>),
-    /// It ended.
+    /// It ended, well or not.
     Finished(Box<Run>),
     /// Neither, for half a minute.
     Unknown,
@@ -251,16 +251,18 @@ fn is_resubmitted(run: &Run, before: Option<&JobSubmission>) -> bool {
 
 /// The run's end was not seen.
 fn lost() -> CliError {
-    CliError::new("Lost run connection. Timed out waiting for run final status.")
-        .hint("see `dstack ps` for whether it is done or failed")
+    CliError::new(
+        ErrorKind::ConnectionLost,
+        "Lost run connection. Timed out waiting for run final status.",
+    )
+    .hint("see `dstack ps` for whether it is done or failed")
 }
 
-/// 0 when the run is done, otherwise 1.
-pub(crate) fn exit_code(run: &Run) -> ExitCode {
-    if run.status == RunStatus::Done {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+/// Returns how the command ends whose run has ended, and about which [`print_finished`] said everything.
+pub(crate) fn outcome(run: &Run) -> Result<ExitCode, CliError> {
+    match run.status {
+        RunStatus::Done => Ok(ExitCode::SUCCESS),
+        _ => Err(CliError::printed(ErrorKind::RunFailed)),
     }
 }
 
@@ -288,7 +290,10 @@ pub(crate) fn print_finished(ui: &Ui, run: &Run) {
         .as_ref()
         .filter(|message| !message.is_empty())
     {
-        ui.say(Text::new().role(Role::Error, message));
+        ui.say(Text::new().role(Role::Error, plain_words(message)));
+    }
+    if message == "no fleets" {
+        explanations::no_fleets(ui);
     }
     if message == "busy" {
         let wait = "hint: `retry: {on_events: [no-capacity], duration: 1h}` in the configuration lets a run wait for its place";

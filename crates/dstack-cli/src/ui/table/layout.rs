@@ -1,12 +1,28 @@
 //! How wide each column is.
 
-use super::{Column, PADDING, Table};
+use super::{Column, PADDING, Table, narrow};
 
 /// Widths of all columns, padding included, for a terminal of `width` cells.
 pub(super) fn widths(table: &Table, width: usize) -> Vec<usize> {
     let natural: Vec<usize> = (0..table.columns.len())
-        .map(|index| content(table, index).saturating_add(PADDING).min(width))
+        .map(|index| content(table, index).saturating_add(PADDING))
         .collect();
+    let widths = reference(table, &natural, width);
+    let mut columns = table.columns.iter().zip(&natural).zip(&widths).enumerate();
+    let cuts = |(index, ((column, natural), width)): (usize, ((&Column, &usize), &usize))| {
+        narrow::cuts(table, index, column, *natural, *width)
+    };
+    let is_cut = columns.any(cuts);
+    match is_cut {
+        true if natural.iter().sum::<usize>() <= width => fill(table, natural, width),
+        true => fill(table, narrow::squeeze(table, &natural, width), width),
+        false => widths,
+    }
+}
+
+/// The widths of dstack 0.22.5, which cuts what has no place.
+fn reference(table: &Table, natural: &[usize], width: usize) -> Vec<usize> {
+    let natural: Vec<usize> = natural.iter().map(|natural| *natural.min(&width)).collect();
     let mut widths = stretched(table, &natural, width);
     if widths.iter().sum::<usize>() > width {
         let wrapable: Vec<bool> = table.columns.iter().map(|column| !column.no_wrap).collect();
@@ -28,16 +44,21 @@ pub(super) fn widths(table: &Table, width: usize) -> Vec<usize> {
             })
             .collect();
     }
+    fill(table, widths, width)
+}
+
+/// Gives what is left of the full width to all columns of a table that is stretched.
+fn fill(table: &Table, widths: Vec<usize>, width: usize) -> Vec<usize> {
     let total: usize = widths.iter().sum();
-    if table.expand && total < width && total > 0 {
-        let more = distribute(width - total, &widths, &[]);
-        widths = widths
-            .iter()
-            .zip(more)
-            .map(|(width, more)| width + more)
-            .collect();
+    if !table.expand || total >= width || total == 0 {
+        return widths;
     }
+    let more = distribute(width - total, &widths, &[]);
     widths
+        .iter()
+        .zip(more)
+        .map(|(width, more)| width + more)
+        .collect()
 }
 
 /// Widest line of a column, its title included.

@@ -57,57 +57,77 @@ fn as_wide_as_its_content() {
 
 #[test]
 fn stretched_by_ratios() {
+    let line = text(&offers(true), 160);
+    let line = line.lines().nth(1).unwrap();
+    let starts: Vec<usize> = ["1", "runpod", "cpu=", "NVIDIA", "$"]
+        .iter()
+        .map(|word| line.find(word).unwrap())
+        .collect();
+    assert_eq!(starts, [1, 4, 39, 108, 142]);
+}
+
+// Where rich cuts titles and cells, columns are narrower and cells wrap.
+
+#[test]
+fn cells_wrap_where_the_terminal_is_narrow() {
     let empty = ".".repeat(80);
     assert_layout(
         true,
         80,
         &[
-            ".#..BACKEND..........RESOURCES.........................INSTANCE.TYPE...PRICE....",
-            ".1..runpod...........cpu=x86:16.mem=62GB.disk=100GB....NVIDIA.GeForc…..$0.69....",
-            "....(EU-RO-1)........gpu=RTX4090:24GB:1.........................................",
-            ".2..runpod...........cpu=x86:16.mem=62GB.disk=100GB....NVIDIA.GeForc…..$0.69....",
-            "....(EU-RO-1)........gpu=RTX4090:24GB:1.........................................",
+            ".#..BACKEND...........RESOURCES..................INSTANCE.TYPE............PRICE.",
+            ".1..runpod.(EU-RO-1)..cpu=x86:16.mem=62GB........NVIDIA.GeForce.RTX.4090..$0.69.",
+            "......................disk=100GB................................................",
+            "......................gpu=RTX4090:24GB:1........................................",
+            ".2..runpod.(EU-RO-1)..cpu=x86:16.mem=62GB........NVIDIA.GeForce.RTX.4090..$0.69.",
+            "......................disk=100GB................................................",
+            "......................gpu=RTX4090:24GB:1........................................",
             &empty,
         ],
     );
 }
 
 #[test]
-fn narrowed_until_words_are_cut() {
-    let empty = ".".repeat(60);
-    assert_layout(
-        false,
-        60,
-        &[
-            ".#..BACKEND.....RESOURCES..INSTANCE.TYPE............PRICE...",
-            ".1..runpod......cpu=x86:…..NVIDIA.GeForce.RTX.4090..$0.69...",
-            "....(EU-RO-1)...mem=62GB....................................",
-            "................disk=100…...................................",
-            "................gpu=RTX4…...................................",
-            ".2..runpod......cpu=x86:…..NVIDIA.GeForce.RTX.4090..$0.69...",
-            "....(EU-RO-1)...mem=62GB....................................",
-            "................disk=100…...................................",
-            "................gpu=RTX4…...................................",
-            &empty,
-        ],
+fn a_long_line_goes_on_below_its_text() {
+    let line = Text::from("[12:00] ")
+        .secondary("[run a]")
+        .push(" Status changed to FAILED");
+    let lines: Vec<String> = wrap::hanging(&line, 8, 30).iter().map(Text::plain).collect();
+    assert_eq!(lines, ["[12:00] [run a] Status changed", "        to FAILED"]);
+    let lines = wrap::hanging(&line, 8, 80);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+}
+
+#[test]
+fn a_column_without_cells_makes_room_for_others() {
+    let mut table = Table::new(vec![
+        Column::new("NAME").no_wrap(),
+        Column::new("SUBMITTED").minor().no_wrap(),
+        Column::new("ERROR"),
+    ]);
+    table.row(["bad-task-name", "3 mins ago", ""].map(Text::from).to_vec());
+    assert_eq!(
+        text(&table, 29),
+        " NAME           SUBMITTED  \n bad-task-name  3 mins ago "
     );
-    let empty = ".".repeat(40);
-    assert_layout(
-        true,
-        40,
-        &[
-            ".#..BACKE…..RESOURCES.......INSTA…..…...",
-            ".1..runpod..cpu=x86:16......NVIDI…..…...",
-            "....(EU-R…..mem=62GB....................",
-            "............disk=100GB..................",
-            "............gpu=RTX4090:2…..............",
-            ".2..runpod..cpu=x86:16......NVIDI…..…...",
-            "....(EU-R…..mem=62GB....................",
-            "............disk=100GB..................",
-            "............gpu=RTX4090:2…..............",
-            &empty,
-        ],
+    assert_eq!(
+        text(&table, 26),
+        " NAME           SUBMITTED \n bad-task-name  3 mins    \n                ago       "
     );
+    assert_eq!(
+        text(&table, 22),
+        " NAME       SUBMITTED \n bad-task-  3 mins    \n name       ago       "
+    );
+}
+
+proptest::proptest! {
+    #[test]
+    fn nothing_is_cut_while_titles_have_their_place(width in 45usize..200, expand: bool) {
+        let printed = text(&offers(expand), width);
+        proptest::prop_assert!(!printed.contains('…'), "{printed}");
+        let letters = |text: &str| text.chars().filter(|c| !c.is_whitespace()).count();
+        proptest::prop_assert_eq!(letters(&printed), letters(&text(&offers(false), 200)));
+    }
 }
 
 #[test]
