@@ -5,7 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_compute::{Backend, Backends, Capabilities, ComputeError, InstanceRequest, Instances};
+use dstack_compute::config::{BackendConfig, SplitConfig};
+use dstack_compute::{
+    Backend, BackendKind, Backends, Capabilities, ComputeError, ConfigureError, InstanceRequest, Instances,
+};
 use dstack_model::backends::BackendType;
 use dstack_model::decode::decode_strict;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
@@ -274,8 +277,9 @@ impl Backends for Clouds {
     }
 }
 
+/// All projects have the one cloud, however it is configured.
 #[async_trait]
-impl Backend for Clouds {
+impl BackendKind for Clouds {
     fn kind(&self) -> BackendType {
         BackendType::Aws
     }
@@ -286,6 +290,21 @@ impl Backend for Clouds {
             multinode: true,
             ..Capabilities::default()
         }
+    }
+
+    async fn configure(&self, _: &str, config: &BackendConfig) -> Result<SplitConfig, ConfigureError> {
+        Ok(config.split())
+    }
+
+    fn open(&self, _: &SplitConfig) -> Result<Arc<dyn Backend>, ComputeError> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+#[async_trait]
+impl Backend for Clouds {
+    fn backend_kind(&self) -> &dyn BackendKind {
+        self
     }
 
     async fn offers(&self, _requirements: &Requirements) -> Result<Vec<Offer>, ComputeError> {
