@@ -299,8 +299,9 @@ impl Backends for Clouds {
     }
 }
 
+/// All projects have the one cloud, however it is configured.
 #[async_trait]
-impl Backend for Clouds {
+impl BackendKind for Clouds {
     fn kind(&self) -> BackendType {
         BackendType::Aws
     }
@@ -312,6 +313,21 @@ impl Backend for Clouds {
             volumes: true,
             ..Capabilities::default()
         }
+    }
+
+    async fn configure(&self, _: &str, config: &BackendConfig) -> Result<SplitConfig, ConfigureError> {
+        Ok(config.split())
+    }
+
+    fn open(&self, _: &SplitConfig) -> Result<Arc<dyn Backend>, ComputeError> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+#[async_trait]
+impl Backend for Clouds {
+    fn backend_kind(&self) -> &dyn BackendKind {
+        self
     }
 
     async fn offers(&self, _requirements: &Requirements) -> Result<Vec<Offer>, ComputeError> {
@@ -417,28 +433,5 @@ impl Volumes for Clouds {
             Ok(())
         })
         .await
-    }
-}
-
-/// The only type of backend of simulations.
-#[derive(Debug)]
-pub struct SimulatedKind(pub Clouds);
-
-#[async_trait]
-impl BackendKind for SimulatedKind {
-    fn kind(&self) -> BackendType {
-        BackendType::Aws
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-
-    async fn configure(&self, _: &str, config: &BackendConfig) -> Result<SplitConfig, ConfigureError> {
-        Ok(config.split())
-    }
-
-    fn open(&self, _: &SplitConfig) -> Result<Arc<dyn Backend>, ComputeError> {
-        Ok(Arc::new(self.0.clone()))
     }
 }

@@ -17,7 +17,6 @@ use dstack_store::{Commit, EngineStore, StoreError};
 use dstack_units::{ArchiveId, FleetId, ProjectId, RepoRowId, RunId, UserId, VolumeId};
 use serde_json::Value;
 
-use crate::clouds::SimulatedKind;
 use crate::scenario::{ScenarioError, jobs};
 use crate::world::World;
 
@@ -237,7 +236,7 @@ impl World {
     }
 
     fn volumes(&self, engine: &Engine) -> Volumes {
-        let kind: Arc<dyn BackendKind> = Arc::new(SimulatedKind(self.clouds.clone()));
+        let kind: Arc<dyn BackendKind> = Arc::new(self.clouds.clone());
         Volumes::new(self.core(engine), Registry::new([kind]))
     }
 

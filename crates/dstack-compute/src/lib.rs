@@ -1,7 +1,7 @@
 //! The contract between the control plane and a cloud.
 //!
-//! A [`Backend`] is one configured cloud of one project. What it can do beyond offers is told by [`Capabilities`]; the
-//! control plane never asks which cloud it talks to.
+//! A [`Backend`] is one configured cloud of one project. What it can do beyond offers, its [`BackendKind`] says
+//! ([`Capabilities`]); the control plane never asks which cloud it talks to.
 
 #![warn(missing_docs)]
 
@@ -31,11 +31,18 @@ pub use volumes::{VolumeRequest, Volumes};
 /// One configured cloud of one project.
 #[async_trait]
 pub trait Backend: Send + Sync + Debug {
-    /// Returns the type of the backend.
-    fn kind(&self) -> BackendType;
+    /// Returns the kind that opened it.
+    fn backend_kind(&self) -> &dyn BackendKind;
 
-    /// What it can do beyond offers.
-    fn capabilities(&self) -> Capabilities;
+    /// Returns the type of the backend: that of its kind.
+    fn kind(&self) -> BackendType {
+        self.backend_kind().kind()
+    }
+
+    /// Returns what it can do beyond offers: what all backends of its kind can.
+    fn capabilities(&self) -> Capabilities {
+        self.backend_kind().capabilities()
+    }
 
     /// What could be had for these requirements, in the backend's own order (by price unless the cloud has reasons
     /// for another). Availability and quotas are filled in as far as they are known without a call per offer.

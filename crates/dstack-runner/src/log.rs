@@ -27,7 +27,7 @@ pub enum Level {
     Info,
     /// Also every single step.
     Debug,
-    /// Everything, also what libraries trace.
+    /// Also what crates of dstack trace.
     Trace,
 }
 

@@ -45,7 +45,7 @@ pub struct SessionDefaults {
 /// How to serve SSH.
 #[derive(Clone)]
 pub struct SshOptions {
-    /// Bound already. Whoever is reached through it may try to log in.
+    /// Socket on which clients connect; bound already.
     pub listener: Arc<std::net::TcpListener>,
     /// Keys that may log in as any user, one `authorized_keys` line each.
     pub authorized_keys: Vec<String>,
@@ -59,8 +59,8 @@ pub struct SshOptions {
     pub session: watch::Receiver<SessionDefaults>,
     /// Services of this process that clients reach by forwarding a port.
     pub services: Vec<LocalService>,
-    /// Command that speaks SFTP on its standard input and output by calling [`sftp::serve_stdio`](crate::sftp::serve_stdio); it is started as the
-    /// user of the login. Empty: no SFTP.
+    /// Command that speaks SFTP on its standard input and output by calling
+    /// [`sftp::serve_stdio`](crate::sftp::serve_stdio); it is started as the user of the login. Empty: no SFTP.
     pub sftp_server: Vec<OsString>,
 }
 

@@ -27,7 +27,7 @@ const FAMILIES: &[&str] = &[
 const LARGEST_VOLUME: f64 = 1000.0;
 const EXTERNAL_VOLUME: i64 = 100;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Aws(pub(crate) Offers);
 
 #[async_trait]
@@ -57,7 +57,7 @@ impl BackendKind for Aws {
     fn open(&self, stored: &SplitConfig) -> Result<Arc<dyn Backend>, ComputeError> {
         match BackendConfig::join(stored).map_err(ComputeError::Configuration)? {
             BackendConfig::Aws(config) => Ok(Arc::new(AwsBackend {
-                offers: self.0.clone(),
+                kind: self.clone(),
                 config,
             })),
             _ => Err(ComputeError::Configuration("not of this type".to_owned())),
@@ -67,7 +67,7 @@ impl BackendKind for Aws {
 
 #[derive(Debug)]
 struct AwsBackend {
-    offers: Offers,
+    kind: Aws,
     config: AwsConfig,
 }
 
@@ -86,12 +86,8 @@ fn zones(region: &str) -> Vec<String> {
 
 #[async_trait]
 impl Backend for AwsBackend {
-    fn kind(&self) -> BackendType {
-        BackendType::Aws
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Aws(self.offers.clone()).capabilities()
+    fn backend_kind(&self) -> &dyn BackendKind {
+        &self.kind
     }
 
     async fn offers(
@@ -106,7 +102,8 @@ impl Backend for AwsBackend {
             max: Some(Memory::from_gb(16.0 * 1024.0)),
         });
         let found = self
-            .offers
+            .kind
+            .0
             .find(&CatalogQuery {
                 backend: BackendType::Aws,
                 locations: self.config.regions.as_deref(),

@@ -54,12 +54,8 @@ impl BackendKind for Idle {
 
 #[async_trait]
 impl Backend for Idle {
-    fn kind(&self) -> BackendType {
-        self.0
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        capabilities(self.0)
+    fn backend_kind(&self) -> &dyn BackendKind {
+        self
     }
 
     async fn offers(&self, _: &Requirements) -> Result<Vec<InstanceOfferWithAvailability>, ComputeError> {

@@ -22,7 +22,7 @@ use crate::no_capacity::NoCapacity;
 const PRICE_OF_GB: f64 = 0.07;
 const EXTERNAL_VOLUME: i64 = 50;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Runpod(pub(crate) Offers);
 
 #[async_trait]
@@ -47,7 +47,7 @@ impl BackendKind for Runpod {
     fn open(&self, stored: &SplitConfig) -> Result<Arc<dyn Backend>, ComputeError> {
         match BackendConfig::join(stored).map_err(ComputeError::Configuration)? {
             BackendConfig::Runpod(config) => Ok(Arc::new(RunpodBackend {
-                offers: self.0.clone(),
+                kind: self.clone(),
                 config,
             })),
             _ => Err(ComputeError::Configuration("not of this type".to_owned())),
@@ -57,7 +57,7 @@ impl BackendKind for Runpod {
 
 #[derive(Debug)]
 struct RunpodBackend {
-    offers: Offers,
+    kind: Runpod,
     config: RunpodConfig,
 }
 
@@ -69,12 +69,8 @@ fn is_cluster(offer: &InstanceOfferWithAvailability) -> bool {
 
 #[async_trait]
 impl Backend for RunpodBackend {
-    fn kind(&self) -> BackendType {
-        BackendType::Runpod
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Runpod(self.offers.clone()).capabilities()
+    fn backend_kind(&self) -> &dyn BackendKind {
+        &self.kind
     }
 
     async fn offers(
@@ -88,7 +84,8 @@ impl Backend for RunpodBackend {
             .as_deref()
             .filter(|regions| !regions.is_empty());
         let found = self
-            .offers
+            .kind
+            .0
             .find(&CatalogQuery {
                 backend: BackendType::Runpod,
                 locations: regions,

@@ -42,12 +42,8 @@ impl BackendKind for Whole {
 
 #[async_trait]
 impl Backend for Whole {
-    fn kind(&self) -> BackendType {
-        self.kind
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        capabilities(self.kind)
+    fn backend_kind(&self) -> &dyn BackendKind {
+        self
     }
 
     async fn offers(
