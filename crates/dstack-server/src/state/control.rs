@@ -37,17 +37,17 @@ pub struct Verbs {
     pub logins: Logins,
     /// Of projects and members.
     pub projects: Projects,
-    /// Of secrets.
+    /// Verbs of secrets.
     pub secrets: Secrets,
-    /// Of repos.
+    /// Verbs of repos and users' credentials for them.
     pub repos: Repos,
     /// Of exports and imports.
     pub exports: Exports,
-    /// Of backends.
+    /// Verbs of configured backends.
     pub backends: ProjectBackends,
-    /// Of volumes.
+    /// Verbs of volumes.
     pub volumes: Volumes,
-    /// Of gateways.
+    /// Verbs of gateways.
     pub gateways: Gateways,
     /// Kinds of clouds that can be configured.
     pub registry: Registry,
@@ -149,11 +149,11 @@ pub struct Control {
     pub engine: Arc<dyn EngineHandle>,
     /// Makes the jobs of runs.
     pub jobs: JobMaker,
-    /// Configured clouds.
+    /// Clouds that projects have configured, by project.
     pub backends: Arc<dyn Backends>,
-    /// Of runs.
+    /// Verbs of runs.
     pub runs: Runs,
-    /// Of fleets.
+    /// Verbs of fleets and their instances.
     pub fleets: Fleets,
     /// Of everything else.
     pub verbs: Verbs,
