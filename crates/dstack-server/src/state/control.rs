@@ -37,17 +37,17 @@ pub struct Verbs {
     pub logins: Logins,
     /// Of projects and members.
     pub projects: Projects,
-    /// Verbs of secrets.
+    /// Of secrets.
     pub secrets: Secrets,
-    /// Verbs of repos and users' credentials for them.
+    /// Of repos.
     pub repos: Repos,
     /// Of exports and imports.
     pub exports: Exports,
-    /// Verbs of configured backends.
+    /// Of backends.
     pub backends: ProjectBackends,
-    /// Verbs of volumes.
+    /// Of volumes.
     pub volumes: Volumes,
-    /// Verbs of gateways.
+    /// Of gateways.
     pub gateways: Gateways,
     /// Kinds of clouds that can be configured.
     pub registry: Registry,
@@ -149,11 +149,11 @@ pub struct Control {
     pub engine: Arc<dyn EngineHandle>,
     /// Makes the jobs of runs.
     pub jobs: JobMaker,
-    /// Clouds that projects have configured, by project.
+    /// Configured clouds.
     pub backends: Arc<dyn Backends>,
-    /// Verbs of runs.
+    /// Of runs.
     pub runs: Runs,
-    /// Verbs of fleets and their instances.
+    /// Of fleets.
     pub fleets: Fleets,
     /// Of everything else.
     pub verbs: Verbs,
