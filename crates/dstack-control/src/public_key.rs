@@ -18,13 +18,13 @@ const MALFORMED: &str = "Invalid public key, must be in OpenSSH public key forma
 /// What is kept of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ParsedKey {
-    /// `ssh-ed25519`, …
+    /// Algorithm as the key names it, such as `ssh-ed25519`.
     pub(crate) kind: String,
     /// Type and key, without comment.
     pub(crate) line: String,
-    /// Comment.
+    /// What stands behind the key in its line, usually `user@host`.
     pub(crate) comment: Option<String>,
-    /// `SHA256:…`
+    /// `SHA256:` and the unpadded base64 of the key's hash, as `ssh-keygen -l` prints it.
     pub(crate) fingerprint: String,
     /// A name for keys without any: a short digest of the key.
     pub(crate) md5: String,

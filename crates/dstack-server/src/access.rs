@@ -44,7 +44,7 @@ fn digest(token: &str) -> TokenDigest {
 /// Who calls, and with which of their tokens.
 #[derive(Debug, Clone)]
 pub struct Caller {
-    /// The user.
+    /// The user as stored when the token was looked up; see [`Freshness`].
     pub user: Arc<UserRow>,
     /// The API token used; `None`: the user's own one.
     pub token: Option<Arc<TokenRow>>,

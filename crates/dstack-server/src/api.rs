@@ -33,7 +33,7 @@ use crate::version::ClientVersion;
 /// A call that passed the guard.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// Everything.
+    /// The four handles of the server.
     pub state: Arc<AppState>,
     /// Version of the client.
     pub version: ClientVersion,
@@ -115,7 +115,7 @@ pub struct Api {
 }
 
 impl Api {
-    /// Without handlers.
+    /// Collects handlers that get these handles; there are none yet.
     pub fn new(state: Arc<AppState>) -> Self {
         Self {
             state,

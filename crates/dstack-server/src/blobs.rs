@@ -16,10 +16,10 @@ pub use upload::UploadError;
 /// Why content cannot be stored or read.
 #[derive(Debug, thiserror::Error)]
 pub enum BlobError {
-    /// The database.
+    /// The database cannot be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The bucket.
+    /// The bucket cannot be read or written.
     #[error(transparent)]
     Bucket(#[from] BucketError),
     /// It was stored, but is not there any more.
@@ -46,7 +46,7 @@ pub struct Blobs {
 pub struct RepoOf<'a> {
     /// The project's name.
     pub project: &'a str,
-    /// The row.
+    /// Id of the repo in the database.
     pub row: dstack_units::RepoRowId,
     /// The repo's id, as clients know it.
     pub repo: &'a str,

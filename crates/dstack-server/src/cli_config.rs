@@ -10,9 +10,9 @@ use serde_json::{Map, Value};
 /// What to do when the file has another default project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// Update it.
+    /// The configuration of the command line gets this server as its default project.
     Yes,
-    /// Leave it.
+    /// The configuration of the command line stays as it is.
     No,
     /// Leave it, and see whether there is something to ask ([`question`]).
     Ask,

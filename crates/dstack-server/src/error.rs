@@ -20,7 +20,7 @@ const SLOW: &str = "The request's body did not arrive in time. Check the connect
 pub enum ApiError {
     /// 400 with a code.
     Client {
-        /// Code.
+        /// Tells clients which refusal this is.
         code: ErrorCode,
         /// Message, shown to users as it is.
         msg: String,
@@ -29,7 +29,7 @@ pub enum ApiError {
     },
     /// 400 with a plain text.
     Plain(&'static str),
-    /// 401.
+    /// 401: the call has no token.
     NotAuthenticated,
     /// 403: the token belongs to nobody.
     InvalidToken,
@@ -43,7 +43,7 @@ pub enum ApiError {
     NotFound,
     /// 408: the client has stopped sending.
     Slow,
-    /// 413.
+    /// 413: the body is longer than the route takes.
     TooLarge {
         /// The most that the route takes, with its unit.
         limit: String,
@@ -134,12 +134,12 @@ impl ApiError {
         Self::client("Failed to apply plan. Resource has been changed. Try again or use force apply.")
     }
 
-    /// 400 `repo_does_not_exist`.
+    /// Returns 400 `repo_does_not_exist`, naming the repo.
     pub fn no_repo(id: &str) -> Self {
         Self::with_code(ErrorCode::RepoDoesNotExist, format!("Repo {id} does not exist"))
     }
 
-    /// 500.
+    /// Returns 500; the cause is logged, and not shown to the client.
     pub fn internal(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Internal(error.into())
     }

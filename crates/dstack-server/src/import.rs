@@ -45,7 +45,7 @@ pub enum ImportError {
          is where an absolute path starts)"
     )]
     NoFile(String),
-    /// Its configuration.
+    /// Its `config.yml`, which has its encryption keys.
     #[error("cannot read the encryption keys of the installation to import")]
     Config(#[from] ConfigError),
     /// Keys are missing.
@@ -60,17 +60,17 @@ pub enum ImportError {
     Imported {
         /// User or project.
         kind: &'static str,
-        /// Its name.
+        /// Name of the user or project.
         name: String,
     },
     /// A value that makes no sense.
     #[error("{table}.{column} of {id} cannot be read")]
     Corrupt {
-        /// Table.
+        /// Table of dstack 0.22.5.
         table: &'static str,
-        /// Column.
+        /// Column of that table.
         column: &'static str,
-        /// Row.
+        /// Id of the row.
         id: String,
     },
     /// Our own server.
@@ -185,7 +185,7 @@ fn source_keys(options: &ImportOptions, random: &Random) -> Result<Encryption, C
 }
 
 impl Report {
-    /// For people.
+    /// Returns a table of what was taken over, and a line for each thing that was not.
     pub fn text(&self, dry_run: bool) -> String {
         let width = self.taken.iter().map(|taken| taken.kind.len()).max().unwrap_or(0);
         let mut text = String::new();

@@ -19,7 +19,7 @@ pub(crate) enum HttpError {
     /// On the way.
     #[error("the request failed")]
     Failed(#[from] reqwest::Error),
-    /// Too large.
+    /// The body is longer than [`MAX_RESPONSE_BYTES`].
     #[error("the answer is larger than {MAX_RESPONSE_BYTES} bytes")]
     TooLarge,
     /// It cannot be sent.

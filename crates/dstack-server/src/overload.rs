@@ -65,7 +65,7 @@ pub struct Limits {
     pub plans: usize,
     /// Calls that change something.
     pub writes: usize,
-    /// Uploads.
+    /// Uploads of code and files at a time.
     pub uploads: usize,
     /// Bytes of bodies that are held.
     pub body_bytes: usize,

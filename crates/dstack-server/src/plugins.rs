@@ -77,7 +77,7 @@ pub struct Plugins {
 }
 
 impl Plugins {
-    /// None yet.
+    /// As the settings say; none is enabled until [`Plugins::enable`].
     pub fn new(settings: &Settings) -> Self {
         Self {
             enabled: AtomicBool::new(false),

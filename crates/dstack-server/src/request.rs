@@ -74,7 +74,6 @@ fn unescape(text: &str) -> String {
 pub(crate) struct Upload {
     /// The hash that the client gave it.
     pub(crate) name: String,
-    /// Its bytes.
     pub(crate) content: Vec<u8>,
     /// Bytes of the whole request.
     pub(crate) request_size: u64,

@@ -97,7 +97,7 @@ async fn answer_all<K: Ord + Clone, V: Clone>(
     }
 }
 
-/// Each once.
+/// Returns the keys of the group, each once.
 fn keys<K: Ord + Clone, V>(group: &[Waiting<K, V>]) -> Vec<K> {
     let keys: BTreeSet<&K> = group.iter().map(|waiting| &waiting.key).collect();
     keys.into_iter().cloned().collect()

@@ -158,7 +158,7 @@ impl Database {
         self.dialect
     }
 
-    /// For reads.
+    /// Connections for statements of any kind, outside of transactions.
     pub(crate) fn pool(&self) -> &AnyPool {
         self.transactions.pools.any()
     }

@@ -18,13 +18,13 @@ pub use sealed::{RowKeys, Sealed};
 /// One configured key.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Key {
-    /// Clear text.
+    /// Stores clear text, marked as `enc:identity`.
     Identity,
-    /// AES-256-GCM.
+    /// Encrypts with AES-256-GCM and a fresh nonce.
     Aes {
-        /// Alphanumeric name.
+        /// Name in `encryption.keys`, letters and digits: stored with each value.
         name: String,
-        /// 32 bytes.
+        /// The key itself.
         secret: [u8; 32],
     },
 }

@@ -22,9 +22,9 @@ pub type Statement<'q> = Query<'q, Any, AnyArguments>;
 pub trait Column: Sized {
     /// What the database keeps.
     type Raw;
-    /// For writing.
+    /// Returns the value as it is stored.
     fn to_raw(&self) -> Self::Raw;
-    /// From reading.
+    /// Reads a stored value; fails where it is none of this type.
     fn from_raw(raw: Self::Raw) -> Result<Self, ColumnError>;
     /// Whether it surely is what was read.
     fn is_as_read(&self) -> bool {
@@ -41,9 +41,9 @@ pub(crate) trait RowColumn: Sized {
     type Stored;
     /// Whether it is encrypted.
     const SEALED: bool = false;
-    /// For writing.
+    /// Returns the value as it is stored, encrypted where the column is sealed.
     fn to_stored(&self, keys: &RowKeys) -> Self::Stored;
-    /// From reading.
+    /// Reads a stored value; fails where it is none of this type, or none of the keys fits.
     fn from_stored(stored: Self::Stored, keys: &RowKeys) -> Result<Self, ColumnError>;
     /// Whether it surely is what was read.
     fn is_unchanged(&self) -> bool {
@@ -215,7 +215,7 @@ pub trait Entity: Clone + Send + Sync + std::fmt::Debug + 'static {
     const COLUMNS: &'static [&'static str];
     /// Whether some of them are encrypted.
     const HAS_SEALED: bool;
-    /// The key.
+    /// Returns the value of the first column.
     fn key(&self) -> Self::Key;
     /// The version read, 0 for a row not stored yet.
     fn version(&self) -> i64;

@@ -12,11 +12,11 @@ use crate::{EventTarget, NewEvent};
 /// Makes events that happen at one time by one actor.
 #[derive(Debug, Clone)]
 pub struct EventMaker {
-    /// When.
+    /// When the events happen.
     pub now: Time,
     /// Who; `None` = the system.
     pub actor: Option<UserId>,
-    /// For ids.
+    /// Makes the ids of the events.
     pub random: Random,
 }
 

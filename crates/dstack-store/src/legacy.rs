@@ -50,7 +50,7 @@ impl LegacyRow {
         self.get(column)?.to_lowercase().parse().ok()
     }
 
-    /// A flag.
+    /// Returns whether the flag is set; null is not.
     pub fn flag(&self, column: &'static str) -> bool {
         matches!(self.get(column), Some("1" | "true" | "t"))
     }
@@ -154,7 +154,7 @@ impl LegacyDatabase {
 /// A row to be written into our tables, unless it is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewRow {
-    /// Our table.
+    /// The table that it is written into.
     pub table: &'static str,
     /// The columns that tell whether it is there.
     pub key: &'static str,

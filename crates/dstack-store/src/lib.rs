@@ -63,7 +63,7 @@ pub enum StoreError {
     /// A row was changed by someone else since it was read: read again and decide again.
     #[error("{entity} {id} was changed meanwhile")]
     Conflict {
-        /// Table name.
+        /// Table of the row.
         entity: &'static str,
         /// The row's id.
         id: String,
@@ -77,7 +77,7 @@ pub enum StoreError {
     /// The row does not exist.
     #[error("{entity} {id} does not exist")]
     Missing {
-        /// Table name.
+        /// Table of the row.
         entity: &'static str,
         /// The row's id.
         id: String,
@@ -88,9 +88,9 @@ pub enum StoreError {
     /// A stored value cannot be read.
     #[error("the stored value of {entity}.{column} cannot be read")]
     Corrupt {
-        /// Table name.
+        /// Table of the row.
         entity: &'static str,
-        /// Column name.
+        /// Column of the value.
         column: &'static str,
         /// What the decoder said.
         #[source]

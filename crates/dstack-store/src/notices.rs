@@ -9,7 +9,7 @@ use crate::{Result, StoreError};
 /// makes it: the text is [`ACCESS_CHANGED`]. See `migrations/0008_postgres.sql`.
 pub const ACCESS: &str = "dstack_access";
 
-/// See [`ACCESS`].
+/// What is told on [`ACCESS`] of every change.
 pub const ACCESS_CHANGED: &str = "changed";
 
 /// Hears what is told on one channel, in the order of the transactions that told it.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{StoreError, Unavailable};
 
-/// SQLITE_CONSTRAINT_TRIGGER.
+/// SQLITE_CONSTRAINT_TRIGGER: a trigger refuses.
 const SQLITE_TRIGGER: &str = "1811";
 
 /// An error for each of those that shared what failed.

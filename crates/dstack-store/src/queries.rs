@@ -72,7 +72,7 @@ impl Database {
         counts::Counts(self.reads())
     }
 
-    /// What happened.
+    /// The trail of what users and the server did.
     pub fn events(&self) -> events::Events<'_> {
         events::Events(self.reads())
     }
@@ -147,7 +147,7 @@ pub struct Page {
     pub prev_id: Option<String>,
     /// Most items; 0 returns none.
     pub limit: i64,
-    /// Oldest first.
+    /// Whether the oldest come first.
     pub ascending: bool,
 }
 

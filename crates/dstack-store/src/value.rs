@@ -9,7 +9,7 @@ use uuid::Uuid;
 /// A value to be bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
-    /// Text.
+    /// A text, an id, an enum or JSON.
     Text(String),
     /// A number, a flag, or a time in microseconds.
     Number(i64),

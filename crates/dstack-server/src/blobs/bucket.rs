@@ -31,27 +31,27 @@ pub enum BucketError {
     /// The settings make no sense.
     #[error("the bucket {bucket} cannot be used as it is set")]
     Settings {
-        /// Its name.
+        /// Name of the bucket.
         bucket: String,
-        /// Why.
+        /// What the client of the bucket answered.
         #[source]
         source: object_store::Error,
     },
-    /// No credentials.
+    /// There are no credentials for it.
     #[error(transparent)]
     Credentials(#[from] CredentialError),
     /// It does not do what it is asked for.
     #[error("the bucket {bucket} failed")]
     Failed {
-        /// Its name.
+        /// Name of the bucket.
         bucket: String,
-        /// Why.
+        /// What the client of the bucket answered.
         #[source]
         source: object_store::Error,
     },
 }
 
-/// A bucket.
+/// A bucket of S3 or Google Cloud Storage, in which uploads are objects.
 #[derive(Debug, Clone)]
 pub struct Bucket {
     name: String,

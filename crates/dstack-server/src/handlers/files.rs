@@ -61,7 +61,7 @@ pub(super) fn check_size(what: &str, advice: &str, size: u64, limit: u64) -> Res
     )))
 }
 
-/// `2.0MiB`.
+/// Returns the size as people read it, such as `2.0MiB`.
 #[allow(clippy::cast_precision_loss)] // sizes of files
 fn human(bytes: u64) -> String {
     let mut value = bytes as f64;

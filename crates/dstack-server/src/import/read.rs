@@ -12,7 +12,7 @@ use super::{ImportError, Report, entities, history};
 /// What is taken over, of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Imported {
-    /// Kind, plural.
+    /// Kind in the plural, such as `users`.
     pub kind: &'static str,
     /// How many there are.
     pub found: usize,
@@ -23,9 +23,9 @@ pub struct Imported {
 /// What is not taken over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skipped {
-    /// Kind, plural.
+    /// Kind in the plural, such as `users`.
     pub kind: &'static str,
-    /// Its name.
+    /// Name by which its owner knows it.
     pub name: String,
     /// Why not, and what to do instead.
     pub why: String,

@@ -11,12 +11,12 @@ type Cause = Box<dyn std::error::Error + Send + Sync>;
 /// Why. What it says is for whoever logs in; the cause is for the log.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoginError {
-    /// No answer.
+    /// The provider did not answer.
     #[error("{provider} cannot be reached from this server at the moment. Try again in a while")]
     Unreachable {
         /// What people call it.
         provider: &'static str,
-        /// Why.
+        /// What the HTTP client said.
         #[source]
         cause: Cause,
     },
@@ -34,7 +34,7 @@ pub(crate) enum LoginError {
     Odd {
         /// What people call it.
         provider: &'static str,
-        /// How.
+        /// What could not be read of it.
         #[source]
         cause: Cause,
     },
@@ -43,7 +43,7 @@ pub(crate) enum LoginError {
     Code {
         /// What people call it.
         provider: &'static str,
-        /// Its words.
+        /// What the provider, or the check of its answer, said.
         #[source]
         cause: Cause,
     },
@@ -55,7 +55,7 @@ pub(crate) enum LoginError {
     Client {
         /// What people call it.
         provider: &'static str,
-        /// Its words.
+        /// What the provider, or the check of its answer, said.
         #[source]
         cause: Cause,
     },

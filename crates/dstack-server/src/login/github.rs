@@ -30,7 +30,7 @@ pub(super) struct Github {
 
 type Client = BasicClient<EndpointSet, EndpointNotSet, EndpointNotSet, EndpointNotSet, EndpointSet>;
 
-/// `GET /user`.
+/// Answer of GitHub's `GET /user`.
 #[derive(Debug, Deserialize)]
 struct Account {
     id: u64,
@@ -45,7 +45,7 @@ struct Email {
     verified: bool,
 }
 
-/// `GET /user/memberships/orgs/{org}`.
+/// Answer of GitHub's `GET /user/memberships/orgs/{org}`.
 #[derive(Debug, Deserialize)]
 struct Membership {
     state: String,

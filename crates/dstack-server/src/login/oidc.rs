@@ -52,9 +52,7 @@ const ALGORITHMS: [CoreJwsSigningAlgorithm; 9] = [
 /// Whose dialect it is: what proves an e-mail address differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flavor {
-    /// Google.
     Google,
-    /// Okta.
     Okta,
     /// Microsoft Entra ID.
     Entra,

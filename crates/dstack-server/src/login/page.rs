@@ -11,7 +11,7 @@ use url::form_urlencoded;
 use super::attempt::decode_state;
 use crate::error::text_response;
 
-/// `GET /auth/{provider}/callback`.
+/// Serves `GET /auth/{provider}/callback`, where providers send browsers back to.
 pub(crate) fn router() -> Router {
     Router::new().route("/auth/{provider}/callback", get(came_back))
 }

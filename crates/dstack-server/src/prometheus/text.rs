@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 /// What kind of number a family has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Only grows.
+    /// A number that only grows.
     Counter,
     /// Goes up and down.
     Gauge,

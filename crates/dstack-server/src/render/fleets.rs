@@ -6,7 +6,7 @@ use dstack_model::instances::Instance;
 use dstack_store::queries::views::{ListedFleet, ListedInstance};
 use dstack_units::FleetId;
 
-/// An instance.
+/// Returns the instance as clients see it.
 pub(crate) fn instance(listed: &ListedInstance) -> Instance {
     let row = &listed.instance;
     let offer = row.offer.as_deref();

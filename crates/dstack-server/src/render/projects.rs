@@ -45,7 +45,7 @@ pub(crate) async fn brief(data: &Data, auth: &Auth, row: &ProjectRow) -> Result<
     })
 }
 
-/// A member.
+/// Returns the member, with what they may do, as clients see them.
 pub(crate) async fn member(data: &Data, auth: &Auth, member: &Member) -> Result<WireMember> {
     let admin = is_admin(&member.user) || member.role == ProjectRole::Admin;
     let manager = member.role == ProjectRole::Manager && auth.permissions.get().allow_managers_manage_secrets;

@@ -17,9 +17,9 @@ pub enum ServerError {
     /// The state directory cannot be used.
     #[error("cannot use the server's directory {path}: it must be writable, or set DSTACK_SERVER_DIR")]
     Dir {
-        /// The directory.
+        /// The directory that cannot be used.
         path: PathBuf,
-        /// Why.
+        /// What the system said.
         #[source]
         source: io::Error,
     },
@@ -31,10 +31,10 @@ pub enum ServerError {
         /// The lock file.
         path: PathBuf,
     },
-    /// config.yml.
+    /// `config.yml` cannot be read, or says what cannot be.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The database.
+    /// The database cannot be opened, read or written.
     #[error("the database cannot be used")]
     Store(#[from] StoreError),
     /// The admin's token cannot be read.
@@ -58,7 +58,7 @@ pub enum ServerError {
     Listen {
         /// Host and port.
         address: String,
-        /// Why.
+        /// What the system said.
         #[source]
         source: io::Error,
     },

@@ -37,7 +37,7 @@ pub struct EngineContext {
     pub settings: Settings,
     /// Makes jobs that run in containers; see [`JobMaker::on`].
     pub jobs: JobMaker,
-    /// Configured clouds.
+    /// Clouds that projects have configured, by project.
     pub backends: Arc<dyn Backends>,
     /// The project that the server's own machine belongs to.
     pub project: ProjectRow,
@@ -64,7 +64,7 @@ pub type EngineStart = Box<
 pub struct ServerOptions {
     /// Environment and flags.
     pub settings: Settings,
-    /// Time.
+    /// Dates rows and events, and ends tokens.
     pub clock: SharedClock,
     /// Ids, tokens and keys.
     pub random: Random,

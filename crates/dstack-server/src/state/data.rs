@@ -14,7 +14,7 @@ use crate::blobs::{Blobs, Bucket};
 /// What is stored, and how new things are dated, named and encrypted.
 #[derive(Debug)]
 pub struct Data {
-    /// Rows.
+    /// Users, projects, runs and everything else that is stored as rows.
     pub database: Database,
     /// Encrypts the secrets among them.
     pub encryption: Encryption,

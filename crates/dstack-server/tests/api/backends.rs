@@ -9,7 +9,7 @@ use dstack_model::backends::BackendType;
 use dstack_store::raw;
 use serde_json::{Value, json};
 
-use super::*;
+use super::{ADMIN, Server, TestServer, request};
 
 #[derive(Debug)]
 pub(super) struct Picky;
@@ -46,7 +46,8 @@ impl BackendKind for Picky {
 }
 
 async fn server() -> Server {
-    Server::with_registry(Registry::new([Arc::new(Picky) as Arc<dyn BackendKind>])).await
+    let kinds = Registry::new([Arc::new(Picky) as Arc<dyn BackendKind>]);
+    TestServer::new().kinds(kinds).start().await
 }
 
 fn runpod(key: &str) -> Value {

@@ -15,7 +15,10 @@ use dstack_units::{ProjectId, RepoRowId};
 use object_store::StaticCredentialProvider;
 use object_store::aws::AwsCredential;
 
-use super::*;
+use dstack_server::Settings;
+use serde_json::json;
+
+use super::{ADMIN, PUBLIC_KEY, Server, TestServer, multipart};
 
 const BUCKET: &str = "dstack-bucket";
 
@@ -38,7 +41,8 @@ async fn server(kind: Kind) -> (Server, Objects) {
         }
         Kind::Gcs => Bucket::gcs(BUCKET, Some(&double.url)),
     };
-    (Server::with_bucket(Some(bucket.unwrap())).await, double)
+    let server = TestServer::new().bucket(bucket.unwrap()).start().await;
+    (server, double)
 }
 
 const REPO: &str = "/api/project/main/repos/upload_code?repo_id=virtual-repo";
@@ -249,7 +253,7 @@ async fn snapshot(server: &Server) -> JobSnapshot {
 #[tokio::test]
 async fn what_was_in_the_database_stays_readable() {
     let double = Objects::start(Kind::Gcs, BUCKET).await;
-    let server = Server::with_bucket(None).await;
+    let server = Server::new().await;
     with_repo(&server).await;
     server
         .send(multipart(REPO, ADMIN, "old", b"in the row"))

@@ -8,7 +8,7 @@ use dstack_compute::{BackendKind, Registry};
 use dstack_login_doubles::Idp;
 use serde_json::{Value, json};
 
-use super::{ADMIN, Answer, DefaultPermissions, Server, Settings, backends, login, multipart, request};
+use super::{ADMIN, Answer, Server, TestServer, backends, login, multipart, request};
 
 /// Routes that cannot succeed here, and why.
 const NEVER: &[(&str, &str)] = &[(
@@ -32,10 +32,10 @@ struct Story {
 impl Story {
     async fn new() -> Self {
         let kinds = Registry::new([Arc::new(backends::Picky) as Arc<dyn BackendKind>]);
-        let mut settings = Settings::from_env();
-        settings.exports_enabled = true;
+        let server = TestServer::new().kinds(kinds);
+        let server = server.settings(|settings| settings.exports_enabled = true);
         let mut story = Self {
-            server: Server::set(DefaultPermissions::default(), kinds, settings).await,
+            server: server.start().await,
             known: (Value::Null, Value::Null),
             seen: BTreeMap::new(),
         };

@@ -1,20 +1,17 @@
 //! What agents said of the GPUs of instances, as it is listed, shown and forgotten.
 
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dstack_agent_api::shim::{DcgmHealth, DcgmIncident, InstanceHealth};
 use dstack_model::health::HealthStatus;
-use dstack_server::overload::Overload;
-use dstack_server::{DefaultPermissions, Settings, retention};
+use dstack_server::retention;
 use dstack_store::queries::health::StoredCheck;
 use dstack_store::{Commit, EngineStore, Put};
-use dstack_system::clock::SharedClock;
 use dstack_units::{InstanceId, Time};
 use serde_json::{Value, json};
 
 use super::effects::ssh_fleet;
-use super::{ADMIN, HandClock, Server};
+use super::{ADMIN, HandClock, Server, TestServer};
 
 /// 2026-09-21T14:13:20Z.
 const NOW: Time = Time::from_millis(1_790_000_000_000);
@@ -151,20 +148,12 @@ async fn instances_are_shown_with_their_health() {
 
 #[tokio::test]
 async fn old_checks_are_forgotten() {
-    let clock = Arc::new(HandClock(Mutex::new(NOW)));
-    let settings = Settings {
-        health_ttl: 600,
-        ..Settings::from_env()
-    };
-    let server = Server::with_all(
-        DefaultPermissions::default(),
-        dstack_compute::Registry::default(),
-        settings,
-        Arc::clone(&clock) as SharedClock,
-        Overload::default(),
-        None,
-    )
-    .await;
+    let clock = HandClock::at(NOW);
+    let server = TestServer::new().clock(&clock);
+    let server = server
+        .settings(|settings| settings.health_ttl = 600)
+        .start()
+        .await;
     let instance = fleet(&server).await;
     add(&server, instance, NOW, 0, &[]).await;
     add(&server, instance, NOW + minutes(5), 10, &[(10, "x")]).await;

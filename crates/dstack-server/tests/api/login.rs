@@ -8,13 +8,12 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use dstack_http::{ClientOptions, Redirects};
 use dstack_login_doubles::{CLIENT_ID, CLIENT_SECRET, Fault, Idp};
-use dstack_server::{DefaultPermissions, Settings};
 use dstack_store::queries::logins;
 use serde_json::{Value, json};
 use url::Url;
 
 use super::reload::OLD;
-use super::{ADMIN, Answer, Server, request};
+use super::{ADMIN, Answer, HandClock, Server, TestServer, request};
 
 /// A login that was begun.
 #[derive(Debug)]
@@ -372,7 +371,8 @@ async fn only_the_one_who_began_finishes_and_only_once() {
 
 #[tokio::test]
 async fn a_login_ends_after_ten_minutes() {
-    let (server, clock) = Server::with_clock().await;
+    let clock = HandClock::stopped();
+    let server = TestServer::new().clock(&clock).start().await;
     let idp = Idp::start().await;
     idp.visitor(grace());
     server.log_in_with(&okta(&idp, "")).await;
@@ -436,10 +436,8 @@ async fn what_a_short_token_does_not_say_is_asked_for() {
 
 #[tokio::test]
 async fn providers_that_are_down_or_slow() {
-    let mut settings = Settings::from_env();
-    settings.login_timeout = 0;
-    let registry = dstack_compute::Registry::default();
-    let server = Server::set(DefaultPermissions::default(), registry, settings).await;
+    let server = TestServer::new().settings(|settings| settings.login_timeout = 0);
+    let server = server.start().await;
     let idp = Idp::start().await;
     idp.visitor(json!({"id": 1, "login": "octocat"}));
     idp.fault(Some(Fault::Silent));

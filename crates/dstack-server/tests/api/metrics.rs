@@ -1,14 +1,13 @@
 //! `/metrics`: what Prometheus scrapes.
 
 use dstack_model::runs::{JobProvisioningData, JobRuntimeData, JobStatus};
-use dstack_server::{DefaultPermissions, Settings};
 use dstack_store::queries::metrics::MetricsPoint;
 use dstack_store::rows::JobRow;
 use dstack_store::{Commit, EngineStore, Json, Put, Sealed};
 use dstack_units::Time;
 use serde_json::json;
 
-use super::{Server, request};
+use super::{Server, TestServer, request};
 
 fn place() -> JobProvisioningData {
     let resources =
@@ -84,16 +83,8 @@ async fn measured(server: &Server, job: &JobRow, at: i64, cpu_usage_micro: i64) 
 
 #[tokio::test]
 async fn each_job_has_its_latest_numbers() {
-    let settings = Settings {
-        prometheus: true,
-        ..Settings::from_env()
-    };
-    let server = Server::set(
-        DefaultPermissions::default(),
-        dstack_compute::Registry::default(),
-        settings,
-    )
-    .await;
+    let server = TestServer::new().settings(|settings| settings.prometheus = true);
+    let server = server.start().await;
     let jobs = running(&server, &["first", "second"]).await;
     let [one, other, third, _unmeasured] = jobs.as_slice() else {
         panic!("{} jobs", jobs.len());

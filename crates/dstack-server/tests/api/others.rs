@@ -13,10 +13,7 @@ use dstack_logs::{LogEntry, LogStream, Producer, Source};
 use dstack_store::raw;
 use serde_json::{Value, json};
 
-use super::{
-    ADMIN, Answer, DefaultPermissions, Server, Settings, backends, effects, matrix, multipart, on_postgres,
-    request,
-};
+use super::{ADMIN, Answer, Server, TestServer, backends, effects, matrix, multipart, on_postgres, request};
 
 /// Who has everything.
 const OWNER: &str = "owner-token";
@@ -81,12 +78,10 @@ struct World {
 impl World {
     async fn new() -> Self {
         let kinds = Registry::new([Arc::new(backends::Picky) as Arc<dyn BackendKind>]);
-        let settings = Settings {
-            exports_enabled: true,
-            ..Settings::from_env()
-        };
+        let server = TestServer::new().kinds(kinds);
+        let server = server.settings(|settings| settings.exports_enabled = true);
         let mut world = Self {
-            server: Server::set(DefaultPermissions::default(), kinds, settings).await,
+            server: server.start().await,
             ids: BTreeMap::new(),
         };
         for name in ["owner", "mallory"] {

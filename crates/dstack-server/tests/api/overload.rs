@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use dstack_server::overload::{Limits, Overload};
+use dstack_server::overload::Limits;
 use dstack_store::{Dialect, raw};
 use dstack_system::task;
 use futures_util::StreamExt;
@@ -11,7 +11,7 @@ use futures_util::stream::FuturesUnordered;
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::{ADMIN, Server};
+use super::{ADMIN, Server, TestServer};
 
 const WRITES: usize = 8;
 
@@ -21,7 +21,7 @@ async fn writes_beyond_the_limit_are_refused_reads_answered_and_nothing_accepted
         writes: WRITES,
         ..Limits::default()
     };
-    let server = Arc::new(Server::with_overload(Overload::from(limits)).await);
+    let server = Arc::new(TestServer::new().limits(limits).start().await);
     // What the first run makes for all: the virtual repo.
     submit(&server, "first").await.ok();
 

@@ -8,12 +8,11 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use dstack_compute::{BackendKind, Registry};
-use dstack_server::{DefaultPermissions, Settings};
 use dstack_system::task;
 use serde_json::{Value, json};
 
 use super::reload::OLD;
-use super::{Server, backends};
+use super::{Server, TestServer, backends};
 
 /// What the service does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,10 +103,11 @@ async fn answer(State(service): State<Service>, Path(policy): Path<String>, body
 
 async fn server(service: Option<&Service>, timeout: u64) -> Server {
     let kinds = Registry::new([Arc::new(backends::Picky) as Arc<dyn BackendKind>]);
-    let mut settings = Settings::from_env();
-    settings.plugin_service = service.map(|service| service.url.clone());
-    settings.plugin_timeout = timeout;
-    let server = Server::set(DefaultPermissions::default(), kinds, settings).await;
+    let server = TestServer::new().kinds(kinds).settings(|settings| {
+        settings.plugin_service = service.map(|service| service.url.clone());
+        settings.plugin_timeout = timeout;
+    });
+    let server = server.start().await;
     let keys = format!("encryption:\n  keys:\n  - {OLD}\n");
     let changes = server
         .reload(&format!("{keys}plugins: [rest_plugin, my_python_plugin]\n"))

@@ -1,10 +1,8 @@
 //! Repos, diffs, archives.
 
-use dstack_compute::Registry;
-use dstack_server::{DefaultPermissions, Settings};
 use serde_json::json;
 
-use super::{ADMIN, Server, multipart};
+use super::{ADMIN, Server, TestServer, multipart};
 
 #[tokio::test]
 async fn credentials_belong_to_users() {
@@ -93,11 +91,8 @@ async fn code_must_have_the_hash_it_is_stored_under() {
 async fn as_much_as_the_administrator_allows_can_be_uploaded() {
     let content = vec![7; 5 * 1024 * 1024];
     for limit in [6 * 1024 * 1024, 0] {
-        let settings = Settings {
-            code_upload_limit: limit,
-            ..Settings::from_env()
-        };
-        let server = Server::set(DefaultPermissions::default(), Registry::default(), settings).await;
+        let server = TestServer::new().settings(|settings| settings.code_upload_limit = limit);
+        let server = server.start().await;
         let answer = server
             .send(multipart("/api/files/upload_archive", ADMIN, "big", &content))
             .await;

@@ -1,14 +1,10 @@
 //! What is kept for a while only is deleted in parts.
 
-use std::sync::{Arc, Mutex};
-
-use dstack_server::overload::Overload;
-use dstack_server::{DefaultPermissions, Settings, retention};
+use dstack_server::retention;
 use dstack_store::{Dialect, NewEvent, raw};
-use dstack_system::clock::SharedClock;
 use dstack_units::Time;
 
-use super::{HandClock, Server};
+use super::{HandClock, Server, TestServer};
 
 const NOW: Time = Time::from_millis(1_790_000_000_000);
 
@@ -61,15 +57,7 @@ async fn refuse_the_last(server: &Server) {
 
 #[tokio::test]
 async fn what_was_deleted_before_a_failure_stays_deleted() {
-    let server = Server::with_all(
-        DefaultPermissions::default(),
-        dstack_compute::Registry::default(),
-        Settings::from_env(),
-        Arc::new(HandClock(Mutex::new(NOW))) as SharedClock,
-        Overload::default(),
-        None,
-    )
-    .await;
+    let server = TestServer::new().clock(&HandClock::at(NOW)).start().await;
     add_events(&server).await;
     refuse_the_last(&server).await;
     assert_eq!(count(&server).await, 10_500);

@@ -3,7 +3,7 @@
 use dstack_server::DefaultPermissions;
 use serde_json::{Value, json};
 
-use super::{ADMIN, Server};
+use super::{ADMIN, Server, TestServer};
 
 #[tokio::test]
 async fn values_are_shown_only_one_at_a_time() {
@@ -63,7 +63,7 @@ async fn they_are_encrypted_at_rest() {
         )
         .await
         .ok();
-    let dir = server._dir.path();
+    let dir = server.folder.path();
     for entry in fs_err::read_dir(dir)
         .unwrap()
         .filter_map(Result::ok)
@@ -85,7 +85,7 @@ async fn managers_need_permission() {
             allow_managers_manage_secrets: allowed,
             ..DefaultPermissions::default()
         };
-        let server = Server::with(permissions).await;
+        let server = TestServer::new().permissions(permissions).start().await;
         let bob = server.user("bob").await;
         let member = json!({"members": [{"username": "bob", "project_role": "manager"}]});
         server

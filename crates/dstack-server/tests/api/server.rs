@@ -1,11 +1,9 @@
 //! Info, health.
 
-use dstack_compute::Registry;
-use dstack_server::{DefaultPermissions, Settings};
 use dstack_system::task;
 use serde_json::json;
 
-use super::{Server, request};
+use super::{Server, TestServer, request};
 
 #[tokio::test]
 async fn anyone_may_ask() {
@@ -32,12 +30,10 @@ async fn a_server_that_cannot_write_any_more_is_not_healthy() {
 
 #[tokio::test]
 async fn panics_are_counted_in_the_metrics() {
-    let settings = Settings {
-        prometheus: true,
-        prometheus_token: None,
-        ..Settings::from_env()
-    };
-    let server = Server::set(DefaultPermissions::default(), Registry::default(), settings).await;
+    let server = TestServer::new().settings(|settings| {
+        (settings.prometheus, settings.prometheus_token) = (true, None);
+    });
+    let server = server.start().await;
     task::contained("test", async { panic!("on purpose") })
         .await
         .unwrap_err();

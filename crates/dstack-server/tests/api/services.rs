@@ -1,12 +1,11 @@
 //! Services: what is stored of them, which are refused, and what the proxy answers.
 
 use dstack_model::runs::{JobStatus, RunStatus};
-use dstack_server::{DefaultPermissions, Settings};
 use dstack_store::rows::JobRow;
 use dstack_store::{Commit, EngineStore, Put};
 use serde_json::{Value, json};
 
-use super::{ADMIN, Answer, Server, request};
+use super::{ADMIN, Answer, Server, TestServer, request};
 
 fn spec(more: Value) -> Value {
     let mut configuration = json!({"type": "service", "port": 8000, "commands": ["serve"]});
@@ -131,10 +130,9 @@ async fn what_cannot_be_published_is_refused_and_leaves_nothing() {
 
 #[tokio::test]
 async fn services_without_a_gateway_can_be_forbidden() {
-    let mut settings = Settings::from_env();
-    settings.forbid_services_without_gateway = true;
-    let permissions = DefaultPermissions::default();
-    let server = Server::set(permissions, dstack_compute::Registry::default(), settings).await;
+    let server = TestServer::new();
+    let server = server.settings(|settings| settings.forbid_services_without_gateway = true);
+    let server = server.start().await;
     let refused = apply(&server, json!({})).await;
     assert!(
         refused
@@ -263,13 +261,13 @@ async fn the_root_of_a_service_is_found_on_the_same_server() {
 #[tokio::test]
 async fn the_proxy_and_the_metrics_compete_with_other_calls() {
     use dstack_api::{Endpoint, routes};
-    use dstack_server::overload::{Limits, Overload};
+    use dstack_server::overload::Limits;
     let limits = Limits {
         reads: 1,
         plans: 1,
         ..Limits::default()
     };
-    let server = Server::with_overload(Overload::from(limits)).await;
+    let server = TestServer::new().limits(limits).start().await;
     let paths = [
         "/proxy/services/main/web",
         "/proxy/services/main/web/",

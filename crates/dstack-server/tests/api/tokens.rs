@@ -3,7 +3,7 @@
 use dstack_api::{Effect, Guard, Method, ROUTES, RouteInfo};
 use serde_json::{Value, json};
 
-use super::{ADMIN, Answer, Server, request};
+use super::{ADMIN, Answer, HandClock, Server, TestServer, request};
 
 const CREATE: &str = "/api/users/tokens/create";
 
@@ -329,7 +329,8 @@ async fn tokens_end_with_their_user_and_their_project() {
 
 #[tokio::test]
 async fn an_expired_token_is_answered_like_a_wrong_one() {
-    let (server, clock) = Server::with_clock().await;
+    let clock = HandClock::stopped();
+    let server = TestServer::new().clock(&clock).start().await;
     let token = server
         .token(ADMIN, json!({"name": "short", "expires_in": 60}))
         .await;
@@ -344,7 +345,8 @@ async fn an_expired_token_is_answered_like_a_wrong_one() {
 
 #[tokio::test]
 async fn failed_logins_are_slowed_down_and_valid_ones_never() {
-    let (server, clock) = Server::with_clock().await;
+    let clock = HandClock::stopped();
+    let server = TestServer::new().clock(&clock).start().await;
     let me = "/api/users/get_my_user";
     for number in 0..super::LOGINS {
         assert_eq!(
@@ -364,10 +366,10 @@ async fn failed_logins_are_slowed_down_and_valid_ones_never() {
 
 #[tokio::test]
 async fn failed_logins_are_counted_at_the_proxy_and_at_the_metrics_as_well() {
-    let mut settings = dstack_server::Settings::from_env();
-    (settings.prometheus, settings.prometheus_token) = (true, Some("scrape".to_owned()));
-    let permissions = dstack_server::DefaultPermissions::default();
-    let server = Server::set(permissions, dstack_compute::Registry::default(), settings).await;
+    let server = TestServer::new().settings(|settings| {
+        (settings.prometheus, settings.prometheus_token) = (true, Some("scrape".to_owned()));
+    });
+    let server = server.start().await;
     let get =
         |path: &'static str, token: &'static str| server.send(super::request("GET", path, Some(token), None));
     let models = "/proxy/models/main/models";

@@ -20,7 +20,7 @@ const KEYED: u32 = 8;
 #[derive(Clone, Debug)]
 pub(super) struct Pools {
     any: AnyPool,
-    /// On PostgreSQL.
+    /// For statements that find rows by their keys; PostgreSQL only.
     keyed: Option<AnyPool>,
     /// On SQLite, where a connection is a thread with the priority of the one that made it: those of the second set of
     /// threads.

@@ -13,11 +13,11 @@ use crate::{Column, Result, Sealed, Tx};
 /// A configured backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendRow {
-    /// Id.
+    /// Stays when the configuration is replaced.
     pub id: String,
-    /// Project.
+    /// The project that configured it.
     pub project_id: ProjectId,
-    /// Type.
+    /// Type of the backend, such as `aws`.
     pub kind: String,
     /// When it was configured first: decides its place in lists.
     pub created_at: Time,

@@ -32,13 +32,13 @@ pub struct EventFilter {
 /// What events can be inside of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Within {
-    /// A project.
+    /// Of things of these projects.
     Project,
-    /// A fleet.
+    /// Of instances of these fleets.
     Fleet,
-    /// A run.
+    /// Of jobs of these runs.
     Run,
-    /// A gateway.
+    /// Of replicas of these gateways.
     Gateway,
 }
 
@@ -56,11 +56,11 @@ impl Within {
 /// An event with names as they are now (of deleted users and projects: as they were).
 #[derive(Debug, Clone, PartialEq)]
 pub struct EventRow {
-    /// Id.
+    /// Tells events of the same time apart.
     pub id: EventId,
-    /// What happened.
+    /// What happened, as users read it.
     pub message: String,
-    /// When.
+    /// When it happened.
     pub recorded_at: Time,
     /// Who: id, name, deleted.
     pub actor: Option<(UserId, String, bool)>,
@@ -71,9 +71,9 @@ pub struct EventRow {
 /// A target of an event.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EventTargetRow {
-    /// Type.
+    /// Type of the target, such as `run`.
     pub entity_type: String,
-    /// Id.
+    /// Id of the target.
     pub entity_id: String,
     /// Name at the time.
     pub entity_name: String,
@@ -86,7 +86,7 @@ pub struct EventTargetRow {
 pub struct Events<'a>(pub(crate) Reads<'a>);
 
 impl Events<'_> {
-    /// Lists events.
+    /// Returns a page of the events that the filter finds, each with its targets.
     pub async fn list(self, filter: &EventFilter, page: &Page) -> Result<Vec<EventRow>> {
         let mut query = Select::new(
             "SELECT e.id, e.message, e.recorded_at, e.actor_user_id, COALESCE(u.original_name, u.name), u.deleted \

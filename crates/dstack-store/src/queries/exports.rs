@@ -12,11 +12,11 @@ use crate::entity::read_column;
 use crate::{Result, Tx};
 
 record! {
-    /// An export.
+    /// What a project lets others use.
     ExportRow in "exports" {
-        /// Id.
+        /// Id of the export.
         id: ExportId,
-        /// Project.
+        /// The project that exports.
         project_id: ProjectId,
         /// Unique in the project.
         name: String,
@@ -30,11 +30,11 @@ record! {
 /// A project that imports an export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportRow {
-    /// Id.
+    /// Id of the import.
     pub id: ImportId,
     /// The importing project.
     pub project_id: ProjectId,
-    /// Its name.
+    /// Name of the importing project.
     pub project_name: String,
     /// When it was added.
     pub created_at: Time,
@@ -43,15 +43,15 @@ pub struct ImportRow {
 /// An export with all that belongs to it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FullExport {
-    /// The export.
+    /// The export itself.
     pub row: ExportRow,
     /// Name of its project.
     pub project_name: String,
     /// Who imports it, in the order in which they were added.
     pub imports: Vec<ImportRow>,
-    /// Its fleets.
+    /// Ids and names of the fleets that others may use.
     pub fleets: Vec<(FleetId, String)>,
-    /// Its gateways.
+    /// Ids and names of the gateways that others may use.
     pub gateways: Vec<(GatewayId, String)>,
 }
 

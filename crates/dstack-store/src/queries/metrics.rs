@@ -15,11 +15,11 @@ use crate::{Column, Result};
 /// A measured point of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetricsPoint {
-    /// When.
+    /// When the agent measured.
     pub at: Time,
     /// CPU time used so far, microseconds.
     pub cpu_usage_micro: i64,
-    /// Memory used.
+    /// Memory used, page cache included.
     pub memory_usage_bytes: i64,
     /// Memory that cannot be reclaimed.
     pub memory_working_set_bytes: i64,

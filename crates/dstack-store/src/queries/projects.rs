@@ -14,9 +14,9 @@ use crate::{Column, Result, StoreError, Tx};
 crate::text_columns!(ProjectRole);
 
 record! {
-    /// A project.
+    /// A project, deleted ones included.
     ProjectRow in "projects" {
-        /// Id.
+        /// Id of the project.
         id: ProjectId,
         /// Name; renamed when deleted.
         name: String,
@@ -44,9 +44,9 @@ record! {
 /// A member with its user.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Member {
-    /// The user.
+    /// The user who is a member.
     pub user: UserRow,
-    /// The role.
+    /// What they may do in the project.
     pub role: ProjectRole,
     /// Place in lists.
     pub number: i64,
@@ -157,7 +157,7 @@ impl ProjectFilter {
 }
 
 impl Projects<'_> {
-    /// Lists projects.
+    /// Returns a page of the projects that the filter finds.
     pub async fn list(self, filter: &ProjectFilter, page: &Page) -> Result<Vec<ProjectRow>> {
         let mut query = Select::new(select());
         filter.apply(&mut query);
@@ -315,9 +315,9 @@ pub async fn clear_members(tx: &mut Tx, project: ProjectId) -> Result<()> {
 pub enum InUse {
     /// Runs that are not finished.
     Runs,
-    /// Fleets.
+    /// Fleets that are not deleted.
     Fleets,
-    /// Volumes.
+    /// Volumes that are not deleted.
     Volumes,
     /// Gateways, which dstack 0.22.5 forgets: they would go on costing, and nobody could delete them.
     Gateways,

@@ -12,11 +12,11 @@ use crate::reads::Named;
 use crate::{Result, Tx};
 
 record! {
-    /// A repo.
+    /// A repo that a client has made known to a project.
     RepoRow in "repos" {
-        /// Id.
+        /// Id of the row; clients know the repo by its name.
         id: RepoRowId,
-        /// Project.
+        /// The project that it was made known to.
         project_id: ProjectId,
         /// The text by which clients name it.
         name: String,

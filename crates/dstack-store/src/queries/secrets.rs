@@ -10,9 +10,9 @@ use crate::{Result, Tx};
 record! {
     /// A secret; its value is encrypted.
     SecretRow in "secrets" {
-        /// Id.
+        /// Id of the secret.
         id: SecretId,
-        /// Project.
+        /// The project whose runs may use it.
         project_id: ProjectId,
         /// When it was created.
         created_at: Time,
@@ -20,7 +20,7 @@ record! {
         updated_at: Time,
         /// Unique in the project.
         name: String,
-        /// Encrypted value.
+        /// The value, encrypted.
         value: String,
     }
 }
@@ -43,7 +43,7 @@ impl Secrets<'_> {
         .await
     }
 
-    /// By name.
+    /// Returns the project's secret of this name, exactly.
     pub async fn by_name(self, project: ProjectId, name: &str) -> Result<Option<SecretRow>> {
         let sql = select() + " WHERE s.project_id = $1 AND s.name = $2";
         fetch_one(self.0, sql, &[&project.to_string(), name], |row| {

@@ -111,7 +111,7 @@ impl Select {
             .push_str(&format!(" ORDER BY {at} {order}, {id} {tie_order} LIMIT {limit}"));
     }
 
-    /// Runs it.
+    /// Runs the query and returns all rows.
     pub(crate) async fn fetch(self, reads: Reads<'_>) -> Result<Vec<AnyRow>> {
         let mut query = sqlx::query(AssertSqlSafe(in_dialect(self.sql, reads)));
         for value in self.values {

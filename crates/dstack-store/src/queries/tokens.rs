@@ -11,9 +11,9 @@ use crate::{Result, Tx};
 record! {
     /// An API token of a user.
     TokenRow in "user_tokens" {
-        /// Id.
+        /// Id of the token.
         id: TokenId,
-        /// Whose.
+        /// The user who calls with it.
         user_id: UserId,
         /// Unique among the user's tokens.
         name: String,

@@ -14,7 +14,7 @@ crate::text_columns!(GlobalRole);
 record! {
     /// A user. The token is kept encrypted; it is found by its hash.
     UserRow in "users" {
-        /// Id.
+        /// Id of the user.
         id: UserId,
         /// Name; renamed when deleted.
         name: String,
@@ -22,11 +22,11 @@ record! {
         created_at: Time,
         /// Role in the whole server.
         global_role: GlobalRole,
-        /// E-mail address.
+        /// E-mail address, which several users may share.
         email: Option<String>,
         /// Inactive users cannot authenticate.
         active: bool,
-        /// Encrypted token.
+        /// The user's own token, encrypted.
         token: String,
         /// Encrypted private key; `None` until first needed.
         ssh_private_key: Option<String>,
@@ -44,9 +44,9 @@ record! {
 record! {
     /// A public key of a user.
     PublicKeyRow in "user_public_keys" {
-        /// Id.
+        /// Id of the key.
         id: PublicKeyId,
-        /// Whose.
+        /// The user who added it.
         user_id: UserId,
         /// When it was added.
         created_at: Time,
@@ -54,7 +54,7 @@ record! {
         name: String,
         /// `ssh-ed25519`, `ssh-rsa`, …
         r#type: String,
-        /// `SHA256:…`
+        /// `SHA256:` and the unpadded base64 of the key's hash.
         fingerprint: String,
         /// The key, one line.
         key: String,
@@ -155,7 +155,7 @@ impl UserFilter {
 }
 
 impl Users<'_> {
-    /// Lists users.
+    /// Returns a page of the users that the filter finds.
     pub async fn list(self, filter: &UserFilter, page: &Page) -> Result<Vec<UserRow>> {
         let mut query = Select::new(select());
         filter.apply(&mut query);

@@ -106,7 +106,7 @@ fn select_keys(filter: &RunFilter, page: &Page) -> Select {
 /// A run with the names around it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ListedRun {
-    /// The run.
+    /// The run, without its jobs.
     pub run: RunRow,
     /// Name of its project.
     pub project_name: String,
@@ -248,7 +248,7 @@ impl Views<'_> {
 /// A fleet with the names around it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ListedFleet {
-    /// The fleet.
+    /// The fleet, without its instances.
     pub fleet: FleetRow,
     /// Name of its project.
     pub project_name: String,
@@ -277,7 +277,7 @@ pub struct FleetFilter {
 }
 
 impl Views<'_> {
-    /// Lists fleets.
+    /// Returns a page of the fleets that the filter finds, without their instances.
     pub async fn fleets(self, filter: &FleetFilter, page: &Page) -> Result<Vec<ListedFleet>> {
         let mut query = Select::new(listed_fleet_sql());
         if let Some(projects) = &filter.projects {
@@ -349,7 +349,7 @@ impl Views<'_> {
 /// An instance with the names around it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ListedInstance {
-    /// The instance.
+    /// The instance as it is stored.
     pub instance: InstanceRow,
     /// Name of its project.
     pub project_name: String,
@@ -390,7 +390,7 @@ pub struct InstanceFilter {
 }
 
 impl Views<'_> {
-    /// Lists instances.
+    /// Returns a page of the instances that the filter finds.
     pub async fn instances(self, filter: &InstanceFilter, page: &Page) -> Result<Vec<ListedInstance>> {
         let mut query = Select::new(listed_instance_sql());
         if let Some(projects) = &filter.projects {
