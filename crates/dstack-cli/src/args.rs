@@ -193,6 +193,8 @@ pub enum Shell {
     Bash,
     /// Zsh.
     Zsh,
+    /// Fish.
+    Fish,
 }
 
 /// Options of the hidden command that completion scripts call.

@@ -13,7 +13,7 @@ use dstack_system::{chain, root_cause};
 use crate::ui::{Role, Style, Text, Ui};
 
 pub use kind::ErrorKind;
-pub(crate) use plain::{of_io, plain_words, without_number};
+pub(crate) use plain::{of_io, plain_usage, plain_words, without_number};
 
 type Source = Box<dyn Error + Send + Sync>;
 

@@ -9,7 +9,7 @@ use clap::{CommandFactory, FromArgMatches};
 use crate::args::{Cli, Command, ServerArgs};
 use crate::commands;
 use crate::context::Context;
-use crate::error::{CliError, ErrorKind};
+use crate::error::{CliError, ErrorKind, plain_usage};
 use crate::ui::Ui;
 
 /// Runs the command line; `server` runs `dstack server`.
@@ -68,7 +68,7 @@ pub async fn execute(context: &Context, arguments: impl IntoIterator<Item = OsSt
         }) => commands::run(context, command).await,
         Ok(_) => Ok(ExitCode::SUCCESS),
         Err(error) => {
-            context.ui.complain(error.to_string());
+            context.ui.complain(plain_usage(&error.to_string()));
             return exit_code(&error);
         }
     };
@@ -104,8 +104,16 @@ fn help() -> String {
 
 /// Bad usage exits with 2, arguments that no parser wants with 1 (dstack 0.22.5).
 fn refuse(error: &clap::Error) -> ExitCode {
-    // Printing fails only when the terminal is gone.
-    let _ = error.print();
+    if error.use_stderr() {
+        let text = error.render();
+        Ui::system().complain_raw(
+            &plain_usage(&text.ansi().to_string()),
+            &plain_usage(&text.to_string()),
+        );
+    } else {
+        // Printing fails only when the terminal is gone.
+        let _ = error.print();
+    }
     exit_code(error)
 }
 
@@ -164,7 +172,7 @@ mod tests {
             (&["offer", "--gpu", "A100::"], 2),
             (&["offer", "--format", "xml"], 2),
             (&["run", "get", "x"], 2),
-            (&["completion", "fish"], 2),
+            (&["completion", "powershell"], 2),
             (&["apply", "--spot", "--on-demand"], 2),
             (&["ps", "--bogus"], 1),
             (&["--help"], 0),

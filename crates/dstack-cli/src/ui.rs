@@ -183,6 +183,12 @@ impl Ui {
         self.terminal.err.lines(&[text.into()]);
     }
 
+    /// Writes a text to standard error as it is: the coloured one to a terminal that takes colours.
+    pub fn complain_raw(&self, colored: &str, plain: &str) {
+        let err = &self.terminal.err;
+        err.write(if err.color { colored } else { plain }.as_bytes());
+    }
+
     /// Writes bytes to standard output as they are.
     pub fn raw(&self, bytes: &[u8]) {
         self.terminal.out.write(bytes);

@@ -150,7 +150,7 @@ async fn wrong_values_in_the_configuration() {
         ),
         (
             "type: task\ncommands: ['echo ${{ nothing.here }}']\n",
-            "missing vars: ['nothing.here']",
+            "missing vars: nothing.here",
         ),
         ("type: preset\nmodel: x\n", ""),
     ] {

@@ -10,7 +10,7 @@
 mod support;
 
 use serde_json::{Value, json};
-use support::{Cli, Ended, Exchange, FakeServer, recorded_apply, recorded_run};
+use support::{Cli, Ended, Exchange, FakeServer, recorded, recorded_apply, recorded_run};
 
 const INIT: &str = "/api/project/main/repos/init";
 const PLAN: &str = "/api/project/main/runs/get_plan";
@@ -402,4 +402,50 @@ async fn whoever_is_refused_is_told_whom_to_ask() {
         "{}",
         ended.err
     );
+}
+
+/// Everything that is not blank, in reading order of a table's cells: nothing of it may be missing where it is narrow.
+fn letters(text: &str) -> Vec<char> {
+    let mut letters: Vec<char> = text.chars().filter(|c| !c.is_whitespace()).collect();
+    letters.sort_unstable();
+    letters
+}
+
+#[tokio::test]
+async fn tables_are_whole_in_80_columns() {
+    let runs = recorded("ps", "01-runs-list.json");
+    let fleets = recorded("fleet-list", "01-project-fleets-list.json");
+    for (path, answer, arguments) in [
+        ("/api/runs/list", &runs, &["ps", "-a"][..]),
+        ("/api/runs/list", &runs, &["ps", "-a", "-v"]),
+        ("/api/project/main/fleets/list", &fleets, &["fleet"]),
+        ("/api/project/main/fleets/list", &fleets, &["fleet", "-v"]),
+    ] {
+        let printed = async |columns: usize| {
+            let server = FakeServer::start(vec![Exchange::new(path, answer.clone())]).await;
+            let mut cli = Cli::with_project(&server);
+            cli.columns = columns;
+            cli.run(arguments).await.out
+        };
+        let (wide, narrow) = (printed(200).await, printed(80).await);
+        assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
+        let (first, rows) = wide.split_once('\n').unwrap();
+        let header = narrow.lines().next().unwrap();
+        // Columns without cells may be left out.
+        let titles = first.split("  ").filter(|title| !title.trim().is_empty());
+        let kept =
+            titles.filter(|title| header.contains(title.split_whitespace().next().unwrap_or_default()));
+        let whole = kept.chain([rows]).collect::<String>();
+        assert!(header.contains("NAME") && header.contains("STATUS"), "{narrow}");
+        assert_eq!(letters(&narrow), letters(&whole), "{narrow}");
+    }
+}
+
+#[tokio::test]
+async fn a_project_without_fleets_says_where_jobs_can_run() {
+    let empty = Exchange::new("/api/project/main/fleets/list", json!([]));
+    let (server, ended) = dstack(vec![empty], &["fleet"]).await;
+    server.assert_done();
+    ended.assert_code(0);
+    assert!(ended.err.starts_with("hint: use project main:"), "{}", ended.err);
 }

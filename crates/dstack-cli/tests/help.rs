@@ -75,6 +75,41 @@ async fn completion_scripts_are_valid_bash() {
 }
 
 #[tokio::test]
+async fn completion_script_for_fish() {
+    let script = Cli::new().run(&["completion", "fish"]).await;
+    script.assert_code(0);
+    assert!(
+        script.out.contains("__fish_dstack_using_subcommand"),
+        "{}",
+        script.out
+    );
+    assert!(
+        script.out.contains("'(__dstack_names all-runs)'"),
+        "{}",
+        script.out
+    );
+}
+
+#[tokio::test]
+async fn usage_errors_are_in_plain_words() {
+    let cli = Cli::new();
+    for (arguments, told) in [
+        (&["completion", "bas"][..], "tip: did you mean 'bash'?"),
+        (&["applly"], "tip: did you mean 'apply'?"),
+        (&["offer", "--max-price", "lots"], "not a number"),
+        (&["attach", "x", "--replica", "lots"], "not a whole number"),
+        (
+            &["apply", "--max-duration", "3weeks"],
+            "Cannot parse the duration 3weeks (durations are written 30s, 5m, 2h, 3d or 1w)\n",
+        ),
+    ] {
+        let ended = cli.run(arguments).await;
+        ended.assert_code(2);
+        assert!(ended.err.contains(told), "{}", ended.err);
+    }
+}
+
+#[tokio::test]
 async fn names_for_completion() {
     let server = FakeServer::start(vec![
         Exchange::new(

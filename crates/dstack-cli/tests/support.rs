@@ -266,8 +266,14 @@ impl Cli {
 
 /// The answer that was recorded in an exchange of `apply` of a task.
 pub fn recorded_apply(file: &str) -> Value {
+    recorded("apply-task", file)
+}
+
+/// What dstack 0.22.5 answered when a command was recorded.
+pub fn recorded(flow: &str, file: &str) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../tests/golden/cli/apply-task")
+        .join("../../tests/golden/cli")
+        .join(flow)
         .join(file);
     let mut exchange: Value = serde_json::from_str(&fs_err::read_to_string(path).unwrap()).unwrap();
     exchange["response"]["json"].take()

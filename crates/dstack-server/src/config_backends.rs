@@ -7,6 +7,7 @@ use dstack_compute::config::{BackendConfig, resolve_files};
 use dstack_control::backends::stored::source;
 use dstack_control::{Actor, ControlError};
 use dstack_model::backends::BackendType;
+use dstack_model::decode::Problem;
 use dstack_store::directory::backends;
 use dstack_store::directory::projects::ProjectRow;
 use serde_json::Value;
@@ -62,7 +63,7 @@ async fn configure(state: &AppState, project: &ProjectRow, value: &Value) -> Res
     let mut value = value.clone();
     resolve_files(&mut value, &read).map_err(|problem| format!("This backend is skipped: {problem}"))?;
     let config = BackendConfig::read(&value).map_err(|problems| {
-        let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        let problems: Vec<String> = problems.iter().map(explain).collect();
         format!("This backend is skipped: {}", problems.join("; "))
     })?;
     if state.registry.get(config.kind()).is_none() {
@@ -79,6 +80,13 @@ async fn configure(state: &AppState, project: &ProjectRow, value: &Value) -> Res
         None => verbs.add(Actor::System, project, &config).await,
     };
     done.map_err(|error| format!("This backend cannot be configured: {error}"))
+}
+
+fn explain(problem: &Problem) -> String {
+    match problem.suggestion() {
+        Some(meant) => format!("{problem}, did you mean `{meant}`?"),
+        None => problem.to_string(),
+    }
 }
 
 /// The content of a file that the configuration names; `~` is the home of the server's user.

@@ -13,6 +13,7 @@ use crate::error::CliError;
 /// After the generated function: names for the positional argument and for `--project`.
 const BASH_NAMES: &str = include_str!("completion/names.bash");
 const ZSH_NAMES: &str = include_str!("completion/names.zsh");
+const FISH_NAMES: &str = include_str!("completion/names.fish");
 
 /// Runs the command.
 pub(crate) fn run(context: &Context, args: &CompletionArgs) -> Result<ExitCode, CliError> {
@@ -21,17 +22,13 @@ pub(crate) fn run(context: &Context, args: &CompletionArgs) -> Result<ExitCode, 
 }
 
 fn script(shell: Shell) -> Vec<u8> {
-    let mut command = Cli::command();
+    let (generator, names) = match shell {
+        Shell::Bash => (clap_complete::Shell::Bash, BASH_NAMES),
+        Shell::Zsh => (clap_complete::Shell::Zsh, ZSH_NAMES),
+        Shell::Fish => (clap_complete::Shell::Fish, FISH_NAMES),
+    };
     let mut script = Vec::new();
-    match shell {
-        Shell::Bash => {
-            generate(clap_complete::Shell::Bash, &mut command, "dstack", &mut script);
-            script.extend_from_slice(BASH_NAMES.as_bytes());
-        }
-        Shell::Zsh => {
-            generate(clap_complete::Shell::Zsh, &mut command, "dstack", &mut script);
-            script.extend_from_slice(ZSH_NAMES.as_bytes());
-        }
-    }
+    generate(generator, &mut Cli::command(), "dstack", &mut script);
+    script.extend_from_slice(names.as_bytes());
     script
 }

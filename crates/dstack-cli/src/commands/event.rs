@@ -124,7 +124,12 @@ async fn filters(project: &Project, args: &EventListArgs) -> Result<ListEventsRe
 /// Names what is not there.
 fn missing(kind: &str, name: &str, error: ClientError) -> CliError {
     if error.is_not_exists() {
+        let command = match kind {
+            "Run" => "ps -a".to_owned(),
+            kind => kind.to_lowercase(),
+        };
         CliError::new(ErrorKind::NotFound, format!("{kind} {name} not found"))
+            .hint(format!("see `dstack {command}`"))
     } else {
         error.into()
     }

@@ -13,7 +13,7 @@ use super::{REFRESH, exiting, parse_id, print_pretty, unless_interrupted};
 use crate::args::{FleetAction, FleetArgs, ListArgs, NameOrId, reference};
 use crate::context::{Context, Project};
 use crate::error::{CliError, ErrorKind};
-use crate::tables::{Dates, fleets};
+use crate::tables::{Dates, explanations, fleets};
 use crate::ui::Text;
 
 /// Runs the command.
@@ -47,6 +47,9 @@ async fn show(context: &Context, project: &Project, args: ListArgs) -> Result<Ex
             .ui
             .table(&fleets::table(&found, &project.name, args.verbose, Dates::Ago));
         context.ui.blank();
+        if found.is_empty() {
+            explanations::no_fleets(&context.ui);
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let watching = async {

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use dstack_api::client::ClientError;
 use dstack_api::routes::{
     GatewaysDelete, GatewaysGet, GatewaysList, GatewaysSetDefault, GatewaysSetWildcardDomain,
 };
@@ -153,6 +154,15 @@ async fn relative(project: &Project, name: &EntityReference) -> Result<Gateway, 
     })
 }
 
+/// Names the gateway that is not there.
+fn missing(name: &EntityReference, error: ClientError) -> CliError {
+    match error.is_not_exists() {
+        true => CliError::new(ErrorKind::NotFound, format!("Gateway {name} not found"))
+            .hint("see `dstack gateway`"),
+        false => error.into(),
+    }
+}
+
 pub(crate) async fn call_delete(project: &Project, name: &str) -> Result<(), CliError> {
     Ok(project
         .client
@@ -221,7 +231,8 @@ async fn update(
         project
             .client
             .call::<GatewaysSetWildcardDomain>(&project.name, &request)
-            .await?;
+            .await
+            .map_err(|error| missing(&name, error))?;
     }
     if set_default {
         let request = SetDefaultGatewayRequest {
@@ -231,7 +242,8 @@ async fn update(
         project
             .client
             .call::<GatewaysSetDefault>(&project.name, &request)
-            .await?;
+            .await
+            .map_err(|error| missing(&name, error))?;
     }
     let gateway = relative(project, &name).await?;
     context.ui.table(&gateways::table(

@@ -2,22 +2,52 @@
 
 use std::io::ErrorKind;
 
-/// The message as people would write it.
+/// Returns the message as people would write it.
 pub(crate) fn plain_words(message: &str) -> String {
-    let message = plain_lists(message);
-    let message = match message.split_once("could not convert string to float: ") {
-        Some((before, rest)) => {
-            let (value, after) = rest.split_at(rest.find('\n').unwrap_or(rest.len()));
-            format!("{before}{value} is not a number{after}")
+    let lines: Vec<String> = message.split('\n').map(plain_line).collect();
+    lines.join("\n")
+}
+
+/// Words of the argument parser and of number parsers, and ours. A text that ends in a space is followed by what was
+/// meant, up to the end of the line.
+const PARSER_WORDS: [(&str, &str); 9] = [
+    ("a similar value exists: ", "did you mean "),
+    ("a similar argument exists: ", "did you mean "),
+    ("a similar subcommand exists: ", "did you mean "),
+    ("some similar values exist: ", "did you mean "),
+    ("some similar arguments exist: ", "did you mean "),
+    ("some similar subcommands exist: ", "did you mean "),
+    ("invalid float literal", "not a number"),
+    ("invalid digit found in string", "not a whole number"),
+    ("cannot parse integer from empty string", "not a whole number"),
+];
+
+/// Returns the argument parser's message as people would write it.
+pub(crate) fn plain_usage(message: &str) -> String {
+    let plain = |line: &str| {
+        let line = plain_line(line);
+        match PARSER_WORDS.iter().find(|(theirs, _)| line.contains(theirs)) {
+            Some((theirs, ours)) if theirs.ends_with(' ') => format!("{}?", line.replace(theirs, ours)),
+            Some((theirs, ours)) => line.replace(theirs, ours),
+            None => line,
         }
-        None => message,
     };
-    if message.contains("Cannot parse the duration ") {
-        return format!("{message} (durations are written 30s, 5m, 2h, 3d or 1w)");
+    let lines: Vec<String> = message.split('\n').map(plain).collect();
+    lines.join("\n")
+}
+
+fn plain_line(line: &str) -> String {
+    let line = plain_lists(line);
+    let line = match line.split_once("could not convert string to float: ") {
+        Some((before, value)) => format!("{before}{value} is not a number"),
+        None => line,
+    };
+    if line.contains("Cannot parse the duration ") {
+        return format!("{line} (durations are written 30s, 5m, 2h, 3d or 1w)");
     }
-    match message.strip_suffix("{1,200}$") {
+    match line.strip_suffix("{1,200}$") {
         Some(before) => format!("{before}{{1,200}}$'"),
-        None => message,
+        None => line,
     }
 }
 
@@ -103,6 +133,10 @@ mod tests {
             (
                 "Secret name should match regex '^[A-Za-z0-9-_]{1,200}$",
                 "Secret name should match regex '^[A-Za-z0-9-_]{1,200}$'",
+            ),
+            (
+                "a: Cannot parse the duration x\nb: bad",
+                "a: Cannot parse the duration x (durations are written 30s, 5m, 2h, 3d or 1w)\nb: bad",
             ),
             ("Run [x] ended", "Run [x] ended"),
             ("broken ['list", "broken ['list"),

@@ -60,6 +60,9 @@ fn hint(error: &ClientError) -> Option<String> {
 fn denied(reason: Option<&str>) -> String {
     let ask = "your user may not be a member of the project, or its role not be enough: ask an admin of the project";
     match reason.filter(|reason| *reason != "Access denied") {
+        Some("Invalid token") => {
+            "the server does not know this token: `dstack project add` sets another one, `dstack login` gets one where the server has single sign-on".to_owned()
+        }
         Some(reason) => format!("the server says: {reason}; {ask}"),
         None => ask.to_owned(),
     }

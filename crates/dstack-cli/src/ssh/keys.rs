@@ -9,7 +9,7 @@ use dstack_system::{Clock, SystemClock};
 use dstack_units::Time;
 use sha1::{Digest, Sha1};
 
-use crate::error::{CliError, ErrorKind};
+use crate::error::{CliError, ErrorKind, of_io};
 use crate::fs;
 
 /// A downloaded key is used for this long without asking the server again.
@@ -35,7 +35,7 @@ pub fn read(path: &Path) -> Result<KeyFile, CliError> {
             format!(
                 "Unable to read the SSH key at {}: {}",
                 path.display(),
-                error.kind()
+                of_io(error.kind())
             ),
         )
         .hint("give the path of a private key, for example ~/.ssh/id_ed25519")

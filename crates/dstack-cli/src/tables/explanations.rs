@@ -16,6 +16,14 @@ pub(crate) fn hint_with(ui: &Ui, text: &str) {
     ui.complain(Text::styled("hint:", Style::bold(Role::Moving)).push(format!(" {text}")));
 }
 
+/// Says where jobs can run while a project has no fleets.
+pub(crate) fn no_fleets(ui: &Ui) {
+    hint_with(
+        ui,
+        "use project main: its fleet is the server's own machine, while the server listens on localhost or is started with `--local`",
+    );
+}
+
 /// Prints what the server says of each job. Jobs that differ in nothing but their number are shown once.
 pub(crate) fn print(ui: &Ui, explanations: Option<&[JobExplanation]>) {
     let Some(explanations) = explanations else {

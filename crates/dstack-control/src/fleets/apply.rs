@@ -19,7 +19,7 @@ use crate::error::{ControlError, Result};
 const BUSY: &str = "Failed to update fleet: fleet is being processed currently. Try again later.";
 
 const SSH_FLEETS_LATER: &str = "This server version does not connect to hosts of SSH fleets yet. Runs use the fleet of \
-     the server's own machine, and fleets in clouds (`nodes` instead of `ssh_config`).";
+     the server's own machine, which is a fleet of project main.";
 
 /// A fleet that is applied.
 #[derive(Debug, Clone)]

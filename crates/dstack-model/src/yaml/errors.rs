@@ -5,7 +5,6 @@ use std::fmt;
 use serde_json::Value;
 
 use super::load::{Position, Spans, SyntaxError};
-use super::suggest::nearest;
 use crate::decode::{Loc, Problem, problem::path_of};
 
 /// One problem of a file.
@@ -156,12 +155,10 @@ fn is_better(other: &Problem, problem: &Problem) -> bool {
 fn explain(file: &str, spans: &Spans, problem: &Problem) -> ConfigError {
     let mut path = path_of(&problem.loc);
     let mut position = spans.value(&problem.loc);
-    let mut suggestion = None;
+    let suggestion = problem.suggestion().map(str::to_owned);
     let message = match problem.kind.as_ref() {
         "extra_forbidden" => {
             position = spans.key(&problem.loc);
-            let key = last_key(&problem.loc).unwrap_or_default();
-            suggestion = nearest(key, problem.expected.iter().map(String::as_str)).map(str::to_owned);
             match &suggestion {
                 Some(_) => "unknown key".to_owned(),
                 None => format!("unknown key, expected one of {}", words(&problem.expected)),
@@ -194,10 +191,6 @@ fn explain(file: &str, spans: &Spans, problem: &Problem) -> ConfigError {
             at.push(Loc::Key(key.clone().into()));
             position = spans.value(&at);
             path = path_of(&at);
-            suggestion = found
-                .as_str()
-                .and_then(|found| nearest(found, problem.expected.iter().map(String::as_str)))
-                .map(str::to_owned);
             format!(
                 "found {}, expected one of {}",
                 show(&found),
@@ -205,10 +198,6 @@ fn explain(file: &str, spans: &Spans, problem: &Problem) -> ConfigError {
             )
         }
         "enum" | "literal_error" => {
-            let found = problem.input.as_str();
-            suggestion = found
-                .and_then(|found| nearest(found, problem.expected.iter().map(String::as_str)))
-                .map(str::to_owned);
             format!(
                 "found {}, expected {}",
                 show(&problem.input),

@@ -1,7 +1,25 @@
 //! Which of some words was meant.
 
+use crate::decode::{Loc, Problem};
+
+impl Problem {
+    /// Returns what may have been meant instead of an unknown key, tag or value.
+    pub fn suggestion(&self) -> Option<&str> {
+        let found = match self.kind.as_ref() {
+            "extra_forbidden" => match self.loc.last() {
+                Some(Loc::Key(key)) => Some(key.as_ref()),
+                _ => None,
+            },
+            "union_tag_invalid" => self.ctx.as_ref()?.get("tag")?.as_str(),
+            "enum" | "literal_error" => self.input.as_str(),
+            _ => None,
+        };
+        nearest(found?, self.expected.iter().map(String::as_str))
+    }
+}
+
 /// The nearest of the candidates, if it is near enough: at most a third of its letters differ.
-pub(super) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
     candidates
         .map(|candidate| (distance(&word, &candidate.to_lowercase()), candidate))
@@ -49,6 +67,17 @@ mod tests {
         assert_eq!(nearest("Resource"), Some("resources"));
         assert_eq!(nearest("iamge"), Some("image"));
         assert_eq!(nearest("schedule"), None);
+    }
+
+    #[test]
+    fn a_tag_of_a_union_gets_a_suggestion() {
+        let value = serde_json::json!({"type": "lambdaa"});
+        let mut problem = Problem::new("union_tag_invalid", "Input tag 'lambdaa' found", &value);
+        problem.ctx = Some(serde_json::json!({"tag": "lambdaa"}));
+        problem.expected = vec!["aws".to_owned(), "lambda".to_owned()];
+        assert_eq!(problem.suggestion(), Some("lambda"));
+        problem.kind = "missing".into();
+        assert_eq!(problem.suggestion(), None);
     }
 
     #[test]

@@ -5,13 +5,11 @@ use dstack_model::profiles::{CreationPolicy, DEFAULT_RUN_IDLE_DURATION};
 use dstack_model::runs::{JobPlan, Requirements, RunPlan, RunSpec};
 
 use crate::format::{self, resources};
-use crate::tables::offers;
+use crate::tables::{explanations, offers};
 use crate::ui::{Role, Table, Text, Ui};
 
 const NO_OFFERS: &str = "No matching instance offers available.\n";
-const NO_FLEETS: &str = "The project has no fleets: there is nothing that its jobs could run on.\n\
-                         Apply a configuration with `type: fleet` to make one. The server's own machine is a fleet of project \
-                         main when the server listens on localhost, or is started with --local.\n";
+const NO_FLEETS: &str = "The project has no fleets: there is nothing that its jobs could run on.\n";
 
 /// Prints the properties of a plan and its offers.
 pub(crate) fn print(ui: &Ui, plan: &RunPlan, job: &JobPlan, max_offers: i64, no_fleets: bool, verbose: bool) {
@@ -22,6 +20,7 @@ pub(crate) fn print(ui: &Ui, plan: &RunPlan, job: &JobPlan, max_offers: i64, no_
     if shown.is_empty() {
         if no_fleets {
             ui.say(Text::new().role(Role::Error, NO_FLEETS));
+            explanations::no_fleets(ui);
         } else {
             no_offers(ui);
         }

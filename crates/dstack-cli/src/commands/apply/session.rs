@@ -17,7 +17,7 @@ use crate::context::{Context, Project};
 use crate::error::{CliError, ErrorKind};
 use crate::format::capitalize;
 use crate::settings;
-use crate::tables::{Dates, runs};
+use crate::tables::{Dates, explanations, runs};
 use crate::ui::{Role, Text, Ui};
 
 /// How often and how many times the run's end is looked for once its output has ended.
@@ -291,6 +291,9 @@ pub(crate) fn print_finished(ui: &Ui, run: &Run) {
         .filter(|message| !message.is_empty())
     {
         ui.say(Text::new().role(Role::Error, message));
+    }
+    if message == "no fleets" {
+        explanations::no_fleets(ui);
     }
     if message == "busy" {
         let wait = "hint: `retry: {on_events: [no-capacity], duration: 1h}` in the configuration lets a run wait for its place";
