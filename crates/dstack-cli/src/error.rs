@@ -95,7 +95,11 @@ impl CliError {
     /// Prints error and hints to standard error. Returns the exit code.
     pub fn report(&self, ui: &Ui) -> ExitCode {
         if let Some(message) = self.message() {
-            ui.complain(Text::new().role(Role::Error, message));
+            let message = Text::new().role(Role::Error, message);
+            ui.complain(match self.kind.code() {
+                Some(code) => message.secondary(format!(" [{code}]")),
+                None => message,
+            });
         }
         for hint in &self.hints {
             ui.complain(Text::styled("hint:", Style::bold(Role::Moving)).push(format!(" {hint}")));
@@ -125,6 +129,15 @@ mod tests {
         );
         let source = error.source.as_deref().unwrap().source().unwrap();
         assert!(source.downcast_ref::<std::io::Error>().is_some());
+    }
+
+    #[test]
+    fn an_error_ends_with_its_code() {
+        let (ui, captured) = Ui::captured(80, "");
+        CliError::new(ErrorKind::NotFound, "Run x not found")
+            .hint("see y")
+            .report(&ui);
+        assert_eq!(captured.err(), "Run x not found [D0401]\nhint: see y\n");
     }
 
     #[test]

@@ -26,5 +26,5 @@ pub mod yaml;
 
 pub use args::{Cli, Command, ServerAction, ServerArgs, ServerImportArgs};
 pub use context::Context;
-pub use error::CliError;
+pub use error::{CliError, ErrorKind};
 pub use run::{execute, main, run};

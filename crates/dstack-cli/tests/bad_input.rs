@@ -94,7 +94,7 @@ async fn missing_files_are_named() {
     assert!(
         ended
             .err
-            .starts_with("Configuration file none.yml does not exist\nhint:"),
+            .starts_with("Configuration file none.yml does not exist [D0102]\nhint:"),
         "{}",
         ended.err
     );
@@ -185,7 +185,7 @@ async fn a_wrong_token_and_an_unknown_project() {
     let cli = Cli::with_project(&server);
     let ended = refused(&cli, &["ps"]).await;
     let expected = format!(
-        "Access to {}/api/runs/list is denied. Please check your access token\nhint:",
+        "Access to {}/api/runs/list is denied. Please check your access token [D0203]\nhint:",
         server.url
     );
     assert!(ended.err.starts_with(&expected), "{}", ended.err);
@@ -197,7 +197,9 @@ async fn a_wrong_token_and_an_unknown_project() {
     );
     let ended = refused(&cli, &["ps", "--project", "other"]).await;
     assert!(
-        ended.err.starts_with("Project other is not configured\nhint:"),
+        ended
+            .err
+            .starts_with("Project other is not configured [D0301]\nhint:"),
         "{}",
         ended.err
     );

@@ -122,12 +122,15 @@ const DIFFERENT: [(&str, &str); 3] = [
 
 #[track_caller]
 fn assert_same(replay: &Replay) {
-    // The reference prints errors to standard output, without hints.
+    // The reference prints errors to standard output, without codes and hints.
     let errors = replay
         .err
         .lines()
         .filter(|line| !line.starts_with("hint:"))
-        .map(|line| format!("{line}\n"));
+        .map(|line| match line.rsplit_once(" [D") {
+            Some((line, _)) => format!("{line}\n"),
+            None => format!("{line}\n"),
+        });
     let printed: String = std::iter::once(replay.out.clone()).chain(errors).collect();
     let recorded = DIFFERENT
         .iter()

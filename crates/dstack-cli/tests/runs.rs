@@ -133,7 +133,7 @@ async fn a_taken_port_is_refused_before_anything_is_submitted() {
     ended.assert_code(1);
     assert!(
         ended.err.starts_with(&format!(
-            "Failed to submit: port {port} is already in use.\nhint: use `-p`"
+            "Failed to submit: port {port} is already in use. [D0605]\nhint: use `-p`"
         )),
         "{}",
         ended.err

@@ -99,7 +99,7 @@ async fn a_name_that_is_taken_and_one_that_is_not() {
     assert!(
         ended
             .err
-            .starts_with("Token ci exists\nhint: choose another name"),
+            .starts_with("Token ci exists [D0402]\nhint: choose another name"),
         "{}",
         ended.err
     );

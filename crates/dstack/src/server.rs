@@ -4,15 +4,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_cli::{ServerAction, ServerArgs, ServerImportArgs};
+use dstack_cli::{ErrorKind, ServerAction, ServerArgs, ServerImportArgs};
 use dstack_engine::failpoint::{AbortAt, NoFailpoints};
 use dstack_engine::{Engine, EngineDeps, Failpoints, Settings as EngineSettings};
 use dstack_local::{LocalAgents, LocalShim, LocalShimOptions, ThisMachine, Withdrawn};
 use dstack_plan::jobs::Target;
-use dstack_server::import::ImportOptions;
+use dstack_server::import::{ImportError, ImportOptions};
 use dstack_server::settings::report_unused;
 use dstack_server::wiring::{Connected, LogOutput, SqlInputs};
-use dstack_server::{BoxFuture, EngineInit, ServerOptions, Settings, StartedEngine, serve};
+use dstack_server::{BoxFuture, EngineInit, ServerError, ServerOptions, Settings, StartedEngine, serve};
 use dstack_store::rows::HostRules;
 use dstack_store::{EngineStore, EntityRef};
 use dstack_system::{Random, env, task};
@@ -149,7 +149,8 @@ fn apply(settings: &mut Settings, arguments: ServerArgs) {
 fn fail(error: &(dyn std::error::Error + 'static)) -> ExitCode {
     use std::io::Write;
     let mut err = std::io::stderr().lock();
-    let mut text = format!("error: {error}\n");
+    let code = kind(error).code().unwrap_or_default();
+    let mut text = format!("error: {error} [{code}]\n");
     for cause in dstack_system::causes(error).skip(1) {
         text.push_str(&format!("  caused by: {cause}\n"));
     }
@@ -162,6 +163,29 @@ fn fail(error: &(dyn std::error::Error + 'static)) -> ExitCode {
     // Nothing is left to be done when even that cannot be said.
     let _ = err.write_all(text.as_bytes());
     ExitCode::FAILURE
+}
+
+/// Returns what happened, for the code that is printed with it.
+fn kind(error: &(dyn std::error::Error + 'static)) -> ErrorKind {
+    if dstack_system::causes(error).any(is_disk_full) {
+        return ErrorKind::DiskFull;
+    }
+    if error.is::<ImportError>() {
+        return ErrorKind::Import;
+    }
+    if error.is::<TelemetryError>() {
+        return ErrorKind::Telemetry;
+    }
+    match error.downcast_ref::<ServerError>() {
+        Some(ServerError::Dir { .. }) => ErrorKind::ServerDirectory,
+        Some(ServerError::InUse { .. }) => ErrorKind::ServerInUse,
+        Some(ServerError::Config(_) | ServerError::ProjectName(_)) => ErrorKind::ServerConfig,
+        Some(ServerError::Store(_)) => ErrorKind::Database,
+        Some(ServerError::AdminToken | ServerError::KeysMissing(_)) => ErrorKind::EncryptionKey,
+        Some(ServerError::Listen { .. }) => ErrorKind::Listen,
+        Some(ServerError::Bucket(_)) => ErrorKind::Bucket,
+        Some(ServerError::Bootstrap(_) | ServerError::Engine(_)) | None => ErrorKind::ServerStart,
+    }
 }
 
 fn is_disk_full(error: &(dyn std::error::Error + 'static)) -> bool {
