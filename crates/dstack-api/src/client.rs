@@ -71,7 +71,7 @@ impl Client {
         self.address.shown()
     }
 
-    /// The token.
+    /// Returns the token that is sent with every call.
     pub const fn token(&self) -> Option<&Secret> {
         self.token.as_ref()
     }

@@ -29,7 +29,7 @@ pub(crate) const MAX_BODY: usize = MIB;
 pub struct RouteInfo {
     /// Name of the endpoint type.
     pub name: &'static str,
-    /// HTTP method.
+    /// The HTTP method of the route.
     pub method: Method,
     /// Path; parameters in braces.
     pub path: &'static str,
@@ -50,7 +50,7 @@ pub struct RouteInfo {
 /// A route with what the OpenAPI document says of it.
 #[derive(Debug, Clone, Copy)]
 pub struct Described {
-    /// The route.
+    /// What is known of the route itself.
     pub route: RouteInfo,
     /// What it is for.
     pub summary: &'static str,
@@ -63,7 +63,7 @@ pub struct Described {
 /// What a successful call changes, and what the audit trail says of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trail {
-    /// Nothing.
+    /// Nothing is changed, and no event is written.
     Reads,
     /// Events that begin with one of these texts; at least one per call that changed something.
     Writes(&'static [&'static str]),
@@ -74,9 +74,9 @@ pub enum Trail {
 /// HTTP method of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Method {
-    /// GET.
+    /// Sent as GET: everything is in path and query.
     Get,
-    /// POST.
+    /// Sent as POST: arguments are in the body.
     Post,
 }
 
@@ -85,7 +85,7 @@ pub enum Method {
 pub enum Body {
     /// Not at all: whatever is sent is ignored.
     None,
-    /// As JSON.
+    /// A JSON body is needed.
     Json,
     /// As JSON; no body and `null` equal `{}`.
     OptionalJson,
@@ -100,9 +100,9 @@ pub enum Body {
 pub enum Guard {
     /// Anyone, without a token.
     Anyone,
-    /// Any user.
+    /// Every user with a valid token.
     User,
-    /// Global admins.
+    /// Users whose global role is admin.
     GlobalAdmin,
     /// Members of the project.
     Member,
@@ -171,7 +171,7 @@ impl<'de> Deserialize<'de> for Nothing {
 
 /// Values for the parameters of a path, in order.
 pub trait PathParams {
-    /// The values.
+    /// Returns the values in the order of the path's parameters.
     fn values(&self) -> Vec<&str>;
 }
 

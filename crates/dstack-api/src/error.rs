@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct ErrorDetail {
     /// What is wrong.
     pub msg: String,
-    /// Its code.
+    /// The code by which programs tell refusals apart; `None` where there is only a sentence.
     pub code: Option<ErrorCode>,
     /// The request's field that is to blame.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -129,7 +129,7 @@ fn operation(described: &Described, requests: &mut Schemas, answers: &mut Schema
     Value::Object(operation)
 }
 
-/// `{"application/json": ...}`.
+/// Returns the `content` of a body that is JSON of this schema.
 #[allow(clippy::needless_pass_by_value)] // it is moved into the JSON
 fn json_content(schema: Value) -> Value {
     json!({"application/json": {"schema": schema}})

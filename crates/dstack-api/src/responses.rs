@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// Answer of `/healthcheck`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct ServerStatus {
-    /// `running`.
+    /// Always `running`.
     pub status: String,
 }
 
@@ -19,9 +19,9 @@ pub struct ServerStatus {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum UsersAnswer {
-    /// With `return_total_count`.
+    /// The answer to requests with `return_total_count`.
     Counted(UsersInfoList),
-    /// Without.
+    /// The answer to requests without `return_total_count`.
     Plain(Vec<User>),
 }
 
@@ -29,9 +29,9 @@ pub enum UsersAnswer {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum ProjectsAnswer {
-    /// With `return_total_count`.
+    /// The answer to requests with `return_total_count`.
     Counted(ProjectsInfoList),
-    /// Without.
+    /// The answer to requests without `return_total_count`.
     Plain(Vec<Project>),
 }
 
@@ -39,7 +39,7 @@ pub enum ProjectsAnswer {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum ExportsAnswer {
-    /// With warnings.
+    /// To clients since 0.22.0, with warnings.
     Full(ListExportsResponse),
     /// To clients older than 0.22.0.
     Plain(Vec<Export>),
@@ -49,7 +49,7 @@ pub enum ExportsAnswer {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum ImportsAnswer {
-    /// With warnings.
+    /// To clients since 0.22.0, with warnings.
     Full(ListImportsResponse),
     /// To clients older than 0.22.0.
     Plain(Vec<Import>),
@@ -106,6 +106,6 @@ pub struct BackendConfigYaml {
 /// Query of `repos/upload_code`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct UploadCodeQuery {
-    /// The repo.
+    /// The id of the repository.
     pub repo_id: String,
 }

@@ -44,7 +44,7 @@ routes! {
 
     /// Users; oneself for those who are no admins.
     UsersList = Post "/api/users/list", User, reads, optional ListUsersRequest => UsersAnswer, reads, since "0.12.0";
-    /// The caller.
+    /// Returns the caller, with their token and SSH key.
     UsersGetMyUser = Post "/api/users/get_my_user", User, reads, none Nothing => UserWithCreds, reads, since "0.12.0";
     /// A user with credentials.
     UsersGetUser = Post "/api/users/get_user", User, account, json UserNameRequest => UserWithCreds, reads, since "0.12.0";
@@ -56,7 +56,7 @@ routes! {
     UsersRefreshToken = Post "/api/users/refresh_token", User, account, json UserNameRequest => UserWithCreds, writes ["User token refreshed"], since "0.12.0";
     /// Replaces an SSH key pair.
     UsersRefreshSshKey = Post "/api/users/refresh_ssh_key", User, account, json UserNameRequest => UserWithCreds, writes ["User SSH key refreshed"], since "0.19.33";
-    /// Deletes users.
+    /// Deletes users by name.
     UsersDelete = Post "/api/users/delete", GlobalAdmin, governs, json DeleteUsersRequest => (), writes ["User deleted"], since "0.12.3";
     /// Further tokens of a user.
     TokensList = Post "/api/users/tokens/list", User, account, optional ListTokensRequest => Vec<UserToken>, reads;
@@ -71,21 +71,21 @@ routes! {
     /// Deletes public keys.
     PublicKeysDelete = Post "/api/users/public_keys/delete", User, account, json DeletePublicKeysRequest => (), writes ["Public key deleted"], since "0.20.16";
 
-    /// Projects.
+    /// Lists the projects that the caller may see.
     ProjectsList = Post "/api/projects/list", User, reads, optional ListProjectsRequest => ProjectsAnswer, reads, since "0.12.0";
     /// Projects of the caller that cannot run anything yet.
     ProjectsListOnlyNoFleets = Post "/api/projects/list_only_no_fleets", User, reads, none Nothing => Vec<Project>, reads, since "0.20.2";
     /// Creates a project.
     ProjectsCreate = Post "/api/projects/create", User, governs, json CreateProjectRequest => Project, writes ["Project created"], since "0.12.0";
-    /// Deletes projects.
+    /// Deletes projects by name.
     ProjectsDelete = Post "/api/projects/delete", User, governs, json DeleteProjectsRequest => (), writes ["Project deleted"], since "0.12.0";
     /// A project with backends and members.
     ProjectsGet = Post "/api/projects/{project_name}/get", MemberOrPublic, reads, none Nothing => Project, reads, since "0.12.0";
     /// Replaces all members.
     ProjectsSetMembers = Post "/api/projects/{project_name}/set_members", Manager, changes, json ProjectMembersRequest => Project, writes ["Project members updated"], since "0.12.0";
-    /// Adds members.
+    /// Adds members to a project.
     ProjectsAddMembers = Post "/api/projects/{project_name}/add_members", ManagerOrPublic, changes, json ProjectMembersRequest => Project, writes ["Project members updated"], since "0.19.16";
-    /// Removes members.
+    /// Removes members from a project.
     ProjectsRemoveMembers = Post "/api/projects/{project_name}/remove_members", MemberSelf, changes, json RemoveProjectMembersRequest => Project, writes ["Project members updated"], since "0.19.16";
     /// Changes a project.
     ProjectsUpdate = Post "/api/projects/{project_name}/update", Admin, changes, json UpdateProjectRequest => Project, writes ["Project updated"], since "0.19.16";
@@ -96,7 +96,7 @@ routes! {
     BackendsCreate = Post "/api/project/{project_name}/backends/create", Admin, changes, json BackendConfigBody => BackendConfigBody, writes ["Backend created"], since "0.12.0", up to 2 MiB;
     /// Changes a backend's configuration.
     BackendsUpdate = Post "/api/project/{project_name}/backends/update", Admin, changes, json BackendConfigBody => BackendConfigBody, writes ["Backend updated"], since "0.12.0", up to 2 MiB;
-    /// Removes backends.
+    /// Removes backends by type.
     BackendsDelete = Post "/api/project/{project_name}/backends/delete", Admin, changes, json DeleteBackendsRequest => (), writes ["Backend deleted"], since "0.12.0";
     /// A backend's configuration.
     BackendsConfigInfo = Post "/api/project/{project_name}/backends/{backend_name}/config_info", Admin, reveals, none Nothing => BackendConfigBody, reads, since "0.12.0";
@@ -111,20 +111,20 @@ routes! {
     FleetsList = Post "/api/fleets/list", User, reads, json ListFleetsRequest => Vec<Fleet>, reads, since "0.18.29";
     /// Fleets of a project.
     ProjectFleetsList = Post "/api/project/{project_name}/fleets/list", Member, reads, optional ListImportedRequest => Vec<Fleet>, reads, since "0.18.7";
-    /// A fleet.
+    /// Returns a fleet by name or id.
     FleetsGet = Post "/api/project/{project_name}/fleets/get", Importer, reads, json GetFleetRequest => Fleet, reads, since "0.18.7";
     /// What applying a fleet would do.
     FleetsGetPlan = Post "/api/project/{project_name}/fleets/get_plan", Member, reads, json GetFleetPlanRequest => FleetPlan, reads, since "0.18.17", up to 2 MiB;
     /// Creates or changes a fleet.
     FleetsApply = Post "/api/project/{project_name}/fleets/apply", Member, changes, json ApplyFleetPlanRequest => Fleet, writes ["Fleet created", "Instance created on fleet submission", "Instance created on fleet update", "Instance status changed"], since "0.19.6", up to 16 MiB;
-    /// Deletes fleets.
+    /// Deletes fleets by name.
     FleetsDelete = Post "/api/project/{project_name}/fleets/delete", Member, changes, json NamesRequest => (), writes ["Fleet status changed", "Instance status changed"], since "0.18.7";
     /// Deletes some instances of a fleet.
     FleetsDeleteInstances = Post "/api/project/{project_name}/fleets/delete_instances", Member, changes, json DeleteFleetInstancesRequest => (), writes ["Instance status changed"], since "0.18.7";
 
     /// Instances of all projects.
     InstancesList = Post "/api/instances/list", User, reads, json ListInstancesRequest => Vec<Instance>, reads, since "0.18.36";
-    /// An instance.
+    /// Returns an instance by id.
     InstancesGet = Post "/api/project/{project_name}/instances/get", Importer, reads, json GetInstanceRequest => Instance, reads, since "0.20.8";
     /// Results of health checks.
     InstancesGetHealthChecks = Post "/api/project/{project_name}/instances/get_instance_health_checks", Member, reads, json GetInstanceHealthChecksRequest => GetInstanceHealthChecksResponse, reads, since "0.19.22";
@@ -135,20 +135,20 @@ routes! {
     ReposGet = Post "/api/project/{project_name}/repos/get", Member, reveals, json GetRepoRequest => RepoHeadWithCreds, reads, since "0.12.0";
     /// Creates or changes a repo and the caller's credentials.
     ReposInit = Post "/api/project/{project_name}/repos/init", Member, changes, json SaveRepoCredsRequest => (), writes ["Repo initialized"], since "0.12.0";
-    /// Deletes repos.
+    /// Deletes repos by id.
     ReposDelete = Post "/api/project/{project_name}/repos/delete", Member, changes, json DeleteReposRequest => (), writes ["Repo deleted"], since "0.12.0";
     /// Uploads a diff.
     ReposUploadCode = Post "/api/project/{project_name}/repos/upload_code", Member, changes, upload UploadCodeQuery => (), writes ["Repo code uploaded"], since "0.12.0";
 
     /// Runs of all projects.
     RunsList = Post "/api/runs/list", User, reads, json ListRunsRequest => Vec<Run>, reads, since "0.12.0";
-    /// A run.
+    /// Returns a run by name or id.
     RunsGet = Post "/api/project/{project_name}/runs/get", Member, reads, json GetRunRequest => Run, reads, since "0.12.0";
     /// What applying a run would do, and offers for it.
     RunsGetPlan = Post "/api/project/{project_name}/runs/get_plan", Member, reads, json GetRunPlanRequest => RunPlan, reads, since "0.12.0", up to 2 MiB;
     /// Submits or changes a run.
     RunsApply = Post "/api/project/{project_name}/runs/apply", Member, changes, json ApplyRunPlanRequest => Run, writes ["Run submitted", "Service assigned to run without a gateway", "Job created on run submission", "Run updated", "Run deleted"], since "0.18.23", up to 16 MiB;
-    /// Stops runs.
+    /// Stops or aborts runs by name.
     RunsStop = Post "/api/project/{project_name}/runs/stop", Member, changes, json StopRunsRequest => (), writes ["Run status changed"], since "0.12.0";
     /// Deletes finished runs.
     RunsDelete = Post "/api/project/{project_name}/runs/delete", Member, changes, json DeleteRunsRequest => (), writes ["Run deleted"], since "0.12.0";
@@ -167,12 +167,12 @@ routes! {
     SecretsGet = Post "/api/project/{project_name}/secrets/get", Manager, reveals, json NameRequest => Secret, reads, since "0.12.0";
     /// Creates or changes a secret.
     SecretsCreateOrUpdate = Post "/api/project/{project_name}/secrets/create_or_update", Manager, changes, json CreateOrUpdateSecretRequest => Secret, writes ["Secret created", "Secret updated"], since "0.19.17";
-    /// Deletes secrets.
+    /// Deletes secrets by name.
     SecretsDelete = Post "/api/project/{project_name}/secrets/delete", Manager, changes, json DeleteSecretsRequest => (), writes ["Secret deleted"], since "0.12.0";
 
     /// Gateways of a project.
     GatewaysList = Post "/api/project/{project_name}/gateways/list", MemberOrPublic, reads, optional ListImportedRequest => Vec<Gateway>, reads, since "0.12.0";
-    /// A gateway.
+    /// Returns a gateway by name.
     GatewaysGet = Post "/api/project/{project_name}/gateways/get", ImporterOrPublic, reads, json NameRequest => Gateway, reads, since "0.12.0";
     /// What applying a gateway would do.
     GatewaysGetPlan = Post "/api/project/{project_name}/gateways/get_plan", Admin, reads, json GetGatewayPlanRequest => GatewayPlan, reads, since "0.20.27";
@@ -180,7 +180,7 @@ routes! {
     GatewaysApply = Post "/api/project/{project_name}/gateways/apply", Admin, changes, json ApplyGatewayPlanRequest => Gateway, writes ["Gateway created", "Gateway updated", "Gateway set as project default", "Gateway unset as project default"], since "0.20.27";
     /// Creates a gateway (deprecated).
     GatewaysCreate = Post "/api/project/{project_name}/gateways/create", Admin, changes, json CreateGatewayRequest => Gateway, writes ["Gateway created", "Gateway set as project default", "Gateway unset as project default"], since "0.12.0";
-    /// Deletes gateways.
+    /// Deletes gateways by name.
     GatewaysDelete = Post "/api/project/{project_name}/gateways/delete", Admin, changes, json NamesRequest => (), writes ["Gateway marked for deletion"], since "0.12.0";
     /// Chooses the default gateway.
     GatewaysSetDefault = Post "/api/project/{project_name}/gateways/set_default", Admin, changes, json SetDefaultGatewayRequest => (), writes ["Gateway set as project default", "Gateway unset as project default"], since "0.12.0";
@@ -191,11 +191,11 @@ routes! {
     VolumesList = Post "/api/volumes/list", User, reads, json ListVolumesRequest => Vec<Volume>, reads, since "0.18.9";
     /// Volumes of a project.
     ProjectVolumesList = Post "/api/project/{project_name}/volumes/list", Member, reads, none Nothing => Vec<Volume>, reads, since "0.18.5";
-    /// A volume.
+    /// Returns a volume by name.
     VolumesGet = Post "/api/project/{project_name}/volumes/get", Member, reads, json NameRequest => Volume, reads, since "0.18.5";
     /// Creates a volume.
     VolumesCreate = Post "/api/project/{project_name}/volumes/create", Member, changes, json CreateVolumeRequest => Volume, writes ["Volume created"], since "0.18.5";
-    /// Deletes volumes.
+    /// Deletes volumes by name.
     VolumesDelete = Post "/api/project/{project_name}/volumes/delete", Member, changes, json NamesRequest => (), writes ["Volume marked for deletion"], since "0.18.5";
 
     /// The caller's archive with this hash.

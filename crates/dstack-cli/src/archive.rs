@@ -15,9 +15,9 @@ pub enum ArchiveError {
     /// A file cannot be read.
     #[error("cannot read {path}")]
     Read {
-        /// The file.
+        /// The file or directory that cannot be packed.
         path: PathBuf,
-        /// Why.
+        /// What the operating system said.
         #[source]
         source: std::io::Error,
     },

@@ -46,7 +46,7 @@ pub struct Cli {
     pub command: Option<Command>,
 }
 
-/// All commands.
+/// The commands of the program, in the order of its help.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Apply a configuration
@@ -112,10 +112,10 @@ pub struct ProjectChoice {
 /// How results are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Format {
-    /// For people.
+    /// Tables, for people
     #[default]
     Plain,
-    /// For programs.
+    /// JSON, for programs
     Json,
 }
 
@@ -141,7 +141,7 @@ impl FormatArgs {
 #[derive(Debug, Clone, Args)]
 #[group(required = true, multiple = false)]
 pub struct NameOrId {
-    /// The name
+    /// The name, as lists show it
     pub name: Option<String>,
     /// The ID (UUID)
     #[arg(long)]
@@ -181,7 +181,7 @@ pub struct AttachArgs {
 /// Options of `completion`.
 #[derive(Debug, Args)]
 pub struct CompletionArgs {
-    /// The shell
+    /// The shell for which the script is
     #[arg(value_enum)]
     pub shell: Shell,
 }
@@ -189,11 +189,11 @@ pub struct CompletionArgs {
 /// Shells with completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Shell {
-    /// Bash.
+    /// In ~/.bashrc: `source <(dstack completion bash)`
     Bash,
-    /// Zsh.
+    /// In ~/.zshrc: `source <(dstack completion zsh)`
     Zsh,
-    /// Fish.
+    /// Once: `dstack completion fish > ~/.config/fish/completions/dstack.fish`
     Fish,
 }
 
@@ -213,17 +213,17 @@ pub struct CompleteArgs {
 pub enum CompleteKind {
     /// Projects of the configuration file.
     Projects,
-    /// Unfinished runs.
+    /// Names of unfinished runs.
     Runs,
-    /// All runs.
+    /// Names of all runs.
     AllRuns,
-    /// Fleets.
+    /// Names of fleets, imported ones too.
     Fleets,
-    /// Volumes.
+    /// Names of volumes.
     Volumes,
-    /// Gateways.
+    /// Names of gateways, imported ones too.
     Gateways,
-    /// Secrets.
+    /// Names of secrets, without their values.
     Secrets,
 }
 

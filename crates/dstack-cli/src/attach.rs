@@ -29,13 +29,13 @@ use urls::{Reach, Rewriter};
 pub struct Request<'a> {
     /// The run as last seen.
     pub run: &'a Run,
-    /// The job.
+    /// The job whose ports are forwarded.
     pub job: &'a Job,
-    /// `--ssh-identity`.
+    /// The private key of `--ssh-identity`; by default the one with which the run was submitted.
     pub identity: Option<PathBuf>,
     /// Local ports, where they could be reserved beforehand.
     pub reserved: Option<Reserved>,
-    /// `-p`.
+    /// The mappings of `-p`, which win over those of the configuration.
     pub overrides: &'a [PortMapping],
     /// Local address of the ports.
     pub address: IpAddr,
@@ -104,7 +104,7 @@ impl Attachment {
         })
     }
 
-    /// The tunnel.
+    /// Returns the connection to the job.
     pub const fn tunnel(&self) -> &Tunnel {
         &self.tunnel
     }

@@ -12,9 +12,9 @@ use crate::yaml;
 /// A project of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProjectConfig {
-    /// Its name.
+    /// The name, which is that on the server.
     pub name: String,
-    /// Its server.
+    /// The URL of the server.
     pub url: String,
     /// The user's token.
     pub token: Secret,
@@ -22,7 +22,7 @@ pub struct ProjectConfig {
     pub default: bool,
 }
 
-/// The file.
+/// The file as far as it is valid.
 #[derive(Debug, Clone)]
 pub struct Config {
     path: PathBuf,

@@ -16,9 +16,9 @@ use crate::ui::Ui;
 /// The surroundings of a command.
 #[derive(Debug, Clone)]
 pub struct Context {
-    /// The terminal.
+    /// Where the command prints and asks.
     pub ui: Ui,
-    /// Environment variables.
+    /// The environment variables that the command may read.
     pub env: Environment,
     /// The home directory.
     pub home: PathBuf,
@@ -29,9 +29,9 @@ pub struct Context {
 /// A project on a server.
 #[derive(Debug, Clone)]
 pub struct Project {
-    /// Its server.
+    /// Calls the project's server with the user's token.
     pub client: Client,
-    /// Its name.
+    /// The project's name on the server.
     pub name: String,
 }
 
@@ -56,12 +56,12 @@ impl Context {
         })
     }
 
-    /// `~/.dstack`.
+    /// Returns `~/.dstack`, which may not exist yet.
     pub fn dstack_folder(&self) -> PathBuf {
         self.home.join(".dstack")
     }
 
-    /// `~/.dstack/ssh`.
+    /// Returns `~/.dstack/ssh`, which may not exist yet.
     pub fn ssh_folder(&self) -> PathBuf {
         self.dstack_folder().join("ssh")
     }

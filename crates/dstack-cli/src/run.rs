@@ -75,7 +75,7 @@ pub async fn execute(context: &Context, arguments: impl IntoIterator<Item = OsSt
     result.unwrap_or_else(|error| error.report(&context.ui))
 }
 
-/// Parses arguments.
+/// Parses the program's arguments; of `apply` also which flags were given.
 fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let matches = Cli::command().try_get_matches_from(arguments)?;
     let mut cli = Cli::from_arg_matches(&matches)?;

@@ -11,22 +11,22 @@ pub enum ClientError {
     /// Not a URL of a server.
     #[error("`{url}` is not the URL of a dstack server: expected a form like http://127.0.0.1:3000")]
     Url {
-        /// As given.
+        /// The URL as the user gave it.
         url: String,
     },
     /// The HTTP client cannot be set up on this machine.
     #[error("cannot set up the HTTP client")]
     Setup {
-        /// Why.
+        /// The part of the setup that failed.
         #[source]
         source: dstack_http::SetupError,
     },
-    /// Nobody answers.
+    /// No connection comes about, or it breaks before the answer is complete.
     #[error("Failed to connect to dstack server {url}")]
     Connect {
         /// The server's URL.
         url: String,
-        /// Why.
+        /// What the connection failed with.
         #[source]
         source: reqwest::Error,
     },
@@ -81,7 +81,7 @@ pub enum ClientError {
     /// Any other refusal.
     #[error("Unexpected error: status code {status} when requesting {url}. Check the server logs")]
     Status {
-        /// The status.
+        /// The HTTP status of the answer.
         status: u16,
         /// The route's URL.
         url: String,
@@ -93,7 +93,7 @@ pub enum ClientError {
     Unreadable {
         /// The route's URL.
         url: String,
-        /// Why.
+        /// Where the answer differs from what is expected.
         #[source]
         source: serde_json::Error,
     },

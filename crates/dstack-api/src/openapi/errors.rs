@@ -63,7 +63,7 @@ pub(super) fn definition(name: &str) -> Value {
     json!({"$ref": format!("{COMPONENTS}{name}")})
 }
 
-/// The shapes.
+/// Returns the schemas of error answers by name.
 pub(super) fn definitions() -> Map<String, Value> {
     let object = |properties: Value| {
         let names: Vec<&String> = properties

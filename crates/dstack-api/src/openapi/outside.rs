@@ -10,7 +10,7 @@ const MODELS: &str = "/proxy/models/{project_name}/models";
 const CHAT: &str = "/proxy/models/{project_name}/chat/completions";
 const MEMBERS: &str = "members of the project";
 
-/// Adds them.
+/// Adds the paths that are not in the route table.
 pub(super) fn add(paths: &mut Map<String, Value>) {
     for method in ["get", "post", "put", "delete", "patch", "head"] {
         let busy = json!({"description": "Refused", "content": json_content(definition("Busy"))});

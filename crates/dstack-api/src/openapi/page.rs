@@ -16,7 +16,7 @@ pub const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:62rem
     @media(prefers-color-scheme:dark){body{color:#ddd;background:#161616}details{border-color:#333}\
     td{border-color:#2a2a2a}a,summary b{color:#6af}p.facts,summary i{color:#999}}";
 
-/// The page.
+/// Renders the document as one HTML page that needs nothing from elsewhere.
 pub fn html(document: &Value) -> String {
     let mut page = String::new();
     write_page(&mut page, document).ok(); // writing to a text does not fail

@@ -32,7 +32,7 @@ pub struct ApplyArgs {
     /// Show more information
     #[arg(short, long)]
     pub verbose: bool,
-    /// The name
+    /// The name of the run, fleet, gateway or volume. Takes the place of the one in the configuration
     #[arg(short, long, help_heading = "Options of all types")]
     pub name: Option<String>,
     #[command(flatten)]

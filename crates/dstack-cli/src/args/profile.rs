@@ -8,7 +8,7 @@ use dstack_units::{IdleDuration, OffDuration, Seconds};
 
 use super::reference;
 
-/// Profile flags.
+/// Flags that override the profile of a run.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Profile")]
 pub struct ProfileArgs {

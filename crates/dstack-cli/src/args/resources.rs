@@ -4,7 +4,7 @@ use clap::Args;
 use dstack_model::resources::{DiskSpec, ResourcesSpec};
 use dstack_units::{CpuSpec, GpuSpec, Memory, Range};
 
-/// Resource flags.
+/// Flags that override the resources of a run.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Resources")]
 pub struct ResourcesArgs {

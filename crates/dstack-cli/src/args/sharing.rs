@@ -108,7 +108,7 @@ pub enum ImportAction {
 pub struct ImportName {
     /// The project that shares.
     pub project: String,
-    /// Its export.
+    /// The name of the export in that project.
     pub export: String,
 }
 

@@ -28,9 +28,9 @@ pub enum PortError {
     /// The machine refuses.
     #[error("cannot reserve local port {port}")]
     Bind {
-        /// The port.
+        /// The local port.
         port: u16,
-        /// Why.
+        /// What the operating system said.
         #[source]
         source: std::io::Error,
     },

@@ -91,7 +91,7 @@ pub(crate) enum Page {
     Full,
     /// These were the last lines for now.
     Last,
-    /// Nothing new.
+    /// The job has printed nothing since the last page.
     Empty,
 }
 

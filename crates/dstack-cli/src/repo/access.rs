@@ -14,7 +14,7 @@ use crate::ssh::{config, keys};
 /// Credentials that the user or the server gave.
 #[derive(Debug, Clone, Default)]
 pub struct Given {
-    /// `--git-identity`.
+    /// The private key of `--git-identity`.
     pub identity_file: Option<PathBuf>,
     /// Private key stored by the server.
     pub private_key: Option<String>,

@@ -12,9 +12,9 @@ use crate::error::{CliError, ErrorKind};
 pub struct Printed {
     /// Exit status 0.
     pub ok: bool,
-    /// Standard output.
+    /// What it printed to standard output.
     pub stdout: Vec<u8>,
-    /// Standard error.
+    /// What it printed to standard error.
     pub stderr: String,
 }
 

@@ -21,9 +21,9 @@ pub struct WorkTree {
     pub branch: String,
     /// Commit of that branch as last fetched.
     pub hash: String,
-    /// `user.name`.
+    /// Git's setting `user.name`.
     pub user_name: Option<String>,
-    /// `user.email`.
+    /// Git's setting `user.email`.
     pub user_email: Option<String>,
     /// Binary patch from the commit to the work tree, untracked files included. Empty when nothing differs.
     pub diff: Vec<u8>,

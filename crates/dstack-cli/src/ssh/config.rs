@@ -29,7 +29,7 @@ impl Host {
         })
     }
 
-    /// The alias.
+    /// Returns the alias after `Host`.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -50,7 +50,7 @@ impl Host {
         Ok(self.with("User", ssh_config_user(user)?))
     }
 
-    /// Adds `Port`.
+    /// Adds a line `Port`.
     #[must_use]
     pub fn port(self, port: u16) -> Self {
         self.with("Port", port.to_string())
@@ -187,11 +187,11 @@ pub fn collapse(path: &Path, home: &Path) -> String {
 /// What the user's configuration says about a host, as far as we need it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostSettings {
-    /// `HostName`.
+    /// The address behind the alias.
     pub hostname: Option<String>,
-    /// `User`.
+    /// The user to log in as.
     pub user: Option<String>,
-    /// `Port`.
+    /// The TCP port of the SSH server.
     pub port: Option<u16>,
     /// The first `IdentityFile`, `~` expanded.
     pub identity_file: Option<PathBuf>,

@@ -18,7 +18,7 @@ pub struct Hop {
     pub alias: String,
     /// Host name or address, as seen from the hop before.
     pub host: HostName,
-    /// TCP port.
+    /// The TCP port of the SSH server.
     pub port: u16,
     /// User for the tunnel.
     pub user: LoginName,
@@ -33,7 +33,7 @@ pub struct Hop {
 /// All servers on the way to a job, nearest first; the job itself is the last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// The servers.
+    /// The SSH servers to go through, the job's own last.
     pub hops: Vec<Hop>,
 }
 

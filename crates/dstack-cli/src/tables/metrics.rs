@@ -136,7 +136,7 @@ impl JobRows<'_> {
         Text::from(" ".repeat(self.blanks)).append(chart)
     }
 
-    /// Oldest first.
+    /// Returns the values of a metric, oldest first.
     fn values(&self, name: &str) -> Vec<f64> {
         let metric = self.metrics.metrics.iter().find(|metric| metric.name == name);
         let values = metric.map_or(&[][..], |metric| &metric.values);

@@ -5,18 +5,18 @@ use anstyle::{Ansi256Color, AnsiColor, Color, Effects};
 /// What a piece of text means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Role {
-    /// Nothing special.
+    /// No colour.
     #[default]
     Plain,
     /// Names, commands: bold sea green.
     Code,
-    /// Details: grey.
+    /// Details, in grey.
     Secondary,
     /// Something went well: green.
     Success,
     /// Needs attention: yellow.
     Warning,
-    /// Failed: red.
+    /// Errors, in red.
     Error,
     /// A state that is about to change: blue.
     Moving,
@@ -35,21 +35,21 @@ pub enum Role {
 /// A role, and whether the text is bold on top of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Style {
-    /// The meaning.
+    /// What the text means, which decides its colour.
     pub role: Role,
-    /// Bold.
+    /// Whether it is printed in bold.
     pub bold: bool,
 }
 
 impl Style {
     /// No style at all.
     pub const PLAIN: Self = Self::of(Role::Plain);
-    /// Bold only.
+    /// Bold, without a colour.
     pub const BOLD: Self = Self {
         role: Role::Plain,
         bold: true,
     };
-    /// Details.
+    /// The style of details.
     pub const SECONDARY: Self = Self::of(Role::Secondary);
 
     /// A role as it is.

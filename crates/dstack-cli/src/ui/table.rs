@@ -12,7 +12,7 @@ mod wrap;
 /// Padding of a cell: one space on each side.
 const PADDING: usize = 2;
 
-/// A column.
+/// A column: its title, and how its cells are laid out.
 #[derive(Debug, Clone, Default)]
 pub struct Column {
     title: String,
@@ -74,7 +74,7 @@ struct Row {
     style: Style,
 }
 
-/// A table.
+/// Rows below columns, laid out when it is rendered.
 #[derive(Debug, Clone, Default)]
 pub struct Table {
     columns: Vec<Column>,

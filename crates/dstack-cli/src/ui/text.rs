@@ -7,9 +7,9 @@ use super::style::{Role, Style};
 /// A piece of text in one style.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
-    /// The characters.
+    /// The characters, without escape sequences.
     pub text: String,
-    /// Their style.
+    /// How all of them are printed.
     pub style: Style,
 }
 
@@ -71,7 +71,7 @@ impl Text {
         self
     }
 
-    /// The pieces.
+    /// Returns the pieces of equal style.
     pub fn spans(&self) -> &[Span] {
         &self.spans
     }

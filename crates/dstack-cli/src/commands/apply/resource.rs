@@ -85,7 +85,7 @@ pub(crate) enum Change {
     InPlace(String),
     /// In this list of fields, at least one of which cannot be updated in place.
     NotInPlace(String),
-    /// In something.
+    /// Somehow: it is not known in which fields.
     Unknown,
 }
 

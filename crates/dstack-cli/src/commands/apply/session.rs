@@ -215,7 +215,7 @@ async fn attach(
 pub(crate) enum End {
     /// It is tried again.
     Resubmitted(Box<Run>),
-    /// It ended.
+    /// It ended, well or not.
     Finished(Box<Run>),
     /// Neither, for half a minute.
     Unknown,
