@@ -168,6 +168,16 @@ impl Ui {
         self.terminal.out.lines(&[text.into()]);
     }
 
+    /// Prints text and a line end. On a terminal, what does not fit into a line goes on below what follows the first
+    /// `indent` characters; for programs it stays one line.
+    pub fn say_hanging(&self, text: &Text, indent: usize) {
+        let out = &self.terminal.out;
+        match self.terminal.interactive {
+            true => out.lines(&table::wrap::hanging(text, indent, self.width())),
+            false => out.lines(std::slice::from_ref(text)),
+        }
+    }
+
     /// Prints an empty line.
     pub fn blank(&self) {
         self.say("");

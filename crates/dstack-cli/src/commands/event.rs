@@ -283,14 +283,16 @@ fn print(ui: &Ui, project: &str, event: &Event) {
         .iter()
         .map(|target| show_target(project, target))
         .collect();
-    let mut text = Text::new().push(format!("[{}] ", date::full(event.recorded_at)));
+    let time = format!("[{}] ", date::full(event.recorded_at));
+    let indent = time.chars().count();
+    let mut text = Text::new().push(time);
     if let Some(user) = &event.actor_user {
         text = text.secondary(format!("[👤{user}]")).push(" ");
     }
-    ui.say(
-        text.secondary(format!("[{}]", targets.join(", ")))
-            .push(format!(" {}", one_line(&event.message))),
-    );
+    let text = text
+        .secondary(format!("[{}]", targets.join(", ")))
+        .push(format!(" {}", one_line(&event.message)));
+    ui.say_hanging(&text, indent);
 }
 
 /// One line per event, whatever its message: so that the output can be searched.

@@ -7,7 +7,7 @@ use super::text::Text;
 
 mod layout;
 mod narrow;
-mod wrap;
+pub(super) mod wrap;
 
 /// Padding of a cell: one space on each side.
 const PADDING: usize = 2;

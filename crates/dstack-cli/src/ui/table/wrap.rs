@@ -11,6 +11,23 @@ pub(super) fn cell(text: &Text, width: usize, center: bool) -> Vec<Text> {
     lines.map(|line| fit(line, width, center)).collect()
 }
 
+/// The lines of a text that is `width` cells wide: broken between words, and all but the first below what follows the
+/// first `indent` characters.
+pub(in crate::ui) fn hanging(text: &Text, indent: usize, width: usize) -> Vec<Text> {
+    let parts = text.divide(&[indent]);
+    let [head, tail] = parts.as_slice() else {
+        return parts;
+    };
+    let tail = tail.divide(&breaks(&tail.plain(), width.saturating_sub(indent)));
+    let lines = tail.into_iter().enumerate();
+    lines
+        .map(|(index, line)| match index {
+            0 => head.clone().append(line.trim_end()),
+            _ => Text::from(" ".repeat(indent)).append(line.trim_end()),
+        })
+        .collect()
+}
+
 fn fit(line: Text, width: usize, center: bool) -> Text {
     let line = if center || line.width() > width {
         line.trim_end()
@@ -44,8 +61,12 @@ fn breaks(line: &str, width: usize) -> Vec<usize> {
     offsets
 }
 
-/// Breaks a word that is wider than `width`, after a hyphen or the like where there is one in the second half of a
-/// line. Returns the width of its last line.
+/// Whether a word may be broken after this character.
+pub(super) const fn is_joint(character: char) -> bool {
+    matches!(character, '-' | '_' | '=' | '/' | ':' | ',')
+}
+
+/// Breaks a word that is wider than `width`, after a hyphen or the like unless that leaves most of a line empty. Returns the width of its last line.
 fn fold(word: &str, start: usize, width: usize, offsets: &mut Vec<usize>) -> usize {
     let mut rest: Vec<char> = word.chars().collect();
     let mut at = start;
@@ -57,13 +78,12 @@ fn fold(word: &str, start: usize, width: usize, offsets: &mut Vec<usize>) -> usi
             })
             .last()
             .unwrap_or(1);
-        let joint = rest.get(..fits).and_then(|part| {
-            part.iter()
-                .rposition(|c| matches!(c, '-' | '=' | '/' | ':' | ','))
-        });
+        let joint = rest
+            .get(..fits)
+            .and_then(|part| part.iter().rposition(|c| is_joint(*c)));
         let count = joint
             .map(|joint| joint + 1)
-            .filter(|count| *count * 2 >= fits)
+            .filter(|count| *count * 3 >= fits)
             .unwrap_or(fits);
         rest.drain(..count);
         at += count;
