@@ -14,7 +14,7 @@ use crate::attach::{self, Attachment};
 use crate::commands::logs::{Page, Reader, find_job};
 use crate::commands::run::get;
 use crate::context::{Context, Project};
-use crate::error::{CliError, ErrorKind};
+use crate::error::{CliError, ErrorKind, plain_words};
 use crate::format::capitalize;
 use crate::settings;
 use crate::tables::{Dates, explanations, runs};
@@ -290,7 +290,7 @@ pub(crate) fn print_finished(ui: &Ui, run: &Run) {
         .as_ref()
         .filter(|message| !message.is_empty())
     {
-        ui.say(Text::new().role(Role::Error, message));
+        ui.say(Text::new().role(Role::Error, plain_words(message)));
     }
     if message == "no fleets" {
         explanations::no_fleets(ui);
