@@ -14,7 +14,7 @@ pub(super) fn squeeze(table: &Table, natural: &[usize], width: usize) -> Vec<usi
     }
     let words = floors(table, |index, column| longest_word(table, index, &column.title));
     let pieces = floors(table, |index, column| {
-        longest_piece(table, index).max(longest_part(&column.title))
+        longest_piece(table, index, column).max(longest_part(&column.title))
     });
     let titles = floors(table, |_, column| longest_part(&column.title));
     let nothing = vec![0; widths.len()];
@@ -70,28 +70,36 @@ fn is_empty(table: &Table, index: usize) -> bool {
         .any(|row| row.cells.get(index).is_some_and(|cell| cell.width() > 0))
 }
 
+/// The longest word of a column and its title.
 fn longest_word(table: &Table, index: usize, title: &str) -> usize {
-    let in_cells = table
-        .rows
-        .iter()
-        .filter_map(|row| row.cells.get(index))
-        .map(|cell| longest_part(&cell.plain()));
-    in_cells.max().unwrap_or(0).max(longest_part(title))
+    longest(table, index, |_| false).max(longest_part(title))
 }
 
-/// The longest part of a cell that cannot be broken at a hyphen or the like.
-fn longest_piece(table: &Table, index: usize) -> usize {
-    let in_cells = table
-        .rows
-        .iter()
-        .filter_map(|row| row.cells.get(index))
-        .map(|cell| {
-            let text = cell.plain();
-            let words = text.split_whitespace();
-            let pieces = words.flat_map(|word| word.split_inclusive(wrap::is_joint));
-            pieces.map(cells).max().unwrap_or(0)
-        });
-    in_cells.max().unwrap_or(0)
+/// The longest part of a cell that is not broken while there is another way: names only after hyphens.
+fn longest_piece(table: &Table, index: usize, column: &Column) -> usize {
+    match column.no_wrap && !column.minor {
+        true => longest(table, index, |character| character == '-'),
+        false => longest(table, index, wrap::is_joint),
+    }
+}
+
+/// The longest part of a column's cells that has neither a space nor, but for its end, a joint. What a line is
+/// indented by belongs to its first part.
+fn longest(table: &Table, index: usize, is_joint: impl Fn(char) -> bool) -> usize {
+    let of_line = |line: &str| {
+        let indent = cells(line) - cells(line.trim_start());
+        let words = line.split_whitespace();
+        let parts = words.flat_map(|word| word.split_inclusive(&is_joint)).map(cells);
+        parts
+            .enumerate()
+            .map(|(at, width)| if at == 0 { indent + width } else { width })
+            .max()
+    };
+    let in_cells = table.rows.iter().filter_map(|row| row.cells.get(index));
+    in_cells
+        .filter_map(|cell| cell.plain().lines().filter_map(of_line).max())
+        .max()
+        .unwrap_or(0)
 }
 
 fn longest_part(text: &str) -> usize {

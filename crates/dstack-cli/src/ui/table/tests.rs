@@ -88,6 +88,24 @@ fn cells_wrap_where_the_terminal_is_narrow() {
 }
 
 #[test]
+fn names_are_broken_last_and_after_hyphens() {
+    let mut table = Table::new(vec![
+        Column::new("NAME").no_wrap(),
+        Column::new("BACKEND").minor(),
+        Column::new("ERROR"),
+    ]);
+    table.row(
+        ["   instance=0", "ssh (remote)", "no_offers"]
+            .map(Text::from)
+            .to_vec(),
+    );
+    assert_eq!(
+        text(&table, 33),
+        " NAME           BACKEND   ERROR  \n    instance=0  ssh       no_    \n                (remote)  offers "
+    );
+}
+
+#[test]
 fn a_long_line_goes_on_below_its_text() {
     let line = Text::from("[12:00] ")
         .secondary("[run a]")

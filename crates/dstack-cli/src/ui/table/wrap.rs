@@ -63,7 +63,7 @@ fn breaks(line: &str, width: usize) -> Vec<usize> {
 
 /// Whether a word may be broken after this character.
 pub(super) const fn is_joint(character: char) -> bool {
-    matches!(character, '-' | '=' | '/' | ':' | ',')
+    matches!(character, '-' | '_' | '=' | '/' | ':' | ',')
 }
 
 /// Breaks a word that is wider than `width`, after a hyphen or the like unless that leaves most of a line empty. Returns the width of its last line.
