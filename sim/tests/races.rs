@@ -443,7 +443,12 @@ async fn nothing_is_given_to_a_user_that_was_deleted_meanwhile() {
             role: ProjectRole::User,
             number: None,
         };
-        for change in [identity, member] {
+        let project = |quota| Change::InsertProject {
+            project: setting.project("late"),
+            quota,
+            imports: Vec::new(),
+        };
+        for change in [identity, member, project(None), project(Some(9))] {
             let refused = setting.change(change).await.unwrap_err();
             assert!(refused.is_conflict(), "{refused:?}");
         }

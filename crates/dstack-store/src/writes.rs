@@ -435,8 +435,11 @@ async fn insert_project(
     quota: Option<i64>,
     imports: Vec<(ExportId, ImportId)>,
 ) -> Result<()> {
+    // Whoever is to own it may have been deleted since the caller looked.
     if let Some(quota) = quota {
-        lock(tx, Lock::User, &project.owner_id).await?;
+        if !lock(tx, Lock::User, &project.owner_id).await? {
+            return Err(StoreError::conflict("users", &project.owner_id));
+        }
         check_limit(
             tx,
             "projects WHERE owner_id = $1 AND deleted = 0",
@@ -444,6 +447,8 @@ async fn insert_project(
             quota,
         )
         .await?;
+    } else {
+        expect_user(tx, dialect, project.owner_id).await?;
     }
     lock_global_exports(tx, dialect).await?;
     let global = exports::global_in(tx).await?;
