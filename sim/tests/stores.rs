@@ -18,7 +18,7 @@ use dstack_store::encryption::{Encryption, Key};
 use dstack_store::queries::health::{self, StoredCheck};
 use dstack_store::queries::metrics::{self, MetricsPoint, PointsOf};
 use dstack_store::queries::{Page, events};
-use dstack_store::rows::{JobRow, OperationKind, OperationRow, RunRow};
+use dstack_store::rows::{GatewayRow, JobRow, NewGateway, OperationKind, OperationRow, RunRow};
 use dstack_store::{
     Acquired, Claim, Commit, Database, EngineStore, EntityRef, EventTarget, Lease, LeaseRequest, MemoryStore,
     NewEvent, Put, RowKeys, Sealed, SqlStore, StoreError, raw,
@@ -149,6 +149,54 @@ async fn story(store: &dyn EngineStore, builder: &Builder, task: Commit, machine
         "{:?}",
         store.waiting("a", builder.project, 9).await.unwrap()
     ));
+
+    // A gateway leaves no row, nor the operations made for it.
+    let id = builder.random.uuid().into();
+    let configuration = json!({"type": "gateway", "name": "gate", "backend": "aws", "region": "eu"});
+    let new = NewGateway {
+        id,
+        project: builder.project,
+        name: "gate".to_owned(),
+        configuration: serde_json::from_value(configuration).unwrap(),
+        backend: "b".to_owned(),
+    };
+    let mut changes = builder.changes(NOW);
+    changes.insert(
+        GatewayRow::submitted(new.clone(), NOW),
+        "Gateway created. Status: SUBMITTED",
+    );
+    let (subject, operation) = (EntityRef::Gateway(id), builder.random.uuid());
+    changes.intend(OperationRow::intended(
+        operation.into(),
+        subject,
+        OperationKind::Create,
+        NOW,
+    ));
+    store.commit(changes.into_commit()).await.unwrap();
+    let stored = store.gateway(id).await.unwrap().unwrap();
+    seen.push(format!("{stored:?}"));
+    let remove = |row| {
+        let mut changes = builder.changes(NOW);
+        changes.remove(row, "Gateway deleted");
+        store.commit(changes.into_commit())
+    };
+    let refused = remove(GatewayRow::submitted(new, NOW)).await.unwrap_err();
+    assert!(refused.is_conflict(), "another version: {refused:?}");
+    remove(stored.gateway.clone()).await.unwrap();
+    assert!(store.gateway(id).await.unwrap().is_none());
+    assert!(
+        remove(stored.gateway).await.unwrap_err().is_conflict(),
+        "it is gone"
+    );
+    // The key is free again.
+    let mut changes = builder.changes(NOW);
+    changes.intend(OperationRow::intended(
+        builder.random.uuid().into(),
+        subject,
+        OperationKind::Create,
+        NOW,
+    ));
+    store.commit(changes.into_commit()).await.unwrap();
 
     // A job is driven by whoever drives its instance: nobody here, so that it stays with the one that made it.
     assert_eq!(

@@ -125,9 +125,14 @@ async fn carry_out(ctx: &Context, subject: EntityRef, kind: OperationKind) -> Re
         let Some(operation) = find_intended(loaded.operations(), kind) else {
             return Ok(());
         };
-        if let Some(at) = operation.next_attempt_at.filter(|at| *at > ctx.now()) {
-            dstack_system::clock::sleep_until(ctx.deps.clock.as_ref(), at).await;
+        if let Some(at) = operation.next_attempt_at {
+            // It has been repeated for long, perhaps by a server before this one.
             pause = longest_pause(kind);
+            if at > ctx.now() {
+                dstack_system::clock::sleep_until(ctx.deps.clock.as_ref(), at).await;
+                // What was read may have changed meanwhile.
+                continue;
+            }
         }
         match observe::task(span(kind), loaded.call(ctx, operation)).await? {
             Step::Ended => return Ok(()),
@@ -231,6 +236,10 @@ async fn write(ctx: &Context, operation: OperationRow) -> Result<()> {
 async fn note_error(ctx: &Context, operation: OperationRow, error: String) -> Result<()> {
     if operation.error.as_ref() == Some(&error) {
         return Ok(());
+    }
+    if matches!(operation.kind, OperationKind::Create | OperationKind::Remove) {
+        let (subject, kind) = (operation.subject, operation.kind);
+        tracing::warn!(%subject, ?kind, error, "a cloud does not do what it is asked for: it is asked again");
     }
     let notes = operation.notes.as_deref().cloned();
     record(ctx, operation, OperationState::Intended, Some(error), notes).await

@@ -179,4 +179,68 @@ mod tests {
         };
         assert_eq!(found(&pool, of_instance).await, [both]);
     }
+
+    /// Calls of an instance and of a job from when operations were keyed to these two.
+    const OPERATIONS_BEFORE: &str = "PRAGMA foreign_keys = OFF; \
+         INSERT INTO operations (id, key, kind, job_id, instance_id, state, attempt, created_at, error, result, version) VALUES \
+         ('1', 'i1:create-instance', 'create-instance', NULL, 'i1', 'intended', 3, 10, '503', '{\"left\":[]}', 4), \
+         ('2', 'i1:terminate-instance', 'terminate-instance', NULL, 'i1', 'done', 1, 20, NULL, NULL, 2), \
+         ('3', 'j1:submit-task', 'submit-task', 'j1', 'i1', 'failed', 1, 30, 'no', NULL, 2);";
+
+    #[tokio::test]
+    async fn calls_under_way_survive_the_migration_of_operations() {
+        sqlx::any::install_default_drivers();
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite://{}?mode=rwc", folder.path().join("old.db").display());
+        let pool = AnyPoolOptions::new()
+            .max_connections(1)
+            .connect(&url)
+            .await
+            .unwrap();
+        let of_entities = |script: &&str| script.contains("operations_of_entities");
+        let before = MIGRATIONS.iter().position(of_entities).unwrap();
+        apply(&MIGRATIONS[..before], &pool, Dialect::Sqlite)
+            .await
+            .unwrap();
+        sqlx::raw_sql(OPERATIONS_BEFORE).execute(&pool).await.unwrap();
+        run(&pool, Dialect::Sqlite).await.unwrap();
+        type Row = (
+            String,
+            String,
+            String,
+            String,
+            i64,
+            Option<String>,
+            Option<String>,
+            i64,
+        );
+        let sql =
+            "SELECT key, kind, subject, state, attempt, error, notes, version FROM operations ORDER BY id";
+        let rows: Vec<Row> = sqlx::query_as(sql).fetch_all(&pool).await.unwrap();
+        let row = |text: [&str; 4], attempt, error: Option<&str>, notes: Option<&str>, version| {
+            let [key, kind, subject, state] = text.map(str::to_owned);
+            let (error, notes) = (error.map(str::to_owned), notes.map(str::to_owned));
+            (key, kind, subject, state, attempt, error, notes, version)
+        };
+        assert_eq!(
+            rows,
+            [
+                row(
+                    ["i1:create", "create", "instance i1", "intended"],
+                    3,
+                    Some("503"),
+                    Some("{\"left\":[]}"),
+                    4
+                ),
+                row(["i1:remove", "remove", "instance i1", "done"], 1, None, None, 2),
+                row(
+                    ["j1:submit-task", "submit-task", "job j1", "failed"],
+                    1,
+                    Some("no"),
+                    None,
+                    2
+                ),
+            ]
+        );
+    }
 }

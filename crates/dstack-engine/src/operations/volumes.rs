@@ -76,6 +76,14 @@ async fn create(ctx: &Context, snapshot: &VolumeSnapshot, operation: OperationRo
         note_error(ctx, operation, error.to_owned()).await?;
         return Ok(Step::Again);
     };
+    if snapshot.volume.to_be_deleted && creation.asked_at.is_none() {
+        return refused(
+            ctx,
+            operation,
+            "The volume was deleted before it was made".to_owned(),
+        )
+        .await;
+    }
     let cloud = match cloud_of(ctx, snapshot).await {
         Ok(cloud) => cloud,
         // Nothing was asked.
@@ -99,9 +107,6 @@ async fn create(ctx: &Context, snapshot: &VolumeSnapshot, operation: OperationRo
     };
     let request = request(snapshot);
     if snapshot.volume.configuration.is_external() {
-        if snapshot.volume.to_be_deleted {
-            return not_wanted(ctx, operation).await;
-        }
         return register(ctx, operation, volumes, &request).await;
     }
     match creation.asked_at {
@@ -132,7 +137,7 @@ async fn register(
     }
 }
 
-/// Asks the cloud for the volume, unless nobody wants it any more.
+/// Asks the cloud for the volume.
 async fn ask(
     ctx: &Context,
     snapshot: &VolumeSnapshot,
@@ -140,9 +145,6 @@ async fn ask(
     creation: Creation,
     volumes: &dyn Volumes,
 ) -> Result<Step> {
-    if snapshot.volume.to_be_deleted {
-        return not_wanted(ctx, operation).await;
-    }
     if creation.lost_calls > MAX_LOST_CALLS {
         let error = operation.error.clone();
         let text = error.unwrap_or_else(|| "the cloud did not answer".to_owned());
@@ -165,15 +167,6 @@ async fn ask(
         }
         Err(error) => refused(ctx, operation, error.to_string()).await,
     }
-}
-
-async fn not_wanted(ctx: &Context, operation: OperationRow) -> Result<Step> {
-    refused(
-        ctx,
-        operation,
-        "The volume was deleted before it was made".to_owned(),
-    )
-    .await
 }
 
 /// A call may have made something: the cloud is asked.

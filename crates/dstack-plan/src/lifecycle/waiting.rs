@@ -160,6 +160,16 @@ pub enum WaitReason {
 }
 
 impl WaitReason {
+    /// What keeps a cloud from doing what it is asked for, in words for users; `None`: nothing went wrong.
+    pub fn trouble(&self) -> Option<String> {
+        match self {
+            Self::Creation { error: Some(_), .. }
+            | Self::CreationKnown { error: Some(_), .. }
+            | Self::Termination { error: Some(_), .. } => Some(format!("Waits for {self}")),
+            _ => None,
+        }
+    }
+
     /// The kind for clients, stable over versions. They need only that of a running job whose commands alone are awaited.
     pub const fn client_kind(&self) -> Option<&'static str> {
         match self {

@@ -3,6 +3,7 @@
 use dstack_api::{Nothing, routes};
 use dstack_model::requests::{CreateVolumeRequest, ListVolumesRequest, NameRequest, NamesRequest};
 use dstack_model::volumes::{Volume, VolumeSpec, VolumeStatus};
+use dstack_plan::lifecycle::WaitReason;
 use dstack_store::queries::Page;
 use dstack_store::queries::volumes::{self, ListedVolume};
 use dstack_units::Time;
@@ -88,7 +89,10 @@ fn volume(listed: ListedVolume, now: Time) -> Volume {
         data
     });
     let status = row.status();
-    let status_message = row.status_message().map(str::to_owned);
+    let status_message = row
+        .status_message()
+        .map(str::to_owned)
+        .or_else(|| row.waiting_for().and_then(WaitReason::trouble));
     let end = match (row.deleted_at, status) {
         (Some(at), _) => at,
         (None, VolumeStatus::Failed) => row.last_processed_at,

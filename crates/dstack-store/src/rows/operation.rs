@@ -41,7 +41,7 @@ entity! {
     OperationRow in "operations" {
         /// Id.
         key id: OperationId,
-        /// Idempotency key: `<id of the subject>:<kind>`, from the second round on with `:<round>` after it.
+        /// Idempotency key: `<id of the subject>:<kind>`.
         pub key: String,
         /// What it does.
         pub kind: OperationKind,
@@ -78,15 +78,5 @@ impl OperationRow {
             notes: None,
             version: 0,
         }
-    }
-
-    /// The same call once more, after `rounds` of its kind that are over: an attachment is made, undone, and made again.
-    #[must_use]
-    pub fn in_round(self, rounds: usize) -> Self {
-        let key = match rounds {
-            0 => self.key,
-            rounds => format!("{}:{rounds}", self.key),
-        };
-        Self { key, ..self }
     }
 }

@@ -66,9 +66,6 @@ pub(crate) async fn apply_all(tx: &mut Tx, keys: &RowKeys, commits: &[Commit]) -
 /// Deletes a row, and the operations that were made for it.
 async fn remove(tx: &mut Tx, removal: &Removal) -> Result<()> {
     let (table, id) = (removal.entity.table(), removal.entity.uuid().to_string());
-    if let EntityRef::Gateway(gateway) = removal.entity {
-        gateways::forget_default(tx, gateway).await?;
-    }
     let sql = format!("DELETE FROM {table} WHERE id = $1 AND version = $2");
     let deleted = sqlx::query(AssertSqlSafe(sql))
         .bind(id.clone())
@@ -77,6 +74,9 @@ async fn remove(tx: &mut Tx, removal: &Removal) -> Result<()> {
         .await?;
     if deleted.rows_affected() == 0 {
         return Err(StoreError::Conflict { entity: table, id });
+    }
+    if let EntityRef::Gateway(gateway) = removal.entity {
+        gateways::forget_default(tx, gateway).await?;
     }
     sqlx::query("DELETE FROM operations WHERE subject = $1")
         .bind(removal.entity.to_raw())

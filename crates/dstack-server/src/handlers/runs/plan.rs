@@ -135,7 +135,10 @@ async fn job_plans(call: &Call, request: &GetRunPlanRequest, run: &RunSpec) -> R
         if request.explain {
             planned.explanations.push(planner.explain(first, &found).await);
         }
-        let notice = planner.notice(first).filter(|_| !listing);
+        let notice = match listing {
+            true => None,
+            false => planner.notice(first),
+        };
         planned
             .notices
             .extend(notice.filter(|notice| !planned.notices.contains(notice)));
@@ -209,8 +212,14 @@ impl<'a> Planner<'a> {
 
     /// What the instance that the job would get now does not do of what is asked for.
     fn notice(&self, job: &JobSpec) -> Option<String> {
+        let multinode = self.source.multinode_backends();
+        let request = Request {
+            volumes: &self.volumes,
+            multinode_backends: Some(&multinode),
+            ..Request::new(self.run, job)
+        };
         let fleets = fleets(&self.placement, Some(self.project));
-        let choice = Placer::new(&fleets).take_instance(&Request::new(self.run, job))?;
+        let choice = Placer::new(&fleets).take_instance(&request)?;
         let mut machines = fleets.iter().flat_map(|fleet| &fleet.instances);
         let machine = machines.find(|one| one.instance_id == choice.instance_id)?;
         let is_bare = machine.rules.is_some_and(|rules| !rules.containers);
