@@ -7,7 +7,7 @@ ALTER TABLE gateways ADD COLUMN next_wake_at BIGINT;
 ALTER TABLE gateways ADD COLUMN deadline_at BIGINT;
 ALTER TABLE gateways ADD COLUMN waiting_for TEXT;
 ALTER TABLE gateways ADD COLUMN lease_owner TEXT;
-CREATE INDEX ix_volumes_driven ON volumes (lease_owner) WHERE NOT (deleted = 1);
+CREATE INDEX ix_volumes_driven ON volumes (lease_owner) WHERE deleted = 0;
 
 CREATE TABLE operations_of_entities (
     id TEXT PRIMARY KEY,

@@ -10,7 +10,7 @@ use crate::writes::Change;
 use crate::{Entity, EntityRef};
 
 macro_rules! generate_put {
-    ($($name:ident($row:ident, $id:ident) in $table:ident as $kind:literal, over $over:literal, is_over |$it:ident| $is_over:expr;)*) => {
+    ($($name:ident($row:ident, $id:ident) in $table:ident as $kind:literal, driven $driven:literal, is_over |$it:ident| $is_over:expr;)*) => {
         /// One row to insert (version 0) or to update (if it still has the version read).
         #[derive(Debug, Clone, PartialEq)]
         pub enum Put {

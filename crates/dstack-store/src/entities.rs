@@ -11,33 +11,33 @@ use uuid::Uuid;
 
 use crate::Column;
 
-/// Hands the list of entities to a macro: name, row and id; table; name of the kind in texts; when a row is over and nobody
-/// drives it, in SQL and in Rust.
+/// Hands the list of entities to a macro: name, row and id; table; name of the kind in texts; when somebody drives a row, in
+/// SQL, and when nobody does any more, in Rust.
 ///
 /// The order is that in which tables are written, so that servers that share a database do not wait for each other in a circle.
 macro_rules! with_entities {
     ($($generate:tt)*) => {
         $($generate)*! {
             Fleet(FleetRow, FleetId) in fleets as "fleet",
-                over "status IN ('terminated', 'failed')",
+                driven "status NOT IN ('terminated', 'failed')",
                 is_over |row| matches!(
                     row.status(),
                     dstack_model::fleets::FleetStatus::Terminated | dstack_model::fleets::FleetStatus::Failed
                 );
             Instance(InstanceRow, InstanceId) in instances as "instance",
-                over "status IN ('terminated')",
+                driven "status NOT IN ('terminated')",
                 is_over |row| row.status() == dstack_model::instances::InstanceStatus::Terminated;
             Volume(VolumeRow, VolumeId) in volumes as "volume",
-                over "deleted = 1",
+                driven "deleted = 0",
                 is_over |row| row.deleted;
             Gateway(GatewayRow, GatewayId) in gateways as "gateway",
-                over "FALSE",
+                driven "TRUE",
                 is_over |_row| false;
             Run(RunRow, RunId) in runs as "run",
-                over "status IN ('terminated', 'failed', 'done')",
+                driven "status NOT IN ('terminated', 'failed', 'done')",
                 is_over |row| row.status().is_finished();
             Job(JobRow, JobId) in jobs as "job",
-                over "status IN ('terminated', 'aborted', 'failed', 'done')",
+                driven "status NOT IN ('terminated', 'aborted', 'failed', 'done')",
                 is_over |row| row.status().is_finished();
         }
     };
@@ -45,7 +45,7 @@ macro_rules! with_entities {
 pub(crate) use with_entities;
 
 macro_rules! generate_entity_ref {
-    ($($name:ident($row:ident, $id:ident) in $table:ident as $kind:literal, over $over:literal, is_over |$it:ident| $is_over:expr;)*) => {
+    ($($name:ident($row:ident, $id:ident) in $table:ident as $kind:literal, driven $driven:literal, is_over |$it:ident| $is_over:expr;)*) => {
         /// Names one row of the engine. As text: kind and id, with a space between them.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum EntityRef {
@@ -96,8 +96,8 @@ macro_rules! generate_entity_ref {
         pub(crate) struct DrivenTable {
             /// Its name.
             pub(crate) name: &'static str,
-            /// Condition of rows that nobody drives any more.
-            pub(crate) over: &'static str,
+            /// Condition of rows that somebody drives, in the very words of the table's index.
+            pub(crate) driven: &'static str,
             /// The entity with an id.
             pub(crate) entity: fn(&str) -> Option<EntityRef>,
         }
@@ -106,7 +106,7 @@ macro_rules! generate_entity_ref {
         pub(crate) const DRIVEN: &[DrivenTable] = &[
             $(DrivenTable {
                 name: stringify!($table),
-                over: $over,
+                driven: $driven,
                 entity: |id| id.parse().ok().map(EntityRef::$name),
             },)*
         ];

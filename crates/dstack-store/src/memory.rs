@@ -29,7 +29,7 @@ struct HeldLease {
 }
 
 macro_rules! generate_tables {
-    ($($name:ident($row:ident, $id:ident) in $table:ident as $kind:literal, over $over:literal, is_over |$it:ident| $is_over:expr;)*) => {
+    ($($name:ident($row:ident, $id:ident) in $table:ident as $kind:literal, driven $driven:literal, is_over |$it:ident| $is_over:expr;)*) => {
         /// Everything stored.
         #[derive(Debug, Clone, Default)]
         pub struct Tables {

@@ -74,7 +74,7 @@ fn bind<'q, E: Entity>(
 }
 
 macro_rules! generate_inserts {
-    ($($name:ident($row:ident, $id:ident) in $table:ident as $kind:literal, over $over:literal, is_over |$it:ident| $is_over:expr;)*) => {
+    ($($name:ident($row:ident, $id:ident) in $table:ident as $kind:literal, driven $driven:literal, is_over |$it:ident| $is_over:expr;)*) => {
         impl Text {
             fn entities(&mut self, writes: &Writes<'_>) {
                 $(self.rows(&writes.$table, true);)*

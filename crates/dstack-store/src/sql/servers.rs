@@ -120,8 +120,8 @@ impl SqlStore {
             })
             .await?;
         let mut found = Vec::new();
-        for DrivenTable { name, over, entity } in DRIVEN {
-            let sql = format!("SELECT id, next_wake_at FROM {name} WHERE NOT ({over}) AND lease_owner = $1");
+        for DrivenTable { name, driven, entity } in DRIVEN {
+            let sql = format!("SELECT id, next_wake_at FROM {name} WHERE {driven} AND lease_owner = $1");
             let rows: Vec<(String, Option<i64>)> = sqlx::query_as(AssertSqlSafe(sql))
                 .bind(claim.owner.clone())
                 .fetch_all(self.database.pool())
@@ -216,9 +216,9 @@ async fn delete_expired(tx: &mut Tx, owner: &str) -> Result<()> {
 
 /// Takes what nobody drives, or a server that lives no more.
 async fn take_over(tx: &mut Tx, table: &DrivenTable, owner: &str) -> Result<()> {
-    let DrivenTable { name, over, .. } = table;
+    let DrivenTable { name, driven, .. } = table;
     let sql = format!(
-        "UPDATE {name} SET lease_owner = $1 WHERE NOT ({over}) AND (lease_owner IS NULL \
+        "UPDATE {name} SET lease_owner = $1 WHERE {driven} AND (lease_owner IS NULL \
          OR (lease_owner <> $2 AND lease_owner NOT IN (SELECT s.owner FROM servers s)))"
     );
     sqlx::query(AssertSqlSafe(sql))

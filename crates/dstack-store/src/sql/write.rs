@@ -106,7 +106,7 @@ impl<E> Default for Rows<'_, E> {
 }
 
 macro_rules! generate_writes {
-    ($($name:ident($row:ident, $id:ident) in $table:ident as $kind:literal, over $over:literal, is_over |$it:ident| $is_over:expr;)*) => {
+    ($($name:ident($row:ident, $id:ident) in $table:ident as $kind:literal, driven $driven:literal, is_over |$it:ident| $is_over:expr;)*) => {
         /// Rows of commits, by their tables.
         #[derive(Default)]
         pub(super) struct Writes<'a> {
