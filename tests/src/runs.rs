@@ -88,6 +88,21 @@ impl Run<'_> {
             }
             Ok(None)
         })
+        .with_context(|| self.story())
+    }
+
+    /// What there is to know of a run that does not end: itself, its fleet, and what the server said last.
+    fn story(&self) -> String {
+        let run = self.get().unwrap_or_default();
+        let fleets = self.server.get("/api/project/main/fleets/list", &json!({}));
+        let output = self.server.output();
+        let lines: Vec<&str> = output.lines().collect();
+        let last = lines.get(lines.len().saturating_sub(150)..).unwrap_or_default();
+        format!(
+            "{run:#}\n{:#}\nthe server said last:\n{}",
+            fleets.unwrap_or_default(),
+            last.join("\n")
+        )
     }
 
     /// Waits for the end of the run, whatever it is.
