@@ -60,6 +60,8 @@ struct State {
     listed_at: HashMap<InstanceId, Instant>,
     /// Machines ever made, by instance.
     made: HashMap<InstanceId, usize>,
+    /// A number for each instance.
+    numbers: HashMap<InstanceId, usize>,
     /// Disks that cost money, and when each is listed.
     disks: Vec<(VolumeId, Instant)>,
     /// Disks ever made, by volume.
@@ -70,6 +72,14 @@ struct State {
     delays: Delays,
     gone: bool,
     unreadable: bool,
+}
+
+impl State {
+    /// The number of an instance's machine, which its address is made of.
+    fn number_of(&mut self, instance: InstanceId) -> usize {
+        let next = self.numbers.len();
+        *self.numbers.entry(instance).or_insert(next)
+    }
 }
 
 /// All clouds of an installation: one.
@@ -273,9 +283,11 @@ fn zone(offer: &Offer) -> Option<String> {
     offer.availability_zones.as_ref()?.first().cloned()
 }
 
-fn place(offer: &Offer) -> Option<JobProvisioningData> {
+/// Where the machine of this number is.
+fn place(offer: &Offer, number: usize) -> Option<JobProvisioningData> {
+    let address = format!("10.0.{}.{}", number / 250, number % 250 + 1);
     let place = json!({"backend": "aws", "instance_type": kind(&offer.instance.name), "instance_id": "i-1",
-        "hostname": "10.0.0.1", "region": offer.region, "price": offer.price, "username": "ubuntu", "ssh_port": 22,
+        "hostname": address, "internal_ip": address, "region": offer.region, "price": offer.price, "username": "ubuntu", "ssh_port": 22,
         "dockerized": true, "availability_zone": zone(offer)});
     decode_strict(&place).ok()
 }
@@ -362,7 +374,8 @@ impl Instances for Clouds {
             let listed_at = Instant::now() + state.delays.unlisted;
             state.listed_at.insert(request.id, listed_at);
             *state.made.entry(request.id).or_default() += 1;
-            place(&request.offer).ok_or(ComputeError::Unsupported("this"))
+            let number = state.number_of(request.id);
+            place(&request.offer, number).ok_or(ComputeError::Unsupported("this"))
         })
         .await
     }
@@ -375,7 +388,7 @@ impl Instances for Clouds {
                 machine.instance == request.id && listed_at.is_none_or(|at| *at <= Instant::now())
             };
             let there = state.machines.iter().any(is_listed);
-            Ok(place(&request.offer).filter(|_| there))
+            Ok(place(&request.offer, state.number_of(request.id)).filter(|_| there))
         })
         .await
     }

@@ -86,6 +86,8 @@ struct State {
     tasks: BTreeMap<String, Task>,
     /// Runs of commands by task: kept after removal, for invariants.
     starts: HashMap<String, usize>,
+    /// What runners were told when their job was handed to them, by task.
+    told: HashMap<String, SubmitBody>,
     scripts: HashMap<String, Script>,
     cut_off: bool,
     /// Instances whose machine is broken.
@@ -200,6 +202,11 @@ impl Hosts {
     /// How often the commands of each task were started.
     pub fn starts(&self) -> HashMap<String, usize> {
         self.lock().starts.clone()
+    }
+
+    /// What the runner of a job was told of it, of its commands and of the other nodes.
+    pub fn told(&self, job: JobId) -> Option<SubmitBody> {
+        self.lock().told.get(&job.to_string()).cloned()
     }
 
     /// A call that may be lost on its way, or whose answer may be.
@@ -543,7 +550,7 @@ impl Runner for SimRunner {
         })
     }
 
-    async fn submit(&self, _body: &SubmitBody) -> Result<(), AgentError> {
+    async fn submit(&self, body: &SubmitBody) -> Result<(), AgentError> {
         self.hosts.acts("submit a job");
         self.with(|runner| match runner.state {
             RunnerState::WaitSubmit | RunnerState::WaitRun => {
@@ -551,7 +558,9 @@ impl Runner for SimRunner {
                 Ok(())
             }
             _ => Err(refused(409, "conflict")),
-        })
+        })?;
+        self.hosts.lock().told.insert(self.id.clone(), body.clone());
+        Ok(())
     }
 
     async fn upload_archive(&self, _id: &str, _archive: &[u8]) -> Result<(), AgentError> {

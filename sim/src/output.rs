@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
-use dstack_engine::{Batch, Image, Inputs, InputsError, Output, Result, StartInputs};
+use dstack_agent_api::runner::{SubmitBody, SubmitJobSpec};
+use dstack_engine::peers::{cluster_info, placed_spec};
+use dstack_engine::{Batch, Image, Inputs, InputsError, Output, Result, RunJobs, StartInputs};
 use dstack_model::runs::JobSpec;
 use dstack_plan::services::replicas::Slot;
 use dstack_store::JobSnapshot;
@@ -76,8 +78,20 @@ impl Inputs for SimInputs {
         let made = crate::scenario::jobs(&run.run_spec, replicas);
         made.map_err(|error| InputsError::Refused(error.to_string()))
     }
-    async fn start(&self, _job: &JobSnapshot) -> Result<StartInputs, InputsError> {
-        Ok(StartInputs::default())
+    async fn start(&self, job: &JobSnapshot, jobs: &RunJobs) -> Result<StartInputs, InputsError> {
+        let spec = placed_spec(job, jobs)?;
+        let body = SubmitBody {
+            job_spec: SubmitJobSpec {
+                commands: spec.commands,
+                ..SubmitJobSpec::default()
+            },
+            cluster_info: cluster_info(job, jobs),
+            ..SubmitBody::default()
+        };
+        Ok(StartInputs {
+            body,
+            ..StartInputs::default()
+        })
     }
     async fn image(&self, _job: &JobSnapshot) -> Result<Image, InputsError> {
         Ok(Image::default())

@@ -119,12 +119,13 @@ impl Builder {
         decode("fleet spec", &json!({"configuration": fields, "profile": {}}))
     }
 
-    /// What is asked for by a task, or whatever `extra`, merged into its configuration, makes of it.
+    /// What is asked for by a task, or whatever `extra`, merged into its configuration, makes of it; `null` takes a field out.
     pub fn spec(&self, name: &str, extra: &Value) -> Result<RunSpec, ScenarioError> {
         let mut configuration =
             json!({"type": "task", "commands": ["train"], "resources": {"cpu": "1..", "memory": "1GB.."}});
         if let (Some(base), Some(extra)) = (configuration.as_object_mut(), extra.as_object()) {
             base.extend(extra.clone());
+            base.retain(|_, value| !value.is_null());
             if base.get("type") == Some(&json!("dev-environment")) {
                 base.remove("commands");
             }

@@ -10,6 +10,8 @@ use dstack_store::rows::RunRow;
 use dstack_store::{JobSnapshot, StoreError};
 use dstack_system::Secret;
 
+use crate::peers::RunJobs;
+
 /// All that is handed to the runner.
 #[derive(Debug, Clone, Default)]
 pub struct StartInputs {
@@ -59,8 +61,8 @@ impl From<StoreError> for InputsError {
 pub trait Inputs: Send + Sync + Debug {
     /// The jobs of these replicas, as the run asks for them now.
     async fn jobs(&self, run: &RunRow, replicas: &[Slot]) -> Result<Vec<JobSpec>, InputsError>;
-    /// For the runner.
-    async fn start(&self, job: &JobSnapshot) -> Result<StartInputs, InputsError>;
+    /// For the runner. `jobs` are those of the job's run if it must know of them, or else the job alone.
+    async fn start(&self, job: &JobSnapshot, jobs: &RunJobs) -> Result<StartInputs, InputsError>;
     /// The image as it is pulled, with secrets put into the credentials.
     async fn image(&self, job: &JobSnapshot) -> Result<Image, InputsError>;
     /// Public keys that may log in to the container: the project's first.

@@ -32,6 +32,7 @@ pub mod offer_cache;
 pub mod operations;
 pub mod output;
 pub mod panics;
+pub mod peers;
 pub mod reasons;
 pub mod reconcile;
 pub mod running;
@@ -45,6 +46,7 @@ pub use engine::Engine;
 pub use failpoint::Failpoints;
 pub use inputs::{Image, Inputs, InputsError, StartInputs};
 pub use output::{Batch, Output, Piece};
+pub use peers::RunJobs;
 pub use wakes::Key;
 
 /// Why the engine could not do a step; the step is tried again.

@@ -98,6 +98,38 @@ fn nodes(groups: &[NodeGroup]) -> Result<Vec<Node<'_>>, PlanError> {
     Ok(nodes)
 }
 
+/// What a job runs where it gets no container but is a process of the host: its own commands in a shell that every host has,
+/// without what the default images need before.
+///
+/// # Errors
+/// It has no commands of its own: those of its image are not there.
+pub fn host_commands(run: &RunSpec, job: &JobSpec) -> Result<Vec<String>, PlanError> {
+    let groups = run.configuration.task().map(TaskConfiguration::node_groups);
+    let nodes = match &groups {
+        Some(groups) => nodes(groups)?,
+        None => vec![Node::default()],
+    };
+    let num = usize::try_from(job.job_num).unwrap_or(usize::MAX);
+    let node = nodes.get(num).ok_or_else(|| {
+        PlanError::new(format!(
+            "The run has no node {num} any more: {} of them",
+            nodes.len()
+        ))
+    })?;
+    let builder = Builder {
+        run,
+        profile: run.merged_profile(),
+        group: replica_group(run, Some(&job.replica_group)),
+        cx: &JobContext {
+            server: &ServerDefaults::default(),
+            images: &BTreeMap::new(),
+            target: Target::Host,
+        },
+        nodes: nodes.len(),
+    };
+    builder.commands(node)
+}
+
 fn replica_group(run: &RunSpec, name: Option<&str>) -> Option<ReplicaGroup> {
     let groups = run.configuration.service()?.replica_groups();
     let wanted = name.unwrap_or("0");

@@ -5,6 +5,7 @@
 //! * [`matching`] — whether an instance satisfies requirements.
 //! * [`combine`] — what a fleet and a run ask for together.
 //! * [`placement`] — which instance a job gets.
+//! * [`nodes`] — what the jobs of a run must know of one another before they start.
 //! * [`queue`] — where many waiting jobs go.
 //! * [`fleets`] — which fleet a run gets, and what could be made anew in it.
 //! * [`offers`] — which offers of backends count, and in which order.
@@ -27,6 +28,7 @@ pub mod jobs;
 pub mod lifecycle;
 pub mod matching;
 pub mod names;
+pub mod nodes;
 pub mod offers;
 pub mod placement;
 pub mod plans;

@@ -1,6 +1,6 @@
 //! Makes the jobs of runs: at once when a run is applied, and when the engine finds that a schedule's time has come.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use dstack_control::ControlError;
@@ -12,7 +12,8 @@ use dstack_plan::jobs::{JobContext, Target, images, job_specs, registry_auth};
 use dstack_plan::services::replicas::Slot;
 use dstack_plan::{ImageConfig, PlanError, ServerDefaults};
 use dstack_store::encryption::Encryption;
-use dstack_store::{Database, StoreError};
+use dstack_store::rows::InstanceRow;
+use dstack_store::{Database, EngineStore, SqlStore, StoreError};
 use dstack_system::Secret;
 use dstack_units::ProjectId;
 
@@ -37,6 +38,9 @@ pub enum JobsError {
     /// Secrets cannot be read.
     #[error("the secrets of the project cannot be read")]
     Secrets(#[source] StoreError),
+    /// What the project's jobs can run on cannot be read.
+    #[error("the fleets and backends of the project cannot be read")]
+    Places(#[source] StoreError),
     /// No key pair was made.
     #[error("no key pair could be made for the nodes of the run")]
     Keys(#[source] Box<ControlError>),
@@ -48,7 +52,7 @@ impl JobsError {
         match self {
             Self::Plan(_) => false,
             Self::Image { source, .. } => matches!(source, ImageError::Transient(_)),
-            Self::Secrets(error) => error.unavailable().is_some(),
+            Self::Secrets(error) | Self::Places(error) => error.unavailable().is_some(),
             Self::Keys(_) => true,
         }
     }
@@ -64,7 +68,7 @@ impl From<JobsError> for ControlError {
     fn from(error: JobsError) -> Self {
         match error {
             JobsError::Plan(error) => error.into(),
-            JobsError::Secrets(error) => error.into(),
+            JobsError::Secrets(error) | JobsError::Places(error) => error.into(),
             JobsError::Keys(error) => *error,
             image @ JobsError::Image { .. } => Self::refused(image.to_string()),
         }
@@ -88,8 +92,8 @@ pub struct JobMaker {
     pub registry: DefaultRegistry,
     /// Defaults of this server.
     pub defaults: ServerDefaults,
-    /// Where jobs run: decides their commands.
-    pub target: Target,
+    /// Whether jobs on this server's own machine are its processes, without images.
+    pub processes_here: bool,
 }
 
 impl JobMaker {
@@ -102,14 +106,17 @@ impl JobMaker {
             images,
             registry: settings.default_registry(),
             defaults: settings.defaults(),
-            target: Target::Container,
+            processes_here: false,
         }
     }
 
-    /// For jobs that run there.
+    /// For a server on whose own machine jobs are processes.
     #[must_use]
-    pub fn on(self, target: Target) -> Self {
-        Self { target, ..self }
+    pub fn with_processes_here(self, processes_here: bool) -> Self {
+        Self {
+            processes_here,
+            ..self
+        }
     }
 
     /// The jobs of these replicas, ready to be stored.
@@ -155,11 +162,19 @@ impl JobMaker {
         spec: &RunSpec,
         replicas: &[Slot],
     ) -> Result<Vec<JobSpec>> {
-        let images = self.image_configs(project, spec).await?;
+        let wanted = images(spec, &self.defaults);
+        // Nobody is asked about images where they do not matter: perhaps nobody could answer.
+        let (images, target) = match !wanted.is_empty() && self.only_processes(project).await? {
+            true => (BTreeMap::new(), Target::Host),
+            false => (
+                self.image_configs(project, spec, wanted).await?,
+                Target::Container,
+            ),
+        };
         let context = JobContext {
             server: &self.defaults,
             images: &images,
-            target: self.target,
+            target,
         };
         let mut jobs = Vec::new();
         for replica in replicas {
@@ -169,21 +184,33 @@ impl JobMaker {
         Ok(jobs)
     }
 
+    /// Whether all places that the project has now are machines on which jobs are processes.
+    async fn only_processes(&self, project: ProjectId) -> Result<bool> {
+        if !self.processes_here {
+            return Ok(false);
+        }
+        let backends = self.database.backends().list(project).await;
+        if !backends.map_err(JobsError::Places)?.is_empty() {
+            return Ok(false);
+        }
+        let places = SqlStore::new(self.database.clone()).placement(project).await;
+        let places = places.map_err(JobsError::Places)?;
+        let is_process = |row: &InstanceRow| row.agent.as_ref().is_some_and(|agent| agent.runs_processes());
+        Ok(places.fleets.iter().all(|fleet| fleet.local) && places.instances.iter().all(is_process))
+    }
+
     async fn image_configs(
         &self,
         project: ProjectId,
         spec: &RunSpec,
+        wanted: BTreeSet<String>,
     ) -> Result<BTreeMap<String, ImageConfig>> {
         let credentials = match &spec.configuration.base().registry_auth {
             Some(auth) => Some(self.credentials(project, auth).await?),
             None => None,
         };
         let mut configs = BTreeMap::new();
-        // Processes of this machine have no image.
-        if self.target == Target::Host {
-            return Ok(configs);
-        }
-        for image in images(spec, &self.defaults) {
+        for image in wanted {
             let (name, credentials) = self.registry.apply(&image, credentials.clone());
             let config = self
                 .images

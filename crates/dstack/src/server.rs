@@ -8,7 +8,6 @@ use dstack_cli::{ErrorKind, ServerAction, ServerArgs, ServerImportArgs};
 use dstack_engine::failpoint::{AbortAt, NoFailpoints};
 use dstack_engine::{Engine, EngineDeps, Failpoints, Settings as EngineSettings};
 use dstack_local::{LocalAgents, LocalShim, LocalShimOptions, ThisMachine, Withdrawn};
-use dstack_plan::jobs::Target;
 use dstack_server::import::{ImportError, ImportOptions};
 use dstack_server::settings::report_unused;
 use dstack_server::wiring::{Connected, LogOutput, SqlInputs};
@@ -223,11 +222,10 @@ async fn start_engine(
         host: machine.host.clone(),
         socket: machine.shim.socket().to_owned(),
     });
-    let target = match &machine {
-        Some(machine) if offered && machine.runtime == "process" => Target::Host,
-        _ => Target::Container,
-    };
-    let jobs = context.jobs.clone().on(target);
+    let processes = machine
+        .as_ref()
+        .is_some_and(|machine| machine.runtime == "process");
+    let jobs = context.jobs.clone().with_processes_here(offered && processes);
     let engine = Engine::start(EngineDeps {
         store: Arc::new(context.data.store()) as Arc<dyn EngineStore>,
         agents: Arc::new(LocalAgents::new(here)),

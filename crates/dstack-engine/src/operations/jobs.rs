@@ -9,21 +9,23 @@ use async_trait::async_trait;
 use dstack_agent_api::runner::RunnerState;
 use dstack_agent_api::shim::{RUNNER_HTTP_PORT, TaskTerminate};
 use dstack_model::runs::JobStatus;
+use dstack_plan::nodes::needs_peers;
 use dstack_store::rows::{AgentAddress, OperationKind, OperationRow, OperationState};
 use dstack_store::{EntityRef, JobSnapshot};
 use serde_json::{Value, json};
 
 use super::{Step, Subject, note_error, record};
 use crate::context::Context;
+use crate::peers::{RunJobs, peers_of};
 use crate::task_config::{Access, task_config};
 use crate::{AgentError, InputsError, Result, Runner};
 
 /// What came of one attempt.
 enum Attempt {
     Done(Value),
-    /// Not now.
+    /// It failed for now, with this error: to be tried again.
     Again(String),
-    /// Never.
+    /// It will never succeed, for this reason.
     Refused(String),
 }
 
@@ -191,7 +193,11 @@ async fn start_job(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress
     ) {
         return Ok(started(&state.working_dir, &state.username));
     }
-    let inputs = match ctx.deps.inputs.start(snapshot).await {
+    let jobs = match needs_peers(&snapshot.run.run_spec, &snapshot.job.job_spec) {
+        true => peers_of(ctx, &snapshot.job).await?,
+        false => RunJobs::present(vec![snapshot.job.clone()]),
+    };
+    let inputs = match ctx.deps.inputs.start(snapshot, &jobs).await {
         Ok(inputs) => inputs,
         Err(error) => return Ok(error.into()),
     };

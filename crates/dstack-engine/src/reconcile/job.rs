@@ -1,5 +1,7 @@
 //! Placed jobs.
 
+mod nodes;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,12 +38,28 @@ pub async fn reconcile(ctx: &Arc<Context>, id: JobId) -> Result<()> {
     let now = ctx.now();
     let seen = ctx.seen.job(id);
     let task = task_of(ctx, &snapshot);
-    let change = change(ctx, &snapshot, &seen, &task, now)?;
+    let nodes = nodes::waits(ctx, &snapshot, &task).await?;
+    let seen = Seen {
+        job: &seen,
+        task: &task,
+        nodes: &nodes,
+    };
+    let change = change(ctx, &snapshot, &seen, now)?;
     ctx.wakes.wake_at(EntityRef::Job(id), change.job.next_wake_at());
     let (job, intended) = (change.job.clone(), change.operation.clone());
     commit(ctx, &snapshot, change, now).await?;
     continue_calls(ctx, &job, snapshot.operations.iter().chain(&intended));
-    Ok(())
+    nodes::wake_others(ctx, &snapshot, &job).await
+}
+
+/// What is known of a job besides its rows.
+struct Seen<'a> {
+    /// What its runner said.
+    job: &'a JobSeen,
+    /// What the shim said of its task.
+    task: &'a Option<Option<TaskInfo>>,
+    /// What it waits for of other nodes.
+    nodes: &'a nodes::Waits,
 }
 
 /// Starts, after the commit, the calls and streams that the stored state wants.
@@ -66,8 +84,8 @@ fn task_of(ctx: &Context, snapshot: &JobSnapshot) -> Option<Option<TaskInfo>> {
     ctx.seen.task(instance.id, snapshot.job.id)
 }
 
-fn facts(ctx: &Context, snapshot: &JobSnapshot, seen: &JobSeen, task: &Option<Option<TaskInfo>>) -> Facts {
-    let job = &snapshot.job;
+fn facts(ctx: &Context, snapshot: &JobSnapshot, all: &Seen<'_>) -> Facts {
+    let (job, seen, task) = (&snapshot.job, all.job, all.task);
     let instance = snapshot.instance.as_ref();
     let max_duration = job
         .job_spec
@@ -83,6 +101,9 @@ fn facts(ctx: &Context, snapshot: &JobSnapshot, seen: &JobSeen, task: &Option<Op
         disconnected_at: job.disconnected_at.or(seen.disconnected_at),
         stop_requested_at: job.stop_requested_at,
         remove_at: job.remove_at,
+        task_waits_for: all.nodes.task.clone(),
+        start_waits_for: all.nodes.start.clone(),
+        start_intended_at: start_of(snapshot).map(|start| start.created_at),
         termination_reason: job.termination_reason(),
         max_duration: max_duration.map(Duration::from_secs),
         unwanted: unwanted(snapshot, seen),
@@ -168,23 +189,21 @@ struct Change {
 }
 
 /// What is decided, and what follows from it without waiting for anyone: it is written in one commit.
-fn change(
-    ctx: &Context,
-    snapshot: &JobSnapshot,
-    seen: &JobSeen,
-    task: &Option<Option<TaskInfo>>,
-    now: Time,
-) -> Result<Change> {
+fn change(ctx: &Context, snapshot: &JobSnapshot, seen: &Seen<'_>, now: Time) -> Result<Change> {
     let mut change = Change {
         job: snapshot.job.clone(),
         instance: None,
         operation: None,
     };
     if counts_inactivity(&snapshot.run.run_spec.configuration) {
-        change.job.inactivity_secs = seen.no_connections_secs.or(change.job.inactivity_secs);
+        change.job.inactivity_secs = seen.job.no_connections_secs.or(change.job.inactivity_secs);
     }
-    observe(&mut change.job, seen, task.as_ref().and_then(Option::as_ref));
-    let mut decision = decide(&facts(ctx, snapshot, seen, task), now);
+    observe(
+        &mut change.job,
+        seen.job,
+        seen.task.as_ref().and_then(Option::as_ref),
+    );
+    let mut decision = decide(&facts(ctx, snapshot, seen), now);
     loop {
         apply(ctx, snapshot, &decision, &mut change, now)?;
         if !matches!(
@@ -197,7 +216,7 @@ fn change(
             job: change.job.clone(),
             ..snapshot.clone()
         };
-        decision = decide(&facts(ctx, &ending, seen, task), now);
+        decision = decide(&facts(ctx, &ending, seen), now);
         // One status a commit: each has its event. The job is woken at once.
         if matches!(decision, Decision::Finish(_) | Decision::Abandon(_)) {
             return Ok(change);
@@ -296,13 +315,15 @@ fn intend(ctx: &Context, snapshot: &JobSnapshot, operation: Operation, now: Time
     operations::intend(ctx, EntityRef::Job(snapshot.job.id), kind, now)
 }
 
+fn start_of(snapshot: &JobSnapshot) -> Option<&OperationRow> {
+    let mut operations = snapshot.operations.iter();
+    operations.find(|row| row.kind == OperationKind::StartJob)
+}
+
 fn advance(snapshot: &JobSnapshot, job: &mut JobRow, status: JobStatus, now: Time) -> Result<()> {
     job.advance(status, now)?;
     if status == JobStatus::Running {
-        let started = snapshot
-            .operations
-            .iter()
-            .find(|row| row.kind == OperationKind::StartJob);
+        let started = start_of(snapshot);
         let text = |name: &str| {
             let value = started?.notes.as_ref()?.get(name)?.as_str()?;
             Some(value.to_owned()).filter(|value| !value.is_empty())

@@ -40,6 +40,46 @@ fn commands_become_one_line_of_a_shell() {
 }
 
 #[test]
+fn a_process_of_a_host_has_a_shell_that_is_there_and_no_preparations() {
+    let run = |configuration: Value| -> RunSpec {
+        serde_json::from_value(json!({"run_name": "a-run", "configuration": configuration})).unwrap()
+    };
+    let groups = json!({"type": "task", "groups": [{"commands": ["a"]}, {"commands": ["b"], "nodes": 2}]});
+    for (job, command) in jobs_with(groups.clone(), None)
+        .unwrap()
+        .iter()
+        .zip(["a", "b", "b"])
+    {
+        assert!(
+            job.commands.last().unwrap().contains("uv venv"),
+            "{:?}",
+            job.commands
+        );
+        let on_host = host_commands(&run(groups.clone()), job).unwrap();
+        assert_eq!(on_host, ["/bin/sh", "-i", "-c", command]);
+    }
+    let service = json!({"type": "service", "port": 80, "groups": [
+        {"name": "first", "replicas": 1, "commands": ["a"]}, {"name": "second", "replicas": 1, "commands": ["b"]}]});
+    let second = JobSpec {
+        replica_group: "second".to_owned(),
+        ..job(service.clone())
+    };
+    assert_eq!(
+        host_commands(&run(service), &second).unwrap().last().unwrap(),
+        "b"
+    );
+    // What an image would run is not there.
+    let image = ImageConfig {
+        cmd: vec!["serve".to_owned()],
+        ..ImageConfig::default()
+    };
+    let task = json!({"type": "task", "image": "x"});
+    let of_image = jobs_with(task.clone(), Some(&image)).unwrap().remove(0);
+    let error = host_commands(&run(task), &of_image).unwrap_err();
+    assert!(error.0.contains("without a container engine"), "{error}");
+}
+
+#[test]
 fn images_say_what_the_configuration_does_not() {
     let image = ImageConfig {
         user: Some("app".to_owned()),

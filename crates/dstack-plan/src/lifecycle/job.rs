@@ -18,6 +18,9 @@ pub const DISCONNECTED_TIMEOUT: Duration = Duration::from_secs(2 * 60);
 pub const LOST_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// The runner enforces `max_duration` itself; the server steps in this much later.
 pub const MAX_DURATION_GRACE: Duration = Duration::from_secs(2 * 60);
+/// How often a job that waits for other nodes looks at them. The last of them wakes it; this is for nodes that another
+/// server drives.
+pub const NODES_INTERVAL: Duration = Duration::from_secs(5);
 /// How long the last output of a stopped job is waited for.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -107,6 +110,12 @@ pub struct Facts {
     pub stop_requested_at: Option<Time>,
     /// Until when its last output is waited for.
     pub remove_at: Option<Time>,
+    /// Nodes of its run that are to run before its task is prepared.
+    pub task_waits_for: Option<WaitReason>,
+    /// Nodes of its run whose addresses its commands need.
+    pub start_waits_for: Option<WaitReason>,
+    /// When its start was intended.
+    pub start_intended_at: Option<Time>,
     /// Why it ends.
     pub termination_reason: Option<JobTerminationReason>,
     /// `max_duration` of its spec.
@@ -213,6 +222,11 @@ fn provisioning(facts: &Facts, now: Time) -> Decision {
             instance: facts.instance_name.clone(),
         }));
     }
+    if facts.submit_task == Progress::None
+        && let Some(nodes) = &facts.task_waits_for
+    {
+        return Decision::Wait(wait_for_nodes(nodes, now));
+    }
     match &facts.submit_task {
         Progress::Done => Decision::Advance(JobStatus::Pulling),
         Progress::Refused(error) => failed(
@@ -231,8 +245,14 @@ fn provisioning(facts: &Facts, now: Time) -> Decision {
     }
 }
 
+/// Without a deadline, as in dstack 0.22.5: each of those nodes has its own, and the run ends with it.
+fn wait_for_nodes(nodes: &WaitReason, now: Time) -> Wait {
+    Wait::indefinite(nodes.clone()).or_at(now + NODES_INTERVAL)
+}
+
 fn pulling(facts: &Facts, now: Time) -> Decision {
-    let deadline = facts.placed_at + PULLING_TIMEOUT;
+    // What was spent on waiting for other nodes does not count.
+    let deadline = facts.start_intended_at.unwrap_or(facts.placed_at) + PULLING_TIMEOUT;
     if let Some(lost) = lost(facts, now) {
         return lost;
     }
@@ -260,9 +280,12 @@ fn pulling(facts: &Facts, now: Time) -> Decision {
         }
         Task::Running => match &facts.start_job {
             Progress::None => {
+                if let Some(nodes) = &facts.start_waits_for {
+                    return Decision::Wait(wait_connected(facts, wait_for_nodes(nodes, now)));
+                }
                 return Decision::Intend(
                     Operation::StartJob,
-                    Wait::until(deadline, WaitReason::JobAccepted { error: None }),
+                    Wait::until(now + PULLING_TIMEOUT, WaitReason::JobAccepted { error: None }),
                 );
             }
             Progress::Refused(error) => {
@@ -449,6 +472,9 @@ mod tests {
             disconnected_at: None,
             stop_requested_at: None,
             remove_at: None,
+            task_waits_for: None,
+            start_waits_for: None,
+            start_intended_at: None,
             termination_reason: None,
             max_duration: None,
             attended_until: None,
@@ -473,6 +499,61 @@ mod tests {
             Decision::Terminate(ended) => Some(ended.reason),
             _ => None,
         }
+    }
+
+    fn awaited(decision: &Decision) -> Option<&WaitReason> {
+        match decision {
+            Decision::Wait(wait) => wait.reason.as_ref(),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn nodes_wait_for_one_another_without_a_deadline() {
+        let nodes = || WaitReason::NodeAddress {
+            node: "train-1-0".to_owned(),
+            others: 0,
+        };
+        let ordered = Facts {
+            task_waits_for: Some(nodes()),
+            ..facts(JobStatus::Provisioning)
+        };
+        let late = at(24 * 60 * 60);
+        assert_eq!(awaited(&decide(&ordered, late)), Some(&nodes()));
+        let lacking = Facts {
+            start_waits_for: Some(nodes()),
+            task: Task::Running,
+            submit_task: Progress::Done,
+            ..facts(JobStatus::Pulling)
+        };
+        assert_eq!(awaited(&decide(&lacking, late)), Some(&nodes()));
+        // A node that is lost meanwhile is found out.
+        let lost = Facts {
+            disconnected_at: Some(at(0)),
+            ..lacking.clone()
+        };
+        let lost = decide(&lost, late);
+        assert_eq!(reason(&lost), Some(JobTerminationReason::InstanceUnreachable));
+        // The time spent on waiting is not the runner's.
+        let ready = Facts {
+            start_waits_for: None,
+            ..lacking
+        };
+        assert!(matches!(
+            decide(&ready, late),
+            Decision::Intend(Operation::StartJob, Wait { deadline: Some(until), .. }) if until > late
+        ));
+        let called = Facts {
+            start_job: Progress::Intended(None),
+            start_intended_at: Some(late),
+            ..ready
+        };
+        assert!(awaited(&decide(&called, late + Duration::from_secs(60))).is_some());
+        let unanswered = decide(&called, late + PULLING_TIMEOUT);
+        assert_eq!(
+            reason(&unanswered),
+            Some(JobTerminationReason::WaitingRunnerLimitExceeded)
+        );
     }
 
     #[test]

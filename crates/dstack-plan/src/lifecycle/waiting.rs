@@ -41,6 +41,20 @@ pub enum WaitReason {
     ContainerCreated,
     /// The container runs, and its ports are not known yet.
     ContainerPorts,
+    /// Nodes that are to run before the job, by the `startup_order` of its run.
+    NodeRunning {
+        /// Name of the first of them.
+        node: String,
+        /// How many there are besides.
+        others: usize,
+    },
+    /// Nodes whose addresses the job needs, and which have none yet.
+    NodeAddress {
+        /// Name of the first of them.
+        node: String,
+        /// How many there are besides.
+        others: usize,
+    },
     /// The runner has not confirmed the job yet.
     JobAccepted {
         /// Why the last call failed.
@@ -197,6 +211,10 @@ impl fmt::Display for WaitReason {
             Self::JobAccepted { error } => {
                 with_error(f, format_args!("the container to accept the job"), error.as_ref())
             }
+            Self::NodeRunning { node, others } => write!(f, "{} to run", and_others(node, *others)),
+            Self::NodeAddress { node, others } => {
+                write!(f, "{} to have an address", and_others(node, *others))
+            }
             Self::JobStarted => f.write_str("the job to start"),
             Self::Commands => f.write_str("the commands to end"),
             Self::OutputRead => f.write_str("clients to read the output of the job, which is over"),
@@ -253,6 +271,14 @@ impl fmt::Display for WaitReason {
             }
             Self::Other { text } => f.write_str(text),
         }
+    }
+}
+
+fn and_others(node: &str, others: usize) -> String {
+    match others {
+        0 => node.to_owned(),
+        1 => format!("{node} and another node"),
+        _ => format!("{node} and {others} other nodes"),
     }
 }
 
@@ -338,6 +364,13 @@ mod tests {
                     error: Some("503".to_owned()),
                 },
                 "the agent of local-0 to accept the job (last attempt: 503)",
+            ),
+            (
+                WaitReason::NodeAddress {
+                    node: "train-1-0".to_owned(),
+                    others: 2,
+                },
+                "train-1-0 and 2 other nodes to have an address",
             ),
             (
                 WaitReason::FleetSize { attempt: 2 },

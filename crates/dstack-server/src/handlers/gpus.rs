@@ -7,7 +7,7 @@ use dstack_model::backends::BackendType;
 use dstack_model::instances::InstanceAvailability;
 use dstack_model::offers::{CpuGroup, GpuGroup, InstanceOfferWithAvailability, SpotKind};
 use dstack_model::requests::{ListGpusRequest, ListGpusResponse, OfferGrouping};
-use dstack_plan::jobs::{JobContext, job_specs};
+use dstack_plan::jobs::{JobContext, Target, job_specs};
 use dstack_units::{AcceleratorVendor, Range};
 use indexmap::IndexMap;
 use indexmap::map::Entry;
@@ -26,7 +26,7 @@ async fn list(call: Call, request: ListGpusRequest) -> Result<ListGpusResponse> 
     let context = JobContext {
         server: &defaults,
         images: &std::collections::BTreeMap::new(),
-        target: state.control.jobs.target,
+        target: Target::Container,
     };
     let offers = match job_specs(&spec, 0, None, &context)?.first() {
         Some(job) => {

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use dstack_agent_api::runner::{
-    ClusterInfo, FileArchive, RepoCredentials, RepoData, SshKey, SubmitBody, SubmitJobSpec,
-    SubmitJobSubmission, SubmitRun, SubmitRunSpec, UnixUser,
+    FileArchive, RepoCredentials, RepoData, SshKey, SubmitBody, SubmitJobSpec, SubmitJobSubmission,
+    SubmitRun, SubmitRunSpec, UnixUser,
 };
-use dstack_engine::{Image, Inputs, InputsError, StartInputs};
+use dstack_engine::peers::{cluster_info, placed_spec};
+use dstack_engine::{Image, Inputs, InputsError, RunJobs, StartInputs};
 use dstack_images::RegistryCredentials;
 use dstack_model::repos::{AnyRunRepoData, RemoteRepoCreds};
 use dstack_model::runs::JobSpec;
@@ -129,8 +130,8 @@ impl Inputs for SqlInputs {
         })
     }
 
-    async fn start(&self, job: &JobSnapshot) -> Result<StartInputs> {
-        let spec = &job.job.job_spec;
+    async fn start(&self, job: &JobSnapshot, jobs: &RunJobs) -> Result<StartInputs> {
+        let spec = &placed_spec(job, jobs)?;
         let secrets = self.secrets(job.job.project_id).await?;
         let mut env = std::collections::BTreeMap::new();
         for (name, value) in &spec.env {
@@ -147,7 +148,7 @@ impl Inputs for SqlInputs {
                 env,
                 ..job_spec(spec)
             },
-            ..body(job)
+            ..body(job, jobs)
         };
         Ok(StartInputs { body, archives, code })
     }
@@ -195,7 +196,7 @@ impl Inputs for SqlInputs {
     }
 }
 
-fn body(job: &JobSnapshot) -> SubmitBody {
+fn body(job: &JobSnapshot, jobs: &RunJobs) -> SubmitBody {
     let run = &job.run.run_spec;
     let spec = SubmitRunSpec {
         run_name: job.run.run_name.clone(),
@@ -204,20 +205,6 @@ fn body(job: &JobSnapshot) -> SubmitBody {
         configuration: serde_json::json!({"type": run.configuration.type_name()}),
         configuration_path: run.configuration_path.clone().unwrap_or_default(),
     };
-    let own_ip = job
-        .job
-        .job_provisioning_data
-        .as_ref()
-        .and_then(|place| place.internal_ip.clone())
-        .unwrap_or_default();
-    let gpus = job
-        .job
-        .job_runtime_data
-        .as_ref()
-        .and_then(|data| data.offer.as_ref());
-    let gpus = gpus.map_or(0, |offer| {
-        i64::try_from(offer.instance.resources.gpus.len()).unwrap_or(0)
-    });
     SubmitBody {
         run: SubmitRun {
             id: job.run.id.to_string(),
@@ -227,12 +214,7 @@ fn body(job: &JobSnapshot) -> SubmitBody {
         job_submission: SubmitJobSubmission {
             id: job.job.id.to_string(),
         },
-        cluster_info: ClusterInfo {
-            job_ips: vec![own_ip.clone()],
-            master_job_ip: own_ip,
-            gpus_per_job: gpus,
-            gpus_per_node: vec![gpus],
-        },
+        cluster_info: cluster_info(job, jobs),
         ..SubmitBody::default()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dstack_engine::{Inputs, InputsError};
+use dstack_engine::{Inputs, InputsError, RunJobs};
 use dstack_server::blobs::{Blobs, Bucket, BucketError};
 use dstack_server::wiring::SqlInputs;
 use dstack_store::queries::Page;
@@ -119,7 +119,7 @@ async fn code_and_files_go_to_the_bucket_and_from_there_to_the_job() {
             &server.state.edge.settings,
         );
         let job = snapshot(&server).await;
-        let start = inputs.start(&job).await.unwrap();
+        let start = inputs.start(&job, &alone(&job)).await.unwrap();
         assert!(start.code.as_deref() == Some(code.as_bytes()), "{kind:?}");
         assert_eq!(
             start.archives,
@@ -128,10 +128,10 @@ async fn code_and_files_go_to_the_bucket_and_from_there_to_the_job() {
 
         // A bucket that is away for long is no reason to end a job; one that has lost the code is.
         double.faults.add([Fault::Denied]);
-        let away = inputs.start(&job).await.unwrap_err();
+        let away = inputs.start(&job, &alone(&job)).await.unwrap_err();
         assert!(matches!(away, InputsError::Transient(_)), "{away:?}");
         double.clear();
-        let InputsError::Refused(gone) = inputs.start(&job).await.unwrap_err() else {
+        let InputsError::Refused(gone) = inputs.start(&job, &alone(&job)).await.unwrap_err() else {
             panic!("what is gone stays gone");
         };
         assert!(gone.contains("the bucket has no object data/"), "{gone}");
@@ -182,7 +182,7 @@ async fn nobody_runs_with_the_files_of_somebody_else() {
         server.state.data.blobs.clone(),
         &server.state.edge.settings,
     );
-    assert_eq!(inputs.start(&job).await.unwrap().archives.len(), 1);
+    assert_eq!(inputs.start(&job, &alone(&job)).await.unwrap().archives.len(), 1);
 }
 
 /// A member changes the service of another: with files of their own, or with those that it has.
@@ -231,11 +231,16 @@ async fn a_run_of_somebody_else_is_changed_with_ones_own_files() {
         server.state.data.blobs.clone(),
         &server.state.edge.settings,
     );
-    assert_eq!(inputs.start(&job).await.unwrap().archives.len(), 1);
+    assert_eq!(inputs.start(&job, &alone(&job)).await.unwrap().archives.len(), 1);
     // Files of a third are nobody's to take.
     let of_admin = upload(ADMIN, "admin").await;
     let refused = apply(&bob, &of_admin, "serve --best").await;
     assert_eq!(refused.refused().1, Some("resource_not_exists"));
+}
+
+/// A job without other nodes.
+fn alone(job: &JobSnapshot) -> RunJobs {
+    RunJobs::present(vec![job.job.clone()])
 }
 
 async fn snapshot(server: &Server) -> JobSnapshot {

@@ -38,6 +38,12 @@ impl AgentAddress {
         let Self::Local { rules, .. } = self;
         rules
     }
+
+    /// Whether jobs are processes of the machine, without images and containers.
+    pub fn runs_processes(&self) -> bool {
+        let Self::Local { runtime, .. } = self;
+        runtime == "process"
+    }
 }
 
 entity! {

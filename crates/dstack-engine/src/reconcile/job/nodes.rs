@@ -1,0 +1,80 @@
+//! The nodes of a run wait for one another, and the last one wakes the others.
+
+use std::sync::Arc;
+
+use dstack_agent_api::shim::TaskInfo;
+use dstack_agent_api::shim::TaskStatus;
+use dstack_model::runs::JobStatus;
+use dstack_plan::lifecycle::WaitReason;
+use dstack_plan::nodes::needs_peers;
+use dstack_store::rows::{JobRow, OperationKind};
+use dstack_store::{EntityRef, JobSnapshot};
+
+use crate::Result;
+use crate::context::Context;
+use crate::peers::{Peers, peers_of};
+
+/// What a job waits for of the other nodes of its run.
+#[derive(Debug, Default)]
+pub(super) struct Waits {
+    /// Before its task is prepared.
+    pub(super) task: Option<WaitReason>,
+    /// Before its commands are started.
+    pub(super) start: Option<WaitReason>,
+}
+
+/// Looks at the other nodes, if the next step of the job depends on them.
+pub(super) async fn waits(
+    ctx: &Context,
+    snapshot: &JobSnapshot,
+    task: &Option<Option<TaskInfo>>,
+) -> Result<Waits> {
+    if !needs_peers(&snapshot.run.run_spec, &snapshot.job.job_spec) {
+        return Ok(Waits::default());
+    }
+    let intended = |kind| snapshot.operations.iter().any(|operation| operation.kind == kind);
+    let is_up = matches!(task, Some(Some(info)) if info.status == TaskStatus::Running);
+    let is_next = match snapshot.job.status() {
+        JobStatus::Provisioning => !intended(OperationKind::SubmitTask),
+        JobStatus::Pulling => is_up && !intended(OperationKind::StartJob),
+        _ => false,
+    };
+    if !is_next {
+        return Ok(Waits::default());
+    }
+    let jobs = peers_of(ctx, &snapshot.job).await?;
+    let peers = jobs.peers();
+    let peers = Peers::new(&snapshot.run.run_spec, &snapshot.job.job_spec, &peers);
+    Ok(match snapshot.job.status() {
+        JobStatus::Provisioning => Waits {
+            task: peers.task_waits_for(),
+            start: None,
+        },
+        _ => Waits {
+            task: None,
+            start: peers.start_waits_for(),
+        },
+    })
+}
+
+/// Wakes the nodes that waited for this one alone, after a change of its status.
+pub(super) async fn wake_others(ctx: &Arc<Context>, before: &JobSnapshot, job: &JobRow) -> Result<()> {
+    let run = &before.run.run_spec;
+    if before.job.status() == job.status() || !needs_peers(run, &job.job_spec) {
+        return Ok(());
+    }
+    let jobs = peers_of(ctx, job).await?;
+    let peers = jobs.peers();
+    for other in jobs.rows().filter(|other| other.id != job.id) {
+        let waits = || Peers::new(run, &other.job_spec, &peers);
+        let is_free = match other.waiting_for() {
+            Some(WaitReason::NodeRunning { .. }) => waits().task_waits_for().is_none(),
+            Some(WaitReason::NodeAddress { .. }) => waits().start_waits_for().is_none(),
+            _ => false,
+        };
+        if is_free {
+            ctx.wakes.wake(EntityRef::Job(other.id));
+        }
+    }
+    Ok(())
+}

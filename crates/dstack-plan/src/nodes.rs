@@ -1,0 +1,356 @@
+//! What the jobs of a run must know of one another before they start (dstack 0.22.5: pipelines §6.1 and §6.5): the addresses
+//! of the other nodes, and which of them are to run first.
+
+use dstack_model::configurations::AnyRunConfiguration;
+use dstack_model::interpolate::{
+    GroupMember, GroupReference, InterpolateError, contains_group_reference, find_group_references,
+    interpolate_groups,
+};
+use dstack_model::profiles::StartupOrder;
+use dstack_model::runs::{JobProvisioningData, JobSpec, JobStatus, RunSpec};
+
+use crate::lifecycle::WaitReason;
+
+/// A job of the run, in its present submission.
+#[derive(Debug, Clone)]
+pub struct Peer<'a> {
+    /// What it is to do.
+    pub spec: &'a JobSpec,
+    /// Present status.
+    pub status: JobStatus,
+    /// Where it is, if it has a place.
+    pub place: Option<&'a JobProvisioningData>,
+    /// How many GPUs it has got.
+    pub gpus: i64,
+}
+
+impl Peer<'_> {
+    /// Whether its instance has an address.
+    fn is_addressed(&self) -> bool {
+        self.place.is_some_and(|place| place.hostname.is_some())
+    }
+
+    /// The address for other nodes; empty where it is not known, as runners expect it.
+    fn internal_ip(&self) -> String {
+        self.place
+            .and_then(|place| place.internal_ip.clone())
+            .unwrap_or_default()
+    }
+
+    /// The address that replaces a reference in commands. Replicas need not share a network: a place without an internal
+    /// address is known by its public one.
+    fn reference_address(&self) -> String {
+        let place = self.place.filter(|_| self.is_addressed());
+        place
+            .and_then(|place| place.internal_ip.clone().or_else(|| place.hostname.clone()))
+            .unwrap_or_default()
+    }
+}
+
+/// The nodes of a replica, as a runner is told of them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Cluster {
+    /// Internal addresses in the order of nodes; empty where one is not known.
+    pub ips: Vec<String>,
+    /// GPUs of each, in the same order.
+    pub gpus: Vec<i64>,
+}
+
+/// Whether a job must know others of its run before it starts.
+pub fn needs_peers(run: &RunSpec, job: &JobSpec) -> bool {
+    job.jobs_per_replica > 1 || (member(run).is_some() && refers_to_groups(job))
+}
+
+fn refers_to_groups(job: &JobSpec) -> bool {
+    job.commands
+        .iter()
+        .any(|command| contains_group_reference(command))
+}
+
+/// What the groups of a run consist of, if it can have any.
+fn member(run: &RunSpec) -> Option<GroupMember> {
+    match &run.configuration {
+        AnyRunConfiguration::Task(_) => Some(GroupMember::Nodes),
+        AnyRunConfiguration::Service(_) => Some(GroupMember::Replicas),
+        AnyRunConfiguration::DevEnvironment(_) => None,
+    }
+}
+
+/// A job among the others of its run.
+#[derive(Debug)]
+pub struct Peers<'a> {
+    run: &'a RunSpec,
+    job: &'a JobSpec,
+    /// Those of its replica with itself, by number.
+    replica: Vec<&'a Peer<'a>>,
+    /// All of the run, by replica and number.
+    all: Vec<&'a Peer<'a>>,
+}
+
+impl<'a> Peers<'a> {
+    /// Of the job among `all` jobs of its run, itself among them, each in its present submission.
+    pub fn new(run: &'a RunSpec, job: &'a JobSpec, all: &'a [Peer<'a>]) -> Self {
+        let mut all: Vec<_> = all.iter().collect();
+        all.sort_by_key(|peer| (peer.spec.replica_num, peer.spec.job_num));
+        let replica = all.iter().copied();
+        let replica = replica
+            .filter(|peer| peer.spec.replica_num == job.replica_num)
+            .collect();
+        Self {
+            run,
+            job,
+            replica,
+            all,
+        }
+    }
+
+    /// What the job's task waits for by the `startup_order` of the run.
+    pub fn task_waits_for(&self) -> Option<WaitReason> {
+        let is_master = |job: &JobSpec| job.job_num == 0;
+        let order = self.run.merged_profile().params.startup_order;
+        let first = match order.unwrap_or(StartupOrder::Any) {
+            StartupOrder::Any => return None,
+            StartupOrder::MasterFirst if is_master(self.job) => return None,
+            StartupOrder::WorkersFirst if !is_master(self.job) => return None,
+            StartupOrder::MasterFirst => true,
+            StartupOrder::WorkersFirst => false,
+        };
+        let waiting = self.replica.iter().filter(|peer| is_master(peer.spec) == first);
+        let waiting = waiting.filter(|peer| !has_run(peer.status));
+        let names: Vec<_> = waiting.map(|peer| peer.spec.job_name.clone()).collect();
+        let (node, others) = first_of(names)?;
+        Some(WaitReason::NodeRunning { node, others })
+    }
+
+    /// What the job's commands wait for: nodes without an address.
+    pub fn start_waits_for(&self) -> Option<WaitReason> {
+        let nodes = self.replica.iter().filter(|peer| !peer.is_addressed());
+        let mut names: Vec<_> = nodes.map(|peer| peer.spec.job_name.clone()).collect();
+        for reference in self.references() {
+            match self.referenced(reference) {
+                Some(peer) if peer.is_addressed() => {}
+                Some(peer) => names.push(peer.spec.job_name.clone()),
+                None => names.push(reference.to_string()),
+            }
+        }
+        names.dedup();
+        let (node, others) = first_of(names)?;
+        Some(WaitReason::NodeAddress { node, others })
+    }
+
+    /// What the job's runner is told of its replica.
+    pub fn cluster(&self) -> Cluster {
+        Cluster {
+            ips: self.replica.iter().map(|peer| peer.internal_ip()).collect(),
+            gpus: self.replica.iter().map(|peer| peer.gpus).collect(),
+        }
+    }
+
+    /// The job's commands with the addresses that they refer to.
+    ///
+    /// # Errors
+    /// A reference to what does not exist, or has no address yet.
+    pub fn commands(&self) -> Result<Vec<String>, InterpolateError> {
+        let commands = &self.job.commands;
+        let Some(member) = member(self.run).filter(|_| refers_to_groups(self.job)) else {
+            return Ok(commands.clone());
+        };
+        let addresses = self.addresses();
+        let fill = |command: &String| interpolate_groups(command, &addresses, member);
+        commands.iter().map(fill).collect()
+    }
+
+    fn references(&self) -> Vec<GroupReference> {
+        let wanted = member(self.run);
+        let commands = self.job.commands.iter();
+        let found = commands.flat_map(|command| find_group_references(command));
+        found
+            .filter(|reference| Some(reference.member) == wanted)
+            .collect()
+    }
+
+    fn referenced(&self, reference: GroupReference) -> Option<&Peer<'a>> {
+        self.groups().get(reference.group)?.get(reference.index).copied()
+    }
+
+    fn addresses(&self) -> Vec<Vec<String>> {
+        let group = |peers: Vec<&Peer<'_>>| peers.iter().map(|peer| peer.reference_address()).collect();
+        self.groups().into_iter().map(group).collect()
+    }
+
+    /// The members of each group, in the order of the configuration.
+    fn groups(&self) -> Vec<Vec<&'a Peer<'a>>> {
+        match &self.run.configuration {
+            AnyRunConfiguration::Task(task) => {
+                let of = |group: usize| {
+                    let nodes = self.replica.iter().copied();
+                    nodes.filter(move |peer| usize::try_from(peer.spec.node_group_index) == Ok(group))
+                };
+                let groups = 0..task.node_groups().len();
+                groups.map(|group| of(group).collect()).collect()
+            }
+            AnyRunConfiguration::Service(service) => {
+                let of = |name: Option<String>| {
+                    let replicas = self.all.iter().copied().filter(|peer| !peer.status.is_finished());
+                    replicas.filter(move |peer| Some(&peer.spec.replica_group) == name.as_ref())
+                };
+                let groups = service.replica_groups().into_iter();
+                groups.map(|group| of(group.name).collect()).collect()
+            }
+            AnyRunConfiguration::DevEnvironment(_) => Vec::new(),
+        }
+    }
+}
+
+/// The first of some names, and how many there are besides.
+fn first_of(names: Vec<String>) -> Option<(String, usize)> {
+    let others = names.len().saturating_sub(1);
+    Some((names.into_iter().next()?, others))
+}
+
+/// Whether the commands of a job have been started.
+const fn has_run(status: JobStatus) -> bool {
+    !matches!(
+        status,
+        JobStatus::Submitted | JobStatus::Provisioning | JobStatus::Pulling
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::ServerDefaults;
+    use crate::jobs::{JobContext, Target, job_specs};
+
+    fn run(configuration: &Value) -> RunSpec {
+        let spec = json!({"run_name": "run", "configuration": configuration});
+        serde_json::from_value(spec).unwrap()
+    }
+
+    fn jobs(run: &RunSpec, replicas: &[(u32, Option<&str>)]) -> Vec<JobSpec> {
+        let context = JobContext {
+            server: &ServerDefaults::default(),
+            images: &BTreeMap::new(),
+            target: Target::Container,
+        };
+        let of = |(num, group): &(u32, Option<&str>)| job_specs(run, *num, *group, &context).unwrap();
+        replicas.iter().flat_map(of).collect()
+    }
+
+    fn place(hostname: Option<&str>, internal_ip: Option<&str>) -> JobProvisioningData {
+        let kind =
+            json!({"name": "small", "resources": {"cpus": 1, "memory_mib": 1024, "gpus": [], "spot": false}});
+        let place = json!({"backend": "aws", "instance_type": kind, "instance_id": "i-1", "hostname": hostname,
+            "internal_ip": internal_ip, "region": "here", "price": 1.0, "username": "ubuntu", "dockerized": true});
+        serde_json::from_value(place).unwrap()
+    }
+
+    fn peers<'a>(
+        jobs: &'a [JobSpec],
+        places: &'a [Option<JobProvisioningData>],
+        status: JobStatus,
+    ) -> Vec<Peer<'a>> {
+        let jobs = jobs.iter().zip(places);
+        let of = |(spec, place): (&'a JobSpec, &'a Option<JobProvisioningData>)| Peer {
+            spec,
+            status,
+            place: place.as_ref(),
+            gpus: 8,
+        };
+        jobs.map(of).collect()
+    }
+
+    #[test]
+    fn nodes_without_a_place_or_an_address_are_waited_for() {
+        let run = run(&json!({"type": "task", "nodes": 3, "commands": ["a"]}));
+        let jobs = jobs(&run, &[(0, None)]);
+        let here = place(Some("1.2.3.4"), Some("10.0.0.1"));
+        let without = place(None, None);
+        let places = [Some(here.clone()), Some(without), None];
+        let all = peers(&jobs, &places, JobStatus::Pulling);
+        let first = Peers::new(&run, &jobs[0], &all);
+        assert!(needs_peers(&run, &jobs[0]));
+        let awaited = WaitReason::NodeAddress {
+            node: "run-1-0".to_owned(),
+            others: 1,
+        };
+        assert_eq!(first.start_waits_for(), Some(awaited));
+        // A host whose internal address is not known has an address all the same.
+        let places = [
+            Some(here),
+            Some(place(Some("h"), None)),
+            Some(place(Some("i"), Some("10.0.0.3"))),
+        ];
+        let all = peers(&jobs, &places, JobStatus::Pulling);
+        let first = Peers::new(&run, &jobs[0], &all);
+        assert_eq!(first.start_waits_for(), None);
+        let cluster = Cluster {
+            ips: ["10.0.0.1", "", "10.0.0.3"].map(str::to_owned).to_vec(),
+            gpus: vec![8, 8, 8],
+        };
+        assert_eq!(first.cluster(), cluster);
+    }
+
+    #[test]
+    fn the_order_of_start_holds_up_who_comes_later() {
+        let configuration =
+            |order: &str| json!({"type": "task", "nodes": 2, "commands": ["a"], "startup_order": order});
+        for (order, master, worker) in [
+            ("any", false, false),
+            ("master-first", false, true),
+            ("workers-first", true, false),
+        ] {
+            let run = run(&configuration(order));
+            let jobs = jobs(&run, &[(0, None)]);
+            let waits = |status| {
+                let all = peers(&jobs, &[None, None], status);
+                [&jobs[0], &jobs[1]].map(|job| Peers::new(&run, job, &all).task_waits_for().is_some())
+            };
+            assert_eq!(waits(JobStatus::Pulling), [master, worker], "{order}");
+            assert_eq!(waits(JobStatus::Running), [false, false], "{order}");
+            assert_eq!(waits(JobStatus::Done), [false, false], "{order}");
+        }
+    }
+
+    #[test]
+    fn replicas_of_other_groups_are_named_by_their_addresses() {
+        let run = run(&json!({"type": "service", "port": 80, "groups": [
+            {"name": "prefill", "replicas": 2, "commands": ["a"]},
+            {"name": "router", "replicas": 1, "commands": ["b ${{ groups[0].replicas[1].IP_ADDRESS }}"]},
+        ]}));
+        let jobs = jobs(
+            &run,
+            &[(0, Some("prefill")), (1, Some("prefill")), (2, Some("router"))],
+        );
+        assert!(!needs_peers(&run, &jobs[0]));
+        assert!(needs_peers(&run, &jobs[2]));
+        let here = || Some(place(Some("1.2.3.4"), Some("10.0.0.1")));
+        let places = [here(), None, here()];
+        let all = peers(&jobs, &places, JobStatus::Pulling);
+        let router = Peers::new(&run, &jobs[2], &all);
+        let awaited = WaitReason::NodeAddress {
+            node: "run-0-1".to_owned(),
+            others: 0,
+        };
+        assert_eq!(router.start_waits_for(), Some(awaited));
+        assert!(router.commands().is_err());
+        // It may be in another network: then its public address is named.
+        let places = [here(), Some(place(Some("5.6.7.8"), None)), here()];
+        let all = peers(&jobs, &places, JobStatus::Pulling);
+        let router = Peers::new(&run, &jobs[2], &all);
+        assert_eq!(router.start_waits_for(), None);
+        assert!(router.commands().unwrap().last().unwrap().ends_with("b 5.6.7.8"));
+        // One that is over is none of the group any more.
+        let mut all = peers(&jobs, &places, JobStatus::Running);
+        all[0].status = JobStatus::Failed;
+        let router = Peers::new(&run, &jobs[2], &all);
+        assert!(matches!(
+            router.start_waits_for(),
+            Some(WaitReason::NodeAddress { .. })
+        ));
+    }
+}

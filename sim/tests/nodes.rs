@@ -1,0 +1,176 @@
+//! The nodes of a run: each starts when it can know the others, in the order that the run asks for.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)] // tests
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dstack_agent_api::runner::SubmitBody;
+use dstack_engine::Failpoints;
+use dstack_engine::failpoint::DieAt;
+use dstack_model::runs::{JobStatus, RunStatus};
+use dstack_plan::lifecycle::WaitReason;
+use dstack_sim::{Script, World, invariants};
+use dstack_store::EngineStore;
+use dstack_store::rows::{JobRow, RunRow};
+use serde_json::{Value, json};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+async fn world(seed: u64) -> World {
+    let world = World::new(seed, 1).await.unwrap();
+    world.clouds.offer(&["small"]);
+    world.cloud_fleet("cloud", "0..4").await.unwrap();
+    world
+}
+
+fn nodes(extra: &Value) -> Value {
+    let mut fields = json!({"fleets": ["cloud"], "nodes": 3});
+    let base = fields.as_object_mut().unwrap();
+    base.extend(extra.as_object().unwrap().clone());
+    if extra.get("groups").is_some() {
+        base.remove("nodes");
+        base.insert("commands".to_owned(), Value::Null);
+    }
+    fields
+}
+
+async fn jobs(world: &World, run: &RunRow) -> Vec<JobRow> {
+    world.store.run(run.id).await.unwrap().unwrap().jobs
+}
+
+/// What the runners of a run's nodes were told.
+async fn told(world: &World, run: &RunRow) -> Vec<SubmitBody> {
+    let jobs = jobs(world, run).await;
+    let told = jobs.iter().map(|job| world.hosts.told(job.id));
+    told.map(|body| body.unwrap()).collect()
+}
+
+fn addresses(jobs: &[JobRow]) -> Vec<String> {
+    let place = |job: &JobRow| job.job_provisioning_data.as_ref().unwrap().internal_ip.clone();
+    jobs.iter().map(|job| place(job).unwrap()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_node_is_told_of_all() {
+    for seed in 0..10 {
+        let world = world(seed).await;
+        let _engine = {
+            let engine = world.start().await.unwrap();
+            let run = world.submit(&engine, "train", &nodes(&json!({}))).await.unwrap();
+            assert_eq!(world.finished(&run, 2 * MINUTE).await.unwrap(), RunStatus::Done);
+            let all = addresses(&jobs(&world, &run).await);
+            assert_eq!(all.len(), 3);
+            assert!(all[0] != all[1] && all[1] != all[2], "{all:?}");
+            for body in told(&world, &run).await {
+                assert_eq!(body.cluster_info.job_ips, all, "seed {seed}");
+                assert_eq!(body.cluster_info.master_job_ip, all[0]);
+                assert_eq!(body.cluster_info.gpus_per_node, [0, 0, 0]);
+            }
+            engine
+        };
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_start_in_the_order_that_is_asked_for() {
+    for (order, master_first) in [("master-first", true), ("workers-first", false)] {
+        let world = world(30).await;
+        // Whoever comes first still runs when the others come.
+        let script = Script {
+            lines: 100,
+            ..Script::default()
+        };
+        world.hosts.script("train", script);
+        let engine = world.start().await.unwrap();
+        let order = nodes(&json!({"startup_order": order}));
+        let run = world.submit(&engine, "train", &order).await.unwrap();
+        let waits = |world: &World| {
+            let tables = world.store.tables();
+            let mut jobs = tables.jobs.values();
+            jobs.any(|job| matches!(job.waiting_for(), Some(WaitReason::NodeRunning { .. })))
+        };
+        world
+            .until("a node waits for others to run", MINUTE, waits)
+            .await
+            .unwrap();
+        let all_run = |world: &World| {
+            let tables = world.store.tables();
+            let jobs = tables
+                .jobs
+                .values()
+                .filter(|job| job.status() == JobStatus::Running);
+            jobs.count() == 3
+        };
+        world.until("all run", MINUTE, all_run).await.unwrap();
+        let jobs = jobs(&world, &run).await;
+        let started: Vec<_> = jobs.iter().map(|job| job.running_at.unwrap()).collect();
+        for worker in &started[1..] {
+            assert_eq!(started[0] < *worker, master_first, "{started:?}");
+        }
+        assert_eq!(world.finished(&run, 2 * MINUTE).await.unwrap(), RunStatus::Done);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn commands_name_the_addresses_of_nodes() {
+    let world = world(40).await;
+    let engine = world.start().await.unwrap();
+    let groups = json!({"groups": [
+        {"name": "head", "commands": ["serve"], "resources": {"cpu": "1..", "memory": "1GB.."}},
+        {"name": "workers", "nodes": 2, "resources": {"cpu": "1..", "memory": "1GB.."},
+         "commands": ["join ${{ groups[0].nodes[0].IP_ADDRESS }} ${{ groups[1].nodes[1].IP_ADDRESS }}"]},
+    ]});
+    let run = world.submit(&engine, "train", &nodes(&groups)).await.unwrap();
+    assert_eq!(world.finished(&run, 2 * MINUTE).await.unwrap(), RunStatus::Done);
+    let all = addresses(&jobs(&world, &run).await);
+    let told = told(&world, &run).await;
+    let command = format!("join {} {}", all[0], all[2]);
+    for worker in &told[1..] {
+        let commands = &worker.job_spec.commands;
+        assert!(
+            commands.iter().any(|text| text.contains(&command)),
+            "{commands:?}"
+        );
+    }
+}
+
+/// Wherever the server dies: nodes that wait for one another do not wait for ever.
+#[tokio::test(start_paused = true)]
+async fn nodes_find_one_another_wherever_the_server_dies() {
+    let calm = killed_at("nowhere", 1).await;
+    let points = calm.seen();
+    assert!(points.contains("runner.submit.before"), "{points:?}");
+    for point in &points {
+        for nth in 1..=6 {
+            if !killed_at(point, nth).await.fired() {
+                break;
+            }
+        }
+    }
+}
+
+async fn killed_at(point: &str, nth: u32) -> Arc<DieAt> {
+    let world = world(50).await;
+    let die = Arc::new(DieAt::new(point, nth));
+    let failpoints = Arc::clone(&die) as Arc<dyn Failpoints>;
+    let engine = world.start_with(failpoints).await.unwrap();
+    let order = nodes(&json!({"startup_order": "workers-first"}));
+    let run = world.submit(&engine, "train", &order).await.unwrap();
+    tokio::select! {
+        () = engine.stopped() => {}
+        () = world.pass(MINUTE) => {}
+    }
+    engine.stop();
+    world.leases_run_out().await;
+    let _engine = world.start().await.unwrap();
+    let status = world.finished(&run, 5 * MINUTE).await;
+    let status = status.unwrap_or_else(|stuck| panic!("killed at {point} #{nth}: {stuck}"));
+    assert_eq!(status, RunStatus::Done, "killed at {point} #{nth}");
+    let all = addresses(&jobs(&world, &run).await);
+    for body in told(&world, &run).await {
+        assert_eq!(body.cluster_info.job_ips, all, "killed at {point} #{nth}");
+    }
+    assert_eq!(invariants::always(&world), Vec::<String>::new());
+    die
+}
