@@ -686,18 +686,8 @@ async fn ssh_remotes_are_cloned_with_the_key() {
     }
     let repos = Repos::new();
     let host = Host::start().await;
-    let url = format!(
-        "ssh://{}@127.0.0.1:{}{}",
-        host.user(),
-        host.handle.port(),
-        repos.path("work.git").display()
-    );
-    let nested = format!(
-        "ssh://{}@127.0.0.1:{}{}",
-        host.user(),
-        host.handle.port(),
-        repos.path("sub.git").display()
-    );
+    let url = host.url(&repos.path("work.git"));
+    let nested = host.url(&repos.path("sub.git"));
     repos.add_submodule(&nested);
     let mut job = repos.job(&url);
     let blocking = |job: Job| async move { tokio::task::spawn_blocking(move || run(&job)).await.unwrap() };
@@ -750,12 +740,8 @@ async fn the_key_is_only_shown_to_the_host_of_the_repo() {
     }
     let repos = Repos::new();
     let (host, other) = (Host::start().await, Host::start().await);
-    let url = |host: &Host, name: &str| {
-        let (user, port, path) = (host.user(), host.handle.port(), repos.path(name));
-        format!("ssh://{user}@127.0.0.1:{port}{}", path.display())
-    };
-    repos.add_submodule(&url(&other, "sub.git"));
-    let mut job = repos.job(&url(&host, "work.git"));
+    repos.add_submodule(&other.url(&repos.path("sub.git")));
+    let mut job = repos.job(&host.url(&repos.path("work.git")));
     job.request.private_key = Some(host.key.private.clone());
     let refused = tokio::task::spawn_blocking(move || run(&job)).await.unwrap();
     let Err(GitError::Fetch { source, .. }) = &refused else {
@@ -773,12 +759,7 @@ async fn a_host_that_is_known_must_have_its_key() {
     }
     let repos = Repos::new();
     let host = Host::start().await;
-    let url = format!(
-        "ssh://{}@127.0.0.1:{}{}",
-        host.user(),
-        host.handle.port(),
-        repos.path("work.git").display()
-    );
+    let url = host.url(&repos.path("work.git"));
     let known_hosts = repos.path("known_hosts");
     let know = |keys: &[String]| {
         let line = |key: &String| format!("[127.0.0.1]:{} {}\n", host.handle.port(), key.trim());

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use dstack_sshd::SessionDefaults;
 use support::{Done, Host, free_port, have, run};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 macro_rules! host_or_skip {
@@ -31,6 +31,15 @@ macro_rules! host_or_skip {
 }
 
 #[track_caller]
+/// Sends `text` and no more, and reads the whole answer.
+async fn exchange(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), text: &[u8]) -> String {
+    stream.write_all(text).await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
 fn ok(done: &Done, out: &str) {
     assert_eq!((done.code, done.out.as_str()), (Some(0), out), "{done:?}");
 }
@@ -367,22 +376,14 @@ async fn local_forwards_reach_ports_sockets_and_services_of_the_process() {
     ]);
     let mut tunnel = tunnel.spawn().unwrap();
     let mut stream = dial(tcp).await;
-    stream.write_all(b"hello").await.unwrap();
-    stream.shutdown().await.unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).await.unwrap();
-    assert_eq!(text, "hello");
+    assert_eq!(exchange(&mut stream, b"hello").await, "hello");
     let mut stream = dial(service).await;
     stream.write_all(b"ping").await.unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).await.unwrap();
     assert_eq!(text, "service says ping");
     let mut stream = UnixStream::connect(&near).await.unwrap();
-    stream.write_all(b"by socket").await.unwrap();
-    stream.shutdown().await.unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).await.unwrap();
-    assert_eq!(text, "by socket");
+    assert_eq!(exchange(&mut stream, b"by socket").await, "by socket");
     // SOCKS5 without authentication, to 127.0.0.1:echo.
     let mut stream = dial(dynamic).await;
     let mut hello = vec![5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1];
@@ -441,18 +442,10 @@ async fn remote_forwards_bring_ports_and_sockets_back() {
     };
     for port in [allocated, fixed] {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
-        stream.write_all(b"back").await.unwrap();
-        stream.shutdown().await.unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).await.unwrap();
-        assert_eq!(text, "back");
+        assert_eq!(exchange(&mut stream, b"back").await, "back");
     }
     let mut stream = UnixStream::connect(&socket).await.unwrap();
-    stream.write_all(b"socket").await.unwrap();
-    stream.shutdown().await.unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).await.unwrap();
-    assert_eq!(text, "socket");
+    assert_eq!(exchange(&mut stream, b"socket").await, "socket");
     // The port is taken: the next one is refused, as is the socket.
     let taken = host
         .ssh(&["-R", &format!("{fixed}:localhost:1"), "host", "true"])

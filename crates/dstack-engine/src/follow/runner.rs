@@ -34,21 +34,24 @@ pub fn ensure(ctx: &Arc<Context>, job: JobId) {
     };
     let context = Arc::clone(ctx);
     ctx.spawn_under_lease("follow runner", EntityRef::Job(job), async move {
-        let followed = tokio::select! {
-            followed = follow(&context, job) => followed,
-            () = metrics::sample(&context, job) => return,
-        };
-        if let Err(error) = followed {
-            context.report("follow runner", &error);
-            if !context.leases.contains(EntityRef::Job(job)) {
-                context.seen.forget_job(job);
-            }
-            context
-                .wakes
-                .wake_at(EntityRef::Job(job), Some(context.now() + FOLLOW_AGAIN));
+        tokio::select! {
+            () = follow_again(&context, job) => {}
+            () = metrics::sample(&context, job) => {}
         }
         drop(begun);
     });
+}
+
+/// Until there is nothing more to hear, also when the store fails meanwhile. A timer of the job would do only until the next look
+/// at it.
+async fn follow_again(ctx: &Arc<Context>, job: JobId) {
+    while let Err(error) = follow(ctx, job).await {
+        ctx.report("follow runner", &error);
+        tokio::time::sleep(FOLLOW_AGAIN).await;
+        if !ctx.leases.contains(EntityRef::Job(job)) {
+            return ctx.seen.forget_job(job);
+        }
+    }
 }
 
 async fn follow(ctx: &Arc<Context>, id: JobId) -> Result<()> {

@@ -36,10 +36,14 @@ async fn follow(ctx: &Arc<Context>, instance: InstanceId, address: &AgentAddress
                     pause = FIRST_PAUSE;
                 }
             }
+            // The store's: the shim may be well. A timer of the instance would do only until the next look at it.
             Err(error) => {
                 ctx.report("follow shim", &error);
-                let again = Some(ctx.now() + FOLLOW_AGAIN);
-                return ctx.wakes.wake_at(EntityRef::Instance(instance), again);
+                tokio::time::sleep(FOLLOW_AGAIN).await;
+                if !ctx.leases.contains(EntityRef::Instance(instance)) {
+                    return ctx.seen.forget_instance(instance);
+                }
+                continue;
             }
         }
         let now = ctx.now();

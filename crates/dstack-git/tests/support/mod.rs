@@ -8,6 +8,7 @@
 )]
 
 use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
@@ -73,11 +74,13 @@ impl Host {
             .collect()
     }
 
-    /// Login name for ordinary logins.
-    pub fn user(&self) -> String {
-        Passwd::system()
+    /// Where a repository is reached through it, for ordinary logins.
+    pub fn url(&self, repository: &Path) -> String {
+        let user = Passwd::system()
             .find_uid(rustix::process::geteuid().as_raw())
-            .map_or("root".to_owned(), |user| user.name)
+            .map_or("root".to_owned(), |user| user.name);
+        let port = self.handle.port();
+        format!("ssh://{user}@127.0.0.1:{port}{}", repository.display())
     }
 }
 
