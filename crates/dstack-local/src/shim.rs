@@ -74,6 +74,11 @@ impl LocalShim {
         &self.socket
     }
 
+    /// Its executable.
+    pub fn binary(&self) -> &Path {
+        &self.options.binary
+    }
+
     /// What the machine has.
     pub async fn report(&self) -> Result<HostReport, LocalError> {
         self.client.host().await.map_err(LocalError::Agent)

@@ -1,5 +1,6 @@
 //! `dstack server`: the API, the engine, and this machine as an instance.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use dstack_engine::failpoint::{AbortAt, NoFailpoints};
 use dstack_engine::{Engine, EngineDeps, Failpoints, Settings as EngineSettings};
 use dstack_local::{LocalAgents, LocalShim, LocalShimOptions, ThisMachine, Withdrawn};
 use dstack_plan::jobs::Target;
+use dstack_server::config::{self, ServerConfig};
 use dstack_server::import::{ImportError, ImportOptions};
 use dstack_server::settings::report_unused;
 use dstack_server::wiring::{Connected, LogOutput, SqlInputs};
@@ -22,8 +24,9 @@ use dstack_telemetry::{Telemetry, TelemetryError};
 use rustix::process::{getpriority_process, setpriority_process};
 use tokio::runtime::{Handle, Runtime};
 
-use crate::local_machine::{Offer, protected_paths};
+use crate::local_machine::Offer;
 use crate::logging;
+use crate::protected_paths::{Places, protected_paths};
 
 type StartError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -72,6 +75,21 @@ fn start_telemetry(settings: &Settings) -> Result<Telemetry, TelemetryError> {
     Telemetry::start(&options)
 }
 
+/// What is decided of this machine before the server starts.
+struct MachineOptions {
+    offer: Offer,
+    /// Files with credentials that `config.yml` names.
+    credential_files: Vec<PathBuf>,
+}
+
+/// `config.yml`, if it can be read: what is wrong with it is said when the server reads it.
+fn server_config(settings: &Settings) -> Option<ServerConfig> {
+    match settings.config_disabled {
+        true => None,
+        false => config::load(&settings.dir).ok().flatten(),
+    }
+}
+
 /// Serves until the end.
 fn run(
     arguments: ServerArgs,
@@ -79,17 +97,21 @@ fn run(
     customize: impl FnOnce(&mut ServerOptions),
 ) -> Result<(), StartError> {
     let (runtime, workers) = (threads("dstack", 0)?, threads("dstack-work", WORKER_NICE)?);
-    let no_local = arguments.no_local;
     let mut options = ServerOptions::from_env();
     apply(&mut options.settings, arguments);
-    let offer = Offer::decide(options.settings.local, no_local, &options.settings.host);
+    let config = server_config(&options.settings);
+    let offer = Offer::of_server(&options.settings, config.as_ref());
+    let machine = MachineOptions {
+        offer,
+        credential_files: config.map(|config| config.credential_files()).unwrap_or_default(),
+    };
     options.telemetry = telemetry;
     let policy = options.settings.outbound_policy();
-    options.images = dstack_images::of_server((offer == Offer::Offered).then(local_engine), policy);
+    options.images = dstack_images::of_server((machine.offer == Offer::Offered).then(local_engine), policy);
     options.workers = Some(workers.handle().clone());
     let (handle, main) = (workers.handle().clone(), runtime.handle().clone());
     options.start_engine = Some(Box::new(move |context| {
-        let started = task::spawn_on(&handle, "start the engine", start_engine(context, offer, main));
+        let started = task::spawn_on(&handle, "start the engine", start_engine(context, machine, main));
         Box::pin(async move { started.await?.unwrap_or_else(|| Err(task::Panicked.into())) })
     }));
     customize(&mut options);
@@ -141,7 +163,11 @@ async fn import(arguments: ServerImportArgs) -> ExitCode {
 fn apply(settings: &mut Settings, arguments: ServerArgs) {
     settings.host = arguments.host.unwrap_or_else(|| settings.host.clone());
     settings.port = arguments.port.unwrap_or(settings.port);
-    settings.local |= arguments.local;
+    settings.local = match (arguments.local, arguments.no_local) {
+        (_, true) => Some(false),
+        (true, _) => Some(true),
+        _ => settings.local,
+    };
     settings.admin_token = arguments.token.or_else(|| settings.admin_token.take());
     settings.update_default_project |= arguments.yes;
     settings.do_not_update_default_project |= arguments.no;
@@ -200,15 +226,18 @@ fn is_disk_full(error: &(dyn std::error::Error + 'static)) -> bool {
 
 async fn start_engine(
     context: EngineContext,
-    offer: Offer,
+    options: MachineOptions,
     main: Handle,
 ) -> Result<StartedEngine, StartError> {
-    if let Some(notice) = offer.notice() {
+    if let Some(notice) = options.offer.notice() {
         tracing::warn!("{notice}");
     }
-    let offered = offer == Offer::Offered;
+    let offered = options.offer == Offer::Offered;
     let machine = match &context.identity {
-        Some(identity) if offered => Some(start_machine(&context, &identity.name, &main).await?),
+        Some(identity) if offered => {
+            let files = &options.credential_files;
+            Some(start_machine(&context, &identity.name, files, &main).await?)
+        }
         Some(identity) => finish_machine(&context, &identity.name, &main).await?,
         None if !offered => None,
         None => {
@@ -304,21 +333,35 @@ async fn start_shim(context: &EngineContext, main: &Handle) -> Result<LocalShim,
     Ok(started?.ok_or(task::Panicked)??)
 }
 
-/// What is allowed on this machine.
-fn rules(context: &EngineContext, runtime: &str) -> HostRules {
-    let containers = runtime != "process";
-    let protected_paths = match containers {
-        true => protected_paths(
-            &context.settings.dir,
-            env::home().as_deref(),
-            env::var("XDG_RUNTIME_DIR").as_deref(),
-            env::var("DOCKER_HOST").as_deref(),
-        ),
+/// What is allowed on this machine, whose agent is `shim`.
+async fn rules(
+    context: &EngineContext,
+    shim: &LocalShim,
+    runtime: &str,
+    credentials: &[PathBuf],
+) -> HostRules {
+    if runtime == "process" {
         // A process may read what the server may: nothing can be kept from it.
-        false => Vec::new(),
-    };
+        return HostRules {
+            containers: false,
+            ..HostRules::default()
+        };
+    }
+    let mut programs = vec![shim.binary().to_owned()];
+    programs.extend(std::env::current_exe());
+    let (database, home) = (context.settings.sqlite_file(), env::home());
+    let engine_data = local_engine().data_root().await;
+    let protected_paths = protected_paths(&Places {
+        server_dir: &context.settings.dir,
+        database: database.as_deref(),
+        configured: credentials,
+        programs: &programs,
+        sockets: shim.socket().parent(),
+        engine_data: engine_data.as_deref(),
+        home: home.as_deref(),
+        variable: &env::var,
+    });
     HostRules {
-        containers,
         protected_paths,
         ..HostRules::default()
     }
@@ -352,13 +395,18 @@ async fn finish_machine(
     }))
 }
 
-async fn start_machine(context: &EngineContext, host: &str, main: &Handle) -> Result<Machine, StartError> {
+async fn start_machine(
+    context: &EngineContext,
+    host: &str,
+    credentials: &[PathBuf],
+    main: &Handle,
+) -> Result<Machine, StartError> {
     let shim = start_shim(context, main).await?;
     let report = shim.report().await?;
     let this = ThisMachine {
         host,
         report: &report,
-        rules: &rules(context, &report.runtime),
+        rules: &rules(context, &shim, &report.runtime, credentials).await,
     };
     let now = context.data.clock.now();
     let instance = dstack_local::register(
