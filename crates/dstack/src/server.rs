@@ -8,7 +8,7 @@ use std::time::Duration;
 use dstack_cli::{ErrorKind, ServerAction, ServerArgs, ServerImportArgs};
 use dstack_engine::failpoint::{AbortAt, NoFailpoints};
 use dstack_engine::{Engine, EngineDeps, Failpoints, Settings as EngineSettings};
-use dstack_local::{LocalAgents, LocalShim, LocalShimOptions, ThisMachine, Withdrawn};
+use dstack_local::{LocalAgents, LocalShim, LocalShimOptions, Registered, ThisMachine, Withdrawn};
 use dstack_plan::jobs::Target;
 use dstack_server::config::{self, ServerConfig};
 use dstack_server::import::{ImportError, ImportOptions};
@@ -19,8 +19,9 @@ use dstack_server::{
 };
 use dstack_store::rows::HostRules;
 use dstack_store::{EngineStore, EntityRef};
-use dstack_system::{Random, env, task};
+use dstack_system::{Random, chain, env, task};
 use dstack_telemetry::{Telemetry, TelemetryError};
+use dstack_units::InstanceId;
 use rustix::process::{getpriority_process, setpriority_process};
 use tokio::runtime::{Handle, Runtime};
 
@@ -319,12 +320,17 @@ struct Machine {
     host: String,
     shim: LocalShim,
     runtime: String,
-    instance: dstack_units::InstanceId,
+    instance: InstanceId,
+}
+
+/// State of the agent of this machine.
+fn agent_dir(context: &EngineContext) -> PathBuf {
+    context.settings.dir.join("local")
 }
 
 /// The agent of this machine.
 async fn start_shim(context: &EngineContext, main: &Handle) -> Result<LocalShim, StartError> {
-    let dir = context.settings.dir.join("local");
+    let dir = agent_dir(context);
     let binary = dstack_local::binary::find(&dir, EMBEDDED_AGENT)?;
     let runtime = context.settings.local_runtime.clone();
     let options = LocalShimOptions { dir, binary, runtime };
@@ -382,17 +388,42 @@ async fn finish_machine(
         is_busy: true,
     }) = withdrawn
     else {
+        LocalShim::end_left_behind(&agent_dir(context)).await;
         return Ok(None);
     };
+    match follow_machine(context, host, instance, main).await {
+        Ok(machine) => {
+            tracing::info!(
+                "jobs run on this machine still: they go on to their end, and it gets no new ones"
+            );
+            Ok(Some(machine))
+        }
+        // Nothing else depends on it: the server starts, as it does when it cannot reach another host.
+        Err(error) => {
+            tracing::error!(
+                error = %chain(error.as_ref()),
+                "jobs run on this machine still, but its agent cannot be started: they are lost unless the server starts again \
+                 with its agent in the next minutes"
+            );
+            Ok(None)
+        }
+    }
+}
+
+async fn follow_machine(
+    context: &EngineContext,
+    host: &str,
+    instance: InstanceId,
+    main: &Handle,
+) -> Result<Machine, StartError> {
     let shim = start_shim(context, main).await?;
-    let report = shim.report().await?;
-    tracing::info!("jobs run on this machine still: they go on to their end, and it gets no new ones");
-    Ok(Some(Machine {
+    let runtime = shim.report().await?.runtime;
+    Ok(Machine {
         host: host.to_owned(),
         shim,
-        runtime: report.runtime,
+        runtime,
         instance,
-    }))
+    })
 }
 
 async fn start_machine(
@@ -409,7 +440,7 @@ async fn start_machine(
         rules: &rules(context, &shim, &report.runtime, credentials).await,
     };
     let now = context.data.clock.now();
-    let instance = dstack_local::register(
+    let Registered { instance, fleet } = dstack_local::register(
         &context.data.store(),
         context.project.id,
         this,
@@ -420,7 +451,7 @@ async fn start_machine(
     for notice in &report.notices {
         tracing::warn!("{notice}");
     }
-    tracing::info!(runtime = %report.runtime, cpus = report.host_info.cpus, gpus = report.host_info.gpu_count, "this machine is an instance of the fleet `local`");
+    tracing::info!(runtime = %report.runtime, cpus = report.host_info.cpus, gpus = report.host_info.gpu_count, "this machine is an instance of the fleet `{fleet}`");
     Ok(Machine {
         host: host.to_owned(),
         shim,
