@@ -14,7 +14,8 @@ use dstack_model::runs::RunStatus;
 use dstack_plan::lifecycle::WaitReason;
 use dstack_sim::clouds::SOLD_OUT;
 use dstack_sim::{Faults, Script, World, invariants};
-use dstack_store::rows::{FleetRow, InstanceRow, RunRow};
+use dstack_store::Json;
+use dstack_store::rows::{AgentAddress, FleetRow, HostRules, InstanceRow, RunRow};
 use dstack_units::{FleetId, InstanceId};
 use serde_json::{Value, json};
 
@@ -738,6 +739,31 @@ async fn a_servers_machine_is_ended_by_users_only_when_its_server_is_gone() {
         instance_of(&world, "local-0").status(),
         InstanceStatus::Terminating
     );
+}
+
+/// `--no-local`, then deleting the fleet: that is what the refusal says.
+#[tokio::test(start_paused = true)]
+async fn the_fleet_of_a_machine_that_is_not_offered_any_more_is_deleted() {
+    let world = World::new(33, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let machine = instance_of(&world, "local-0");
+    let local = machine.fleet_id.unwrap();
+    let refused = world.end_fleet(&engine, local, None).await.unwrap_err();
+    let text = format!("{refused:?}");
+    assert!(text.contains("start the server with --no-local"), "{text}");
+    let mut withdrawn = machine.clone();
+    let AgentAddress::Local { runtime, host, rules } = AgentAddress::clone(machine.agent.as_deref().unwrap());
+    let rules = HostRules {
+        offered: false,
+        ..rules
+    };
+    withdrawn.agent = Some(Json::new(AgentAddress::Local { runtime, host, rules }));
+    let mut changes = world.builder.changes(world.clock.now());
+    changes.update(&machine, withdrawn);
+    engine.commit(changes.into_commit()).await.unwrap();
+    world.end_fleet(&engine, local, None).await.unwrap();
+    let gone = |world: &World| fleet(world, local).deleted;
+    world.until("the fleet is deleted", MINUTE, gone).await.unwrap();
 }
 
 fn instance_of(world: &World, name: &str) -> InstanceRow {

@@ -21,7 +21,7 @@ use crate::ssh::keys;
 use crate::ui::{Role, Text};
 use crate::{format, fs};
 use ports::{PortError, Reserved, Wishes};
-use tunnel::Tunnel;
+use tunnel::{Attempts, Tunnel};
 use urls::{Reach, Rewriter};
 
 /// Which job, and how.
@@ -72,7 +72,12 @@ impl Attachment {
                     "Failed to attach. The run is not provisioned yet.",
                 )
             })?;
-        let mut tunnel = Tunnel::open(&route, &context.home).await?;
+        let mut tunnel = match is_on_other_machine(project.client.base_url(), request.job) {
+            false => Tunnel::open(&route, &context.home, Attempts::Patient).await?,
+            true => Tunnel::open(&route, &context.home, Attempts::Few)
+                .await
+                .map_err(|_| on_other_machine(&name))?,
+        };
         let mut ports = BTreeMap::new();
         let reserved = match request.reserved {
             Some(reserved) => reserved,
@@ -197,11 +202,31 @@ pub fn wishes(spec: &JobSpec) -> Wishes {
 /// Whether the job may share the network of this machine. Then its ports are not reserved beforehand: held by us, they
 /// would be taken away from the job.
 fn may_share_network(job: &Job) -> bool {
+    is_on_servers_machine(job)
+}
+
+/// Whether the job runs on the machine of its server, which gives loopback as its address.
+fn is_on_servers_machine(job: &Job) -> bool {
     let place = job
         .job_submissions
         .last()
         .and_then(|latest| latest.job_provisioning_data.as_ref());
     place.is_some_and(|place| place.hostname.as_deref().is_some_and(is_loopback) && place.ssh_proxy.is_none())
+}
+
+/// Whether the job's address, which is loopback, most likely means another machine than this one. A server that has another
+/// address may be this machine all the same: trying does no harm.
+fn is_on_other_machine(server: &str, job: &Job) -> bool {
+    let url = url::Url::parse(server).ok();
+    let host = url.as_ref().and_then(url::Url::host_str).unwrap_or_default();
+    is_on_servers_machine(job) && !is_loopback(host) && host != "0.0.0.0" && host != "[::]"
+}
+
+fn on_other_machine(run: &str) -> CliError {
+    let text = "the job runs on the server's own machine, and can be attached to only from there";
+    CliError::new(ErrorKind::AttachFailed, text).hint(format!(
+        "attach on that machine, or read the output with `dstack logs {run}`"
+    ))
 }
 
 /// Whether a host name or address means this machine.
@@ -327,5 +352,47 @@ pub fn reserve_for(
         Ok(None)
     } else {
         ports::reserve(&wishes, address).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn job(hostname: &str) -> Job {
+        let place = json!({
+            "backend": "remote", "instance_type": {"name": "x", "resources": {"cpus": 1, "memory_mib": 1, "gpus": [], "spot": false}},
+            "instance_id": "i", "hostname": hostname, "region": "r", "price": 0.0, "username": "root", "ssh_port": 22,
+            "dockerized": false,
+        });
+        serde_json::from_value(json!({
+            "job_spec": {"job_num": 0, "job_name": "run-0-0", "commands": [], "env": {}, "image_name": "i",
+                         "requirements": {"resources": {}}},
+            "job_submissions": [{
+                "id": "ce7ec14d-2e3d-48b1-a07d-3f3258d5c7f2", "submission_num": 0, "submitted_at": "2026-01-01T00:00:00Z",
+                "last_processed_at": "2026-01-01T00:00:00Z", "status": "running", "job_provisioning_data": place,
+            }],
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_job_of_the_servers_machine_is_on_another_unless_the_server_is_here() {
+        let local = job("127.0.0.1");
+        for (server, is_other) in [
+            ("http://127.0.0.1:3000", false),
+            ("http://localhost:3000", false),
+            ("http://0.0.0.0:3000", false),
+            ("https://dstack.example.org", true),
+            ("http://10.0.0.7:3000", true),
+        ] {
+            assert_eq!(is_on_other_machine(server, &local), is_other, "{server}");
+        }
+        assert!(!is_on_other_machine(
+            "https://dstack.example.org",
+            &job("1.2.3.4")
+        ));
     }
 }

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use dstack_api::client::Client;
 use dstack_api::endpoint::Nothing;
 use dstack_api::routes::UsersGetMyUser;
+use dstack_model::client_config::ClientConfig;
 use dstack_system::Secret;
 
-use crate::config::Config;
+use crate::config;
 use crate::error::{CliError, ErrorKind};
 use crate::settings::{self, Environment};
 use crate::ssh::keys::{self, KeyFile};
-use crate::ui::Ui;
+use crate::ui::{Role, Text, Ui};
 
 /// The surroundings of a command.
 #[derive(Debug, Clone)]
@@ -70,12 +71,32 @@ impl Context {
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn config(&self) -> Result<Config, CliError> {
-        let (config, problem) = Config::load(&self.dstack_folder().join("config.yml"))?;
-        if let Some(problem) = problem {
+    pub fn config(&self) -> Result<ClientConfig, CliError> {
+        let file = config::load(&self.config_path())?;
+        if let Some(problem) = file.problem {
             problem.report(&self.ui);
         }
-        Ok(config)
+        Ok(file.config)
+    }
+
+    /// Returns the path of the configuration file, which may not exist yet.
+    pub fn config_path(&self) -> PathBuf {
+        self.dstack_folder().join("config.yml")
+    }
+
+    /// Changes the configuration file while nobody else does, and returns what it says then. A broken one is kept beside it.
+    ///
+    /// # Errors
+    /// It cannot be read or written.
+    pub fn change_config(&self, change: impl FnOnce(&mut ClientConfig)) -> Result<ClientConfig, CliError> {
+        let changed = config::change(&self.config_path(), change)?;
+        if let Some(kept) = changed.kept {
+            self.ui.complain(Text::new().role(
+                Role::Warning,
+                format!("What could not be understood is kept in {}", kept.display()),
+            ));
+        }
+        Ok(changed.config)
     }
 
     /// A client for a server.
@@ -146,7 +167,7 @@ impl Context {
                 }
             });
         };
-        let token = token.map_or_else(|| found.token.clone(), Secret::new);
+        let token = Secret::new(token.unwrap_or_else(|| found.token.clone()));
         let client = self.client(url.unwrap_or(&found.url), token)?;
         Ok(Project {
             client,

@@ -19,12 +19,14 @@ pub enum Access {
 /// # Errors
 /// The folder or file cannot be written.
 pub fn replace(path: &Path, content: &[u8], access: Access) -> Result<(), CliError> {
-    write(path, content, access).map_err(|error| {
-        CliError::caused_by(ErrorKind::File, format!("cannot write {}", path.display()), error).hint(format!(
-            "make sure that {} exists and is yours",
-            parent(path).display()
-        ))
-    })
+    write(path, content, access).map_err(|error| not_writable(path, error))
+}
+
+fn not_writable(path: &Path, error: std::io::Error) -> CliError {
+    CliError::caused_by(ErrorKind::File, format!("cannot write {}", path.display()), error).hint(format!(
+        "make sure that {} exists and is yours",
+        parent(path).display()
+    ))
 }
 
 fn write(path: &Path, content: &[u8], access: Access) -> std::io::Result<()> {
@@ -81,12 +83,10 @@ pub fn read_if_exists(path: &Path) -> Result<Option<String>, CliError> {
 pub fn lock(path: &Path) -> Result<fs_err::File, CliError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
-    fs_err::create_dir_all(parent(path)).map_err(|error| CliError::from_error(ErrorKind::File, error))?;
-    let file = fs_err::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(&name)
-        .map_err(|error| CliError::from_error(ErrorKind::File, error))?;
+    let failed = |error: std::io::Error| not_writable(path, plain(&error));
+    fs_err::create_dir_all(parent(path)).map_err(failed)?;
+    let mut options = fs_err::OpenOptions::new();
+    let file = options.create(true).append(true).open(&name).map_err(failed)?;
     fs4::FileExt::lock(file.file()).map_err(|error| CliError::from_error(ErrorKind::File, error))?;
     Ok(file)
 }

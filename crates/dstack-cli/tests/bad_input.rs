@@ -334,7 +334,11 @@ async fn a_broken_configuration_file_is_reported_and_repaired_by_adding_a_projec
         .await;
     ended.assert_code(0);
     assert!(ended.err.contains("is ignored"), "{}", ended.err);
-    let text = fs_err::read_to_string(cli.home.path().join(".dstack/config.yml")).unwrap();
+    let folder = cli.home.path().join(".dstack");
+    let kept = folder.join("config.yml.bad");
+    assert!(ended.err.contains(&kept.display().to_string()), "{}", ended.err);
+    assert_eq!(fs_err::read_to_string(kept).unwrap(), "projects: 5\n");
+    let text = fs_err::read_to_string(folder.join("config.yml")).unwrap();
     assert!(
         text.contains("default: true") && text.contains(&server.url),
         "{text}"

@@ -39,7 +39,7 @@ impl Fleets {
     /// Ends the fleets of these names, or of each only the instances with these numbers; unknown names are left alone.
     ///
     /// # Errors
-    /// Jobs run in one of them, it is the server's own machine, or the actor may not: none is ended.
+    /// Jobs run in one of them, it is the server's own machine, which the server offers, or the actor may not: none is ended.
     pub async fn terminate(
         &self,
         actor: Actor,
@@ -50,7 +50,7 @@ impl Fleets {
     ) -> Result<()> {
         let fleets = self.core.store.fleets_by_names(project, names).await?;
         for fleet in &fleets {
-            check_may_end(fleet, rights, nums)?;
+            check_rights(fleet.spec.configuration.ssh_config.is_some(), rights)?;
         }
         let ids: Vec<FleetId> = fleets.iter().map(|fleet| fleet.id).collect();
         let names: Vec<&str> = fleets.iter().map(|fleet| fleet.name.as_str()).collect();
@@ -84,13 +84,12 @@ impl Fleets {
             .filter(chosen)
             .any(|row| row.busy_blocks > 0 && !held(row));
         if fleet.local
-            && let Some(row) = snapshot
-                .instances
-                .iter()
-                .filter(chosen)
-                .find(|row| !row.unreachable)
+            && let Some(row) = snapshot.instances.iter().filter(chosen).find(is_offered)
         {
-            return Err(own_machine(&row.name));
+            return Err(match nums {
+                None => own_machine_of_fleet(&fleet.name),
+                Some(_) => own_machine(&row.name),
+            });
         }
         if busy || (nums.is_none() && !snapshot.active_runs.is_empty()) {
             return Err(in_use(fleet, nums));
@@ -115,30 +114,31 @@ impl Fleets {
     }
 }
 
-/// Refuses to change or end the fleet of a server's own machine: the server keeps it as it is.
+/// Refuses to change the fleet of a server's own machine: the server keeps it as it is.
 fn check_not_own_machine(fleet: &FleetRow) -> Result<()> {
     match fleet.local {
         false => Ok(()),
-        true => Err(ControlError::refused(format!(
-            "Fleet {} is this server's own machine. Start the server with --no-local to do without it.",
-            fleet.name
-        ))),
+        true => Err(own_machine_of_fleet(&fleet.name)),
     }
 }
 
-/// A machine whose server runs. One whose server is gone for good may be ended: nobody else would.
+fn own_machine_of_fleet(fleet: &str) -> ControlError {
+    ControlError::refused(format!(
+        "Fleet {fleet} is this server's own machine. To do without it, start the server with --no-local, then delete the fleet."
+    ))
+}
+
+/// Whether it is the machine of a server that runs and offers it. One that its server does not offer any more, or whose server is
+/// gone for good, may be ended: nobody else would.
+fn is_offered(row: &&InstanceRow) -> bool {
+    let is_wanted = row.agent.as_deref().is_none_or(|agent| agent.rules().offered);
+    is_wanted && row.status().is_active() && !row.unreachable
+}
+
 fn own_machine(instance: &str) -> ControlError {
     ControlError::refused(format!(
         "Instance {instance} is the machine of a server that runs. Start that server with --no-local to do without it."
     ))
-}
-
-/// `nums` are those of the instances that are to be ended, not the fleet.
-fn check_may_end(fleet: &FleetRow, rights: FleetRights, nums: Option<&[i64]>) -> Result<()> {
-    if nums.is_none() {
-        check_not_own_machine(fleet)?;
-    }
-    check_rights(fleet.spec.configuration.ssh_config.is_some(), rights)
 }
 
 fn check_rights(of_hosts: bool, rights: FleetRights) -> Result<()> {

@@ -14,7 +14,7 @@ use crate::projects::Projects;
 /// How jobs are run on the server's own machine, which is an instance of a project.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnMachine {
-    /// `docker` or `process`.
+    /// `docker` or `process`; of several machines, `process` if one of them has it.
     runtime: String,
 }
 
@@ -32,11 +32,16 @@ impl OwnMachine {
             fleets.any(|fleet| fleet.local && Some(fleet.id) == id)
         };
         let addresses = placement.instances.iter().filter(|row| is_local(row.fleet_id));
-        let mut runtimes = addresses.filter_map(|row| match row.agent.as_deref()? {
-            AgentAddress::Local { rules, .. } if !rules.offered => None,
-            AgentAddress::Local { runtime, .. } => Some(runtime.clone()),
-        });
-        Ok(runtimes.next().map(|runtime| Self { runtime }))
+        let runtimes: Vec<String> = addresses
+            .filter_map(|row| match row.agent.as_deref()? {
+                AgentAddress::Local { rules, .. } if !rules.offered => None,
+                AgentAddress::Local { runtime, .. } => Some(runtime.clone()),
+            })
+            .collect();
+        // Of several machines, the one where members may do most.
+        let bare = runtimes.iter().find(|runtime| *runtime == "process");
+        let runtime = bare.or_else(|| runtimes.first()).cloned();
+        Ok(runtime.map(|runtime| Self { runtime }))
     }
 
     /// What it means that these people are members.
@@ -45,10 +50,10 @@ impl OwnMachine {
             "process" => {
                 "as processes of the server's own user: they can read its database and keys, and act for everybody"
             }
-            _ => "in containers, which share its kernel and may mount most of its directories",
+            _ => "in containers that may mount most of its directories: they can take it over",
         };
         format!(
-            "Members of project {project} can run code on the server's own machine (fleet local), {means}. New there: {}. \
+            "Members of project {project} can run code on the server's own machine, {means}. New there: {}. \
              `--no-local` at the server's start ends that",
             names.join(", ")
         )

@@ -58,6 +58,16 @@ impl LocalEngine {
         }
     }
 
+    /// Returns the directory in which the engine keeps images and containers; `None`: none answers, or it does not say.
+    pub async fn data_root(&self) -> Option<String> {
+        let info = async {
+            let docker = self.docker.get_or_try_init(|| self.connect()).await?;
+            docker.info().await
+        };
+        let info = timeout(LIMIT, info).await.ok()?.ok()?;
+        info.docker_root_dir.filter(|dir| !dir.is_empty())
+    }
+
     async fn inspect(&self, image: &str) -> Result<Found, Error> {
         let docker = self.docker.get_or_try_init(|| self.connect()).await?;
         let image = docker.inspect_image(image).await?;

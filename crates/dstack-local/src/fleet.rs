@@ -2,20 +2,20 @@
 
 use dstack_agent_api::shim::HostReport;
 use dstack_model::decode::decode_strict;
-use dstack_model::fleets::FleetSpec;
+use dstack_model::fleets::{FleetSpec, FleetStatus};
 use dstack_model::instances::InstanceStatus;
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::JobProvisioningData;
 use dstack_store::rows::{AgentAddress, FleetRow, HostRules, InstanceRow};
-use dstack_store::{Changes, EngineStore, EventMaker, Json, Sealed, StoreError};
+use dstack_store::{Changes, EngineStore, EventMaker, Json, PlacementSnapshot, Sealed, StoreError};
 use dstack_system::Random;
 use dstack_units::{FleetId, InstanceId, ProjectId, Time};
 use serde_json::{Value, json};
 
 use crate::gpu::{catalog_name, marketed_memory};
 
-/// Name of the fleet of this machine.
-pub const FLEET_NAME: &str = "local";
+/// Name of the fleet of the servers' own machines, unless somebody has a fleet of that name: a flag marks it, not its name.
+const FLEET_NAME: &str = "local";
 
 /// How often it is tried again when another server registers its machine at the same time.
 const ATTEMPTS: usize = 10;
@@ -31,6 +31,15 @@ pub struct ThisMachine<'a> {
     pub rules: &'a HostRules,
 }
 
+/// Where the rows of this machine are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registered {
+    /// Id of its instance.
+    pub instance: InstanceId,
+    /// Name of its fleet.
+    pub fleet: String,
+}
+
 /// Writes, or brings up to date, the fleet of the servers' own machines and the instance of this one.
 pub async fn register(
     store: &dyn EngineStore,
@@ -38,7 +47,7 @@ pub async fn register(
     this: ThisMachine<'_>,
     random: &Random,
     now: Time,
-) -> Result<InstanceId, StoreError> {
+) -> Result<Registered, StoreError> {
     retry_on_conflict(|| try_register(store, project, this, random, now)).await
 }
 
@@ -63,13 +72,17 @@ async fn try_register(
     this: ThisMachine<'_>,
     random: &Random,
     now: Time,
-) -> Result<InstanceId, StoreError> {
+) -> Result<Registered, StoreError> {
     let host = this.host;
     let placement = store.placement(project).await?;
-    let fleet = placement.fleets.iter().find(|fleet| fleet.local);
+    let fleet = local_fleet(&placement);
     let in_fleet = |row: &&InstanceRow| fleet.is_some_and(|fleet| row.fleet_id == Some(fleet.id));
     let machines: Vec<&InstanceRow> = placement.instances.iter().filter(in_fleet).collect();
-    let named = |name: &str| machines.iter().find(|row| host_of(row) == Some(name)).copied();
+    // One that a user has ended does not come back: the machine gets a new one.
+    let named = |name: &str| {
+        let mut living = machines.iter().filter(|row| row.status().is_active());
+        living.find(|row| host_of(row) == Some(name)).copied()
+    };
     // Those without a name were written before machines had one.
     let instance = named(host).or_else(|| named(""));
     let number = machines.iter().map(|row| row.instance_num + 1).max().unwrap_or(0);
@@ -78,7 +91,8 @@ async fn try_register(
     let fleet = match fleet {
         Some(fleet) => fleet.clone(),
         None => {
-            let row = new_fleet(project, random.uuid().into(), now)?;
+            let name = free_name(&store.fleet_names(project).await?);
+            let row = new_fleet(project, name, random.uuid().into(), now)?;
             changes.insert_silently(row.clone());
             row
         }
@@ -87,13 +101,31 @@ async fn try_register(
         Some(row) => updated(row, &machine, now),
         None => new_instance(&fleet, number, &machine, random.uuid().into(), now)?,
     };
-    let id = row.id;
+    let registered = Registered {
+        instance: row.id,
+        fleet: fleet.name.clone(),
+    };
     match instance {
         Some(before) => changes.update(before, row),
         None => changes.insert_silently(row),
     }
     store.commit(changes.into_commit()).await?;
-    Ok(id)
+    Ok(registered)
+}
+
+/// The fleet of the servers' own machines. One that is being deleted is none any more.
+fn local_fleet(placement: &PlacementSnapshot) -> Option<&FleetRow> {
+    let mut fleets = placement.fleets.iter();
+    fleets.find(|fleet| fleet.local && fleet.status() == FleetStatus::Active)
+}
+
+/// `local`, or the first of `local-2`, `local-3` and so on that no fleet has.
+fn free_name(taken: &[String]) -> String {
+    let numbered = (2..).map(|number| format!("{FLEET_NAME}-{number}"));
+    let mut names = std::iter::once(FLEET_NAME.to_owned()).chain(numbered);
+    names
+        .find(|name| !taken.contains(name))
+        .unwrap_or_else(|| FLEET_NAME.to_owned())
 }
 
 /// An instance that an earlier start offered, and this one does not.
@@ -124,8 +156,10 @@ async fn try_withdraw(
     now: Time,
 ) -> Result<Option<Withdrawn>, StoreError> {
     let placement = store.placement(project).await?;
-    let fleet = placement.fleets.iter().find(|fleet| fleet.local);
-    let in_fleet = |row: &&InstanceRow| fleet.is_some_and(|fleet| row.fleet_id == Some(fleet.id));
+    let fleet = local_fleet(&placement);
+    let in_fleet = |row: &&InstanceRow| {
+        row.status().is_active() && fleet.is_some_and(|fleet| row.fleet_id == Some(fleet.id))
+    };
     let named = |name: &str| {
         let mut machines = placement.instances.iter().filter(in_fleet);
         machines.find(|row| host_of(row) == Some(name))
@@ -227,13 +261,13 @@ fn decode<T: dstack_model::decode::Decode>(
     })
 }
 
-fn new_fleet(project: ProjectId, id: FleetId, now: Time) -> Result<FleetRow, StoreError> {
+fn new_fleet(project: ProjectId, name: String, id: FleetId, now: Time) -> Result<FleetRow, StoreError> {
     let spec = json!({
-        "configuration": {"type": "fleet", "name": FLEET_NAME, "blocks": "auto", "ssh_config": {"hosts": ["127.0.0.1"]}},
+        "configuration": {"type": "fleet", "name": &name, "blocks": "auto", "ssh_config": {"hosts": ["127.0.0.1"]}},
         "profile": {"name": "default"},
     });
     let spec: FleetSpec = decode("fleets", "spec", &spec)?;
-    let mut fleet = FleetRow::active(id, project, FLEET_NAME.to_owned(), spec, now);
+    let mut fleet = FleetRow::active(id, project, name, spec, now);
     fleet.local = true;
     Ok(fleet)
 }
@@ -272,6 +306,7 @@ fn updated(row: &InstanceRow, machine: &Machine, now: Time) -> InstanceRow {
 #[cfg(test)]
 mod tests {
     use dstack_agent_api::shim::HostInfo;
+    use dstack_model::instances::InstanceTerminationReason;
     use dstack_store::MemoryStore;
 
     use super::*;
@@ -311,6 +346,50 @@ mod tests {
         register(store, project, this, &Random::system(), now)
             .await
             .unwrap()
+            .instance
+    }
+
+    #[tokio::test]
+    async fn a_fleet_of_a_user_may_have_its_name() {
+        let (store, project) = (MemoryStore::new(), Random::seeded(2).uuid().into());
+        let random = Random::system();
+        let mut theirs = new_fleet(project, "local".to_owned(), random.uuid().into(), Time::EPOCH).unwrap();
+        theirs.local = false;
+        let mut changes = Changes::new(EventMaker::system(Time::EPOCH, random.clone()));
+        changes.insert_silently(theirs);
+        store.commit(changes.into_commit()).await.unwrap();
+        for _ in 0..2 {
+            registered(&store, project, "a", 16, Time::EPOCH).await;
+            let placement = store.placement(project).await.unwrap();
+            let mut names: Vec<&str> = placement.fleets.iter().map(|fleet| fleet.name.as_str()).collect();
+            names.sort_unstable();
+            assert_eq!(names, ["local", "local-2"]);
+            assert_eq!(local_fleet(&placement).unwrap().name, "local-2");
+            assert_eq!(placement.instances[0].name, "local-2-0");
+        }
+        let taken = ["local", "local-2", "local-4"].map(str::to_owned);
+        assert_eq!(free_name(&taken), "local-3");
+    }
+
+    #[tokio::test]
+    async fn a_machine_that_a_user_has_ended_gets_a_new_instance() {
+        let (store, project) = (MemoryStore::new(), Random::seeded(2).uuid().into());
+        let first = registered(&store, project, "a", 16, Time::EPOCH).await;
+        let before = store.instance(first).await.unwrap().unwrap().instance;
+        let mut ended = before.clone();
+        ended
+            .terminate(InstanceTerminationReason::TerminatedByUser, None, Time::EPOCH)
+            .unwrap();
+        let mut changes = Changes::new(EventMaker::system(Time::EPOCH, Random::system()));
+        changes.update(&before, ended);
+        store.commit(changes.into_commit()).await.unwrap();
+        let second = registered(&store, project, "a", 16, Time::EPOCH).await;
+        assert_ne!(first, second);
+        let row = store.instance(second).await.unwrap().unwrap().instance;
+        assert_eq!(
+            (row.name.as_str(), row.status()),
+            ("local-1", InstanceStatus::Idle)
+        );
     }
 
     #[tokio::test]

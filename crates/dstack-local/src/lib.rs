@@ -15,7 +15,7 @@ mod socket;
 mod unreachable;
 
 pub use agents::{LocalAgents, Machine};
-pub use fleet::{ThisMachine, Withdrawn, register, withdraw};
+pub use fleet::{Registered, ThisMachine, Withdrawn, register, withdraw};
 pub use shim::{LocalShim, LocalShimOptions};
 
 /// Why this machine cannot be offered.

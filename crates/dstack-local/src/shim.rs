@@ -8,16 +8,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use dstack_agent_api::shim::HostReport;
+use dstack_agent_api::shim::{HostReport, TaskListItem, TaskStatus};
 use dstack_agent_api::shim_client::{ShimClient, UnixConnector};
 use dstack_system::{env, task};
 use fs_err::os::unix::fs::OpenOptionsExt as _;
 use tokio::process::{Child, Command};
+use tokio::time::Instant;
 
 use crate::{LocalError, environment, socket};
 
 /// How long the agent may take to answer after its start.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// Pauses before an agent that does not stay is listened to again; each is twice as long as the one before.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// An agent that was heard for so long stays.
+const STEADY: Duration = Duration::from_secs(1);
 /// As much of the end of its output is shown when it did not start.
 const SHOWN_OUTPUT: usize = 500;
 
@@ -74,6 +80,11 @@ impl LocalShim {
         &self.socket
     }
 
+    /// Its executable.
+    pub fn binary(&self) -> &Path {
+        &self.options.binary
+    }
+
     /// What the machine has.
     pub async fn report(&self) -> Result<HostReport, LocalError> {
         self.client.host().await.map_err(LocalError::Agent)
@@ -85,6 +96,21 @@ impl LocalShim {
         let idle = self.client.tasks().await.is_ok_and(|list| list.tasks.is_empty());
         if idle {
             self.client.shutdown(false).await.ok(); // already gone is as good
+        }
+    }
+
+    /// Ends the agent that a server left behind when it was killed, if nothing runs there. Nobody else would, once the machine
+    /// is not offered any more.
+    pub async fn end_left_behind(dir: &Path) {
+        // Where an agent was, there is its directory.
+        let Some(socket) = socket::path(dir).ok().filter(|_| dir.is_dir()) else {
+            return;
+        };
+        let client = ShimClient::new(Arc::new(UnixConnector { path: socket }));
+        let over = |task: &TaskListItem| task.status == TaskStatus::Terminated;
+        let is_idle = client.tasks().await.is_ok_and(|list| list.tasks.iter().all(over));
+        if is_idle && client.shutdown(false).await.is_ok() {
+            tracing::info!("the agent that an earlier server left running on this machine was ended");
         }
     }
 
@@ -198,22 +224,33 @@ impl LocalShim {
 
     /// Holds a stream open; when it breaks, the agent is started again.
     async fn supervise(&self) {
-        let mut pause = Duration::from_millis(100);
+        let mut pause = FIRST_PAUSE;
         loop {
-            if let Ok(mut stream) = self.client.stream().await {
-                pause = Duration::from_millis(100);
-                while let Ok(Some(_)) = stream.next().await {}
-            }
+            let was_steady = self.listen().await;
             if self.stopping.load(Ordering::Relaxed) {
                 return;
             }
             tracing::warn!("the local agent is gone: it is started again. Jobs go on meanwhile");
-            if let Err(error) = self.ensure_running().await {
+            let started = self.ensure_running().await;
+            if let Err(error) = &started {
                 tracing::error!(%error, "the local agent cannot be started");
+            }
+            if was_steady && started.is_ok() {
+                pause = FIRST_PAUSE;
+            } else {
                 tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(Duration::from_secs(10));
+                pause = (pause * 2).min(LONGEST_PAUSE);
             }
         }
+    }
+
+    /// Until the stream breaks; whether it was there for a while.
+    async fn listen(&self) -> bool {
+        let began = Instant::now();
+        if let Ok(mut stream) = self.client.stream().await {
+            while let Ok(Some(_)) = stream.next().await {}
+        }
+        began.elapsed() >= STEADY
     }
 }
 
@@ -232,6 +269,13 @@ fn last_line(log: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use async_trait::async_trait;
+    use dstack_agent_api::http::{Connector, Wire};
+    use serde_json::json;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
     use super::*;
 
     fn agent(script: &str) -> (tempfile::TempDir, LocalShim) {
@@ -261,6 +305,56 @@ mod tests {
         let (_dir, shim) = agent("echo first; echo 'error: no engine'; exit 1");
         let error = shim.start_agent().await.unwrap_err().to_string();
         assert!(error.ends_with("/agent.out: error: no engine"), "{error}");
+    }
+
+    /// An agent that answers all calls but the one for its stream, which it counts.
+    #[derive(Debug, Default)]
+    struct WithoutStream {
+        streams: Arc<AtomicUsize>,
+    }
+
+    #[async_trait]
+    impl Connector for WithoutStream {
+        async fn connect(&self) -> std::io::Result<Box<dyn Wire>> {
+            let (ours, theirs) = tokio::io::duplex(64 * 1024);
+            task::spawn("agent of the test", answer(theirs, Arc::clone(&self.streams)));
+            Ok(Box::new(ours))
+        }
+    }
+
+    async fn answer(mut wire: tokio::io::DuplexStream, streams: Arc<AtomicUsize>) {
+        let mut request = vec![0; 4096];
+        let count = wire.read(&mut request).await.unwrap_or(0);
+        let request = String::from_utf8_lossy(&request[..count]).into_owned();
+        let (status, body) = match request.split(' ').nth(1) {
+            Some("/api/healthcheck") => {
+                let health = json!({"service": "dstack-shim", "version": env!("CARGO_PKG_VERSION")});
+                ("200 OK", health)
+            }
+            Some("/api/host") => ("200 OK", json!({"runtime": "process"})),
+            _ => {
+                streams.fetch_add(1, Ordering::Relaxed);
+                ("503 Service Unavailable", json!({}))
+            }
+        };
+        let body = body.to_string();
+        let head = format!(
+            "HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        wire.write_all(format!("{head}{body}").as_bytes()).await.ok();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_whose_stream_does_not_stay_is_not_asked_without_end() {
+        let (_dir, mut shim) = agent("exit 1");
+        let agent = WithoutStream::default();
+        let streams = Arc::clone(&agent.streams);
+        shim.client = ShimClient::new(Arc::new(agent));
+        let minute = tokio::time::timeout(Duration::from_secs(60), shim.supervise());
+        minute.await.unwrap_err();
+        let asked = streams.load(Ordering::Relaxed);
+        assert!((5..20).contains(&asked), "{asked}");
     }
 
     #[tokio::test]

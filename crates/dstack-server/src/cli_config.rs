@@ -3,9 +3,8 @@
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use dstack_model::yaml;
-use dstack_system::{Secret, task};
-use serde_json::{Map, Value};
+use dstack_model::client_config::{ClientConfig, ClientConfigError, ClientProject};
+use dstack_system::{Secret, chain, task};
 
 /// What to do when the file has another default project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +31,10 @@ pub(crate) async fn update(home: PathBuf, entry: Entry, answer: Answer) -> bool 
     match task::blocking("update CLI config", work).await {
         Ok(Ok(written)) => written,
         Ok(Err(error)) => {
-            tracing::warn!(%error, "cannot update the configuration of the CLI: use `dstack project add`");
+            let reason = chain(&error);
+            tracing::warn!(
+                "~/.dstack/config.yml is left as it is: {reason}. Repair or delete it; then `dstack project add` adds this server"
+            );
             false
         }
         Err(_) => false,
@@ -60,17 +62,14 @@ fn has_terminal() -> bool {
 
 /// What a yes would change, as a question.
 fn change(path: &Path, entry: &Entry) -> Option<String> {
-    let projects = read(path).ok()?;
-    let default = projects
-        .iter()
-        .find(|project| project.get("default") == Some(&Value::Bool(true)))?;
+    let config = read(path).ok()?;
+    let default = config.default_project()?;
     if is_same(default, entry) {
         return None;
     }
-    let (name, url) = (text(default, "name"), text(default, "url"));
-    let from = match (name == entry.name, url == entry.url) {
+    let from = match (default.name == entry.name, default.url == entry.url) {
         (true, true) => "has another token".to_owned(),
-        _ => format!("is project {name} at {url}"),
+        _ => format!("is project {} at {}", default.name, default.url),
     };
     Some(format!(
         "In ~/.dstack/config.yml the default {from}. Make it project {} of this server, {}?",
@@ -84,99 +83,65 @@ pub(crate) async fn is_agreed(question: String) -> bool {
     matches!(answer, Ok(Ok(true)))
 }
 
-fn update_file(path: &Path, entry: &Entry, answer: Answer) -> io::Result<bool> {
-    let mut projects = read(path)?;
-    let default = projects
-        .iter()
-        .find(|project| project.get("default") == Some(&Value::Bool(true)));
-    if default.is_some_and(|project| is_same(project, entry)) {
+fn update_file(path: &Path, entry: &Entry, answer: Answer) -> Result<bool, UpdateError> {
+    if answer == Answer::No {
         return Ok(false);
     }
-    let wanted = match answer {
+    // A link to a file that is kept elsewhere stays one.
+    let path = &fs_err::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let _lock = lock(path)?;
+    let mut config = read(path)?;
+    let default = config.default_project();
+    let is_wanted = match answer {
         Answer::No => false,
-        Answer::Yes => true,
+        Answer::Yes => !default.is_some_and(|project| is_same(project, entry)),
         Answer::Ask => default.is_none(),
     };
-    if !wanted {
-        return Ok(false);
+    if is_wanted {
+        config.set(&entry.name, &entry.url, entry.token.expose(), true);
+        write_private(path, config.to_yaml().as_bytes())?;
     }
-    for project in &mut projects {
-        project.insert("default".to_owned(), Value::Bool(false));
-    }
-    projects.retain(|project| text(project, "name") != entry.name);
-    projects.push(Map::from_iter([
-        ("name".to_owned(), Value::from(entry.name.clone())),
-        ("url".to_owned(), Value::from(entry.url.clone())),
-        ("token".to_owned(), Value::from(entry.token.expose())),
-        ("default".to_owned(), Value::Bool(true)),
-    ]));
-    write(path, &projects)?;
-    Ok(true)
+    Ok(is_wanted)
 }
 
-type Project = Map<String, Value>;
-
-fn text<'a>(project: &'a Project, key: &str) -> &'a str {
-    project.get(key).and_then(Value::as_str).unwrap_or_default()
+/// Why the file is left as it is.
+#[derive(Debug, thiserror::Error)]
+enum UpdateError {
+    #[error("it cannot be read or written")]
+    File(#[from] io::Error),
+    /// What else it says would be lost.
+    #[error("it cannot be understood")]
+    Content(#[from] ClientConfigError),
 }
 
-fn is_same(project: &Project, entry: &Entry) -> bool {
+/// Holds `<path>.lock` until dropped, as the command line does while it changes the file.
+fn lock(path: &Path) -> io::Result<fs_err::File> {
+    if let Some(parent) = path.parent() {
+        fs_err::create_dir_all(parent)?;
+    }
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let file = fs_err::OpenOptions::new().create(true).append(true).open(name)?;
+    file.file().lock()?;
+    Ok(file)
+}
+
+fn is_same(project: &ClientProject, entry: &Entry) -> bool {
     (
-        text(project, "name"),
-        text(project, "url"),
-        text(project, "token"),
+        project.name.as_str(),
+        project.url.as_str(),
+        project.token.as_str(),
     ) == (&entry.name, &entry.url, entry.token.expose())
 }
 
-/// The file's projects; content that cannot be understood counts as none.
-fn read(path: &Path) -> io::Result<Vec<Project>> {
+/// Reads the file; a missing one is empty.
+fn read(path: &Path) -> Result<ClientConfig, UpdateError> {
     let text = match fs_err::read_to_string(path) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(error.into()),
     };
-    let parsed = yaml::parse::<Value>(&text, &path.display().to_string());
-    if let Err(error) = &parsed {
-        tracing::warn!(%error, "the configuration of the CLI is not readable and taken as empty");
-    }
-    let projects = parsed
-        .ok()
-        .and_then(|(value, _)| value.get("projects").and_then(Value::as_array).cloned());
-    Ok(projects
-        .into_iter()
-        .flatten()
-        .filter_map(|project| project.as_object().cloned())
-        .collect())
-}
-
-fn write(path: &Path, projects: &[Project]) -> io::Result<()> {
-    let mut yaml = String::from("projects:\n");
-    for project in projects {
-        let default = project.get("default") == Some(&Value::Bool(true));
-        yaml.push_str(&format!("- default: {default}\n"));
-        for key in ["name", "token", "url"] {
-            yaml.push_str(&format!("  {key}: {}\n", scalar(text(project, key))));
-        }
-    }
-    write_private(path, yaml.as_bytes())
-}
-
-/// Plain where YAML reads the same text back, else quoted.
-fn scalar(text: &str) -> String {
-    let plain = text.starts_with(|c: char| c.is_ascii_alphabetic())
-        && text
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || "-_./:".contains(c))
-        && !text.ends_with(':')
-        && !matches!(
-            text.to_ascii_lowercase().as_str(),
-            "true" | "false" | "yes" | "no" | "on" | "off" | "null" | "y" | "n"
-        );
-    if plain {
-        text.to_owned()
-    } else {
-        Value::from(text).to_string()
-    }
+    Ok(ClientConfig::parse(&text)?)
 }
 
 /// Replaces a file at once, readable by its owner only.
@@ -265,16 +230,22 @@ mod tests {
         assert!(!update_file(&path, &entry("other"), Answer::Ask).unwrap());
         assert!(!update_file(&path, &entry("other"), Answer::No).unwrap());
         assert!(update_file(&path, &entry("other"), Answer::Yes).unwrap());
-        assert!(
-            read(&path)
-                .unwrap()
-                .iter()
-                .all(|project| text_of(project) == "other")
-        );
+        let config = read(&path).unwrap();
+        assert_eq!(config.projects().len(), 1);
+        assert_eq!(config.projects()[0].token, "other");
     }
 
-    fn text_of(project: &Project) -> String {
-        text(project, "token").to_owned()
+    #[test]
+    fn a_file_that_cannot_be_understood_is_left_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.yml");
+        let text = "projects:\n- name: 'sky\n  url: https://sky\n  token: t\n";
+        fs_err::write(&path, text).unwrap();
+        for answer in [Answer::Ask, Answer::Yes] {
+            update_file(&path, &entry("0123"), answer).unwrap_err();
+        }
+        assert_eq!(change(&path, &entry("0123")), None);
+        assert_eq!(fs_err::read_to_string(&path).unwrap(), text);
     }
 
     #[test]
@@ -287,17 +258,13 @@ mod tests {
         )
         .unwrap();
         assert!(update_file(&path, &entry("new"), Answer::Yes).unwrap());
-        let names: Vec<(String, bool)> = read(&path)
-            .unwrap()
+        let config = read(&path).unwrap();
+        let names: Vec<(&str, bool)> = config
+            .projects()
             .iter()
-            .map(|project| {
-                (
-                    text(project, "name").to_owned(),
-                    project.get("default") == Some(&Value::Bool(true)),
-                )
-            })
+            .map(|project| (project.name.as_str(), project.default))
             .collect();
-        assert_eq!(names, [("sky".to_owned(), false), ("main".to_owned(), true)]);
+        assert_eq!(names, [("sky", false), ("main", true)]);
     }
 
     #[test]

@@ -148,6 +148,12 @@ impl ServerConfig {
         self.login.clone().unwrap_or_default()
     }
 
+    /// Files with credentials that backends of the file name; `~` is the home of the server's user.
+    pub fn credential_files(&self) -> Vec<PathBuf> {
+        let backends = self.projects.iter().flat_map(|project| &project.backends);
+        crate::config_backends::named_files(backends.flatten())
+    }
+
     fn keys(&self) -> &[Value] {
         let encryption = self.encryption.as_ref();
         encryption

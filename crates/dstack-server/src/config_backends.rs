@@ -3,6 +3,9 @@
 //! A backend that cannot be configured is reported and the others go on: a cloud that does not answer must not keep the
 //! server from starting.
 
+use std::cell::RefCell;
+use std::path::PathBuf;
+
 use dstack_compute::config::{BackendConfig, resolve_files};
 use dstack_control::backends::stored::source;
 use dstack_control::{Actor, ControlError};
@@ -92,11 +95,52 @@ fn explain(problem: &Problem) -> String {
     }
 }
 
-/// The content of a file that the configuration names; `~` is the home of the server's user.
+/// The content of a file that the configuration names.
 fn read(name: &str) -> Option<String> {
-    let path = match name.strip_prefix("~/") {
-        Some(rest) => dstack_system::env::home()?.join(rest),
-        None => name.into(),
+    fs_err::read_to_string(path_of(name)?).ok()
+}
+
+/// The path that is meant: `~` is the home of the server's user.
+fn path_of(name: &str) -> Option<PathBuf> {
+    match name.strip_prefix("~/") {
+        Some(rest) => Some(dstack_system::env::home()?.join(rest)),
+        None => Some(name.into()),
+    }
+}
+
+/// The files that backends name, whether they are there or not.
+pub(crate) fn named_files<'a>(backends: impl Iterator<Item = &'a Value>) -> Vec<PathBuf> {
+    let names = RefCell::new(Vec::new());
+    let record = |name: &str| {
+        names.borrow_mut().push(name.to_owned());
+        Some(String::new())
     };
-    fs_err::read_to_string(path).ok()
+    for backend in backends {
+        // What is wrong with it is said where it is configured.
+        resolve_files(&mut backend.clone(), &record).ok();
+    }
+    let names = names.into_inner();
+    names.iter().filter_map(|name| path_of(name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_files_of_all_backends_are_named() {
+        let backends = [
+            json!({"type": "gcp", "creds": {"type": "service_account", "filename": "/keys/gcp.json"}}),
+            json!({"type": "nebius", "creds": {"filename": "/keys/nebius.json"}}),
+            json!({"type": "kubernetes", "kubeconfig": {"data": "inline"}}),
+            json!({"type": "aws", "creds": {"type": "default"}}),
+        ];
+        let files = named_files(backends.iter());
+        assert_eq!(
+            files,
+            [PathBuf::from("/keys/gcp.json"), "/keys/nebius.json".into()]
+        );
+    }
 }

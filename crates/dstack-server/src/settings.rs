@@ -13,6 +13,7 @@ use dstack_plan::placement::HostNetwork;
 use dstack_store::DatabaseOptions;
 use dstack_system::{Secret, env};
 use dstack_telemetry::{MetricsExporters, Options as TelemetryOptions, Rates, SentryOptions, TelemetryError};
+use url::Url;
 
 use crate::access::FailedLogins;
 use crate::overload::Limits;
@@ -79,6 +80,26 @@ fn number<T: std::str::FromStr>(name: &str) -> Option<T> {
         tracing::warn!("{name}={text} is not a number: the default is used");
     }
     parsed
+}
+
+/// A switch; nonsense is reported and counts as unset.
+fn switch(name: &str) -> Option<bool> {
+    let text = env::var(name)?;
+    let parsed = parse_switch(&text);
+    if parsed.is_none() {
+        tracing::warn!(
+            "{name}={text} is neither on (1, true, yes, on) nor off (0, false, no, off): it counts as unset"
+        );
+    }
+    parsed
+}
+
+fn parse_switch(text: &str) -> Option<bool> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "1" | "true" | "yes" | "on" => Some(true),
+        "0" | "false" | "no" | "off" => Some(false),
+        _ => None,
+    }
 }
 
 fn or<T: std::str::FromStr>(default: T) -> impl FnOnce(&str) -> T {
@@ -238,8 +259,8 @@ settings! {
     max_offers_tried: usize = "DSTACK_SERVER_MAX_OFFERS_TRIED", "25", or(dstack_plan::fleets::MAX_OFFERS_TRIED);
     /// End the tasks of ended jobs, but leave their containers on the hosts: for looking at them. Nobody removes them later.
     keep_shim_tasks: bool = "DSTACK_SERVER_KEEP_SHIM_TASKS", "off", env::flag;
-    /// Offer the server's own machine as an instance also when the server listens on an address that others reach.
-    local: bool = "DSTACK_SERVER_LOCAL", "off: only on localhost, 127.0.0.1 or ::1", env::flag;
+    /// Offer the server's own machine as an instance of project `main`: 1, true, yes or on: also where others reach the server; 0, false, no or off: never ([isolation.md](isolation.md)).
+    local: Option<bool> = "DSTACK_SERVER_LOCAL", "only where nobody else reaches the server", switch;
     /// What runs jobs on the server's own machine: docker, process, or auto: as at its last start, at the first docker where a container engine is installed ([isolation.md](isolation.md)).
     local_runtime: String = "DSTACK_LOCAL_RUNTIME", "auto", text_or("auto");
     /// Such as production: a label of what is sent to OpenTelemetry and Sentry ([telemetry.md](telemetry.md)).
@@ -293,6 +314,33 @@ impl Settings {
         self.url
             .clone()
             .unwrap_or_else(|| format!("http://{}", self.listening_address()))
+    }
+
+    /// Returns the host of the public URL, if one is set; what is no URL as a whole.
+    pub fn public_host(&self) -> Option<String> {
+        let text = self.url.as_deref()?;
+        let host = |text: &str| Some(Url::parse(text).ok()?.host_str()?.to_owned());
+        host(text)
+            .or_else(|| host(&format!("http://{text}")))
+            .or_else(|| Some(text.to_owned()))
+    }
+
+    /// Returns the path of the SQLite database as its URL spells it; `None`: it is another database.
+    pub fn sqlite_path(&self) -> Option<PathBuf> {
+        let Some(url) = &self.database_url else {
+            return Some(self.dir.join("data/dstack.db"));
+        };
+        let (scheme, path) = url.split_once("://")?;
+        let path = path.split('?').next().unwrap_or(path);
+        scheme.starts_with("sqlite").then(|| PathBuf::from(path))
+    }
+
+    /// Returns the path of the SQLite database once escapes (`%20`) are resolved, as the database does it.
+    pub fn sqlite_file(&self) -> Option<PathBuf> {
+        let path = self.sqlite_path()?;
+        let text = path.to_str()?;
+        let decoded = percent_encoding::percent_decode_str(text).decode_utf8();
+        Some(decoded.map_or_else(|_| path.clone(), |text| PathBuf::from(text.as_ref())))
     }
 
     /// Host and port, as in URLs: addresses of IPv6 stand in brackets.
@@ -452,6 +500,54 @@ mod tests {
         assert_eq!(patience(Some(1.5)), Some(Duration::from_millis(1500)));
         assert_eq!(patience(None), Some(Duration::from_secs(20)));
         assert_eq!(patience(Some(-1.0)), patience(None));
+    }
+
+    #[test]
+    fn the_public_host_is_that_of_the_url() {
+        let host = |url: &str| {
+            let settings = Settings {
+                url: Some(url.to_owned()),
+                ..Settings::from_env()
+            };
+            settings.public_host().unwrap()
+        };
+        assert_eq!(host("https://dstack.example.org/x"), "dstack.example.org");
+        assert_eq!(host("http://[::1]:3000"), "[::1]");
+        assert_eq!(host("localhost:3000"), "localhost");
+        assert_eq!(host("dstack.example.org"), "dstack.example.org");
+    }
+
+    #[test]
+    fn the_file_of_an_sqlite_database_is_known() {
+        let file = |url: Option<&str>| {
+            let settings = Settings {
+                dir: "/srv/dstack".into(),
+                database_url: url.map(str::to_owned),
+                ..Settings::from_env()
+            };
+            settings.sqlite_file()
+        };
+        assert_eq!(file(None), Some("/srv/dstack/data/dstack.db".into()));
+        let plain = Some("sqlite+aiosqlite:///srv/my%20db/d.db?mode=rwc");
+        assert_eq!(file(plain), Some("/srv/my db/d.db".into()));
+        assert_eq!(file(Some("postgresql://u:p@h/db")), None);
+    }
+
+    #[test]
+    fn a_switch_can_be_switched_off() {
+        for (text, expected) in [
+            ("1", Some(true)),
+            ("True", Some(true)),
+            (" on ", Some(true)),
+            ("0", Some(false)),
+            ("false", Some(false)),
+            ("NO", Some(false)),
+            ("off", Some(false)),
+            ("2", None),
+            ("localhost", None),
+        ] {
+            assert_eq!(parse_switch(text), expected, "{text}");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod local_machine;
 mod logging;
+mod protected_paths;
 mod server;
 
 pub use server::server;

@@ -1,31 +1,42 @@
 //! Whether the server's own machine is an instance of project `main`.
 
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+
+use dstack_server::Settings;
+use dstack_server::config::ServerConfig;
 
 /// What becomes of the server's own machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Offer {
     /// It takes jobs.
     Offered,
-    /// It takes none, because of `--no-local`.
+    /// It takes none, because of `--no-local` or `DSTACK_SERVER_LOCAL=0`.
     NotWanted,
-    /// It takes none, because others than the people of this machine reach the server, and nobody asked for it.
+    /// It takes none, because others than the people of this machine may reach the server, and nobody asked for it.
     Reachable {
-        /// What the server listens on.
-        host: String,
+        /// How they reach it.
+        because: String,
     },
 }
 
 impl Offer {
-    /// `local` and `no_local` are the flags; `host` is what the server listens on.
-    pub(crate) fn decide(local: bool, no_local: bool, host: &str) -> Self {
-        match (no_local, local || is_loopback(host)) {
-            (true, _) => Self::NotWanted,
-            (false, true) => Self::Offered,
-            (false, false) => Self::Reachable {
-                host: host.to_owned(),
-            },
+    /// Decides by what was said, and where nothing was by who may reach the server. `config` is its `config.yml`.
+    pub(crate) fn of_server(settings: &Settings, config: Option<&ServerConfig>) -> Self {
+        let has_logins = config.is_some_and(|config| !config.logins().providers.is_empty());
+        let public = settings.public_host();
+        let reach = Reach {
+            listens_on: &settings.host,
+            public_host: public.as_deref(),
+            has_logins,
+        };
+        Self::decide(settings.local, &reach)
+    }
+
+    fn decide(wanted: Option<bool>, reach: &Reach<'_>) -> Self {
+        match (wanted, reach.by_others()) {
+            (Some(false), _) => Self::NotWanted,
+            (Some(true), _) | (None, None) => Self::Offered,
+            (None, Some(because)) => Self::Reachable { because },
         }
     }
 
@@ -33,11 +44,36 @@ impl Offer {
     pub(crate) fn notice(&self) -> Option<String> {
         match self {
             Self::Offered | Self::NotWanted => None,
-            Self::Reachable { host } => Some(format!(
-                "this machine is not offered as an instance, because the server listens on {host}, where others may reach it and \
-                 would run code here. To offer it all the same: --local, or DSTACK_SERVER_LOCAL=1"
+            Self::Reachable { because } => Some(format!(
+                "this machine is not offered as an instance, because {because}: others may reach the server, and would run code \
+                 here. To offer it all the same: --local, or DSTACK_SERVER_LOCAL=1"
             )),
         }
+    }
+}
+
+/// What is known of who may reach the server. A proxy before it that neither the public URL nor `config.yml` tells of is not
+/// known.
+#[derive(Debug)]
+struct Reach<'a> {
+    listens_on: &'a str,
+    /// Of `DSTACK_SERVER_URL`.
+    public_host: Option<&'a str>,
+    /// `config.yml` has login providers.
+    has_logins: bool,
+}
+
+impl Reach<'_> {
+    /// Returns how others than the people of this machine may reach the server; `None`: not that we know.
+    fn by_others(&self) -> Option<String> {
+        if !is_loopback(self.listens_on) {
+            return Some(format!("the server listens on {}", self.listens_on));
+        }
+        if let Some(host) = self.public_host.filter(|host| !is_loopback(host)) {
+            return Some(format!("it is known as {host} (DSTACK_SERVER_URL)"));
+        }
+        self.has_logins
+            .then(|| "config.yml has login providers".to_owned())
     }
 }
 
@@ -50,62 +86,21 @@ fn is_loopback(host: &str) -> bool {
     }
 }
 
-/// What no container on this machine gets: the server's directory, the keys and credentials of its user, and the sockets and
-/// data of container engines. `docker_host` is the variable `DOCKER_HOST`.
-pub(crate) fn protected_paths(
-    server: &Path,
-    home: Option<&Path>,
-    runtime_dir: Option<&str>,
-    docker_host: Option<&str>,
-) -> Vec<String> {
-    const IN_HOME: [&str; 7] = [
-        ".dstack",
-        ".ssh",
-        ".aws",
-        ".azure",
-        ".config/gcloud",
-        ".docker",
-        ".kube",
-    ];
-    const OF_SYSTEM: [&str; 9] = [
-        "/run/docker.sock",
-        "/var/run/docker.sock",
-        "/run/containerd",
-        "/var/run/containerd",
-        "/run/podman",
-        "/var/lib/docker",
-        "/var/lib/containerd",
-        // Through it a container reaches the files of the host's processes.
-        "/proc",
-        "/dev",
-    ];
-    let mut paths = vec![absolute(server)];
-    paths.extend(
-        home.into_iter()
-            .flat_map(|home| IN_HOME.map(|name| home.join(name))),
-    );
-    paths.extend(OF_SYSTEM.map(PathBuf::from));
-    let sockets = ["docker.sock", "docker", "podman", "containerd"];
-    paths.extend(
-        runtime_dir
-            .into_iter()
-            .flat_map(|dir| sockets.map(|name| Path::new(dir).join(name))),
-    );
-    paths.extend(
-        docker_host
-            .and_then(|host| host.strip_prefix("unix://"))
-            .map(PathBuf::from),
-    );
-    paths.iter().map(|path| path.display().to_string()).collect()
-}
-
-fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn reach(listens_on: &str) -> Reach<'_> {
+        Reach {
+            listens_on,
+            public_host: None,
+            has_logins: false,
+        }
+    }
+
+    fn decide(host: &str) -> Offer {
+        Offer::decide(None, &reach(host))
+    }
 
     #[test]
     fn it_is_offered_without_asking_only_where_nobody_else_reaches_the_server() {
@@ -118,7 +113,7 @@ mod tests {
             "LOCALHOST",
             "::ffff:127.0.0.1",
         ] {
-            assert_eq!(Offer::decide(false, false, host), Offer::Offered, "{host}");
+            assert_eq!(decide(host), Offer::Offered, "{host}");
         }
         for host in [
             "0.0.0.0",
@@ -129,46 +124,44 @@ mod tests {
             "localhost.example.org",
             "",
         ] {
-            let offer = Offer::decide(false, false, host);
-            assert_eq!(
-                offer,
-                Offer::Reachable {
-                    host: host.to_owned()
-                }
-            );
-            assert!(offer.notice().unwrap().contains("--local"), "{host}");
+            let offer = decide(host);
+            assert!(matches!(offer, Offer::Reachable { .. }), "{host}");
+            let notice = offer.notice().unwrap();
+            assert!(notice.contains("--local") && notice.contains(host), "{notice}");
         }
     }
 
     #[test]
-    fn flags_have_the_last_word() {
-        assert_eq!(Offer::decide(true, false, "0.0.0.0"), Offer::Offered);
-        assert_eq!(Offer::decide(false, true, "127.0.0.1"), Offer::NotWanted);
-        assert_eq!(Offer::decide(true, true, "127.0.0.1"), Offer::NotWanted);
-        assert_eq!(Offer::decide(true, false, "0.0.0.0").notice(), None);
-    }
-
-    #[test]
-    fn keys_and_sockets_are_protected() {
-        let docker = Some("unix:///srv/engine/docker.sock");
-        let found = protected_paths(
-            Path::new("/srv/dstack"),
-            Some(Path::new("/home/ann")),
-            Some("/run/user/7"),
-            docker,
+    fn a_server_behind_a_proxy_is_reached_by_others() {
+        let behind = |public_host| Reach {
+            public_host: Some(public_host),
+            ..reach("127.0.0.1")
+        };
+        let offer = Offer::decide(None, &behind("dstack.example.org"));
+        assert!(
+            offer.notice().unwrap().contains("dstack.example.org"),
+            "{offer:?}"
         );
-        for path in [
-            "/srv/dstack",
-            "/home/ann/.dstack",
-            "/home/ann/.ssh",
-            "/var/run/docker.sock",
-            "/run/user/7/podman",
-            "/srv/engine/docker.sock",
-            "/proc",
-        ] {
-            assert!(found.iter().any(|one| one == path), "{path}: {found:?}");
+        assert_eq!(Offer::decide(None, &behind("localhost")), Offer::Offered);
+        let logins = Reach {
+            has_logins: true,
+            ..reach("127.0.0.1")
+        };
+        let offer = Offer::decide(None, &logins);
+        assert!(offer.notice().unwrap().contains("login providers"), "{offer:?}");
+        assert_eq!(Offer::decide(Some(true), &logins), Offer::Offered);
+    }
+
+    #[test]
+    fn what_was_said_has_the_last_word() {
+        assert_eq!(Offer::decide(Some(true), &reach("0.0.0.0")), Offer::Offered);
+        assert_eq!(Offer::decide(Some(true), &reach("0.0.0.0")).notice(), None);
+        for host in ["127.0.0.1", "0.0.0.0"] {
+            assert_eq!(
+                Offer::decide(Some(false), &reach(host)),
+                Offer::NotWanted,
+                "{host}"
+            );
         }
-        let tcp = protected_paths(Path::new("/srv/dstack"), None, None, Some("tcp://engine:2375"));
-        assert!(!tcp.iter().any(|path| path.contains("engine")), "{tcp:?}");
     }
 }

@@ -1,5 +1,6 @@
 //! `dstack server`: the API, the engine, and this machine as an instance.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,8 @@ use std::time::Duration;
 use dstack_cli::{ErrorKind, ServerAction, ServerArgs, ServerImportArgs};
 use dstack_engine::failpoint::{AbortAt, NoFailpoints};
 use dstack_engine::{Engine, EngineDeps, Failpoints, Settings as EngineSettings};
-use dstack_local::{LocalAgents, LocalShim, LocalShimOptions, ThisMachine, Withdrawn};
+use dstack_local::{LocalAgents, LocalShim, LocalShimOptions, Registered, ThisMachine, Withdrawn};
+use dstack_server::config::{self, ServerConfig};
 use dstack_server::import::{ImportError, ImportOptions};
 use dstack_server::settings::report_unused;
 use dstack_server::wiring::{Connected, LogOutput, SqlInputs};
@@ -16,13 +18,15 @@ use dstack_server::{
 };
 use dstack_store::rows::HostRules;
 use dstack_store::{EngineStore, EntityRef};
-use dstack_system::{Random, env, task};
+use dstack_system::{Random, chain, env, task};
 use dstack_telemetry::{Telemetry, TelemetryError};
+use dstack_units::InstanceId;
 use rustix::process::{getpriority_process, setpriority_process};
 use tokio::runtime::{Handle, Runtime};
 
-use crate::local_machine::{Offer, protected_paths};
+use crate::local_machine::Offer;
 use crate::logging;
+use crate::protected_paths::{Places, protected_paths};
 
 type StartError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -71,6 +75,21 @@ fn start_telemetry(settings: &Settings) -> Result<Telemetry, TelemetryError> {
     Telemetry::start(&options)
 }
 
+/// What is decided of this machine before the server starts.
+struct MachineOptions {
+    offer: Offer,
+    /// Files with credentials that `config.yml` names.
+    credential_files: Vec<PathBuf>,
+}
+
+/// `config.yml`, if it can be read: what is wrong with it is said when the server reads it.
+fn server_config(settings: &Settings) -> Option<ServerConfig> {
+    match settings.config_disabled {
+        true => None,
+        false => config::load(&settings.dir).ok().flatten(),
+    }
+}
+
 /// Serves until the end.
 fn run(
     arguments: ServerArgs,
@@ -78,17 +97,21 @@ fn run(
     customize: impl FnOnce(&mut ServerOptions),
 ) -> Result<(), StartError> {
     let (runtime, workers) = (threads("dstack", 0)?, threads("dstack-work", WORKER_NICE)?);
-    let no_local = arguments.no_local;
     let mut options = ServerOptions::from_env();
     apply(&mut options.settings, arguments);
-    let offer = Offer::decide(options.settings.local, no_local, &options.settings.host);
+    let config = server_config(&options.settings);
+    let offer = Offer::of_server(&options.settings, config.as_ref());
+    let machine = MachineOptions {
+        offer,
+        credential_files: config.map(|config| config.credential_files()).unwrap_or_default(),
+    };
     options.telemetry = telemetry;
     let policy = options.settings.outbound_policy();
-    options.images = dstack_images::of_server((offer == Offer::Offered).then(local_engine), policy);
+    options.images = dstack_images::of_server((machine.offer == Offer::Offered).then(local_engine), policy);
     options.workers = Some(workers.handle().clone());
     let (handle, main) = (workers.handle().clone(), runtime.handle().clone());
     options.start_engine = Some(Box::new(move |context| {
-        let started = task::spawn_on(&handle, "start the engine", start_engine(context, offer, main));
+        let started = task::spawn_on(&handle, "start the engine", start_engine(context, machine, main));
         Box::pin(async move { started.await?.unwrap_or_else(|| Err(task::Panicked.into())) })
     }));
     customize(&mut options);
@@ -140,7 +163,11 @@ async fn import(arguments: ServerImportArgs) -> ExitCode {
 fn apply(settings: &mut Settings, arguments: ServerArgs) {
     settings.host = arguments.host.unwrap_or_else(|| settings.host.clone());
     settings.port = arguments.port.unwrap_or(settings.port);
-    settings.local |= arguments.local;
+    settings.local = match (arguments.local, arguments.no_local) {
+        (_, true) => Some(false),
+        (true, _) => Some(true),
+        _ => settings.local,
+    };
     settings.admin_token = arguments.token.or_else(|| settings.admin_token.take());
     settings.update_default_project |= arguments.yes;
     settings.do_not_update_default_project |= arguments.no;
@@ -199,15 +226,18 @@ fn is_disk_full(error: &(dyn std::error::Error + 'static)) -> bool {
 
 async fn start_engine(
     context: EngineContext,
-    offer: Offer,
+    options: MachineOptions,
     main: Handle,
 ) -> Result<StartedEngine, StartError> {
-    if let Some(notice) = offer.notice() {
+    if let Some(notice) = options.offer.notice() {
         tracing::warn!("{notice}");
     }
-    let offered = offer == Offer::Offered;
+    let offered = options.offer == Offer::Offered;
     let machine = match &context.identity {
-        Some(identity) if offered => Some(start_machine(&context, &identity.name, &main).await?),
+        Some(identity) if offered => {
+            let files = &options.credential_files;
+            Some(start_machine(&context, &identity.name, files, &main).await?)
+        }
         Some(identity) => finish_machine(&context, &identity.name, &main).await?,
         None if !offered => None,
         None => {
@@ -288,12 +318,17 @@ struct Machine {
     host: String,
     shim: LocalShim,
     runtime: String,
-    instance: dstack_units::InstanceId,
+    instance: InstanceId,
+}
+
+/// State of the agent of this machine.
+fn agent_dir(context: &EngineContext) -> PathBuf {
+    context.settings.dir.join("local")
 }
 
 /// The agent of this machine.
 async fn start_shim(context: &EngineContext, main: &Handle) -> Result<LocalShim, StartError> {
-    let dir = context.settings.dir.join("local");
+    let dir = agent_dir(context);
     let binary = dstack_local::binary::find(&dir, EMBEDDED_AGENT)?;
     let runtime = context.settings.local_runtime.clone();
     let options = LocalShimOptions { dir, binary, runtime };
@@ -302,21 +337,35 @@ async fn start_shim(context: &EngineContext, main: &Handle) -> Result<LocalShim,
     Ok(started?.ok_or(task::Panicked)??)
 }
 
-/// What is allowed on this machine.
-fn rules(context: &EngineContext, runtime: &str) -> HostRules {
-    let containers = runtime != "process";
-    let protected_paths = match containers {
-        true => protected_paths(
-            &context.settings.dir,
-            env::home().as_deref(),
-            env::var("XDG_RUNTIME_DIR").as_deref(),
-            env::var("DOCKER_HOST").as_deref(),
-        ),
+/// What is allowed on this machine, whose agent is `shim`.
+async fn rules(
+    context: &EngineContext,
+    shim: &LocalShim,
+    runtime: &str,
+    credentials: &[PathBuf],
+) -> HostRules {
+    if runtime == "process" {
         // A process may read what the server may: nothing can be kept from it.
-        false => Vec::new(),
-    };
+        return HostRules {
+            containers: false,
+            ..HostRules::default()
+        };
+    }
+    let mut programs = vec![shim.binary().to_owned()];
+    programs.extend(std::env::current_exe());
+    let (database, home) = (context.settings.sqlite_file(), env::home());
+    let engine_data = local_engine().data_root().await;
+    let protected_paths = protected_paths(&Places {
+        server_dir: &context.settings.dir,
+        database: database.as_deref(),
+        configured: credentials,
+        programs: &programs,
+        sockets: shim.socket().parent(),
+        engine_data: engine_data.as_deref(),
+        home: home.as_deref(),
+        variable: &env::var,
+    });
     HostRules {
-        containers,
         protected_paths,
         ..HostRules::default()
     }
@@ -337,29 +386,59 @@ async fn finish_machine(
         is_busy: true,
     }) = withdrawn
     else {
+        LocalShim::end_left_behind(&agent_dir(context)).await;
         return Ok(None);
     };
-    let shim = start_shim(context, main).await?;
-    let report = shim.report().await?;
-    tracing::info!("jobs run on this machine still: they go on to their end, and it gets no new ones");
-    Ok(Some(Machine {
-        host: host.to_owned(),
-        shim,
-        runtime: report.runtime,
-        instance,
-    }))
+    match follow_machine(context, host, instance, main).await {
+        Ok(machine) => {
+            tracing::info!(
+                "jobs run on this machine still: they go on to their end, and it gets no new ones"
+            );
+            Ok(Some(machine))
+        }
+        // Nothing else depends on it: the server starts, as it does when it cannot reach another host.
+        Err(error) => {
+            tracing::error!(
+                error = %chain(error.as_ref()),
+                "jobs run on this machine still, but its agent cannot be started: they are lost unless the server starts again \
+                 with its agent in the next minutes"
+            );
+            Ok(None)
+        }
+    }
 }
 
-async fn start_machine(context: &EngineContext, host: &str, main: &Handle) -> Result<Machine, StartError> {
+async fn follow_machine(
+    context: &EngineContext,
+    host: &str,
+    instance: InstanceId,
+    main: &Handle,
+) -> Result<Machine, StartError> {
+    let shim = start_shim(context, main).await?;
+    let runtime = shim.report().await?.runtime;
+    Ok(Machine {
+        host: host.to_owned(),
+        shim,
+        runtime,
+        instance,
+    })
+}
+
+async fn start_machine(
+    context: &EngineContext,
+    host: &str,
+    credentials: &[PathBuf],
+    main: &Handle,
+) -> Result<Machine, StartError> {
     let shim = start_shim(context, main).await?;
     let report = shim.report().await?;
     let this = ThisMachine {
         host,
         report: &report,
-        rules: &rules(context, &report.runtime),
+        rules: &rules(context, &shim, &report.runtime, credentials).await,
     };
     let now = context.data.clock.now();
-    let instance = dstack_local::register(
+    let Registered { instance, fleet } = dstack_local::register(
         &context.data.store(),
         context.project.id,
         this,
@@ -370,7 +449,7 @@ async fn start_machine(context: &EngineContext, host: &str, main: &Handle) -> Re
     for notice in &report.notices {
         tracing::warn!("{notice}");
     }
-    tracing::info!(runtime = %report.runtime, cpus = report.host_info.cpus, gpus = report.host_info.gpu_count, "this machine is an instance of the fleet `local`");
+    tracing::info!(runtime = %report.runtime, cpus = report.host_info.cpus, gpus = report.host_info.gpu_count, "this machine is an instance of the fleet `{fleet}`");
     Ok(Machine {
         host: host.to_owned(),
         shim,

@@ -31,8 +31,8 @@ pub struct ServerArgs {
     /// The admin's token, which others on this machine see in the list of processes. Defaults to `$DSTACK_SERVER_ADMIN_TOKEN`, then a generated one
     #[arg(long)]
     pub token: Option<String>,
-    /// Offer this machine as an instance of project main, wherever the server listens. Without it: only while the server
-    /// listens on localhost, 127.0.0.1 or ::1. Members of the project run code here. Defaults to `$DSTACK_SERVER_LOCAL`
+    /// Offer this machine as an instance of project main, whoever reaches the server. Without it: only where nobody else
+    /// seems to. Members of the project run code here, and can take the machine over. Defaults to `$DSTACK_SERVER_LOCAL`
     #[arg(long, conflicts_with = "no_local")]
     pub local: bool,
     /// Do not offer this machine as an instance

@@ -17,8 +17,24 @@ use super::ports::Reserved;
 use crate::error::{CliError, ErrorKind};
 use crate::ssh::hosts::{Hop, Route};
 
-/// A container's SSH server may start a little after the job.
-const MAX_ATTEMPTS: u32 = 10;
+/// How often a job is tried that does not answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attempts {
+    /// Until its SSH server is up: that of a container may start a little after the job.
+    Patient,
+    /// A few times: it is most likely not there.
+    Few,
+}
+
+impl Attempts {
+    const fn number(self) -> u32 {
+        match self {
+            Self::Patient => 10,
+            Self::Few => 3,
+        }
+    }
+}
+
 const PAUSE: Duration = Duration::from_millis(300);
 /// Limit for finding out whether the job is on this machine's network.
 const PROBE: Duration = Duration::from_secs(2);
@@ -36,13 +52,13 @@ impl Tunnel {
     ///
     /// # Errors
     /// A key is unusable, or the job cannot be reached.
-    pub async fn open(route: &Route, home: &Path) -> Result<Self, CliError> {
+    pub async fn open(route: &Route, home: &Path, attempts: Attempts) -> Result<Self, CliError> {
         let endpoints = route
             .hops
             .iter()
             .map(|hop| endpoint(hop, home))
             .collect::<Result<Vec<_>, _>>()?;
-        let connection = connect(&endpoints)
+        let connection = connect(&endpoints, attempts)
             .await
             .map_err(|error| CliError::from_error(ErrorKind::AttachFailed, error))?;
         Ok(Self {
@@ -101,7 +117,7 @@ impl Drop for Tunnel {
     }
 }
 
-async fn connect(endpoints: &[Endpoint]) -> Result<Connection, SshError> {
+async fn connect(endpoints: &[Endpoint], attempts: Attempts) -> Result<Connection, SshError> {
     let Some((target, jumps)) = endpoints.split_last() else {
         return Err(SshError::Closed);
     };
@@ -115,7 +131,7 @@ async fn connect(endpoints: &[Endpoint]) -> Result<Connection, SshError> {
             Ok(connection) => return Ok(connection),
             // Waiting again for as long would help nobody.
             Err(error @ SshError::Timeout { .. }) => return Err(error),
-            Err(error) if tries >= MAX_ATTEMPTS => return Err(error),
+            Err(error) if tries >= attempts.number() => return Err(error),
             Err(_) => tries += 1,
         }
         tokio::time::sleep(PAUSE).await;

@@ -8,12 +8,12 @@ use dstack_api::endpoint::Nothing;
 use dstack_api::responses::ProjectsAnswer;
 use dstack_api::routes::{AuthAuthorize, AuthCallback, AuthListProviders, ProjectsList};
 use dstack_http::ClientOptions;
+use dstack_model::client_config::ClientConfig;
 use dstack_model::requests::{ListProjectsRequest, OAuthAuthorizeRequest, OAuthCallbackRequest};
 use dstack_model::users::UserWithCreds;
 use dstack_system::Secret;
 
 use crate::args::LoginArgs;
-use crate::config::Config;
 use crate::context::Context;
 use crate::error::{CliError, ErrorKind};
 use crate::settings;
@@ -210,13 +210,16 @@ async fn configure(
         );
         return Ok(ExitCode::SUCCESS);
     }
-    let mut config = context.config()?;
-    let before = config.default_project().map(|project| project.name.clone());
-    for name in &names {
-        config.set(name, url, token.clone(), false);
-    }
-    config.save()?;
-    let file = config.path().display().to_string();
+    let before = context
+        .config()?
+        .default_project()
+        .map(|project| project.name.clone());
+    let config = context.change_config(|config| {
+        for name in &names {
+            config.set(name, url, token.expose(), false);
+        }
+    })?;
+    let file = context.config_path().display().to_string();
     let mut added = Text::from("Added ");
     for (index, name) in names.iter().enumerate() {
         added = if index > 0 { added.push(", ") } else { added }.code(name);
@@ -224,10 +227,11 @@ async fn configure(
     let plural = if names.len() == 1 { "" } else { "s" };
     context.ui.say(added.push(format!(" project{plural} at {file}")));
     if let Some(default) = default_after(context, &config, before.as_deref(), &names, args).await? {
-        if let Some(project) = config.project(&default).cloned() {
-            config.set(&default, &project.url, project.token, true);
-            config.save()?;
-        }
+        context.change_config(|config| {
+            if let Some(project) = config.project(&default).cloned() {
+                config.set(&default, &project.url, &project.token, true);
+            }
+        })?;
         context.ui.say(
             Text::from("Set ")
                 .code(default)
@@ -241,7 +245,7 @@ async fn configure(
 /// and if nobody can be asked the one that was, or the first.
 async fn default_after(
     context: &Context,
-    config: &Config,
+    config: &ClientConfig,
     before: Option<&str>,
     names: &[String],
     args: &LoginArgs,

@@ -4,10 +4,10 @@ use std::process::ExitCode;
 
 use dstack_api::endpoint::Nothing;
 use dstack_api::routes::{ProjectsGet, UsersGetMyUser};
+use dstack_model::client_config::ClientProject;
 use dstack_system::Secret;
 
 use crate::args::{ProjectAction, ProjectArgs};
-use crate::config::ProjectConfig;
 use crate::context::Context;
 use crate::error::{CliError, ErrorKind};
 use crate::ui::{Column, Style, Table, Text};
@@ -44,9 +44,14 @@ async fn add(
         .client(url, token.clone())?
         .call::<ProjectsGet>(name, &Nothing)
         .await?;
-    let mut config = context.config()?;
-    let wanted =
-        |project: &ProjectConfig| project.name == name && project.url == url && project.token == token;
+    let config = context.config()?;
+    let wanted = |project: &ClientProject| {
+        (
+            project.name.as_str(),
+            project.url.as_str(),
+            project.token.as_str(),
+        ) == (name, url, token.expose())
+    };
     let current = config.default_project();
     if !current.is_some_and(wanted) {
         let default = match (default, current) {
@@ -59,8 +64,7 @@ async fn add(
                     .await?
             }
         };
-        config.set(name, url, token, default);
-        config.save()?;
+        context.change_config(|config| config.set(name, url, token.expose(), default))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -72,22 +76,20 @@ async fn delete(context: &Context, name: &str, yes: bool) -> Result<ExitCode, Cl
             .confirm(format!("Are you sure you want to delete project '{name}'?"))
             .await?
     {
-        let mut config = context.config()?;
-        config.remove(name);
-        config.save()?;
+        context.config()?;
+        context.change_config(|config| config.remove(name))?;
         context.ui.say(Text::new().secondary("OK"));
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn set_default(context: &Context, name: &str) -> Result<ExitCode, CliError> {
-    let mut config = context.config()?;
-    let project = config.project(name).cloned().ok_or_else(|| {
+    let config = context.config()?;
+    let project = config.project(name).ok_or_else(|| {
         CliError::new(ErrorKind::NoProject, format!("Project '{name}' not found"))
             .hint("see `dstack project list`")
     })?;
-    config.set(name, &project.url, project.token, true);
-    config.save()?;
+    context.change_config(|config| config.set(name, &project.url, &project.token, true))?;
     context.ui.say(Text::new().secondary("OK"));
     Ok(ExitCode::SUCCESS)
 }
@@ -127,8 +129,8 @@ async fn list(context: &Context, verbose: bool) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn user_name(context: &Context, project: &ProjectConfig) -> String {
-    let user = match context.client(&project.url, project.token.clone()) {
+async fn user_name(context: &Context, project: &ClientProject) -> String {
+    let user = match context.client(&project.url, Secret::new(project.token.clone())) {
         Ok(client) => client
             .call::<UsersGetMyUser>((), &Nothing)
             .await

@@ -1,6 +1,5 @@
 //! Makes what handlers and workers share, in the order in which one part needs the other.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use dstack_store::Database;
@@ -110,17 +109,16 @@ pub(crate) async fn open_database(
         .database_url
         .clone()
         .unwrap_or_else(|| format!("sqlite://{}", settings.dir.join("data/dstack.db").display()));
-    let lock = match url.split_once("://") {
-        Some((scheme, path)) if scheme.starts_with("sqlite") => {
-            let path = path.split('?').next().unwrap_or(path);
-            let lock = DirectoryLock::of_sqlite(Path::new(path))?;
+    let lock = match settings.sqlite_path() {
+        Some(path) => {
+            let lock = DirectoryLock::of_sqlite(&path)?;
             // One whose path is written with escapes, or that lies nowhere, is the database's own affair.
-            if path.starts_with('/') && !path.contains('%') {
-                directory::prepare_database(Path::new(path))?;
+            if path.has_root() && settings.sqlite_file().as_ref() == Some(&path) {
+                directory::prepare_database(&path)?;
             }
             Some(lock)
         }
-        _ => match DirectoryLock::of_directory(&settings.dir, random) {
+        None => match DirectoryLock::of_directory(&settings.dir, random) {
             Ok(lock) => Some(lock),
             Err(ServerError::InUse { .. }) => None,
             Err(error) => return Err(error),

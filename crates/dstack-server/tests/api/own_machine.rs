@@ -17,6 +17,11 @@ use super::{ADMIN, Server};
 impl Server {
     /// Makes a machine the instance of project `main`, as the start of a server does.
     pub(crate) async fn own_machine(&self, runtime: &str, offered: bool) {
+        self.own_machines(&[runtime], offered).await;
+    }
+
+    /// As [`Self::own_machine`], for several servers that share the database.
+    async fn own_machines(&self, runtimes: &[&str], offered: bool) {
         let now = SystemClock.now();
         let spec = json!({"configuration": {"type": "fleet", "name": "local", "ssh_config": {"hosts": ["127.0.0.1"]}},
                           "profile": {}});
@@ -25,7 +30,35 @@ impl Server {
         let random = &self.state.data.random;
         let mut fleet = FleetRow::active(random.uuid().into(), project, "local".to_owned(), spec, now);
         fleet.local = true;
-        let mut instance = InstanceRow::pending(random.uuid().into(), &fleet, 0, now);
+        let mut changes = Changes::new(EventMaker::system(now, random.clone()));
+        changes.insert_silently(fleet.clone());
+        for (number, runtime) in (0..).zip(runtimes) {
+            let instance = self.machine_of(&fleet, number, runtime, offered);
+            changes.insert_silently(instance);
+        }
+        let store = self.state.data.store();
+        store.commit(changes.into_commit()).await.unwrap();
+    }
+
+    /// As if a job had each of them.
+    async fn occupy_machines(&self) {
+        let store = self.state.data.store();
+        let placement = store.placement(self.main_project().await).await.unwrap();
+        let random = self.state.data.random.clone();
+        let mut changes = Changes::new(EventMaker::system(SystemClock.now(), random));
+        for before in &placement.instances {
+            let mut row = before.clone();
+            row.make_ready(InstanceStatus::Busy).unwrap();
+            row.busy_blocks = 1;
+            changes.update(before, row);
+        }
+        store.commit(changes.into_commit()).await.unwrap();
+    }
+
+    fn machine_of(&self, fleet: &FleetRow, number: i64, runtime: &str, offered: bool) -> InstanceRow {
+        let now = SystemClock.now();
+        let id = self.state.data.random.uuid().into();
+        let mut instance = InstanceRow::pending(id, fleet, number, now);
         let resources =
             json!({"cpus": 8, "memory_mib": 65536, "gpus": [], "spot": false, "disk": {"size_mib": 60_000}});
         let kind = json!({"name": "local", "resources": resources});
@@ -40,7 +73,7 @@ impl Server {
         instance.make_ready(InstanceStatus::Idle).unwrap();
         instance.agent = Some(Json::new(AgentAddress::Local {
             runtime: runtime.to_owned(),
-            host: "here".to_owned(),
+            host: format!("here-{number}"),
             rules: HostRules {
                 offered,
                 containers: runtime == "docker",
@@ -51,15 +84,7 @@ impl Server {
             },
         }));
         instance.total_blocks = Some(1);
-        let mut changes = Changes::new(EventMaker::system(now, random.clone()));
-        changes.insert_silently(fleet);
-        changes.insert_silently(instance);
-        self.state
-            .data
-            .store()
-            .commit(changes.into_commit())
-            .await
-            .unwrap();
+        instance
     }
 
     /// Events about the server's own machine, newest first, as this user sees them.
@@ -145,6 +170,23 @@ async fn whoever_joins_by_logging_in_is_told_of_as_well() {
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(warnings[0].contains("New there: grace-hopper."), "{warnings:?}");
     assert!(warnings[0].contains("in containers"), "{warnings:?}");
+}
+
+#[tokio::test]
+async fn of_several_machines_the_one_without_containers_is_told_of() {
+    let server = Server::new().await;
+    server.user("bob").await;
+    server.own_machines(&["docker", "process"], true).await;
+    let bob = json!({"members": [member("bob")]});
+    server
+        .post(ADMIN, "/api/projects/main/add_members", bob)
+        .await
+        .ok();
+    let warnings = server.warnings(ADMIN).await;
+    assert!(
+        warnings[0].contains("as processes of the server's own user"),
+        "{warnings:?}"
+    );
 }
 
 #[tokio::test]
@@ -238,6 +280,10 @@ async fn plans_say_what_processes_ignore_and_that_services_are_not_reached() {
         said.contains("it ignores `image`, `privileged`, `volumes`."),
         "{said}"
     );
+    // Another job has it: this one waits for it, and runs as a process all the same.
+    server.occupy_machines().await;
+    let said = notices(json!({"privileged": true})).await;
+    assert!(said.contains("it ignores `image`, `privileged`."), "{said}");
     let said = notices(json!({"type": "service", "port": 80})).await;
     assert!(said.contains("Requests to services are not passed on"), "{said}");
 }

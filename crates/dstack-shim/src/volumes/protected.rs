@@ -11,7 +11,7 @@ use dstack_agent_api::shim::TaskConfig;
 /// server's machine is offered to people who are trusted with it; this keeps mistakes and plain attempts out.
 ///
 /// # Errors
-/// A mount is, lies in, or contains one of them; the task is privileged; or a path cannot be followed.
+/// A mount is, lies in, or contains one of them; the task is privileged; or the path of a mount cannot be followed.
 pub fn check_protected(task: &TaskConfig) -> io::Result<()> {
     if task.protected_paths.is_empty() {
         return Ok(());
@@ -20,11 +20,13 @@ pub fn check_protected(task: &TaskConfig) -> io::Result<()> {
     if task.privileged {
         return refused("privileged tasks are not run on the server's own machine".to_owned());
     }
-    let protected: Vec<PathBuf> = task
-        .protected_paths
-        .iter()
-        .map(|path| real_path(Path::new(path)))
-        .collect::<io::Result<_>>()?;
+    if task.instance_mounts.is_empty() {
+        return Ok(());
+    }
+    let mut protected: Vec<PathBuf> = task.protected_paths.iter().map(PathBuf::from).collect();
+    // One that this user cannot follow (in a closed directory of somebody else) counts by its spelling alone.
+    let followed = task.protected_paths.iter().map(|path| real_path(Path::new(path)));
+    protected.extend(followed.filter_map(Result::ok).collect::<Vec<_>>());
     for mount in &task.instance_mounts {
         let real = real_path(Path::new(&mount.instance_path))?;
         if protected
@@ -114,6 +116,22 @@ mod tests {
         symlink(&real, dir.path().join("link")).unwrap();
         let task = task(&dir.path().join("link"), &real.join("data"));
         check_protected(&task).unwrap_err();
+    }
+
+    #[test]
+    fn a_protected_path_that_cannot_be_followed_counts_by_its_spelling() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, open) = (dir.path().join("file"), dir.path().join("open"));
+        fs_err::write(&file, "").unwrap();
+        // Not "not found", but "not a directory": as for a closed one, nobody can say where it leads.
+        let lost = file.join("docker.sock");
+        assert_ne!(real_path(&lost).unwrap_err().kind(), io::ErrorKind::NotFound);
+        check_protected(&task(&lost, &open)).unwrap();
+        let error = check_protected(&task(&lost, dir.path())).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        let mut without_mounts = task(&lost, &open);
+        without_mounts.instance_mounts.clear();
+        check_protected(&without_mounts).unwrap();
     }
 
     #[test]

@@ -9,7 +9,7 @@ use dstack_model::requests::GetRunPlanRequest;
 use dstack_model::runs::{JobPlan, JobSpec, Run, RunPlan, RunSpec};
 use dstack_plan::diff::check_updatable;
 use dstack_plan::fleets::{self as choice, Fleet, OFFERS_PER_FLEET};
-use dstack_plan::placement::{Request, Wants, notice_of_processes, offers as instance_offers};
+use dstack_plan::placement::{Candidate, Request, Wants, notice_of_processes, offers as instance_offers};
 use dstack_plan::plans::{OFFERS_SHOWN, Shown, batches, in_order, job_plan, of_all_fleets};
 use dstack_plan::queue::Placer;
 use dstack_plan::validate::{effective_run_spec, has_references, missing_variables};
@@ -135,13 +135,13 @@ async fn job_plans(call: &Call, request: &GetRunPlanRequest, run: &RunSpec) -> R
         if request.explain {
             planned.explanations.push(planner.explain(first, &found).await);
         }
-        let notice = match listing {
-            true => None,
-            false => planner.notice(first),
-        };
-        planned
-            .notices
-            .extend(notice.filter(|notice| !planned.notices.contains(notice)));
+        if !listing {
+            for notice in planner.notices(first, &found) {
+                if !planned.notices.contains(&notice) {
+                    planned.notices.push(notice);
+                }
+            }
+        }
         let offers = in_order(found.instances, found.new, shown);
         let jobs = batch.into_iter().map(|job| job_plan(job, &offers, shown));
         planned.jobs.extend(jobs);
@@ -210,8 +210,9 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// What the instance that the job would get now does not do of what is asked for.
-    fn notice(&self, job: &JobSpec) -> Option<String> {
+    /// What the instance that the job would get now does not do of what is asked for. Where it gets none now, and no new one
+    /// either: what those do not do for one of which it may wait.
+    fn notices(&self, job: &JobSpec, found: &Found) -> Vec<String> {
         let multinode = self.source.multinode_backends();
         let request = Request {
             volumes: &self.volumes,
@@ -219,11 +220,19 @@ impl<'a> Planner<'a> {
             ..Request::new(self.run, job)
         };
         let fleets = fleets(&self.placement, Some(self.project));
-        let choice = Placer::new(&fleets).take_instance(&request)?;
-        let mut machines = fleets.iter().flat_map(|fleet| &fleet.instances);
-        let machine = machines.find(|one| one.instance_id == choice.instance_id)?;
-        let is_bare = machine.rules.is_some_and(|rules| !rules.containers);
-        is_bare.then(|| notice_of_processes(machine.instance_name, self.run, job))
+        let wants = Wants::new(request);
+        let choice = Placer::new(&fleets).take_instance(&request);
+        let may_get = |machine: &&Candidate<'_>| match &choice {
+            Some(choice) => machine.instance_id == choice.instance_id,
+            None => found.new.is_empty() && wants.share_of(machine).is_ok(),
+        };
+        let is_bare = |machine: &&Candidate<'_>| machine.rules.is_some_and(|rules| !rules.containers);
+        let machines = fleets.iter().flat_map(|fleet| &fleet.instances);
+        machines
+            .filter(may_get)
+            .filter(is_bare)
+            .map(|machine| notice_of_processes(machine.instance_name, self.run, job))
+            .collect()
     }
 
     /// Why the job would be placed so.
