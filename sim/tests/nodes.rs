@@ -10,6 +10,7 @@ use dstack_engine::Failpoints;
 use dstack_engine::failpoint::DieAt;
 use dstack_model::runs::{JobStatus, RunStatus};
 use dstack_plan::lifecycle::WaitReason;
+use dstack_plan::lifecycle::job::NODES_INTERVAL;
 use dstack_sim::{Script, World, invariants};
 use dstack_store::EngineStore;
 use dstack_store::rows::{JobRow, RunRow};
@@ -74,8 +75,10 @@ async fn every_node_is_told_of_all() {
 
 #[tokio::test(start_paused = true)]
 async fn nodes_start_in_the_order_that_is_asked_for() {
-    for (order, master_first) in [("master-first", true), ("workers-first", false)] {
-        let world = world(30).await;
+    for (order, master_first, seed) in
+        (30..36).flat_map(|seed| [("master-first", true, seed), ("workers-first", false, seed)])
+    {
+        let world = world(seed).await;
         // Whoever comes first still runs when the others come.
         let script = Script {
             lines: 100,
@@ -108,6 +111,9 @@ async fn nodes_start_in_the_order_that_is_asked_for() {
         for worker in &started[1..] {
             assert_eq!(started[0] < *worker, master_first, "{started:?}");
         }
+        // Who waits is woken, and does not only look now and then.
+        let (first, last) = (started.iter().min().unwrap(), started.iter().max().unwrap());
+        assert!(*last < *first + NODES_INTERVAL / 2, "seed {seed}: {started:?}");
         assert_eq!(world.finished(&run, 2 * MINUTE).await.unwrap(), RunStatus::Done);
     }
 }

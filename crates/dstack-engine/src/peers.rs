@@ -1,13 +1,15 @@
 //! The jobs of a run, as each of them is seen by the others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use dstack_agent_api::runner::ClusterInfo;
 use dstack_model::runs::JobSpec;
 use dstack_plan::jobs::host_commands;
+use dstack_plan::lifecycle::WaitReason;
 use dstack_plan::nodes::Peer;
 use dstack_store::JobSnapshot;
-use dstack_store::rows::{AgentAddress, JobRow};
+use dstack_store::rows::{AgentAddress, JobRow, RunRow};
+use dstack_units::JobId;
 
 pub use dstack_plan::nodes::Peers;
 
@@ -19,22 +21,11 @@ use crate::{InputsError, Result};
 pub struct RunJobs(Vec<JobRow>);
 
 impl RunJobs {
-    /// The present submissions of all `jobs` of a run.
-    pub fn present(jobs: Vec<JobRow>) -> Self {
-        let mut present = BTreeMap::new();
-        for job in jobs {
-            let key = (job.replica_num, job.job_num);
-            let newest = present.get(&key).map(|known: &JobRow| known.submission_num);
-            if newest.is_none_or(|newest| newest <= job.submission_num) {
-                present.insert(key, job);
-            }
-        }
-        Self(present.into_values().collect())
-    }
-
-    /// The rows, by replica and number.
-    pub fn rows(&self) -> impl Iterator<Item = &JobRow> {
-        self.0.iter()
+    /// The present submissions of all `jobs` of a run, which come by replica, number and submission.
+    pub fn present(mut jobs: Vec<JobRow>) -> Self {
+        let present: HashSet<JobId> = latest(&jobs).iter().map(|job| job.id).collect();
+        jobs.retain(|job| present.contains(&job.id));
+        Self(jobs)
     }
 
     /// What the others must know of each.
@@ -73,6 +64,44 @@ pub fn placed_spec(job: &JobSnapshot, jobs: &RunJobs) -> Result<JobSpec, InputsE
     let commands = Peers::new(run, &spec, &peers).commands();
     spec.commands = commands.map_err(InputsError::transient)?;
     Ok(spec)
+}
+
+/// The latest submission of each job, by replica and number.
+pub(crate) fn latest(jobs: &[JobRow]) -> Vec<&JobRow> {
+    let mut latest: BTreeMap<(i64, i64), &JobRow> = BTreeMap::new();
+    for job in jobs {
+        let slot = latest.entry((job.replica_num, job.job_num)).or_insert(job);
+        if job.submission_num > slot.submission_num {
+            *slot = job;
+        }
+    }
+    latest.into_values().collect()
+}
+
+/// Whether other nodes are waited for.
+pub(crate) const fn is_for_nodes(reason: Option<&WaitReason>) -> bool {
+    matches!(
+        reason,
+        Some(WaitReason::NodeRunning { .. } | WaitReason::NodeAddress { .. })
+    )
+}
+
+/// Nodes that wait for others by what is stored of them, and need not any more.
+pub(crate) fn free_nodes(run: &RunRow, jobs: &[&JobRow]) -> Vec<JobId> {
+    let waits = |job: &&JobRow| is_for_nodes(job.waiting_for());
+    if !jobs.iter().any(|job| waits(job)) {
+        return Vec::new();
+    }
+    let peers: Vec<Peer<'_>> = jobs.iter().map(|job| peer(job)).collect();
+    let is_free = |job: &&&JobRow| {
+        let peers = Peers::new(&run.run_spec, &job.job_spec, &peers);
+        match job.waiting_for() {
+            Some(WaitReason::NodeRunning { .. }) => peers.task_waits_for().is_none(),
+            _ => peers.start_waits_for().is_none(),
+        }
+    };
+    let waiting = jobs.iter().filter(|job| waits(job));
+    waiting.filter(is_free).map(|job| job.id).collect()
 }
 
 fn peer(job: &JobRow) -> Peer<'_> {

@@ -84,15 +84,13 @@ pub struct Peers<'a> {
     /// Those of its replica with itself, by number.
     replica: Vec<&'a Peer<'a>>,
     /// All of the run, by replica and number.
-    all: Vec<&'a Peer<'a>>,
+    all: &'a [Peer<'a>],
 }
 
 impl<'a> Peers<'a> {
-    /// Of the job among `all` jobs of its run, itself among them, each in its present submission.
+    /// Of the job among `all` jobs of its run, itself among them: each in its present submission, by replica and number.
     pub fn new(run: &'a RunSpec, job: &'a JobSpec, all: &'a [Peer<'a>]) -> Self {
-        let mut all: Vec<_> = all.iter().collect();
-        all.sort_by_key(|peer| (peer.spec.replica_num, peer.spec.job_num));
-        let replica = all.iter().copied();
+        let replica = all.iter();
         let replica = replica
             .filter(|peer| peer.spec.replica_num == job.replica_num)
             .collect();
@@ -191,7 +189,7 @@ impl<'a> Peers<'a> {
             }
             AnyRunConfiguration::Service(service) => {
                 let of = |name: Option<String>| {
-                    let replicas = self.all.iter().copied().filter(|peer| !peer.status.is_finished());
+                    let replicas = self.all.iter().filter(|peer| !peer.status.is_finished());
                     replicas.filter(move |peer| Some(&peer.spec.replica_group) == name.as_ref())
                 };
                 let groups = service.replica_groups().into_iter();

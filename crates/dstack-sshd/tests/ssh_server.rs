@@ -30,7 +30,6 @@ macro_rules! host_or_skip {
     }};
 }
 
-#[track_caller]
 /// Sends `text` and no more, and reads the whole answer.
 async fn exchange(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), text: &[u8]) -> String {
     stream.write_all(text).await.unwrap();
@@ -40,6 +39,7 @@ async fn exchange(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), text: &[u8
     answer
 }
 
+#[track_caller]
 fn ok(done: &Done, out: &str) {
     assert_eq!((done.code, done.out.as_str()), (Some(0), out), "{done:?}");
 }

@@ -19,6 +19,7 @@ use crate::Result;
 use crate::context::Context;
 use crate::observations::JobSeen;
 use crate::operations::progress;
+use crate::peers::is_for_nodes;
 use crate::wakes::Key;
 use crate::{follow, operations};
 
@@ -49,7 +50,7 @@ pub async fn reconcile(ctx: &Arc<Context>, id: JobId) -> Result<()> {
     let (job, intended) = (change.job.clone(), change.operation.clone());
     commit(ctx, &snapshot, change, now).await?;
     continue_calls(ctx, &job, snapshot.operations.iter().chain(&intended));
-    nodes::wake_others(ctx, &snapshot, &job).await
+    Ok(())
 }
 
 /// What is known of a job besides its rows.
@@ -372,6 +373,8 @@ async fn commit(ctx: &Arc<Context>, snapshot: &JobSnapshot, change: Change, now:
         job.last_processed_at = now;
     }
     let (run, from, to) = (job.run_id, before.status(), job.status());
+    // What it waits for may be there since it looked: its run looks once more.
+    let waits_for_nodes = job.waiting_for() != before.waiting_for() && is_for_nodes(job.waiting_for());
     let mut changes = Changes::new(EventMaker::system(now, ctx.deps.random.clone()));
     changes.update(before, job);
     if let Some(operation) = change.operation {
@@ -385,8 +388,10 @@ async fn commit(ctx: &Arc<Context>, snapshot: &JobSnapshot, change: Change, now:
     }
     ctx.commit(("job.commit.before", "job.commit.after"), changes.into_commit())
         .await?;
-    if from != to {
+    if from != to || waits_for_nodes {
         ctx.wakes.wake(EntityRef::Run(run));
+    }
+    if from != to {
         tracing::info!(job.id = %before.id, job.name = %before.job_name, ?from, ?to, "job changed");
     }
     Ok(())

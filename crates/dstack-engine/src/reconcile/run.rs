@@ -1,6 +1,5 @@
 //! Runs: their status follows from their jobs.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use dstack_units::{RunId, Time};
 use super::replicas;
 use crate::Result;
 use crate::context::Context;
+use crate::peers::{free_nodes, latest};
 
 /// Decides about a run and does what was decided.
 pub async fn reconcile(ctx: &Arc<Context>, id: RunId) -> Result<()> {
@@ -29,7 +29,17 @@ pub async fn reconcile(ctx: &Arc<Context>, id: RunId) -> Result<()> {
     }
     let changes = advance(ctx, &snapshot).await?;
     ctx.commit(("run.commit.before", "run.commit.after"), changes.into_commit())
-        .await
+        .await?;
+    wake_ready_nodes(ctx, &snapshot);
+    Ok(())
+}
+
+/// Wakes the nodes that others kept waiting, and keep no more.
+fn wake_ready_nodes(ctx: &Context, snapshot: &RunSnapshot) {
+    let jobs = latest(&snapshot.jobs);
+    for job in free_nodes(&snapshot.run, &jobs) {
+        ctx.wakes.wake(EntityRef::Job(job));
+    }
 }
 
 /// What becomes of a run that is not finished, and sets its timer.
@@ -93,18 +103,6 @@ async fn step(
 
 fn is_service(run: &RunRow) -> bool {
     run.run_spec.configuration.service().is_some()
-}
-
-/// The latest submission of each job.
-fn latest(jobs: &[JobRow]) -> Vec<&JobRow> {
-    let mut latest: BTreeMap<(i64, i64), &JobRow> = BTreeMap::new();
-    for job in jobs {
-        let slot = latest.entry((job.replica_num, job.job_num)).or_insert(job);
-        if job.submission_num > slot.submission_num {
-            *slot = job;
-        }
-    }
-    latest.into_values().collect()
 }
 
 fn facts<'a>(run: &RunRow, jobs: &'a [JobRow], latest: &[&'a JobRow]) -> Facts<'a> {

@@ -18,8 +18,8 @@ pub const DISCONNECTED_TIMEOUT: Duration = Duration::from_secs(2 * 60);
 pub const LOST_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// The runner enforces `max_duration` itself; the server steps in this much later.
 pub const MAX_DURATION_GRACE: Duration = Duration::from_secs(2 * 60);
-/// How often a job that waits for other nodes looks at them. The last of them wakes it; this is for nodes that another
-/// server drives.
+/// How often a job that waits for other nodes looks at them. Its run wakes it in time; this is for nodes that another server
+/// drives.
 pub const NODES_INTERVAL: Duration = Duration::from_secs(5);
 /// How long the last output of a stopped job is waited for.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);

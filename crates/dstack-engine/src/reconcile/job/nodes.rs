@@ -1,14 +1,11 @@
-//! The nodes of a run wait for one another, and the last one wakes the others.
+//! What a job waits for of the other nodes of its run. Its run wakes it when it waits no more.
 
-use std::sync::Arc;
-
-use dstack_agent_api::shim::TaskInfo;
-use dstack_agent_api::shim::TaskStatus;
+use dstack_agent_api::shim::{TaskInfo, TaskStatus};
 use dstack_model::runs::JobStatus;
 use dstack_plan::lifecycle::WaitReason;
 use dstack_plan::nodes::needs_peers;
-use dstack_store::rows::{JobRow, OperationKind};
-use dstack_store::{EntityRef, JobSnapshot};
+use dstack_store::JobSnapshot;
+use dstack_store::rows::OperationKind;
 
 use crate::Result;
 use crate::context::Context;
@@ -55,26 +52,4 @@ pub(super) async fn waits(
             start: peers.start_waits_for(),
         },
     })
-}
-
-/// Wakes the nodes that waited for this one alone, after a change of its status.
-pub(super) async fn wake_others(ctx: &Arc<Context>, before: &JobSnapshot, job: &JobRow) -> Result<()> {
-    let run = &before.run.run_spec;
-    if before.job.status() == job.status() || !needs_peers(run, &job.job_spec) {
-        return Ok(());
-    }
-    let jobs = peers_of(ctx, job).await?;
-    let peers = jobs.peers();
-    for other in jobs.rows().filter(|other| other.id != job.id) {
-        let waits = || Peers::new(run, &other.job_spec, &peers);
-        let is_free = match other.waiting_for() {
-            Some(WaitReason::NodeRunning { .. }) => waits().task_waits_for().is_none(),
-            Some(WaitReason::NodeAddress { .. }) => waits().start_waits_for().is_none(),
-            _ => false,
-        };
-        if is_free {
-            ctx.wakes.wake(EntityRef::Job(other.id));
-        }
-    }
-    Ok(())
 }
