@@ -689,10 +689,9 @@ async fn health_checks_are_listed_newest_first_and_deleted_when_they_are_old() {
     }
 }
 
-/// With another name for the fleet.
-/// What jobs used is deleted when it is old, in batches, by whether they still run.
+/// What jobs used is deleted when it is old; what is old depends on whether they still run.
 #[tokio::test]
-async fn old_points_of_metrics_are_deleted_batch_by_batch() {
+async fn old_points_of_metrics_are_deleted_by_whether_their_jobs_run() {
     let folder = tempfile::tempdir().unwrap();
     for database in databases(folder.path()).await {
         let random = Random::seeded(7);
@@ -730,20 +729,21 @@ async fn old_points_of_metrics_are_deleted_batch_by_batch() {
             ids.push(job.id);
         }
         let before = NOW + Duration::from_secs(120);
-        let delete = async |of, from| {
+        let delete = async |of| {
+            let mut jobs = database.metrics().jobs_with_points_before(of, before).await.unwrap();
+            jobs.sort_unstable();
+            let found = jobs.clone();
             let deleted = database.write(move |tx| {
-                Box::pin(async move { metrics::delete_before(tx, of, before, from, 3).await })
+                Box::pin(async move { metrics::delete_before(tx, &found, before).await })
             });
-            deleted.await.unwrap()
+            (jobs, deleted.await.unwrap())
         };
         // Two of each job are old.
-        let first = delete(PointsOf::Running, None).await;
-        let last = *ids[..2].iter().max().unwrap();
-        assert_eq!((first.count, first.go_on_at), (3, Some(last)));
-        let second = delete(PointsOf::Running, first.go_on_at).await;
-        assert_eq!(second.count, 1);
-        assert_eq!(delete(PointsOf::Running, None).await.count, 0);
-        assert_eq!(delete(PointsOf::Finished, None).await.count, 2);
+        let mut running = ids[..2].to_vec();
+        running.sort_unstable();
+        assert_eq!(delete(PointsOf::Running).await, (running, 4));
+        assert_eq!(delete(PointsOf::Running).await, (Vec::new(), 0));
+        assert_eq!(delete(PointsOf::Finished).await, (vec![ids[2]], 2));
         let mut left = Vec::new();
         for id in ids {
             let points = store
@@ -756,6 +756,7 @@ async fn old_points_of_metrics_are_deleted_batch_by_batch() {
     }
 }
 
+/// With another name for the fleet.
 fn renamed(machine: &Commit) -> Commit {
     changed(machine, |put| {
         if let Put::Fleet(fleet) = put {

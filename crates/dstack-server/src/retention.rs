@@ -21,6 +21,9 @@ const EVERY: Duration = Duration::from_secs(3600);
 /// Most rows of one transaction.
 const BATCH: u32 = 5000;
 
+/// Most jobs whose points one transaction deletes: one that runs has 360 of an hour, a week of one that has ended 60,000.
+const BATCH_JOBS: usize = 10;
+
 /// Deletes at once what is too old, and again every hour.
 pub(crate) fn start(data: &Arc<Data>, edge: &Arc<Edge>, stop: CancellationToken) {
     let (data, edge) = (Arc::clone(data), Arc::clone(edge));
@@ -69,17 +72,15 @@ async fn delete_events(data: &Data, before: Time) -> Result<()> {
 }
 
 async fn delete_metrics(data: &Data, of: PointsOf, before: Time) -> Result<()> {
-    let mut from = None;
-    loop {
-        let batch = data.database.write(move |tx| {
-            Box::pin(async move { metrics::delete_before(tx, of, before, from, BATCH).await })
+    let jobs = data.database.metrics().jobs_with_points_before(of, before).await?;
+    for batch in jobs.chunks(BATCH_JOBS) {
+        let batch = batch.to_vec();
+        let deleted = data.database.write(move |tx| {
+            Box::pin(async move { metrics::delete_before(tx, &batch, before).await })
         });
-        let deleted = batch.await?;
-        if deleted.count < u64::from(BATCH) {
-            return Ok(());
-        }
-        from = deleted.go_on_at;
+        deleted.await?;
     }
+    Ok(())
 }
 
 async fn delete_health_checks(data: &Data, before: Time) -> Result<()> {

@@ -125,41 +125,40 @@ pub enum PointsOf {
     Finished,
 }
 
-/// Points that were deleted in one go.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeletedPoints {
-    /// Number of points that were deleted.
-    pub count: u64,
-    /// The job at which to go on: those before it have no old points any more.
-    pub go_on_at: Option<JobId>,
+impl Metrics<'_> {
+    /// Finds such jobs that have points from before a time. It takes as long as there are jobs with points, however many points
+    /// they have, and however many jobs have none any more.
+    pub async fn jobs_with_points_before(self, of: PointsOf, before: Time) -> Result<Vec<JobId>> {
+        // From one job to the next in the index of points.
+        let mut query = Select::new(
+            "WITH RECURSIVE measured(id) AS (SELECT MIN(job_id) FROM job_metrics_points UNION ALL \
+             SELECT (SELECT MIN(n.job_id) FROM job_metrics_points n WHERE n.job_id > measured.id) FROM measured \
+             WHERE measured.id IS NOT NULL) SELECT m.id FROM measured m JOIN jobs j ON j.id = m.id",
+        );
+        query.filter(match of {
+            PointsOf::Running => "j.status = 'running'",
+            PointsOf::Finished => "j.status IN ('terminated', 'aborted', 'failed', 'done')",
+        });
+        let before = query.bind(before);
+        query.filter(format_args!(
+            "EXISTS (SELECT 1 FROM job_metrics_points p WHERE p.job_id = m.id AND p.timestamp_micro < {before})"
+        ));
+        let rows = query.fetch(self.0).await?;
+        let id = |row: &AnyRow| read_column(row, 0, "job_metrics_points", "job_id");
+        rows.iter().map(id).collect()
+    }
 }
 
-/// Deletes points of such jobs from before a time, at most `limit`, beginning at the job `from`.
-pub async fn delete_before(
-    tx: &mut Tx,
-    of: PointsOf,
-    before: Time,
-    from: Option<JobId>,
-    limit: u32,
-) -> Result<DeletedPoints> {
-    let status = match of {
-        PointsOf::Running => "= 'running'",
-        PointsOf::Finished => "IN ('terminated', 'aborted', 'failed', 'done')",
-    };
-    let sql = format!(
-        "DELETE FROM job_metrics_points WHERE (job_id, timestamp_micro) IN (SELECT p.job_id, p.timestamp_micro \
-         FROM job_metrics_points p JOIN jobs j ON j.id = p.job_id WHERE p.job_id >= $1 AND j.status {status} \
-         AND p.timestamp_micro < $2 ORDER BY p.job_id, p.timestamp_micro LIMIT $3) RETURNING job_id"
-    );
-    let deleted: Vec<(String,)> = sqlx::query_as(sqlx::AssertSqlSafe(sql))
-        .bind(from.map(|job| job.to_raw()).unwrap_or_default())
-        .bind(before.as_micros())
-        .bind(i64::from(limit))
-        .fetch_all(&mut *tx)
-        .await?;
-    let last = deleted.iter().map(|(job,)| job).max();
-    Ok(DeletedPoints {
-        count: u64::try_from(deleted.len()).unwrap_or(u64::MAX),
-        go_on_at: last.and_then(|job| job.parse().ok()),
-    })
+/// Deletes the points of these jobs from before a time; returns how many there were.
+pub async fn delete_before(tx: &mut Tx, jobs: &[JobId], before: Time) -> Result<u64> {
+    let mut count = 0;
+    for job in jobs {
+        let done = sqlx::query("DELETE FROM job_metrics_points WHERE job_id = $1 AND timestamp_micro < $2")
+            .bind(job.to_raw())
+            .bind(before.as_micros())
+            .execute(&mut *tx)
+            .await?;
+        count += done.rows_affected();
+    }
+    Ok(count)
 }
