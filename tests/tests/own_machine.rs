@@ -32,6 +32,45 @@ fn it_is_offered_there_on_purpose() {
     }
 }
 
+/// As behind a proxy: the server listens on localhost, and is known by another name.
+#[test]
+fn it_is_not_offered_where_the_public_url_is_elsewhere() {
+    let setup = need!(Setup::local()).variable("DSTACK_SERVER_URL", "https://dstack.example.org");
+    let server = setup.start().unwrap();
+    assert!(server.output().contains(NOTICE), "{}", server.output());
+    assert!(
+        server.output().contains("dstack.example.org"),
+        "{}",
+        server.output()
+    );
+    assert!(fleets(&server).is_empty());
+}
+
+#[test]
+fn it_is_not_offered_where_the_variable_says_no() {
+    let setup = need!(Setup::local()).variable("DSTACK_SERVER_LOCAL", "0");
+    let server = setup.start().unwrap();
+    assert!(!server.output().contains(NOTICE), "{}", server.output());
+    assert!(fleets(&server).is_empty());
+}
+
+/// The server was killed and could not end its agent; the next one does not want it.
+#[test]
+fn an_idle_agent_that_was_left_is_ended_and_the_fleet_can_be_deleted() {
+    let mut server = need!(Setup::local()).start().unwrap();
+    let delete = json!({"names": ["local"]});
+    let refused = server
+        .get("/api/project/main/fleets/delete", &delete)
+        .unwrap_err();
+    assert!(refused.to_string().contains("--no-local"), "{refused}");
+    server.kill().unwrap();
+    server.listen_on("0.0.0.0");
+    server.start().unwrap();
+    let ended = "the agent that an earlier server left running on this machine was ended";
+    assert!(server.output().contains(ended), "{}", server.output());
+    server.get("/api/project/main/fleets/delete", &delete).unwrap();
+}
+
 #[test]
 fn jobs_go_on_when_it_is_not_offered_any_more_and_new_ones_are_told() {
     let mut server = need!(Setup::local()).start().unwrap();

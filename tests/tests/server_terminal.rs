@@ -1,4 +1,4 @@
-//! `dstack server` on a terminal, beside a command line that uses another server.
+//! `dstack server` on a terminal, beside a command line that uses another server; and a command that waits there.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::time::Duration;
@@ -54,4 +54,30 @@ fn it_answers_while_it_asks_and_says_what_a_yes_changes() {
     assert_eq!(terminal.wait().unwrap(), 0);
     let shown = terminal.text();
     assert!(shown.contains("The dstack server is stopping"), "{shown}");
+}
+
+/// A server that takes the call and never answers: the command waits, with the cursor hidden.
+#[test]
+fn ctrl_c_ends_a_command_that_waits_and_shows_the_cursor_again() {
+    let program = need!(parts::dstack());
+    let home = tempfile::tempdir().unwrap();
+    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let variables = [
+        ("HOME", home.path().display().to_string()),
+        (
+            "DSTACK_SERVER_URL",
+            format!("http://{}", server.local_addr().unwrap()),
+        ),
+        ("DSTACK_TOKEN", "token".to_owned()),
+        ("DSTACK_PROJECT", "main".to_owned()),
+    ];
+    let mut terminal = Terminal::start(&program, &["offer"], home.path(), &variables).unwrap();
+    terminal.wait_for("\x1b[?25l", TEST_TIMEOUT).unwrap();
+    terminal.wait_for("offers", TEST_TIMEOUT).unwrap();
+    terminal.type_text("\x03").unwrap();
+    assert_eq!(terminal.wait().unwrap(), 0);
+    let shown = terminal.text();
+    let hidden = shown.rfind("\x1b[?25l").unwrap();
+    assert!(shown.rfind("\x1b[?25h").unwrap() > hidden, "{shown:?}");
+    assert!(shown.contains("Operation interrupted by user"), "{shown:?}");
 }

@@ -81,7 +81,7 @@ pub(crate) async fn unless_interrupted(
 ) -> Result<ExitCode, CliError> {
     tokio::select! {
         result = command => result,
-        _ = tokio::signal::ctrl_c() => Ok(interrupted()),
+        () = crate::interrupt::ctrl_c() => Ok(interrupted()),
     }
 }
 

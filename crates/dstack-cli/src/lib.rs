@@ -15,6 +15,7 @@ pub mod context;
 pub mod error;
 pub mod format;
 pub mod fs;
+mod interrupt;
 pub mod profiles;
 pub mod repo;
 mod run;

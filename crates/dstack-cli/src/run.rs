@@ -10,6 +10,7 @@ use crate::args::{Cli, Command, ServerArgs};
 use crate::commands;
 use crate::context::Context;
 use crate::error::{CliError, ErrorKind, plain_usage};
+use crate::interrupt;
 use crate::ui::Ui;
 
 /// Runs the command line; `server` runs `dstack server`.
@@ -43,7 +44,7 @@ pub fn run(cli: Cli) -> ExitCode {
     };
     let command = match command {
         Command::Catalog(args) => {
-            let result = in_runtime(async { Ok(commands::catalog(*args).await) });
+            let result = in_runtime(&ui, async { Ok(commands::catalog(*args).await) });
             return result.unwrap_or_else(|error| error.report(&ui));
         }
         other => other,
@@ -132,19 +133,22 @@ fn dispatch(context: &Context, command: Command) -> Result<ExitCode, CliError> {
             commands::apply::help(context, args.help.as_deref().unwrap_or_default())
         }
         Command::Server(_) => Err(CliError::new(ErrorKind::Internal, "this build has no server")),
-        other => in_runtime(commands::run(context, other)),
+        other => in_runtime(&context.ui, commands::run(context, other)),
     }
 }
 
-fn in_runtime(command: impl Future<Output = Result<ExitCode, CliError>>) -> Result<ExitCode, CliError> {
+fn in_runtime(
+    ui: &Ui,
+    command: impl Future<Output = Result<ExitCode, CliError>>,
+) -> Result<ExitCode, CliError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| CliError::caused_by(ErrorKind::Internal, "cannot start", error))?;
-    let result = runtime.block_on(command);
+    let result = runtime.block_on(interrupt::unless_interrupted(command));
     // A prompt that was interrupted still waits for a line: do not wait with it.
     runtime.shutdown_background();
-    result
+    result.unwrap_or_else(|| Ok(commands::apply::interrupted(ui)))
 }
 
 #[cfg(test)]

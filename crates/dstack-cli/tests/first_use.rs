@@ -447,5 +447,11 @@ async fn a_project_without_fleets_says_where_jobs_can_run() {
     let (server, ended) = dstack(vec![empty], &["fleet"]).await;
     server.assert_done();
     ended.assert_code(0);
-    assert!(ended.err.starts_with("hint: use project main:"), "{}", ended.err);
+    assert!(
+        ended
+            .err
+            .starts_with("hint: a server that is started with `--local`"),
+        "{}",
+        ended.err
+    );
 }

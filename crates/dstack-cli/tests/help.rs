@@ -74,6 +74,50 @@ async fn completion_scripts_are_valid_bash() {
     );
 }
 
+/// What the script asks for is what a user would, whatever stands between the commands.
+#[tokio::test]
+async fn completion_in_bash_sees_the_project_and_the_commands() {
+    let script = Cli::new().run(&["completion", "bash"]).await.out;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("dstack.bash");
+    fs_err::write(&path, script).unwrap();
+    let calls = folder.path().join("calls");
+    let asked = |words: &[&str]| {
+        let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
+        let program = format!(
+            "source {}; dstack() {{ echo \"$@\" > {}; echo name; }}; COMP_WORDS=({}); COMP_CWORD={}; _dstack_names",
+            path.display(),
+            calls.display(),
+            quoted.join(" "),
+            words.len() - 1
+        );
+        let bash = std::process::Command::new("bash").arg("-c").arg(program).output();
+        let call = fs_err::read_to_string(&calls);
+        call.unwrap_or_else(|error| panic!("{error}: {bash:?}"))
+            .trim()
+            .to_owned()
+    };
+    for (words, expected) in [
+        (&["dstack", "fleet", "get", ""][..], "_complete fleets"),
+        (
+            &["dstack", "fleet", "--project", "p", "get", ""],
+            "_complete fleets --project p",
+        ),
+        (
+            &["dstack", "fleet", "--project", "=", "p", "get", ""],
+            "_complete fleets --project p",
+        ),
+        (
+            &["dstack", "stop", "--project=p", ""],
+            "_complete runs --project p",
+        ),
+        (&["dstack", "--debug", "logs", "-d", ""], "_complete all-runs"),
+        (&["dstack", "ps", "--project", "=", "n"], "_complete projects"),
+    ] {
+        assert_eq!(asked(words), expected, "{words:?}");
+    }
+}
+
 #[tokio::test]
 async fn completion_script_for_fish() {
     let script = Cli::new().run(&["completion", "fish"]).await;

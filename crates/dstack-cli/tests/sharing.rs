@@ -215,7 +215,7 @@ async fn login_waits_for_the_browser() {
         ),
         Exchange::new(
             "/api/auth/okta/authorize",
-            json!({"authorization_url": "https://idp.example/login"}),
+            json!({"authorization_url": "https://idp.example/login?state=the-state&scope=email"}),
         ),
         Exchange {
             request: Some(json!({"code": "the code", "state": "the-state"})),
@@ -246,6 +246,8 @@ async fn login_waits_for_the_browser() {
         };
         let other = visit("/favicon.ico").await;
         assert!(other.starts_with("HTTP/1.1 400"), "{other}");
+        let foreign = visit("/auth/callback?code=of+another&state=of-another").await;
+        assert!(foreign.starts_with("HTTP/1.1 400"), "{foreign}");
         let answer = visit("/auth/callback?code=the+code&state=the-state").await;
         assert!(
             answer.starts_with("HTTP/1.1 200") && answer.contains("authenticated"),

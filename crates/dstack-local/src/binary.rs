@@ -53,6 +53,20 @@ fn unpack(dir: &Path, packed: &[u8]) -> Result<PathBuf, LocalError> {
     Ok(target)
 }
 
+/// Removes what [`find`] unpacked for other versions. What still runs of them goes on.
+pub fn remove_others(dir: &Path, current: &Path) {
+    let Ok(entries) = fs_err::read_dir(dir.join("bin")) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let is_agent = entry.file_name().to_string_lossy().starts_with("dstack-agent-");
+        if is_agent && entry.path() != current {
+            // One that stays costs its space only.
+            fs_err::remove_file(entry.path()).ok();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,6 +83,10 @@ mod tests {
             0o755
         );
         assert_eq!(unpack(dir.path(), &packed).unwrap(), path);
+        let old = dir.path().join("bin/dstack-agent-0123456789abcdef");
+        fs_err::write(&old, "old").unwrap();
+        remove_others(dir.path(), &path);
+        assert!(!old.exists() && path.exists());
         assert_eq!(fs_err::read_dir(dir.path().join("bin")).unwrap().count(), 1);
     }
 }

@@ -511,7 +511,7 @@ pub struct FleetSpec {
     pub configuration_path: Option<String>,
     /// The chosen profile.
     pub profile: Profile,
-    /// Deprecated: clients never send it.
+    /// Whether a run of a version before 0.20 made the fleet, which ends with that run. False of all others.
     #[decode(default)]
     pub autocreated: bool,
 }

@@ -17,7 +17,7 @@ use dstack_server::{
     BoxFuture, EngineContext, EngineParts, ServerError, ServerOptions, Settings, StartedEngine, serve,
 };
 use dstack_store::rows::HostRules;
-use dstack_store::{EngineStore, EntityRef};
+use dstack_store::{EngineStore, EntityRef, StoreError};
 use dstack_system::{Random, chain, env, task};
 use dstack_telemetry::{Telemetry, TelemetryError};
 use dstack_units::InstanceId;
@@ -182,15 +182,25 @@ fn fail(error: &(dyn std::error::Error + 'static)) -> ExitCode {
     for cause in dstack_system::causes(error).skip(1) {
         text.push_str(&format!("  caused by: {cause}\n"));
     }
-    if dstack_system::causes(error).any(is_disk_full) {
-        text.push_str(
-            "hint: the disk is full. Free space on the disk of the server's directory (~/.dstack/server), or set \
-             DSTACK_SERVER_DIR to one with more space; then start the server again\n",
-        );
+    if let Some(hint) = disk_full_hint(error, Settings::from_env().sqlite_path().is_some()) {
+        text.push_str(&format!(
+            "hint: the disk is full. {hint}; then start the server again\n"
+        ));
     }
     // Nothing is left to be done when even that cannot be said.
     let _ = err.write_all(text.as_bytes());
     ExitCode::FAILURE
+}
+
+/// Where to free space, if that is what is missing. A PostgreSQL has a disk of its own.
+fn disk_full_hint(error: &(dyn std::error::Error + 'static), is_sqlite: bool) -> Option<&'static str> {
+    let cause = dstack_system::causes(error).find(|cause| is_disk_full(*cause))?;
+    Some(match cause.is::<StoreError>() && !is_sqlite {
+        true => "Free space on the disk of the PostgreSQL server that DSTACK_DATABASE_URL names",
+        false => {
+            "Free space on the disk of the server's directory (~/.dstack/server), or set DSTACK_SERVER_DIR to one with more space"
+        }
+    })
 }
 
 /// Returns what happened, for the code that is printed with it.
@@ -212,12 +222,21 @@ fn kind(error: &(dyn std::error::Error + 'static)) -> ErrorKind {
         Some(ServerError::AdminToken | ServerError::KeysMissing(_)) => ErrorKind::EncryptionKey,
         Some(ServerError::Listen { .. }) => ErrorKind::Listen,
         Some(ServerError::Bucket(_)) => ErrorKind::Bucket,
-        Some(ServerError::Bootstrap(_) | ServerError::Engine(_)) | None => ErrorKind::ServerStart,
+        // A part may have failed because the database did.
+        Some(ServerError::Bootstrap(_) | ServerError::Engine(_)) | None => match is_database_away(error) {
+            true => ErrorKind::Database,
+            false => ErrorKind::ServerStart,
+        },
     }
 }
 
+fn is_database_away(error: &(dyn std::error::Error + 'static)) -> bool {
+    let store: Option<&StoreError> = dstack_system::find_cause(error);
+    store.is_some_and(|store| store.unavailable().is_some())
+}
+
 fn is_disk_full(error: &(dyn std::error::Error + 'static)) -> bool {
-    if let Some(store) = error.downcast_ref::<dstack_store::StoreError>() {
+    if let Some(store) = error.downcast_ref::<StoreError>() {
         return store.unavailable() == Some(dstack_store::Unavailable::DiskFull);
     }
     let io = error.downcast_ref::<std::io::Error>();
@@ -331,10 +350,16 @@ async fn start_shim(context: &EngineContext, main: &Handle) -> Result<LocalShim,
     let dir = agent_dir(context);
     let binary = dstack_local::binary::find(&dir, EMBEDDED_AGENT)?;
     let runtime = context.settings.local_runtime.clone();
-    let options = LocalShimOptions { dir, binary, runtime };
+    let options = LocalShimOptions {
+        dir: dir.clone(),
+        binary,
+        runtime,
+    };
     // Jobs are not to have the priority of our second set of threads.
     let started = task::spawn_on(main, "start the local agent", LocalShim::start(options)).await;
-    Ok(started?.ok_or(task::Panicked)??)
+    let shim = started?.ok_or(task::Panicked)??;
+    dstack_local::binary::remove_others(&dir, shim.binary());
+    Ok(shim)
 }
 
 /// What is allowed on this machine, whose agent is `shim`.
@@ -456,4 +481,34 @@ async fn start_machine(
         runtime: report.runtime,
         instance,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use dstack_local::LocalError;
+
+    use super::*;
+
+    #[test]
+    fn a_part_that_fails_because_the_database_does_is_an_error_of_the_database() {
+        let engine = |cause: StoreError| ServerError::Engine(Box::new(LocalError::Store(cause)));
+        assert_eq!(
+            kind(&engine(StoreError::Slow(Duration::from_secs(1)))),
+            ErrorKind::Database
+        );
+        assert_eq!(kind(&engine(StoreError::TooMany)), ErrorKind::ServerStart);
+        let no_agent = ServerError::Engine(Box::new(LocalError::NoBinary));
+        assert_eq!(kind(&no_agent), ErrorKind::ServerStart);
+    }
+
+    #[test]
+    fn a_full_disk_is_that_of_whoever_says_so() {
+        let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+        assert_eq!(kind(&full), ErrorKind::DiskFull);
+        for is_sqlite in [true, false] {
+            let hint = disk_full_hint(&full, is_sqlite).unwrap();
+            assert!(hint.contains("DSTACK_SERVER_DIR"), "{hint}");
+        }
+        assert_eq!(disk_full_hint(&StoreError::Closed, false), None);
+    }
 }

@@ -23,6 +23,7 @@ use dstack_model::configurations::AnyConfiguration;
 use crate::args::{ApplyArgs, Cli, apply::fits};
 use crate::context::Context;
 use crate::error::{CliError, ErrorKind};
+use crate::ui::Ui;
 use fleet::FleetApply;
 use gateway::GatewayApply;
 use load::Loaded;
@@ -118,7 +119,7 @@ pub(crate) fn unsupported(kind: &str) -> CliError {
 }
 
 /// Ctrl-C before anything was submitted.
-pub(crate) fn interrupted(context: &Context) -> ExitCode {
-    context.ui.say("\nOperation interrupted by user. Exiting...");
+pub(crate) fn interrupted(ui: &Ui) -> ExitCode {
+    ui.say("\nOperation interrupted by user. Exiting...");
     ExitCode::SUCCESS
 }

@@ -48,7 +48,7 @@ async fn show(context: &Context, project: &Project, args: ListArgs) -> Result<Ex
             .table(&fleets::table(&found, &project.name, args.verbose, Dates::Ago));
         context.ui.blank();
         if found.is_empty() {
-            explanations::no_fleets(&context.ui);
+            explanations::no_fleets(&context.ui, &project.name);
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -107,7 +107,7 @@ async fn delete(
             .hint("only fleets and instances owned by the current project can be deleted: choose it with `--project`"));
     }
     let name = name.name;
-    if !exists(project, &name).await? {
+    if find(project, &name).await?.is_none() {
         return Err(
             CliError::new(ErrorKind::NotFound, format!("Fleet {name} does not exist"))
                 .hint("see `dstack fleet`"),
@@ -150,15 +150,15 @@ async fn delete(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether the project has a fleet of this name.
-pub(crate) async fn exists(project: &Project, name: &str) -> Result<bool, CliError> {
+/// Returns the project's fleet of this name.
+pub(crate) async fn find(project: &Project, name: &str) -> Result<Option<Fleet>, CliError> {
     let request = GetFleetRequest {
         name: Some(name.to_owned()),
         id: None,
     };
     match project.client.call::<FleetsGet>(&project.name, &request).await {
-        Ok(_) => Ok(true),
-        Err(error) if error.is_not_exists() => Ok(false),
+        Ok(fleet) => Ok(Some(fleet)),
+        Err(error) if error.is_not_exists() => Ok(None),
         Err(error) => Err(error.into()),
     }
 }

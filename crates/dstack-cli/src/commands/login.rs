@@ -39,7 +39,7 @@ pub(crate) async fn run(context: &Context, args: &LoginArgs) -> Result<ExitCode,
     let provider = provider(context, &server, args.provider.as_deref()).await?;
     let user = tokio::select! {
         user = authenticate(context, &server, &provider) => user?,
-        _ = tokio::signal::ctrl_c() => {
+        () = crate::interrupt::ctrl_c() => {
             context.ui.say("\nCancelled by user");
             return Err(CliError::printed(ErrorKind::Interrupted));
         }
@@ -128,6 +128,7 @@ async fn authenticate(context: &Context, server: &Client, provider: &str) -> Res
         .call::<AuthAuthorize>(provider, &request)
         .await?
         .authorization_url;
+    let expected = state_of(&url);
     let opened = open_browser(context, &url);
     let what = if opened {
         "Your browser has been opened to log in with "
@@ -139,6 +140,13 @@ async fn authenticate(context: &Context, server: &Client, provider: &str) -> Res
     loop {
         let request = callback.next().await?;
         let (code, state) = match request.came_back() {
+            // A page in the browser that made this call would log the user in as somebody else.
+            Some(Answer::Code { state, .. })
+                if expected.as_ref().is_some_and(|expected| *expected != state) =>
+            {
+                request.answer(false).await;
+                continue;
+            }
             Some(Answer::Code { code, state }) => (code, state),
             Some(Answer::Refused(why)) => {
                 request.answer(false).await;
@@ -161,6 +169,15 @@ async fn authenticate(context: &Context, server: &Client, provider: &str) -> Res
         request.answer(result.is_ok()).await;
         return result.map_err(|error| CliError::from(error).hint("run `dstack login` again"));
     }
+}
+
+/// The state with which the provider sends the browser back.
+fn state_of(authorization_url: &str) -> Option<String> {
+    let url = url::Url::parse(authorization_url).ok()?;
+    let mut query = url.query_pairs();
+    query
+        .find(|(name, _)| name == "state")
+        .map(|(_, state)| state.into_owned())
 }
 
 /// Whether a program took the URL: the one in `BROWSER`, otherwise the desktop's, if somebody sits before it.

@@ -16,11 +16,18 @@ pub(crate) fn hint_with(ui: &Ui, text: &str) {
     ui.complain(Text::styled("hint:", Style::bold(Role::Moving)).push(format!(" {text}")));
 }
 
-/// Says where jobs can run while a project has no fleets.
-pub(crate) fn no_fleets(ui: &Ui) {
+/// Says where jobs can run while the project has no fleets.
+pub(crate) fn no_fleets(ui: &Ui, project: &str) {
     hint_with(
         ui,
-        "use project main: its fleet is the server's own machine, while the server listens on localhost or is started with `--local`",
+        match project {
+            "main" => {
+                "a server that is started with `--local` offers its own machine, as a fleet of this project"
+            }
+            _ => {
+                "use project main: its fleet is the server's own machine, if the server offers that (`--local`)"
+            }
+        },
     );
 }
 

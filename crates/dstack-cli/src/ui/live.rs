@@ -99,6 +99,8 @@ impl Live {
     fn new(ui: Ui, status: Option<Text>, keep: bool) -> Self {
         let draws = ui.is_interactive();
         if draws {
+            // Whoever ends the command is to see the cursor again.
+            crate::interrupt::watch();
             ui.raw(b"\x1b[?25l");
         }
         let area = Area {

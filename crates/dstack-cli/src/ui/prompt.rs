@@ -4,6 +4,7 @@ use dstack_system::task;
 
 use super::{Role, Text, Ui};
 use crate::error::{CliError, ErrorKind};
+use crate::interrupt;
 
 impl Ui {
     /// Asks until the answer is yes or no. Ctrl-C: `Cancelled by user`, exit code 1.
@@ -13,7 +14,7 @@ impl Ui {
     pub async fn confirm(&self, question: impl Into<Text>) -> Result<bool, CliError> {
         tokio::select! {
             answer = self.confirm_plainly(question.into()) => answer,
-            _ = tokio::signal::ctrl_c() => {
+            () = interrupt::ctrl_c() => {
                 self.say("\nCancelled by user");
                 Err(CliError::printed(ErrorKind::Interrupted))
             }
@@ -82,6 +83,7 @@ impl Ui {
     }
 
     async fn read_line(&self) -> Result<String, CliError> {
+        interrupt::watch();
         let terminal = self.terminal.clone();
         let read = task::blocking("prompt", move || {
             let mut line = String::new();

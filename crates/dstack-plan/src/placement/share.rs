@@ -1,12 +1,14 @@
 //! How much of an instance a job gets.
 
+use std::mem::discriminant;
 use std::sync::Arc;
 
 use dstack_model::instances::{InstanceAvailability, InstanceStatus};
 use dstack_model::offers::InstanceOfferWithAvailability;
+use dstack_model::runs::Requirements;
 
 use super::{Candidate, Unfit, Wants, defaults};
-use crate::matching::{Machine, Mismatch, check, mismatches};
+use crate::matching::{Defaults, Machine, Mismatch, check, mismatches};
 
 /// A share of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +44,8 @@ impl Share {
     }
 }
 
-/// The smallest share that satisfies the requirements; one of several nodes takes the whole.
+/// The smallest share that satisfies the requirements; one of several nodes takes the whole. Defaults that do not count on the
+/// server's own machine do count for a share of it as far as the whole machine satisfies them.
 pub(super) fn smallest(wants: &Wants<'_>, candidate: &Candidate<'_>) -> Result<Share, Unfit> {
     let total = candidate.total_blocks.ok_or(Unfit::SettingUp)?.max(1);
     let offer = candidate.offer.ok_or(Unfit::SettingUp)?;
@@ -50,22 +53,89 @@ pub(super) fn smallest(wants: &Wants<'_>, candidate: &Candidate<'_>) -> Result<S
     if multinode && total > 1 && candidate.busy_blocks > 0 {
         return Err(Unfit::Shared);
     }
-    let requirements = &wants.request.job_spec.requirements;
+    let parts = Parts::new(wants, candidate, offer, total);
     let mut reason = Unfit::SettingUp;
     for blocks in if multinode { total } else { 1 }..=total {
-        let part = Machine::part(&offer.instance.resources, offer.price, blocks, total);
-        match check(requirements, part, defaults(candidate)) {
-            Ok(()) => {
+        match parts.first_mismatch(blocks) {
+            None => {
                 return Ok(Share {
                     blocks,
                     total,
                     idle: is_idle(candidate, blocks, total),
                 });
             }
-            Err(mismatch) => reason = Unfit::Mismatch(mismatch),
+            Some(mismatch) => reason = Unfit::Mismatch(mismatch),
         }
     }
     Err(reason)
+}
+
+/// The parts into which an instance is divided, as far as they satisfy requirements.
+struct Parts<'a> {
+    requirements: &'a Requirements,
+    offer: &'a InstanceOfferWithAvailability,
+    total: i64,
+    defaults: Defaults,
+    /// What the whole machine lacks of what was asked for; looked for only where that may not count.
+    waived: Vec<Mismatch>,
+}
+
+impl<'a> Parts<'a> {
+    fn new(
+        wants: &Wants<'a>,
+        candidate: &Candidate<'_>,
+        offer: &'a InstanceOfferWithAvailability,
+        total: i64,
+    ) -> Self {
+        let mut parts = Self {
+            requirements: &wants.request.job_spec.requirements,
+            offer,
+            total,
+            defaults: defaults(candidate),
+            waived: Vec::new(),
+        };
+        if parts.defaults == Defaults::Relaxed {
+            parts.waived = mismatches(parts.requirements, parts.part(total), Defaults::Enforced).collect();
+        }
+        parts
+    }
+
+    fn part(&self, blocks: i64) -> Machine<'a> {
+        Machine::part(
+            &self.offer.instance.resources,
+            self.offer.price,
+            blocks,
+            self.total,
+        )
+    }
+
+    fn first_mismatch(&self, blocks: i64) -> Option<Mismatch> {
+        if self.defaults == Defaults::Enforced {
+            return check(self.requirements, self.part(blocks), Defaults::Enforced).err();
+        }
+        self.mismatches(blocks).into_iter().next()
+    }
+
+    fn is_waived(&self, mismatch: &Mismatch) -> bool {
+        self.waived
+            .iter()
+            .any(|waived| discriminant(waived) == discriminant(mismatch))
+    }
+
+    /// What so many blocks lack. A default that the whole machine does not satisfy is not asked of a part either; of what the
+    /// machine has, the part must have as much as was asked for.
+    fn mismatches(&self, blocks: i64) -> Vec<Mismatch> {
+        let part = self.part(blocks);
+        let mut found: Vec<Mismatch> = mismatches(self.requirements, part, self.defaults).collect();
+        if self.defaults == Defaults::Relaxed {
+            let asked = mismatches(self.requirements, part, Defaults::Enforced);
+            let more: Vec<Mismatch> = asked
+                .filter(|mismatch| !found.contains(mismatch) && !self.is_waived(mismatch))
+                .collect();
+            found.extend(more);
+        }
+        found
+    }
 }
 
 /// The mismatches of the free share that comes nearest; `None`: none is free.
@@ -78,10 +148,9 @@ pub(super) fn nearest_free(
     let offer = candidate.offer?;
     let first = if wants.request.multinode() { total } else { 1 };
     let free = (first..=total).filter(|blocks| is_idle(candidate, *blocks, total));
+    let parts = Parts::new(wants, candidate, offer, total);
     let shares = free.map(|blocks| {
-        let part = Machine::part(&offer.instance.resources, offer.price, blocks, total);
-        let requirements = &wants.request.job_spec.requirements;
-        let found: Vec<Mismatch> = mismatches(requirements, part, defaults(candidate)).collect();
+        let found = parts.mismatches(blocks);
         let far: f64 = found.iter().map(&distance).sum();
         (found, far)
     });

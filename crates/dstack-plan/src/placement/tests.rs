@@ -1,5 +1,7 @@
 #![allow(clippy::needless_pass_by_value)] // `json!` values
 
+use std::sync::Arc;
+
 use dstack_model::instances::InstanceAvailability;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -217,6 +219,39 @@ fn the_smallest_share_is_taken() {
     );
     assert_eq!((offer.price, offer.blocks, offer.total_blocks), (1.0, 1, 2));
     assert_eq!(offer.availability, InstanceAvailability::Idle);
+}
+
+#[test]
+fn a_share_of_the_servers_own_machine_has_what_was_asked_for() {
+    let sample = Sample::new("any", 0.0);
+    let local = Candidate {
+        local: true,
+        total_blocks: Some(8),
+        ..sample.candidate(1)
+    };
+    // A block is one CPU and 4 GB; two CPUs and 8 GB are asked for where nothing is said.
+    assert_eq!(verdict(task(json!({})), &local), "2/8 idle");
+    let written = json!({"resources": {"cpu": "2..", "memory": "8GB.."}});
+    assert_eq!(verdict(task(written), &local), "2/8 idle");
+    let one = json!({"resources": {"cpu": "1..", "memory": "4GB.."}});
+    assert_eq!(verdict(task(one), &local), "1/8 idle");
+    let mut small = Sample::new("any", 0.0);
+    Arc::make_mut(&mut small.offer.instance).resources.memory_mib = 4096;
+    let small = Candidate {
+        offer: Some(&small.offer),
+        ..local
+    };
+    // What the machine does not have at all is not asked of its share; what it has is.
+    assert_eq!(verdict(task(json!({})), &small), "2/8 idle");
+    let one_free = Candidate {
+        busy_blocks: 7,
+        status: InstanceStatus::Busy,
+        ..local
+    };
+    let (run, jobs) = run(task(json!({})));
+    let wants = Wants::new(Request::new(&run, &jobs[0]));
+    let missing = wants.nearest_free_share(&one_free, |_| 1.0).unwrap();
+    assert_eq!(missing.len(), 2, "CPUs and memory: {missing:?}");
 }
 
 #[test]

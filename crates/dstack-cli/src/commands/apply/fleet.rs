@@ -2,19 +2,19 @@
 
 use std::process::ExitCode;
 
-use dstack_api::routes::{FleetsApply, FleetsDelete, FleetsGet, FleetsGetPlan};
+use dstack_api::routes::{FleetsApply, FleetsDelete, FleetsGetPlan};
 use dstack_model::common::ApplyAction;
 use dstack_model::fleets::{
     ApplyFleetPlanInput, Fleet, FleetConfiguration, FleetPlan, FleetSpec, InstanceGroupPlacement, SshHost,
 };
 use dstack_model::instances::{Instance, InstanceStatus, SshKey};
-use dstack_model::requests::{ApplyFleetPlanRequest, GetFleetPlanRequest, GetFleetRequest, NamesRequest};
+use dstack_model::requests::{ApplyFleetPlanRequest, GetFleetPlanRequest, NamesRequest};
 
 use super::prepare::apply_env;
 use super::resource::{ApplyResource, Change, Existing, delete_and_wait};
 use super::{diff, plan};
 use crate::args::ApplyArgs;
-use crate::commands::exiting;
+use crate::commands::{self, exiting};
 use crate::context::{Context, Project};
 use crate::error::{CliError, ErrorKind};
 use crate::format::resources;
@@ -117,15 +117,7 @@ impl ApplyResource for FleetApply {
     }
 
     async fn find(project: &Project, name: &str) -> Result<Option<Fleet>, CliError> {
-        let request = GetFleetRequest {
-            name: Some(name.to_owned()),
-            id: None,
-        };
-        match project.client.call::<FleetsGet>(&project.name, &request).await {
-            Ok(fleet) => Ok(Some(fleet)),
-            Err(error) if error.is_not_exists() => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        commands::fleet::find(project, name).await
     }
 
     async fn delete(project: &Project, name: &str) -> Result<(), CliError> {

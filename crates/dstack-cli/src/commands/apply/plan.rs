@@ -20,7 +20,7 @@ pub(crate) fn print(ui: &Ui, plan: &RunPlan, job: &JobPlan, max_offers: i64, no_
     if shown.is_empty() {
         if no_fleets {
             ui.say(Text::new().role(Role::Error, NO_FLEETS));
-            explanations::no_fleets(ui);
+            explanations::no_fleets(ui, &plan.project_name);
         } else {
             no_offers(ui);
         }

@@ -114,7 +114,7 @@ pub(crate) async fn apply<A: ApplyResource>(
     let submitted = tokio::select! {
         biased;
         submitted = submit(ui, project, args, wanted) => submitted?,
-        _ = tokio::signal::ctrl_c() => return Ok(interrupted(context)),
+        () = crate::interrupt::ctrl_c() => return Ok(interrupted(&context.ui)),
     };
     let Some(Submitted { resource, in_place }) = submitted else {
         return Ok(ExitCode::SUCCESS);
@@ -131,7 +131,7 @@ pub(crate) async fn apply<A: ApplyResource>(
     let name = A::name(&resource).to_owned();
     let waited = tokio::select! {
         waited = wait::<A>(ui, project, resource) => Some(waited?),
-        _ = tokio::signal::ctrl_c() => None,
+        () = crate::interrupt::ctrl_c() => None,
     };
     match waited {
         Some(resource) => finish::<A>(ui, project, &resource),

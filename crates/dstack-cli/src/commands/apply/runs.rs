@@ -50,7 +50,7 @@ pub(crate) async fn apply(
     let submitted = tokio::select! {
         biased;
         submitted = submit(context, project, args, configuration, path, public) => submitted?,
-        _ = tokio::signal::ctrl_c() => Submitted::End(interrupted(context)),
+        () = crate::interrupt::ctrl_c() => Submitted::End(interrupted(&context.ui)),
     };
     match submitted {
         Submitted::End(code) => Ok(code),

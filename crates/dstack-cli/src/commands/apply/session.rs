@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dstack_api::routes::RunsStop;
 use dstack_model::requests::StopRunsRequest;
-use dstack_model::runs::{Job, JobSubmission, JobTerminationReason, Run, RunStatus};
+use dstack_model::runs::{Job, JobStatus, JobSubmission, JobTerminationReason, Run, RunStatus};
 
 use super::wait;
 use crate::attach::ports::{self, Reserved};
@@ -20,7 +20,7 @@ use crate::settings;
 use crate::tables::{Dates, explanations, runs};
 use crate::ui::{Role, Text, Ui};
 
-/// How often and how many times the run's end is looked for once its output has ended.
+/// How often the run's end is looked for once its output has ended, and how often it may be found neither running nor over.
 const END_POLL: Duration = Duration::from_millis(200);
 const END_TRIES: u32 = 150;
 const STOP_POLL: Duration = Duration::from_secs(1);
@@ -44,7 +44,7 @@ pub(crate) async fn run(
     let name = run.run_spec.run_name.clone().unwrap_or_default();
     let ended = tokio::select! {
         ended = follow(session, run, reserved) => Some(ended),
-        _ = tokio::signal::ctrl_c() => None,
+        () = crate::interrupt::ctrl_c() => None,
     };
     match ended {
         Some(ended) => ended,
@@ -217,18 +217,19 @@ pub(crate) enum End {
     Resubmitted(Box<Run>),
     /// It ended, well or not.
     Finished(Box<Run>),
-    /// Neither, for half a minute.
+    /// Neither, nor does it run, for half a minute.
     Unknown,
 }
 
-/// Waits for the run's end, or for its next try.
+/// Waits for the run's end, or for its next try. Of several jobs the first may end long before the others.
 pub(crate) async fn until_end(
     project: &Project,
     run: &Run,
     before: Option<&JobSubmission>,
 ) -> Result<End, CliError> {
     let name = run.run_spec.run_name.clone().unwrap_or_default();
-    for _ in 0..END_TRIES {
+    let mut tries = 0;
+    while tries < END_TRIES {
         let run = get(project, &name).await?;
         if is_resubmitted(&run, before) {
             return Ok(End::Resubmitted(Box::new(run)));
@@ -236,9 +237,23 @@ pub(crate) async fn until_end(
         if run.status.is_finished() {
             return Ok(End::Finished(Box::new(run)));
         }
-        tokio::time::sleep(END_POLL).await;
+        let pause = if others_run(&run) {
+            STOP_POLL
+        } else {
+            tries += 1;
+            END_POLL
+        };
+        tokio::time::sleep(pause).await;
     }
     Ok(End::Unknown)
+}
+
+/// Whether a job has ended, as the one whose output was shown, and another runs.
+fn others_run(run: &Run) -> bool {
+    let status = |job: &Job| job.job_submissions.last().map(|latest| latest.status);
+    let statuses: Vec<JobStatus> = run.jobs.iter().filter_map(status).collect();
+    let has_ended = statuses.iter().any(|status| status.is_finished());
+    run.status == RunStatus::Running && has_ended && statuses.contains(&JobStatus::Running)
 }
 
 fn is_resubmitted(run: &Run, before: Option<&JobSubmission>) -> bool {
@@ -290,10 +305,10 @@ pub(crate) fn print_finished(ui: &Ui, run: &Run) {
         .as_ref()
         .filter(|message| !message.is_empty())
     {
-        ui.say(Text::new().role(Role::Error, plain_words(message)));
+        ui.say(Text::new().role(Role::Error, termination_message(latest, message)));
     }
     if message == "no fleets" {
-        explanations::no_fleets(ui);
+        explanations::no_fleets(ui, &run.project_name);
     }
     if message == "busy" {
         let wait = "hint: `retry: {on_events: [no-capacity], duration: 1h}` in the configuration lets a run wait for its place";
@@ -312,6 +327,20 @@ pub(crate) fn print_finished(ui: &Ui, run: &Run) {
                 .code(format!("dstack logs -d {name}"))
                 .push(" for more details."),
         );
+    }
+}
+
+/// What is said of a job's end. The container's own last words are shown as they are; the server's in plain words.
+fn termination_message(latest: &JobSubmission, message: &str) -> String {
+    let by_container = [
+        JobTerminationReason::CreatingContainerError,
+        JobTerminationReason::ContainerExitedWithError,
+        JobTerminationReason::ExecutorError,
+    ];
+    let reason = latest.termination_reason.as_deref();
+    match by_container.iter().any(|one| reason == Some(one.as_str())) {
+        true => message.to_owned(),
+        false => plain_words(message),
     }
 }
 
@@ -337,7 +366,7 @@ async fn leave(session: &Session<'_>, name: &str) -> Result<ExitCode, CliError> 
     };
     tokio::select! {
         stopped = stopping => return stopped,
-        _ = tokio::signal::ctrl_c() => {}
+        () = crate::interrupt::ctrl_c() => {}
     }
     let spinner = ui.spin("Aborting...");
     stop(session.project, name, true).await?;
@@ -352,4 +381,60 @@ async fn stop(project: &Project, name: &str, abort: bool) -> Result<(), CliError
         abort,
     };
     Ok(project.client.call::<RunsStop>(&project.name, &request).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn run(statuses: &[&str]) -> Run {
+        let jobs: Vec<serde_json::Value> = statuses
+            .iter()
+            .map(|status| {
+                json!({
+                    "job_spec": {"job_num": 0, "job_name": "run-0-0", "commands": [], "env": {}, "image_name": "i",
+                                 "requirements": {"resources": {}}},
+                    "job_submissions": [submission(status)],
+                })
+            })
+            .collect();
+        serde_json::from_value(json!({
+            "id": "ce7ec14d-2e3d-48b1-a07d-3f3258d5c7f2", "project_name": "main", "user": "ann", "status": "running",
+            "submitted_at": "2026-01-01T00:00:00Z", "last_processed_at": "2026-01-01T00:00:00Z", "jobs": jobs,
+            "run_spec": {"run_name": "run", "configuration": {"type": "task", "commands": ["x"]}, "profile": {"name": "x"}},
+        }))
+        .unwrap()
+    }
+
+    fn submission(status: &str) -> serde_json::Value {
+        json!({
+            "id": "ce7ec14d-2e3d-48b1-a07d-3f3258d5c7f2", "submission_num": 0, "submitted_at": "2026-01-01T00:00:00Z",
+            "last_processed_at": "2026-01-01T00:00:00Z", "status": status,
+        })
+    }
+
+    #[test]
+    fn a_run_whose_other_jobs_go_on_is_not_lost() {
+        assert!(others_run(&run(&["done", "running"])));
+        assert!(!others_run(&run(&["running"])), "the connection broke");
+        assert!(!others_run(&run(&["running", "running"])), "the connection broke");
+        assert!(!others_run(&run(&["done", "terminating"])));
+    }
+
+    #[test]
+    fn the_last_words_of_a_container_are_shown_as_they_are() {
+        let message = |reason: &str, message: &str| {
+            let mut latest: JobSubmission = serde_json::from_value(submission("failed")).unwrap();
+            latest.termination_reason = Some(reason.to_owned());
+            termination_message(&latest, message)
+        };
+        let words = "KeyError: \"['a'] not in index\"";
+        assert_eq!(message("creating_container_error", words), words);
+        assert_eq!(
+            message("volume_error", "Volume ['v'] not found"),
+            "Volume v not found"
+        );
+    }
 }

@@ -1,10 +1,22 @@
 
 # Names that only the configuration file or the server knows.
 _dstack_names() {
-    local cur="${COMP_WORDS[COMP_CWORD]}" prev="" kind="" project=() i
+    local cur="${COMP_WORDS[COMP_CWORD]}" prev="" kind="" project=() commands=() i word
     [ "$COMP_CWORD" -gt 0 ] && prev="${COMP_WORDS[COMP_CWORD-1]}"
-    for ((i = 1; i < COMP_CWORD - 1; i++)); do
-        [ "${COMP_WORDS[i]}" = "--project" ] && project=(--project "${COMP_WORDS[i+1]}")
+    # Bash takes --option=value apart into three words.
+    [ "$cur" = "=" ] && prev="${COMP_WORDS[COMP_CWORD-1]}" && cur=""
+    [ "$prev" = "=" ] && prev="${COMP_WORDS[COMP_CWORD-2]}"
+    for ((i = 1; i < COMP_CWORD; i++)); do
+        word="${COMP_WORDS[i]}"
+        case "$word" in
+            --project)
+                [ "${COMP_WORDS[i+1]}" = "=" ] && i=$((i + 1))
+                i=$((i + 1))
+                [ "$i" -lt "$COMP_CWORD" ] && project=(--project "${COMP_WORDS[i]}") ;;
+            --project=*) project=(--project "${word#--project=}") ;;
+            -* | =) ;;
+            *) commands+=("$word") ;;
+        esac
     done
     case "$prev" in
         --project) kind=projects ;;
@@ -19,7 +31,7 @@ _dstack_names() {
             return ;;
     esac
     if [ -z "$kind" ] && [[ "$cur" != -* ]]; then
-        case "${COMP_WORDS[1]} ${COMP_WORDS[2]}" in
+        case "${commands[0]} ${commands[1]}" in
             "attach "* | "stop "* | "run get") kind=runs ;;
             "logs "*) kind=all-runs ;;
             "fleet get" | "fleet delete") kind=fleets ;;

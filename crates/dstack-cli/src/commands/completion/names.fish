@@ -5,15 +5,26 @@ function __dstack_names
     set -l project
     if set -l at (contains --index -- --project $words); and test (count $words) -gt $at
         set project --project $words[(math $at + 1)]
+    else if set -l given (string match -- '--project=*' $words)
+        set project $given[-1]
     end
     dstack _complete $argv[1] $project 2>/dev/null
 end
 
-# Whether the command line starts with these commands.
+# Whether these are the first commands of the command line, with options before, between and after them.
 function __dstack_in
     set -l words (commandline -opc)
-    set -l last (math (count $argv) + 1)
-    test (count $words) -ge $last; and test "$words[2..$last]" = "$argv"
+    set -e words[1]
+    set -l commands
+    set -l previous
+    for word in $words
+        if test "$previous" != --project; and not string match -q -- '-*' $word
+            set -a commands $word
+        end
+        set previous $word
+    end
+    set -l last (count $argv)
+    test (count $commands) -ge $last; and test "$commands[1..$last]" = "$argv"
 end
 
 set -l __dstack_in_command 'test (count (commandline -opc)) -gt 1'

@@ -2,9 +2,19 @@
 # Names that only the configuration file or the server knows.
 _dstack_names() {
     local kind="" previous="${words[CURRENT-1]}"
-    local -a project names
-    local index=${words[(i)--project]}
-    (( index < CURRENT - 1 )) && project=(--project "${words[index+1]}")
+    local -a project names commands
+    local index word
+    for (( index = 2; index < CURRENT; index++ )); do
+        word="${words[index]}"
+        case "$word" in
+            --project)
+                (( index++ ))
+                (( index < CURRENT )) && project=(--project "${words[index]}") ;;
+            --project=*) project=(--project "${word#--project=}") ;;
+            -*) ;;
+            *) commands+=("$word") ;;
+        esac
+    done
     case "$previous" in
         --project) kind=projects ;;
         --fleet|--target-fleet|--within-fleet) kind=fleets ;;
@@ -15,7 +25,7 @@ _dstack_names() {
         -f|--file) _files -g '*.y(a|)ml'; return ;;
     esac
     if [[ -z "$kind" && "${words[CURRENT]}" != -* ]]; then
-        case "${words[2]} ${words[3]}" in
+        case "${commands[1]} ${commands[2]}" in
             attach\ *|stop\ *|"run get") kind=runs ;;
             logs\ *) kind=all-runs ;;
             "fleet get"|"fleet delete") kind=fleets ;;
