@@ -43,13 +43,22 @@ pub struct World {
 impl World {
     /// An installation with one machine of `blocks` blocks. Call inside a runtime with paused time.
     pub async fn new(seed: u64, blocks: i64) -> Result<Self, ScenarioError> {
+        Self::with_store(MemoryStore::new(), seed, blocks).await
+    }
+
+    /// The same with a store as SQLite is one: for one server at a time, which nobody tells of changes.
+    pub async fn of_one_server(seed: u64, blocks: i64) -> Result<Self, ScenarioError> {
+        Self::with_store(MemoryStore::of_one_server(), seed, blocks).await
+    }
+
+    async fn with_store(store: MemoryStore, seed: u64, blocks: i64) -> Result<Self, ScenarioError> {
         let random = Random::seeded(seed);
         let clock: SharedClock = Arc::new(VirtualClock::starting_at(Time::from_millis(1_790_000_000_000)));
         let builder = Builder {
             project: random.uuid().into(),
             random: random.clone(),
         };
-        let store = Arc::new(MemoryStore::new());
+        let store = Arc::new(store);
         let hosts = Hosts::new(Arc::clone(&clock), random.clone());
         let machine = builder.machine(blocks, clock.now())?;
         store.commit(machine).await.ok(); // a fresh store has no conflicts

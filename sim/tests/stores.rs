@@ -730,12 +730,15 @@ async fn old_points_of_metrics_are_deleted_by_whether_their_jobs_run() {
         }
         let before = NOW + Duration::from_secs(120);
         let delete = async |of| {
-            let mut jobs = database.metrics().jobs_with_points_before(of, before).await.unwrap();
+            let mut jobs = database
+                .metrics()
+                .jobs_with_points_before(of, before)
+                .await
+                .unwrap();
             jobs.sort_unstable();
             let found = jobs.clone();
-            let deleted = database.write(move |tx| {
-                Box::pin(async move { metrics::delete_before(tx, &found, before).await })
-            });
+            let deleted = database
+                .write(move |tx| Box::pin(async move { metrics::delete_before(tx, &found, before).await }));
             (jobs, deleted.await.unwrap())
         };
         // Two of each job are old.

@@ -89,7 +89,7 @@ pub(crate) const fn is_for_nodes(reason: Option<&WaitReason>) -> bool {
 /// Nodes that wait for others by what is stored of them, and need not any more.
 pub(crate) fn free_nodes(run: &RunRow, jobs: &[&JobRow]) -> Vec<JobId> {
     let waits = |job: &&JobRow| is_for_nodes(job.waiting_for());
-    if !jobs.iter().any(|job| waits(job)) {
+    if !jobs.iter().any(&waits) {
         return Vec::new();
     }
     let peers: Vec<Peer<'_>> = jobs.iter().map(|job| peer(job)).collect();

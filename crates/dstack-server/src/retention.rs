@@ -72,12 +72,16 @@ async fn delete_events(data: &Data, before: Time) -> Result<()> {
 }
 
 async fn delete_metrics(data: &Data, of: PointsOf, before: Time) -> Result<()> {
-    let jobs = data.database.metrics().jobs_with_points_before(of, before).await?;
+    let jobs = data
+        .database
+        .metrics()
+        .jobs_with_points_before(of, before)
+        .await?;
     for batch in jobs.chunks(BATCH_JOBS) {
         let batch = batch.to_vec();
-        let deleted = data.database.write(move |tx| {
-            Box::pin(async move { metrics::delete_before(tx, &batch, before).await })
-        });
+        let deleted = data
+            .database
+            .write(move |tx| Box::pin(async move { metrics::delete_before(tx, &batch, before).await }));
         deleted.await?;
     }
     Ok(())

@@ -20,6 +20,9 @@ use crate::{
     JobSnapshot, NewEvent, PlacementSnapshot, Put, Removal, Result, RunSnapshot, StoreError, VolumeSnapshot,
 };
 
+/// Of a lease that does not run out.
+const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// A lease, and when it runs out by the clock of the store.
 #[derive(Debug, Clone)]
 struct HeldLease {
@@ -136,6 +139,8 @@ pub struct MemoryStore {
     tables: Mutex<Tables>,
     changed: Notify,
     told: broadcast::Sender<EntityRef>,
+    /// As on SQLite: one server at a time, whose lease does not run out, and nobody to be told of changes by.
+    is_alone: bool,
 }
 
 impl Default for MemoryStore {
@@ -144,6 +149,7 @@ impl Default for MemoryStore {
             tables: Mutex::default(),
             changed: Notify::new(),
             told: broadcast::Sender::new(1024),
+            is_alone: false,
         }
     }
 }
@@ -161,6 +167,14 @@ impl MemoryStore {
     /// An empty one.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// An empty one that behaves as SQLite does: the process that takes the lease is the only one there can be.
+    pub fn of_one_server() -> Self {
+        Self {
+            is_alone: true,
+            ..Self::default()
+        }
     }
 
     /// A copy of all tables.
@@ -511,6 +525,16 @@ impl EngineStore for MemoryStore {
     async fn acquire(&self, request: &LeaseRequest) -> Result<Acquired> {
         let (mut tables, now) = (self.lock(), Instant::now());
         let lease = &request.lease;
+        if self.is_alone {
+            tables.servers.clear();
+            let held = HeldLease {
+                process: lease.process,
+                generation: lease.generation,
+                expires_at: now + FOR_EVER,
+            };
+            tables.servers.insert(lease.owner.clone(), held);
+            return Ok(Acquired::Alone);
+        }
         let taken = |held: &HeldLease| {
             let own = held.process == lease.process || Some(held.process) == request.predecessor;
             !own && held.expires_at > now
@@ -600,6 +624,7 @@ impl EngineStore for MemoryStore {
     }
 
     async fn subscribe(&self) -> Result<Option<Box<dyn ChangeFeed>>> {
-        Ok(Some(Box::new(MemoryFeed(self.told.subscribe()))))
+        let feed = || Box::new(MemoryFeed(self.told.subscribe())) as Box<dyn ChangeFeed>;
+        Ok((!self.is_alone).then(feed))
     }
 }
