@@ -51,7 +51,8 @@ fn not_understood(path: &Path, error: &CliError) -> CliError {
 /// # Errors
 /// It cannot be read or written.
 pub fn change(path: &Path, change: impl FnOnce(&mut ClientConfig)) -> Result<Changed, CliError> {
-    let _lock = fs::lock(path)?;
+    // Of a link, the file that it leads to: so does a server that starts.
+    let _lock = fs::lock(&fs_err::canonicalize(path).unwrap_or_else(|_| path.to_owned()))?;
     let ConfigFile { mut config, problem } = load(path)?;
     let before = config.clone();
     change(&mut config);
