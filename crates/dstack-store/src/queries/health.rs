@@ -54,17 +54,14 @@ impl HealthChecks<'_> {
             query.push(&format!(" LIMIT {limit}"));
         }
         query
-            .fetch(self.0)
-            .await?
-            .iter()
-            .map(|row| {
+            .fetch_as(self.0, |row| {
                 Ok(StoredCheck {
                     collected_at: read_column(row, 0, TABLE, "collected_at")?,
                     status: read_column(row, 1, TABLE, "status")?,
                     response: row.try_get(2)?,
                 })
             })
-            .collect()
+            .await
     }
 }
 

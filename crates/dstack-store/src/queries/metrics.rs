@@ -58,7 +58,7 @@ impl Metrics<'_> {
         }
         let limit = query.bind(limit);
         query.push(&format!(" ORDER BY timestamp_micro DESC LIMIT {limit}"));
-        query.fetch(self.0).await?.iter().map(read_point).collect()
+        query.fetch_as(self.0, read_point).await
     }
 }
 
@@ -92,7 +92,7 @@ impl Metrics<'_> {
                 read_point(row)?,
             ))
         };
-        query.fetch(self.0).await?.iter().map(point).collect()
+        Ok(query.fetch_as(self.0, point).await?.into_iter().collect())
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 
 use sqlx::AssertSqlSafe;
+use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
 use super::{Page, Reads};
@@ -118,6 +119,22 @@ impl Select {
             query = value.bind(query);
         }
         Ok(query.fetch_all(reads.pool()).await?)
+    }
+
+    /// Runs the query and reads every row.
+    pub(crate) async fn fetch_as<T>(
+        self,
+        reads: Reads<'_>,
+        read: impl Fn(&AnyRow) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        self.fetch(reads).await?.iter().map(read).collect()
+    }
+
+    /// Runs a query for a number, such as `SELECT COUNT(*)`.
+    pub(crate) async fn fetch_count(self, reads: Reads<'_>) -> Result<i64> {
+        let rows = self.fetch(reads).await?;
+        let count = rows.first().map(|row| row.try_get(0)).transpose()?;
+        Ok(count.unwrap_or(0))
     }
 }
 

@@ -2,7 +2,6 @@
 
 use dstack_model::users::GlobalRole;
 use dstack_units::{PublicKeyId, Time, UserId};
-use sqlx::Row;
 
 use super::Reads;
 use super::select::{Select, contains_pattern, fetch_as, fetch_one};
@@ -160,20 +159,14 @@ impl Users<'_> {
         let mut query = Select::new(select());
         filter.apply(&mut query);
         query.page("u.created_at", "u.id", page);
-        query.fetch(self.0).await?.iter().map(read).collect()
+        query.fetch_as(self.0, read).await
     }
 
     /// How many users the filter finds.
     pub async fn count(self, filter: &UserFilter) -> Result<i64> {
         let mut query = Select::new("SELECT COUNT(*) FROM users u");
         filter.apply(&mut query);
-        Ok(query
-            .fetch(self.0)
-            .await?
-            .first()
-            .map(|row| row.try_get(0))
-            .transpose()?
-            .unwrap_or(0))
+        query.fetch_count(self.0).await
     }
 }
 

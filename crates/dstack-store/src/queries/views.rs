@@ -140,11 +140,8 @@ impl Views<'_> {
         let list = query.bind_list(ids.iter().copied());
         query.filter(format_args!("t.id IN {list}"));
         query
-            .fetch(self.0)
-            .await?
-            .iter()
-            .map(|row| read_listed_run(row, self.0.keys()))
-            .collect()
+            .fetch_as(self.0, |row| read_listed_run(row, self.0.keys()))
+            .await
     }
 
     /// The runs of these names that are not deleted; see [`crate::Database::run_by_name`].
@@ -177,11 +174,8 @@ impl Views<'_> {
         query.filter(format_args!("t.run_name IN {list}"));
         query.push(" ORDER BY t.submitted_at, t.id");
         query
-            .fetch(self.0)
-            .await?
-            .iter()
-            .map(|row| read_listed_run(row, self.0.keys()))
-            .collect()
+            .fetch_as(self.0, |row| read_listed_run(row, self.0.keys()))
+            .await
     }
 
     /// Runs of a project that are running and are services, oldest first.
@@ -202,11 +196,8 @@ impl Views<'_> {
         query.filter(format_args!("t.run_id IN {list}"));
         query.push(" ORDER BY t.run_id, t.replica_num, t.job_num, t.submission_num");
         query
-            .fetch(self.0)
-            .await?
-            .iter()
-            .map(|row| JobRow::read(row, self.0.keys()))
-            .collect()
+            .fetch_as(self.0, |row| JobRow::read(row, self.0.keys()))
+            .await
     }
 
     /// The last submission of a job of a run of this name or id.
@@ -288,11 +279,8 @@ impl Views<'_> {
         }
         query.page("t.created_at", "t.id", page);
         query
-            .fetch(self.0)
-            .await?
-            .iter()
-            .map(|row| read_listed_fleet(row, self.0.keys()))
-            .collect()
+            .fetch_as(self.0, |row| read_listed_fleet(row, self.0.keys()))
+            .await
     }
 }
 
@@ -338,11 +326,8 @@ impl Views<'_> {
         query.filter(format_args!("t.name IN {list}"));
         query.push(" ORDER BY t.created_at, t.id");
         query
-            .fetch(self.0)
-            .await?
-            .iter()
-            .map(|row| read_listed_fleet(row, self.0.keys()))
-            .collect()
+            .fetch_as(self.0, |row| read_listed_fleet(row, self.0.keys()))
+            .await
     }
 }
 
@@ -406,11 +391,8 @@ impl Views<'_> {
         }
         query.page("t.created_at", "t.id", page);
         query
-            .fetch(self.0)
-            .await?
-            .iter()
-            .map(|row| read_listed_instance(row, self.0.keys()))
-            .collect()
+            .fetch_as(self.0, |row| read_listed_instance(row, self.0.keys()))
+            .await
     }
 
     /// Instances of these fleets by number; those that are gone only where the fleet itself is.
@@ -421,11 +403,8 @@ impl Views<'_> {
         query.filter("t.deleted = 0");
         query.push(" ORDER BY t.instance_num, t.id");
         query
-            .fetch(self.0)
-            .await?
-            .iter()
-            .map(|row| read_listed_instance(row, self.0.keys()))
-            .collect()
+            .fetch_as(self.0, |row| read_listed_instance(row, self.0.keys()))
+            .await
     }
 
     /// An instance of the project.
