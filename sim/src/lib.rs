@@ -9,6 +9,7 @@ pub mod databases;
 pub mod hosts;
 pub mod invariants;
 pub mod inventory;
+pub mod kills;
 pub mod output;
 pub mod scenario;
 pub mod servers;
@@ -18,6 +19,7 @@ pub mod world;
 
 pub use clouds::Clouds;
 pub use hosts::{Faults, Hosts, Script};
+pub use kills::killed_everywhere;
 pub use servers::Server;
 pub use waits::Unmet;
 pub use world::World;

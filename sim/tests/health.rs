@@ -15,7 +15,7 @@ use dstack_engine::Failpoints;
 use dstack_engine::failpoint::DieAt;
 use dstack_model::health::HealthStatus;
 use dstack_model::runs::{JobTerminationReason, RunStatus};
-use dstack_sim::{Faults, Script, World, invariants};
+use dstack_sim::{Faults, Script, World, invariants, killed_everywhere};
 use dstack_store::EngineStore;
 use dstack_store::queries::health::StoredCheck;
 use dstack_store::rows::InstanceRow;
@@ -198,7 +198,7 @@ async fn a_host_that_is_cut_off_is_as_it_was_and_is_not_asked_more_often() {
 }
 
 /// The GPUs fail and come back while the way to the agents is bad, and the engine dies at `point`.
-async fn killed_at(point: &str, nth: u32) -> Arc<DieAt> {
+async fn killed_at(point: &'static str, nth: u32) -> Arc<DieAt> {
     let world = World::new(55, 1).await.unwrap();
     world.hosts.faults(Faults {
         lost_answer: 0.2,
@@ -232,13 +232,6 @@ async fn killed_at(point: &str, nth: u32) -> Arc<DieAt> {
 
 #[tokio::test(start_paused = true)]
 async fn killed_at_every_failpoint_each_change_is_told_once() {
-    let points = killed_at("nowhere", 1).await.seen();
+    let points = killed_everywhere(1..=6, killed_at).await;
     assert!(points.contains("instance.commit.before"), "{points:?}");
-    for point in &points {
-        for nth in 1..=6 {
-            if !killed_at(point, nth).await.fired() {
-                break;
-            }
-        }
-    }
 }

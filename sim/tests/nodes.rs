@@ -11,7 +11,7 @@ use dstack_engine::failpoint::DieAt;
 use dstack_model::runs::{JobStatus, RunStatus};
 use dstack_plan::lifecycle::WaitReason;
 use dstack_plan::lifecycle::job::NODES_INTERVAL;
-use dstack_sim::{Script, World, invariants};
+use dstack_sim::{Script, World, invariants, killed_everywhere};
 use dstack_store::EngineStore;
 use dstack_store::rows::{JobRow, RunRow};
 use serde_json::{Value, json};
@@ -144,19 +144,11 @@ async fn commands_name_the_addresses_of_nodes() {
 /// Wherever the server dies: nodes that wait for one another do not wait for ever.
 #[tokio::test(start_paused = true)]
 async fn nodes_find_one_another_wherever_the_server_dies() {
-    let calm = killed_at("nowhere", 1).await;
-    let points = calm.seen();
+    let points = killed_everywhere(1..=6, killed_at).await;
     assert!(points.contains("runner.submit.before"), "{points:?}");
-    for point in &points {
-        for nth in 1..=6 {
-            if !killed_at(point, nth).await.fired() {
-                break;
-            }
-        }
-    }
 }
 
-async fn killed_at(point: &str, nth: u32) -> Arc<DieAt> {
+async fn killed_at(point: &'static str, nth: u32) -> Arc<DieAt> {
     let world = world(50).await;
     let die = Arc::new(DieAt::new(point, nth));
     let failpoints = Arc::clone(&die) as Arc<dyn Failpoints>;
