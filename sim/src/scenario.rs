@@ -36,12 +36,12 @@ pub enum ScenarioError {
     Refused(#[from] dstack_control::ControlError),
 }
 
-/// Builds rows.
+/// Builds the rows of a scenario, with ids from `random`.
 #[derive(Debug, Clone)]
 pub struct Builder {
     /// The only project.
     pub project: ProjectId,
-    /// For ids.
+    /// Source of the ids of new rows.
     pub random: Random,
 }
 

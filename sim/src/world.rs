@@ -21,19 +21,19 @@ use crate::waits::Unmet;
 /// A store, a host and their output: what outlives an engine.
 #[derive(Debug)]
 pub struct World {
-    /// State.
+    /// Store of the rows, kept in memory.
     pub store: Arc<MemoryStore>,
-    /// Agents.
+    /// The simulated hosts and their agents.
     pub hosts: Hosts,
-    /// Clouds.
+    /// The simulated clouds.
     pub clouds: Clouds,
-    /// Output.
+    /// Output of jobs, as it was stored.
     pub output: Arc<SimOutput>,
     /// What jobs need.
     pub inputs: Arc<SimInputs>,
-    /// Virtual time.
+    /// Clock of the simulated world, which shows virtual time.
     pub clock: SharedClock,
-    /// Rows.
+    /// Builds the rows of scenarios.
     pub builder: Builder,
     /// Who asks for everything.
     pub user: UserId,

@@ -20,7 +20,7 @@ pub use paced::{Pace, Paced};
 pub struct Measured {
     /// Answers per second.
     pub rate: f64,
-    /// All answers.
+    /// Number of answers that were measured.
     pub answers: usize,
     pub latency: Latency,
     /// Bytes of the longest answer's body.

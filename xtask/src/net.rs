@@ -1,4 +1,4 @@
-//! Ports.
+//! Finds free ports.
 
 use std::net::{Ipv4Addr, TcpListener};
 

@@ -54,7 +54,7 @@ impl Texts {
     }
 }
 
-/// Collects texts.
+/// Collects texts, each once, and numbers them.
 #[derive(Debug, Default)]
 pub(crate) struct TextsBuilder {
     all: String,

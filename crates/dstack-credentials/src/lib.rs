@@ -17,12 +17,12 @@ pub enum CredentialError {
     /// The HTTP client cannot be made.
     #[error(transparent)]
     Client(#[from] SetupError),
-    /// AWS.
+    /// No usable AWS credentials were found.
     #[error(
         "no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give this machine a role"
     )]
     Aws(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// No region.
+    /// No AWS region is set.
     #[error("no AWS region: set AWS_REGION")]
     Region,
     /// Google.

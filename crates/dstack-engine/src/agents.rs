@@ -24,7 +24,7 @@ pub enum AgentError {
     /// The agent answered with an error.
     #[error("{message}")]
     Refused {
-        /// HTTP status.
+        /// HTTP status code of the agent's answer.
         status: u16,
         /// What it said.
         message: String,

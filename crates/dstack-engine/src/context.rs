@@ -80,23 +80,23 @@ impl Default for Settings {
 /// What the engine is given.
 #[derive(Debug, Clone)]
 pub struct EngineDeps {
-    /// State.
+    /// Store of the rows that the engine reads and writes.
     pub store: Arc<dyn EngineStore>,
-    /// Agents.
+    /// Reaches agents by the address of their instance.
     pub agents: Arc<dyn Agents>,
-    /// Configured clouds.
+    /// The configured backends of projects.
     pub backends: Arc<dyn Backends>,
-    /// Job output.
+    /// Stores the output of jobs.
     pub output: Arc<dyn Output>,
     /// Secrets, code, files.
     pub inputs: Arc<dyn Inputs>,
-    /// Time.
+    /// Clock that the engine takes the time from.
     pub clock: SharedClock,
     /// Ids, jitter.
     pub random: Random,
     /// Where tests kill it.
     pub failpoints: Arc<dyn Failpoints>,
-    /// Behaviour.
+    /// How the engine behaves.
     pub settings: Settings,
 }
 
@@ -113,7 +113,7 @@ pub struct Context {
     pub claiming: tokio::sync::Mutex<()>,
     /// Asks for that to be done soon.
     pub claim_wanted: tokio::sync::Notify,
-    /// Queue.
+    /// Queue of wakes and timers.
     pub wakes: Wakes,
     /// What the streams said.
     pub seen: Observations,
@@ -130,7 +130,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// The time.
+    /// Returns the time of the engine's clock.
     pub fn now(&self) -> Time {
         self.deps.clock.now()
     }
@@ -224,7 +224,7 @@ impl Context {
         }
     }
 
-    /// A failpoint.
+    /// Marks a named failpoint; an error means that the process dies here.
     pub fn reached(&self, name: &'static str) -> Result<()> {
         self.deps.failpoints.reached(name)
     }

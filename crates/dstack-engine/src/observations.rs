@@ -44,7 +44,7 @@ pub struct InstanceSeen {
     pub health: Option<HealthStatus>,
 }
 
-/// All observations.
+/// What the agents' streams said last of each job and instance.
 #[derive(Debug, Default)]
 pub struct Observations {
     jobs: Mutex<HashMap<JobId, JobSeen>>,

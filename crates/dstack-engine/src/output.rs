@@ -13,7 +13,6 @@ use crate::Result;
 pub struct Piece {
     /// When it was written.
     pub timestamp: i64,
-    /// Its bytes.
     pub bytes: Vec<u8>,
 }
 

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 /// What a worker looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Key {
-    /// One row.
+    /// The row of one entity, such as a run or a job.
     Entity(EntityRef),
     /// The jobs of a project that wait for a place.
     Schedule(ProjectId),

@@ -75,7 +75,7 @@ impl LocalShim {
         Ok(shim)
     }
 
-    /// Its socket.
+    /// Path of the socket that the agent listens on.
     pub fn socket(&self) -> &Path {
         &self.socket
     }

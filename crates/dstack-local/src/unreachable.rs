@@ -8,7 +8,7 @@ use dstack_agent_api::http::{Connector, Wire};
 /// Connects to nothing, and says why.
 #[derive(Debug, Clone)]
 pub(crate) struct UnreachableConnector {
-    /// The machine.
+    /// Host of the agent, which the error names.
     pub(crate) host: String,
 }
 

@@ -34,7 +34,7 @@ const LIMITS: Limits = Limits {
     text: (256 << 10) - 26,
     span: Duration::from_secs(24 * 3600),
 };
-/// Clocks differ.
+/// Margin kept to CloudWatch's time limits, because clocks differ.
 const DRIFT: Duration = Duration::from_secs(600);
 /// Older events are refused.
 const OLDEST: Duration = Duration::from_secs(14 * 24 * 3600);
@@ -43,7 +43,7 @@ const NEWEST: Duration = Duration::from_secs(2 * 3600);
 /// Pages in a row that may be empty although there is more.
 const EMPTY_PAGES: usize = 10;
 
-/// Where.
+/// The log group in CloudWatch, and the address of the service.
 #[derive(Debug, Clone)]
 pub struct CloudWatchConfig {
     /// The log group; it must exist.

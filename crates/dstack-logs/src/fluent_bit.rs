@@ -57,7 +57,7 @@ impl std::str::FromStr for Protocol {
     }
 }
 
-/// Where.
+/// The input of Fluent Bit that takes the logs, and where logs are read.
 #[derive(Debug, Clone)]
 pub struct FluentBitConfig {
     /// Host of Fluent Bit.
@@ -75,11 +75,11 @@ pub struct FluentBitConfig {
 /// Where logs are read.
 #[derive(Debug, Clone)]
 pub struct ElasticsearchConfig {
-    /// URL.
+    /// URL of Elasticsearch; slashes at the end are ignored.
     pub host: String,
     /// Index that Fluent Bit writes to.
     pub index: String,
-    /// API key.
+    /// API key, sent as `Authorization: ApiKey`; `None`: requests carry no key.
     pub api_key: Option<Secret>,
 }
 

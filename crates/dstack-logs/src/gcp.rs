@@ -39,7 +39,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// Pages in a row that may be empty although there is more.
 const EMPTY_PAGES: usize = 10;
 
-/// Where.
+/// The Google Cloud project for the logs, and the address of the service.
 #[derive(Debug, Clone)]
 pub struct GcpLoggingConfig {
     /// The id of the Google Cloud project.

@@ -46,13 +46,12 @@ impl Producer {
 /// Names one log.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LogStream {
-    /// Project name.
+    /// Name of the run's project.
     pub project: String,
-    /// Run name.
     pub run: String,
-    /// Job submission.
+    /// Id of the job submission that wrote the log.
     pub job: JobId,
-    /// Whose output.
+    /// Who wrote the log.
     pub producer: Producer,
 }
 
@@ -97,7 +96,7 @@ pub struct PollQuery {
     pub start_time: Option<Time>,
     /// Only earlier entries (descending: or as late).
     pub end_time: Option<Time>,
-    /// Newest first.
+    /// Return the newest entries first.
     pub descending: bool,
     /// Where the previous page ended.
     pub next_token: Option<String>,
@@ -108,7 +107,7 @@ pub struct PollQuery {
 /// Part of a log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LogPage {
-    /// The entries.
+    /// Entries of this page.
     pub entries: Vec<LogEntry>,
     /// Where the next page begins; `None` when there is none now.
     pub next_token: Option<String>,
@@ -131,9 +130,8 @@ pub enum LogError {
     /// Nothing was stored: the entries may be appended again.
     #[error("cannot write the log {path}: check free space and permissions")]
     Write {
-        /// The file.
         path: PathBuf,
-        /// Why.
+        /// Error of the file system.
         #[source]
         source: io::Error,
     },
@@ -146,9 +144,8 @@ pub enum LogError {
     /// The file cannot be read.
     #[error("cannot read the log {path}")]
     Read {
-        /// The file.
         path: PathBuf,
-        /// Why.
+        /// Error of the file system.
         #[source]
         source: io::Error,
     },
@@ -174,7 +171,6 @@ pub enum LogError {
     Away {
         /// Its name, for people.
         store: &'static str,
-        /// Why.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -183,7 +179,6 @@ pub enum LogError {
     Remote {
         /// Its name, for people.
         store: &'static str,
-        /// Why.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },

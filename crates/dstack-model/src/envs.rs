@@ -1,4 +1,4 @@
-//! Environment variables.
+//! Environment variables of a configuration, with values or without.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;

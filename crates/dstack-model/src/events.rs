@@ -1,4 +1,4 @@
-//! Events.
+//! Events, and what each is about.
 
 use dstack_units::{EventId, ProjectId, Time, UserId};
 use serde::Serialize;

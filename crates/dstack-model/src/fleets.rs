@@ -1,4 +1,4 @@
-//! Fleets.
+//! Fleets: their configuration, SSH hosts, status and plans.
 
 use std::net::IpAddr;
 

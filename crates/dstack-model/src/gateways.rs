@@ -1,4 +1,4 @@
-//! Gateways.
+//! Gateways: their configuration, certificates, load balancers and status.
 
 use dstack_units::{GatewayId, Time};
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! Logs.
+//! Log events of jobs, and pages of them.
 
 use dstack_units::Time;
 use serde::Serialize;

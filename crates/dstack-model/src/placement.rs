@@ -1,4 +1,4 @@
-//! Placement groups.
+//! Placement groups: their configuration and what a backend made of them.
 
 use serde::Serialize;
 

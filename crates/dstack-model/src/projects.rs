@@ -1,4 +1,4 @@
-//! Projects.
+//! Projects, their members and what members may do.
 
 use dstack_units::{ProjectId, Time};
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! Repos.
+//! Repos of runs: remote, local and virtual ones, and credentials for remote ones.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! Resource requirements.
+//! Resources that a configuration requires: CPUs, memory, GPUs and disk.
 
 use dstack_units::{CpuSpec, GpuSpec, Memory, Range};
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! Secrets.
+//! Secrets of projects.
 
 use dstack_units::SecretId;
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! Users.
+//! Users, their roles and permissions, and their API tokens.
 
 use dstack_units::{Time, TokenId, UserId};
 use serde::Serialize;

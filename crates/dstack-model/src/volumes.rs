@@ -1,4 +1,4 @@
-//! Volumes.
+//! Network volumes: the configurations of each backend, and their status.
 
 use dstack_units::{IdleDuration, Memory, Time, VolumeId};
 use serde::Serialize;

@@ -54,7 +54,7 @@ pub fn changed_fields(old: &RunSpec, new: &RunSpec) -> Vec<String> {
 /// Whether the change from `old` to `new` can be made while the run is active.
 ///
 /// # Errors
-/// Why not.
+/// The change cannot be made while the run is active; the error says why.
 pub fn check_updatable(old: &RunSpec, new: &RunSpec) -> Result<(), PlanError> {
     // A run may have been submitted before the server filled this in.
     let (mut old, mut new) = (old.clone(), new.clone());

@@ -76,7 +76,7 @@ pub enum Skipped {
     /// Several nodes need a cluster.
     #[error("is not a cluster (`placement: cluster`), which a run of several nodes needs")]
     NotCluster,
-    /// Too small.
+    /// The fleet cannot take as many more nodes as the run needs.
     #[error("has room for {free} more nodes, the run needs {needed}")]
     TooSmall {
         /// Nodes that it could still take.
@@ -165,7 +165,7 @@ fn room(fleet: &Fleet<'_>) -> Option<i64> {
 /// A fleet that could take the run, with what its instances offer.
 #[derive(Debug, Clone)]
 pub struct Eligible<'f, 'a> {
-    /// The fleet.
+    /// The fleet that could take the run.
     pub fleet: &'f Fleet<'a>,
     /// Shares of its instances, idle or not, cheapest first.
     pub instance_offers: Vec<Offer>,

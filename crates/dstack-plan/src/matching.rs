@@ -22,7 +22,7 @@ pub enum Defaults {
 /// What requirements are checked against: an instance, or a share of one.
 #[derive(Debug, Clone, Copy)]
 pub struct Machine<'a> {
-    /// CPUs.
+    /// Number of CPUs.
     pub cpus: i64,
     /// Memory in MiB.
     pub memory_mib: i64,

@@ -16,7 +16,7 @@ use crate::lifecycle::WaitReason;
 pub struct Peer<'a> {
     /// What it is to do.
     pub spec: &'a JobSpec,
-    /// Present status.
+    /// Status of its present submission.
     pub status: JobStatus,
     /// Where it is, if it has a place.
     pub place: Option<&'a JobProvisioningData>,

@@ -23,11 +23,11 @@ pub use merge::merge;
 pub struct Needs {
     /// Several nodes that reach each other.
     pub multinode: bool,
-    /// Privileged containers.
+    /// The backend must be able to run privileged containers.
     pub privileged: bool,
     /// Folders of the instance as volumes.
     pub instance_volumes: bool,
-    /// Reserved capacity.
+    /// The backend must be able to use reserved capacity.
     pub reservations: bool,
     /// Machines, not only containers.
     pub create_instance: bool,

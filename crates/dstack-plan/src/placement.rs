@@ -24,7 +24,7 @@ pub use share::Share;
 /// An existing instance, as far as placement looks at it.
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate<'a> {
-    /// Its fleet.
+    /// Fleet that the instance belongs to.
     pub fleet_id: FleetId,
     /// The fleet's name.
     pub fleet_name: &'a str,
@@ -48,7 +48,7 @@ pub struct Candidate<'a> {
     pub health: HealthStatus,
     /// Blocks it is divided into; unknown until it was provisioned.
     pub total_blocks: Option<i64>,
-    /// Blocks taken.
+    /// Number of blocks that jobs have taken.
     pub busy_blocks: i64,
     /// What it offers as a whole.
     pub offer: Option<&'a InstanceOfferWithAvailability>,
@@ -59,9 +59,9 @@ pub struct Candidate<'a> {
 /// A job that wants a place.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
-    /// Its run.
+    /// Specification of the run that the job belongs to.
     pub run_spec: &'a RunSpec,
-    /// The job.
+    /// Specification of the job to place.
     pub job_spec: &'a JobSpec,
     /// The fleet that the run is bound to.
     pub run_fleet: Option<FleetId>,
@@ -234,7 +234,7 @@ const fn defaults(candidate: &Candidate<'_>) -> Defaults {
 /// One instance with the share that the job would get, or why it would get none.
 #[derive(Debug, Clone)]
 pub struct Considered<'a> {
-    /// The instance.
+    /// The instance that was looked at.
     pub candidate: Candidate<'a>,
     /// The share, available or busy; or the reason against it.
     pub verdict: Result<InstanceOfferWithAvailability, Unfit>,

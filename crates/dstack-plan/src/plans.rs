@@ -16,7 +16,7 @@ pub const OFFERS_SHOWN: usize = 50;
 pub struct Shown {
     /// At most so many.
     pub limit: usize,
-    /// Dearest first.
+    /// Sort by falling price; available offers still come first.
     pub reverse: bool,
 }
 
@@ -73,7 +73,7 @@ pub fn job_plan(mut job_spec: JobSpec, offers: &[Offer], shown: Shown) -> JobPla
     }
 }
 
-/// The dearest.
+/// Returns the highest price of the offers; `None` when there are no offers.
 pub fn max_price(offers: &[Offer]) -> Option<f64> {
     offers.iter().map(|offer| offer.price).reduce(f64::max)
 }

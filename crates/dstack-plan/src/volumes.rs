@@ -12,7 +12,7 @@ use crate::PlanError;
 /// Where a volume can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
-    /// Its backend.
+    /// Backend that the volume is configured for.
     pub backend: BackendType,
     /// Its region in lower case; `None` where volumes have none and reach every region.
     pub region: Option<String>,

@@ -83,7 +83,7 @@ impl Blobs {
         Ok(self.stored(&key, content).await?)
     }
 
-    /// A diff.
+    /// Returns uploaded code by its hash, from the database or the bucket; `None` when it is not stored.
     ///
     /// # Errors
     /// Bucket or database.

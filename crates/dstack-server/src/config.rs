@@ -77,7 +77,7 @@ pub enum ConfigError {
     Key {
         /// File, line and column.
         place: String,
-        /// Which key.
+        /// Position of the key in `encryption.keys`.
         index: usize,
         /// What is wrong with it.
         reason: &'static str,
@@ -131,7 +131,7 @@ pub fn write_default(dir: &Path, has_backends: bool) -> Result<(), ConfigError> 
 }
 
 impl ServerConfig {
-    /// The permissions.
+    /// Returns the configured default permissions, or the built-in ones where none are configured.
     pub fn permissions(&self) -> DefaultPermissions {
         match self.default_permissions {
             None => DefaultPermissions::default(),

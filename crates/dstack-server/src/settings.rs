@@ -27,7 +27,7 @@ pub struct Variable {
     pub name: &'static str,
     /// Default, in words.
     pub default: &'static str,
-    /// Meaning.
+    /// What the variable sets, taken from the setting's doc comment.
     pub meaning: &'static str,
 }
 
@@ -61,7 +61,7 @@ impl Settings {
             }
         }
 
-        /// All variables.
+        /// All environment variables that set something, in the order of the settings.
         pub static VARIABLES: &[Variable] = &[
             $( Variable { name: $name, default: $default, meaning: concat!($($doc),+) }, )*
         ];

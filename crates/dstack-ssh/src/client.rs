@@ -21,9 +21,9 @@ use crate::inbox::{Event, Inbox};
 pub struct Endpoint {
     /// Host name or address.
     pub host: String,
-    /// TCP port.
+    /// TCP port of the SSH server.
     pub port: u16,
-    /// Login name.
+    /// Name of the user to log in as.
     pub user: String,
     /// Keys to offer, in this order.
     pub keys: Vec<Arc<PrivateKey>>,
@@ -106,9 +106,9 @@ impl Default for ConnectOptions {
 pub struct Output {
     /// How it ended.
     pub status: ExitStatus,
-    /// Standard output.
+    /// What the command wrote to its standard output.
     pub stdout: Vec<u8>,
-    /// Error output.
+    /// What the command wrote to its standard error.
     pub stderr: Vec<u8>,
 }
 

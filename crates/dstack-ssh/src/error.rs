@@ -11,7 +11,7 @@ pub enum SshError {
     Connect {
         /// Host as given.
         host: String,
-        /// TCP port.
+        /// TCP port of the SSH server.
         port: u16,
         /// What the network said.
         #[source]
@@ -22,7 +22,7 @@ pub enum SshError {
     Timeout {
         /// Host as given.
         host: String,
-        /// TCP port.
+        /// TCP port of the SSH server.
         port: u16,
         /// The limit that passed.
         limit: Duration,
@@ -30,11 +30,11 @@ pub enum SshError {
     /// Every offered key was refused.
     #[error("{user}@{host}:{port}: permission denied (publickey)")]
     Denied {
-        /// Login name.
+        /// Name of the user who was to log in.
         user: String,
         /// Host as given.
         host: String,
-        /// TCP port.
+        /// TCP port of the SSH server.
         port: u16,
     },
     /// The host presented another key than the expected one.
@@ -42,7 +42,7 @@ pub enum SshError {
     HostKey {
         /// Host as given.
         host: String,
-        /// TCP port.
+        /// TCP port of the SSH server.
         port: u16,
         /// Fingerprint that was expected.
         expected: String,
@@ -54,7 +54,7 @@ pub enum SshError {
     Handshake {
         /// Host as given.
         host: String,
-        /// TCP port.
+        /// TCP port of the SSH server.
         port: u16,
         /// What the protocol said.
         #[source]
@@ -72,7 +72,7 @@ pub enum SshError {
     /// The remote side refused to run the command.
     #[error("the remote side refused to run `{command}`")]
     ExecRefused {
-        /// The command.
+        /// The command that was to run.
         command: String,
     },
     /// The connection is gone.

@@ -33,7 +33,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Something that arrived on a channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// Payload.
+    /// Payload of the channel, not of its error stream.
     Data(Bytes),
     /// Payload of the error stream.
     Stderr(Bytes),

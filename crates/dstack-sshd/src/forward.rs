@@ -128,7 +128,7 @@ impl Drop for Listening {
 pub(crate) struct Back {
     /// The client's connection.
     pub(crate) handle: Handle,
-    /// Its inbox.
+    /// Queues of what arrives on the channels of the connection.
     pub(crate) inbox: Inbox,
 }
 

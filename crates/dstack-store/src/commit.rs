@@ -62,9 +62,9 @@ with_entities!(generate_put);
 /// A row to delete, if it still has the version read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Removal {
-    /// Which row.
+    /// The row to delete.
     pub entity: EntityRef,
-    /// Its version.
+    /// Version of the row when it was read.
     pub version: i64,
 }
 
@@ -73,7 +73,7 @@ pub struct Removal {
 pub struct EventTarget {
     /// `run`, `job`, `instance`, `fleet`, `user`, `project`, `secret`, …
     pub entity_type: &'static str,
-    /// Its id.
+    /// Id of the entity, as text.
     pub entity_id: String,
     /// Its name at the time.
     pub entity_name: String,
@@ -94,7 +94,7 @@ pub struct NewEvent {
     pub id: EventId,
     /// Fixed text that clients show verbatim.
     pub message: String,
-    /// When.
+    /// When the event was recorded.
     pub recorded_at: Time,
     /// Who; `None` = the system.
     pub actor: Option<UserId>,
@@ -113,7 +113,6 @@ pub struct Commit {
     pub(crate) removals: Vec<Removal>,
     /// Changes of tables that the engine does not drive, made after those of rows.
     pub(crate) directory: Vec<Change>,
-    /// Events.
     pub(crate) events: Vec<NewEvent>,
     /// Name of the server that drives the rows inserted here; `None`: whoever claims them.
     pub owner: Option<String>,

@@ -94,7 +94,7 @@ macro_rules! generate_entity_ref {
         /// A table of rows that are driven.
         #[derive(Debug, Clone, Copy)]
         pub(crate) struct DrivenTable {
-            /// Its name.
+            /// Name of the table in the database.
             pub(crate) name: &'static str,
             /// Condition of rows that somebody drives, in the very words of the table's index.
             pub(crate) driven: &'static str,

@@ -33,7 +33,7 @@ struct HeldLease {
 
 macro_rules! generate_tables {
     ($($name:ident($row:ident, $id:ident) in $table:ident as $kind:literal, driven $driven:literal, is_over |$it:ident| $is_over:expr;)*) => {
-        /// Everything stored.
+        /// All rows, operations and events in memory, by table.
         #[derive(Debug, Clone, Default)]
         pub struct Tables {
             $(

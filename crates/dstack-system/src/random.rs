@@ -64,7 +64,7 @@ impl Random {
         uuid::Builder::from_random_bytes(bytes).into_uuid()
     }
 
-    /// Random bytes.
+    /// Returns `N` random bytes.
     pub fn bytes<const N: usize>(&self) -> [u8; N] {
         let mut bytes = [0; N];
         self.with(|rng| rng.fill_bytes(&mut bytes));

@@ -25,7 +25,7 @@ pub(crate) struct Metrics {
     pub(crate) provider: SdkMeterProvider,
     /// What `/metrics` shows of them.
     registry: Option<Registry>,
-    /// Requests.
+    /// Durations of HTTP requests to the server.
     pub(crate) requests: Histogram<f64>,
     /// Work in the background.
     pub(crate) task_runs: Counter<u64>,

@@ -10,7 +10,7 @@ const BACKGROUND: [&str; 2] = ["scheduled_tasks", "pipeline_tasks"];
 /// Shares of traces that are kept, 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rates {
-    /// Of requests.
+    /// Share of the traces of requests that is kept.
     pub requests: f64,
     /// Of work in the background.
     pub background: f64,

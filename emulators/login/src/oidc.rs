@@ -1,4 +1,4 @@
-//! OpenID Connect.
+//! OpenID Connect: discovery, authorization, tokens, keys and user info.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -17,12 +17,12 @@ use crate::{Fault, Faults, serve};
 
 const DAY: i64 = 24 * 3600 * 1000;
 
-/// The double.
+/// The emulator of CloudWatch Logs.
 #[derive(Debug, Clone)]
 pub struct CloudWatch {
-    /// Its address.
+    /// Base URL at which it is reached.
     pub url: String,
-    /// What fails.
+    /// Faults of the next calls, in order.
     pub faults: Faults,
     state: Arc<Shared>,
 }

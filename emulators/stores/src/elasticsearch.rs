@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 
 use crate::{Fault, Faults, serve};
 
-/// The double.
+/// The emulator of Elasticsearch.
 #[derive(Debug, Clone)]
 pub struct Elasticsearch {
-    /// Its address.
+    /// Base URL at which it is reached.
     pub url: String,
-    /// What fails.
+    /// Faults of the next calls, in order.
     pub faults: Faults,
     state: Arc<Shared>,
 }

@@ -18,12 +18,12 @@ use crate::{Fault, Faults, serve};
 /// Bytes of a message (`Buffer_Max_Size` of the input `forward`).
 const LARGEST: usize = 6 << 20;
 
-/// The double.
+/// The emulator of Fluent Bit.
 #[derive(Debug, Clone)]
 pub struct FluentBit {
     /// Port of its input.
     pub port: u16,
-    /// What fails.
+    /// Faults of the next calls, in order.
     pub faults: Faults,
     state: Arc<Shared>,
 }

@@ -14,12 +14,12 @@ use serde_json::{Value, json};
 
 use crate::{Fault, Faults, serve};
 
-/// The double.
+/// The emulator of Google Cloud Logging.
 #[derive(Debug, Clone)]
 pub struct GcpLogging {
-    /// Its address.
+    /// Base URL at which it is reached.
     pub url: String,
-    /// What fails.
+    /// Faults of the next calls, in order.
     pub faults: Faults,
     state: Arc<Shared>,
 }

@@ -22,12 +22,12 @@ pub enum Kind {
     Gcs,
 }
 
-/// The double.
+/// The emulator of an object store.
 #[derive(Debug, Clone)]
 pub struct Objects {
-    /// Its address.
+    /// Base URL at which it is reached.
     pub url: String,
-    /// What fails.
+    /// Faults of the next calls, in order.
     pub faults: Faults,
     state: Arc<Shared>,
 }
@@ -66,7 +66,7 @@ impl Objects {
         self.state.objects.lock().unwrap().clone()
     }
 
-    /// Deletes everything.
+    /// Deletes all objects.
     pub fn clear(&self) {
         self.state.objects.lock().unwrap().clear();
     }

@@ -28,16 +28,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A request that was received.
 #[derive(Debug, Clone)]
 pub struct Received {
-    /// Its path.
     pub path: String,
-    /// Its headers.
     pub headers: HeaderMap,
     /// Its body, unpacked.
     pub body: Vec<u8>,
 }
 
 impl Received {
-    /// A header.
+    /// Returns the value of a header; `None` when it is missing or not text.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
@@ -75,7 +73,7 @@ impl Receiver {
         *self.status.lock().unwrap() = StatusCode::from_u16(status).unwrap();
     }
 
-    /// Its address.
+    /// Returns the socket address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.url.trim_start_matches("http://").parse().unwrap()
     }

@@ -16,12 +16,10 @@ use crate::Received;
 /// Names and values, as text.
 pub type Attributes = BTreeMap<String, String>;
 
-/// A span.
+/// A span, as it was exported.
 #[derive(Debug, Clone)]
 pub struct Span {
-    /// Its name.
     pub name: String,
-    /// Its attributes.
     pub attributes: Attributes,
     /// Who sent it.
     pub resource: Attributes,
@@ -40,11 +38,11 @@ pub struct Span {
 /// A line of the log.
 #[derive(Debug, Clone)]
 pub struct Record {
-    /// Its message.
+    /// The message as text.
     pub body: String,
-    /// Its level.
+    /// The level as text.
     pub severity: String,
-    /// Its fields.
+    /// Attributes of the record, as text.
     pub attributes: Attributes,
     /// Who sent it.
     pub resource: Attributes,
@@ -61,7 +59,7 @@ pub struct Point {
     pub name: String,
     /// Of the metric.
     pub unit: String,
-    /// Labels.
+    /// Labels of the metric's data point.
     pub attributes: Attributes,
     /// Who sent it.
     pub resource: Attributes,
@@ -69,7 +67,7 @@ pub struct Point {
     pub value: f64,
 }
 
-/// All spans.
+/// Returns all spans in the requests to `/v1/traces`.
 pub fn spans(received: &[Received]) -> Vec<Span> {
     let mut spans = Vec::new();
     for request in decoded::<ExportTraceServiceRequest>(received, "/v1/traces") {
@@ -115,7 +113,7 @@ pub fn records(received: &[Received]) -> Vec<Record> {
     records
 }
 
-/// All numbers.
+/// Returns all data points in the requests to `/v1/metrics`.
 pub fn points(received: &[Received]) -> Vec<Point> {
     let mut points = Vec::new();
     for request in decoded::<ExportMetricsServiceRequest>(received, "/v1/metrics") {

@@ -27,7 +27,7 @@ struct Route {
 /// An answer as it came.
 #[derive(Debug, Clone, Copy)]
 pub struct Exchange<'a> {
-    /// HTTP method.
+    /// HTTP method of the request.
     pub method: &'a str,
     /// Path without the query.
     pub path: &'a str,

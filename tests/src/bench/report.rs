@@ -34,7 +34,7 @@ impl Unit {
     }
 }
 
-/// One measure.
+/// One measure of the report, with its target.
 #[derive(Debug, Clone)]
 pub struct Row {
     pub measure: String,

@@ -27,10 +27,10 @@ pub struct Case {
 /// Repeat the request until the value at `path` is one of `values`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Poll {
-    /// Dotted.
+    /// Where the value is in the answer's JSON, with dots between the keys.
     pub path: String,
     pub values: Vec<Value>,
-    /// Seconds.
+    /// Seconds after which polling gives up.
     pub timeout: f64,
 }
 

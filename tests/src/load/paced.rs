@@ -34,7 +34,7 @@ pub struct Paced {
     pub silent_refusals: usize,
     /// What was sent in all, per second: less than wanted when the connections did not suffice.
     pub offered: f64,
-    /// In seconds.
+    /// Duration of the load in seconds.
     pub took: f64,
 }
 

@@ -106,7 +106,7 @@ pub fn add(path: &Path, hosts: &[Host]) -> Result<(), CliError> {
     })
 }
 
-/// Removes entries.
+/// Removes the `Host` entries with these names.
 ///
 /// # Errors
 /// The file cannot be written.

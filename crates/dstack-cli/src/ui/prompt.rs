@@ -1,4 +1,4 @@
-//! Questions.
+//! Questions to the user: yes or no, a text, one of several.
 
 use dstack_system::task;
 

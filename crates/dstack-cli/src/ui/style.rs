@@ -5,7 +5,7 @@ use anstyle::{Ansi256Color, AnsiColor, Color, Effects};
 /// What a piece of text means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Role {
-    /// No colour.
+    /// Ordinary text, without colour.
     #[default]
     Plain,
     /// Names, commands: bold sea green.

@@ -1,4 +1,4 @@
-//! Large clouds.
+//! Configurations of the backends of large clouds, such as AWS and Azure.
 
 use dstack_decode::Decode;
 use dstack_decode::{string_enum, tag};

@@ -1,4 +1,4 @@
-//! Placed jobs.
+//! Reconciles jobs that have been placed on an instance.
 
 mod nodes;
 

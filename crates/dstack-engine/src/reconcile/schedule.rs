@@ -19,7 +19,7 @@ const JOBS_PER_PASS: usize = 1024;
 /// Conflicts in a row after which there is a pause.
 const MAX_CONFLICTS: u32 = 20;
 
-/// That pause.
+/// Length of the pause after [`MAX_CONFLICTS`] conflicts in a row.
 const CONFLICT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Places every waiting job of the project, has an instance made for it, or says why neither can be.

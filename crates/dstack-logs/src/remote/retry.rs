@@ -19,9 +19,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Why a call failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// For now.
+    /// The call may succeed when it is made again.
     Passing {
-        /// Why.
         source: Box<dyn Error + Send + Sync>,
         /// When the store wants to be asked again.
         after: Option<Duration>,

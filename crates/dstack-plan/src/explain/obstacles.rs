@@ -46,7 +46,7 @@ impl Obstacles {
         self.mismatches.len() + self.unwanted.len()
     }
 
-    /// In words.
+    /// Returns every obstacle in words, mismatches of the requirements first.
     pub(super) fn texts(&self) -> Vec<String> {
         let mismatches = self.mismatches.iter().map(ToString::to_string);
         mismatches

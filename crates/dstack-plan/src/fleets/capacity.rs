@@ -38,7 +38,7 @@ pub enum NoCapacity {
 /// Which offers could become instances of the fleet for the job.
 ///
 /// # Errors
-/// None could.
+/// No offer could become an instance of the fleet; the error says why.
 pub fn new_capacity(request: &Request<'_>, fleet: &Fleet<'_>) -> Result<Query, NoCapacity> {
     check_allowed(request)?;
     let configuration = &fleet.spec.configuration;
@@ -60,7 +60,7 @@ pub fn new_capacity(request: &Request<'_>, fleet: &Fleet<'_>) -> Result<Query, N
 /// Which offers count for a job in no fleet: only to list them.
 ///
 /// # Errors
-/// None do.
+/// No offer counts for the job; the error says why.
 pub fn new_capacity_outside_fleets(request: &Request<'_>) -> Result<Query, NoCapacity> {
     check_allowed(request)?;
     let profile = request.run_spec.merged_profile();

@@ -47,7 +47,7 @@ impl Node {
 /// All that is known of a fleet.
 #[derive(Debug, Clone)]
 pub struct Facts {
-    /// Present status.
+    /// Status of the fleet before the decision.
     pub status: FleetStatus,
     /// How many instances it has; unset: its hosts are named.
     pub size: Option<FleetNodesSpec>,
@@ -79,11 +79,11 @@ pub enum Master {
 /// An instance that is to end, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ending {
-    /// Which.
+    /// The instance to end.
     pub id: InstanceId,
-    /// Why.
+    /// Termination reason to store with the instance.
     pub reason: Reason,
-    /// In words.
+    /// Details of the reason, stored with it as its message.
     pub message: &'static str,
 }
 

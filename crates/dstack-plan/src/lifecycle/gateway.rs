@@ -9,7 +9,7 @@ use super::{Wait, WaitReason};
 pub struct Facts {
     /// Its name, for reasons.
     pub name: String,
-    /// Present status.
+    /// Status of the gateway before the decision.
     pub status: GatewayStatus,
     /// Its deletion was asked for.
     pub to_be_deleted: bool,

@@ -48,7 +48,7 @@ pub enum Purpose {
 pub struct Facts {
     /// Its name, for reasons.
     pub name: String,
-    /// Present status.
+    /// Status of the instance before the decision.
     pub status: InstanceStatus,
     /// Whom it is there for.
     pub purpose: Purpose,
@@ -81,7 +81,7 @@ pub struct Facts {
 /// What to do next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// Nothing.
+    /// Nothing is to be done, and there is nothing to wait for.
     Stay,
     /// Nothing but wait.
     Wait(Wait),

@@ -66,7 +66,7 @@ pub enum Task {
     Terminated {
         /// Reason as the agent gave it.
         reason: Option<JobTerminationReason>,
-        /// Its message.
+        /// Message that the agent gave with the reason; empty when there was none.
         message: String,
     },
 }
@@ -74,9 +74,9 @@ pub enum Task {
 /// The last state that the runner reported for its job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
-    /// Why.
+    /// Termination reason of the job.
     pub reason: JobTerminationReason,
-    /// Details.
+    /// Details of the reason, where there are any.
     pub message: Option<String>,
     /// Exit code of the commands.
     pub exit_status: Option<i64>,
@@ -98,7 +98,7 @@ pub enum ToldClient {
 /// All that is known of a placed job.
 #[derive(Debug, Clone)]
 pub struct Facts {
-    /// Present status.
+    /// Status of the job before the decision.
     pub status: JobStatus,
     /// When the agent of its instance was called first.
     pub placed_at: Time,

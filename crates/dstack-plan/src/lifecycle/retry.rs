@@ -37,7 +37,7 @@ pub enum Verdict {
     NotRetryable,
     /// It did, for its whole duration.
     Exhausted,
-    /// Try again.
+    /// The retry policy covers the failure, and its duration has not run out.
     Retry,
 }
 

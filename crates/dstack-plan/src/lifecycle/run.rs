@@ -9,9 +9,9 @@ use super::retry::{RetryFacts, Verdict, backoff, judge};
 /// The latest submission of one job of a replica.
 #[derive(Debug, Clone)]
 pub struct JobFacts<'a> {
-    /// Replica number.
+    /// Number of the replica within the run.
     pub replica_num: i64,
-    /// Node number.
+    /// Number of the node within its replica.
     pub job_num: i64,
     /// Status.
     pub status: JobStatus,
@@ -26,7 +26,7 @@ pub struct JobFacts<'a> {
 /// All that is known of a run.
 #[derive(Debug, Clone)]
 pub struct Facts<'a> {
-    /// Present status.
+    /// Status of the run before the decision.
     pub status: RunStatus,
     /// Why it ends.
     pub termination_reason: Option<RunTerminationReason>,
@@ -42,7 +42,7 @@ pub struct Facts<'a> {
     pub scheduled: bool,
     /// Next time of the schedule.
     pub next_triggered_at: Option<Time>,
-    /// Latest submissions.
+    /// The latest submission of each job of the run.
     pub jobs: Vec<JobFacts<'a>>,
 }
 

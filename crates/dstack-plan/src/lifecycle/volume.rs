@@ -13,7 +13,7 @@ use super::{Wait, WaitReason};
 pub struct Facts {
     /// Its name, for reasons.
     pub name: String,
-    /// Present status.
+    /// Status of the volume before the decision.
     pub status: VolumeStatus,
     /// It was there before, and stays when it is deleted here.
     pub is_external: bool,

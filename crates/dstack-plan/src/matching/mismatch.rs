@@ -70,7 +70,7 @@ pub enum Mismatch {
         /// What is asked for.
         wanted: Range<i64>,
     },
-    /// Other GPUs.
+    /// The names of its GPUs are not among those asked for.
     #[error("has {has}, wanted {}", .wanted.join(", "))]
     GpuName {
         /// What it has.

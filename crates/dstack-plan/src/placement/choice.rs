@@ -37,12 +37,12 @@ impl HostNetwork {
     }
 }
 
-/// A place.
+/// The existing instance that takes a job, and the job's share of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Choice {
     /// Fleet of the instance.
     pub fleet_id: FleetId,
-    /// The instance.
+    /// Instance that takes the job.
     pub instance_id: InstanceId,
     /// The job's share of it.
     pub offer: InstanceOfferWithAvailability,

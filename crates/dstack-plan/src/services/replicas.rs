@@ -36,7 +36,7 @@ pub fn first(run: &RunSpec) -> Vec<Slot> {
 /// The latest submission of a job of a service.
 #[derive(Debug, Clone, Copy)]
 pub struct Job<'a> {
-    /// Its replica.
+    /// Number of its replica within the run.
     pub replica_num: i64,
     /// The group of its replica.
     pub group: &'a str,

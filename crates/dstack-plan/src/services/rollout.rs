@@ -25,7 +25,7 @@ pub enum Stage {
     Starting,
     /// Runs, but gets no requests yet.
     Running,
-    /// Gets requests.
+    /// Runs and gets requests.
     Serving,
 }
 

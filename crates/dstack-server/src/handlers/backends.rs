@@ -1,4 +1,4 @@
-//! Configuring backends.
+//! Handlers that list backend types and configure a project's backends.
 
 use dstack_api::responses::{BackendConfigBody, BackendConfigYaml};
 use dstack_api::{Nothing, routes};

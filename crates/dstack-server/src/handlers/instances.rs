@@ -1,4 +1,4 @@
-//! Instances.
+//! Handlers that list instances and show one with its health checks.
 
 use dstack_api::routes;
 use dstack_engine::health::shown;

@@ -1,4 +1,4 @@
-//! Secrets.
+//! Handlers that list, show, set and delete a project's secrets.
 
 use dstack_api::{Nothing, routes};
 use dstack_model::requests::{CreateOrUpdateSecretRequest, DeleteSecretsRequest, NameRequest};

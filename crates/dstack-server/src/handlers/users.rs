@@ -1,4 +1,4 @@
-//! Users.
+//! Handlers that list, show and change users, their tokens and their SSH keys.
 
 use axum::body::{Body, Bytes};
 use axum::http::{Response, StatusCode};

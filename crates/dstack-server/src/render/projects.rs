@@ -1,4 +1,4 @@
-//! Projects.
+//! Renders projects and their members as the API shows them.
 
 use dstack_model::backends::BackendInfo;
 use dstack_model::projects::{Member as WireMember, MemberPermissions, Project as WireProject};

@@ -1,4 +1,4 @@
-//! Users.
+//! Renders users as the API shows them, with or without credentials.
 
 use dstack_model::users::{User, UserPermissions, UserTokenCreds, UserWithCreds};
 use dstack_store::queries::users::UserRow;

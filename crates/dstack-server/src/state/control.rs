@@ -36,13 +36,13 @@ pub struct Verbs {
     pub logins: Logins,
     /// Of projects and members.
     pub projects: Projects,
-    /// Of secrets.
+    /// Actions on the secrets of projects.
     pub secrets: Secrets,
-    /// Of repos.
+    /// Actions on the repos of projects.
     pub repos: Repos,
     /// Of exports and imports.
     pub exports: Exports,
-    /// Of backends.
+    /// Actions on the configured backends of projects.
     pub backends: ProjectBackends,
     /// Kinds of clouds that can be configured.
     pub registry: Registry,
@@ -124,15 +124,15 @@ pub struct Control {
     pub engine: Arc<dyn EngineHandle>,
     /// Makes the jobs of runs.
     pub jobs: JobMaker,
-    /// Configured clouds.
+    /// The configured backends of projects.
     pub backends: Arc<dyn Backends>,
-    /// Of runs.
+    /// Actions on runs.
     pub runs: Runs,
-    /// Of fleets.
+    /// Actions on fleets.
     pub fleets: Fleets,
-    /// Of volumes.
+    /// Actions on volumes.
     pub volumes: Volumes,
-    /// Of gateways.
+    /// Actions on gateways.
     pub gateways: Gateways,
     /// Of everything else.
     pub verbs: Verbs,

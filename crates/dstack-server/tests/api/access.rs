@@ -1,4 +1,4 @@
-//! Tokens.
+//! Tests which tokens the API accepts, and when they stop working.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Secrets.
+//! Tests of secrets: how they are shown, encryption at rest, permissions, deletion.
 
 use dstack_server::DefaultPermissions;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Fleets.
+//! Rows of fleets, and the changes of status that they allow.
 
 use dstack_model::fleets::{FleetSpec, FleetStatus};
 use dstack_plan::lifecycle::transitions::fleet_allowed;

@@ -1,4 +1,4 @@
-//! Gateways.
+//! Rows of gateways, and the changes of status that they allow.
 
 use dstack_model::gateways::{GatewayConfiguration, GatewayStatus};
 use dstack_plan::lifecycle::transitions::gateway_allowed;

@@ -1,4 +1,4 @@
-//! Instances.
+//! Rows of instances, and the changes of status that they allow.
 
 use dstack_model::fleets::Blocks;
 use dstack_model::health::HealthStatus;

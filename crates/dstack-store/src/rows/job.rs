@@ -24,7 +24,7 @@ entity! {
         pub run_name: String,
         /// Node number within the replica.
         pub job_num: i64,
-        /// Replica number.
+        /// Number of the replica within the run.
         pub replica_num: i64,
         /// Attempt number of this node of this replica.
         pub submission_num: i64,
@@ -74,7 +74,7 @@ entity! {
         pub registered: bool,
         /// Bytes pulled so far.
         pub image_pull_progress: Option<Json<ImagePullProgress>>,
-        /// Last change.
+        /// When the row was changed last.
         pub last_processed_at: Time,
         /// When the engine looks again by itself.
         next_wake_at: Option<Time>,

@@ -1,4 +1,4 @@
-//! Runs.
+//! Rows of runs, and the changes of status that they allow.
 
 use dstack_model::runs::{RunSpec, RunStatus, RunTerminationReason, ServiceSpec};
 use dstack_plan::lifecycle::transitions::run_allowed;
@@ -10,7 +10,7 @@ use crate::entity::entity;
 use crate::{Json, Sealed};
 
 entity! {
-    /// A run.
+    /// A run, as it is stored.
     RunRow in "runs" {
         /// Id.
         key id: RunId,
@@ -40,13 +40,13 @@ entity! {
         pub priority: i64,
         /// Grows with every in-place update.
         pub deployment_num: i64,
-        /// Replicas wanted.
+        /// Number of replicas that the run should have.
         pub desired_replica_count: i64,
         /// Next time of the schedule.
         pub next_triggered_at: Option<Time>,
         /// Deleted by the user; kept for history.
         pub deleted: bool,
-        /// Last change.
+        /// When the row was changed last.
         pub last_processed_at: Time,
         /// When the engine looks again by itself.
         next_wake_at: Option<Time>,
@@ -66,7 +66,7 @@ pub struct NewRun {
     pub project_id: ProjectId,
     /// Who submits it.
     pub user_id: UserId,
-    /// Its repo.
+    /// Repo of the run, for code and credentials.
     pub repo_id: Option<RepoRowId>,
     /// What is asked for, with a name.
     pub spec: RunSpec,
@@ -170,7 +170,7 @@ impl RunRow {
         Ok(())
     }
 
-    /// Is over.
+    /// Sets the final status; nothing is waited for any more.
     ///
     /// # Errors
     /// As [`RunRow::follow_jobs`].

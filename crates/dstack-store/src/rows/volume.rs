@@ -1,4 +1,4 @@
-//! Network volumes.
+//! Rows of network volumes, and the changes of status that they allow.
 
 use dstack_model::volumes::{AnyVolumeConfiguration, VolumeProvisioningData, VolumeStatus};
 use dstack_plan::lifecycle::transitions::volume_allowed;

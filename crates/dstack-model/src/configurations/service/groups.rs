@@ -1,4 +1,4 @@
-//! Replica groups.
+//! Replica groups of a service, and the router that one may have.
 
 use dstack_units::name::is_group_name;
 use dstack_units::number::quote_list;

@@ -1,4 +1,4 @@
-//! Probes.
+//! HTTP probes of a service: what is requested, and how.
 
 use dstack_units::Seconds;
 use serde::Serialize;

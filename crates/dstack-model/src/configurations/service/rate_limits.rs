@@ -1,4 +1,4 @@
-//! Rate limits.
+//! Rate limits of a service, counted by client address or by header.
 
 use dstack_units::number::quote_list;
 use serde::Serialize;

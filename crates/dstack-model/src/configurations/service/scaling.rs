@@ -1,4 +1,4 @@
-//! Autoscaling.
+//! Autoscaling of a service by requests per second.
 
 use dstack_units::{Range, Seconds};
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! Image references.
+//! Parses image references into repository and tag or digest.
 
 /// A reference with its tag or digest named: without one, the engine would pull every tag there is.
 #[derive(Debug, Clone, PartialEq, Eq)]
