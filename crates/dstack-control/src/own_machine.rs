@@ -68,7 +68,8 @@ impl OwnMachine {
 }
 
 impl Projects {
-    /// Says that the machine, which was just added to the project, is there for several people already.
+    /// Says that the machine, which was just added to the project or runs jobs in another way now, is there for several people
+    /// already.
     ///
     /// # Errors
     /// The event cannot be written.

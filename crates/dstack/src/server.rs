@@ -182,7 +182,7 @@ fn fail(error: &(dyn std::error::Error + 'static)) -> ExitCode {
     for cause in dstack_system::causes(error).skip(1) {
         text.push_str(&format!("  caused by: {cause}\n"));
     }
-    if let Some(hint) = disk_full_hint(error, Settings::from_env().sqlite_path().is_some()) {
+    if let Some(hint) = disk_full_hint(error, || Settings::from_env().sqlite_path().is_some()) {
         text.push_str(&format!(
             "hint: the disk is full. {hint}; then start the server again\n"
         ));
@@ -193,9 +193,12 @@ fn fail(error: &(dyn std::error::Error + 'static)) -> ExitCode {
 }
 
 /// Where to free space, if that is what is missing. A PostgreSQL has a disk of its own.
-fn disk_full_hint(error: &(dyn std::error::Error + 'static), is_sqlite: bool) -> Option<&'static str> {
+fn disk_full_hint(
+    error: &(dyn std::error::Error + 'static),
+    is_sqlite: impl Fn() -> bool,
+) -> Option<&'static str> {
     let cause = dstack_system::causes(error).find(|cause| is_disk_full(*cause))?;
-    Some(match cause.is::<StoreError>() && !is_sqlite {
+    Some(match cause.is::<StoreError>() && !is_sqlite() {
         true => "Free space on the disk of the PostgreSQL server that DSTACK_DATABASE_URL names",
         false => {
             "Free space on the disk of the server's directory (~/.dstack/server), or set DSTACK_SERVER_DIR to one with more space"
@@ -506,9 +509,9 @@ mod tests {
         let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
         assert_eq!(kind(&full), ErrorKind::DiskFull);
         for is_sqlite in [true, false] {
-            let hint = disk_full_hint(&full, is_sqlite).unwrap();
+            let hint = disk_full_hint(&full, || is_sqlite).unwrap();
             assert!(hint.contains("DSTACK_SERVER_DIR"), "{hint}");
         }
-        assert_eq!(disk_full_hint(&StoreError::Closed, false), None);
+        assert_eq!(disk_full_hint(&StoreError::Closed, || false), None);
     }
 }

@@ -161,7 +161,7 @@ async fn apply_config(
     Ok(())
 }
 
-/// Starts the engine. A machine that it offers for the first time is told of.
+/// Starts the engine. A machine that it offers for the first time, or with another runtime than before, is told of.
 async fn start(
     start_engine: EngineStart,
     context: EngineContext,
@@ -175,7 +175,9 @@ async fn start(
     };
     let machine_before = verbs.projects.own_machine(project.id).await?;
     let started = start_engine(context).await.map_err(ServerError::Engine)?;
-    if let (None, Some(machine)) = (machine_before, verbs.projects.own_machine(project.id).await?) {
+    if let Some(machine) = verbs.projects.own_machine(project.id).await?
+        && machine_before.as_ref() != Some(&machine)
+    {
         verbs.projects.own_machine_added(&machine, &project).await?;
     }
     Ok((started.parts, started.stop))
