@@ -7,20 +7,30 @@
     clippy::disallowed_methods
 )] // tests
 
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use dstack_compute::Registry;
+
+use dstack_control::gateways::Gateways;
+use dstack_control::keys::Keys;
+use dstack_control::{Actor, Core, Directory, EngineHandle, Watcher};
 use dstack_model::users::ProjectRole;
 use dstack_sim::databases::{databases, people};
 use dstack_sim::scenario::Builder;
+use dstack_store::encryption::Encryption;
 use dstack_store::queries::backends::BackendRow;
 use dstack_store::queries::exports::{ExportRow, FullExport, ImportRow};
 use dstack_store::queries::identities::Identity;
 use dstack_store::queries::projects::ProjectRow;
 use dstack_store::queries::tokens::TokenRow;
-use dstack_store::rows::{InstanceRow, OperationKind, OperationRow, RunRow};
-use dstack_store::writes::Change;
+use dstack_store::rows::{GatewayRow, InstanceRow, NewGateway, OperationKind, OperationRow, RunRow};
+use dstack_store::writes::{Affected, Change};
 use dstack_store::{
     Changes, Commit, Database, EngineStore, EntityRef, Put, Sealed, SqlStore, StoreError, raw,
 };
 use dstack_system::Random;
+use dstack_system::clock::SystemClock;
 use dstack_units::{ProjectId, Time, UserId};
 use futures_util::future::join_all;
 use serde_json::json;
@@ -81,7 +91,6 @@ impl Setting {
             templates_repo: None,
             ssh_private_key: None,
             ssh_public_key: None,
-            default_gateway_id: None,
             deleted: false,
             original_name: None,
         }
@@ -508,5 +517,90 @@ async fn a_backend_that_is_asked_for_an_instance_is_not_deleted() {
         let mut changes: Changes = setting.builder.changes(NOW);
         changes.update(&stored, made);
         setting.store.commit(changes.into_commit()).await.unwrap();
+    }
+}
+
+/// A store that others write to just before each commit, as often as there is something to write.
+#[derive(Debug)]
+struct Overtaken {
+    store: SqlStore,
+    others: Mutex<Vec<Commit>>,
+}
+
+#[async_trait]
+impl EngineHandle for Overtaken {
+    async fn commit(&self, commit: Commit) -> Result<(), StoreError> {
+        let other = self.others.lock().unwrap().pop();
+        if let Some(other) = other {
+            self.store.commit(other).await?;
+        }
+        self.store.commit(commit).await
+    }
+
+    fn connects_hosts(&self) -> bool {
+        false
+    }
+}
+
+#[derive(Debug)]
+struct Nobody;
+
+impl Watcher for Nobody {
+    fn changed(&self, _affected: Affected) {}
+}
+
+#[tokio::test]
+async fn a_gateway_that_was_removed_meanwhile_does_not_become_the_default() {
+    for setting in Setting::all().await {
+        let (store, random) = (setting.store.clone(), setting.builder.random.clone());
+        let project = setting.database.projects().by_id(setting.builder.project);
+        let project = project.await.unwrap().unwrap();
+        let backend = backend(&setting);
+        let new = NewGateway {
+            id: random.uuid().into(),
+            project: project.id,
+            name: "gate".to_owned(),
+            configuration: serde_json::from_value(
+                json!({"type": "gateway", "name": "gate", "backend": "aws", "region": "eu"}),
+            )
+            .unwrap(),
+            backend: backend.id.clone(),
+        };
+        setting.change(Change::InsertBackend(backend)).await.unwrap();
+        let mut changes = setting.builder.changes(NOW);
+        changes.insert_silently(GatewayRow::submitted(new.clone(), NOW));
+        store.commit(changes.into_commit()).await.unwrap();
+        let stored = store.gateway(new.id).await.unwrap().unwrap().gateway;
+        let mut removal = setting.builder.changes(NOW);
+        removal.remove(stored, "Gateway deleted");
+
+        let encryption = Encryption::new(Vec::new(), random.clone());
+        let database = setting.database.clone();
+        let keys = Keys::new(database.clone(), encryption.clone(), random.clone());
+        let clock = Arc::new(SystemClock);
+        let directory = Directory {
+            database,
+            encryption,
+            keys: Arc::new(keys),
+            clock: clock.clone(),
+            random: random.clone(),
+            keep_events: true,
+            watcher: Arc::new(Nobody),
+        };
+        let core = Core {
+            store: Arc::new(store.clone()),
+            engine: Arc::new(Overtaken {
+                store,
+                others: Mutex::new(vec![removal.into_commit()]),
+            }),
+            clock,
+            random,
+            keep_events: true,
+        };
+        let gateways = Gateways::new(core, directory, Registry::new([]), 1);
+        let refused = gateways.set_default(Actor::System, &project, None, "gate").await;
+        assert!(refused.is_err(), "it is gone");
+        let default = setting.database.gateways().default_id(project.id).await;
+        assert_eq!(default.unwrap(), None);
     }
 }

@@ -2,19 +2,16 @@
 
 mod validate;
 
-use std::sync::Arc;
-
 use dstack_compute::Registry;
 use dstack_model::ErrorCode;
 use dstack_model::gateways::{GatewayConfiguration, GatewayStatus};
 use dstack_plan::names;
-use dstack_store::queries::gateways::{self, ListedGateway};
+use dstack_store::queries::gateways::ListedGateway;
 use dstack_store::queries::projects::ProjectRow;
 use dstack_store::queries::users::UserRow;
 use dstack_store::rows::{GatewayRow, NewGateway};
-use dstack_store::writes::{Affected, Change};
-use dstack_store::{Changes, Json, StoreError, events};
-use dstack_system::task;
+use dstack_store::writes::Change;
+use dstack_store::{Changes, Json, events};
 use dstack_units::{GatewayId, ProjectId};
 use serde_json::Value;
 
@@ -144,7 +141,7 @@ impl Gateways {
     }
 
     async fn as_seen(&self, project: ProjectId, row: &GatewayRow) -> Result<SeenGateway> {
-        let default = gateways::default_id(self.directory.database.reads(), project).await?;
+        let default = self.directory.database.gateways().default_id(project).await?;
         let mut configuration = (*row.configuration).clone();
         configuration.default = Some(default == Some(row.id));
         Ok(SeenGateway {
@@ -172,7 +169,7 @@ impl Gateways {
         new.configuration = Json::new(configuration);
         new.last_processed_at = self.core.now();
         changes.update(&row, new.clone());
-        self.commit(changes).await?;
+        self.core.commit(changes).await?;
         Ok(new)
     }
 
@@ -184,7 +181,7 @@ impl Gateways {
         row: &GatewayRow,
         make_default: bool,
     ) -> Result<()> {
-        let old = gateways::default_of(self.directory.database.reads(), project.id).await?;
+        let old = self.directory.database.gateways().default_of(project.id).await?;
         let is_default = old.as_ref().is_some_and(|old| old.row.id == row.id);
         if is_default == make_default {
             return Ok(());
@@ -218,16 +215,14 @@ impl Gateways {
                 let code = ErrorCode::BackendNotAvailable;
                 ControlError::with_code(code, code.default_message())
             })?;
-        let existing = gateways::list(database.reads(), project.id, false).await?;
+        let existing = database.gateways().list(project.id, false).await?;
         let name = configuration.name.clone().unwrap_or_else(|| {
             names::numbered(&names::stem(&self.directory.random), |name| {
                 existing.iter().any(|listed| listed.row.name == name)
             })
         });
         configuration.name = Some(name.clone());
-        let has_default = gateways::default_of(database.reads(), project.id)
-            .await?
-            .is_some();
+        let has_default = database.gateways().default_of(project.id).await?.is_some();
         let becomes_default = configuration.default.unwrap_or(!has_default);
         let new = NewGateway {
             id: self.core.random.uuid().into(),
@@ -242,7 +237,7 @@ impl Gateways {
         if becomes_default {
             self.change_default(&mut changes, project, &row, true).await?;
         }
-        self.commit(changes).await?;
+        self.core.commit(changes).await?;
         // What this call has stored, not what has become of it meanwhile.
         Ok(row)
     }
@@ -256,7 +251,7 @@ impl Gateways {
     }
 
     async fn try_delete(&self, actor: Actor, project: ProjectId, names: &[String]) -> Result<()> {
-        let existing = gateways::list(self.directory.database.reads(), project, false).await?;
+        let existing = self.directory.database.gateways().list(project, false).await?;
         let mut changes = self.core.changes(actor);
         let is_wanted = |row: &GatewayRow| names.contains(&row.name) && !row.to_be_deleted;
         for before in existing.into_iter().map(|listed| listed.row).filter(is_wanted) {
@@ -265,7 +260,7 @@ impl Gateways {
             changes.note("Gateway marked for deletion", vec![events::gateway(&row)]);
             changes.update(&before, row);
         }
-        self.commit(changes).await
+        self.core.commit(changes).await
     }
 
     /// Makes a gateway the project's default: one of its own, or with `owner` one that it imports from that project.
@@ -279,10 +274,23 @@ impl Gateways {
         owner: Option<&str>,
         name: &str,
     ) -> Result<()> {
+        retry_on_conflict(BUSY, || self.try_set_default(actor, project, owner, name)).await
+    }
+
+    async fn try_set_default(
+        &self,
+        actor: Actor,
+        project: &ProjectRow,
+        owner: Option<&str>,
+        name: &str,
+    ) -> Result<()> {
         let database = &self.directory.database;
         let found = match owner {
             Some(owner) if owner != project.name => {
-                gateways::imported_by_name(database.reads(), project.id, owner, name).await?
+                database
+                    .gateways()
+                    .imported_by_name(project.id, owner, name)
+                    .await?
             }
             _ => self.by_name(project.id, name).await?,
         };
@@ -294,7 +302,11 @@ impl Gateways {
         }
         let mut changes = self.core.changes(actor);
         self.change_default(&mut changes, project, &row, true).await?;
-        self.commit(changes).await
+        if !changes.is_empty() {
+            // Refused when the gateway is marked for deletion, or gone, meanwhile.
+            changes.touch(row);
+        }
+        self.core.commit(changes).await
     }
 
     /// Changes the domain of the services of a gateway.
@@ -330,25 +342,11 @@ impl Gateways {
         row.wildcard_domain = Some(domain.to_owned());
         row.configuration = Json::new(configuration);
         changes.update(&found, row);
-        self.commit(changes).await
-    }
-
-    async fn commit(&self, changes: Changes) -> Result<()> {
-        let directory = changes.directory_changes().iter().map(Change::affected);
-        let affected = directory.fold(Affected::default(), |all, one| all | one);
-        let (core, watcher) = (self.core.clone(), Arc::clone(&self.directory.watcher));
-        // It is written also when the caller has gone away: then those who remember have to hear of it as well.
-        let written = task::uncancelled("change of gateways", async move {
-            let written = core.commit(changes).await;
-            // Also after an error: when the connection broke, nobody knows whether it was written.
-            watcher.changed(affected);
-            written
-        });
-        written.await.map_err(StoreError::from)?
+        self.core.commit(changes).await
     }
 
     async fn by_name(&self, project: ProjectId, name: &str) -> Result<Option<ListedGateway>> {
-        Ok(gateways::by_name(self.directory.database.reads(), project, name).await?)
+        Ok(self.directory.database.gateways().by_name(project, name).await?)
     }
 }
 

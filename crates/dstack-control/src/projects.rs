@@ -86,7 +86,6 @@ impl Projects {
             templates_repo: new.templates_repo.clone(),
             ssh_private_key: None,
             ssh_public_key: None,
-            default_gateway_id: None,
             deleted: false,
             original_name: None,
         };

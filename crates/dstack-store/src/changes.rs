@@ -167,11 +167,6 @@ impl Changes {
         self.commit.directory.push(change);
     }
 
-    /// What is changed in tables that the engine does not drive.
-    pub fn directory_changes(&self) -> &[Change] {
-        self.commit.directory()
-    }
-
     /// Adds a call that is to be made.
     pub fn intend(&mut self, operation: OperationRow) {
         self.put(Put::Operation(operation));

@@ -93,11 +93,10 @@ impl Default for DatabaseOptions {
     }
 }
 
+/// Without keys: for tests, and tools that read nothing sealed. `clippy.toml` keeps everybody else away.
+#[allow(clippy::disallowed_methods)]
 impl Database {
-    /// Opens (and creates, for SQLite) the database and brings its schema up to date.
-    ///
-    /// URLs: `sqlite:///path`, `postgresql://…`; the driver suffixes of dstack 0.22.5 (`sqlite+aiosqlite`,
-    /// `postgresql+asyncpg`) are accepted.
+    /// As [`Database::open_on`], without keys: sealed columns are written as clear text.
     pub async fn open(url: &str) -> Result<Self> {
         Self::open_with(url, DatabaseOptions::default()).await
     }
@@ -107,7 +106,18 @@ impl Database {
         Self::open_on(url, options, RowKeys::none(), None).await
     }
 
-    /// As [`Database::open_with`]. Sealed columns are written and read with these keys. What gathers writes, and writes them, runs on these threads, and not on the caller's.
+    /// As [`Database::open`], of the SQLite database in this file.
+    pub async fn open_file(path: &Path) -> Result<Self> {
+        Self::open(&format!("sqlite://{}", path.display())).await
+    }
+}
+
+impl Database {
+    /// Opens (and creates, for SQLite) the database and brings its schema up to date. Sealed columns are written and read with
+    /// these keys. What gathers writes, and writes them, runs on these threads, and not on the caller's.
+    ///
+    /// URLs: `sqlite:///path`, `postgresql://…`; the driver suffixes of dstack 0.22.5 (`sqlite+aiosqlite`,
+    /// `postgresql+asyncpg`) are accepted.
     pub async fn open_on(
         url: &str,
         options: DatabaseOptions,
@@ -146,11 +156,6 @@ impl Database {
                 started.ok().flatten().unwrap_or(Err(StoreError::Closed))
             }
         }
-    }
-
-    /// Opens the SQLite database in this file.
-    pub async fn open_file(path: &Path) -> Result<Self> {
-        Self::open(&format!("sqlite://{}", path.display())).await
     }
 
     /// Which database it is.

@@ -213,8 +213,8 @@ pub trait Entity: Clone + Send + Sync + std::fmt::Debug + 'static {
     const TABLE: &'static str;
     /// All columns: first the key, last `version`.
     const COLUMNS: &'static [&'static str];
-    /// Whether some of them are encrypted.
-    const HAS_SEALED: bool;
+    /// The columns that are encrypted as a whole.
+    fn sealed_columns() -> Vec<&'static str>;
     /// Returns the value of the first column.
     fn key(&self) -> Self::Key;
     /// The version read, 0 for a row not stored yet.
@@ -441,7 +441,15 @@ macro_rules! entity {
             type Key = $key_type;
             const TABLE: &'static str = $table;
             const COLUMNS: &'static [&'static str] = &[stringify!($key), $(stringify!($field),)* "version"];
-            const HAS_SEALED: bool = $( <$type as $crate::entity::RowColumn>::SEALED || )* false;
+            fn sealed_columns() -> Vec<&'static str> {
+                let mut sealed = Vec::new();
+                $(
+                    if <$type as $crate::entity::RowColumn>::SEALED {
+                        sealed.push(stringify!($field));
+                    }
+                )*
+                sealed
+            }
             fn key(&self) -> $key_type { self.$key }
             fn version(&self) -> i64 { self.version }
             fn set_version(&mut self, version: i64) { self.version = version; }

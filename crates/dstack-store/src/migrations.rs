@@ -110,6 +110,7 @@ fn in_dialect(script: &str, dialect: Dialect) -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)] // databases without keys
 mod tests {
     use sqlx::any::AnyPoolOptions;
 

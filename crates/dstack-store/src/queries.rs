@@ -53,7 +53,7 @@ impl<'a> Reads<'a> {
 
 impl Database {
     /// For reads of any kind.
-    pub fn reads(&self) -> Reads<'_> {
+    pub(crate) fn reads(&self) -> Reads<'_> {
         Reads::new(self.pool(), self.keys())
     }
 
@@ -80,6 +80,11 @@ impl Database {
     /// What projects share with others.
     pub fn exports(&self) -> exports::Exports<'_> {
         exports::Exports(self.reads())
+    }
+
+    /// Gateways and their replicas.
+    pub fn gateways(&self) -> gateways::Gateways<'_> {
+        gateways::Gateways(self.reads())
     }
 
     /// What agents said of GPUs.
@@ -135,6 +140,11 @@ impl Database {
     /// Runs, jobs, fleets and instances as the API lists them.
     pub fn views(&self) -> views::Views<'_> {
         views::Views(self.reads())
+    }
+
+    /// Network volumes.
+    pub fn volumes(&self) -> volumes::Volumes<'_> {
+        volumes::Volumes(self.reads())
     }
 }
 

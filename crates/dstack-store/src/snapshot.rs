@@ -14,7 +14,7 @@ use crate::rows::{FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, RunRo
 use crate::{Commit, EntityRef, Result};
 
 /// All that decides about a run.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RunSnapshot {
     /// The run.
     pub run: RunRow,
@@ -23,7 +23,7 @@ pub struct RunSnapshot {
 }
 
 /// All that decides about a job that has been placed.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct JobSnapshot {
     /// The job.
     pub job: JobRow,
@@ -36,7 +36,7 @@ pub struct JobSnapshot {
 }
 
 /// All that decides where a job is placed.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct PlacementSnapshot {
     /// The project's fleets that are not deleted, oldest first.
     pub fleets: Vec<FleetRow>,
@@ -45,7 +45,7 @@ pub struct PlacementSnapshot {
 }
 
 /// All that decides about an instance.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct InstanceSnapshot {
     /// The instance.
     pub instance: InstanceRow,
@@ -58,7 +58,7 @@ pub struct InstanceSnapshot {
 }
 
 /// All that decides about a fleet.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct FleetSnapshot {
     /// The fleet.
     pub fleet: FleetRow,
@@ -69,7 +69,7 @@ pub struct FleetSnapshot {
 }
 
 /// All that decides about a volume.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct VolumeSnapshot {
     /// The volume.
     pub volume: VolumeRow,
@@ -82,7 +82,7 @@ pub struct VolumeSnapshot {
 }
 
 /// All that decides about a gateway.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct GatewaySnapshot {
     /// The gateway.
     pub gateway: GatewayRow,

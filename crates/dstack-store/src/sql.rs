@@ -15,14 +15,13 @@ use dstack_units::{FleetId, GatewayId, InstanceId, JobId, ProjectId, RunId, Time
 use sqlx::{AssertSqlSafe, SqlStr};
 use uuid::Uuid;
 
-pub(crate) use write::apply;
+pub(crate) use write::put_events;
 
 use crate::entity::select_sql;
 use crate::lease::{Acquired, Claim, Lease, LeaseRequest};
 use crate::queries::Reads;
 use crate::queries::health::{self, StoredCheck};
 use crate::queries::metrics::{self, MetricsPoint};
-use crate::queries::{gateways, volumes};
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow};
 use crate::{
     ChangeFeed, Column, Commit, Database, EngineStore, Entity, EntityRef, FleetSnapshot, GatewaySnapshot,
@@ -122,7 +121,7 @@ impl SqlStore {
     }
 
     async fn read_volume(&self, id: VolumeId) -> Result<Option<VolumeSnapshot>> {
-        let Some(listed) = volumes::by_id(self.database.reads(), id).await? else {
+        let Some(listed) = self.database.volumes().by_id(id).await? else {
             return Ok(None);
         };
         Ok(Some(VolumeSnapshot {
@@ -137,7 +136,7 @@ impl SqlStore {
         let Some(gateway) = self.by_id(id).await? else {
             return Ok(None);
         };
-        let replicas = gateways::replicas(self.database.reads(), &[id]).await?;
+        let replicas = self.database.gateways().replicas(&[id]).await?;
         Ok(Some(GatewaySnapshot {
             gateway,
             replicas: replicas.len(),
@@ -328,7 +327,7 @@ impl EngineStore for SqlStore {
     }
 
     async fn volumes(&self, project: ProjectId) -> Result<Vec<VolumeRow>> {
-        let found = volumes::of_project(self.database.reads(), project);
+        let found = self.database.volumes().of_project(project);
         let found = self.database.asked(found).await?;
         Ok(found.into_iter().map(|listed| listed.row).collect())
     }

@@ -235,8 +235,6 @@ impl Change {
             Self::DeleteUser { .. } | Self::DeleteProject { .. } => {
                 (affected.access, affected.names) = (true, true);
             }
-            // Projects are remembered with their default gateway.
-            Self::SetDefaultGateway { .. } => affected.access = true,
             Self::InsertIdentity { .. }
             | Self::InsertPublicKey(_)
             | Self::DeletePublicKey(_)
@@ -250,7 +248,9 @@ impl Change {
             | Self::DeleteExport(_)
             | Self::InsertBackend(_)
             | Self::UpdateBackend(_)
-            | Self::DeleteBackend { .. } => {}
+            | Self::DeleteBackend { .. }
+            // Nobody remembers it: each question for the default gateway goes to the database.
+            | Self::SetDefaultGateway { .. } => {}
         }
         affected
     }
@@ -533,7 +533,7 @@ async fn delete_backend(tx: &mut Tx, keys: &RowKeys, project: ProjectId, kind: &
     if backends::has_instances(tx, keys, project, kind).await? {
         return Err(in_use_backend("instances", kind));
     }
-    let volumes = volumes::of_project_in(tx, project).await?;
+    let volumes = volumes::of_project_in(tx, keys, project).await?;
     if volumes.iter().any(|volume| volume.needs(kind)) {
         return Err(in_use_backend("volumes", kind));
     }

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use dstack_model::ErrorCode;
 use dstack_model::requests::UpdateExportRequest;
 use dstack_model::users::ProjectRole;
+use dstack_store::queries::Page;
 use dstack_store::queries::exports::{FullExport, ImportRow};
 use dstack_store::queries::projects::ProjectRow;
 use dstack_store::queries::views::FleetFilter;
-use dstack_store::queries::{Page, gateways};
 
 use super::Exporter;
 use crate::access::{Project, is_admin};
@@ -253,7 +253,10 @@ impl<'a> Draft<'a> {
         let present = names_of(&self.export.gateways);
         self.check_new("Gateways", names, &present)?;
         let database = &self.directory.database;
-        let all = gateways::list(database.reads(), self.export.row.project_id, false).await?;
+        let all = database
+            .gateways()
+            .list(self.export.row.project_id, false)
+            .await?;
         let chosen: Vec<_> = all
             .into_iter()
             .filter(|listed| names.contains(&listed.row.name))

@@ -8,7 +8,7 @@ use dstack_model::requests::{
     ApplyGatewayPlanRequest, CreateGatewayRequest, GetGatewayPlanRequest, ListImportedRequest, NameRequest,
     NamesRequest, SetDefaultGatewayRequest, SetWildcardDomainRequest,
 };
-use dstack_store::queries::gateways::{self, ListedGateway, ReplicaRow};
+use dstack_store::queries::gateways::{ListedGateway, ReplicaRow};
 use dstack_store::rows::GatewayRow;
 use dstack_units::GatewayId;
 
@@ -29,13 +29,22 @@ pub(super) fn routes(api: Api) -> Api {
 
 async fn list(call: Call, request: ListImportedRequest) -> Result<Vec<Gateway>> {
     let database = &call.state.data.database;
-    let found = gateways::list(database.reads(), call.project()?.row.id, request.include_imported).await?;
+    let found = database
+        .gateways()
+        .list(call.project()?.row.id, request.include_imported)
+        .await?;
     shown(&call, found).await
 }
 
 async fn get(call: Call, request: NameRequest) -> Result<Gateway> {
     let project = call.project()?;
-    let found = gateways::by_name(call.state.data.database.reads(), project.row.id, &request.name).await?;
+    let found = call
+        .state
+        .data
+        .database
+        .gateways()
+        .by_name(project.row.id, &request.name)
+        .await?;
     if !project.row.is_public && !project.is_member(call.user()?) {
         // A member of a project that imports it may see it, and nobody else may know that it is there.
         let id = found.as_ref().map(|found| found.row.id);
@@ -49,9 +58,9 @@ async fn get(call: Call, request: NameRequest) -> Result<Gateway> {
 /// As the API shows gateways to the project.
 async fn shown(call: &Call, found: Vec<ListedGateway>) -> Result<Vec<Gateway>> {
     let database = &call.state.data.database;
-    let default = gateways::default_id(database.reads(), call.project()?.row.id).await?;
+    let default = database.gateways().default_id(call.project()?.row.id).await?;
     let ids: Vec<GatewayId> = found.iter().map(|listed| listed.row.id).collect();
-    let replicas = gateways::replicas(database.reads(), &ids).await?;
+    let replicas = database.gateways().replicas(&ids).await?;
     let mut gateways: Vec<Gateway> = found
         .into_iter()
         .map(|listed| gateway(listed, &replicas, default))
@@ -198,6 +207,6 @@ async fn set_wildcard_domain(call: Call, request: SetWildcardDomainRequest) -> R
     verbs
         .set_wildcard_domain(call.user()?.into(), project, name, domain)
         .await?;
-    let found = gateways::by_name(call.state.data.database.reads(), project, name).await?;
+    let found = call.state.data.database.gateways().by_name(project, name).await?;
     one(&call, found.ok_or_else(ApiError::not_exists)?).await
 }

@@ -5,7 +5,7 @@ use dstack_model::requests::{CreateVolumeRequest, ListVolumesRequest, NameReques
 use dstack_model::volumes::{Volume, VolumeSpec, VolumeStatus};
 use dstack_plan::lifecycle::WaitReason;
 use dstack_store::queries::Page;
-use dstack_store::queries::volumes::{self, ListedVolume};
+use dstack_store::queries::volumes::ListedVolume;
 use dstack_units::Time;
 
 use crate::api::{Api, Call};
@@ -32,12 +32,21 @@ async fn list_all(call: Call, request: ListVolumesRequest) -> Result<Vec<Volume>
         limit: request.limit,
         ascending: request.ascending,
     };
-    let found = volumes::list(database.reads(), &visible, request.only_active, &page).await?;
+    let found = database
+        .volumes()
+        .list(&visible, request.only_active, &page)
+        .await?;
     Ok(shown(&call, found))
 }
 
 async fn list(call: Call, _: Nothing) -> Result<Vec<Volume>> {
-    let found = volumes::of_project(call.state.data.database.reads(), call.project()?.row.id).await?;
+    let found = call
+        .state
+        .data
+        .database
+        .volumes()
+        .of_project(call.project()?.row.id)
+        .await?;
     Ok(shown(&call, found))
 }
 
@@ -48,7 +57,13 @@ fn shown(call: &Call, found: Vec<ListedVolume>) -> Vec<Volume> {
 
 async fn get(call: Call, request: NameRequest) -> Result<Volume> {
     let project = call.project()?.row.id;
-    let found = volumes::by_name(call.state.data.database.reads(), project, &request.name).await?;
+    let found = call
+        .state
+        .data
+        .database
+        .volumes()
+        .by_name(project, &request.name)
+        .await?;
     Ok(volume(
         found.ok_or_else(ApiError::not_exists)?,
         call.state.data.clock.now(),

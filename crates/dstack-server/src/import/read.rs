@@ -32,7 +32,7 @@ pub struct Skipped {
 }
 
 /// Everything that is to be written.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Plan {
     /// In the order in which they refer to each other.
     pub(super) rows: Vec<(&'static str, NewRow)>,
@@ -65,6 +65,19 @@ const KINDS: &[&str] = &[
 ];
 
 impl Plan {
+    /// Nothing yet; sealed columns are to be written with these keys.
+    fn new(keys: RowKeys) -> Self {
+        Self {
+            rows: Vec::new(),
+            left: Vec::new(),
+            users: Vec::new(),
+            projects: Vec::new(),
+            taken: HashMap::new(),
+            sealed: Vec::new(),
+            keys,
+        }
+    }
+
     pub(super) fn add(&mut self, kind: &'static str, id: Uuid, row: NewRow) {
         self.taken.entry(kind).or_default().insert(id);
         self.rows.push((kind, row));
@@ -174,10 +187,7 @@ pub(super) async fn read(
     new: &Encryption,
 ) -> Result<Plan, ImportError> {
     let keys = Keys { old, new };
-    let mut plan = Plan {
-        keys: new.into(),
-        ..Plan::default()
-    };
+    let mut plan = Plan::new(new.into());
     entities::users(source, &keys, &mut plan).await?;
     entities::projects(source, &keys, &mut plan).await?;
     entities::contents(source, &keys, &mut plan).await?;

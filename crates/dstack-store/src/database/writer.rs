@@ -159,6 +159,7 @@ async fn run_one(connection: &mut Tx, run: Work, single: bool) -> Result<()> {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)] // databases without keys
 mod tests {
     use super::*;
     use crate::Database;

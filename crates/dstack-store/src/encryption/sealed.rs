@@ -1,18 +1,19 @@
 //! Columns that are encrypted as a whole, and the keys with which rows are written and read.
 
 use std::ops::Deref;
+use std::sync::Arc;
 
 use dstack_system::{Random, Secret};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::Encryption;
+use super::{Encryption, Key};
 use crate::entity::{ColumnError, RowColumn};
 use crate::{Column, Json, Result};
 
 /// The keys of a database's sealed columns. Whoever writes or reads rows is handed them; later changes of the keys count
 /// ([`Encryption::replace`]).
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct RowKeys(Option<Encryption>);
 
 impl From<&Encryption> for RowKeys {
@@ -22,10 +23,15 @@ impl From<&Encryption> for RowKeys {
 }
 
 impl RowKeys {
-    /// No keys: sealed columns are written as clear text, and only clear text can be read. For tools, the simulation, and
-    /// rows without sealed columns.
+    /// No keys: sealed columns are written as clear text, and only clear text can be read. For tests and the simulation
+    /// alone: `clippy.toml` keeps everybody else away.
     pub const fn none() -> Self {
         Self(None)
+    }
+
+    /// The keys in force; `None` where there are none.
+    fn in_force(&self) -> Option<Arc<[Key]>> {
+        self.0.as_ref().map(Encryption::keys)
     }
 
     /// The text as it is stored.
@@ -51,34 +57,79 @@ impl RowKeys {
     }
 }
 
+/// A text as it was read, and the keys that were in force then.
+#[derive(Clone)]
+struct StoredText {
+    text: Arc<str>,
+    keys: Arc<[Key]>,
+}
+
+impl StoredText {
+    /// Of a text that would be encrypted with the same key now; `None` where it would be stored in another way.
+    fn reusable(text: String, keys: &RowKeys) -> Option<Self> {
+        let keys = keys.in_force()?;
+        let Some(Key::Aes { name, .. }) = keys.first() else {
+            return None;
+        };
+        let sealed_with = text.strip_prefix("enc:aes:")?.split(':').next()?;
+        (sealed_with == name).then(|| Self {
+            text: text.into(),
+            keys,
+        })
+    }
+
+    /// The text, as long as the keys are those with which it was read.
+    fn under(&self, keys: &RowKeys) -> Option<String> {
+        let same = Arc::ptr_eq(&self.keys, &keys.in_force()?);
+        same.then(|| (*self.text).to_owned())
+    }
+}
+
 /// As [`Json`], encrypted as a whole: for what users, or clouds, put secrets into (environment variables, credentials of
 /// registries, keys). Clear text, which was written before the column was sealed, is read as well.
-#[derive(Debug)]
-pub struct Sealed<T>(Json<T>);
+///
+/// A value that was read keeps its encrypted text, so that a row whose other columns change is written without encrypting it
+/// again. `Debug` shows nothing of it.
+pub struct Sealed<T> {
+    value: Json<T>,
+    stored: Option<StoredText>,
+}
 
 impl<T> Sealed<T> {
     /// Wraps a value.
     pub fn new(value: T) -> Self {
-        Self(Json::new(value))
+        Self {
+            value: Json::new(value),
+            stored: None,
+        }
+    }
+}
+
+impl<T> std::fmt::Debug for Sealed<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Sealed(..)")
     }
 }
 
 impl<T: PartialEq> PartialEq for Sealed<T> {
     fn eq(&self, other: &Self) -> bool {
-        self.0 == other.0
+        self.value == other.value
     }
 }
 
 impl<T> Clone for Sealed<T> {
     fn clone(&self) -> Self {
-        Self(self.0.clone())
+        Self {
+            value: self.value.clone(),
+            stored: self.stored.clone(),
+        }
     }
 }
 
 impl<T> Deref for Sealed<T> {
     type Target = T;
     fn deref(&self) -> &T {
-        &self.0
+        &self.value
     }
 }
 
@@ -86,18 +137,22 @@ impl<T: Serialize + DeserializeOwned> RowColumn for Sealed<T> {
     type Stored = String;
     const SEALED: bool = true;
     fn to_stored(&self, keys: &RowKeys) -> String {
-        keys.seal(self.0.to_raw())
+        let as_read = self.stored.as_ref().and_then(|stored| stored.under(keys));
+        as_read.unwrap_or_else(|| keys.seal(self.value.to_raw()))
     }
     fn from_stored(stored: String, keys: &RowKeys) -> Result<Self, ColumnError> {
         // JSON never begins so.
-        let text = match stored.starts_with("enc:") {
-            true => Json::from_raw(keys.open(&stored)?.expose().to_owned()),
-            false => Json::from_raw(stored),
-        };
-        Ok(Self(text?))
+        if !stored.starts_with("enc:") {
+            let value = Json::from_raw(stored)?;
+            return Ok(Self { value, stored: None });
+        }
+        Ok(Self {
+            value: Json::from_raw(keys.open(&stored)?.expose().to_owned())?,
+            stored: StoredText::reusable(stored, keys),
+        })
     }
     fn is_unchanged(&self) -> bool {
-        self.0.is_as_read()
+        self.value.is_as_read()
     }
 }
 
@@ -113,9 +168,9 @@ impl<T: Serialize + DeserializeOwned> RowColumn for Option<Sealed<T>> {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)] // databases without keys
 mod tests {
     use super::*;
-    use crate::encryption::Key;
 
     fn keys(byte: u8) -> RowKeys {
         let key = Key::Aes {
@@ -146,5 +201,37 @@ mod tests {
             }
         }
         assert_eq!(Sealed::new(1).to_stored(&RowKeys::none()), "1");
+    }
+
+    #[test]
+    fn what_is_as_read_is_written_as_it_was_until_the_keys_change() {
+        let aes = |name: &str, byte: u8| Key::Aes {
+            name: name.to_owned(),
+            secret: [byte; 32],
+        };
+        let encryption = Encryption::new(vec![aes("k", 1)], Random::seeded(1));
+        let (other, keys) = (keys(2), RowKeys::from(&encryption));
+        let stored = Sealed::new(vec!["s3cret".to_owned()]).to_stored(&keys);
+        let value = read(&stored, &keys).unwrap();
+        assert_eq!(value.clone().to_stored(&keys), stored);
+
+        // Another database may have another key of the same name.
+        assert_ne!(value.to_stored(&other), stored);
+        assert_eq!(read(&value.to_stored(&other), &other).unwrap(), value);
+        assert_eq!(value.to_stored(&RowKeys::none()), r#"["s3cret"]"#);
+
+        encryption.replace(vec![aes("new", 2), aes("k", 1)]);
+        assert!(value.to_stored(&keys).starts_with("enc:aes:new:"));
+        let read_after = read(&stored, &keys).unwrap();
+        assert!(read_after.to_stored(&keys).starts_with("enc:aes:new:"));
+
+        let clear = read(r#"["s3cret"]"#, &keys).unwrap();
+        assert!(clear.to_stored(&keys).starts_with("enc:aes:new:"));
+    }
+
+    #[test]
+    fn nothing_of_it_is_printed() {
+        let value = Sealed::new(vec!["s3cret".to_owned()]);
+        assert_eq!(format!("{value:?}"), "Sealed(..)");
     }
 }

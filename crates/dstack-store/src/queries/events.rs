@@ -9,8 +9,7 @@ use sqlx::Row;
 use super::Page;
 use super::Reads;
 use super::select::Select;
-use crate::encryption::RowKeys;
-use crate::{Commit, NewEvent, Result, Tx};
+use crate::{NewEvent, Result, Tx};
 
 /// Which events to list.
 #[derive(Debug, Clone, Default)]
@@ -239,15 +238,7 @@ impl Events<'_> {
 
 /// Writes an event in the transaction of the change it reports.
 pub async fn insert(tx: &mut Tx, event: NewEvent) -> Result<()> {
-    crate::sql::apply(
-        tx,
-        &RowKeys::none(),
-        &Commit {
-            events: vec![event],
-            ..Commit::default()
-        },
-    )
-    .await
+    crate::sql::put_events(tx, &[&event]).await
 }
 
 /// Deletes the oldest events recorded before `time`, at most `limit` rows; returns how many rows that were: one for each

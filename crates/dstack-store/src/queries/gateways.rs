@@ -5,6 +5,7 @@ use dstack_model::gateways::{
 };
 use dstack_units::{GatewayId, ProjectId, Time};
 use sqlx::Row;
+use sqlx::any::AnyRow;
 
 use super::select::{Select, fetch_as, fetch_one};
 use super::{Reads, record};
@@ -56,9 +57,9 @@ fn select() -> String {
     select_with::<GatewayRow>("p.name", "JOIN projects p ON p.id = t.project_id")
 }
 
-fn read(row: &sqlx::any::AnyRow) -> Result<ListedGateway> {
+fn read(row: &AnyRow, keys: &RowKeys) -> Result<ListedGateway> {
     Ok(ListedGateway {
-        row: GatewayRow::read(row, &RowKeys::none())?,
+        row: GatewayRow::read(row, keys)?,
         project_name: row.try_get(GatewayRow::COLUMNS.len())?,
     })
 }
@@ -67,68 +68,80 @@ fn read(row: &sqlx::any::AnyRow) -> Result<ListedGateway> {
 const IMPORTED: &str = "EXISTS (SELECT 1 FROM imports i JOIN exported_gateways e ON e.export_id = i.export_id \
      WHERE i.project_id = $1 AND e.gateway_id = t.id)";
 
-/// Of a project, oldest first; with those it imports on request.
-pub async fn list(reads: Reads<'_>, project: ProjectId, imported: bool) -> Result<Vec<ListedGateway>> {
-    let or = if imported {
-        format!(" OR {IMPORTED}")
-    } else {
-        String::new()
-    };
-    let sql = format!(
-        "{} WHERE t.project_id = $1{or} ORDER BY t.created_at, t.id",
-        select()
-    );
-    fetch_as(reads, sql, &[&project.to_string()], read).await
-}
+/// Gateways and their replicas: see [`crate::Database::gateways`].
+#[derive(Debug, Clone, Copy)]
+pub struct Gateways<'a>(pub(crate) Reads<'a>);
 
-/// By name.
-pub async fn by_name(reads: Reads<'_>, project: ProjectId, name: &str) -> Result<Option<ListedGateway>> {
-    let sql = select() + " WHERE t.project_id = $1 AND t.name = $2";
-    fetch_one(reads, sql, &[&project.to_string(), name], read).await
-}
+impl Gateways<'_> {
+    /// Of a project, oldest first; with those it imports on request.
+    pub async fn list(self, project: ProjectId, imported: bool) -> Result<Vec<ListedGateway>> {
+        let or = if imported {
+            format!(" OR {IMPORTED}")
+        } else {
+            String::new()
+        };
+        let sql = format!(
+            "{} WHERE t.project_id = $1{or} ORDER BY t.created_at, t.id",
+            select()
+        );
+        fetch_as(self.0, sql, &[&project.to_string()], |row| {
+            read(row, self.0.keys())
+        })
+        .await
+    }
 
-/// One of another project, if this project imports it.
-pub async fn imported_by_name(
-    reads: Reads<'_>,
-    project: ProjectId,
-    owner: &str,
-    name: &str,
-) -> Result<Option<ListedGateway>> {
-    let sql = format!("{} WHERE {IMPORTED} AND t.name = $2 AND p.name = $3", select());
-    fetch_one(reads, sql, &[&project.to_string(), name, owner], read).await
-}
+    /// By name.
+    pub async fn by_name(self, project: ProjectId, name: &str) -> Result<Option<ListedGateway>> {
+        let sql = select() + " WHERE t.project_id = $1 AND t.name = $2";
+        self.one(sql, &[&project.to_string(), name]).await
+    }
 
-/// The project's default gateway, if it still has access to it.
-pub async fn default_of(reads: Reads<'_>, project: ProjectId) -> Result<Option<ListedGateway>> {
-    let sql = format!(
-        "{} WHERE t.id = (SELECT d.default_gateway_id FROM projects d WHERE d.id = $1) AND t.to_be_deleted = 0 \
-         AND (t.project_id = $1 OR {IMPORTED})",
-        select()
-    );
-    fetch_one(reads, sql, &[&project.to_string()], read).await
-}
+    /// One of another project, if this project imports it.
+    pub async fn imported_by_name(
+        self,
+        project: ProjectId,
+        owner: &str,
+        name: &str,
+    ) -> Result<Option<ListedGateway>> {
+        let sql = format!("{} WHERE {IMPORTED} AND t.name = $2 AND p.name = $3", select());
+        self.one(sql, &[&project.to_string(), name, owner]).await
+    }
 
-/// Id of the project's default gateway, whether or not it has access to it.
-pub async fn default_id(reads: Reads<'_>, project: ProjectId) -> Result<Option<GatewayId>> {
-    let sql =
-        "SELECT p.default_gateway_id FROM projects p WHERE p.id = $1 AND p.default_gateway_id IS NOT NULL";
-    fetch_one(reads, sql.to_owned(), &[&project.to_string()], |row| {
-        crate::entity::read_column(row, 0, "projects", "default_gateway_id")
-    })
-    .await
-}
+    /// The project's default gateway, if it still has access to it.
+    pub async fn default_of(self, project: ProjectId) -> Result<Option<ListedGateway>> {
+        let sql = format!(
+            "{} WHERE t.id = (SELECT d.default_gateway_id FROM projects d WHERE d.id = $1) AND t.to_be_deleted = 0 \
+             AND (t.project_id = $1 OR {IMPORTED})",
+            select()
+        );
+        self.one(sql, &[&project.to_string()]).await
+    }
 
-/// Replicas of gateways that are not gone, by gateway and number.
-pub async fn replicas(reads: Reads<'_>, gateways: &[GatewayId]) -> Result<Vec<ReplicaRow>> {
-    let mut query = Select::new(format!(
-        "SELECT {} FROM gateway_replicas r",
-        ReplicaRow::columns("r")
-    ));
-    let list = query.bind_list(gateways.iter().copied());
-    query.filter(format_args!("r.gateway_id IN {list} AND r.deleted = 0"));
-    query.push(" ORDER BY r.gateway_id, r.replica_num");
-    let rows = query.fetch(reads).await?;
-    rows.iter().map(|row| ReplicaRow::read_at(row, 0)).collect()
+    async fn one(self, sql: String, parameters: &[&str]) -> Result<Option<ListedGateway>> {
+        fetch_one(self.0, sql, parameters, |row| read(row, self.0.keys())).await
+    }
+
+    /// Id of the project's default gateway, whether or not it has access to it.
+    pub async fn default_id(self, project: ProjectId) -> Result<Option<GatewayId>> {
+        let sql = "SELECT p.default_gateway_id FROM projects p WHERE p.id = $1 AND p.default_gateway_id IS NOT NULL";
+        fetch_one(self.0, sql.to_owned(), &[&project.to_string()], |row| {
+            crate::entity::read_column(row, 0, "projects", "default_gateway_id")
+        })
+        .await
+    }
+
+    /// Replicas of gateways that are not gone, by gateway and number.
+    pub async fn replicas(self, gateways: &[GatewayId]) -> Result<Vec<ReplicaRow>> {
+        let mut query = Select::new(format!(
+            "SELECT {} FROM gateway_replicas r",
+            ReplicaRow::columns("r")
+        ));
+        let list = query.bind_list(gateways.iter().copied());
+        query.filter(format_args!("r.gateway_id IN {list} AND r.deleted = 0"));
+        query.push(" ORDER BY r.gateway_id, r.replica_num");
+        let rows = query.fetch(self.0).await?;
+        rows.iter().map(|row| ReplicaRow::read_at(row, 0)).collect()
+    }
 }
 
 /// Leaves the projects of which it is the default without one.

@@ -32,8 +32,6 @@ record! {
         ssh_private_key: Option<String>,
         /// The public key.
         ssh_public_key: Option<String>,
-        /// Gateway of services that name none.
-        default_gateway_id: Option<String>,
         /// Deleted; kept for history.
         deleted: bool,
         /// The name before deletion.

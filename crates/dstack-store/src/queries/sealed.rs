@@ -3,10 +3,13 @@
 use sqlx::{AssertSqlSafe, Row};
 
 use super::Reads;
-use crate::Result;
 use crate::encryption::Encryption;
+use crate::entities::with_entities;
+use crate::rows::{FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow};
+use crate::{Entity, Result};
 
-/// Columns whose whole value is encrypted.
+/// Columns outside of the engine's rows whose whole value is encrypted. Those of the engine's rows are known by their types
+/// ([`Sealed`](crate::Sealed)).
 const COLUMNS: &[(&str, &str)] = &[
     ("users", "token"),
     ("users", "ssh_private_key"),
@@ -15,9 +18,6 @@ const COLUMNS: &[(&str, &str)] = &[
     ("backends", "source_auth"),
     ("secrets", "value"),
     ("repo_creds", "creds"),
-    ("runs", "run_spec"),
-    ("jobs", "job_spec"),
-    ("operations", "notes"),
 ];
 
 /// Columns with JSON in which some texts are encrypted; the whole may be encrypted once more.
@@ -26,6 +26,24 @@ const DOCUMENTS: &[(&str, &str)] = &[
     ("instances", "job_provisioning_data"),
     ("jobs", "job_provisioning_data"),
 ];
+
+fn sealed_columns_of<E: Entity>() -> impl Iterator<Item = (&'static str, &'static str)> {
+    E::sealed_columns().into_iter().map(|column| (E::TABLE, column))
+}
+
+macro_rules! generate_sealed_columns {
+    ($($name:ident($row:ident, $id:ident) in $table:ident as $kind:literal, driven $driven:literal, is_over |$it:ident| $is_over:expr;)*) => {
+        /// All columns whose whole value is encrypted.
+        fn columns() -> Vec<(&'static str, &'static str)> {
+            let mut columns = COLUMNS.to_vec();
+            $(columns.extend(sealed_columns_of::<$row>());)*
+            columns.extend(sealed_columns_of::<OperationRow>());
+            columns.retain(|column| !DOCUMENTS.contains(column));
+            columns
+        }
+    };
+}
+with_entities!(generate_sealed_columns);
 
 /// A column with values that cannot be decrypted: `table.column`, and how many.
 pub type Unreadable = (String, usize);
@@ -38,7 +56,7 @@ impl SealedValues<'_> {
     /// Which stored values these keys do not decrypt.
     pub async fn unreadable(self, encryption: &Encryption) -> Result<Vec<Unreadable>> {
         let mut found = Vec::new();
-        for (table, column) in COLUMNS {
+        for (table, column) in columns() {
             let values = self
                 .values(table, column, &format!(" AND {column} LIKE 'enc:%'"))
                 .await?;

@@ -2,6 +2,7 @@
 
 use dstack_units::{ProjectId, VolumeId};
 use sqlx::Row;
+use sqlx::any::AnyRow;
 
 use super::select::{Select, fetch_as, fetch_one};
 use super::{Page, Reads};
@@ -28,57 +29,69 @@ fn select() -> String {
     )
 }
 
-fn read(row: &sqlx::any::AnyRow) -> Result<ListedVolume> {
+fn read(row: &AnyRow, keys: &RowKeys) -> Result<ListedVolume> {
     let width = VolumeRow::COLUMNS.len();
     Ok(ListedVolume {
-        row: VolumeRow::read(row, &RowKeys::none())?,
+        row: VolumeRow::read(row, keys)?,
         project_name: row.try_get(width)?,
         user_name: row.try_get(width + 1)?,
     })
 }
 
-/// Of these projects, paged by creation.
-pub async fn list(
-    reads: Reads<'_>,
-    projects: &[ProjectId],
-    only_active: bool,
-    page: &Page,
-) -> Result<Vec<ListedVolume>> {
-    let mut query = Select::new(select());
-    let list = query.bind_list(projects.iter().copied());
-    query.filter(format_args!("t.project_id IN {list}"));
-    if only_active {
-        query.filter("t.deleted = 0");
+/// Network volumes: see [`crate::Database::volumes`].
+#[derive(Debug, Clone, Copy)]
+pub struct Volumes<'a>(pub(crate) Reads<'a>);
+
+impl Volumes<'_> {
+    /// Of these projects, paged by creation.
+    pub async fn list(
+        self,
+        projects: &[ProjectId],
+        only_active: bool,
+        page: &Page,
+    ) -> Result<Vec<ListedVolume>> {
+        let mut query = Select::new(select());
+        let list = query.bind_list(projects.iter().copied());
+        query.filter(format_args!("t.project_id IN {list}"));
+        if only_active {
+            query.filter("t.deleted = 0");
+        }
+        query.page("t.created_at", "t.id", page);
+        let rows = query.fetch(self.0).await?;
+        rows.iter().map(|row| read(row, self.0.keys())).collect()
     }
-    query.page("t.created_at", "t.id", page);
-    query.fetch(reads).await?.iter().map(read).collect()
+
+    /// Of a project, oldest first; those that are not deleted.
+    pub async fn of_project(self, project: ProjectId) -> Result<Vec<ListedVolume>> {
+        let sql = select() + " WHERE t.project_id = $1 AND t.deleted = 0 ORDER BY t.created_at, t.id";
+        fetch_as(self.0, sql, &[&project.to_string()], |row| {
+            read(row, self.0.keys())
+        })
+        .await
+    }
+
+    /// The one of this name that is not deleted.
+    pub async fn by_name(self, project: ProjectId, name: &str) -> Result<Option<ListedVolume>> {
+        let sql = select() + " WHERE t.project_id = $1 AND t.name = $2 AND t.deleted = 0";
+        fetch_one(self.0, sql, &[&project.to_string(), name], |row| {
+            read(row, self.0.keys())
+        })
+        .await
+    }
+
+    /// One of any project, deleted or not.
+    pub async fn by_id(self, id: VolumeId) -> Result<Option<ListedVolume>> {
+        let sql = select() + " WHERE t.id = $1";
+        fetch_one(self.0, sql, &[&id.to_string()], |row| read(row, self.0.keys())).await
+    }
 }
 
-/// Of a project, oldest first; those that are not deleted.
-pub async fn of_project(reads: Reads<'_>, project: ProjectId) -> Result<Vec<ListedVolume>> {
-    let sql = select() + " WHERE t.project_id = $1 AND t.deleted = 0 ORDER BY t.created_at, t.id";
-    fetch_as(reads, sql, &[&project.to_string()], read).await
-}
-
-/// As [`of_project`], within a transaction.
-pub(crate) async fn of_project_in(tx: &mut Tx, project: ProjectId) -> Result<Vec<VolumeRow>> {
+/// As [`Volumes::of_project`], within a transaction.
+pub(crate) async fn of_project_in(tx: &mut Tx, keys: &RowKeys, project: ProjectId) -> Result<Vec<VolumeRow>> {
     let sql = select() + " WHERE t.project_id = $1 AND t.deleted = 0";
     let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
         .bind(project.to_string())
         .fetch_all(tx)
         .await?;
-    rows.iter()
-        .map(|row| VolumeRow::read(row, &RowKeys::none()))
-        .collect()
-}
-
-/// The one of this name that is not deleted.
-pub async fn by_name(reads: Reads<'_>, project: ProjectId, name: &str) -> Result<Option<ListedVolume>> {
-    let sql = select() + " WHERE t.project_id = $1 AND t.name = $2 AND t.deleted = 0";
-    fetch_one(reads, sql, &[&project.to_string(), name], read).await
-}
-
-/// One of any project, deleted or not.
-pub async fn by_id(reads: Reads<'_>, id: VolumeId) -> Result<Option<ListedVolume>> {
-    fetch_one(reads, select() + " WHERE t.id = $1", &[&id.to_string()], read).await
+    rows.iter().map(|row| VolumeRow::read(row, keys)).collect()
 }

@@ -271,7 +271,7 @@ async fn touch_runs(tx: &mut Tx, runs: &BTreeSet<RunId>) -> Result<()> {
     Ok(())
 }
 
-async fn put_events(tx: &mut Tx, events: &[&NewEvent]) -> Result<()> {
+pub(crate) async fn put_events(tx: &mut Tx, events: &[&NewEvent]) -> Result<()> {
     let rows = event_rows(events.iter().copied());
     let mut left = rows.as_slice();
     while let Some((some, rest)) = few(left) {

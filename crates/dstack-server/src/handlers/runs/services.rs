@@ -5,7 +5,7 @@ use dstack_control::{ControlError, Result};
 use dstack_model::configurations::service::GatewayChoice;
 use dstack_model::runs::RunSpec;
 use dstack_store::Database;
-use dstack_store::queries::gateways::{self, ListedGateway};
+use dstack_store::queries::gateways::ListedGateway;
 
 use dstack_units::ProjectId;
 
@@ -47,8 +47,13 @@ async fn gateway(database: &Database, project: ProjectId, choice: Option<&Gatewa
             let own = own.map(|row| row.name).unwrap_or_default();
             let owner = wanted.project.as_deref().unwrap_or(&own);
             let found = match owner == own {
-                true => gateways::by_name(database.reads(), project, &wanted.name).await?,
-                false => gateways::imported_by_name(database.reads(), project, owner, &wanted.name).await?,
+                true => database.gateways().by_name(project, &wanted.name).await?,
+                false => {
+                    database
+                        .gateways()
+                        .imported_by_name(project, owner, &wanted.name)
+                        .await?
+                }
             };
             let text = match &found {
                 Some(_) => format!("Gateway {} was marked for deletion", wanted.name),
@@ -57,7 +62,7 @@ async fn gateway(database: &Database, project: ProjectId, choice: Option<&Gatewa
             (found.filter(|found| !found.row.to_be_deleted), text)
         }
         Some(GatewayChoice::Flag(true)) | None => {
-            let found = gateways::default_of(database.reads(), project).await?;
+            let found = database.gateways().default_of(project).await?;
             if found.is_none() && choice.is_none() {
                 return Ok(Found::None);
             }

@@ -10,7 +10,6 @@ use dstack_model::volumes::VolumeStatus;
 use dstack_plan::jobs::volume_names;
 use dstack_plan::volumes::Location;
 use dstack_store::Database;
-use dstack_store::queries::volumes;
 use dstack_store::rows::VolumeRow;
 use dstack_units::ProjectId;
 use dstack_units::number::quote_list;
@@ -30,7 +29,7 @@ pub(in crate::handlers) async fn locations(
     for names in volume_names(&run.configuration.base().volumes, 0)? {
         let mut found = Vec::new();
         for name in &names {
-            let volume = volumes::by_name(database.reads(), project, name).await?;
+            let volume = database.volumes().by_name(project, name).await?;
             let row = volume.ok_or_else(|| missing(&names))?.row;
             if row.to_be_deleted {
                 return Err(ApiError::client(marked(&names)));
@@ -61,7 +60,7 @@ pub(crate) async fn check_active(
             let mut rows = Vec::new();
             for name in &names {
                 if !known.contains_key(name) {
-                    let found = volumes::by_name(database.reads(), project, name).await?;
+                    let found = database.volumes().by_name(project, name).await?;
                     let row = found.ok_or_else(|| missing(&names))?.row;
                     known.insert(name.clone(), row);
                 }
