@@ -520,6 +520,76 @@ async fn a_backend_that_is_asked_for_an_instance_is_not_deleted() {
     }
 }
 
+/// Which offer a cloud is asked for is written down only while the backend is there, whoever is faster.
+#[tokio::test]
+async fn a_backend_that_is_deleted_meanwhile_is_not_asked() {
+    for setting in Setting::all().await {
+        for round in 0..10 {
+            setting
+                .change(Change::InsertBackend(backend(&setting)))
+                .await
+                .unwrap();
+            let random = &setting.builder.random;
+            let mut changes = setting.builder.changes(NOW);
+            let mut asked = None;
+            for put in setting.builder.machine(1, NOW).unwrap().puts() {
+                if let Put::Fleet(row) = put {
+                    let mut fleet = row.clone();
+                    fleet.name = format!("fleet-{round}");
+                    let wanted = InstanceRow::pending(random.uuid().into(), &fleet, 0, NOW);
+                    let subject = EntityRef::Instance(wanted.id);
+                    asked = Some(subject);
+                    changes.insert_silently(fleet);
+                    changes.insert_silently(wanted);
+                    changes.intend(OperationRow {
+                        notes: Some(Sealed::new(
+                            json!({"remaining": [{"backend": "gcp"}, {"backend": "aws"}]}),
+                        )),
+                        ..OperationRow::intended(random.uuid().into(), subject, OperationKind::Create, NOW)
+                    });
+                }
+            }
+            setting.store.commit(changes.into_commit()).await.unwrap();
+            let Some(EntityRef::Instance(id)) = asked else {
+                panic!("no instance")
+            };
+            let mut operation = setting
+                .store
+                .instance(id)
+                .await
+                .unwrap()
+                .unwrap()
+                .operations
+                .remove(0);
+            let notes = json!({"remaining": [{"backend": "aws"}], "in_flight": true});
+            operation.notes = Some(Sealed::new(notes));
+            let mut changes = setting.builder.changes(NOW);
+            changes.intend(operation);
+            changes.directory(Change::ExpectBackend {
+                project: setting.builder.project,
+                kind: "aws".to_owned(),
+            });
+            let delete = Change::DeleteBackend {
+                project: setting.builder.project,
+                kind: "aws".to_owned(),
+            };
+            let (asked, deleted) = tokio::join!(
+                setting.store.commit(changes.into_commit()),
+                setting.change(delete)
+            );
+            match (&asked, &deleted) {
+                (Ok(()), Err(StoreError::InUse { by: "instances", .. })) => {}
+                (Err(refused), Ok(())) if refused.is_conflict() => {}
+                other => panic!("both or none: {other:?}"),
+            }
+            for table in ["operations", "instances", "backends"] {
+                let all = format!("DELETE FROM {table}");
+                raw::execute(&setting.database, &all).await.unwrap();
+            }
+        }
+    }
+}
+
 /// A store that others write to just before each commit, as often as there is something to write.
 #[derive(Debug)]
 struct Overtaken {

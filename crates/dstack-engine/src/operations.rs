@@ -14,6 +14,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dstack_plan::lifecycle::job::Progress;
 use dstack_store::rows::{OperationKind, OperationRow, OperationState};
+use dstack_store::writes::Change;
 use dstack_store::{Changes, Commit, EntityRef, EventMaker, Put, Sealed};
 use dstack_system::{observe, task_span};
 use dstack_units::Time;
@@ -171,7 +172,7 @@ async fn keep_pause(ctx: &Context, subject: EntityRef, kind: OperationKind, at: 
         next_attempt_at: Some(at),
         ..operation
     };
-    write(ctx, operation).await
+    write(ctx, operation, None).await
 }
 
 /// Of one call.
@@ -221,12 +222,16 @@ async fn record(
     operation.error = error;
     operation.notes = notes.map(Sealed::new);
     operation.next_attempt_at = None;
-    write(ctx, operation).await
+    write(ctx, operation, None).await
 }
 
-async fn write(ctx: &Context, operation: OperationRow) -> Result<()> {
+/// Writes the operation, with a change of what the engine does not drive.
+async fn write(ctx: &Context, operation: OperationRow, with: Option<Change>) -> Result<()> {
     let mut changes = Changes::new(EventMaker::system(ctx.now(), ctx.deps.random.clone()));
     changes.intend(operation);
+    if let Some(change) = with {
+        changes.directory(change);
+    }
     let commit = changes.into_commit();
     ctx.commit(("operation.record.before", "operation.record.after"), commit)
         .await

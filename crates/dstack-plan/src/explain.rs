@@ -10,6 +10,7 @@ use dstack_model::resources::ResourcesSpec;
 use dstack_model::runs::Requirements;
 use dstack_units::{FleetId, GpuSpec};
 
+use crate::combine::{fleet_requirements, profiles, requirements};
 use crate::fleets::{Fleet, NoCapacity, check_named, check_room, new_capacity, own_capacity};
 use crate::matching::{Defaults, Machine, Mismatch, check};
 use crate::offers::Query;
@@ -210,11 +211,28 @@ fn smallest_changes(
 
 /// What the fleet by itself may get, if it may get something for the run.
 fn makes(request: &Request<'_>, fleet: &Fleet<'_>) -> Option<Query> {
-    match new_capacity(request, fleet) {
+    let may_get = match new_capacity(request, fleet) {
+        Ok(_) => true,
         // A contradiction of fleet and run may be what is to be changed.
-        Ok(_) | Err(NoCapacity::Conflict(_)) => Some(own_capacity(fleet.spec, fleet.master)),
-        Err(_) => None,
-    }
+        Err(NoCapacity::Conflict(_)) => !stays_in_conflict(request, fleet),
+        Err(_) => false,
+    };
+    may_get.then(|| own_capacity(fleet.spec, fleet.master))
+}
+
+/// Whether fleet and run contradict each other in what no offer can be an obstacle by, such as the reservation: nothing that
+/// is advised would change that.
+fn stays_in_conflict(request: &Request<'_>, fleet: &Fleet<'_>) -> bool {
+    let of_fleet = fleet_requirements(fleet.spec);
+    let of_run = Requirements {
+        resources: of_fleet.resources.clone(),
+        spot: None,
+        max_price: None,
+        ..request.job_spec.requirements.clone()
+    };
+    let mut profile = request.run_spec.merged_profile();
+    profile.params.spot_policy = None;
+    requirements(&of_fleet, &of_run).is_err() || profiles(&fleet.spec.merged_profile(), &profile).is_err()
 }
 
 /// Whether a fleet would get what is suggested; what is there already need not be got.

@@ -135,6 +135,9 @@ pub enum StoreError {
     /// There are as many already as there may be.
     #[error("there are as many already as there may be")]
     TooMany,
+    /// The store in memory has no table for this.
+    #[error("the store in memory keeps no users, projects or what they have")]
+    NotKept,
     /// The writer has stopped (the server is shutting down).
     #[error("the database is closed")]
     Closed,

@@ -15,6 +15,7 @@ use crate::lease::{Acquired, Claim, Lease, LeaseRequest};
 use crate::queries::health::StoredCheck;
 use crate::queries::metrics::MetricsPoint;
 use crate::rows::{FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow};
+use crate::writes::Change;
 use crate::{
     ChangeFeed, Commit, EngineStore, Entity, EntityRef, FleetSnapshot, GatewaySnapshot, InstanceSnapshot,
     JobSnapshot, NewEvent, PlacementSnapshot, Put, Removal, Result, RunSnapshot, StoreError, VolumeSnapshot,
@@ -48,6 +49,8 @@ macro_rules! generate_tables {
             pub metrics: BTreeMap<JobId, Vec<MetricsPoint>>,
             /// What agents said of the GPUs of instances, oldest first.
             pub health_checks: BTreeMap<InstanceId, Vec<StoredCheck>>,
+            /// Default gateways of projects: the only part of the directory that is kept.
+            pub default_gateways: BTreeMap<ProjectId, GatewayId>,
             owners: BTreeMap<EntityRef, String>,
             servers: BTreeMap<String, HeldLease>,
             index: Index,
@@ -86,6 +89,9 @@ macro_rules! generate_tables {
                     $(EntityRef::$name(id) => drop(self.$table.remove(&id)),)*
                 }
                 self.operations.retain(|_, row| row.subject != removal.entity);
+                if let EntityRef::Gateway(id) = removal.entity {
+                    self.default_gateways.retain(|_, default| *default != id);
+                }
             }
 
             /// Rows that are not over, with their next wake.
@@ -227,6 +233,15 @@ fn write<E: Entity>(table: &mut BTreeMap<E::Key, E>, row: &E) {
     table.insert(row.key(), row);
 }
 
+/// Refuses changes of tables that this store does not have, instead of dropping them.
+fn check_change(change: &Change) -> Result<()> {
+    match change {
+        // Clouds of a simulation are no rows, and none is deleted.
+        Change::SetDefaultGateway { .. } | Change::ExpectBackend { .. } => Ok(()),
+        _ => Err(StoreError::NotKept),
+    }
+}
+
 impl Tables {
     fn check_operation(&self, row: &OperationRow) -> Result<()> {
         let other = self.index.keys.get(&row.key).filter(|other| **other != row.id);
@@ -267,6 +282,9 @@ impl Tables {
         for removal in &commit.removals {
             self.check_removal(removal)?;
         }
+        for change in commit.directory() {
+            check_change(change)?;
+        }
         for put in &commit.puts {
             self.write(put);
             let is_entity = !matches!(put, Put::Operation(_));
@@ -278,6 +296,9 @@ impl Tables {
         for removal in &commit.removals {
             self.remove(removal);
         }
+        for change in commit.directory() {
+            self.change(change);
+        }
         for run in commit.runs_of_jobs() {
             if let Some(run) = self.runs.get_mut(&run) {
                 run.version += 1;
@@ -285,6 +306,16 @@ impl Tables {
         }
         self.events.extend(commit.events);
         Ok(())
+    }
+
+    /// Writes what [`check_change`] lets pass.
+    fn change(&mut self, change: &Change) {
+        if let Change::SetDefaultGateway { project, gateway } = change {
+            match gateway {
+                Some(gateway) => self.default_gateways.insert(*project, *gateway),
+                None => self.default_gateways.remove(project),
+            };
+        }
     }
 
     /// A job that got a place is driven by whoever drives the instance.
@@ -626,5 +657,31 @@ impl EngineStore for MemoryStore {
     async fn subscribe(&self) -> Result<Option<Box<dyn ChangeFeed>>> {
         let feed = || Box::new(MemoryFeed(self.told.subscribe())) as Box<dyn ChangeFeed>;
         Ok((!self.is_alone).then(feed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dstack_system::Random;
+
+    use super::*;
+    use crate::{Changes, EventMaker};
+
+    #[tokio::test]
+    async fn changes_of_the_directory_are_written_or_refused() {
+        let (store, random) = (MemoryStore::new(), Random::seeded(1));
+        let (project, gateway): (ProjectId, GatewayId) = (random.uuid().into(), random.uuid().into());
+        let commit = |change: Change| {
+            let mut changes = Changes::new(EventMaker::system(Time::EPOCH, random.clone()));
+            changes.directory(change);
+            store.commit(changes.into_commit())
+        };
+        let set = |gateway| Change::SetDefaultGateway { project, gateway };
+        commit(set(Some(gateway))).await.unwrap();
+        assert_eq!(store.tables().default_gateways.get(&project), Some(&gateway));
+        commit(set(None)).await.unwrap();
+        assert!(store.tables().default_gateways.is_empty());
+        let refused = commit(Change::ClearMembers(project)).await;
+        assert!(matches!(refused, Err(StoreError::NotKept)), "{refused:?}");
     }
 }

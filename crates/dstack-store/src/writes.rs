@@ -188,6 +188,13 @@ pub enum Change {
         /// Type of the backend, such as `aws`.
         kind: String,
     },
+    /// Goes on only if the project has such a backend; it is not deleted before the end of the transaction.
+    ExpectBackend {
+        /// Of which project.
+        project: ProjectId,
+        /// Type of the backend, such as `aws`.
+        kind: String,
+    },
     /// Makes a gateway the project's default, or leaves the project without one.
     SetDefaultGateway {
         /// Of which project.
@@ -249,6 +256,7 @@ impl Change {
             | Self::InsertBackend(_)
             | Self::UpdateBackend(_)
             | Self::DeleteBackend { .. }
+            | Self::ExpectBackend { .. }
             // Nobody remembers it: each question for the default gateway goes to the database.
             | Self::SetDefaultGateway { .. } => {}
         }
@@ -336,6 +344,7 @@ impl Change {
             Self::InsertBackend(row) => backends::insert(tx, &row).await,
             Self::UpdateBackend(row) => backends::update(tx, &row).await,
             Self::DeleteBackend { project, kind } => delete_backend(tx, keys, project, &kind).await,
+            Self::ExpectBackend { project, kind } => expect_backend(tx, dialect, project, &kind).await,
             Self::SetDefaultGateway { project, gateway } => gateways::set_default(tx, project, gateway).await,
             _ => Ok(()),
         }
@@ -398,6 +407,24 @@ async fn expect_user(tx: &mut Tx, dialect: Dialect, user: UserId) -> Result<()> 
     match found {
         Some(_) => Ok(()),
         None => Err(StoreError::conflict("users", &user)),
+    }
+}
+
+/// Goes on only if the project has such a backend, and it is not deleted before the end of the transaction.
+async fn expect_backend(tx: &mut Tx, dialect: Dialect, project: ProjectId, kind: &str) -> Result<()> {
+    // As with users: several may hold it, and who deletes it waits and finds what was written meanwhile.
+    let sql = match dialect {
+        Dialect::Postgres => "SELECT 1 FROM backends WHERE project_id = $1 AND type = $2 FOR SHARE",
+        Dialect::Sqlite => "SELECT 1 FROM backends WHERE project_id = $1 AND type = $2",
+    };
+    let found = sqlx::query(sql)
+        .bind(project.to_string())
+        .bind(kind.to_owned())
+        .fetch_optional(tx)
+        .await?;
+    match found {
+        Some(_) => Ok(()),
+        None => Err(StoreError::conflict("backends", &kind)),
     }
 }
 

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use dstack_compute::{Backend, ComputeError};
 use dstack_model::backends::BackendType;
-use dstack_store::EntityRef;
 use dstack_store::rows::{OperationRow, OperationState};
+use dstack_store::writes::Change;
+use dstack_store::{EntityRef, Sealed};
 use dstack_units::{ProjectId, Time};
 use serde_json::Value;
 
-use super::{Step, note_error, record};
+use super::{Step, note_error, record, write};
 use crate::Result;
 use crate::context::Context;
 
@@ -106,21 +107,44 @@ pub(super) async fn refused(ctx: &Context, operation: OperationRow, error: Strin
 
 /// Writes down how far the operation is; the row as it is stored then.
 pub(super) async fn keep(ctx: &Context, operation: OperationRow, notes: Value) -> Result<OperationRow> {
-    let (version, attempt) = (operation.version + 1, operation.attempt + 1);
-    let error = operation.error.clone();
-    record(
-        ctx,
-        operation.clone(),
-        OperationState::Intended,
-        error,
-        Some(notes.clone()),
-    )
-    .await?;
-    Ok(OperationRow {
-        version,
-        attempt,
+    let operation = so_far(operation, notes);
+    write(ctx, operation.clone(), None).await?;
+    Ok(stored(operation))
+}
+
+/// As [`keep`], before a cloud of the project is asked: refused when its backend was deleted meanwhile, which is then not
+/// deleted while the operation tells of it.
+pub(super) async fn keep_with_backend(
+    ctx: &Context,
+    operation: OperationRow,
+    notes: Value,
+    project: ProjectId,
+    kind: BackendType,
+) -> Result<OperationRow> {
+    let operation = so_far(operation, notes);
+    let backend = Change::ExpectBackend {
+        project,
+        kind: kind.to_string(),
+    };
+    write(ctx, operation.clone(), Some(backend)).await?;
+    Ok(stored(operation))
+}
+
+/// The operation, still intended, with these notes.
+fn so_far(operation: OperationRow, notes: Value) -> OperationRow {
+    OperationRow {
+        state: OperationState::Intended,
+        attempt: operation.attempt + 1,
         next_attempt_at: None,
-        notes: Some(dstack_store::Sealed::new(notes)),
+        notes: Some(Sealed::new(notes)),
         ..operation
-    })
+    }
+}
+
+/// The row after it was written.
+fn stored(operation: OperationRow) -> OperationRow {
+    OperationRow {
+        version: operation.version + 1,
+        ..operation
+    }
 }

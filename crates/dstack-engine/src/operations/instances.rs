@@ -24,7 +24,9 @@ use dstack_units::Time;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::clouds::{backend, done, in_time, keep, not_configured, refused, remove, settled_at};
+use super::clouds::{
+    backend, done, in_time, keep, keep_with_backend, not_configured, refused, remove, settled_at,
+};
 use super::{Step, Subject, note_error};
 use crate::Result;
 use crate::context::Context;
@@ -239,7 +241,8 @@ async fn create(ctx: &Context, snapshot: &InstanceSnapshot, operation: Operation
         Err(error) => return next_offer(ctx, operation, attempts, &error).await,
     };
     attempts.begin_call(ctx.now());
-    let operation = keep(ctx, operation, attempts.to_json()).await?;
+    let (notes, project, kind) = (attempts.to_json(), row.project_id, request.offer.backend);
+    let operation = keep_with_backend(ctx, operation, notes, project, kind).await?;
     ctx.before_effect("cloud.create.before", EntityRef::Instance(row.id))?;
     let made = match backend.instances() {
         Some(cloud) => in_time(cloud.create(&request)).await,

@@ -252,6 +252,98 @@ fn advice_that_is_followed_places_the_job() {
     }
 }
 
+/// Advice that gives an offer lets the fleet get it: by the function that scheduling asks.
+#[test]
+fn advice_that_is_followed_gets_the_offer() {
+    let market = [
+        offer("aws", "m5.large", 0.1),
+        offer("aws", "m5.xlarge", 0.2),
+        offer("gcp", "n2", 0.3),
+    ];
+    let of_fleet = |more: Value| {
+        let mut fleet = growing();
+        let fields = fleet["configuration"].as_object_mut().unwrap();
+        fields.extend(more.as_object().unwrap().clone());
+        fleet
+    };
+    // With the advice that is expected for each: none where nothing that an offer is like stands in the way.
+    let cases = [
+        (of_fleet(json!({})), json!({"max_price": 0.05}), true),
+        (
+            of_fleet(json!({})),
+            json!({"backends": ["gcp"], "regions": ["eu"]}),
+            true,
+        ),
+        (
+            of_fleet(json!({})),
+            json!({"resources": {"memory": "64GB.."}}),
+            true,
+        ),
+        (
+            of_fleet(json!({"spot_policy": "on-demand"})),
+            json!({"spot_policy": "spot"}),
+            true,
+        ),
+        (
+            of_fleet(json!({"resources": {"cpu": "..8"}})),
+            json!({"resources": {"cpu": "16.."}}),
+            true,
+        ),
+        (
+            of_fleet(json!({"reservation": "r2"})),
+            json!({"reservation": "r1", "max_price": 0.05}),
+            false,
+        ),
+        (
+            of_fleet(json!({"reservation": "r2", "spot_policy": "on-demand"})),
+            json!({"reservation": "r1", "spot_policy": "spot"}),
+            false,
+        ),
+    ];
+    for (fleet, case, is_advised) in cases {
+        let explanation = explained_in(&fleet, |_| (), &case, &market);
+        let gives_offer = |set: &&ChangeSet| !set.gives.starts_with("instance ");
+        let advised: Vec<&ChangeSet> = explanation.changes.iter().filter(gives_offer).collect();
+        assert_eq!(!advised.is_empty(), is_advised, "{fleet} {case}: {advised:?}");
+        for set in advised {
+            let mut changed = case.clone();
+            follow(&mut changed, set);
+            assert!(
+                gets_offer(&fleet, &changed, &market),
+                "{fleet} {case} with {set:?}"
+            );
+        }
+    }
+}
+
+/// Whether the fleet may get one of the offers for the run.
+fn gets_offer(fleet: &Value, configuration: &Value, market: &[Offer]) -> bool {
+    let mut task = json!({"type": "task", "commands": ["x"]});
+    let fields = task.as_object_mut().unwrap();
+    fields.extend(configuration.as_object().unwrap().clone());
+    let (run, jobs) = run(task);
+    let request = Request::new(&run, &jobs[0]);
+    let spec = &serde_json::from_value(fleet.clone()).unwrap();
+    let sample = Sample::new("any", 1.0);
+    let fleet = Fleet {
+        id: sample.candidate(1).fleet_id,
+        name: "fleet",
+        project: Some("main"),
+        own: true,
+        spec,
+        master: None,
+        anchor_pending: false,
+        instances: Vec::new(),
+    };
+    let query = new_capacity(&request, &fleet);
+    query.is_ok_and(|query| {
+        market.iter().any(|offer| {
+            let machine = Machine::whole(&offer.instance.resources, offer.price);
+            query.counts(offer).is_ok() && check(&query.requirements, machine, Defaults::Enforced).is_ok()
+        })
+    })
+}
+
 #[test]
 fn what_only_waits_needs_no_change() {
     let busy = |candidate: &mut Candidate<'_>| {
