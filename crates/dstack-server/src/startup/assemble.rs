@@ -161,7 +161,7 @@ async fn apply_config(
     Ok(())
 }
 
-/// Starts the engine. A machine that it offers for the first time is told of.
+/// Starts the engine. A machine that it offers for the first time is told of, whether or not other servers offer theirs.
 async fn start(
     start_engine: EngineStart,
     context: EngineContext,
@@ -175,7 +175,8 @@ async fn start(
     };
     let machine_before = verbs.projects.own_machine(project.id).await?;
     let started = start_engine(context).await.map_err(ServerError::Engine)?;
-    if let (None, Some(machine)) = (machine_before, verbs.projects.own_machine(project.id).await?) {
+    let machine = verbs.projects.own_machine(project.id).await?;
+    if let Some(machine) = machine.filter(|machine| machine.is_added_since(machine_before.as_ref())) {
         verbs.projects.own_machine_added(&machine, &project).await?;
     }
     Ok((started.parts, started.stop))
