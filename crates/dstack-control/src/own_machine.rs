@@ -1,9 +1,11 @@
 //! The server's own machine in a project: who may run code there, said to those who govern the project.
 
+use std::collections::BTreeSet;
+
 use dstack_store::queries::projects::ProjectRow;
 use dstack_store::rows::AgentAddress;
 use dstack_store::{EngineStore as _, SqlStore, events};
-use dstack_units::ProjectId;
+use dstack_units::{InstanceId, ProjectId};
 
 use crate::access::Project;
 use crate::core::Actor;
@@ -16,6 +18,8 @@ use crate::projects::Projects;
 pub struct OwnMachine {
     /// `docker` or `process`; of several machines, `process` if one of them has it.
     runtime: String,
+    /// Ids of the machines of all servers that share the database.
+    machines: BTreeSet<InstanceId>,
 }
 
 impl OwnMachine {
@@ -32,16 +36,21 @@ impl OwnMachine {
             fleets.any(|fleet| fleet.local && Some(fleet.id) == id)
         };
         let addresses = placement.instances.iter().filter(|row| is_local(row.fleet_id));
-        let runtimes: Vec<String> = addresses
-            .filter_map(|row| match row.agent.as_deref()? {
-                AgentAddress::Local { rules, .. } if !rules.offered => None,
-                AgentAddress::Local { runtime, .. } => Some(runtime.clone()),
-            })
-            .collect();
+        let offered = addresses.filter_map(|row| match row.agent.as_deref()? {
+            AgentAddress::Local { rules, .. } if !rules.offered => None,
+            AgentAddress::Local { runtime, .. } => Some((row.id, runtime.clone())),
+        });
+        let (machines, runtimes): (BTreeSet<InstanceId>, Vec<String>) = offered.unzip();
         // Of several machines, the one where members may do most.
         let bare = runtimes.iter().find(|runtime| *runtime == "process");
         let runtime = bare.or_else(|| runtimes.first()).cloned();
-        Ok(runtime.map(|runtime| Self { runtime }))
+        Ok(runtime.map(|runtime| Self { runtime, machines }))
+    }
+
+    /// Whether a machine was added since then, the first one or that of another server, or one runs jobs in another way.
+    pub fn is_news_since(&self, before: Option<&Self>) -> bool {
+        before
+            .is_none_or(|before| before.runtime != self.runtime || !self.machines.is_subset(&before.machines))
     }
 
     /// What it means that these people are members.
@@ -97,13 +106,33 @@ impl Projects {
 
 #[cfg(test)]
 mod tests {
+    use dstack_system::Random;
+
     use super::*;
+
+    #[test]
+    fn each_machine_is_told_of_once() {
+        let machines = |ids: &[u64]| OwnMachine {
+            runtime: "docker".to_owned(),
+            machines: ids.iter().map(|id| Random::seeded(*id).uuid().into()).collect(),
+        };
+        assert!(machines(&[1]).is_news_since(None));
+        assert!(machines(&[1, 2]).is_news_since(Some(&machines(&[1]))));
+        assert!(!machines(&[1]).is_news_since(Some(&machines(&[1]))));
+        assert!(!machines(&[1]).is_news_since(Some(&machines(&[1, 2]))));
+        let processes = OwnMachine {
+            runtime: "process".to_owned(),
+            ..machines(&[1])
+        };
+        assert!(processes.is_news_since(Some(&machines(&[1]))));
+    }
 
     #[test]
     fn the_warning_says_who_and_what() {
         let warning = |runtime: &str| {
             let machine = OwnMachine {
                 runtime: runtime.to_owned(),
+                machines: BTreeSet::new(),
             };
             machine.warning("main", &["bob", "carol"])
         };

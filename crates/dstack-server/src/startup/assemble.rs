@@ -161,7 +161,8 @@ async fn apply_config(
     Ok(())
 }
 
-/// Starts the engine. A machine that it offers for the first time, or with another runtime than before, is told of.
+/// Starts the engine. A machine that it offers for the first time, or with another runtime than before, is told of, whether or
+/// not other servers offer theirs.
 async fn start(
     start_engine: EngineStart,
     context: EngineContext,
@@ -175,9 +176,8 @@ async fn start(
     };
     let machine_before = verbs.projects.own_machine(project.id).await?;
     let started = start_engine(context).await.map_err(ServerError::Engine)?;
-    if let Some(machine) = verbs.projects.own_machine(project.id).await?
-        && machine_before.as_ref() != Some(&machine)
-    {
+    let machine = verbs.projects.own_machine(project.id).await?;
+    if let Some(machine) = machine.filter(|machine| machine.is_news_since(machine_before.as_ref())) {
         verbs.projects.own_machine_added(&machine, &project).await?;
     }
     Ok((started.parts, started.stop))
