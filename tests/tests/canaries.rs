@@ -43,6 +43,8 @@ fn setup(config: &str) -> parts::Part<Setup> {
         .config(config)
         .variable("DSTACK_AGENT_PATH", parts::agent()?.display().to_string())
         .variable("DSTACK_LOCAL_RUNTIME", "process")
+        // With login providers it is offered on purpose only.
+        .variable("DSTACK_SERVER_LOCAL", "1")
         // Libraries as well: they print what they are given.
         .variable("DSTACK_LOG", "trace")
         .variable("DSTACK_SHIM_LOG_LEVEL", "trace")

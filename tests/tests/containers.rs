@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use dstack_tests::http::Client;
-use dstack_tests::runs::{TEST_TIMEOUT, submit};
+use dstack_tests::runs::{Run, TEST_TIMEOUT, submit};
 use dstack_tests::server::{Server, Setup, eventually};
 use dstack_tests::{need, parts};
 use serde_json::json;
@@ -21,20 +21,24 @@ fn commands_output(log: &str) -> &str {
         .map_or(log, |(_, own)| own)
 }
 
-/// Containers of a run, running or not.
-fn containers(name: &str) -> String {
-    let output = Command::new("docker")
-        .args(["ps", "-a", "-q", "--filter", &format!("name={name}")])
+/// Ids of the containers of a run, running or not. Others may use the container engine as well.
+fn containers(run: &Run<'_>) -> String {
+    let task = run.submission().unwrap()["id"].as_str().unwrap().to_owned();
+    let label = format!("label=ai.dstack.shim.task-id={task}");
+    let mut list = Command::new("docker");
+    let listed = list
+        .args(["ps", "-a", "-q", "--filter", &label])
         .output()
         .unwrap();
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    assert!(listed.status.success(), "{listed:?}");
+    String::from_utf8_lossy(&listed.stdout).into_owned()
 }
 
 /// Nothing of a run is left in the container engine. A job is over as soon as nothing of it runs any more; its container is
 /// deleted after that.
-fn until_no_container(name: &str) {
+fn until_no_container(run: &Run<'_>) {
     eventually("no container is left", TEST_TIMEOUT, || {
-        Ok(containers(name).is_empty().then_some(()))
+        Ok(containers(run).is_empty().then_some(()))
     })
     .unwrap();
 }
@@ -57,7 +61,7 @@ fn a_task_runs_in_its_image_and_leaves_no_container() {
         run.get().unwrap()
     );
     assert_eq!(commands_output(&run.logs().unwrap()), "hello\n/bin/busybox\n");
-    until_no_container("boxed");
+    until_no_container(&run);
 }
 
 #[test]
@@ -139,7 +143,7 @@ fn an_image_runs_its_own_entrypoint_and_command() {
     let spec = &run.get().unwrap()["jobs"][0]["job_spec"];
     let expected = json!(["/bin/busybox", "echo", "said", "by the image"]);
     assert_eq!(spec["commands"], expected);
-    until_no_container("own-command");
+    until_no_container(&run);
 }
 
 #[test]
@@ -153,9 +157,10 @@ fn a_stopped_task_leaves_no_container() {
     )
     .unwrap();
     run.wait_for_log("started").unwrap();
+    assert_eq!(containers(&run).lines().count(), 1);
     run.stop(false).unwrap();
     assert_eq!(run.wait_until_finished().unwrap(), "terminated");
-    until_no_container("stopped");
+    until_no_container(&run);
 }
 
 /// Process id of the host agent that the server has started.
