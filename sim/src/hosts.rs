@@ -359,8 +359,10 @@ impl Agents for Hosts {
 
 /// By which the machines of a cloud are told apart.
 fn machine(address: &AgentAddress) -> String {
-    let AgentAddress::Local { host, .. } = address;
-    host.clone()
+    match address {
+        AgentAddress::Local { host, .. } => host.clone(),
+        AgentAddress::Ssh { reach, .. } => reach.host.host.clone(),
+    }
 }
 
 #[derive(Debug)]

@@ -93,6 +93,7 @@ impl World {
         EngineDeps {
             store: Arc::clone(&self.store) as Arc<dyn EngineStore>,
             agents: Arc::new(self.hosts.clone()),
+            hosts: Arc::new(dstack_engine::NoHosts),
             backends: Arc::new(self.clouds.clone()),
             output: Arc::clone(&self.output) as Arc<dyn dstack_engine::Output>,
             inputs: Arc::clone(&self.inputs) as Arc<dyn dstack_engine::Inputs>,

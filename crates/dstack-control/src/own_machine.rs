@@ -1,4 +1,6 @@
-//! The server's own machine in a project: who may run code there, said to those who govern the project.
+//! The server's own machine in a project: its rows, and who may run code there, said to those who govern the project.
+
+mod fleet;
 
 use std::collections::BTreeSet;
 
@@ -12,6 +14,8 @@ use crate::core::Actor;
 use crate::directory::{Directory, Work};
 use crate::error::Result;
 use crate::projects::Projects;
+
+pub use fleet::{Registered, ThisMachine, Withdrawn, register, withdraw};
 
 /// How jobs are run on the server's own machine, which is an instance of a project.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +43,7 @@ impl OwnMachine {
         let offered = addresses.filter_map(|row| match row.agent.as_deref()? {
             AgentAddress::Local { rules, .. } if !rules.offered => None,
             AgentAddress::Local { runtime, .. } => Some((row.id, runtime.clone())),
+            AgentAddress::Ssh { .. } => None,
         });
         let (machines, runtimes): (BTreeSet<InstanceId>, Vec<String>) = offered.unzip();
         // Of several machines, the one where members may do most.

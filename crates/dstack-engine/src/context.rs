@@ -25,7 +25,7 @@ use crate::offer_cache::OfferCache;
 use crate::panics::Panics;
 use crate::running::Running;
 use crate::wakes::{Key, Wakes};
-use crate::{Agents, EngineError, Inputs, Output, Result};
+use crate::{Agents, EngineError, Hosts, Inputs, Output, Result};
 
 /// Who a server is among those that share its database.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,6 +84,8 @@ pub struct EngineDeps {
     pub store: Arc<dyn EngineStore>,
     /// Reaches agents by the address of their instance.
     pub agents: Arc<dyn Agents>,
+    /// Sets up hosts of SSH fleets.
+    pub hosts: Arc<dyn Hosts>,
     /// The configured backends of projects.
     pub backends: Arc<dyn Backends>,
     /// Stores the output of jobs.

@@ -12,6 +12,7 @@
 //! * [`operations`] — durable calls to agents and clouds, repeated until confirmed or refused.
 //! * [`offer_cache`] — what clouds offer for the jobs that wait.
 //! * [`follow`] — streams of agents: task changes of a shim, output and states of a runner.
+//! * [`hosts`] — machines reached over SSH: their agents are set up and taken off.
 //! * [`health`] — what agents say of their GPUs, as users see it.
 //! * [`observations`] — what the streams said last: never needed for correctness, all of it is said again
 //!   after a restart.
@@ -25,6 +26,7 @@ pub mod engine;
 pub mod failpoint;
 pub mod follow;
 pub mod health;
+pub mod hosts;
 pub mod inputs;
 pub mod lease_set;
 pub mod observations;
@@ -44,6 +46,7 @@ pub use agents::{AgentError, Agents, EventSource, Runner, Shim, TaskSource};
 pub use context::{Context, EngineDeps, Identity, Settings};
 pub use engine::Engine;
 pub use failpoint::Failpoints;
+pub use hosts::{HostError, HostRef, Hosts, NoHosts, Preparation, ReadyHost};
 pub use inputs::{Image, Inputs, InputsError, StartInputs};
 pub use output::{Batch, Output, Piece};
 pub use peers::RunJobs;

@@ -4,6 +4,7 @@
 //! module for each kind of subject, and [`load`] is the list of them.
 
 pub mod clouds;
+pub mod hosts;
 pub mod instances;
 pub mod jobs;
 pub mod volumes;
@@ -38,6 +39,7 @@ const KEPT_PAUSE: Duration = Duration::from_secs(10);
 const fn longest_pause(kind: OperationKind) -> Duration {
     match kind {
         OperationKind::Remove => Duration::from_secs(60),
+        OperationKind::Prepare => Duration::from_secs(15),
         _ => Duration::from_secs(5),
     }
 }
@@ -184,6 +186,8 @@ fn span(kind: OperationKind) -> Span {
         OperationKind::RemoveTask => task_span!("pipeline_tasks.Operation.remove_task"),
         OperationKind::Create => task_span!("pipeline_tasks.Operation.create"),
         OperationKind::Remove => task_span!("pipeline_tasks.Operation.remove"),
+        OperationKind::Prepare => task_span!("pipeline_tasks.Operation.prepare_host"),
+        OperationKind::Release => task_span!("pipeline_tasks.Operation.release_host"),
     }
 }
 
@@ -242,9 +246,15 @@ async fn note_error(ctx: &Context, operation: OperationRow, error: String) -> Re
     if operation.error.as_ref() == Some(&error) {
         return Ok(());
     }
-    if matches!(operation.kind, OperationKind::Create | OperationKind::Remove) {
-        let (subject, kind) = (operation.subject, operation.kind);
-        tracing::warn!(%subject, ?kind, error, "a cloud does not do what it is asked for: it is asked again");
+    let (subject, kind) = (operation.subject, operation.kind);
+    match kind {
+        OperationKind::Create | OperationKind::Remove => {
+            tracing::warn!(%subject, ?kind, error, "a cloud does not do what it is asked for: it is asked again");
+        }
+        OperationKind::Prepare | OperationKind::Release => {
+            tracing::warn!(%subject, ?kind, error, "a host is not as it has to be: it is tried again");
+        }
+        _ => {}
     }
     let notes = operation.notes.as_deref().cloned();
     record(ctx, operation, OperationState::Intended, Some(error), notes).await

@@ -313,7 +313,7 @@ fn check_network(network: Option<String>) -> Result<Option<String>, String> {
 }
 
 /// First and last address of `address[/length]`; the length may be a netmask.
-fn network_bounds(text: &str) -> Option<(IpAddr, IpAddr)> {
+pub fn network_bounds(text: &str) -> Option<(IpAddr, IpAddr)> {
     let (address, length) = text
         .split_once('/')
         .map_or((text, None), |(address, length)| (address, Some(length)));

@@ -30,6 +30,7 @@ pub mod placement;
 pub mod profiles;
 pub mod projects;
 pub mod public_keys;
+pub mod reach;
 pub mod repos;
 pub mod requests;
 pub mod resources;

@@ -8,6 +8,7 @@
 //! * [`nodes`] — what the jobs of a run must know of one another before they start.
 //! * [`queue`] — where many waiting jobs go.
 //! * [`fleets`] — which fleet a run gets, and what could be made anew in it.
+//! * [`hosts`] — the way to hosts of SSH fleets, and what they offer.
 //! * [`offers`] — which offers of backends count, and in which order.
 //! * [`volumes`] — where network volumes let a job be.
 //! * [`explain`] — why a job is placed where it is, and what to change when it cannot be placed.
@@ -24,6 +25,7 @@ pub mod diff;
 pub mod explain;
 pub mod fleet_diff;
 pub mod fleets;
+pub mod hosts;
 pub mod jobs;
 pub mod lifecycle;
 pub mod matching;

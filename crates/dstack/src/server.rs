@@ -6,13 +6,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_cli::{ErrorKind, ServerAction, ServerArgs, ServerImportArgs};
+use dstack_control::own_machine::{self, Registered, ThisMachine, Withdrawn};
 use dstack_engine::failpoint::{AbortAt, NoFailpoints};
 use dstack_engine::{Engine, EngineDeps, Failpoints, Settings as EngineSettings};
-use dstack_local::{LocalAgents, LocalShim, LocalShimOptions, Registered, ThisMachine, Withdrawn};
+use dstack_hosts::deploy::{AgentFiles, Deployer};
+use dstack_hosts::pool::Pool;
+use dstack_hosts::this_machine::{LocalShim, LocalShimOptions, binary};
 use dstack_server::config::{self, ServerConfig};
 use dstack_server::import::{ImportError, ImportOptions};
 use dstack_server::settings::report_unused;
-use dstack_server::wiring::{Connected, LogOutput, SqlInputs};
+use dstack_server::wiring::{
+    Connected, ConnectedAgents, DatabaseKeyring, LogOutput, Machine as ReachedMachine, SqlInputs, SshHosts,
+};
 use dstack_server::{
     BoxFuture, EngineContext, EngineParts, ServerError, ServerOptions, Settings, StartedEngine, serve,
 };
@@ -270,7 +275,7 @@ async fn start_engine(
             None
         }
     };
-    let here = machine.as_ref().map(|machine| dstack_local::Machine {
+    let here = machine.as_ref().map(|machine| ReachedMachine {
         host: machine.host.clone(),
         socket: machine.shim.socket().to_owned(),
     });
@@ -278,9 +283,15 @@ async fn start_engine(
         .as_ref()
         .is_some_and(|machine| machine.runtime == "process");
     let jobs = context.jobs.clone().with_processes_here(offered && processes);
+    let keys = Arc::clone(&jobs.keys);
+    let database = context.data.database.clone();
+    let keyring = DatabaseKeyring::new(database.clone(), jobs.encryption.clone(), Arc::clone(&keys));
+    let pool = Pool::new(Arc::new(keyring));
+    let deployer = Deployer::new(pool.clone(), agent_files(&context));
     let engine = Engine::start(EngineDeps {
         store: Arc::new(context.data.store()) as Arc<dyn EngineStore>,
-        agents: Arc::new(LocalAgents::new(here)),
+        agents: Arc::new(ConnectedAgents::new(here, pool)),
+        hosts: Arc::new(SshHosts::new(deployer, database, keys)),
         backends: Arc::clone(&context.backends),
         output: Arc::new(LogOutput::new(
             Arc::clone(&context.data.logs),
@@ -348,10 +359,18 @@ fn agent_dir(context: &EngineContext) -> PathBuf {
     context.settings.dir.join("local")
 }
 
+/// The agents that hosts are given. Without one, hosts are refused with what is missing.
+fn agent_files(context: &EngineContext) -> AgentFiles {
+    AgentFiles {
+        amd64: binary::find(&agent_dir(context), EMBEDDED_AGENT).ok(),
+        arm64: None,
+    }
+}
+
 /// The agent of this machine.
 async fn start_shim(context: &EngineContext, main: &Handle) -> Result<LocalShim, StartError> {
     let dir = agent_dir(context);
-    let binary = dstack_local::binary::find(&dir, EMBEDDED_AGENT)?;
+    let binary = binary::find(&dir, EMBEDDED_AGENT)?;
     let runtime = context.settings.local_runtime.clone();
     let options = LocalShimOptions {
         dir: dir.clone(),
@@ -361,7 +380,7 @@ async fn start_shim(context: &EngineContext, main: &Handle) -> Result<LocalShim,
     // Jobs are not to have the priority of our second set of threads.
     let started = task::spawn_on(main, "start the local agent", LocalShim::start(options)).await;
     let shim = started?.ok_or(task::Panicked)??;
-    dstack_local::binary::remove_others(&dir, shim.binary());
+    binary::remove_others(&dir, shim.binary());
     Ok(shim)
 }
 
@@ -408,7 +427,7 @@ async fn finish_machine(
 ) -> Result<Option<Machine>, StartError> {
     let (project, now) = (context.project.id, context.data.clock.now());
     let withdrawn =
-        dstack_local::withdraw(&context.data.store(), project, host, &context.data.random, now).await?;
+        own_machine::withdraw(&context.data.store(), project, host, &context.data.random, now).await?;
     let Some(Withdrawn {
         instance,
         is_busy: true,
@@ -466,7 +485,7 @@ async fn start_machine(
         rules: &rules(context, &shim, &report.runtime, credentials).await,
     };
     let now = context.data.clock.now();
-    let Registered { instance, fleet } = dstack_local::register(
+    let Registered { instance, fleet } = own_machine::register(
         &context.data.store(),
         context.project.id,
         this,
@@ -488,13 +507,13 @@ async fn start_machine(
 
 #[cfg(test)]
 mod tests {
-    use dstack_local::LocalError;
+    use dstack_hosts::this_machine::LocalError;
 
     use super::*;
 
     #[test]
     fn a_part_that_fails_because_the_database_does_is_an_error_of_the_database() {
-        let engine = |cause: StoreError| ServerError::Engine(Box::new(LocalError::Store(cause)));
+        let engine = |cause: StoreError| ServerError::Engine(Box::new(cause));
         assert_eq!(
             kind(&engine(StoreError::Slow(Duration::from_secs(1)))),
             ErrorKind::Database

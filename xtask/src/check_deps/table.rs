@@ -81,7 +81,12 @@ pub(crate) const PRODUCT: &[Crate] = &[
     row(
         "dstack-plan",
         "decides, and does nothing: no store, no cloud, no clock",
-        &["dstack-units", "dstack-system", "dstack-model"],
+        &[
+            "dstack-units",
+            "dstack-system",
+            "dstack-model",
+            "dstack-agent-api",
+        ],
     ),
     row(
         "dstack-catalog",
@@ -107,6 +112,17 @@ pub(crate) const PRODUCT: &[Crate] = &[
         "dstack-ssh",
         "is shared by control plane, command line and agents",
         &["dstack-units", "dstack-system"],
+    ),
+    row(
+        "dstack-hosts",
+        "reaches machines and brings agents there; knows neither engine nor store",
+        &[
+            "dstack-units",
+            "dstack-system",
+            "dstack-model",
+            "dstack-agent-api",
+            "dstack-ssh",
+        ],
     ),
     row(
         "dstack-sshd",
@@ -153,24 +169,13 @@ pub(crate) const PRODUCT: &[Crate] = &[
         ],
     ),
     row(
-        "dstack-local",
-        "brings this machine to the engine; the server does not know it",
-        &[
-            "dstack-units",
-            "dstack-system",
-            "dstack-model",
-            "dstack-agent-api",
-            "dstack-store",
-            "dstack-engine",
-        ],
-    ),
-    row(
         "dstack-control",
         "decides what is asked for; knows no HTTP, and the engine as a trait only",
         &[
             "dstack-units",
             "dstack-system",
             "dstack-model",
+            "dstack-agent-api",
             "dstack-plan",
             "dstack-compute",
             "dstack-ssh",
@@ -192,6 +197,7 @@ pub(crate) const PRODUCT: &[Crate] = &[
             "dstack-plan",
             "dstack-compute",
             "dstack-images",
+            "dstack-hosts",
             "dstack-ssh",
             "dstack-credentials",
             "dstack-store",
@@ -241,7 +247,8 @@ pub(crate) const PRODUCT: &[Crate] = &[
             "dstack-images",
             "dstack-store",
             "dstack-engine",
-            "dstack-local",
+            "dstack-hosts",
+            "dstack-control",
             "dstack-server",
             "dstack-cli",
         ],

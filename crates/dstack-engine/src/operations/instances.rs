@@ -27,7 +27,7 @@ use serde_json::Value;
 use super::clouds::{
     backend, done, in_time, keep, keep_with_backend, not_configured, refused, remove, settled_at,
 };
-use super::{Step, Subject, note_error};
+use super::{Step, Subject, hosts, note_error};
 use crate::Result;
 use crate::context::Context;
 
@@ -207,6 +207,8 @@ impl Subject for InstanceSnapshot {
         match operation.kind {
             OperationKind::Create => create(ctx, self, operation).await,
             OperationKind::Remove => terminate(ctx, self, operation).await,
+            OperationKind::Prepare => hosts::prepare(ctx, self, operation).await,
+            OperationKind::Release => hosts::release(ctx, self, operation).await,
             _ => refused(ctx, operation, "nothing that a cloud does".to_owned()).await,
         }
     }

@@ -9,13 +9,14 @@ use dstack_model::fleets::FleetStatus;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::JobStatus;
 use dstack_plan::fleets::is_of_clouds;
+use dstack_plan::hosts;
 use dstack_plan::lifecycle::instance::{
     Decision, Facts, Purpose, UNREACHABLE_TIMEOUT, decide, provisioning_timeout,
 };
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::placement::Choice;
-use dstack_store::rows::{FleetRow, InstanceRow, JobRow, OperationKind};
-use dstack_store::{Changes, Commit, EntityRef, EventMaker, InstanceSnapshot, Json, Put};
+use dstack_store::rows::{AgentAddress, FleetRow, InstanceRow, JobRow, OperationKind};
+use dstack_store::{Changes, Commit, EntityRef, EventMaker, InstanceSnapshot, Json, Put, events};
 use dstack_units::{InstanceId, ProjectId, RunId, Time};
 
 use super::fleet_view::counted;
@@ -171,18 +172,62 @@ async fn apply(
                 change.side_effects.touch(counted(&fleet, now));
             }
         }
+        Decision::IntendPreparation(wait) => intend(ctx, snapshot, OperationKind::Prepare, wait, change),
+        Decision::IntendRelease(wait) => intend(ctx, snapshot, OperationKind::Release, wait, change),
+        Decision::Prepared => prepared(snapshot, change, now)?,
+        Decision::LeftBehind(error) => {
+            let text = format!("Agent is left on the host: {error}");
+            let event = change.side_effects.maker().event(text, vec![events::instance(&change.row)]);
+            change.side_effects.event(event);
+            change.row.finish(now)?;
+        }
         Decision::IntendTermination(wait) => {
             remember_place(attempts, &mut change.row);
-            let subject = EntityRef::Instance(snapshot.instance.id);
-            let operation = operations::intend(ctx, subject, OperationKind::Remove, now);
-            change.side_effects.intend(operation);
-            change.row.wait(wait);
+            intend(ctx, snapshot, OperationKind::Remove, wait, change);
         }
         Decision::Gone => {
             let message = "The instance that was being made for the job was terminated";
             refuse_waiting(ctx, snapshot, message, change).await?;
             change.row.finish(now)?;
         }
+    }
+    Ok(())
+}
+
+/// Writes down what is to be done, and waits for it.
+fn intend(ctx: &Context, snapshot: &InstanceSnapshot, kind: OperationKind, wait: Wait, change: &mut Change) {
+    let subject = EntityRef::Instance(snapshot.instance.id);
+    let operation = operations::intend(ctx, subject, kind, ctx.now());
+    change.side_effects.intend(operation);
+    change.row.wait(wait);
+}
+
+/// A host's agent answers: it takes jobs, unless it cannot be what its fleet wants.
+fn prepared(snapshot: &InstanceSnapshot, change: &mut Change, now: Time) -> Result<()> {
+    let (row, Some(ready)) = (&mut change.row, operations::hosts::ready_host(snapshot)) else {
+        let message = "what the host has is stored in a form that this version cannot read";
+        let reason = InstanceTerminationReason::Error;
+        return Ok(change.row.terminate(reason, Some(message.to_owned()), now)?);
+    };
+    let agent = AgentAddress::Ssh {
+        reach: Box::new(ready.reach),
+        shim_port: ready.shim_port,
+        runtime: ready.report.runtime.clone(),
+    };
+    // It is reached for its end as well.
+    row.agent = Some(Json::new(agent.clone()));
+    let Some(before) = row.job_provisioning_data.clone() else {
+        return Ok(row.terminate(InstanceTerminationReason::Error, None, now)?);
+    };
+    let reach = agent.reach();
+    let info = &ready.report.host_info;
+    let host = reach.map(|reach| hosts::prepared(reach, &before, row.total_blocks, info, &ready.report.arch));
+    match host {
+        Some(Ok(host)) => row.host_ready(host, agent, now)?,
+        Some(Err(problem)) => {
+            row.terminate(InstanceTerminationReason::Error, Some(problem.to_string()), now)?;
+        }
+        None => {}
     }
     Ok(())
 }
@@ -253,6 +298,12 @@ fn facts(snapshot: &InstanceSnapshot, attempts: Option<&OfferAttempts>, in_reach
             .is_some_and(|fleet| fleet.status() == FleetStatus::Terminating),
         create: progress(&snapshot.operations, OperationKind::Create),
         terminate: progress(&snapshot.operations, OperationKind::Remove),
+        prepare: progress(&snapshot.operations, OperationKind::Prepare),
+        release: (
+            progress(&snapshot.operations, OperationKind::Release),
+            last_of(&snapshot.operations, OperationKind::Release).map(|asked| asked.created_at),
+        ),
+        has_agent: row.agent.as_deref().is_some_and(|agent| agent.reach().is_some()),
         jobs: snapshot.jobs.len(),
         in_reach,
         asked_at: last_of(&snapshot.operations, OperationKind::Create)

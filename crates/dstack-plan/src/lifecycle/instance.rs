@@ -15,6 +15,12 @@ pub const CREATION_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// How long the agent of an instance may be out of reach; then nobody gets it back, and it is ended.
 pub const UNREACHABLE_TIMEOUT: Duration = Duration::from_secs(20 * 60);
 
+/// How long a host of an SSH fleet may take to be set up (dstack 0.22.5: backends/remote).
+pub const PREPARATION_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+
+/// How long it is tried to take the agent off a host; a host that cannot be reached any more keeps it.
+pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// How long an instance may take from its creation until its agent answers (dstack 0.22.5: backends §9).
 pub fn provisioning_timeout(backend: BackendType, instance_type: &str) -> Duration {
     let minutes = match backend {
@@ -58,6 +64,12 @@ pub struct Facts {
     pub create: Progress,
     /// How far its termination is.
     pub terminate: Progress,
+    /// How far the setting up of a host is.
+    pub prepare: Progress,
+    /// How far it is to take the agent off a host, and when that was intended.
+    pub release: (Progress, Option<Time>),
+    /// The agent of the host was reached over SSH: something of us may be there.
+    pub has_agent: bool,
     /// Jobs that occupy it.
     pub jobs: usize,
     /// Its agent has told all its tasks.
@@ -87,6 +99,14 @@ pub enum Decision {
     Wait(Wait),
     /// Have it made: look for offers.
     BringUp,
+    /// Have the host set up, and wait for that.
+    IntendPreparation(Wait),
+    /// The host is set up: it can take jobs.
+    Prepared,
+    /// Have the agent taken off the host, and wait for that.
+    IntendRelease(Wait),
+    /// The agent was not taken off the host in time, for this reason; whatever is left there stays.
+    LeftBehind(String),
     /// The cloud has made it: it and its jobs are being provisioned.
     Made,
     /// No offer worked: it ends, and its jobs with it.
@@ -104,11 +124,67 @@ pub enum Decision {
 /// Decides about an instance.
 pub fn decide(facts: &Facts, now: Time) -> Decision {
     match facts.status {
+        InstanceStatus::Pending if facts.purpose == Purpose::Host => pending_host(facts, now),
         InstanceStatus::Pending => pending(facts),
         InstanceStatus::Provisioning => provisioning(facts, now),
         InstanceStatus::Idle | InstanceStatus::Busy => in_use(facts, now),
+        InstanceStatus::Terminating if facts.purpose == Purpose::Host => terminating_host(facts, now),
         InstanceStatus::Terminating => terminating(facts),
         InstanceStatus::Terminated => Decision::Stay,
+    }
+}
+
+fn pending_host(facts: &Facts, now: Time) -> Decision {
+    let deadline = facts.asked_at + PREPARATION_TIMEOUT;
+    let wait = |error: Option<String>| Wait {
+        deadline: Some(deadline),
+        wake_at: Some(deadline),
+        reason: Some(WaitReason::HostSetUp {
+            instance: facts.name.clone(),
+            error,
+        }),
+    };
+    match &facts.prepare {
+        Progress::None => Decision::IntendPreparation(wait(None)),
+        Progress::Done => Decision::Prepared,
+        Progress::Refused(error) => Decision::End(InstanceTerminationReason::Error, error.clone()),
+        Progress::Intended(error) if now >= deadline => {
+            let limit = PREPARATION_TIMEOUT.as_secs();
+            let cause = error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+            let message = format!("Failed to add SSH instance in {limit}s{cause}");
+            Decision::End(InstanceTerminationReason::ProvisioningTimeout, message)
+        }
+        Progress::Intended(error) => Decision::Wait(wait(error.clone())),
+    }
+}
+
+fn terminating_host(facts: &Facts, now: Time) -> Decision {
+    // It ends at its next step, as it is not wanted any more.
+    if matches!(facts.prepare, Progress::Intended(_)) {
+        return Decision::Wait(Wait::indefinite(WaitReason::InstanceEnded));
+    }
+    if facts.prepare == Progress::None && !facts.has_agent {
+        return Decision::Gone;
+    }
+    let (release, asked_at) = &facts.release;
+    let deadline = asked_at.unwrap_or(now) + RELEASE_TIMEOUT;
+    let wait = |error: Option<String>| Wait {
+        deadline: Some(deadline),
+        wake_at: Some(deadline),
+        reason: Some(WaitReason::HostReleased {
+            instance: facts.name.clone(),
+            error,
+        }),
+    };
+    match release {
+        Progress::None => Decision::IntendRelease(wait(None)),
+        Progress::Done => Decision::Gone,
+        Progress::Refused(error) => Decision::LeftBehind(error.clone()),
+        Progress::Intended(error) if now >= deadline => {
+            let unknown = || "the host did not answer in time".to_owned();
+            Decision::LeftBehind(error.clone().unwrap_or_else(unknown))
+        }
+        Progress::Intended(error) => Decision::Wait(wait(error.clone())),
     }
 }
 
@@ -273,6 +349,9 @@ mod tests {
             fleet_ends: false,
             create,
             terminate: Progress::None,
+            prepare: Progress::None,
+            release: (Progress::None, None),
+            has_agent: false,
             jobs: 1,
             in_reach: false,
             asked_at: at(0),

@@ -138,8 +138,22 @@ pub enum WaitReason {
         /// Why the last call failed.
         error: Option<String>,
     },
-    /// A host of an SSH fleet is being set up.
+    /// A host of an SSH fleet is to be set up.
     HostPrepared,
+    /// The server sets up the agent of a host.
+    HostSetUp {
+        /// Name of the instance.
+        instance: String,
+        /// Why the last attempt failed.
+        error: Option<String>,
+    },
+    /// The server takes its agent and keys off a host.
+    HostReleased {
+        /// Name of the instance.
+        instance: String,
+        /// Why the last attempt failed.
+        error: Option<String>,
+    },
     /// The agent of a new instance has not answered yet.
     AgentReachable {
         /// Name of the instance.
@@ -255,6 +269,14 @@ impl fmt::Display for WaitReason {
                 with_error(f, format_args!("the cloud to end {name}"), error.as_ref())
             }
             Self::HostPrepared => f.write_str("its host to be prepared"),
+            Self::HostSetUp { instance, error } => {
+                with_error(f, format_args!("the host of {instance} to be set up"), error.as_ref())
+            }
+            Self::HostReleased { instance, error } => with_error(
+                f,
+                format_args!("the agent to be taken off the host of {instance}"),
+                error.as_ref(),
+            ),
             Self::AgentReachable { instance } => {
                 write!(f, "the agent of {instance} to be reachable")
             }

@@ -29,8 +29,7 @@ impl EngineHandle for Connected {
         self.0.client_told(run, jobs, what);
     }
 
-    // This version's engine does not.
     fn connects_hosts(&self) -> bool {
-        false
+        true
     }
 }

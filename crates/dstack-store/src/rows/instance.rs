@@ -4,9 +4,11 @@ use dstack_model::fleets::Blocks;
 use dstack_model::health::HealthStatus;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::offers::InstanceOfferWithAvailability;
+use dstack_model::reach::Reach;
 use dstack_model::runs::JobProvisioningData;
 use dstack_plan::lifecycle::transitions::instance_allowed;
 use dstack_plan::lifecycle::{Wait, WaitReason};
+use dstack_plan::hosts::PreparedHost;
 use dstack_plan::placement::HostRules;
 use dstack_units::{FleetId, InstanceId, ProjectId, Time};
 use serde::{Deserialize, Serialize};
@@ -30,19 +32,45 @@ pub enum AgentAddress {
         #[serde(default)]
         rules: HostRules,
     },
+    /// The shim of a host that is reached over SSH, on a port of the host's loopback interface.
+    Ssh {
+        /// The way there, with the host keys that were pinned when the host was set up.
+        reach: Box<Reach>,
+        /// TCP port of the shim.
+        shim_port: u16,
+        /// How jobs are run there: `docker` or `process`.
+        runtime: String,
+    },
 }
+
+/// Hosts of users take whatever jobs ask for.
+const NO_RULES: &HostRules = &HostRules {
+    offered: true,
+    containers: true,
+    protected_paths: Vec::new(),
+};
 
 impl AgentAddress {
     /// What the owner of the machine allows there.
     pub const fn rules(&self) -> &HostRules {
-        let Self::Local { rules, .. } = self;
-        rules
+        match self {
+            Self::Local { rules, .. } => rules,
+            Self::Ssh { .. } => NO_RULES,
+        }
     }
 
     /// Whether jobs are processes of the machine, without images and containers.
     pub fn runs_processes(&self) -> bool {
-        let Self::Local { runtime, .. } = self;
+        let (Self::Local { runtime, .. } | Self::Ssh { runtime, .. }) = self;
         runtime == "process"
+    }
+
+    /// The way to the host, where it is another machine than the server's.
+    pub const fn reach(&self) -> Option<&Reach> {
+        match self {
+            Self::Local { .. } => None,
+            Self::Ssh { reach, .. } => Some(reach),
+        }
     }
 }
 
@@ -205,6 +233,26 @@ impl InstanceRow {
     pub fn make_ready(&mut self, status: InstanceStatus) -> Result<(), TransitionError> {
         self.go(status)?;
         self.wait(Wait::none());
+        Ok(())
+    }
+
+    /// The host of a fleet is set up: its agent answers, and this is what it has.
+    ///
+    /// # Errors
+    /// As [`InstanceRow::provision`].
+    pub fn host_ready(
+        &mut self,
+        host: PreparedHost,
+        agent: AgentAddress,
+        now: Time,
+    ) -> Result<(), TransitionError> {
+        self.make_ready(InstanceStatus::Idle)?;
+        *self = Self {
+            agent: Some(Json::new(agent)),
+            total_blocks: Some(host.total_blocks),
+            started_at: Some(now),
+            ..self.clone().offering(host.offer, host.place)
+        };
         Ok(())
     }
 

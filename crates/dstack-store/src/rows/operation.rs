@@ -22,6 +22,10 @@ pub enum OperationKind {
     Create,
     /// Have the cloud end it.
     Remove,
+    /// Set up the agent of a host of a fleet, over SSH.
+    Prepare,
+    /// Take the agent and the keys off the host again.
+    Release,
 }
 
 /// How far an operation is.

@@ -1,21 +1,13 @@
-//! This machine as an instance: an always-present fleet of one host that needs no set-up.
+//! The agent of this machine, without any set-up.
 //!
 //! * [`binary`] — where the agent's executable comes from.
 //! * [`shim`] — starts the agent detached from the server, so that jobs outlive it, and starts it again when it dies.
-//! * [`agents`] — reaches it: the shim over a Unix socket, runners over loopback.
-//! * [`fleet`] — the rows by which clients and the scheduler see it: on the wire, an SSH fleet of one host.
 
-pub mod agents;
 pub mod binary;
 mod environment;
-pub mod fleet;
-pub mod gpu;
 pub mod shim;
 mod socket;
-mod unreachable;
 
-pub use agents::{LocalAgents, Machine};
-pub use fleet::{Registered, ThisMachine, Withdrawn, register, withdraw};
 pub use shim::{LocalShim, LocalShimOptions};
 
 /// Why this machine cannot be offered.
@@ -60,7 +52,4 @@ pub enum LocalError {
     /// The agent answers, but not as expected.
     #[error("the agent does not answer properly")]
     Agent(#[source] dstack_agent_api::http::CallError),
-    /// The rows cannot be written.
-    #[error("the machine cannot be registered")]
-    Store(#[from] dstack_store::StoreError),
 }

@@ -6,13 +6,13 @@ use dstack_model::fleets::{FleetSpec, FleetStatus};
 use dstack_model::instances::InstanceStatus;
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::JobProvisioningData;
+use dstack_plan::hosts::resources;
 use dstack_store::rows::{AgentAddress, FleetRow, HostRules, InstanceRow};
 use dstack_store::{Changes, EngineStore, EventMaker, Json, PlacementSnapshot, Sealed, StoreError};
 use dstack_system::Random;
 use dstack_units::{FleetId, InstanceId, ProjectId, Time};
 use serde_json::{Value, json};
 
-use crate::gpu::{catalog_name, marketed_memory};
 
 /// Name of the fleet of the servers' own machines, unless somebody has a fleet of that name: a flag marks it, not its name.
 const FLEET_NAME: &str = "local";
@@ -194,8 +194,10 @@ async fn try_withdraw(
 
 /// The machine that an instance of the fleet is.
 fn host_of(row: &InstanceRow) -> Option<&str> {
-    let AgentAddress::Local { host, .. } = row.agent.as_deref()?;
-    Some(host)
+    match row.agent.as_deref()? {
+        AgentAddress::Local { host, .. } => Some(host),
+        AgentAddress::Ssh { .. } => None,
+    }
 }
 
 struct Machine {
@@ -213,16 +215,8 @@ fn machine(this: ThisMachine<'_>) -> Result<Machine, StoreError> {
         rules: this.rules.clone(),
     };
     let host = &report.host_info;
-    let name = catalog_name(&host.gpu_vendor, &host.gpu_name);
-    let gpu = json!({"name": name, "memory_mib": marketed_memory(&name, host.gpu_memory), "vendor": vendor(&host.gpu_vendor)});
-    let gpus = vec![gpu; usize::try_from(host.gpu_count).unwrap_or(0)];
     let blocks = blocks(i64::from(host.cpus), i64::from(host.gpu_count));
-    let arm = report.arch.starts_with("arm") || report.arch.starts_with("aarch");
-    let resources = json!({
-        "cpus": host.cpus, "memory_mib": host.memory / (1024 * 1024), "gpus": gpus, "spot": false,
-        "disk": {"size_mib": host.disk_size / (1024 * 1024)}, "cpu_arch": if arm { "arm" } else { "x86" },
-    });
-    let kind = json!({"name": "local", "resources": resources});
+    let kind = json!({"name": "local", "resources": resources(host, &report.arch)});
     let offer = json!({"backend": "remote", "instance": kind, "region": "remote", "price": 0.0, "availability": "available",
         "instance_runtime": "shim", "blocks": 1, "total_blocks": blocks});
     // Clients go straight to the SSH server of each job, whose port is filled in when it runs.
@@ -234,10 +228,6 @@ fn machine(this: ThisMachine<'_>) -> Result<Machine, StoreError> {
         place: decode("instances", "job_provisioning_data", &place)?,
         blocks,
     })
-}
-
-fn vendor(text: &str) -> Option<&str> {
-    Some(text).filter(|text| !text.is_empty() && *text != "none")
 }
 
 /// As `blocks: auto` of an SSH fleet: a block for each GPU, or for each CPU without any; whole if they do not divide.

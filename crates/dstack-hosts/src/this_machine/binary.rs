@@ -6,7 +6,7 @@ use dstack_system::env;
 use fs_err::os::unix::fs::OpenOptionsExt;
 use sha2::{Digest, Sha256};
 
-use crate::LocalError;
+use super::LocalError;
 
 /// Finds the executable; an embedded one (zstd) is unpacked into `dir` under its hash, once.
 ///

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use crate::LocalError;
+use super::LocalError;
 
 /// Longest path of a Unix socket that every kernel takes, with room for the zero byte.
 const LONGEST_PATH: usize = 100;

@@ -15,7 +15,7 @@ use fs_err::os::unix::fs::OpenOptionsExt as _;
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
-use crate::{LocalError, environment, socket};
+use super::{LocalError, environment, socket};
 
 /// How long the agent may take to answer after its start.
 const START_TIMEOUT: Duration = Duration::from_secs(30);

@@ -1,0 +1,81 @@
+//! Hosts of SSH fleets, behind a trait: real ones are reached over SSH, simulated ones live in the same process.
+
+use std::fmt::Debug;
+
+use async_trait::async_trait;
+use dstack_agent_api::shim::HostReport;
+use dstack_model::reach::Reach;
+use dstack_store::rows::{FleetRow, InstanceRow};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// A host of a fleet.
+#[derive(Debug, Clone, Copy)]
+pub struct HostRef<'a> {
+    /// Its instance.
+    pub instance: &'a InstanceRow,
+    /// The fleet, whose configuration says how the host is reached.
+    pub fleet: &'a FleetRow,
+}
+
+/// What came of a step of setting up a host.
+#[derive(Debug, Clone)]
+pub enum Preparation {
+    /// The next step follows.
+    Underway {
+        /// How far it is: handed over again at the next step.
+        progress: Value,
+        /// What was done, for people; empty: nothing worth telling.
+        done: String,
+    },
+    /// The agent answers.
+    Ready(Box<ReadyHost>),
+}
+
+/// A host that is set up.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ReadyHost {
+    /// The way there, with the host keys that were seen.
+    pub reach: Reach,
+    /// TCP port of the shim on the host's loopback interface.
+    pub shim_port: u16,
+    /// What the host has.
+    pub report: HostReport,
+}
+
+/// Why a host was not set up, or the agent not taken off it. The texts are for users: cause and remedy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HostError {
+    /// As things are now: it is tried again, as somebody may mend it meanwhile.
+    #[error("{0}")]
+    Transient(String),
+    /// As long as the fleet is what it is.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Sets up the agents of hosts, and takes them off again.
+#[async_trait]
+pub trait Hosts: Send + Sync + Debug {
+    /// Makes the next step of setting up a host. Every step may be cut off anywhere, and is then made again; each has a time
+    /// limit of its own. `progress` is what the step before brought; `None`: there was none.
+    async fn prepare(&self, host: HostRef<'_>, progress: Option<&Value>) -> Result<Preparation, HostError>;
+
+    /// Takes the agent, and keys that were added for it, off the host. What is not there any more is none of its business.
+    async fn release(&self, host: HostRef<'_>) -> Result<(), HostError>;
+}
+
+/// There are no hosts of SSH fleets.
+#[derive(Debug, Clone, Copy)]
+pub struct NoHosts;
+
+#[async_trait]
+impl Hosts for NoHosts {
+    async fn prepare(&self, _host: HostRef<'_>, _progress: Option<&Value>) -> Result<Preparation, HostError> {
+        Err(HostError::Refused("this server does not connect to hosts".to_owned()))
+    }
+
+    async fn release(&self, _host: HostRef<'_>) -> Result<(), HostError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,292 @@
+//! Hosts of SSH fleets: the way to them, and what they offer once their agent has told what they have.
+
+pub mod gpu;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use dstack_agent_api::shim::HostInfo;
+use dstack_model::fleets::{FleetSpec, SshHost, SshHostParams, SshParams, SshProxyParams, network_bounds};
+use dstack_model::instances::{
+    Disk, Gpu, InstanceAvailability, InstanceRuntime, InstanceType, Resources, SshConnectionParams,
+};
+use dstack_model::offers::{InstanceOffer, InstanceOfferWithAvailability};
+use dstack_model::reach::{Hop, KeyRef, Reach};
+use dstack_model::runs::JobProvisioningData;
+use dstack_units::{AcceleratorVendor, CpuArchitecture, FleetId, ProjectId};
+
+use gpu::{catalog_name, marketed_memory};
+
+/// Port of SSH servers where none is given.
+const SSH_PORT: u16 = 22;
+
+/// A host whose agent has told what it has.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PreparedHost {
+    /// What it offers, as a whole.
+    pub offer: InstanceOfferWithAvailability,
+    /// How clients and jobs reach it.
+    pub place: JobProvisioningData,
+    /// Blocks it is divided into.
+    pub total_blocks: i64,
+}
+
+/// Why a host cannot be used as its fleet says. The first sentence is that of dstack 0.22.5.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HostProblem {
+    /// None of its addresses is within `network`.
+    #[error(
+        "Failed to locate internal IP address on the given network. The host has {}, `network` is {network}",
+        listed(.addresses)
+    )]
+    NoAddress {
+        /// What `ssh_config` has.
+        network: String,
+        /// What the host has.
+        addresses: Vec<String>,
+    },
+    /// It does not have the address that `internal_ip` names.
+    #[error(
+        "Specified internal IP not found among instance interfaces. The host has {}, `internal_ip` is {internal_ip}",
+        listed(.addresses)
+    )]
+    OtherAddress {
+        /// What `ssh_config` has.
+        internal_ip: String,
+        /// What the host has.
+        addresses: Vec<String>,
+    },
+    /// CPUs or GPUs cannot be shared out equally.
+    #[error("Cannot split into blocks. {cpus} CPUs and {gpus} GPUs do not divide by {blocks}")]
+    Blocks {
+        /// Blocks that were asked for.
+        blocks: i64,
+        /// CPUs of the host.
+        cpus: i64,
+        /// GPUs of the host.
+        gpus: i64,
+    },
+}
+
+fn listed(addresses: &[String]) -> String {
+    match addresses {
+        [] => "no addresses".to_owned(),
+        some => some.join(", "),
+    }
+}
+
+/// The way to a host of a fleet, still without host keys; `None`: the fleet has no such host.
+///
+/// The project's key comes first: once the host is set up it opens it, whatever becomes of the key of the fleet's owner.
+pub fn reach(fleet: FleetId, project: ProjectId, spec: &FleetSpec, hostname: &str) -> Option<Reach> {
+    let ssh = spec.configuration.ssh_config.as_ref()?;
+    let params = host_params(ssh, hostname)?;
+    let of_host = || KeyRef::Host {
+        fleet,
+        hostname: hostname.to_owned(),
+    };
+    let jump = jump_params(ssh, &params).map(|jump| Hop {
+        host: jump.hostname.clone(),
+        port: port(jump.port),
+        user: jump.user.clone(),
+        keys: vec![KeyRef::JumpHost {
+            fleet,
+            hostname: hostname.to_owned(),
+        }],
+        host_keys: Vec::new(),
+    });
+    Some(Reach {
+        jumps: jump.into_iter().collect(),
+        host: Hop {
+            host: params.hostname.clone(),
+            port: port(params.port.or(ssh.port)),
+            user: params.user.clone().or_else(|| ssh.user.clone()).unwrap_or_default(),
+            keys: vec![KeyRef::Project { project }, of_host()],
+            host_keys: Vec::new(),
+        },
+    })
+}
+
+/// The private key that a fleet's `ssh_config` gives where a [`KeyRef`] names it.
+pub fn private_key<'a>(spec: &'a FleetSpec, key: &KeyRef) -> Option<&'a str> {
+    let ssh = spec.configuration.ssh_config.as_ref()?;
+    let of_host = |hostname: &str| {
+        let own = named(ssh, hostname).and_then(|params| params.ssh_key.as_ref());
+        own.or(ssh.ssh_key.as_ref())?.private.as_deref()
+    };
+    match key {
+        KeyRef::Project { .. } => None,
+        KeyRef::Host { hostname, .. } => of_host(hostname),
+        KeyRef::JumpHost { hostname, .. } => {
+            let own = named(ssh, hostname).and_then(|params| params.proxy_jump.as_ref());
+            let jump = own.or(ssh.proxy_jump.as_ref());
+            let key = jump.and_then(|jump| jump.ssh_key.as_ref()?.private.as_deref());
+            key.or_else(|| of_host(hostname))
+        }
+    }
+}
+
+fn named<'a>(ssh: &'a SshParams, hostname: &str) -> Option<&'a SshHostParams> {
+    ssh.hosts.iter().find_map(|host| match host {
+        SshHost::Params(params) if params.hostname == hostname => Some(&**params),
+        _ => None,
+    })
+}
+
+/// What is said of a host; a bare name is a host of that name.
+fn host_params(ssh: &SshParams, hostname: &str) -> Option<SshHostParams> {
+    let found = ssh.hosts.iter().find(|host| host.hostname() == hostname)?;
+    Some(match found {
+        SshHost::Params(params) => SshHostParams::clone(params),
+        SshHost::Hostname(name) => SshHostParams::with_hostname(name),
+    })
+}
+
+fn jump_params<'a>(ssh: &'a SshParams, host: &'a SshHostParams) -> Option<&'a SshProxyParams> {
+    host.proxy_jump.as_ref().or(ssh.proxy_jump.as_ref())
+}
+
+fn port(given: Option<i64>) -> u16 {
+    given.and_then(|port| u16::try_from(port).ok()).unwrap_or(SSH_PORT)
+}
+
+/// The jump host as clients are told of it.
+pub fn ssh_proxy(reach: &Reach) -> Option<SshConnectionParams> {
+    reach.jumps.last().map(|jump| SshConnectionParams {
+        hostname: jump.host.clone(),
+        username: jump.user.clone(),
+        port: jump.port.into(),
+    })
+}
+
+/// The host as an instance.
+///
+/// `before` is what was known of it when the fleet was made; `blocks` is `None` for `auto`. `arch` is `amd64` or `arm64`.
+///
+/// # Errors
+/// It has not the address that its fleet wants, or cannot be divided so.
+pub fn prepared(
+    reach: &Reach,
+    before: &JobProvisioningData,
+    blocks: Option<i64>,
+    info: &HostInfo,
+    arch: &str,
+) -> Result<PreparedHost, HostProblem> {
+    let instance_type = InstanceType {
+        name: "instance".to_owned(),
+        resources: resources(info, arch),
+    };
+    let gpus = i64::from(info.gpu_count);
+    let total_blocks = total_blocks(blocks, i64::from(info.cpus), gpus)?;
+    let place = JobProvisioningData {
+        internal_ip: internal_ip(before, &info.addresses)?,
+        instance_type: instance_type.clone(),
+        ssh_proxy: ssh_proxy(reach),
+        ..before.clone()
+    };
+    let offer = InstanceOffer {
+        backend: place.backend,
+        instance: Arc::new(instance_type),
+        region: place.region.as_str().into(),
+        price: 0.0,
+        backend_data: Arc::default(),
+    };
+    let mut offer = offer.with_availability(InstanceAvailability::Available, InstanceRuntime::Shim);
+    offer.total_blocks = u32::try_from(total_blocks).unwrap_or(1);
+    Ok(PreparedHost {
+        offer,
+        place,
+        total_blocks,
+    })
+}
+
+/// What a machine has, as offers tell it.
+pub fn resources(info: &HostInfo, arch: &str) -> Resources {
+    let vendor = vendor(&info.gpu_vendor);
+    let name = catalog_name(&info.gpu_vendor, &info.gpu_name);
+    let gpu = Gpu {
+        memory_mib: as_i64(marketed_memory(&name, info.gpu_memory)),
+        name,
+        vendor,
+    };
+    let is_arm = arch.starts_with("arm") || arch.starts_with("aarch");
+    Resources {
+        cpus: info.cpus.into(),
+        memory_mib: as_i64(info.memory / MIB),
+        gpus: vec![gpu; usize::try_from(info.gpu_count).unwrap_or(0)],
+        spot: false,
+        disk: Disk {
+            size_mib: as_i64(info.disk_size / MIB),
+        },
+        cpu_arch: Some(if is_arm {
+            CpuArchitecture::Arm
+        } else {
+            CpuArchitecture::X86
+        }),
+        description: String::new(),
+    }
+}
+
+const MIB: u64 = 1024 * 1024;
+
+fn as_i64(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn vendor(name: &str) -> Option<AcceleratorVendor> {
+    match name {
+        "nvidia" => Some(AcceleratorVendor::Nvidia),
+        "amd" => Some(AcceleratorVendor::Amd),
+        "intel" => Some(AcceleratorVendor::Intel),
+        "tenstorrent" => Some(AcceleratorVendor::Tenstorrent),
+        _ => None,
+    }
+}
+
+/// `auto` is a block for each GPU, or for each CPU where there are no GPUs, or fewer CPUs than GPUs.
+fn total_blocks(wanted: Option<i64>, cpus: i64, gpus: i64) -> Result<i64, HostProblem> {
+    let blocks = wanted.unwrap_or(match gpus {
+        0 => cpus,
+        gpus => gpus.min(cpus),
+    });
+    let blocks = blocks.max(1);
+    match cpus % blocks == 0 && gpus % blocks == 0 {
+        true => Ok(blocks),
+        false => Err(HostProblem::Blocks { blocks, cpus, gpus }),
+    }
+}
+
+/// The address by which other nodes reach the host: the one that is given, the first within the network, or else its first of
+/// IPv4.
+fn internal_ip(before: &JobProvisioningData, addresses: &[String]) -> Result<Option<String>, HostProblem> {
+    let has: Vec<IpAddr> = addresses.iter().filter_map(|text| address(text)).collect();
+    if let Some(given) = &before.internal_ip {
+        let known = given.parse().is_ok_and(|given: IpAddr| has.contains(&given));
+        return match known {
+            true => Ok(Some(given.clone())),
+            false => Err(HostProblem::OtherAddress {
+                internal_ip: given.clone(),
+                addresses: addresses.to_vec(),
+            }),
+        };
+    }
+    let mut of_ipv4 = has.iter().filter(|address| address.is_ipv4());
+    let Some(network) = &before.instance_network else {
+        return Ok(of_ipv4.next().map(ToString::to_string));
+    };
+    let bounds = network_bounds(network);
+    let is_within = |address: &IpAddr| bounds.is_some_and(|(first, last)| (first..=last).contains(address));
+    let found = of_ipv4.find(|address| is_within(address));
+    found.map(|found| Some(found.to_string())).ok_or_else(|| HostProblem::NoAddress {
+        network: network.clone(),
+        addresses: addresses.to_vec(),
+    })
+}
+
+/// An address of an interface, with or without its prefix.
+fn address(text: &str) -> Option<IpAddr> {
+    text.split('/').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests;

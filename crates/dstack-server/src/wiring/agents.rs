@@ -1,0 +1,76 @@
+//! Reaches the agents of instances: of this machine over its socket, of hosts over SSH.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use dstack_agent_api::http::{Connector, TcpConnector};
+use dstack_agent_api::runner_client::RunnerClient;
+use dstack_agent_api::shim_client::{ShimClient, UnixConnector};
+use dstack_engine::agents::{HttpRunner, HttpShim};
+use dstack_engine::{Agents, Runner, Shim};
+use dstack_hosts::pool::Pool;
+use dstack_hosts::unreachable::UnreachableConnector;
+use dstack_store::rows::AgentAddress;
+use dstack_system::Secret;
+use dstack_units::JobId;
+
+/// The agents that this server reaches. Those of machines on which other servers run are out of reach.
+#[derive(Debug, Clone)]
+pub struct ConnectedAgents {
+    machine: Option<Machine>,
+    pool: Pool,
+}
+
+/// This machine, if it is an instance.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    /// As its instance names it.
+    pub host: String,
+    /// The shim's socket.
+    pub socket: PathBuf,
+}
+
+impl ConnectedAgents {
+    /// With this machine, or without any; hosts are reached through the pool.
+    pub const fn new(machine: Option<Machine>, pool: Pool) -> Self {
+        Self { machine, pool }
+    }
+
+    fn here(&self, host: &str) -> Option<&Machine> {
+        self.machine.as_ref().filter(|machine| machine.host == host)
+    }
+
+    /// To the shim (`None`), or to a port of the loopback interface where the agents of the address are.
+    fn connector(&self, address: &AgentAddress, port: Option<u16>) -> Arc<dyn Connector> {
+        match address {
+            AgentAddress::Ssh { reach, shim_port, .. } => self
+                .pool
+                .connector(reach.as_ref().clone(), port.unwrap_or(*shim_port)),
+            AgentAddress::Local { host, .. } => match (self.here(host), port) {
+                (Some(machine), None) => Arc::new(UnixConnector {
+                    path: machine.socket.clone(),
+                }),
+                (Some(_), Some(port)) => Arc::new(TcpConnector {
+                    address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+                }),
+                (None, _) => Arc::new(UnreachableConnector {
+                    reason: format!(
+                        "only the server {host} reaches this machine, and it does not run: start it again"
+                    ),
+                }),
+            },
+        }
+    }
+}
+
+impl Agents for ConnectedAgents {
+    fn shim(&self, address: &AgentAddress) -> Arc<dyn Shim> {
+        Arc::new(HttpShim(ShimClient::new(self.connector(address, None))))
+    }
+
+    fn runner(&self, address: &AgentAddress, _job: JobId, port: u16, token: Secret) -> Arc<dyn Runner> {
+        let connector = self.connector(address, Some(port));
+        Arc::new(HttpRunner(RunnerClient::new(connector).with_token(token)))
+    }
+}

@@ -1,0 +1,105 @@
+//! Hosts of SSH fleets: what the engine asks for, carried out over SSH.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use dstack_control::keys::Keys;
+use dstack_engine::{HostError, HostRef, Hosts, Preparation, ReadyHost};
+use dstack_hosts::deploy::{DeployError, Deployer, Deployment, Outcome, Progress};
+use dstack_model::reach::Reach;
+use dstack_plan::hosts::reach;
+use dstack_store::Database;
+use dstack_system::chain;
+use dstack_units::ProjectId;
+use serde_json::Value;
+
+/// Sets up hosts with the agents that this server carries.
+#[derive(Debug)]
+pub struct SshHosts {
+    deployer: Deployer,
+    database: Database,
+    keys: Arc<Keys>,
+}
+
+impl SshHosts {
+    /// Through this deployer.
+    pub const fn new(deployer: Deployer, database: Database, keys: Arc<Keys>) -> Self {
+        Self {
+            deployer,
+            database,
+            keys,
+        }
+    }
+
+    async fn deployment(&self, host: HostRef<'_>, known: Option<Reach>) -> Result<Deployment, HostError> {
+        let named = || {
+            let place = host.instance.job_provisioning_data.as_deref()?;
+            let hostname = place.hostname.as_deref()?;
+            reach(host.fleet.id, host.fleet.project_id, &host.fleet.spec, hostname)
+        };
+        let gone = || HostError::Refused("the fleet does not have this host any more".to_owned());
+        Ok(Deployment {
+            reach: known.or_else(named).ok_or_else(gone)?,
+            authorized_keys: vec![self.project_key(host.fleet.project_id).await?],
+            env: env(host),
+        })
+    }
+
+    /// The public key of a project.
+    async fn project_key(&self, project: ProjectId) -> Result<String, HostError> {
+        let transient = |error: String| HostError::Transient(error);
+        let row = self.database.projects().by_id(project).await;
+        let row = row.map_err(|error| transient(chain(&error)))?;
+        let row = row.ok_or_else(|| HostError::Refused("the project is gone".to_owned()))?;
+        let pair = self.keys.of_project(&row).await;
+        Ok(pair.map_err(|error| transient(chain(&error)))?.public.trim_end().to_owned())
+    }
+}
+
+/// Variables of the fleet for its hosts.
+fn env(host: HostRef<'_>) -> Vec<(String, String)> {
+    let env = &host.fleet.spec.configuration.env;
+    env.values().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+impl From<DeployFailed> for HostError {
+    fn from(DeployFailed(error): DeployFailed) -> Self {
+        match error {
+            DeployError::Transient(text) => Self::Transient(text),
+            DeployError::Refused(text) => Self::Refused(text),
+        }
+    }
+}
+
+/// An error of another crate, for the conversion above.
+struct DeployFailed(DeployError);
+
+#[async_trait]
+impl Hosts for SshHosts {
+    async fn prepare(&self, host: HostRef<'_>, progress: Option<&Value>) -> Result<Preparation, HostError> {
+        // What another version wrote down is begun anew: every step may be repeated.
+        let progress: Option<Progress> = progress.and_then(|value| serde_json::from_value(value.clone()).ok());
+        let deployment = self.deployment(host, None).await?;
+        match self.deployer.step(&deployment, progress).await.map_err(DeployFailed)? {
+            Outcome::Underway { progress, done } => Ok(Preparation::Underway {
+                progress: serde_json::to_value(progress).unwrap_or_default(),
+                done,
+            }),
+            Outcome::Ready {
+                reach,
+                shim_port,
+                report,
+            } => Ok(Preparation::Ready(Box::new(ReadyHost {
+                reach,
+                shim_port,
+                report: *report,
+            }))),
+        }
+    }
+
+    async fn release(&self, host: HostRef<'_>) -> Result<(), HostError> {
+        let known = host.instance.agent.as_deref().and_then(|agent| agent.reach().cloned());
+        let deployment = self.deployment(host, known).await?;
+        Ok(self.deployer.release(&deployment).await.map_err(DeployFailed)?)
+    }
+}
