@@ -13,6 +13,7 @@ pub mod kills;
 pub mod output;
 pub mod scenario;
 pub mod servers;
+pub mod ssh_hosts;
 mod verbs;
 pub mod waits;
 pub mod world;

@@ -14,6 +14,7 @@ use dstack_units::{InstanceId, RunId, Time, UserId};
 
 use crate::clouds::Clouds;
 use crate::hosts::Hosts;
+use crate::ssh_hosts::SshHosts;
 use crate::output::{SimInputs, SimOutput};
 use crate::scenario::{Builder, ScenarioError};
 use crate::waits::Unmet;
@@ -25,6 +26,8 @@ pub struct World {
     pub store: Arc<MemoryStore>,
     /// The simulated hosts and their agents.
     pub hosts: Hosts,
+    /// The simulated hosts of SSH fleets, before they have agents.
+    pub ssh_hosts: SshHosts,
     /// The simulated clouds.
     pub clouds: Clouds,
     /// Output of jobs, as it was stored.
@@ -65,6 +68,7 @@ impl World {
         Ok(Self {
             store,
             hosts,
+            ssh_hosts: SshHosts::new(random.clone()),
             clouds: Clouds::new(random.clone()),
             output: Arc::default(),
             inputs: Arc::default(),
@@ -93,7 +97,7 @@ impl World {
         EngineDeps {
             store: Arc::clone(&self.store) as Arc<dyn EngineStore>,
             agents: Arc::new(self.hosts.clone()),
-            hosts: Arc::new(dstack_engine::NoHosts),
+            hosts: Arc::new(self.ssh_hosts.clone()),
             backends: Arc::new(self.clouds.clone()),
             output: Arc::clone(&self.output) as Arc<dyn dstack_engine::Output>,
             inputs: Arc::clone(&self.inputs) as Arc<dyn dstack_engine::Inputs>,

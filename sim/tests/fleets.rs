@@ -745,7 +745,10 @@ async fn the_fleet_of_a_machine_that_is_not_offered_any_more_is_deleted() {
     let text = format!("{refused:?}");
     assert!(text.contains("start the server with --no-local"), "{text}");
     let mut withdrawn = machine.clone();
-    let AgentAddress::Local { runtime, host, rules } = AgentAddress::clone(machine.agent.as_deref().unwrap());
+    let agent = AgentAddress::clone(machine.agent.as_deref().unwrap());
+    let AgentAddress::Local { runtime, host, rules } = agent else {
+        panic!("it is not a host of an SSH fleet");
+    };
     let rules = HostRules {
         offered: false,
         ..rules

@@ -41,25 +41,25 @@ impl SshHosts {
         Ok(Deployment {
             reach: known.or_else(named).ok_or_else(gone)?,
             authorized_keys: vec![self.project_key(host.fleet.project_id).await?],
-            env: env(host),
+            env: env(host)?,
         })
     }
 
     /// The public key of a project.
     async fn project_key(&self, project: ProjectId) -> Result<String, HostError> {
-        let transient = |error: String| HostError::Transient(error);
         let row = self.database.projects().by_id(project).await;
-        let row = row.map_err(|error| transient(chain(&error)))?;
+        let row = row.map_err(|error| HostError::Transient(chain(&error).to_string()))?;
         let row = row.ok_or_else(|| HostError::Refused("the project is gone".to_owned()))?;
         let pair = self.keys.of_project(&row).await;
-        Ok(pair.map_err(|error| transient(chain(&error)))?.public.trim_end().to_owned())
+        let pair = pair.map_err(|error| HostError::Transient(chain(&error).to_string()))?;
+        Ok(pair.public.trim_end().to_owned())
     }
 }
 
 /// Variables of the fleet for its hosts.
-fn env(host: HostRef<'_>) -> Vec<(String, String)> {
-    let env = &host.fleet.spec.configuration.env;
-    env.values().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+fn env(host: HostRef<'_>) -> Result<Vec<(String, String)>, HostError> {
+    let env = host.fleet.spec.configuration.env.to_map();
+    Ok(env.map_err(HostError::Refused)?.into_iter().collect())
 }
 
 impl From<DeployFailed> for HostError {

@@ -34,19 +34,19 @@ impl DatabaseKeyring {
 
     async fn of_project(&self, project: ProjectId) -> Result<Option<Secret>, String> {
         let row = self.database.projects().by_id(project).await;
-        let Some(row) = row.map_err(|error| chain(&error))? else {
+        let Some(row) = row.map_err(|error| chain(&error).to_string())? else {
             return Ok(None);
         };
-        let pair = self.keys.of_project(&row).await.map_err(|error| chain(&error))?;
+        let pair = self.keys.of_project(&row).await.map_err(|error| chain(&error).to_string())?;
         Ok(Some(pair.private))
     }
 
     async fn of_fleet(&self, fleet: FleetId, key: &KeyRef) -> Result<Option<Secret>, String> {
         let store = SqlStore::new(self.database.clone());
-        let found = store.fleet(fleet).await.map_err(|error| chain(&error))?;
+        let found = store.fleet(fleet).await.map_err(|error| chain(&error).to_string())?;
         let Some(found) = found else { return Ok(None) };
         let spec = opened(FleetSpec::clone(&found.fleet.spec), &self.encryption);
-        let spec = spec.map_err(|error| chain(&error))?;
+        let spec = spec.map_err(|error| chain(&error).to_string())?;
         Ok(private_key(&spec, key).map(Secret::new))
     }
 }
