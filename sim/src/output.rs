@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use async_trait::async_trait;
 use dstack_agent_api::runner::{SubmitBody, SubmitJobSpec};
 use dstack_engine::peers::{cluster_info, placed_spec};
-use dstack_engine::{Batch, Image, Inputs, InputsError, Output, Result, RunJobs, StartInputs};
+use dstack_engine::{Batch, Image, Inputs, InputsError, Output, Result, RunJobs, SshKeys, StartInputs};
 use dstack_model::runs::JobSpec;
 use dstack_plan::services::replicas::Slot;
 use dstack_store::JobSnapshot;
@@ -96,8 +96,8 @@ impl Inputs for SimInputs {
     async fn image(&self, _job: &JobSnapshot) -> Result<Image, InputsError> {
         Ok(Image::default())
     }
-    async fn ssh_keys(&self, _job: &JobSnapshot) -> Result<Vec<String>, InputsError> {
-        Ok(Vec::new())
+    async fn ssh_keys(&self, _job: &JobSnapshot) -> Result<SshKeys, InputsError> {
+        Ok(SshKeys::default())
     }
     async fn runner_token(&self, job: &JobSnapshot) -> Result<Secret, InputsError> {
         Ok(Secret::new(format!("token of {}", job.job.id)))

@@ -36,10 +36,6 @@ impl EngineHandle for Connected {
             | EngineError::Killed(_) => StoreError::Closed,
         })
     }
-
-    fn connects_hosts(&self) -> bool {
-        true
-    }
 }
 
 /// Runs that need nothing but their jobs.

@@ -606,10 +606,6 @@ impl EngineHandle for Overtaken {
         }
         self.store.commit(commit).await
     }
-
-    fn connects_hosts(&self) -> bool {
-        false
-    }
 }
 
 #[derive(Debug)]

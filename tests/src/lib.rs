@@ -16,6 +16,7 @@ pub mod bench;
 pub mod cli;
 pub mod compat;
 pub mod hostile;
+pub mod hosts;
 pub mod http;
 pub mod load;
 pub mod parts;

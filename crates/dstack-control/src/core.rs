@@ -28,9 +28,6 @@ pub trait EngineHandle: Send + Sync + Debug {
 
     /// A client that attaches to jobs over SSH is told something of a run: it may be waited for, although the job is over.
     fn client_told(&self, _run: RunId, _jobs: &[JobId], _what: ToldClient) {}
-
-    /// Whether hosts of SSH fleets are connected to.
-    fn connects_hosts(&self) -> bool;
 }
 
 /// On whose behalf something is changed; events name it.

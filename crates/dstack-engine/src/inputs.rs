@@ -32,6 +32,15 @@ pub struct Image {
     pub credentials: Option<(String, Secret)>,
 }
 
+/// Public keys, each a line `type base64 [comment]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SshKeys {
+    /// Those that may log in to the container: the project's first.
+    pub container: Vec<String>,
+    /// Those that may pass through the host on their way to the container, as long as the job is there.
+    pub host: Vec<String>,
+}
+
 /// Why what a job needs is not there.
 #[derive(Debug, thiserror::Error)]
 pub enum InputsError {
@@ -65,8 +74,8 @@ pub trait Inputs: Send + Sync + Debug {
     async fn start(&self, job: &JobSnapshot, jobs: &RunJobs) -> Result<StartInputs, InputsError>;
     /// The image as it is pulled, with secrets put into the credentials.
     async fn image(&self, job: &JobSnapshot) -> Result<Image, InputsError>;
-    /// Public keys that may log in to the container: the project's first.
-    async fn ssh_keys(&self, job: &JobSnapshot) -> Result<Vec<String>, InputsError>;
+    /// Public keys that may log in.
+    async fn ssh_keys(&self, job: &JobSnapshot) -> Result<SshKeys, InputsError>;
     /// What calls to the job's runner are authorized with: the same at every server and after every restart, another one
     /// for each job.
     async fn runner_token(&self, job: &JobSnapshot) -> Result<Secret, InputsError>;

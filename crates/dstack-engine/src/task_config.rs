@@ -6,7 +6,7 @@ use dstack_model::configurations::MountPoint;
 use dstack_store::JobSnapshot;
 use dstack_system::Secret;
 
-use crate::Image;
+use crate::{Image, SshKeys};
 
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
@@ -14,7 +14,7 @@ const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 #[derive(Debug, Clone)]
 pub struct Access {
     /// Public keys that may log in.
-    pub ssh_keys: Vec<String>,
+    pub ssh_keys: SshKeys,
     /// What calls to its runner must bring.
     pub runner_token: Secret,
 }
@@ -48,11 +48,22 @@ pub fn task_config(job: &JobSnapshot, image: Image, access: Access) -> TaskConfi
             _ => NetworkMode::Bridge,
         },
         instance_mounts: spec.volumes.iter().flatten().filter_map(instance_mount).collect(),
-        container_ssh_keys: access.ssh_keys,
+        host_ssh_user: host_user(job).unwrap_or_default(),
+        host_ssh_keys: match host_user(job) {
+            Some(_) => access.ssh_keys.host,
+            None => Vec::new(),
+        },
+        container_ssh_keys: access.ssh_keys.container,
         runner_token: access.runner_token,
         protected_paths: protected_paths(job),
         ..TaskConfig::default()
     }
+}
+
+/// As whom clients log in to the host on their way to the job; `None`: they reach the job without it.
+fn host_user(job: &JobSnapshot) -> Option<String> {
+    let place = job.job.job_provisioning_data.as_deref()?;
+    place.dockerized.then(|| place.username.clone())
 }
 
 /// What the owner of the machine does not let into containers.

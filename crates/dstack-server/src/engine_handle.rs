@@ -13,8 +13,4 @@ impl EngineHandle for NoEngine {
     async fn commit(&self, commit: Commit) -> Result<(), StoreError> {
         self.0.commit(commit).await
     }
-
-    fn connects_hosts(&self) -> bool {
-        true
-    }
 }

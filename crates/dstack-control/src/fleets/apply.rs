@@ -1,6 +1,5 @@
 //! Creating fleets and changing them in place.
 
-use dstack_model::ErrorCode;
 use dstack_model::fleets::{FleetSpec, FleetStatus};
 use dstack_model::instances::InstanceTerminationReason;
 use dstack_plan::fleet_diff::{HostChanges, check_updatable, host_changes};
@@ -17,9 +16,6 @@ use crate::core::Actor;
 use crate::error::{ControlError, Result};
 
 const BUSY: &str = "Failed to update fleet: fleet is being processed currently. Try again later.";
-
-const SSH_FLEETS_LATER: &str = "This server version does not connect to hosts of SSH fleets yet. Runs use the fleet of \
-     the server's own machine, which is a fleet of project main.";
 
 /// A fleet that is applied.
 #[derive(Debug, Clone)]
@@ -91,7 +87,6 @@ impl Fleets {
         let id = self.core.random.uuid().into();
         let fleet = FleetRow::active(id, request.project, name, stored, now);
         let instances = self.first_instances(&fleet, &spec, now);
-        self.check_connected(&spec, instances.len())?;
         let of_hosts = spec.configuration.ssh_config.is_some();
         let by_system = self.core.events(Actor::System);
         let mut changes = self.core.changes(request.actor);
@@ -191,7 +186,6 @@ impl Fleets {
         if !added.is_empty() {
             self.check_free(spec, Some(fleet.id)).await?;
         }
-        self.check_connected(spec, added.len())?;
         let now = self.core.now();
         let living: Vec<&InstanceRow> = instances.iter().filter(|row| !row.deleted).collect();
         let mut taken: Vec<i64> = living.iter().map(|row| row.instance_num).collect();
@@ -229,18 +223,6 @@ impl Fleets {
         }
         let used = self.core.store.remote_hosts().await?;
         hosts::check_free(spec, own, &used)
-    }
-
-    /// Refuses hosts that would wait for ever.
-    fn check_connected(&self, spec: &FleetSpec, hosts: usize) -> Result<()> {
-        let of_hosts = spec.configuration.ssh_config.is_some() && hosts > 0;
-        match of_hosts && !self.core.engine.connects_hosts() {
-            false => Ok(()),
-            true => Err(ControlError::with_code(
-                ErrorCode::BackendNotAvailable,
-                SSH_FLEETS_LATER,
-            )),
-        }
     }
 }
 

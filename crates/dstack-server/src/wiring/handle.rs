@@ -28,8 +28,4 @@ impl EngineHandle for Connected {
     fn client_told(&self, run: RunId, jobs: &[JobId], what: ToldClient) {
         self.0.client_told(run, jobs, what);
     }
-
-    fn connects_hosts(&self) -> bool {
-        true
-    }
 }

@@ -1,6 +1,6 @@
 //! What a job needs besides its rows: secrets, credentials, keys, code, files.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -9,7 +9,7 @@ use dstack_agent_api::runner::{
     SubmitRun, SubmitRunSpec, UnixUser,
 };
 use dstack_engine::peers::{cluster_info, placed_spec};
-use dstack_engine::{Image, Inputs, InputsError, RunJobs, StartInputs};
+use dstack_engine::{Image, Inputs, InputsError, RunJobs, SshKeys, StartInputs};
 use dstack_images::RegistryCredentials;
 use dstack_model::repos::{AnyRunRepoData, RemoteRepoCreds};
 use dstack_model::runs::JobSpec;
@@ -18,7 +18,7 @@ use dstack_plan::services::replicas::Slot;
 use dstack_store::encryption::Encryption;
 use dstack_store::queries::secrets;
 use dstack_store::rows::RunRow;
-use dstack_store::{Database, JobSnapshot};
+use dstack_store::{Database, EngineStore as _, JobSnapshot, SqlStore};
 use dstack_system::Secret;
 use dstack_units::ProjectId;
 
@@ -101,6 +101,19 @@ impl SqlInputs {
         Ok(archives)
     }
 
+    /// Variables that the fleet gives to its hosts, and so to every job on them; a job's own come before them.
+    async fn host_env(&self, job: &JobSnapshot) -> Result<BTreeMap<String, Secret>> {
+        let Some(fleet) = job.instance.as_ref().and_then(|instance| instance.fleet_id) else {
+            return Ok(BTreeMap::new());
+        };
+        let Some(found) = SqlStore::new(self.database.clone()).fleet(fleet).await? else {
+            return Ok(BTreeMap::new());
+        };
+        let env = found.fleet.spec.configuration.env.to_map();
+        let env = env.map_err(|error| InputsError::Refused(format!("env of fleet {}: {error}", found.fleet.name)))?;
+        Ok(env.into_iter().map(|(name, value)| (name, Secret::new(value))).collect())
+    }
+
     async fn code(&self, run: &RunRow, spec: &JobSpec) -> Result<Option<Vec<u8>>> {
         match (run.repo_id, &spec.repo_code_hash) {
             (Some(repo), Some(hash)) => fetched(self.blobs.code(run.project_id, repo, hash).await),
@@ -133,7 +146,7 @@ impl Inputs for SqlInputs {
     async fn start(&self, job: &JobSnapshot, jobs: &RunJobs) -> Result<StartInputs> {
         let spec = &placed_spec(job, jobs)?;
         let secrets = self.secrets(job.job.project_id).await?;
-        let mut env = std::collections::BTreeMap::new();
+        let mut env = self.host_env(job).await?;
         for (name, value) in &spec.env {
             let value = with_secrets(value, &secrets)
                 .map_err(|error| InputsError::Refused(format!("env {name}: {error}")))?;
@@ -174,20 +187,21 @@ impl Inputs for SqlInputs {
         })
     }
 
-    async fn ssh_keys(&self, job: &JobSnapshot) -> Result<Vec<String>> {
-        let mut keys = Vec::new();
+    async fn ssh_keys(&self, job: &JobSnapshot) -> Result<SshKeys> {
+        let mut keys = SshKeys::default();
         if let Some(project) = self.database.projects().by_id(job.job.project_id).await? {
             let pair = self
                 .keys
                 .of_project(&project)
                 .await
                 .map_err(InputsError::transient)?;
-            keys.push(pair.public.trim_end().to_owned());
+            keys.container.push(pair.public.trim_end().to_owned());
         }
         // Where users may come through the SSH proxy only, they log in there, and it uses the project's key.
         let user = job.run.run_spec.ssh_key_pub.as_deref();
         let user = user.filter(|_| !self.only_through_proxy);
-        keys.extend(user.map(|key| key.trim().to_owned()));
+        keys.host.extend(user.map(|key| key.trim().to_owned()));
+        keys.container.extend(keys.host.iter().cloned());
         Ok(keys)
     }
 

@@ -1,0 +1,201 @@
+//! SSH fleets on real hosts: OpenSSH, systemd, a container engine, jump hosts; and what goes wrong with them.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
+use std::time::{Duration, Instant};
+
+use dstack_tests::hosts::{Has, Host, IMAGE, Lab, USUAL};
+use dstack_tests::need;
+use dstack_tests::runs::{Run, TEST_TIMEOUT, submit};
+use dstack_tests::server::{Server, Setup, eventually};
+use serde_json::{Value, json};
+
+fn start() -> Result<(Server, Lab), String> {
+    let lab = Lab::new()?;
+    let setup = Setup::local()?.argument("--no-local");
+    Ok((setup.start().unwrap(), lab))
+}
+
+fn apply(server: &Server, spec: &Value) {
+    let body = json!({"plan": {"spec": spec}, "force": true});
+    server.get("/api/project/main/fleets/apply", &body).unwrap();
+}
+
+fn fleet(server: &Server, name: &str) -> Value {
+    server.get("/api/project/main/fleets/get", &json!({"name": name})).unwrap()
+}
+
+fn statuses(fleet: &Value) -> Vec<&str> {
+    let instances = fleet["instances"].as_array().unwrap();
+    instances.iter().map(|instance| instance["status"].as_str().unwrap()).collect()
+}
+
+/// Waits until so many instances are idle, and none is anything else.
+fn until_idle(server: &Server, name: &str, count: usize) -> Value {
+    let idle = eventually("the hosts are idle", TEST_TIMEOUT, || {
+        let fleet = fleet(server, name);
+        Ok((statuses(&fleet) == vec!["idle"; count]).then_some(fleet))
+    });
+    idle.unwrap_or_else(|error| panic!("{error}\n{:#}\n{}", fleet(server, name), server.output()))
+}
+
+fn delete(server: &Server, name: &str) {
+    server.get("/api/project/main/fleets/delete", &json!({"names": [name]})).unwrap();
+    eventually("the fleet is gone", TEST_TIMEOUT, || {
+        let fleets = server.get("/api/project/main/fleets/list", &json!({}))?;
+        let names = fleets.as_array().unwrap().iter().map(|fleet| fleet["name"].as_str().unwrap());
+        Ok((!names.into_iter().any(|found| found == name)).then_some(()))
+    })
+    .unwrap();
+}
+
+fn events(server: &Server) -> Vec<String> {
+    let events = server.get("/api/events/list", &json!({})).unwrap();
+    let events = events.as_array().unwrap().iter();
+    events.map(|event| event["message"].as_str().unwrap().to_owned()).collect()
+}
+
+/// A task in a container of the host's.
+fn task<'a>(server: &'a Server, name: &str, commands: &[&str], more: &Value) -> Run<'a> {
+    let mut fields = json!({"image": IMAGE, "user": "root", "fleets": ["lab"]});
+    fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    submit(server, name, commands, &fields).unwrap()
+}
+
+fn runs_a_task(server: &Server, name: &str) {
+    let run = task(server, name, &["echo hello from $(hostname)"], &json!({}));
+    let ended = run.wait_until_finished().unwrap();
+    assert_eq!(ended, "done", "{:#}\n{}", run.get().unwrap(), server.output());
+    let log = run.logs().unwrap();
+    assert!(log.contains("hello from "), "{log}");
+}
+
+/// Everything of ours on a host: files, units, processes, keys.
+fn traces(host: &Host<'_>) -> String {
+    let look = "ls -d /usr/local/lib/dstack /etc/systemd/system/dstack-shim.service /root/.dstack 2>/dev/null; \
+                pgrep -a dstack-agent; grep -h dstack /root/.ssh/authorized_keys /home/me/.ssh/authorized_keys; true";
+    host.run(look).unwrap()
+}
+
+#[test]
+fn a_host_with_systemd_is_set_up_runs_a_task_and_is_left_as_it_was() {
+    let (server, lab) = need!(start());
+    let host = need!(lab.host("one", 2, USUAL));
+    let begin = Instant::now();
+    apply(&server, &lab.fleet("lab", &[host.entry()], &json!({})).unwrap());
+    let fleet = until_idle(&server, "lab", 1);
+    let took = begin.elapsed();
+    let instance = &fleet["instances"][0];
+    assert_eq!(instance["hostname"], host.address.as_str());
+    assert!(instance["instance_type"]["resources"]["cpus"].as_i64().unwrap() >= 1);
+    assert!(took < Duration::from_secs(30), "{took:?}");
+    runs_a_task(&server, "first");
+    delete(&server, "lab");
+    assert_eq!(traces(&host), "");
+    let events = events(&server);
+    assert!(events.iter().any(|event| event.contains("PENDING -> IDLE")), "{events:#?}");
+}
+
+#[test]
+fn a_host_without_systemd_is_set_up_as_root_and_its_agent_comes_back() {
+    let (server, lab) = need!(start());
+    let host = need!(lab.host("plain", 2, &[Has::Docker]));
+    let entry = json!({"hostname": host.address, "user": "root"});
+    apply(&server, &lab.fleet("lab", &[entry], &json!({})).unwrap());
+    until_idle(&server, "lab", 1);
+    runs_a_task(&server, "first");
+    host.run("pkill -9 -f 'dstack-agent.* shim'").unwrap();
+    runs_a_task(&server, "second");
+    delete(&server, "lab");
+    assert_eq!(traces(&host), "");
+}
+
+#[test]
+fn what_is_missing_on_a_host_is_said_and_what_is_mended_is_seen() {
+    let (server, lab) = need!(start());
+    let without_docker = need!(lab.host("bare", 2, &[Has::Systemd, Has::Sudo]));
+    let without_sudo = need!(lab.host("locked", 3, &[Has::Systemd, Has::Docker]));
+    let good = need!(lab.host("good", 4, USUAL));
+    let hosts = [without_docker.entry(), without_sudo.entry(), good.entry()];
+    apply(&server, &lab.fleet("lab", &hosts, &json!({})).unwrap());
+    let told = |words: &str| {
+        eventually(words, TEST_TIMEOUT, || {
+            Ok(events(&server).into_iter().find(|event| event.contains(words)))
+        })
+        .unwrap_or_else(|error| panic!("{error}\n{:#?}\n{}", events(&server), server.output()))
+    };
+    told("Docker is not installed");
+    told("sudo");
+    // A good host waits for nobody.
+    eventually("the good host is idle", TEST_TIMEOUT, || {
+        Ok((statuses(&fleet(&server, "lab"))[2] == "idle").then_some(()))
+    })
+    .unwrap();
+    without_sudo
+        .run("echo 'me ALL=(ALL) NOPASSWD:ALL' >/etc/sudoers.d/me && chmod 440 /etc/sudoers.d/me")
+        .unwrap();
+    eventually("the mended host is idle", TEST_TIMEOUT, || {
+        Ok((statuses(&fleet(&server, "lab"))[1] == "idle").then_some(()))
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_host_behind_a_jump_host_is_reached_through_it() {
+    let (server, lab) = need!(start());
+    let jump = need!(lab.host("jump", 2, &[Has::Systemd]));
+    let host = need!(lab.host("inner", 3, USUAL));
+    // Only the jump host reaches its sshd.
+    let only = format!("iptables -A INPUT -p tcp --dport 22 ! -s {} -j DROP", jump.address);
+    host.run(&only).unwrap();
+    let key = json!({"public": "", "private": lab.private_key().unwrap()});
+    let proxy = json!({"proxy_jump": {"hostname": jump.address, "user": "me", "identity_file": "x", "ssh_key": key}});
+    apply(&server, &lab.fleet("lab", &[host.entry()], &proxy).unwrap());
+    until_idle(&server, "lab", 1);
+    runs_a_task(&server, "first");
+    delete(&server, "lab");
+    assert_eq!(traces(&host), "");
+}
+
+#[test]
+fn a_host_that_is_cut_off_is_shown_as_unreachable_and_comes_back() {
+    let (server, lab) = need!(start());
+    let host = need!(lab.host("one", 2, USUAL));
+    apply(&server, &lab.fleet("lab", &[host.entry()], &json!({})).unwrap());
+    until_idle(&server, "lab", 1);
+    let run = task(&server, "long", &["for i in $(seq 60); do echo line $i; sleep 1; done"], &json!({}));
+    run.wait_for(&["running"]).unwrap();
+    host.cut().unwrap();
+    let cut = Instant::now();
+    let unreachable = |wanted: bool| {
+        eventually("reach", Duration::from_secs(60), || {
+            Ok((fleet(&server, "lab")["instances"][0]["unreachable"] == wanted).then_some(()))
+        })
+        .unwrap();
+    };
+    unreachable(true);
+    let noticed = cut.elapsed();
+    assert!(noticed < Duration::from_secs(30), "noticed after {noticed:?}");
+    host.heal().unwrap();
+    unreachable(false);
+    assert_eq!(run.wait_until_finished().unwrap(), "done");
+    // The output of the time without a network is there, once.
+    let log = run.logs().unwrap();
+    let lines: Vec<&str> = log.lines().filter(|line| line.starts_with("line ")).collect();
+    let wanted: Vec<String> = (1..=60).map(|number| format!("line {number}")).collect();
+    assert_eq!(lines, wanted);
+}
+
+#[test]
+fn another_machine_at_the_same_address_is_not_the_host() {
+    let (server, lab) = need!(start());
+    let host = need!(lab.host("one", 2, USUAL));
+    apply(&server, &lab.fleet("lab", &[host.entry()], &json!({})).unwrap());
+    until_idle(&server, "lab", 1);
+    host.stop().unwrap();
+    let other = need!(lab.host("other", 2, USUAL));
+    eventually("the other machine is not taken for the host", TEST_TIMEOUT, || {
+        Ok((fleet(&server, "lab")["instances"][0]["unreachable"] == true).then_some(()))
+    })
+    .unwrap();
+    assert_eq!(traces(&other), "", "nothing of ours comes to the other machine");
+}
