@@ -121,6 +121,8 @@ routes! {
     FleetsDelete = Post "/api/project/{project_name}/fleets/delete", Member, changes, json NamesRequest => (), writes ["Fleet status changed", "Instance status changed"], since "0.18.7";
     /// Deletes some instances of a fleet.
     FleetsDeleteInstances = Post "/api/project/{project_name}/fleets/delete_instances", Member, changes, json DeleteFleetInstancesRequest => (), writes ["Instance status changed"], since "0.18.7";
+    /// Accepts another host key of a host. Not part of dstack 0.22.5's API.
+    FleetsTrustHost = Post "/api/project/{project_name}/fleets/trust_host", Member, changes, json TrustHostRequest => (), writes ["Host key accepted"];
 
     /// Instances of all projects.
     InstancesList = Post "/api/instances/list", User, reads, json ListInstancesRequest => Vec<Instance>, reads, since "0.18.36";

@@ -355,6 +355,19 @@ pub enum FleetAction {
         #[arg(short, long)]
         yes: bool,
     },
+    /// Accept another host key of a host, after it was set up anew
+    Trust {
+        /// The name of the fleet
+        name: String,
+        /// The host's instance
+        #[arg(short, long, value_name = "INSTANCE_NUM", required = true)]
+        instance: i64,
+        /// Fingerprint of the key, as `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` prints it on the host: SHA256:...
+        host_key: String,
+        /// It is the key of the jump host before it
+        #[arg(long)]
+        jump_host: bool,
+    },
 }
 
 /// Options of `gateway`.

@@ -2,6 +2,7 @@
 
 mod apply;
 pub mod hosts;
+mod trust;
 pub mod validate;
 
 use dstack_model::fleets::FleetStatus;
@@ -15,6 +16,7 @@ use crate::core::{Actor, Core};
 use crate::error::{ControlError, Result};
 
 pub use apply::{ApplyFleet, SeenFleet};
+pub use trust::TrustedHost;
 
 /// What the actor may do with fleets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

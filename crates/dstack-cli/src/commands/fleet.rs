@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
-use dstack_api::routes::{FleetsDelete, FleetsDeleteInstances, FleetsGet, ProjectFleetsList};
+use dstack_api::routes::{FleetsDelete, FleetsDeleteInstances, FleetsGet, FleetsTrustHost, ProjectFleetsList};
 use dstack_model::common::EntityReference;
 use dstack_model::fleets::Fleet;
 use dstack_model::requests::{
-    DeleteFleetInstancesRequest, GetFleetRequest, ListImportedRequest, NamesRequest,
+    DeleteFleetInstancesRequest, GetFleetRequest, ListImportedRequest, NamesRequest, TrustHostRequest,
 };
 
 use super::{REFRESH, exiting, parse_id, print_pretty, unless_interrupted};
@@ -26,7 +26,38 @@ pub(crate) async fn run(context: &Context, args: FleetArgs) -> Result<ExitCode, 
         Some(FleetAction::Delete { name, instances, yes }) => {
             delete(context, &project, name, instances, yes).await
         }
+        Some(FleetAction::Trust {
+            name,
+            instance,
+            host_key,
+            jump_host,
+        }) => {
+            let request = TrustHostRequest {
+                name,
+                instance_num: instance,
+                host_key,
+                jump_host,
+            };
+            trust(context, &project, &request).await
+        }
     }
+}
+
+async fn trust(
+    context: &Context,
+    project: &Project,
+    request: &TrustHostRequest,
+) -> Result<ExitCode, CliError> {
+    match project.client.call::<FleetsTrustHost>(&project.name, request).await {
+        Ok(()) => {}
+        Err(error) if error.is_not_exists() => {
+            let text = format!("Fleet {} has no instance {}", request.name, request.instance_num);
+            return Err(CliError::new(ErrorKind::NotFound, text).hint("see `dstack fleet`"));
+        }
+        Err(error) => return Err(error.into()),
+    }
+    context.ui.say(Text::from("Host key accepted: the host is connected to again"));
+    Ok(ExitCode::SUCCESS)
 }
 
 /// All fleets that runs of the project may use.

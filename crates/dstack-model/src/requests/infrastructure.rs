@@ -77,6 +77,20 @@ pub struct DeleteFleetInstancesRequest {
     pub instance_nums: Vec<i64>,
 }
 
+/// Request of `fleets/trust_host`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct TrustHostRequest {
+    /// Name of the fleet.
+    pub name: String,
+    /// Number of the host's instance in the fleet.
+    pub instance_num: i64,
+    /// Fingerprint of the host key that is accepted from now on, as `ssh-keygen -l` shows it: `SHA256:` and base64.
+    pub host_key: String,
+    /// It is the key of the jump host before it.
+    #[decode(default = false)]
+    pub jump_host: bool,
+}
+
 /// Request of `/api/instances/list`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct ListInstancesRequest {

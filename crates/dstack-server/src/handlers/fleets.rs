@@ -4,10 +4,11 @@ mod apply;
 mod plan;
 
 use dstack_api::routes;
-use dstack_control::fleets::FleetRights;
+use dstack_control::fleets::{FleetRights, TrustedHost};
 use dstack_model::fleets::Fleet;
 use dstack_model::requests::{
     DeleteFleetInstancesRequest, GetFleetRequest, ListFleetsRequest, ListImportedRequest, NamesRequest,
+    TrustHostRequest,
 };
 use dstack_store::queries::Page;
 use dstack_store::queries::views::{FleetFilter, ListedFleet};
@@ -31,6 +32,7 @@ pub(super) fn routes(api: Api) -> Api {
         .on::<routes::FleetsApply, _, _>(apply::apply)
         .on::<routes::FleetsDelete, _, _>(delete)
         .on::<routes::FleetsDeleteInstances, _, _>(delete_instances)
+        .on::<routes::FleetsTrustHost, _, _>(trust_host)
 }
 
 async fn list_all(call: Call, request: ListFleetsRequest) -> Result<Vec<Fleet>> {
@@ -120,6 +122,18 @@ async fn delete(call: Call, request: NamesRequest) -> Result<()> {
 
 async fn delete_instances(call: Call, request: DeleteFleetInstancesRequest) -> Result<()> {
     terminate(&call, &[request.name], Some(&request.instance_nums)).await
+}
+
+async fn trust_host(call: Call, request: TrustHostRequest) -> Result<()> {
+    let trusted = TrustedHost {
+        project: call.project()?.row.id,
+        fleet: request.name,
+        instance_num: request.instance_num,
+        host_key: request.host_key,
+        jump_host: request.jump_host,
+    };
+    let (actor, rights) = (call.user()?.into(), rights(&call)?);
+    Ok(call.state.control.fleets.trust_host(actor, rights, &trusted).await?)
 }
 
 async fn terminate(call: &Call, names: &[String], nums: Option<&[i64]>) -> Result<()> {
