@@ -78,17 +78,9 @@ pub(crate) fn latest(jobs: &[JobRow]) -> Vec<&JobRow> {
     latest.into_values().collect()
 }
 
-/// Whether other nodes are waited for.
-pub(crate) const fn is_for_nodes(reason: Option<&WaitReason>) -> bool {
-    matches!(
-        reason,
-        Some(WaitReason::NodeRunning { .. } | WaitReason::NodeAddress { .. })
-    )
-}
-
 /// Nodes that wait for others by what is stored of them, and need not any more.
 pub(crate) fn free_nodes(run: &RunRow, jobs: &[&JobRow]) -> Vec<JobId> {
-    let waits = |job: &&JobRow| is_for_nodes(job.waiting_for());
+    let waits = |job: &&JobRow| job.waiting_for().is_some_and(WaitReason::is_for_nodes);
     if !jobs.iter().any(&waits) {
         return Vec::new();
     }

@@ -154,6 +154,8 @@ fn facts<'a>(run: &RunRow, jobs: &'a [JobRow], latest: &[&'a JobRow]) -> Facts<'
 /// What is to be written of a run and its jobs.
 pub(super) struct Change {
     pub(super) run: RunRow,
+    /// The run's wait as it is stored.
+    pub(super) stored_wait: Wait,
     jobs: Vec<JobChange>,
     notes: Vec<String>,
 }
@@ -169,6 +171,7 @@ impl Change {
     fn of(run: &RunRow) -> Self {
         Self {
             run: run.clone(),
+            stored_wait: run.stored_wait(),
             jobs: Vec::new(),
             notes: Vec::new(),
         }

@@ -110,6 +110,8 @@ pub struct Facts {
     pub stop_requested_at: Option<Time>,
     /// Until when its last output is waited for.
     pub remove_at: Option<Time>,
+    /// Its wait as it is stored.
+    pub stored_wait: Wait,
     /// Nodes of its run that are to run before its task is prepared.
     pub task_waits_for: Option<WaitReason>,
     /// Nodes of its run whose addresses its commands need.
@@ -225,7 +227,7 @@ fn provisioning(facts: &Facts, now: Time) -> Decision {
     if facts.submit_task == Progress::None
         && let Some(nodes) = &facts.task_waits_for
     {
-        return Decision::Wait(wait_for_nodes(nodes, now));
+        return Decision::Wait(wait_for_nodes(facts, nodes, now));
     }
     match &facts.submit_task {
         Progress::Done => Decision::Advance(JobStatus::Pulling),
@@ -246,8 +248,9 @@ fn provisioning(facts: &Facts, now: Time) -> Decision {
 }
 
 /// Without a deadline, as in dstack 0.22.5: each of those nodes has its own, and the run ends with it.
-fn wait_for_nodes(nodes: &WaitReason, now: Time) -> Wait {
-    Wait::indefinite(nodes.clone()).or_at(now + NODES_INTERVAL)
+fn wait_for_nodes(facts: &Facts, nodes: &WaitReason, now: Time) -> Wait {
+    let wait = Wait::indefinite(nodes.clone()).or_at(now + NODES_INTERVAL);
+    wait.or_stored(&facts.stored_wait, now)
 }
 
 fn pulling(facts: &Facts, now: Time) -> Decision {
@@ -281,7 +284,7 @@ fn pulling(facts: &Facts, now: Time) -> Decision {
         Task::Running => match &facts.start_job {
             Progress::None => {
                 if let Some(nodes) = &facts.start_waits_for {
-                    return Decision::Wait(wait_connected(facts, wait_for_nodes(nodes, now)));
+                    return Decision::Wait(wait_connected(facts, wait_for_nodes(facts, nodes, now)));
                 }
                 return Decision::Intend(
                     Operation::StartJob,
@@ -472,6 +475,7 @@ mod tests {
             disconnected_at: None,
             stop_requested_at: None,
             remove_at: None,
+            stored_wait: Wait::none(),
             task_waits_for: None,
             start_waits_for: None,
             start_intended_at: None,
@@ -554,6 +558,33 @@ mod tests {
             reason(&unanswered),
             Some(JobTerminationReason::WaitingRunnerLimitExceeded)
         );
+    }
+
+    /// A time that moves with each look is written at each look, and wakes the job each time.
+    #[test]
+    fn a_wait_for_nodes_stays_as_it_is_until_its_time_comes() {
+        let nodes = || WaitReason::NodeAddress {
+            node: "train-1-0".to_owned(),
+            others: 0,
+        };
+        let waiting = |stored_wait: Wait, at: Time| {
+            let waiting = Facts {
+                start_waits_for: Some(nodes()),
+                task: Task::Running,
+                submit_task: Progress::Done,
+                stored_wait,
+                ..facts(JobStatus::Pulling)
+            };
+            match decide(&waiting, at) {
+                Decision::Wait(wait) => wait,
+                other => panic!("{other:?}"),
+            }
+        };
+        let first = waiting(Wait::none(), at(10));
+        assert_eq!(first.wake_at, Some(at(10) + NODES_INTERVAL));
+        assert_eq!(waiting(first.clone(), at(12)), first);
+        let next = waiting(first, at(10) + NODES_INTERVAL);
+        assert_eq!(next.wake_at, Some(at(10) + NODES_INTERVAL * 2));
     }
 
     #[test]
