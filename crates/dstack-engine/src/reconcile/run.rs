@@ -140,6 +140,8 @@ fn facts<'a>(run: &RunRow, jobs: &'a [JobRow], latest: &[&'a JobRow]) -> Facts<'
                 superseded: is_service(run)
                     && job.status().is_finished()
                     && job.deployment_num < run.deployment_num,
+                changed_at: job.last_processed_at,
+                submission_num: job.submission_num,
                 retry: RetryFacts {
                     retry: job.job_spec.retry.as_ref(),
                     reason: job.termination_reason(),
@@ -226,8 +228,12 @@ fn apply(
         Decision::Follow {
             status,
             retry_replicas,
+            retry_at,
         } => {
             run.follow_jobs(status)?;
+            if let Some(at) = retry_at {
+                run.wake_at(at);
+            }
             if status == RunStatus::Provisioning {
                 run.resubmission_attempt = 0;
             }
