@@ -301,8 +301,11 @@ fn pulling(facts: &Facts, now: Time) -> Decision {
             Progress::Done => WaitReason::JobStarted,
         },
         Task::Starting(reason) => reason.clone(),
-        Task::Unknown => WaitReason::TaskReport {
-            instance: facts.instance_name.clone(),
+        Task::Unknown => match awaited_before(facts) {
+            Some(nodes) => return still_wait_for_nodes(facts, nodes, now),
+            None => WaitReason::TaskReport {
+                instance: facts.instance_name.clone(),
+            },
         },
     };
     if now >= deadline {
@@ -315,6 +318,29 @@ fn pulling(facts: &Facts, now: Time) -> Decision {
         );
     }
     Decision::Wait(wait_connected(facts, Wait::until(deadline, reason)))
+}
+
+/// Nodes that a job waited for whose start was not intended yet.
+fn awaited_before(facts: &Facts) -> Option<&WaitReason> {
+    let stored = facts.stored_wait.reason.as_ref();
+    stored.filter(|reason| reason.is_for_nodes() && facts.start_job == Progress::None)
+}
+
+/// The server has started anew, and the agent has not told of the task yet. What was spent on waiting for other nodes does not
+/// count, however long it was; only an agent that stays out of reach ends this wait.
+fn still_wait_for_nodes(facts: &Facts, nodes: &WaitReason, now: Time) -> Decision {
+    let unreachable = facts.agent_unreachable_since;
+    if unreachable.is_some_and(|since| now >= since + PULLING_TIMEOUT) {
+        return failed(
+            JobTerminationReason::WaitingRunnerLimitExceeded,
+            format!(
+                "The agent of {} was out of reach for {}s. The job was waiting for {nodes}",
+                facts.instance_name,
+                PULLING_TIMEOUT.as_secs()
+            ),
+        );
+    }
+    Decision::Wait(wait_for_nodes(facts, nodes, now))
 }
 
 fn running(facts: &Facts, now: Time) -> Decision {
@@ -585,6 +611,31 @@ mod tests {
         assert_eq!(waiting(first.clone(), at(12)), first);
         let next = waiting(first, at(10) + NODES_INTERVAL);
         assert_eq!(next.wake_at, Some(at(10) + NODES_INTERVAL * 2));
+    }
+
+    #[test]
+    fn the_time_spent_on_waiting_for_nodes_does_not_count_after_a_restart_either() {
+        let nodes = WaitReason::NodeAddress {
+            node: "train-1-0".to_owned(),
+            others: 0,
+        };
+        let unheard = Facts {
+            submit_task: Progress::Done,
+            stored_wait: Wait::indefinite(nodes.clone()),
+            ..facts(JobStatus::Pulling)
+        };
+        let late = at(24 * 60 * 60);
+        assert_eq!(awaited(&decide(&unheard, late)), Some(&nodes));
+        let out_of_reach = Facts {
+            agent_unreachable_since: Some(late),
+            ..unheard
+        };
+        let soon = decide(&out_of_reach, late + Duration::from_secs(60));
+        assert_eq!(awaited(&soon), Some(&nodes));
+        assert_eq!(
+            reason(&decide(&out_of_reach, late + PULLING_TIMEOUT)),
+            Some(JobTerminationReason::WaitingRunnerLimitExceeded)
+        );
     }
 
     #[test]
