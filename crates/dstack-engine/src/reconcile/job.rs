@@ -104,6 +104,7 @@ fn facts(ctx: &Context, snapshot: &JobSnapshot, all: &Seen<'_>) -> Facts {
         stored_wait: job.stored_wait(),
         task_waits_for: all.nodes.task.clone(),
         start_waits_for: all.nodes.start.clone(),
+        start_impossible: all.nodes.impossible.clone(),
         start_intended_at: start_of(snapshot).map(|start| start.created_at),
         termination_reason: job.termination_reason(),
         max_duration: max_duration.map(Duration::from_secs),

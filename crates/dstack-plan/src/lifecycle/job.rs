@@ -116,6 +116,8 @@ pub struct Facts {
     pub task_waits_for: Option<WaitReason>,
     /// Nodes of its run whose addresses its commands need.
     pub start_waits_for: Option<WaitReason>,
+    /// Why its commands can never be started: nodes that they need are over for good.
+    pub start_impossible: Option<String>,
     /// When its start was intended.
     pub start_intended_at: Option<Time>,
     /// Why it ends.
@@ -283,6 +285,9 @@ fn pulling(facts: &Facts, now: Time) -> Decision {
         }
         Task::Running => match &facts.start_job {
             Progress::None => {
+                if let Some(message) = &facts.start_impossible {
+                    return failed(JobTerminationReason::ExecutorError, message);
+                }
                 if let Some(nodes) = &facts.start_waits_for {
                     return Decision::Wait(wait_connected(facts, wait_for_nodes(facts, nodes, now)));
                 }
@@ -504,6 +509,7 @@ mod tests {
             stored_wait: Wait::none(),
             task_waits_for: None,
             start_waits_for: None,
+            start_impossible: None,
             start_intended_at: None,
             termination_reason: None,
             max_duration: None,
@@ -584,6 +590,24 @@ mod tests {
             reason(&unanswered),
             Some(JobTerminationReason::WaitingRunnerLimitExceeded)
         );
+    }
+
+    #[test]
+    fn a_job_whose_nodes_are_over_for_good_fails_and_says_so() {
+        let lacking = Facts {
+            start_waits_for: Some(WaitReason::NodeAddress {
+                node: "web-0-0".to_owned(),
+                others: 0,
+            }),
+            start_impossible: Some("web-0-0 has ended".to_owned()),
+            task: Task::Running,
+            submit_task: Progress::Done,
+            ..facts(JobStatus::Pulling)
+        };
+        let Decision::Terminate(ended) = decide(&lacking, at(1)) else {
+            panic!("it does not wait");
+        };
+        assert_eq!(ended.message.as_deref(), Some("web-0-0 has ended"));
     }
 
     /// A time that moves with each look is written at each look, and wakes the job each time.
