@@ -90,6 +90,8 @@ struct State {
     told: HashMap<String, SubmitBody>,
     scripts: HashMap<String, Script>,
     cut_off: bool,
+    /// How often followers missed something, and are told everything again.
+    lags: usize,
     /// Instances whose machine is broken.
     lost: BTreeSet<String>,
     faults: Faults,
@@ -157,6 +159,12 @@ impl Hosts {
     /// Cuts the host off the server, or connects it again.
     pub fn cut_off(&self, cut: bool) {
         self.lock().cut_off = cut;
+        self.changed.notify_waiters();
+    }
+
+    /// Whoever follows tasks was too slow: all are told again, on the same stream.
+    pub fn lag(&self) {
+        self.lock().lags += 1;
         self.changed.notify_waiters();
     }
 
@@ -445,12 +453,13 @@ impl Shim for SimShim {
     }
 
     async fn watch(&self) -> Result<Box<dyn TaskSource>, AgentError> {
-        self.call(|_| Ok(()))?;
+        let lags = self.call(|state| Ok(state.lags))?;
         Ok(Box::new(SimTasks {
             hosts: self.hosts.clone(),
             machine: self.machine.clone(),
             told: BTreeMap::new(),
             synced: false,
+            lags,
         }))
     }
 
@@ -467,11 +476,17 @@ struct SimTasks {
     machine: String,
     told: BTreeMap<String, TaskInfo>,
     synced: bool,
+    lags: usize,
 }
 
 impl SimTasks {
     fn next_change(&mut self) -> Option<StreamEvent> {
         let state = self.hosts.lock();
+        if state.lags != self.lags {
+            self.lags = state.lags;
+            self.told.clear();
+            self.synced = false;
+        }
         let changed = state
             .tasks
             .values()

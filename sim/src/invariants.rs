@@ -18,6 +18,7 @@ pub fn always(world: &World) -> Vec<String> {
         fleets_have_their_size(tables, &mut wrong);
         keys_are_unique(tables, &mut wrong);
     });
+    nothing_goes_round(world, &mut wrong);
     if world.clouds.most_made() > 1 {
         wrong.push("two machines were made for one instance".to_owned());
     }
@@ -30,6 +31,18 @@ pub fn always(world: &World) -> Vec<String> {
         }
     }
     wrong
+}
+
+/// More commits of one entity within a second are those of work that wakes itself.
+const MAX_COMMITS_PER_SECOND: usize = 60;
+
+/// Nothing is written again and again.
+fn nothing_goes_round(world: &World, wrong: &mut Vec<String>) {
+    if let Some((entity, commits)) = world.store.most_commits()
+        && commits > MAX_COMMITS_PER_SECOND
+    {
+        wrong.push(format!("{entity} was written {commits} times within a second"));
+    }
 }
 
 /// As [`always`], and nothing is left behind.

@@ -19,6 +19,9 @@ use crate::output::{SimInputs, SimOutput};
 use crate::scenario::{Builder, ScenarioError};
 use crate::waits::Unmet;
 
+/// How long a commit takes. Without it, work without end would be done at one moment of virtual time.
+const COMMIT_TIME: Duration = Duration::from_millis(1);
+
 /// A store, a host and their output: what outlives an engine.
 #[derive(Debug)]
 pub struct World {
@@ -61,7 +64,7 @@ impl World {
             project: random.uuid().into(),
             random: random.clone(),
         };
-        let store = Arc::new(store);
+        let store = Arc::new(store.with_commit_time(COMMIT_TIME));
         let hosts = Hosts::new(Arc::clone(&clock), random.clone());
         let machine = builder.machine(blocks, clock.now())?;
         store.commit(machine).await.ok(); // a fresh store has no conflicts

@@ -568,3 +568,52 @@ async fn a_dev_environment_that_nobody_is_connected_to_is_ended() {
         assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
     }
 }
+
+/// A job that runs for a minute, and what the engine knows of its task.
+async fn running_task(world: &World) -> (Engine, RunRow, JobRow) {
+    let script = Script {
+        lines: 60,
+        pause: Duration::from_secs(1),
+        ..Script::default()
+    };
+    world.hosts.script("train", script);
+    let engine = world.start().await.unwrap();
+    let run = world.submit(&engine, "train", &json!({})).await.unwrap();
+    world.running(&run, MINUTE).await.unwrap();
+    let job = last_job(world, &run).await;
+    (engine, run, job)
+}
+
+fn knows_task(engine: &Engine, job: &JobRow) -> bool {
+    let seen = engine.context().seen.task(job.instance_id.unwrap(), job.id);
+    matches!(seen, Some(Some(_)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn tasks_are_not_missing_after_the_database_was_away_when_the_shim_told_them() {
+    let world = World::new(60, 1).await.unwrap();
+    let (engine, run, job) = running_task(&world).await;
+    world.hosts.cut_off(true);
+    world.pass(Duration::from_secs(1)).await;
+    world.store.fail_reads(true);
+    world.hosts.cut_off(false);
+    world.pass(Duration::from_secs(3)).await;
+    world.store.fail_reads(false);
+    let known = |_: &World| knows_task(&engine, &job);
+    let long = Duration::from_secs(20);
+    world.throughout("the task is known", long, known).await.unwrap();
+    assert_eq!(world.finished(&run, 2 * MINUTE).await.unwrap(), RunStatus::Done);
+    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn tasks_that_are_told_again_to_a_slow_reader_are_not_missing() {
+    let world = World::new(61, 1).await.unwrap();
+    let (engine, run, job) = running_task(&world).await;
+    world.hosts.lag();
+    let known = |_: &World| knows_task(&engine, &job);
+    let long = Duration::from_secs(20);
+    world.throughout("the task is known", long, known).await.unwrap();
+    assert_eq!(world.finished(&run, 2 * MINUTE).await.unwrap(), RunStatus::Done);
+    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+}

@@ -115,6 +115,7 @@ async fn nodes_start_in_the_order_that_is_asked_for() {
         let (first, last) = (started.iter().min().unwrap(), started.iter().max().unwrap());
         assert!(*last < *first + NODES_INTERVAL / 2, "seed {seed}: {started:?}");
         assert_eq!(world.finished(&run, 2 * MINUTE).await.unwrap(), RunStatus::Done);
+        assert_eq!(invariants::always(&world), Vec::<String>::new(), "seed {seed}");
     }
 }
 

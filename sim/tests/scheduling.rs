@@ -49,7 +49,10 @@ impl Meddler {
         changes.touch(job);
         // The store is asynchronous, and failpoints are not.
         let commit = self.store.commit(changes.into_commit());
-        let runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let runtime = || {
+            let mut builder = tokio::runtime::Builder::new_current_thread();
+            builder.enable_time().build().unwrap()
+        };
         std::thread::scope(|scope| {
             scope
                 .spawn(|| runtime().block_on(commit))

@@ -231,6 +231,50 @@ async fn a_replica_that_is_done_is_started_again_later() {
     assert_eq!(row(&world, &run).status(), RunStatus::Running);
 }
 
+#[tokio::test(start_paused = true)]
+async fn jobs_that_cannot_be_made_are_tried_again_now_and_then() {
+    let (world, engine, run) = started(9, 1).await;
+    world.inputs.set_away(true);
+    world.update(&engine, &run, &service(1, "v2")).await.unwrap();
+    world.pass(5 * MINUTE).await;
+    let waits = row(&world, &run);
+    let reason = waits.waiting_for();
+    assert!(matches!(reason, Some(WaitReason::JobsMade { .. })), "{reason:?}");
+    assert_eq!(invariants::always(&world), Vec::<String>::new());
+    world.inputs.set_away(false);
+    until(
+        &world,
+        &run,
+        |jobs| jobs.len() == 1 && is_second(&jobs[0]),
+        anything,
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_without_a_place_is_tried_again_after_pauses_that_grow() {
+    let world = World::new(10, 1).await.unwrap();
+    world.hosts.script("web", SERVES);
+    let engine = world.start().await.unwrap();
+    let replicas = |count| {
+        let mut service = service(count, "v1");
+        service["retry"] = json!(true);
+        service
+    };
+    let run = world.submit(&engine, "web", &replicas(1)).await.unwrap();
+    until(&world, &run, |jobs| jobs.len() == 1, anything).await;
+    world.update(&engine, &run, &replicas(2)).await.unwrap();
+    world.pass(10 * MINUTE).await;
+    // After 15, 30, 60, 120 and 300 seconds.
+    let submissions = jobs(&world, &run)
+        .iter()
+        .filter(|job| job.replica_num == 1)
+        .count();
+    assert!((4..=7).contains(&submissions), "{submissions} submissions");
+    assert_eq!(row(&world, &run).status(), RunStatus::Running);
+    assert_eq!(invariants::always(&world), Vec::<String>::new());
+}
+
 /// A deployment with an engine that dies at the `nth` passing of a failpoint.
 async fn deployed_with_death_at(point: &str, nth: u32) -> Arc<DieAt> {
     let (world, engine, run) = started(8, 2).await;

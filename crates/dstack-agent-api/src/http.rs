@@ -29,7 +29,7 @@ pub const UPLOAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// A stream that says nothing for so long is dead: ticks come every 5 s.
 pub const STREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The largest answer read into memory.
+/// The largest answer read into memory, where the call has no limit of its own.
 const MAX_ANSWER_BYTES: usize = 256 * 1024 * 1024;
 /// As much of an error's text as is shown.
 const MAX_ERROR_BYTES: usize = 512;
@@ -127,6 +127,7 @@ pub struct Call {
     content_type: Option<String>,
     body: Bytes,
     timeout: Duration,
+    max_answer_bytes: usize,
 }
 
 impl Call {
@@ -147,6 +148,7 @@ impl Call {
             content_type: None,
             body: Bytes::new(),
             timeout: CALL_TIMEOUT,
+            max_answer_bytes: MAX_ANSWER_BYTES,
         }
     }
 
@@ -177,6 +179,12 @@ impl Call {
     /// With another time limit than [`CALL_TIMEOUT`].
     pub fn within(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// With a longest answer of so many bytes: a longer one is [`CallError::Unreadable`].
+    pub const fn at_most(mut self, bytes: usize) -> Self {
+        self.max_answer_bytes = bytes;
         self
     }
 
@@ -236,11 +244,11 @@ impl AgentHttp {
 
     /// Sends a request and reads the whole answer.
     pub async fn send(&self, call: Call) -> Result<Answer, CallError> {
-        let (name, limit) = (call.name(), call.timeout);
+        let (name, limit, max_bytes) = (call.name(), call.timeout, call.max_answer_bytes);
         let deadline = Instant::now() + limit;
         let whole = async {
             let answer = self.exchange(call).await?;
-            read_whole(&name, answer).await
+            read_whole(&name, answer, max_bytes).await
         };
         timeout_at(deadline, whole).await.unwrap_or_else(|_| {
             Err(CallError::Timeout {
@@ -257,7 +265,7 @@ impl AgentHttp {
         let opened = async {
             let answer = self.exchange(call).await?;
             if answer.status().is_client_error() || answer.status().is_server_error() {
-                return Err(read_whole(&name, answer)
+                return Err(read_whole(&name, answer, MAX_ANSWER_BYTES)
                     .await
                     .err()
                     .unwrap_or_else(|| unexpected_end(&name)));
@@ -322,7 +330,11 @@ impl AgentHttp {
     }
 }
 
-async fn read_whole(call: &str, answer: http::Response<Incoming>) -> Result<Answer, CallError> {
+async fn read_whole(
+    call: &str,
+    answer: http::Response<Incoming>,
+    max_bytes: usize,
+) -> Result<Answer, CallError> {
     let status = answer.status();
     let content_type = answer
         .headers()
@@ -332,7 +344,7 @@ async fn read_whole(call: &str, answer: http::Response<Incoming>) -> Result<Answ
         .unwrap_or_default()
         .trim()
         .to_ascii_lowercase();
-    let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES)
+    let body = Limited::new(answer.into_body(), max_bytes)
         .collect()
         .await
         .map_err(|source| {
@@ -531,6 +543,17 @@ mod tests {
         assert!(unreachable.is_unreachable(), "{unreachable}");
         let (http, _served) = agent(&["HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"]);
         assert!(http.send(Call::get("/")).await.unwrap_err().is_unreachable());
+    }
+
+    #[tokio::test]
+    async fn an_answer_longer_than_the_call_allows_is_not_read() {
+        let answer = &["HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nnine byte"];
+        let (http, _served) = agent(answer);
+        let whole = http.send(Call::get("/").at_most(9)).await.unwrap();
+        assert_eq!(whole.body.len(), 9);
+        let (http, _served) = agent(answer);
+        let error = http.send(Call::get("/").at_most(8)).await.unwrap_err();
+        assert!(matches!(error, CallError::Unreadable { .. }), "{error}");
     }
 
     #[tokio::test(start_paused = true)]

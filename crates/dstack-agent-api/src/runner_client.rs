@@ -10,6 +10,9 @@ use crate::http::{AgentHttp, Call, CallError, Connector, Lines, UPLOAD_TIMEOUT};
 use crate::runner::{Ack, Healthcheck, JobInfo, JobStatus, Metrics, PullResponse, SubmitBody};
 use crate::stream::StreamLine;
 
+/// The longest answer about the use of resources: of some hundred GPUs. It is kept, and comes out of the job's container.
+const MAX_METRICS_BYTES: usize = 64 * 1024;
+
 /// Client of one runner.
 #[derive(Debug, Clone)]
 pub struct RunnerClient {
@@ -88,7 +91,8 @@ impl RunnerClient {
 
     /// Resource usage; `Refused` 404: not available.
     pub async fn metrics(&self) -> Result<Metrics, CallError> {
-        self.http.send(Call::get("/api/metrics")).await?.json()
+        let call = Call::get("/api/metrics").at_most(MAX_METRICS_BYTES);
+        self.http.send(call).await?.json()
     }
 
     /// What the runner is doing; `Refused` 404: dstack 0.22.5's runner, which has no such route.

@@ -6,31 +6,61 @@ use dstack_agent_api::runner::ClusterInfo;
 use dstack_model::runs::JobSpec;
 use dstack_plan::jobs::host_commands;
 use dstack_plan::lifecycle::WaitReason;
+use dstack_plan::lifecycle::retry::{Verdict, judge};
 use dstack_plan::nodes::Peer;
-use dstack_store::JobSnapshot;
 use dstack_store::rows::{AgentAddress, JobRow, RunRow};
-use dstack_units::JobId;
+use dstack_store::{JobSnapshot, RunSnapshot};
+use dstack_units::{JobId, Time};
 
 pub use dstack_plan::nodes::Peers;
 
 use crate::context::Context;
+use crate::reconcile::run::retry_facts;
 use crate::{InputsError, Result};
 
 /// Jobs of a run, each in its present submission.
 #[derive(Debug, Clone, Default)]
-pub struct RunJobs(Vec<JobRow>);
+pub struct RunJobs {
+    jobs: Vec<JobRow>,
+    /// The run's deployment; 0 where it is not known.
+    deployment: i64,
+    /// Those that ended, and are submitted again by the retry policy.
+    retried: HashSet<JobId>,
+}
 
 impl RunJobs {
     /// The present submissions of all `jobs` of a run, which come by replica, number and submission.
     pub fn present(mut jobs: Vec<JobRow>) -> Self {
         let present: HashSet<JobId> = latest(&jobs).iter().map(|job| job.id).collect();
         jobs.retain(|job| present.contains(&job.id));
-        Self(jobs)
+        Self {
+            jobs,
+            ..Self::default()
+        }
+    }
+
+    /// The jobs of a run, and what is to become of those that ended.
+    fn of(snapshot: RunSnapshot, now: Time) -> Self {
+        let RunSnapshot { run, jobs } = snapshot;
+        let is_retried = |job: &&JobRow| judge(&retry_facts(&run, &jobs, job), now) == Verdict::Retry;
+        let retried = jobs.iter().filter(is_retried).map(|job| job.id).collect();
+        Self {
+            deployment: run.deployment_num,
+            retried,
+            ..Self::present(jobs)
+        }
     }
 
     /// What the others must know of each.
     pub fn peers(&self) -> Vec<Peer<'_>> {
-        self.0.iter().map(peer).collect()
+        let mut peers: Vec<Peer<'_>> = Vec::with_capacity(self.jobs.len());
+        for job in &self.jobs {
+            peers.push(Peer {
+                is_retried: self.retried.contains(&job.id),
+                ..peer(job, self.deployment)
+            });
+        }
+        peers
     }
 }
 
@@ -41,7 +71,7 @@ pub fn cluster_info(job: &JobSnapshot, jobs: &RunJobs) -> ClusterInfo {
     ClusterInfo {
         master_job_ip: cluster.ips.first().cloned().unwrap_or_default(),
         job_ips: cluster.ips,
-        gpus_per_job: peer(&job.job).gpus,
+        gpus_per_job: peer(&job.job, job.run.deployment_num).gpus,
         gpus_per_node: cluster.gpus,
     }
 }
@@ -78,21 +108,13 @@ pub(crate) fn latest(jobs: &[JobRow]) -> Vec<&JobRow> {
     latest.into_values().collect()
 }
 
-/// Whether other nodes are waited for.
-pub(crate) const fn is_for_nodes(reason: Option<&WaitReason>) -> bool {
-    matches!(
-        reason,
-        Some(WaitReason::NodeRunning { .. } | WaitReason::NodeAddress { .. })
-    )
-}
-
 /// Nodes that wait for others by what is stored of them, and need not any more.
 pub(crate) fn free_nodes(run: &RunRow, jobs: &[&JobRow]) -> Vec<JobId> {
-    let waits = |job: &&JobRow| is_for_nodes(job.waiting_for());
+    let waits = |job: &&JobRow| job.waiting_for().is_some_and(WaitReason::is_for_nodes);
     if !jobs.iter().any(&waits) {
         return Vec::new();
     }
-    let peers: Vec<Peer<'_>> = jobs.iter().map(|job| peer(job)).collect();
+    let peers: Vec<Peer<'_>> = jobs.iter().map(|job| peer(job, run.deployment_num)).collect();
     let is_free = |job: &&&JobRow| {
         let peers = Peers::new(&run.run_spec, &job.job_spec, &peers);
         match job.waiting_for() {
@@ -104,12 +126,15 @@ pub(crate) fn free_nodes(run: &RunRow, jobs: &[&JobRow]) -> Vec<JobId> {
     waiting.filter(is_free).map(|job| job.id).collect()
 }
 
-fn peer(job: &JobRow) -> Peer<'_> {
+fn peer(job: &JobRow, deployment: i64) -> Peer<'_> {
     let offer = job.job_runtime_data.as_ref().and_then(|data| data.offer.as_ref());
     let gpus = offer.map_or(0, |offer| offer.instance.resources.gpus.len());
     Peer {
         spec: &job.job_spec,
         status: job.status(),
+        reason: job.termination_reason(),
+        out_of_date: job.deployment_num < deployment,
+        is_retried: false,
         place: job.job_provisioning_data.as_deref(),
         gpus: i64::try_from(gpus).unwrap_or(i64::MAX),
     }
@@ -118,5 +143,5 @@ fn peer(job: &JobRow) -> Peer<'_> {
 /// The jobs of a job's run, read anew.
 pub(crate) async fn peers_of(ctx: &Context, job: &JobRow) -> Result<RunJobs> {
     let run = ctx.deps.store.run(job.run_id).await?;
-    Ok(RunJobs::present(run.map_or_else(Vec::new, |run| run.jobs)))
+    Ok(run.map_or_else(RunJobs::default, |run| RunJobs::of(run, ctx.now())))
 }

@@ -7,7 +7,7 @@ use dstack_model::interpolate::{
     interpolate_groups,
 };
 use dstack_model::profiles::StartupOrder;
-use dstack_model::runs::{JobProvisioningData, JobSpec, JobStatus, RunSpec};
+use dstack_model::runs::{JobProvisioningData, JobSpec, JobStatus, JobTerminationReason, RunSpec};
 
 use crate::lifecycle::WaitReason;
 
@@ -18,6 +18,12 @@ pub struct Peer<'a> {
     pub spec: &'a JobSpec,
     /// Status of its present submission.
     pub status: JobStatus,
+    /// Why it ends or ended.
+    pub reason: Option<JobTerminationReason>,
+    /// It is of an older deployment than the run.
+    pub out_of_date: bool,
+    /// If it ended, the retry policy has it submitted again.
+    pub is_retried: bool,
     /// Where it is, if it has a place.
     pub place: Option<&'a JobProvisioningData>,
     /// How many GPUs it has got.
@@ -30,6 +36,22 @@ impl Peer<'_> {
         self.place.is_some_and(|place| place.hostname.is_some())
     }
 
+    const fn ends(&self) -> bool {
+        self.status.is_finished() || matches!(self.status, JobStatus::Terminating)
+    }
+
+    /// It was stopped, and belongs to its group no more.
+    fn is_stopped(&self) -> bool {
+        self.reason == Some(JobTerminationReason::ScaledDown)
+    }
+
+    /// A replica that ended: whether another submission takes its place, as [`crate::services::replicas`] and the retry policy
+    /// have it.
+    fn returns(&self) -> bool {
+        let no_place = self.reason == Some(JobTerminationReason::FailedToStartDueToNoCapacity);
+        self.out_of_date || self.is_retried || no_place || self.status == JobStatus::Done
+    }
+
     /// The address for other nodes; empty where it is not known, as runners expect it.
     fn internal_ip(&self) -> String {
         self.place
@@ -37,7 +59,7 @@ impl Peer<'_> {
             .unwrap_or_default()
     }
 
-    /// The address that replaces a reference in commands. Replicas need not share a network: a place without an internal
+    /// The address that replaces a reference in commands; empty where it is not known. Replicas need not share a network: a place without an internal
     /// address is known by its public one.
     fn reference_address(&self) -> String {
         let place = self.place.filter(|_| self.is_addressed());
@@ -126,7 +148,7 @@ impl<'a> Peers<'a> {
         let mut names: Vec<_> = nodes.map(|peer| peer.spec.job_name.clone()).collect();
         for reference in self.references() {
             match self.referenced(reference) {
-                Some(peer) if peer.is_addressed() => {}
+                Some(peer) if self.is_reachable(peer) => {}
                 Some(peer) => names.push(peer.spec.job_name.clone()),
                 None => names.push(reference.to_string()),
             }
@@ -134,6 +156,28 @@ impl<'a> Peers<'a> {
         names.dedup();
         let (node, others) = first_of(names)?;
         Some(WaitReason::NodeAddress { node, others })
+    }
+
+    /// Why the job's commands can never be started, for users: a replica that they refer to is over, and none takes its place.
+    pub fn start_impossible(&self) -> Option<String> {
+        let references = self.references().into_iter();
+        let mut found = references.filter_map(|reference| Some((reference, self.referenced(reference)?)));
+        let (reference, peer) =
+            found.find(|(_, peer)| self.is_service() && peer.ends() && !peer.returns())?;
+        Some(format!(
+            "The commands refer to {reference}, but that replica ({}) has ended and is not started again. See why it ended, and \
+             apply the service again",
+            peer.spec.job_name
+        ))
+    }
+
+    fn is_service(&self) -> bool {
+        matches!(self.run.configuration, AnyRunConfiguration::Service(_))
+    }
+
+    /// Whether commands may name its address. The nodes of a task end together, replicas each for itself.
+    fn is_reachable(&self, peer: &Peer<'_>) -> bool {
+        peer.is_addressed() && !(self.is_service() && peer.ends())
     }
 
     /// What the job's runner is told of its replica.
@@ -172,7 +216,11 @@ impl<'a> Peers<'a> {
     }
 
     fn addresses(&self) -> Vec<Vec<String>> {
-        let group = |peers: Vec<&Peer<'_>>| peers.iter().map(|peer| peer.reference_address()).collect();
+        let address = |peer: &&Peer<'_>| match self.is_reachable(peer) {
+            true => peer.reference_address(),
+            false => String::new(),
+        };
+        let group = |peers: Vec<&Peer<'_>>| peers.iter().map(address).collect();
         self.groups().into_iter().map(group).collect()
     }
 
@@ -188,15 +236,32 @@ impl<'a> Peers<'a> {
                 groups.map(|group| of(group).collect()).collect()
             }
             AnyRunConfiguration::Service(service) => {
-                let of = |name: Option<String>| {
-                    let replicas = self.all.iter().filter(|peer| !peer.status.is_finished());
-                    replicas.filter(move |peer| Some(&peer.spec.replica_group) == name.as_ref())
-                };
                 let groups = service.replica_groups().into_iter();
-                groups.map(|group| of(group.name).collect()).collect()
+                groups
+                    .map(|group| {
+                        let wanted = usize::try_from(group.replicas.min.unwrap_or(0)).unwrap_or(0);
+                        self.replicas(&group.name.unwrap_or_default(), wanted)
+                    })
+                    .collect()
             }
             AnyRunConfiguration::DevEnvironment(_) => Vec::new(),
         }
+    }
+}
+
+impl<'a> Peers<'a> {
+    /// The replicas of a group by their numbers. One that ended by itself keeps its place, so that no other is taken for it; one
+    /// of an older deployment only as long as it is to be replaced.
+    fn replicas(&self, group: &str, wanted: usize) -> Vec<&'a Peer<'a>> {
+        let of_group = self.all.iter();
+        let of_group = of_group.filter(|peer| peer.spec.replica_group == group && !peer.is_stopped());
+        let mut members: Vec<&Peer<'_>> = of_group.collect();
+        members.sort_by_key(|peer| peer.spec.replica_num);
+        let is_replaced = |peer: &&Peer<'_>| peer.ends() && peer.out_of_date;
+        if members.iter().filter(|peer| !is_replaced(peer)).count() >= wanted {
+            members.retain(|peer| !is_replaced(peer));
+        }
+        members
     }
 }
 
@@ -256,6 +321,9 @@ mod tests {
         let of = |(spec, place): (&'a JobSpec, &'a Option<JobProvisioningData>)| Peer {
             spec,
             status,
+            reason: None,
+            out_of_date: false,
+            is_retried: false,
             place: place.as_ref(),
             gpus: 8,
         };
@@ -342,13 +410,47 @@ mod tests {
         let router = Peers::new(&run, &jobs[2], &all);
         assert_eq!(router.start_waits_for(), None);
         assert!(router.commands().unwrap().last().unwrap().ends_with("b 5.6.7.8"));
-        // One that is over is none of the group any more.
+        assert_eq!(router.start_impossible(), None);
+    }
+
+    #[test]
+    fn a_replica_that_is_over_keeps_its_place_in_its_group() {
+        let run = run(&json!({"type": "service", "port": 80, "groups": [
+            {"name": "prefill", "replicas": 2, "commands": ["a"]},
+            {"name": "router", "replicas": 1, "commands": ["b ${{ groups[0].replicas[0].IP_ADDRESS }}"]},
+        ]}));
+        let jobs = jobs(
+            &run,
+            &[(0, Some("prefill")), (1, Some("prefill")), (2, Some("router"))],
+        );
+        let at = |ip| Some(place(Some("1.2.3.4"), Some(ip)));
+        let places = [at("10.0.0.1"), at("10.0.0.2"), at("10.0.0.3")];
         let mut all = peers(&jobs, &places, JobStatus::Running);
+        let told = |all: &[Peer<'_>]| {
+            let router = Peers::new(&run, &jobs[2], all);
+            let command = router.commands().ok().and_then(|all| all.last().cloned());
+            let waits = router.start_waits_for().is_some();
+            (command, waits, router.start_impossible().is_some())
+        };
+        let first = told(&all).0.unwrap();
+        assert!(first.ends_with("b 10.0.0.1"), "{first}");
+        // Nobody takes the place of one that failed for good, and the second is not taken for it.
         all[0].status = JobStatus::Failed;
-        let router = Peers::new(&run, &jobs[2], &all);
-        assert!(matches!(
-            router.start_waits_for(),
-            Some(WaitReason::NodeAddress { .. })
-        ));
+        all[0].reason = Some(JobTerminationReason::ContainerExitedWithError);
+        assert_eq!(told(&all), (None, true, true));
+        // Others come back.
+        all[0].is_retried = true;
+        assert_eq!(told(&all), (None, true, false));
+        all[0].is_retried = false;
+        all[0].reason = Some(JobTerminationReason::FailedToStartDueToNoCapacity);
+        assert_eq!(told(&all), (None, true, false));
+        // One of an older deployment is waited for while another is to come.
+        all[0].reason = Some(JobTerminationReason::ContainerExitedWithError);
+        all[0].out_of_date = true;
+        assert_eq!(told(&all), (None, true, false));
+        // One that was stopped is none of the group.
+        all[0].reason = Some(JobTerminationReason::ScaledDown);
+        let second = told(&all).0.unwrap();
+        assert!(second.ends_with("b 10.0.0.2"), "{second}");
     }
 }

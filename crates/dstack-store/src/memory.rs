@@ -1,6 +1,7 @@
 //! The engine's store in memory, for simulation: same rules, no I/O, so that virtual time never runs ahead of it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -147,6 +148,31 @@ pub struct MemoryStore {
     told: broadcast::Sender<EntityRef>,
     /// As on SQLite: one server at a time, whose lease does not run out, and nobody to be told of changes by.
     is_alone: bool,
+    /// How long a commit takes.
+    commit_time: Duration,
+    are_reads_failing: AtomicBool,
+    pace: Mutex<BTreeMap<EntityRef, Pace>>,
+}
+
+/// How often an entity was written.
+#[derive(Debug)]
+struct Pace {
+    /// When the present second began.
+    began: Instant,
+    /// Commits of the present second.
+    commits: usize,
+    /// The most that any second had.
+    most: usize,
+}
+
+impl Pace {
+    fn count(&mut self, now: Instant) {
+        if now.duration_since(self.began) >= Duration::from_secs(1) {
+            (self.began, self.commits) = (now, 0);
+        }
+        self.commits += 1;
+        self.most = self.most.max(self.commits);
+    }
 }
 
 impl Default for MemoryStore {
@@ -156,6 +182,9 @@ impl Default for MemoryStore {
             changed: Notify::new(),
             told: broadcast::Sender::new(1024),
             is_alone: false,
+            commit_time: Duration::ZERO,
+            are_reads_failing: AtomicBool::new(false),
+            pace: Mutex::default(),
         }
     }
 }
@@ -180,6 +209,38 @@ impl MemoryStore {
         Self {
             is_alone: true,
             ..Self::default()
+        }
+    }
+
+    /// The same, with commits that take so long, as those of a database do.
+    #[must_use]
+    pub fn with_commit_time(self, commit_time: Duration) -> Self {
+        Self { commit_time, ..self }
+    }
+
+    /// From now on all reads fail, as if the database were away, or no longer. Tests look at [`MemoryStore::tables`].
+    pub fn fail_reads(&self, fail: bool) {
+        self.are_reads_failing.store(fail, Ordering::Relaxed);
+    }
+
+    /// The entity that was written most often within a second, and how often.
+    pub fn most_commits(&self) -> Option<(EntityRef, usize)> {
+        let pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        let entities = pace.iter().map(|(entity, pace)| (*entity, pace.most));
+        entities.max_by_key(|(_, most)| *most)
+    }
+
+    fn count(&self, commit: &Commit) {
+        let now = Instant::now();
+        let entities: BTreeSet<EntityRef> = commit.puts().iter().map(Put::entity).collect();
+        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        for entity in entities {
+            let new = || Pace {
+                began: now,
+                commits: 0,
+                most: 0,
+            };
+            pace.entry(entity).or_insert_with(new).count(now);
         }
     }
 
@@ -209,6 +270,14 @@ impl MemoryStore {
         let written = write(&mut self.lock());
         self.changed.notify_waiters();
         written
+    }
+
+    /// For a read by the engine.
+    fn readable(&self) -> Result<MutexGuard<'_, Tables>> {
+        match self.are_reads_failing.load(Ordering::Relaxed) {
+            true => Err(StoreError::Closed),
+            false => Ok(self.lock()),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
@@ -350,12 +419,16 @@ impl Tables {
 impl EngineStore for MemoryStore {
     async fn commit(&self, commit: Commit) -> Result<()> {
         // As with a database, others read and write between a decision and its commit.
-        tokio::task::yield_now().await;
+        match self.commit_time {
+            Duration::ZERO => tokio::task::yield_now().await,
+            time => tokio::time::sleep(time).await,
+        }
+        self.count(&commit);
         self.change(|tables| tables.commit(commit))
     }
 
     async fn run(&self, id: RunId) -> Result<Option<RunSnapshot>> {
-        let tables = self.lock();
+        let tables = self.readable()?;
         Ok(tables.runs.get(&id).cloned().map(|run| RunSnapshot {
             run,
             jobs: tables.jobs_of(id.uuid()),
@@ -363,7 +436,7 @@ impl EngineStore for MemoryStore {
     }
 
     async fn job(&self, id: JobId) -> Result<Option<JobSnapshot>> {
-        let tables = self.lock();
+        let tables = self.readable()?;
         let Some(job) = tables.jobs.get(&id).cloned() else {
             return Ok(None);
         };
@@ -383,7 +456,7 @@ impl EngineStore for MemoryStore {
     }
 
     async fn instance(&self, id: InstanceId) -> Result<Option<InstanceSnapshot>> {
-        let tables = self.lock();
+        let tables = self.readable()?;
         let Some(instance) = tables.instances.get(&id).cloned() else {
             return Ok(None);
         };
@@ -397,7 +470,7 @@ impl EngineStore for MemoryStore {
     }
 
     async fn fleet(&self, id: FleetId) -> Result<Option<FleetSnapshot>> {
-        let tables = self.lock();
+        let tables = self.readable()?;
         let Some(fleet) = tables.fleets.get(&id).cloned() else {
             return Ok(None);
         };
@@ -428,7 +501,7 @@ impl EngineStore for MemoryStore {
 
     /// Simulations have one project and one user.
     async fn volume(&self, id: VolumeId) -> Result<Option<VolumeSnapshot>> {
-        let tables = self.lock();
+        let tables = self.readable()?;
         Ok(tables.volumes.get(&id).cloned().map(|volume| VolumeSnapshot {
             volume,
             project_name: "main".to_owned(),
@@ -438,12 +511,12 @@ impl EngineStore for MemoryStore {
     }
 
     async fn gateway(&self, id: GatewayId) -> Result<Option<GatewaySnapshot>> {
-        let gateway = self.lock().gateways.get(&id).cloned();
+        let gateway = self.readable()?.gateways.get(&id).cloned();
         Ok(gateway.map(|gateway| GatewaySnapshot { gateway, replicas: 0 }))
     }
 
     async fn placement(&self, project: ProjectId) -> Result<PlacementSnapshot> {
-        let tables = self.lock();
+        let tables = self.readable()?;
         let mut fleets: Vec<FleetRow> = tables
             .fleets
             .values()
@@ -467,7 +540,7 @@ impl EngineStore for MemoryStore {
     }
 
     async fn waiting(&self, owner: &str, project: ProjectId, limit: usize) -> Result<Vec<(JobId, RunId)>> {
-        let tables = self.lock();
+        let tables = self.readable()?;
         let owned = |job: &JobRow| {
             tables
                 .owners
@@ -496,14 +569,14 @@ impl EngineStore for MemoryStore {
     }
 
     async fn runs_by_names(&self, project: ProjectId, names: &[String]) -> Result<Vec<RunRow>> {
-        let tables = self.lock();
+        let tables = self.readable()?;
         let named =
             |run: &&RunRow| run.project_id == project && !run.deleted && names.contains(&run.run_name);
         Ok(tables.runs.values().filter(named).cloned().collect())
     }
 
     async fn run_names(&self, project: ProjectId, prefix: &str) -> Result<Vec<String>> {
-        let tables = self.lock();
+        let tables = self.readable()?;
         let named =
             |run: &&RunRow| run.project_id == project && !run.deleted && run.run_name.starts_with(prefix);
         let found = tables.runs.values().filter(named);
@@ -516,21 +589,21 @@ impl EngineStore for MemoryStore {
     }
 
     async fn fleets_by_names(&self, project: ProjectId, names: &[String]) -> Result<Vec<FleetRow>> {
-        let tables = self.lock();
+        let tables = self.readable()?;
         let named =
             |fleet: &&FleetRow| fleet.project_id == project && !fleet.deleted && names.contains(&fleet.name);
         Ok(tables.fleets.values().filter(named).cloned().collect())
     }
 
     async fn fleet_names(&self, project: ProjectId) -> Result<Vec<String>> {
-        let tables = self.lock();
+        let tables = self.readable()?;
         let of_project = |fleet: &&FleetRow| fleet.project_id == project && !fleet.deleted;
         let found = tables.fleets.values().filter(of_project);
         Ok(found.map(|fleet| fleet.name.clone()).collect())
     }
 
     async fn volumes(&self, project: ProjectId) -> Result<Vec<VolumeRow>> {
-        let tables = self.lock();
+        let tables = self.readable()?;
         let of_project = |row: &&VolumeRow| row.project_id == project && !row.deleted;
         let mut found: Vec<VolumeRow> = tables.volumes.values().filter(of_project).cloned().collect();
         found.sort_by_key(|row| (row.created_at, row.id));
@@ -538,7 +611,7 @@ impl EngineStore for MemoryStore {
     }
 
     async fn remote_hosts(&self) -> Result<Vec<(Option<FleetId>, String)>> {
-        let tables = self.lock();
+        let tables = self.readable()?;
         let local = |id: FleetId| tables.fleets.get(&id).is_some_and(|fleet| fleet.local);
         let hosts = tables.instances.values().filter(|row| {
             row.backend.as_deref() == Some("remote")
@@ -638,7 +711,7 @@ impl EngineStore for MemoryStore {
     }
 
     async fn metrics_since(&self, job: JobId, after: Time) -> Result<Vec<MetricsPoint>> {
-        let tables = self.lock();
+        let tables = self.readable()?;
         let points = tables.metrics.get(&job).into_iter().flatten();
         Ok(points.filter(|point| point.at > after).cloned().collect())
     }

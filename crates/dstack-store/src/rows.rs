@@ -111,6 +111,15 @@ macro_rules! life {
                 self.waiting_for.as_ref()
             }
 
+            /// The present wait as a whole.
+            pub fn stored_wait(&self) -> dstack_plan::lifecycle::Wait {
+                dstack_plan::lifecycle::Wait {
+                    deadline: self.deadline_at,
+                    wake_at: self.next_wake_at,
+                    reason: self.waiting_for.clone(),
+                }
+            }
+
             /// Waits, from now on for this alone.
             pub fn wait(&mut self, wait: dstack_plan::lifecycle::Wait) {
                 self.deadline_at = wait.deadline;

@@ -17,6 +17,9 @@ use crate::{Result, Runner, operations};
 /// As often as dstack 0.22.5 does.
 const EVERY: Duration = Duration::from_secs(10);
 
+/// Most GPUs of a host whose use is kept. The runner is in the job's container: what it says is not to be trusted.
+const MAX_GPUS: usize = 256;
+
 /// Measures the job until it is dropped.
 pub(super) async fn sample(ctx: &Arc<Context>, id: JobId) {
     loop {
@@ -76,7 +79,8 @@ impl Measured {
     }
 
     async fn keep(&self, ctx: &Context, metrics: &Metrics) -> Result<()> {
-        ctx.deps.store.add_metrics(self.id, point(metrics)).await?;
+        let point = point(metrics, ctx.now());
+        ctx.deps.store.add_metrics(self.id, point).await?;
         match &self.policy {
             Some(policy) => judge(ctx, self.id, policy).await,
             None => Ok(()),
@@ -84,18 +88,16 @@ impl Measured {
     }
 }
 
-fn point(metrics: &Metrics) -> MetricsPoint {
+fn point(metrics: &Metrics, now: Time) -> MetricsPoint {
+    let gpus = metrics.gpus.iter().take(MAX_GPUS);
     MetricsPoint {
-        at: Time::from_micros(metrics.timestamp_micro),
+        // Points are deleted when they are old: one of the future would stay.
+        at: Time::from_micros(metrics.timestamp_micro).min(now),
         cpu_usage_micro: metrics.cpu_usage_micro,
         memory_usage_bytes: metrics.memory_usage_bytes,
         memory_working_set_bytes: metrics.memory_working_set_bytes,
-        gpus_memory_usage_bytes: metrics
-            .gpus
-            .iter()
-            .map(|gpu| gpu.gpu_memory_usage_bytes)
-            .collect(),
-        gpus_util_percent: metrics.gpus.iter().map(|gpu| gpu.gpu_util_percent).collect(),
+        gpus_memory_usage_bytes: gpus.clone().map(|gpu| gpu.gpu_memory_usage_bytes).collect(),
+        gpus_util_percent: gpus.map(|gpu| gpu.gpu_util_percent).collect(),
     }
 }
 
@@ -117,4 +119,30 @@ async fn judge(ctx: &Context, id: JobId, policy: &UtilizationPolicy) -> Result<(
         ctx.wakes.wake(EntityRef::Job(id));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use dstack_agent_api::runner::GpuMetrics;
+
+    use super::*;
+
+    #[test]
+    fn what_a_runner_says_is_kept_within_bounds() {
+        let now = Time::from_millis(1_790_000_000_000);
+        let metrics = Metrics {
+            timestamp_micro: i64::MAX,
+            gpus: vec![GpuMetrics::default(); 10_000],
+            ..Metrics::default()
+        };
+        let kept = point(&metrics, now);
+        assert_eq!(kept.at, now);
+        assert_eq!(kept.gpus_memory_usage_bytes.len(), MAX_GPUS);
+        assert_eq!(kept.gpus_util_percent.len(), MAX_GPUS);
+        let before = Metrics {
+            timestamp_micro: now.as_micros() - 1,
+            ..metrics
+        };
+        assert_eq!(point(&before, now).at.as_micros(), now.as_micros() - 1);
+    }
 }

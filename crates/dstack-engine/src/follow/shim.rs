@@ -30,6 +30,8 @@ async fn follow(ctx: &Arc<Context>, instance: InstanceId, address: &AgentAddress
     let mut asked = health::Asked::default();
     loop {
         let ended = listen(ctx, instance, shim.as_ref(), &mut asked).await;
+        // However it ended: only what the next stream tells says what is there.
+        ctx.seen.update_instance(instance, |seen| seen.synced = false);
         match ended {
             Ok(heard) => {
                 if heard {
@@ -48,7 +50,6 @@ async fn follow(ctx: &Arc<Context>, instance: InstanceId, address: &AgentAddress
         }
         let now = ctx.now();
         ctx.seen.update_instance(instance, |seen| {
-            seen.synced = false;
             seen.unreachable_since.get_or_insert(now);
         });
         ctx.wakes.wake(EntityRef::Instance(instance));
@@ -93,7 +94,8 @@ async fn hear(
     shim: &dyn Shim,
     mut stream: Box<dyn TaskSource>,
 ) -> Result<bool> {
-    // What was known may be out of date: everything is told again before `Synced`.
+    // What was known may be out of date: everything is told before each `Synced`, of which a stream has several when its
+    // reader was too slow.
     let mut told = std::collections::HashMap::new();
     let mut heard = false;
     loop {
@@ -105,12 +107,9 @@ async fn hear(
         match event {
             StreamEvent::Task(task) => {
                 let id = task.id.clone();
-                ctx.seen.update_instance(instance, |seen| {
-                    if !seen.synced {
-                        told.insert(id.clone(), task.clone());
-                    }
-                    seen.tasks.insert(id.clone(), task);
-                });
+                told.insert(id.clone(), task.clone());
+                ctx.seen
+                    .update_instance(instance, |seen| seen.tasks.insert(id.clone(), task));
                 wake_job(ctx, &id);
             }
             StreamEvent::Removed { id } => {
@@ -159,9 +158,9 @@ async fn remove_dangling(ctx: &Context, instance: InstanceId, shim: &dyn Shim, i
         ctx.before_effect("dangling.remove.before", EntityRef::Instance(instance))?;
         let order = TaskTerminate::default();
         // Found again at the next connection if it fails.
-        let mut gone = shim.terminate(id, &order).await.is_ok();
+        let mut gone = is_gone(&shim.terminate(id, &order).await);
         if gone && !ctx.deps.settings.keep_tasks {
-            gone = shim.remove(id).await.is_ok();
+            gone = is_gone(&shim.remove(id).await);
         }
         if gone {
             // Its job may have been given up while it still held its share of the instance.
@@ -170,4 +169,9 @@ async fn remove_dangling(ctx: &Context, instance: InstanceId, shim: &dyn Shim, i
         }
     }
     Ok(())
+}
+
+/// Whether a task is ended, or was not there any more: what a slow reader missed may have been its removal.
+const fn is_gone(done: &std::result::Result<(), AgentError>) -> bool {
+    matches!(done, Ok(()) | Err(AgentError::Refused { status: 404, .. }))
 }

@@ -19,7 +19,6 @@ use crate::Result;
 use crate::context::Context;
 use crate::observations::JobSeen;
 use crate::operations::progress;
-use crate::peers::is_for_nodes;
 use crate::wakes::Key;
 use crate::{follow, operations};
 
@@ -102,8 +101,10 @@ fn facts(ctx: &Context, snapshot: &JobSnapshot, all: &Seen<'_>) -> Facts {
         disconnected_at: job.disconnected_at.or(seen.disconnected_at),
         stop_requested_at: job.stop_requested_at,
         remove_at: job.remove_at,
+        stored_wait: job.stored_wait(),
         task_waits_for: all.nodes.task.clone(),
         start_waits_for: all.nodes.start.clone(),
+        start_impossible: all.nodes.impossible.clone(),
         start_intended_at: start_of(snapshot).map(|start| start.created_at),
         termination_reason: job.termination_reason(),
         max_duration: max_duration.map(Duration::from_secs),
@@ -374,7 +375,8 @@ async fn commit(ctx: &Arc<Context>, snapshot: &JobSnapshot, change: Change, now:
     }
     let (run, from, to) = (job.run_id, before.status(), job.status());
     // What it waits for may be there since it looked: its run looks once more.
-    let waits_for_nodes = job.waiting_for() != before.waiting_for() && is_for_nodes(job.waiting_for());
+    let waits_for_nodes =
+        job.waiting_for() != before.waiting_for() && job.waiting_for().is_some_and(WaitReason::is_for_nodes);
     let mut changes = Changes::new(EventMaker::system(now, ctx.deps.random.clone()));
     changes.update(before, job);
     if let Some(operation) = change.operation {

@@ -112,7 +112,7 @@ fn wait_for_inputs(error: &InputsError, change: &mut Change, now: Time) {
         deployment: run.deployment_num,
         error: text,
     };
-    run.wait(Wait::until(now + RETRY_INTERVAL, reason));
+    run.wait(Wait::until(now + RETRY_INTERVAL, reason).or_stored(&change.stored_wait, now));
 }
 
 /// Jobs that a deployment leaves as they are belong to it from now on. True if there were any.

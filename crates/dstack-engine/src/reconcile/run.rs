@@ -105,18 +105,8 @@ fn is_service(run: &RunRow) -> bool {
     run.run_spec.configuration.service().is_some()
 }
 
-fn facts<'a>(run: &RunRow, jobs: &'a [JobRow], latest: &[&'a JobRow]) -> Facts<'a> {
+fn facts<'a>(run: &RunRow, jobs: &[JobRow], latest: &[&'a JobRow]) -> Facts<'a> {
     let profile = run.run_spec.merged_profile();
-    let provisioned_at = |job: &JobRow| {
-        let same = |other: &&JobRow| {
-            (other.replica_num, other.job_num) == (job.replica_num, job.job_num)
-                && other.job_provisioning_data.is_some()
-        };
-        jobs.iter()
-            .filter(same)
-            .map(|other| other.last_processed_at)
-            .max()
-    };
     Facts {
         status: run.status(),
         termination_reason: run.termination_reason(),
@@ -140,20 +130,34 @@ fn facts<'a>(run: &RunRow, jobs: &'a [JobRow], latest: &[&'a JobRow]) -> Facts<'
                 superseded: is_service(run)
                     && job.status().is_finished()
                     && job.deployment_num < run.deployment_num,
-                retry: RetryFacts {
-                    retry: job.job_spec.retry.as_ref(),
-                    reason: job.termination_reason(),
-                    run_started_at: run.next_triggered_at.unwrap_or(run.submitted_at),
-                    last_provisioned_at: provisioned_at(job),
-                },
+                changed_at: job.last_processed_at,
+                submission_num: job.submission_num,
+                retry: retry_facts(run, jobs, job),
             })
             .collect(),
+    }
+}
+
+/// What the retry of a job depends on, which is one of all `jobs` of the run.
+pub(crate) fn retry_facts<'a>(run: &RunRow, jobs: &[JobRow], job: &'a JobRow) -> RetryFacts<'a> {
+    let provisioned = |other: &&JobRow| {
+        (other.replica_num, other.job_num) == (job.replica_num, job.job_num)
+            && other.job_provisioning_data.is_some()
+    };
+    let provisioned = jobs.iter().filter(provisioned);
+    RetryFacts {
+        retry: job.job_spec.retry.as_ref(),
+        reason: job.termination_reason(),
+        run_started_at: run.next_triggered_at.unwrap_or(run.submitted_at),
+        last_provisioned_at: provisioned.map(|other| other.last_processed_at).max(),
     }
 }
 
 /// What is to be written of a run and its jobs.
 pub(super) struct Change {
     pub(super) run: RunRow,
+    /// The run's wait as it is stored.
+    pub(super) stored_wait: Wait,
     jobs: Vec<JobChange>,
     notes: Vec<String>,
 }
@@ -169,6 +173,7 @@ impl Change {
     fn of(run: &RunRow) -> Self {
         Self {
             run: run.clone(),
+            stored_wait: run.stored_wait(),
             jobs: Vec::new(),
             notes: Vec::new(),
         }
@@ -223,8 +228,12 @@ fn apply(
         Decision::Follow {
             status,
             retry_replicas,
+            retry_at,
         } => {
             run.follow_jobs(status)?;
+            if let Some(at) = retry_at {
+                run.wake_at(at);
+            }
             if status == RunStatus::Provisioning {
                 run.resubmission_attempt = 0;
             }

@@ -110,10 +110,14 @@ pub struct Facts {
     pub stop_requested_at: Option<Time>,
     /// Until when its last output is waited for.
     pub remove_at: Option<Time>,
+    /// Its wait as it is stored.
+    pub stored_wait: Wait,
     /// Nodes of its run that are to run before its task is prepared.
     pub task_waits_for: Option<WaitReason>,
     /// Nodes of its run whose addresses its commands need.
     pub start_waits_for: Option<WaitReason>,
+    /// Why its commands can never be started: nodes that they need are over for good.
+    pub start_impossible: Option<String>,
     /// When its start was intended.
     pub start_intended_at: Option<Time>,
     /// Why it ends.
@@ -225,7 +229,7 @@ fn provisioning(facts: &Facts, now: Time) -> Decision {
     if facts.submit_task == Progress::None
         && let Some(nodes) = &facts.task_waits_for
     {
-        return Decision::Wait(wait_for_nodes(nodes, now));
+        return Decision::Wait(wait_for_nodes(facts, nodes, now));
     }
     match &facts.submit_task {
         Progress::Done => Decision::Advance(JobStatus::Pulling),
@@ -246,8 +250,9 @@ fn provisioning(facts: &Facts, now: Time) -> Decision {
 }
 
 /// Without a deadline, as in dstack 0.22.5: each of those nodes has its own, and the run ends with it.
-fn wait_for_nodes(nodes: &WaitReason, now: Time) -> Wait {
-    Wait::indefinite(nodes.clone()).or_at(now + NODES_INTERVAL)
+fn wait_for_nodes(facts: &Facts, nodes: &WaitReason, now: Time) -> Wait {
+    let wait = Wait::indefinite(nodes.clone()).or_at(now + NODES_INTERVAL);
+    wait.or_stored(&facts.stored_wait, now)
 }
 
 fn pulling(facts: &Facts, now: Time) -> Decision {
@@ -280,8 +285,11 @@ fn pulling(facts: &Facts, now: Time) -> Decision {
         }
         Task::Running => match &facts.start_job {
             Progress::None => {
+                if let Some(message) = &facts.start_impossible {
+                    return failed(JobTerminationReason::ExecutorError, message);
+                }
                 if let Some(nodes) = &facts.start_waits_for {
-                    return Decision::Wait(wait_connected(facts, wait_for_nodes(nodes, now)));
+                    return Decision::Wait(wait_connected(facts, wait_for_nodes(facts, nodes, now)));
                 }
                 return Decision::Intend(
                     Operation::StartJob,
@@ -298,8 +306,11 @@ fn pulling(facts: &Facts, now: Time) -> Decision {
             Progress::Done => WaitReason::JobStarted,
         },
         Task::Starting(reason) => reason.clone(),
-        Task::Unknown => WaitReason::TaskReport {
-            instance: facts.instance_name.clone(),
+        Task::Unknown => match awaited_before(facts) {
+            Some(nodes) => return still_wait_for_nodes(facts, nodes, now),
+            None => WaitReason::TaskReport {
+                instance: facts.instance_name.clone(),
+            },
         },
     };
     if now >= deadline {
@@ -312,6 +323,29 @@ fn pulling(facts: &Facts, now: Time) -> Decision {
         );
     }
     Decision::Wait(wait_connected(facts, Wait::until(deadline, reason)))
+}
+
+/// Nodes that a job waited for whose start was not intended yet.
+fn awaited_before(facts: &Facts) -> Option<&WaitReason> {
+    let stored = facts.stored_wait.reason.as_ref();
+    stored.filter(|reason| reason.is_for_nodes() && facts.start_job == Progress::None)
+}
+
+/// The server has started anew, and the agent has not told of the task yet. What was spent on waiting for other nodes does not
+/// count, however long it was; only an agent that stays out of reach ends this wait.
+fn still_wait_for_nodes(facts: &Facts, nodes: &WaitReason, now: Time) -> Decision {
+    let unreachable = facts.agent_unreachable_since;
+    if unreachable.is_some_and(|since| now >= since + PULLING_TIMEOUT) {
+        return failed(
+            JobTerminationReason::WaitingRunnerLimitExceeded,
+            format!(
+                "The agent of {} was out of reach for {}s. The job was waiting for {nodes}",
+                facts.instance_name,
+                PULLING_TIMEOUT.as_secs()
+            ),
+        );
+    }
+    Decision::Wait(wait_for_nodes(facts, nodes, now))
 }
 
 fn running(facts: &Facts, now: Time) -> Decision {
@@ -472,8 +506,10 @@ mod tests {
             disconnected_at: None,
             stop_requested_at: None,
             remove_at: None,
+            stored_wait: Wait::none(),
             task_waits_for: None,
             start_waits_for: None,
+            start_impossible: None,
             start_intended_at: None,
             termination_reason: None,
             max_duration: None,
@@ -552,6 +588,76 @@ mod tests {
         let unanswered = decide(&called, late + PULLING_TIMEOUT);
         assert_eq!(
             reason(&unanswered),
+            Some(JobTerminationReason::WaitingRunnerLimitExceeded)
+        );
+    }
+
+    #[test]
+    fn a_job_whose_nodes_are_over_for_good_fails_and_says_so() {
+        let lacking = Facts {
+            start_waits_for: Some(WaitReason::NodeAddress {
+                node: "web-0-0".to_owned(),
+                others: 0,
+            }),
+            start_impossible: Some("web-0-0 has ended".to_owned()),
+            task: Task::Running,
+            submit_task: Progress::Done,
+            ..facts(JobStatus::Pulling)
+        };
+        let Decision::Terminate(ended) = decide(&lacking, at(1)) else {
+            panic!("it does not wait");
+        };
+        assert_eq!(ended.message.as_deref(), Some("web-0-0 has ended"));
+    }
+
+    /// A time that moves with each look is written at each look, and wakes the job each time.
+    #[test]
+    fn a_wait_for_nodes_stays_as_it_is_until_its_time_comes() {
+        let nodes = || WaitReason::NodeAddress {
+            node: "train-1-0".to_owned(),
+            others: 0,
+        };
+        let waiting = |stored_wait: Wait, at: Time| {
+            let waiting = Facts {
+                start_waits_for: Some(nodes()),
+                task: Task::Running,
+                submit_task: Progress::Done,
+                stored_wait,
+                ..facts(JobStatus::Pulling)
+            };
+            match decide(&waiting, at) {
+                Decision::Wait(wait) => wait,
+                other => panic!("{other:?}"),
+            }
+        };
+        let first = waiting(Wait::none(), at(10));
+        assert_eq!(first.wake_at, Some(at(10) + NODES_INTERVAL));
+        assert_eq!(waiting(first.clone(), at(12)), first);
+        let next = waiting(first, at(10) + NODES_INTERVAL);
+        assert_eq!(next.wake_at, Some(at(10) + NODES_INTERVAL * 2));
+    }
+
+    #[test]
+    fn the_time_spent_on_waiting_for_nodes_does_not_count_after_a_restart_either() {
+        let nodes = WaitReason::NodeAddress {
+            node: "train-1-0".to_owned(),
+            others: 0,
+        };
+        let unheard = Facts {
+            submit_task: Progress::Done,
+            stored_wait: Wait::indefinite(nodes.clone()),
+            ..facts(JobStatus::Pulling)
+        };
+        let late = at(24 * 60 * 60);
+        assert_eq!(awaited(&decide(&unheard, late)), Some(&nodes));
+        let out_of_reach = Facts {
+            agent_unreachable_since: Some(late),
+            ..unheard
+        };
+        let soon = decide(&out_of_reach, late + Duration::from_secs(60));
+        assert_eq!(awaited(&soon), Some(&nodes));
+        assert_eq!(
+            reason(&decide(&out_of_reach, late + PULLING_TIMEOUT)),
             Some(JobTerminationReason::WaitingRunnerLimitExceeded)
         );
     }

@@ -19,6 +19,10 @@ pub struct JobFacts<'a> {
     pub reason: Option<JobTerminationReason>,
     /// It ended, and belongs to a deployment that is not wanted any more.
     pub superseded: bool,
+    /// When it changed last.
+    pub changed_at: Time,
+    /// How often it was submitted before.
+    pub submission_num: i64,
     /// What its retry depends on.
     pub retry: RetryFacts<'a>,
 }
@@ -62,6 +66,8 @@ pub enum Decision {
         status: RunStatus,
         /// Replicas that get a new submission for each of their jobs.
         retry_replicas: Vec<i64>,
+        /// When a replica of a service that got no capacity is due for its next submission.
+        retry_at: Option<Time>,
     },
     /// Go back to waiting: every living job of these replicas ends, and the run is tried again later.
     Requeue {
@@ -132,6 +138,8 @@ struct Tally {
     submitted: bool,
     done: bool,
     retry_replicas: Vec<i64>,
+    /// When the first of the replicas is due that are to be retried, but not yet.
+    retry_at: Option<Time>,
 }
 
 fn active(facts: &Facts<'_>, now: Time) -> Decision {
@@ -159,7 +167,7 @@ fn active(facts: &Facts<'_>, now: Time) -> Decision {
         RunStatus::Provisioning
     } else if tally.submitted {
         RunStatus::Submitted
-    } else if tally.done && tally.retry_replicas.is_empty() {
+    } else if tally.done && tally.retry_replicas.is_empty() && tally.retry_at.is_none() {
         return Decision::Terminate(RunTerminationReason::AllJobsDone);
     } else {
         return Decision::Requeue {
@@ -169,6 +177,7 @@ fn active(facts: &Facts<'_>, now: Time) -> Decision {
     Decision::Follow {
         status,
         retry_replicas: tally.retry_replicas,
+        retry_at: tally.retry_at,
     }
 }
 
@@ -187,7 +196,11 @@ fn tally(facts: &Facts<'_>, now: Time) -> Tally {
             total.job_failed |= own.job_failed;
             total.retries_exhausted |= own.retries_exhausted;
         } else if !own.retry_replicas.is_empty() {
-            total.retry_replicas.push(replica);
+            let of_replica = facts.jobs.iter().filter(|job| job.replica_num == replica);
+            match of_replica.filter_map(|job| held_until(facts, job, now)).max() {
+                Some(at) => total.retry_at = Some(total.retry_at.map_or(at, |first| first.min(at))),
+                None => total.retry_replicas.push(replica),
+            }
         } else {
             total.running |= own.running;
             total.provisioning |= own.provisioning;
@@ -196,6 +209,14 @@ fn tally(facts: &Facts<'_>, now: Time) -> Tally {
         }
     }
     total
+}
+
+/// Until when a job of a service is not submitted again that got no capacity: the others serve meanwhile, so that the run does
+/// not go back to waiting as a whole.
+fn held_until(facts: &Facts<'_>, job: &JobFacts<'_>, now: Time) -> Option<Time> {
+    let no_capacity = job.reason == Some(JobTerminationReason::FailedToStartDueToNoCapacity);
+    let until = job.changed_at + backoff(job.submission_num + 1);
+    (facts.service && no_capacity && now < until).then_some(until)
 }
 
 fn count(tally: &mut Tally, job: &JobFacts<'_>, now: Time) {

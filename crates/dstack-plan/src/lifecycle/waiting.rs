@@ -198,6 +198,11 @@ impl WaitReason {
         }
     }
 
+    /// Whether other nodes of the run are waited for.
+    pub const fn is_for_nodes(&self) -> bool {
+        matches!(self, Self::NodeRunning { .. } | Self::NodeAddress { .. })
+    }
+
     /// The kind for clients, stable over versions. They need only that of a running job whose commands alone are awaited.
     pub const fn client_kind(&self) -> Option<&'static str> {
         match self {
@@ -362,6 +367,14 @@ impl Wait {
             wake_at: None,
             reason: None,
         }
+    }
+
+    /// This wait as it is `stored`, if that is for the same reason and its time is still to come. A time that moved with each
+    /// look would be written each time, and what is written is looked at again.
+    #[must_use]
+    pub fn or_stored(self, stored: &Self, now: Time) -> Self {
+        let is_same = stored.reason == self.reason && stored.wake_at.is_some_and(|at| at > now);
+        if is_same { stored.clone() } else { self }
     }
 
     /// The same, looked at again at `at` if that is earlier.

@@ -18,6 +18,8 @@ pub(super) struct Waits {
     pub(super) task: Option<WaitReason>,
     /// Before its commands are started.
     pub(super) start: Option<WaitReason>,
+    /// Why the commands can never be started.
+    pub(super) impossible: Option<String>,
 }
 
 /// Looks at the other nodes, if the next step of the job depends on them.
@@ -45,11 +47,12 @@ pub(super) async fn waits(
     Ok(match snapshot.job.status() {
         JobStatus::Provisioning => Waits {
             task: peers.task_waits_for(),
-            start: None,
+            ..Waits::default()
         },
         _ => Waits {
             task: None,
             start: peers.start_waits_for(),
+            impossible: peers.start_impossible(),
         },
     })
 }
