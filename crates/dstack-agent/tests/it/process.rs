@@ -18,6 +18,8 @@ async fn a_task_from_start_to_end() {
         ("process", "0.22.5")
     );
     assert!(host.host_info.cpus > 0 && !host.notices.is_empty());
+    let started_from = dstack_system::file::id(AGENT.as_ref()).unwrap();
+    assert_eq!(host.executable, started_from);
     agent.client.submit(&config("1")).await.unwrap();
     let running = agent.until_status("1", TaskStatus::Running).await;
     assert_eq!(

@@ -19,13 +19,13 @@ pub fn ensure(ctx: &Arc<Context>, instance: InstanceId, address: AgentAddress) {
     };
     let context = Arc::clone(ctx);
     ctx.spawn_under_lease("follow shim", EntityRef::Instance(instance), async move {
-        follow(&context, instance, &address).await;
+        follow(&context, instance, address).await;
         drop(begun);
     });
 }
 
-async fn follow(ctx: &Arc<Context>, instance: InstanceId, address: &AgentAddress) {
-    let shim = ctx.deps.agents.shim(address);
+async fn follow(ctx: &Arc<Context>, instance: InstanceId, mut address: AgentAddress) {
+    let mut shim = ctx.deps.agents.shim(&address);
     let mut pause = FIRST_PAUSE;
     let mut asked = health::Asked::default();
     loop {
@@ -58,7 +58,13 @@ async fn follow(ctx: &Arc<Context>, instance: InstanceId, address: &AgentAddress
             return ctx.seen.forget_instance(instance);
         }
         match ctx.deps.store.instance(instance).await {
-            Ok(Some(snapshot)) if !snapshot.instance.deleted => {}
+            Ok(Some(snapshot)) if !snapshot.instance.deleted => {
+                // Another host key may have been accepted.
+                if let Some(now) = snapshot.instance.agent.as_deref().filter(|now| **now != address) {
+                    address = now.clone();
+                    shim = ctx.deps.agents.shim(&address);
+                }
+            }
             Ok(_) => return,
             Err(error) => ctx.report("follow shim", &error.into()),
         }

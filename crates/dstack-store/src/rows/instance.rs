@@ -48,6 +48,7 @@ const NO_RULES: &HostRules = &HostRules {
     offered: true,
     containers: true,
     protected_paths: Vec::new(),
+    told: None,
 };
 
 impl AgentAddress {
@@ -59,10 +60,33 @@ impl AgentAddress {
         }
     }
 
+    /// Same, with what is remembered of the address that the machine had before.
+    #[must_use]
+    pub fn after(mut self, before: Option<&Self>) -> Self {
+        if let Self::Local { rules, .. } = &mut self {
+            rules.told = before.and_then(|before| before.rules().told.clone());
+        }
+        self
+    }
+
+    /// Same, remembering that those who govern the project were told of it as it is.
+    #[must_use]
+    pub fn told_of(mut self) -> Self {
+        if let Self::Local { runtime, rules, .. } = &mut self {
+            rules.told = Some(runtime.clone());
+        }
+        self
+    }
+
     /// Whether jobs are processes of the machine, without images and containers.
     pub fn runs_processes(&self) -> bool {
+        self.runtime() == "process"
+    }
+
+    /// How jobs are run there: `docker` or `process`.
+    pub fn runtime(&self) -> &str {
         let (Self::Local { runtime, .. } | Self::Ssh { runtime, .. }) = self;
-        runtime == "process"
+        runtime
     }
 
     /// The way to the host, where it is another machine than the server's.
