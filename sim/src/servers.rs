@@ -210,6 +210,9 @@ impl EngineStore for ServerStore {
     async fn remote_hosts(&self) -> Result<Vec<(Option<FleetId>, String)>> {
         self.store.remote_hosts().await
     }
+    async fn imports_fleet(&self, project: ProjectId, fleet: FleetId) -> Result<bool> {
+        self.store.imports_fleet(project, fleet).await
+    }
     async fn placement(&self, project: ProjectId) -> Result<PlacementSnapshot> {
         self.store.placement(project).await
     }

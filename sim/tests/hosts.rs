@@ -10,8 +10,10 @@ use dstack_engine::failpoint::DieAt;
 use dstack_engine::{Engine, Failpoints, HostError};
 use dstack_model::fleets::FleetStatus;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason as Reason};
-use dstack_model::runs::RunStatus;
-use dstack_sim::{World, invariants, killed_everywhere};
+use dstack_model::runs::{JobTerminationReason, RunStatus};
+use dstack_sim::scenario::Builder;
+use dstack_sim::{Script, World, invariants, killed_everywhere};
+use dstack_store::EngineStore as _;
 use dstack_ssh::keys::generate_ed25519;
 use dstack_store::rows::{FleetRow, InstanceRow};
 use dstack_system::Random;
@@ -257,4 +259,48 @@ async fn answers_that_are_lost_do_no_harm() {
         comes_to_its_end(&world, fleet, 2 * MINUTE).await;
         assert_eq!(world.ssh_hosts.installed(), BTreeSet::new(), "seed {seed}");
     }
+}
+
+/// A machine of another project, whose fleet the world's project imports.
+async fn imported_machine(world: &World) -> FleetId {
+    let builder = Builder {
+        project: world.builder.random.uuid().into(),
+        ..world.builder.clone()
+    };
+    let machine = builder.machine(4, world.clock.now()).unwrap();
+    world.store.commit(machine).await.unwrap();
+    let theirs = |fleet: &&FleetRow| fleet.project_id == builder.project;
+    let fleet = world.store.read(|tables| tables.fleets.values().find(theirs).unwrap().id);
+    world.store.name_project(world.builder.project, "main");
+    world.store.name_project(builder.project, "theirs");
+    world.store.import_fleet(world.builder.project, fleet, true);
+    fleet
+}
+
+#[tokio::test(start_paused = true)]
+async fn imported_fleets_run_jobs_until_they_are_not_exported_any_more() {
+    let world = World::new(9, 1).await.unwrap();
+    let fleet = imported_machine(&world).await;
+    let engine = world.start().await.unwrap();
+    let wants = json!({"fleets": ["theirs/local"]});
+    let run = world.submit(&engine, "short", &wants).await.unwrap();
+    assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
+    let placed = world.store.tables().runs[&run.id].fleet_id;
+    assert_eq!(placed, Some(fleet));
+
+    let long = Script {
+        lines: 1000,
+        ..Script::default()
+    };
+    world.hosts.script("long", long);
+    let run = world.submit(&engine, "long", &wants).await.unwrap();
+    world.running(&run, MINUTE).await.unwrap();
+    world.store.import_fleet(world.builder.project, fleet, false);
+    assert_eq!(world.finished(&run, 2 * MINUTE).await.unwrap(), RunStatus::Failed);
+    let ended = world.store.tables().jobs.into_values().find(|job| job.run_id == run.id).unwrap();
+    assert_eq!(ended.termination_reason(), Some(JobTerminationReason::InstanceAccessRevoked));
+    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+
+    let run = world.submit(&engine, "late", &wants).await.unwrap();
+    assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Failed);
 }

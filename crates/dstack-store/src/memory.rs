@@ -52,6 +52,10 @@ macro_rules! generate_tables {
             pub health_checks: BTreeMap<InstanceId, Vec<StoredCheck>>,
             /// Default gateways of projects: the only part of the directory that is kept.
             pub default_gateways: BTreeMap<ProjectId, GatewayId>,
+            /// Which projects import which fleets.
+            pub imports: BTreeSet<(ProjectId, FleetId)>,
+            /// Names of projects, where some import from others.
+            pub project_names: BTreeMap<ProjectId, String>,
             owners: BTreeMap<EntityRef, String>,
             servers: BTreeMap<String, HeldLease>,
             index: Index,
@@ -242,6 +246,20 @@ impl MemoryStore {
             };
             pace.entry(entity).or_insert_with(new).count(now);
         }
+    }
+
+    /// Names a project.
+    pub fn name_project(&self, project: ProjectId, name: &str) {
+        self.lock().project_names.insert(project, name.to_owned());
+    }
+
+    /// A project imports a fleet of another's from now on, or does not any more.
+    pub fn import_fleet(&self, project: ProjectId, fleet: FleetId, imports: bool) {
+        let mut tables = self.lock();
+        match imports {
+            true => tables.imports.insert((project, fleet)),
+            false => tables.imports.remove(&(project, fleet)),
+        };
     }
 
     /// A copy of all tables.
@@ -517,26 +535,34 @@ impl EngineStore for MemoryStore {
 
     async fn placement(&self, project: ProjectId) -> Result<PlacementSnapshot> {
         let tables = self.readable()?;
+        let imports = |fleet: &FleetRow| tables.imports.contains(&(project, fleet.id));
         let mut fleets: Vec<FleetRow> = tables
             .fleets
             .values()
-            .filter(|row| row.project_id == project && !row.deleted)
+            .filter(|row| (row.project_id == project || imports(row)) && !row.deleted)
             .cloned()
             .collect();
-        fleets.sort_by_key(|row| (row.created_at, row.id));
-        let mut instances: Vec<InstanceRow> = tables
+        fleets.sort_by_key(|row| (row.project_id != project, row.created_at, row.id));
+        let of_fleets = |row: &&InstanceRow| fleets.iter().any(|fleet| row.fleet_id == Some(fleet.id));
+        let imported = fleets.iter().any(|fleet| fleet.project_id != project);
+        let instances: Vec<InstanceRow> = tables
             .instances
             .values()
-            .filter(|row| row.project_id == project && !row.deleted)
+            .filter(|row| (row.project_id == project || (imported && of_fleets(row))) && !row.deleted)
             .cloned()
             .collect();
-        instances.sort_by(|a, b| {
-            a.price
-                .unwrap_or(0.0)
-                .total_cmp(&b.price.unwrap_or(0.0))
-                .then((a.created_at, a.instance_num, a.id).cmp(&(b.created_at, b.instance_num, b.id)))
-        });
-        Ok(PlacementSnapshot { fleets, instances })
+        let mut placement = PlacementSnapshot {
+            project,
+            fleets,
+            instances,
+            project_names: tables.project_names.clone(),
+        };
+        placement.sort_instances();
+        Ok(placement)
+    }
+
+    async fn imports_fleet(&self, project: ProjectId, fleet: FleetId) -> Result<bool> {
+        Ok(self.readable()?.imports.contains(&(project, fleet)))
     }
 
     async fn waiting(&self, owner: &str, project: ProjectId, limit: usize) -> Result<Vec<(JobId, RunId)>> {

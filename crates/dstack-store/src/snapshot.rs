@@ -1,5 +1,6 @@
 //! What the engine reads and writes.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -38,10 +39,26 @@ pub struct JobSnapshot {
 /// All that decides where a job is placed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlacementSnapshot {
-    /// The project's fleets that are not deleted, oldest first.
+    /// The project whose jobs are placed.
+    pub project: ProjectId,
+    /// Its fleets that are not deleted, oldest first; after them those that it imports.
     pub fleets: Vec<FleetRow>,
-    /// Their instances that are not deleted.
+    /// Their instances that are not deleted, cheapest first.
     pub instances: Vec<InstanceRow>,
+    /// Names of the project and of those that imported fleets belong to; empty where it imports none.
+    pub project_names: BTreeMap<ProjectId, String>,
+}
+
+impl PlacementSnapshot {
+    /// Sorts instances as placement looks at them: cheapest first, then oldest.
+    pub(crate) fn sort_instances(&mut self) {
+        self.instances.sort_by(|a, b| {
+            a.price
+                .unwrap_or(0.0)
+                .total_cmp(&b.price.unwrap_or(0.0))
+                .then((a.created_at, a.instance_num, a.id).cmp(&(b.created_at, b.instance_num, b.id)))
+        });
+    }
 }
 
 /// All that decides about an instance.
@@ -118,6 +135,8 @@ pub trait EngineStore: Send + Sync + Debug {
     async fn gateway(&self, id: GatewayId) -> Result<Option<GatewaySnapshot>>;
     /// Where jobs of the project may be placed.
     async fn placement(&self, project: ProjectId) -> Result<PlacementSnapshot>;
+    /// Whether the project imports the fleet, which is another project's.
+    async fn imports_fleet(&self, project: ProjectId, fleet: FleetId) -> Result<bool>;
     /// Up to `limit` jobs of the owner's waiting for a place in the project, each with its run: highest priority first,
     /// then oldest. Jobs for which an instance is being made have their place.
     async fn waiting(&self, owner: &str, project: ProjectId, limit: usize) -> Result<Vec<(JobId, RunId)>>;

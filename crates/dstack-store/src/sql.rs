@@ -5,7 +5,7 @@ mod servers;
 pub(crate) mod write;
 
 use std::any::TypeId;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -224,7 +224,37 @@ impl SqlStore {
                 project.to_raw(),
             )
             .await?;
-        Ok(PlacementSnapshot { fleets, instances })
+        let mut placement = PlacementSnapshot {
+            project,
+            fleets,
+            instances,
+            project_names: BTreeMap::new(),
+        };
+        self.add_imported(&mut placement).await?;
+        Ok(placement)
+    }
+
+    async fn add_imported(&self, placement: &mut PlacementSnapshot) -> Result<()> {
+        let imported = self.database.exports().imported_fleets(placement.project).await?;
+        if imported.is_empty() {
+            return Ok(());
+        }
+        if let Some(own) = self.database.projects().by_id(placement.project).await? {
+            placement.project_names.insert(own.id, own.name);
+        }
+        for fleet in imported {
+            let rows = self
+                .where_text::<FleetRow>("WHERE t.id = $1 AND t.deleted = 0", fleet.id.to_raw())
+                .await?;
+            let instances = self
+                .where_text::<InstanceRow>("WHERE t.fleet_id = $1 AND t.deleted = 0", fleet.id.to_raw())
+                .await?;
+            placement.project_names.insert(fleet.project, fleet.project_name);
+            placement.fleets.extend(rows);
+            placement.instances.extend(instances);
+        }
+        placement.sort_instances();
+        Ok(())
     }
 
     async fn read_waiting(
@@ -285,6 +315,12 @@ impl EngineStore for SqlStore {
 
     async fn placement(&self, project: ProjectId) -> Result<PlacementSnapshot> {
         self.database.asked(self.read_placement(project)).await
+    }
+
+    async fn imports_fleet(&self, project: ProjectId, fleet: FleetId) -> Result<bool> {
+        let imported = self.database.exports().imported_fleets(project);
+        let imported = self.database.asked(imported).await?;
+        Ok(imported.iter().any(|imported| imported.id == fleet))
     }
 
     async fn waiting(&self, owner: &str, project: ProjectId, limit: usize) -> Result<Vec<(JobId, RunId)>> {

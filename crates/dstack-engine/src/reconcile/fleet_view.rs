@@ -7,7 +7,7 @@ use dstack_store::PlacementSnapshot;
 use dstack_store::rows::{AgentAddress, FleetRow, InstanceRow};
 use dstack_units::Time;
 
-/// The fleets of a project that are not being ended, with their instances: those with instances first as dstack 0.22.5 has
+/// The fleets that a project may use and that are not being ended, with their instances: those with instances first as dstack 0.22.5 has
 /// them, oldest first otherwise. `project` is its name, where that is known.
 pub fn fleets<'a>(placement: &'a PlacementSnapshot, project: Option<&'a str>) -> Vec<Fleet<'a>> {
     let mut fleets: Vec<Fleet<'a>> = placement
@@ -21,12 +21,12 @@ pub fn fleets<'a>(placement: &'a PlacementSnapshot, project: Option<&'a str>) ->
 }
 
 fn fleet<'a>(placement: &'a PlacementSnapshot, row: &'a FleetRow, project: Option<&'a str>) -> Fleet<'a> {
-    let own = || {
+    let its = || {
         let instances = placement.instances.iter();
         instances.filter(|instance| instance.fleet_id == Some(row.id))
     };
     let anchor = if is_cluster(&row.spec) {
-        let alive = own().filter(|row| row.status().is_active());
+        let alive = its().filter(|row| row.status().is_active());
         let places = alive.map(|row| (row.id, row.job_provisioning_data.as_deref()));
         cluster_anchor(places, row.current_master_instance_id)
     } else {
@@ -35,15 +35,18 @@ fn fleet<'a>(placement: &'a PlacementSnapshot, row: &'a FleetRow, project: Optio
     Fleet {
         id: row.id,
         name: &row.name,
-        project,
-        own: true,
+        project: match placement.project_names.get(&row.project_id) {
+            Some(name) => Some(name),
+            None => project,
+        },
+        own: row.project_id == placement.project,
         spec: &row.spec,
         master: match anchor {
             ClusterAnchor::At(place) => Some(place),
             ClusterAnchor::None | ClusterAnchor::Undecided => None,
         },
         anchor_pending: anchor == ClusterAnchor::Undecided,
-        instances: own().map(|instance| candidate(row, instance)).collect(),
+        instances: its().map(|instance| candidate(row, instance)).collect(),
     }
 }
 

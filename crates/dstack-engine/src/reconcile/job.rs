@@ -43,6 +43,7 @@ pub async fn reconcile(ctx: &Arc<Context>, id: JobId) -> Result<()> {
         job: &seen,
         task: &task,
         nodes: &nodes,
+        access_revoked: is_access_revoked(ctx, &snapshot).await?,
     };
     let change = change(ctx, &snapshot, &seen, now)?;
     ctx.wakes.wake_at(EntityRef::Job(id), change.job.next_wake_at());
@@ -60,6 +61,17 @@ struct Seen<'a> {
     task: &'a Option<Option<TaskInfo>>,
     /// What it waits for of other nodes.
     nodes: &'a nodes::Waits,
+    /// Its instance is of another project's fleet, which its own does not import any more.
+    access_revoked: bool,
+}
+
+async fn is_access_revoked(ctx: &Context, snapshot: &JobSnapshot) -> Result<bool> {
+    let (project, instance) = (snapshot.job.project_id, snapshot.instance.as_ref());
+    let others = instance.filter(|row| row.project_id != project);
+    let Some(fleet) = others.and_then(|row| row.fleet_id) else {
+        return Ok(false);
+    };
+    Ok(!ctx.deps.store.imports_fleet(project, fleet).await?)
 }
 
 /// Starts, after the commit, the calls and streams that the stored state wants.
@@ -109,6 +121,7 @@ fn facts(ctx: &Context, snapshot: &JobSnapshot, all: &Seen<'_>) -> Facts {
         termination_reason: job.termination_reason(),
         max_duration: max_duration.map(Duration::from_secs),
         unwanted: unwanted(snapshot, seen),
+        access_revoked: all.access_revoked,
         attended_until: ctx.attended_until(&snapshot.job),
         spot: job
             .job_provisioning_data

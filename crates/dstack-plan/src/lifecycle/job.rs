@@ -128,6 +128,8 @@ pub struct Facts {
     pub attended_until: Option<Time>,
     /// A policy of the run wants it ended, for this reason.
     pub unwanted: Option<Ended>,
+    /// Its instance is of another project's fleet, which its own does not import any more.
+    pub access_revoked: bool,
     /// Whether it runs on spot capacity.
     pub spot: bool,
     /// Its instance still exists.
@@ -180,6 +182,14 @@ pub enum Decision {
 
 /// Decides about a job that has been placed; jobs still waiting for a place are the scheduler's.
 pub fn decide(facts: &Facts, now: Time) -> Decision {
+    let is_there = matches!(
+        facts.status,
+        JobStatus::Provisioning | JobStatus::Pulling | JobStatus::Running
+    );
+    if is_there && facts.access_revoked {
+        let message = "The fleet is not exported to the project any more";
+        return failed(JobTerminationReason::InstanceAccessRevoked, message);
+    }
     match facts.status {
         JobStatus::Provisioning => provisioning(facts, now),
         JobStatus::Pulling => pulling(facts, now),
@@ -515,6 +525,7 @@ mod tests {
             max_duration: None,
             attended_until: None,
             unwanted: None,
+            access_revoked: false,
             spot: false,
             instance_alive: true,
             instance_ready: true,

@@ -55,6 +55,17 @@ pub struct FullExport {
     pub gateways: Vec<(GatewayId, String)>,
 }
 
+/// A fleet that a project may use although it is another's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImportedFleet {
+    /// Id of the fleet.
+    pub id: FleetId,
+    /// The project that it belongs to.
+    pub project: ProjectId,
+    /// Name of that project.
+    pub project_name: String,
+}
+
 /// What projects share with others: see [`crate::Database::exports`].
 #[derive(Debug, Clone, Copy)]
 pub struct Exports<'a>(pub(crate) Reads<'a>);
@@ -71,6 +82,23 @@ impl Exports<'_> {
             "EXISTS (SELECT 1 FROM imports m WHERE m.export_id = e.id AND m.project_id = ",
             project,
         )
+        .await
+    }
+
+    /// Fleets of other projects that a project may use, oldest first.
+    pub async fn imported_fleets(self, project: ProjectId) -> Result<Vec<ImportedFleet>> {
+        let sql = "SELECT DISTINCT f.id, f.project_id, p.name, f.created_at FROM imports i \
+             JOIN exported_fleets x ON x.export_id = i.export_id \
+             JOIN fleets f ON f.id = x.fleet_id AND f.deleted = 0 \
+             JOIN projects p ON p.id = f.project_id AND p.deleted = 0 \
+             WHERE i.project_id = $1 AND f.project_id <> i.project_id ORDER BY f.created_at, f.id";
+        fetch_as(self.0, sql.to_owned(), &[&project.to_string()], |row| {
+            Ok(ImportedFleet {
+                id: read_column(row, 0, "fleets", "id")?,
+                project: read_column(row, 1, "fleets", "project_id")?,
+                project_name: row.try_get(2)?,
+            })
+        })
         .await
     }
 
