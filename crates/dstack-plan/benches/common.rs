@@ -18,7 +18,7 @@ use dstack_plan::fleets::Fleet;
 use dstack_plan::jobs::{JobContext, Target, job_specs};
 use dstack_plan::matching::{Defaults, Machine, check};
 use dstack_plan::offers::{AvailableOffers, Query};
-use dstack_plan::placement::{Candidate, Request};
+use dstack_plan::placement::{Candidate, FleetOwner, Request};
 use dstack_plan::queue::{OfferSource, Placement, Placer};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -168,6 +168,7 @@ impl World {
                         Candidate {
                             fleet_id: id,
                             fleet_name: "fleet",
+                            fleet_owner: FleetOwner::OWN,
                             fleet_spec: spec,
                             local: false,
                             rules: None,

@@ -18,7 +18,7 @@ use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::{JobProvisioningData, RunSpec};
 use dstack_units::FleetId;
 
-use crate::placement::{Candidate, Request, Wants, ranked_offers};
+use crate::placement::{Candidate, FleetOwner, Request, Wants, ranked_offers};
 
 pub use attempts::{Failure, MAX_OFFERS_TRIED, add_failure, all_failed, none_for_fleet};
 pub use capacity::{NoCapacity, idle_for, new_capacity, new_capacity_outside_fleets};
@@ -108,13 +108,11 @@ pub fn check_named(request: &Request<'_>, fleet: &Fleet<'_>) -> Result<(), Skipp
     }
     let params = request.run_spec.merged_profile().params;
     let named = params.fleets.is_none_or(|fleets| {
-        fleets.iter().any(|reference| {
-            reference.name == fleet.name
-                && match &reference.project {
-                    Some(project) => fleet.project.is_none_or(|its| its == project),
-                    None => fleet.own,
-                }
-        })
+        let owner = FleetOwner {
+            project: fleet.project,
+            own: fleet.own,
+        };
+        fleets.iter().any(|reference| owner.is_meant(fleet.name, reference))
     });
     if named { Ok(()) } else { Err(Skipped::NotNamed) }
 }

@@ -6,6 +6,7 @@ mod host_rules;
 mod share;
 
 use dstack_model::backends::BackendType;
+use dstack_model::common::EntityReference;
 use dstack_model::fleets::FleetSpec;
 use dstack_model::health::HealthStatus;
 use dstack_model::instances::InstanceStatus;
@@ -28,6 +29,8 @@ pub struct Candidate<'a> {
     pub fleet_id: FleetId,
     /// The fleet's name.
     pub fleet_name: &'a str,
+    /// To whom that fleet belongs.
+    pub fleet_owner: FleetOwner<'a>,
     /// The fleet's configuration.
     pub fleet_spec: &'a FleetSpec,
     /// This very machine.
@@ -54,6 +57,32 @@ pub struct Candidate<'a> {
     pub offer: Option<&'a InstanceOfferWithAvailability>,
     /// Where it is.
     pub provisioning: Option<&'a JobProvisioningData>,
+}
+
+/// To whom a fleet belongs, as seen by a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FleetOwner<'a> {
+    /// Name of its project; `None`: it is not known, and matches any.
+    pub project: Option<&'a str>,
+    /// Whether that is the run's own project.
+    pub own: bool,
+}
+
+impl FleetOwner<'_> {
+    /// The run's own project, whatever its name is.
+    pub const OWN: Self = Self {
+        project: None,
+        own: true,
+    };
+
+    /// Whether a reference means its fleet of this name: without a project it means one of the run's own.
+    pub fn is_meant(&self, name: &str, reference: &EntityReference) -> bool {
+        reference.name == name
+            && match &reference.project {
+                Some(project) => self.project.is_none_or(|its| its == project),
+                None => self.own,
+            }
+    }
 }
 
 /// A job that wants a place.

@@ -2,7 +2,7 @@
 
 use dstack_model::fleets::FleetStatus;
 use dstack_plan::fleets::{ClusterAnchor, Fleet, cluster_anchor, is_cluster};
-use dstack_plan::placement::Candidate;
+use dstack_plan::placement::{Candidate, FleetOwner};
 use dstack_store::PlacementSnapshot;
 use dstack_store::rows::{AgentAddress, FleetRow, InstanceRow};
 use dstack_units::Time;
@@ -32,28 +32,33 @@ fn fleet<'a>(placement: &'a PlacementSnapshot, row: &'a FleetRow, project: Optio
     } else {
         ClusterAnchor::None
     };
-    Fleet {
-        id: row.id,
-        name: &row.name,
+    let owner = FleetOwner {
         project: match placement.project_names.get(&row.project_id) {
             Some(name) => Some(name),
             None => project,
         },
         own: row.project_id == placement.project,
+    };
+    Fleet {
+        id: row.id,
+        name: &row.name,
+        project: owner.project,
+        own: owner.own,
         spec: &row.spec,
         master: match anchor {
             ClusterAnchor::At(place) => Some(place),
             ClusterAnchor::None | ClusterAnchor::Undecided => None,
         },
         anchor_pending: anchor == ClusterAnchor::Undecided,
-        instances: its().map(|instance| candidate(row, instance)).collect(),
+        instances: its().map(|instance| candidate(row, owner, instance)).collect(),
     }
 }
 
-fn candidate<'a>(fleet: &'a FleetRow, instance: &'a InstanceRow) -> Candidate<'a> {
+fn candidate<'a>(fleet: &'a FleetRow, owner: FleetOwner<'a>, instance: &'a InstanceRow) -> Candidate<'a> {
     Candidate {
         fleet_id: fleet.id,
         fleet_name: &fleet.name,
+        fleet_owner: owner,
         fleet_spec: &fleet.spec,
         local: fleet.local,
         rules: instance.agent.as_deref().map(AgentAddress::rules),

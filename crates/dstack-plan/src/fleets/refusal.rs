@@ -107,6 +107,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+    use crate::placement::FleetOwner;
     use crate::placement::tests::{Sample, run};
 
     /// What is told of a job with `more` in its configuration when there is this fleet, with one busy instance.
@@ -121,6 +122,7 @@ mod tests {
             status: InstanceStatus::Busy,
             busy_blocks: 1,
             fleet_name: "cloud",
+            fleet_owner: FleetOwner::OWN,
             ..sample.candidate(1)
         };
         let spec: Option<FleetSpec> = fleet

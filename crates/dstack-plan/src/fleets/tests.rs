@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::offers::tests::offer;
+use crate::placement::FleetOwner;
 use crate::placement::tests::{Sample, run};
 
 fn spec(configuration: Value) -> FleetSpec {
@@ -30,6 +31,7 @@ fn fleet<'a>(spec: &'a FleetSpec, name: &'a str, instances: Vec<Candidate<'a>>) 
             .into_iter()
             .map(|instance| Candidate {
                 fleet_name: name,
+                fleet_owner: FleetOwner::OWN,
                 ..instance
             })
             .collect(),

@@ -43,6 +43,7 @@ impl Sample {
         Candidate {
             fleet_id: Uuid::from_u128(100 + num).into(),
             fleet_name: "fleet",
+            fleet_owner: FleetOwner::OWN,
             fleet_spec: &self.spec,
             local: false,
             rules: None,
