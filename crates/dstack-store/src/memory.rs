@@ -52,6 +52,8 @@ macro_rules! generate_tables {
             pub health_checks: BTreeMap<InstanceId, Vec<StoredCheck>>,
             /// Default gateways of projects: the only part of the directory that is kept.
             pub default_gateways: BTreeMap<ProjectId, GatewayId>,
+            /// Backends that commits expected to be there: there are no rows of them, and none is ever gone.
+            pub expected_backends: BTreeSet<(ProjectId, String)>,
             owners: BTreeMap<EntityRef, String>,
             servers: BTreeMap<String, HeldLease>,
             index: Index,
@@ -379,11 +381,17 @@ impl Tables {
 
     /// Writes what [`check_change`] lets pass.
     fn change(&mut self, change: &Change) {
-        if let Change::SetDefaultGateway { project, gateway } = change {
-            match gateway {
-                Some(gateway) => self.default_gateways.insert(*project, *gateway),
-                None => self.default_gateways.remove(project),
-            };
+        match change {
+            Change::SetDefaultGateway { project, gateway } => {
+                match gateway {
+                    Some(gateway) => self.default_gateways.insert(*project, *gateway),
+                    None => self.default_gateways.remove(project),
+                };
+            }
+            Change::ExpectBackend { project, kind } => {
+                self.expected_backends.insert((*project, kind.clone()));
+            }
+            _ => {}
         }
     }
 
