@@ -746,14 +746,21 @@ async fn old_points_of_metrics_are_deleted_by_whether_their_jobs_run() {
                 .unwrap();
             jobs.sort_unstable();
             let found = jobs.clone();
-            let deleted = database
-                .write(move |tx| Box::pin(async move { metrics::delete_before(tx, &found, before).await }));
+            let deleted = database.write(move |tx| {
+                Box::pin(async move { metrics::delete_before(tx, &found, before, 3).await })
+            });
             (jobs, deleted.await.unwrap())
         };
         // Two of each job are old.
         let mut running = ids[..2].to_vec();
         running.sort_unstable();
-        assert_eq!(delete(PointsOf::Running).await, (running, 4));
+        let last = running[1];
+        assert_eq!(
+            delete(PointsOf::Running).await,
+            (running, 3),
+            "as many as it may at once"
+        );
+        assert_eq!(delete(PointsOf::Running).await, (vec![last], 1));
         assert_eq!(delete(PointsOf::Running).await, (Vec::new(), 0));
         assert_eq!(delete(PointsOf::Finished).await, (vec![ids[2]], 2));
         let mut left = Vec::new();

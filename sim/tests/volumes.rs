@@ -57,6 +57,9 @@ async fn a_volume_is_made_and_deleted_and_its_events_tell_of_it() {
     let made = row(&world, id).provisioning_data.unwrap();
     assert_eq!((made.volume_id.as_str(), made.price), ("vol-1", Some(8.0)));
     assert_eq!(world.clouds.disks(), [id]);
+    // It is asked for only while its backend is there.
+    let backend = (row(&world, id).project_id, "aws".to_owned());
+    assert!(world.store.tables().expected_backends.contains(&backend));
     world.delete_volume(&engine, "data").await.unwrap();
     is_deleted(&world, id, "after it was deleted").await;
     assert_eq!(

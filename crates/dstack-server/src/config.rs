@@ -165,7 +165,8 @@ impl ServerConfig {
     pub fn encryption(&self, dir: &Path, random: &Random) -> Result<Encryption, ConfigError> {
         let mut keys = Vec::new();
         for (index, value) in self.keys().iter().enumerate() {
-            keys.push(key(value).map_err(|reason| ConfigError::Key {
+            let found = key(value).and_then(|found| distinct(&keys, found));
+            keys.push(found.map_err(|reason| ConfigError::Key {
                 place: path(dir).display().to_string(),
                 index,
                 reason,
@@ -212,6 +213,17 @@ fn key(value: &Value) -> Result<Key, &'static str> {
     }
 }
 
+/// What is stored names the key that it was encrypted with.
+fn distinct(others: &[Key], key: Key) -> Result<Key, &'static str> {
+    match others
+        .iter()
+        .any(|other| other.name() == key.name() && *other != key)
+    {
+        true => Err("another key has this `name` and another `secret`: give each key a name of its own"),
+        false => Ok(key),
+    }
+}
+
 fn secret_bytes(text: &str) -> Option<[u8; 32]> {
     STANDARD.decode(text.trim()).ok()?.try_into().ok()
 }
@@ -248,6 +260,25 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs_err::write(path(dir.path()), text).unwrap();
         load(dir.path())
+    }
+
+    #[test]
+    fn two_keys_of_one_name_are_refused() {
+        let keys = |second: u8| {
+            let key = |byte: u8| {
+                format!(
+                    "  - {{type: aes, name: k, secret: {}}}\n",
+                    STANDARD.encode([byte; 32])
+                )
+            };
+            let text = format!("encryption:\n  keys:\n{}{}", key(1), key(second));
+            let dir = tempfile::tempdir().unwrap();
+            let config = loaded(&text).unwrap().unwrap();
+            config.encryption(dir.path(), &Random::seeded(1))
+        };
+        assert_eq!(keys(1).unwrap().keys().len(), 2, "the same key twice");
+        let error = keys(2).unwrap_err().to_string();
+        assert!(error.contains("name of its own"), "{error}");
     }
 
     #[test]

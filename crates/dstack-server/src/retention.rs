@@ -10,7 +10,7 @@ use dstack_store::Result;
 use dstack_store::queries::metrics::PointsOf;
 use dstack_store::queries::{events, health, metrics};
 use dstack_system::{observe, task, task_span};
-use dstack_units::Time;
+use dstack_units::{JobId, Time};
 use tokio_util::sync::CancellationToken;
 
 use crate::settings::Settings;
@@ -21,7 +21,7 @@ const EVERY: Duration = Duration::from_secs(3600);
 /// Most rows of one transaction.
 const BATCH: u32 = 5000;
 
-/// Most jobs whose points one transaction deletes: one that runs has 360 of an hour, a week of one that has ended 60,000.
+/// Most jobs whose points one transaction deletes: one that runs has 360 of an hour.
 const BATCH_JOBS: usize = 10;
 
 /// Deletes at once what is too old, and again every hour.
@@ -77,14 +77,41 @@ async fn delete_metrics(data: &Data, of: PointsOf, before: Time) -> Result<()> {
         .metrics()
         .jobs_with_points_before(of, before)
         .await?;
+    let mut first = Ok(());
     for batch in jobs.chunks(BATCH_JOBS) {
-        let batch = batch.to_vec();
-        let deleted = data
-            .database
-            .write(move |tx| Box::pin(async move { metrics::delete_before(tx, &batch, before).await }));
-        deleted.await?;
+        let done = match delete_points(data, batch, before).await {
+            // The others of the batch are not kept because of one.
+            Err(error) if error.unavailable().is_none() => one_by_one(data, batch, before).await,
+            done => done,
+        };
+        match done {
+            // So are all others: each would wait for as long.
+            Err(error) if error.unavailable().is_some() => return Err(error),
+            done => first = first.and(done),
+        }
     }
-    Ok(())
+    first
+}
+
+/// The first error, after all were tried.
+async fn one_by_one(data: &Data, jobs: &[JobId], before: Time) -> Result<()> {
+    let mut first = Ok(());
+    for job in jobs.chunks(1) {
+        first = first.and(delete_points(data, job, before).await);
+    }
+    first
+}
+
+async fn delete_points(data: &Data, jobs: &[JobId], before: Time) -> Result<()> {
+    loop {
+        let jobs = jobs.to_vec();
+        let batch = data
+            .database
+            .write(move |tx| Box::pin(async move { metrics::delete_before(tx, &jobs, before, BATCH).await }));
+        if batch.await? < u64::from(BATCH) {
+            return Ok(());
+        }
+    }
 }
 
 async fn delete_health_checks(data: &Data, before: Time) -> Result<()> {

@@ -56,6 +56,8 @@ macro_rules! generate_tables {
             pub imports: BTreeSet<(ProjectId, FleetId)>,
             /// Names of projects, where some import from others.
             pub project_names: BTreeMap<ProjectId, String>,
+            /// Backends that commits expected to be there: there are no rows of them, and none is ever gone.
+            pub expected_backends: BTreeSet<(ProjectId, String)>,
             owners: BTreeMap<EntityRef, String>,
             servers: BTreeMap<String, HeldLease>,
             index: Index,
@@ -397,11 +399,17 @@ impl Tables {
 
     /// Writes what [`check_change`] lets pass.
     fn change(&mut self, change: &Change) {
-        if let Change::SetDefaultGateway { project, gateway } = change {
-            match gateway {
-                Some(gateway) => self.default_gateways.insert(*project, *gateway),
-                None => self.default_gateways.remove(project),
-            };
+        match change {
+            Change::SetDefaultGateway { project, gateway } => {
+                match gateway {
+                    Some(gateway) => self.default_gateways.insert(*project, *gateway),
+                    None => self.default_gateways.remove(project),
+                };
+            }
+            Change::ExpectBackend { project, kind } => {
+                self.expected_backends.insert((*project, kind.clone()));
+            }
+            _ => {}
         }
     }
 

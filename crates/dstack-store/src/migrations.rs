@@ -22,6 +22,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0016_fencing.sql"),
     include_str!("../migrations/0017_made_instances.sql"),
     include_str!("../migrations/0018_entities.sql"),
+    include_str!("../migrations/0019_driven_volumes.sql"),
 ];
 
 /// Any number unlikely to be used by others: the advisory lock that lets one server migrate at a time.
@@ -179,6 +180,34 @@ mod tests {
             ..EventFilter::default()
         };
         assert_eq!(found(&pool, of_instance).await, [both]);
+    }
+
+    /// As databases have it that were migrated when the condition was written in another way.
+    const VOLUMES_BEFORE: &str = "DROP INDEX ix_volumes_driven; \
+         CREATE INDEX ix_volumes_driven ON volumes (lease_owner) WHERE NOT (deleted = 1);";
+
+    #[tokio::test]
+    async fn driven_volumes_are_found_by_their_index_in_older_databases_too() {
+        sqlx::any::install_default_drivers();
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite://{}?mode=rwc", folder.path().join("old.db").display());
+        // One connection: another would plan by the schema that it read last.
+        let pool = AnyPoolOptions::new()
+            .max_connections(1)
+            .connect(&url)
+            .await
+            .unwrap();
+        let of_entities = |script: &&str| script.contains("operations_of_entities");
+        let entities = MIGRATIONS.iter().position(of_entities).unwrap();
+        apply(&MIGRATIONS[..=entities], &pool, Dialect::Sqlite)
+            .await
+            .unwrap();
+        sqlx::raw_sql(VOLUMES_BEFORE).execute(&pool).await.unwrap();
+        run(&pool, Dialect::Sqlite).await.unwrap();
+        let plan = "EXPLAIN QUERY PLAN SELECT id FROM volumes WHERE lease_owner = 'a' AND deleted = 0";
+        let steps: Vec<(i64, i64, i64, String)> = sqlx::query_as(plan).fetch_all(&pool).await.unwrap();
+        let uses_it = |step: &(i64, i64, i64, String)| step.3.contains("ix_volumes_driven");
+        assert!(steps.iter().any(uses_it), "{steps:?}");
     }
 
     /// Calls of an instance and of a job from when operations were keyed to these two.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use dstack_compute::{Backend, ComputeError, LISTED_WITHIN, VolumeRequest, Volumes};
 use dstack_model::Decode;
+use dstack_model::backends::BackendType;
 use dstack_model::decode::decode_strict;
 use dstack_model::volumes::VolumeProvisioningData;
 use dstack_store::rows::{OperationKind, OperationRow};
@@ -16,7 +17,9 @@ use dstack_units::Time;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::clouds::{backend, done, in_time, keep, not_configured, refused, remove, settled_at};
+use super::clouds::{
+    backend, done, in_time, keep, keep_with_backend, not_configured, refused, remove, settled_at,
+};
 use super::{Step, Subject, note_error};
 use crate::Result;
 use crate::context::Context;
@@ -111,7 +114,7 @@ async fn create(ctx: &Context, snapshot: &VolumeSnapshot, operation: OperationRo
     }
     match creation.asked_at {
         Some(asked_at) => find(ctx, snapshot, operation, creation, volumes, asked_at).await,
-        None => ask(ctx, snapshot, operation, creation, volumes).await,
+        None => ask(ctx, snapshot, operation, creation, (cloud.kind(), volumes)).await,
     }
 }
 
@@ -143,7 +146,7 @@ async fn ask(
     snapshot: &VolumeSnapshot,
     operation: OperationRow,
     creation: Creation,
-    volumes: &dyn Volumes,
+    (kind, volumes): (BackendType, &dyn Volumes),
 ) -> Result<Step> {
     if creation.lost_calls > MAX_LOST_CALLS {
         let error = operation.error.clone();
@@ -154,7 +157,8 @@ async fn ask(
         asked_at: Some(ctx.now()),
         ..creation
     };
-    let operation = keep(ctx, operation, creation.to_json()).await?;
+    let project = snapshot.volume.project_id;
+    let operation = keep_with_backend(ctx, operation, creation.to_json(), project, kind).await?;
     ctx.before_effect("cloud.create.before", EntityRef::Volume(snapshot.volume.id))?;
     let made = in_time(volumes.create(&request(snapshot))).await;
     ctx.reached("cloud.create.after")?;

@@ -32,7 +32,7 @@ fn share(job_num: i64) -> Option<JobRuntimeData> {
 }
 
 /// Submits runs of two nodes each, which run as an engine would make them, and gives their jobs.
-async fn running(server: &Server, runs: &[&str]) -> Vec<JobRow> {
+pub(super) async fn running(server: &Server, runs: &[&str]) -> Vec<JobRow> {
     for name in runs {
         let configuration = json!({"type": "task", "commands": ["a"], "nodes": 2});
         let spec = json!({"run_name": name, "configuration": configuration});
@@ -63,7 +63,7 @@ async fn running(server: &Server, runs: &[&str]) -> Vec<JobRow> {
     jobs
 }
 
-async fn measured(server: &Server, job: &JobRow, at: i64, cpu_usage_micro: i64) {
+pub(super) async fn measured(server: &Server, job: &JobRow, at: i64, cpu_usage_micro: i64) {
     let point = MetricsPoint {
         at: Time::from_micros(at),
         cpu_usage_micro,

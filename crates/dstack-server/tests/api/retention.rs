@@ -4,6 +4,7 @@ use dstack_server::retention;
 use dstack_store::{Dialect, NewEvent, raw};
 use dstack_units::Time;
 
+use super::metrics::{measured, running};
 use super::{HandClock, Server, TestServer};
 
 const NOW: Time = Time::from_millis(1_790_000_000_000);
@@ -31,19 +32,17 @@ async fn add_events(server: &Server) {
     server.state.data.database.commit(commit).await.unwrap();
 }
 
-/// The newest of the old events cannot be deleted.
-async fn refuse_the_last(server: &Server) {
-    let last = format!("test {}", EVENTS - 1);
+/// Rows of a table for which the condition holds cannot be deleted.
+async fn refuse(server: &Server, table: &str, condition: &str) {
     let statements = match server.state.data.database.dialect() {
         Dialect::Sqlite => vec![format!(
-            "CREATE TRIGGER keep BEFORE DELETE ON events WHEN OLD.message = '{last}' \
-             BEGIN SELECT RAISE(ABORT, 'kept'); END"
+            "CREATE TRIGGER keep BEFORE DELETE ON {table} WHEN {condition} BEGIN SELECT RAISE(ABORT, 'kept'); END"
         )],
         Dialect::Postgres => vec![
             "CREATE FUNCTION keep() RETURNS trigger AS $$ BEGIN RAISE EXCEPTION 'kept'; END $$ LANGUAGE plpgsql"
                 .to_owned(),
             format!(
-                "CREATE TRIGGER keep BEFORE DELETE ON events FOR EACH ROW WHEN (OLD.message = '{last}') \
+                "CREATE TRIGGER keep BEFORE DELETE ON {table} FOR EACH ROW WHEN ({condition}) \
                  EXECUTE FUNCTION keep()"
             ),
         ],
@@ -59,10 +58,30 @@ async fn refuse_the_last(server: &Server) {
 async fn what_was_deleted_before_a_failure_stays_deleted() {
     let server = TestServer::new().clock(&HandClock::at(NOW)).start().await;
     add_events(&server).await;
-    refuse_the_last(&server).await;
+    // The newest of the old events.
+    let last = format!("OLD.message = 'test {}'", EVENTS - 1);
+    refuse(&server, "events", &last).await;
     assert_eq!(count(&server).await, 10_500);
     retention::forget(&server.state.data, &server.state.edge.settings)
         .await
         .unwrap_err();
     assert_eq!(count(&server).await, 500, "two whole batches are gone");
+}
+
+#[tokio::test]
+async fn points_that_cannot_be_deleted_keep_no_others() {
+    let server = TestServer::new().clock(&HandClock::at(NOW)).start().await;
+    let jobs = running(&server, &["first", "second"]).await;
+    for job in &jobs {
+        measured(&server, job, 1_000, 1).await;
+    }
+    let kept = jobs[1].id;
+    refuse(&server, "job_metrics_points", &format!("OLD.job_id = '{kept}'")).await;
+    retention::forget(&server.state.data, &server.state.edge.settings)
+        .await
+        .unwrap_err();
+    let all = "SELECT job_id FROM job_metrics_points";
+    let left = raw::fetch(&server.state.data.database, all).await.unwrap();
+    let left: Vec<_> = left.iter().map(|row| row[0].clone().unwrap()).collect();
+    assert_eq!(left, [kept.to_string()]);
 }

@@ -68,11 +68,13 @@ impl StoredText {
     /// Of a text that would be encrypted with the same key now; `None` where it would be stored in another way.
     fn reusable(text: String, keys: &RowKeys) -> Option<Self> {
         let keys = keys.in_force()?;
-        let Some(Key::Aes { name, .. }) = keys.first() else {
+        let Some(first @ Key::Aes { name, .. }) = keys.first() else {
             return None;
         };
         let sealed_with = text.strip_prefix("enc:aes:")?.split(':').next()?;
-        (sealed_with == name).then(|| Self {
+        // The text names its key, and not which of several of that name.
+        let is_known = keys.iter().all(|key| key.name() != name || key == first);
+        (sealed_with == name && is_known).then(|| Self {
             text: text.into(),
             keys,
         })
@@ -227,6 +229,21 @@ mod tests {
 
         let clear = read(r#"["s3cret"]"#, &keys).unwrap();
         assert!(clear.to_stored(&keys).starts_with("enc:aes:new:"));
+    }
+
+    #[test]
+    fn what_another_key_of_the_same_name_has_made_is_encrypted_anew() {
+        let aes = |byte: u8| Key::Aes {
+            name: "k".to_owned(),
+            secret: [byte; 32],
+        };
+        let encryption = Encryption::new(vec![aes(1)], Random::seeded(1));
+        let keys = RowKeys::from(&encryption);
+        let stored = Sealed::new(vec!["s3cret".to_owned()]).to_stored(&keys);
+        encryption.replace(vec![aes(2), aes(1)]);
+        let anew = read(&stored, &keys).unwrap().to_stored(&keys);
+        encryption.replace(vec![aes(2)]);
+        assert_eq!(*read(&anew, &keys).unwrap(), ["s3cret"]);
     }
 
     #[test]

@@ -149,15 +149,26 @@ impl Metrics<'_> {
     }
 }
 
-/// Deletes the points of these jobs from before a time; returns how many there were.
-pub async fn delete_before(tx: &mut Tx, jobs: &[JobId], before: Time) -> Result<u64> {
+/// Deletes points of these jobs from before a time, at most `limit` of them; returns how many there were.
+pub async fn delete_before(tx: &mut Tx, jobs: &[JobId], before: Time, limit: u32) -> Result<u64> {
+    let limit = u64::from(limit);
     let mut count = 0;
     for job in jobs {
-        let done = sqlx::query("DELETE FROM job_metrics_points WHERE job_id = $1 AND timestamp_micro < $2")
-            .bind(job.to_raw())
-            .bind(before.as_micros())
-            .execute(&mut *tx)
-            .await?;
+        let left = i64::try_from(limit.saturating_sub(count)).unwrap_or(i64::MAX);
+        if left == 0 {
+            break;
+        }
+        let done = sqlx::query(
+            "DELETE FROM job_metrics_points WHERE job_id = $1 AND timestamp_micro IN \
+             (SELECT p.timestamp_micro FROM job_metrics_points p WHERE p.job_id = $2 AND p.timestamp_micro < $3 \
+             ORDER BY p.timestamp_micro LIMIT $4)",
+        )
+        .bind(job.to_raw())
+        .bind(job.to_raw())
+        .bind(before.as_micros())
+        .bind(left)
+        .execute(&mut *tx)
+        .await?;
         count += done.rows_affected();
     }
     Ok(count)

@@ -1,5 +1,7 @@
 //! Everything that is stored encrypted.
 
+use dstack_system::task;
+use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row};
 
 use super::Reads;
@@ -52,30 +54,81 @@ pub type Unreadable = (String, usize);
 #[derive(Debug, Clone, Copy)]
 pub struct SealedValues<'a>(pub(crate) Reads<'a>);
 
+/// Most values of one read: a value may be as long as a configuration.
+const PAGE_ROWS: usize = 500;
+
 impl SealedValues<'_> {
-    /// Which stored values these keys do not decrypt.
+    /// Which stored values these keys do not decrypt. All values of all time are read for that, page by page.
     pub async fn unreadable(self, encryption: &Encryption) -> Result<Vec<Unreadable>> {
         let mut found = Vec::new();
         for (table, column) in columns() {
-            let values = self
-                .values(table, column, &format!(" AND {column} LIKE 'enc:%'"))
-                .await?;
-            let lost = values
-                .iter()
-                .filter(|value| encryption.decrypt_json(value).is_err());
-            note(&mut found, table, column, lost.count());
+            let condition = format!("{column} LIKE 'enc:%'");
+            let opens: Opens = |value, encryption| encryption.decrypt_json(value).is_ok();
+            let count = self.count((table, column), &condition, opens, encryption).await?;
+            note(&mut found, table, column, count);
         }
         for (table, column) in DOCUMENTS {
-            let condition = format!(" AND ({column} LIKE '%\"enc:%' OR {column} LIKE 'enc:%')");
-            let documents = self.values(table, column, &condition).await?;
-            let lost = documents
-                .iter()
-                .filter(|document| !is_readable(document, encryption));
-            note(&mut found, table, column, lost.count());
+            let condition = format!("({column} LIKE '%\"enc:%' OR {column} LIKE 'enc:%')");
+            let count = self
+                .count((table, column), &condition, is_readable, encryption)
+                .await?;
+            note(&mut found, table, column, count);
         }
         Ok(found)
     }
+
+    /// How many of the values do not open.
+    async fn count(
+        self,
+        (table, column): (&str, &str),
+        condition: &str,
+        opens: Opens,
+        encryption: &Encryption,
+    ) -> Result<usize> {
+        let (mut lost, mut after) = (0, String::new());
+        loop {
+            let page = self.page((table, column), condition, &after).await?;
+            let is_last = page.len() < PAGE_ROWS;
+            if let Some((key, _)) = page.last() {
+                after.clone_from(key);
+            }
+            let encryption = encryption.clone();
+            lost += task::blocking("decrypt stored values", move || {
+                page.iter()
+                    .filter(|(_, value)| !opens(value, &encryption))
+                    .count()
+            })
+            .await?;
+            if is_last {
+                return Ok(lost);
+            }
+        }
+    }
+
+    /// The next values after that key, each with its own.
+    async fn page(
+        self,
+        (table, column): (&str, &str),
+        condition: &str,
+        after: &str,
+    ) -> Result<Vec<(String, String)>> {
+        let key = match table {
+            "repo_creds" => "repo_id || user_id",
+            _ => "id",
+        };
+        let sql = format!(
+            "SELECT {key}, {column} FROM {table} WHERE {key} > $1 AND {column} IS NOT NULL AND {condition} \
+             ORDER BY {key} LIMIT {PAGE_ROWS}"
+        );
+        let query = sqlx::query(AssertSqlSafe(sql)).bind(after.to_owned());
+        let rows = query.fetch_all(self.0.pool()).await?;
+        let read = |row: &AnyRow| Ok((row.try_get(0)?, row.try_get(1)?));
+        rows.iter().map(read).collect()
+    }
 }
+
+/// Whether these keys open the value.
+type Opens = fn(&str, &Encryption) -> bool;
 
 /// Whether these keys open the document, if it is encrypted, and every text in it that is.
 fn is_readable(document: &str, encryption: &Encryption) -> bool {
@@ -92,14 +145,6 @@ fn note(found: &mut Vec<Unreadable>, table: &str, column: &str, count: usize) {
     }
 }
 
-impl SealedValues<'_> {
-    async fn values(self, table: &str, column: &str, condition: &str) -> Result<Vec<String>> {
-        let sql = format!("SELECT {column} FROM {table} WHERE {column} IS NOT NULL{condition}");
-        let rows = sqlx::query(AssertSqlSafe(sql)).fetch_all(self.0.pool()).await?;
-        rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
-    }
-}
-
 /// Encrypted texts in JSON: neither `enc:` nor base64 need escapes.
 fn sealed_texts(document: &str) -> impl Iterator<Item = &str> {
     document
@@ -113,11 +158,40 @@ fn sealed_texts(document: &str) -> impl Iterator<Item = &str> {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)] // databases without keys
 mod tests {
     use dstack_system::Random;
 
     use super::*;
     use crate::encryption::Key;
+    use crate::{Database, raw};
+
+    #[tokio::test]
+    async fn values_are_counted_over_all_pages() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite://{}", folder.path().join("x.db").display());
+        let database = Database::open(&url).await.unwrap();
+        let key = Key::Aes {
+            name: "k".into(),
+            secret: [1; 32],
+        };
+        let keys = Encryption::new(vec![key], Random::seeded(1));
+        let good = keys.encrypt("token").unwrap();
+        let users = 2 * PAGE_ROWS + 1;
+        for n in 0..users {
+            let token = if n % 2 == 0 { "enc:aes:gone:AAA=" } else { &good };
+            let insert = format!(
+                "INSERT INTO users (id, name, created_at, global_role, active, token, token_hash, projects_quota) \
+                 VALUES ('{n}', '{n}', 0, 'user', 1, '{token}', '{n}', 1)"
+            );
+            raw::execute(&database, &insert).await.unwrap();
+        }
+        let lost = database.sealed_values().unreadable(&keys).await.unwrap();
+        assert_eq!(lost, [("users.token".to_owned(), PAGE_ROWS + 1)]);
+        let reads = database.sealed_values();
+        let page = reads.page(("users", "token"), "1 = 1", "").await.unwrap();
+        assert_eq!(page.len(), PAGE_ROWS);
+    }
 
     #[test]
     fn a_key_is_needed_for_what_is_inside_as_well() {
