@@ -552,6 +552,8 @@ pub struct HostReport {
     pub arch: String,
     /// What the runtime does not honour, for people; empty for docker.
     pub notices: Vec<String>,
+    /// Which file the agent was started from (`dstack_system::file::id`); empty of an agent that does not tell.
+    pub executable: String,
 }
 
 /// One line of `GET /api/stream`: every task, `Synced`, then each change as it happens.

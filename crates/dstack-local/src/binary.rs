@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use dstack_system::env;
+use dstack_system::{env, file};
 use fs_err::os::unix::fs::OpenOptionsExt;
 use sha2::{Digest, Sha256};
 
@@ -53,14 +53,19 @@ fn unpack(dir: &Path, packed: &[u8]) -> Result<PathBuf, LocalError> {
     Ok(target)
 }
 
-/// Removes what [`find`] unpacked for other versions. What still runs of them goes on.
+/// Removes what [`find`] unpacked for other builds; `current` is what the agent that runs was started from. What still runs of
+/// them goes on.
 pub fn remove_others(dir: &Path, current: &Path) {
     let Ok(entries) = fs_err::read_dir(dir.join("bin")) else {
         return;
     };
+    let Ok(current) = file::id(current) else {
+        return;
+    };
     for entry in entries.flatten() {
         let is_agent = entry.file_name().to_string_lossy().starts_with("dstack-agent-");
-        if is_agent && entry.path() != current {
+        let is_other = file::id(&entry.path()).is_ok_and(|id| id != current);
+        if is_agent && is_other {
             // One that stays costs its space only.
             fs_err::remove_file(entry.path()).ok();
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use dstack_agent_api::shim::{HostReport, TaskListItem, TaskStatus};
 use dstack_agent_api::shim_client::{ShimClient, UnixConnector};
-use dstack_system::{env, task};
+use dstack_system::{env, file, task};
 use fs_err::os::unix::fs::OpenOptionsExt as _;
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
@@ -117,7 +117,7 @@ impl LocalShim {
     async fn ensure_running(&self) -> Result<(), LocalError> {
         match self.client.healthcheck().await {
             Ok(health) if self.is_wanted(&health.version).await => {}
-            // Left by another version, or by a server that wanted another runtime: it hands its tasks over to the new one.
+            // Left by another build, or by a server that wanted another runtime: it hands its tasks over to the new one.
             Ok(_) => {
                 self.client.shutdown(false).await.map_err(LocalError::Agent)?;
                 self.wait_until_gone().await;
@@ -128,11 +128,15 @@ impl LocalShim {
         self.check_runtime().await
     }
 
-    /// Whether the agent that runs is of our version, and runs tasks as was said.
+    /// Whether the agent that runs is of our version, was started from the file that we would start, which is the runner of
+    /// its next tasks as well, and runs tasks as was said.
     async fn is_wanted(&self, version: &str) -> bool {
+        let Ok(report) = self.report().await else {
+            return false;
+        };
         let wanted = &self.options.runtime;
-        version == env!("CARGO_PKG_VERSION")
-            && (wanted == AUTO || self.report().await.is_ok_and(|report| report.runtime == *wanted))
+        let is_ours = file::id(&self.options.binary).is_ok_and(|ours| ours == report.executable);
+        version == env!("CARGO_PKG_VERSION") && is_ours && (wanted == AUTO || report.runtime == *wanted)
     }
 
     /// Another runtime than at the first start would get jobs that were made for the first.
@@ -308,53 +312,89 @@ mod tests {
     }
 
     /// An agent that answers all calls but the one for its stream, which it counts.
-    #[derive(Debug, Default)]
+    #[derive(Debug, Default, Clone)]
     struct WithoutStream {
         streams: Arc<AtomicUsize>,
+        /// How often it was told to end.
+        ends: Arc<AtomicUsize>,
+        executable: String,
     }
 
     #[async_trait]
     impl Connector for WithoutStream {
         async fn connect(&self) -> std::io::Result<Box<dyn Wire>> {
             let (ours, theirs) = tokio::io::duplex(64 * 1024);
-            task::spawn("agent of the test", answer(theirs, Arc::clone(&self.streams)));
+            task::spawn("agent of the test", self.clone().answer(theirs));
             Ok(Box::new(ours))
         }
     }
 
-    async fn answer(mut wire: tokio::io::DuplexStream, streams: Arc<AtomicUsize>) {
-        let mut request = vec![0; 4096];
-        let count = wire.read(&mut request).await.unwrap_or(0);
-        let request = String::from_utf8_lossy(&request[..count]).into_owned();
-        let (status, body) = match request.split(' ').nth(1) {
-            Some("/api/healthcheck") => {
-                let health = json!({"service": "dstack-shim", "version": env!("CARGO_PKG_VERSION")});
-                ("200 OK", health)
-            }
-            Some("/api/host") => ("200 OK", json!({"runtime": "process"})),
-            _ => {
-                streams.fetch_add(1, Ordering::Relaxed);
-                ("503 Service Unavailable", json!({}))
-            }
-        };
-        let body = body.to_string();
-        let head = format!(
-            "HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
-            body.len()
-        );
-        wire.write_all(format!("{head}{body}").as_bytes()).await.ok();
+    impl WithoutStream {
+        async fn answer(self, mut wire: tokio::io::DuplexStream) {
+            let mut request = vec![0; 4096];
+            let count = wire.read(&mut request).await.unwrap_or(0);
+            let request = String::from_utf8_lossy(&request[..count]).into_owned();
+            let (status, body) = match request.split(' ').nth(1) {
+                Some("/api/healthcheck") => {
+                    let health = json!({"service": "dstack-shim", "version": env!("CARGO_PKG_VERSION")});
+                    ("200 OK", health)
+                }
+                Some("/api/host") => (
+                    "200 OK",
+                    json!({"runtime": "process", "executable": self.executable}),
+                ),
+                Some("/api/shutdown") => {
+                    self.ends.fetch_add(1, Ordering::Relaxed);
+                    ("200 OK", json!({}))
+                }
+                _ => {
+                    self.streams.fetch_add(1, Ordering::Relaxed);
+                    ("503 Service Unavailable", json!({}))
+                }
+            };
+            let body = body.to_string();
+            let head = format!(
+                "HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+                body.len()
+            );
+            wire.write_all(format!("{head}{body}").as_bytes()).await.ok();
+        }
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_agent_whose_stream_does_not_stay_is_not_asked_without_end() {
         let (_dir, mut shim) = agent("exit 1");
-        let agent = WithoutStream::default();
+        let agent = WithoutStream {
+            executable: file::id(shim.binary()).unwrap(),
+            ..WithoutStream::default()
+        };
         let streams = Arc::clone(&agent.streams);
         shim.client = ShimClient::new(Arc::new(agent));
         let minute = tokio::time::timeout(Duration::from_secs(60), shim.supervise());
         minute.await.unwrap_err();
         let asked = streams.load(Ordering::Relaxed);
         assert!((5..20).contains(&asked), "{asked}");
+    }
+
+    /// The build was replaced by another of the same version: tasks of an agent that stayed would look for a file that is
+    /// not there any more.
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_of_another_build_hands_over_whatever_its_version_says() {
+        let (_dir, mut shim) = agent("exit 1");
+        for (executable, ends) in [
+            (file::id(shim.binary()).unwrap(), 0),
+            (file::own_executable().unwrap(), 1),
+            (String::new(), 1),
+        ] {
+            let agent = WithoutStream {
+                executable,
+                ..WithoutStream::default()
+            };
+            let told = Arc::clone(&agent.ends);
+            shim.client = ShimClient::new(Arc::new(agent));
+            shim.ensure_running().await.ok(); // this one does not go
+            assert_eq!(told.load(Ordering::Relaxed), ends);
+        }
     }
 
     #[tokio::test]

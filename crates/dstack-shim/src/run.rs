@@ -75,6 +75,7 @@ pub async fn run(settings: Settings) -> Result<(), StartError> {
         version: crate::VERSION.to_owned(),
         arch: host::arch().to_owned(),
         notices: notices(runtime.as_ref(), &settings),
+        executable: dstack_system::file::own_executable().unwrap_or_default(),
     };
     if settings.service
         && let Err(error) = host::write(&settings.home, &report.host_info)

@@ -8,6 +8,7 @@ pub mod accounts;
 pub mod chain;
 pub mod clock;
 pub mod env;
+pub mod file;
 pub mod locked;
 pub mod nss;
 pub mod observe;

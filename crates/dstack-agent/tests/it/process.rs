@@ -2,7 +2,7 @@
 
 use dstack_agent_api::shim::{TaskStatus, TaskTerminate, reason};
 
-use crate::support::{Machine, alive, config, status};
+use crate::support::{AGENT, Machine, alive, config, status};
 
 fn orphan(machine: &Machine, name: &str) -> String {
     fs_err::read_to_string(machine.path("runners").join(name).join("runner/orphan")).unwrap()
@@ -18,6 +18,8 @@ async fn a_task_from_start_to_end() {
         ("process", "0.22.5")
     );
     assert!(host.host_info.cpus > 0 && !host.notices.is_empty());
+    let started_from = dstack_system::file::id(AGENT.as_ref()).unwrap();
+    assert_eq!(host.executable, started_from);
     agent.client.submit(&config("1")).await.unwrap();
     let running = agent.until_status("1", TaskStatus::Running).await;
     assert_eq!(
