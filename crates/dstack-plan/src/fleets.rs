@@ -18,7 +18,7 @@ use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::{JobProvisioningData, RunSpec};
 use dstack_units::FleetId;
 
-use crate::placement::{Candidate, Request, Wants, offers};
+use crate::placement::{Candidate, Request, Wants, ranked_offers};
 
 pub use attempts::{Failure, MAX_OFFERS_TRIED, add_failure, all_failed, none_for_fleet};
 pub use capacity::{NoCapacity, idle_for, new_capacity, new_capacity_outside_fleets};
@@ -167,17 +167,20 @@ fn room(fleet: &Fleet<'_>) -> Option<i64> {
 pub struct Eligible<'f, 'a> {
     /// The fleet that could take the run.
     pub fleet: &'f Fleet<'a>,
-    /// Shares of its instances, idle or not, cheapest first.
+    /// Shares of its instances, idle or not, cheapest first; those where the job would be a process, though it names
+    /// something of a container, last.
     pub instance_offers: Vec<Offer>,
+    /// What is idle would run the job as such a process.
+    pub is_last_resort: bool,
     /// Whether its idle instances suffice for the whole run.
     pub has_capacity: bool,
 }
 
 impl Eligible<'_, '_> {
     /// By which fleets are compared: the least is best.
-    fn rank(&self, new: &[Offer]) -> (bool, f64, f64) {
+    fn rank(&self, new: &[Offer]) -> ((bool, bool), f64, f64) {
         (
-            !self.has_capacity,
+            (!self.has_capacity, self.is_last_resort),
             cheapest_available(&self.instance_offers),
             cheapest_available(new),
         )
@@ -198,19 +201,33 @@ pub fn eligible<'f, 'a>(request: &Request<'_>, fleets: &'f [Fleet<'a>]) -> Vec<E
         .iter()
         .filter(|fleet| check_named(request, fleet).is_ok() && check_room(request, fleet).is_ok())
         .map(|fleet| {
-            let instance_offers = offers(&wants, &fleet.instances);
+            let (is_last_resort, instance_offers) = instance_offers(&wants, fleet);
             let idle = instance_offers
                 .iter()
                 .filter(|offer| offer.availability.is_available())
                 .count();
             Eligible {
                 fleet,
+                is_last_resort,
                 // A service that starts from no replicas needs none: still an empty fleet has no capacity.
                 has_capacity: idle > 0 && i64::try_from(idle).unwrap_or(i64::MAX) >= needed,
                 instance_offers,
             }
         })
         .collect()
+}
+
+/// What the fleet's instances offer, and whether what is idle of that is the last resort only.
+fn instance_offers(wants: &Wants<'_>, fleet: &Fleet<'_>) -> (bool, Vec<Offer>) {
+    let ranked = ranked_offers(wants, &fleet.instances);
+    let mut available = ranked
+        .iter()
+        .filter(|(_, offer)| offer.availability.is_available());
+    let is_last_resort = available.next().is_some_and(|(last, _)| *last);
+    (
+        is_last_resort,
+        ranked.into_iter().map(|(_, offer)| offer).collect(),
+    )
 }
 
 /// The best fleet, the earlier among equals: its place in the list. `new` has what backends offer for each (empty where

@@ -164,6 +164,8 @@ pub enum Unfit {
 pub struct Wants<'a> {
     request: Request<'a>,
     profile: Profile,
+    /// The job names something that only a container has.
+    names_container: bool,
 }
 
 impl<'a> Wants<'a> {
@@ -171,6 +173,7 @@ impl<'a> Wants<'a> {
     pub fn new(request: Request<'a>) -> Self {
         Self {
             profile: request.run_spec.merged_profile(),
+            names_container: host_rules::names_container(request.run_spec, request.job_spec),
             request,
         }
     }
@@ -209,6 +212,17 @@ impl<'a> Wants<'a> {
         };
         let machine = Machine::whole(&offer.instance.resources, offer.price);
         mismatches(&self.request.job_spec.requirements, machine, defaults(candidate)).collect()
+    }
+
+    /// Whether the job names something that only a container has: `image`, `docker`, `user`, `privileged` or `volumes`.
+    pub const fn names_container(&self) -> bool {
+        self.names_container
+    }
+
+    /// Whether the instance is the last one for the job: it would run as a process there, and what it names of a container
+    /// would be ignored.
+    pub fn is_last_resort(&self, candidate: &Candidate<'_>) -> bool {
+        candidate.rules.is_some_and(|rules| !rules.containers) && self.names_container
     }
 
     /// The request that was asked with: the job and what it is bound to.
@@ -254,13 +268,26 @@ pub fn consider<'a>(request: &Request<'_>, candidates: &[Candidate<'a>]) -> Vec<
         .collect()
 }
 
-/// The instances that could take the job, now or once they are idle: cheapest first, ties in order.
+/// The instances that could take the job, now or once they are idle: those that are the last resort last, else cheapest first,
+/// ties in order.
 pub fn offers(wants: &Wants<'_>, candidates: &[Candidate<'_>]) -> Vec<InstanceOfferWithAvailability> {
+    let ranked = ranked_offers(wants, candidates).into_iter();
+    ranked.map(|(_, offer)| offer).collect()
+}
+
+/// Same as [`offers`], each with whether it is the last resort.
+pub(crate) fn ranked_offers(
+    wants: &Wants<'_>,
+    candidates: &[Candidate<'_>],
+) -> Vec<(bool, InstanceOfferWithAvailability)> {
     let mut offers: Vec<_> = candidates
         .iter()
-        .filter_map(|candidate| wants.share_of(candidate).ok()?.offer(candidate))
+        .filter_map(|candidate| {
+            let offer = wants.share_of(candidate).ok()?.offer(candidate)?;
+            Some((wants.is_last_resort(candidate), offer))
+        })
         .collect();
-    offers.sort_by(|a, b| a.price.total_cmp(&b.price));
+    offers.sort_by(|(last, a), (last_too, b)| last.cmp(last_too).then(a.price.total_cmp(&b.price)));
     offers
 }
 

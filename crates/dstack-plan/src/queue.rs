@@ -148,6 +148,7 @@ fn likeness(wants: &Wants<'_>) -> Vec<u8> {
             request.run_fleet,
             request.multinode(),
             request.job_spec.privileged,
+            wants.names_container(),
         ),
         (volumes, master, mounts, nodes_required(request.run_spec)),
     );

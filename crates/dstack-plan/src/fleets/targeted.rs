@@ -2,10 +2,14 @@
 
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 
-use super::{Fleet, cheapest_available, check_named, nodes_required};
-use crate::placement::{Request, Wants, offers};
+use super::{Fleet, cheapest_available, check_named, instance_offers, nodes_required};
+use crate::placement::{Request, Wants};
 
-/// The named instances of the best fleet: one that has enough of them idle, then the one with the cheapest idle one,
+/// By which fleets are compared: the least is best.
+type Rank = (bool, bool, f64, f64);
+
+/// The named instances of the best fleet: one that has enough of them idle, then one where the job is no process though it names
+/// something of a container, then the one with the cheapest idle one,
 /// then the one with the cheapest.
 pub fn targeted(request: &Request<'_>, fleets: &[Fleet<'_>]) -> Vec<Offer> {
     let wants = Wants::new(*request);
@@ -16,15 +20,20 @@ pub fn targeted(request: &Request<'_>, fleets: &[Fleet<'_>]) -> Vec<Offer> {
         1
     };
     let needed = usize::try_from(needed).unwrap_or(0);
-    let mut best: Option<((bool, f64, f64), Vec<Offer>)> = None;
+    let mut best: Option<(Rank, Vec<Offer>)> = None;
     for fleet in fleets.iter().filter(|fleet| check_named(request, fleet).is_ok()) {
-        let offers = offers(&wants, &fleet.instances);
+        let (is_last_resort, offers) = instance_offers(&wants, fleet);
         let Some(first) = offers.first() else { continue };
         if offers.len() < needed {
             continue;
         }
         let idle = offers.iter().filter(|offer| offer.availability.is_available());
-        let rank = (idle.count() < needed, cheapest_available(&offers), first.price);
+        let rank = (
+            idle.count() < needed,
+            is_last_resort,
+            cheapest_available(&offers),
+            first.price,
+        );
         if best.as_ref().is_none_or(|(least, _)| rank < *least) {
             best = Some((rank, offers));
         }

@@ -59,25 +59,40 @@ impl HostRules {
     }
 }
 
-/// What a host without containers makes of a job, in a sentence: it runs the commands, and ignores most of what is around them.
-pub fn notice_of_processes(instance: &str, run: &RunSpec, job: &JobSpec) -> String {
+/// What of a job there is in a container only: its field of the configuration, and whether the job has it. A host without
+/// containers is the last one for such a job.
+fn of_containers(run: &RunSpec, job: &JobSpec) -> [(&'static str, bool); 5] {
     let base = run.configuration.base();
-    let asked = [
+    [
         ("image", base.image.is_some()),
         ("docker", base.docker == Some(true)),
-        ("python", base.python.is_some()),
-        ("nvcc", base.nvcc == Some(true)),
         ("user", base.user.is_some()),
         ("privileged", base.privileged),
         (
             "volumes",
             job.volumes.as_ref().is_some_and(|mounts| !mounts.is_empty()),
         ),
+    ]
+}
+
+/// Whether the job names something that only a container has.
+pub(super) fn names_container(run: &RunSpec, job: &JobSpec) -> bool {
+    of_containers(run, job).iter().any(|(_, is_asked)| *is_asked)
+}
+
+/// What a host without containers makes of a job, in a sentence: it runs the commands, and ignores most of what is around them.
+pub fn notice_of_processes(instance: &str, run: &RunSpec, job: &JobSpec) -> String {
+    let base = run.configuration.base();
+    // Without these, a job is much the same there.
+    let comforts = [
+        ("python", base.python.is_some()),
+        ("nvcc", base.nvcc == Some(true)),
         ("registry_auth", base.registry_auth.is_some()),
         ("resources.shm_size", base.resources.shm_size.is_some()),
     ];
-    let ignored: Vec<String> = asked
+    let ignored: Vec<String> = of_containers(run, job)
         .into_iter()
+        .chain(comforts)
         .filter(|(_, is_asked)| *is_asked)
         .map(|(field, _)| format!("`{field}`"))
         .collect();

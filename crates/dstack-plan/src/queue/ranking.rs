@@ -12,10 +12,12 @@ struct Idle {
     count: i64,
     /// The price of the cheapest; the slots come by price.
     price: Option<f64>,
+    /// How many of them are the last resort of the job.
+    last_resorts: i64,
 }
 
 impl Placer<'_> {
-    /// The fleet whose idle instances suffice, or else the one with the cheapest idle instance; the earlier among equals.
+    /// The fleet whose idle instances suffice, with as few as possible that are the last resort, or else the one with the cheapest idle instance; the earlier among equals.
     /// `None`: no fleet that could take the run has any.
     pub(super) fn fleet_for_several(&self, wants: &Wants<'_>) -> Option<FleetId> {
         let request = wants.request();
@@ -34,12 +36,21 @@ impl Placer<'_> {
                 && let Some(idle) = idle.get_mut(slot.fleet)
             {
                 idle.count += 1;
+                idle.last_resorts += i64::from(wants.is_last_resort(&slot.candidate));
                 idle.price = idle.price.or(slot.candidate.offer.map(|offer| offer.price));
             }
         }
         let needed = nodes_required(request.run_spec);
         let ranks = self.fleets.iter().zip(idle).filter(|(_, idle)| idle.count > 0);
-        let rank = |idle: &Idle| (idle.count < needed, idle.price.unwrap_or(f64::INFINITY));
+        // The others are taken first.
+        let taken = |idle: &Idle| needed.saturating_sub(idle.count - idle.last_resorts).max(0);
+        let rank = |idle: &Idle| {
+            let last_resorts = taken(idle).min(idle.last_resorts);
+            (
+                (idle.count < needed, last_resorts),
+                idle.price.unwrap_or(f64::INFINITY),
+            )
+        };
         ranks
             .min_by(|(_, a), (_, b)| {
                 let (a, b) = (rank(a), rank(b));

@@ -24,6 +24,8 @@ pub(super) struct Slot<'c> {
 #[derive(Debug, Default)]
 pub(super) struct Cursor {
     next: usize,
+    /// Only the last resorts are left.
+    last_resorts: bool,
     /// What such a job gets of the instance there, if that is known.
     share: Option<Share>,
 }
@@ -51,13 +53,28 @@ impl<'c> Slots<'c> {
         Self { slots }
     }
 
-    /// Takes the cheapest free share that suits.
+    /// Takes the cheapest free share that suits; of an instance that is the last resort, where there is no other.
     pub(super) fn take(&mut self, cursor: &mut Cursor, wants: &Wants<'_>) -> Option<Taken> {
+        if !cursor.last_resorts {
+            if let Some(taken) = self.take_next(cursor, wants) {
+                return Some(taken);
+            }
+            *cursor = Cursor {
+                last_resorts: true,
+                ..Cursor::default()
+            };
+        }
+        self.take_next(cursor, wants)
+    }
+
+    fn take_next(&mut self, cursor: &mut Cursor, wants: &Wants<'_>) -> Option<Taken> {
         while let Some(slot) = self.slots.get_mut(cursor.next) {
+            let is_due = wants.is_last_resort(&slot.candidate) == cursor.last_resorts;
             let known = cursor.share.filter(|share| slot.has_free(*share));
-            if let Some((share, choice)) = known
-                .or_else(|| slot.free_share(wants))
-                .and_then(|share| Some((share, slot.choice(share)?)))
+            if is_due
+                && let Some((share, choice)) = known
+                    .or_else(|| slot.free_share(wants))
+                    .and_then(|share| Some((share, slot.choice(share)?)))
             {
                 let first_job = slot.candidate.busy_blocks == 0;
                 slot.candidate.busy_blocks += share.blocks;
@@ -71,6 +88,7 @@ impl<'c> Slots<'c> {
             *cursor = Cursor {
                 next: cursor.next + 1,
                 share: None,
+                ..*cursor
             };
         }
         None

@@ -15,8 +15,8 @@ use super::*;
 use crate::fleets::{best, eligible, new_capacity};
 use crate::matching::{Defaults, Machine, check};
 use crate::offers::tests::offer;
-use crate::placement::Candidate;
 use crate::placement::tests::{Sample, run};
+use crate::placement::{Candidate, HostRules};
 
 /// What a queue is placed on.
 #[derive(Debug)]
@@ -303,6 +303,76 @@ fn cheap_instances_first_then_new_ones() {
             "Fleet is at capacity: fleet has 3 instances already, its `nodes.max`".to_owned()
         ]
     );
+}
+
+/// What names something of a container is a process, which ignores that, only where there is no other place.
+#[test]
+fn a_machine_without_containers_is_the_last_resort_of_what_names_one() {
+    let (cheap, dear) = (Sample::new("any", 0.0), Sample::new("any", 2.0));
+    let spec = fleet_spec(&json!({"type": "fleet", "nodes": "0..3"}));
+    let processes = HostRules {
+        containers: false,
+        ..HostRules::default()
+    };
+    let bare = Candidate {
+        rules: Some(&processes),
+        ..cheap.candidate(1)
+    };
+    let [bare_id, other_id] = [1, 2].map(|number| InstanceId::from(Uuid::from_u128(number)));
+    let fleets = [
+        fleet(0, &spec, vec![bare]),
+        fleet(1, &spec, vec![dear.candidate(2)]),
+    ];
+    for (more, expected) in [
+        (json!({}), [bare_id, other_id]),
+        (json!({"python": "3.12"}), [bare_id, other_id]),
+        (json!({"image": "x"}), [other_id, bare_id]),
+        (json!({"docker": true}), [other_id, bare_id]),
+        (json!({"user": "u"}), [other_id, bare_id]),
+        (json!({"privileged": true}), [other_id, bare_id]),
+        (json!({"volumes": ["/a:/b"]}), [other_id, bare_id]),
+    ] {
+        let mut configuration = json!({"type": "task", "commands": ["x"]});
+        let fields = configuration.as_object_mut().unwrap();
+        fields.extend(more.as_object().unwrap().clone());
+        let (run, jobs) = run(configuration);
+        let request = Request::new(&run, &jobs[0]);
+        let mut placer = Placer::new(&fleets);
+        let mut take = || placer.take_instance(&request).unwrap().instance_id;
+        assert_eq!([take(), take()], expected, "{more}");
+        let eligible = eligible(&request, &fleets);
+        let best = best(&eligible, &[]).unwrap();
+        let first = if expected[0] == bare_id { 0 } else { 1 };
+        assert_eq!(best, first, "the plan names the same fleet: {more}");
+    }
+}
+
+/// One of a job that names nothing of the kind does not say where the other goes.
+#[test]
+fn jobs_that_name_a_container_and_others_are_not_alike() {
+    let (cheap, dear) = (Sample::new("any", 0.0), Sample::new("any", 2.0));
+    let spec = fleet_spec(&json!({"type": "fleet", "nodes": "0..3"}));
+    let processes = HostRules {
+        containers: false,
+        ..HostRules::default()
+    };
+    let bare = Candidate {
+        rules: Some(&processes),
+        total_blocks: Some(2),
+        ..cheap.candidate(1)
+    };
+    let fleets = [fleet(0, &spec, vec![bare, dear.candidate(2)])];
+    let (plain, of_user) = (
+        run(json!({"type": "task", "commands": ["x"]})),
+        run(json!({"type": "task", "commands": ["x"], "user": "u"})),
+    );
+    let mut placer = Placer::new(&fleets);
+    let mut take = |(run, jobs): &(RunSpec, Vec<JobSpec>)| {
+        let choice = placer.take_instance(&Request::new(run, &jobs[0]));
+        choice.unwrap().instance_id
+    };
+    let expected = [2, 1].map(|number| InstanceId::from(Uuid::from_u128(number)));
+    assert_eq!([take(&of_user), take(&plain)], expected);
 }
 
 #[test]

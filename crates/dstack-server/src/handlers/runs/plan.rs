@@ -304,18 +304,17 @@ async fn in_best_fleet(source: &mut OfferSource, request: &Request<'_>, fleets: 
 /// Of all fleets that `fleets` names; what several could get is listed once.
 async fn in_named_fleets(source: &mut OfferSource, request: &Request<'_>, fleets: &[Fleet<'_>]) -> Found {
     let wants = Wants::new(*request);
-    let (mut instances, mut new) = (Vec::new(), Vec::new());
+    let (mut named, mut new) = (Vec::new(), Vec::new());
     for fleet in fleets
         .iter()
         .filter(|fleet| choice::check_named(request, fleet).is_ok())
     {
-        instances.extend(instance_offers(&wants, &fleet.instances));
+        named.extend(fleet.instances.iter().copied());
         new.push(new_in_fleet(source, request, fleet, None).await);
     }
-    instances.sort_by(|a, b| a.price.total_cmp(&b.price));
     Found {
         fleet: None,
-        instances,
+        instances: instance_offers(&wants, &named),
         new: of_all_fleets(&new),
     }
 }
