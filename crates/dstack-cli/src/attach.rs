@@ -9,6 +9,7 @@ pub mod urls;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use dstack_model::runs::{Job, JobSpec, Run};
 use dstack_units::{ParseError, PortMapping};
@@ -23,6 +24,9 @@ use crate::{format, fs};
 use ports::{PortError, Reserved, Wishes};
 use tunnel::{Attempts, Tunnel};
 use urls::{Reach, Rewriter};
+
+/// Limit for finding out whether something listens on a port of this machine.
+const LISTENS: Duration = Duration::from_secs(2);
 
 /// Which job, and how.
 #[derive(Debug)]
@@ -72,12 +76,16 @@ impl Attachment {
                     "Failed to attach. The run is not provisioned yet.",
                 )
             })?;
-        let mut tunnel = match is_on_other_machine(project.client.base_url(), request.job) {
-            false => Tunnel::open(&route, &context.home, Attempts::Patient).await?,
-            true => Tunnel::open(&route, &context.home, Attempts::Few)
-                .await
-                .map_err(|_| on_other_machine(&name))?,
+        let is_elsewhere = is_on_other_machine(project.client.base_url(), request.job);
+        let attempts = match is_elsewhere && !is_listened_to(&route).await {
+            true => Attempts::Few,
+            false => Attempts::Patient,
         };
+        let tunnel = Tunnel::open(&route, &context.home, attempts).await;
+        let mut tunnel = tunnel.map_err(|error| match is_elsewhere {
+            true => on_other_machine(&name, error),
+            false => error,
+        })?;
         let mut ports = BTreeMap::new();
         let reserved = match request.reserved {
             Some(reserved) => reserved,
@@ -201,7 +209,7 @@ pub fn wishes(spec: &JobSpec) -> Wishes {
 
 /// Whether the job may share the network of this machine. Then its ports are not reserved beforehand: held by us, they
 /// would be taken away from the job.
-fn may_share_network(job: &Job) -> bool {
+pub(crate) fn may_share_network(job: &Job) -> bool {
     is_on_servers_machine(job)
 }
 
@@ -222,9 +230,24 @@ fn is_on_other_machine(server: &str, job: &Job) -> bool {
     is_on_servers_machine(job) && !is_loopback(host) && host != "0.0.0.0" && host != "[::]"
 }
 
-fn on_other_machine(run: &str) -> CliError {
-    let text = "the job runs on the server's own machine, and can be attached to only from there";
-    CliError::new(ErrorKind::AttachFailed, text).hint(format!(
+/// Whether something answers where the route begins: a job of another machine has no port here.
+async fn is_listened_to(route: &Route) -> bool {
+    let Some(first) = route.hops.first() else {
+        return false;
+    };
+    let host = first.host.to_string();
+    let connected = tokio::net::TcpStream::connect((host.trim_matches(['[', ']']), first.port));
+    matches!(tokio::time::timeout(LISTENS, connected).await, Ok(Ok(_)))
+}
+
+fn on_other_machine(run: &str, error: CliError) -> CliError {
+    // What is wrong here is not a matter of where the job is.
+    if error.kind() != ErrorKind::AttachFailed {
+        return error;
+    }
+    let text = "the job runs on the server's own machine, and most likely can be attached to only from there";
+    let cause = error.message().unwrap_or_default();
+    CliError::caused_by(ErrorKind::AttachFailed, text, cause).hint(format!(
         "attach on that machine, or read the output with `dstack logs {run}`"
     ))
 }
@@ -394,5 +417,29 @@ mod tests {
             "https://dstack.example.org",
             &job("1.2.3.4")
         ));
+    }
+
+    #[tokio::test]
+    async fn a_job_of_this_machine_is_known_by_its_port() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut local = job("127.0.0.1");
+        let place = local.job_submissions[0].job_provisioning_data.as_mut().unwrap();
+        place.ssh_port = Some(i64::from(listener.local_addr().unwrap().port()));
+        let here = std::path::Path::new("/nonexistent");
+        let route = Route::to_job(&local, "run", here, "", here).unwrap().unwrap();
+        assert!(is_listened_to(&route).await);
+        drop(listener);
+        assert!(!is_listened_to(&route).await);
+    }
+
+    #[test]
+    fn the_cause_is_told_where_the_job_is_most_likely_elsewhere() {
+        let failed = |kind| on_other_machine("run", CliError::new(kind, "connection refused"));
+        let message = failed(ErrorKind::AttachFailed).message().unwrap();
+        assert!(
+            message.contains("most likely") && message.ends_with("connection refused"),
+            "{message}"
+        );
+        assert_eq!(failed(ErrorKind::SshKey).message().unwrap(), "connection refused");
     }
 }
