@@ -109,7 +109,7 @@ async fn submit(
         let _spinner = ui.spin("Stopping run...");
         stop_and_wait(project, &name).await?;
     }
-    let reserved = reserve(project, args, job).await?;
+    let reserved = reserve(args, job).await?;
     let action = plan.action;
     let run = {
         let _spinner = ui.spin("Applying plan...");
@@ -262,24 +262,22 @@ fn next_step(context: &Context, args: &ApplyArgs, plan: &RunPlan) -> Step {
 
 /// Local ports, held until the job runs. Where it may run on this very machine they are only looked at: held, they
 /// would be taken away from the job.
-async fn reserve(project: &Project, args: &ApplyArgs, job: &JobPlan) -> Result<Option<Reserved>, CliError> {
+async fn reserve(args: &ApplyArgs, job: &JobPlan) -> Result<Option<Reserved>, CliError> {
     if args.detach {
         return Ok(None);
     }
     let address = attach::ports::bind_address(args.kind.host.as_deref()).await?;
     let reserved =
         attach::reserve(&job.job_spec, address).map_err(|error| error.into_cli("submit", "dstack apply"))?;
-    let server = url::Url::parse(project.client.base_url()).ok();
-    let server_is_here = server
-        .as_ref()
-        .and_then(url::Url::host_str)
-        .is_some_and(attach::is_loopback);
-    let may_run_here = server_is_here
-        && job
-            .offers
-            .iter()
-            .any(|offer| offer.backend == BackendType::Remote);
-    Ok((!may_run_here).then_some(reserved))
+    let backends = job.offers.iter().map(|offer| offer.backend);
+    Ok((!may_run_here(backends)).then_some(reserved))
+}
+
+/// Whether a job may be placed on this machine, which may be the server's own whatever the server's URL is. Without offers
+/// nobody knows yet where it will run.
+fn may_run_here(offers: impl IntoIterator<Item = BackendType>) -> bool {
+    let mut offers = offers.into_iter().peekable();
+    offers.peek().is_none() || offers.any(|backend| backend == BackendType::Remote)
 }
 
 async fn upload_diff(project: &Project, repo_id: Option<&str>, diff: Diff) -> Result<(), CliError> {
@@ -367,4 +365,21 @@ pub(crate) async fn delete(
     drop(spinner);
     context.ui.say(Text::from("Run ").code(&name).push(" deleted"));
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_held_only_where_the_job_certainly_runs_elsewhere() {
+        for (offers, here) in [
+            (&[][..], true),
+            (&[BackendType::Remote], true),
+            (&[BackendType::Aws, BackendType::Remote], true),
+            (&[BackendType::Aws, BackendType::Gcp], false),
+        ] {
+            assert_eq!(may_run_here(offers.iter().copied()), here, "{offers:?}");
+        }
+    }
 }

@@ -195,7 +195,8 @@ async fn attach(
     reserved: Option<Reserved>,
 ) -> Result<Attachment, CliError> {
     let address = ports::bind_address(session.host.as_deref()).await?;
-    let reserved = match reserved {
+    // Of a job that came to this machine after all, what is held now would be forwarded to itself.
+    let reserved = match reserved.filter(|_| !attach::may_share_network(job)) {
         Some(reserved) => Some(reserved),
         None => attach::reserve_for(job, &[], address)
             .map_err(|error| error.into_cli("attach", "dstack attach"))?,
