@@ -79,7 +79,7 @@ fn ctrl_c_ends_a_command_that_waits_and_shows_the_cursor_again() {
     terminal
         .wait_for("Operation interrupted by user", TEST_TIMEOUT)
         .unwrap();
-    assert_eq!(terminal.wait().unwrap(), 0);
+    assert_eq!(terminal.wait().unwrap(), 130);
     let shown = terminal.text();
     let cursor = shown.rfind("\x1b[?25l").max(shown.rfind("\x1b[?25h")).unwrap();
     assert!(shown[cursor..].starts_with("\x1b[?25h"), "{shown:?}");

@@ -44,7 +44,7 @@ pub fn run(cli: Cli) -> ExitCode {
     };
     let command = match command {
         Command::Catalog(args) => {
-            let result = in_runtime(&ui, async { Ok(commands::catalog(*args).await) });
+            let result = in_runtime(async { Ok(commands::catalog(*args).await) }, || interrupted(&ui));
             return result.unwrap_or_else(|error| error.report(&ui));
         }
         other => other,
@@ -133,13 +133,33 @@ fn dispatch(context: &Context, command: Command) -> Result<ExitCode, CliError> {
             commands::apply::help(context, args.help.as_deref().unwrap_or_default())
         }
         Command::Server(_) => Err(CliError::new(ErrorKind::Internal, "this build has no server")),
-        other => in_runtime(&context.ui, commands::run(context, other)),
+        // They take Ctrl-C themselves nearly always, and end with 0 as in dstack 0.22.5.
+        other @ (Command::Apply(_) | Command::Attach(_)) => in_runtime(commands::run(context, other), || {
+            commands::apply::interrupted(&context.ui)
+        }),
+        other => in_runtime(commands::run(context, other), || {
+            let code = interrupted(&context.ui);
+            context
+                .ui
+                .complain("What the server was asked for already goes on there.");
+            code
+        }),
     }
 }
 
+/// As a shell says it of a program that Ctrl-C ended.
+const INTERRUPTED: u8 = 130;
+
+/// Ctrl-C before the command has done what it was to do: no success for a script.
+fn interrupted(ui: &Ui) -> ExitCode {
+    ui.complain("\nOperation interrupted by user. Exiting...");
+    ExitCode::from(INTERRUPTED)
+}
+
+/// Runs a command to its end, or until a Ctrl-C that nothing in it takes.
 fn in_runtime(
-    ui: &Ui,
     command: impl Future<Output = Result<ExitCode, CliError>>,
+    interrupted: impl FnOnce() -> ExitCode,
 ) -> Result<ExitCode, CliError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -148,7 +168,7 @@ fn in_runtime(
     let result = runtime.block_on(interrupt::unless_interrupted(command));
     // A prompt that was interrupted still waits for a line: do not wait with it.
     runtime.shutdown_background();
-    result.unwrap_or_else(|| Ok(commands::apply::interrupted(ui)))
+    result.unwrap_or_else(|| Ok(interrupted()))
 }
 
 #[cfg(test)]
@@ -184,6 +204,13 @@ mod tests {
             let error = parsed(arguments).unwrap_err();
             assert_eq!(exit_code(&error), ExitCode::from(code), "{arguments:?}");
         }
+    }
+
+    #[test]
+    fn what_is_interrupted_is_no_success() {
+        let (ui, captured) = Ui::captured(80, "");
+        assert_eq!(interrupted(&ui), ExitCode::from(130));
+        assert!(captured.err().contains("Operation interrupted by user"));
     }
 
     #[test]
