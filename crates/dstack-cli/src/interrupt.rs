@@ -5,42 +5,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
-/// How many were taken. Signals are for the whole process: so is this.
-static TAKEN: AtomicU64 = AtomicU64::new(0);
-
-/// The command has begun to ask or to draw.
-static WATCHED: Notify = Notify::const_new();
+/// Signals are for the whole process: so is this.
+static OF_PROCESS: Interrupts = Interrupts::new();
 
 /// From now on Ctrl-C ends the command, not the process.
 pub(crate) fn watch() {
-    WATCHED.notify_one();
+    OF_PROCESS.watch();
 }
 
 /// Waits for Ctrl-C and takes it: whoever waits does what is to be done then.
 pub(crate) async fn ctrl_c() {
-    watch();
-    signal().await;
-    TAKEN.fetch_add(1, Ordering::Relaxed);
+    OF_PROCESS.take(signal).await;
 }
 
 /// Runs a command to its end; `None`: a Ctrl-C came that nothing in it took.
 pub(crate) async fn unless_interrupted<T>(command: impl Future<Output = T>) -> Option<T> {
-    let not_taken = async {
-        WATCHED.notified().await;
-        loop {
-            let before = TAKEN.load(Ordering::Relaxed);
-            signal().await;
-            if TAKEN.load(Ordering::Relaxed) == before {
-                return;
-            }
-        }
-    };
-    // The command is asked first: it takes the same signal that is seen here.
-    tokio::select! {
-        biased;
-        result = command => Some(result),
-        () = not_taken => None,
-    }
+    OF_PROCESS.unless_interrupted(command, signal).await
 }
 
 async fn signal() {
@@ -50,36 +30,88 @@ async fn signal() {
     }
 }
 
+/// Who has taken which signal. `signal` is called to wait for the next one.
+struct Interrupts {
+    /// How many were taken.
+    taken: AtomicU64,
+    /// The command has begun to ask or to draw.
+    watched: Notify,
+}
+
+impl Interrupts {
+    const fn new() -> Self {
+        Self {
+            taken: AtomicU64::new(0),
+            watched: Notify::const_new(),
+        }
+    }
+
+    fn watch(&self) {
+        self.watched.notify_one();
+    }
+
+    async fn take(&self, signal: impl AsyncFn()) {
+        self.watch();
+        signal().await;
+        self.taken.fetch_add(1, Ordering::Relaxed);
+    }
+
+    async fn unless_interrupted<T>(
+        &self,
+        command: impl Future<Output = T>,
+        signal: impl AsyncFn(),
+    ) -> Option<T> {
+        let not_taken = async {
+            self.watched.notified().await;
+            loop {
+                let before = self.taken.load(Ordering::Relaxed);
+                signal().await;
+                if self.taken.load(Ordering::Relaxed) == before {
+                    return;
+                }
+            }
+        };
+        // The command is asked first: it takes the same signal that is seen here.
+        tokio::select! {
+            biased;
+            result = command => Some(result),
+            () = not_taken => None,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use rustix::process::{Signal, getpid, kill_process};
-
     use super::*;
 
     /// Presses Ctrl-C once everybody listens.
-    async fn press() {
+    async fn press(key: &Notify) {
         tokio::task::yield_now().await;
-        kill_process(getpid(), Signal::INT).unwrap();
+        key.notify_waiters();
     }
 
     #[tokio::test]
     async fn a_command_that_does_not_take_it_ends() {
+        let (interrupts, key) = (Interrupts::new(), Notify::new());
         let command = async {
-            watch();
+            interrupts.watch();
             std::future::pending::<()>().await;
         };
-        let (ended, ()) = tokio::join!(unless_interrupted(command), press());
+        let running = interrupts.unless_interrupted(command, async || key.notified().await);
+        let (ended, ()) = tokio::join!(running, press(&key));
         assert_eq!(ended, None);
     }
 
     #[tokio::test]
     async fn a_command_that_takes_it_goes_on_until_the_next() {
+        let (interrupts, key) = (Interrupts::new(), Notify::new());
         let command = async {
-            ctrl_c().await;
+            interrupts.take(async || key.notified().await).await;
             tokio::task::yield_now().await;
             5
         };
-        let (ended, ()) = tokio::join!(unless_interrupted(command), press());
+        let running = interrupts.unless_interrupted(command, async || key.notified().await);
+        let (ended, ()) = tokio::join!(running, press(&key));
         assert_eq!(ended, Some(5));
     }
 }
