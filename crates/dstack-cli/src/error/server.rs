@@ -16,14 +16,15 @@ impl From<ClientError> for CliError {
     }
 }
 
-const fn kind(error: &ClientError) -> ErrorKind {
+fn kind(error: &ClientError) -> ErrorKind {
     match error {
         ClientError::Url { .. } => ErrorKind::ServerUrl,
         ClientError::Setup { .. } => ErrorKind::Internal,
         ClientError::Connect { .. } => ErrorKind::Unreachable,
-        ClientError::Refused { code, .. } => match code {
+        ClientError::Refused { code, msg, .. } => match code {
             ErrorCode::ResourceNotExists => ErrorKind::NotFound,
             ErrorCode::ResourceExists => ErrorKind::AlreadyExists,
+            _ if is_upload_limit(msg) => ErrorKind::TooLarge,
             _ => ErrorKind::Refused,
         },
         ClientError::Validation { .. } => ErrorKind::InvalidRequest,
@@ -35,6 +36,11 @@ const fn kind(error: &ClientError) -> ErrorKind {
         ClientError::Status { .. } => ErrorKind::ServerFailure,
         ClientError::NotDstack { .. } => ErrorKind::NotDstack,
     }
+}
+
+/// Servers refuse an upload that is too large as they refuse anything else; only the text tells.
+fn is_upload_limit(message: &str) -> bool {
+    message.contains("DSTACK_SERVER_CODE_UPLOAD_LIMIT")
 }
 
 fn hint(error: &ClientError) -> Option<String> {
@@ -65,5 +71,23 @@ fn denied(reason: Option<&str>) -> String {
         }
         Some(reason) => format!("the server says: {reason}; {ask}"),
         None => ask.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upload_beyond_the_limit_is_too_large_though_it_is_refused_like_anything_else() {
+        let refused = |msg: &str| ClientError::Refused {
+            code: ErrorCode::Error,
+            msg: msg.to_owned(),
+            fields: None,
+        };
+        let text = "Repo diff size is 3.0MiB, which exceeds the limit of 2.0MiB. Use .gitignore to exclude large files from the \
+                    repo. This limit can be modified by setting the DSTACK_SERVER_CODE_UPLOAD_LIMIT environment variable.";
+        assert_eq!(kind(&refused(text)), ErrorKind::TooLarge);
+        assert_eq!(kind(&refused("Fleets are in use.")), ErrorKind::Refused);
     }
 }
