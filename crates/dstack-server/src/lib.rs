@@ -43,8 +43,8 @@ pub use engine_handle::NoEngine;
 pub use job_maker::JobMaker;
 pub use settings::Settings;
 pub use startup::{
-    BoxFuture, EngineContext, EngineStart, Reloader, ServerError, ServerOptions, StartedEngine, StopEngine,
-    serve,
+    BoxFuture, EngineContext, EngineStart, Reloaded, Reloader, ServerError, ServerOptions, StartedEngine,
+    StopEngine, serve,
 };
 pub use state::{
     AppState, Auth, Control, Data, DefaultPermissions, Edge, EngineParts, SharedPermissions, Verbs,

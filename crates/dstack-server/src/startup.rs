@@ -14,5 +14,5 @@ mod serve;
 pub(crate) use assemble::open_database;
 pub use error::ServerError;
 pub use options::{BoxFuture, EngineContext, EngineStart, ServerOptions, StartedEngine, StopEngine};
-pub use reload::Reloader;
+pub use reload::{Reloaded, Reloader};
 pub use serve::serve;

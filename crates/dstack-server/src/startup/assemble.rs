@@ -29,6 +29,8 @@ pub(super) struct Assembled {
     pub(super) state: Arc<AppState>,
     /// Whom and what the server began with.
     pub(super) first: First,
+    /// The `config.yml` that was applied.
+    pub(super) config: ServerConfig,
     /// `None` where no engine runs.
     pub(super) stop_engine: Option<StopEngine>,
     /// Keeps others from this server's directory until it is dropped.
@@ -92,6 +94,7 @@ pub(super) async fn assemble(options: ServerOptions) -> Result<Assembled, Server
     Ok(Assembled {
         state: Arc::new(state),
         first,
+        config,
         stop_engine,
         lock,
     })

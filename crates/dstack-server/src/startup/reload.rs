@@ -1,5 +1,7 @@
 //! Applying `config.yml` again while the server runs.
 
+use std::path::PathBuf;
+
 use dstack_store::encryption::Encryption;
 use dstack_store::queries::users::UserRow;
 use dstack_units::name::is_project_name;
@@ -14,17 +16,76 @@ use crate::state::{AppState, Data, DefaultPermissions};
 #[derive(Debug)]
 pub struct Reloader {
     admin: UserRow,
+    at_start: AtStart,
+}
+
+/// What the server's own machine was decided on, once: whether it is offered, and what is kept from its containers.
+#[derive(Debug)]
+struct AtStart {
+    has_logins: bool,
+    credential_files: Vec<PathBuf>,
+}
+
+impl AtStart {
+    fn of(config: &ServerConfig) -> Self {
+        Self {
+            has_logins: !config.logins().providers.is_empty(),
+            credential_files: config.credential_files(),
+        }
+    }
+
+    /// What would be decided differently now; `is_wanted`: whether somebody said that the machine is offered, or is not.
+    fn warnings(&self, now: &Self, is_wanted: Option<bool>) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let not_protected: Vec<String> = now
+            .credential_files
+            .iter()
+            .filter(|file| !self.credential_files.contains(file))
+            .map(|file| file.display().to_string())
+            .collect();
+        if is_wanted != Some(false) && !not_protected.is_empty() {
+            warnings.push(format!(
+                "restart the server: until then containers on its own machine may mount {}",
+                not_protected.join(", ")
+            ));
+        }
+        match (is_wanted, self.has_logins, now.has_logins) {
+            (None, false, true) => warnings.push(
+                "restart the server: until then its own machine stays an instance, if it is one, and whoever logs in may come to \
+                 run code there. `--local` at the start keeps it one"
+                    .to_owned(),
+            ),
+            (None, true, false) => warnings.push(
+                "restart the server if its own machine is to be an instance again: there are no login providers any more"
+                    .to_owned(),
+            ),
+            _ => {}
+        }
+        warnings
+    }
+}
+
+/// What applying the file again has led to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Reloaded {
+    /// What has changed, a line each.
+    pub changes: Vec<String>,
+    /// What has not, and takes a restart.
+    pub warnings: Vec<String>,
 }
 
 impl Reloader {
-    /// Projects that it creates belong to the admin.
-    pub fn new(admin: UserRow) -> Self {
-        Self { admin }
+    /// Projects that it creates belong to the admin; `config` is what the server started with.
+    pub fn new(admin: UserRow, config: &ServerConfig) -> Self {
+        Self {
+            admin,
+            at_start: AtStart::of(config),
+        }
     }
 
-    /// Reads the file and applies it. Returns what has changed, a line each. After an error everything is as before, but for
-    /// projects and backends that were applied before a database failed.
-    pub async fn reload(&self, state: &AppState) -> Result<Vec<String>, ServerError> {
+    /// Reads the file and applies it. After an error everything is as before, but for projects and backends that were applied
+    /// before a database failed.
+    pub async fn reload(&self, state: &AppState) -> Result<Reloaded, ServerError> {
         let config = config::load(&state.edge.settings.dir)?.unwrap_or_default();
         let encryption = config.encryption(&state.edge.settings.dir, &state.data.random)?;
         check_projects(&config)?;
@@ -44,7 +105,10 @@ impl Reloader {
             .enable(config.plugins.as_deref().unwrap_or_default());
         changes.extend(plugin_change(was_enabled, state.edge.plugins.is_enabled()));
         state.data.encryption.replace(encryption.keys().to_vec());
-        Ok(changes)
+        let warnings = self
+            .at_start
+            .warnings(&AtStart::of(&config), state.edge.settings.local);
+        Ok(Reloaded { changes, warnings })
     }
 }
 

@@ -27,12 +27,13 @@ pub async fn serve(mut options: ServerOptions) -> Result<(), ServerError> {
     let Assembled {
         state,
         first,
+        config,
         stop_engine,
         lock: _lock,
     } = assemble(options).await?;
     warm_keys(&state, first.admin.clone());
     start_workers(&state, &stop);
-    reload_on_hangup(&state, first.admin.clone(), stop.clone());
+    reload_on_hangup(&state, Reloader::new(first.admin.clone(), &config), stop.clone());
     announce(&state, &listener, home, &first).await;
     if let (Some(ready), Ok(address)) = (ready, listener.local_addr()) {
         ready.send(address).ok(); // whoever asked may be gone
@@ -62,12 +63,11 @@ fn warm_keys(state: &AppState, admin: UserRow) {
 }
 
 /// Applies config.yml again at each SIGHUP.
-fn reload_on_hangup(state: &Arc<AppState>, admin: UserRow, stop: CancellationToken) {
+fn reload_on_hangup(state: &Arc<AppState>, reloader: Reloader, stop: CancellationToken) {
     use tokio::signal::unix::{SignalKind, signal};
     let (state, Ok(mut hangup)) = (Arc::clone(state), signal(SignalKind::hangup())) else {
         return;
     };
-    let reloader = Reloader::new(admin);
     task::spawn("reload config.yml", async move {
         loop {
             tokio::select! {
@@ -79,9 +79,12 @@ fn reload_on_hangup(state: &Arc<AppState>, admin: UserRow, stop: CancellationTok
                 continue;
             }
             match reloader.reload(&state).await {
-                Ok(changes) => {
-                    for change in changes {
+                Ok(reloaded) => {
+                    for change in reloaded.changes {
                         tracing::info!("config.yml: {change}");
+                    }
+                    for warning in reloaded.warnings {
+                        tracing::warn!("config.yml: {warning}");
                     }
                     tracing::info!("config.yml was applied again");
                 }

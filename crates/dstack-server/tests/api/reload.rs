@@ -1,6 +1,6 @@
 //! Applying config.yml again while the server runs.
 
-use dstack_server::Reloader;
+use dstack_server::{Reloaded, Reloader, config};
 use dstack_store::encryption::Key;
 use serde_json::json;
 
@@ -9,6 +9,14 @@ use super::{ADMIN, Server};
 impl Server {
     /// What has changed, or why nothing did.
     pub(super) async fn reload(&self, config: &str) -> Result<Vec<String>, String> {
+        let reloaded = self.reload_from("{}", config).await;
+        reloaded.map(|reloaded| reloaded.changes)
+    }
+
+    /// As if the server had started with the first.
+    async fn reload_from(&self, at_start: &str, config: &str) -> Result<Reloaded, String> {
+        fs_err::write(self.state.edge.settings.dir.join("config.yml"), at_start).unwrap();
+        let at_start = config::load(&self.state.edge.settings.dir).unwrap().unwrap();
         fs_err::write(self.state.edge.settings.dir.join("config.yml"), config).unwrap();
         let admin = self
             .state
@@ -19,7 +27,7 @@ impl Server {
             .await
             .unwrap()
             .unwrap();
-        let reloaded = Reloader::new(admin).reload(&self.state).await;
+        let reloaded = Reloader::new(admin, &at_start).reload(&self.state).await;
         reloaded.map_err(|error| error.to_string())
     }
 
@@ -129,4 +137,38 @@ async fn a_broken_file_changes_nothing_and_is_named_with_its_place() {
         let keys = server.state.data.encryption.keys();
         assert_eq!(keys.iter().map(Key::name).collect::<Vec<_>>(), ["k"]);
     }
+}
+
+#[tokio::test]
+async fn what_is_decided_of_the_machine_at_the_start_asks_for_a_restart() {
+    let server = Server::new().await;
+    let keys = format!("encryption:\n  keys:\n  - {OLD}\n");
+    let provider = "{type: github, client_id: c, client_secret: s, sign_up: false}";
+    let login = format!("{keys}login:\n  providers:\n  - {provider}\n");
+    let warnings = async |from: &str, to: &str| server.reload_from(from, to).await.unwrap().warnings;
+    assert_eq!(warnings(&keys, &keys).await, Vec::<String>::new());
+    assert_eq!(warnings(&login, &login).await, Vec::<String>::new());
+    let more = warnings(&keys, &login).await;
+    assert_eq!(more.len(), 1, "{more:?}");
+    assert!(
+        more[0].starts_with("restart the server") && more[0].contains("whoever logs in"),
+        "{more:?}"
+    );
+    let none = warnings(&login, &keys).await;
+    assert!(none[0].contains("no login providers any more"), "{none:?}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("creds.json");
+    fs_err::write(&file, "{}").unwrap();
+    let file = file.display();
+    let creds = format!("{{type: service_account, filename: {file}}}");
+    let backend = format!("{{type: gcp, project_id: p, creds: {creds}}}");
+    let backends = format!("{keys}projects:\n- name: main\n  backends:\n  - {backend}\n");
+    let files = warnings(&keys, &backends).await;
+    assert_eq!(files.len(), 1, "{files:?}");
+    assert!(
+        files[0].starts_with("restart the server") && files[0].contains(&file.to_string()),
+        "{files:?}"
+    );
+    assert_eq!(warnings(&backends, &backends).await, Vec::<String>::new());
 }
