@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use dstack_system::clock::SharedClock;
 use dstack_system::task;
+use dstack_units::quoting::shell_word;
 use tokio::net::TcpListener;
 
 use super::bootstrap::First;
@@ -74,11 +75,7 @@ async fn ask_about_config(clock: &SharedClock, home: PathBuf, entry: Entry) {
     let clock = Arc::clone(clock);
     task::spawn("ask about the CLI config", async move {
         if !cli_config::is_agreed(question).await {
-            let add = format!("dstack project add --name {} --url {}", entry.name, entry.url);
-            say(
-                &clock,
-                &format!("The command line goes on with its default project. `{add}` changes that"),
-            );
+            say(&clock, &declined(&entry));
             return;
         }
         let name = entry.name.clone();
@@ -86,6 +83,16 @@ async fn ask_about_config(clock: &SharedClock, home: PathBuf, entry: Entry) {
             say_configured(&clock, &name);
         }
     });
+}
+
+/// What is said when the command line is not to be configured. The token was printed already.
+fn declined(entry: &Entry) -> String {
+    format!(
+        "The command line goes on with its default project. `dstack project add --name {} --url {} --token TOKEN` changes that, \
+         with the admin token from above",
+        shell_word(&entry.name),
+        shell_word(&entry.url)
+    )
 }
 
 /// Prints a line for whoever started the server: what the reference prints, in the form of the log's lines.
@@ -104,5 +111,22 @@ pub(super) fn shown_path(path: &Path) -> String {
     match dstack_system::env::home().and_then(|home| path.strip_prefix(home).ok().map(Path::to_owned)) {
         Some(inside) => format!("~/{}", inside.display()),
         None => path.display().to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_that_is_named_has_all_that_it_needs() {
+        let entry = Entry {
+            name: "main".to_owned(),
+            url: "http://127.0.0.1:3000".to_owned(),
+            token: dstack_system::Secret::new("s3cret".to_owned()),
+        };
+        let said = declined(&entry);
+        let command = "`dstack project add --name main --url http://127.0.0.1:3000 --token TOKEN`";
+        assert!(said.contains(command) && !said.contains("s3cret"), "{said}");
     }
 }
