@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 /// In the home of the server's user.
-const IN_HOME: [&str; 17] = [
+const IN_HOME: [&str; 18] = [
     ".dstack",
     ".ssh",
     ".gnupg",
@@ -13,6 +13,7 @@ const IN_HOME: [&str; 17] = [
     ".oci",
     ".config/gcloud",
     ".config/gh",
+    ".config/git",
     ".config/containers",
     ".docker",
     ".kube",
@@ -83,6 +84,8 @@ pub(crate) struct Places<'a> {
     pub(crate) engine_data: Option<&'a str>,
     /// The home of the server's user.
     pub(crate) home: Option<&'a Path>,
+    /// The id of the server's user.
+    pub(crate) user: u32,
     /// Reads a variable of the environment.
     pub(crate) variable: &'a dyn Fn(&str) -> Option<String>,
 }
@@ -98,6 +101,9 @@ pub(crate) fn protected_paths(places: &Places<'_>) -> Vec<String> {
     let home = places.home.into_iter();
     paths.extend(home.flat_map(|home| IN_HOME.map(|name| home.join(name))));
     paths.extend(OF_SYSTEM.map(PathBuf::from));
+    // A service of the system has no session, and the user's engine without root listens there all the same.
+    let session = Path::new("/run/user").join(places.user.to_string());
+    paths.extend(IN_SESSION.map(|name| session.join(name)));
     paths.extend(of_variables(places.variable));
     let mut list = Vec::new();
     for path in paths {
@@ -126,7 +132,7 @@ fn of_variables(variable: &dyn Fn(&str) -> Option<String>) -> Vec<PathBuf> {
             .unwrap_or_default()
     };
     let mut paths = below("XDG_RUNTIME_DIR", &IN_SESSION);
-    paths.extend(below("XDG_CONFIG_HOME", &["gcloud", "gh", "containers"]));
+    paths.extend(below("XDG_CONFIG_HOME", &["gcloud", "gh", "git", "containers"]));
     paths.extend(below("XDG_DATA_HOME", &["docker", "containers", "containerd"]));
     for name in VARIABLES {
         let value = variable(name).unwrap_or_default();
@@ -156,6 +162,7 @@ mod tests {
             sockets: None,
             engine_data: None,
             home: None,
+            user: 1000,
             variable: &|_| None,
         };
         change(&mut places);
@@ -197,6 +204,22 @@ mod tests {
             places.variable = &|name| (name == "DOCKER_HOST").then(|| "tcp://engine:2375".to_owned());
         });
         assert!(!tcp.iter().any(|path| path.contains("engine")), "{tcp:?}");
+    }
+
+    #[test]
+    fn an_engine_without_root_is_protected_where_no_variable_tells_of_a_session() {
+        let found = list(|places| {
+            places.home = Some(Path::new("/home/ann"));
+            places.user = 7;
+        });
+        assert_has(
+            &found,
+            &[
+                "/run/user/7/docker.sock",
+                "/run/user/7/podman",
+                "/home/ann/.config/git",
+            ],
+        );
     }
 
     #[test]

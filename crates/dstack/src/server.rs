@@ -391,6 +391,7 @@ async fn rules(
         sockets: shim.socket().parent(),
         engine_data: engine_data.as_deref(),
         home: home.as_deref(),
+        user: rustix::process::getuid().as_raw(),
         variable: &env::var,
     });
     HostRules {
