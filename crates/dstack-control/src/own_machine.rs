@@ -1,25 +1,25 @@
 //! The server's own machine in a project: who may run code there, said to those who govern the project.
 
-use std::collections::BTreeSet;
-
 use dstack_store::queries::projects::ProjectRow;
-use dstack_store::rows::AgentAddress;
-use dstack_store::{EngineStore as _, SqlStore, events};
-use dstack_units::{InstanceId, ProjectId};
+use dstack_store::rows::{AgentAddress, InstanceRow};
+use dstack_store::{
+    Changes, EngineStore as _, EventMaker, Json, NewEvent, PlacementSnapshot, SqlStore, events,
+};
+use dstack_units::ProjectId;
 
 use crate::access::Project;
-use crate::core::Actor;
 use crate::directory::{Directory, Work};
-use crate::error::Result;
+use crate::error::{ControlError, Result};
 use crate::projects::Projects;
+
+/// How often it is tried again to say something of a machine whose row the engine changes meanwhile.
+const ATTEMPTS: usize = 10;
 
 /// How jobs are run on the server's own machine, which is an instance of a project.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnMachine {
     /// `docker` or `process`; of several machines, `process` if one of them has it.
     runtime: String,
-    /// Ids of the machines of all servers that share the database.
-    machines: BTreeSet<InstanceId>,
 }
 
 impl OwnMachine {
@@ -31,26 +31,15 @@ impl OwnMachine {
         let placement = SqlStore::new(directory.database.clone())
             .placement(project)
             .await?;
-        let is_local = |id| {
-            let mut fleets = placement.fleets.iter();
-            fleets.any(|fleet| fleet.local && Some(fleet.id) == id)
-        };
-        let addresses = placement.instances.iter().filter(|row| is_local(row.fleet_id));
-        let offered = addresses.filter_map(|row| match row.agent.as_deref()? {
-            AgentAddress::Local { rules, .. } if !rules.offered => None,
-            AgentAddress::Local { runtime, .. } => Some((row.id, runtime.clone())),
-        });
-        let (machines, runtimes): (BTreeSet<InstanceId>, Vec<String>) = offered.unzip();
-        // Of several machines, the one where members may do most.
-        let bare = runtimes.iter().find(|runtime| *runtime == "process");
-        let runtime = bare.or_else(|| runtimes.first()).cloned();
-        Ok(runtime.map(|runtime| Self { runtime, machines }))
+        Ok(Self::of_rows(&offered(&placement)))
     }
 
-    /// Whether a machine was added since then, the first one or that of another server, or one runs jobs in another way.
-    pub fn is_news_since(&self, before: Option<&Self>) -> bool {
-        before
-            .is_none_or(|before| before.runtime != self.runtime || !self.machines.is_subset(&before.machines))
+    /// Of several machines, the one where members may do most.
+    fn of_rows(machines: &[(&InstanceRow, &AgentAddress)]) -> Option<Self> {
+        let mut runtimes = machines.iter().map(|(_, address)| runtime_of(address));
+        let bare = runtimes.clone().find(|runtime| *runtime == "process");
+        let runtime = bare.or_else(|| runtimes.next())?.to_owned();
+        Some(Self { runtime })
     }
 
     /// What it means that these people are members.
@@ -76,23 +65,81 @@ impl OwnMachine {
     }
 }
 
+/// The machines of all servers that share the database, as far as they take jobs.
+fn offered(placement: &PlacementSnapshot) -> Vec<(&InstanceRow, &AgentAddress)> {
+    let is_local = |id| {
+        let mut fleets = placement.fleets.iter();
+        fleets.any(|fleet| fleet.local && Some(fleet.id) == id)
+    };
+    let local = placement.instances.iter().filter(|row| is_local(row.fleet_id));
+    let addresses = local.filter_map(|row| Some((row, row.agent.as_deref()?)));
+    addresses.filter(|(_, address)| address.rules().offered).collect()
+}
+
+fn runtime_of(address: &AgentAddress) -> &str {
+    let AgentAddress::Local { runtime, .. } = address;
+    runtime
+}
+
+/// Nobody was told of the machine as it is.
+fn is_news(address: &AgentAddress) -> bool {
+    address.rules().told.as_deref() != Some(runtime_of(address))
+}
+
 impl Projects {
-    /// Says that the machine, which was just added to the project or runs jobs in another way now, is there for several people
-    /// already.
+    /// Tells those who govern the project of machines that nobody was told of as they are, if it has several members. What was
+    /// told is remembered with it: a server that is killed before tells at its next start.
     ///
     /// # Errors
-    /// The event cannot be written.
-    pub async fn own_machine_added(&self, machine: &OwnMachine, project: &ProjectRow) -> Result<()> {
+    /// The database cannot be read or written.
+    pub async fn tell_of_own_machines(&self, project: &ProjectRow) -> Result<()> {
+        let mut result = self.try_tell_of_own_machines(project).await;
+        for _ in 1..ATTEMPTS {
+            match &result {
+                Err(ControlError::Store(error)) if error.is_conflict() => {
+                    result = self.try_tell_of_own_machines(project).await;
+                }
+                _ => break,
+            }
+        }
+        result
+    }
+
+    async fn try_tell_of_own_machines(&self, project: &ProjectRow) -> Result<()> {
+        let store = SqlStore::new(self.0.database.clone());
+        let placement = store.placement(project.id).await?;
+        let mut news = offered(&placement);
+        news.retain(|(_, address)| is_news(address));
+        let Some(machine) = OwnMachine::of_rows(&news) else {
+            return Ok(());
+        };
         let found = Project::by_name(&self.0.database, &project.name).await?;
         let members = found.map(|found| found.members).unwrap_or_default();
-        if members.len() < 2 {
-            return Ok(());
+        let maker = EventMaker::system(self.0.now(), self.0.random.clone());
+        let mut changes = Changes::new(maker.clone());
+        for (row, address) in news {
+            let mut after = row.clone();
+            after.agent = Some(Json::new(address.clone().told_of()));
+            changes.update(row, after);
         }
-        let mut names: Vec<&str> = members.iter().map(|member| member.user.name.as_str()).collect();
-        names.sort_unstable();
-        let mut work = self.0.work(Actor::System);
-        machine.warn(&mut work, project, &names);
-        self.0.finish(work).await
+        let mut warning = None;
+        if members.len() > 1 {
+            let mut names: Vec<&str> = members.iter().map(|member| member.user.name.as_str()).collect();
+            names.sort_unstable();
+            let text = machine.warning(&project.name, &names);
+            if self.0.keep_events {
+                changes.event(NewEvent {
+                    for_managers: true,
+                    ..maker.event(text.clone(), vec![events::project(project)])
+                });
+            }
+            warning = Some(text);
+        }
+        store.commit(changes.into_commit()).await?;
+        if let Some(warning) = warning {
+            tracing::warn!(project.name = project.name, "{warning}");
+        }
+        Ok(())
     }
 
     /// The server's own machine, if it takes jobs of the project.
@@ -106,33 +153,13 @@ impl Projects {
 
 #[cfg(test)]
 mod tests {
-    use dstack_system::Random;
-
     use super::*;
-
-    #[test]
-    fn each_machine_is_told_of_once() {
-        let machines = |ids: &[u64]| OwnMachine {
-            runtime: "docker".to_owned(),
-            machines: ids.iter().map(|id| Random::seeded(*id).uuid().into()).collect(),
-        };
-        assert!(machines(&[1]).is_news_since(None));
-        assert!(machines(&[1, 2]).is_news_since(Some(&machines(&[1]))));
-        assert!(!machines(&[1]).is_news_since(Some(&machines(&[1]))));
-        assert!(!machines(&[1]).is_news_since(Some(&machines(&[1, 2]))));
-        let processes = OwnMachine {
-            runtime: "process".to_owned(),
-            ..machines(&[1])
-        };
-        assert!(processes.is_news_since(Some(&machines(&[1]))));
-    }
 
     #[test]
     fn the_warning_says_who_and_what() {
         let warning = |runtime: &str| {
             let machine = OwnMachine {
                 runtime: runtime.to_owned(),
-                machines: BTreeSet::new(),
             };
             machine.warning("main", &["bob", "carol"])
         };

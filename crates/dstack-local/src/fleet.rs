@@ -175,6 +175,7 @@ async fn try_withdraw(
             host: host.clone(),
             rules: HostRules {
                 offered: false,
+                told: None,
                 ..rules.clone()
             },
         }));
@@ -292,7 +293,7 @@ fn new_instance(
 fn updated(row: &InstanceRow, machine: &Machine, now: Time) -> InstanceRow {
     let mut new = row.clone();
     new.job_provisioning_data = Some(Sealed::new(machine.place.clone()));
-    new.agent = Some(Json::new(machine.address.clone()));
+    new.agent = Some(Json::new(machine.address.clone().after(row.agent.as_deref())));
     if row.busy_blocks == 0 {
         new.offer = Some(Json::new(machine.offer.clone()));
         new.total_blocks = Some(machine.blocks);
@@ -402,10 +403,21 @@ mod tests {
         assert_eq!(none, None);
         let id = registered(&store, project, "a", 16, Time::EPOCH).await;
         registered(&store, project, "b", 16, Time::EPOCH).await;
-        let offered = async |id| {
+        let rules = async |id| {
             let row = store.instance(id).await.unwrap().unwrap().instance;
-            row.agent.unwrap().rules().offered
+            row.agent.unwrap().rules().clone()
         };
+        // Whoever starts the server again is not told again, and whoever offers the machine again is.
+        let before = store.instance(id).await.unwrap().unwrap().instance;
+        let mut told = before.clone();
+        told.agent = Some(Json::new(
+            AgentAddress::clone(before.agent.as_deref().unwrap()).told_of(),
+        ));
+        let mut changes = Changes::new(EventMaker::system(Time::EPOCH, random.clone()));
+        changes.update(&before, told);
+        store.commit(changes.into_commit()).await.unwrap();
+        registered(&store, project, "a", 16, Time::EPOCH).await;
+        assert_eq!(rules(id).await.told.as_deref(), Some("process"));
         for _ in 0..2 {
             let found = withdraw(&store, project, "a", &random, Time::EPOCH)
                 .await
@@ -415,10 +427,11 @@ mod tests {
                 is_busy: false,
             };
             assert_eq!(found, Some(idle));
-            assert!(!offered(id).await);
+            assert!(!rules(id).await.offered);
         }
         assert_eq!(registered(&store, project, "a", 16, Time::EPOCH).await, id);
-        assert!(offered(id).await);
+        let again = rules(id).await;
+        assert!(again.offered && again.told.is_none(), "{again:?}");
     }
 
     #[test]

@@ -19,6 +19,10 @@ pub struct HostRules {
     /// Paths of the host that no container gets, nor anything below or above them: the server's files, keys, the container
     /// engine's socket. Empty: containers get whatever they ask for, or there are no containers.
     pub protected_paths: Vec<String>,
+    /// How jobs were run there when those who govern its project were told last who can run code there, if there was anybody
+    /// to tell of; `None`: not yet since it is offered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub told: Option<String>,
 }
 
 impl Default for HostRules {
@@ -27,6 +31,7 @@ impl Default for HostRules {
             offered: true,
             containers: true,
             protected_paths: Vec::new(),
+            told: None,
         }
     }
 }

@@ -177,11 +177,14 @@ async fn start(
         identity: lock.map(|lock| lock.identity(random)).transpose()?,
         ..context.clone()
     };
-    let machine_before = verbs.projects.own_machine(project.id).await?;
     let started = start_engine(context).await.map_err(ServerError::Engine)?;
-    let machine = verbs.projects.own_machine(project.id).await?;
-    if let Some(machine) = machine.filter(|machine| machine.is_news_since(machine_before.as_ref())) {
-        verbs.projects.own_machine_added(&machine, &project).await?;
+    // It is told at the next start if it is not told now.
+    if let Err(error) = verbs.projects.tell_of_own_machines(&project).await {
+        tracing::error!(
+            project.name = project.name,
+            "who can run code on the server's own machine cannot be told: {}",
+            dstack_system::chain(&error)
+        );
     }
     Ok((started.parts, started.stop))
 }

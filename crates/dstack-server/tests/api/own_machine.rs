@@ -8,7 +8,8 @@ use dstack_model::instances::InstanceStatus;
 use dstack_store::rows::{AgentAddress, FleetRow, HostRules, InstanceRow};
 use dstack_store::writes::Affected;
 use dstack_store::{Changes, EngineStore, EventMaker, Json};
-use dstack_system::{Clock as _, SystemClock};
+use dstack_system::{Clock as _, Random, SystemClock};
+use dstack_units::ProjectId;
 use serde_json::{Value, json};
 
 use super::login::with_okta;
@@ -23,17 +24,12 @@ impl Server {
     /// As [`Self::own_machine`], for several servers that share the database.
     async fn own_machines(&self, runtimes: &[&str], offered: bool) {
         let now = SystemClock.now();
-        let spec = json!({"configuration": {"type": "fleet", "name": "local", "ssh_config": {"hosts": ["127.0.0.1"]}},
-                          "profile": {}});
-        let spec = serde_json::from_value(spec).unwrap();
-        let project = self.main_project().await;
         let random = &self.state.data.random;
-        let mut fleet = FleetRow::active(random.uuid().into(), project, "local".to_owned(), spec, now);
-        fleet.local = true;
+        let fleet = local_fleet(random, self.main_project().await);
         let mut changes = Changes::new(EventMaker::system(now, random.clone()));
         changes.insert_silently(fleet.clone());
         for (number, runtime) in (0..).zip(runtimes) {
-            let instance = self.machine_of(&fleet, number, runtime, offered);
+            let instance = machine_of(random, &fleet, number, runtime, offered);
             changes.insert_silently(instance);
         }
         let store = self.state.data.store();
@@ -53,38 +49,6 @@ impl Server {
             changes.update(before, row);
         }
         store.commit(changes.into_commit()).await.unwrap();
-    }
-
-    fn machine_of(&self, fleet: &FleetRow, number: i64, runtime: &str, offered: bool) -> InstanceRow {
-        let now = SystemClock.now();
-        let id = self.state.data.random.uuid().into();
-        let mut instance = InstanceRow::pending(id, fleet, number, now);
-        let resources =
-            json!({"cpus": 8, "memory_mib": 65536, "gpus": [], "spot": false, "disk": {"size_mib": 60_000}});
-        let kind = json!({"name": "local", "resources": resources});
-        let offer = json!({"backend": "remote", "instance": kind, "region": "remote", "price": 0.0, "availability": "idle",
-                           "total_blocks": 1});
-        let place = json!({"backend": "remote", "instance_type": kind, "instance_id": "local", "hostname": "127.0.0.1",
-                           "region": "remote", "price": 0.0, "username": "root", "ssh_port": 22, "dockerized": false});
-        instance = instance.offering(
-            serde_json::from_value(offer).unwrap(),
-            serde_json::from_value(place).unwrap(),
-        );
-        instance.make_ready(InstanceStatus::Idle).unwrap();
-        instance.agent = Some(Json::new(AgentAddress::Local {
-            runtime: runtime.to_owned(),
-            host: format!("here-{number}"),
-            rules: HostRules {
-                offered,
-                containers: runtime == "docker",
-                protected_paths: match runtime {
-                    "docker" => vec!["/srv/dstack".to_owned()],
-                    _ => Vec::new(),
-                },
-            },
-        }));
-        instance.total_blocks = Some(1);
-        instance
     }
 
     /// Events about the server's own machine, newest first, as this user sees them.
@@ -108,6 +72,57 @@ impl Server {
             watcher: Arc::new(Nobody),
         })
     }
+}
+
+/// The fleet of such machines.
+pub(super) fn local_fleet(random: &Random, project: ProjectId) -> FleetRow {
+    let spec = json!({"configuration": {"type": "fleet", "name": "local", "ssh_config": {"hosts": ["127.0.0.1"]}},
+                      "profile": {}});
+    let spec = serde_json::from_value(spec).unwrap();
+    let (id, now) = (random.uuid().into(), SystemClock.now());
+    let mut fleet = FleetRow::active(id, project, "local".to_owned(), spec, now);
+    fleet.local = true;
+    fleet
+}
+
+/// The row of a machine, as the start of a server writes it.
+pub(super) fn machine_of(
+    random: &Random,
+    fleet: &FleetRow,
+    number: i64,
+    runtime: &str,
+    offered: bool,
+) -> InstanceRow {
+    let now = SystemClock.now();
+    let id = random.uuid().into();
+    let mut instance = InstanceRow::pending(id, fleet, number, now);
+    let resources =
+        json!({"cpus": 8, "memory_mib": 65536, "gpus": [], "spot": false, "disk": {"size_mib": 60_000}});
+    let kind = json!({"name": "local", "resources": resources});
+    let offer = json!({"backend": "remote", "instance": kind, "region": "remote", "price": 0.0, "availability": "idle",
+                       "total_blocks": 1});
+    let place = json!({"backend": "remote", "instance_type": kind, "instance_id": "local", "hostname": "127.0.0.1",
+                       "region": "remote", "price": 0.0, "username": "root", "ssh_port": 22, "dockerized": false});
+    instance = instance.offering(
+        serde_json::from_value(offer).unwrap(),
+        serde_json::from_value(place).unwrap(),
+    );
+    instance.make_ready(InstanceStatus::Idle).unwrap();
+    instance.agent = Some(Json::new(AgentAddress::Local {
+        runtime: runtime.to_owned(),
+        host: format!("here-{number}"),
+        rules: HostRules {
+            offered,
+            containers: runtime == "docker",
+            protected_paths: match runtime {
+                "docker" => vec!["/srv/dstack".to_owned()],
+                _ => Vec::new(),
+            },
+            told: None,
+        },
+    }));
+    instance.total_blocks = Some(1);
+    instance
 }
 
 /// Nothing is remembered here.
@@ -190,7 +205,7 @@ async fn of_several_machines_the_one_without_containers_is_told_of() {
 }
 
 #[tokio::test]
-async fn a_machine_that_comes_to_a_project_of_several_people_is_told_of() {
+async fn a_machine_of_one_person_is_told_of_when_another_comes() {
     let server = Server::new().await;
     server.user("bob").await;
     let project = server
@@ -201,18 +216,16 @@ async fn a_machine_that_comes_to_a_project_of_several_people_is_told_of() {
     let row = project.await.unwrap().unwrap().row.clone();
     server.own_machine("docker", true).await;
     let projects = server.projects();
-    let machine = projects.own_machine(row.id).await.unwrap().unwrap();
-    projects.own_machine_added(&machine, &row).await.unwrap();
+    projects.tell_of_own_machines(&row).await.unwrap();
     assert!(server.warnings(ADMIN).await.is_empty(), "the admin is alone");
     let bob = json!({"members": [member("bob")]});
     server
         .post(ADMIN, "/api/projects/main/add_members", bob)
         .await
         .ok();
-    projects.own_machine_added(&machine, &row).await.unwrap();
+    projects.tell_of_own_machines(&row).await.unwrap();
     let warnings = server.warnings(ADMIN).await;
-    assert_eq!(warnings.len(), 2);
-    assert!(warnings[0].contains("New there: admin, bob."), "{warnings:?}");
+    assert_eq!(warnings.len(), 1, "bob was told of when he came: {warnings:?}");
 }
 
 #[tokio::test]
