@@ -50,7 +50,7 @@ pub fn cluster_info(job: &JobSnapshot, jobs: &RunJobs) -> ClusterInfo {
 ///
 /// # Errors
 /// A node that its commands refer to has no address yet, or does not exist. It is a process of its host and has no commands of
-/// its own.
+/// its own, or its run was updated since it was made.
 pub fn placed_spec(job: &JobSnapshot, jobs: &RunJobs) -> Result<JobSpec, InputsError> {
     let (run, mut spec) = (&job.run.run_spec, JobSpec::clone(&job.job.job_spec));
     let agent = job
@@ -58,6 +58,12 @@ pub fn placed_spec(job: &JobSnapshot, jobs: &RunJobs) -> Result<JobSpec, InputsE
         .as_ref()
         .and_then(|instance| instance.agent.as_deref());
     if agent.is_some_and(AgentAddress::runs_processes) {
+        // What is stored of the job are its commands in a container; those of a process come from the run.
+        if job.job.deployment_num < job.run.deployment_num {
+            return Err(InputsError::transient(
+                "the run was updated: it is decided first whether this job still belongs to it",
+            ));
+        }
         spec.commands = host_commands(run, &spec).map_err(|error| InputsError::Refused(error.to_string()))?;
     }
     let peers = jobs.peers();

@@ -239,11 +239,11 @@ async fn a_run_of_somebody_else_is_changed_with_ones_own_files() {
 }
 
 /// A job without other nodes.
-fn alone(job: &JobSnapshot) -> RunJobs {
+pub(super) fn alone(job: &JobSnapshot) -> RunJobs {
     RunJobs::present(vec![job.job.clone()])
 }
 
-async fn snapshot(server: &Server) -> JobSnapshot {
+pub(super) async fn snapshot(server: &Server) -> JobSnapshot {
     let database = &server.state.data.database;
     let keys = database
         .views()

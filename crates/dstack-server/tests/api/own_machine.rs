@@ -4,14 +4,17 @@ use std::sync::Arc;
 
 use dstack_control::projects::Projects;
 use dstack_control::{Directory, Watcher};
+use dstack_engine::{Inputs as _, InputsError};
 use dstack_model::instances::InstanceStatus;
+use dstack_server::wiring::SqlInputs;
 use dstack_store::rows::{AgentAddress, FleetRow, HostRules, InstanceRow};
 use dstack_store::writes::Affected;
-use dstack_store::{Changes, EngineStore, EventMaker, Json};
+use dstack_store::{Changes, EngineStore, EventMaker, JobSnapshot, Json};
 use dstack_system::{Clock as _, Random, SystemClock};
 use dstack_units::ProjectId;
 use serde_json::{Value, json};
 
+use super::blobs::{alone, snapshot};
 use super::login::with_okta;
 use super::{ADMIN, Server};
 
@@ -299,6 +302,49 @@ async fn plans_say_what_processes_ignore_and_that_services_are_not_reached() {
     assert!(said.contains("it ignores `image`, `privileged`."), "{said}");
     let said = notices(json!({"type": "service", "port": 80})).await;
     assert!(said.contains("Requests to services are not passed on"), "{said}");
+}
+
+/// A replica of the old deployment that had not started yet must not get the commands of the new one.
+#[tokio::test]
+async fn a_process_gets_no_commands_of_a_deployment_that_it_is_not_of() {
+    let server = Server::new().await;
+    server.own_machine("process", true).await;
+    let apply = async |commands: &str| {
+        let service =
+            json!({"type": "service", "name": "web", "port": 80, "commands": [commands], "auth": false});
+        let spec = json!({"run_name": "web", "configuration": service, "ssh_key_pub": "ssh-rsa AAAA"});
+        let plan = json!({"plan": {"run_spec": spec}, "force": true});
+        server.main("runs/apply", plan).await.ok();
+    };
+    let inputs = SqlInputs::new(
+        server.state.control.jobs.clone(),
+        server.state.data.blobs.clone(),
+        &server.state.edge.settings,
+    );
+    let store = server.state.data.store();
+    let placement = store.placement(server.main_project().await).await.unwrap();
+    let placed = async || {
+        let mut job = snapshot(&server).await;
+        job.instance = placement.instances.first().cloned();
+        job
+    };
+    let commands = async |job: &JobSnapshot| {
+        let inputs = inputs.start(job, &alone(job)).await;
+        inputs.map(|inputs| inputs.body.job_spec.commands.join(" "))
+    };
+    apply("serve --old").await;
+    assert!(commands(&placed().await).await.unwrap().contains("serve --old"));
+    apply("serve --new").await;
+    let mut job = placed().await;
+    assert_eq!((job.job.deployment_num, job.run.deployment_num), (0, 1));
+    let error = commands(&job).await.unwrap_err();
+    assert!(matches!(error, InputsError::Transient(_)), "{error:?}");
+    // A container gets what was stored of the job.
+    let mut contained = job.clone();
+    contained.instance = None;
+    assert!(commands(&contained).await.unwrap().contains("serve --old"));
+    job.job.deployment_num = 1;
+    assert!(commands(&job).await.unwrap().contains("serve --new"));
 }
 
 #[tokio::test]
