@@ -1,9 +1,9 @@
 //! The server's own machine: offered while only people of this machine reach the server, or when somebody says so.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
-use dstack_tests::need;
 use dstack_tests::runs::submit;
 use dstack_tests::server::{Server, Setup};
+use dstack_tests::{need, parts};
 use serde_json::{Value, json};
 
 const NOTICE: &str = "this machine is not offered as an instance";
@@ -69,6 +69,42 @@ fn an_idle_agent_that_was_left_is_ended_and_the_fleet_can_be_deleted() {
     let ended = "the agent that an earlier server left running on this machine was ended";
     assert!(server.output().contains(ended), "{}", server.output());
     server.get("/api/project/main/fleets/delete", &delete).unwrap();
+}
+
+/// As when a package of the same version replaces the program while a job runs and the server is down.
+#[test]
+fn new_jobs_run_after_the_agent_was_replaced_by_another_build() {
+    let setup = need!(Setup::local());
+    let (agent, folder) = (need!(parts::agent()), tempfile::tempdir().unwrap());
+    let path = |name: &str| folder.path().join(name);
+    let install = |name: &str| {
+        fs_err::copy(&agent, path(name)).unwrap();
+        fs_err::remove_file(path("dstack-agent")).ok();
+        std::os::unix::fs::symlink(path(name), path("dstack-agent")).unwrap();
+    };
+    install("first");
+    let named = path("dstack-agent").display().to_string();
+    let mut server = setup.variable("DSTACK_AGENT_PATH", named).start().unwrap();
+    let commands = ["echo begun; while [ ! -e $HOME/end ]; do sleep 0.1; done; echo over"];
+    let home = json!({"env": {"HOME": server.home()}});
+    submit(&server, "long", &commands, &home)
+        .unwrap()
+        .wait_for_log("begun\n")
+        .unwrap();
+    server.kill().unwrap();
+    install("second");
+    fs_err::remove_file(path("first")).unwrap();
+    server.start().unwrap();
+    let new = submit(&server, "new", &["echo new"], &json!({})).unwrap();
+    assert_eq!(
+        new.wait_until_finished().unwrap(),
+        "done",
+        "{:#}",
+        new.get().unwrap()
+    );
+    fs_err::write(server.home().join("end"), "").unwrap();
+    let long = dstack_tests::runs::attach(&server, "long");
+    assert_eq!(long.wait_until_finished().unwrap(), "done");
 }
 
 #[test]

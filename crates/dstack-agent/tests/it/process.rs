@@ -2,7 +2,7 @@
 
 use dstack_agent_api::shim::{TaskStatus, TaskTerminate, reason};
 
-use crate::support::{Machine, alive, config, status};
+use crate::support::{AGENT, Machine, alive, config, status};
 
 fn orphan(machine: &Machine, name: &str) -> String {
     fs_err::read_to_string(machine.path("runners").join(name).join("runner/orphan")).unwrap()
