@@ -14,8 +14,8 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -100,12 +100,14 @@ pub fn new_key() -> KeyPair {
     generate_ed25519(&Random::system(), "test").unwrap()
 }
 
+/// A port that nobody listens on, and that the system gives to nobody by itself.
 pub fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
+    loop {
+        let port = 20_000 + u16::from_le_bytes(Random::system().bytes::<2>()) % 12_000;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// A directory with a short path that others may read.
@@ -192,6 +194,7 @@ struct Shared {
     passed: AtomicU64,
     cut: Notify,
     refuses: AtomicBool,
+    is_slow: AtomicBool,
 }
 
 impl Network {
@@ -206,6 +209,7 @@ impl Network {
             passed: AtomicU64::new(0),
             cut: Notify::new(),
             refuses: AtomicBool::new(false),
+            is_slow: AtomicBool::new(false),
         });
         let ours = Arc::clone(&shared);
         task::spawn("network", async move {
@@ -244,6 +248,11 @@ impl Network {
         self.shared.passes.store(u64::MAX, Ordering::Relaxed);
     }
 
+    /// Takes a moment for each packet to the server, as a real network: programs there start meanwhile.
+    pub fn slow_down(&self) {
+        self.shared.is_slow.store(true, Ordering::Relaxed);
+    }
+
     /// Connections are ended at once from now on.
     pub fn refuse(&self, refuses: bool) {
         self.shared.refuses.store(refuses, Ordering::Relaxed);
@@ -258,6 +267,9 @@ async fn pass(mut client: TcpStream, target: u16, shared: Arc<Shared>) {
         let mut buffer = vec![0; 16 * 1024];
         loop {
             let count = from_client.read(&mut buffer).await.unwrap_or(0);
+            if shared.is_slow.load(Ordering::Relaxed) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
             let before = shared.passed.fetch_add(count as u64, Ordering::Relaxed);
             let left = shared.passes.load(Ordering::Relaxed).saturating_sub(before);
             let passing = count.min(usize::try_from(left).unwrap_or(usize::MAX));
@@ -378,9 +390,4 @@ pub fn tree(root: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
     }
     found.sort();
     found
-}
-
-/// The lock of tests that share something of the machine.
-pub fn shared<T>(value: T) -> Arc<Mutex<T>> {
-    Arc::new(Mutex::new(value))
 }
