@@ -1,10 +1,29 @@
 //! Sets up the agent of a host over SSH, in steps that may be cut off anywhere and made again, and takes it off.
 
+mod host;
+mod install;
+mod package;
+mod paths;
+mod probe;
+mod push;
+mod release;
+mod report;
+mod script;
+mod service;
+
+use std::sync::Arc;
+
 use dstack_agent_api::shim::HostReport;
 use dstack_model::reach::Reach;
+use dstack_system::SystemClock;
+use dstack_system::clock::SharedClock;
 use serde::{Deserialize, Serialize};
 
 use crate::pool::Pool;
+use host::Host;
+use install::Installed;
+use package::Packages;
+pub use paths::HostPaths;
 
 /// Agents that hosts can be given.
 #[derive(Debug, Clone, Default)]
@@ -32,7 +51,11 @@ pub struct Progress {
     /// What comes next.
     pub next: Stage,
     /// Host keys that were seen, by hop, the host last.
+    #[serde(default)]
     pub host_keys: Vec<String>,
+    /// The host's architecture, as `uname -m` names it.
+    #[serde(default)]
+    pub machine: String,
 }
 
 /// A step of a deployment.
@@ -87,12 +110,26 @@ pub enum DeployError {
 pub struct Deployer {
     pool: Pool,
     agents: AgentFiles,
+    paths: HostPaths,
+    clock: SharedClock,
+    packages: Arc<Packages>,
 }
 
 impl Deployer {
     /// Through this pool, with these agents.
-    pub const fn new(pool: Pool, agents: AgentFiles) -> Self {
-        Self { pool, agents }
+    pub fn new(pool: Pool, agents: AgentFiles) -> Self {
+        Self::with_paths(pool, agents, HostPaths::default())
+    }
+
+    /// As [`Deployer::new`], with other places on hosts.
+    pub fn with_paths(pool: Pool, agents: AgentFiles, paths: HostPaths) -> Self {
+        Self {
+            pool,
+            agents,
+            paths,
+            clock: Arc::new(SystemClock),
+            packages: Arc::default(),
+        }
     }
 
     /// Makes the step that `progress` says is next; `None`: the first.
@@ -104,8 +141,17 @@ impl Deployer {
         deployment: &Deployment,
         progress: Option<Progress>,
     ) -> Result<Outcome, DeployError> {
-        let _ = (&self.pool, &self.agents, deployment, progress);
-        Err(DeployError::Transient("not built yet".to_owned()))
+        let progress = progress.unwrap_or_default();
+        let reach = pinned(&deployment.reach, &progress.host_keys);
+        let is_known = progress.host_keys.len() == reach.hops().count() && !progress.machine.is_empty();
+        match progress.next {
+            Stage::Probe => self.probe(deployment).await,
+            // Written down by another version: every step may be made again.
+            _ if !is_known => self.probe(deployment).await,
+            Stage::Push => self.push(&reach, progress).await,
+            Stage::Install => self.install(deployment, &reach, progress).await,
+            Stage::Report => self.report(reach, &progress).await,
+        }
     }
 
     /// Stops the agent and removes it, its state and the keys that were added.
@@ -113,7 +159,97 @@ impl Deployer {
     /// # Errors
     /// The host was not reached, or something is left there.
     pub async fn release(&self, deployment: &Deployment) -> Result<(), DeployError> {
-        let _ = (&self.pool, deployment);
-        Err(DeployError::Transient("not built yet".to_owned()))
+        let reach = &deployment.reach;
+        let connection = self
+            .pool
+            .connection(reach)
+            .await
+            .map_err(|error| host::unreached(&error))?;
+        release::release(self, deployment, reach).await?;
+        self.pool.forget(reach);
+        self.pool.forget(&pinned(reach, &connection.host_keys()));
+        Ok(())
     }
+
+    async fn probe(&self, deployment: &Deployment) -> Result<Outcome, DeployError> {
+        let reach = &deployment.reach;
+        let found = probe::probe(self, deployment, reach).await?;
+        let connection = self
+            .pool
+            .connection(reach)
+            .await
+            .map_err(|error| host::unreached(&error))?;
+        let host_keys = connection.host_keys();
+        // The connection goes on as that to a host whose keys are known.
+        self.pool.pin(reach, &pinned(reach, &host_keys));
+        let progress = Progress {
+            next: Stage::Push,
+            host_keys,
+            machine: found.machine,
+        };
+        Ok(underway(
+            progress,
+            format!("the host can be used: {}", found.told),
+        ))
+    }
+
+    async fn push(&self, reach: &Reach, progress: Progress) -> Result<Outcome, DeployError> {
+        let package = self.packages.of(&self.agents, &progress.machine).await?;
+        let host = Host::open(&self.pool, reach).await?;
+        let done = push::push(&host, &self.paths, &package).await?;
+        Ok(underway(progress.then(Stage::Install), done))
+    }
+
+    async fn install(
+        &self,
+        deployment: &Deployment,
+        reach: &Reach,
+        progress: Progress,
+    ) -> Result<Outcome, DeployError> {
+        let package = self.packages.of(&self.agents, &progress.machine).await?;
+        let host = Host::open(&self.pool, reach).await?;
+        Ok(
+            match install::install(&host, &self.paths, deployment, &package).await? {
+                Installed::Started => underway(progress.then(Stage::Report), "the agent was started"),
+                Installed::Kept => underway(progress.then(Stage::Report), "the agent runs already"),
+                Installed::FileMissing => underway(progress.then(Stage::Push), "the agent's file is missing"),
+            },
+        )
+    }
+
+    async fn report(&self, reach: Reach, progress: &Progress) -> Result<Outcome, DeployError> {
+        let report = report::report(self, &reach, &progress.machine).await?;
+        let package = self.packages.of(&self.agents, &progress.machine).await?;
+        let host = Host::open(&self.pool, &reach).await?;
+        report::clean(&host, &self.paths, &package.name()).await;
+        Ok(Outcome::Ready {
+            reach,
+            shim_port: self.paths.port,
+            report: Box::new(report),
+        })
+    }
+}
+
+impl Progress {
+    fn then(self, next: Stage) -> Self {
+        Self { next, ..self }
+    }
+}
+
+fn underway(progress: Progress, done: impl Into<String>) -> Outcome {
+    Outcome::Underway {
+        progress,
+        done: done.into(),
+    }
+}
+
+/// The same way, on which only these host keys are taken.
+fn pinned(reach: &Reach, host_keys: &[String]) -> Reach {
+    let mut reach = reach.clone();
+    if reach.hops().count() == host_keys.len() {
+        for (hop, key) in reach.hops_mut().zip(host_keys) {
+            hop.host_keys = vec![key.clone()];
+        }
+    }
+    reach
 }

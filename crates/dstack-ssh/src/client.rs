@@ -116,16 +116,16 @@ pub struct Output {
 pub struct Connection {
     handle: Handle<Events>,
     inbox: Inbox,
-    host_key: String,
+    host_key: Presented,
     closed: watch::Receiver<bool>,
     // The connection this one runs through lives as long as this one.
-    _via: Option<Box<Connection>>,
+    via: Option<Box<Connection>>,
 }
 
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Connection")
-            .field("host_key", &self.host_key)
+            .field("host_key", &self.host_key.fingerprint)
             .finish_non_exhaustive()
     }
 }
@@ -161,7 +161,7 @@ impl Connection {
         if let Some(via) = via {
             let stream = via.direct_tcpip(&hop.host, hop.port).await?;
             let mut connection = Self::over(stream, hop, options).await?;
-            connection._via = Some(via);
+            connection.via = Some(via);
             return Ok(connection);
         }
         let connect_error = |source| SshError::Connect {
@@ -169,7 +169,14 @@ impl Connection {
             port: hop.port,
             source,
         };
-        let stream = TcpStream::connect((hop.host.as_str(), hop.port))
+        let found = tokio::net::lookup_host((hop.host.as_str(), hop.port)).await;
+        let addresses: Vec<_> = found
+            .map_err(|source| SshError::Resolve {
+                host: hop.host.clone(),
+                source,
+            })?
+            .collect();
+        let stream = TcpStream::connect(addresses.as_slice())
             .await
             .map_err(connect_error)?;
         stream.set_nodelay(true).map_err(connect_error)?;
@@ -208,15 +215,29 @@ impl Connection {
         Ok(Self {
             handle,
             inbox,
-            host_key: presented.fingerprint,
+            host_key: presented,
             closed,
-            _via: None,
+            via: None,
         })
     }
 
     /// Fingerprint of the host key the server presented (`SHA256:...`).
     pub fn host_key(&self) -> &str {
-        &self.host_key
+        &self.host_key.fingerprint
+    }
+
+    /// The host key the server presented, a line `type base64`.
+    pub fn host_key_line(&self) -> &str {
+        &self.host_key.line
+    }
+
+    /// As [`Self::host_key_line`], of every server on the way, the nearest first and this one last.
+    pub fn host_keys(&self) -> Vec<String> {
+        let mut keys: Vec<String> = std::iter::successors(Some(self), |connection| connection.via.as_deref())
+            .map(|connection| connection.host_key.line.clone())
+            .collect();
+        keys.reverse();
+        keys
     }
 
     /// Whether the connection is gone.
@@ -385,6 +406,7 @@ async fn authenticate(handle: &mut Handle<Events>, hop: &Endpoint) -> Result<(),
 #[derive(Debug, Clone, Default)]
 struct Presented {
     fingerprint: String,
+    line: String,
     refused: bool,
 }
 
@@ -418,6 +440,7 @@ impl client::Handler for Events {
         let accepted = self.endpoint.accepts(key);
         self.host_key.send_replace(Presented {
             fingerprint: fingerprint(key),
+            line: key.to_openssh()?,
             refused: !accepted,
         });
         Ok(accepted)

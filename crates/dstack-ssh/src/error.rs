@@ -3,9 +3,20 @@
 use std::io;
 use std::time::Duration;
 
+use russh::ChannelOpenFailure;
+
 /// A failure of the SSH client. `Display` names the host and the step; the cause is the source.
 #[derive(Debug, thiserror::Error)]
 pub enum SshError {
+    /// The host's name has no address.
+    #[error("no address is known for {host}")]
+    Resolve {
+        /// Host as given.
+        host: String,
+        /// What the resolver said.
+        #[source]
+        source: io::Error,
+    },
     /// TCP connection (or the channel through the last jump host) could not be opened.
     #[error("cannot connect to {host}:{port}")]
     Connect {
@@ -78,4 +89,31 @@ pub enum SshError {
     /// The connection is gone.
     #[error("the SSH connection is closed")]
     Closed,
+}
+
+/// Why a channel was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// The server's settings forbid it, as OpenSSH's `AllowTcpForwarding no` does.
+    Forbidden,
+    /// The target cannot be reached from there: nothing listens, or its name is not known.
+    NotConnected,
+    /// Anything else.
+    Other,
+}
+
+impl SshError {
+    /// Why a channel was refused; `None` for other errors.
+    pub const fn refusal(&self) -> Option<Refusal> {
+        let Self::ChannelRefused { source, .. } = self else {
+            return None;
+        };
+        Some(match source {
+            russh::Error::ChannelOpenFailure(ChannelOpenFailure::AdministrativelyProhibited) => {
+                Refusal::Forbidden
+            }
+            russh::Error::ChannelOpenFailure(ChannelOpenFailure::ConnectFailed) => Refusal::NotConnected,
+            _ => Refusal::Other,
+        })
+    }
 }

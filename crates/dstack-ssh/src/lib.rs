@@ -14,4 +14,4 @@ pub mod keys;
 
 pub use channel::{ChannelStream, ExecChannel, ExitStatus};
 pub use client::{ConnectOptions, Connection, Endpoint, Output};
-pub use error::SshError;
+pub use error::{Refusal, SshError};

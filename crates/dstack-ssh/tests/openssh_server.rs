@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_ssh::keys::{KeyPair, fingerprint, generate_ed25519, generate_rsa, parse_private};
-use dstack_ssh::{ConnectOptions, Connection, Endpoint, ExitStatus, SshError};
+use dstack_ssh::{ConnectOptions, Connection, Endpoint, ExitStatus, Refusal, SshError};
 use dstack_system::Random;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
@@ -145,6 +145,7 @@ async fn commands_give_output_status_and_signal() {
     };
     let connection = server.open().await;
     assert_eq!(connection.host_key(), server.host_key);
+    assert_eq!(fingerprint(connection.host_key_line()).unwrap(), server.host_key);
     let done = connection
         .exec("cat; echo err >&2; exit 3", b"input")
         .await
@@ -178,6 +179,7 @@ async fn streams_reach_remote_ports_through_jump_hosts() {
     let connection = Connection::open(&hop, &[hop.clone(), hop.clone()], &ConnectOptions::default())
         .await
         .unwrap();
+    assert_eq!(connection.host_keys(), vec![connection.host_key_line(); 3]);
     let mut stream = connection.direct_tcpip("localhost", echo).await.unwrap();
     stream.write_all(b"through three").await.unwrap();
     stream.shutdown().await.unwrap();
@@ -188,7 +190,7 @@ async fn streams_reach_remote_ports_through_jump_hosts() {
         .direct_tcpip("127.0.0.1", free_port())
         .await
         .unwrap_err();
-    assert!(matches!(refused, SshError::ChannelRefused { .. }), "{refused:?}");
+    assert_eq!(refused.refusal(), Some(Refusal::NotConnected), "{refused:?}");
     assert!(!connection.is_closed());
 }
 
@@ -242,6 +244,12 @@ async fn wrong_keys_wrong_hosts_and_silent_ones_are_told_apart() {
     nobody.port = free_port();
     let refused = Connection::open(&nobody, &[], &options).await.unwrap_err();
     assert!(matches!(refused, SshError::Connect { .. }), "{refused:?}");
+    let mut nameless = server.endpoint();
+    nameless.host = "no-such-host.invalid".to_owned();
+    let unknown = Connection::open(&nameless, &[], &ConnectOptions::default())
+        .await
+        .unwrap_err();
+    assert!(matches!(unknown, SshError::Resolve { .. }), "{unknown:?}");
     let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     nobody.port = silent.local_addr().unwrap().port();
     let timeout = Connection::open(&nobody, &[], &options).await.unwrap_err();

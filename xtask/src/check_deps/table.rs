@@ -114,6 +114,11 @@ pub(crate) const PRODUCT: &[Crate] = &[
         &["dstack-units", "dstack-system"],
     ),
     row(
+        "dstack-sshd",
+        "serves SSH to anybody; knows nothing of jobs",
+        &["dstack-system", "dstack-ssh"],
+    ),
+    row(
         "dstack-hosts",
         "reaches machines and brings agents there; knows neither engine nor store",
         &[
@@ -123,11 +128,6 @@ pub(crate) const PRODUCT: &[Crate] = &[
             "dstack-agent-api",
             "dstack-ssh",
         ],
-    ),
-    row(
-        "dstack-sshd",
-        "serves SSH to anybody; knows nothing of jobs",
-        &["dstack-system", "dstack-ssh"],
     ),
     row(
         "dstack-git",

@@ -1,0 +1,62 @@
+//! Stands for `dstack-agent` in the tests of deployments: answers the calls that a deployment makes, and runs nothing.
+#![allow(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)]
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+fn main() -> std::io::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|argument| argument == "--version") {
+        println!("dstack-shim version 0.0.1");
+        return Ok(());
+    }
+    let var = |name: &str| std::env::var(name).unwrap_or_default();
+    if let Ok(problem) = std::env::var("STUB_FAILS") {
+        eprintln!("error: {problem}");
+        std::process::exit(1);
+    }
+    let home = var("DSTACK_SHIM_HOME");
+    let mut log = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(format!("{home}/shim.log"))?;
+    writeln!(log, "{}", std::process::id())?;
+    let is_reference = std::env::var("STUB_IS_REFERENCE").is_ok();
+    if is_reference {
+        std::fs::write(format!("{home}/host_info.json"), r#"{"cpus":7,"memory":8}"#)?;
+    }
+    let port = var("DSTACK_SHIM_HTTP_PORT").parse().unwrap_or(0);
+    for stream in TcpListener::bind((Ipv4Addr::LOCALHOST, port))?.incoming() {
+        let stream = stream?;
+        // A client that goes away is no reason to end.
+        std::thread::spawn(move || answer(&stream, is_reference));
+    }
+    Ok(())
+}
+
+fn answer(mut stream: &TcpStream, is_reference: bool) -> std::io::Result<()> {
+    let mut head = String::new();
+    let mut reader = BufReader::new(stream);
+    while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head)? > 0 {}
+    let path = head.split(' ').nth(1).unwrap_or_default();
+    let (status, body) = match path {
+        "/api/healthcheck" => (
+            "200 OK",
+            r#"{"service":"dstack-shim","version":"0.0.1"}"#.to_owned(),
+        ),
+        "/api/host" if !is_reference => {
+            let told = std::env::var("STUB_SAYS").unwrap_or_default();
+            let report = format!(
+                r#"{{"host_info":{{"cpus":3}},"runtime":"docker","version":"0.0.1","notices":["{told}"]}}"#
+            );
+            ("200 OK", report)
+        }
+        "/api/tasks" => ("200 OK", r#"{"tasks":[]}"#.to_owned()),
+        _ => ("404 Not Found", "not found".to_owned()),
+    };
+    let length = body.len();
+    write!(
+        stream,
+        "HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+}

@@ -1,0 +1,43 @@
+//! Where the agent's things are on a host.
+
+use std::time::Duration;
+
+use dstack_agent_api::shim::DEFAULT_HTTP_PORT;
+
+/// Name of the service, as dstack 0.22.5 calls it: a host that has its agent is taken over.
+pub(super) const SERVICE: &str = "dstack-shim.service";
+
+const HEALTH_LIMIT: Duration = Duration::from_secs(60);
+
+/// Absolute paths on a host, without quotes or control characters.
+#[derive(Debug, Clone)]
+pub struct HostPaths {
+    /// Directory of the agent's executables.
+    pub programs: String,
+    /// Directory of the agent's state.
+    pub home: String,
+    /// The service's unit.
+    pub unit: String,
+    /// A directory that is there while systemd runs the host.
+    pub systemd: String,
+    /// Directory of the login user's `authorized_keys`; `None`: `~/.ssh`.
+    pub ssh: Option<String>,
+    /// TCP port of the agent on the loopback interface.
+    pub port: u16,
+    /// So long after its start the agent may take to answer.
+    pub patience: Duration,
+}
+
+impl Default for HostPaths {
+    fn default() -> Self {
+        Self {
+            programs: "/usr/local/lib/dstack".to_owned(),
+            home: "/root/.dstack".to_owned(),
+            unit: format!("/etc/systemd/system/{SERVICE}"),
+            systemd: "/run/systemd/system".to_owned(),
+            ssh: None,
+            port: DEFAULT_HTTP_PORT,
+            patience: HEALTH_LIMIT,
+        }
+    }
+}

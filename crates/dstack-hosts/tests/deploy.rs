@@ -1,0 +1,583 @@
+//! Deployments to this machine, below a directory of the test: over an SSH server of this process, and over the real OpenSSH
+//! where it is installed. Docker is a stub that answers for its version; the agent is `examples/stub-agent.rs`.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod support;
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use dstack_agent_api::shim::HostReport;
+use dstack_hosts::deploy::{
+    AgentFiles, DeployError, Deployer, Deployment, HostPaths, Outcome, Progress, Stage,
+};
+use dstack_hosts::pool::Pool;
+use dstack_model::reach::Reach;
+use support::{OpenSsh, Server, directory, free_port, new_key, tree};
+
+/// A machine that is deployed to.
+struct Machine {
+    /// Programs that come before those of this machine.
+    programs: PathBuf,
+    root: tempfile::TempDir,
+    port: u16,
+    agent: PathBuf,
+    mine: String,
+    patience: Duration,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let root = directory();
+        let path = |name: &str| root.path().join(name);
+        for folder in ["bin", "lib", "etc", "ssh"] {
+            std::fs::create_dir(path(folder)).unwrap();
+        }
+        let machine = Self {
+            programs: path("bin"),
+            port: free_port(),
+            agent: agent_with(root.path(), b""),
+            mine: new_key().public.trim().to_owned(),
+            patience: Duration::from_secs(20),
+            root,
+        };
+        machine.program("docker", "echo 1.47");
+        // As root only a stub of it is used; as another user it stands for the real one.
+        machine.program(
+            "sudo",
+            "shift; echo 'sudo: unable to resolve host' >&2; exec \"$@\"",
+        );
+        let foreign = new_key().public;
+        let others = new_key().public;
+        let text = format!(
+            "# mine\n{}\n{} # added by dstack\n{}",
+            foreign.trim(),
+            others.trim(),
+            new_key().public.trim()
+        );
+        std::fs::write(machine.keys(), text).unwrap();
+        machine
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    fn keys(&self) -> PathBuf {
+        self.path("ssh/authorized_keys")
+    }
+
+    /// Puts a script before this machine's programs.
+    fn program(&self, name: &str, text: &str) {
+        let path = self.programs.join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn search_path(&self) -> String {
+        format!(
+            "{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            self.programs.display()
+        )
+    }
+
+    async fn server(&self) -> Server {
+        Server::with_env(vec![("PATH".to_owned(), self.search_path())]).await
+    }
+
+    fn deployer(&self, pool: Pool) -> Deployer {
+        let text = |name: &str| self.path(name).display().to_string();
+        let paths = HostPaths {
+            programs: text("lib/dstack"),
+            home: text("home"),
+            unit: text("etc/dstack-shim.service"),
+            systemd: text("no-systemd"),
+            ssh: Some(text("ssh")),
+            port: self.port,
+            patience: self.patience,
+        };
+        let agents = AgentFiles {
+            amd64: Some(self.agent.clone()),
+            arm64: Some(self.agent.clone()),
+        };
+        Deployer::with_paths(pool, agents, paths)
+    }
+
+    fn deployment(&self, reach: Reach, env: &[(&str, &str)]) -> Deployment {
+        Deployment {
+            reach,
+            authorized_keys: vec![self.mine.clone()],
+            env: env
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect(),
+        }
+    }
+
+    /// Ids of the processes of the loop and of the agents, by what they were started with.
+    fn processes(&self) -> (Vec<i32>, Vec<i32>) {
+        let (mut loops, mut agents) = (Vec::new(), Vec::new());
+        for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+            let Ok(pid) = entry.file_name().to_string_lossy().parse() else {
+                continue;
+            };
+            let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            let program = std::fs::read_link(entry.path().join("exe")).unwrap_or_default();
+            if program.starts_with(self.path("lib")) {
+                agents.push(pid);
+            } else if line.trim() == format!("sh {}", self.path("home/shim-loop.sh").display()) {
+                loops.push(pid);
+            }
+        }
+        (loops, agents)
+    }
+
+    /// Files that are the same after each deployment.
+    fn lasting(&self) -> Vec<(PathBuf, Option<Vec<u8>>)> {
+        let mut files = tree(self.root.path());
+        files.retain(|(path, _)| {
+            !path.ends_with("shim.log") && path.extension().is_none_or(|end| end != "pid")
+        });
+        files
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let (loops, agents) = self.processes();
+        for pid in loops.into_iter().chain(agents) {
+            if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+    }
+}
+
+/// An agent's executable, made another one by what is appended.
+fn agent_with(dir: &Path, appended: &[u8]) -> PathBuf {
+    // target/debug/deps/THIS -> target/debug/examples/stub-agent
+    let built = std::env::current_exe().unwrap();
+    let built = built
+        .parent()
+        .and_then(Path::parent)
+        .unwrap()
+        .join("examples/stub-agent");
+    let mut content = std::fs::read(built).unwrap();
+    content.extend_from_slice(appended);
+    let path = dir.join(format!("agent-{}", appended.len()));
+    std::fs::write(&path, content).unwrap();
+    path
+}
+
+/// All steps, what each did, and what the host has. Between two of them, all that is known is what is written down.
+async fn deploy(
+    machine: &Machine,
+    pool: &Pool,
+    deployment: &Deployment,
+) -> Result<(Vec<String>, Reach, HostReport), DeployError> {
+    let deployer = machine.deployer(pool.clone());
+    let (mut progress, mut told) = (None, Vec::new());
+    for _ in 0..8 {
+        match deployer.step(deployment, progress).await? {
+            Outcome::Underway { progress: next, done } => {
+                told.push(done);
+                let written = serde_json::to_string(&next).unwrap();
+                progress = Some(serde_json::from_str(&written).unwrap());
+            }
+            Outcome::Ready {
+                reach,
+                shim_port,
+                report,
+            } => {
+                assert_eq!(shim_port, machine.port);
+                return Ok((told, reach, *report));
+            }
+        }
+    }
+    panic!("no end: {told:?}")
+}
+
+/// Up to a stage.
+async fn until(deployer: &Deployer, deployment: &Deployment, stage: Stage) -> Progress {
+    let mut progress = None;
+    loop {
+        let Outcome::Underway { progress: next, .. } = deployer.step(deployment, progress).await.unwrap()
+        else {
+            panic!("too far")
+        };
+        if next.next == stage {
+            return next;
+        }
+        progress = Some(next);
+    }
+}
+
+async fn from_nothing_and_back(machine: &Machine, pool: &Pool, reach: Reach) {
+    let before = tree(machine.root.path());
+    let deployment = machine.deployment(reach, &[("STUB_SAYS", "it's $HOME")]);
+    let (told, pinned, report) = deploy(machine, pool, &deployment).await.unwrap();
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert!(
+        told[0].contains("no agent yet") && told[1].contains("was sent") && told[2].contains("was started"),
+        "{told:?}"
+    );
+    assert_eq!(
+        (report.host_info.cpus, report.notices[0].as_str()),
+        (3, "it's $HOME")
+    );
+    assert_eq!(pinned.host.host_keys.len(), 1);
+    assert_eq!(
+        pool.live(),
+        1,
+        "the connection that looked is the one that is kept"
+    );
+    let (loops, agents) = machine.processes();
+    assert_eq!((loops.len(), agents.len()), (1, 1));
+    let keys = std::fs::read_to_string(machine.keys()).unwrap();
+    assert!(
+        keys.ends_with(&format!("test\n{} # added by dstack\n", machine.mine)),
+        "{keys}"
+    );
+    let env = machine.path("home/shim.env");
+    assert_eq!(
+        std::fs::metadata(env).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+
+    // Once more: nothing is done twice.
+    let lasting = machine.lasting();
+    let (told, ..) = deploy(machine, pool, &deployment).await.unwrap();
+    assert!(told[0].contains("agent 0.0.1 runs there"), "{told:?}");
+    assert!(
+        told[1].contains("is there") && told[2].contains("runs already"),
+        "{told:?}"
+    );
+    assert_eq!(machine.processes(), (loops.clone(), agents.clone()));
+    assert!(machine.lasting() == lasting);
+
+    // Other variables: another agent, and one only.
+    let changed = machine.deployment(deployment.reach.clone(), &[("STUB_SAYS", "changed")]);
+    let (.., report) = deploy(machine, pool, &changed).await.unwrap();
+    assert_eq!(report.notices[0], "changed");
+    let (new_loops, new_agents) = machine.processes();
+    assert_eq!((new_loops.len(), new_agents.len()), (1, 1));
+    assert!(new_loops != loops && new_agents != agents);
+
+    // An agent that dies is started again.
+    let died = rustix::process::Pid::from_raw(new_agents[0]).unwrap();
+    rustix::process::kill_process(died, rustix::process::Signal::KILL).unwrap();
+    let (told, ..) = deploy(machine, pool, &changed).await.unwrap();
+    assert!(
+        told[0].contains("no agent yet") && told[2].contains("was started"),
+        "{told:?}"
+    );
+    assert_eq!((machine.processes().0.len(), machine.processes().1.len()), (1, 1));
+
+    let deployer = machine.deployer(pool.clone());
+    deployer
+        .release(&machine.deployment(pinned.clone(), &[]))
+        .await
+        .unwrap();
+    assert_eq!(machine.processes(), (Vec::new(), Vec::new()));
+    let after = tree(machine.root.path());
+    let names = |files: &[(PathBuf, _)]| files.iter().map(|(path, _)| path.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&before), names(&after));
+    let ended = |mut files: Vec<(PathBuf, Option<Vec<u8>>)>| {
+        for (path, content) in &mut files {
+            if *path == machine.keys() {
+                content.as_mut().unwrap().push(b'\n');
+            }
+        }
+        files
+    };
+    assert!(
+        ended(before) == after,
+        "the last line of the keys has its end now, and nothing else is left"
+    );
+    assert_eq!(pool.live(), 0);
+    deployer.release(&machine.deployment(pinned, &[])).await.unwrap();
+    assert!(tree(machine.root.path()) == after);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_is_set_up_again_and_again_and_released() {
+    let machine = Machine::new();
+    let server = machine.server().await;
+    from_nothing_and_back(&machine, &server.pool(), server.reach()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_sudo_that_warns_it_is_the_same() {
+    let machine = Machine::new();
+    machine.program("id", "echo 1000");
+    let server = machine.server().await;
+    from_nothing_and_back(&machine, &server.pool(), server.reach()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn through_openssh_and_two_jumps_it_is_the_same() {
+    let machine = Machine::new();
+    let Some(open) = OpenSsh::start(&format!("SetEnv PATH={}", machine.search_path())).await else {
+        return;
+    };
+    let mut reach = open.reach();
+    from_nothing_and_back(&machine, &open.pool(), reach.clone()).await;
+    reach.jumps = vec![reach.host.clone(), reach.host.clone()];
+    let pool = open.pool();
+    let deployment = machine.deployment(reach, &[]);
+    let (_, pinned, _) = deploy(&machine, &pool, &deployment).await.unwrap();
+    assert!(pinned.hops().all(|hop| hop.host_keys.len() == 1));
+    machine.deployer(pool).release(&deployment).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_agent_takes_the_place_of_the_old_one() {
+    let mut machine = Machine::new();
+    let server = machine.server().await;
+    let (pool, deployment) = (server.pool(), machine.deployment(server.reach(), &[]));
+    deploy(&machine, &pool, &deployment).await.unwrap();
+    let old = machine.processes();
+    machine.agent = agent_with(machine.root.path(), b"new");
+    let (told, ..) = deploy(&machine, &pool, &deployment).await.unwrap();
+    assert!(
+        told[1].contains("was sent") && told[2].contains("was started"),
+        "{told:?}"
+    );
+    let new = machine.processes();
+    assert_eq!((new.0.len(), new.1.len()), (1, 1));
+    assert!(new != old);
+    assert_eq!(std::fs::read_dir(machine.path("lib/dstack")).unwrap().count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_arrived_before_a_cut_is_not_sent_again() {
+    let mut machine = Machine::new();
+    // Random bytes: gzip does not make them less.
+    let random = dstack_system::Random::system();
+    let noise: Vec<u8> = (0..250_000).flat_map(|_| random.bytes::<32>()).collect();
+    machine.agent = agent_with(machine.root.path(), &noise);
+    let server = machine.server().await;
+    let (pool, deployment) = (server.pool(), machine.deployment(server.reach(), &[]));
+    let deployer = machine.deployer(pool.clone());
+    let push = until(&deployer, &deployment, Stage::Push).await;
+    let began = server.network.passed();
+    for _ in 0..3 {
+        let after = 1_000_000 + u64::from_le_bytes(random.bytes::<8>()) % 1_500_000;
+        server.network.cut_after(after);
+        server.network.slow_down();
+        let error = deployer.step(&deployment, Some(push.clone())).await.unwrap_err();
+        assert!(matches!(error, DeployError::Transient(_)), "{error}");
+        server.network.mend();
+    }
+    let part = std::fs::read_dir(machine.path("lib/dstack")).unwrap().flatten();
+    let part = part
+        .map(|file| file.path())
+        .find(|path| path.extension().is_some_and(|end| end == "part"));
+    assert!(std::fs::metadata(part.unwrap()).unwrap().len() > 100_000);
+    let Outcome::Underway { progress, done } = deployer.step(&deployment, Some(push)).await.unwrap() else {
+        panic!()
+    };
+    assert!(done.contains("the rest"), "{done}");
+    assert_eq!(progress.next, Stage::Install);
+    let sent = server.network.passed() - began;
+    let packed = {
+        use std::io::Write as _;
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        gzip.write_all(&std::fs::read(&machine.agent).unwrap()).unwrap();
+        gzip.finish().unwrap().len() as u64
+    };
+    // A cut loses what was under way: at most what the channel's windows hold.
+    assert!(sent < packed + 3 * (3 << 20), "{sent} of {packed}");
+    let (told, ..) = deploy(&machine, &pool, &deployment).await.unwrap();
+    assert!(told[1].contains("is there"), "{told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_file_is_begun_anew() {
+    let machine = Machine::new();
+    let server = machine.server().await;
+    let (pool, deployment) = (server.pool(), machine.deployment(server.reach(), &[]));
+    let deployer = machine.deployer(pool.clone());
+    let push = until(&deployer, &deployment, Stage::Push).await;
+    deployer.step(&deployment, Some(push.clone())).await.unwrap();
+    let whole = std::fs::read_dir(machine.path("lib/dstack"))
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path();
+    let content = std::fs::read(&whole).unwrap();
+    let part = PathBuf::from(format!("{}.gz.part", whole.display()));
+    let packed_size = 100_000_000;
+    for size in [0, 1000, packed_size] {
+        std::fs::remove_file(&whole).unwrap();
+        std::fs::write(&part, vec![7; size]).unwrap();
+        let done = deployer.step(&deployment, Some(push.clone())).await.unwrap();
+        assert!(matches!(done, Outcome::Underway { progress, .. } if progress.next == Stage::Install));
+        assert!(std::fs::read(&whole).unwrap() == content && !part.exists());
+    }
+    // Whole by its name only.
+    std::fs::write(&whole, "damaged").unwrap();
+    deployer.step(&deployment, Some(push)).await.unwrap();
+    assert!(std::fs::read(&whole).unwrap() == content);
+    assert_eq!(
+        std::fs::metadata(&whole).unwrap().permissions().mode() & 0o777,
+        0o755
+    );
+    assert_eq!(std::fs::read_dir(machine.path("lib/dstack")).unwrap().count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn later_steps_take_the_host_key_that_was_seen_only() {
+    let machine = Machine::new();
+    let server = machine.server().await;
+    let deployment = machine.deployment(server.reach(), &[]);
+    let mut push = until(&machine.deployer(server.pool()), &deployment, Stage::Push).await;
+    push.host_keys = vec![new_key().public.trim().to_owned()];
+    let error = machine
+        .deployer(server.pool())
+        .step(&deployment, Some(push))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&error, DeployError::Transient(text) if text.contains("the host key is SHA256:")),
+        "{error}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_has_gone_is_brought_again() {
+    let machine = Machine::new();
+    let server = machine.server().await;
+    let (pool, deployment) = (server.pool(), machine.deployment(server.reach(), &[]));
+    let deployer = machine.deployer(pool.clone());
+    let install = until(&deployer, &deployment, Stage::Install).await;
+    std::fs::remove_dir_all(machine.path("lib/dstack")).unwrap();
+    let Outcome::Underway { progress, .. } = deployer.step(&deployment, Some(install)).await.unwrap() else {
+        panic!()
+    };
+    assert_eq!(progress.next, Stage::Push);
+    // What is not known any more begins anew.
+    let old: Progress = serde_json::from_str(r#"{"next":"report","host_keys":[]}"#).unwrap();
+    let Outcome::Underway { progress, .. } = deployer.step(&deployment, Some(old)).await.unwrap() else {
+        panic!()
+    };
+    assert_eq!(progress.next, Stage::Push);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_does_not_start_says_why() {
+    let mut machine = Machine::new();
+    machine.patience = Duration::from_secs(1);
+    let server = machine.server().await;
+    let deployment = machine.deployment(server.reach(), &[("STUB_FAILS", "no \"engine\" here")]);
+    let deployer = machine.deployer(server.pool());
+    let report = until(&deployer, &deployment, Stage::Report).await;
+    let error = deployer.step(&deployment, Some(report)).await.unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("error: no \"engine\" here") && text.contains("nothing listens"),
+        "{text}"
+    );
+    deployer.release(&deployment).await.unwrap();
+    assert_eq!(machine.processes(), (Vec::new(), Vec::new()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_agent_of_dstack_0_22_5_is_asked_by_its_file() {
+    let machine = Machine::new();
+    let server = machine.server().await;
+    let deployment = machine.deployment(server.reach(), &[("STUB_IS_REFERENCE", "1")]);
+    let (.., report) = deploy(&machine, &server.pool(), &deployment).await.unwrap();
+    assert_eq!((report.host_info.cpus, report.version.as_str()), (7, "0.0.1"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_keeps_a_host_from_being_used_is_told_with_its_remedy() {
+    let machine = Machine::new();
+    let server = machine.server().await;
+    let deployment = machine.deployment(server.reach(), &[]);
+    let deployer = machine.deployer(server.pool());
+    let told = async |deployment: &Deployment| deployer.step(deployment, None).await.unwrap_err();
+    let has = |error: DeployError, text: &str| {
+        assert!(
+            matches!(&error, DeployError::Transient(told) if told.contains(text)),
+            "{error}"
+        );
+    };
+    machine.program("docker", "echo Cannot connect to the Docker daemon >&2; exit 1");
+    has(
+        told(&deployment).await,
+        "does not answer: Cannot connect to the Docker daemon",
+    );
+    machine.program("docker", "echo WARNING: old >&2; echo 1.24");
+    has(told(&deployment).await, "too old (API 1.24");
+    // An agent that runs tasks as processes needs none.
+    let process = machine.deployment(server.reach(), &[("DSTACK_SHIM_RUNTIME", "process")]);
+    deployer.step(&process, None).await.unwrap();
+    machine.program("docker", "echo 1.47");
+    machine.program("date", "echo 1000000000");
+    has(told(&deployment).await, "its clock is");
+    std::fs::remove_file(machine.programs.join("date")).unwrap();
+    machine.program("df", "echo /dev/x 100 100 0 100% /");
+    has(told(&deployment).await, "make room");
+    std::fs::remove_file(machine.programs.join("df")).unwrap();
+    machine.program("id", "echo 1000");
+    machine.program("sudo", "echo 'sudo: a password is required' >&2; exit 1");
+    has(
+        told(&deployment).await,
+        "sudo: a password is required. Log in as root, or",
+    );
+    std::fs::remove_file(machine.programs.join("id")).unwrap();
+    machine.program("uname", "[ \"$1\" = -s ] && echo FreeBSD || echo amd64");
+    has(told(&deployment).await, "Linux only");
+    machine.program("uname", "[ \"$1\" = -s ] && echo Linux || echo riscv64");
+    let error = told(&deployment).await;
+    assert!(
+        matches!(&error, DeployError::Refused(text) if text.contains("riscv64")),
+        "{error}"
+    );
+    std::fs::remove_file(machine.programs.join("uname")).unwrap();
+
+    let other = TcpListener::bind((Ipv4Addr::LOCALHOST, machine.port)).unwrap();
+    machine.program(
+        "ss",
+        r#"echo 'LISTEN 0 5 127.0.0.1:1 0.0.0.0:* users:(("nginx",pid=7,fd=6))'"#,
+    );
+    std::thread::spawn(move || {
+        use std::io::Write as _;
+        while let Ok((mut stream, _)) = other.accept() {
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+                .unwrap();
+        }
+    });
+    has(told(&deployment).await, "is taken by `nginx`");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_is_of_no_use_is_refused_for_good() {
+    let machine = Machine::new();
+    let server = machine.server().await;
+    let pool = support::pool(&[(
+        "k",
+        "-----BEGIN DSA PRIVATE KEY-----\nAAAA\n-----END DSA PRIVATE KEY-----\n",
+    )]);
+    let error = machine
+        .deployer(pool)
+        .step(&machine.deployment(server.reach(), &[]), None)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&error, DeployError::Refused(text) if text.starts_with("Unsupported private SSH key type")),
+        "{error}"
+    );
+}
