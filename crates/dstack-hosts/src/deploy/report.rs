@@ -87,6 +87,7 @@ async fn ask(
                 version,
                 arch: architecture(machine).to_owned(),
                 notices: Vec::new(),
+                ..HostReport::default()
             });
         }
         sleep(AGAIN).await;

@@ -78,22 +78,6 @@ impl AgentAddress {
         self
     }
 
-    /// Same, with what is remembered of the address that the machine had before.
-    #[must_use]
-    pub fn after(mut self, before: Option<&Self>) -> Self {
-        let Self::Local { rules, .. } = &mut self;
-        rules.told = before.and_then(|before| before.rules().told.clone());
-        self
-    }
-
-    /// Same, remembering that those who govern the project were told of it as it is.
-    #[must_use]
-    pub fn told_of(mut self) -> Self {
-        let Self::Local { runtime, rules, .. } = &mut self;
-        rules.told = Some(runtime.clone());
-        self
-    }
-
     /// Whether jobs are processes of the machine, without images and containers.
     pub fn runs_processes(&self) -> bool {
         self.runtime() == "process"
