@@ -102,6 +102,14 @@ furnish() {
     chown -R 4242:4242 "$upper/home/me"
     chmod 700 "$upper/root/.ssh" "$upper/home/me/.ssh"
     echo "$name" >"$upper/etc/hostname"
+    # Nobody answers questions for names there: without servers none is waited for.
+    rm -f "$upper/etc/resolv.conf"
+    : >"$upper/etc/resolv.conf"
+    echo "127.0.0.1 localhost" >"$upper/etc/hosts"
+    case " $* " in
+    # Elsewhere sudo warns that it does not know the host's name: that is harmless.
+    *' systemd '*) echo "127.0.1.1 $name" >>"$upper/etc/hosts" ;;
+    esac
     ssh-keygen -q -t ed25519 -N '' -f "$upper/etc/ssh/test_host_key"
     cat >"$upper/etc/ssh/test_sshd_config" <<SSHD
 HostKey /etc/ssh/test_host_key

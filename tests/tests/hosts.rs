@@ -4,14 +4,16 @@
 use std::time::{Duration, Instant};
 
 use dstack_tests::hosts::{Has, Host, IMAGE, Lab, USUAL};
-use dstack_tests::need;
+use dstack_tests::{need, parts};
 use dstack_tests::runs::{Run, TEST_TIMEOUT, submit};
 use dstack_tests::server::{Server, Setup, eventually};
 use serde_json::{Value, json};
 
 fn start() -> Result<(Server, Lab), String> {
     let lab = Lab::new()?;
-    let setup = Setup::local()?.argument("--no-local");
+    // What the image says of itself is asked of this machine's engine, as there is no registry.
+    parts::image()?;
+    let setup = Setup::local()?;
     Ok((setup.start().unwrap(), lab))
 }
 
