@@ -107,7 +107,9 @@ fn name(host: HostRef<'_>) -> String {
 impl Hosts for SshHosts {
     async fn prepare(&self, host: HostRef<'_>, progress: Option<&Value>) -> Result<Preparation, HostError> {
         let name = name(host);
-        let done = progress.and_then(|progress| progress["done"].as_u64()).unwrap_or(0);
+        let done = progress
+            .and_then(|progress| progress["done"].as_u64())
+            .unwrap_or(0);
         // The first step only looks.
         let leaves_something = done > 0;
         self.step(&name, |state| {

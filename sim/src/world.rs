@@ -14,9 +14,9 @@ use dstack_units::{InstanceId, RunId, Time, UserId};
 
 use crate::clouds::Clouds;
 use crate::hosts::Hosts;
-use crate::ssh_hosts::SshHosts;
 use crate::output::{SimInputs, SimOutput};
 use crate::scenario::{Builder, ScenarioError};
+use crate::ssh_hosts::SshHosts;
 use crate::waits::Unmet;
 
 /// How long a commit takes. Without it, work without end would be done at one moment of virtual time.

@@ -13,8 +13,8 @@ use dstack_model::instances::{InstanceStatus, InstanceTerminationReason as Reaso
 use dstack_model::runs::{JobTerminationReason, RunStatus};
 use dstack_sim::scenario::Builder;
 use dstack_sim::{Script, World, invariants, killed_everywhere};
-use dstack_store::EngineStore as _;
 use dstack_ssh::keys::generate_ed25519;
+use dstack_store::EngineStore as _;
 use dstack_store::rows::{FleetRow, InstanceRow};
 use dstack_system::Random;
 use dstack_units::FleetId;
@@ -65,7 +65,12 @@ async fn comes_to_its_end(world: &World, fleet: FleetId, within: Duration) {
 }
 
 fn has_event(world: &World, text: &str) -> bool {
-    world.store.tables().events.iter().any(|event| event.message.contains(text))
+    world
+        .store
+        .tables()
+        .events
+        .iter()
+        .any(|event| event.message.contains(text))
 }
 
 fn transient(text: &str) -> Option<HostError> {
@@ -81,7 +86,10 @@ async fn hosts_are_set_up_run_jobs_and_are_left_as_they_were() {
     let host = &instances(&world, fleet)[1];
     let place = host.job_provisioning_data.as_deref().unwrap();
     assert_eq!(place.internal_ip.as_deref(), Some("10.0.0.3"));
-    assert_eq!((place.instance_type.name.as_str(), host.total_blocks), ("instance", Some(1)));
+    assert_eq!(
+        (place.instance_type.name.as_str(), host.total_blocks),
+        ("instance", Some(1))
+    );
     assert!(has_event(&world, "step 3") && has_event(&world, "Instance status changed PENDING -> IDLE"));
 
     let wants = json!({"fleets": ["lab"], "nodes": 2});
@@ -110,7 +118,10 @@ async fn killed_at(point: &'static str, nth: u32) -> Arc<DieAt> {
         engine = restart(&world).await;
         // The client that was cut off looks whether it is there before it asks again.
         let made = |fleet: &&FleetRow| fleet.name == "lab";
-        if let Some(id) = world.store.read(|tables| tables.fleets.values().find(made).map(|fleet| fleet.id)) {
+        if let Some(id) = world
+            .store
+            .read(|tables| tables.fleets.values().find(made).map(|fleet| fleet.id))
+        {
             break id;
         }
     };
@@ -138,8 +149,16 @@ async fn killed_at(point: &'static str, nth: u32) -> Arc<DieAt> {
         comes_to_its_end(&world, fleet, 3 * MINUTE).await;
     }
     engine.stop();
-    assert_eq!(world.ssh_hosts.installed(), BTreeSet::new(), "killed at {point} #{nth}");
-    assert_eq!(invariants::at_rest(&world), Vec::<String>::new(), "killed at {point} #{nth}");
+    assert_eq!(
+        world.ssh_hosts.installed(),
+        BTreeSet::new(),
+        "killed at {point} #{nth}"
+    );
+    assert_eq!(
+        invariants::at_rest(&world),
+        Vec::<String>::new(),
+        "killed at {point} #{nth}"
+    );
     die
 }
 
@@ -151,7 +170,13 @@ async fn restart(world: &World) -> Engine {
 #[tokio::test(start_paused = true)]
 async fn a_server_that_dies_anywhere_goes_on_where_it_was() {
     let points = killed_everywhere(1..=6, killed_at).await;
-    for point in ["host.prepare.before", "host.prepare.after", "host.release.before", "host.release.after", "instance.commit.after"] {
+    for point in [
+        "host.prepare.before",
+        "host.prepare.after",
+        "host.release.before",
+        "host.release.after",
+        "instance.commit.after",
+    ] {
         assert!(points.contains(point), "{point} is not passed: {points:?}");
     }
 }
@@ -163,10 +188,16 @@ async fn a_bad_host_holds_up_nobody_and_says_what_is_wrong() {
     let names: Vec<String> = (0..10).map(|num| format!("host{num}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     world.ssh_hosts.step_takes(5 * SECOND);
-    world.ssh_hosts.trouble("host3", transient("Docker is not installed"));
+    world
+        .ssh_hosts
+        .trouble("host3", transient("Docker is not installed"));
     let fleet = applied(&world, &engine, &names).await;
     let nine = |world: &World| {
-        statuses(world, fleet).iter().filter(|status| **status == InstanceStatus::Idle).count() == 9
+        statuses(world, fleet)
+            .iter()
+            .filter(|status| **status == InstanceStatus::Idle)
+            .count()
+            == 9
     };
     // Ten hosts one after the other would take 200 s.
     world.until("nine hosts", 25 * SECOND, nine).await.unwrap();
@@ -174,7 +205,13 @@ async fn a_bad_host_holds_up_nobody_and_says_what_is_wrong() {
     assert!(waits.contains("Docker is not installed"), "{waits}");
     let told = "Host is not set up yet: Docker is not installed";
     assert!(has_event(&world, told));
-    let times = world.store.tables().events.iter().filter(|event| event.message == told).count();
+    let times = world
+        .store
+        .tables()
+        .events
+        .iter()
+        .filter(|event| event.message == told)
+        .count();
     assert_eq!(times, 1);
     // Somebody installs it.
     world.ssh_hosts.trouble("host3", None);
@@ -186,17 +223,32 @@ async fn a_host_that_never_works_is_given_up_with_the_cause() {
     let world = World::new(5, 1).await.unwrap();
     let engine = world.start().await.unwrap();
     world.ssh_hosts.trouble("a", transient("no route to host"));
-    world.ssh_hosts.trouble("bb", Some(HostError::Refused("Unsupported private SSH key type".to_owned())));
+    world.ssh_hosts.trouble(
+        "bb",
+        Some(HostError::Refused("Unsupported private SSH key type".to_owned())),
+    );
     let fleet = applied(&world, &engine, &["a", "bb"]).await;
     let reason = |world: &World, num: usize| {
         let row = &instances(world, fleet)[num];
         let message = row.termination_reason_message().map(str::to_owned);
         (row.status() == InstanceStatus::Terminated).then(|| (row.termination_reason(), message))
     };
-    let refused = world.found("the refusal", MINUTE, |world: &World| reason(world, 1)).await.unwrap();
-    assert_eq!(refused, (Some(Reason::Error), Some("Unsupported private SSH key type".to_owned())));
+    let refused = world
+        .found("the refusal", MINUTE, |world: &World| reason(world, 1))
+        .await
+        .unwrap();
+    assert_eq!(
+        refused,
+        (
+            Some(Reason::Error),
+            Some("Unsupported private SSH key type".to_owned())
+        )
+    );
     assert_eq!(reason(&world, 0), None);
-    let late = world.found("the end", 13 * MINUTE, |world: &World| reason(world, 0)).await.unwrap();
+    let late = world
+        .found("the end", 13 * MINUTE, |world: &World| reason(world, 0))
+        .await
+        .unwrap();
     let message = "Failed to add SSH instance in 600s: no route to host".to_owned();
     assert_eq!(late, (Some(Reason::ProvisioningTimeout), Some(message)));
 }
@@ -241,7 +293,8 @@ async fn hosts_come_and_go_in_place() {
             .filter(|row| row.status() == InstanceStatus::Idle)
             .filter_map(|row| row.job_provisioning_data.as_deref()?.hostname.clone())
             .collect();
-        idle.len() == 2 && idle.contains(&"ccc".to_owned())
+        idle.len() == 2
+            && idle.contains(&"ccc".to_owned())
             && world.ssh_hosts.installed() == BTreeSet::from(["bb".to_owned(), "ccc".to_owned()])
     };
     world.until("the new host", MINUTE, changed).await.unwrap();
@@ -270,7 +323,9 @@ async fn imported_machine(world: &World) -> FleetId {
     let machine = builder.machine(4, world.clock.now()).unwrap();
     world.store.commit(machine).await.unwrap();
     let theirs = |fleet: &&FleetRow| fleet.project_id == builder.project;
-    let fleet = world.store.read(|tables| tables.fleets.values().find(theirs).unwrap().id);
+    let fleet = world
+        .store
+        .read(|tables| tables.fleets.values().find(theirs).unwrap().id);
     world.store.name_project(world.builder.project, "main");
     world.store.name_project(builder.project, "theirs");
     world.store.import_fleet(world.builder.project, fleet, true);
@@ -297,8 +352,17 @@ async fn imported_fleets_run_jobs_until_they_are_not_exported_any_more() {
     world.running(&run, MINUTE).await.unwrap();
     world.store.import_fleet(world.builder.project, fleet, false);
     assert_eq!(world.finished(&run, 2 * MINUTE).await.unwrap(), RunStatus::Failed);
-    let ended = world.store.tables().jobs.into_values().find(|job| job.run_id == run.id).unwrap();
-    assert_eq!(ended.termination_reason(), Some(JobTerminationReason::InstanceAccessRevoked));
+    let ended = world
+        .store
+        .tables()
+        .jobs
+        .into_values()
+        .find(|job| job.run_id == run.id)
+        .unwrap();
+    assert_eq!(
+        ended.termination_reason(),
+        Some(JobTerminationReason::InstanceAccessRevoked)
+    );
     assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
 
     let run = world.submit(&engine, "late", &wants).await.unwrap();

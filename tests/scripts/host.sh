@@ -17,6 +17,9 @@ set -eu
 
 usage() { echo "usage: host.sh start|stop|clean|cut|heal|run DIR NAME ..." >&2; exit 2; }
 skip() { echo "no host: $*" >&2; exit 3; }
+fail() { echo "host $name: $*" >&2; exit 1; }
+# That of whoever makes the host is not the host's.
+unset DOCKER_HOST
 
 [ $# -ge 3 ] || usage
 action=$1
@@ -231,7 +234,7 @@ start() {
         if [ -n "$child" ] && ssh-keyscan -T 1 "$address" 2>/dev/null | grep -q ssh-ed25519; then break; fi
         kill -0 "$outer" 2>/dev/null || skip "$(tail -n 3 "$home/log")"
         tries=$((tries + 1))
-        [ "$tries" -lt 300 ] || skip "its sshd does not answer: $(tail -n 3 "$home/log")"
+        [ "$tries" -lt 300 ] || fail "its sshd does not answer: $(tail -n 3 "$home/log")"
         sleep 0.1
     done
     case " $* " in
@@ -239,7 +242,7 @@ start() {
         tries=0
         until inside docker version >/dev/null 2>&1; do
             tries=$((tries + 1))
-            [ "$tries" -lt 300 ] || skip "its engine does not answer"
+            [ "$tries" -lt 300 ] || fail "its engine does not answer"
             sleep 0.1
         done
         image

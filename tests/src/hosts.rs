@@ -77,7 +77,10 @@ impl Lab {
             // A test that was killed may have left some.
             lab.script(&["clean"], "all", &[])?;
             lab.make_key("key")?;
-            fs_err::copy(lab.key("key").with_extension("pub"), lab.folder.join("authorized_keys"))?;
+            fs_err::copy(
+                lab.key("key").with_extension("pub"),
+                lab.folder.join("authorized_keys"),
+            )?;
             return Ok(lab);
         }
         bail!("too many tests use hosts at the same time")
@@ -106,12 +109,19 @@ impl Lab {
     ///
     /// # Errors
     /// The reason to skip the test.
+    ///
+    /// # Panics
+    /// The host does not come up.
     pub fn host(&self, name: &str, number: u8, has: &[Has]) -> Part<Host<'_>> {
         let address = format!("{}.{number}", self.network);
         let mut words = vec![address.as_str()];
         words.extend(has.iter().map(|one| one.word()));
-        let started = self.script(&["start"], name, &words);
-        started.map_err(|error| format!("{error:#}"))?;
+        if let Err(error) = self.script(&["start"], name, &words) {
+            match error.downcast_ref::<CannotBeMade>() {
+                Some(reason) => return Err(reason.to_string()),
+                None => panic!("{error:#}"),
+            }
+        }
         Ok(Host {
             lab: self,
             name: name.to_owned(),
@@ -212,11 +222,19 @@ impl Host<'_> {
     }
 }
 
+/// Hosts cannot be made on this machine.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct CannotBeMade(String);
+
 fn output(output: Output, what: &str) -> Result<String> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
         return Ok(text);
     }
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.code() == Some(3) {
+        return Err(CannotBeMade(error.trim().to_owned()).into());
+    }
     Err(anyhow::anyhow!("{text}{error}")).with_context(|| format!("host.sh {what}: {}", output.status))
 }

@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use dstack_tests::hosts::{Has, Host, IMAGE, Lab, USUAL};
-use dstack_tests::{need, parts};
 use dstack_tests::runs::{Run, TEST_TIMEOUT, submit};
 use dstack_tests::server::{Server, Setup, eventually};
+use dstack_tests::{need, parts};
 use serde_json::{Value, json};
 
 fn start() -> Result<(Server, Lab), String> {
@@ -23,12 +23,17 @@ fn apply(server: &Server, spec: &Value) {
 }
 
 fn fleet(server: &Server, name: &str) -> Value {
-    server.get("/api/project/main/fleets/get", &json!({"name": name})).unwrap()
+    server
+        .get("/api/project/main/fleets/get", &json!({"name": name}))
+        .unwrap()
 }
 
 fn statuses(fleet: &Value) -> Vec<&str> {
     let instances = fleet["instances"].as_array().unwrap();
-    instances.iter().map(|instance| instance["status"].as_str().unwrap()).collect()
+    instances
+        .iter()
+        .map(|instance| instance["status"].as_str().unwrap())
+        .collect()
 }
 
 /// Waits until so many instances are idle, and none is anything else.
@@ -41,10 +46,16 @@ fn until_idle(server: &Server, name: &str, count: usize) -> Value {
 }
 
 fn delete(server: &Server, name: &str) {
-    server.get("/api/project/main/fleets/delete", &json!({"names": [name]})).unwrap();
+    server
+        .get("/api/project/main/fleets/delete", &json!({"names": [name]}))
+        .unwrap();
     eventually("the fleet is gone", TEST_TIMEOUT, || {
         let fleets = server.get("/api/project/main/fleets/list", &json!({}))?;
-        let names = fleets.as_array().unwrap().iter().map(|fleet| fleet["name"].as_str().unwrap());
+        let names = fleets
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|fleet| fleet["name"].as_str().unwrap());
         Ok((!names.into_iter().any(|found| found == name)).then_some(()))
     })
     .unwrap();
@@ -53,13 +64,18 @@ fn delete(server: &Server, name: &str) {
 fn events(server: &Server) -> Vec<String> {
     let events = server.get("/api/events/list", &json!({})).unwrap();
     let events = events.as_array().unwrap().iter();
-    events.map(|event| event["message"].as_str().unwrap().to_owned()).collect()
+    events
+        .map(|event| event["message"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 /// A task in a container of the host's.
 fn task<'a>(server: &'a Server, name: &str, commands: &[&str], more: &Value) -> Run<'a> {
     let mut fields = json!({"image": IMAGE, "user": "root", "fleets": ["lab"]});
-    fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    fields
+        .as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
     submit(server, name, commands, &fields).unwrap()
 }
 
@@ -94,7 +110,10 @@ fn a_host_with_systemd_is_set_up_runs_a_task_and_is_left_as_it_was() {
     delete(&server, "lab");
     assert_eq!(traces(&host), "");
     let events = events(&server);
-    assert!(events.iter().any(|event| event.contains("PENDING -> IDLE")), "{events:#?}");
+    assert!(
+        events.iter().any(|event| event.contains("PENDING -> IDLE")),
+        "{events:#?}"
+    );
 }
 
 #[test]
@@ -105,7 +124,7 @@ fn a_host_without_systemd_is_set_up_as_root_and_its_agent_comes_back() {
     apply(&server, &lab.fleet("lab", &[entry], &json!({})).unwrap());
     until_idle(&server, "lab", 1);
     runs_a_task(&server, "first");
-    host.run("pkill -9 -f 'dstack-agent.* shim'").unwrap();
+    host.run("pkill -9 -f '[d]stack-agent.* shim'").unwrap();
     runs_a_task(&server, "second");
     delete(&server, "lab");
     assert_eq!(traces(&host), "");
@@ -147,10 +166,14 @@ fn a_host_behind_a_jump_host_is_reached_through_it() {
     let jump = need!(lab.host("jump", 2, &[Has::Systemd]));
     let host = need!(lab.host("inner", 3, USUAL));
     // Only the jump host reaches its sshd.
-    let only = format!("iptables -A INPUT -p tcp --dport 22 ! -s {} -j DROP", jump.address);
+    let only = format!(
+        "iptables -A INPUT -p tcp --dport 22 ! -s {} -j DROP",
+        jump.address
+    );
     host.run(&only).unwrap();
     let key = json!({"public": "", "private": lab.private_key().unwrap()});
-    let proxy = json!({"proxy_jump": {"hostname": jump.address, "user": "me", "identity_file": "x", "ssh_key": key}});
+    let proxy =
+        json!({"proxy_jump": {"hostname": jump.address, "user": "me", "identity_file": "x", "ssh_key": key}});
     apply(&server, &lab.fleet("lab", &[host.entry()], &proxy).unwrap());
     until_idle(&server, "lab", 1);
     runs_a_task(&server, "first");
@@ -164,7 +187,12 @@ fn a_host_that_is_cut_off_is_shown_as_unreachable_and_comes_back() {
     let host = need!(lab.host("one", 2, USUAL));
     apply(&server, &lab.fleet("lab", &[host.entry()], &json!({})).unwrap());
     until_idle(&server, "lab", 1);
-    let run = task(&server, "long", &["for i in $(seq 60); do echo line $i; sleep 1; done"], &json!({}));
+    let run = task(
+        &server,
+        "long",
+        &["for i in $(seq 60); do echo line $i; sleep 1; done"],
+        &json!({}),
+    );
     run.wait_for(&["running"]).unwrap();
     host.cut().unwrap();
     let cut = Instant::now();
@@ -179,6 +207,7 @@ fn a_host_that_is_cut_off_is_shown_as_unreachable_and_comes_back() {
     assert!(noticed < Duration::from_secs(30), "noticed after {noticed:?}");
     host.heal().unwrap();
     unreachable(false);
+    assert_eq!(run.status().unwrap(), "running", "{}", run.logs().unwrap());
     assert_eq!(run.wait_until_finished().unwrap(), "done");
     // The output of the time without a network is there, once.
     let log = run.logs().unwrap();
@@ -195,9 +224,11 @@ fn another_machine_at_the_same_address_is_not_the_host() {
     until_idle(&server, "lab", 1);
     host.stop().unwrap();
     let other = need!(lab.host("other", 2, USUAL));
-    eventually("the other machine is not taken for the host", TEST_TIMEOUT, || {
-        Ok((fleet(&server, "lab")["instances"][0]["unreachable"] == true).then_some(()))
-    })
+    eventually(
+        "the other machine is not taken for the host",
+        TEST_TIMEOUT,
+        || Ok((fleet(&server, "lab")["instances"][0]["unreachable"] == true).then_some(())),
+    )
     .unwrap();
     assert_eq!(traces(&other), "", "nothing of ours comes to the other machine");
 }

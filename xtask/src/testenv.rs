@@ -71,6 +71,12 @@ impl TestEnv {
             ),
             ("ssh-keygen", "openssh-client", "tests of SSH connections"),
             ("busybox", "busybox-static", "tests with containers"),
+            ("ip", "iproute2", "tests with hosts of their own"),
+            ("iptables", "iptables", "tests with hosts of their own"),
+            ("sudo", "sudo", "tests with hosts of their own"),
+            ("systemctl", "systemd", "tests with hosts of their own"),
+            ("pgrep", "procps", "tests with hosts of their own"),
+            ("nsenter", "util-linux", "tests with hosts of their own"),
         ];
         for (program, package, tests) in needed {
             self.note(tests, package::ensure(program, package));

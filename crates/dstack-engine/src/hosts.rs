@@ -72,7 +72,9 @@ pub struct NoHosts;
 #[async_trait]
 impl Hosts for NoHosts {
     async fn prepare(&self, _host: HostRef<'_>, _progress: Option<&Value>) -> Result<Preparation, HostError> {
-        Err(HostError::Refused("this server does not connect to hosts".to_owned()))
+        Err(HostError::Refused(
+            "this server does not connect to hosts".to_owned(),
+        ))
     }
 
     async fn release(&self, _host: HostRef<'_>) -> Result<(), HostError> {

@@ -112,7 +112,9 @@ pub fn check_named(request: &Request<'_>, fleet: &Fleet<'_>) -> Result<(), Skipp
             project: fleet.project,
             own: fleet.own,
         };
-        fleets.iter().any(|reference| owner.is_meant(fleet.name, reference))
+        fleets
+            .iter()
+            .any(|reference| owner.is_meant(fleet.name, reference))
     });
     if named { Ok(()) } else { Err(Skipped::NotNamed) }
 }

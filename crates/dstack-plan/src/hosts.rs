@@ -100,7 +100,11 @@ pub fn reach(fleet: FleetId, project: ProjectId, spec: &FleetSpec, hostname: &st
         host: Hop {
             host: params.hostname.clone(),
             port: port(params.port.or(ssh.port)),
-            user: params.user.clone().or_else(|| ssh.user.clone()).unwrap_or_default(),
+            user: params
+                .user
+                .clone()
+                .or_else(|| ssh.user.clone())
+                .unwrap_or_default(),
             keys: vec![KeyRef::Project { project }, of_host()],
             host_keys: Vec::new(),
         },
@@ -147,7 +151,9 @@ fn jump_params<'a>(ssh: &'a SshParams, host: &'a SshHostParams) -> Option<&'a Ss
 }
 
 fn port(given: Option<i64>) -> u16 {
-    given.and_then(|port| u16::try_from(port).ok()).unwrap_or(SSH_PORT)
+    given
+        .and_then(|port| u16::try_from(port).ok())
+        .unwrap_or(SSH_PORT)
 }
 
 /// The jump host as clients are told of it.
@@ -277,10 +283,12 @@ fn internal_ip(before: &JobProvisioningData, addresses: &[String]) -> Result<Opt
     let bounds = network_bounds(network);
     let is_within = |address: &IpAddr| bounds.is_some_and(|(first, last)| (first..=last).contains(address));
     let found = of_ipv4.find(|address| is_within(address));
-    found.map(|found| Some(found.to_string())).ok_or_else(|| HostProblem::NoAddress {
-        network: network.clone(),
-        addresses: addresses.to_vec(),
-    })
+    found
+        .map(|found| Some(found.to_string()))
+        .ok_or_else(|| HostProblem::NoAddress {
+            network: network.clone(),
+            addresses: addresses.to_vec(),
+        })
 }
 
 /// An address of an interface, with or without its prefix.

@@ -2,7 +2,9 @@
 
 use std::process::ExitCode;
 
-use dstack_api::routes::{FleetsDelete, FleetsDeleteInstances, FleetsGet, FleetsTrustHost, ProjectFleetsList};
+use dstack_api::routes::{
+    FleetsDelete, FleetsDeleteInstances, FleetsGet, FleetsTrustHost, ProjectFleetsList,
+};
 use dstack_model::common::EntityReference;
 use dstack_model::fleets::Fleet;
 use dstack_model::requests::{
@@ -48,7 +50,11 @@ async fn trust(
     project: &Project,
     request: &TrustHostRequest,
 ) -> Result<ExitCode, CliError> {
-    match project.client.call::<FleetsTrustHost>(&project.name, request).await {
+    match project
+        .client
+        .call::<FleetsTrustHost>(&project.name, request)
+        .await
+    {
         Ok(()) => {}
         Err(error) if error.is_not_exists() => {
             let text = format!("Fleet {} has no instance {}", request.name, request.instance_num);
@@ -56,7 +62,9 @@ async fn trust(
         }
         Err(error) => return Err(error.into()),
     }
-    context.ui.say(Text::from("Host key accepted: the host is connected to again"));
+    context
+        .ui
+        .say(Text::from("Host key accepted: the host is connected to again"));
     Ok(ExitCode::SUCCESS)
 }
 

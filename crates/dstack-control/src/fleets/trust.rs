@@ -37,7 +37,10 @@ impl Fleets {
                 host.host_key
             )));
         }
-        let busy = format!("Fleet {} is being processed currently. Try again later.", host.fleet);
+        let busy = format!(
+            "Fleet {} is being processed currently. Try again later.",
+            host.fleet
+        );
         self.core
             .retry_on_conflict(&busy, || self.try_trust_host(actor, host))
             .await
@@ -98,8 +101,15 @@ mod tests {
 
     #[test]
     fn fingerprints_are_those_of_openssh() {
-        assert!(is_fingerprint("SHA256:+DiY3wvvV6TuJJhbpZisF/zLDA0zPMSvHdkr4UvCOqU"));
-        for other in ["", "SHA256:", "MD5:16:27:ac:a5", "SHA256:+DiY3wvvV6TuJJhbpZisF/zLDA0zPMSvHdkr4UvCOqU="] {
+        assert!(is_fingerprint(
+            "SHA256:+DiY3wvvV6TuJJhbpZisF/zLDA0zPMSvHdkr4UvCOqU"
+        ));
+        for other in [
+            "",
+            "SHA256:",
+            "MD5:16:27:ac:a5",
+            "SHA256:+DiY3wvvV6TuJJhbpZisF/zLDA0zPMSvHdkr4UvCOqU=",
+        ] {
             assert!(!is_fingerprint(other), "{other}");
         }
     }

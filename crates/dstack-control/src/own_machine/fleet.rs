@@ -13,7 +13,6 @@ use dstack_system::Random;
 use dstack_units::{FleetId, InstanceId, ProjectId, Time};
 use serde_json::{Value, json};
 
-
 /// Name of the fleet of the servers' own machines, unless somebody has a fleet of that name: a flag marks it, not its name.
 const FLEET_NAME: &str = "local";
 

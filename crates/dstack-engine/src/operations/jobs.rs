@@ -82,10 +82,9 @@ fn still_wanted(snapshot: &JobSnapshot, kind: OperationKind) -> bool {
             )
         }
         OperationKind::StopJob | OperationKind::RemoveTask => !snapshot.job.status().is_finished(),
-        OperationKind::Create
-        | OperationKind::Remove
-        | OperationKind::Prepare
-        | OperationKind::Release => false,
+        OperationKind::Create | OperationKind::Remove | OperationKind::Prepare | OperationKind::Release => {
+            false
+        }
     }
 }
 
@@ -102,10 +101,7 @@ async fn attempt(ctx: &Context, snapshot: &JobSnapshot, kind: OperationKind) -> 
         OperationKind::StartJob => start_job(ctx, snapshot, &address).await,
         OperationKind::StopJob => stop_job(ctx, snapshot, &address).await,
         OperationKind::RemoveTask => remove_task(ctx, snapshot, &address).await,
-        OperationKind::Create
-        | OperationKind::Remove
-        | OperationKind::Prepare
-        | OperationKind::Release => {
+        OperationKind::Create | OperationKind::Remove | OperationKind::Prepare | OperationKind::Release => {
             Ok(Attempt::Refused("not a call to an agent".to_owned()))
         }
     }

@@ -177,7 +177,10 @@ async fn apply(
         Decision::Prepared => prepared(snapshot, change, now)?,
         Decision::LeftBehind(error) => {
             let text = format!("Agent is left on the host: {error}");
-            let event = change.side_effects.maker().event(text, vec![events::instance(&change.row)]);
+            let event = change
+                .side_effects
+                .maker()
+                .event(text, vec![events::instance(&change.row)]);
             change.side_effects.event(event);
             change.row.finish(now)?;
         }

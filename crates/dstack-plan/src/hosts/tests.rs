@@ -5,13 +5,19 @@ use serde_json::{Value, json};
 use super::*;
 
 fn fleet(ssh_config: &Value) -> FleetSpec {
-    let spec = json!({"configuration": {"type": "fleet", "name": "lab", "ssh_config": ssh_config}, "profile": {}});
+    let spec =
+        json!({"configuration": {"type": "fleet", "name": "lab", "ssh_config": ssh_config}, "profile": {}});
     decode_strict(&spec).unwrap()
 }
 
 fn way(ssh_config: &Value, hostname: &str) -> Option<Reach> {
     let random = Random::seeded(1);
-    reach(random.uuid().into(), random.uuid().into(), &fleet(ssh_config), hostname)
+    reach(
+        random.uuid().into(),
+        random.uuid().into(),
+        &fleet(ssh_config),
+        hostname,
+    )
 }
 
 fn place(internal_ip: Option<&str>, network: Option<&str>) -> JobProvisioningData {
@@ -31,7 +37,9 @@ fn info(cpus: u32, gpus: u32) -> HostInfo {
         cpus,
         memory: 64 << 30,
         disk_size: 512 << 30,
-        addresses: ["fe80::1/64", "192.168.0.4/24", "10.1.2.3/16"].map(str::to_owned).to_vec(),
+        addresses: ["fe80::1/64", "192.168.0.4/24", "10.1.2.3/16"]
+            .map(str::to_owned)
+            .to_vec(),
     }
 }
 
@@ -42,7 +50,10 @@ fn what_a_host_says_wins_over_what_the_fleet_says() {
             "proxy_jump": {"hostname": "k", "port": 22022, "user": "other", "identity_file": "x"}}]});
     let brief = |hostname| {
         let way = way(&config, hostname).unwrap();
-        let hops: Vec<String> = way.hops().map(|hop| format!("{}@{}:{}", hop.user, hop.host, hop.port)).collect();
+        let hops: Vec<String> = way
+            .hops()
+            .map(|hop| format!("{}@{}:{}", hop.user, hop.host, hop.port))
+            .collect();
         hops.join(" ")
     };
     assert_eq!(brief("a"), "jump@j:22 fleet@a:2200");
@@ -60,7 +71,13 @@ fn keys_are_those_of_the_host_else_of_the_fleet_and_a_jump_host_without_one_take
     let random = Random::seeded(1);
     let opened = |hostname: &str| {
         let way = reach(random.uuid().into(), random.uuid().into(), &spec, hostname).unwrap();
-        let of = |hop: &Hop| hop.keys.iter().filter_map(|key| private_key(&spec, key)).collect::<Vec<_>>().join(" ");
+        let of = |hop: &Hop| {
+            hop.keys
+                .iter()
+                .filter_map(|key| private_key(&spec, key))
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
         way.hops().map(of).collect::<Vec<_>>().join(", ")
     };
     assert_eq!(opened("a"), "fleet, fleet");
@@ -71,16 +88,31 @@ fn keys_are_those_of_the_host_else_of_the_fleet_and_a_jump_host_without_one_take
 fn the_internal_address_is_the_given_one_else_of_the_network_else_the_first() {
     let way = way(&json!({"user": "me", "hosts": ["a"]}), "a").unwrap();
     let address = |before: &JobProvisioningData| {
-        prepared(&way, before, Some(1), &info(8, 0), "amd64").map(|host| host.place.internal_ip.unwrap_or_default())
+        prepared(&way, before, Some(1), &info(8, 0), "amd64")
+            .map(|host| host.place.internal_ip.unwrap_or_default())
     };
     assert_eq!(address(&place(None, None)).unwrap(), "192.168.0.4");
-    assert_eq!(address(&place(None, Some("10.1.0.0/255.255.0.0"))).unwrap(), "10.1.2.3");
+    assert_eq!(
+        address(&place(None, Some("10.1.0.0/255.255.0.0"))).unwrap(),
+        "10.1.2.3"
+    );
     assert_eq!(address(&place(Some("10.1.2.3"), None)).unwrap(), "10.1.2.3");
-    let none = address(&place(None, Some("172.16.0.0/12"))).unwrap_err().to_string();
-    assert!(none.starts_with("Failed to locate internal IP address on the given network"), "{none}");
-    assert!(none.contains("192.168.0.4/24, 10.1.2.3/16") && none.contains("172.16.0.0/12"), "{none}");
+    let none = address(&place(None, Some("172.16.0.0/12")))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        none.starts_with("Failed to locate internal IP address on the given network"),
+        "{none}"
+    );
+    assert!(
+        none.contains("192.168.0.4/24, 10.1.2.3/16") && none.contains("172.16.0.0/12"),
+        "{none}"
+    );
     let other = address(&place(Some("10.9.9.9"), None)).unwrap_err().to_string();
-    assert!(other.starts_with("Specified internal IP not found among instance interfaces"), "{other}");
+    assert!(
+        other.starts_with("Specified internal IP not found among instance interfaces"),
+        "{other}"
+    );
 }
 
 #[test]
@@ -105,11 +137,20 @@ fn a_host_offers_what_it_has() {
     );
     let host = prepared(&way.unwrap(), &place(None, None), None, &info(16, 8), "arm64").unwrap();
     let resources = &host.offer.instance.resources;
-    assert_eq!((resources.gpus.len(), resources.gpus[0].memory_mib), (8, 80 * 1024));
+    assert_eq!(
+        (resources.gpus.len(), resources.gpus[0].memory_mib),
+        (8, 80 * 1024)
+    );
     assert_eq!(resources.gpus[0].name, "H100");
-    assert_eq!((resources.memory_mib, resources.disk.size_mib), (64 * 1024, 512 * 1024));
+    assert_eq!(
+        (resources.memory_mib, resources.disk.size_mib),
+        (64 * 1024, 512 * 1024)
+    );
     assert_eq!(resources.cpu_arch, Some(CpuArchitecture::Arm));
     assert_eq!((host.total_blocks, host.offer.total_blocks), (8, 8));
     let proxy = host.place.ssh_proxy.unwrap();
-    assert_eq!((proxy.hostname.as_str(), proxy.port, proxy.username.as_str()), ("j", 2022, "jump"));
+    assert_eq!(
+        (proxy.hostname.as_str(), proxy.port, proxy.username.as_str()),
+        ("j", 2022, "jump")
+    );
 }

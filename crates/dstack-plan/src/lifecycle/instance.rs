@@ -150,7 +150,10 @@ fn pending_host(facts: &Facts, now: Time) -> Decision {
         Progress::Refused(error) => Decision::End(InstanceTerminationReason::Error, error.clone()),
         Progress::Intended(error) if now >= deadline => {
             let limit = PREPARATION_TIMEOUT.as_secs();
-            let cause = error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+            let cause = error
+                .as_ref()
+                .map(|error| format!(": {error}"))
+                .unwrap_or_default();
             let message = format!("Failed to add SSH instance in {limit}s{cause}");
             Decision::End(InstanceTerminationReason::ProvisioningTimeout, message)
         }

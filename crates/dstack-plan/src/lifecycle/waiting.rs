@@ -274,9 +274,11 @@ impl fmt::Display for WaitReason {
                 with_error(f, format_args!("the cloud to end {name}"), error.as_ref())
             }
             Self::HostPrepared => f.write_str("its host to be prepared"),
-            Self::HostSetUp { instance, error } => {
-                with_error(f, format_args!("the host of {instance} to be set up"), error.as_ref())
-            }
+            Self::HostSetUp { instance, error } => with_error(
+                f,
+                format_args!("the host of {instance} to be set up"),
+                error.as_ref(),
+            ),
             Self::HostReleased { instance, error } => with_error(
                 f,
                 format_args!("the agent to be taken off the host of {instance}"),

@@ -52,7 +52,9 @@ fn chosen(wants: &Wants<'_>, candidate: &Candidate<'_>) -> Result<(), Unfit> {
         return Err(Unfit::OtherFleet);
     }
     if let Some(fleets) = &params.fleets
-        && !fleets.iter().any(|fleet| candidate.fleet_owner.is_meant(candidate.fleet_name, fleet))
+        && !fleets
+            .iter()
+            .any(|fleet| candidate.fleet_owner.is_meant(candidate.fleet_name, fleet))
     {
         return Err(Unfit::NotInFleets);
     }
@@ -146,7 +148,8 @@ fn selects(selector: &InstanceSelector, candidate: &Candidate<'_>) -> bool {
                 .any(|name| name.eq_ignore_ascii_case(&by.hostname))
         }),
         InstanceSelector::Fleet(by) => {
-            candidate.fleet_owner.is_meant(candidate.fleet_name, &by.fleet) && by.instance == candidate.instance_num
+            candidate.fleet_owner.is_meant(candidate.fleet_name, &by.fleet)
+                && by.instance == candidate.instance_num
         }
     }
 }

@@ -133,7 +133,12 @@ async fn trust_host(call: Call, request: TrustHostRequest) -> Result<()> {
         jump_host: request.jump_host,
     };
     let (actor, rights) = (call.user()?.into(), rights(&call)?);
-    Ok(call.state.control.fleets.trust_host(actor, rights, &trusted).await?)
+    Ok(call
+        .state
+        .control
+        .fleets
+        .trust_host(actor, rights, &trusted)
+        .await?)
 }
 
 async fn terminate(call: &Call, names: &[String], nums: Option<&[i64]>) -> Result<()> {

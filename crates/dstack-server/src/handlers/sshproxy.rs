@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use dstack_api::routes;
 use dstack_agent_api::shim::RUNNER_SSH_PORT;
+use dstack_api::routes;
 use dstack_hosts::pool::Keyring as _;
 use dstack_model::reach::{Hop, KeyRef, Reach};
 use dstack_model::requests::{GetUpstreamRequest, GetUpstreamResponse, UpstreamHost};
@@ -36,7 +36,10 @@ async fn get_upstream(call: Call, request: GetUpstreamRequest) -> Result<GetUpst
 /// The hosts on the way, the job's container last.
 async fn way(data: &Data, snapshot: &JobSnapshot) -> Result<Vec<UpstreamHost>> {
     let address = snapshot.instance.as_ref().and_then(|row| row.agent.as_deref());
-    let hops = address.and_then(AgentAddress::reach).into_iter().flat_map(Reach::hops);
+    let hops = address
+        .and_then(AgentAddress::reach)
+        .into_iter()
+        .flat_map(Reach::hops);
     let last = container(&snapshot.job).ok_or_else(ApiError::not_exists)?;
     let keyring = DatabaseKeyring::new(data.database.clone(), data.encryption.clone(), data.keys.clone());
     let mut hosts = Vec::new();
@@ -89,7 +92,12 @@ async fn authorized_keys(data: &Data, run: &RunRow) -> Result<Vec<String>> {
         .into_iter()
         .map(|row| row.key.trim().to_owned())
         .collect();
-    keys.extend(run.run_spec.ssh_key_pub.as_deref().map(|key| key.trim().to_owned()));
+    keys.extend(
+        run.run_spec
+            .ssh_key_pub
+            .as_deref()
+            .map(|key| key.trim().to_owned()),
+    );
     if let Some(owner) = users.by_id(run.user_id).await? {
         keys.extend(owner.ssh_public_key.map(|key| key.trim().to_owned()));
     }

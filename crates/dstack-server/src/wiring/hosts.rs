@@ -78,9 +78,15 @@ struct DeployFailed(DeployError);
 impl Hosts for SshHosts {
     async fn prepare(&self, host: HostRef<'_>, progress: Option<&Value>) -> Result<Preparation, HostError> {
         // What another version wrote down is begun anew: every step may be repeated.
-        let progress: Option<Progress> = progress.and_then(|value| serde_json::from_value(value.clone()).ok());
+        let progress: Option<Progress> =
+            progress.and_then(|value| serde_json::from_value(value.clone()).ok());
         let deployment = self.deployment(host, None).await?;
-        match self.deployer.step(&deployment, progress).await.map_err(DeployFailed)? {
+        match self
+            .deployer
+            .step(&deployment, progress)
+            .await
+            .map_err(DeployFailed)?
+        {
             Outcome::Underway { progress, done } => Ok(Preparation::Underway {
                 progress: serde_json::to_value(progress).unwrap_or_default(),
                 done,
@@ -98,7 +104,11 @@ impl Hosts for SshHosts {
     }
 
     async fn release(&self, host: HostRef<'_>) -> Result<(), HostError> {
-        let known = host.instance.agent.as_deref().and_then(|agent| agent.reach().cloned());
+        let known = host
+            .instance
+            .agent
+            .as_deref()
+            .and_then(|agent| agent.reach().cloned());
         let deployment = self.deployment(host, known).await?;
         Ok(self.deployer.release(&deployment).await.map_err(DeployFailed)?)
     }

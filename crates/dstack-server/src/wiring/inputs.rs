@@ -110,8 +110,12 @@ impl SqlInputs {
             return Ok(BTreeMap::new());
         };
         let env = found.fleet.spec.configuration.env.to_map();
-        let env = env.map_err(|error| InputsError::Refused(format!("env of fleet {}: {error}", found.fleet.name)))?;
-        Ok(env.into_iter().map(|(name, value)| (name, Secret::new(value))).collect())
+        let env =
+            env.map_err(|error| InputsError::Refused(format!("env of fleet {}: {error}", found.fleet.name)))?;
+        Ok(env
+            .into_iter()
+            .map(|(name, value)| (name, Secret::new(value)))
+            .collect())
     }
 
     async fn code(&self, run: &RunRow, spec: &JobSpec) -> Result<Option<Vec<u8>>> {

@@ -37,13 +37,20 @@ impl DatabaseKeyring {
         let Some(row) = row.map_err(|error| chain(&error).to_string())? else {
             return Ok(None);
         };
-        let pair = self.keys.of_project(&row).await.map_err(|error| chain(&error).to_string())?;
+        let pair = self
+            .keys
+            .of_project(&row)
+            .await
+            .map_err(|error| chain(&error).to_string())?;
         Ok(Some(pair.private))
     }
 
     async fn of_fleet(&self, fleet: FleetId, key: &KeyRef) -> Result<Option<Secret>, String> {
         let store = SqlStore::new(self.database.clone());
-        let found = store.fleet(fleet).await.map_err(|error| chain(&error).to_string())?;
+        let found = store
+            .fleet(fleet)
+            .await
+            .map_err(|error| chain(&error).to_string())?;
         let Some(found) = found else { return Ok(None) };
         let spec = opened(FleetSpec::clone(&found.fleet.spec), &self.encryption);
         let spec = spec.map_err(|error| chain(&error).to_string())?;
