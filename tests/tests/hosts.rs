@@ -224,11 +224,17 @@ fn another_machine_at_the_same_address_is_not_the_host() {
     until_idle(&server, "lab", 1);
     host.stop().unwrap();
     let other = need!(lab.host("other", 2, USUAL));
-    eventually(
+    // Both fingerprints, and what to do if it is the same host after all.
+    let why = eventually(
         "the other machine is not taken for the host",
         TEST_TIMEOUT,
-        || Ok((fleet(&server, "lab")["instances"][0]["unreachable"] == true).then_some(())),
+        || {
+            let instance = fleet(&server, "lab")["instances"][0].clone();
+            let why = instance["waiting_for"].as_str().unwrap_or_default().to_owned();
+            Ok((instance["unreachable"] == true && why.contains("dstack fleet trust")).then_some(why))
+        },
     )
     .unwrap();
+    assert_eq!(why.matches("SHA256:").count(), 3, "{why}");
     assert_eq!(traces(&other), "", "nothing of ours comes to the other machine");
 }

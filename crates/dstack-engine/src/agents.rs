@@ -12,7 +12,7 @@ use dstack_agent_api::shim_client::{ShimClient, TaskStream};
 use dstack_agent_api::stream::StreamLine;
 use dstack_model::runs::JobProvisioningData;
 use dstack_store::rows::AgentAddress;
-use dstack_system::Secret;
+use dstack_system::{Secret, chain};
 use dstack_units::{InstanceId, JobId};
 
 /// Why a call to an agent brought no answer.
@@ -45,7 +45,7 @@ impl From<CallError> for AgentError {
                 status: status.as_u16(),
                 message: error.to_string(),
             },
-            None => Self::Unreachable(error.to_string()),
+            None => Self::Unreachable(chain(&error).to_string()),
         }
     }
 }

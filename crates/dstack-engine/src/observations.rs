@@ -38,6 +38,8 @@ pub struct InstanceSeen {
     pub synced: bool,
     /// Since when the shim cannot be reached.
     pub unreachable_since: Option<Time>,
+    /// What the last attempt to reach it said.
+    pub unreachable_because: Option<String>,
     /// Its tasks by id.
     pub tasks: HashMap<String, TaskInfo>,
     /// How its GPUs were when it was asked last; `None`: it has not answered yet.
@@ -91,6 +93,11 @@ impl Observations {
         self.instances()
             .get(&id)
             .map_or((false, None), |seen| (seen.synced, seen.unreachable_since))
+    }
+
+    /// Why the agent of an instance was not reached last.
+    pub fn unreachable_because(&self, id: InstanceId) -> Option<String> {
+        self.instances().get(&id)?.unreachable_because.clone()
     }
 
     /// How the GPUs of an instance were last, if that is known.

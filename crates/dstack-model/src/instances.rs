@@ -319,4 +319,10 @@ pub struct Instance {
     pub busy_blocks: u32,
     /// Its accelerator driver, once known.
     pub gpu_driver: Option<GpuDriverInfo>,
+    /// What it waits for, in words that follow "waits for". Not in dstack 0.22.5, whose clients ignore it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<String>,
+    /// When it stops waiting. Not in dstack 0.22.5, whose clients ignore it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits_until: Option<Time>,
 }

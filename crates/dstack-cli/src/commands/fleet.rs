@@ -86,6 +86,9 @@ async fn show(context: &Context, project: &Project, args: ListArgs) -> Result<Ex
             .ui
             .table(&fleets::table(&found, &project.name, args.verbose, Dates::Ago));
         context.ui.blank();
+        for line in fleets::waits(&found) {
+            context.ui.say(line);
+        }
         if found.is_empty() {
             explanations::no_fleets(&context.ui, &project.name);
         }
@@ -96,7 +99,7 @@ async fn show(context: &Context, project: &Project, args: ListArgs) -> Result<Ex
         loop {
             live.body(
                 &fleets::table(&found, &project.name, args.verbose, Dates::Ago),
-                &[],
+                &fleets::waits(&found),
             );
             tokio::time::sleep(REFRESH).await;
             found = list(project).await?;

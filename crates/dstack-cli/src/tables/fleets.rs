@@ -7,6 +7,7 @@ use dstack_model::instances::{Instance, InstanceStatus};
 use dstack_model::resources::ResourcesSpec;
 
 use super::Dates;
+use super::runs::wait;
 use crate::format::{self, resources};
 use crate::ui::{Column, Role, Style, Table, Text};
 
@@ -22,6 +23,18 @@ pub fn table(fleets: &[Fleet], project: &str, verbose: bool, dates: Dates) -> Ta
         }
     }
     table
+}
+
+/// What instances wait for that are not ready, or do not answer.
+pub fn waits(fleets: &[Fleet]) -> Vec<Text> {
+    let of_instance = |instance: &Instance| {
+        let is_settled = matches!(instance.status, InstanceStatus::Idle | InstanceStatus::Busy);
+        let reason = instance.waiting_for.as_deref()?;
+        let shown = instance.unreachable || !is_settled;
+        shown.then(|| wait(&instance.name, reason, instance.waits_until))
+    };
+    let instances = fleets.iter().flat_map(|fleet| &fleet.instances);
+    instances.filter_map(of_instance).collect()
 }
 
 fn columns(verbose: bool) -> Vec<Column> {

@@ -65,7 +65,7 @@ fn waits_of(run: &Run) -> Vec<Text> {
     of_run.into_iter().chain(jobs).collect()
 }
 
-fn wait(who: &str, reason: &str, until: Option<Time>) -> Text {
+pub(super) fn wait(who: &str, reason: &str, until: Option<Time>) -> Text {
     let text = Text::new().code(who).secondary(format!(" waits for {reason}"));
     match until {
         Some(until) => text.secondary(format!(", until {} at most", moment(until))),

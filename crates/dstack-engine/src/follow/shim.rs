@@ -84,6 +84,9 @@ async fn listen(
         Ok(stream) => stream,
         Err(error) => {
             tracing::debug!(instance.id = %instance, %error, "shim is out of reach");
+            ctx.seen.update_instance(instance, |seen| {
+                seen.unreachable_because = Some(error.to_string());
+            });
             return Ok(false);
         }
     };
@@ -132,6 +135,7 @@ async fn hear(
                     seen.tasks = std::mem::take(&mut told);
                     seen.synced = true;
                     seen.unreachable_since = None;
+                    seen.unreachable_because = None;
                 });
                 ctx.wakes.wake(EntityRef::Instance(instance));
                 remove_dangling(ctx, instance, shim, &ids).await?;

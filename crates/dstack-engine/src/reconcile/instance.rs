@@ -115,6 +115,7 @@ async fn change(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Chang
     observe_health(ctx, &mut change.row);
     observe_reach(&mut change.row, in_reach, unreachable_since);
     let mut facts = facts(snapshot, attempts.as_ref(), in_reach);
+    facts.unreachable_because = ctx.seen.unreachable_because(snapshot.instance.id);
     facts.unreachable_until = change.row.unreachable.then(|| lost_at(&snapshot.instance, now));
     let size = match facts.idle_for {
         Some(_) => Size::of_fleet(ctx, snapshot).await?,
@@ -129,6 +130,7 @@ async fn change(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Chang
     if change.row.unreachable && change.row.status().is_available() {
         let reason = WaitReason::AgentReachableAgain {
             instance: change.row.name.clone(),
+            error: facts.unreachable_because.clone(),
         };
         let wait = Wait {
             deadline: change.row.deadline_at(),
@@ -322,6 +324,7 @@ fn facts(snapshot: &InstanceSnapshot, attempts: Option<&OfferAttempts>, in_reach
             .unwrap_or(row.created_at),
         idle_for: attempts.filter(|_| idle).and_then(OfferAttempts::idle_for),
         unreachable_until: None,
+        unreachable_because: None,
     }
 }
 

@@ -135,6 +135,7 @@ fn facts(ctx: &Context, snapshot: &JobSnapshot, all: &Seen<'_>) -> Facts {
         }),
         instance_ready: instance.is_some_and(|row| row.status().is_available()),
         agent_unreachable_since: instance.and_then(|row| ctx.seen.instance(row.id).1),
+        agent_unreachable_because: instance.and_then(|row| ctx.seen.unreachable_because(row.id)),
         instance_name: instance.map(|row| row.name.clone()).unwrap_or_default(),
         task: task_facts(task, job),
         ended: seen.ended.clone(),

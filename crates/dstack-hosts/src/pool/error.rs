@@ -106,8 +106,8 @@ pub enum ReachError {
     },
     /// The host shows another key than before.
     #[error(
-        "{host}:{port}: the host key is {found}, and was {expected}. If the host was installed anew, let the fleet trust its new \
-         key; if not, somebody may be in between"
+        "{host}:{port}: the host key is {found}, and was {expected}. If the host was installed anew, accept it with `dstack fleet \
+         trust FLEET -i INSTANCE_NUM {found}`; if not, somebody may be in between"
     )]
     HostKeyChanged {
         /// Name or address of the hop.

@@ -88,6 +88,8 @@ pub struct Facts {
     pub idle_for: Option<Duration>,
     /// Until when its agent, which is out of reach, is waited for.
     pub unreachable_until: Option<Time>,
+    /// Why it is out of reach.
+    pub unreachable_because: Option<String>,
 }
 
 /// What to do next.
@@ -278,6 +280,7 @@ fn in_use(facts: &Facts, now: Time) -> Decision {
     }
     let reason = WaitReason::AgentReachableAgain {
         instance: facts.name.clone(),
+        error: facts.unreachable_because.clone(),
     };
     Decision::Wait(Wait {
         deadline: Some(until),
@@ -364,6 +367,7 @@ mod tests {
             idle_since: at(100),
             idle_for: Some(Duration::from_secs(300)),
             unreachable_until: None,
+            unreachable_because: None,
         }
     }
 

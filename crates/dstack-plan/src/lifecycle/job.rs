@@ -138,6 +138,8 @@ pub struct Facts {
     pub instance_ready: bool,
     /// Since when the agent of its instance is out of reach.
     pub agent_unreachable_since: Option<Time>,
+    /// Why it is.
+    pub agent_unreachable_because: Option<String>,
     /// Name of the instance, for reasons.
     pub instance_name: String,
     /// What the shim says.
@@ -435,6 +437,7 @@ fn wait_connected(facts: &Facts, wait: Wait) -> Wait {
             since + DISCONNECTED_TIMEOUT,
             WaitReason::AgentReachableAgain {
                 instance: facts.instance_name.clone(),
+                error: facts.agent_unreachable_because.clone(),
             },
         ),
         None => wait,
@@ -530,6 +533,7 @@ mod tests {
             instance_alive: true,
             instance_ready: true,
             agent_unreachable_since: None,
+            agent_unreachable_because: None,
             instance_name: "cloud-0".to_owned(),
             task: Task::Unknown,
             ended: None,

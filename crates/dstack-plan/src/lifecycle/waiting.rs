@@ -163,6 +163,9 @@ pub enum WaitReason {
     AgentReachableAgain {
         /// Name of the instance.
         instance: String,
+        /// Why it is not reached.
+        #[serde(default)]
+        error: Option<String>,
     },
     /// A job that takes the idle instance before its `idle_duration` is over.
     JobBeforeIdleTimeout,
@@ -287,9 +290,11 @@ impl fmt::Display for WaitReason {
             Self::AgentReachable { instance } => {
                 write!(f, "the agent of {instance} to be reachable")
             }
-            Self::AgentReachableAgain { instance } => {
-                write!(f, "the agent of {instance} to be reachable again")
-            }
+            Self::AgentReachableAgain { instance, error } => with_error(
+                f,
+                format_args!("the agent of {instance} to be reachable again"),
+                error.as_ref(),
+            ),
             Self::JobBeforeIdleTimeout => f.write_str("a job, until it has been idle for too long"),
             Self::JobBeforeCleanup => {
                 f.write_str("a job that uses it, until it has been unused for too long")

@@ -35,6 +35,8 @@ pub(crate) fn instance(listed: &ListedInstance) -> Instance {
         total_blocks: row.total_blocks.map(count),
         busy_blocks: count(row.busy_blocks),
         gpu_driver: place.and_then(|place| place.gpu_driver.clone()),
+        waiting_for: row.waiting_for().map(ToString::to_string),
+        waits_until: row.deadline_at().filter(|_| row.waiting_for().is_some()),
     }
 }
 

@@ -53,7 +53,7 @@ pub(super) static UNUSED: &[(&[&str], &str)] = &[
     ),
     (
         &["DSTACK_SERVER_SSH_CONNECT_TIMEOUT"],
-        "hosts are not reached over SSH yet",
+        "each SSH server on the way to a host has ten seconds to answer",
     ),
     (
         &[
