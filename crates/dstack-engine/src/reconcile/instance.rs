@@ -8,7 +8,6 @@ use dstack_agent_api::shim::TaskStatus;
 use dstack_model::fleets::FleetStatus;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::JobStatus;
-use dstack_plan::fleets::is_of_clouds;
 use dstack_plan::hosts;
 use dstack_plan::lifecycle::instance::{
     Decision, Facts, Purpose, UNREACHABLE_TIMEOUT, decide, provisioning_timeout,
@@ -332,13 +331,13 @@ fn purpose(snapshot: &InstanceSnapshot, attempts: Option<&OfferAttempts>) -> Pur
     if let Some(attempts) = attempts {
         return attempts.purpose();
     }
-    let of_clouds = snapshot
-        .fleet
-        .as_ref()
-        .is_some_and(|fleet| is_of_clouds(&fleet.spec));
-    match of_clouds && snapshot.jobs.is_empty() {
+    let is_host = |fleet: &FleetRow| fleet.spec.configuration.ssh_config.is_some();
+    if snapshot.fleet.as_ref().is_some_and(is_host) {
+        return Purpose::Host;
+    }
+    match snapshot.jobs.is_empty() && snapshot.fleet.is_some() {
         true => Purpose::Fleet,
-        false => Purpose::Host,
+        false => Purpose::Job,
     }
 }
 
