@@ -124,7 +124,7 @@ impl Hosts for SshHosts {
                 done: format!("step {}", done + 1),
             });
         }
-        let reach = reach(host.fleet.id, host.fleet.project_id, &host.fleet.spec, &name);
+        let reach = reach(host.fleet.id, &host.fleet.spec, &name);
         let gone = || HostError::Refused("the fleet does not have this host any more".to_owned());
         Ok(Preparation::Ready(Box::new(ReadyHost {
             reach: reach.ok_or_else(gone)?,
@@ -144,8 +144,14 @@ impl Hosts for SshHosts {
         })))
     }
 
-    async fn release(&self, host: HostRef<'_>) -> Result<(), HostError> {
+    async fn release(&self, host: HostRef<'_>, preparation: Option<&Value>) -> Result<(), HostError> {
         let name = name(host);
+        let named = reach(host.fleet.id, &host.fleet.spec, &name).is_some();
+        if !named && preparation.is_none() && host.instance.agent.is_none() {
+            return Err(HostError::Refused(
+                "nobody knows how the host is reached".to_owned(),
+            ));
+        }
         self.step(&name, |state| {
             state.installed.remove(&name);
         })

@@ -283,7 +283,7 @@ async fn a_host_that_is_out_of_reach_keeps_its_agent_and_nobody_waits_for_ever()
     become_idle(&world, fleet, 2, MINUTE).await;
     world.ssh_hosts.trouble("bb", transient("no route to host"));
     world.end_fleet(&engine, fleet, None).await.unwrap();
-    comes_to_its_end(&world, fleet, 3 * MINUTE).await;
+    comes_to_its_end(&world, fleet, 6 * MINUTE).await;
     assert_eq!(world.ssh_hosts.installed(), BTreeSet::from(["bb".to_owned()]));
     assert!(has_event(&world, "Agent is left on the host: no route to host"));
 }
@@ -375,4 +375,29 @@ async fn imported_fleets_run_jobs_until_they_are_not_exported_any_more() {
 
     let run = world.submit(&engine, "late", &wants).await.unwrap();
     assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Failed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_leaves_the_fleet_while_it_is_set_up_keeps_nothing() {
+    for wait in 0..8 {
+        let world = World::new(10, 1).await.unwrap();
+        let engine = world.start().await.unwrap();
+        world.ssh_hosts.step_takes(2 * SECOND);
+        let fleet = applied(&world, &engine, &["a", "bb"]).await;
+        tokio::time::sleep(wait * SECOND).await;
+        applied(&world, &engine, &["bb"]).await;
+        // It is not set up again while it is being left.
+        let again = world.apply_fleet(&engine, "lab", &of_hosts(&["a", "bb"])).await;
+        assert!(again.is_err(), "after {wait} s");
+        let left = |world: &World| {
+            let statuses = statuses(world, fleet);
+            statuses.contains(&InstanceStatus::Idle) && statuses.contains(&InstanceStatus::Terminated)
+        };
+        world.until("the host has left", MINUTE, left).await.unwrap();
+        assert_eq!(
+            world.ssh_hosts.installed(),
+            BTreeSet::from(["bb".to_owned()]),
+            "after {wait} s"
+        );
+    }
 }

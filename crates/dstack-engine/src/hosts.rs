@@ -62,7 +62,8 @@ pub trait Hosts: Send + Sync + Debug {
     async fn prepare(&self, host: HostRef<'_>, progress: Option<&Value>) -> Result<Preparation, HostError>;
 
     /// Takes the agent, and keys that were added for it, off the host. What is not there any more is none of its business.
-    async fn release(&self, host: HostRef<'_>) -> Result<(), HostError>;
+    /// `preparation` is what the last step of setting it up brought: the fleet may not name the host any more.
+    async fn release(&self, host: HostRef<'_>, preparation: Option<&Value>) -> Result<(), HostError>;
 }
 
 /// There are no hosts of SSH fleets.
@@ -77,7 +78,7 @@ impl Hosts for NoHosts {
         ))
     }
 
-    async fn release(&self, _host: HostRef<'_>) -> Result<(), HostError> {
+    async fn release(&self, _host: HostRef<'_>, _preparation: Option<&Value>) -> Result<(), HostError> {
         Ok(())
     }
 }

@@ -25,8 +25,8 @@ pub struct Hop {
     pub user: String,
     /// Keys that are offered, in this order.
     pub keys: Vec<KeyRef>,
-    /// Public keys of which the server must show one, each a line `type base64`. Empty: not known yet, the first one that is
-    /// seen is taken.
+    /// Public keys of which the server must show one, each a line `type base64`; or the fingerprint (`SHA256:...`) of the one that
+    /// somebody has accepted. Empty: not known yet, the first one that is seen is taken.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub host_keys: Vec<String>,
 }

@@ -56,6 +56,16 @@ pub enum HostProblem {
         /// What the host has.
         addresses: Vec<String>,
     },
+    /// It says to have more than any machine has.
+    #[error("The host says that it has {cpus} CPUs, {gpus} GPUs and {addresses} addresses: that cannot be")]
+    Implausible {
+        /// CPUs by its own account.
+        cpus: u32,
+        /// GPUs by its own account.
+        gpus: u32,
+        /// Number of its addresses by its own account.
+        addresses: usize,
+    },
     /// CPUs or GPUs cannot be shared out equally.
     #[error("Cannot split into blocks. {cpus} CPUs and {gpus} GPUs do not divide by {blocks}")]
     Blocks {
@@ -75,10 +85,10 @@ fn listed(addresses: &[String]) -> String {
     }
 }
 
-/// The way to a host of a fleet, still without host keys; `None`: the fleet has no such host.
+/// The way to a host of a fleet that is not set up yet, still without host keys; `None`: the fleet has no such host.
 ///
-/// The project's key comes first: once the host is set up it opens it, whatever becomes of the key of the fleet's owner.
-pub fn reach(fleet: FleetId, project: ProjectId, spec: &FleetSpec, hostname: &str) -> Option<Reach> {
+/// Only the fleet's own keys are offered: the project's opens its jobs, and is shown to hosts that have it.
+pub fn reach(fleet: FleetId, spec: &FleetSpec, hostname: &str) -> Option<Reach> {
     let ssh = spec.configuration.ssh_config.as_ref()?;
     let params = host_params(ssh, hostname)?;
     let of_host = || KeyRef::Host {
@@ -105,10 +115,20 @@ pub fn reach(fleet: FleetId, project: ProjectId, spec: &FleetSpec, hostname: &st
                 .clone()
                 .or_else(|| ssh.user.clone())
                 .unwrap_or_default(),
-            keys: vec![KeyRef::Project { project }, of_host()],
+            keys: vec![of_host()],
             host_keys: Vec::new(),
         },
     })
+}
+
+/// The way to a host that is set up: the project's key opens it as well, whatever becomes of the key of the fleet's owner.
+#[must_use]
+pub fn with_project_key(mut reach: Reach, project: ProjectId) -> Reach {
+    let key = KeyRef::Project { project };
+    if !reach.host.keys.contains(&key) {
+        reach.host.keys.insert(0, key);
+    }
+    reach
 }
 
 /// The private key that a fleet's `ssh_config` gives where a [`KeyRef`] names it.
@@ -178,6 +198,7 @@ pub fn prepared(
     info: &HostInfo,
     arch: &str,
 ) -> Result<PreparedHost, HostProblem> {
+    check_plausible(info)?;
     let instance_type = InstanceType {
         name: "instance".to_owned(),
         resources: resources(info, arch),
@@ -204,6 +225,28 @@ pub fn prepared(
         place,
         total_blocks,
     })
+}
+
+/// More than machines have. What a host says of itself is not believed beyond.
+const MAX_CPUS: u32 = 16_384;
+const MAX_GPUS: u32 = 256;
+const MAX_ADDRESSES: usize = 256;
+const MAX_NAME_BYTES: usize = 256;
+
+fn check_plausible(info: &HostInfo) -> Result<(), HostProblem> {
+    let texts = info.addresses.iter().chain([&info.gpu_name, &info.gpu_vendor]);
+    let is_plausible = info.cpus <= MAX_CPUS
+        && info.gpu_count <= MAX_GPUS
+        && info.addresses.len() <= MAX_ADDRESSES
+        && texts.into_iter().all(|text| text.len() <= MAX_NAME_BYTES);
+    match is_plausible {
+        true => Ok(()),
+        false => Err(HostProblem::Implausible {
+            cpus: info.cpus,
+            gpus: info.gpu_count,
+            addresses: info.addresses.len(),
+        }),
+    }
 }
 
 /// What a machine has, as offers tell it.

@@ -101,6 +101,9 @@ impl Default for ConnectOptions {
     }
 }
 
+/// As much output of a command is read into memory.
+pub const MAX_OUTPUT_BYTES: usize = 1024 * 1024;
+
 /// What a finished command left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
@@ -322,6 +325,9 @@ impl Connection {
     }
 
     /// Runs a command with this standard input and waits for its end.
+    ///
+    /// # Errors
+    /// It was not started, or it says more than [`MAX_OUTPUT_BYTES`].
     pub async fn exec(&self, command: &str, stdin: &[u8]) -> Result<Output, SshError> {
         let mut exec = self.start(command).await?;
         let mut output = Output {
@@ -338,6 +344,10 @@ impl Connection {
         };
         let collect = async {
             while let Some(event) = events.next().await {
+                let said = output.stdout.len() + output.stderr.len();
+                if said > MAX_OUTPUT_BYTES {
+                    return false;
+                }
                 match event {
                     Event::Data(data) => output.stdout.extend_from_slice(&data),
                     Event::Stderr(data) => output.stderr.extend_from_slice(&data),
@@ -346,12 +356,18 @@ impl Connection {
                     Event::Reply(_) | Event::Eof => {}
                 }
             }
+            true
         };
-        tokio::select! {
-            () = feed => {}
-            () = collect => {}
+        let is_whole = tokio::select! {
+            () = feed => true,
+            whole = collect => whole,
+        };
+        match is_whole {
+            true => Ok(output),
+            false => Err(SshError::OutputTooLong {
+                limit: MAX_OUTPUT_BYTES,
+            }),
         }
-        Ok(output)
     }
 }
 

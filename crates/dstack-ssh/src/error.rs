@@ -86,6 +86,12 @@ pub enum SshError {
         /// The command that was to run.
         command: String,
     },
+    /// The command printed more than is read into memory.
+    #[error("the command printed more than {limit} bytes")]
+    OutputTooLong {
+        /// The limit.
+        limit: usize,
+    },
     /// The connection is gone.
     #[error("the SSH connection is closed")]
     Closed,

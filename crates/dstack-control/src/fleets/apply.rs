@@ -1,7 +1,9 @@
 //! Creating fleets and changing them in place.
 
+use std::collections::BTreeSet;
+
 use dstack_model::fleets::{FleetSpec, FleetStatus};
-use dstack_model::instances::InstanceTerminationReason;
+use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_plan::fleet_diff::{HostChanges, check_updatable, host_changes};
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::names;
@@ -188,6 +190,7 @@ impl Fleets {
         }
         let now = self.core.now();
         let living: Vec<&InstanceRow> = instances.iter().filter(|row| !row.deleted).collect();
+        check_released(&living, &added)?;
         let mut taken: Vec<i64> = living.iter().map(|row| row.instance_num).collect();
         for host in after.hosts.iter().filter(|host| added.contains(host.hostname())) {
             let num = (0..).find(|num| !taken.contains(num)).unwrap_or_default();
@@ -223,6 +226,20 @@ impl Fleets {
         }
         let used = self.core.store.remote_hosts().await?;
         hosts::check_free(spec, own, &used)
+    }
+}
+
+/// A host that is named again while its agent is still taken off would lose the new one with the old.
+fn check_released(living: &[&InstanceRow], added: &BTreeSet<String>) -> Result<()> {
+    let ending = living
+        .iter()
+        .filter(|row| row.status() == InstanceStatus::Terminating);
+    let mut hosts = ending.filter_map(|row| row.job_provisioning_data.as_deref()?.hostname.as_deref());
+    match hosts.find(|host| added.contains(*host)) {
+        None => Ok(()),
+        Some(host) => Err(ControlError::refused(format!(
+            "Host {host} is still being removed from the fleet. Try again in a minute"
+        ))),
     }
 }
 

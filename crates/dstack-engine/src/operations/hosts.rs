@@ -6,12 +6,12 @@
 use std::time::Duration;
 
 use dstack_model::instances::InstanceStatus;
-use dstack_store::rows::OperationRow;
+use dstack_store::rows::{OperationKind, OperationRow, OperationState};
 use dstack_store::{Changes, EntityRef, EventMaker, InstanceSnapshot, events};
 use serde_json::Value;
 
 use super::clouds::{done, keep, refused};
-use super::{Step, last_of, note_error};
+use super::{Step, last_of, note_error, record};
 use crate::Result;
 use crate::context::Context;
 use crate::hosts::{HostError, HostRef, Preparation, ReadyHost};
@@ -27,7 +27,7 @@ pub(super) async fn prepare(
 ) -> Result<Step> {
     let row = &snapshot.instance;
     if row.status() != InstanceStatus::Pending {
-        return refused(ctx, operation, "no longer wanted".to_owned()).await;
+        return given_up(ctx, operation, "no longer wanted".to_owned()).await;
     }
     let Some(host) = host_of(snapshot) else {
         return refused(ctx, operation, "the fleet of the host is gone".to_owned()).await;
@@ -45,9 +45,16 @@ pub(super) async fn prepare(
             let notes = serde_json::to_value(&ready).unwrap_or_default();
             done(ctx, operation, notes).await
         }
-        Err(HostError::Refused(error)) => refused(ctx, operation, error).await,
+        Err(HostError::Refused(error)) => given_up(ctx, operation, error).await,
         Err(HostError::Transient(error)) => again(ctx, snapshot, operation, error).await,
     }
+}
+
+/// It is not set up any further. What was done stands in the notes, for the release.
+async fn given_up(ctx: &Context, operation: OperationRow, error: String) -> Result<Step> {
+    let notes = operation.notes.as_deref().cloned();
+    record(ctx, operation, OperationState::Failed, Some(error), notes).await?;
+    Ok(Step::Ended)
 }
 
 /// Takes the agent off a host.
@@ -61,7 +68,7 @@ pub(super) async fn release(
         return refused(ctx, operation, "the fleet of the host is gone".to_owned()).await;
     };
     ctx.before_effect("host.release.before", EntityRef::Instance(row.id))?;
-    let released = in_time(ctx.deps.hosts.release(host)).await;
+    let released = in_time(ctx.deps.hosts.release(host, preparation(snapshot))).await;
     ctx.reached("host.release.after")?;
     match released {
         Ok(()) => done(ctx, operation, Value::Null).await,
@@ -73,10 +80,15 @@ pub(super) async fn release(
     }
 }
 
+/// What the last step of the preparation of a host brought; `None`: none has succeeded.
+pub fn preparation(snapshot: &InstanceSnapshot) -> Option<&Value> {
+    let operation = last_of(&snapshot.operations, OperationKind::Prepare)?;
+    operation.notes.as_deref().filter(|notes| !notes.is_null())
+}
+
 /// What the preparation of a host has brought.
 pub fn ready_host(snapshot: &InstanceSnapshot) -> Option<ReadyHost> {
-    let operation = last_of(&snapshot.operations, dstack_store::rows::OperationKind::Prepare)?;
-    serde_json::from_value(operation.notes.as_deref()?.clone()).ok()
+    serde_json::from_value(preparation(snapshot)?.clone()).ok()
 }
 
 fn host_of(snapshot: &InstanceSnapshot) -> Option<HostRef<'_>> {

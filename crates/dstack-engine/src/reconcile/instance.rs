@@ -214,7 +214,7 @@ fn prepared(snapshot: &InstanceSnapshot, change: &mut Change, now: Time) -> Resu
         return Ok(change.row.terminate(reason, Some(message.to_owned()), now)?);
     };
     let agent = AgentAddress::Ssh {
-        reach: Box::new(ready.reach),
+        reach: Box::new(hosts::with_project_key(ready.reach, row.project_id)),
         shim_port: ready.shim_port,
         runtime: ready.report.runtime.clone(),
     };
@@ -307,7 +307,8 @@ fn facts(snapshot: &InstanceSnapshot, attempts: Option<&OfferAttempts>, in_reach
             progress(&snapshot.operations, OperationKind::Release),
             last_of(&snapshot.operations, OperationKind::Release).map(|asked| asked.created_at),
         ),
-        has_agent: row.agent.as_deref().is_some_and(|agent| agent.reach().is_some()),
+        has_agent: row.agent.as_deref().is_some_and(|agent| agent.reach().is_some())
+            || operations::hosts::preparation(snapshot).is_some(),
         jobs: snapshot.jobs.len(),
         in_reach,
         asked_at: last_of(&snapshot.operations, OperationKind::Create)

@@ -84,10 +84,11 @@ impl Said {
     /// All values of a key, a line each.
     pub(super) fn all(&self, key: &str) -> String {
         let found = self.pairs.iter().filter(|(name, _)| name == key);
-        found
+        let text = found
             .map(|(_, value)| value.as_str())
             .collect::<Vec<_>>()
-            .join("\n")
+            .join("\n");
+        end_of(&text)
     }
 }
 

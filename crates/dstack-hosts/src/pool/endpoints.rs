@@ -47,7 +47,10 @@ async fn endpoint(hop: &Hop, keyring: &dyn Keyring) -> Result<Endpoint, ReachErr
             host: hop.host.clone(),
         });
     }
-    let known = hop.host_keys.iter().map(|line| {
+    // A key that somebody has accepted is known by its fingerprint only.
+    let accepted = hop.host_keys.iter().find(|text| text.starts_with("SHA256:"));
+    let lines = hop.host_keys.iter().filter(|text| !text.starts_with("SHA256:"));
+    let known = lines.map(|line| {
         parse_public(line).map_err(|_| ReachError::KnownKey {
             host: hop.host.clone(),
             line: line.clone(),
@@ -58,7 +61,7 @@ async fn endpoint(hop: &Hop, keyring: &dyn Keyring) -> Result<Endpoint, ReachErr
         port: hop.port,
         user: hop.user.clone(),
         keys,
-        host_key: None,
+        host_key: accepted.cloned(),
         known_keys: known.collect::<Result<_, _>>()?,
     })
 }

@@ -264,7 +264,9 @@ pub(super) fn explain(error: SshError, reach: &Reach) -> ReachError {
             },
             (None, _) => broken(&error, reach),
         },
-        other @ (SshError::ExecRefused { .. } | SshError::Closed) => broken(&other, reach),
+        other @ (SshError::ExecRefused { .. } | SshError::OutputTooLong { .. } | SshError::Closed) => {
+            broken(&other, reach)
+        }
     }
 }
 

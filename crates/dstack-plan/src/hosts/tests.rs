@@ -12,12 +12,7 @@ fn fleet(ssh_config: &Value) -> FleetSpec {
 
 fn way(ssh_config: &Value, hostname: &str) -> Option<Reach> {
     let random = Random::seeded(1);
-    reach(
-        random.uuid().into(),
-        random.uuid().into(),
-        &fleet(ssh_config),
-        hostname,
-    )
+    reach(random.uuid().into(), &fleet(ssh_config), hostname)
 }
 
 fn place(internal_ip: Option<&str>, network: Option<&str>) -> JobProvisioningData {
@@ -70,7 +65,7 @@ fn keys_are_those_of_the_host_else_of_the_fleet_and_a_jump_host_without_one_take
             "proxy_jump": {"hostname": "k", "user": "jump", "identity_file": "x", "ssh_key": key("k")}}]}));
     let random = Random::seeded(1);
     let opened = |hostname: &str| {
-        let way = reach(random.uuid().into(), random.uuid().into(), &spec, hostname).unwrap();
+        let way = reach(random.uuid().into(), &spec, hostname).unwrap();
         let of = |hop: &Hop| {
             hop.keys
                 .iter()
@@ -153,4 +148,22 @@ fn a_host_offers_what_it_has() {
         (proxy.hostname.as_str(), proxy.port, proxy.username.as_str()),
         ("j", 2022, "jump")
     );
+}
+
+#[test]
+fn what_no_machine_has_is_not_believed() {
+    let way = way(&json!({"user": "me", "hosts": ["a"]}), "a").unwrap();
+    let told = |info: &HostInfo| {
+        prepared(&way, &place(None, None), None, info, "amd64").map(|host| host.total_blocks)
+    };
+    assert_eq!(told(&info(256, 16)), Ok(16));
+    for info in [info(u32::MAX, 0), info(8, u32::MAX)] {
+        let refused = told(&info).unwrap_err().to_string();
+        assert!(refused.contains("cannot be"), "{refused}");
+    }
+    let long = HostInfo {
+        gpu_name: "x".repeat(1_000_000),
+        ..info(8, 1)
+    };
+    assert!(told(&long).is_err());
 }

@@ -19,7 +19,8 @@ pub const UNREACHABLE_TIMEOUT: Duration = Duration::from_secs(20 * 60);
 pub const PREPARATION_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
 /// How long it is tried to take the agent off a host; a host that cannot be reached any more keeps it.
-pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Longer than one attempt may take: none is under way any more when the host counts as free.
+pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// How long an instance may take from its creation until its agent answers (dstack 0.22.5: backends §9).
 pub fn provisioning_timeout(backend: BackendType, instance_type: &str) -> Duration {
@@ -68,7 +69,7 @@ pub struct Facts {
     pub prepare: Progress,
     /// How far it is to take the agent off a host, and when that was intended.
     pub release: (Progress, Option<Time>),
-    /// The agent of the host was reached over SSH: something of us may be there.
+    /// The host was reached over SSH, and setting it up has begun: something of us may be there.
     pub has_agent: bool,
     /// Jobs that occupy it.
     pub jobs: usize,
@@ -168,7 +169,7 @@ fn terminating_host(facts: &Facts, now: Time) -> Decision {
     if matches!(facts.prepare, Progress::Intended(_)) {
         return Decision::Wait(Wait::indefinite(WaitReason::InstanceEnded));
     }
-    if facts.prepare == Progress::None && !facts.has_agent {
+    if !facts.has_agent {
         return Decision::Gone;
     }
     let (release, asked_at) = &facts.release;

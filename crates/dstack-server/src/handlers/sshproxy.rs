@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use dstack_agent_api::shim::RUNNER_SSH_PORT;
 use dstack_api::routes;
 use dstack_hosts::pool::Keyring as _;
-use dstack_model::reach::{Hop, KeyRef, Reach};
+use dstack_model::reach::{Hop, KeyRef};
 use dstack_model::requests::{GetUpstreamRequest, GetUpstreamResponse, UpstreamHost};
 use dstack_model::runs::JobStatus;
 use dstack_store::rows::{AgentAddress, JobRow, RunRow};
@@ -36,10 +36,11 @@ async fn get_upstream(call: Call, request: GetUpstreamRequest) -> Result<GetUpst
 /// The hosts on the way, the job's container last.
 async fn way(data: &Data, snapshot: &JobSnapshot) -> Result<Vec<UpstreamHost>> {
     let address = snapshot.instance.as_ref().and_then(|row| row.agent.as_deref());
-    let hops = address
+    // Jobs on the server's own machine listen on its loopback interface: the proxy may be anywhere.
+    let reach = address
         .and_then(AgentAddress::reach)
-        .into_iter()
-        .flat_map(Reach::hops);
+        .ok_or_else(ApiError::not_exists)?;
+    let hops = reach.hops();
     let last = container(&snapshot.job).ok_or_else(ApiError::not_exists)?;
     let keyring = DatabaseKeyring::new(data.database.clone(), data.encryption.clone(), data.keys.clone());
     let mut hosts = Vec::new();

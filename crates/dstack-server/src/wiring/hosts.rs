@@ -11,6 +11,7 @@ use dstack_plan::hosts::reach;
 use dstack_store::Database;
 use dstack_system::chain;
 use dstack_units::ProjectId;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Sets up hosts with the agents that this server carries.
@@ -35,7 +36,7 @@ impl SshHosts {
         let named = || {
             let place = host.instance.job_provisioning_data.as_deref()?;
             let hostname = place.hostname.as_deref()?;
-            reach(host.fleet.id, host.fleet.project_id, &host.fleet.spec, hostname)
+            reach(host.fleet.id, &host.fleet.spec, hostname)
         };
         let gone = || HostError::Refused("the fleet does not have this host any more".to_owned());
         Ok(Deployment {
@@ -71,6 +72,23 @@ impl From<DeployFailed> for HostError {
     }
 }
 
+/// How far a host is, and how it is reached: its fleet may be changed meanwhile.
+#[derive(Debug, Serialize, Deserialize)]
+struct Noted {
+    reach: Reach,
+    progress: Progress,
+}
+
+impl Noted {
+    /// The way there, with the host keys that were seen.
+    fn pinned(mut self) -> Reach {
+        for (hop, key) in self.reach.hops_mut().zip(self.progress.host_keys) {
+            hop.host_keys = vec![key];
+        }
+        self.reach
+    }
+}
+
 /// An error of another crate, for the conversion above.
 struct DeployFailed(DeployError);
 
@@ -78,19 +96,23 @@ struct DeployFailed(DeployError);
 impl Hosts for SshHosts {
     async fn prepare(&self, host: HostRef<'_>, progress: Option<&Value>) -> Result<Preparation, HostError> {
         // What another version wrote down is begun anew: every step may be repeated.
-        let progress: Option<Progress> =
-            progress.and_then(|value| serde_json::from_value(value.clone()).ok());
-        let deployment = self.deployment(host, None).await?;
+        let noted: Option<Noted> = progress.and_then(|value| serde_json::from_value(value.clone()).ok());
+        let (known, progress) = noted.map(|noted| (noted.reach, noted.progress)).unzip();
+        let deployment = self.deployment(host, known).await?;
         match self
             .deployer
             .step(&deployment, progress)
             .await
             .map_err(DeployFailed)?
         {
-            Outcome::Underway { progress, done } => Ok(Preparation::Underway {
-                progress: serde_json::to_value(progress).unwrap_or_default(),
-                done,
-            }),
+            Outcome::Underway { progress, done } => {
+                let reach = deployment.reach;
+                let noted = Noted { reach, progress };
+                Ok(Preparation::Underway {
+                    progress: serde_json::to_value(noted).unwrap_or_default(),
+                    done,
+                })
+            }
             Outcome::Ready {
                 reach,
                 shim_port,
@@ -103,12 +125,11 @@ impl Hosts for SshHosts {
         }
     }
 
-    async fn release(&self, host: HostRef<'_>) -> Result<(), HostError> {
-        let known = host
-            .instance
-            .agent
-            .as_deref()
-            .and_then(|agent| agent.reach().cloned());
+    async fn release(&self, host: HostRef<'_>, preparation: Option<&Value>) -> Result<(), HostError> {
+        let agent = host.instance.agent.as_deref();
+        let known = agent.and_then(|agent| agent.reach().cloned());
+        let noted = || serde_json::from_value::<Noted>(preparation?.clone()).ok();
+        let known = known.or_else(|| noted().map(Noted::pinned));
         let deployment = self.deployment(host, known).await?;
         Ok(self.deployer.release(&deployment).await.map_err(DeployFailed)?)
     }

@@ -51,12 +51,23 @@ const NO_RULES: &HostRules = &HostRules {
     told: None,
 };
 
+/// As [`NO_RULES`], where jobs are processes.
+const NO_CONTAINERS: &HostRules = &HostRules {
+    offered: true,
+    containers: false,
+    protected_paths: Vec::new(),
+    told: None,
+};
+
 impl AgentAddress {
     /// What the owner of the machine allows there.
     pub const fn rules(&self) -> &HostRules {
         match self {
             Self::Local { rules, .. } => rules,
-            Self::Ssh { .. } => NO_RULES,
+            Self::Ssh { runtime, .. } => match runtime.as_bytes() {
+                b"process" => NO_CONTAINERS,
+                _ => NO_RULES,
+            },
         }
     }
 
