@@ -122,6 +122,13 @@ fn a_host_without_systemd_is_set_up_as_root_and_its_agent_comes_back() {
     until_idle(&server, "lab", 1);
     runs_a_task(&server, "first");
     host.run("pkill -9 -f '[d]stack-agent.* shim'").unwrap();
+    for unreachable in [true, false] {
+        eventually("the agent is gone, and comes back", TEST_TIMEOUT, || {
+            let instance = &fleet(&server, "lab")["instances"][0];
+            Ok((instance["unreachable"] == unreachable).then_some(()))
+        })
+        .unwrap();
+    }
     runs_a_task(&server, "second");
     delete(&server, "lab");
     assert_eq!(traces(&host), "");
