@@ -240,3 +240,33 @@ fn another_machine_at_the_same_address_is_not_the_host() {
     assert_eq!(why.matches("SHA256:").count(), 3, "{why}");
     assert_eq!(traces(&other), "", "nothing of ours comes to the other machine");
 }
+
+#[test]
+fn new_keys_of_a_host_are_accepted_by_their_fingerprint() {
+    let (server, lab) = need!(start());
+    let host = need!(lab.host("one", 2, USUAL));
+    apply(&server, &lab.fleet("lab", &[host.entry()], &json!({})).unwrap());
+    until_idle(&server, "lab", 1);
+    let anew = "rm /etc/ssh/test_host_key*; ssh-keygen -q -t ed25519 -N '' -f /etc/ssh/test_host_key; \
+                systemctl restart ssh-test; pkill -f '[s]shd: me'; true";
+    host.run(anew).unwrap();
+    let remedy = eventually("the new key is refused", TEST_TIMEOUT, || {
+        let instance = fleet(&server, "lab")["instances"][0].clone();
+        let why = instance["waiting_for"].as_str().unwrap_or_default().to_owned();
+        Ok(why.split_once("-i INSTANCE_NUM ").map(|(_, rest)| rest.to_owned()))
+    })
+    .unwrap();
+    let key: String = remedy.chars().take_while(|c| *c != '`').collect();
+    let body = json!({"name": "lab", "instance_num": 0, "host_key": key});
+    server
+        .get("/api/project/main/fleets/trust_host", &body)
+        .unwrap();
+    eventually("the host is reached again", TEST_TIMEOUT, || {
+        let instance = &fleet(&server, "lab")["instances"][0];
+        Ok((instance["unreachable"] == false).then_some(()))
+    })
+    .unwrap();
+    runs_a_task(&server, "after");
+    delete(&server, "lab");
+    assert_eq!(traces(&host), "");
+}

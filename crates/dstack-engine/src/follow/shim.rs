@@ -53,6 +53,9 @@ async fn follow(ctx: &Arc<Context>, instance: InstanceId, mut address: AgentAddr
             seen.unreachable_since.get_or_insert(now);
         });
         ctx.wakes.wake(EntityRef::Instance(instance));
+        tokio::time::sleep(pause).await;
+        pause = longer(pause);
+        // After the pause: what has ended meanwhile is not connected to any more.
         if !ctx.leases.contains(EntityRef::Instance(instance)) {
             // Another server sees it with its own eyes.
             return ctx.seen.forget_instance(instance);
@@ -68,8 +71,6 @@ async fn follow(ctx: &Arc<Context>, instance: InstanceId, mut address: AgentAddr
             Ok(_) => return,
             Err(error) => ctx.report("follow shim", &error.into()),
         }
-        tokio::time::sleep(pause).await;
-        pause = longer(pause);
     }
 }
 
@@ -113,6 +114,10 @@ async fn hear(
             Ok(None) | Err(AgentError::Unreachable(_) | AgentError::Refused { .. }) => return Ok(heard),
         };
         heard = true;
+        if !ctx.leases.contains(EntityRef::Instance(instance)) {
+            // It is over, or another server's.
+            return Ok(heard);
+        }
         match event {
             StreamEvent::Task(task) => {
                 let id = task.id.clone();
