@@ -195,6 +195,17 @@ image() {
     tar -C "$dir/image" -cf "$dir/image.tar" .
 }
 
+# Where the second kind of control groups is mounted. Never over what this machine has: its own engine needs that.
+control_groups() {
+    found=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts)
+    if [ -z "$found" ]; then
+        found=$dir/cgroup
+        mkdir -p "$found"
+        mount -t cgroup2 none "$found" 2>/dev/null || skip "no control groups"
+    fi
+    echo "$found"
+}
+
 unit() {
     cat >"$home/upper/etc/systemd/system/$1.service" <<UNIT
 [Unit]
@@ -221,9 +232,9 @@ start() {
     network
     files
     furnish "$@"
-    [ -e /sys/fs/cgroup/cgroup.controllers ] || mount -t cgroup2 none /sys/fs/cgroup 2>/dev/null || skip "no control groups"
-    mkdir -p "/sys/fs/cgroup/$space"
-    setsid sh -c "echo \$\$ >/sys/fs/cgroup/$space/cgroup.procs; exec ip netns exec $space unshare --mount --uts --ipc --cgroup --pid --fork --kill-child sh -c 'exec sh $home/init'" \
+    groups=$(control_groups)
+    mkdir -p "$groups/$space"
+    setsid sh -c "echo \$\$ >$groups/$space/cgroup.procs; exec ip netns exec $space unshare --mount --uts --ipc --cgroup --pid --fork --kill-child sh -c 'exec sh $home/init'" \
         >"$home/log" 2>&1 </dev/null 9>&- &
     outer=$!
     echo "$outer" >"$home/outer"
@@ -259,7 +270,7 @@ stop() {
     fi
     ip netns del "$space" 2>/dev/null || true
     ip link del "$(cat "$home/link" 2>/dev/null || echo none)" 2>/dev/null || true
-    find "/sys/fs/cgroup/$space" -depth -type d -exec rmdir {} + 2>/dev/null || true
+    find "$(control_groups)/$space" -depth -type d -exec rmdir {} + 2>/dev/null || true
     rm -rf "$home"
     # The last one takes the bridge with it.
     [ -n "$(ls "/sys/class/net/$bridge/brif" 2>/dev/null)" ] || ip link del "$bridge" 2>/dev/null || true

@@ -13,6 +13,7 @@ use dstack_system::chain;
 use dstack_units::ProjectId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 /// Sets up hosts with the agents that this server carries.
 #[derive(Debug)]
@@ -20,7 +21,12 @@ pub struct SshHosts {
     deployer: Deployer,
     database: Database,
     keys: Arc<Keys>,
+    /// Steps under way at the same time: jump hosts refuse more logins at once than a few, and lines carry so much.
+    slots: Semaphore,
 }
+
+/// Hosts that are set up at the same time.
+const STEPS_AT_ONCE: usize = 32;
 
 impl SshHosts {
     /// Through this deployer.
@@ -29,6 +35,7 @@ impl SshHosts {
             deployer,
             database,
             keys,
+            slots: Semaphore::const_new(STEPS_AT_ONCE),
         }
     }
 
@@ -95,6 +102,7 @@ struct DeployFailed(DeployError);
 #[async_trait]
 impl Hosts for SshHosts {
     async fn prepare(&self, host: HostRef<'_>, progress: Option<&Value>) -> Result<Preparation, HostError> {
+        let _slot = self.slots.acquire().await;
         // What another version wrote down is begun anew: every step may be repeated.
         let noted: Option<Noted> = progress.and_then(|value| serde_json::from_value(value.clone()).ok());
         let (known, progress) = noted.map(|noted| (noted.reach, noted.progress)).unzip();
