@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use tempfile::{NamedTempFile, TempDir};
 
 use crate::parts::{self, Part};
@@ -126,13 +126,12 @@ impl Background {
         fs_err::read_to_string(self.output.path()).unwrap_or_default()
     }
 
-    /// Waits for its end.
-    pub fn wait(mut self) -> Result<Ended> {
-        let code = self.child.wait()?.code();
-        Ok(Ended {
-            code,
-            text: self.text(),
-        })
+    /// Fails when it has ended, with what it printed.
+    pub fn still_runs(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => bail!("the command has ended ({status}):\n{}", self.text()),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use dstack_tests::cli::{Background, Cli, Ended};
 use dstack_tests::hosts::{Has, Host, IMAGE, Lab, USUAL};
 use dstack_tests::http::Client;
-use dstack_tests::runs::{TEST_TIMEOUT, attach};
+use dstack_tests::runs::{SMALL_YAML, TEST_TIMEOUT, attach};
 use dstack_tests::server::{Server, Setup, eventually, free_port};
 use dstack_tests::{need, parts};
 
@@ -62,7 +62,7 @@ fn task(cli: &Cli, name: &str, commands: &[&str], more: &str) {
         .map(|command| format!("  - {command}\n"))
         .collect();
     let yaml = format!(
-        "type: task\nname: {name}\nimage: {IMAGE}\nuser: root\nfleets: [lab]\ncommands:\n{commands}{more}"
+        "type: task\nname: {name}\nimage: {IMAGE}\nuser: root\nfleets: [lab]\ncommands:\n{commands}{more}{SMALL_YAML}"
     );
     cli.write("task.yml", &yaml).unwrap();
 }
@@ -95,8 +95,11 @@ fn a_fleet_comes_up_runs_tasks_and_leaves_nothing_behind(cli: &Cli) {
     let Ended { code, text } = cli.run(&["fleet"]).unwrap();
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("lab") && text.contains("idle"), "{text}");
-    let verbose = cli.run(&["fleet", "-v"]).unwrap().text;
-    assert!(verbose.contains(&host.address), "{verbose}");
+    let json = cli.run(&["fleet", "get", "lab", "--json"]).unwrap().text;
+    assert!(
+        json.contains(&format!("\"hostname\": \"{}\"", host.address)),
+        "{json}"
+    );
 
     for (name, last, wanted, shown) in [
         ("good", "echo from $(hostname)", 0, "Exited (0)"),
@@ -142,9 +145,10 @@ fn serve(cli: &Cli) -> (Background, u16) {
 }
 
 fn is_reached(cli: &Cli, server: &Server) {
-    let (apply, local) = serve(cli);
+    let (mut apply, local) = serve(cli);
     let client = Client::default();
     let page = eventually("the forwarded port answers", TEST_TIMEOUT, || {
+        apply.still_runs()?;
         let answer = client.send("GET", &format!("http://127.0.0.1:{local}/"), &[], None);
         Ok(answer.ok().filter(|answer| answer.status == 200))
     })
@@ -189,13 +193,17 @@ fn a_development_environment_shows_its_url_and_ends_when_nobody_is_there(cli: &C
     let host = need!(lab.host("one", 2, USUAL));
     apply_fleet(cli, &server, &lab, &host, "");
     let yaml = format!(
-        "type: dev-environment\nname: desk\nide: vscode\nimage: {IMAGE}\nuser: root\nfleets: [lab]\ninactivity_duration: 5s\n"
+        "type: dev-environment\nname: desk\nide: vscode\nimage: {IMAGE}\nuser: root\nfleets: [lab]\ninactivity_duration: 5s\n{SMALL_YAML}"
     );
     cli.write("desk.yml", &yaml).unwrap();
-    let apply = cli.start(&["apply", "-y", "-f", "desk.yml"]).unwrap();
+    let mut apply = cli.start(&["apply", "-y", "-f", "desk.yml"]).unwrap();
     eventually("the URL is shown", TEST_TIMEOUT, || {
+        apply.still_runs()?;
         let text = apply.text();
-        Ok((text.contains("vscode://vscode-remote/ssh-remote+desk/") && text.contains("To exit")).then_some(()))
+        Ok(
+            (text.contains("vscode://vscode-remote/ssh-remote+desk/") && text.contains("To exit"))
+                .then_some(()),
+        )
     })
     .unwrap_or_else(|error| panic!("{error}\n{}\n{}", apply.text(), server.output()));
     assert_eq!(ssh(cli, "desk", "echo hi").as_deref(), Some("hi\n"));
