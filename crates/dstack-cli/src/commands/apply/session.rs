@@ -62,7 +62,8 @@ async fn follow(
         run = wait::until_ready(session.context, session.project, run).await?;
         announce(session, &run);
         let before = run.latest_job_submission.clone();
-        if matches!(run.status, RunStatus::Running | RunStatus::Done) {
+        // Of a run that is over already, however it ended, the server has the output.
+        if run.status == RunStatus::Running || run.status.is_finished() {
             print_output(session, &run, reserved.take()).await?;
         }
         match until_end(session.project, &run, before.as_ref()).await? {
