@@ -112,6 +112,7 @@ impl Lab {
     ///
     /// # Panics
     /// The host does not come up.
+    #[allow(clippy::panic)] // of a test
     pub fn host(&self, name: &str, number: u8, has: &[Has]) -> Part<Host<'_>> {
         let address = format!("{}.{number}", self.network);
         let mut words = vec![address.as_str()];
@@ -138,7 +139,7 @@ impl Lab {
             .arg(name)
             .args(words)
             .stdin(Stdio::null());
-        output(command.output()?, &verb.join(" "))
+        output(&command.output()?, &verb.join(" "))
     }
 
     /// The private key that opens the hosts, as text.
@@ -227,7 +228,7 @@ impl Host<'_> {
 #[error("{0}")]
 struct CannotBeMade(String);
 
-fn output(output: Output, what: &str) -> Result<String> {
+fn output(output: &Output, what: &str) -> Result<String> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
         return Ok(text);
