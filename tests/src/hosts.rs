@@ -112,7 +112,7 @@ impl Lab {
     ///
     /// # Panics
     /// The host does not come up.
-    #[allow(clippy::panic)] // of a test
+    #[allow(clippy::panic)] // a test that needs the host must fail, and not be skipped
     pub fn host(&self, name: &str, number: u8, has: &[Has]) -> Part<Host<'_>> {
         let address = format!("{}.{number}", self.network);
         let mut words = vec![address.as_str()];

@@ -1,10 +1,8 @@
 //! SSH fleets as users have them: by our command line and the unmodified one of dstack 0.22.5, on hosts with OpenSSH, to whose
 //! jobs the command line attaches through the host, and through a jump host.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
-use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use dstack_tests::cli::{Background, Cli, Ended};
 use dstack_tests::hosts::{Has, Host, IMAGE, Lab, USUAL};
