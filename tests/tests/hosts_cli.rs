@@ -125,10 +125,9 @@ fn a_fleet_comes_up_runs_tasks_and_leaves_nothing_behind(cli: &Cli) {
     let look = "ls -d /usr/local/lib/dstack /etc/systemd/system/dstack-shim.service /root/.dstack 2>/dev/null; \
                 pgrep -a dstack-agent; true";
     eventually("nothing of ours is on the host", TEST_TIMEOUT, || {
-        Ok(host.run(look)?.is_empty().then_some(()))
+        Ok((host.run(look)?.is_empty() && keys(&host) == keys_before).then_some(()))
     })
-    .unwrap();
-    assert_eq!(keys(&host), keys_before);
+    .unwrap_or_else(|error| panic!("{error}\n{}\n{:#?}", host.run(look).unwrap(), keys(&host)));
 }
 
 /// A job that serves one page on port 8000, attached; the local port.
