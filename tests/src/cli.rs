@@ -1,13 +1,14 @@
 //! A `dstack` command in a home folder of its own: ours, or the unmodified Python one.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
-use anyhow::{Context, Result};
-use tempfile::TempDir;
+use anyhow::{Context, Result, bail};
+use tempfile::{NamedTempFile, TempDir};
 
 use crate::parts::{self, Part};
-use crate::server::Server;
+use crate::server::{Server, eventually, signal};
 
 /// What a command printed, and how it ended.
 #[derive(Debug)]
@@ -77,6 +78,18 @@ impl Cli {
         })
     }
 
+    /// Starts a command that runs until it is dropped.
+    pub fn start(&self, args: &[&str]) -> Result<Background> {
+        let output = NamedTempFile::new()?;
+        let stream = output.reopen()?;
+        let mut command = self.command(args);
+        command.stdout(stream.try_clone()?).stderr(stream);
+        let child = command
+            .spawn()
+            .with_context(|| format!("cannot run {}", self.program.display()))?;
+        Ok(Background { child, output })
+    }
+
     /// A command that is not started yet.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
@@ -98,5 +111,40 @@ impl Cli {
             ("HOME", self.home.path().display().to_string()),
             ("COLUMNS", "200".into()),
         ]
+    }
+}
+
+/// A command that runs until it is dropped.
+pub struct Background {
+    child: Child,
+    output: NamedTempFile,
+}
+
+impl Background {
+    /// What it has printed so far.
+    pub fn text(&self) -> String {
+        fs_err::read_to_string(self.output.path()).unwrap_or_default()
+    }
+
+    /// Fails when it has ended, with what it printed.
+    pub fn still_runs(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => bail!("the command has ended ({status}):\n{}", self.text()),
+        }
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        // Ctrl-C lets it take its SSH connection down; the run goes with the server.
+        signal(self.child.id(), "INT");
+        let ended = eventually("the command ends", Duration::from_secs(10), || {
+            Ok(self.child.try_wait()?)
+        });
+        if ended.is_err() {
+            self.child.kill().ok();
+            self.child.wait().ok();
+        }
     }
 }

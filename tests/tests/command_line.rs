@@ -1,7 +1,7 @@
 //! The command line against our server: the unmodified Python one of 0.22.5, and ours. Each test runs with both.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -9,7 +9,7 @@ use dstack_tests::cli::{Cli, Ended};
 use dstack_tests::http::Client;
 use dstack_tests::need;
 use dstack_tests::runs::{SMALL_YAML, TEST_TIMEOUT, attach, without_notice};
-use dstack_tests::server::{Server, Setup, eventually, free_port, signal};
+use dstack_tests::server::{Server, Setup, eventually, free_port};
 use dstack_tests::terminal::Terminal;
 
 /// Makes a test of each function, once per command line.
@@ -228,36 +228,6 @@ fn files_are_copied_into_the_job(cli: &Cli) {
     assert_eq!(run.logs().unwrap(), "forty-two\n");
 }
 
-/// A command that runs until it is dropped.
-struct Background(Child);
-
-impl Background {
-    fn start(cli: &Cli, args: &[&str]) -> Background {
-        let mut command = cli.command(args);
-        Background(
-            command
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap(),
-        )
-    }
-}
-
-impl Drop for Background {
-    fn drop(&mut self) {
-        // Ctrl-C lets it take its SSH connection down; the run goes with the server.
-        signal(self.0.id(), "INT");
-        let ended = eventually("the command ends", Duration::from_secs(10), || {
-            Ok(self.0.try_wait()?)
-        });
-        if ended.is_err() {
-            self.0.kill().ok();
-            self.0.wait().ok();
-        }
-    }
-}
-
 fn attached_apply_forwards_ports(cli: &Cli) {
     let setup = need!(Setup::local());
     let _server = start(setup, cli);
@@ -267,7 +237,7 @@ fn attached_apply_forwards_ports(cli: &Cli) {
          - python3 -m http.server --bind 127.0.0.1 {remote}\n{SMALL_YAML}"
     );
     cli.write("task.yml", &yaml).unwrap();
-    let _apply = Background::start(cli, &["apply", "-f", "task.yml", "-y"]);
+    let _apply = cli.start(&["apply", "-f", "task.yml", "-y"]).unwrap();
     let client = Client::default();
     eventually("the forwarded port answers", TEST_TIMEOUT, || {
         let answer = client.send("GET", &format!("http://127.0.0.1:{local}/"), &[], None);
@@ -282,7 +252,7 @@ fn attach_makes_ssh_work(cli: &Cli) {
     task(cli, "shell", &["echo up", "sleep 1000"]).unwrap();
     succeeds(cli, &["apply", "-f", "task.yml", "-y", "-d"]).unwrap();
     attach(&server, "shell").wait_for_log("up").unwrap();
-    let _attach = Background::start(cli, &["attach", "shell"]);
+    let _attach = cli.start(&["attach", "shell"]).unwrap();
     let config = cli.folder().join(".dstack/ssh/config");
     let text = eventually("ssh shell answers", TEST_TIMEOUT, || {
         let mut ssh = Command::new("ssh");

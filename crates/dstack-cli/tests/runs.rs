@@ -78,7 +78,7 @@ async fn a_quick_run_prints_its_output_and_exits_with_0() {
 }
 
 #[tokio::test]
-async fn a_failed_run_says_why_and_exits_with_1() {
+async fn a_quickly_failed_run_prints_its_output_says_why_and_exits_with_1() {
     let failed = |submission: &mut Value| {
         submission["status_message"] = json!("exited (3)");
         submission["error"] = json!("container exited");
@@ -87,13 +87,13 @@ async fn a_failed_run_says_why_and_exits_with_1() {
     };
     let (server, ended) = apply(vec![
         Exchange::new(RUN, recorded_run("failed", failed)),
+        Exchange::new(LOGS, lines(&[("01", "the last words\n")])),
         Exchange::new(RUN, recorded_run("failed", failed)),
     ])
     .await;
     server.assert_done();
     ended.assert_code(1);
-    let end =
-        "Exited (3) (Container exited)\nThe [job] said no\nCheck dstack logs -d cli-task for more details.\n";
+    let end = "provisioning completed (failed)\nthe last words\nExited (3) (Container exited)\nThe [job] said no\nCheck dstack logs -d cli-task for more details.\n";
     assert!(ended.out.ends_with(end), "{}", ended.out);
 }
 
@@ -102,6 +102,7 @@ async fn a_retried_run_is_followed_again() {
     let again = |submission: &mut Value| submission["submitted_at"] = json!("2030-01-01T00:00:00Z");
     let (server, ended) = apply(vec![
         Exchange::new(RUN, recorded_run("failed", |_| {})),
+        Exchange::new(LOGS, lines(&[("01", "first try\n")])),
         Exchange::new(
             RUN,
             recorded_run("pending", |submission| submission["status"] = json!("submitted")),

@@ -62,7 +62,8 @@ async fn follow(
         run = wait::until_ready(session.context, session.project, run).await?;
         announce(session, &run);
         let before = run.latest_job_submission.clone();
-        if matches!(run.status, RunStatus::Running | RunStatus::Done) {
+        // Of a run that is over already, however it ended, the server has the output.
+        if run.status == RunStatus::Running || run.status.is_finished() {
             print_output(session, &run, reserved.take()).await?;
         }
         match until_end(session.project, &run, before.as_ref()).await? {
@@ -160,6 +161,9 @@ async fn print_output(session: &Session<'_>, run: &Run, reserved: Option<Reserve
     let name = run.run_spec.run_name.as_deref().unwrap_or_default();
     let mut reader = Reader::new(name, latest, None, false);
     if run.status.is_finished() {
+        if has_never_started(latest) {
+            return Ok(());
+        }
         while reader.print_page(project, &context.ui).await? == Page::Full {}
         return Ok(());
     }
@@ -274,6 +278,11 @@ fn lost() -> CliError {
     .hint("see `dstack ps` for whether it is done or failed")
 }
 
+/// Whether a job had no place, so that there are no logs to look at.
+fn has_never_started(latest: &JobSubmission) -> bool {
+    latest.termination_reason.as_deref() == Some(JobTerminationReason::FailedToStartDueToNoCapacity.as_str())
+}
+
 /// Returns how the command ends whose run has ended, and about which [`print_finished`] said everything.
 pub(crate) fn outcome(run: &Run) -> Result<ExitCode, CliError> {
     match run.status {
@@ -315,13 +324,7 @@ pub(crate) fn print_finished(ui: &Ui, run: &Run) {
         let wait = "hint: `retry: {on_events: [no-capacity], duration: 1h}` in the configuration lets a run wait for its place";
         ui.say(Text::new().secondary(wait));
     }
-    // A run that never started has no logs to look at.
-    let never_started = JobTerminationReason::FailedToStartDueToNoCapacity.as_str();
-    if latest
-        .termination_reason
-        .as_deref()
-        .is_some_and(|reason| reason != never_started)
-    {
+    if latest.termination_reason.is_some() && !has_never_started(latest) {
         let name = run.run_spec.run_name.clone().unwrap_or_default();
         ui.say(
             Text::from("Check ")
