@@ -253,14 +253,14 @@ fn new_keys_of_a_host_are_accepted_by_their_fingerprint() {
     let remedy = eventually("the new key is refused", TEST_TIMEOUT, || {
         let instance = fleet(&server, "lab")["instances"][0].clone();
         let why = instance["waiting_for"].as_str().unwrap_or_default().to_owned();
-        Ok(why.split_once("-i INSTANCE_NUM ").map(|(_, rest)| rest.to_owned()))
+        Ok(why
+            .split_once("-i INSTANCE_NUM ")
+            .map(|(_, rest)| rest.to_owned()))
     })
     .unwrap();
     let key: String = remedy.chars().take_while(|c| *c != '`').collect();
     let body = json!({"name": "lab", "instance_num": 0, "host_key": key});
-    server
-        .get("/api/project/main/fleets/trust_host", &body)
-        .unwrap();
+    server.get("/api/project/main/fleets/trust_host", &body).unwrap();
     eventually("the host is reached again", TEST_TIMEOUT, || {
         let instance = &fleet(&server, "lab")["instances"][0];
         Ok((instance["unreachable"] == false).then_some(()))
