@@ -58,8 +58,9 @@ fn names(value: &Value) -> Vec<String> {
 }
 
 /// What we say or take beyond dstack 0.22.5, whose clients neither know nor miss it.
-const ADDED: [(&str, &[&str]); 5] = [
+const ADDED: [(&str, &[&str]); 6] = [
     ("GetRunPlanRequest", &["explain"]),
+    ("Instance", &["waiting_for", "waits_until"]),
     ("JobSubmission", &["waiting_for", "waiting_kind", "waits_until"]),
     ("Run", &["waiting_for", "waits_until"]),
     ("RunPlan", &["explanations", "notices"]),

@@ -165,8 +165,13 @@ async fn commands_give_output_status_and_signal() {
             .status
             .success()
     );
-    let large = connection.exec("head -c 20000000 /dev/zero", b"").await.unwrap();
-    assert_eq!(large.stdout.len(), 20_000_000);
+    let large = connection.exec("head -c 1000000 /dev/zero", b"").await.unwrap();
+    assert_eq!(large.stdout.len(), 1_000_000);
+    let endless = connection.exec("cat /dev/zero", b"").await;
+    assert!(
+        matches!(endless, Err(SshError::OutputTooLong { .. })),
+        "{endless:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,6 +6,10 @@ use std::sync::Arc;
 use dstack_api::{Body as Kind, Endpoint, Method, ROUTES, RouteInfo, Trail, routes as r};
 use dstack_compute::{BackendKind, Registry};
 use dstack_login_doubles::Idp;
+use dstack_plan::hosts::reach;
+use dstack_store::rows::AgentAddress;
+use dstack_store::{Changes, EngineStore as _, EventMaker, Json};
+use dstack_units::FleetId;
 use serde_json::{Value, json};
 
 use super::{ADMIN, Answer, Server, TestServer, backends, login, multipart, request};
@@ -358,7 +362,34 @@ async fn exports(story: &mut Story) {
     story.call::<r::ExportsDelete>(json!({"name": "shared"})).await;
 }
 
+/// Makes the host of the fleet one that was set up.
+async fn set_up_host(server: &Server) {
+    let data = &server.state.data;
+    let fleet = server
+        .post(ADMIN, "/api/project/main/fleets/get", json!({"name": "onprem"}))
+        .await
+        .ok();
+    let id: FleetId = fleet["id"].as_str().unwrap().parse().unwrap();
+    let found = data.store().fleet(id).await.unwrap().unwrap();
+    let before = found.instances.iter().find(|row| row.instance_num == 0).unwrap();
+    let place = before.job_provisioning_data.as_deref().unwrap();
+    let reach = reach(id, &found.fleet.spec, place.hostname.as_deref().unwrap());
+    let mut row = before.clone();
+    row.agent = Some(Json::new(AgentAddress::Ssh {
+        reach: Box::new(reach.unwrap()),
+        shim_port: 10_998,
+        runtime: "docker".to_owned(),
+    }));
+    let mut changes = Changes::new(EventMaker::system(data.clock.now(), data.random.clone()));
+    changes.update(before, row);
+    data.store().commit(changes.into_commit()).await.unwrap();
+}
+
 async fn tear_down(story: &mut Story) {
+    set_up_host(&story.server).await;
+    let key = "SHA256:+DiY3wvvV6TuJJhbpZisF/zLDA0zPMSvHdkr4UvCOqU";
+    let accepted = json!({"name": "onprem", "instance_num": 0, "host_key": key});
+    story.call::<r::FleetsTrustHost>(accepted).await;
     let some = json!({"name": "onprem", "instance_nums": [0]});
     story.call::<r::FleetsDeleteInstances>(some).await;
     let fleet = json!({"plan": {"spec": ssh_fleet(&["192.0.2.7"])}, "force": true});

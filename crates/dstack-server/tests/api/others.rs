@@ -389,6 +389,9 @@ fn fleets(all: &mut Table, world: &World) {
     all.add::<r::FleetsDelete>(json!({"names": ["onprem"]}), Ignored);
     let one = json!({"name": "onprem", "instance_nums": [0]});
     all.add::<r::FleetsDeleteInstances>(one, Ignored);
+    let key = "SHA256:+DiY3wvvV6TuJJhbpZisF/zLDA0zPMSvHdkr4UvCOqU";
+    let accepted = json!({"name": "onprem", "instance_num": 0, "host_key": key});
+    all.add::<r::FleetsTrustHost>(accepted, NOT_FOUND);
     all.add::<r::InstancesList>(json!({"project_names": ["team"]}), Empty);
     let of_fleet = json!({"fleet_ids": [world.id("fleet")], "include_imported": true});
     all.add::<r::InstancesList>(of_fleet, Empty);
