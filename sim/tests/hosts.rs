@@ -268,7 +268,7 @@ async fn a_fleet_that_is_deleted_while_it_is_set_up_leaves_nothing() {
         let engine = world.start().await.unwrap();
         world.ssh_hosts.step_takes(2 * SECOND);
         let fleet = applied(&world, &engine, &["a"]).await;
-        tokio::time::sleep(wait * SECOND).await;
+        world.pass(wait * SECOND).await;
         world.end_fleet(&engine, fleet, None).await.unwrap();
         comes_to_its_end(&world, fleet, MINUTE).await;
         assert_eq!(world.ssh_hosts.installed(), BTreeSet::new(), "after {wait} s");
@@ -384,7 +384,7 @@ async fn a_host_that_leaves_the_fleet_while_it_is_set_up_keeps_nothing() {
         let engine = world.start().await.unwrap();
         world.ssh_hosts.step_takes(2 * SECOND);
         let fleet = applied(&world, &engine, &["a", "bb"]).await;
-        tokio::time::sleep(wait * SECOND).await;
+        world.pass(wait * SECOND).await;
         applied(&world, &engine, &["bb"]).await;
         // It is not set up again while it is being left.
         let again = world.apply_fleet(&engine, "lab", &of_hosts(&["a", "bb"])).await;

@@ -176,11 +176,11 @@ impl Drop for Lab {
     }
 }
 
-/// One host.
+/// A host of a [`Lab`].
 pub struct Host<'a> {
     lab: &'a Lab,
     name: String,
-    /// Its address.
+    /// IPv4 address of the host on the lab's network.
     pub address: String,
 }
 

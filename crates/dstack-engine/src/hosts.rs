@@ -12,7 +12,7 @@ use serde_json::Value;
 /// A host of a fleet.
 #[derive(Debug, Clone, Copy)]
 pub struct HostRef<'a> {
-    /// Its instance.
+    /// Row of the host's instance.
     pub instance: &'a InstanceRow,
     /// The fleet, whose configuration says how the host is reached.
     pub fleet: &'a FleetRow,

@@ -89,7 +89,7 @@ pub enum SshError {
     /// The command printed more than is read into memory.
     #[error("the command printed more than {limit} bytes")]
     OutputTooLong {
-        /// The limit.
+        /// As many bytes are read into memory.
         limit: usize,
     },
     /// The connection is gone.

@@ -9,7 +9,7 @@ use dstack_system::chain;
 use tokio::time::timeout;
 
 use super::DeployError;
-use super::script::{Said, script};
+use super::script::{Said, end_of, script};
 use crate::pool::{Pool, ReachError};
 
 /// Finding out who the login user is.
@@ -76,7 +76,7 @@ impl Host {
         }
         let error = said.all("error");
         if !error.is_empty() {
-            return Err(self.transient(error));
+            return Err(self.transient(end_of(&error)));
         }
         if !said.is("began") && who == As::Root && !self.is_root {
             return Err(no_sudo(name, &said.rest));

@@ -9,7 +9,7 @@ use dstack_model::reach::Reach;
 use dstack_units::human;
 
 use super::host::{As, Host, no_sudo, unreached};
-use super::script::{Said, script};
+use super::script::{Said, end_of, script};
 use super::{DeployError, Deployer, Deployment, HostPaths};
 use crate::pool::ReachError;
 use crate::pool::connector::PortError;
@@ -66,7 +66,7 @@ return 0
 pub(super) struct Found {
     /// As `uname -m` says.
     pub(super) machine: String,
-    /// For people.
+    /// Architecture and agent of the host, as the event of this step tells them.
     pub(super) told: String,
 }
 
@@ -178,7 +178,7 @@ fn docker_problem(what: &Said, host: &str) -> Option<String> {
         )),
         "silent" => Some(format!(
             "Docker is installed on {host}, and does not answer: {}. Start it: `systemctl start docker`",
-            what.get("docker_said")
+            end_of(what.get("docker_said"))
         )),
         _ => {
             // Warnings may come before it.

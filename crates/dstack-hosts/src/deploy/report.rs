@@ -10,7 +10,7 @@ use dstack_system::chain;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::host::{As, Host};
-use super::script::script;
+use super::script::{end_of, script};
 use super::{DeployError, Deployer, HostPaths};
 
 /// There is no event for a port that begins to be listened to.
@@ -121,7 +121,7 @@ async fn silent(shim: &ShimClient, host: &Host, paths: &HostPaths) -> DeployErro
             &script(&variables, LOG),
         )
         .await;
-    let log = log.map_or_else(|error| error.to_string(), |said| said.all("log"));
+    let log = log.map_or_else(|error| error.to_string(), |said| end_of(&said.all("log")));
     host.transient(format!(
         "the agent does not answer {} s after its start ({last}). Its last lines:\n{log}",
         paths.patience.as_secs()

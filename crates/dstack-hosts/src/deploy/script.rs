@@ -84,11 +84,10 @@ impl Said {
     /// All values of a key, a line each.
     pub(super) fn all(&self, key: &str) -> String {
         let found = self.pairs.iter().filter(|(name, _)| name == key);
-        let text = found
+        found
             .map(|(_, value)| value.as_str())
             .collect::<Vec<_>>()
-            .join("\n");
-        end_of(&text)
+            .join("\n")
     }
 }
 
@@ -172,5 +171,17 @@ mod tests {
         assert_eq!(said.all("log"), "one\ntwo");
         assert_eq!(said.rest, "Welcome!; x=2; sudo: unable to resolve host h");
         assert!(end_of(&"ä".repeat(1000)).len() <= SHOWN);
+    }
+
+    #[test]
+    fn values_are_whole_and_what_is_shown_is_cut() {
+        let long = "x".repeat(10_000);
+        let output = Output {
+            status: ExitStatus::Code(0),
+            stdout: format!("dstack:info={long}\n").into_bytes(),
+            stderr: Vec::new(),
+        };
+        assert_eq!(Said::of(&output).all("info"), long);
+        assert!(end_of(&long).len() <= SHOWN + 10);
     }
 }

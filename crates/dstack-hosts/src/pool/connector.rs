@@ -26,7 +26,7 @@ pub enum PortError {
     NothingListens {
         /// Name or address of the host.
         host: String,
-        /// The port.
+        /// TCP port on the loopback interface of the host.
         port: u16,
     },
     /// The SSH server does not forward.
@@ -38,7 +38,7 @@ pub enum PortError {
     Forbidden {
         /// Name or address of the host.
         host: String,
-        /// The port.
+        /// TCP port on the loopback interface of the host.
         port: u16,
     },
     /// No channel, for another reason.
@@ -46,7 +46,7 @@ pub enum PortError {
     Channel {
         /// Name or address of the host.
         host: String,
-        /// The port.
+        /// TCP port on the loopback interface of the host.
         port: u16,
         /// What went wrong.
         problem: String,

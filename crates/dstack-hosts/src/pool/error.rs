@@ -65,7 +65,7 @@ pub enum ReachError {
     Refused {
         /// Name or address of the hop.
         host: String,
-        /// Its port.
+        /// TCP port of its SSH server.
         port: u16,
     },
     /// No way there.
@@ -73,12 +73,12 @@ pub enum ReachError {
     Unconnected {
         /// Name or address of the hop.
         host: String,
-        /// Its port.
+        /// TCP port of its SSH server.
         port: u16,
         /// What the network said.
         problem: String,
     },
-    /// No answer.
+    /// Nothing was heard within the time limit of a hop.
     #[error(
         "{host}:{port}: no answer within {seconds} s. Check that the host is up, and that no firewall on the way drops connections \
          to that port"
@@ -86,7 +86,7 @@ pub enum ReachError {
     TimedOut {
         /// Name or address of the hop.
         host: String,
-        /// Its port.
+        /// TCP port of its SSH server.
         port: u16,
         /// The time limit.
         seconds: u64,
@@ -101,7 +101,7 @@ pub enum ReachError {
         user: String,
         /// Name or address of the hop.
         host: String,
-        /// Its port.
+        /// TCP port of its SSH server.
         port: u16,
     },
     /// The host shows another key than before.
@@ -112,7 +112,7 @@ pub enum ReachError {
     HostKeyChanged {
         /// Name or address of the hop.
         host: String,
-        /// Its port.
+        /// TCP port of its SSH server.
         port: u16,
         /// Fingerprint of the key that was to be shown (`SHA256:...`; several are separated by ` or `).
         expected: String,
@@ -129,7 +129,7 @@ pub enum ReachError {
         jump: String,
         /// Name or address of the hop behind it.
         host: String,
-        /// Its port.
+        /// TCP port of its SSH server.
         port: u16,
     },
     /// The jump host does not get further.
@@ -142,7 +142,7 @@ pub enum ReachError {
         jump: String,
         /// Name or address of the hop behind it.
         host: String,
-        /// Its port.
+        /// TCP port of its SSH server.
         port: u16,
     },
     /// Something answers, but no SSH connection comes of it.
@@ -152,7 +152,7 @@ pub enum ReachError {
     Handshake {
         /// Name or address of the hop.
         host: String,
-        /// Its port.
+        /// TCP port of its SSH server.
         port: u16,
         /// What the protocol said.
         problem: String,
