@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dstack_compute::config::{BackendConfig, SplitConfig};
 use dstack_compute::{
-    Backend, BackendKind, Backends, Capabilities, ComputeError, ConfigureError, InstanceRequest, Instances,
-    VolumeRequest, Volumes,
+    Backend, BackendKind, Backends, Call, Capabilities, ComputeError, ConfigureError, Known, LISTED_WITHIN,
+    Lifecycle, Machine as CloudMachine, MachineRequest, Removal, Step, Volume, VolumeRequest, Volumes,
 };
 use dstack_model::backends::BackendType;
 use dstack_model::decode::decode_strict;
@@ -243,7 +243,7 @@ impl Clouds {
     ) -> Result<T, ComputeError> {
         let takes = Duration::from_millis(self.random.below(800));
         let (lost_call, lost_answer) = (self.random.fraction(), self.random.fraction());
-        let unavailable = || ComputeError::Unavailable("503".to_owned());
+        let unavailable = || ComputeError::Unclear("503".to_owned());
         let faults = self.lock().faults;
         if lost_call < faults.lost_call {
             tokio::time::sleep(takes).await;
@@ -301,7 +301,7 @@ impl Backends for Clouds {
         }
         let state = self.lock();
         if state.unreadable {
-            return Err(ComputeError::Unavailable("the database is away".to_owned()));
+            return Err(ComputeError::Unclear("the database is away".to_owned()));
         }
         Ok(if state.gone {
             Vec::new()
@@ -346,7 +346,7 @@ impl Backend for Clouds {
         self.ask(|state| Ok(state.offers.clone())).await
     }
 
-    fn instances(&self) -> Option<&dyn Instances> {
+    fn machines(&self) -> Option<&dyn Lifecycle<CloudMachine>> {
         Some(self)
     }
 
@@ -355,50 +355,75 @@ impl Backend for Clouds {
     }
 }
 
-#[async_trait]
-impl Instances for Clouds {
-    /// Makes another machine at each call: nothing but the engine keeps it from having two.
-    async fn create(&self, request: &InstanceRequest) -> Result<JobProvisioningData, ComputeError> {
+impl Clouds {
+    /// Makes another machine at each call: nothing but its notes keeps the engine from having two.
+    async fn make_machine(&self, request: &MachineRequest) -> Result<JobProvisioningData, ComputeError> {
         let request = request.clone();
         self.order(move |state| {
             let name = &request.offer.instance.name;
+            let instance = InstanceId::from(request.marks.key);
             state.asked.push(name.clone());
             if state.full.contains(name) {
                 return Err(ComputeError::NoCapacity(format!("no {name} left")));
             }
             state.machines.push(Machine {
-                instance: request.id,
+                instance,
                 offer: name.clone(),
                 place: (request.offer.region.to_string(), zone(&request.offer)),
             });
             let listed_at = Instant::now() + state.delays.unlisted;
-            state.listed_at.insert(request.id, listed_at);
-            *state.made.entry(request.id).or_default() += 1;
-            let number = state.number_of(request.id);
+            state.listed_at.insert(instance, listed_at);
+            *state.made.entry(instance).or_default() += 1;
+            let number = state.number_of(instance);
             place(&request.offer, number).ok_or(ComputeError::Unsupported("this"))
         })
         .await
     }
 
-    async fn find(&self, request: &InstanceRequest) -> Result<Option<JobProvisioningData>, ComputeError> {
-        let request = request.clone();
+    /// Whether there is a machine of the instance, and it is listed.
+    async fn lists_machine(&self, instance: InstanceId) -> Result<bool, ComputeError> {
         self.ask(move |state| {
-            let is_listed = |machine: &Machine| {
-                let listed_at = state.listed_at.get(&machine.instance);
-                machine.instance == request.id && listed_at.is_none_or(|at| *at <= Instant::now())
-            };
-            let there = state.machines.iter().any(is_listed);
-            Ok(place(&request.offer, state.number_of(request.id)).filter(|_| there))
+            let listed_at = state.listed_at.get(&instance);
+            let is_listed = listed_at.is_none_or(|at| *at <= Instant::now());
+            let is_there = state.machines.iter().any(|machine| machine.instance == instance);
+            Ok(is_there && is_listed)
         })
         .await
     }
 
-    async fn terminate(&self, id: InstanceId, _place: &JobProvisioningData) -> Result<(), ComputeError> {
+    async fn end_machine(&self, instance: InstanceId) -> Result<Removal, ComputeError> {
         self.order(move |state| {
-            state.machines.retain(|machine| machine.instance != id);
-            Ok(())
+            state.machines.retain(|machine| machine.instance != instance);
+            Ok(Removal::Gone)
         })
         .await
+    }
+}
+
+#[async_trait]
+impl Lifecycle<CloudMachine> for Clouds {
+    async fn ensure(
+        &self,
+        want: &MachineRequest,
+        call: &Call<'_>,
+    ) -> Result<Step<JobProvisioningData>, ComputeError> {
+        let instance = InstanceId::from(want.marks.key);
+        let find = || async move {
+            let there = self.lists_machine(instance).await?;
+            Ok(place(&want.offer, self.lock().number_of(instance)).filter(|_| there))
+        };
+        let made = call
+            .make("machine", LISTED_WITHIN, || self.make_machine(want), find)
+            .await?;
+        Ok(Step::Ready(made))
+    }
+
+    async fn remove(&self, known: &Known<CloudMachine>, call: &Call<'_>) -> Result<Removal, ComputeError> {
+        let instance = InstanceId::from(known.marks.key);
+        let find = || async move { Ok(self.lists_machine(instance).await?.then_some(serde_json::Value::Null)) };
+        let made = known.place.as_ref().map(|_| serde_json::Value::Null);
+        call.unmake("machine", made, LISTED_WITHIN, find, |_| self.end_machine(instance))
+            .await
     }
 }
 
@@ -407,11 +432,9 @@ fn disk() -> Result<VolumeProvisioningData, ComputeError> {
     decode_strict(&data).map_err(|_| ComputeError::Unsupported("this"))
 }
 
-#[async_trait]
-impl Volumes for Clouds {
-    /// Makes another disk at each call: nothing but the engine keeps it from having two.
-    async fn create(&self, volume: &VolumeRequest) -> Result<VolumeProvisioningData, ComputeError> {
-        let id = volume.id;
+impl Clouds {
+    /// Makes another disk at each call: nothing but its notes keeps the engine from having two.
+    async fn make_disk(&self, id: VolumeId) -> Result<VolumeProvisioningData, ComputeError> {
         self.order(move |state| {
             if state.full.contains("disk") {
                 return Err(ComputeError::NoCapacity("no disk left".to_owned()));
@@ -423,8 +446,7 @@ impl Volumes for Clouds {
         .await
     }
 
-    async fn find(&self, volume: &VolumeRequest) -> Result<Option<VolumeProvisioningData>, ComputeError> {
-        let id = volume.id;
+    async fn find_disk(&self, id: VolumeId) -> Result<Option<VolumeProvisioningData>, ComputeError> {
         self.ask(move |state| {
             let is_listed = |(disk, at): &(VolumeId, Instant)| *disk == id && *at <= Instant::now();
             match state.disks.iter().any(is_listed) {
@@ -435,16 +457,38 @@ impl Volumes for Clouds {
         .await
     }
 
-    async fn register(&self, _volume: &VolumeRequest) -> Result<VolumeProvisioningData, ComputeError> {
-        self.ask(|_| disk()).await
-    }
-
-    async fn delete(&self, volume: &VolumeRequest, _: &VolumeProvisioningData) -> Result<(), ComputeError> {
-        let id = volume.id;
+    async fn delete_disk(&self, id: VolumeId) -> Result<Removal, ComputeError> {
         self.order(move |state| {
             state.disks.retain(|(disk, _)| *disk != id);
-            Ok(())
+            Ok(Removal::Gone)
         })
         .await
+    }
+}
+
+#[async_trait]
+impl Lifecycle<Volume> for Clouds {
+    async fn ensure(
+        &self,
+        want: &VolumeRequest,
+        call: &Call<'_>,
+    ) -> Result<Step<VolumeProvisioningData>, ComputeError> {
+        let id = VolumeId::from(want.marks.key);
+        let (make, find) = (|| self.make_disk(id), || self.find_disk(id));
+        Ok(Step::Ready(call.make("disk", LISTED_WITHIN, make, find).await?))
+    }
+
+    async fn remove(&self, known: &Known<Volume>, call: &Call<'_>) -> Result<Removal, ComputeError> {
+        let id = VolumeId::from(known.marks.key);
+        let (find, delete) = (|| self.find_disk(id), |_| self.delete_disk(id));
+        call.unmake("disk", known.place.clone(), LISTED_WITHIN, find, delete)
+            .await
+    }
+}
+
+#[async_trait]
+impl Volumes for Clouds {
+    async fn register(&self, _volume: &VolumeRequest) -> Result<VolumeProvisioningData, ComputeError> {
+        self.ask(|_| disk()).await
     }
 }

@@ -1,14 +1,18 @@
 //! The contract between the control plane and a cloud.
 //!
 //! A [`Backend`] is one configured cloud of one project. What it can do beyond offers, its [`BackendKind`] says
-//! ([`Capabilities`]); the control plane never asks which cloud it talks to.
+//! ([`Capabilities`]); the control plane never asks which cloud it talks to. All that costs money has the same three verbs
+//! ([`Lifecycle`]), and a backend notes what it is about to make before it makes it ([`Call`]).
 
 #![warn(missing_docs)]
 
+mod call;
 mod capabilities;
 pub mod config;
 mod error;
-mod instances;
+mod lifecycle;
+mod machines;
+mod marks;
 mod registry;
 mod volumes;
 mod yaml;
@@ -22,11 +26,14 @@ use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
 use dstack_units::ProjectId;
 
+pub use call::{CALL_LIMIT, Call, Journal, LISTED_WITHIN};
 pub use capabilities::Capabilities;
 pub use error::ComputeError;
-pub use instances::{InstanceRequest, Instances, LISTED_WITHIN};
+pub use lifecycle::{Known, Lifecycle, Removal, Resource, Sign, Step};
+pub use machines::{Machine, MachineRequest};
+pub use marks::{INSTALLATION_TAG, KEY_TAG, Marks, NameCode};
 pub use registry::{BackendKind, ConfigureError, Registry};
-pub use volumes::{VolumeRequest, Volumes};
+pub use volumes::{Attachment, AttachmentSite, Volume, VolumeRequest, Volumes};
 
 /// One configured cloud of one project.
 #[async_trait]
@@ -54,8 +61,8 @@ pub trait Backend: Send + Sync + Debug {
         requirements: &Requirements,
     ) -> Result<Vec<InstanceOfferWithAvailability>, ComputeError>;
 
-    /// Its instances, if it makes any.
-    fn instances(&self) -> Option<&dyn Instances> {
+    /// Its machines, if it makes any.
+    fn machines(&self) -> Option<&dyn Lifecycle<Machine>> {
         None
     }
 

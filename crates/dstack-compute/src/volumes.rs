@@ -1,53 +1,69 @@
 //! Network volumes of a cloud.
 
 use async_trait::async_trait;
-use dstack_model::volumes::{AnyVolumeConfiguration, VolumeProvisioningData};
-use dstack_units::VolumeId;
+use dstack_model::runs::JobProvisioningData;
+use dstack_model::volumes::{AnyVolumeConfiguration, VolumeAttachmentData, VolumeProvisioningData};
 
-use crate::ComputeError;
+use crate::lifecycle::Resource;
+use crate::{ComputeError, Lifecycle, Marks};
 
-/// A volume, as far as a cloud needs to know it.
+/// Network volumes: disks that outlive the machines to which they are attached.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Volume {}
+
+impl Resource for Volume {
+    type Want = VolumeRequest;
+    /// Region; empty where volumes have none.
+    type Site = String;
+    type Place = VolumeProvisioningData;
+}
+
+/// A volume that is asked for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VolumeRequest {
-    /// The key of the request: what is made for it carries it, and is found by it.
-    pub id: VolumeId,
-    /// The volume's name.
-    pub name: String,
-    /// The project's name.
+    /// What it carries: whatever is made for the request is found by them.
+    pub marks: Marks,
+    /// Name of the project.
     pub project_name: String,
-    /// The user's name.
+    /// Name of the user.
     pub user: String,
     /// What is asked for.
     pub configuration: AnyVolumeConfiguration,
 }
 
-/// Creates and deletes network volumes.
+/// Makes, finds and removes network volumes.
 #[async_trait]
-pub trait Volumes: Send + Sync {
-    /// Creates a volume that carries the id of the request.
-    ///
-    /// # Errors
-    /// [`ComputeError::Unavailable`]: nobody knows whether it was made, [`Volumes::find`] tells. All others: it was not; the
-    /// text of [`ComputeError::Configuration`] is shown to users as it is.
-    async fn create(&self, volume: &VolumeRequest) -> Result<VolumeProvisioningData, ComputeError>;
-
-    /// What an earlier [`Volumes::create`] of the request made, as far as the cloud lists it. `None` is believed only when the
-    /// time that the call may take is over, and [`crate::LISTED_WITHIN`] after that.
-    ///
-    /// # Errors
-    /// The cloud does not tell: asked again later.
-    async fn find(&self, volume: &VolumeRequest) -> Result<Option<VolumeProvisioningData>, ComputeError>;
-
+pub trait Volumes: Lifecycle<Volume> {
     /// Looks up a volume that exists already.
     ///
     /// # Errors
-    /// There is none.
+    /// There is none; [`ComputeError::Unclear`]: asked again.
     async fn register(&self, volume: &VolumeRequest) -> Result<VolumeProvisioningData, ComputeError>;
 
-    /// Deletes a volume; one that is gone counts as deleted.
-    ///
-    /// # Errors
-    /// It is still there: asked again later.
-    async fn delete(&self, volume: &VolumeRequest, data: &VolumeProvisioningData)
-    -> Result<(), ComputeError>;
+    /// Attaches volumes to machines, where that is a call of its own. `None`: volumes are handed over when a machine or
+    /// container is made, and free when it ends.
+    fn attachments(&self) -> Option<&dyn Lifecycle<Attachment>> {
+        None
+    }
+}
+
+/// A volume that is attached to a machine. Removed: the cloud says that it is detached.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Attachment {}
+
+impl Resource for Attachment {
+    type Want = AttachmentSite;
+    type Site = AttachmentSite;
+    type Place = VolumeAttachmentData;
+}
+
+/// Which volume is to be attached to which machine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttachmentSite {
+    /// The volume, as it was made.
+    pub volume: VolumeProvisioningData,
+    /// The machine.
+    pub machine: JobProvisioningData,
+    /// Detach it although the machine does not let go of it: what it has not written yet is lost.
+    pub force: bool,
 }

@@ -13,7 +13,7 @@ use dstack_store::rows::JobRow;
 use dstack_store::{Commit, EngineStore, EntityRef, Put, StoreError};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Random, causes, causes_of, task};
-use dstack_units::{InstanceId, RunId, Time};
+use dstack_units::{InstallationId, InstanceId, RunId, Time};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -41,6 +41,8 @@ pub struct Identity {
 /// How the engine behaves.
 #[derive(Debug, Clone)]
 pub struct Settings {
+    /// The installation that this server is of: what it makes in clouds carries it.
+    pub installation: InstallationId,
     /// Who this server is; `None`: somebody new at each start.
     pub identity: Option<Identity>,
     /// The instance that only this server can reach: its own machine.
@@ -64,6 +66,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            installation: InstallationId::new(Uuid::nil()),
             identity: None,
             home: None,
             lease: Duration::from_secs(6),

@@ -111,7 +111,7 @@ pub fn offers(ctx: &Arc<Context>, asker: Key, project: ProjectId, query: &Query)
         let (context, query) = (Arc::clone(ctx), query.clone());
         ctx.spawn("offers", async move {
             let asked = task::contained("ask for offers", ask_all(&context, project, &query)).await;
-            let asked = asked.unwrap_or_else(|panicked| Err(ComputeError::Unavailable(panicked.to_string())));
+            let asked = asked.unwrap_or_else(|panicked| Err(ComputeError::Unclear(panicked.to_string())));
             let askers = match asked {
                 Ok(offers) => context.offer_cache.answered(project, &query, context.now(), offers),
                 Err(error) => {

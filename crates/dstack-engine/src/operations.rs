@@ -63,6 +63,8 @@ pub enum Step {
     Next,
     /// The same call, later.
     Again,
+    /// The next call, after this pause.
+    After(Duration),
 }
 
 /// The subject of operations as it is now; `None`: it is gone, or nothing is ever called for its kind.
@@ -140,26 +142,33 @@ async fn carry_out(ctx: &Context, subject: EntityRef, kind: OperationKind) -> Re
         match observe::task(span(kind), loaded.call(ctx, operation)).await? {
             Step::Ended => return Ok(()),
             Step::Next => pause = FIRST_PAUSE,
-            Step::Again => pause = wait_for_next(ctx, subject, kind, pause).await?,
+            Step::Again => {
+                wait_for_next(ctx, subject, kind, pause).await?;
+                pause = (pause * 2).min(longest_pause(kind));
+            }
+            Step::After(after) => {
+                wait_for_next(ctx, subject, kind, after).await?;
+                pause = FIRST_PAUSE;
+            }
         }
     }
 }
 
-/// Waits before a call is made again; the pause after that.
+/// Waits before the next call is made.
 async fn wait_for_next(
     ctx: &Context,
     subject: EntityRef,
     kind: OperationKind,
     pause: Duration,
-) -> Result<Duration> {
+) -> Result<()> {
     let jitter = ctx.deps.random.fraction() * 0.2 + 0.9;
     let jittered = pause.mul_f64(jitter);
     if pause < KEPT_PAUSE {
         tokio::time::sleep(jittered).await;
+        Ok(())
     } else {
-        keep_pause(ctx, subject, kind, ctx.now() + jittered).await?;
+        keep_pause(ctx, subject, kind, ctx.now() + jittered).await
     }
-    Ok((pause * 2).min(longest_pause(kind)))
 }
 
 /// Writes down when the next call may be made.

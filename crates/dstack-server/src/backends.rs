@@ -84,7 +84,7 @@ impl Backends for StoredBackends {
             .backends()
             .list(project)
             .await
-            .map_err(|error| ComputeError::Unavailable(error.to_string()))?;
+            .map_err(|error| ComputeError::Unclear(error.to_string()))?;
         Ok(rows.iter().filter_map(|row| self.backend(row)).collect())
     }
 }

@@ -23,6 +23,7 @@ mod entities;
 mod entity;
 pub mod events;
 mod float8;
+mod installation;
 pub mod lease;
 pub mod legacy;
 pub mod memory;

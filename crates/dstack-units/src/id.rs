@@ -115,6 +115,7 @@ kinds! {
     Archive => ArchiveId, "a file archive.";
     Repo => RepoRowId, "a repo's row (clients name repos by text).";
     Operation => OperationId, "an operation of the engine.";
+    Installation => InstallationId, "an installation: all servers on one database.";
 }
 
 #[cfg(test)]

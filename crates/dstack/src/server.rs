@@ -286,6 +286,8 @@ async fn start_engine(
     let keys = Arc::clone(&jobs.keys);
     let database = context.data.database.clone();
     let keyring = DatabaseKeyring::new(database.clone(), jobs.encryption.clone(), Arc::clone(&keys));
+    let candidate = context.data.random.uuid().into();
+    let installation = database.installation(candidate).await?;
     let pool = Pool::new(Arc::new(keyring));
     let deployer = Deployer::new(pool.clone(), agent_files(&context));
     let engine = Engine::start(EngineDeps {
@@ -308,6 +310,7 @@ async fn start_engine(
         random: context.data.random.clone(),
         failpoints: failpoints(),
         settings: EngineSettings {
+            installation,
             identity: context.identity.clone(),
             home: machine.as_ref().map(|machine| machine.instance),
             host_network: context.settings.host_network(),

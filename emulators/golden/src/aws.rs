@@ -6,7 +6,8 @@ use async_trait::async_trait;
 use dstack_catalog_offers::{CatalogQuery, DiskSize};
 use dstack_compute::config::{AwsConfig, BackendConfig, SplitConfig};
 use dstack_compute::{
-    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Instances, VolumeRequest, Volumes,
+    Backend, BackendKind, Call, Capabilities, ComputeError, ConfigureError, Known, Lifecycle, Machine, Removal, Step, Volume,
+    VolumeRequest, Volumes,
 };
 use dstack_model::backends::BackendType;
 use dstack_model::instances::{InstanceAvailability, InstanceRuntime};
@@ -126,7 +127,7 @@ impl Backend for AwsBackend {
         Ok(found.into_iter().map(with_zones).collect())
     }
 
-    fn instances(&self) -> Option<&dyn Instances> {
+    fn machines(&self) -> Option<&dyn Lifecycle<Machine>> {
         Some(&NoCapacity)
     }
 
@@ -155,9 +156,8 @@ fn volume(request: &VolumeRequest, volume_id: String, size_gb: i64) -> VolumePro
     }
 }
 
-#[async_trait]
-impl Volumes for AwsBackend {
-    async fn create(&self, request: &VolumeRequest) -> Result<VolumeProvisioningData, ComputeError> {
+impl AwsBackend {
+    fn make(&self, request: &VolumeRequest) -> Result<VolumeProvisioningData, ComputeError> {
         let size = request.configuration.size().map_or(0.0, Memory::gb);
         if size > LARGEST_VOLUME {
             return Err(ComputeError::Configuration(
@@ -166,22 +166,31 @@ impl Volumes for AwsBackend {
         }
         Ok(volume(
             request,
-            format!("vol-golden-{}", request.name),
+            format!("vol-golden-{}", request.marks.name),
             crate::runpod::whole(size),
         ))
     }
+}
 
-    /// Every call is answered, and nothing of an earlier one is ever looked for in vain.
-    async fn find(&self, request: &VolumeRequest) -> Result<Option<VolumeProvisioningData>, ComputeError> {
-        self.create(request).await.map(Some)
+#[async_trait]
+impl Lifecycle<Volume> for AwsBackend {
+    async fn ensure(
+        &self,
+        want: &VolumeRequest,
+        _: &Call<'_>,
+    ) -> Result<Step<VolumeProvisioningData>, ComputeError> {
+        self.make(want).map(Step::Ready)
     }
 
+    async fn remove(&self, _: &Known<Volume>, _: &Call<'_>) -> Result<Removal, ComputeError> {
+        Ok(Removal::Gone)
+    }
+}
+
+#[async_trait]
+impl Volumes for AwsBackend {
     async fn register(&self, request: &VolumeRequest) -> Result<VolumeProvisioningData, ComputeError> {
         let id = request.configuration.external_volume_id().unwrap_or_default();
         Ok(volume(request, id.to_owned(), EXTERNAL_VOLUME))
-    }
-
-    async fn delete(&self, _: &VolumeRequest, _: &VolumeProvisioningData) -> Result<(), ComputeError> {
-        Ok(())
     }
 }

@@ -6,7 +6,8 @@ use async_trait::async_trait;
 use dstack_catalog_offers::{CatalogQuery, DiskSize};
 use dstack_compute::config::{BackendConfig, RunpodConfig, SplitConfig};
 use dstack_compute::{
-    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Instances, VolumeRequest, Volumes,
+    Backend, BackendKind, Call, Capabilities, ComputeError, ConfigureError, Known, Lifecycle, Machine, Removal, Step, Volume,
+    VolumeRequest, Volumes,
 };
 use dstack_model::backends::BackendType;
 use dstack_model::instances::{InstanceAvailability, InstanceRuntime};
@@ -110,7 +111,7 @@ impl Backend for RunpodBackend {
             .collect())
     }
 
-    fn instances(&self) -> Option<&dyn Instances> {
+    fn machines(&self) -> Option<&dyn Lifecycle<Machine>> {
         Some(&NoCapacity)
     }
 
@@ -138,24 +139,32 @@ fn volume(volume_id: String, size_gb: i64) -> VolumeProvisioningData {
     }
 }
 
+impl RunpodBackend {
+    fn make(&self, request: &VolumeRequest) -> Result<VolumeProvisioningData, ComputeError> {
+        let size = whole(request.configuration.size().map_or(0.0, Memory::gb));
+        Ok(volume(format!("golden-{}", request.marks.name), size))
+    }
+}
+
+#[async_trait]
+impl Lifecycle<Volume> for RunpodBackend {
+    async fn ensure(
+        &self,
+        want: &VolumeRequest,
+        _: &Call<'_>,
+    ) -> Result<Step<VolumeProvisioningData>, ComputeError> {
+        self.make(want).map(Step::Ready)
+    }
+
+    async fn remove(&self, _: &Known<Volume>, _: &Call<'_>) -> Result<Removal, ComputeError> {
+        Ok(Removal::Gone)
+    }
+}
+
 #[async_trait]
 impl Volumes for RunpodBackend {
-    async fn create(&self, request: &VolumeRequest) -> Result<VolumeProvisioningData, ComputeError> {
-        let size = whole(request.configuration.size().map_or(0.0, Memory::gb));
-        Ok(volume(format!("golden-{}", request.name), size))
-    }
-
-    /// Every call is answered, and nothing of an earlier one is ever looked for in vain.
-    async fn find(&self, request: &VolumeRequest) -> Result<Option<VolumeProvisioningData>, ComputeError> {
-        self.create(request).await.map(Some)
-    }
-
     async fn register(&self, request: &VolumeRequest) -> Result<VolumeProvisioningData, ComputeError> {
         let id = request.configuration.external_volume_id().unwrap_or_default();
         Ok(volume(id.to_owned(), EXTERNAL_VOLUME))
-    }
-
-    async fn delete(&self, _: &VolumeRequest, _: &VolumeProvisioningData) -> Result<(), ComputeError> {
-        Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use dstack_catalog_offers::{CatalogQuery, DiskSize};
 use dstack_compute::config::{BackendConfig, SplitConfig};
-use dstack_compute::{Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Instances};
+use dstack_compute::{Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Lifecycle, Machine};
 use dstack_model::backends::BackendType;
 use dstack_model::instances::{InstanceAvailability, InstanceRuntime};
 use dstack_model::offers::InstanceOfferWithAvailability;
@@ -64,7 +64,7 @@ impl Backend for Whole {
         Ok(found.into_iter().map(available).collect())
     }
 
-    fn instances(&self) -> Option<&dyn Instances> {
+    fn machines(&self) -> Option<&dyn Lifecycle<Machine>> {
         Some(&NoCapacity)
     }
 }

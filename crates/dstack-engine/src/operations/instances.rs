@@ -1,14 +1,15 @@
 //! Durable calls to clouds: instances are made and ended.
 //!
-//! Before a cloud is asked to make an instance, it is written down which offer of which cloud it is asked for. Whatever
-//! happens then, the same cloud is asked what became of it before anything else is tried: nothing is made twice, and
-//! nothing is forgotten.
+//! Offers are tried one after the other. What a backend is about to make for an offer it notes before; when the offer does not
+//! work, all that was noted is removed before the next one is tried: nothing is made twice, and nothing is forgotten.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_compute::{Backend, ComputeError, InstanceRequest, LISTED_WITHIN};
+use dstack_compute::{
+    Backend, ComputeError, Known, Lifecycle, Machine, MachineRequest, Marks, Removal, Step as Progress,
+};
 use dstack_model::Decode;
 use dstack_model::backends::BackendType;
 use dstack_model::decode::decode_strict;
@@ -16,7 +17,7 @@ use dstack_model::instances::InstanceStatus;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::JobProvisioningData;
 use dstack_plan::fleets::{Failure, add_failure, all_failed, none_for_fleet};
-use dstack_plan::lifecycle::instance::{CREATION_TIMEOUT, Purpose};
+use dstack_plan::lifecycle::instance::{CREATION_TIMEOUT, Purpose, provisioning_timeout};
 use dstack_plan::offers::AvailableOffers;
 use dstack_store::rows::{OperationKind, OperationRow};
 use dstack_store::{EntityRef, InstanceSnapshot};
@@ -24,15 +25,10 @@ use dstack_units::Time;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::clouds::{
-    backend, done, in_time, keep, keep_with_backend, not_configured, refused, remove, settled_at,
-};
-use super::{Step, Subject, hosts, note_error};
+use super::clouds::{OperationJournal, backend, done, keep, keep_changed, not_yet, refused, remove};
+use super::{Step, Subject, hosts, last_of, note_error};
 use crate::Result;
 use crate::context::Context;
-
-/// Calls for one offer that may come to nothing.
-const MAX_LOST_CALLS: u64 = 2;
 
 /// How far the making of an instance is.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
@@ -45,14 +41,8 @@ pub struct OfferAttempts {
     tried: u64,
     /// What clouds said, each once.
     errors: Vec<OfferError>,
-    /// The first of `remaining` may have been taken already.
-    #[decode(default = false)]
-    in_flight: bool,
-    /// When it was asked for, if it was.
-    asked_at: Option<Time>,
-    /// How often nobody knew what became of a call for the first of `remaining`, and nothing had.
-    #[decode(default = 0)]
-    lost_calls: u64,
+    /// The first of `remaining` is being tried, or was made.
+    trial: Option<Trial>,
     /// How long the instance may be idle, in seconds; unset: for ever.
     idle_secs: Option<u64>,
     /// It is the fleet that wants the instance, and not a job.
@@ -62,6 +52,23 @@ pub struct OfferAttempts {
     reservation: Option<String>,
     /// What was made, of the first of `remaining`.
     created: Option<JobProvisioningData>,
+}
+
+/// One offer that is being tried.
+#[derive(Debug, Clone, PartialEq, Serialize, Decode)]
+struct Trial {
+    /// Since when.
+    since: Time,
+    /// What the backend has noted.
+    pieces: Option<Value>,
+    /// Why it does not work: what was noted is being removed.
+    failure: Option<String>,
+}
+
+impl Trial {
+    fn pieces(&self) -> Value {
+        self.pieces.clone().unwrap_or_default()
+    }
 }
 
 /// See [`Failure`].
@@ -79,9 +86,7 @@ impl OfferAttempts {
             total: u64::try_from(offers.total).unwrap_or(u64::MAX),
             tried: 0,
             errors: Vec::new(),
-            in_flight: false,
-            asked_at: None,
-            lost_calls: 0,
+            trial: None,
             idle_secs: idle_for.map(|idle| idle.as_secs()),
             for_fleet: false,
             reservation: None,
@@ -120,7 +125,7 @@ impl OfferAttempts {
 
     /// As an operation has it.
     pub fn read(operation: &OperationRow) -> Option<Self> {
-        decode_strict(&with_present_names(operation.notes.as_deref()?)).ok()
+        decode_strict(operation.notes.as_deref()?).ok()
     }
 
     /// What was made, and of which offer.
@@ -133,40 +138,31 @@ impl OfferAttempts {
         self.idle_secs.map(Duration::from_secs)
     }
 
-    /// The first offer is about to be asked for.
-    fn begin_call(&mut self, now: Time) {
-        self.in_flight = true;
-        self.asked_at = Some(now);
+    /// What the backend has noted of what was made.
+    pub(super) fn pieces(&self) -> Value {
+        self.trial.as_ref().map(Trial::pieces).unwrap_or_default()
     }
 
-    /// From when on nothing can come of the last call that a cloud does not list, if it lists what it has made within this
-    /// time.
-    fn settled_at(&self, listed_within: Duration) -> Option<Time> {
-        Some(settled_at(self.asked_at?, listed_within))
+    /// With these notes of the backend.
+    fn with_pieces(&self, pieces: &Value) -> Self {
+        let mut attempts = self.clone();
+        if let Some(trial) = &mut attempts.trial {
+            trial.pieces = Some(pieces.clone()).filter(|pieces| !pieces.is_null());
+        }
+        attempts
     }
 
-    /// The first offer did not work.
-    fn failed(&mut self, error: &ComputeError) {
-        self.in_flight = false;
-        self.lost_calls = 0;
+    /// The first offer did not work, and nothing of it is left.
+    fn failed(&mut self, error: &str, counts: bool) {
+        self.trial = None;
         if self.remaining.is_empty() {
             return;
         }
-        self.tried += 1;
+        self.tried += u64::from(counts);
         let offer = self.remaining.remove(0);
         let mut failures: Vec<Failure> = self.errors.drain(..).map(Failure::from).collect();
-        add_failure(&mut failures, Failure::new(&offer, &error.details()));
+        add_failure(&mut failures, Failure::new(&offer, error));
         self.errors.extend(failures.into_iter().map(OfferError::from));
-    }
-
-    /// A call for the first offer made nothing, or never reached the cloud: it is made again, up to [`MAX_LOST_CALLS`] times.
-    fn came_to_nothing(&mut self, said: Option<String>) {
-        self.in_flight = false;
-        self.lost_calls += 1;
-        if self.lost_calls > MAX_LOST_CALLS {
-            let said = said.unwrap_or_else(|| "the cloud did not answer".to_owned());
-            self.failed(&ComputeError::Unavailable(said));
-        }
     }
 
     fn failure(&self, fleet: &str) -> String {
@@ -216,147 +212,219 @@ impl Subject for InstanceSnapshot {
 
 /// One call on the way to an instance.
 async fn create(ctx: &Context, snapshot: &InstanceSnapshot, operation: OperationRow) -> Result<Step> {
-    let Some(mut attempts) = OfferAttempts::read(&operation) else {
+    let Some(attempts) = OfferAttempts::read(&operation) else {
         // Something may have been made: not given up.
         let error = "what was to be made is stored in a form that this version cannot read";
         note_error(ctx, operation, error.to_owned()).await?;
         return Ok(Step::Again);
     };
-    if attempts.in_flight {
-        return find(ctx, snapshot, operation, attempts).await;
-    }
-    let row = &snapshot.instance;
-    let wanted =
-        row.status() == InstanceStatus::Pending && ctx.now() < operation.created_at + CREATION_TIMEOUT;
-    let Some(offer) = attempts.remaining.first().filter(|_| wanted).cloned() else {
-        let fleet = snapshot.fleet.as_ref().map_or("", |fleet| &fleet.name);
-        return refused(ctx, operation, attempts.failure(fleet)).await;
-    };
-    let request = request(snapshot, &attempts, offer);
-    let backend = match cloud_of(ctx, snapshot, request.offer.backend).await {
-        Ok(backend) => backend,
-        Err(error @ ComputeError::Unavailable(_)) => {
-            note_error(ctx, operation, error.details()).await?;
-            return Ok(Step::Again);
+    let offer = attempts.remaining.first().cloned();
+    match (&attempts.trial, offer) {
+        (Some(trial), Some(offer)) => match trial
+            .failure
+            .clone()
+            .or_else(|| too_late(ctx, snapshot, trial, &offer, &operation))
+        {
+            Some(failure) => clear(ctx, snapshot, operation, attempts, (&offer, failure)).await,
+            None => ensure(ctx, snapshot, operation, attempts, &offer).await,
+        },
+        (None, Some(offer)) if is_wanted(snapshot) && ctx.now() < operation.created_at + CREATION_TIMEOUT => {
+            let trial = Trial {
+                since: ctx.now(),
+                pieces: None,
+                failure: None,
+            };
+            let attempts = OfferAttempts {
+                trial: Some(trial),
+                ..attempts
+            };
+            ensure(ctx, snapshot, operation, attempts, &offer).await
         }
-        // Nothing was asked.
-        Err(error) => return next_offer(ctx, operation, attempts, &error).await,
-    };
-    attempts.begin_call(ctx.now());
-    let (notes, project, kind) = (attempts.to_json(), row.project_id, request.offer.backend);
-    let operation = keep_with_backend(ctx, operation, notes, project, kind).await?;
-    ctx.before_effect("cloud.create.before", EntityRef::Instance(row.id))?;
-    let made = match backend.instances() {
-        Some(cloud) => in_time(cloud.create(&request)).await,
-        None => Err(not_configured(request.offer.backend, "instances")),
-    };
-    ctx.reached("cloud.create.after")?;
-    match made {
-        Ok(place) => {
-            attempts.created = Some(place);
-            done(ctx, operation, attempts.to_json()).await
-        }
-        Err(error @ ComputeError::Unavailable(_)) => {
-            tracing::warn!(instance.name = row.name, %error, "a cloud does not say whether it made an instance");
-            note_error(ctx, operation, error.details()).await?;
-            Ok(Step::Next)
-        }
-        Err(error) => {
-            tracing::info!(instance.name = row.name, offer = request.offer.instance.name, %error, "an offer did not work");
-            next_offer(ctx, operation, attempts, &error).await
+        _ => {
+            let fleet = snapshot.fleet.as_ref().map_or("", |fleet| &fleet.name);
+            refused(ctx, operation, attempts.failure(fleet)).await
         }
     }
 }
 
-/// The first offer did not work.
-async fn next_offer(
+fn is_wanted(snapshot: &InstanceSnapshot) -> bool {
+    snapshot.instance.status() == InstanceStatus::Pending
+}
+
+/// Why an offer is not tried any further.
+fn too_late(
     ctx: &Context,
-    operation: OperationRow,
-    mut attempts: OfferAttempts,
-    error: &ComputeError,
-) -> Result<Step> {
-    attempts.failed(error);
-    keep(ctx, operation, attempts.to_json()).await?;
-    Ok(Step::Next)
+    snapshot: &InstanceSnapshot,
+    trial: &Trial,
+    offer: &Offer,
+    operation: &OperationRow,
+) -> Option<String> {
+    if !is_wanted(snapshot) {
+        return Some("not wanted any more".to_owned());
+    }
+    let limit = provisioning_timeout(offer.backend, &offer.instance.name);
+    if ctx.now() < trial.since + limit {
+        return None;
+    }
+    let said = operation.error.as_ref().map(|error| format!(": {error}"));
+    let minutes = limit.as_secs() / 60;
+    Some(format!(
+        "not made within {minutes} minutes{}",
+        said.unwrap_or_default()
+    ))
 }
 
-/// A call may have made something: the cloud is asked.
-async fn find(
+/// The backend makes the next piece of what is to be had for an offer.
+async fn ensure(
     ctx: &Context,
     snapshot: &InstanceSnapshot,
     operation: OperationRow,
     mut attempts: OfferAttempts,
+    offer: &Offer,
 ) -> Result<Step> {
-    let Some(offer) = attempts.remaining.first().cloned() else {
-        attempts.in_flight = false;
-        keep(ctx, operation, attempts.to_json()).await?;
-        return Ok(Step::Next);
+    let row = &snapshot.instance;
+    let is_begun = !attempts.pieces().is_null();
+    let cloud = match cloud_of(ctx, snapshot, offer.backend).await {
+        Ok(cloud) => cloud,
+        Err(error) if is_begun || error.is_transient() => return not_yet(ctx, operation, &error).await,
+        Err(error) => return next_offer(ctx, operation, attempts, &error.details(), true).await,
     };
-    let request = request(snapshot, &attempts, offer);
-    let (found, listed_within) = match cloud_of(ctx, snapshot, request.offer.backend).await {
-        Err(error) => (Err(error), LISTED_WITHIN),
-        Ok(backend) => match backend.instances() {
-            Some(cloud) => (in_time(cloud.find(&request)).await, cloud.listed_within()),
-            None => (
-                Err(not_configured(request.offer.backend, "instances")),
-                LISTED_WITHIN,
-            ),
-        },
+    let Some(machines) = cloud.machines() else {
+        return next_offer(ctx, operation, attempts, "it makes no machines", true).await;
     };
-    ctx.reached("cloud.find.after")?;
-    match found {
-        Ok(Some(place)) => {
+    let request = request(ctx, snapshot, &attempts, offer.clone());
+    let embed = |pieces: &Value| attempts.with_pieces(pieces).to_json();
+    let journal = OperationJournal::new(ctx, operation, attempts.pieces(), "cloud.create.before", embed)
+        .expecting(row.project_id, offer.backend);
+    let made = journal.ensure(machines, &request).await;
+    ctx.reached("cloud.create.after")?;
+    let (operation, pieces) = journal.end()?;
+    attempts = attempts.with_pieces(&pieces);
+    match made {
+        Ok(Progress::Ready(place)) => {
             attempts.created = Some(place);
             done(ctx, operation, attempts.to_json()).await
         }
-        Ok(None) => match attempts.settled_at(listed_within) {
-            Some(settled_at) if ctx.now() >= settled_at => {
-                attempts.came_to_nothing(operation.error.clone());
-                keep(ctx, operation, attempts.to_json()).await?;
-                Ok(Step::Next)
-            }
-            // The call may still be on its way, or what it made not be listed yet.
-            Some(_) => Ok(Step::Again),
-            None => {
-                attempts.begin_call(ctx.now());
-                keep(ctx, operation, attempts.to_json()).await?;
-                Ok(Step::Again)
-            }
-        },
-        Err(error) => {
-            note_error(ctx, operation, error.details()).await?;
-            Ok(Step::Again)
+        Ok(Progress::Underway { again, .. }) => {
+            keep_changed(ctx, operation, attempts.to_json()).await?;
+            Ok(Step::After(again))
         }
+        Err(error) if error.is_transient() => {
+            tracing::warn!(instance.name = row.name, %error, "a cloud does not say whether it made an instance");
+            not_yet(ctx, operation, &error).await
+        }
+        Err(error) => {
+            tracing::info!(instance.name = row.name, offer = offer.instance.name, %error, "an offer did not work");
+            let counts = !matches!(error, ComputeError::Skipped(_));
+            next_offer(ctx, operation, attempts, &error.details(), counts).await
+        }
+    }
+}
+
+/// The first offer did not work: what was made for it is removed, then comes the next.
+async fn next_offer(
+    ctx: &Context,
+    operation: OperationRow,
+    mut attempts: OfferAttempts,
+    failure: &str,
+    counts: bool,
+) -> Result<Step> {
+    match &mut attempts.trial {
+        Some(trial) if trial.pieces.is_some() => trial.failure = Some(failure.to_owned()),
+        _ => attempts.failed(failure, counts),
+    }
+    keep(ctx, operation, attempts.to_json()).await?;
+    Ok(Step::Next)
+}
+
+/// Removes what was made for an offer that does not work.
+async fn clear(
+    ctx: &Context,
+    snapshot: &InstanceSnapshot,
+    operation: OperationRow,
+    mut attempts: OfferAttempts,
+    (offer, failure): (&Offer, String),
+) -> Result<Step> {
+    if let Some(trial) = &mut attempts.trial {
+        trial.failure = Some(failure.clone());
+    }
+    if attempts.pieces().is_null() {
+        attempts.failed(&failure, true);
+        keep(ctx, operation, attempts.to_json()).await?;
+        return Ok(Step::Next);
+    }
+    let cloud = match cloud_of(ctx, snapshot, offer.backend).await {
+        Ok(cloud) => cloud,
+        Err(error) => return not_yet(ctx, operation, &error).await,
+    };
+    let Some(machines) = cloud.machines() else {
+        let error = ComputeError::Unsupported("to remove machines");
+        return not_yet(ctx, operation, &error).await;
+    };
+    let known = Known {
+        marks: marks(ctx, snapshot),
+        site: offer.region.to_string(),
+        place: None,
+    };
+    let embed = |pieces: &Value| attempts.with_pieces(pieces).to_json();
+    let journal = OperationJournal::new(ctx, operation, attempts.pieces(), "cloud.remove.noted", embed);
+    ctx.before_effect("cloud.clear.before", EntityRef::Instance(snapshot.instance.id))?;
+    let removed = journal.remove(machines, &known).await;
+    ctx.reached("cloud.clear.after")?;
+    let (operation, pieces) = journal.end()?;
+    attempts = attempts.with_pieces(&pieces);
+    match removed {
+        Ok(Removal::Gone) => {
+            attempts.failed(&failure, true);
+            keep(ctx, operation, attempts.to_json()).await?;
+            Ok(Step::Next)
+        }
+        Ok(Removal::Underway { again }) => {
+            keep_changed(ctx, operation, attempts.to_json()).await?;
+            Ok(Step::After(again))
+        }
+        Err(error) => not_yet(ctx, operation, &error).await,
     }
 }
 
 /// Has the cloud end what it made.
 async fn terminate(ctx: &Context, snapshot: &InstanceSnapshot, operation: OperationRow) -> Result<Step> {
-    let row = &snapshot.instance;
-    let Some(place) = row.job_provisioning_data.as_deref() else {
+    let Some(place) = snapshot.instance.job_provisioning_data.as_deref() else {
         return done(ctx, operation, Value::Null).await;
     };
+    let created = last_of(&snapshot.operations, OperationKind::Create).and_then(OfferAttempts::read);
+    let pieces = created.map(|attempts| attempts.pieces()).unwrap_or_default();
+    let known = Known {
+        marks: marks(ctx, snapshot),
+        site: place.region.to_string(),
+        place: Some(place.clone()),
+    };
     let cloud = cloud_of(ctx, snapshot, place.backend).await;
-    remove(
-        ctx,
-        EntityRef::Instance(row.id),
-        operation,
-        cloud,
-        |cloud| async move {
-            match cloud.instances() {
-                Some(instances) => instances.terminate(row.id, place).await,
-                None => Err(not_configured(place.backend, "instances")),
-            }
-        },
-    )
-    .await
+    remove::<Machine>(ctx, operation, pieces, &known, cloud, machines_of).await
 }
 
-fn request(snapshot: &InstanceSnapshot, attempts: &OfferAttempts, offer: Offer) -> InstanceRequest {
-    InstanceRequest {
-        id: snapshot.instance.id,
-        name: snapshot.instance.name.clone(),
-        project: snapshot.instance.project_id,
+fn machines_of(backend: &dyn Backend) -> Option<&dyn Lifecycle<Machine>> {
+    backend.machines()
+}
+
+fn marks(ctx: &Context, snapshot: &InstanceSnapshot) -> Marks {
+    let row = &snapshot.instance;
+    Marks {
+        installation: ctx.deps.settings.installation,
+        key: row.id.uuid(),
+        name: row.name.clone(),
+        project: row.project_id,
+    }
+}
+
+fn request(
+    ctx: &Context,
+    snapshot: &InstanceSnapshot,
+    attempts: &OfferAttempts,
+    offer: Offer,
+) -> MachineRequest {
+    MachineRequest {
+        marks: marks(ctx, snapshot),
         reservation: attempts.reservation.clone(),
         offer,
     }
@@ -368,42 +436,6 @@ async fn cloud_of(
     snapshot: &InstanceSnapshot,
     kind: BackendType,
 ) -> Result<Arc<dyn Backend>, ComputeError> {
-    let able = |backend: &dyn Backend| backend.instances().is_some();
+    let able = |backend: &dyn Backend| backend.machines().is_some();
     backend(ctx, snapshot.instance.project_id, kind, "instances", able).await
-}
-
-/// What operations written by earlier versions call the fields of [`OfferAttempts`].
-const EARLIER_NAMES: [(&str, &str); 4] = [
-    ("left", "remaining"),
-    ("asked", "in_flight"),
-    ("lost", "lost_calls"),
-    ("made", "created"),
-];
-
-/// Notes as this version writes them.
-fn with_present_names(notes: &Value) -> Value {
-    let mut notes = notes.clone();
-    if let Value::Object(fields) = &mut notes {
-        for (earlier, present) in EARLIER_NAMES {
-            if let Some(value) = fields.remove(earlier) {
-                fields.insert(present.to_owned(), value);
-            }
-        }
-    }
-    notes
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn what_an_earlier_version_was_about_to_make_is_not_forgotten() {
-        let notes = json!({"left": [], "total": 2, "tried": 1, "errors": [], "asked": true, "lost": 1, "for_fleet": true});
-        let attempts: OfferAttempts = decode_strict(&with_present_names(&notes)).unwrap();
-        assert!(attempts.in_flight && attempts.lost_calls == 1 && attempts.created.is_none());
-        assert_eq!(with_present_names(&attempts.to_json()), attempts.to_json());
-    }
 }

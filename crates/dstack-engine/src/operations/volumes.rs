@@ -1,40 +1,35 @@
 //! Durable calls to clouds: network volumes are made, registered and deleted.
 //!
-//! Before a cloud is asked to make a volume, it is written down that it is asked. Whatever happens then, the cloud is asked what
-//! became of it before it is asked again: nothing is made twice, and nothing is forgotten.
+//! What a backend is about to make it notes before. When it comes to nothing, or is not wanted any more, all that was noted is
+//! removed: nothing is made twice, and nothing is forgotten.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use dstack_compute::{Backend, ComputeError, LISTED_WITHIN, VolumeRequest, Volumes};
+use dstack_compute::{
+    Backend, ComputeError, Known, Lifecycle, Marks, Removal, Step as Progress, Volume, VolumeRequest, Volumes,
+};
 use dstack_model::Decode;
 use dstack_model::backends::BackendType;
 use dstack_model::decode::decode_strict;
 use dstack_model::volumes::VolumeProvisioningData;
 use dstack_store::rows::{OperationKind, OperationRow};
 use dstack_store::{EntityRef, VolumeSnapshot};
-use dstack_units::Time;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::clouds::{
-    backend, done, in_time, keep, keep_with_backend, not_configured, refused, remove, settled_at,
-};
-use super::{Step, Subject, note_error};
+use super::clouds::{OperationJournal, backend, done, in_time, keep, keep_changed, not_yet, refused, remove};
+use super::{Step, Subject, last_of, note_error};
 use crate::Result;
 use crate::context::Context;
-
-/// Calls to make a volume that may come to nothing, before the user is told.
-const MAX_LOST_CALLS: u64 = 2;
 
 /// How far the making of a volume is.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Decode)]
 pub struct Creation {
-    /// When the cloud was asked for it; unset: it is not asked now.
-    asked_at: Option<Time>,
-    /// How often the cloud was asked, and nothing came of it.
-    #[decode(default = 0)]
-    lost_calls: u64,
+    /// What the backend has noted.
+    pieces: Option<Value>,
+    /// Why it is not made: what was noted is being removed.
+    failure: Option<String>,
     /// What was made.
     made: Option<VolumeProvisioningData>,
 }
@@ -44,6 +39,19 @@ impl Creation {
         match operation.notes.as_deref() {
             None => Some(Self::default()),
             Some(notes) => decode_strict(notes).ok(),
+        }
+    }
+
+    /// What the backend has noted.
+    fn pieces(&self) -> Value {
+        self.pieces.clone().unwrap_or_default()
+    }
+
+    /// With these notes of the backend.
+    fn with_pieces(&self, pieces: &Value) -> Self {
+        Self {
+            pieces: Some(pieces.clone()).filter(|pieces| !pieces.is_null()),
+            ..self.clone()
         }
     }
 
@@ -79,42 +87,39 @@ async fn create(ctx: &Context, snapshot: &VolumeSnapshot, operation: OperationRo
         note_error(ctx, operation, error.to_owned()).await?;
         return Ok(Step::Again);
     };
-    if snapshot.volume.to_be_deleted && creation.asked_at.is_none() {
-        return refused(
-            ctx,
-            operation,
-            "The volume was deleted before it was made".to_owned(),
-        )
-        .await;
+    let failure = creation.failure.clone();
+    let not_wanted = || "The volume was deleted before it was made".to_owned();
+    let failure = failure.or_else(|| snapshot.volume.to_be_deleted.then(not_wanted));
+    let is_begun = creation.pieces.is_some();
+    if let Some(failure) = &failure
+        && !is_begun
+    {
+        return refused(ctx, operation, failure.clone()).await;
     }
     let cloud = match cloud_of(ctx, snapshot).await {
         Ok(cloud) => cloud,
         // Nothing was asked.
-        Err(error @ ComputeError::Configuration(_)) if creation.asked_at.is_none() => {
+        Err(error @ ComputeError::Configuration(_)) if !is_begun => {
             tracing::info!(volume.name = snapshot.volume.name, %error, "a volume is not made");
             return refused(ctx, operation, "Backend not available".to_owned()).await;
         }
-        Err(error) => {
-            note_error(ctx, operation, error.details()).await?;
-            return Ok(Step::Again);
-        }
+        Err(error) => return not_yet(ctx, operation, &error).await,
     };
     let Some(volumes) = cloud.volumes() else {
         let text = "Volumes are not supported by this backend".to_owned();
-        if creation.asked_at.is_none() {
+        if !is_begun {
             return refused(ctx, operation, text).await;
         }
         // It was asked when it supported them: something may have been made.
         note_error(ctx, operation, text).await?;
         return Ok(Step::Again);
     };
-    let request = request(snapshot);
     if snapshot.volume.configuration.is_external() {
-        return register(ctx, operation, volumes, &request).await;
+        return register(ctx, operation, volumes, &request(ctx, snapshot)).await;
     }
-    match creation.asked_at {
-        Some(asked_at) => find(ctx, snapshot, operation, creation, volumes, asked_at).await,
-        None => ask(ctx, snapshot, operation, creation, (cloud.kind(), volumes)).await,
+    match failure {
+        Some(failure) => clear(ctx, snapshot, operation, creation, (volumes, failure)).await,
+        None => ensure(ctx, snapshot, operation, creation, (cloud.kind(), volumes)).await,
     }
 }
 
@@ -132,75 +137,71 @@ async fn register(
             let made = VolumeProvisioningData { price: None, ..data };
             is_made(ctx, operation, Creation::default(), made).await
         }
-        Err(error @ ComputeError::Unavailable(_)) => {
-            note_error(ctx, operation, error.details()).await?;
-            Ok(Step::Again)
-        }
+        Err(error) if error.is_transient() => not_yet(ctx, operation, &error).await,
         Err(error) => refused(ctx, operation, error.to_string()).await,
     }
 }
 
-/// Asks the cloud for the volume.
-async fn ask(
+/// The backend makes the next piece of the volume.
+async fn ensure(
     ctx: &Context,
     snapshot: &VolumeSnapshot,
     operation: OperationRow,
     creation: Creation,
     (kind, volumes): (BackendType, &dyn Volumes),
 ) -> Result<Step> {
-    if creation.lost_calls > MAX_LOST_CALLS {
-        let error = operation.error.clone();
-        let text = error.unwrap_or_else(|| "the cloud did not answer".to_owned());
-        return refused(ctx, operation, text).await;
-    }
-    let creation = Creation {
-        asked_at: Some(ctx.now()),
-        ..creation
-    };
-    let project = snapshot.volume.project_id;
-    let operation = keep_with_backend(ctx, operation, creation.to_json(), project, kind).await?;
-    ctx.before_effect("cloud.create.before", EntityRef::Volume(snapshot.volume.id))?;
-    let made = in_time(volumes.create(&request(snapshot))).await;
+    let row = &snapshot.volume;
+    let embed = |pieces: &Value| creation.with_pieces(pieces).to_json();
+    let journal = OperationJournal::new(ctx, operation, creation.pieces(), "cloud.create.before", embed)
+        .expecting(row.project_id, kind);
+    let made = journal.ensure(volumes, &request(ctx, snapshot)).await;
     ctx.reached("cloud.create.after")?;
+    let (operation, pieces) = journal.end()?;
+    let creation = creation.with_pieces(&pieces);
     match made {
-        Ok(data) => is_made(ctx, operation, creation, data).await,
-        Err(error @ ComputeError::Unavailable(_)) => {
-            tracing::warn!(volume.name = snapshot.volume.name, %error, "a cloud does not say whether it made a volume");
-            note_error(ctx, operation, error.details()).await?;
+        Ok(Progress::Ready(data)) => is_made(ctx, operation, creation, data).await,
+        Ok(Progress::Underway { again, .. }) => {
+            keep_changed(ctx, operation, creation.to_json()).await?;
+            Ok(Step::After(again))
+        }
+        Err(error) if error.is_transient() => {
+            tracing::warn!(volume.name = row.name, %error, "a cloud does not say whether it made a volume");
+            not_yet(ctx, operation, &error).await
+        }
+        Err(error) if creation.pieces.is_none() => refused(ctx, operation, error.to_string()).await,
+        Err(error) => {
+            let failed = Creation {
+                failure: Some(error.to_string()),
+                ..creation
+            };
+            keep(ctx, operation, failed.to_json()).await?;
             Ok(Step::Next)
         }
-        Err(error) => refused(ctx, operation, error.to_string()).await,
     }
 }
 
-/// A call may have made something: the cloud is asked.
-async fn find(
+/// Removes what was made of a volume that is not to be.
+async fn clear(
     ctx: &Context,
     snapshot: &VolumeSnapshot,
     operation: OperationRow,
     creation: Creation,
-    volumes: &dyn Volumes,
-    asked_at: Time,
+    (volumes, failure): (&dyn Volumes, String),
 ) -> Result<Step> {
-    let found = in_time(volumes.find(&request(snapshot))).await;
-    ctx.reached("cloud.find.after")?;
-    match found {
-        Ok(Some(data)) => is_made(ctx, operation, creation, data).await,
-        Ok(None) if ctx.now() >= settled_at(asked_at, LISTED_WITHIN) => {
-            let lost = Creation {
-                asked_at: None,
-                lost_calls: creation.lost_calls + 1,
-                ..creation
-            };
-            keep(ctx, operation, lost.to_json()).await?;
-            Ok(Step::Next)
-        }
-        // The call may still be on its way, or what it made not be listed yet.
-        Ok(None) => Ok(Step::Again),
-        Err(error) => {
-            note_error(ctx, operation, error.details()).await?;
-            Ok(Step::Again)
-        }
+    let creation = Creation {
+        failure: Some(failure.clone()),
+        ..creation
+    };
+    let embed = |pieces: &Value| creation.with_pieces(pieces).to_json();
+    let journal = OperationJournal::new(ctx, operation, creation.pieces(), "cloud.remove.noted", embed);
+    ctx.before_effect("cloud.clear.before", EntityRef::Volume(snapshot.volume.id))?;
+    let removed = journal.remove(volumes, &known(ctx, snapshot)).await;
+    ctx.reached("cloud.clear.after")?;
+    let (operation, _) = journal.end()?;
+    match removed {
+        Ok(Removal::Gone) => refused(ctx, operation, failure).await,
+        Ok(Removal::Underway { again }) => Ok(Step::After(again)),
+        Err(error) => not_yet(ctx, operation, &error).await,
     }
 }
 
@@ -218,19 +219,36 @@ async fn is_made(
 }
 
 async fn delete(ctx: &Context, snapshot: &VolumeSnapshot, operation: OperationRow) -> Result<Step> {
-    let Some(data) = snapshot.volume.provisioning_data.as_deref() else {
+    if snapshot.volume.provisioning_data.is_none() {
         return done(ctx, operation, Value::Null).await;
-    };
-    let request = request(snapshot);
-    let subject = EntityRef::Volume(snapshot.volume.id);
+    }
+    let created = last_of(&snapshot.operations, OperationKind::Create).and_then(Creation::read);
+    let pieces = created.map(|creation| creation.pieces()).unwrap_or_default();
     let cloud = cloud_of(ctx, snapshot).await;
-    remove(ctx, subject, operation, cloud, |cloud| async move {
-        match cloud.volumes() {
-            Some(volumes) => volumes.delete(&request, data).await,
-            None => Err(not_configured(cloud.kind(), "volumes")),
-        }
-    })
-    .await
+    remove::<Volume>(ctx, operation, pieces, &known(ctx, snapshot), cloud, volumes_of).await
+}
+
+fn volumes_of(backend: &dyn Backend) -> Option<&dyn Lifecycle<Volume>> {
+    backend.volumes().map(|volumes| volumes as &dyn Lifecycle<Volume>)
+}
+
+fn known(ctx: &Context, snapshot: &VolumeSnapshot) -> Known<Volume> {
+    let row = &snapshot.volume;
+    Known {
+        marks: marks(ctx, snapshot),
+        site: row.configuration.region().unwrap_or_default().to_owned(),
+        place: row.provisioning_data.as_deref().cloned(),
+    }
+}
+
+fn marks(ctx: &Context, snapshot: &VolumeSnapshot) -> Marks {
+    let row = &snapshot.volume;
+    Marks {
+        installation: ctx.deps.settings.installation,
+        key: row.id.uuid(),
+        name: row.name.clone(),
+        project: row.project_id,
+    }
 }
 
 async fn cloud_of(ctx: &Context, snapshot: &VolumeSnapshot) -> Result<Arc<dyn Backend>, ComputeError> {
@@ -240,10 +258,9 @@ async fn cloud_of(ctx: &Context, snapshot: &VolumeSnapshot) -> Result<Arc<dyn Ba
     backend(ctx, row.project_id, kind, "volumes", |_| true).await
 }
 
-fn request(snapshot: &VolumeSnapshot) -> VolumeRequest {
+fn request(ctx: &Context, snapshot: &VolumeSnapshot) -> VolumeRequest {
     VolumeRequest {
-        id: snapshot.volume.id,
-        name: snapshot.volume.name.clone(),
+        marks: marks(ctx, snapshot),
         project_name: snapshot.project_name.clone(),
         user: snapshot.user_name.clone(),
         configuration: (*snapshot.volume.configuration).clone(),
