@@ -23,6 +23,7 @@ use crate::pool::Pool;
 use host::Host;
 use install::Installed;
 use package::Packages;
+use push::Pushed;
 pub use paths::HostPaths;
 
 /// Agents that hosts can be given.
@@ -80,7 +81,7 @@ pub enum Outcome {
     Underway {
         /// How far it is.
         progress: Progress,
-        /// What was done, for people.
+        /// What was done, for people; empty: nothing worth telling.
         done: String,
     },
     /// The agent answers.
@@ -91,6 +92,8 @@ pub enum Outcome {
         shim_port: u16,
         /// What the host has.
         report: Box<HostReport>,
+        /// Which build of the agent was brought there: see [`Deployer::build`].
+        build: String,
     },
 }
 
@@ -130,6 +133,18 @@ impl Deployer {
             clock: Arc::new(SystemClock),
             packages: Arc::default(),
         }
+    }
+
+    /// Which build of the agent hosts of an architecture get, by the hash of its file; `None`: there is none, or it cannot be
+    /// read. Takes a moment the first time, as the file is read.
+    pub async fn build(&self, machine: &str) -> Option<String> {
+        let package = self.packages.of(&self.agents, machine).await;
+        package.ok().map(|package| package.name())
+    }
+
+    /// Ends the connection to a host, if there is one.
+    pub fn forget(&self, reach: &Reach) {
+        self.pool.forget(reach);
     }
 
     /// Makes the step that `progress` says is next; `None`: the first.
@@ -196,8 +211,10 @@ impl Deployer {
     async fn push(&self, reach: &Reach, progress: Progress) -> Result<Outcome, DeployError> {
         let package = self.packages.of(&self.agents, &progress.machine).await?;
         let host = Host::open(&self.pool, reach).await?;
-        let done = push::push(&host, &self.paths, &package).await?;
-        Ok(underway(progress.then(Stage::Install), done))
+        Ok(match push::push(&host, &self.paths, &package).await? {
+            Pushed::Whole(done) => underway(progress.then(Stage::Install), done),
+            Pushed::Partly => underway(progress, ""),
+        })
     }
 
     async fn install(
@@ -226,6 +243,7 @@ impl Deployer {
             reach,
             shim_port: self.paths.port,
             report: Box::new(report),
+            build: package.name(),
         })
     }
 }

@@ -1,6 +1,7 @@
 //! Hosts of SSH fleets: what the engine asks for, carried out over SSH.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use dstack_control::keys::Keys;
@@ -9,7 +10,7 @@ use dstack_hosts::deploy::{DeployError, Deployer, Deployment, Outcome, Progress}
 use dstack_model::reach::Reach;
 use dstack_plan::hosts::reach;
 use dstack_store::Database;
-use dstack_system::chain;
+use dstack_system::{chain, task};
 use dstack_units::ProjectId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -23,6 +24,8 @@ pub struct SshHosts {
     keys: Arc<Keys>,
     /// Steps under way at the same time: jump hosts refuse more logins at once than a few, and lines carry so much.
     slots: Semaphore,
+    /// Builds of the agent by architecture, once they are known.
+    builds: Arc<Mutex<HashMap<String, Option<String>>>>,
 }
 
 /// Hosts that are set up at the same time.
@@ -30,20 +33,33 @@ const STEPS_AT_ONCE: usize = 32;
 
 impl SshHosts {
     /// Through this deployer.
-    pub const fn new(deployer: Deployer, database: Database, keys: Arc<Keys>) -> Self {
+    pub fn new(deployer: Deployer, database: Database, keys: Arc<Keys>) -> Self {
         Self {
             deployer,
             database,
             keys,
             slots: Semaphore::const_new(STEPS_AT_ONCE),
+            builds: Arc::default(),
         }
+    }
+
+    /// Finds out which build it is, for the next one who asks.
+    fn find_build(&self, arch: &str) {
+        let (deployer, builds, arch) = (self.deployer.clone(), Arc::clone(&self.builds), arch.to_owned());
+        task::spawn("agent build", async move {
+            let found = deployer.build(&arch).await;
+            let mut builds = locked(&builds);
+            match found {
+                Some(build) => builds.insert(arch, Some(build)),
+                None => builds.remove(&arch),
+            };
+        });
     }
 
     async fn deployment(&self, host: HostRef<'_>, known: Option<Reach>) -> Result<Deployment, HostError> {
         let named = || {
             let place = host.instance.job_provisioning_data.as_deref()?;
-            let hostname = place.hostname.as_deref()?;
-            reach(host.fleet.id, &host.fleet.spec, hostname)
+            reach(host.fleet.id, &host.fleet.spec, place)
         };
         let gone = || HostError::Refused("the fleet does not have this host any more".to_owned());
         Ok(Deployment {
@@ -62,6 +78,21 @@ impl SshHosts {
         let pair = pair.map_err(|error| HostError::Transient(chain(&error).to_string()))?;
         Ok(pair.public.trim_end().to_owned())
     }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The way to a host that was set up: with the host keys that were pinned then.
+fn pinned(host: HostRef<'_>) -> Option<Reach> {
+    host.instance.agent.as_deref()?.reach().cloned()
+}
+
+/// The way to a host that is being set up, with the host keys that were seen.
+fn noted(preparation: Option<&Value>) -> Option<Reach> {
+    let noted: Noted = serde_json::from_value(preparation?.clone()).ok()?;
+    Some(noted.pinned())
 }
 
 /// Variables of the fleet for its hosts.
@@ -106,7 +137,7 @@ impl Hosts for SshHosts {
         // What another version wrote down is begun anew: every step may be repeated.
         let noted: Option<Noted> = progress.and_then(|value| serde_json::from_value(value.clone()).ok());
         let (known, progress) = noted.map(|noted| (noted.reach, noted.progress)).unzip();
-        let deployment = self.deployment(host, known).await?;
+        let deployment = self.deployment(host, known.or_else(|| pinned(host))).await?;
         match self
             .deployer
             .step(&deployment, progress)
@@ -125,20 +156,34 @@ impl Hosts for SshHosts {
                 reach,
                 shim_port,
                 report,
+                build,
             } => Ok(Preparation::Ready(Box::new(ReadyHost {
                 reach,
                 shim_port,
                 report: *report,
+                build: Some(build),
             }))),
         }
     }
 
     async fn release(&self, host: HostRef<'_>, preparation: Option<&Value>) -> Result<(), HostError> {
-        let agent = host.instance.agent.as_deref();
-        let known = agent.and_then(|agent| agent.reach().cloned());
-        let noted = || serde_json::from_value::<Noted>(preparation?.clone()).ok();
-        let known = known.or_else(|| noted().map(Noted::pinned));
+        let known = pinned(host).or_else(|| noted(preparation));
         let deployment = self.deployment(host, known).await?;
         Ok(self.deployer.release(&deployment).await.map_err(DeployFailed)?)
+    }
+
+    fn build(&self, arch: &str) -> Option<String> {
+        let known = locked(&self.builds).get(arch).cloned();
+        if known.is_none() {
+            locked(&self.builds).insert(arch.to_owned(), None);
+            self.find_build(arch);
+        }
+        known.flatten()
+    }
+
+    fn forget(&self, host: HostRef<'_>, preparation: Option<&Value>) {
+        for reach in pinned(host).into_iter().chain(noted(preparation)) {
+            self.deployer.forget(&reach);
+        }
     }
 }
