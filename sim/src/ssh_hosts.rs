@@ -232,7 +232,11 @@ fn name(host: HostRef<'_>) -> String {
 
 /// As it is known, else as the fleet says.
 fn way(host: HostRef<'_>) -> Option<Reach> {
-    let known = host.instance.agent.as_deref().and_then(|agent| agent.reach().cloned());
+    let known = host
+        .instance
+        .agent
+        .as_deref()
+        .and_then(|agent| agent.reach().cloned());
     known.or_else(|| {
         let place = host.instance.job_provisioning_data.as_deref()?;
         reach(host.fleet.id, &host.fleet.spec, place)

@@ -241,12 +241,52 @@ fn another_machine_at_the_same_address_is_not_the_host() {
     assert_eq!(traces(&other), "", "nothing of ours comes to the other machine");
 }
 
+/// What a host loses that is installed anew, or cleaned by somebody; keys of the tests are left.
+const WITHOUT_AGENT: &str = "systemctl disable --now dstack-shim; rm -rf /usr/local/lib/dstack \
+    /etc/systemd/system/dstack-shim.service; systemctl daemon-reload; \
+    sed -i '/added by dstack/d' /home/me/.ssh/authorized_keys";
+
 #[test]
-fn new_keys_of_a_host_are_accepted_by_their_fingerprint() {
+fn an_agent_that_was_removed_is_brought_again_and_jobs_go_on() {
     let (server, lab) = need!(start());
     let host = need!(lab.host("one", 2, USUAL));
     apply(&server, &lab.fleet("lab", &[host.entry()], &json!({})).unwrap());
     until_idle(&server, "lab", 1);
+    let run = task(
+        &server,
+        "long",
+        &["for i in $(seq 100); do echo line $i; sleep 1; done"],
+        &json!({}),
+    );
+    run.wait_for(&["running"]).unwrap();
+    host.run(WITHOUT_AGENT).unwrap();
+    eventually("the host is being set up again", TEST_TIMEOUT, || {
+        let instance = fleet(&server, "lab")["instances"][0].clone();
+        assert_eq!(instance["status"], "busy");
+        let why = instance["waiting_for"].as_str().unwrap_or_default().to_owned();
+        Ok(why.contains("to be set up again").then_some(()))
+    })
+    .unwrap_or_else(|error| panic!("{error}\n{:#?}\n{}", events(&server), server.output()));
+    eventually("the agent is there again", TEST_TIMEOUT, || {
+        Ok((fleet(&server, "lab")["instances"][0]["unreachable"] == false).then_some(()))
+    })
+    .unwrap_or_else(|error| panic!("{error}\n{:#?}\n{}", events(&server), server.output()));
+    assert_eq!(run.wait_until_finished().unwrap(), "done", "{}", server.output());
+    let log = run.logs().unwrap();
+    let lines = log.lines().filter(|line| line.starts_with("line ")).count();
+    assert_eq!(lines, 100, "{log}");
+    delete(&server, "lab");
+    assert_eq!(traces(&host), "");
+}
+
+#[test]
+fn new_keys_of_a_host_that_was_installed_anew_are_accepted_by_their_fingerprint() {
+    let (server, lab) = need!(start());
+    let host = need!(lab.host("one", 2, USUAL));
+    apply(&server, &lab.fleet("lab", &[host.entry()], &json!({})).unwrap());
+    until_idle(&server, "lab", 1);
+    host.run(WITHOUT_AGENT).unwrap();
+    host.run("rm -rf /root/.dstack").unwrap();
     let anew = "rm /etc/ssh/test_host_key*; ssh-keygen -q -t ed25519 -N '' -f /etc/ssh/test_host_key; \
                 systemctl restart ssh-test; pkill -f '[s]shd: me'; true";
     host.run(anew).unwrap();

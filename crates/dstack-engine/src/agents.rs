@@ -252,7 +252,12 @@ mod tests {
 
     #[tokio::test]
     async fn an_agent_that_does_not_run_is_told_from_a_host_that_is_not_reached() {
-        let asked = async |kind| HttpShim(ShimClient::new(Arc::new(Never(kind)))).watch().await.err();
+        let asked = async |kind| {
+            HttpShim(ShimClient::new(Arc::new(Never(kind))))
+                .watch()
+                .await
+                .err()
+        };
         let refused = asked(io::ErrorKind::ConnectionRefused).await;
         assert!(matches!(refused, Some(AgentError::NotRunning(_))), "{refused:?}");
         for kind in [
@@ -262,7 +267,10 @@ mod tests {
             io::ErrorKind::NotConnected,
         ] {
             let out_of_reach = asked(kind).await;
-            assert!(matches!(out_of_reach, Some(AgentError::Unreachable(_))), "{out_of_reach:?}");
+            assert!(
+                matches!(out_of_reach, Some(AgentError::Unreachable(_))),
+                "{out_of_reach:?}"
+            );
         }
     }
 

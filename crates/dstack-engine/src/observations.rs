@@ -88,7 +88,9 @@ impl InstanceSeen {
 }
 
 fn cut(text: &mut String, length: usize) {
-    let end = (0..=length.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    let end = (0..=length.min(text.len()))
+        .rev()
+        .find(|at| text.is_char_boundary(*at));
     text.truncate(end.unwrap_or_default());
 }
 

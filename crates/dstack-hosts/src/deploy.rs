@@ -23,8 +23,8 @@ use crate::pool::Pool;
 use host::Host;
 use install::Installed;
 use package::Packages;
-use push::Pushed;
 pub use paths::HostPaths;
+use push::Pushed;
 
 /// Agents that hosts can be given.
 #[derive(Debug, Clone, Default)]

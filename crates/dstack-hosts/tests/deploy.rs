@@ -334,8 +334,13 @@ async fn a_file_comes_in_as_many_steps_as_it_takes() {
     let folder = machine.path("lib");
     let arrived = || {
         let files = tree(&folder);
-        let parts = files.iter().filter(|(path, _)| path.extension().is_some_and(|end| end == "part"));
-        parts.filter_map(|(_, content)| content.as_ref()).map(Vec::len).sum::<usize>()
+        let parts = files
+            .iter()
+            .filter(|(path, _)| path.extension().is_some_and(|end| end == "part"));
+        parts
+            .filter_map(|(_, content)| content.as_ref())
+            .map(Vec::len)
+            .sum::<usize>()
     };
     for step in 1..=3 {
         let Outcome::Underway { progress: next, done } =
@@ -349,7 +354,8 @@ async fn a_file_comes_in_as_many_steps_as_it_takes() {
     }
     machine.send_limit = Duration::from_secs(20);
     let deployer = machine.deployer(pool.clone());
-    let Outcome::Underway { progress, done } = deployer.step(&deployment, Some(progress)).await.unwrap() else {
+    let Outcome::Underway { progress, done } = deployer.step(&deployment, Some(progress)).await.unwrap()
+    else {
         panic!("too far")
     };
     assert_eq!(progress.next, Stage::Install);

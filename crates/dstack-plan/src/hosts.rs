@@ -7,7 +7,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use dstack_agent_api::shim::HostInfo;
-use dstack_model::fleets::{Blocks, FleetSpec, SshHost, SshHostParams, SshParams, SshProxyParams, network_bounds};
+use dstack_model::fleets::{
+    Blocks, FleetSpec, SshHost, SshHostParams, SshParams, SshProxyParams, network_bounds,
+};
 use dstack_model::instances::{
     Disk, Gpu, InstanceAvailability, InstanceRuntime, InstanceType, Resources, SshConnectionParams,
 };
@@ -187,13 +189,6 @@ pub fn reach(fleet: FleetId, spec: &FleetSpec, place: &JobProvisioningData) -> O
             host_keys: Vec::new(),
         },
     })
-}
-
-/// Whether a list has the host of this instance.
-pub fn has(spec: &FleetSpec, place: &JobProvisioningData) -> bool {
-    let ssh = spec.configuration.ssh_config.as_ref();
-    let found = ssh.zip(place.hostname.as_deref());
-    found.is_some_and(|(ssh, hostname)| find(ssh, hostname, port(place.ssh_port)).is_some())
 }
 
 /// A specification with no host but that of an instance, as the instance's reach names its keys; `None`: it has no such host.

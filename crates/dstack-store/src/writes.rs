@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use dstack_model::users::{GlobalRole, ProjectRole};
 use dstack_plan::hosts::normalised;
 use dstack_units::{
-    ExportId, FleetId, GatewayId, ImportId, ProjectId, PublicKeyId, RepoRowId, SecretId, Time, TokenId, UserId,
+    ExportId, FleetId, GatewayId, ImportId, ProjectId, PublicKeyId, RepoRowId, SecretId, Time, TokenId,
+    UserId,
 };
 use sqlx::Row;
 
@@ -356,7 +357,9 @@ impl Change {
             Self::UpdateBackend(row) => backends::update(tx, &row).await,
             Self::DeleteBackend { project, kind } => delete_backend(tx, keys, project, &kind).await,
             Self::ExpectBackend { project, kind } => expect_backend(tx, dialect, project, &kind).await,
-            Self::ExpectFreeHosts { fleet, hosts } => expect_free_hosts(tx, keys, dialect, fleet, &hosts).await,
+            Self::ExpectFreeHosts { fleet, hosts } => {
+                expect_free_hosts(tx, keys, dialect, fleet, &hosts).await
+            }
             Self::SetDefaultGateway { project, gateway } => gateways::set_default(tx, project, gateway).await,
             _ => Ok(()),
         }
@@ -472,7 +475,8 @@ async fn expect_free_hosts(
 ) -> Result<()> {
     lock_number(tx, dialect, HOSTS).await?;
     let used = views::remote_hosts_in(tx, keys).await?;
-    let is_taken = |other: Option<FleetId>, name: &str| other != Some(fleet) && hosts.contains(&normalised(name));
+    let is_taken =
+        |other: Option<FleetId>, name: &str| other != Some(fleet) && hosts.contains(&normalised(name));
     match used.iter().find(|(other, name)| is_taken(*other, name)) {
         None => Ok(()),
         Some((_, name)) => Err(StoreError::conflict("instances", name)),

@@ -228,8 +228,10 @@ impl Fleets {
     async fn keep_keys(&self, stored: &FleetSpec, row: &InstanceRow, changes: &mut Changes) -> Result<()> {
         let found = self.core.store.instance(row.id).await?;
         let place = row.job_provisioning_data.as_deref();
-        let (Some(found), Some(fleet)) = (found, place.and_then(|place| dstack_plan::hosts::only(stored, place)))
-        else {
+        let (Some(found), Some(fleet)) = (
+            found,
+            place.and_then(|place| dstack_plan::hosts::only(stored, place)),
+        ) else {
             return Ok(());
         };
         let now = self.core.now();
@@ -259,7 +261,10 @@ fn expect_free(spec: &FleetSpec, fleet: FleetId, changes: &mut Changes) {
     let Some(ssh) = &spec.configuration.ssh_config else {
         return;
     };
-    let hosts = ssh.hosts.iter().map(|host| dstack_plan::hosts::normalised(host.hostname()));
+    let hosts = ssh
+        .hosts
+        .iter()
+        .map(|host| dstack_plan::hosts::normalised(host.hostname()));
     changes.directory(Change::ExpectFreeHosts {
         fleet,
         hosts: hosts.collect(),

@@ -185,8 +185,14 @@ mod tests {
                 "{text}"
             );
         }
-        let of_fleet = told(serde_json::json!(2200), serde_json::json!(["h", {"hostname": "h", "port": 2200}]));
-        assert!(of_fleet.starts_with("ssh_config.hosts[1]: h is the same host"), "{of_fleet}");
+        let of_fleet = told(
+            serde_json::json!(2200),
+            serde_json::json!(["h", {"hostname": "h", "port": 2200}]),
+        );
+        assert!(
+            of_fleet.starts_with("ssh_config.hosts[1]: h is the same host"),
+            "{of_fleet}"
+        );
         // Several may be behind one address.
         let ports = told(none, serde_json::json!(["h", {"hostname": "h", "port": 2200}]));
         assert_eq!(ports, "No ssh key specified for host h");

@@ -69,7 +69,14 @@ pub(super) async fn prepare(
         }
         Ok(Preparation::Ready(ready)) => {
             let notes = serde_json::to_value(&ready).unwrap_or_default();
-            end(ctx, operation, OperationState::Done, None, Some(Sealed::new(notes))).await
+            end(
+                ctx,
+                operation,
+                OperationState::Done,
+                None,
+                Some(Sealed::new(notes)),
+            )
+            .await
         }
         Err(HostError::Refused(error)) => given_up(ctx, operation, error).await,
         Err(HostError::Transient(error)) => again(ctx, snapshot, operation, error).await,
@@ -129,8 +136,14 @@ pub(super) async fn release(
     let Some(host) = host_of(snapshot) else {
         return refused(ctx, operation, "the fleet of the host is gone".to_owned()).await;
     };
-    if matches!(progress(&snapshot.operations, OperationKind::Prepare), Progress::Intended(_)) {
+    if matches!(
+        progress(&snapshot.operations, OperationKind::Prepare),
+        Progress::Intended(_)
+    ) {
         return Ok(Step::Again);
+    }
+    if !has_agent(snapshot) {
+        return done(ctx, operation, Value::Null).await;
     }
     let prepared = preparation(snapshot);
     ctx.before_effect("host.release.before", EntityRef::Instance(row.id))?;
@@ -146,12 +159,22 @@ pub(super) async fn release(
     }
 }
 
+/// Whether the host was reached over SSH, and setting it up has begun: something of us may be there.
+pub fn has_agent(snapshot: &InstanceSnapshot) -> bool {
+    let agent = snapshot.instance.agent.as_deref();
+    agent.is_some_and(|agent| agent.reach().is_some()) || preparation(snapshot).is_some()
+}
+
 /// What the last step of the preparation of a host brought; `None`: none has succeeded.
 pub fn preparation(snapshot: &InstanceSnapshot) -> Option<Value> {
     let operation = last_of(&snapshot.operations, OperationKind::Prepare)?;
     match Underway::read(operation) {
         Some(noted) => Some(noted.progress),
-        None => operation.notes.as_deref().filter(|notes| !notes.is_null()).cloned(),
+        None => operation
+            .notes
+            .as_deref()
+            .filter(|notes| !notes.is_null())
+            .cloned(),
     }
 }
 
@@ -198,7 +221,14 @@ async fn again(
     let stands = Underway::read(&operation).is_some_and(|noted| ctx.now() >= noted.at + STANDSTILL_LIMIT);
     if is_in_use && stands {
         // Nobody ends it, and what the steps before have done may be gone again.
-        record(ctx, operation, OperationState::Intended, Some(error.clone()), None).await?;
+        record(
+            ctx,
+            operation,
+            OperationState::Intended,
+            Some(error.clone()),
+            None,
+        )
+        .await?;
     } else if is_new {
         note_error(ctx, operation, error.clone()).await?;
     }

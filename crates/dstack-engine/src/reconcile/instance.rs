@@ -14,7 +14,7 @@ use dstack_plan::lifecycle::instance::{
 };
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::placement::Choice;
-use dstack_store::rows::{AgentAddress, FleetRow, InstanceRow, JobRow, OperationKind};
+use dstack_store::rows::{AgentAddress, FleetRow, InstanceRow, JobRow, OperationKind, OperationState};
 use dstack_store::{Changes, Commit, EntityRef, EventMaker, InstanceSnapshot, Json, Put, events};
 use dstack_units::{InstanceId, ProjectId, RunId, Time};
 
@@ -56,7 +56,8 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
     ctx.commit(("instance.commit.before", "instance.commit.after"), commit)
         .await?;
     for kind in given_up {
-        ctx.running.cut_off(Work::Operation(EntityRef::Instance(id), kind));
+        ctx.running
+            .cut_off(Work::Operation(EntityRef::Instance(id), kind));
     }
     for kind in intended {
         operations::ensure(ctx, EntityRef::Instance(id), kind);
@@ -207,6 +208,7 @@ async fn apply(
         Decision::Gone => {
             let message = "The instance that was being made for the job was terminated";
             refuse_waiting(ctx, snapshot, message, change).await?;
+            give_up(snapshot, OperationKind::Release, change);
             change.row.finish(now)?;
         }
     }
@@ -230,8 +232,9 @@ fn note(change: &mut Change, text: String) {
 
 /// An operation that is under way ends as it is, whatever its call may still come to.
 fn give_up(snapshot: &InstanceSnapshot, kind: OperationKind, change: &mut Change) {
-    let given_up = last_of(&snapshot.operations, kind).map(operations::hosts::given_up_as_it_is);
-    if let Some(given_up) = given_up {
+    let last = last_of(&snapshot.operations, kind);
+    if let Some(under_way) = last.filter(|operation| operation.state == OperationState::Intended) {
+        let given_up = operations::hosts::given_up_as_it_is(under_way);
         change.side_effects.intend(given_up);
     }
 }
@@ -300,7 +303,9 @@ fn prepared_again(snapshot: &InstanceSnapshot, change: &mut Change) {
     let host = host.inspect_err(|problem| {
         tracing::warn!(instance.name = row.name, %problem, "a host is not what it was: it offers what it offered");
     });
-    let host = host.ok().filter(|_| row.status() == InstanceStatus::Idle && row.busy_blocks == 0);
+    let host = host
+        .ok()
+        .filter(|_| row.status() == InstanceStatus::Idle && row.busy_blocks == 0);
     row.host_ready_again(host, agent);
     row.wait(Wait::none());
 }
@@ -405,8 +410,7 @@ fn facts(snapshot: &InstanceSnapshot, attempts: Option<&OfferAttempts>, in_reach
         trouble: None,
         release: progress(&snapshot.operations, OperationKind::Release),
         stored: row.stored_wait(),
-        has_agent: row.agent.as_deref().is_some_and(|agent| agent.reach().is_some())
-            || operations::hosts::preparation(snapshot).is_some(),
+        has_agent: operations::hosts::has_agent(snapshot),
         jobs: snapshot.jobs.len(),
         in_reach,
         asked_at: last_of(&snapshot.operations, OperationKind::Create)

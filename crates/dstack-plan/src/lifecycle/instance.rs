@@ -197,7 +197,9 @@ pub fn decide(facts: &Facts, now: Time) -> Decision {
         InstanceStatus::Pending if facts.purpose == Purpose::Host => pending_host(facts, now),
         InstanceStatus::Pending => pending(facts),
         InstanceStatus::Provisioning => provisioning(facts, now),
-        InstanceStatus::Idle | InstanceStatus::Busy if facts.purpose == Purpose::Host => host_in_use(facts, now),
+        InstanceStatus::Idle | InstanceStatus::Busy if facts.purpose == Purpose::Host => {
+            host_in_use(facts, now)
+        }
         InstanceStatus::Idle | InstanceStatus::Busy => in_use(facts, now),
         InstanceStatus::Terminating if facts.purpose == Purpose::Host => terminating_host(facts, now),
         InstanceStatus::Terminating => terminating(facts),
@@ -702,7 +704,10 @@ mod tests {
             };
             assert_eq!(wait.wake_at, Some(at(1010)));
             let again = decide(&silent, at(1010));
-            assert!(matches!(again, Decision::PrepareAgain(Repair::Silent, _)), "{again:?}");
+            assert!(
+                matches!(again, Decision::PrepareAgain(Repair::Silent, _)),
+                "{again:?}"
+            );
             assert_eq!(text(&again), "the host of cloud-0 to be set up again");
             // Not at once after the last time.
             let soon = Facts {
@@ -771,7 +776,11 @@ mod tests {
             ..host(InstanceStatus::Terminating, prepare)
         };
         let hangs = || Progress::Intended(None);
-        let first = ending(hangs(), Wait::briefly(at(0), WaitReason::InstanceEnded), Progress::None);
+        let first = ending(
+            hangs(),
+            Wait::briefly(at(0), WaitReason::InstanceEnded),
+            Progress::None,
+        );
         let Decision::Wait(wait) = decide(&first, at(100)) else {
             panic!("it waits");
         };
@@ -779,7 +788,11 @@ mod tests {
         let later = ending(hangs(), wait, Progress::None);
         assert!(matches!(decide(&later, at(249)), Decision::Wait(_)));
         assert_eq!(decide(&later, at(250)), Decision::GiveUpPreparation);
-        let given_up = ending(Progress::Refused(String::new()), later.stored.clone(), Progress::None);
+        let given_up = ending(
+            Progress::Refused(String::new()),
+            later.stored.clone(),
+            Progress::None,
+        );
         let Decision::IntendRelease(wait) = decide(&given_up, at(251)) else {
             panic!("it is released");
         };

@@ -438,7 +438,10 @@ impl Views<'_> {
 
     /// Hosts of SSH fleets that are in use, each with its fleet; this machine's own fleet does not count.
     pub async fn remote_hosts(self) -> Result<Vec<(Option<FleetId>, String)>> {
-        let found = fetch_as(self.0, REMOTE_HOSTS.to_owned(), &[], |row| remote_host(row, self.0.keys())).await?;
+        let found = fetch_as(self.0, REMOTE_HOSTS.to_owned(), &[], |row| {
+            remote_host(row, self.0.keys())
+        })
+        .await?;
         Ok(found.into_iter().flatten().collect())
     }
 }

@@ -32,7 +32,10 @@ impl LeavingHost {
         id: OperationId,
         now: Time,
     ) -> Option<OperationRow> {
-        let last = operations.iter().rev().find(|row| row.kind == OperationKind::Release);
+        let last = operations
+            .iter()
+            .rev()
+            .find(|row| row.kind == OperationKind::Release);
         let release = match last {
             None => OperationRow::intended(id, subject, OperationKind::Release, now),
             Some(row) if row.state == OperationState::Intended => row.clone(),

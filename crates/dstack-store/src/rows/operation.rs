@@ -124,7 +124,13 @@ mod tests {
             ..first.clone()
         };
         let soon = ended.clone().anew(at(70_000));
-        assert_eq!(soon, OperationRow { attempt: 4, ..first.clone() });
+        assert_eq!(
+            soon,
+            OperationRow {
+                attempt: 4,
+                ..first.clone()
+            }
+        );
         assert_eq!(ended.anew(at(60_000 + 3_600_000)), first);
     }
 }
