@@ -96,6 +96,8 @@ struct State {
     lost: BTreeSet<String>,
     /// Machines on which no agent runs.
     without_agent: BTreeSet<String>,
+    /// Machines to which the way may be kept open.
+    reached: BTreeSet<String>,
     /// Host keys of machines that are not what they were, by machine.
     keys: BTreeMap<String, String>,
     faults: Faults,
@@ -191,6 +193,11 @@ impl Hosts {
         };
         drop(state);
         self.changed.notify_waiters();
+    }
+
+    /// Machines to which the way may still be kept open.
+    pub fn reached(&self) -> BTreeSet<String> {
+        self.lock().reached.clone()
     }
 
     /// Whether no agent runs on a machine.
@@ -382,6 +389,7 @@ fn refused(status: u16, message: &str) -> AgentError {
 
 impl Agents for Hosts {
     fn shim(&self, address: &AgentAddress) -> Arc<dyn Shim> {
+        self.lock().reached.insert(machine(address));
         Arc::new(SimShim {
             hosts: self.clone(),
             machine: machine(address),
@@ -397,6 +405,9 @@ impl Agents for Hosts {
             id: job.to_string(),
             token,
         })
+    }
+    fn forget(&self, address: &AgentAddress) {
+        self.lock().reached.remove(&machine(address));
     }
     fn address(&self, instance: InstanceId, _place: &JobProvisioningData) -> Option<AgentAddress> {
         Some(AgentAddress::Local {

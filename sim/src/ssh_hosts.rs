@@ -42,6 +42,10 @@ struct State {
     keys: BTreeMap<String, String>,
     /// The build of the agent that servers carry.
     build: String,
+    /// CPUs of hosts that have another number than most.
+    cpus: BTreeMap<String, u32>,
+    /// Hosts to which the way may be kept open.
+    reached: BTreeSet<String>,
 }
 
 /// All hosts that fleets may name.
@@ -79,6 +83,8 @@ impl SshHosts {
             started: BTreeMap::new(),
             keys: BTreeMap::new(),
             build: FIRST_BUILD.to_owned(),
+            cpus: BTreeMap::new(),
+            reached: BTreeSet::new(),
         };
         Self {
             state: Arc::new(Mutex::new(state)),
@@ -139,6 +145,16 @@ impl SshHosts {
         self.agents.agent_runs(host, false);
     }
 
+    /// A host has so many CPUs from now on.
+    pub fn has_cpus(&self, host: &str, cpus: u32) {
+        self.lock().cpus.insert(host.to_owned(), cpus);
+    }
+
+    /// Hosts to which the way may still be kept open.
+    pub fn reached(&self) -> BTreeSet<String> {
+        self.lock().reached.clone()
+    }
+
     /// Hosts on which something of ours is.
     pub fn installed(&self) -> BTreeSet<String> {
         self.lock().installed.keys().cloned().collect()
@@ -182,6 +198,7 @@ impl SshHosts {
         let (time, hangs) = {
             let mut state = self.lock();
             *state.begun.entry(host.to_owned()).or_default() += 1;
+            state.reached.insert(host.to_owned());
             let count = state.under_way.entry(host.to_owned()).or_default();
             *count += 1;
             let count = *count;
@@ -270,10 +287,14 @@ impl Hosts for SshHosts {
                 done: format!("step {}", done + 1),
             });
         }
-        let (key, build) = {
+        let (key, build, cpus) = {
             let state = self.lock();
-            let key = state.keys.get(&name).cloned().unwrap_or_else(|| first_key(&name));
-            (key, state.build.clone())
+            let key = state.keys.get(&name).cloned();
+            (
+                key.unwrap_or_else(|| first_key(&name)),
+                state.build.clone(),
+                state.cpus.get(&name).copied().unwrap_or(8),
+            )
         };
         reach.host.host_keys = vec![key];
         Ok(Preparation::Ready(Box::new(ReadyHost {
@@ -281,7 +302,7 @@ impl Hosts for SshHosts {
             shim_port: 10_998,
             report: HostReport {
                 host_info: HostInfo {
-                    cpus: 8,
+                    cpus,
                     memory: 64 << 30,
                     disk_size: 512 << 30,
                     addresses: vec![format!("10.0.0.{}/24", 1 + name.len())],
@@ -318,5 +339,9 @@ impl Hosts for SshHosts {
 
     fn build(&self, _arch: &str) -> Option<String> {
         Some(self.lock().build.clone())
+    }
+
+    fn forget(&self, host: HostRef<'_>, _preparation: Option<&Value>) {
+        self.lock().reached.remove(&name(host));
     }
 }

@@ -632,6 +632,7 @@ async fn a_machine_that_was_installed_anew_gets_the_agent_once_its_key_is_accept
     become_idle(&world, fleet, 1, MINUTE).await;
     let key = "SHA256:+DiY3wvvV6TuJJhbpZisF/zLDA0zPMSvHdkr4UvCOqU";
     world.ssh_hosts.reinstall("a", key);
+    world.ssh_hosts.has_cpus("a", 32);
     world.pass(5 * MINUTE).await;
     assert_eq!(
         world.ssh_hosts.installed(),
@@ -655,6 +656,62 @@ async fn a_machine_that_was_installed_anew_gets_the_agent_once_its_key_is_accept
     world.pass(MINUTE).await;
     assert!(world.ssh_hosts.steps_begun("a") > steps);
     assert_eq!(world.ssh_hosts.agents_started("a"), 2);
+}
+
+/// As the instance offers them, and as it tells of its place.
+fn cpus(world: &World, fleet: FleetId) -> (i64, i64) {
+    let row = &instances(world, fleet)[0];
+    let offered = row.offer.as_deref().unwrap().instance.resources.cpus;
+    let place = row.job_provisioning_data.as_deref().unwrap();
+    (offered, place.instance_type.resources.cpus)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_host_that_was_set_up_again_offers_counts_once_no_job_runs_there() {
+    let world = World::new(21, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let fleet = applied(&world, &engine, &["a"]).await;
+    become_idle(&world, fleet, 1, MINUTE).await;
+    world.hosts.script("train", a_while());
+    let wants = json!({"fleets": ["lab"]});
+    let run = world.submit(&engine, "train", &wants).await.unwrap();
+    world.running(&run, MINUTE).await.unwrap();
+    world.ssh_hosts.has_cpus("a", 32);
+    world.ssh_hosts.carry("build-2");
+    world.pass(70 * SECOND).await;
+    assert_eq!(world.ssh_hosts.build_at("a").as_deref(), Some("build-2"));
+    assert_eq!(cpus(&world, fleet), (8, 8));
+    assert_eq!(world.finished(&run, 2 * MINUTE).await.unwrap(), RunStatus::Done);
+    let offers = |world: &World| cpus(world, fleet) == (32, 32);
+    world.until("what it has now", MINUTE, offers).await.unwrap();
+    nothing_is_wrong(&world);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_kept_open_to_hosts_that_have_left() {
+    let world = World::new(22, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let fleet = applied(&world, &engine, &["a", "bb", "c"]).await;
+    world.ssh_hosts.trouble("c", transient("no space is left"));
+    let two = |world: &World| {
+        let idle = |status: &&InstanceStatus| **status == InstanceStatus::Idle;
+        statuses(world, fleet).iter().filter(idle).count() == 2
+    };
+    world.until("two hosts", MINUTE, two).await.unwrap();
+    let are_reached = |world: &World| (world.hosts.reached(), world.ssh_hosts.reached());
+    let of_fleet = ["a", "bb", "c"].map(str::to_owned);
+    assert!(are_reached(&world).1 == of_fleet.into());
+    world.ssh_hosts.trouble("bb", transient("no route to host"));
+    world.end_fleet(&engine, fleet, None).await.unwrap();
+    comes_to_its_end(&world, fleet, 6 * MINUTE).await;
+    assert!(has_event(&world, "Agent is left on the host"));
+    // The agent of one that was left behind may go on telling: that is noticed at its next word.
+    world.hosts.lag();
+    world.pass(10 * SECOND).await;
+    let (agents, hosts) = are_reached(&world);
+    let of_fleet = |name: &&String| ["a", "bb", "c"].contains(&name.as_str());
+    assert_eq!(agents.iter().filter(of_fleet).count(), 0, "{agents:?}");
+    assert_eq!(hosts, BTreeSet::new());
 }
 
 #[tokio::test(start_paused = true)]

@@ -25,12 +25,12 @@ pub fn table(fleets: &[Fleet], project: &str, verbose: bool, dates: Dates) -> Ta
     table
 }
 
-/// What instances wait for that are not ready, or do not answer.
+/// What instances wait for that are not ready, or do not answer, and hosts that are set up again while they are in use.
 pub fn waits(fleets: &[Fleet]) -> Vec<Text> {
     let of_instance = |instance: &Instance| {
         let is_settled = matches!(instance.status, InstanceStatus::Idle | InstanceStatus::Busy);
         let reason = instance.waiting_for.as_deref()?;
-        let shown = instance.unreachable || !is_settled;
+        let shown = instance.unreachable || !is_settled || is_host(instance);
         shown.then(|| wait(&instance.name, reason, instance.waits_until))
     };
     let instances = fleets.iter().flat_map(|fleet| &fleet.instances);
@@ -165,10 +165,14 @@ fn fleet_status(status: FleetStatus) -> Text {
     Text::styled(status.as_str(), style)
 }
 
+/// Whether it is a host of an SSH fleet: nothing of such a one waits for jobs alone.
+fn is_host(instance: &Instance) -> bool {
+    let backend = instance.backend.map(BackendType::as_str);
+    backend == Some("remote")
+}
+
 fn instance_cells(instance: &Instance, verbose: bool, dates: Dates) -> Vec<(&'static str, Text)> {
-    let is_ssh = instance
-        .backend
-        .is_some_and(|backend| backend.as_str() == "remote");
+    let is_ssh = is_host(instance);
     let zone = instance.availability_zone.as_deref().filter(|_| verbose);
     let waiting = matches!(
         instance.status,

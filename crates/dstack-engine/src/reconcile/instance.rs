@@ -191,7 +191,12 @@ async fn apply(
         Decision::IntendRelease(wait) => intend(ctx, snapshot, OperationKind::Release, wait, change),
         Decision::Prepared => prepared(snapshot, change, now)?,
         Decision::PrepareAgain(repair, wait) => prepare_again(ctx, snapshot, repair, wait, change),
-        Decision::PreparedAgain => prepared_again(snapshot, change),
+        Decision::PreparedAgain => {
+            if let Some(PreparedAgain { agent, host }) = PreparedAgain::of(snapshot) {
+                change.row.host_ready_again(host, agent);
+            }
+            change.row.wait(Wait::none());
+        }
         Decision::GiveUpPreparation => {
             give_up(snapshot, OperationKind::Prepare, change);
             change.row.wait(Wait::briefly(now, WaitReason::InstanceEnded));
@@ -279,35 +284,37 @@ fn address(ready: &ReadyHost, project: ProjectId) -> AgentAddress {
     }
 }
 
-/// Whether a host that is in use was set up again, and is not reached as that says yet.
-fn is_prepared_anew(snapshot: &InstanceSnapshot) -> bool {
-    let row = &snapshot.instance;
-    let ready = operations::hosts::ready_host(snapshot).filter(|ready| ready.build.is_some());
-    ready.is_some_and(|ready| row.agent.as_deref() != Some(&address(&ready, row.project_id)))
+/// What the last preparation of a host that is in use has brought.
+struct PreparedAgain {
+    agent: AgentAddress,
+    /// What the host offers; `None`: as before, since jobs have a share of it, or since it cannot be what its fleet wants.
+    host: Option<hosts::PreparedHost>,
 }
 
-/// The agent of a host that is in use is there again. What the host offers is taken over while no job has a share of it.
-fn prepared_again(snapshot: &InstanceSnapshot, change: &mut Change) {
-    let row = &mut change.row;
-    let (Some(ready), Some(place), Some(fleet)) = (
-        operations::hosts::ready_host(snapshot),
-        &row.job_provisioning_data,
-        &snapshot.fleet,
-    ) else {
-        return;
-    };
-    let agent = address(&ready, row.project_id);
+impl PreparedAgain {
+    /// `None`: nothing that is not so already.
+    fn of(snapshot: &InstanceSnapshot) -> Option<Self> {
+        let row = &snapshot.instance;
+        let ready = operations::hosts::ready_host(snapshot).filter(|ready| ready.build.is_some())?;
+        let agent = address(&ready, row.project_id);
+        let is_free = row.status() == InstanceStatus::Idle && row.busy_blocks == 0;
+        let host = is_free.then(|| offered_now(snapshot, &ready)).flatten();
+        let is_known = row.agent.as_deref() == Some(&agent) && host.is_none();
+        (!is_known).then_some(Self { agent, host })
+    }
+}
+
+/// What a host offers by its report, where that is not what it offered.
+fn offered_now(snapshot: &InstanceSnapshot, ready: &ReadyHost) -> Option<hosts::PreparedHost> {
+    let row = &snapshot.instance;
+    let known = row.job_provisioning_data.as_deref()?;
+    let (place, blocks) = hosts::as_configured(&snapshot.fleet.as_ref()?.spec, known);
     let (info, arch) = (&ready.report.host_info, &ready.report.arch);
-    let (place, blocks) = hosts::as_configured(&fleet.spec, place);
-    let host = hosts::prepared(&ready.reach, &place, blocks, info, arch);
-    let host = host.inspect_err(|problem| {
-        tracing::warn!(instance.name = row.name, %problem, "a host is not what it was: it offers what it offered");
-    });
-    let host = host
-        .ok()
-        .filter(|_| row.status() == InstanceStatus::Idle && row.busy_blocks == 0);
-    row.host_ready_again(host, agent);
-    row.wait(Wait::none());
+    let host = hosts::prepared(&ready.reach, &place, blocks, info, arch).ok()?;
+    let is_same = host.place == *known
+        && row.offer.as_deref() == Some(&host.offer)
+        && row.total_blocks == Some(host.total_blocks);
+    (!is_same).then_some(host)
 }
 
 /// A host's agent answers: it takes jobs, unless it cannot be what its fleet wants.
@@ -406,7 +413,7 @@ fn facts(snapshot: &InstanceSnapshot, attempts: Option<&OfferAttempts>, in_reach
         prepared_step_at: operations::hosts::last_step_at(snapshot),
         prepare_again_at: last_of(&snapshot.operations, OperationKind::Prepare)
             .and_then(|ended| ended.next_attempt_at),
-        prepared_anew: is_prepared_anew(snapshot),
+        prepared_anew: PreparedAgain::of(snapshot).is_some(),
         trouble: None,
         release: progress(&snapshot.operations, OperationKind::Release),
         stored: row.stored_wait(),
