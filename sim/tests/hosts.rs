@@ -716,7 +716,11 @@ async fn nothing_is_kept_open_to_hosts_that_have_left() {
 
 #[tokio::test(start_paused = true)]
 async fn a_host_whose_step_hangs_is_left_in_bounded_time() {
-    for (wait, leaves, within) in [(1, false, 3 * MINUTE), (1, true, 7 * MINUTE), (3, true, 5 * MINUTE)] {
+    for (wait, leaves, within) in [
+        (1, false, 3 * MINUTE),
+        (1, true, 7 * MINUTE),
+        (3, true, 5 * MINUTE),
+    ] {
         let world = World::new(18, 1).await.unwrap();
         let engine = world.start().await.unwrap();
         world.ssh_hosts.step_takes(SECOND);

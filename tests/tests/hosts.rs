@@ -280,6 +280,30 @@ fn an_agent_that_was_removed_is_brought_again_and_jobs_go_on() {
 }
 
 #[test]
+fn one_machine_under_two_names_is_one_host() {
+    let (server, lab) = need!(start());
+    let host = need!(lab.host("one", 2, USUAL));
+    host.run("/usr/sbin/sshd -f /etc/ssh/test_sshd_config -p 2222 -o PidFile=/run/second.pid")
+        .unwrap();
+    let mut second = host.entry();
+    second["port"] = json!(2222);
+    apply(
+        &server,
+        &lab.fleet("lab", &[host.entry(), second], &json!({})).unwrap(),
+    );
+    let told = eventually("the second is refused", TEST_TIMEOUT, || {
+        let mut events = events(&server).into_iter();
+        Ok(events.find(|event| event.contains("is the machine of lab-0")))
+    });
+    let told = told.unwrap_or_else(|error| panic!("{error}\n{:#?}\n{}", events(&server), server.output()));
+    assert!(told.contains(":2222"), "{told}");
+    until_idle(&server, "lab", 1);
+    runs_a_task(&server, "first");
+    delete(&server, "lab");
+    assert_eq!(traces(&host), "");
+}
+
+#[test]
 fn new_keys_of_a_host_that_was_installed_anew_are_accepted_by_their_fingerprint() {
     let (server, lab) = need!(start());
     let host = need!(lab.host("one", 2, USUAL));

@@ -55,6 +55,9 @@ pub enum HostError {
     /// As long as the fleet is what it is.
     #[error("{0}")]
     Refused(String),
+    /// The machine is another instance's already: it is left as it is.
+    #[error("{0}")]
+    Taken(String),
 }
 
 /// Sets up the agents of hosts, and takes them off again.

@@ -2,6 +2,7 @@
 
 mod host;
 mod install;
+mod machine;
 mod package;
 mod paths;
 mod probe;
@@ -140,6 +141,15 @@ impl Deployer {
     pub async fn build(&self, machine: &str) -> Option<String> {
         let package = self.packages.of(&self.agents, machine).await;
         package.ok().map(|package| package.name())
+    }
+
+    /// Whether two ways lead to one machine.
+    ///
+    /// # Errors
+    /// One of them is not reached.
+    pub async fn is_same_machine(&self, one: &Reach, other: &Reach) -> Result<bool, DeployError> {
+        let (one, other) = tokio::try_join!(machine::id(&self.pool, one), machine::id(&self.pool, other))?;
+        Ok(one.is_some() && one == other)
     }
 
     /// Ends the connection to a host, if there is one.

@@ -276,3 +276,30 @@ fn instance_status(instance: &Instance) -> Text {
             .push_styled(format!("({other})"), Style::bold(Role::Failed)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use dstack_model::decode::decode_strict;
+    use serde_json::json;
+
+    use super::*;
+
+    fn shown(backend: &str, status: &str, unreachable: bool) -> usize {
+        let instance = json!({"id": "3d1c0c2e-6f0b-4f57-9d7c-3c6c0a1f7c11", "project_name": "main", "backend": backend,
+            "name": "lab-0", "instance_num": 0, "status": status, "unreachable": unreachable,
+            "created": "2026-01-01T00:00:00Z", "waiting_for": "the host of lab-0 to be set up again"});
+        let spec = json!({"configuration": {"type": "fleet", "name": "lab"}, "profile": {}});
+        let fleet = json!({"id": "3d1c0c2e-6f0b-4f57-9d7c-3c6c0a1f7c12", "name": "lab", "project_name": "main",
+            "spec": spec, "created_at": "2026-01-01T00:00:00Z", "status": "active", "instances": [instance]});
+        waits(&[decode_strict::<Fleet>(&fleet).unwrap()]).len()
+    }
+
+    #[test]
+    fn what_hosts_in_use_wait_for_is_shown_and_what_idle_machines_of_clouds_wait_for_is_not() {
+        assert_eq!(shown("remote", "idle", false), 1);
+        assert_eq!(shown("remote", "busy", false), 1);
+        assert_eq!(shown("aws", "idle", false), 0);
+        assert_eq!(shown("aws", "idle", true), 1);
+        assert_eq!(shown("aws", "pending", false), 1);
+    }
+}

@@ -79,6 +79,8 @@ pub(super) async fn prepare(
             .await
         }
         Err(HostError::Refused(error)) => given_up(ctx, operation, error).await,
+        // Without notes nothing is released: what stands there is the other's.
+        Err(HostError::Taken(error)) => end(ctx, operation, OperationState::Failed, Some(error), None).await,
         Err(HostError::Transient(error)) => again(ctx, snapshot, operation, error).await,
     }
 }
@@ -151,7 +153,7 @@ pub(super) async fn release(
     ctx.reached("host.release.after")?;
     match released {
         Ok(()) => done(ctx, operation, Value::Null).await,
-        Err(HostError::Refused(error)) => refused(ctx, operation, error).await,
+        Err(HostError::Refused(error) | HostError::Taken(error)) => refused(ctx, operation, error).await,
         Err(HostError::Transient(error)) => {
             note_error(ctx, operation, error).await?;
             Ok(Step::Again)

@@ -7,14 +7,17 @@ use async_trait::async_trait;
 use dstack_control::keys::Keys;
 use dstack_engine::{HostError, HostRef, Hosts, Preparation, ReadyHost};
 use dstack_hosts::deploy::{DeployError, Deployer, Deployment, Outcome, Progress};
+use dstack_model::instances::InstanceStatus;
 use dstack_model::reach::Reach;
 use dstack_plan::hosts::reach;
-use dstack_store::Database;
+use dstack_store::{Database, EngineStore as _, SqlStore};
 use dstack_system::{chain, task};
 use dstack_units::ProjectId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::Semaphore;
+
+use super::ways::Ways;
 
 /// Sets up hosts with the agents that this server carries.
 #[derive(Debug)]
@@ -26,6 +29,8 @@ pub struct SshHosts {
     slots: Semaphore,
     /// Builds of the agent by architecture, once they are known.
     builds: Arc<Mutex<HashMap<String, Option<String>>>>,
+    /// To hosts that are being set up.
+    ways: Ways,
 }
 
 /// Hosts that are set up at the same time.
@@ -40,7 +45,31 @@ impl SshHosts {
             keys,
             slots: Semaphore::const_new(STEPS_AT_ONCE),
             builds: Arc::default(),
+            ways: Ways::default(),
         }
+    }
+
+    /// Refuses a host that is the machine of another one of its fleet, under another name. Only hosts that show the same key are
+    /// asked; copies of one machine may do that as well.
+    async fn check_alone(&self, host: HostRef<'_>, reach: &Reach) -> Result<(), HostError> {
+        let own = host.instance;
+        if own.status() != InstanceStatus::Pending {
+            return Ok(());
+        }
+        self.ways.add(own.id, reach.clone());
+        let found = SqlStore::new(self.database.clone()).fleet(host.fleet.id).await;
+        let found = found.map_err(|error| HostError::Transient(chain(&error).to_string()))?;
+        let others = found.map(|found| found.instances).unwrap_or_default();
+        for (other, way) in self.ways.to_twins(own, reach, &others) {
+            // One that is not reached now cannot be asked: this host goes on.
+            if self.deployer.is_same_machine(reach, &way).await == Ok(true) {
+                return Err(HostError::Taken(format!(
+                    "{}:{} is the machine of {}, which is reached as {}:{}: take one of them out of the fleet",
+                    reach.host.host, reach.host.port, other.name, way.host.host, way.host.port
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Finds out which build it is, for the next one who asks.
@@ -90,7 +119,7 @@ fn pinned(host: HostRef<'_>) -> Option<Reach> {
 }
 
 /// The way to a host that is being set up, with the host keys that were seen.
-fn noted(preparation: Option<&Value>) -> Option<Reach> {
+fn preparation_way(preparation: Option<&Value>) -> Option<Reach> {
     let noted: Noted = serde_json::from_value(preparation?.clone()).ok()?;
     Some(noted.pinned())
 }
@@ -136,6 +165,9 @@ impl Hosts for SshHosts {
         let _slot = self.slots.acquire().await;
         // What another version wrote down is begun anew: every step may be repeated.
         let noted: Option<Noted> = progress.and_then(|value| serde_json::from_value(value.clone()).ok());
+        if let Some(reach) = preparation_way(progress) {
+            self.check_alone(host, &reach).await?;
+        }
         let (known, progress) = noted.map(|noted| (noted.reach, noted.progress)).unzip();
         let deployment = self.deployment(host, known.or_else(|| pinned(host))).await?;
         match self
@@ -157,17 +189,21 @@ impl Hosts for SshHosts {
                 shim_port,
                 report,
                 build,
-            } => Ok(Preparation::Ready(Box::new(ReadyHost {
-                reach,
-                shim_port,
-                report: *report,
-                build: Some(build),
-            }))),
+            } => {
+                // Another of its names may have got here at the same time.
+                self.check_alone(host, &reach).await?;
+                Ok(Preparation::Ready(Box::new(ReadyHost {
+                    reach,
+                    shim_port,
+                    report: *report,
+                    build: Some(build),
+                })))
+            }
         }
     }
 
     async fn release(&self, host: HostRef<'_>, preparation: Option<&Value>) -> Result<(), HostError> {
-        let known = pinned(host).or_else(|| noted(preparation));
+        let known = pinned(host).or_else(|| preparation_way(preparation));
         let deployment = self.deployment(host, known).await?;
         Ok(self.deployer.release(&deployment).await.map_err(DeployFailed)?)
     }
@@ -182,7 +218,8 @@ impl Hosts for SshHosts {
     }
 
     fn forget(&self, host: HostRef<'_>, preparation: Option<&Value>) {
-        for reach in pinned(host).into_iter().chain(noted(preparation)) {
+        self.ways.remove(host.instance.id);
+        for reach in pinned(host).into_iter().chain(preparation_way(preparation)) {
             self.deployer.forget(&reach);
         }
     }

@@ -49,21 +49,23 @@ impl DatabaseKeyring {
 
     async fn of_fleet(&self, fleet: FleetId, key: &KeyRef) -> Result<Option<Secret>, String> {
         let store = SqlStore::new(self.database.clone());
-        let found = store.fleet_row(fleet).await.map_err(told)?;
+        let found = store.fleet_row(fleet).await.map_err(|error| told(&error))?;
         let Some(found) = found else { return Ok(None) };
         let mut spec = FleetSpec::clone(&found.spec);
         if !names_key(&spec, key)
-            && let Some(leaving) = leaving_host(&store, fleet, key).await.map_err(told)?
+            && let Some(leaving) = leaving_host(&store, fleet, key)
+                .await
+                .map_err(|error| told(&error))?
         {
             spec = leaving.fleet;
         }
-        let spec = opened(spec, &self.encryption).map_err(told)?;
+        let spec = opened(spec, &self.encryption).map_err(|error| told(&error))?;
         Ok(private_key(&spec, key).map(Secret::new))
     }
 }
 
-fn told(error: StoreError) -> String {
-    chain(&error).to_string()
+fn told(error: &StoreError) -> String {
+    chain(error).to_string()
 }
 
 /// A host that its fleet does not name any more, and that is not released yet.
