@@ -285,8 +285,7 @@ fn one_machine_under_two_names_is_one_host() {
     let host = need!(lab.host("one", 2, USUAL));
     host.run("/usr/sbin/sshd -f /etc/ssh/test_sshd_config -p 2222 -o PidFile=/run/second.pid")
         .unwrap();
-    let mut second = host.entry();
-    second["port"] = json!(2222);
+    let second = json!({"hostname": host.address, "port": 2222});
     apply(
         &server,
         &lab.fleet("lab", &[host.entry(), second], &json!({})).unwrap(),

@@ -319,6 +319,30 @@ async fn a_host_is_set_up_again_and_again_and_released() {
     from_nothing_and_back(&machine, &server.pool(), server.reach()).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn two_ways_to_one_machine_are_known_as_such() {
+    let machine = Machine::new();
+    let (one, other) = (machine.server().await, machine.server().await);
+    let deployer = machine.deployer(one.pool());
+    assert_eq!(
+        deployer.is_same_machine(&one.reach(), &one.reach()).await,
+        Ok(true)
+    );
+    // Another SSH server of the same machine, which this pool has no key for, cannot be asked.
+    assert!(
+        deployer
+            .is_same_machine(&one.reach(), &other.reach())
+            .await
+            .is_err()
+    );
+    // A machine that does not say what it is is nobody's twin.
+    machine.program("cat", "exit 1");
+    assert_eq!(
+        deployer.is_same_machine(&one.reach(), &one.reach()).await,
+        Ok(false)
+    );
+}
+
 /// On a slow line each step brings some of it, and none takes longer than a step may.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_comes_in_as_many_steps_as_it_takes() {
