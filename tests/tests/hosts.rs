@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use dstack_tests::hosts::{Has, Host, IMAGE, Lab, USUAL};
-use dstack_tests::runs::{Run, TEST_TIMEOUT, submit};
+use dstack_tests::runs::{Run, TEST_TIMEOUT, attach, submit};
 use dstack_tests::server::{Server, Setup, eventually};
 use dstack_tests::{need, parts};
 use serde_json::{Value, json};
@@ -275,6 +275,57 @@ fn an_agent_that_was_removed_is_brought_again_and_jobs_go_on() {
     let log = run.logs().unwrap();
     let lines = log.lines().filter(|line| line.starts_with("line ")).count();
     assert_eq!(lines, 100, "{log}");
+    delete(&server, "lab");
+    assert_eq!(traces(&host), "");
+}
+
+#[test]
+fn a_server_that_was_updated_brings_its_agent_and_jobs_go_on() {
+    let lab = need!(Lab::new());
+    need!(parts::image());
+    let built = need!(parts::agent());
+    let folder = tempfile::tempdir().unwrap();
+    let agent = folder.path().join("dstack-agent");
+    fs_err::copy(&built, &agent).unwrap();
+    let setup = need!(Setup::local());
+    let setup = setup.variable("DSTACK_AGENT_PATH", agent.display().to_string());
+    let mut server = setup.start().unwrap();
+    let host = need!(lab.host("one", 2, USUAL));
+    apply(&server, &lab.fleet("lab", &[host.entry()], &json!({})).unwrap());
+    until_idle(&server, "lab", 1);
+    let before = host.run("ls /usr/local/lib/dstack").unwrap();
+    task(
+        &server,
+        "long",
+        &["for i in $(seq 60); do echo line $i; sleep 1; done"],
+        &json!({}),
+    )
+    .wait_for(&["running"])
+    .unwrap();
+
+    server.kill().unwrap();
+    let mut other_build = fs_err::read(&agent).unwrap();
+    other_build.push(b'\n');
+    // Not in place: the one of this machine may still run from it.
+    fs_err::remove_file(&agent).unwrap();
+    fs_err::copy(built, &agent).unwrap();
+    fs_err::write(&agent, other_build).unwrap();
+    server.start().unwrap();
+    let after = eventually("the new agent is there alone", TEST_TIMEOUT, || {
+        let now = host.run("ls /usr/local/lib/dstack")?;
+        Ok((now != before && now.lines().count() == 1).then_some(now))
+    })
+    .unwrap_or_else(|error| panic!("{error}\n{:#?}\n{}", events(&server), server.output()));
+    let runs = host.run("pgrep -a dstack-agent").unwrap();
+    assert!(runs.contains(after.trim()), "{runs}");
+    let run = attach(&server, "long");
+    assert_eq!(run.wait_until_finished().unwrap(), "done", "{}", server.output());
+    let log = run.logs().unwrap();
+    assert_eq!(
+        log.lines().filter(|line| line.starts_with("line ")).count(),
+        60,
+        "{log}"
+    );
     delete(&server, "lab");
     assert_eq!(traces(&host), "");
 }

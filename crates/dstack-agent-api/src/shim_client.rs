@@ -20,6 +20,8 @@ const TERMINATE_MARGIN: Duration = Duration::from_secs(20);
 
 /// The largest answer: a list of tasks, or the metrics of one.
 const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
+/// The longest report of what a machine has, which is stored.
+const MAX_REPORT_BYTES: usize = 256 * 1024;
 /// The longest event: a task with the message of its end.
 const MAX_LINE_BYTES: usize = 256 * 1024;
 
@@ -78,7 +80,8 @@ impl ShimClient {
 
     /// What the machine has and how it runs tasks. `Refused` 404: dstack 0.22.5's agent.
     pub async fn host(&self) -> Result<HostReport, CallError> {
-        self.http.send(Call::get(paths::HOST)).await?.json()
+        let call = Call::get(paths::HOST).at_most(MAX_REPORT_BYTES);
+        self.http.send(call).await?.json()
     }
 
     /// Returns the installed binaries with their versions.
