@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use dstack_model::fleets::{FleetSpec, FleetStatus};
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_plan::fleet_diff::{HostChanges, check_updatable, host_changes};
+use dstack_plan::hosts::{normalised, only};
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::names;
 use dstack_plan::validate::fill_fleet_defaults;
@@ -228,10 +229,7 @@ impl Fleets {
     async fn keep_keys(&self, stored: &FleetSpec, row: &InstanceRow, changes: &mut Changes) -> Result<()> {
         let found = self.core.store.instance(row.id).await?;
         let place = row.job_provisioning_data.as_deref();
-        let (Some(found), Some(fleet)) = (
-            found,
-            place.and_then(|place| dstack_plan::hosts::only(stored, place)),
-        ) else {
+        let (Some(found), Some(fleet)) = (found, place.and_then(|place| only(stored, place))) else {
             return Ok(());
         };
         let now = self.core.now();
@@ -261,26 +259,29 @@ fn expect_free(spec: &FleetSpec, fleet: FleetId, changes: &mut Changes) {
     let Some(ssh) = &spec.configuration.ssh_config else {
         return;
     };
-    let hosts = ssh
-        .hosts
-        .iter()
-        .map(|host| dstack_plan::hosts::normalised(host.hostname()));
+    let hosts = ssh.hosts.iter().map(|host| normalised(host.hostname()));
     changes.directory(Change::ExpectFreeHosts {
         fleet,
         hosts: hosts.collect(),
     });
 }
 
-/// A host that is named again while its agent is still taken off would lose the new one with the old.
+/// A host that is named again while its agent is still taken off, or in the change that takes it out under another spelling, would
+/// lose the new agent with the old.
 fn check_released(living: &[&InstanceRow], added: &BTreeSet<String>) -> Result<()> {
-    let ending = living
-        .iter()
-        .filter(|row| row.status() == InstanceStatus::Terminating);
-    let mut hosts = ending.filter_map(|row| row.job_provisioning_data.as_deref()?.hostname.as_deref());
-    match hosts.find(|host| added.contains(*host)) {
+    let added: BTreeSet<String> = added.iter().map(|host| normalised(host)).collect();
+    let named = |row: &&InstanceRow| {
+        let host = row.job_provisioning_data.as_deref()?.hostname.clone()?;
+        (row.status() != InstanceStatus::Terminated && added.contains(&normalised(&host)))
+            .then(|| (row.status(), host))
+    };
+    match living.iter().find_map(named) {
         None => Ok(()),
-        Some(host) => Err(ControlError::refused(format!(
+        Some((InstanceStatus::Terminating, host)) => Err(ControlError::refused(format!(
             "Host {host} is still being removed from the fleet. Try again in a minute"
+        ))),
+        Some((_, host)) => Err(ControlError::refused(format!(
+            "Host {host} is in the fleet, under that name. Remove it first, then add it under the other"
         ))),
     }
 }

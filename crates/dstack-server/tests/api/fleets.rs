@@ -438,6 +438,11 @@ async fn a_host_is_in_one_list_once_and_in_one_fleet() {
         refused.body["detail"][0]["msg"],
         "Instances [HOST.example] are already assigned to a fleet."
     );
+    let refused = apply("one", json!(["Host.Example"])).await;
+    assert_eq!(
+        refused.body["detail"][0]["msg"],
+        "Host host.example is in the fleet, under that name. Remove it first, then add it under the other"
+    );
     // However many are applied at once.
     let all = ["aa", "bb", "cc", "dd"].map(|name| apply(name, json!(["once.example"])));
     let done = join_all(all).await;
