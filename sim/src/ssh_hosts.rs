@@ -165,6 +165,11 @@ impl SshHosts {
         self.lock().installed.get(host).cloned()
     }
 
+    /// The build of the agent that servers carry.
+    pub fn carried(&self) -> String {
+        self.lock().build.clone()
+    }
+
     /// Steps that were begun at a host.
     pub fn steps_begun(&self, host: &str) -> u64 {
         self.lock().begun.get(host).copied().unwrap_or_default()

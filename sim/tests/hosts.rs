@@ -859,3 +859,114 @@ async fn a_host_that_leaves_keeps_the_keys_that_it_had_until_it_is_released() {
     }
     nothing_is_wrong(&world);
 }
+
+/// What may happen to hosts that are in use, and to the servers that keep them so.
+struct Fate<'a> {
+    world: &'a World,
+    engine: Engine,
+    /// Host keys that are not accepted yet, by number of the instance.
+    unaccepted: [Option<String>; 2],
+    times: u64,
+}
+
+impl Fate<'_> {
+    const HOSTS: [&'static str; 2] = ["a", "bb"];
+
+    async fn strike(&mut self) {
+        let (world, random) = (self.world, &self.world.builder.random);
+        self.times += 1;
+        let num = usize::try_from(random.below(2)).unwrap();
+        let host = Self::HOSTS[num];
+        match random.below(10) {
+            0 | 1 => world.hosts.agent_runs(host, false),
+            2 => world.ssh_hosts.trouble(host, transient("no space is left")),
+            3 => world.ssh_hosts.trouble(host, None),
+            4 => world.hosts.cut_off(true),
+            5 => world.hosts.cut_off(false),
+            6 => world.ssh_hosts.carry(&format!("build-{}", self.times)),
+            7 => {
+                let key = format!("SHA256:{:A>43}", self.times);
+                world.ssh_hosts.reinstall(host, &key);
+                self.unaccepted[num] = Some(key);
+            }
+            8 => self.accept(num).await,
+            _ => {
+                self.engine.stop();
+                world.leases_run_out().await;
+                self.engine = world.start().await.unwrap();
+            }
+        }
+        world.pass(Duration::from_millis(random.below(60_000))).await;
+    }
+
+    async fn accept(&mut self, num: usize) {
+        if let Some(key) = self.unaccepted[num].take() {
+            let number = i64::try_from(num).unwrap();
+            self.world
+                .trust_host(&self.engine, "lab", number, &key)
+                .await
+                .unwrap();
+        }
+    }
+
+    /// All is mended that nobody but people can mend.
+    async fn relent(&mut self) {
+        self.world.hosts.cut_off(false);
+        self.world.ssh_hosts.lose_answers(0.0);
+        for (num, host) in Self::HOSTS.into_iter().enumerate() {
+            self.world.ssh_hosts.trouble(host, None);
+            self.accept(num).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn hosts_are_usable_in_the_end_whatever_has_happened_to_them() {
+    for seed in 100..120 {
+        let world = World::new(seed, 1).await.unwrap();
+        let engine = world.start().await.unwrap();
+        let fleet = applied(&world, &engine, &Fate::HOSTS).await;
+        become_idle(&world, fleet, 2, MINUTE).await;
+        world.ssh_hosts.step_takes(SECOND);
+        world.ssh_hosts.lose_answers(0.2);
+        let unaccepted = [None, None];
+        let mut fate = Fate {
+            world: &world,
+            engine,
+            unaccepted,
+            times: 0,
+        };
+        for _ in 0..60 {
+            fate.strike().await;
+        }
+        fate.relent().await;
+        let usable = |world: &World| {
+            let rows = instances(world, fleet);
+            let built = Fate::HOSTS.map(|host| world.ssh_hosts.build_at(host));
+            let settled = |row: &InstanceRow| {
+                row.status() == InstanceStatus::Idle && !row.unreachable && row.waiting_for().is_none()
+            };
+            rows.iter().all(settled)
+                && built
+                    .iter()
+                    .all(|build| *build == Some(world.ssh_hosts.carried()))
+        };
+        let within = 20 * MINUTE;
+        world
+            .until(&format!("usable hosts, seed {seed}"), within, usable)
+            .await
+            .unwrap();
+        let wants = json!({"fleets": ["lab"], "nodes": 2});
+        let run = world.submit(&fate.engine, "train", &wants).await.unwrap();
+        assert_eq!(
+            world.finished(&run, MINUTE).await.unwrap(),
+            RunStatus::Done,
+            "seed {seed}"
+        );
+        nothing_is_wrong(&world);
+        world.end_fleet(&fate.engine, fleet, None).await.unwrap();
+        comes_to_its_end(&world, fleet, MINUTE).await;
+        assert_eq!(world.ssh_hosts.installed(), BTreeSet::new(), "seed {seed}");
+        assert_eq!(invariants::at_rest(&world), Vec::<String>::new(), "seed {seed}");
+    }
+}
