@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use dstack_tests::hosts::{Has, Host, IMAGE, Lab, USUAL};
-use dstack_tests::runs::{Run, TEST_TIMEOUT, submit};
+use dstack_tests::runs::{Run, TEST_TIMEOUT, attach, submit};
 use dstack_tests::server::{Server, Setup, eventually};
 use dstack_tests::{need, parts};
 use serde_json::{Value, json};
@@ -241,12 +241,126 @@ fn another_machine_at_the_same_address_is_not_the_host() {
     assert_eq!(traces(&other), "", "nothing of ours comes to the other machine");
 }
 
+/// What a host loses that is installed anew, or cleaned by somebody; keys of the tests are left.
+const WITHOUT_AGENT: &str = "systemctl disable --now dstack-shim; rm -rf /usr/local/lib/dstack \
+    /etc/systemd/system/dstack-shim.service; systemctl daemon-reload; \
+    sed -i '/added by dstack/d' /home/me/.ssh/authorized_keys";
+
 #[test]
-fn new_keys_of_a_host_are_accepted_by_their_fingerprint() {
+fn an_agent_that_was_removed_is_brought_again_and_jobs_go_on() {
     let (server, lab) = need!(start());
     let host = need!(lab.host("one", 2, USUAL));
     apply(&server, &lab.fleet("lab", &[host.entry()], &json!({})).unwrap());
     until_idle(&server, "lab", 1);
+    let run = task(
+        &server,
+        "long",
+        &["for i in $(seq 100); do echo line $i; sleep 1; done"],
+        &json!({}),
+    );
+    run.wait_for(&["running"]).unwrap();
+    host.run(WITHOUT_AGENT).unwrap();
+    eventually("the host is being set up again", TEST_TIMEOUT, || {
+        let instance = fleet(&server, "lab")["instances"][0].clone();
+        assert_eq!(instance["status"], "busy");
+        let why = instance["waiting_for"].as_str().unwrap_or_default().to_owned();
+        Ok(why.contains("to be set up again").then_some(()))
+    })
+    .unwrap_or_else(|error| panic!("{error}\n{:#?}\n{}", events(&server), server.output()));
+    eventually("the agent is there again", TEST_TIMEOUT, || {
+        Ok((fleet(&server, "lab")["instances"][0]["unreachable"] == false).then_some(()))
+    })
+    .unwrap_or_else(|error| panic!("{error}\n{:#?}\n{}", events(&server), server.output()));
+    assert_eq!(run.wait_until_finished().unwrap(), "done", "{}", server.output());
+    let log = run.logs().unwrap();
+    let lines = log.lines().filter(|line| line.starts_with("line ")).count();
+    assert_eq!(lines, 100, "{log}");
+    delete(&server, "lab");
+    assert_eq!(traces(&host), "");
+}
+
+#[test]
+fn a_server_that_was_updated_brings_its_agent_and_jobs_go_on() {
+    let lab = need!(Lab::new());
+    need!(parts::image());
+    let built = need!(parts::agent());
+    let folder = tempfile::tempdir().unwrap();
+    let agent = folder.path().join("dstack-agent");
+    fs_err::copy(&built, &agent).unwrap();
+    let setup = need!(Setup::local());
+    let setup = setup.variable("DSTACK_AGENT_PATH", agent.display().to_string());
+    let mut server = setup.start().unwrap();
+    let host = need!(lab.host("one", 2, USUAL));
+    apply(&server, &lab.fleet("lab", &[host.entry()], &json!({})).unwrap());
+    until_idle(&server, "lab", 1);
+    let before = host.run("ls /usr/local/lib/dstack").unwrap();
+    task(
+        &server,
+        "long",
+        &["for i in $(seq 60); do echo line $i; sleep 1; done"],
+        &json!({}),
+    )
+    .wait_for(&["running"])
+    .unwrap();
+
+    server.kill().unwrap();
+    let mut other_build = fs_err::read(&agent).unwrap();
+    other_build.push(b'\n');
+    // Not in place: the one of this machine may still run from it.
+    fs_err::remove_file(&agent).unwrap();
+    fs_err::copy(built, &agent).unwrap();
+    fs_err::write(&agent, other_build).unwrap();
+    server.start().unwrap();
+    let after = eventually("the new agent is there alone", TEST_TIMEOUT, || {
+        let now = host.run("ls /usr/local/lib/dstack")?;
+        Ok((now != before && now.lines().count() == 1).then_some(now))
+    })
+    .unwrap_or_else(|error| panic!("{error}\n{:#?}\n{}", events(&server), server.output()));
+    let runs = host.run("pgrep -a dstack-agent").unwrap();
+    assert!(runs.contains(after.trim()), "{runs}");
+    let run = attach(&server, "long");
+    assert_eq!(run.wait_until_finished().unwrap(), "done", "{}", server.output());
+    let log = run.logs().unwrap();
+    assert_eq!(
+        log.lines().filter(|line| line.starts_with("line ")).count(),
+        60,
+        "{log}"
+    );
+    delete(&server, "lab");
+    assert_eq!(traces(&host), "");
+}
+
+#[test]
+fn one_machine_under_two_names_is_one_host() {
+    let (server, lab) = need!(start());
+    let host = need!(lab.host("one", 2, USUAL));
+    host.run("/usr/sbin/sshd -f /etc/ssh/test_sshd_config -p 2222 -o PidFile=/run/second.pid")
+        .unwrap();
+    let second = json!({"hostname": host.address, "port": 2222});
+    apply(
+        &server,
+        &lab.fleet("lab", &[host.entry(), second], &json!({})).unwrap(),
+    );
+    let told = eventually("the second is refused", TEST_TIMEOUT, || {
+        let mut events = events(&server).into_iter();
+        Ok(events.find(|event| event.contains("is the machine of lab-0")))
+    });
+    let told = told.unwrap_or_else(|error| panic!("{error}\n{:#?}\n{}", events(&server), server.output()));
+    assert!(told.contains(":2222"), "{told}");
+    until_idle(&server, "lab", 1);
+    runs_a_task(&server, "first");
+    delete(&server, "lab");
+    assert_eq!(traces(&host), "");
+}
+
+#[test]
+fn new_keys_of_a_host_that_was_installed_anew_are_accepted_by_their_fingerprint() {
+    let (server, lab) = need!(start());
+    let host = need!(lab.host("one", 2, USUAL));
+    apply(&server, &lab.fleet("lab", &[host.entry()], &json!({})).unwrap());
+    until_idle(&server, "lab", 1);
+    host.run(WITHOUT_AGENT).unwrap();
+    host.run("rm -rf /root/.dstack").unwrap();
     let anew = "rm /etc/ssh/test_host_key*; ssh-keygen -q -t ed25519 -N '' -f /etc/ssh/test_host_key; \
                 systemctl restart ssh-test; pkill -f '[s]shd: me'; true";
     host.run(anew).unwrap();

@@ -18,6 +18,13 @@ use crate::shim::{
 /// Beyond the grace period given to a terminating task: the time the engine needs to stop and unmount.
 const TERMINATE_MARGIN: Duration = Duration::from_secs(20);
 
+/// The largest answer: a list of tasks, or the metrics of one.
+const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
+/// The longest report of what a machine has, which is stored.
+const MAX_REPORT_BYTES: usize = 256 * 1024;
+/// The longest event: a task with the message of its end.
+const MAX_LINE_BYTES: usize = 256 * 1024;
+
 /// Connects to an agent's Unix socket on this machine, which must be of this process's user: see [`crate::peer`].
 #[derive(Debug, Clone)]
 pub struct UnixConnector {
@@ -44,7 +51,7 @@ impl ShimClient {
     /// A client over this connector.
     pub fn new(connector: Arc<dyn Connector>) -> Self {
         Self {
-            http: AgentHttp::new(connector),
+            http: AgentHttp::new(connector).with_limits(MAX_ANSWER_BYTES, MAX_LINE_BYTES),
         }
     }
 
@@ -73,7 +80,8 @@ impl ShimClient {
 
     /// What the machine has and how it runs tasks. `Refused` 404: dstack 0.22.5's agent.
     pub async fn host(&self) -> Result<HostReport, CallError> {
-        self.http.send(Call::get(paths::HOST)).await?.json()
+        let call = Call::get(paths::HOST).at_most(MAX_REPORT_BYTES);
+        self.http.send(call).await?.json()
     }
 
     /// Returns the installed binaries with their versions.

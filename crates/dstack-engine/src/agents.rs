@@ -1,6 +1,7 @@
 //! The agents of an instance, behind traits: real ones speak HTTP, simulated ones live in the same process.
 
 use std::fmt::Debug;
+use std::io;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -21,6 +22,9 @@ pub enum AgentError {
     /// No connection, or it broke: may heal.
     #[error("{0}")]
     Unreachable(String),
+    /// The machine is reached, and nothing listens where the agent should: it does not run.
+    #[error("{0}")]
+    NotRunning(String),
     /// The agent answered with an error.
     #[error("{message}")]
     Refused {
@@ -45,9 +49,16 @@ impl From<CallError> for AgentError {
                 status: status.as_u16(),
                 message: error.to_string(),
             },
+            None if is_not_running(&error) => Self::NotRunning(chain(&error).to_string()),
             None => Self::Unreachable(chain(&error).to_string()),
         }
     }
+}
+
+/// Connections that a host's own ports refuse are the only ones of this kind: an SSH server that refuses them is a host that is
+/// not reached.
+fn is_not_running(error: &CallError) -> bool {
+    matches!(error, CallError::Unreachable { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 /// Changes of the tasks of a shim, as they happen.
@@ -110,6 +121,8 @@ pub trait Agents: Send + Sync + Debug {
     fn shim(&self, address: &AgentAddress) -> Arc<dyn Shim>;
     /// The agent of a job; `port` is where its API is on the host, `token` what the job's task was submitted with.
     fn runner(&self, address: &AgentAddress, job: JobId, port: u16, token: Secret) -> Arc<dyn Runner>;
+    /// The agent of this address is not needed any more: what is kept for reaching it may go.
+    fn forget(&self, _address: &AgentAddress) {}
     /// How the agent of an instance that a cloud has made is reached; `None`: not by this build, so that the instance ends
     /// when its time to become reachable is over.
     fn address(&self, _instance: InstanceId, _place: &JobProvisioningData) -> Option<AgentAddress> {
@@ -204,8 +217,6 @@ impl Runner for HttpRunner {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use dstack_agent_api::http::{Connector, Wire};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -225,6 +236,41 @@ mod tests {
                 theirs.write_all(answer.as_bytes()).await.ok();
             });
             Ok(Box::new(ours))
+        }
+    }
+
+    /// Nothing is reached, for this reason.
+    #[derive(Debug)]
+    struct Never(io::ErrorKind);
+
+    #[async_trait]
+    impl Connector for Never {
+        async fn connect(&self) -> io::Result<Box<dyn Wire>> {
+            Err(self.0.into())
+        }
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_does_not_run_is_told_from_a_host_that_is_not_reached() {
+        let asked = async |kind| {
+            HttpShim(ShimClient::new(Arc::new(Never(kind))))
+                .watch()
+                .await
+                .err()
+        };
+        let refused = asked(io::ErrorKind::ConnectionRefused).await;
+        assert!(matches!(refused, Some(AgentError::NotRunning(_))), "{refused:?}");
+        for kind in [
+            io::ErrorKind::HostUnreachable,
+            io::ErrorKind::TimedOut,
+            io::ErrorKind::PermissionDenied,
+            io::ErrorKind::NotConnected,
+        ] {
+            let out_of_reach = asked(kind).await;
+            assert!(
+                matches!(out_of_reach, Some(AgentError::Unreachable(_))),
+                "{out_of_reach:?}"
+            );
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod host;
 mod install;
+mod machine;
 mod package;
 mod paths;
 mod probe;
@@ -24,6 +25,7 @@ use host::Host;
 use install::Installed;
 use package::Packages;
 pub use paths::HostPaths;
+use push::Pushed;
 
 /// Agents that hosts can be given.
 #[derive(Debug, Clone, Default)]
@@ -80,7 +82,7 @@ pub enum Outcome {
     Underway {
         /// How far it is.
         progress: Progress,
-        /// What was done, for people.
+        /// What was done, for people; empty: nothing worth telling.
         done: String,
     },
     /// The agent answers.
@@ -91,6 +93,8 @@ pub enum Outcome {
         shim_port: u16,
         /// What the host has.
         report: Box<HostReport>,
+        /// Which build of the agent was brought there: see [`Deployer::build`].
+        build: String,
     },
 }
 
@@ -130,6 +134,27 @@ impl Deployer {
             clock: Arc::new(SystemClock),
             packages: Arc::default(),
         }
+    }
+
+    /// Which build of the agent hosts of an architecture get, by the hash of its file; `None`: there is none, or it cannot be
+    /// read. Takes a moment the first time, as the file is read.
+    pub async fn build(&self, machine: &str) -> Option<String> {
+        let package = self.packages.of(&self.agents, machine).await;
+        package.ok().map(|package| package.name())
+    }
+
+    /// Whether two ways lead to one machine.
+    ///
+    /// # Errors
+    /// One of them is not reached.
+    pub async fn is_same_machine(&self, one: &Reach, other: &Reach) -> Result<bool, DeployError> {
+        let (one, other) = tokio::try_join!(machine::id(&self.pool, one), machine::id(&self.pool, other))?;
+        Ok(one.is_some() && one == other)
+    }
+
+    /// Ends the connection to a host, if there is one.
+    pub fn forget(&self, reach: &Reach) {
+        self.pool.forget(reach);
     }
 
     /// Makes the step that `progress` says is next; `None`: the first.
@@ -196,8 +221,10 @@ impl Deployer {
     async fn push(&self, reach: &Reach, progress: Progress) -> Result<Outcome, DeployError> {
         let package = self.packages.of(&self.agents, &progress.machine).await?;
         let host = Host::open(&self.pool, reach).await?;
-        let done = push::push(&host, &self.paths, &package).await?;
-        Ok(underway(progress.then(Stage::Install), done))
+        Ok(match push::push(&host, &self.paths, &package).await? {
+            Pushed::Whole(done) => underway(progress.then(Stage::Install), done),
+            Pushed::Partly => underway(progress, ""),
+        })
     }
 
     async fn install(
@@ -226,6 +253,7 @@ impl Deployer {
             reach,
             shim_port: self.paths.port,
             report: Box::new(report),
+            build: package.name(),
         })
     }
 }

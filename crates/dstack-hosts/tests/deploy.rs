@@ -31,6 +31,7 @@ struct Machine {
     agent: PathBuf,
     mine: String,
     patience: Duration,
+    send_limit: Duration,
 }
 
 impl Machine {
@@ -46,6 +47,7 @@ impl Machine {
             agent: agent_with(root.path(), b""),
             mine: new_key().public.trim().to_owned(),
             patience: Duration::from_secs(20),
+            send_limit: Duration::from_secs(20),
             root,
         };
         machine.program("docker", "echo 1.47");
@@ -102,6 +104,7 @@ impl Machine {
             ssh: Some(text("ssh")),
             port: self.port,
             patience: self.patience,
+            send_limit: self.send_limit,
         };
         let agents = AgentFiles {
             amd64: Some(self.agent.clone()),
@@ -196,8 +199,10 @@ async fn deploy(
                 reach,
                 shim_port,
                 report,
+                build,
             } => {
                 assert_eq!(shim_port, machine.port);
+                assert_eq!(deployer.build("x86_64").await, Some(build));
                 return Ok((told, reach, *report));
             }
         }
@@ -312,6 +317,73 @@ async fn a_host_is_set_up_again_and_again_and_released() {
     let machine = Machine::new();
     let server = machine.server().await;
     from_nothing_and_back(&machine, &server.pool(), server.reach()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_ways_to_one_machine_are_known_as_such() {
+    let machine = Machine::new();
+    let (one, other) = (machine.server().await, machine.server().await);
+    let deployer = machine.deployer(one.pool());
+    assert_eq!(
+        deployer.is_same_machine(&one.reach(), &one.reach()).await,
+        Ok(true)
+    );
+    // Another SSH server of the same machine, which this pool has no key for, cannot be asked.
+    assert!(
+        deployer
+            .is_same_machine(&one.reach(), &other.reach())
+            .await
+            .is_err()
+    );
+    // A machine that does not say what it is is nobody's twin.
+    machine.program("cat", "exit 1");
+    assert_eq!(
+        deployer.is_same_machine(&one.reach(), &one.reach()).await,
+        Ok(false)
+    );
+}
+
+/// On a slow line each step brings some of it, and none takes longer than a step may.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_comes_in_as_many_steps_as_it_takes() {
+    let mut machine = Machine::new();
+    machine.send_limit = Duration::ZERO;
+    let server = machine.server().await;
+    let pool = server.pool();
+    let (deployer, deployment) = (
+        machine.deployer(pool.clone()),
+        machine.deployment(server.reach(), &[]),
+    );
+    let mut progress = until(&deployer, &deployment, Stage::Push).await;
+    let folder = machine.path("lib");
+    let arrived = || {
+        let files = tree(&folder);
+        let parts = files
+            .iter()
+            .filter(|(path, _)| path.extension().is_some_and(|end| end == "part"));
+        parts
+            .filter_map(|(_, content)| content.as_ref())
+            .map(Vec::len)
+            .sum::<usize>()
+    };
+    for step in 1..=3 {
+        let Outcome::Underway { progress: next, done } =
+            deployer.step(&deployment, Some(progress)).await.unwrap()
+        else {
+            panic!("too far")
+        };
+        assert_eq!((next.next, done.as_str()), (Stage::Push, ""));
+        assert_eq!(arrived(), step * 32 * 1024, "what has arrived is not sent again");
+        progress = next;
+    }
+    machine.send_limit = Duration::from_secs(20);
+    let deployer = machine.deployer(pool.clone());
+    let Outcome::Underway { progress, done } = deployer.step(&deployment, Some(progress)).await.unwrap()
+    else {
+        panic!("too far")
+    };
+    assert_eq!(progress.next, Stage::Install);
+    assert!(done.contains("the rest of the agent's file was sent"), "{done}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,6 +8,7 @@ mod inputs;
 mod keyring;
 mod output;
 mod runner_tokens;
+mod ways;
 
 pub use agents::{ConnectedAgents, Machine};
 pub use handle::Connected;

@@ -73,4 +73,10 @@ impl Agents for ConnectedAgents {
         let connector = self.connector(address, Some(port));
         Arc::new(HttpRunner(RunnerClient::new(connector).with_token(token)))
     }
+
+    fn forget(&self, address: &AgentAddress) {
+        if let Some(reach) = address.reach() {
+            self.pool.forget(reach);
+        }
+    }
 }

@@ -18,7 +18,7 @@ use dstack_plan::services::replicas::Slot;
 use dstack_store::encryption::Encryption;
 use dstack_store::queries::secrets;
 use dstack_store::rows::RunRow;
-use dstack_store::{Database, EngineStore as _, JobSnapshot, SqlStore};
+use dstack_store::{Database, JobSnapshot, SqlStore};
 use dstack_system::Secret;
 use dstack_units::ProjectId;
 
@@ -106,12 +106,12 @@ impl SqlInputs {
         let Some(fleet) = job.instance.as_ref().and_then(|instance| instance.fleet_id) else {
             return Ok(BTreeMap::new());
         };
-        let Some(found) = SqlStore::new(self.database.clone()).fleet(fleet).await? else {
+        let Some(fleet) = SqlStore::new(self.database.clone()).fleet_row(fleet).await? else {
             return Ok(BTreeMap::new());
         };
-        let env = found.fleet.spec.configuration.env.to_map();
+        let env = fleet.spec.configuration.env.to_map();
         let env =
-            env.map_err(|error| InputsError::Refused(format!("env of fleet {}: {error}", found.fleet.name)))?;
+            env.map_err(|error| InputsError::Refused(format!("env of fleet {}: {error}", fleet.name)))?;
         Ok(env
             .into_iter()
             .map(|(name, value)| (name, Secret::new(value)))
