@@ -94,6 +94,8 @@ struct State {
     lags: usize,
     /// Instances whose machine is broken.
     lost: BTreeSet<String>,
+    /// What calls to shims must bring, by machine.
+    shim_tokens: BTreeMap<String, Secret>,
     faults: Faults,
     health: InstanceHealth,
     /// How often it was asked for that.
@@ -172,6 +174,15 @@ impl Hosts {
     pub fn lose(&self, instance: InstanceId) {
         self.lock().lost.insert(instance.to_string());
         self.changed.notify_waiters();
+    }
+
+    /// The shim of a machine answers calls with this token only from now on; `None`: it is gone.
+    pub fn shim_token(&self, machine: &str, token: Option<Secret>) {
+        let mut state = self.lock();
+        match token {
+            Some(token) => state.shim_tokens.insert(machine.to_owned(), token),
+            None => state.shim_tokens.remove(machine),
+        };
     }
 
     fn is_lost(&self, machine: &str) -> bool {
@@ -342,10 +353,11 @@ fn refused(status: u16, message: &str) -> AgentError {
 }
 
 impl Agents for Hosts {
-    fn shim(&self, address: &AgentAddress) -> Arc<dyn Shim> {
+    fn shim(&self, address: &AgentAddress, token: Option<Secret>) -> Arc<dyn Shim> {
         Arc::new(SimShim {
             hosts: self.clone(),
             machine: machine(address),
+            token: token.unwrap_or_default(),
         })
     }
     fn runner(&self, address: &AgentAddress, job: JobId, _port: u16, token: Secret) -> Arc<dyn Runner> {
@@ -377,6 +389,7 @@ fn machine(address: &AgentAddress) -> String {
 struct SimShim {
     hosts: Hosts,
     machine: String,
+    token: Secret,
 }
 
 impl SimShim {
@@ -384,7 +397,11 @@ impl SimShim {
         if self.hosts.is_lost(&self.machine) {
             return Err(AgentError::Unreachable("no route to host".to_owned()));
         }
-        self.hosts.call(work)
+        self.hosts
+            .call(|state| match state.shim_tokens.get(&self.machine) {
+                Some(token) if token.expose() != self.token.expose() => Err(refused(401, "another token")),
+                _ => work(state),
+            })
     }
 }
 

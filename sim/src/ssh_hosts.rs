@@ -11,6 +11,8 @@ use dstack_plan::hosts::reach;
 use dstack_system::Random;
 use serde_json::{Value, json};
 
+use crate::output::shim_token;
+
 /// Steps of a preparation; the last one makes the agent answer.
 const STEPS: u64 = 4;
 
@@ -33,14 +35,16 @@ struct State {
 pub struct SshHosts {
     state: Arc<Mutex<State>>,
     random: Random,
+    agents: crate::hosts::Hosts,
 }
 
 impl SshHosts {
-    /// Hosts that can be reached and have no agent.
-    pub fn new(random: Random) -> Self {
+    /// Hosts that can be reached and have no agent; the agents that they get are these.
+    pub fn new(random: Random, agents: crate::hosts::Hosts) -> Self {
         Self {
             state: Arc::default(),
             random,
+            agents,
         }
     }
 
@@ -115,6 +119,7 @@ impl Hosts for SshHosts {
         self.step(&name, |state| {
             if leaves_something {
                 state.installed.insert(name.clone());
+                self.agents.shim_token(&name, Some(shim_token(host.instance.id)));
             }
         })
         .await?;
@@ -154,6 +159,7 @@ impl Hosts for SshHosts {
         }
         self.step(&name, |state| {
             state.installed.remove(&name);
+            self.agents.shim_token(&name, None);
         })
         .await
     }

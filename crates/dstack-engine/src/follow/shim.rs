@@ -4,32 +4,36 @@ use std::sync::Arc;
 
 use dstack_agent_api::shim::{StreamEvent, TaskInfo, TaskStatus, TaskTerminate};
 use dstack_store::EntityRef;
-use dstack_store::rows::AgentAddress;
-use dstack_units::{InstanceId, JobId};
+use dstack_store::rows::{AgentAddress, InstanceRow};
+use dstack_units::{InstanceId, JobId, ProjectId};
 
 use super::{FIRST_PAUSE, FOLLOW_AGAIN, health, longer};
+use crate::agents::shim_of;
 use crate::context::Context;
 use crate::running::{Begun, Work};
 use crate::{AgentError, Result, Shim, TaskSource};
 
 /// Makes sure that the shim of an instance is followed.
-pub fn ensure(ctx: &Arc<Context>, instance: InstanceId, address: AgentAddress) {
+pub fn ensure(ctx: &Arc<Context>, row: &InstanceRow, address: AgentAddress) {
+    let (project, instance) = (row.project_id, row.id);
     let Some(begun) = Begun::new(ctx, Work::FollowShim(instance)) else {
         return;
     };
     let context = Arc::clone(ctx);
     ctx.spawn_under_lease("follow shim", EntityRef::Instance(instance), async move {
-        follow(&context, instance, address).await;
+        follow(&context, project, instance, address).await;
         drop(begun);
     });
 }
 
-async fn follow(ctx: &Arc<Context>, instance: InstanceId, mut address: AgentAddress) {
-    let mut shim = ctx.deps.agents.shim(&address);
+async fn follow(ctx: &Arc<Context>, project: ProjectId, instance: InstanceId, mut address: AgentAddress) {
     let mut pause = FIRST_PAUSE;
     let mut asked = health::Asked::default();
     loop {
-        let ended = listen(ctx, instance, shim.as_ref(), &mut asked).await;
+        let ended = match shim_of(ctx, project, instance, &address).await {
+            Ok(shim) => listen(ctx, instance, shim.as_ref(), &mut asked).await,
+            Err(error) => Err(error.into()),
+        };
         // However it ended: only what the next stream tells says what is there.
         ctx.seen.update_instance(instance, |seen| seen.synced = false);
         match ended {
@@ -65,7 +69,6 @@ async fn follow(ctx: &Arc<Context>, instance: InstanceId, mut address: AgentAddr
                 // Another host key may have been accepted.
                 if let Some(now) = snapshot.instance.agent.as_deref().filter(|now| **now != address) {
                     address = now.clone();
-                    shim = ctx.deps.agents.shim(&address);
                 }
             }
             Ok(_) => return,

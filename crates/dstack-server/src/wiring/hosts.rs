@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use dstack_control::keys::Keys;
-use dstack_engine::{HostError, HostRef, Hosts, Preparation, ReadyHost};
+use dstack_engine::{HostError, HostRef, Hosts, InputsError, Preparation, ReadyHost};
 use dstack_hosts::deploy::{DeployError, Deployer, Deployment, Outcome, Progress};
 use dstack_model::reach::Reach;
 use dstack_plan::hosts::reach;
@@ -15,12 +15,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
+use super::agent_tokens::AgentTokens;
+
 /// Sets up hosts with the agents that this server carries.
 #[derive(Debug)]
 pub struct SshHosts {
     deployer: Deployer,
     database: Database,
     keys: Arc<Keys>,
+    tokens: AgentTokens,
     /// Steps under way at the same time: jump hosts refuse more logins at once than a few, and lines carry so much.
     slots: Semaphore,
 }
@@ -30,9 +33,10 @@ const STEPS_AT_ONCE: usize = 32;
 
 impl SshHosts {
     /// Through this deployer.
-    pub const fn new(deployer: Deployer, database: Database, keys: Arc<Keys>) -> Self {
+    pub fn new(deployer: Deployer, database: Database, keys: Arc<Keys>) -> Self {
         Self {
             deployer,
+            tokens: AgentTokens::new(database.clone(), Arc::clone(&keys)),
             database,
             keys,
             slots: Semaphore::const_new(STEPS_AT_ONCE),
@@ -46,10 +50,16 @@ impl SshHosts {
             reach(host.fleet.id, &host.fleet.spec, hostname)
         };
         let gone = || HostError::Refused("the fleet does not have this host any more".to_owned());
+        let (project, instance) = (host.instance.project_id, host.instance.id);
         Ok(Deployment {
             reach: known.or_else(named).ok_or_else(gone)?,
             authorized_keys: vec![self.project_key(host.fleet.project_id).await?],
             env: env(host)?,
+            token: self
+                .tokens
+                .of_instance(project, instance)
+                .await
+                .map_err(no_token)?,
         })
     }
 
@@ -61,6 +71,13 @@ impl SshHosts {
         let pair = self.keys.of_project(&row).await;
         let pair = pair.map_err(|error| HostError::Transient(chain(&error).to_string()))?;
         Ok(pair.public.trim_end().to_owned())
+    }
+}
+
+fn no_token(error: InputsError) -> HostError {
+    match error {
+        InputsError::Refused(text) => HostError::Refused(text),
+        InputsError::Transient(cause) => HostError::Transient(chain(cause.as_ref()).to_string()),
     }
 }
 
