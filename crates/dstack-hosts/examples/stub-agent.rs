@@ -32,20 +32,20 @@ fn main() -> std::io::Result<()> {
         let stream = stream?;
         // A client that goes away is no reason to end.
         let token = Some(token.clone()).filter(|_| !is_reference);
-        std::thread::spawn(move || answer(&stream, is_reference, token));
+        std::thread::spawn(move || answer(&stream, is_reference, token.as_deref()));
     }
     Ok(())
 }
 
 /// dstack 0.22.5's agent knows no token.
-fn answer(mut stream: &TcpStream, is_reference: bool, token: Option<String>) -> std::io::Result<()> {
+fn answer(mut stream: &TcpStream, is_reference: bool, token: Option<&str>) -> std::io::Result<()> {
     let mut head = String::new();
     let mut reader = BufReader::new(stream);
     while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head)? > 0 {}
     let path = head.split(' ').nth(1).unwrap_or_default();
-    let is_authorized = |token: &String| head.contains(&format!("authorization: Bearer {token}\r\n"));
+    let is_authorized = |token: &str| head.contains(&format!("authorization: Bearer {token}\r\n"));
     let (status, body) = match path {
-        _ if !token.as_ref().is_none_or(is_authorized) => ("401 Unauthorized", UNAUTHORIZED.to_owned()),
+        _ if !token.is_none_or(is_authorized) => ("401 Unauthorized", UNAUTHORIZED.to_owned()),
         "/api/healthcheck" => (
             "200 OK",
             r#"{"service":"dstack-shim","version":"0.0.1"}"#.to_owned(),
