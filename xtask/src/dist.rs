@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         if target != own {
             match cross::try_run(target, &agent)? {
                 Some(said) => println!("under an emulator it says: {said}"),
-                None => println!("not tried: no emulator (qemu-user-static) is installed"),
+                None => println!("not tried: no emulator (qemu-user) is installed"),
             }
         }
         agents.push((arch, compressed(&agent)?));
