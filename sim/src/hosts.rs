@@ -100,6 +100,8 @@ struct State {
     reached: BTreeSet<String>,
     /// Host keys of machines that are not what they were, by machine.
     keys: BTreeMap<String, String>,
+    /// What calls to shims must bring, by machine.
+    shim_tokens: BTreeMap<String, Secret>,
     faults: Faults,
     health: InstanceHealth,
     /// How often it was asked for that.
@@ -178,6 +180,15 @@ impl Hosts {
     pub fn lose(&self, instance: InstanceId) {
         self.lock().lost.insert(instance.to_string());
         self.changed.notify_waiters();
+    }
+
+    /// The shim of a machine answers calls with this token only from now on; `None`: it is gone.
+    pub fn shim_token(&self, machine: &str, token: Option<Secret>) {
+        let mut state = self.lock();
+        match token {
+            Some(token) => state.shim_tokens.insert(machine.to_owned(), token),
+            None => state.shim_tokens.remove(machine),
+        };
     }
 
     fn is_lost(&self, machine: &str) -> bool {
@@ -388,7 +399,7 @@ fn refused(status: u16, message: &str) -> AgentError {
 }
 
 impl Agents for Hosts {
-    fn shim(&self, address: &AgentAddress) -> Arc<dyn Shim> {
+    fn shim(&self, address: &AgentAddress, token: Option<Secret>) -> Arc<dyn Shim> {
         self.lock().reached.insert(machine(address));
         Arc::new(SimShim {
             hosts: self.clone(),
@@ -396,6 +407,7 @@ impl Agents for Hosts {
             key: address
                 .reach()
                 .and_then(|reach| reach.host.host_keys.first().cloned()),
+            token: token.unwrap_or_default(),
         })
     }
     fn runner(&self, address: &AgentAddress, job: JobId, _port: u16, token: Secret) -> Arc<dyn Runner> {
@@ -432,6 +444,7 @@ struct SimShim {
     machine: String,
     /// The host key that the machine has to show.
     key: Option<String>,
+    token: Secret,
 }
 
 impl SimShim {
@@ -439,7 +452,11 @@ impl SimShim {
         if let Some(silence) = self.hosts.silence(&self.machine, self.key.as_ref()) {
             return Err(silence);
         }
-        self.hosts.call(work)
+        self.hosts
+            .call(|state| match state.shim_tokens.get(&self.machine) {
+                Some(token) if token.expose() != self.token.expose() => Err(refused(401, "another token")),
+                _ => work(state),
+            })
     }
 }
 

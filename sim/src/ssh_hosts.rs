@@ -10,7 +10,10 @@ use dstack_engine::{HostError, HostRef, Hosts, Preparation, ReadyHost};
 use dstack_model::reach::Reach;
 use dstack_plan::hosts::reach;
 use dstack_system::{Random, task};
+use dstack_units::InstanceId;
 use serde_json::{Value, json};
+
+use crate::output::shim_token;
 
 /// Steps of a preparation; the last one makes the agent answer.
 const STEPS: u64 = 4;
@@ -143,6 +146,7 @@ impl SshHosts {
         drop(state);
         self.agents.change_key(host, key);
         self.agents.agent_runs(host, false);
+        self.agents.shim_token(host, None);
     }
 
     /// A host has so many CPUs from now on.
@@ -228,17 +232,19 @@ impl SshHosts {
     }
 
     /// The agent of a host is there, of the build that the server carries.
-    fn install(&self, host: &str, state: &mut State) {
+    fn install(&self, instance: InstanceId, host: &str, state: &mut State) {
         let before = state.installed.insert(host.to_owned(), state.build.clone());
         if before.as_ref() != Some(&state.build) || self.agents.lacks_agent(host) {
             *state.started.entry(host.to_owned()).or_default() += 1;
         }
         self.agents.agent_runs(host, true);
+        self.agents.shim_token(host, Some(shim_token(instance)));
     }
 
     fn uninstall(&self, host: &str, state: &mut State) {
         state.installed.remove(host);
         self.agents.agent_runs(host, false);
+        self.agents.shim_token(host, None);
     }
 }
 
@@ -279,7 +285,7 @@ impl Hosts for SshHosts {
         self.step(&name, |state| match done {
             // The first step only looks.
             0 => {}
-            _ if is_last => self.install(&name, state),
+            _ if is_last => self.install(host.instance.id, &name, state),
             _ => {
                 // A file is brought; what runs goes on.
                 state.installed.entry(name.clone()).or_default();

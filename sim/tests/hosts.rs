@@ -11,6 +11,7 @@ use dstack_engine::{Engine, Failpoints, HostError};
 use dstack_model::fleets::FleetStatus;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason as Reason};
 use dstack_model::runs::{JobTerminationReason, RunStatus};
+use dstack_sim::output::shim_token;
 use dstack_sim::scenario::Builder;
 use dstack_sim::{Script, World, invariants, killed_everywhere};
 use dstack_store::rows::{FleetRow, InstanceRow, OperationKind};
@@ -969,4 +970,21 @@ async fn hosts_are_usable_in_the_end_whatever_has_happened_to_them() {
         assert_eq!(world.ssh_hosts.installed(), BTreeSet::new(), "seed {seed}");
         assert_eq!(invariants::at_rest(&world), Vec::<String>::new(), "seed {seed}");
     }
+}
+
+/// Somebody who is root on a host has it set up for another instance, by mistake say, and then for this one again.
+#[tokio::test(start_paused = true)]
+async fn a_job_outlives_that_the_agent_of_its_host_has_another_token_for_a_while() {
+    let world = World::new(23, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let fleet = applied(&world, &engine, &["a"]).await;
+    become_idle(&world, fleet, 1, MINUTE).await;
+    world.hosts.shim_token("a", Some("of another".into()));
+    let wants = json!({"fleets": ["lab"]});
+    let run = world.submit(&engine, "train", &wants).await.unwrap();
+    world.pass(20 * SECOND).await;
+    assert_eq!(world.status(run.id), Some(RunStatus::Provisioning));
+    let instance = instances(&world, fleet)[0].id;
+    world.hosts.shim_token("a", Some(shim_token(instance)));
+    assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use dstack_system::Secret;
 use tokio::net::UnixStream;
 
 use crate::http::{AgentHttp, Call, CallError, Connector, Lines, Wire};
@@ -52,6 +53,13 @@ impl ShimClient {
     pub fn new(connector: Arc<dyn Connector>) -> Self {
         Self {
             http: AgentHttp::new(connector).with_limits(MAX_ANSWER_BYTES, MAX_LINE_BYTES),
+        }
+    }
+
+    /// With the token that the agent was started with. One that was started without a token does not look at it.
+    pub fn with_token(self, token: Secret) -> Self {
+        Self {
+            http: self.http.with_token(token),
         }
     }
 

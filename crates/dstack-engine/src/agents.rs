@@ -14,7 +14,10 @@ use dstack_agent_api::stream::StreamLine;
 use dstack_model::runs::JobProvisioningData;
 use dstack_store::rows::AgentAddress;
 use dstack_system::{Secret, chain};
-use dstack_units::{InstanceId, JobId};
+use dstack_units::{InstanceId, JobId, ProjectId};
+
+use crate::context::Context;
+use crate::inputs::InputsError;
 
 /// Why a call to an agent brought no answer.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -117,8 +120,8 @@ pub trait Runner: Send + Sync + Debug {
 
 /// Reaches agents by the address of their instance.
 pub trait Agents: Send + Sync + Debug {
-    /// The host agent.
-    fn shim(&self, address: &AgentAddress) -> Arc<dyn Shim>;
+    /// The host agent; `token` is what it was started with, if it was.
+    fn shim(&self, address: &AgentAddress, token: Option<Secret>) -> Arc<dyn Shim>;
     /// The agent of a job; `port` is where its API is on the host, `token` what the job's task was submitted with.
     fn runner(&self, address: &AgentAddress, job: JobId, port: u16, token: Secret) -> Arc<dyn Runner>;
     /// The agent of this address is not needed any more: what is kept for reaching it may go.
@@ -128,6 +131,24 @@ pub trait Agents: Send + Sync + Debug {
     fn address(&self, _instance: InstanceId, _place: &JobProvisioningData) -> Option<AgentAddress> {
         None
     }
+}
+
+/// The host agent of an instance.
+///
+/// # Errors
+/// What its calls are authorized with is not known, now or at all.
+pub async fn shim_of(
+    ctx: &Context,
+    project: ProjectId,
+    instance: InstanceId,
+    address: &AgentAddress,
+) -> Result<Arc<dyn Shim>, InputsError> {
+    let token = match address {
+        // Its socket looks who is at the other end.
+        AgentAddress::Local { .. } => None,
+        AgentAddress::Ssh { .. } => Some(ctx.deps.inputs.shim_token(project, instance).await?),
+    };
+    Ok(ctx.deps.agents.shim(address, token))
 }
 
 /// A shim reached over HTTP.

@@ -15,9 +15,10 @@ mod service;
 use std::sync::Arc;
 
 use dstack_agent_api::shim::HostReport;
+use dstack_agent_api::shim_client::ShimClient;
 use dstack_model::reach::Reach;
-use dstack_system::SystemClock;
 use dstack_system::clock::SharedClock;
+use dstack_system::{Secret, SystemClock};
 use serde::{Deserialize, Serialize};
 
 use crate::pool::Pool;
@@ -45,6 +46,8 @@ pub struct Deployment {
     pub authorized_keys: Vec<String>,
     /// Variables for the agent, beside its own.
     pub env: Vec<(String, String)>,
+    /// What calls to the agent must bring from now on.
+    pub token: Secret,
 }
 
 /// How far a deployment is.
@@ -175,7 +178,7 @@ impl Deployer {
             _ if !is_known => self.probe(deployment).await,
             Stage::Push => self.push(&reach, progress).await,
             Stage::Install => self.install(deployment, &reach, progress).await,
-            Stage::Report => self.report(reach, &progress).await,
+            Stage::Report => self.report(deployment, reach, &progress).await,
         }
     }
 
@@ -194,6 +197,12 @@ impl Deployer {
         self.pool.forget(reach);
         self.pool.forget(&pinned(reach, &connection.host_keys()));
         Ok(())
+    }
+
+    /// The agent of the host, whichever that is.
+    fn shim(&self, deployment: &Deployment, reach: &Reach) -> ShimClient {
+        ShimClient::new(self.pool.connector(reach.clone(), self.paths.port))
+            .with_token(deployment.token.clone())
     }
 
     async fn probe(&self, deployment: &Deployment) -> Result<Outcome, DeployError> {
@@ -244,8 +253,14 @@ impl Deployer {
         )
     }
 
-    async fn report(&self, reach: Reach, progress: &Progress) -> Result<Outcome, DeployError> {
-        let report = report::report(self, &reach, &progress.machine).await?;
+    async fn report(
+        &self,
+        deployment: &Deployment,
+        reach: Reach,
+        progress: &Progress,
+    ) -> Result<Outcome, DeployError> {
+        let shim = self.shim(deployment, &reach);
+        let report = report::report(self, &shim, &reach, &progress.machine).await?;
         let package = self.packages.of(&self.agents, &progress.machine).await?;
         let host = Host::open(&self.pool, &reach).await?;
         report::clean(&host, &self.paths, &package.name()).await;

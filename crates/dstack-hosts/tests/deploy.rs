@@ -15,12 +15,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dstack_agent_api::shim::HostReport;
+use dstack_agent_api::shim_client::ShimClient;
 use dstack_hosts::deploy::{
     AgentFiles, DeployError, Deployer, Deployment, HostPaths, Outcome, Progress, Stage,
 };
 use dstack_hosts::pool::Pool;
 use dstack_model::reach::Reach;
 use support::{OpenSsh, Server, directory, free_port, new_key, tree};
+
+/// What calls to agents must bring.
+const TOKEN: &str = "the token of this instance";
 
 /// A machine that is deployed to.
 struct Machine {
@@ -29,6 +33,8 @@ struct Machine {
     root: tempfile::TempDir,
     port: u16,
     agent: PathBuf,
+    /// For hosts that say to be of that kind; it runs here as well.
+    arm64: PathBuf,
     mine: String,
     patience: Duration,
     send_limit: Duration,
@@ -45,6 +51,7 @@ impl Machine {
             programs: path("bin"),
             port: free_port(),
             agent: agent_with(root.path(), b""),
+            arm64: agent_with(root.path(), b"for arm64"),
             mine: new_key().public.trim().to_owned(),
             patience: Duration::from_secs(20),
             send_limit: Duration::from_secs(20),
@@ -108,7 +115,7 @@ impl Machine {
         };
         let agents = AgentFiles {
             amd64: Some(self.agent.clone()),
-            arm64: Some(self.agent.clone()),
+            arm64: Some(self.arm64.clone()),
         };
         Deployer::with_paths(pool, agents, paths)
     }
@@ -117,6 +124,7 @@ impl Machine {
         Deployment {
             reach,
             authorized_keys: vec![self.mine.clone()],
+            token: TOKEN.into(),
             env: env
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
@@ -254,6 +262,13 @@ async fn from_nothing_and_back(machine: &Machine, pool: &Pool, reach: Reach) {
     let env = machine.path("home/shim.env");
     assert_eq!(
         std::fs::metadata(env).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+
+    let token = machine.path("home/shim.token");
+    assert_eq!(std::fs::read_to_string(&token).unwrap(), TOKEN);
+    assert_eq!(
+        std::fs::metadata(token).unwrap().permissions().mode() & 0o777,
         0o600
     );
 
@@ -560,6 +575,52 @@ async fn an_agent_that_does_not_start_says_why() {
         "{text}"
     );
     deployer.release(&deployment).await.unwrap();
+    assert_eq!(machine.processes(), (Vec::new(), Vec::new()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_of_another_architecture_gets_its_agent() {
+    let machine = Machine::new();
+    machine.program("uname", "[ \"$1\" = -s ] && echo Linux || echo aarch64");
+    let server = machine.server().await;
+    let deployment = machine.deployment(server.reach(), &[]);
+    let (told, _, report) = deploy(&machine, &server.pool(), &deployment).await.unwrap();
+    assert!(told[0].contains("aarch64"), "{told:?}");
+    let brought = std::fs::read_dir(machine.path("lib/dstack")).unwrap();
+    let brought = brought.map(|file| std::fs::read(file.unwrap().path()).unwrap());
+    let wanted = std::fs::read(&machine.arm64).unwrap();
+    assert!(brought.collect::<Vec<_>>() == [wanted]);
+    assert_eq!(report.host_info.cpus, 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_another_instance_has_set_up_since_is_that_ones() {
+    let machine = Machine::new();
+    let server = machine.server().await;
+    let (pool, first) = (server.pool(), machine.deployment(server.reach(), &[]));
+    deploy(&machine, &pool, &first).await.unwrap();
+    let second = Deployment {
+        token: "that of another".into(),
+        ..first.clone()
+    };
+    let (told, reach, _) = deploy(&machine, &pool, &second).await.unwrap();
+    assert!(
+        told[0].contains("an agent of another instance") && told[2].contains("was started"),
+        "{told:?}"
+    );
+    let shim = ShimClient::new(pool.connector(reach, machine.port));
+    for (token, answers) in [(&first.token, false), (&second.token, true)] {
+        let answer = shim.clone().with_token(token.clone()).healthcheck().await;
+        assert_eq!(answer.is_ok(), answers, "{answer:?}");
+    }
+    let deployer = machine.deployer(pool);
+    let error = deployer.release(&first).await.unwrap_err();
+    assert!(
+        matches!(&error, DeployError::Refused(text) if text.contains("the agent of another instance")),
+        "{error}"
+    );
+    assert_eq!((machine.processes().0.len(), machine.processes().1.len()), (1, 1));
+    deployer.release(&second).await.unwrap();
     assert_eq!(machine.processes(), (Vec::new(), Vec::new()));
 }
 

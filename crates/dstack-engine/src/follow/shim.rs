@@ -4,23 +4,25 @@ use std::sync::Arc;
 
 use dstack_agent_api::shim::{StreamEvent, TaskInfo, TaskStatus, TaskTerminate};
 use dstack_store::EntityRef;
-use dstack_store::rows::AgentAddress;
-use dstack_units::{InstanceId, JobId};
+use dstack_store::rows::{AgentAddress, InstanceRow};
+use dstack_units::{InstanceId, JobId, ProjectId};
 
 use super::{FIRST_PAUSE, FOLLOW_AGAIN, health, longer};
+use crate::agents::shim_of;
 use crate::context::Context;
 use crate::observations::Implausible;
 use crate::running::{Begun, Work};
 use crate::{AgentError, Result, Shim, TaskSource};
 
 /// Makes sure that the shim of an instance is followed.
-pub fn ensure(ctx: &Arc<Context>, instance: InstanceId, address: AgentAddress) {
+pub fn ensure(ctx: &Arc<Context>, row: &InstanceRow, address: AgentAddress) {
+    let (project, instance) = (row.project_id, row.id);
     let Some(begun) = Begun::new(ctx, Work::FollowShim(instance)) else {
         return;
     };
     let context = Arc::clone(ctx);
     ctx.spawn_under_lease("follow shim", EntityRef::Instance(instance), async move {
-        let last = follow(&context, instance, address).await;
+        let last = follow(&context, project, instance, address).await;
         // Ended, or another server's: nothing here goes there any more.
         context.deps.agents.forget(&last);
         drop(begun);
@@ -28,12 +30,19 @@ pub fn ensure(ctx: &Arc<Context>, instance: InstanceId, address: AgentAddress) {
 }
 
 /// Until the instance is over, or another server's; the address by which its agent was reached last.
-async fn follow(ctx: &Arc<Context>, instance: InstanceId, mut address: AgentAddress) -> AgentAddress {
-    let mut shim = ctx.deps.agents.shim(&address);
+async fn follow(
+    ctx: &Arc<Context>,
+    project: ProjectId,
+    instance: InstanceId,
+    mut address: AgentAddress,
+) -> AgentAddress {
     let mut pause = FIRST_PAUSE;
     let mut asked = health::Asked::default();
     loop {
-        let ended = listen(ctx, instance, shim.as_ref(), &mut asked).await;
+        let ended = match shim_of(ctx, project, instance, &address).await {
+            Ok(shim) => listen(ctx, instance, shim.as_ref(), &mut asked).await,
+            Err(error) => Err(error.into()),
+        };
         // However it ended: only what the next stream tells says what is there.
         ctx.seen.update_instance(instance, |seen| seen.synced = false);
         match ended {
@@ -72,7 +81,6 @@ async fn follow(ctx: &Arc<Context>, instance: InstanceId, mut address: AgentAddr
                 if let Some(now) = snapshot.instance.agent.as_deref().filter(|now| **now != address) {
                     ctx.deps.agents.forget(&address);
                     address = now.clone();
-                    shim = ctx.deps.agents.shim(&address);
                 }
             }
             Ok(_) => {
@@ -171,12 +179,12 @@ async fn hear(
     }
 }
 
-/// Whether the machine is reached, and no agent there that serves us: none runs, or one that has no such route or does not take
-/// our token.
+/// Whether the machine is reached, and no agent there that serves us: none runs, or one that has no such route. One that wants
+/// another token is another instance's, which has set the host up since: two that name one host do not take it from each other.
 fn is_silent(error: &AgentError) -> bool {
     match error {
         AgentError::NotRunning(_) => true,
-        AgentError::Refused { status, .. } => (400..500).contains(status),
+        AgentError::Refused { status, .. } => (400..500).contains(status) && *status != 401,
         AgentError::Unreachable(_) => false,
     }
 }

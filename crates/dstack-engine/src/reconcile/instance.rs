@@ -41,7 +41,7 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
         return Ok(());
     }
     if let Some(address) = &before.agent {
-        follow::shim::ensure(ctx, id, (**address).clone());
+        follow::shim::ensure(ctx, before, (**address).clone());
     }
     let change = change(ctx, &snapshot).await?;
     ctx.wakes

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use dstack_control::keys::Keys;
-use dstack_engine::{HostError, HostRef, Hosts, Preparation, ReadyHost};
+use dstack_engine::{HostError, HostRef, Hosts, InputsError, Preparation, ReadyHost};
 use dstack_hosts::deploy::{DeployError, Deployer, Deployment, Outcome, Progress};
 use dstack_model::instances::InstanceStatus;
 use dstack_model::reach::Reach;
@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
+use super::agent_tokens::AgentTokens;
 use super::ways::Ways;
 
 /// Sets up hosts with the agents that this server carries.
@@ -25,6 +26,7 @@ pub struct SshHosts {
     deployer: Deployer,
     database: Database,
     keys: Arc<Keys>,
+    tokens: AgentTokens,
     /// Steps under way at the same time: jump hosts refuse more logins at once than a few, and lines carry so much.
     slots: Semaphore,
     /// Builds of the agent by architecture, once they are known.
@@ -41,6 +43,7 @@ impl SshHosts {
     pub fn new(deployer: Deployer, database: Database, keys: Arc<Keys>) -> Self {
         Self {
             deployer,
+            tokens: AgentTokens::new(database.clone(), Arc::clone(&keys)),
             database,
             keys,
             slots: Semaphore::const_new(STEPS_AT_ONCE),
@@ -91,10 +94,16 @@ impl SshHosts {
             reach(host.fleet.id, &host.fleet.spec, place)
         };
         let gone = || HostError::Refused("the fleet does not have this host any more".to_owned());
+        let (project, instance) = (host.instance.project_id, host.instance.id);
         Ok(Deployment {
             reach: known.or_else(named).ok_or_else(gone)?,
             authorized_keys: vec![self.project_key(host.fleet.project_id).await?],
             env: env(host)?,
+            token: self
+                .tokens
+                .of_instance(project, instance)
+                .await
+                .map_err(no_token)?,
         })
     }
 
@@ -122,6 +131,13 @@ fn pinned(host: HostRef<'_>) -> Option<Reach> {
 fn preparation_way(preparation: Option<&Value>) -> Option<Reach> {
     let noted: Noted = serde_json::from_value(preparation?.clone()).ok()?;
     Some(noted.pinned())
+}
+
+fn no_token(error: InputsError) -> HostError {
+    match error {
+        InputsError::Refused(text) => HostError::Refused(text),
+        InputsError::Transient(cause) => HostError::Transient(chain(cause.as_ref()).to_string()),
+    }
 }
 
 /// Variables of the fleet for its hosts.
