@@ -94,6 +94,14 @@ struct State {
     lags: usize,
     /// Instances whose machine is broken.
     lost: BTreeSet<String>,
+    /// Machines on which no agent runs.
+    without_agent: BTreeSet<String>,
+    /// Machines to which the way may be kept open.
+    reached: BTreeSet<String>,
+    /// Host keys of machines that are not what they were, by machine.
+    keys: BTreeMap<String, String>,
+    /// What calls to shims must bring, by machine.
+    shim_tokens: BTreeMap<String, Secret>,
     faults: Faults,
     health: InstanceHealth,
     /// How often it was asked for that.
@@ -174,8 +182,57 @@ impl Hosts {
         self.changed.notify_waiters();
     }
 
+    /// The shim of a machine answers calls with this token only from now on; `None`: it is gone.
+    pub fn shim_token(&self, machine: &str, token: Option<Secret>) {
+        let mut state = self.lock();
+        match token {
+            Some(token) => state.shim_tokens.insert(machine.to_owned(), token),
+            None => state.shim_tokens.remove(machine),
+        };
+    }
+
     fn is_lost(&self, machine: &str) -> bool {
         self.lock().lost.contains(machine)
+    }
+
+    /// The agent of a machine does not run any more, and what its tasks do goes on; or it runs again.
+    pub fn agent_runs(&self, machine: &str, runs: bool) {
+        let mut state = self.lock();
+        match runs {
+            true => state.without_agent.remove(machine),
+            false => state.without_agent.insert(machine.to_owned()),
+        };
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// Machines to which the way may still be kept open.
+    pub fn reached(&self) -> BTreeSet<String> {
+        self.lock().reached.clone()
+    }
+
+    /// Whether no agent runs on a machine.
+    pub(crate) fn lacks_agent(&self, machine: &str) -> bool {
+        self.lock().without_agent.contains(machine)
+    }
+
+    /// A machine shows another host key from now on, and is not reached by who wants the one that it had.
+    pub(crate) fn change_key(&self, machine: &str, key: &str) {
+        self.lock().keys.insert(machine.to_owned(), key.to_owned());
+        self.changed.notify_waiters();
+    }
+
+    /// Why the agent of a machine does not answer who wants this host key, if it does not.
+    fn silence(&self, machine: &str, key: Option<&String>) -> Option<AgentError> {
+        if self.is_lost(machine) {
+            return Some(AgentError::Unreachable("no route to host".to_owned()));
+        }
+        let shown = self.lock().keys.get(machine).cloned();
+        if shown.is_some_and(|shown| key.is_some_and(|wanted| *wanted != shown)) {
+            return Some(AgentError::Unreachable("the host key is another".to_owned()));
+        }
+        let is_without = self.lock().without_agent.contains(machine);
+        is_without.then(|| AgentError::NotRunning("nothing listens on port 10998".to_owned()))
     }
 
     /// What DCGM says of the GPUs from now on, as a code of its own; `None`: there is no DCGM.
@@ -342,10 +399,15 @@ fn refused(status: u16, message: &str) -> AgentError {
 }
 
 impl Agents for Hosts {
-    fn shim(&self, address: &AgentAddress) -> Arc<dyn Shim> {
+    fn shim(&self, address: &AgentAddress, token: Option<Secret>) -> Arc<dyn Shim> {
+        self.lock().reached.insert(machine(address));
         Arc::new(SimShim {
             hosts: self.clone(),
             machine: machine(address),
+            key: address
+                .reach()
+                .and_then(|reach| reach.host.host_keys.first().cloned()),
+            token: token.unwrap_or_default(),
         })
     }
     fn runner(&self, address: &AgentAddress, job: JobId, _port: u16, token: Secret) -> Arc<dyn Runner> {
@@ -355,6 +417,9 @@ impl Agents for Hosts {
             id: job.to_string(),
             token,
         })
+    }
+    fn forget(&self, address: &AgentAddress) {
+        self.lock().reached.remove(&machine(address));
     }
     fn address(&self, instance: InstanceId, _place: &JobProvisioningData) -> Option<AgentAddress> {
         Some(AgentAddress::Local {
@@ -377,14 +442,21 @@ fn machine(address: &AgentAddress) -> String {
 struct SimShim {
     hosts: Hosts,
     machine: String,
+    /// The host key that the machine has to show.
+    key: Option<String>,
+    token: Secret,
 }
 
 impl SimShim {
     fn call<T>(&self, work: impl FnOnce(&mut State) -> Result<T, AgentError>) -> Result<T, AgentError> {
-        if self.hosts.is_lost(&self.machine) {
-            return Err(AgentError::Unreachable("no route to host".to_owned()));
+        if let Some(silence) = self.hosts.silence(&self.machine, self.key.as_ref()) {
+            return Err(silence);
         }
-        self.hosts.call(work)
+        self.hosts
+            .call(|state| match state.shim_tokens.get(&self.machine) {
+                Some(token) if token.expose() != self.token.expose() => Err(refused(401, "another token")),
+                _ => work(state),
+            })
     }
 }
 
@@ -457,6 +529,7 @@ impl Shim for SimShim {
         Ok(Box::new(SimTasks {
             hosts: self.hosts.clone(),
             machine: self.machine.clone(),
+            key: self.key.clone(),
             told: BTreeMap::new(),
             synced: false,
             lags,
@@ -474,6 +547,7 @@ impl Shim for SimShim {
 struct SimTasks {
     hosts: Hosts,
     machine: String,
+    key: Option<String>,
     told: BTreeMap<String, TaskInfo>,
     synced: bool,
     lags: usize,
@@ -517,7 +591,7 @@ impl TaskSource for SimTasks {
             let notified = changed.notified();
             tokio::pin!(notified);
             notified.as_mut().enable();
-            if self.hosts.is_lost(&self.machine) || self.hosts.stream_breaks() {
+            if self.hosts.silence(&self.machine, self.key.as_ref()).is_some() || self.hosts.stream_breaks() {
                 return Err(AgentError::Unreachable("stream broke".to_owned()));
             }
             if let Some(change) = self.next_change() {

@@ -13,7 +13,7 @@ use dstack_plan::services::replicas::Slot;
 use dstack_store::JobSnapshot;
 use dstack_store::rows::{JobRow, RunRow};
 use dstack_system::Secret;
-use dstack_units::JobId;
+use dstack_units::{InstanceId, JobId, ProjectId};
 use tokio::sync::Notify;
 
 /// All output, by job.
@@ -54,6 +54,11 @@ impl Output for SimOutput {
         self.changed.notify_waiters();
         Ok(())
     }
+}
+
+/// What calls to the shim of a host bring.
+pub fn shim_token(instance: InstanceId) -> Secret {
+    Secret::new(format!("token of the host {instance}"))
 }
 
 /// Jobs that need nothing, but for a registry that may be away when they are made.
@@ -101,5 +106,8 @@ impl Inputs for SimInputs {
     }
     async fn runner_token(&self, job: &JobSnapshot) -> Result<Secret, InputsError> {
         Ok(Secret::new(format!("token of {}", job.job.id)))
+    }
+    async fn shim_token(&self, _project: ProjectId, instance: InstanceId) -> Result<Secret, InputsError> {
+        Ok(shim_token(instance))
     }
 }

@@ -7,39 +7,91 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dstack_agent_api::shim::{HostInfo, HostReport};
 use dstack_engine::{HostError, HostRef, Hosts, Preparation, ReadyHost};
+use dstack_model::reach::Reach;
 use dstack_plan::hosts::reach;
-use dstack_system::Random;
+use dstack_system::{Random, task};
+use dstack_units::InstanceId;
 use serde_json::{Value, json};
+
+use crate::output::shim_token;
 
 /// Steps of a preparation; the last one makes the agent answer.
 const STEPS: u64 = 4;
+/// The build of the agent that servers carry at first.
+const FIRST_BUILD: &str = "build-1";
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     /// What is in the way at a host, by name.
     trouble: BTreeMap<String, HostError>,
-    /// Hosts on which something of ours is.
-    installed: BTreeSet<String>,
+    /// Hosts on which something of ours is, with the build of the agent that stands there.
+    installed: BTreeMap<String, String>,
+    /// Hosts at which no step comes to an end.
+    hanging: BTreeSet<String>,
     /// How long each step takes.
     step: Duration,
+    /// How long after the step a release takes effect, whether somebody still waits for it or not.
+    late_release: Option<Duration>,
     /// Chance that a step takes effect and its answer is lost.
     lost_answer: f64,
     /// Steps that were begun, by host.
     begun: BTreeMap<String, u64>,
+    /// Steps under way, by host, and the most that there were at once.
+    under_way: BTreeMap<String, u64>,
+    most_at_once: u64,
+    /// How often an agent was started, by host.
+    started: BTreeMap<String, u64>,
+    /// Host keys that are not the first ones, by host.
+    keys: BTreeMap<String, String>,
+    /// The build of the agent that servers carry.
+    build: String,
+    /// CPUs of hosts that have another number than most.
+    cpus: BTreeMap<String, u32>,
+    /// Hosts to which the way may be kept open.
+    reached: BTreeSet<String>,
 }
 
 /// All hosts that fleets may name.
 #[derive(Debug, Clone)]
 pub struct SshHosts {
     state: Arc<Mutex<State>>,
+    agents: crate::hosts::Hosts,
     random: Random,
 }
 
+/// A step under way at a host, until it is dropped.
+struct UnderWay<'a>(&'a SshHosts, &'a str);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if let Some(count) = self.0.lock().under_way.get_mut(self.1) {
+            *count -= 1;
+        }
+    }
+}
+
 impl SshHosts {
-    /// Hosts that can be reached and have no agent.
-    pub fn new(random: Random) -> Self {
+    /// Hosts that can be reached and have no agent; those that get one are among `agents`.
+    pub fn new(agents: crate::hosts::Hosts, random: Random) -> Self {
+        let state = State {
+            trouble: BTreeMap::new(),
+            installed: BTreeMap::new(),
+            hanging: BTreeSet::new(),
+            step: Duration::ZERO,
+            late_release: None,
+            lost_answer: 0.0,
+            begun: BTreeMap::new(),
+            under_way: BTreeMap::new(),
+            most_at_once: 0,
+            started: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            build: FIRST_BUILD.to_owned(),
+            cpus: BTreeMap::new(),
+            reached: BTreeSet::new(),
+        };
         Self {
-            state: Arc::default(),
+            state: Arc::new(Mutex::new(state)),
+            agents,
             random,
         }
     }
@@ -57,9 +109,23 @@ impl SshHosts {
         };
     }
 
+    /// Whether steps that are begun at a host from now on come to no end, as where a disk hangs.
+    pub fn hang(&self, host: &str, hangs: bool) {
+        let mut state = self.lock();
+        match hangs {
+            true => state.hanging.insert(host.to_owned()),
+            false => state.hanging.remove(host),
+        };
+    }
+
     /// How long each step takes from now on.
     pub fn step_takes(&self, time: Duration) {
         self.lock().step = time;
+    }
+
+    /// Releases take effect so long after their step, also where whoever asked for them has given up.
+    pub fn release_late(&self, late: Option<Duration>) {
+        self.lock().late_release = late;
     }
 
     /// Chance that a step takes effect and its answer is lost.
@@ -67,9 +133,45 @@ impl SshHosts {
         self.lock().lost_answer = chance;
     }
 
+    /// Servers carry another build of the agent from now on.
+    pub fn carry(&self, build: &str) {
+        build.clone_into(&mut self.lock().build);
+    }
+
+    /// The machine is installed anew: nothing of ours is there any more, and it has another host key.
+    pub fn reinstall(&self, host: &str, key: &str) {
+        let mut state = self.lock();
+        state.installed.remove(host);
+        state.keys.insert(host.to_owned(), key.to_owned());
+        drop(state);
+        self.agents.change_key(host, key);
+        self.agents.agent_runs(host, false);
+        self.agents.shim_token(host, None);
+    }
+
+    /// A host has so many CPUs from now on.
+    pub fn has_cpus(&self, host: &str, cpus: u32) {
+        self.lock().cpus.insert(host.to_owned(), cpus);
+    }
+
+    /// Hosts to which the way may still be kept open.
+    pub fn reached(&self) -> BTreeSet<String> {
+        self.lock().reached.clone()
+    }
+
     /// Hosts on which something of ours is.
     pub fn installed(&self) -> BTreeSet<String> {
-        self.lock().installed.clone()
+        self.lock().installed.keys().cloned().collect()
+    }
+
+    /// The build of the agent that stands on a host.
+    pub fn build_at(&self, host: &str) -> Option<String> {
+        self.lock().installed.get(host).cloned()
+    }
+
+    /// The build of the agent that servers carry.
+    pub fn carried(&self) -> String {
+        self.lock().build.clone()
     }
 
     /// Steps that were begun at a host.
@@ -77,13 +179,45 @@ impl SshHosts {
         self.lock().begun.get(host).copied().unwrap_or_default()
     }
 
+    /// How often an agent was started at a host: one that runs as it should is left alone.
+    pub fn agents_started(&self, host: &str) -> u64 {
+        self.lock().started.get(host).copied().unwrap_or_default()
+    }
+
+    /// The most steps that were under way at one host at the same time.
+    pub fn most_at_once(&self) -> u64 {
+        self.lock().most_at_once
+    }
+
+    /// Whether a host shows the key that is asked for; any one where none is.
+    fn check_key(&self, host: &str, reach: &Reach) -> Result<(), HostError> {
+        let state = self.lock();
+        let shown = state.keys.get(host);
+        let wanted = reach.host.host_keys.first();
+        match (wanted, shown) {
+            (None, _) => Ok(()),
+            (Some(wanted), Some(shown)) if wanted == shown => Ok(()),
+            (Some(wanted), None) if *wanted == first_key(host) => Ok(()),
+            (Some(wanted), _) => Err(HostError::Transient(format!("the host key was {wanted}"))),
+        }
+    }
+
     /// A step that may fail as the host wants, or be lost on the way back.
     async fn step(&self, host: &str, effect: impl FnOnce(&mut State)) -> Result<(), HostError> {
-        let time = {
+        let (time, hangs) = {
             let mut state = self.lock();
             *state.begun.entry(host.to_owned()).or_default() += 1;
-            state.step
+            state.reached.insert(host.to_owned());
+            let count = state.under_way.entry(host.to_owned()).or_default();
+            *count += 1;
+            let count = *count;
+            state.most_at_once = state.most_at_once.max(count);
+            (state.step, state.hanging.contains(host))
         };
+        let _under_way = UnderWay(self, host);
+        if hangs {
+            std::future::pending::<()>().await;
+        }
         tokio::time::sleep(time).await;
         let dice = self.random.fraction();
         let mut state = self.lock();
@@ -96,6 +230,27 @@ impl SshHosts {
             false => Ok(()),
         }
     }
+
+    /// The agent of a host is there, of the build that the server carries.
+    fn install(&self, instance: InstanceId, host: &str, state: &mut State) {
+        let before = state.installed.insert(host.to_owned(), state.build.clone());
+        if before.as_ref() != Some(&state.build) || self.agents.lacks_agent(host) {
+            *state.started.entry(host.to_owned()).or_default() += 1;
+        }
+        self.agents.agent_runs(host, true);
+        self.agents.shim_token(host, Some(shim_token(instance)));
+    }
+
+    fn uninstall(&self, host: &str, state: &mut State) {
+        state.installed.remove(host);
+        self.agents.agent_runs(host, false);
+        self.agents.shim_token(host, None);
+    }
+}
+
+/// The key that a host has as long as it is not installed anew.
+fn first_key(host: &str) -> String {
+    format!("first key of {host}")
 }
 
 fn name(host: HostRef<'_>) -> String {
@@ -103,35 +258,62 @@ fn name(host: HostRef<'_>) -> String {
     place.and_then(|place| place.hostname.clone()).unwrap_or_default()
 }
 
+/// As it is known, else as the fleet says.
+fn way(host: HostRef<'_>) -> Option<Reach> {
+    let known = host
+        .instance
+        .agent
+        .as_deref()
+        .and_then(|agent| agent.reach().cloned());
+    known.or_else(|| {
+        let place = host.instance.job_provisioning_data.as_deref()?;
+        reach(host.fleet.id, &host.fleet.spec, place)
+    })
+}
+
 #[async_trait]
 impl Hosts for SshHosts {
     async fn prepare(&self, host: HostRef<'_>, progress: Option<&Value>) -> Result<Preparation, HostError> {
         let name = name(host);
+        let gone = || HostError::Refused("the fleet does not have this host any more".to_owned());
+        let mut reach = way(host).ok_or_else(gone)?;
+        self.check_key(&name, &reach)?;
         let done = progress
             .and_then(|progress| progress["done"].as_u64())
             .unwrap_or(0);
-        // The first step only looks.
-        let leaves_something = done > 0;
-        self.step(&name, |state| {
-            if leaves_something {
-                state.installed.insert(name.clone());
+        let is_last = done + 1 >= STEPS;
+        self.step(&name, |state| match done {
+            // The first step only looks.
+            0 => {}
+            _ if is_last => self.install(host.instance.id, &name, state),
+            _ => {
+                // A file is brought; what runs goes on.
+                state.installed.entry(name.clone()).or_default();
             }
         })
         .await?;
-        if done + 1 < STEPS {
+        if !is_last {
             return Ok(Preparation::Underway {
                 progress: json!({"done": done + 1}),
                 done: format!("step {}", done + 1),
             });
         }
-        let reach = reach(host.fleet.id, &host.fleet.spec, &name);
-        let gone = || HostError::Refused("the fleet does not have this host any more".to_owned());
+        let (key, build, cpus) = {
+            let state = self.lock();
+            let key = state.keys.get(&name).cloned();
+            (
+                key.unwrap_or_else(|| first_key(&name)),
+                state.build.clone(),
+                state.cpus.get(&name).copied().unwrap_or(8),
+            )
+        };
+        reach.host.host_keys = vec![key];
         Ok(Preparation::Ready(Box::new(ReadyHost {
-            reach: reach.ok_or_else(gone)?,
+            reach,
             shim_port: 10_998,
             report: HostReport {
                 host_info: HostInfo {
-                    cpus: 8,
+                    cpus,
                     memory: 64 << 30,
                     disk_size: 512 << 30,
                     addresses: vec![format!("10.0.0.{}/24", 1 + name.len())],
@@ -141,20 +323,36 @@ impl Hosts for SshHosts {
                 arch: "amd64".to_owned(),
                 ..HostReport::default()
             },
+            build: Some(build),
         })))
     }
 
     async fn release(&self, host: HostRef<'_>, preparation: Option<&Value>) -> Result<(), HostError> {
         let name = name(host);
-        let named = reach(host.fleet.id, &host.fleet.spec, &name).is_some();
-        if !named && preparation.is_none() && host.instance.agent.is_none() {
+        if way(host).is_none() && preparation.is_none() {
             return Err(HostError::Refused(
                 "nobody knows how the host is reached".to_owned(),
             ));
         }
-        self.step(&name, |state| {
-            state.installed.remove(&name);
+        let Some(late) = self.lock().late_release else {
+            return self.step(&name, |state| self.uninstall(&name, state)).await;
+        };
+        self.step(&name, |_| {
+            let (hosts, name) = (self.clone(), name.clone());
+            task::spawn("late release", async move {
+                tokio::time::sleep(late).await;
+                hosts.uninstall(&name, &mut hosts.lock());
+            });
         })
-        .await
+        .await?;
+        std::future::pending().await
+    }
+
+    fn build(&self, _arch: &str) -> Option<String> {
+        Some(self.lock().build.clone())
+    }
+
+    fn forget(&self, host: HostRef<'_>, _preparation: Option<&Value>) {
+        self.lock().reached.remove(&name(host));
     }
 }

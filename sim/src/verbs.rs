@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use dstack_compute::{BackendKind, Registry};
-use dstack_control::fleets::{ApplyFleet, FleetRights, Fleets};
+use dstack_control::fleets::{ApplyFleet, FleetRights, Fleets, TrustedHost};
 use dstack_control::runs::{ApplyRun, RunResources, Runs};
 use dstack_control::volumes::Volumes;
 use dstack_control::{Actor, ControlError, Core, EngineHandle};
@@ -125,6 +125,33 @@ impl World {
         loop {
             let verbs = self.fleets(engine);
             match verbs.terminate(actor, rights, project, &names, nums).await {
+                Err(error) if is_unanswered(&error) => {}
+                answered => return Ok(answered?),
+            }
+        }
+    }
+
+    /// Accepts another host key of a fleet's host, however often no answer comes.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub async fn trust_host(
+        &self,
+        engine: &Engine,
+        fleet: &str,
+        instance_num: i64,
+        host_key: &str,
+    ) -> Result<(), ScenarioError> {
+        let host = TrustedHost {
+            project: self.builder.project,
+            fleet: fleet.to_owned(),
+            instance_num,
+            host_key: host_key.to_owned(),
+            jump_host: false,
+        };
+        let (actor, rights) = (Actor::User(self.user), FleetRights { ssh_fleets: true });
+        loop {
+            match self.fleets(engine).trust_host(actor, rights, &host).await {
                 Err(error) if is_unanswered(&error) => {}
                 answered => return Ok(answered?),
             }

@@ -70,8 +70,8 @@ impl World {
         store.commit(machine).await.ok(); // a fresh store has no conflicts
         Ok(Self {
             store,
+            ssh_hosts: SshHosts::new(hosts.clone(), random.clone()),
             hosts,
-            ssh_hosts: SshHosts::new(random.clone()),
             clouds: Clouds::new(random.clone()),
             output: Arc::default(),
             inputs: Arc::default(),

@@ -348,16 +348,18 @@ async fn killed_at_every_failpoint_nothing_is_made_twice_or_left() {
 #[tokio::test(start_paused = true)]
 async fn killed_again_while_it_looks_for_what_was_made() {
     let world = world(10, &["small", "large"]).await;
-    let deaths = ["cloud.create.after", "cloud.find.after", "cloud.find.after"];
+    // Before it is noted what the first call has made, and twice before it is noted what is found of it.
+    let deaths = [2, 1, 1];
     let mut run = None;
-    for point in deaths {
-        let die = Arc::new(DieAt::new(point, 1));
+    for nth in deaths {
+        let die = Arc::new(DieAt::new("operation.record.before", nth));
         let engine = start_with(&world, &die).await;
         if run.is_none() {
             run = Some(world.submit(&engine, "train", &in_cloud()).await.unwrap());
         }
         engine.stopped().await;
-        assert!(die.fired(), "{point}");
+        assert!(die.fired());
+        assert_eq!(world.clouds.asked(), ["small"]);
         world.leases_run_out().await;
     }
     let _engine = world.start().await.unwrap();

@@ -11,10 +11,11 @@ use dstack_engine::{Engine, Failpoints, HostError};
 use dstack_model::fleets::FleetStatus;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason as Reason};
 use dstack_model::runs::{JobTerminationReason, RunStatus};
+use dstack_sim::output::shim_token;
 use dstack_sim::scenario::Builder;
 use dstack_sim::{Script, World, invariants, killed_everywhere};
-use dstack_store::EngineStore as _;
-use dstack_store::rows::{FleetRow, InstanceRow};
+use dstack_store::rows::{FleetRow, InstanceRow, OperationKind};
+use dstack_store::{EngineStore as _, EntityRef};
 use dstack_units::FleetId;
 use serde_json::{Value, json};
 
@@ -400,4 +401,590 @@ async fn a_host_that_leaves_the_fleet_while_it_is_set_up_keeps_nothing() {
             "after {wait} s"
         );
     }
+}
+
+/// Nothing is wrong, and at no host two steps were made at the same time.
+fn nothing_is_wrong(world: &World) {
+    assert_eq!(invariants::always(world), Vec::<String>::new());
+    assert!(
+        world.ssh_hosts.most_at_once() <= 1,
+        "two servers were at one host"
+    );
+}
+
+/// A job that goes on for a while.
+fn a_while() -> Script {
+    Script {
+        lines: 100,
+        pause: SECOND,
+        ..Script::default()
+    }
+}
+
+fn waits_for(world: &World, fleet: FleetId) -> String {
+    let waits = instances(world, fleet)[0].waiting_for().map(ToString::to_string);
+    waits.unwrap_or_default()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_whose_agent_is_gone_is_set_up_again_and_its_job_goes_on() {
+    let world = World::new(11, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let fleet = applied(&world, &engine, &["a"]).await;
+    become_idle(&world, fleet, 1, MINUTE).await;
+    world.hosts.script("train", a_while());
+    let run = world
+        .submit(&engine, "train", &json!({"fleets": ["lab"]}))
+        .await
+        .unwrap();
+    world.running(&run, MINUTE).await.unwrap();
+    // One that has just been set up has a minute.
+    world.pass(50 * SECOND).await;
+
+    world.ssh_hosts.step_takes(2 * SECOND);
+    world.hosts.agent_runs("a", false);
+    world.pass(9 * SECOND).await;
+    assert_eq!(
+        world.ssh_hosts.agents_started("a"),
+        1,
+        "whoever keeps it running may start it"
+    );
+    let again = |world: &World| waits_for(world, fleet).contains("to be set up again");
+    world
+        .until("the host is set up again", 5 * SECOND, again)
+        .await
+        .unwrap();
+    assert_eq!(statuses(&world, fleet), [InstanceStatus::Busy]);
+    assert!(has_event(
+        &world,
+        "Host is set up again: its agent does not answer"
+    ));
+    let there = |world: &World| !instances(world, fleet)[0].unreachable;
+    world
+        .until("the agent answers", 15 * SECOND, there)
+        .await
+        .unwrap();
+    assert_eq!(waits_for(&world, fleet), "");
+    assert_eq!(world.ssh_hosts.agents_started("a"), 2);
+
+    assert_eq!(world.finished(&run, 2 * MINUTE).await.unwrap(), RunStatus::Done);
+    nothing_is_wrong(&world);
+    world.end_fleet(&engine, fleet, None).await.unwrap();
+    comes_to_its_end(&world, fleet, MINUTE).await;
+    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_out_of_reach_is_waited_for_and_not_set_up_again() {
+    let world = World::new(12, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let fleet = applied(&world, &engine, &["a"]).await;
+    become_idle(&world, fleet, 1, MINUTE).await;
+    let steps = world.ssh_hosts.steps_begun("a");
+    world.hosts.cut_off(true);
+    world.pass(5 * MINUTE).await;
+    assert_eq!(world.ssh_hosts.steps_begun("a"), steps);
+    assert!(waits_for(&world, fleet).contains("to be reachable again"));
+    world.hosts.cut_off(false);
+    let there = |world: &World| !instances(world, fleet)[0].unreachable;
+    world.until("the agent answers", 5 * SECOND, there).await.unwrap();
+    assert_eq!(world.ssh_hosts.agents_started("a"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_cannot_be_mended_is_tried_less_and_less_often_and_says_why() {
+    let world = World::new(13, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let fleet = applied(&world, &engine, &["a"]).await;
+    become_idle(&world, fleet, 1, MINUTE).await;
+    world.hosts.agent_runs("a", false);
+    world.ssh_hosts.trouble("a", transient("no space is left"));
+    let mut tried = Vec::new();
+    for _ in 0..8 {
+        let before = world.ssh_hosts.steps_begun("a");
+        world.pass(60 * MINUTE).await;
+        tried.push(world.ssh_hosts.steps_begun("a") - before);
+    }
+    // At most every 15 s, but for the first moments.
+    assert!(tried[0] <= 250 && tried[7] <= 30, "{tried:?}");
+    assert!(tried.windows(2).all(|hours| hours[1] < hours[0]), "{tried:?}");
+    assert!(
+        waits_for(&world, fleet).contains("to be set up again (last attempt: no space is left)"),
+        "{}",
+        waits_for(&world, fleet)
+    );
+    assert_eq!(statuses(&world, fleet), [InstanceStatus::Idle]);
+    world.ssh_hosts.trouble("a", None);
+    let there = |world: &World| !instances(world, fleet)[0].unreachable;
+    world.until("the agent answers", 6 * MINUTE, there).await.unwrap();
+    nothing_is_wrong(&world);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_dies_again_and_again_is_not_brought_without_end() {
+    let world = World::new(14, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let fleet = applied(&world, &engine, &["a"]).await;
+    become_idle(&world, fleet, 1, MINUTE).await;
+    for _ in 0..4 * 3600 {
+        world.hosts.agent_runs("a", false);
+        world.pass(SECOND).await;
+    }
+    let started = world.ssh_hosts.agents_started("a");
+    assert!((10..40).contains(&started), "{started}");
+    let refused = HostError::Refused("no agent for this architecture".to_owned());
+    world.ssh_hosts.trouble("a", Some(refused));
+    world.pass(20 * MINUTE).await;
+    let steps = world.ssh_hosts.steps_begun("a");
+    world.pass(60 * MINUTE).await;
+    assert!(world.ssh_hosts.steps_begun("a") - steps <= 5);
+    assert!(waits_for(&world, fleet).contains("no agent for this architecture"));
+    nothing_is_wrong(&world);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_brings_another_build_replaces_the_agents_while_jobs_go_on() {
+    let world = World::new(15, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let fleet = applied(&world, &engine, &["a", "bb"]).await;
+    become_idle(&world, fleet, 2, MINUTE).await;
+    world.hosts.script("train", a_while());
+    let wants = json!({"fleets": ["lab"], "nodes": 2});
+    let run = world.submit(&engine, "train", &wants).await.unwrap();
+    world.running(&run, MINUTE).await.unwrap();
+    engine.stop();
+    world.leases_run_out().await;
+    world.ssh_hosts.carry("build-2");
+    let engine = world.start().await.unwrap();
+    let replaced = |world: &World| {
+        ["a", "bb"].map(|host| world.ssh_hosts.build_at(host))
+            == ["build-2", "build-2"].map(|build| Some(build.to_owned()))
+    };
+    world.until("the new build", 2 * MINUTE, replaced).await.unwrap();
+    assert_eq!(world.finished(&run, 3 * MINUTE).await.unwrap(), RunStatus::Done);
+    world.pass(10 * MINUTE).await;
+    assert_eq!(
+        ["a", "bb"].map(|host| world.ssh_hosts.agents_started(host)),
+        [2, 2]
+    );
+    assert!(has_event(&world, "another build of its agent"));
+    nothing_is_wrong(&world);
+    world.end_fleet(&engine, fleet, None).await.unwrap();
+    comes_to_its_end(&world, fleet, MINUTE).await;
+    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+}
+
+/// The agent of a host that is in use goes for good, under an engine that is killed at a failpoint, and another that goes on.
+async fn killed_at_while_set_up_again(point: &'static str, nth: u32) -> Arc<DieAt> {
+    let world = World::new(16, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let fleet = applied(&world, &engine, &["a"]).await;
+    become_idle(&world, fleet, 1, MINUTE).await;
+    engine.stop();
+    world.leases_run_out().await;
+    let steps = world.ssh_hosts.steps_begun("a");
+    world.hosts.agent_runs("a", false);
+
+    let die = Arc::new(DieAt::new(point, nth));
+    let engine = world
+        .start_with(Arc::clone(&die) as Arc<dyn Failpoints>)
+        .await
+        .unwrap();
+    let there = |world: &World| {
+        let row = &instances(world, fleet)[0];
+        !row.unreachable && row.waiting_for().is_none() && world.ssh_hosts.agents_started("a") == 2
+    };
+    let killed = tokio::select! {
+        () = engine.stopped() => true,
+        there = world.until("the agent", 2 * MINUTE, there) => { there.unwrap(); false }
+    };
+    if killed {
+        let _engine = restart(&world).await;
+        world.until("the agent", 2 * MINUTE, there).await.unwrap();
+        world.pass(5 * MINUTE).await;
+    } else {
+        engine.stop();
+    }
+    assert_eq!(world.ssh_hosts.agents_started("a"), 2, "killed at {point} #{nth}");
+    // Four steps, the one of the kill once more, and one that a dying server began.
+    let made = world.ssh_hosts.steps_begun("a") - steps;
+    assert!(made <= 6, "killed at {point} #{nth}: {made} steps");
+    nothing_is_wrong(&world);
+    die
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_dies_anywhere_sets_a_host_up_again_once() {
+    let points = killed_everywhere(1..=8, killed_at_while_set_up_again).await;
+    for point in [
+        "host.prepare.before",
+        "host.prepare.after",
+        "instance.commit.after",
+    ] {
+        assert!(points.contains(point), "{point} is not passed: {points:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_was_installed_anew_gets_the_agent_once_its_key_is_accepted() {
+    let world = World::new(17, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let fleet = applied(&world, &engine, &["a"]).await;
+    become_idle(&world, fleet, 1, MINUTE).await;
+    let key = "SHA256:+DiY3wvvV6TuJJhbpZisF/zLDA0zPMSvHdkr4UvCOqU";
+    world.ssh_hosts.reinstall("a", key);
+    world.ssh_hosts.has_cpus("a", 32);
+    world.pass(5 * MINUTE).await;
+    assert_eq!(
+        world.ssh_hosts.installed(),
+        BTreeSet::new(),
+        "nothing comes to another machine"
+    );
+    world.trust_host(&engine, "lab", 0, key).await.unwrap();
+    let there = |world: &World| !instances(world, fleet)[0].unreachable;
+    world.until("the agent answers", MINUTE, there).await.unwrap();
+    assert_eq!(world.ssh_hosts.agents_started("a"), 2);
+    let run = world
+        .submit(&engine, "after", &json!({"fleets": ["lab"]}))
+        .await
+        .unwrap();
+    assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
+    nothing_is_wrong(&world);
+
+    // Keys that were only replaced: an agent that runs is left alone.
+    let steps = world.ssh_hosts.steps_begun("a");
+    world.trust_host(&engine, "lab", 0, key).await.unwrap();
+    world.pass(MINUTE).await;
+    assert!(world.ssh_hosts.steps_begun("a") > steps);
+    assert_eq!(world.ssh_hosts.agents_started("a"), 2);
+}
+
+/// As the instance offers them, and as it tells of its place.
+fn cpus(world: &World, fleet: FleetId) -> (i64, i64) {
+    let row = &instances(world, fleet)[0];
+    let offered = row.offer.as_deref().unwrap().instance.resources.cpus;
+    let place = row.job_provisioning_data.as_deref().unwrap();
+    (offered, place.instance_type.resources.cpus)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_host_that_was_set_up_again_offers_counts_once_no_job_runs_there() {
+    let world = World::new(21, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let fleet = applied(&world, &engine, &["a"]).await;
+    become_idle(&world, fleet, 1, MINUTE).await;
+    world.hosts.script("train", a_while());
+    let wants = json!({"fleets": ["lab"]});
+    let run = world.submit(&engine, "train", &wants).await.unwrap();
+    world.running(&run, MINUTE).await.unwrap();
+    world.ssh_hosts.has_cpus("a", 32);
+    world.ssh_hosts.carry("build-2");
+    world.pass(70 * SECOND).await;
+    assert_eq!(world.ssh_hosts.build_at("a").as_deref(), Some("build-2"));
+    assert_eq!(cpus(&world, fleet), (8, 8));
+    assert_eq!(world.finished(&run, 2 * MINUTE).await.unwrap(), RunStatus::Done);
+    let offers = |world: &World| cpus(world, fleet) == (32, 32);
+    world.until("what it has now", MINUTE, offers).await.unwrap();
+    nothing_is_wrong(&world);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_kept_open_to_hosts_that_have_left() {
+    let world = World::new(22, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let fleet = applied(&world, &engine, &["a", "bb", "c"]).await;
+    world.ssh_hosts.trouble("c", transient("no space is left"));
+    let two = |world: &World| {
+        let idle = |status: &&InstanceStatus| **status == InstanceStatus::Idle;
+        statuses(world, fleet).iter().filter(idle).count() == 2
+    };
+    world.until("two hosts", MINUTE, two).await.unwrap();
+    let are_reached = |world: &World| (world.hosts.reached(), world.ssh_hosts.reached());
+    let of_fleet = ["a", "bb", "c"].map(str::to_owned);
+    assert!(are_reached(&world).1 == of_fleet.into());
+    world.ssh_hosts.trouble("bb", transient("no route to host"));
+    world.end_fleet(&engine, fleet, None).await.unwrap();
+    comes_to_its_end(&world, fleet, 6 * MINUTE).await;
+    assert!(has_event(&world, "Agent is left on the host"));
+    // The agent of one that was left behind may go on telling: that is noticed at its next word.
+    world.hosts.lag();
+    world.pass(10 * SECOND).await;
+    let (agents, hosts) = are_reached(&world);
+    let of_fleet = |name: &&String| ["a", "bb", "c"].contains(&name.as_str());
+    assert_eq!(agents.iter().filter(of_fleet).count(), 0, "{agents:?}");
+    assert_eq!(hosts, BTreeSet::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_whose_step_hangs_is_left_in_bounded_time() {
+    for (wait, leaves, within) in [
+        (1, false, 3 * MINUTE),
+        (1, true, 7 * MINUTE),
+        (3, true, 5 * MINUTE),
+    ] {
+        let world = World::new(18, 1).await.unwrap();
+        let engine = world.start().await.unwrap();
+        world.ssh_hosts.step_takes(SECOND);
+        let fleet = applied(&world, &engine, &["a"]).await;
+        world.pass(wait * SECOND + SECOND / 2).await;
+        // The step after the present one does not come to an end.
+        world.ssh_hosts.hang("a", true);
+        world.pass(2 * SECOND).await;
+        world.end_fleet(&engine, fleet, None).await.unwrap();
+        world.ssh_hosts.hang("a", leaves);
+        let waiting = |world: &World| instances(world, fleet)[0].deadline_at().is_some();
+        world.until("a deadline", SECOND, waiting).await.unwrap();
+        comes_to_its_end(&world, fleet, within).await;
+        let left = world.ssh_hosts.installed();
+        assert_eq!(!left.is_empty(), leaves, "after {wait} s");
+        assert_eq!(has_event(&world, "Agent is left on the host"), leaves);
+        nothing_is_wrong(&world);
+    }
+}
+
+/// A release that its caller has given up may still take effect, and hit the agent of whoever has the host by then.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_comes_late_leaves_nothing_and_harms_nobody_for_long() {
+    let world = World::new(19, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let fleet = applied(&world, &engine, &["a"]).await;
+    become_idle(&world, fleet, 1, MINUTE).await;
+    world.ssh_hosts.release_late(Some(6 * MINUTE));
+    world.end_fleet(&engine, fleet, None).await.unwrap();
+    comes_to_its_end(&world, fleet, 5 * MINUTE).await;
+    assert!(has_event(&world, "Agent is left on the host"));
+    world.pass(3 * MINUTE).await;
+    assert_eq!(world.ssh_hosts.installed(), BTreeSet::new());
+
+    // The same, while another fleet has the host already.
+    world.ssh_hosts.release_late(None);
+    let fleet = applied(&world, &engine, &["a"]).await;
+    become_idle(&world, fleet, 1, MINUTE).await;
+    world.ssh_hosts.release_late(Some(6 * MINUTE));
+    world.end_fleet(&engine, fleet, None).await.unwrap();
+    comes_to_its_end(&world, fleet, 5 * MINUTE).await;
+    world.ssh_hosts.release_late(None);
+    let fleet = applied(&world, &engine, &["a"]).await;
+    become_idle(&world, fleet, 1, MINUTE).await;
+    world.pass(3 * MINUTE).await;
+    let there = |world: &World| {
+        world.ssh_hosts.installed() == BTreeSet::from(["a".to_owned()])
+            && all_idle(world, fleet, 1)
+            && !instances(world, fleet)[0].unreachable
+    };
+    world
+        .until("the agent is there again", 2 * MINUTE, there)
+        .await
+        .unwrap();
+    world.end_fleet(&engine, fleet, None).await.unwrap();
+    comes_to_its_end(&world, fleet, 5 * MINUTE).await;
+    assert_eq!(world.ssh_hosts.installed(), BTreeSet::new());
+    nothing_is_wrong(&world);
+}
+
+/// What opened a host is kept until it is released, and no longer.
+#[tokio::test(start_paused = true)]
+async fn a_host_that_leaves_keeps_the_keys_that_it_had_until_it_is_released() {
+    let world = World::new(20, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let jump = json!({"hostname": "j", "user": "jump", "identity_file": "x", "ssh_key": {"public": "", "private": KEY}});
+    let with_jump = |hosts: Value| {
+        let key = json!({"public": "", "private": KEY});
+        json!({"ssh_config": {"user": "me", "ssh_key": key, "hosts": hosts}})
+    };
+    let first = with_jump(json!([{"hostname": "a", "proxy_jump": jump}, "bb"]));
+    let fleet = world.apply_fleet(&engine, "lab", &first).await.unwrap();
+    become_idle(&world, fleet, 2, MINUTE).await;
+    let leaving = |world: &World| {
+        let id = instances(world, fleet)[0].id;
+        world.store.read(|tables| {
+            let of_host = tables
+                .operations
+                .values()
+                .filter(|row| row.subject == EntityRef::Instance(id));
+            let notes = of_host.filter(|row| row.kind == OperationKind::Release);
+            notes
+                .filter_map(|row| row.notes.as_deref().cloned())
+                .map(|notes| notes.to_string())
+                .collect::<String>()
+        })
+    };
+    world.ssh_hosts.step_takes(10 * SECOND);
+    let second = with_jump(json!(["bb"]));
+    world.apply_fleet(&engine, "lab", &second).await.unwrap();
+    let kept = leaving(&world);
+    assert!(
+        kept.contains("\"hostname\":\"j\"") && kept.contains("PRIVATE KEY") && !kept.contains("bb"),
+        "{kept}"
+    );
+    let left = |world: &World| instances(world, fleet)[0].status() == InstanceStatus::Terminated;
+    world.until("the host has left", MINUTE, left).await.unwrap();
+    assert_eq!(world.ssh_hosts.installed(), BTreeSet::from(["bb".to_owned()]));
+    assert!(!leaving(&world).contains("PRIVATE KEY"));
+
+    // Nor longer where it stays out of reach, or was never reached.
+    let again = |name: &str| with_jump(json!([{"hostname": name, "proxy_jump": jump}, "bb"]));
+    for (name, reached) in [("c", true), ("dd", false)] {
+        world.ssh_hosts.step_takes(SECOND);
+        world.apply_fleet(&engine, "lab", &again(name)).await.unwrap();
+        if reached {
+            world
+                .until("idle", MINUTE, |world: &World| {
+                    statuses(world, fleet)
+                        .iter()
+                        .filter(|status| **status == InstanceStatus::Idle)
+                        .count()
+                        == 2
+                })
+                .await
+                .unwrap();
+        }
+        world.ssh_hosts.trouble(name, transient("no route to host"));
+        world.apply_fleet(&engine, "lab", &second).await.unwrap();
+        let left = |world: &World| {
+            statuses(world, fleet)
+                .iter()
+                .all(|status| matches!(status, InstanceStatus::Terminated | InstanceStatus::Idle))
+        };
+        world.until("the host has left", 6 * MINUTE, left).await.unwrap();
+        let keys = world.store.read(|tables| {
+            tables.operations.values().any(|row| {
+                row.kind == OperationKind::Release
+                    && row
+                        .notes
+                        .as_ref()
+                        .is_some_and(|notes| notes.to_string().contains("PRIVATE KEY"))
+            })
+        });
+        assert!(!keys, "{name}");
+    }
+    nothing_is_wrong(&world);
+}
+
+/// What may happen to hosts that are in use, and to the servers that keep them so.
+struct Fate<'a> {
+    world: &'a World,
+    engine: Engine,
+    /// Host keys that are not accepted yet, by number of the instance.
+    unaccepted: [Option<String>; 2],
+    times: u64,
+}
+
+impl Fate<'_> {
+    const HOSTS: [&'static str; 2] = ["a", "bb"];
+
+    async fn strike(&mut self) {
+        let (world, random) = (self.world, &self.world.builder.random);
+        self.times += 1;
+        let num = usize::try_from(random.below(2)).unwrap();
+        let host = Self::HOSTS[num];
+        match random.below(10) {
+            0 | 1 => world.hosts.agent_runs(host, false),
+            2 => world.ssh_hosts.trouble(host, transient("no space is left")),
+            3 => world.ssh_hosts.trouble(host, None),
+            4 => world.hosts.cut_off(true),
+            5 => world.hosts.cut_off(false),
+            6 => world.ssh_hosts.carry(&format!("build-{}", self.times)),
+            7 => {
+                let key = format!("SHA256:{:A>43}", self.times);
+                world.ssh_hosts.reinstall(host, &key);
+                self.unaccepted[num] = Some(key);
+            }
+            8 => self.accept(num).await,
+            _ => {
+                self.engine.stop();
+                world.leases_run_out().await;
+                self.engine = world.start().await.unwrap();
+            }
+        }
+        world.pass(Duration::from_millis(random.below(60_000))).await;
+    }
+
+    async fn accept(&mut self, num: usize) {
+        if let Some(key) = self.unaccepted[num].take() {
+            let number = i64::try_from(num).unwrap();
+            self.world
+                .trust_host(&self.engine, "lab", number, &key)
+                .await
+                .unwrap();
+        }
+    }
+
+    /// All is mended that nobody but people can mend.
+    async fn relent(&mut self) {
+        self.world.hosts.cut_off(false);
+        self.world.ssh_hosts.lose_answers(0.0);
+        for (num, host) in Self::HOSTS.into_iter().enumerate() {
+            self.world.ssh_hosts.trouble(host, None);
+            self.accept(num).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn hosts_are_usable_in_the_end_whatever_has_happened_to_them() {
+    for seed in 100..120 {
+        let world = World::new(seed, 1).await.unwrap();
+        let engine = world.start().await.unwrap();
+        let fleet = applied(&world, &engine, &Fate::HOSTS).await;
+        become_idle(&world, fleet, 2, MINUTE).await;
+        world.ssh_hosts.step_takes(SECOND);
+        world.ssh_hosts.lose_answers(0.2);
+        let unaccepted = [None, None];
+        let mut fate = Fate {
+            world: &world,
+            engine,
+            unaccepted,
+            times: 0,
+        };
+        for _ in 0..60 {
+            fate.strike().await;
+        }
+        fate.relent().await;
+        let usable = |world: &World| {
+            let rows = instances(world, fleet);
+            let built = Fate::HOSTS.map(|host| world.ssh_hosts.build_at(host));
+            let settled = |row: &InstanceRow| {
+                row.status() == InstanceStatus::Idle && !row.unreachable && row.waiting_for().is_none()
+            };
+            rows.iter().all(settled)
+                && built
+                    .iter()
+                    .all(|build| *build == Some(world.ssh_hosts.carried()))
+        };
+        let within = 20 * MINUTE;
+        world
+            .until(&format!("usable hosts, seed {seed}"), within, usable)
+            .await
+            .unwrap();
+        let wants = json!({"fleets": ["lab"], "nodes": 2});
+        let run = world.submit(&fate.engine, "train", &wants).await.unwrap();
+        assert_eq!(
+            world.finished(&run, MINUTE).await.unwrap(),
+            RunStatus::Done,
+            "seed {seed}"
+        );
+        nothing_is_wrong(&world);
+        world.end_fleet(&fate.engine, fleet, None).await.unwrap();
+        comes_to_its_end(&world, fleet, MINUTE).await;
+        assert_eq!(world.ssh_hosts.installed(), BTreeSet::new(), "seed {seed}");
+        assert_eq!(invariants::at_rest(&world), Vec::<String>::new(), "seed {seed}");
+    }
+}
+
+/// Somebody who is root on a host has it set up for another instance, by mistake say, and then for this one again.
+#[tokio::test(start_paused = true)]
+async fn a_job_outlives_that_the_agent_of_its_host_has_another_token_for_a_while() {
+    let world = World::new(23, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let fleet = applied(&world, &engine, &["a"]).await;
+    become_idle(&world, fleet, 1, MINUTE).await;
+    world.hosts.shim_token("a", Some("of another".into()));
+    let wants = json!({"fleets": ["lab"]});
+    let run = world.submit(&engine, "train", &wants).await.unwrap();
+    world.pass(20 * SECOND).await;
+    assert_eq!(world.status(run.id), Some(RunStatus::Provisioning));
+    let instance = instances(&world, fleet)[0].id;
+    world.hosts.shim_token("a", Some(shim_token(instance)));
+    assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
 }

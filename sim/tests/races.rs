@@ -16,6 +16,7 @@ use dstack_control::gateways::Gateways;
 use dstack_control::keys::Keys;
 use dstack_control::{Actor, Core, Directory, EngineHandle, Watcher};
 use dstack_model::users::ProjectRole;
+use dstack_plan::hosts::normalised;
 use dstack_sim::databases::{databases, people};
 use dstack_sim::scenario::Builder;
 use dstack_store::encryption::Encryption;
@@ -27,7 +28,7 @@ use dstack_store::queries::tokens::TokenRow;
 use dstack_store::rows::{GatewayRow, InstanceRow, NewGateway, OperationKind, OperationRow, RunRow};
 use dstack_store::writes::{Affected, Change};
 use dstack_store::{
-    Changes, Commit, Database, EngineStore, EntityRef, Put, Sealed, SqlStore, StoreError, raw,
+    Changes, Commit, Database, EngineStore, EntityRef, MemoryStore, Put, Sealed, SqlStore, StoreError, raw,
 };
 use dstack_system::Random;
 use dstack_system::clock::SystemClock;
@@ -226,6 +227,53 @@ async fn a_backend_and_its_instances_do_not_part() {
         changes.update(&old, over);
         setting.store.commit(changes.into_commit()).await.unwrap();
         setting.change(delete()).await.unwrap();
+    }
+}
+
+/// A new fleet of this host, decided on while no other fleet had it.
+fn fleet_of_host(setting: &Setting, name: &str, hostname: &str) -> Commit {
+    let mut changes = setting.builder.changes(NOW);
+    for put in setting.builder.machine(1, NOW).unwrap().puts() {
+        match put.clone() {
+            Put::Fleet(mut row) => {
+                name.clone_into(&mut row.name);
+                row.local = false;
+                let hosts = [normalised(hostname)].into();
+                changes.directory(Change::ExpectFreeHosts { fleet: row.id, hosts });
+                changes.insert_silently(row);
+            }
+            Put::Instance(mut row) => {
+                let mut place = row.job_provisioning_data.as_deref().unwrap().clone();
+                place.hostname = Some(hostname.to_owned());
+                row.job_provisioning_data = Some(Sealed::new(place));
+                changes.insert_silently(row);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    changes.into_commit()
+}
+
+#[tokio::test]
+async fn of_two_fleets_that_get_a_host_at_once_one_has_it() {
+    for setting in Setting::all().await {
+        for number in 0..10 {
+            let [a, b] = ["a", "b"].map(|fleet| format!("{fleet}{number}"));
+            let host = format!("Host{number}.example");
+            let first = fleet_of_host(&setting, &a, &host);
+            let second = fleet_of_host(&setting, &b, &format!("host{number}.EXAMPLE."));
+            let (first, second) = tokio::join!(setting.store.commit(first), setting.store.commit(second));
+            assert_ne!(first.is_ok(), second.is_ok(), "{first:?} {second:?}");
+            let refused = first.err().or(second.err()).unwrap();
+            assert!(refused.is_conflict(), "{refused:?}");
+            let late = fleet_of_host(&setting, &format!("c{number}"), &host);
+            assert!(setting.store.commit(late).await.unwrap_err().is_conflict());
+        }
+        let store = MemoryStore::new();
+        store.commit(fleet_of_host(&setting, "a", "h")).await.unwrap();
+        let refused = store.commit(fleet_of_host(&setting, "b", "H")).await;
+        assert!(refused.unwrap_err().is_conflict());
+        store.commit(fleet_of_host(&setting, "b", "other")).await.unwrap();
     }
 }
 

@@ -55,11 +55,14 @@ async fn what_is_there_is_not_waited_for() {
 #[tokio::test(start_paused = true)]
 async fn a_change_of_each_part_is_seen_when_it_comes() {
     let world = world().await;
-    let shim = world.hosts.shim(&AgentAddress::Local {
-        runtime: "process".to_owned(),
-        host: String::new(),
-        rules: HostRules::default(),
-    });
+    let shim = world.hosts.shim(
+        &AgentAddress::Local {
+            runtime: "process".to_owned(),
+            host: String::new(),
+            rules: HostRules::default(),
+        },
+        None,
+    );
     let mut looks = Vec::new();
     let looking = world.throughout("it", 9 * SECOND, |world| {
         looks.push(world.clock.now());

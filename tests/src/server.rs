@@ -189,6 +189,11 @@ impl Server {
         })
     }
 
+    /// From the next start on the server is not given this variable.
+    pub fn without_variable(&mut self, name: &str) {
+        self.setup.variables.retain(|(given, _)| given != name);
+    }
+
     /// From the next start on the server listens there.
     pub fn listen_on(&mut self, host: &str) {
         self.setup.host = host.into();

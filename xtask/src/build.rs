@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use crate::cross;
 use crate::exec;
 use crate::layout;
 
@@ -23,18 +24,28 @@ impl Profile {
     }
 }
 
-/// Builds `dstack-agent` fully static, so that it runs in any image and on any host.
+/// Builds `dstack-agent` fully static, so that it runs in any image and on any host of this machine's kind.
 pub(crate) fn agent(profile: Profile) -> Result<PathBuf> {
-    let folder = statically(profile, &["dstack-agent"], |_| ()).context("cannot build the agent")?;
+    agent_for(profile, &layout::host_triple()?)
+}
+
+/// The same for hosts of another kind, by its target triple.
+pub(crate) fn agent_for(profile: Profile, triple: &str) -> Result<PathBuf> {
+    let folder = statically_for(profile, triple, &["dstack-agent"], |_| ())
+        .with_context(|| format!("cannot build the agent for {triple}"))?;
     Ok(folder.join("dstack-agent"))
 }
 
-/// Builds `dstack` fully static, carrying this agent (compressed with zstd) inside itself.
-pub(crate) fn dstack_with(profile: Profile, agent: &std::path::Path) -> Result<PathBuf> {
+/// Builds `dstack` fully static, carrying these agents (compressed with zstd, by architecture) inside itself.
+pub(crate) fn dstack_with(profile: Profile, agents: &[(&str, PathBuf)]) -> Result<PathBuf> {
+    let named = agents
+        .iter()
+        .map(|(arch, path)| format!("{arch}={}", path.display()));
+    let named = named.collect::<Vec<_>>().join(",");
     let embed = |command: &mut Command| {
         command
             .args(["--features", "dstack/embed-agent"])
-            .env("DSTACK_AGENT_ZST", agent);
+            .env("DSTACK_AGENTS_ZST", named);
     };
     let folder = statically(profile, &["dstack"], embed).context("cannot build dstack")?;
     Ok(folder.join("dstack"))
@@ -65,20 +76,29 @@ pub(crate) fn of_tests(profile: Profile, package: &str, program: &str) -> Result
     Ok(folder.join(program))
 }
 
-/// Builds packages as static programs; gives the folder they lie in.
-///
-/// The target must be named even though it is the host's: without it the flags would also apply to build
-/// scripts and procedural macros, which cannot be static.
+/// Builds packages as static programs for this machine; gives the folder they lie in.
 fn statically(profile: Profile, packages: &[&str], more: impl FnOnce(&mut Command)) -> Result<PathBuf> {
-    let triple = layout::host_triple()?;
-    let flags = format!(
-        "CARGO_TARGET_{}_RUSTFLAGS",
-        triple.to_uppercase().replace('-', "_")
-    );
+    statically_for(profile, &layout::host_triple()?, packages, more)
+}
+
+/// The same for machines of this target triple.
+///
+/// The target must be named even where it is the host's: without it the flags would also apply to build
+/// scripts and procedural macros, which cannot be static.
+fn statically_for(
+    profile: Profile,
+    triple: &str,
+    packages: &[&str],
+    more: impl FnOnce(&mut Command),
+) -> Result<PathBuf> {
     let mut command = cargo();
     command
-        .args(["build", "--quiet", "--profile", profile.0, "--target", &triple])
-        .env(flags, "-C target-feature=+crt-static");
+        .args(["build", "--quiet", "--profile", profile.0, "--target", triple])
+        .env(
+            cross::setting(triple, "RUSTFLAGS"),
+            "-C target-feature=+crt-static",
+        )
+        .envs(cross::variables(triple)?);
     if triple.starts_with("aarch64") {
         // Pages are of up to 64 KiB there, as the kernel was built; the allocator refuses to start where they are larger than it knows.
         command.env("JEMALLOC_SYS_WITH_LG_PAGE", "16");

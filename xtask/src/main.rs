@@ -11,6 +11,7 @@ mod bench;
 mod build;
 mod check_deps;
 mod compat;
+mod cross;
 mod demo;
 mod dist;
 mod exec;
@@ -55,7 +56,7 @@ enum Command {
     Gen(generate::Args),
     /// Check that the crates depend on one another as the table says
     CheckDeps(check_deps::Args),
-    /// Build the static release binaries
+    /// Build the static release binaries, with agents for other architectures if asked
     Dist(dist::Args),
 }
 

@@ -225,6 +225,8 @@ impl Answer {
 pub struct AgentHttp {
     connector: Arc<dyn Connector>,
     token: Option<Secret>,
+    max_answer_bytes: usize,
+    max_line_bytes: usize,
 }
 
 impl AgentHttp {
@@ -233,7 +235,15 @@ impl AgentHttp {
         Self {
             connector,
             token: None,
+            max_answer_bytes: MAX_ANSWER_BYTES,
+            max_line_bytes: MAX_LINE_BYTES,
         }
+    }
+
+    /// Of an agent that is not to grow this process: answers, and lines of streams, of at most so many bytes.
+    pub const fn with_limits(mut self, answer: usize, line: usize) -> Self {
+        (self.max_answer_bytes, self.max_line_bytes) = (answer, line);
+        self
     }
 
     /// With `Authorization: Bearer`, which our agents can be told to require.
@@ -244,7 +254,8 @@ impl AgentHttp {
 
     /// Sends a request and reads the whole answer.
     pub async fn send(&self, call: Call) -> Result<Answer, CallError> {
-        let (name, limit, max_bytes) = (call.name(), call.timeout, call.max_answer_bytes);
+        let (name, limit) = (call.name(), call.timeout);
+        let max_bytes = call.max_answer_bytes.min(self.max_answer_bytes);
         let deadline = Instant::now() + limit;
         let whole = async {
             let answer = self.exchange(call).await?;
@@ -265,7 +276,7 @@ impl AgentHttp {
         let opened = async {
             let answer = self.exchange(call).await?;
             if answer.status().is_client_error() || answer.status().is_server_error() {
-                return Err(read_whole(&name, answer, MAX_ANSWER_BYTES)
+                return Err(read_whole(&name, answer, self.max_answer_bytes)
                     .await
                     .err()
                     .unwrap_or_else(|| unexpected_end(&name)));
@@ -284,6 +295,7 @@ impl AgentHttp {
             buffer: BytesMut::new(),
             scanned: 0,
             ended: false,
+            max_line_bytes: self.max_line_bytes,
         })
     }
 
@@ -386,6 +398,7 @@ pub struct Lines {
     // How much of `buffer` is known to hold no line end.
     scanned: usize,
     ended: bool,
+    max_line_bytes: usize,
 }
 
 impl Lines {
@@ -395,7 +408,10 @@ impl Lines {
     pub async fn next(&mut self) -> Result<Option<Bytes>, CallError> {
         loop {
             if let Some(line) = self.take_line() {
-                return Ok(Some(line));
+                return match line.len() <= self.max_line_bytes {
+                    true => Ok(Some(line)),
+                    false => Err(self.too_long()),
+                };
             }
             if self.ended {
                 return if self.buffer.is_empty() {
@@ -404,14 +420,17 @@ impl Lines {
                     Err(unexpected_end(&self.call))
                 };
             }
-            if self.buffer.len() > MAX_LINE_BYTES {
-                let source = format!("a line is longer than {MAX_LINE_BYTES} bytes").into();
-                return Err(CallError::Unreadable {
-                    call: self.call.clone(),
-                    source,
-                });
+            if self.buffer.len() > self.max_line_bytes {
+                return Err(self.too_long());
             }
             self.read_more().await?;
+        }
+    }
+
+    fn too_long(&self) -> CallError {
+        CallError::Unreadable {
+            call: self.call.clone(),
+            source: format!("a line is longer than {} bytes", self.max_line_bytes).into(),
         }
     }
 
@@ -554,6 +573,21 @@ mod tests {
         let (http, _served) = agent(answer);
         let error = http.send(Call::get("/").at_most(8)).await.unwrap_err();
         assert!(matches!(error, CallError::Unreadable { .. }), "{error}");
+    }
+
+    #[tokio::test]
+    async fn neither_an_answer_nor_a_line_beyond_the_limits_of_an_agent_is_taken() {
+        let (http, _served) = agent(&["HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nnine byte"]);
+        let error = http.with_limits(8, 8).send(Call::get("/")).await.unwrap_err();
+        assert!(matches!(error, CallError::Unreadable { .. }), "{error}");
+        for lines in ["nine byte", "nine byte\n", "nine byte, and no end"] {
+            let answer = format!("HTTP/1.1 200 OK\r\n\r\neight by\n{lines}").leak();
+            let (http, _served) = agent(Box::leak(Box::new([&*answer])));
+            let mut lines = http.with_limits(8, 8).stream(Call::get("/")).await.unwrap();
+            assert_eq!(lines.next().await.unwrap().as_deref(), Some(&b"eight by"[..]));
+            let error = lines.next().await.unwrap_err();
+            assert!(error.to_string().contains("unreadable"), "{error}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,6 +5,7 @@
 
 #![warn(missing_docs)]
 
+pub mod bearer;
 pub mod http;
 pub mod peer;
 pub mod runner;

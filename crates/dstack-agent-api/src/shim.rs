@@ -3,6 +3,8 @@
 //! Every field of a request or response may be missing or `null`, which means its zero value: servers and agents
 //! written in Python and Go really send `null` for booleans, integers and maps.
 
+pub mod routes;
+
 use std::fmt;
 
 use dstack_system::Secret;
@@ -17,7 +19,11 @@ pub const RUNNER_HTTP_PORT: u16 = 10999;
 /// TCP port of SSH inside a task.
 pub const RUNNER_SSH_PORT: u16 = 10022;
 
-/// Routes. Those under a task take its id: see [`paths::task`].
+/// What the host agent says, with status 401, to a call without its token.
+pub const UNAUTHORIZED: &str = "this dstack-shim answers only calls that bring its token. If yours did before, another server or another fleet has \
+     set this host up since: take the host out of one of the two";
+
+/// Paths of the routes ([`routes::ROUTES`]). Those under a task take its id: see [`paths::task`].
 pub mod paths {
     /// GET → [`super::Healthcheck`].
     pub const HEALTHCHECK: &str = "/api/healthcheck";

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use dstack_system::Secret;
 use tokio::net::UnixStream;
 
 use crate::http::{AgentHttp, Call, CallError, Connector, Lines, Wire};
@@ -17,6 +18,13 @@ use crate::shim::{
 
 /// Beyond the grace period given to a terminating task: the time the engine needs to stop and unmount.
 const TERMINATE_MARGIN: Duration = Duration::from_secs(20);
+
+/// The largest answer: a list of tasks, or the metrics of one.
+const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
+/// The longest report of what a machine has, which is stored.
+const MAX_REPORT_BYTES: usize = 256 * 1024;
+/// The longest event: a task with the message of its end.
+const MAX_LINE_BYTES: usize = 256 * 1024;
 
 /// Connects to an agent's Unix socket on this machine, which must be of this process's user: see [`crate::peer`].
 #[derive(Debug, Clone)]
@@ -44,7 +52,14 @@ impl ShimClient {
     /// A client over this connector.
     pub fn new(connector: Arc<dyn Connector>) -> Self {
         Self {
-            http: AgentHttp::new(connector),
+            http: AgentHttp::new(connector).with_limits(MAX_ANSWER_BYTES, MAX_LINE_BYTES),
+        }
+    }
+
+    /// With the token that the agent was started with. One that was started without a token does not look at it.
+    pub fn with_token(self, token: Secret) -> Self {
+        Self {
+            http: self.http.with_token(token),
         }
     }
 
@@ -73,7 +88,8 @@ impl ShimClient {
 
     /// What the machine has and how it runs tasks. `Refused` 404: dstack 0.22.5's agent.
     pub async fn host(&self) -> Result<HostReport, CallError> {
-        self.http.send(Call::get(paths::HOST)).await?.json()
+        let call = Call::get(paths::HOST).at_most(MAX_REPORT_BYTES);
+        self.http.send(call).await?.json()
     }
 
     /// Returns the installed binaries with their versions.

@@ -1,6 +1,7 @@
 //! The agents of an instance, behind traits: real ones speak HTTP, simulated ones live in the same process.
 
 use std::fmt::Debug;
+use std::io;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -13,7 +14,10 @@ use dstack_agent_api::stream::StreamLine;
 use dstack_model::runs::JobProvisioningData;
 use dstack_store::rows::AgentAddress;
 use dstack_system::{Secret, chain};
-use dstack_units::{InstanceId, JobId};
+use dstack_units::{InstanceId, JobId, ProjectId};
+
+use crate::context::Context;
+use crate::inputs::InputsError;
 
 /// Why a call to an agent brought no answer.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -21,6 +25,9 @@ pub enum AgentError {
     /// No connection, or it broke: may heal.
     #[error("{0}")]
     Unreachable(String),
+    /// The machine is reached, and nothing listens where the agent should: it does not run.
+    #[error("{0}")]
+    NotRunning(String),
     /// The agent answered with an error.
     #[error("{message}")]
     Refused {
@@ -45,9 +52,16 @@ impl From<CallError> for AgentError {
                 status: status.as_u16(),
                 message: error.to_string(),
             },
+            None if is_not_running(&error) => Self::NotRunning(chain(&error).to_string()),
             None => Self::Unreachable(chain(&error).to_string()),
         }
     }
+}
+
+/// Whether the host was reached, and nothing listens at the agent's port. An SSH server that refuses the connection is no such case:
+/// then the host itself is not reached.
+fn is_not_running(error: &CallError) -> bool {
+    matches!(error, CallError::Unreachable { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 /// Changes of the tasks of a shim, as they happen.
@@ -106,15 +120,35 @@ pub trait Runner: Send + Sync + Debug {
 
 /// Reaches agents by the address of their instance.
 pub trait Agents: Send + Sync + Debug {
-    /// The host agent.
-    fn shim(&self, address: &AgentAddress) -> Arc<dyn Shim>;
+    /// The host agent; `token` is what it was started with, if it was.
+    fn shim(&self, address: &AgentAddress, token: Option<Secret>) -> Arc<dyn Shim>;
     /// The agent of a job; `port` is where its API is on the host, `token` what the job's task was submitted with.
     fn runner(&self, address: &AgentAddress, job: JobId, port: u16, token: Secret) -> Arc<dyn Runner>;
+    /// The agent of this address is not needed any more: what is kept for reaching it may go.
+    fn forget(&self, _address: &AgentAddress) {}
     /// How the agent of an instance that a cloud has made is reached; `None`: not by this build, so that the instance ends
     /// when its time to become reachable is over.
     fn address(&self, _instance: InstanceId, _place: &JobProvisioningData) -> Option<AgentAddress> {
         None
     }
+}
+
+/// The host agent of an instance.
+///
+/// # Errors
+/// What its calls are authorized with is not known, now or at all.
+pub async fn shim_of(
+    ctx: &Context,
+    project: ProjectId,
+    instance: InstanceId,
+    address: &AgentAddress,
+) -> Result<Arc<dyn Shim>, InputsError> {
+    let token = match address {
+        // Its socket looks who is at the other end.
+        AgentAddress::Local { .. } => None,
+        AgentAddress::Ssh { .. } => Some(ctx.deps.inputs.shim_token(project, instance).await?),
+    };
+    Ok(ctx.deps.agents.shim(address, token))
 }
 
 /// A shim reached over HTTP.
@@ -204,8 +238,6 @@ impl Runner for HttpRunner {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use dstack_agent_api::http::{Connector, Wire};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -225,6 +257,41 @@ mod tests {
                 theirs.write_all(answer.as_bytes()).await.ok();
             });
             Ok(Box::new(ours))
+        }
+    }
+
+    /// Nothing is reached, for this reason.
+    #[derive(Debug)]
+    struct Never(io::ErrorKind);
+
+    #[async_trait]
+    impl Connector for Never {
+        async fn connect(&self) -> io::Result<Box<dyn Wire>> {
+            Err(self.0.into())
+        }
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_does_not_run_is_told_from_a_host_that_is_not_reached() {
+        let asked = async |kind| {
+            HttpShim(ShimClient::new(Arc::new(Never(kind))))
+                .watch()
+                .await
+                .err()
+        };
+        let refused = asked(io::ErrorKind::ConnectionRefused).await;
+        assert!(matches!(refused, Some(AgentError::NotRunning(_))), "{refused:?}");
+        for kind in [
+            io::ErrorKind::HostUnreachable,
+            io::ErrorKind::TimedOut,
+            io::ErrorKind::PermissionDenied,
+            io::ErrorKind::NotConnected,
+        ] {
+            let out_of_reach = asked(kind).await;
+            assert!(
+                matches!(out_of_reach, Some(AgentError::Unreachable(_))),
+                "{out_of_reach:?}"
+            );
         }
     }
 

@@ -41,6 +41,9 @@ pub struct ReadyHost {
     pub shim_port: u16,
     /// What the host has.
     pub report: HostReport,
+    /// Which build of the agent stands there: see [`Hosts::build`]. `None`: written down by a version that did not know.
+    #[serde(default)]
+    pub build: Option<String>,
 }
 
 /// Why a host was not set up, or the agent not taken off it. The texts are for users: cause and remedy.
@@ -52,6 +55,9 @@ pub enum HostError {
     /// As long as the fleet is what it is.
     #[error("{0}")]
     Refused(String),
+    /// The machine is another instance's already: it is left as it is.
+    #[error("{0}")]
+    Taken(String),
 }
 
 /// Sets up the agents of hosts, and takes them off again.
@@ -64,6 +70,15 @@ pub trait Hosts: Send + Sync + Debug {
     /// Takes the agent, and keys that were added for it, off the host. What is not there any more is none of its business.
     /// `preparation` is what the last step of setting it up brought: the fleet may not name the host any more.
     async fn release(&self, host: HostRef<'_>, preparation: Option<&Value>) -> Result<(), HostError>;
+
+    /// Which build of the agent hosts of an architecture (`amd64` or `arm64`) get from this server; `None`: none, or it is
+    /// not known yet. Asked often: it must not take time.
+    fn build(&self, _arch: &str) -> Option<String> {
+        None
+    }
+
+    /// Nothing is to be done at the host any more: what is kept for reaching it may go.
+    fn forget(&self, _host: HostRef<'_>, _preparation: Option<&Value>) {}
 }
 
 /// There are no hosts of SSH fleets.

@@ -9,6 +9,7 @@ use dstack_plan::services::replicas::Slot;
 use dstack_store::rows::RunRow;
 use dstack_store::{JobSnapshot, StoreError};
 use dstack_system::Secret;
+use dstack_units::{InstanceId, ProjectId};
 
 use crate::peers::RunJobs;
 
@@ -79,4 +80,7 @@ pub trait Inputs: Send + Sync + Debug {
     /// What calls to the job's runner are authorized with: the same at every server and after every restart, another one
     /// for each job.
     async fn runner_token(&self, job: &JobSnapshot) -> Result<Secret, InputsError>;
+    /// What calls to the shim of an instance that is reached over a network are authorized with: the same at every server and
+    /// after every restart, another one for each instance. `project` is that of the instance.
+    async fn shim_token(&self, project: ProjectId, instance: InstanceId) -> Result<Secret, InputsError>;
 }

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dstack_agent_api::shim::TaskInfo;
+use dstack_agent_api::shim::{PortMapping, TaskInfo};
 use dstack_model::health::HealthStatus;
 use dstack_plan::lifecycle::job::Ended;
 use dstack_units::{InstanceId, JobId, Time};
@@ -40,10 +40,74 @@ pub struct InstanceSeen {
     pub unreachable_since: Option<Time>,
     /// What the last attempt to reach it said.
     pub unreachable_because: Option<String>,
+    /// Since when its machine is reached and it does not answer, or takes no calls of this server.
+    pub silent_since: Option<Time>,
     /// Its tasks by id.
     pub tasks: HashMap<String, TaskInfo>,
     /// How its GPUs were when it was asked last; `None`: it has not answered yet.
     pub health: Option<HealthStatus>,
+}
+
+/// More tasks than a host has. What its agent names beyond is not remembered: it may not be what it was.
+pub const MAX_TASKS: usize = 2048;
+/// As much of a task is remembered, in bytes.
+const MAX_TASK_BYTES: usize = 16 * 1024;
+/// As much of the message of its end, which may be the end of a log.
+const MAX_MESSAGE_BYTES: usize = 8 * 1024;
+
+/// Why an agent is not listened to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Implausible {
+    /// No host has so many.
+    #[error("the agent names more than {MAX_TASKS} tasks")]
+    TooManyTasks,
+    /// No task has so much to tell.
+    #[error("the agent tells more than {MAX_TASK_BYTES} bytes of a task")]
+    TooLongTask,
+}
+
+impl InstanceSeen {
+    /// Remembers a task.
+    ///
+    /// # Errors
+    /// It is more than is remembered: all tasks are forgotten until the agent tells them again.
+    pub fn keep_task(&mut self, mut task: TaskInfo) -> Result<(), Implausible> {
+        cut(&mut task.termination_message, MAX_MESSAGE_BYTES);
+        let problem = if bytes(&task) > MAX_TASK_BYTES {
+            Implausible::TooLongTask
+        } else if self.tasks.len() >= MAX_TASKS && !self.tasks.contains_key(&task.id) {
+            Implausible::TooManyTasks
+        } else {
+            self.tasks.insert(task.id.clone(), task);
+            return Ok(());
+        };
+        self.tasks.clear();
+        self.unreachable_because = Some(problem.to_string());
+        Err(problem)
+    }
+}
+
+fn cut(text: &mut String, length: usize) {
+    let end = (0..=length.min(text.len()))
+        .rev()
+        .find(|at| text.is_char_boundary(*at));
+    text.truncate(end.unwrap_or_default());
+}
+
+/// What a task takes in memory, about.
+fn bytes(task: &TaskInfo) -> usize {
+    let texts = [
+        &task.id,
+        &task.termination_reason,
+        &task.termination_message,
+        &task.container_name,
+        &task.container_id,
+    ];
+    let gpus = task.gpus_ids.iter().flatten();
+    let ports = task.ports.as_ref().map_or(0, Vec::len) * size_of::<PortMapping>();
+    texts.into_iter().map(String::len).sum::<usize>()
+        + gpus.map(|id| size_of::<String>() + id.len()).sum::<usize>()
+        + ports
 }
 
 /// What the agents' streams said last of each job and instance.
@@ -100,6 +164,11 @@ impl Observations {
         self.instances().get(&id)?.unreachable_because.clone()
     }
 
+    /// Since when the machine of an instance is reached, and its agent does not answer.
+    pub fn silent_since(&self, id: InstanceId) -> Option<Time> {
+        self.instances().get(&id)?.silent_since
+    }
+
     /// How the GPUs of an instance were last, if that is known.
     pub fn health(&self, id: InstanceId) -> Option<HealthStatus> {
         self.instances().get(&id)?.health
@@ -118,5 +187,39 @@ impl Observations {
     /// Changes what is known of an instance.
     pub fn update_instance<T>(&self, id: InstanceId, change: impl FnOnce(&mut InstanceSeen) -> T) -> T {
         change(self.instances().entry(id).or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(id: usize) -> TaskInfo {
+        TaskInfo {
+            id: id.to_string(),
+            ..TaskInfo::default()
+        }
+    }
+
+    #[test]
+    fn an_agent_does_not_make_the_server_remember_more_than_a_host_has() {
+        let mut seen = InstanceSeen::default();
+        for id in 0..MAX_TASKS {
+            seen.keep_task(task(id)).unwrap();
+        }
+        seen.keep_task(task(0)).unwrap();
+        assert_eq!(seen.keep_task(task(MAX_TASKS)), Err(Implausible::TooManyTasks));
+        assert!(seen.tasks.is_empty() && seen.unreachable_because.is_some());
+        let long = TaskInfo {
+            termination_message: "é".repeat(100_000),
+            ..task(1)
+        };
+        seen.keep_task(long).unwrap();
+        assert_eq!(seen.tasks["1"].termination_message.len(), MAX_MESSAGE_BYTES);
+        let endless = TaskInfo {
+            gpus_ids: Some(vec![String::new(); MAX_TASK_BYTES]),
+            ..task(2)
+        };
+        assert_eq!(seen.keep_task(endless), Err(Implausible::TooLongTask));
     }
 }

@@ -35,11 +35,16 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// Pauses that are written down, so that a server that takes over keeps them.
 const KEPT_PAUSE: Duration = Duration::from_secs(10);
 
-/// A removal that a cloud refuses may fail for hours; whatever else is called is waited for by somebody.
-const fn longest_pause(kind: OperationKind) -> Duration {
-    match kind {
+/// A removal that a cloud refuses may fail for hours, and a host that is in use may not be mended for days; whatever else is
+/// called is waited for by somebody.
+fn longest_pause(operation: &OperationRow) -> Duration {
+    match operation.kind {
         OperationKind::Remove => Duration::from_secs(60),
-        OperationKind::Prepare => Duration::from_secs(15),
+        // After some ten minutes it grows.
+        OperationKind::Prepare => {
+            let times = u32::try_from(operation.attempt / 40).unwrap_or_default();
+            Duration::from_secs(15) * times.clamp(1, 20)
+        }
         _ => Duration::from_secs(5),
     }
 }
@@ -92,13 +97,25 @@ pub fn intended<'a>(
     stored: &'a [OperationRow],
     commit: &'a Commit,
 ) -> impl Iterator<Item = OperationKind> + 'a {
-    let new = commit.puts().iter().filter_map(|put| match put {
-        Put::Operation(row) => Some(row),
-        _ => None,
-    });
-    let all = stored.iter().chain(new);
+    let new = || {
+        commit.puts().iter().filter_map(|put| match put {
+            Put::Operation(row) => Some(row),
+            _ => None,
+        })
+    };
+    let is_kept = move |row: &&OperationRow| new().all(|put| put.id != row.id);
+    let all = stored.iter().filter(is_kept).chain(new());
     all.filter(|row| row.state == OperationState::Intended)
         .map(|row| row.kind)
+}
+
+/// Kinds of operations that a commit ends.
+pub fn given_up(commit: &Commit) -> impl Iterator<Item = OperationKind> {
+    let ended = |put: &Put| match put {
+        Put::Operation(row) if row.state == OperationState::Failed => Some(row.kind),
+        _ => None,
+    };
+    commit.puts().iter().filter_map(ended)
 }
 
 /// Makes sure that an intended operation is being carried out.
@@ -108,7 +125,7 @@ pub fn ensure(ctx: &Arc<Context>, subject: EntityRef, kind: OperationKind) {
     };
     let context = Arc::clone(ctx);
     ctx.spawn_under_lease("operation", subject, async move {
-        if let Err(error) = carry_out(&context, subject, kind).await {
+        if let Some(Err(error)) = begun.unless_cut_off(carry_out(&context, subject, kind)).await {
             context.report("operation", &error);
         }
         drop(begun);
@@ -130,9 +147,10 @@ async fn carry_out(ctx: &Context, subject: EntityRef, kind: OperationKind) -> Re
         let Some(operation) = find_intended(loaded.operations(), kind) else {
             return Ok(());
         };
+        let longest = longest_pause(&operation);
         if let Some(at) = operation.next_attempt_at {
             // It has been repeated for long, perhaps by a server before this one.
-            pause = longest_pause(kind);
+            pause = longest;
             if at > ctx.now() {
                 dstack_system::clock::sleep_until(ctx.deps.clock.as_ref(), at).await;
                 // What was read may have changed meanwhile.
@@ -144,7 +162,7 @@ async fn carry_out(ctx: &Context, subject: EntityRef, kind: OperationKind) -> Re
             Step::Next => pause = FIRST_PAUSE,
             Step::Again => {
                 wait_for_next(ctx, subject, kind, pause).await?;
-                pause = (pause * 2).min(longest_pause(kind));
+                pause = (pause * 2).min(longest);
             }
             Step::After(after) => {
                 wait_for_next(ctx, subject, kind, after).await?;
@@ -180,6 +198,7 @@ async fn keep_pause(ctx: &Context, subject: EntityRef, kind: OperationKind, at: 
         return Ok(());
     };
     let operation = OperationRow {
+        attempt: operation.attempt + 1,
         next_attempt_at: Some(at),
         ..operation
     };

@@ -1,11 +1,12 @@
 //! Calls and streams under way in this process: none is made twice at the same time.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dstack_store::EntityRef;
 use dstack_store::rows::OperationKind;
 use dstack_units::{InstanceId, JobId};
+use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
 
@@ -22,11 +23,18 @@ pub enum Work {
 
 /// Everything under way.
 #[derive(Debug, Default)]
-pub struct Running(Mutex<HashSet<Work>>);
+pub struct Running(Mutex<HashMap<Work, CancellationToken>>);
 
 impl Running {
-    fn lock(&self) -> MutexGuard<'_, HashSet<Work>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Work, CancellationToken>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Cuts work off where it is, if it is under way here. What it has begun elsewhere may still happen.
+    pub fn cut_off(&self, work: Work) {
+        if let Some(cut) = self.lock().get(&work) {
+            cut.cancel();
+        }
     }
 }
 
@@ -35,16 +43,28 @@ impl Running {
 pub struct Begun {
     ctx: Arc<Context>,
     work: Work,
+    cut: CancellationToken,
 }
 
 impl Begun {
     /// Marks the work as under way; `None` when it is already.
     pub fn new(ctx: &Arc<Context>, work: Work) -> Option<Self> {
-        let is_new = ctx.running.lock().insert(work);
-        is_new.then(|| Self {
+        let mut running = ctx.running.lock();
+        if running.contains_key(&work) {
+            return None;
+        }
+        let cut = CancellationToken::new();
+        running.insert(work, cut.clone());
+        Some(Self {
             ctx: Arc::clone(ctx),
             work,
+            cut,
         })
+    }
+
+    /// Does the work, unless it is cut off: see [`Running::cut_off`].
+    pub async fn unless_cut_off<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        self.cut.run_until_cancelled(work).await
     }
 }
 

@@ -1,6 +1,7 @@
 //! Stands for `dstack-agent` in the tests of deployments: answers the calls that a deployment makes, and runs nothing.
 #![allow(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)]
 
+use dstack_agent_api::shim::UNAUTHORIZED;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
@@ -16,6 +17,7 @@ fn main() -> std::io::Result<()> {
         std::process::exit(1);
     }
     let home = var("DSTACK_SHIM_HOME");
+    let token = std::fs::read_to_string(var("DSTACK_SHIM_TOKEN_FILE"))?;
     let mut log = std::fs::OpenOptions::new()
         .create(true)
         .append(true)
@@ -29,17 +31,21 @@ fn main() -> std::io::Result<()> {
     for stream in TcpListener::bind((Ipv4Addr::LOCALHOST, port))?.incoming() {
         let stream = stream?;
         // A client that goes away is no reason to end.
-        std::thread::spawn(move || answer(&stream, is_reference));
+        let token = Some(token.clone()).filter(|_| !is_reference);
+        std::thread::spawn(move || answer(&stream, is_reference, token.as_deref()));
     }
     Ok(())
 }
 
-fn answer(mut stream: &TcpStream, is_reference: bool) -> std::io::Result<()> {
+/// dstack 0.22.5's agent knows no token.
+fn answer(mut stream: &TcpStream, is_reference: bool, token: Option<&str>) -> std::io::Result<()> {
     let mut head = String::new();
     let mut reader = BufReader::new(stream);
     while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head)? > 0 {}
     let path = head.split(' ').nth(1).unwrap_or_default();
+    let is_authorized = |token: &str| head.contains(&format!("authorization: Bearer {token}\r\n"));
     let (status, body) = match path {
+        _ if !token.is_none_or(is_authorized) => ("401 Unauthorized", UNAUTHORIZED.to_owned()),
         "/api/healthcheck" => (
             "200 OK",
             r#"{"service":"dstack-shim","version":"0.0.1"}"#.to_owned(),

@@ -2,6 +2,7 @@
 
 mod host;
 mod install;
+mod machine;
 mod package;
 mod paths;
 mod probe;
@@ -14,9 +15,10 @@ mod service;
 use std::sync::Arc;
 
 use dstack_agent_api::shim::HostReport;
+use dstack_agent_api::shim_client::ShimClient;
 use dstack_model::reach::Reach;
-use dstack_system::SystemClock;
 use dstack_system::clock::SharedClock;
+use dstack_system::{Secret, SystemClock};
 use serde::{Deserialize, Serialize};
 
 use crate::pool::Pool;
@@ -24,6 +26,7 @@ use host::Host;
 use install::Installed;
 use package::Packages;
 pub use paths::HostPaths;
+use push::Pushed;
 
 /// Agents that hosts can be given.
 #[derive(Debug, Clone, Default)]
@@ -43,6 +46,8 @@ pub struct Deployment {
     pub authorized_keys: Vec<String>,
     /// Variables for the agent, beside its own.
     pub env: Vec<(String, String)>,
+    /// What calls to the agent must bring from now on.
+    pub token: Secret,
 }
 
 /// How far a deployment is.
@@ -80,7 +85,7 @@ pub enum Outcome {
     Underway {
         /// How far it is.
         progress: Progress,
-        /// What was done, for people.
+        /// What was done, for people; empty: nothing worth telling.
         done: String,
     },
     /// The agent answers.
@@ -91,6 +96,8 @@ pub enum Outcome {
         shim_port: u16,
         /// What the host has.
         report: Box<HostReport>,
+        /// Which build of the agent was brought there: see [`Deployer::build`].
+        build: String,
     },
 }
 
@@ -132,6 +139,27 @@ impl Deployer {
         }
     }
 
+    /// Which build of the agent hosts of an architecture get, by the hash of its file; `None`: there is none, or it cannot be
+    /// read. Takes a moment the first time, as the file is read.
+    pub async fn build(&self, machine: &str) -> Option<String> {
+        let package = self.packages.of(&self.agents, machine).await;
+        package.ok().map(|package| package.name())
+    }
+
+    /// Whether two ways lead to one machine.
+    ///
+    /// # Errors
+    /// One of them is not reached.
+    pub async fn is_same_machine(&self, one: &Reach, other: &Reach) -> Result<bool, DeployError> {
+        let (one, other) = tokio::try_join!(machine::id(&self.pool, one), machine::id(&self.pool, other))?;
+        Ok(one.is_some() && one == other)
+    }
+
+    /// Ends the connection to a host, if there is one.
+    pub fn forget(&self, reach: &Reach) {
+        self.pool.forget(reach);
+    }
+
     /// Makes the step that `progress` says is next; `None`: the first.
     ///
     /// # Errors
@@ -150,7 +178,7 @@ impl Deployer {
             _ if !is_known => self.probe(deployment).await,
             Stage::Push => self.push(&reach, progress).await,
             Stage::Install => self.install(deployment, &reach, progress).await,
-            Stage::Report => self.report(reach, &progress).await,
+            Stage::Report => self.report(deployment, reach, &progress).await,
         }
     }
 
@@ -169,6 +197,12 @@ impl Deployer {
         self.pool.forget(reach);
         self.pool.forget(&pinned(reach, &connection.host_keys()));
         Ok(())
+    }
+
+    /// The agent of the host, whichever that is.
+    fn shim(&self, deployment: &Deployment, reach: &Reach) -> ShimClient {
+        ShimClient::new(self.pool.connector(reach.clone(), self.paths.port))
+            .with_token(deployment.token.clone())
     }
 
     async fn probe(&self, deployment: &Deployment) -> Result<Outcome, DeployError> {
@@ -196,8 +230,10 @@ impl Deployer {
     async fn push(&self, reach: &Reach, progress: Progress) -> Result<Outcome, DeployError> {
         let package = self.packages.of(&self.agents, &progress.machine).await?;
         let host = Host::open(&self.pool, reach).await?;
-        let done = push::push(&host, &self.paths, &package).await?;
-        Ok(underway(progress.then(Stage::Install), done))
+        Ok(match push::push(&host, &self.paths, &package).await? {
+            Pushed::Whole(done) => underway(progress.then(Stage::Install), done),
+            Pushed::Partly => underway(progress, ""),
+        })
     }
 
     async fn install(
@@ -217,8 +253,14 @@ impl Deployer {
         )
     }
 
-    async fn report(&self, reach: Reach, progress: &Progress) -> Result<Outcome, DeployError> {
-        let report = report::report(self, &reach, &progress.machine).await?;
+    async fn report(
+        &self,
+        deployment: &Deployment,
+        reach: Reach,
+        progress: &Progress,
+    ) -> Result<Outcome, DeployError> {
+        let shim = self.shim(deployment, &reach);
+        let report = report::report(self, &shim, &reach, &progress.machine).await?;
         let package = self.packages.of(&self.agents, &progress.machine).await?;
         let host = Host::open(&self.pool, &reach).await?;
         report::clean(&host, &self.paths, &package.name()).await;
@@ -226,6 +268,7 @@ impl Deployer {
             reach,
             shim_port: self.paths.port,
             report: Box::new(report),
+            build: package.name(),
         })
     }
 }

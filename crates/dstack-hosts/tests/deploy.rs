@@ -15,12 +15,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dstack_agent_api::shim::HostReport;
+use dstack_agent_api::shim_client::ShimClient;
 use dstack_hosts::deploy::{
     AgentFiles, DeployError, Deployer, Deployment, HostPaths, Outcome, Progress, Stage,
 };
 use dstack_hosts::pool::Pool;
 use dstack_model::reach::Reach;
 use support::{OpenSsh, Server, directory, free_port, new_key, tree};
+
+/// What calls to agents must bring.
+const TOKEN: &str = "the token of this instance";
 
 /// A machine that is deployed to.
 struct Machine {
@@ -29,8 +33,13 @@ struct Machine {
     root: tempfile::TempDir,
     port: u16,
     agent: PathBuf,
+    /// For hosts that say to be of that kind; it runs here as well.
+    arm64: PathBuf,
+    /// What it says to be.
+    arch: &'static str,
     mine: String,
     patience: Duration,
+    send_limit: Duration,
 }
 
 impl Machine {
@@ -42,10 +51,13 @@ impl Machine {
         }
         let machine = Self {
             programs: path("bin"),
+            arch: "x86_64",
             port: free_port(),
             agent: agent_with(root.path(), b""),
+            arm64: agent_with(root.path(), b"for arm64"),
             mine: new_key().public.trim().to_owned(),
             patience: Duration::from_secs(20),
+            send_limit: Duration::from_secs(20),
             root,
         };
         machine.program("docker", "echo 1.47");
@@ -102,10 +114,11 @@ impl Machine {
             ssh: Some(text("ssh")),
             port: self.port,
             patience: self.patience,
+            send_limit: self.send_limit,
         };
         let agents = AgentFiles {
             amd64: Some(self.agent.clone()),
-            arm64: Some(self.agent.clone()),
+            arm64: Some(self.arm64.clone()),
         };
         Deployer::with_paths(pool, agents, paths)
     }
@@ -114,6 +127,7 @@ impl Machine {
         Deployment {
             reach,
             authorized_keys: vec![self.mine.clone()],
+            token: TOKEN.into(),
             env: env
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
@@ -196,8 +210,10 @@ async fn deploy(
                 reach,
                 shim_port,
                 report,
+                build,
             } => {
                 assert_eq!(shim_port, machine.port);
+                assert_eq!(deployer.build(machine.arch).await, Some(build));
                 return Ok((told, reach, *report));
             }
         }
@@ -249,6 +265,13 @@ async fn from_nothing_and_back(machine: &Machine, pool: &Pool, reach: Reach) {
     let env = machine.path("home/shim.env");
     assert_eq!(
         std::fs::metadata(env).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+
+    let token = machine.path("home/shim.token");
+    assert_eq!(std::fs::read_to_string(&token).unwrap(), TOKEN);
+    assert_eq!(
+        std::fs::metadata(token).unwrap().permissions().mode() & 0o777,
         0o600
     );
 
@@ -312,6 +335,73 @@ async fn a_host_is_set_up_again_and_again_and_released() {
     let machine = Machine::new();
     let server = machine.server().await;
     from_nothing_and_back(&machine, &server.pool(), server.reach()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_ways_to_one_machine_are_known_as_such() {
+    let machine = Machine::new();
+    let (one, other) = (machine.server().await, machine.server().await);
+    let deployer = machine.deployer(one.pool());
+    assert_eq!(
+        deployer.is_same_machine(&one.reach(), &one.reach()).await,
+        Ok(true)
+    );
+    // Another SSH server of the same machine, which this pool has no key for, cannot be asked.
+    assert!(
+        deployer
+            .is_same_machine(&one.reach(), &other.reach())
+            .await
+            .is_err()
+    );
+    // A machine that does not say what it is is nobody's twin.
+    machine.program("cat", "exit 1");
+    assert_eq!(
+        deployer.is_same_machine(&one.reach(), &one.reach()).await,
+        Ok(false)
+    );
+}
+
+/// On a slow line each step brings some of it, and none takes longer than a step may.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_comes_in_as_many_steps_as_it_takes() {
+    let mut machine = Machine::new();
+    machine.send_limit = Duration::ZERO;
+    let server = machine.server().await;
+    let pool = server.pool();
+    let (deployer, deployment) = (
+        machine.deployer(pool.clone()),
+        machine.deployment(server.reach(), &[]),
+    );
+    let mut progress = until(&deployer, &deployment, Stage::Push).await;
+    let folder = machine.path("lib");
+    let arrived = || {
+        let files = tree(&folder);
+        let parts = files
+            .iter()
+            .filter(|(path, _)| path.extension().is_some_and(|end| end == "part"));
+        parts
+            .filter_map(|(_, content)| content.as_ref())
+            .map(Vec::len)
+            .sum::<usize>()
+    };
+    for step in 1..=3 {
+        let Outcome::Underway { progress: next, done } =
+            deployer.step(&deployment, Some(progress)).await.unwrap()
+        else {
+            panic!("too far")
+        };
+        assert_eq!((next.next, done.as_str()), (Stage::Push, ""));
+        assert_eq!(arrived(), step * 32 * 1024, "what has arrived is not sent again");
+        progress = next;
+    }
+    machine.send_limit = Duration::from_secs(20);
+    let deployer = machine.deployer(pool.clone());
+    let Outcome::Underway { progress, done } = deployer.step(&deployment, Some(progress)).await.unwrap()
+    else {
+        panic!("too far")
+    };
+    assert_eq!(progress.next, Stage::Install);
+    assert!(done.contains("the rest of the agent's file was sent"), "{done}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -488,6 +578,53 @@ async fn an_agent_that_does_not_start_says_why() {
         "{text}"
     );
     deployer.release(&deployment).await.unwrap();
+    assert_eq!(machine.processes(), (Vec::new(), Vec::new()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_of_another_architecture_gets_its_agent() {
+    let mut machine = Machine::new();
+    machine.arch = "aarch64";
+    machine.program("uname", "[ \"$1\" = -s ] && echo Linux || echo aarch64");
+    let server = machine.server().await;
+    let deployment = machine.deployment(server.reach(), &[]);
+    let (told, _, report) = deploy(&machine, &server.pool(), &deployment).await.unwrap();
+    assert!(told[0].contains("aarch64"), "{told:?}");
+    let brought = std::fs::read_dir(machine.path("lib/dstack")).unwrap();
+    let brought = brought.map(|file| std::fs::read(file.unwrap().path()).unwrap());
+    let wanted = std::fs::read(&machine.arm64).unwrap();
+    assert!(brought.collect::<Vec<_>>() == [wanted]);
+    assert_eq!(report.host_info.cpus, 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_another_instance_has_set_up_since_is_that_ones() {
+    let machine = Machine::new();
+    let server = machine.server().await;
+    let (pool, first) = (server.pool(), machine.deployment(server.reach(), &[]));
+    deploy(&machine, &pool, &first).await.unwrap();
+    let second = Deployment {
+        token: "that of another".into(),
+        ..first.clone()
+    };
+    let (told, reach, _) = deploy(&machine, &pool, &second).await.unwrap();
+    assert!(
+        told[0].contains("an agent of another instance") && told[2].contains("was started"),
+        "{told:?}"
+    );
+    let shim = ShimClient::new(pool.connector(reach, machine.port));
+    for (token, answers) in [(&first.token, false), (&second.token, true)] {
+        let answer = shim.clone().with_token(token.clone()).healthcheck().await;
+        assert_eq!(answer.is_ok(), answers, "{answer:?}");
+    }
+    let deployer = machine.deployer(pool);
+    let error = deployer.release(&first).await.unwrap_err();
+    assert!(
+        matches!(&error, DeployError::Refused(text) if text.contains("the agent of another instance")),
+        "{error}"
+    );
+    assert_eq!((machine.processes().0.len(), machine.processes().1.len()), (1, 1));
+    deployer.release(&second).await.unwrap();
     assert_eq!(machine.processes(), (Vec::new(), Vec::new()));
 }
 

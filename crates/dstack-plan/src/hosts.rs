@@ -2,11 +2,14 @@
 
 pub mod gpu;
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use dstack_agent_api::shim::HostInfo;
-use dstack_model::fleets::{FleetSpec, SshHost, SshHostParams, SshParams, SshProxyParams, network_bounds};
+use dstack_model::fleets::{
+    Blocks, FleetSpec, SshHost, SshHostParams, SshParams, SshProxyParams, network_bounds,
+};
 use dstack_model::instances::{
     Disk, Gpu, InstanceAvailability, InstanceRuntime, InstanceType, Resources, SshConnectionParams,
 };
@@ -85,15 +88,82 @@ fn listed(addresses: &[String]) -> String {
     }
 }
 
-/// The way to a host of a fleet that is not set up yet, still without host keys; `None`: the fleet has no such host.
+/// Two hosts of one list that are the same: the place of the second, and that of the first, both from 0.
+pub fn twice(ssh: &SshParams) -> Option<(usize, usize)> {
+    let mut seen: BTreeMap<(String, u16), usize> = BTreeMap::new();
+    for (place, host) in ssh.hosts.iter().enumerate() {
+        let key = (normalised(host.hostname()), port_of(ssh, host));
+        if let Some(first) = seen.insert(key, place) {
+            return Some((place, first));
+        }
+    }
+    None
+}
+
+/// A host name or address as it is compared: `Host.Example.` is `host.example`, `::0001` is `::1`.
+pub fn normalised(hostname: &str) -> String {
+    let name = hostname.trim();
+    let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    if let Ok(address) = bare.unwrap_or(name).parse::<IpAddr>() {
+        return address.to_canonical().to_string();
+    }
+    let name = name.strip_suffix('.').unwrap_or(name);
+    name.to_ascii_lowercase()
+}
+
+fn port_of(ssh: &SshParams, host: &SshHost) -> u16 {
+    let own = match host {
+        SshHost::Params(params) => params.port,
+        SshHost::Hostname(_) => None,
+    };
+    port(own.or(ssh.port))
+}
+
+/// The host of a list by its name and the port of its SSH server: several may be behind one address.
+fn find<'a>(ssh: &'a SshParams, hostname: &str, ssh_port: u16) -> Option<&'a SshHost> {
+    let of_name = || ssh.hosts.iter().filter(|host| host.hostname() == hostname);
+    let exact = of_name().find(|host| port_of(ssh, host) == ssh_port);
+    // Its port may have been changed since.
+    exact.or_else(|| of_name().next())
+}
+
+/// What tells a host from the others of its list: its name, with the port where there are several of that name.
+fn key_name(ssh: &SshParams, host: &SshHost) -> String {
+    let name = host.hostname();
+    match ssh.hosts.iter().filter(|host| host.hostname() == name).count() {
+        0 | 1 => name.to_owned(),
+        _ => format!("{name}:{}", port_of(ssh, host)),
+    }
+}
+
+/// What a fleet says of the host of an instance: its place as it was before anything was found out, and the blocks it is to be
+/// divided into (`None`: `auto`).
+pub fn as_configured(spec: &FleetSpec, place: &JobProvisioningData) -> (JobProvisioningData, Option<i64>) {
+    let host = spec.configuration.ssh_config.as_ref().and_then(|ssh| {
+        let found = find(ssh, place.hostname.as_deref()?, port(place.ssh_port))?;
+        Some(params_of(found))
+    });
+    let blocks = host.as_ref().and_then(|host| host.blocks);
+    let place = JobProvisioningData {
+        internal_ip: host.and_then(|host| host.internal_ip),
+        ..place.clone()
+    };
+    match blocks.unwrap_or(spec.configuration.blocks) {
+        Blocks::Auto => (place, None),
+        Blocks::Count(blocks) => (place, Some(blocks)),
+    }
+}
+
+/// The way to the host of an instance that is not set up yet, still without host keys; `None`: the fleet has no such host.
 ///
 /// Only the fleet's own keys are offered: the project's opens its jobs, and is shown to hosts that have it.
-pub fn reach(fleet: FleetId, spec: &FleetSpec, hostname: &str) -> Option<Reach> {
+pub fn reach(fleet: FleetId, spec: &FleetSpec, place: &JobProvisioningData) -> Option<Reach> {
     let ssh = spec.configuration.ssh_config.as_ref()?;
-    let params = host_params(ssh, hostname)?;
+    let found = find(ssh, place.hostname.as_deref()?, port(place.ssh_port))?;
+    let (params, name) = (params_of(found), key_name(ssh, found));
     let of_host = || KeyRef::Host {
         fleet,
-        hostname: hostname.to_owned(),
+        hostname: name.clone(),
     };
     let jump = jump_params(ssh, &params).map(|jump| Hop {
         host: jump.hostname.clone(),
@@ -101,7 +171,7 @@ pub fn reach(fleet: FleetId, spec: &FleetSpec, hostname: &str) -> Option<Reach> 
         user: jump.user.clone(),
         keys: vec![KeyRef::JumpHost {
             fleet,
-            hostname: hostname.to_owned(),
+            hostname: name.clone(),
         }],
         host_keys: Vec::new(),
     });
@@ -109,7 +179,7 @@ pub fn reach(fleet: FleetId, spec: &FleetSpec, hostname: &str) -> Option<Reach> 
         jumps: jump.into_iter().collect(),
         host: Hop {
             host: params.hostname.clone(),
-            port: port(params.port.or(ssh.port)),
+            port: port_of(ssh, found),
             user: params
                 .user
                 .clone()
@@ -119,6 +189,16 @@ pub fn reach(fleet: FleetId, spec: &FleetSpec, hostname: &str) -> Option<Reach> 
             host_keys: Vec::new(),
         },
     })
+}
+
+/// A specification with no host but that of an instance, as the instance's reach names its keys; `None`: it has no such host.
+pub fn only(spec: &FleetSpec, place: &JobProvisioningData) -> Option<FleetSpec> {
+    let mut spec = spec.clone();
+    let ssh = spec.configuration.ssh_config.as_mut()?;
+    let host = find(ssh, place.hostname.as_deref()?, port(place.ssh_port))?.clone();
+    let name = host.hostname();
+    ssh.hosts.retain(|other| other.hostname() == name);
+    Some(spec)
 }
 
 /// The way to a host that is set up: the project's key opens it as well, whatever becomes of the key of the fleet's owner.
@@ -150,20 +230,31 @@ pub fn private_key<'a>(spec: &'a FleetSpec, key: &KeyRef) -> Option<&'a str> {
     }
 }
 
-fn named<'a>(ssh: &'a SshParams, hostname: &str) -> Option<&'a SshHostParams> {
+fn named<'a>(ssh: &'a SshParams, name: &str) -> Option<&'a SshHostParams> {
     ssh.hosts.iter().find_map(|host| match host {
-        SshHost::Params(params) if params.hostname == hostname => Some(&**params),
+        SshHost::Params(params) if params.hostname == name || key_name(ssh, host) == name => Some(&**params),
         _ => None,
     })
 }
 
+/// Whether a list has the host that a [`KeyRef`] names.
+pub fn names_key(spec: &FleetSpec, key: &KeyRef) -> bool {
+    let (KeyRef::Host { hostname, .. } | KeyRef::JumpHost { hostname, .. }) = key else {
+        return false;
+    };
+    let ssh = spec.configuration.ssh_config.as_ref();
+    ssh.is_some_and(|ssh| {
+        let mut hosts = ssh.hosts.iter();
+        hosts.any(|host| host.hostname() == hostname || key_name(ssh, host) == *hostname)
+    })
+}
+
 /// What is said of a host; a bare name is a host of that name.
-fn host_params(ssh: &SshParams, hostname: &str) -> Option<SshHostParams> {
-    let found = ssh.hosts.iter().find(|host| host.hostname() == hostname)?;
-    Some(match found {
+fn params_of(host: &SshHost) -> SshHostParams {
+    match host {
         SshHost::Params(params) => SshHostParams::clone(params),
         SshHost::Hostname(name) => SshHostParams::with_hostname(name),
-    })
+    }
 }
 
 fn jump_params<'a>(ssh: &'a SshParams, host: &'a SshHostParams) -> Option<&'a SshProxyParams> {

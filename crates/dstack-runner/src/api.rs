@@ -13,7 +13,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{DefaultBodyLimit, Extension, Query, Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{get, post};
@@ -22,8 +22,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use subtle::ConstantTimeEq;
 
+use dstack_agent_api::bearer::has_token;
 use dstack_agent_api::runner::{Ack, Healthcheck, JobStatus, LogEvent, PullResponse, RunnerState, SERVICE};
 use dstack_agent_api::stream::StreamLine;
 use dstack_sshd::ByteStream;
@@ -92,13 +92,7 @@ async fn authorize(State(api): State<Api>, request: Request, next: Next) -> Resu
         return Ok(next.run(request).await);
     };
     let watches = request.extensions().get::<ThroughSsh>().is_some() && request.uri().path() == "/logs_ws";
-    let given = request
-        .headers()
-        .get(header::AUTHORIZATION)
-        .map(HeaderValue::as_bytes)
-        .unwrap_or_default();
-    let given = given.strip_prefix(b"Bearer ").unwrap_or_default();
-    if watches || bool::from(given.ct_eq(token.expose().as_bytes())) {
+    if watches || has_token(request.headers(), token) {
         Ok(next.run(request).await)
     } else {
         Err(Error::status(StatusCode::UNAUTHORIZED))

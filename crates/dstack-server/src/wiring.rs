@@ -1,18 +1,19 @@
 //! The engine's ends in this server: its output goes to the log store, its inputs come from the database, and the
 //! API reaches it through [`dstack_control::EngineHandle`]. Agents are reached over a socket or over SSH.
 
+mod agent_tokens;
 mod agents;
 mod handle;
 mod hosts;
 mod inputs;
 mod keyring;
 mod output;
-mod runner_tokens;
+mod ways;
 
+pub use agent_tokens::AgentTokens;
 pub use agents::{ConnectedAgents, Machine};
 pub use handle::Connected;
 pub use hosts::SshHosts;
 pub use inputs::SqlInputs;
 pub use keyring::DatabaseKeyring;
 pub use output::LogOutput;
-pub use runner_tokens::RunnerTokens;

@@ -1,4 +1,5 @@
-//! The HTTP API, by dstack 0.22.5's conventions: plain-text errors, a bare newline for empty answers.
+//! The HTTP API, by dstack 0.22.5's conventions: plain-text errors, a bare newline for empty answers. What it serves is the
+//! table of [`dstack_agent_api::shim::routes`].
 
 mod body;
 mod stream;
@@ -7,17 +8,21 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{Method, StatusCode};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
+use dstack_agent_api::bearer::has_token;
+use dstack_agent_api::shim::routes::{Endpoint, find};
 use dstack_agent_api::shim::{
     ComponentInstall, Healthcheck, HostReport, InstanceHealth, InstanceInfo, SERVICE, ShutdownRequest,
-    TaskConfig, TaskTerminate,
+    TaskConfig, TaskTerminate, UNAUTHORIZED,
 };
+use dstack_system::Secret;
 use tokio_util::sync::CancellationToken;
 
 use crate::components::{Components, RefusedInstall};
 use crate::dcgm::Exporter;
 use crate::error::chain;
+use crate::self_termination::{Hold, Needed};
 use crate::tasks::{OrderError, Tasks};
 use body::{empty, json, read_json, text};
 
@@ -33,6 +38,10 @@ pub struct Api {
     pub host: HostReport,
     /// GPU metrics, where an exporter runs.
     pub exporter: Option<Exporter>,
+    /// What every request must bring (`Authorization: Bearer`); `None`: whoever reaches the API may use it.
+    pub token: Option<Secret>,
+    /// Knows who needs this machine: requests and streams, beside tasks.
+    pub needed: Needed,
     /// Cancelled when the agent is to end; open streams end with it.
     pub shutdown: CancellationToken,
     /// Cancelled when it is to end at once.
@@ -82,118 +91,89 @@ impl From<RefusedInstall> for ApiError {
     }
 }
 
-/// What a request is about.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Route {
-    Healthcheck,
-    Shutdown,
-    Health,
-    Info,
-    Components,
-    Install,
-    Tasks,
-    Submit,
-    Host,
-    Stream,
-    Task(String),
-    Terminate(String),
-    Remove(String),
-    Metrics(String),
-}
-
-/// The route, or what is allowed instead (nothing: no such path).
-fn route(method: &Method, path: &str) -> Result<Route, &'static str> {
-    let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
-    let (get, post): (Option<Route>, Option<Route>) = match parts.as_slice() {
-        ["api", "healthcheck"] => (Some(Route::Healthcheck), None),
-        ["api", "shutdown"] => (None, Some(Route::Shutdown)),
-        ["api", "instance", "health"] => (Some(Route::Health), None),
-        ["api", "instance", "info"] => (Some(Route::Info), None),
-        ["api", "components"] => (Some(Route::Components), None),
-        ["api", "components", "install"] => (None, Some(Route::Install)),
-        ["api", "tasks"] => (Some(Route::Tasks), Some(Route::Submit)),
-        ["api", "host"] => (Some(Route::Host), None),
-        ["api", "stream"] => (Some(Route::Stream), None),
-        ["api", "tasks", id] if !id.is_empty() => (Some(Route::Task((*id).to_owned())), None),
-        ["api", "tasks", id, "terminate"] => (None, Some(Route::Terminate((*id).to_owned()))),
-        ["api", "tasks", id, "remove"] => (None, Some(Route::Remove((*id).to_owned()))),
-        ["metrics", "tasks", id] => (Some(Route::Metrics((*id).to_owned())), None),
-        _ => (None, None),
-    };
-    let allowed = match (get.is_some(), post.is_some()) {
-        (true, true) => "GET, HEAD, POST",
-        (true, false) => "GET, HEAD",
-        (false, true) => "POST",
-        (false, false) => "",
-    };
-    match *method {
-        Method::GET | Method::HEAD => get.ok_or(allowed),
-        Method::POST => post.ok_or(allowed),
-        _ => Err(allowed),
-    }
-}
-
 /// Makes the router of all routes, with what they need.
 pub fn router(api: Arc<Api>) -> axum::Router {
     axum::Router::new().fallback(handle).with_state(api)
 }
 
 async fn handle(State(api): State<Arc<Api>>, request: Request) -> Response {
-    let route = match route(request.method(), request.uri().path()) {
-        Ok(route) => route,
+    // Before anything is said of what there is.
+    if let Some(token) = &api.token
+        && !has_token(request.headers(), token)
+    {
+        return unauthorized();
+    }
+    let hold = api.needed.hold();
+    let found = find(request.method(), request.uri().path());
+    let (endpoint, task) = match found {
+        Ok((endpoint, task)) => (endpoint, task.to_owned()),
         Err("") => return text(StatusCode::NOT_FOUND, "404 page not found"),
         Err(allowed) => {
             let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
             response
                 .headers_mut()
-                .insert("allow", axum::http::HeaderValue::from_static(allowed));
+                .insert(header::ALLOW, HeaderValue::from_static(allowed));
             return response;
         }
     };
-    answer(&api, route, request)
+    answer(&api, endpoint, task, request, hold)
         .await
         .unwrap_or_else(|error| text(error.status, &error.message))
 }
 
-async fn answer(api: &Arc<Api>, route: Route, request: Request) -> Result<Response, ApiError> {
-    Ok(match route {
-        Route::Healthcheck => json(&Healthcheck {
+fn unauthorized() -> Response {
+    let mut response = text(StatusCode::UNAUTHORIZED, UNAUTHORIZED);
+    let wanted = HeaderValue::from_static("Bearer");
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, wanted);
+    response
+}
+
+/// `id` is that of the task which the path names; `hold` is kept until the answer is there, a stream included.
+async fn answer(
+    api: &Arc<Api>,
+    endpoint: Endpoint,
+    id: String,
+    request: Request,
+    hold: Hold,
+) -> Result<Response, ApiError> {
+    Ok(match endpoint {
+        Endpoint::Healthcheck => json(&Healthcheck {
             service: SERVICE.to_owned(),
             version: crate::VERSION.to_owned(),
         }),
-        Route::Shutdown => {
+        Endpoint::Shutdown => {
             let order: ShutdownRequest = read_json(request).await?;
             begin_shutdown(api, order.force);
             empty()
         }
-        Route::Health => json(&InstanceHealth::default()),
-        Route::Info => json(&api.instance),
-        Route::Components => json(&api.components.list().await),
-        Route::Install => {
+        Endpoint::InstanceHealth => json(&InstanceHealth::default()),
+        Endpoint::InstanceInfo => json(&api.instance),
+        Endpoint::Components => json(&api.components.list().await),
+        Endpoint::InstallComponent => {
             let order: ComponentInstall = read_json(request).await?;
             api.components.install(&order)?;
             empty()
         }
-        Route::Tasks => json(&api.tasks.list()?),
-        Route::Submit => {
+        Endpoint::Tasks => json(&api.tasks.list()?),
+        Endpoint::Submit => {
             let config: TaskConfig = read_json(request).await?;
             let tasks = api.tasks.clone();
             json(&uncancelled(async move { tasks.submit(config).await }).await?)
         }
-        Route::Host => json(&host_report(api)),
-        Route::Stream => stream::response(api),
-        Route::Task(id) => json(&api.tasks.get(&id)?),
-        Route::Terminate(id) => {
+        Endpoint::Host => json(&host_report(api)),
+        Endpoint::Stream => stream::response(api, hold),
+        Endpoint::Task => json(&api.tasks.get(&id)?),
+        Endpoint::Terminate => {
             let order: TaskTerminate = read_json(request).await?;
             let tasks = api.tasks.clone();
             json(&uncancelled(async move { tasks.terminate(&id, &order).await }).await?)
         }
-        Route::Remove(id) => {
+        Endpoint::Remove => {
             let tasks = api.tasks.clone();
             uncancelled(async move { tasks.remove(&id).await }).await?;
             empty()
         }
-        Route::Metrics(id) => metrics(api, &id).await?,
+        Endpoint::Metrics => metrics(api, &id).await?,
     })
 }
 
@@ -230,8 +210,8 @@ async fn metrics(api: &Api, id: &str) -> Result<Response, ApiError> {
     let found = exporter.metrics(&gpus).await;
     let metrics = found.map_err(|error| ApiError::new(StatusCode::BAD_GATEWAY, chain(&error)))?;
     let mut response = Response::new(Body::from(metrics));
-    let kind = axum::http::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    response.headers_mut().insert("content-type", kind);
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
     Ok(response)
 }
 
@@ -242,6 +222,3 @@ fn begin_shutdown(api: &Api, force: bool) {
     }
     api.shutdown.cancel();
 }
-
-#[cfg(test)]
-mod tests;

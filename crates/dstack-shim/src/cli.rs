@@ -20,6 +20,10 @@ pub struct Args {
     /// Serve the API on a Unix socket too, for this user only [env: DSTACK_SHIM_SOCKET]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+    /// Answer only requests that bring what is in this file, which others may not read (`Authorization: Bearer`)
+    /// [env: DSTACK_SHIM_TOKEN_FILE]
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
     /// Write the API's port there once it listens [env: DSTACK_SHIM_PORT_FILE]
     #[arg(long, value_name = "FILE")]
     pub port_file: Option<PathBuf>,
@@ -71,6 +75,13 @@ pub struct Args {
     /// agent waits for an engine that does not answer [env: DSTACK_SHIM_RUNTIME, default: docker]
     #[arg(long, value_name = "RUNTIME")]
     pub runtime: Option<String>,
+    /// End this machine when no task runs on it and no request or stream has come for so many seconds: for machines of clouds, whose
+    /// server may be gone for good [env: DSTACK_SHIM_SELF_TERMINATE_AFTER, default: never]
+    #[arg(long, value_name = "SECONDS")]
+    pub self_terminate_after: Option<u64>,
+    /// What ends it, for /bin/sh [env: DSTACK_SHIM_SELF_TERMINATE_COMMAND, default: shutdown -h now || poweroff]
+    #[arg(long, value_name = "COMMAND")]
+    pub self_terminate_command: Option<String>,
     /// Print the version and exit
     #[arg(short = 'v', long)]
     pub version: bool,

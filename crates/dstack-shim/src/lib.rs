@@ -20,10 +20,12 @@ pub mod keys;
 pub mod log;
 pub mod run;
 pub mod runtime;
+pub mod self_termination;
 pub mod settings;
 pub mod store;
 pub mod task;
 pub mod tasks;
+mod token;
 pub mod volumes;
 
 /// This agent's version, as the server compares it.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use dstack_agent_api::shim::HostReport;
 use dstack_system::task;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -24,6 +25,7 @@ use crate::keys::HostKeys;
 use crate::runtime::docker::{DOCKER, DockerRuntime, DockerSettings};
 use crate::runtime::process::{ProcessRuntime, ProcessSettings};
 use crate::runtime::{RunnerSettings, Runtime};
+use crate::self_termination::{EndingCommand, Needed, end_when_not_needed};
 use crate::settings::{RUNNER_PATH, RuntimeChoice, Settings};
 use crate::store::Store;
 use crate::tasks::{Host, Tasks};
@@ -82,12 +84,15 @@ pub async fn run(settings: Settings) -> Result<(), StartError> {
     {
         tracing::error!(%error, "host_info.json not written");
     }
+    let needed = Needed::default();
     let api = Arc::new(Api {
         tasks: tasks.clone(),
         components: Components::new(runner.path, settings.shim_binary.clone()),
         instance: host::instance_info(&gpus),
         host: report,
         exporter,
+        token: settings.token.clone(),
+        needed: needed.clone(),
         shutdown: CancellationToken::new(),
         force: CancellationToken::new(),
     });
@@ -96,7 +101,9 @@ pub async fn run(settings: Settings) -> Result<(), StartError> {
         watched.restore_when_available().await;
         watched.watch().await;
     });
+    let waiting = wait_for_end_of_use(&settings, &tasks, &needed);
     let served = serve(&settings, &api).await;
+    waiting.into_iter().for_each(|task| task.abort());
     watching.abort();
     // An agent that is started meanwhile need not wait: what is removed, both may delete.
     drop(only_one);
@@ -106,6 +113,22 @@ pub async fn run(settings: Settings) -> Result<(), StartError> {
     }
     tracing::info!("dstack-shim ends; tasks go on");
     served
+}
+
+/// Ends the machine when it is not needed, where that is wanted.
+fn wait_for_end_of_use(settings: &Settings, tasks: &Tasks, needed: &Needed) -> Vec<JoinHandle<Option<()>>> {
+    let Some(after) = settings.self_terminate_after else {
+        return Vec::new();
+    };
+    let (needed, tasks) = (needed.clone(), tasks.clone());
+    let ending = EndingCommand(settings.self_terminate_command.clone());
+    let holding = needed.clone().hold_while_tasks_run(tasks);
+    vec![
+        task::spawn("tasks in use", holding),
+        task::spawn("end of use", async move {
+            end_when_not_needed(needed, after, &ending).await;
+        }),
+    ]
 }
 
 async fn serve(settings: &Settings, api: &Arc<Api>) -> Result<(), StartError> {

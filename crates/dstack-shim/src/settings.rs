@@ -2,16 +2,19 @@
 
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use dstack_agent_api::shim::{DEFAULT_HTTP_PORT, RUNNER_HTTP_PORT, RUNNER_SSH_PORT};
-use dstack_system::env;
+use dstack_system::{Secret, env};
 
 use crate::cli::Args;
 use crate::error::StartError;
+use crate::token;
 
 const PASS_ENV: &str = "http_proxy,https_proxy,no_proxy,HTTP_PROXY,HTTPS_PROXY,NO_PROXY";
 /// Where the runner is on a host that a server has set up.
 pub const RUNNER_PATH: &str = "/usr/local/bin/dstack-runner";
+const SELF_TERMINATE: &str = "shutdown -h now || poweroff";
 const SHIM_PATH: &str = "/usr/local/bin/dstack-shim";
 
 /// What runs tasks.
@@ -36,6 +39,8 @@ pub struct Settings {
     pub http_port: Option<u16>,
     /// Unix socket of the API.
     pub socket: Option<PathBuf>,
+    /// What every request must bring; `None`: whoever reaches the API may use it.
+    pub token: Option<Secret>,
     /// Receives the TCP port.
     pub port_file: Option<PathBuf>,
     /// Of this agent's log.
@@ -66,6 +71,10 @@ pub struct Settings {
     pub service: bool,
     /// What runs tasks.
     pub runtime: RuntimeChoice,
+    /// Not needed for so long, the machine is ended; `None`: never.
+    pub self_terminate_after: Option<Duration>,
+    /// What ends it, for `/bin/sh`.
+    pub self_terminate_command: String,
     /// Value of `DOCKER_HOST`: address of the container engine.
     pub docker_host: Option<String>,
 }
@@ -87,6 +96,7 @@ impl Settings {
         let socket = path(args.socket, "DSTACK_SHIM_SOCKET");
         let http_port = number("--shim-http-port", args.shim_http_port, "DSTACK_SHIM_HTTP_PORT")?
             .or((socket.is_none()).then_some(DEFAULT_HTTP_PORT));
+        let token = path(args.token_file, "DSTACK_SHIM_TOKEN_FILE");
         let log_level =
             text(args.shim_log_level, "DSTACK_SHIM_LOG_LEVEL").unwrap_or_else(|| "info".to_owned());
         let runner_log_level =
@@ -99,6 +109,7 @@ impl Settings {
                 .unwrap_or_else(|| SHIM_PATH.into()),
             http_port,
             socket,
+            token: token.map(|path| token::read(&path)).transpose()?,
             port_file: path(args.port_file, "DSTACK_SHIM_PORT_FILE"),
             log_level: level("--shim-log-level", &log_level)?,
             runner_url: text(args.runner_download_url, "DSTACK_RUNNER_DOWNLOAD_URL"),
@@ -136,6 +147,9 @@ impl Settings {
             pjrt_device: text(args.pjrt_device, "PJRT_DEVICE"),
             service: switch("--service", text(args.service, "DSTACK_SERVICE_MODE"))?,
             runtime: runtime(text(args.runtime, "DSTACK_SHIM_RUNTIME").as_deref())?,
+            self_terminate_after: self_terminate_after(args.self_terminate_after)?,
+            self_terminate_command: text(args.self_terminate_command, "DSTACK_SHIM_SELF_TERMINATE_COMMAND")
+                .unwrap_or_else(|| SELF_TERMINATE.to_owned()),
             docker_host: env::var("DOCKER_HOST"),
         })
     }
@@ -149,6 +163,17 @@ fn number<T: FromStr>(name: &'static str, flag: Option<T>, variable: &str) -> Re
             problem: format!("{variable}={text:?} is not a number that fits"),
         }),
         (None, None) => Ok(None),
+    }
+}
+
+fn self_terminate_after(flag: Option<u64>) -> Result<Option<Duration>, StartError> {
+    let name = "--self-terminate-after";
+    match number(name, flag, "DSTACK_SHIM_SELF_TERMINATE_AFTER")? {
+        Some(0) => Err(StartError::Setting {
+            name,
+            problem: "0 would end the machine at once: leave it out, or say a number of seconds".to_owned(),
+        }),
+        seconds => Ok(seconds.map(Duration::from_secs)),
     }
 }
 
@@ -250,6 +275,12 @@ mod tests {
                 && switch("x", Some("yep".into())).is_err()
         );
         assert!(runtime(Some("podman")).is_err());
+        assert!(self_terminate_after(Some(0)).is_err());
+        assert_eq!(
+            self_terminate_after(Some(90)).unwrap(),
+            Some(Duration::from_secs(90))
+        );
+        assert_eq!(self_terminate_after(None).unwrap(), None);
     }
 
     #[test]

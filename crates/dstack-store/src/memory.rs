@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use dstack_plan::hosts::normalised;
 use dstack_units::{FleetId, GatewayId, InstanceId, JobId, OperationId, ProjectId, RunId, Time, VolumeId};
 use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
@@ -323,8 +324,15 @@ fn write<E: Entity>(table: &mut BTreeMap<E::Key, E>, row: &E) {
 }
 
 /// Refuses changes of tables that this store does not have, instead of dropping them.
-fn check_change(change: &Change) -> Result<()> {
+fn check_change(tables: &Tables, change: &Change) -> Result<()> {
     match change {
+        Change::ExpectFreeHosts { fleet, hosts } => {
+            let mut used = tables.remote_hosts();
+            match used.find(|(other, name)| *other != Some(*fleet) && hosts.contains(&normalised(name))) {
+                None => Ok(()),
+                Some((_, name)) => Err(StoreError::conflict("instances", &name)),
+            }
+        }
         // Clouds of a simulation are no rows, and none is deleted.
         Change::SetDefaultGateway { .. } | Change::ExpectBackend { .. } => Ok(()),
         _ => Err(StoreError::NotKept),
@@ -372,7 +380,7 @@ impl Tables {
             self.check_removal(removal)?;
         }
         for change in commit.directory() {
-            check_change(change)?;
+            check_change(self, change)?;
         }
         for put in &commit.puts {
             self.write(put);
@@ -422,6 +430,21 @@ impl Tables {
         {
             self.owners.insert(EntityRef::Job(job.id), owner);
         }
+    }
+
+    fn remote_hosts(&self) -> impl Iterator<Item = (Option<FleetId>, String)> {
+        let local = |id: FleetId| self.fleets.get(&id).is_some_and(|fleet| fleet.local);
+        let hosts = self.instances.values().filter(move |row| {
+            row.backend.as_deref() == Some("remote")
+                && !row.deleted
+                && row.status() != dstack_model::instances::InstanceStatus::Terminated
+                && !row.fleet_id.is_some_and(local)
+        });
+        let named = |row: &InstanceRow| {
+            let hostname = row.job_provisioning_data.as_ref()?.hostname.clone()?;
+            Some((row.fleet_id, hostname))
+        };
+        hosts.filter_map(named)
     }
 
     /// The jobs of a run, or on an instance.
@@ -645,19 +668,7 @@ impl EngineStore for MemoryStore {
     }
 
     async fn remote_hosts(&self) -> Result<Vec<(Option<FleetId>, String)>> {
-        let tables = self.readable()?;
-        let local = |id: FleetId| tables.fleets.get(&id).is_some_and(|fleet| fleet.local);
-        let hosts = tables.instances.values().filter(|row| {
-            row.backend.as_deref() == Some("remote")
-                && !row.deleted
-                && row.status() != dstack_model::instances::InstanceStatus::Terminated
-                && !row.fleet_id.is_some_and(local)
-        });
-        let named = |row: &InstanceRow| {
-            let hostname = row.job_provisioning_data.as_ref()?.hostname.clone()?;
-            Some((row.fleet_id, hostname))
-        };
-        Ok(hosts.filter_map(named).collect())
+        Ok(self.readable()?.remote_hosts().collect())
     }
 
     async fn acquire(&self, request: &LeaseRequest) -> Result<Acquired> {

@@ -10,7 +10,6 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_model::runs::JobProvisioningData;
 use dstack_units::{FleetId, GatewayId, InstanceId, JobId, ProjectId, RunId, Time, VolumeId};
 use sqlx::{AssertSqlSafe, SqlStr};
 use uuid::Uuid;
@@ -25,7 +24,7 @@ use crate::queries::metrics::{self, MetricsPoint};
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow};
 use crate::{
     ChangeFeed, Column, Commit, Database, EngineStore, Entity, EntityRef, FleetSnapshot, GatewaySnapshot,
-    InstanceSnapshot, JobSnapshot, PlacementSnapshot, Result, RunSnapshot, Sealed, VolumeSnapshot,
+    InstanceSnapshot, JobSnapshot, PlacementSnapshot, Result, RunSnapshot, VolumeSnapshot,
 };
 
 /// The engine's store on SQL.
@@ -53,6 +52,14 @@ impl SqlStore {
         row.as_ref()
             .map(|row| E::read(row, self.database.keys()))
             .transpose()
+    }
+
+    /// A fleet alone; `None`: there is none.
+    ///
+    /// # Errors
+    /// The database cannot be read, or a stored value of the row cannot.
+    pub async fn fleet_row(&self, id: FleetId) -> Result<Option<FleetRow>> {
+        self.database.asked(self.by_id(id)).await
     }
 
     /// All rows of a table that match; `clause` is trusted text with `$1`.
@@ -369,11 +376,7 @@ impl EngineStore for SqlStore {
     }
 
     async fn remote_hosts(&self) -> Result<Vec<(Option<FleetId>, String)>> {
-        let hosts = self.database.asked(self.database.views().remote_hosts()).await?;
-        let named = |(fleet, provisioning): (Option<FleetId>, Sealed<JobProvisioningData>)| {
-            Some((fleet, provisioning.hostname.clone()?))
-        };
-        Ok(hosts.into_iter().filter_map(named).collect())
+        self.database.asked(self.database.views().remote_hosts()).await
     }
 
     async fn acquire(&self, request: &LeaseRequest) -> Result<Acquired> {

@@ -1,8 +1,12 @@
 //! Changes besides those of the engine's rows: several of them, with the events that tell of them, are one transaction.
 
+use std::collections::BTreeSet;
+
 use dstack_model::users::{GlobalRole, ProjectRole};
+use dstack_plan::hosts::normalised;
 use dstack_units::{
-    ExportId, GatewayId, ImportId, ProjectId, PublicKeyId, RepoRowId, SecretId, Time, TokenId, UserId,
+    ExportId, FleetId, GatewayId, ImportId, ProjectId, PublicKeyId, RepoRowId, SecretId, Time, TokenId,
+    UserId,
 };
 use sqlx::Row;
 
@@ -18,7 +22,7 @@ use crate::queries::repos::{self, RepoRow};
 use crate::queries::secrets::{self, SecretRow};
 use crate::queries::tokens::{self, TokenRow};
 use crate::queries::users::{self, PublicKeyRow, UserRow};
-use crate::queries::volumes;
+use crate::queries::{views, volumes};
 use crate::{Database, Dialect, NewEvent, Result, StoreError, Tx};
 
 /// One change. Several of them, with the events that tell of them, are one transaction: see [`Database::change`].
@@ -195,6 +199,13 @@ pub enum Change {
         /// Type of the backend, such as `aws`.
         kind: String,
     },
+    /// Goes on only if no other fleet has one of these hosts, and none gets one before the end of the transaction.
+    ExpectFreeHosts {
+        /// Whose hosts they are to be.
+        fleet: FleetId,
+        /// Their names or addresses, as [`dstack_plan::hosts::normalised`] makes them.
+        hosts: BTreeSet<String>,
+    },
     /// Makes a gateway the project's default, or leaves the project without one.
     SetDefaultGateway {
         /// Of which project.
@@ -257,6 +268,7 @@ impl Change {
             | Self::UpdateBackend(_)
             | Self::DeleteBackend { .. }
             | Self::ExpectBackend { .. }
+            | Self::ExpectFreeHosts { .. }
             // Nobody remembers it: each question for the default gateway goes to the database.
             | Self::SetDefaultGateway { .. } => {}
         }
@@ -345,6 +357,9 @@ impl Change {
             Self::UpdateBackend(row) => backends::update(tx, &row).await,
             Self::DeleteBackend { project, kind } => delete_backend(tx, keys, project, &kind).await,
             Self::ExpectBackend { project, kind } => expect_backend(tx, dialect, project, &kind).await,
+            Self::ExpectFreeHosts { fleet, hosts } => {
+                expect_free_hosts(tx, keys, dialect, fleet, &hosts).await
+            }
             Self::SetDefaultGateway { project, gateway } => gateways::set_default(tx, project, gateway).await,
             _ => Ok(()),
         }
@@ -431,15 +446,41 @@ async fn expect_backend(tx: &mut Tx, dialect: Dialect, project: ProjectId, kind:
 /// Any number that nobody else takes: the advisory lock between exports that become global and projects that are created.
 const GLOBAL_EXPORTS: i64 = 0x6473_7461_6378;
 
+/// The same between fleets that get hosts.
+const HOSTS: i64 = 0x6473_7461_6379;
+
 /// Waits for others that make exports global, or create projects, at the same time.
 async fn lock_global_exports(tx: &mut Tx, dialect: Dialect) -> Result<()> {
+    lock_number(tx, dialect, GLOBAL_EXPORTS).await
+}
+
+/// Waits for others that hold this number, until the end of their transactions. SQLite has one transaction at a time.
+async fn lock_number(tx: &mut Tx, dialect: Dialect, number: i64) -> Result<()> {
     if dialect == Dialect::Postgres {
         sqlx::query("SELECT pg_advisory_xact_lock($1)")
-            .bind(GLOBAL_EXPORTS)
+            .bind(number)
             .execute(tx)
             .await?;
     }
     Ok(())
+}
+
+/// Goes on only if no other fleet has one of the hosts: what others committed meanwhile is seen once they are waited for.
+async fn expect_free_hosts(
+    tx: &mut Tx,
+    keys: &RowKeys,
+    dialect: Dialect,
+    fleet: FleetId,
+    hosts: &BTreeSet<String>,
+) -> Result<()> {
+    lock_number(tx, dialect, HOSTS).await?;
+    let used = views::remote_hosts_in(tx, keys).await?;
+    let is_taken =
+        |other: Option<FleetId>, name: &str| other != Some(fleet) && hosts.contains(&normalised(name));
+    match used.iter().find(|(other, name)| is_taken(*other, name)) {
+        None => Ok(()),
+        Some((_, name)) => Err(StoreError::conflict("instances", name)),
+    }
 }
 
 /// Refuses when there are as many rows already as there may be.

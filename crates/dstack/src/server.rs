@@ -9,8 +9,9 @@ use dstack_cli::{ErrorKind, ServerAction, ServerArgs, ServerImportArgs};
 use dstack_control::own_machine::{self, Registered, ThisMachine, Withdrawn};
 use dstack_engine::failpoint::{AbortAt, NoFailpoints};
 use dstack_engine::{Engine, EngineDeps, Failpoints, Settings as EngineSettings};
-use dstack_hosts::deploy::{AgentFiles, Deployer};
+use dstack_hosts::deploy::Deployer;
 use dstack_hosts::pool::Pool;
+use dstack_hosts::this_machine::binary::Embedded;
 use dstack_hosts::this_machine::{LocalShim, LocalShimOptions, binary};
 use dstack_server::config::{self, ServerConfig};
 use dstack_server::import::{ImportError, ImportOptions};
@@ -35,11 +36,8 @@ use crate::protected_paths::{Places, protected_paths};
 
 type StartError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The agent, carried inside.
-#[cfg(feature = "embed-agent")]
-static EMBEDDED_AGENT: Option<&[u8]> = Some(include_bytes!(env!("DSTACK_AGENT_ZST")));
-#[cfg(not(feature = "embed-agent"))]
-static EMBEDDED_AGENT: Option<&[u8]> = None;
+/// The agents that are carried inside.
+static EMBEDDED_AGENTS: &[Embedded<'_>] = include!(concat!(env!("OUT_DIR"), "/agents.rs"));
 
 /// Runs the server until it is told to stop; `customize` has the last word on its options.
 pub fn server(arguments: ServerArgs, customize: impl FnOnce(&mut ServerOptions)) -> ExitCode {
@@ -289,7 +287,8 @@ async fn start_engine(
     let candidate = context.data.random.uuid().into();
     let installation = database.installation(candidate).await?;
     let pool = Pool::new(Arc::new(keyring));
-    let deployer = Deployer::new(pool.clone(), agent_files(&context));
+    let agents = binary::for_hosts(&agent_dir(&context), EMBEDDED_AGENTS);
+    let deployer = Deployer::new(pool.clone(), agents);
     let engine = Engine::start(EngineDeps {
         store: Arc::new(context.data.store()) as Arc<dyn EngineStore>,
         agents: Arc::new(ConnectedAgents::new(here, pool)),
@@ -362,18 +361,10 @@ fn agent_dir(context: &EngineContext) -> PathBuf {
     context.settings.dir.join("local")
 }
 
-/// The agents that hosts are given. Without one, hosts are refused with what is missing.
-fn agent_files(context: &EngineContext) -> AgentFiles {
-    AgentFiles {
-        amd64: binary::find(&agent_dir(context), EMBEDDED_AGENT).ok(),
-        arm64: None,
-    }
-}
-
 /// The agent of this machine.
 async fn start_shim(context: &EngineContext, main: &Handle) -> Result<LocalShim, StartError> {
     let dir = agent_dir(context);
-    let binary = binary::find(&dir, EMBEDDED_AGENT)?;
+    let binary = binary::find(&dir, EMBEDDED_AGENTS)?;
     let runtime = context.settings.local_runtime.clone();
     let options = LocalShimOptions {
         dir: dir.clone(),

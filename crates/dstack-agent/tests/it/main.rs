@@ -13,4 +13,6 @@ mod docker;
 mod kills;
 mod process;
 mod real;
+mod self_termination;
 mod support;
+mod token;

@@ -145,8 +145,11 @@ impl Agent {
     /// There is no event for a socket that answers in another process; a failed start ends the wait.
     async fn wait_ready(&mut self, log: &Path) {
         for _ in 0..2000 {
-            if self.client.healthcheck().await.is_ok() {
-                return;
+            match self.client.healthcheck().await {
+                Ok(_) => return,
+                // It wants a token.
+                Err(error) if error.status().is_some() => return,
+                Err(_) => {}
             }
             if let Some(status) = self.child.try_wait().unwrap() {
                 if !status.success() && std::os::unix::process::ExitStatusExt::signal(&status) != Some(9) {

@@ -25,12 +25,12 @@ pub fn table(fleets: &[Fleet], project: &str, verbose: bool, dates: Dates) -> Ta
     table
 }
 
-/// What instances wait for that are not ready, or do not answer.
+/// What instances wait for that are not ready, or do not answer, and hosts that are set up again while they are in use.
 pub fn waits(fleets: &[Fleet]) -> Vec<Text> {
     let of_instance = |instance: &Instance| {
         let is_settled = matches!(instance.status, InstanceStatus::Idle | InstanceStatus::Busy);
         let reason = instance.waiting_for.as_deref()?;
-        let shown = instance.unreachable || !is_settled;
+        let shown = instance.unreachable || !is_settled || is_host(instance);
         shown.then(|| wait(&instance.name, reason, instance.waits_until))
     };
     let instances = fleets.iter().flat_map(|fleet| &fleet.instances);
@@ -165,10 +165,14 @@ fn fleet_status(status: FleetStatus) -> Text {
     Text::styled(status.as_str(), style)
 }
 
+/// Whether it is a host of an SSH fleet: nothing of such a one waits for jobs alone.
+fn is_host(instance: &Instance) -> bool {
+    let backend = instance.backend.map(BackendType::as_str);
+    backend == Some("remote")
+}
+
 fn instance_cells(instance: &Instance, verbose: bool, dates: Dates) -> Vec<(&'static str, Text)> {
-    let is_ssh = instance
-        .backend
-        .is_some_and(|backend| backend.as_str() == "remote");
+    let is_ssh = is_host(instance);
     let zone = instance.availability_zone.as_deref().filter(|_| verbose);
     let waiting = matches!(
         instance.status,
@@ -270,5 +274,32 @@ fn instance_status(instance: &Instance) -> Text {
         other => text
             .push(" ")
             .push_styled(format!("({other})"), Style::bold(Role::Failed)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dstack_model::decode::decode_strict;
+    use serde_json::json;
+
+    use super::*;
+
+    fn shown(backend: &str, status: &str, unreachable: bool) -> usize {
+        let instance = json!({"id": "3d1c0c2e-6f0b-4f57-9d7c-3c6c0a1f7c11", "project_name": "main", "backend": backend,
+            "name": "lab-0", "instance_num": 0, "status": status, "unreachable": unreachable,
+            "created": "2026-01-01T00:00:00Z", "waiting_for": "the host of lab-0 to be set up again"});
+        let spec = json!({"configuration": {"type": "fleet", "name": "lab"}, "profile": {}});
+        let fleet = json!({"id": "3d1c0c2e-6f0b-4f57-9d7c-3c6c0a1f7c12", "name": "lab", "project_name": "main",
+            "spec": spec, "created_at": "2026-01-01T00:00:00Z", "status": "active", "instances": [instance]});
+        waits(&[decode_strict::<Fleet>(&fleet).unwrap()]).len()
+    }
+
+    #[test]
+    fn what_hosts_in_use_wait_for_is_shown_and_what_idle_machines_of_clouds_wait_for_is_not() {
+        assert_eq!(shown("remote", "idle", false), 1);
+        assert_eq!(shown("remote", "busy", false), 1);
+        assert_eq!(shown("aws", "idle", false), 0);
+        assert_eq!(shown("aws", "idle", true), 1);
+        assert_eq!(shown("aws", "pending", false), 1);
     }
 }

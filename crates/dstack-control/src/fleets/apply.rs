@@ -5,11 +5,13 @@ use std::collections::BTreeSet;
 use dstack_model::fleets::{FleetSpec, FleetStatus};
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_plan::fleet_diff::{HostChanges, check_updatable, host_changes};
+use dstack_plan::hosts::{normalised, only};
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::names;
 use dstack_plan::validate::fill_fleet_defaults;
-use dstack_store::rows::{FleetRow, InstanceRow};
-use dstack_store::{Changes, Sealed, events};
+use dstack_store::rows::{FleetRow, InstanceRow, LeavingHost};
+use dstack_store::writes::Change;
+use dstack_store::{Changes, EntityRef, FleetSnapshot, Sealed, events};
 use dstack_units::{FleetId, ProjectId, Time};
 
 use super::hosts::{self, NewHost, new_host, opened, sealed, without_keys};
@@ -92,6 +94,7 @@ impl Fleets {
         let of_hosts = spec.configuration.ssh_config.is_some();
         let by_system = self.core.events(Actor::System);
         let mut changes = self.core.changes(request.actor);
+        expect_free(&spec, id, &mut changes);
         changes.insert(fleet, "Fleet created. Status: ACTIVE");
         for row in instances {
             let text = "Instance created on fleet submission. Status: PENDING";
@@ -165,7 +168,7 @@ impl Fleets {
         fleet.wake_at(now);
         let mut changes = self.core.changes(request.actor);
         changes.touch(fleet.clone());
-        self.change_hosts(&old, spec, &fleet, &snapshot.instances, &mut changes)
+        self.change_hosts(&old, spec, &fleet, &snapshot, &mut changes)
             .await?;
         self.core.commit(changes).await?;
         Ok(id)
@@ -177,9 +180,10 @@ impl Fleets {
         old: &FleetSpec,
         spec: &FleetSpec,
         fleet: &FleetRow,
-        instances: &[InstanceRow],
+        snapshot: &FleetSnapshot,
         changes: &mut Changes,
     ) -> Result<()> {
+        let (instances, stored) = (&snapshot.instances, &*snapshot.fleet.spec);
         let (Some(before), Some(after)) = (&old.configuration.ssh_config, &spec.configuration.ssh_config)
         else {
             return Ok(());
@@ -187,6 +191,7 @@ impl Fleets {
         let HostChanges { added, removed, .. } = host_changes(before, after);
         if !added.is_empty() {
             self.check_free(spec, Some(fleet.id)).await?;
+            expect_free(spec, fleet.id, changes);
         }
         let now = self.core.now();
         let living: Vec<&InstanceRow> = instances.iter().filter(|row| !row.deleted).collect();
@@ -206,12 +211,32 @@ impl Fleets {
                 .and_then(|provisioning| provisioning.hostname.as_ref())
                 .is_some_and(|name| removed.contains(name))
         };
-        for row in living {
-            if row.status().is_active() && is_removed(row) {
+        for row in living.into_iter().filter(|row| is_removed(row)) {
+            if row.status() == InstanceStatus::Terminated {
+                continue;
+            }
+            if row.status().is_active() {
                 let mut ending = row.clone();
                 ending.terminate(InstanceTerminationReason::TerminatedByUser, None, now)?;
                 changes.update(row, ending);
             }
+            self.keep_keys(stored, row, changes).await?;
+        }
+        Ok(())
+    }
+
+    /// A host that leaves is reached with the keys that it had, until it is released: the fleet does not have them any more.
+    async fn keep_keys(&self, stored: &FleetSpec, row: &InstanceRow, changes: &mut Changes) -> Result<()> {
+        let found = self.core.store.instance(row.id).await?;
+        let place = row.job_provisioning_data.as_deref();
+        let (Some(found), Some(fleet)) = (found, place.and_then(|place| only(stored, place))) else {
+            return Ok(());
+        };
+        let now = self.core.now();
+        let id = self.core.random.ordered_uuid(now).into();
+        let subject = EntityRef::Instance(row.id);
+        if let Some(release) = (LeavingHost { fleet }).release(&found.operations, subject, id, now) {
+            changes.intend(release);
         }
         Ok(())
     }
@@ -229,16 +254,34 @@ impl Fleets {
     }
 }
 
-/// A host that is named again while its agent is still taken off would lose the new one with the old.
+/// Two fleets that get the same host at the same time are told apart in the transaction.
+fn expect_free(spec: &FleetSpec, fleet: FleetId, changes: &mut Changes) {
+    let Some(ssh) = &spec.configuration.ssh_config else {
+        return;
+    };
+    let hosts = ssh.hosts.iter().map(|host| normalised(host.hostname()));
+    changes.directory(Change::ExpectFreeHosts {
+        fleet,
+        hosts: hosts.collect(),
+    });
+}
+
+/// A host that is named again while its agent is still taken off, or in the change that takes it out under another spelling, would
+/// lose the new agent with the old.
 fn check_released(living: &[&InstanceRow], added: &BTreeSet<String>) -> Result<()> {
-    let ending = living
-        .iter()
-        .filter(|row| row.status() == InstanceStatus::Terminating);
-    let mut hosts = ending.filter_map(|row| row.job_provisioning_data.as_deref()?.hostname.as_deref());
-    match hosts.find(|host| added.contains(*host)) {
+    let added: BTreeSet<String> = added.iter().map(|host| normalised(host)).collect();
+    let named = |row: &&InstanceRow| {
+        let host = row.job_provisioning_data.as_deref()?.hostname.clone()?;
+        (row.status() != InstanceStatus::Terminated && added.contains(&normalised(&host)))
+            .then(|| (row.status(), host))
+    };
+    match living.iter().find_map(named) {
         None => Ok(()),
-        Some(host) => Err(ControlError::refused(format!(
+        Some((InstanceStatus::Terminating, host)) => Err(ControlError::refused(format!(
             "Host {host} is still being removed from the fleet. Try again in a minute"
+        ))),
+        Some((_, host)) => Err(ControlError::refused(format!(
+            "Host {host} is in the fleet, under that name. Remove it first, then add it under the other"
         ))),
     }
 }

@@ -1,5 +1,6 @@
 //! Hosts of SSH fleets: their keys at rest, and the instances made of them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use dstack_model::backends::BackendType;
@@ -7,6 +8,7 @@ use dstack_model::fleets::{Blocks, FleetSpec, SshHost, SshHostParams, SshParams}
 use dstack_model::instances::{Disk, InstanceAvailability, InstanceRuntime, InstanceType, Resources, SshKey};
 use dstack_model::offers::{InstanceOffer, InstanceOfferWithAvailability};
 use dstack_model::runs::JobProvisioningData;
+use dstack_plan::hosts::normalised;
 use dstack_store::StoreError;
 use dstack_store::encryption::Encryption;
 use dstack_units::FleetId;
@@ -71,7 +73,9 @@ pub(super) fn check_free(
     let Some(ssh) = &spec.configuration.ssh_config else {
         return Ok(());
     };
-    let is_taken = |host: &&str| used.iter().any(|(fleet, name)| *fleet != own && name == host);
+    let others = used.iter().filter(|(fleet, _)| *fleet != own);
+    let others: BTreeSet<String> = others.map(|(_, name)| normalised(name)).collect();
+    let is_taken = |host: &&str| others.contains(&normalised(host));
     let taken: Vec<&str> = ssh.hosts.iter().map(SshHost::hostname).filter(is_taken).collect();
     if taken.is_empty() {
         return Ok(());

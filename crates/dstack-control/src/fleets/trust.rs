@@ -1,7 +1,7 @@
 //! A host that was set up anew, or whose keys were replaced, is accepted again.
 
 use dstack_model::reach::Reach;
-use dstack_store::rows::{AgentAddress, InstanceRow};
+use dstack_store::rows::{AgentAddress, InstanceRow, OperationKind, OperationRow};
 use dstack_store::{Json, events};
 use dstack_units::ProjectId;
 
@@ -25,7 +25,7 @@ pub struct TrustedHost {
 }
 
 impl Fleets {
-    /// Accepts a host key in place of those that were seen before.
+    /// Accepts a host key in place of those that were seen before, and has the host set up again.
     ///
     /// # Errors
     /// There is no such host, it was never connected to, or the text is no fingerprint.
@@ -53,7 +53,10 @@ impl Fleets {
         let snapshot = snapshot.ok_or_else(ControlError::not_found)?;
         let mut rows = snapshot.instances.iter();
         let named = |row: &&InstanceRow| row.instance_num == host.instance_num && row.status().is_active();
-        let before = rows.find(named).ok_or_else(ControlError::not_found)?;
+        let named = rows.find(named).ok_or_else(ControlError::not_found)?;
+        let found = self.core.store.instance(named.id).await?;
+        let found = found.ok_or_else(ControlError::not_found)?;
+        let before = &found.instance;
         let Some(AgentAddress::Ssh {
             reach,
             shim_port,
@@ -84,6 +87,11 @@ impl Fleets {
         let mut changes = self.core.changes(actor);
         changes.note(text, vec![events::instance(&row)]);
         changes.update(before, row);
+        // A machine that was installed anew has no agent; where there is one, nothing happens to it.
+        let is_preparation = |operation: &&OperationRow| operation.kind == OperationKind::Prepare;
+        if let Some(last) = found.operations.iter().rev().find(is_preparation) {
+            changes.intend(last.clone().anew(self.core.now()));
+        }
         self.core.commit(changes).await
     }
 }

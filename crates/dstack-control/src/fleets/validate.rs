@@ -75,6 +75,12 @@ fn refuse_fields(kind: &str, configuration: &FleetConfiguration, fields: &[&str]
 }
 
 fn check_ssh(ssh: &SshParams) -> Result<()> {
+    if let Some((second, first)) = dstack_plan::hosts::twice(ssh) {
+        let name = ssh.hosts.get(second).map(SshHost::hostname).unwrap_or_default();
+        return Err(ControlError::refused(format!(
+            "ssh_config.hosts[{second}]: {name} is the same host as ssh_config.hosts[{first}]: name it once"
+        )));
+    }
     for host in &ssh.hosts {
         let (key, user) = match host {
             SshHost::Hostname(_) => (None, None),
@@ -158,6 +164,38 @@ mod tests {
             refusal(&serde_json::json!({"type": "fleet", "nodes": nodes})),
             "A fleet can have at most 1000000 instances, not 1000001"
         );
+    }
+
+    #[test]
+    fn a_host_is_named_once_however_it_is_written() {
+        let told = |port: Value, hosts: Value| {
+            let ssh = serde_json::json!({"user": "u", "port": port, "hosts": hosts});
+            refusal(&serde_json::json!({"type": "fleet", "ssh_config": ssh}))
+        };
+        let none = Value::Null;
+        for hosts in [
+            serde_json::json!(["other", "Host.example", "host.EXAMPLE."]),
+            serde_json::json!(["other", "host.example", {"hostname": "host.example", "port": 22}]),
+            serde_json::json!(["other", "2001:db8::1", "2001:0db8:0::1"]),
+        ] {
+            let text = told(none.clone(), hosts);
+            assert!(
+                text.starts_with("ssh_config.hosts[2]: ")
+                    && text.ends_with(" is the same host as ssh_config.hosts[1]: name it once"),
+                "{text}"
+            );
+        }
+        let of_fleet = told(
+            serde_json::json!(2200),
+            serde_json::json!(["h", {"hostname": "h", "port": 2200}]),
+        );
+        assert!(
+            of_fleet.starts_with("ssh_config.hosts[1]: h is the same host"),
+            "{of_fleet}"
+        );
+        // Several may be behind one address.
+        let ports = told(none, serde_json::json!(["h", {"hostname": "h", "port": 2200}]));
+        assert_eq!(ports, "No ssh key specified for host h");
     }
 
     #[test]

@@ -4,32 +4,45 @@ use std::sync::Arc;
 
 use dstack_agent_api::shim::{StreamEvent, TaskInfo, TaskStatus, TaskTerminate};
 use dstack_store::EntityRef;
-use dstack_store::rows::AgentAddress;
-use dstack_units::{InstanceId, JobId};
+use dstack_store::rows::{AgentAddress, InstanceRow};
+use dstack_units::{InstanceId, JobId, ProjectId};
 
 use super::{FIRST_PAUSE, FOLLOW_AGAIN, health, longer};
+use crate::agents::shim_of;
 use crate::context::Context;
+use crate::observations::Implausible;
 use crate::running::{Begun, Work};
 use crate::{AgentError, Result, Shim, TaskSource};
 
 /// Makes sure that the shim of an instance is followed.
-pub fn ensure(ctx: &Arc<Context>, instance: InstanceId, address: AgentAddress) {
+pub fn ensure(ctx: &Arc<Context>, row: &InstanceRow, address: AgentAddress) {
+    let (project, instance) = (row.project_id, row.id);
     let Some(begun) = Begun::new(ctx, Work::FollowShim(instance)) else {
         return;
     };
     let context = Arc::clone(ctx);
     ctx.spawn_under_lease("follow shim", EntityRef::Instance(instance), async move {
-        follow(&context, instance, address).await;
+        let last = follow(&context, project, instance, address).await;
+        // Ended, or another server's: nothing here goes there any more.
+        context.deps.agents.forget(&last);
         drop(begun);
     });
 }
 
-async fn follow(ctx: &Arc<Context>, instance: InstanceId, mut address: AgentAddress) {
-    let mut shim = ctx.deps.agents.shim(&address);
+/// Until the instance is over, or another server's; the address by which its agent was reached last.
+async fn follow(
+    ctx: &Arc<Context>,
+    project: ProjectId,
+    instance: InstanceId,
+    mut address: AgentAddress,
+) -> AgentAddress {
     let mut pause = FIRST_PAUSE;
     let mut asked = health::Asked::default();
     loop {
-        let ended = listen(ctx, instance, shim.as_ref(), &mut asked).await;
+        let ended = match shim_of(ctx, project, instance, &address).await {
+            Ok(shim) => listen(ctx, instance, shim.as_ref(), &mut asked).await,
+            Err(error) => Err(error.into()),
+        };
         // However it ended: only what the next stream tells says what is there.
         ctx.seen.update_instance(instance, |seen| seen.synced = false);
         match ended {
@@ -43,7 +56,8 @@ async fn follow(ctx: &Arc<Context>, instance: InstanceId, mut address: AgentAddr
                 ctx.report("follow shim", &error);
                 tokio::time::sleep(FOLLOW_AGAIN).await;
                 if !ctx.leases.contains(EntityRef::Instance(instance)) {
-                    return ctx.seen.forget_instance(instance);
+                    ctx.seen.forget_instance(instance);
+                    return address;
                 }
                 continue;
             }
@@ -58,17 +72,21 @@ async fn follow(ctx: &Arc<Context>, instance: InstanceId, mut address: AgentAddr
         // After the pause: what has ended meanwhile is not connected to any more.
         if !ctx.leases.contains(EntityRef::Instance(instance)) {
             // Another server sees it with its own eyes.
-            return ctx.seen.forget_instance(instance);
+            ctx.seen.forget_instance(instance);
+            return address;
         }
         match ctx.deps.store.instance(instance).await {
             Ok(Some(snapshot)) if !snapshot.instance.deleted => {
                 // Another host key may have been accepted.
                 if let Some(now) = snapshot.instance.agent.as_deref().filter(|now| **now != address) {
+                    ctx.deps.agents.forget(&address);
                     address = now.clone();
-                    shim = ctx.deps.agents.shim(&address);
                 }
             }
-            Ok(_) => return,
+            Ok(_) => {
+                ctx.seen.forget_instance(instance);
+                return address;
+            }
             Err(error) => ctx.report("follow shim", &error.into()),
         }
     }
@@ -85,8 +103,10 @@ async fn listen(
         Ok(stream) => stream,
         Err(error) => {
             tracing::debug!(instance.id = %instance, %error, "shim is out of reach");
+            let now = ctx.now();
             ctx.seen.update_instance(instance, |seen| {
                 seen.unreachable_because = Some(error.to_string());
+                seen.silent_since = is_silent(&error).then(|| seen.silent_since.unwrap_or(now));
             });
             return Ok(false);
         }
@@ -111,7 +131,7 @@ async fn hear(
     loop {
         let event = match stream.next().await {
             Ok(Some(event)) => event,
-            Ok(None) | Err(AgentError::Unreachable(_) | AgentError::Refused { .. }) => return Ok(heard),
+            Ok(None) | Err(_) => return Ok(heard),
         };
         heard = true;
         if !ctx.leases.contains(EntityRef::Instance(instance)) {
@@ -121,9 +141,17 @@ async fn hear(
         match event {
             StreamEvent::Task(task) => {
                 let id = task.id.clone();
-                told.insert(id.clone(), task.clone());
-                ctx.seen
-                    .update_instance(instance, |seen| seen.tasks.insert(id.clone(), task));
+                let kept = ctx.seen.update_instance(instance, |seen| {
+                    seen.keep_task(task)?;
+                    Ok::<_, Implausible>(seen.tasks.get(&id).cloned())
+                });
+                match kept {
+                    Ok(task) => told.extend(task.map(|task| (id.clone(), task))),
+                    Err(problem) => {
+                        tracing::warn!(instance.id = %instance, %problem, "the agent is not listened to");
+                        return Ok(false);
+                    }
+                }
                 wake_job(ctx, &id);
             }
             StreamEvent::Removed { id } => {
@@ -141,12 +169,23 @@ async fn hear(
                     seen.synced = true;
                     seen.unreachable_since = None;
                     seen.unreachable_because = None;
+                    seen.silent_since = None;
                 });
                 ctx.wakes.wake(EntityRef::Instance(instance));
                 remove_dangling(ctx, instance, shim, &ids).await?;
             }
             StreamEvent::Tick | StreamEvent::Unknown => {}
         }
+    }
+}
+
+/// Whether the machine is reached, and no agent there that serves us: none runs, or one that has no such route. One that wants
+/// another token is another instance's, which has set the host up since: two that name one host do not take it from each other.
+fn is_silent(error: &AgentError) -> bool {
+    match error {
+        AgentError::NotRunning(_) => true,
+        AgentError::Refused { status, .. } => (400..500).contains(status) && *status != 401,
+        AgentError::Unreachable(_) => false,
     }
 }
 

@@ -10,11 +10,12 @@ use dstack_agent_api::runner::RunnerState;
 use dstack_agent_api::shim::{RUNNER_HTTP_PORT, TaskTerminate};
 use dstack_model::runs::JobStatus;
 use dstack_plan::nodes::needs_peers;
-use dstack_store::rows::{AgentAddress, OperationKind, OperationRow, OperationState};
+use dstack_store::rows::{AgentAddress, InstanceRow, OperationKind, OperationRow, OperationState};
 use dstack_store::{EntityRef, JobSnapshot};
 use serde_json::{Value, json};
 
 use super::{Step, Subject, note_error, record};
+use crate::agents::shim_of;
 use crate::context::Context;
 use crate::peers::{RunJobs, peers_of};
 use crate::task_config::{Access, task_config};
@@ -89,18 +90,15 @@ fn still_wanted(snapshot: &JobSnapshot, kind: OperationKind) -> bool {
 }
 
 async fn attempt(ctx: &Context, snapshot: &JobSnapshot, kind: OperationKind) -> Result<Attempt> {
-    let Some(address) = snapshot
-        .instance
-        .as_ref()
-        .and_then(|instance| instance.agent.clone())
-    else {
+    let instance = snapshot.instance.as_ref();
+    let Some((instance, address)) = instance.and_then(|row| Some((row, row.agent.clone()?))) else {
         return Ok(without_agent(kind));
     };
     match kind {
-        OperationKind::SubmitTask => submit_task(ctx, snapshot, &address).await,
+        OperationKind::SubmitTask => submit_task(ctx, snapshot, instance, &address).await,
         OperationKind::StartJob => start_job(ctx, snapshot, &address).await,
         OperationKind::StopJob => stop_job(ctx, snapshot, &address).await,
-        OperationKind::RemoveTask => remove_task(ctx, snapshot, &address).await,
+        OperationKind::RemoveTask => remove_task(ctx, snapshot, instance, &address).await,
         OperationKind::Create | OperationKind::Remove | OperationKind::Prepare | OperationKind::Release => {
             Ok(Attempt::Refused("not a call to an agent".to_owned()))
         }
@@ -118,7 +116,12 @@ fn without_agent(kind: OperationKind) -> Attempt {
     }
 }
 
-async fn submit_task(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress) -> Result<Attempt> {
+async fn submit_task(
+    ctx: &Context,
+    snapshot: &JobSnapshot,
+    instance: &InstanceRow,
+    address: &AgentAddress,
+) -> Result<Attempt> {
     let image = match ctx.deps.inputs.image(snapshot).await {
         Ok(image) => image,
         Err(error) => return Ok(error.into()),
@@ -128,7 +131,10 @@ async fn submit_task(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddre
         Err(error) => return Ok(error.into()),
     };
     let config = task_config(snapshot, image, access);
-    let shim = ctx.deps.agents.shim(address);
+    let shim = match shim_of(ctx, instance.project_id, instance.id, address).await {
+        Ok(shim) => shim,
+        Err(error) => return Ok(error.into()),
+    };
     ctx.before_effect("shim.submit.before", EntityRef::Job(snapshot.job.id))?;
     let answer = shim.submit(&config).await;
     ctx.reached("shim.submit.after")?;
@@ -136,6 +142,8 @@ async fn submit_task(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddre
         Ok(()) => Attempt::Done(Value::Null),
         // Submitted by an earlier attempt whose answer we never saw.
         Err(error) if error.is_status(409) => Attempt::Done(Value::Null),
+        // The host is another's now: the instance is out of reach, and says so.
+        Err(error) if error.is_status(401) => Attempt::Again(error.to_string()),
         Err(error) => error.into(),
     })
 }
@@ -258,8 +266,17 @@ async fn stop_job(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress)
     Ok(answer.map_or_else(Attempt::from, |()| Attempt::Done(Value::Null)))
 }
 
-async fn remove_task(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress) -> Result<Attempt> {
-    let shim = ctx.deps.agents.shim(address);
+async fn remove_task(
+    ctx: &Context,
+    snapshot: &JobSnapshot,
+    instance: &InstanceRow,
+    address: &AgentAddress,
+) -> Result<Attempt> {
+    let shim = match shim_of(ctx, instance.project_id, instance.id, address).await {
+        Ok(shim) => shim,
+        Err(InputsError::Refused(error)) => return Ok(Attempt::Again(error)),
+        Err(error) => return Ok(error.into()),
+    };
     let id = snapshot.job.id.to_string();
     ctx.before_effect("shim.remove.before", EntityRef::Job(snapshot.job.id))?;
     let order = TaskTerminate {

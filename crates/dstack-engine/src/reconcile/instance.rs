@@ -10,11 +10,11 @@ use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::JobStatus;
 use dstack_plan::hosts;
 use dstack_plan::lifecycle::instance::{
-    Decision, Facts, Purpose, UNREACHABLE_TIMEOUT, decide, provisioning_timeout,
+    AgentTrouble, Decision, Facts, Purpose, Repair, UNREACHABLE_TIMEOUT, decide, provisioning_timeout,
 };
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::placement::Choice;
-use dstack_store::rows::{AgentAddress, FleetRow, InstanceRow, JobRow, OperationKind};
+use dstack_store::rows::{AgentAddress, FleetRow, InstanceRow, JobRow, OperationKind, OperationState};
 use dstack_store::{Changes, Commit, EntityRef, EventMaker, InstanceSnapshot, Json, Put, events};
 use dstack_units::{InstanceId, ProjectId, RunId, Time};
 
@@ -24,8 +24,10 @@ use super::refusal::{Refused, ends, refuse, snapshots};
 use crate::Result;
 use crate::context::Context;
 use crate::follow;
+use crate::hosts::ReadyHost;
 use crate::operations::instances::OfferAttempts;
 use crate::operations::{self, last_of, progress};
+use crate::running::Work;
 use crate::wakes::Key;
 
 /// Keeps the row of an instance true, and takes it to its end.
@@ -39,20 +41,30 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
         return Ok(());
     }
     if let Some(address) = &before.agent {
-        follow::shim::ensure(ctx, id, (**address).clone());
+        follow::shim::ensure(ctx, before, (**address).clone());
     }
     let change = change(ctx, &snapshot).await?;
     ctx.wakes
         .wake_at(EntityRef::Instance(id), change.row.next_wake_at());
     let changed = change.row.status() != before.status();
+    let is_over = change.row.status() == InstanceStatus::Terminated;
     let health_changed = change.row.health != before.health;
     let commit = commit(&snapshot, change, ctx.now());
     let intended: Vec<OperationKind> = operations::intended(&snapshot.operations, &commit).collect();
+    let given_up: Vec<OperationKind> = operations::given_up(&commit).collect();
     let placed = placed_jobs(&commit);
     ctx.commit(("instance.commit.before", "instance.commit.after"), commit)
         .await?;
+    for kind in given_up {
+        ctx.running
+            .cut_off(Work::Operation(EntityRef::Instance(id), kind));
+    }
     for kind in intended {
         operations::ensure(ctx, EntityRef::Instance(id), kind);
+    }
+    if is_over && let Some(host) = operations::hosts::host_of(&snapshot) {
+        let prepared = operations::hosts::preparation(&snapshot);
+        ctx.deps.hosts.forget(host, prepared.as_ref());
     }
     for (run, project) in placed {
         ctx.wakes.wake(EntityRef::Run(run));
@@ -114,6 +126,7 @@ async fn change(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Chang
     observe_health(ctx, &mut change.row);
     observe_reach(&mut change.row, in_reach, unreachable_since);
     let mut facts = facts(snapshot, attempts.as_ref(), in_reach);
+    facts.trouble = agent_trouble(ctx, snapshot, in_reach);
     facts.unreachable_because = ctx.seen.unreachable_because(snapshot.instance.id);
     facts.unreachable_until = change.row.unreachable.then(|| lost_at(&snapshot.instance, now));
     let size = match facts.idle_for {
@@ -126,7 +139,8 @@ async fn change(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Chang
     let released = release_abandoned(ctx, snapshot, in_reach, &mut change, now);
     let decision = decide(&facts, now);
     apply(ctx, snapshot, decision, attempts.as_ref(), size, &mut change).await?;
-    if change.row.unreachable && change.row.status().is_available() {
+    let is_set_up_again = matches!(change.row.waiting_for(), Some(WaitReason::HostSetUpAgain { .. }));
+    if change.row.unreachable && change.row.status().is_available() && !is_set_up_again {
         let reason = WaitReason::AgentReachableAgain {
             instance: change.row.name.clone(),
             error: facts.unreachable_because.clone(),
@@ -176,13 +190,20 @@ async fn apply(
         Decision::IntendPreparation(wait) => intend(ctx, snapshot, OperationKind::Prepare, wait, change),
         Decision::IntendRelease(wait) => intend(ctx, snapshot, OperationKind::Release, wait, change),
         Decision::Prepared => prepared(snapshot, change, now)?,
+        Decision::PrepareAgain(repair, wait) => prepare_again(ctx, snapshot, repair, wait, change),
+        Decision::PreparedAgain => {
+            if let Some(PreparedAgain { agent, host }) = PreparedAgain::of(snapshot) {
+                change.row.host_ready_again(host, agent);
+            }
+            change.row.wait(Wait::none());
+        }
+        Decision::GiveUpPreparation => {
+            give_up(snapshot, OperationKind::Prepare, change);
+            change.row.wait(Wait::briefly(now, WaitReason::InstanceEnded));
+        }
         Decision::LeftBehind(error) => {
-            let text = format!("Agent is left on the host: {error}");
-            let event = change
-                .side_effects
-                .maker()
-                .event(text, vec![events::instance(&change.row)]);
-            change.side_effects.event(event);
+            note(change, format!("Agent is left on the host: {error}"));
+            give_up(snapshot, OperationKind::Release, change);
             change.row.finish(now)?;
         }
         Decision::IntendTermination(wait) => {
@@ -192,6 +213,7 @@ async fn apply(
         Decision::Gone => {
             let message = "The instance that was being made for the job was terminated";
             refuse_waiting(ctx, snapshot, message, change).await?;
+            give_up(snapshot, OperationKind::Release, change);
             change.row.finish(now)?;
         }
     }
@@ -206,6 +228,95 @@ fn intend(ctx: &Context, snapshot: &InstanceSnapshot, kind: OperationKind, wait:
     change.row.wait(wait);
 }
 
+/// Adds an event to the story of the instance.
+fn note(change: &mut Change, text: String) {
+    let maker = change.side_effects.maker();
+    let event = maker.event(text, vec![events::instance(&change.row)]);
+    change.side_effects.event(event);
+}
+
+/// An operation that is under way ends as it is, whatever its call may still come to.
+fn give_up(snapshot: &InstanceSnapshot, kind: OperationKind, change: &mut Change) {
+    let last = last_of(&snapshot.operations, kind);
+    if let Some(under_way) = last.filter(|operation| operation.state == OperationState::Intended) {
+        let given_up = operations::hosts::given_up_as_it_is(under_way);
+        change.side_effects.intend(given_up);
+    }
+}
+
+/// What is to be told of an agent on a host that SSH reaches; `None`: nothing, or nobody knows.
+fn agent_trouble(ctx: &Context, snapshot: &InstanceSnapshot, in_reach: bool) -> Option<AgentTrouble> {
+    snapshot.instance.agent.as_deref()?.reach()?;
+    if !in_reach {
+        return ctx
+            .seen
+            .silent_since(snapshot.instance.id)
+            .map(AgentTrouble::Silent);
+    }
+    let ready = operations::hosts::ready_host(snapshot)?;
+    let ours = ctx.deps.hosts.build(&ready.report.arch)?;
+    (ready.build != Some(ours)).then_some(AgentTrouble::OtherBuild)
+}
+
+fn prepare_again(
+    ctx: &Context,
+    snapshot: &InstanceSnapshot,
+    repair: Repair,
+    wait: Wait,
+    change: &mut Change,
+) {
+    note(change, format!("Host is set up again: {repair}"));
+    match last_of(&snapshot.operations, OperationKind::Prepare) {
+        None => intend(ctx, snapshot, OperationKind::Prepare, wait, change),
+        Some(last) => {
+            change.side_effects.intend(last.clone().anew(ctx.now()));
+            change.row.wait(wait);
+        }
+    }
+}
+
+/// How the agent of a host is reached from now on.
+fn address(ready: &ReadyHost, project: ProjectId) -> AgentAddress {
+    AgentAddress::Ssh {
+        reach: Box::new(hosts::with_project_key(ready.reach.clone(), project)),
+        shim_port: ready.shim_port,
+        runtime: ready.report.runtime.clone(),
+    }
+}
+
+/// What the last preparation of a host that is in use has brought.
+struct PreparedAgain {
+    agent: AgentAddress,
+    /// What the host offers; `None`: as before, since jobs have a share of it, or since it cannot be what its fleet wants.
+    host: Option<hosts::PreparedHost>,
+}
+
+impl PreparedAgain {
+    /// `None`: nothing that is not so already.
+    fn of(snapshot: &InstanceSnapshot) -> Option<Self> {
+        let row = &snapshot.instance;
+        let ready = operations::hosts::ready_host(snapshot).filter(|ready| ready.build.is_some())?;
+        let agent = address(&ready, row.project_id);
+        let is_free = row.status() == InstanceStatus::Idle && row.busy_blocks == 0;
+        let host = is_free.then(|| offered_now(snapshot, &ready)).flatten();
+        let is_known = row.agent.as_deref() == Some(&agent) && host.is_none();
+        (!is_known).then_some(Self { agent, host })
+    }
+}
+
+/// What a host offers by its report, where that is not what it offered.
+fn offered_now(snapshot: &InstanceSnapshot, ready: &ReadyHost) -> Option<hosts::PreparedHost> {
+    let row = &snapshot.instance;
+    let known = row.job_provisioning_data.as_deref()?;
+    let (place, blocks) = hosts::as_configured(&snapshot.fleet.as_ref()?.spec, known);
+    let (info, arch) = (&ready.report.host_info, &ready.report.arch);
+    let host = hosts::prepared(&ready.reach, &place, blocks, info, arch).ok()?;
+    let is_same = host.place == *known
+        && row.offer.as_deref() == Some(&host.offer)
+        && row.total_blocks == Some(host.total_blocks);
+    (!is_same).then_some(host)
+}
+
 /// A host's agent answers: it takes jobs, unless it cannot be what its fleet wants.
 fn prepared(snapshot: &InstanceSnapshot, change: &mut Change, now: Time) -> Result<()> {
     let (row, Some(ready)) = (&mut change.row, operations::hosts::ready_host(snapshot)) else {
@@ -213,11 +324,7 @@ fn prepared(snapshot: &InstanceSnapshot, change: &mut Change, now: Time) -> Resu
         let reason = InstanceTerminationReason::Error;
         return Ok(change.row.terminate(reason, Some(message.to_owned()), now)?);
     };
-    let agent = AgentAddress::Ssh {
-        reach: Box::new(hosts::with_project_key(ready.reach, row.project_id)),
-        shim_port: ready.shim_port,
-        runtime: ready.report.runtime.clone(),
-    };
+    let agent = address(&ready, row.project_id);
     // It is reached for its end as well.
     row.agent = Some(Json::new(agent.clone()));
     let Some(before) = row.job_provisioning_data.clone() else {
@@ -303,12 +410,14 @@ fn facts(snapshot: &InstanceSnapshot, attempts: Option<&OfferAttempts>, in_reach
         create: progress(&snapshot.operations, OperationKind::Create),
         terminate: progress(&snapshot.operations, OperationKind::Remove),
         prepare: progress(&snapshot.operations, OperationKind::Prepare),
-        release: (
-            progress(&snapshot.operations, OperationKind::Release),
-            last_of(&snapshot.operations, OperationKind::Release).map(|asked| asked.created_at),
-        ),
-        has_agent: row.agent.as_deref().is_some_and(|agent| agent.reach().is_some())
-            || operations::hosts::preparation(snapshot).is_some(),
+        prepared_step_at: operations::hosts::last_step_at(snapshot),
+        prepare_again_at: last_of(&snapshot.operations, OperationKind::Prepare)
+            .and_then(|ended| ended.next_attempt_at),
+        prepared_anew: PreparedAgain::of(snapshot).is_some(),
+        trouble: None,
+        release: progress(&snapshot.operations, OperationKind::Release),
+        stored: row.stored_wait(),
+        has_agent: operations::hosts::has_agent(snapshot),
         jobs: snapshot.jobs.len(),
         in_reach,
         asked_at: last_of(&snapshot.operations, OperationKind::Create)

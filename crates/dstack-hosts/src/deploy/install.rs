@@ -47,6 +47,7 @@ put() { # path content mode
   changed=yes
 }
 running() { [ -n "$1" ] && [ "$(readlink "/proc/$1/exe" 2>/dev/null)" = "$(readlink -f "$agent")" ]; }
+put "$token_file" "$token" 600
 put "$home/shim.env" "$env" 600
 label etc_t "$home/shim.env"
 if [ -d "$systemd" ]; then
@@ -115,6 +116,8 @@ pub(super) async fn install(
             ("programs", &paths.programs),
             ("agent", &agent),
             ("home", &paths.home),
+            ("token_file", &service::token_file(paths)),
+            ("token", deployment.token.expose()),
             ("env", &service::env(paths, deployment, &agent)?),
             ("systemd", &paths.systemd),
             ("unit", &paths.unit),

@@ -111,8 +111,13 @@ fn missing(agents: &AgentFiles, machine: &str) -> String {
         (_, Some(_)) => "for aarch64 only",
         (None, None) => "for no architecture",
     };
+    let target = match machine {
+        "aarch64" | "arm64" => "aarch64-unknown-linux-gnu",
+        _ => "x86_64-unknown-linux-gnu",
+    };
     format!(
-        "the host's architecture is {machine}, and this server has agents {has}: take the host out of the fleet"
+        "the host's architecture is {machine}, and this server has agents {has}: take the host out of the fleet, or run a \
+         `dstack` that carries both (`cargo xtask dist --target {target}` builds it)"
     )
 }
 
@@ -155,7 +160,11 @@ mod tests {
             amd64: Some("/agent".into()),
             arm64: None,
         };
-        for (machine, told) in [("aarch64", "agents for x86_64 only"), ("riscv64", "riscv64")] {
+        for (machine, told) in [
+            ("aarch64", "agents for x86_64 only"),
+            ("aarch64", "cargo xtask dist --target aarch64-unknown-linux-gnu"),
+            ("riscv64", "riscv64"),
+        ] {
             let error = Packages::default().of(&agents, machine).await.unwrap_err();
             assert!(
                 matches!(&error, DeployError::Refused(text) if text.contains(told)),
@@ -167,5 +176,30 @@ mod tests {
             matches!(&gone, DeployError::Transient(text) if text.contains("/agent")),
             "{gone}"
         );
+    }
+
+    #[tokio::test]
+    async fn a_host_gets_the_agent_of_its_architecture() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str| {
+            let path = dir.path().join(name);
+            fs_err::write(&path, name).unwrap();
+            Some(path)
+        };
+        let agents = AgentFiles {
+            amd64: file("for amd64"),
+            arm64: file("for arm64"),
+        };
+        let packages = Packages::default();
+        for (machine, wanted) in [
+            ("x86_64", "for amd64"),
+            ("amd64", "for amd64"),
+            ("aarch64", "for arm64"),
+            ("arm64", "for arm64"),
+        ] {
+            let package = packages.of(&agents, machine).await.unwrap();
+            let content = package.raw().await.unwrap();
+            assert_eq!(&*content, wanted.as_bytes(), "{machine}");
+        }
     }
 }

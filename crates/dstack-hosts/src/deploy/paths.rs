@@ -8,6 +8,8 @@ use dstack_agent_api::shim::DEFAULT_HTTP_PORT;
 pub(super) const SERVICE: &str = "dstack-shim.service";
 
 const HEALTH_LIMIT: Duration = Duration::from_secs(60);
+/// Far shorter than a preparation may take: each step that gets on gives the next one time.
+const SEND_LIMIT: Duration = Duration::from_secs(60);
 
 /// Absolute paths on a host, without quotes or control characters.
 #[derive(Debug, Clone)]
@@ -26,6 +28,8 @@ pub struct HostPaths {
     pub port: u16,
     /// So long after its start the agent may take to answer.
     pub patience: Duration,
+    /// So long a step sends the agent's file; the next one goes on with the rest.
+    pub send_limit: Duration,
 }
 
 impl Default for HostPaths {
@@ -38,6 +42,7 @@ impl Default for HostPaths {
             ssh: None,
             port: DEFAULT_HTTP_PORT,
             patience: HEALTH_LIMIT,
+            send_limit: SEND_LIMIT,
         }
     }
 }

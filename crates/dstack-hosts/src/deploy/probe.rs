@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use dstack_agent_api::http::CallError;
 use dstack_agent_api::shim::SERVICE as SHIM;
-use dstack_agent_api::shim_client::ShimClient;
 use dstack_model::reach::Reach;
 use dstack_units::human;
 
@@ -110,7 +109,7 @@ pub(super) async fn probe(
     if let Some(problem) = problem(&what, &host.name, needs_docker(deployment), room, paths) {
         return Err(host.transient(problem));
     }
-    let agent = agent(deployer, reach, what.get("listener")).await?;
+    let agent = agent(deployer, deployment, reach, what.get("listener")).await?;
     Ok(Found {
         told: format!("{machine}, {agent}"),
         machine,
@@ -202,12 +201,19 @@ fn free_bytes(line: &str) -> Option<u64> {
 }
 
 /// What answers on the agent's port, for people.
-async fn agent(deployer: &Deployer, reach: &Reach, listener: &str) -> Result<String, DeployError> {
+async fn agent(
+    deployer: &Deployer,
+    deployment: &Deployment,
+    reach: &Reach,
+    listener: &str,
+) -> Result<String, DeployError> {
     let port = deployer.paths.port;
-    let shim = ShimClient::new(deployer.pool.connector(reach.clone(), port));
+    let shim = deployer.shim(deployment, reach);
     let answer = match shim.healthcheck().await {
         Ok(health) if health.service == SHIM => return Ok(format!("agent {} runs there", health.version)),
         Ok(_) => None,
+        // Whoever may make himself root there decides which agent the host has.
+        Err(error) if is_anothers(&error) => return Ok("an agent of another instance runs there".to_owned()),
         Err(CallError::Unreachable { source, .. }) => Some(source),
         Err(_) => None,
     };
@@ -227,6 +233,11 @@ async fn agent(deployer: &Deployer, reach: &Reach, listener: &str) -> Result<Str
             .map(|name| format!(" by `{name}`"))
             .unwrap_or_default()
     )))
+}
+
+/// Whether an agent answers that has another token.
+pub(super) fn is_anothers(error: &CallError) -> bool {
+    matches!(error, CallError::Refused { status, message, .. } if status.as_u16() == 401 && message.contains(SHIM))
 }
 
 /// The program of a line of `ss -p`: `users:(("nginx",pid=1,fd=6))`.

@@ -7,7 +7,7 @@ use dstack_ssh::{ExecChannel, ExitStatus};
 use dstack_units::human;
 use dstack_units::quoting::shell_word;
 use tokio::io::AsyncWriteExt as _;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::host::{As, Host, ended};
 use super::package::Package;
@@ -15,8 +15,6 @@ use super::script::{Said, end_of, script};
 use super::{DeployError, HostPaths};
 
 const SCRIPT_LIMIT: Duration = Duration::from_secs(60);
-/// Sending all of it.
-const SEND_LIMIT: Duration = Duration::from_secs(900);
 /// A connection that takes nothing for so long is given up.
 const STALL_LIMIT: Duration = Duration::from_secs(30);
 /// The channel takes no more than its window at once, so that this is all that is held beside the file itself.
@@ -79,8 +77,17 @@ rm -f "$part" "$part.pid"
 say state there
 "#;
 
-/// Brings the file there unless it is; what was done, for people.
-pub(super) async fn push(host: &Host, paths: &HostPaths, package: &Package) -> Result<String, DeployError> {
+/// What came of it.
+#[derive(Debug)]
+pub(super) enum Pushed {
+    /// The file is there; what was done, for people.
+    Whole(String),
+    /// More of it is there than before: the line is slow.
+    Partly,
+}
+
+/// Brings the file there unless it is, or as much of it as a step may take.
+pub(super) async fn push(host: &Host, paths: &HostPaths, package: &Package) -> Result<Pushed, DeployError> {
     let name = package.name();
     for _ in 0..ATTEMPTS {
         let variables = [
@@ -90,7 +97,7 @@ pub(super) async fn push(host: &Host, paths: &HostPaths, package: &Package) -> R
         ];
         let begun = root(host, "preparing for the agent's file", &script(&variables, BEGIN)).await?;
         if begun.get("state") == "there" {
-            return Ok("the agent's file is there".to_owned());
+            return Ok(Pushed::Whole("the agent's file is there".to_owned()));
         }
         let part = begun.get("part");
         let content = if begun.is("gzip") {
@@ -114,9 +121,10 @@ pub(super) async fn push(host: &Host, paths: &HostPaths, package: &Package) -> R
         };
         let rest = content.get(from..).unwrap_or_default();
         if !rest.is_empty() || has == 0 {
-            let sent = timeout(SEND_LIMIT, send(host, part, rest)).await;
-            let late = || format!("the agent's file was not sent within {} s", SEND_LIMIT.as_secs());
-            sent.unwrap_or_else(|_| Err(host.transient(late())))?;
+            let sent = send(host, part, rest, paths.send_limit).await?;
+            if sent < rest.len() {
+                return Ok(Pushed::Partly);
+            }
         }
         let variables = [
             ("programs", paths.programs.as_str()),
@@ -128,10 +136,10 @@ pub(super) async fn push(host: &Host, paths: &HostPaths, package: &Package) -> R
         let finished = root(host, "checking the agent's file", &script(&variables, FINISH)).await?;
         if finished.get("state") == "there" {
             let size = human::bytes(u64::try_from(rest.len()).unwrap_or(u64::MAX));
-            return Ok(match from {
+            return Ok(Pushed::Whole(match from {
                 0 => format!("the agent's file was sent ({size})"),
                 _ => format!("the rest of the agent's file was sent ({size})"),
-            });
+            }));
         }
     }
     Err(host.transient("the agent's file arrived damaged again and again: check the disk of the host"))
@@ -141,8 +149,8 @@ async fn root(host: &Host, what: &str, script: &str) -> Result<Said, DeployError
     host.run(As::Root, SCRIPT_LIMIT, what, script).await
 }
 
-/// Appends to the file on the host.
-async fn send(host: &Host, part: &str, rest: &[u8]) -> Result<(), DeployError> {
+/// Appends to the file on the host, until all is sent or the time is over; how many bytes were appended.
+async fn send(host: &Host, part: &str, rest: &[u8], limit: Duration) -> Result<usize, DeployError> {
     let part = shell_word(part);
     // The writer can be found by its id when this connection breaks.
     let writer = format!("umask 077; echo $$ > {part}.pid; exec cat >> {part}");
@@ -152,13 +160,18 @@ async fn send(host: &Host, part: &str, rest: &[u8]) -> Result<(), DeployError> {
     let mut channel = started
         .map_err(|_| host.transient(format!("{what}: no answer")))?
         .map_err(|error| host.broken(what, &error))?;
-    let mut written = Ok(());
+    let began = Instant::now();
+    let (mut sent, mut written) = (0, Ok(()));
     for chunk in rest.chunks(CHUNK) {
+        if sent > 0 && began.elapsed() >= limit {
+            break;
+        }
         let write = timeout(STALL_LIMIT, channel.stdin().write_all(chunk)).await;
         written = write.map_err(|_| host.transient(format!("{what}: it does not get on")))?;
         if written.is_err() {
             break;
         }
+        sent += chunk.len();
     }
     if written.is_ok() {
         written = channel.stdin().shutdown().await;
@@ -166,7 +179,7 @@ async fn send(host: &Host, part: &str, rest: &[u8]) -> Result<(), DeployError> {
     let end = timeout(STALL_LIMIT, end(&mut channel)).await;
     let (status, said) = end.map_err(|_| host.transient(format!("{what}: it does not come to an end")))?;
     if status.success() && written.is_ok() {
-        return Ok(());
+        return Ok(sent);
     }
     if said.contains("No space left") {
         return Err(host.transient("no space is left for the agent's file: make room"));

@@ -10,6 +10,7 @@ use tokio::time::timeout;
 
 use super::host::{As, Host};
 use super::install::MARK;
+use super::probe::is_anothers;
 use super::script::script;
 use super::service::FUNCTIONS;
 use super::{DeployError, Deployer, Deployment};
@@ -41,7 +42,7 @@ if [ -d "$programs" ]; then
   rmdir "$programs" 2>/dev/null
 fi
 if [ -d "$home" ]; then
-  for name in shim.env shim.env.new host_info.json shim.log shim.lock shim.pid shim-loop.pid shim-loop.sh shim-loop.sh.new \
+  for name in shim.env shim.env.new shim.token shim.token.new host_info.json shim.log shim.lock shim.pid shim-loop.pid shim-loop.sh shim-loop.sh.new \
     shim-loop.log runtime dcgm-exporter.csv; do
     rm -f "$home/$name" || fail "$home/$name cannot be removed"
   done
@@ -90,7 +91,15 @@ pub(super) async fn release(
 ) -> Result<(), DeployError> {
     let paths = &deployer.paths;
     let host = Host::open(&deployer.pool, reach).await?;
-    let shim = ShimClient::new(deployer.pool.connector(reach.clone(), paths.port));
+    let shim = deployer.shim(deployment, reach);
+    if let Err(error) = shim.healthcheck().await
+        && is_anothers(&error)
+    {
+        return Err(DeployError::Refused(format!(
+            "{}: it is the agent of another instance, which has set the host up since, and goes on",
+            host.name
+        )));
+    }
     // One that does not answer is ended, and what it leaves is removed below.
     let _ = timeout(TASKS_LIMIT, end_tasks(&shim)).await;
     let docker_host = deployment

@@ -38,16 +38,16 @@ done
 /// What the host has, once its agent answers.
 pub(super) async fn report(
     deployer: &Deployer,
+    shim: &ShimClient,
     reach: &Reach,
     machine: &str,
 ) -> Result<HostReport, DeployError> {
     let paths = &deployer.paths;
-    let shim = ShimClient::new(deployer.pool.connector(reach.clone(), paths.port));
     let host = Host::open(&deployer.pool, reach).await?;
-    let asked = timeout(paths.patience, ask(&shim, &host, paths, machine)).await;
+    let asked = timeout(paths.patience, ask(shim, &host, paths, machine)).await;
     match asked {
         Ok(report) => report,
-        Err(_) => Err(silent(&shim, &host, paths).await),
+        Err(_) => Err(silent(shim, &host, paths).await),
     }
 }
 

@@ -55,6 +55,11 @@ pub(super) fn supervisor(paths: &HostPaths, agent: &str) -> String {
     )
 }
 
+/// Where the token lies that calls to the agent must bring.
+pub(super) fn token_file(paths: &HostPaths) -> String {
+    format!("{}/shim.token", paths.home)
+}
+
 /// The agent's variables, for systemd's `EnvironmentFile=` and for shells alike.
 pub(super) fn env(paths: &HostPaths, deployment: &Deployment, agent: &str) -> Result<String, DeployError> {
     let port = paths.port.to_string();
@@ -70,12 +75,15 @@ pub(super) fn env(paths: &HostPaths, deployment: &Deployment, agent: &str) -> Re
         ("DSTACK_RUNNER_LOG_LEVEL", "info"),
         ("DSTACK_SERVICE_MODE", "1"),
     ];
+    let token_file = token_file(paths);
+    // Last, as the last of one name counts.
+    let token = [("DSTACK_SHIM_TOKEN_FILE", token_file.as_str())];
     let named = deployment
         .env
         .iter()
         .map(|(name, value)| (name.as_str(), value.as_str()));
     let mut text = String::new();
-    for (name, value) in own.into_iter().chain(named) {
+    for (name, value) in own.into_iter().chain(named).chain(token) {
         let is_letter = |c: char| c.is_ascii_alphanumeric() || c == '_';
         if name.is_empty() || !name.chars().all(is_letter) || name.starts_with(|c: char| c.is_ascii_digit()) {
             return Err(DeployError::Refused(format!(
@@ -125,6 +133,7 @@ mod tests {
                 },
             },
             authorized_keys: Vec::new(),
+            token: "t0ken".into(),
             env: env
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
@@ -151,6 +160,17 @@ mod tests {
             let refused = env(&HostPaths::default(), &deployment(&[(name, "x")]), "/agent");
             assert!(matches!(refused, Err(DeployError::Refused(_))), "{name:?}");
         }
+    }
+
+    #[test]
+    fn the_token_is_in_a_file_that_variables_of_the_fleet_do_not_change() {
+        let deployment = deployment(&[("DSTACK_SHIM_TOKEN_FILE", "/dev/null")]);
+        let text = env(&HostPaths::default(), &deployment, "/agent").unwrap();
+        assert!(!text.contains("t0ken"), "{text}");
+        let last = text
+            .lines()
+            .rfind(|line| line.starts_with("DSTACK_SHIM_TOKEN_FILE="));
+        assert_eq!(last, Some("DSTACK_SHIM_TOKEN_FILE=\"/root/.dstack/shim.token\""));
     }
 
     #[test]

@@ -45,8 +45,8 @@ const PREFIXES: &[&str] = &[
     "DSTACK_DOCKER_",
     "DSTACK_DCGM_",
 ];
-/// The token of one runner: there is none for all.
-const NEVER: &str = "DSTACK_RUNNER_TOKEN";
+/// The token of one runner: there is none for all. The agent's own: over its socket none is sent.
+const NEVER: &[&str] = &["DSTACK_RUNNER_TOKEN", "DSTACK_SHIM_TOKEN_FILE"];
 /// Names the variables that jobs are to have.
 const PASS_ENV: &str = "DSTACK_DOCKER_PASS_ENV";
 
@@ -59,7 +59,7 @@ pub(crate) fn of_agent(server: Vec<(String, String)>) -> Vec<(String, String)> {
         .collect();
     let wanted = |name: &str| {
         let listed = NAMES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
-        name != NEVER && (listed || passed.iter().any(|passed| passed == name))
+        !NEVER.contains(&name) && (listed || passed.iter().any(|passed| passed == name))
     };
     server.into_iter().filter(|(name, _)| wanted(name)).collect()
 }
@@ -87,6 +87,7 @@ mod tests {
             "GOOGLE_APPLICATION_CREDENTIALS=/x",
             "DSTACK_ENTERPRISE_GITHUB_CLIENT_SECRET=x",
             "DSTACK_RUNNER_TOKEN=x",
+            "DSTACK_SHIM_TOKEN_FILE=/x",
             "SENTRY_DSN=x",
             "SOMETHING_ELSE=x",
         ];

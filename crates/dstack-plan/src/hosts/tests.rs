@@ -12,7 +12,16 @@ fn fleet(ssh_config: &Value) -> FleetSpec {
 
 fn way(ssh_config: &Value, hostname: &str) -> Option<Reach> {
     let random = Random::seeded(1);
-    reach(random.uuid().into(), &fleet(ssh_config), hostname)
+    reach(random.uuid().into(), &fleet(ssh_config), &at(hostname, None))
+}
+
+/// The instance of a host before it was ever reached.
+fn at(hostname: &str, ssh_port: Option<i64>) -> JobProvisioningData {
+    JobProvisioningData {
+        hostname: Some(hostname.to_owned()),
+        ssh_port,
+        ..place(None, None)
+    }
 }
 
 fn place(internal_ip: Option<&str>, network: Option<&str>) -> JobProvisioningData {
@@ -65,7 +74,7 @@ fn keys_are_those_of_the_host_else_of_the_fleet_and_a_jump_host_without_one_take
             "proxy_jump": {"hostname": "k", "user": "jump", "identity_file": "x", "ssh_key": key("k")}}]}));
     let random = Random::seeded(1);
     let opened = |hostname: &str| {
-        let way = reach(random.uuid().into(), &spec, hostname).unwrap();
+        let way = reach(random.uuid().into(), &spec, &at(hostname, None)).unwrap();
         let of = |hop: &Hop| {
             hop.keys
                 .iter()
@@ -166,4 +175,49 @@ fn what_no_machine_has_is_not_believed() {
         ..info(8, 1)
     };
     assert!(told(&long).is_err());
+}
+
+#[test]
+fn several_hosts_behind_one_address_have_their_own_ports_and_keys() {
+    let key = |name: &str| json!({"public": "", "private": name});
+    let spec = fleet(&json!({"user": "me", "ssh_key": key("fleet"), "hosts": [
+        {"hostname": "nat", "port": 2201, "ssh_key": key("first"), "internal_ip": "10.0.0.1"},
+        {"hostname": "nat", "port": 2202, "ssh_key": key("second"), "blocks": 2}]}));
+    let random = Random::seeded(1);
+    let id = random.uuid().into();
+    for (port, wanted) in [(2201, "first"), (2202, "second")] {
+        let way = reach(id, &spec, &at("nat", Some(port))).unwrap();
+        assert_eq!(i64::from(way.host.port), port);
+        assert_eq!(private_key(&spec, &way.host.keys[0]), Some(wanted));
+        assert!(names_key(&spec, &way.host.keys[0]));
+        // Alone, after the list has lost it.
+        let alone = only(&spec, &at("nat", Some(port))).unwrap();
+        assert_eq!(private_key(&alone, &way.host.keys[0]), Some(wanted));
+        let empty = fleet(&json!({"user": "me", "ssh_key": key("fleet"), "hosts": []}));
+        assert!(!names_key(&empty, &way.host.keys[0]));
+    }
+    let was = JobProvisioningData {
+        internal_ip: Some("192.168.0.9".to_owned()),
+        ..at("nat", Some(2201))
+    };
+    let (before, blocks) = as_configured(&spec, &was);
+    assert_eq!(
+        (before.internal_ip.as_deref(), blocks),
+        (Some("10.0.0.1"), Some(1))
+    );
+    let (before, blocks) = as_configured(&spec, &at("nat", Some(2202)));
+    assert_eq!((before.internal_ip, blocks), (None, Some(2)));
+}
+
+#[test]
+fn names_and_addresses_are_compared_as_they_are_meant() {
+    for (written, meant) in [
+        ("Host.Example.", "host.example"),
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:0DB8:0::1", "2001:db8::1"),
+        ("[2001:db8::1]", "2001:db8::1"),
+    ] {
+        assert_eq!(normalised(written), meant);
+    }
 }

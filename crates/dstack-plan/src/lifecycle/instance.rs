@@ -1,5 +1,6 @@
 //! An instance that is made for a job or for its fleet, from the request to its end (dstack 0.22.5: pipelines §8).
 
+use std::fmt;
 use std::time::Duration;
 
 use dstack_model::backends::BackendType;
@@ -15,12 +16,35 @@ pub const CREATION_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// How long the agent of an instance may be out of reach; then nobody gets it back, and it is ended.
 pub const UNREACHABLE_TIMEOUT: Duration = Duration::from_secs(20 * 60);
 
-/// How long a host of an SSH fleet may take to be set up (dstack 0.22.5: backends/remote).
+/// How long a host of an SSH fleet may take to be set up (dstack 0.22.5: backends/remote). A host that gets on has longer.
 pub const PREPARATION_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+
+/// After each step that succeeded there is so much time for the next one, as the agent's file may take long on a slow line.
+const NEXT_STEP_TIMEOUT: Duration = Duration::from_secs(5 * 60);
+
+/// However well it gets on.
+const LONGEST_PREPARATION: Duration = Duration::from_secs(2 * 60 * 60);
+
+/// How long a step of a preparation that is not wanted any more is waited for: as long as scripts on hosts may take.
+pub const PREPARATION_END_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// How long it is tried to take the agent off a host; a host that cannot be reached any more keeps it.
 /// Longer than one attempt may take: none is under way any more when the host counts as free.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(240);
+
+/// How long the agent of a host that SSH reaches may be silent before the host is set up again. What keeps it running there starts
+/// it again sooner.
+pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// When a host whose preparation ends now may be set up again, after so many calls: there are some four to a preparation, and
+/// they count on while one follows the other.
+pub fn next_preparation_at(now: Time, calls: i64) -> Time {
+    const FOR_EACH_CALL: Duration = Duration::from_secs(15);
+    const SHORTEST: Duration = Duration::from_secs(60);
+    const LONGEST: Duration = Duration::from_secs(15 * 60);
+    let calls = u32::try_from(calls.max(0)).unwrap_or(u32::MAX);
+    now + FOR_EACH_CALL.saturating_mul(calls).clamp(SHORTEST, LONGEST)
+}
 
 /// How long an instance may take from its creation until its agent answers (dstack 0.22.5: backends §9).
 pub fn provisioning_timeout(backend: BackendType, instance_type: &str) -> Duration {
@@ -50,6 +74,33 @@ pub enum Purpose {
     Host,
 }
 
+/// What is wrong with the agent of a host that SSH reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AgentTrouble {
+    /// It does not answer, or takes no calls of this server, since then.
+    Silent(Time),
+    /// This server brings another build of it than stands there.
+    OtherBuild,
+}
+
+/// Why a host that is in use is set up again. As text it follows the words "Host is set up again: ".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repair {
+    /// Its agent is silent.
+    Silent,
+    /// Its agent is of another build.
+    OtherBuild,
+}
+
+impl fmt::Display for Repair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Silent => "its agent does not answer",
+            Self::OtherBuild => "the server brings another build of its agent",
+        })
+    }
+}
+
 /// All that is known of an instance.
 #[derive(Debug, Clone)]
 pub struct Facts {
@@ -67,8 +118,18 @@ pub struct Facts {
     pub terminate: Progress,
     /// How far the setting up of a host is.
     pub prepare: Progress,
-    /// How far it is to take the agent off a host, and when that was intended.
-    pub release: (Progress, Option<Time>),
+    /// When a step of that succeeded last, while it is under way.
+    pub prepared_step_at: Option<Time>,
+    /// Before that time a host is not set up again.
+    pub prepare_again_at: Option<Time>,
+    /// A host that is in use was set up again, and what that brought is not taken over yet.
+    pub prepared_anew: bool,
+    /// What is wrong with the agent of a host that SSH reaches.
+    pub trouble: Option<AgentTrouble>,
+    /// How far it is to take the agent off a host.
+    pub release: Progress,
+    /// What it waits for by its row.
+    pub stored: Wait,
     /// The host was reached over SSH, and setting it up has begun: something of us may be there.
     pub has_agent: bool,
     /// Jobs that occupy it.
@@ -106,6 +167,12 @@ pub enum Decision {
     IntendPreparation(Wait),
     /// The host is set up: it can take jobs.
     Prepared,
+    /// Have the host, which is in use, set up again for this reason, and wait for that.
+    PrepareAgain(Repair, Wait),
+    /// The host, which is in use, was set up again.
+    PreparedAgain,
+    /// The step of setting up the host that is under way is given up, and no other follows.
+    GiveUpPreparation,
     /// Have the agent taken off the host, and wait for that.
     IntendRelease(Wait),
     /// The agent was not taken off the host in time, for this reason; whatever is left there stays.
@@ -130,6 +197,9 @@ pub fn decide(facts: &Facts, now: Time) -> Decision {
         InstanceStatus::Pending if facts.purpose == Purpose::Host => pending_host(facts, now),
         InstanceStatus::Pending => pending(facts),
         InstanceStatus::Provisioning => provisioning(facts, now),
+        InstanceStatus::Idle | InstanceStatus::Busy if facts.purpose == Purpose::Host => {
+            host_in_use(facts, now)
+        }
         InstanceStatus::Idle | InstanceStatus::Busy => in_use(facts, now),
         InstanceStatus::Terminating if facts.purpose == Purpose::Host => terminating_host(facts, now),
         InstanceStatus::Terminating => terminating(facts),
@@ -138,7 +208,7 @@ pub fn decide(facts: &Facts, now: Time) -> Decision {
 }
 
 fn pending_host(facts: &Facts, now: Time) -> Decision {
-    let deadline = facts.asked_at + PREPARATION_TIMEOUT;
+    let deadline = preparation_deadline(facts);
     let wait = |error: Option<String>| Wait {
         deadline: Some(deadline),
         wake_at: Some(deadline),
@@ -152,7 +222,7 @@ fn pending_host(facts: &Facts, now: Time) -> Decision {
         Progress::Done => Decision::Prepared,
         Progress::Refused(error) => Decision::End(InstanceTerminationReason::Error, error.clone()),
         Progress::Intended(error) if now >= deadline => {
-            let limit = PREPARATION_TIMEOUT.as_secs();
+            let limit = deadline.since(facts.asked_at).as_secs();
             let cause = error
                 .as_ref()
                 .map(|error| format!(": {error}"))
@@ -164,25 +234,69 @@ fn pending_host(facts: &Facts, now: Time) -> Decision {
     }
 }
 
+fn preparation_deadline(facts: &Facts) -> Time {
+    let first = facts.asked_at + PREPARATION_TIMEOUT;
+    let extended = facts.prepared_step_at.map(|at| at + NEXT_STEP_TIMEOUT);
+    let last = facts.asked_at + LONGEST_PREPARATION;
+    extended.map_or(first, |extended| extended.max(first).min(last))
+}
+
+/// A host that is in use keeps its status whatever becomes of its agent: jobs may run there. It is set up again where that may
+/// help, with pauses that grow.
+fn host_in_use(facts: &Facts, now: Time) -> Decision {
+    let reason = |error: Option<String>| WaitReason::HostSetUpAgain {
+        instance: facts.name.clone(),
+        error,
+    };
+    if let Progress::Intended(error) = &facts.prepare {
+        return Decision::Wait(Wait::indefinite(reason(error.clone())));
+    }
+    if facts.prepared_anew {
+        return Decision::PreparedAgain;
+    }
+    let (repair, due) = match facts.trouble {
+        None => return Decision::Stay,
+        Some(AgentTrouble::Silent(since)) => (Repair::Silent, since + SILENCE_TIMEOUT),
+        Some(AgentTrouble::OtherBuild) => (Repair::OtherBuild, now),
+    };
+    let at = facts.prepare_again_at.map_or(due, |again| again.max(due));
+    if now >= at {
+        return Decision::PrepareAgain(repair, Wait::indefinite(reason(None)));
+    }
+    let failed = match &facts.prepare {
+        Progress::Refused(error) => Some(reason(Some(error.clone()))),
+        _ => None,
+    };
+    Decision::Wait(Wait {
+        deadline: None,
+        wake_at: Some(at),
+        reason: failed,
+    })
+}
+
 fn terminating_host(facts: &Facts, now: Time) -> Decision {
-    // It ends at its next step, as it is not wanted any more.
+    let stored = facts.stored.deadline;
     if matches!(facts.prepare, Progress::Intended(_)) {
-        return Decision::Wait(Wait::indefinite(WaitReason::InstanceEnded));
+        // It ends at its next step, as it is not wanted any more; a step that hangs does not come to that.
+        let is_awaited = facts.stored.reason == Some(WaitReason::InstanceEnded);
+        let deadline = stored.filter(|_| is_awaited);
+        let deadline = deadline.unwrap_or(now + PREPARATION_END_TIMEOUT);
+        return match now >= deadline {
+            true => Decision::GiveUpPreparation,
+            false => Decision::Wait(Wait::until(deadline, WaitReason::InstanceEnded)),
+        };
     }
     if !facts.has_agent {
         return Decision::Gone;
     }
-    let (release, asked_at) = &facts.release;
-    let deadline = asked_at.unwrap_or(now) + RELEASE_TIMEOUT;
-    let wait = |error: Option<String>| Wait {
-        deadline: Some(deadline),
-        wake_at: Some(deadline),
-        reason: Some(WaitReason::HostReleased {
-            instance: facts.name.clone(),
-            error,
-        }),
+    let is_awaited = matches!(facts.stored.reason, Some(WaitReason::HostReleased { .. }));
+    let deadline = stored.filter(|_| is_awaited);
+    let deadline = deadline.unwrap_or(now + RELEASE_TIMEOUT);
+    let wait = |error: Option<String>| {
+        let instance = facts.name.clone();
+        Wait::until(deadline, WaitReason::HostReleased { instance, error })
     };
-    match release {
+    match &facts.release {
         Progress::None => Decision::IntendRelease(wait(None)),
         Progress::Done => Decision::Gone,
         Progress::Refused(error) => Decision::LeftBehind(error.clone()),
@@ -357,7 +471,12 @@ mod tests {
             create,
             terminate: Progress::None,
             prepare: Progress::None,
-            release: (Progress::None, None),
+            prepared_step_at: None,
+            prepare_again_at: None,
+            prepared_anew: false,
+            trouble: None,
+            release: Progress::None,
+            stored: Wait::none(),
             has_agent: false,
             jobs: 1,
             in_reach: false,
@@ -552,6 +671,142 @@ mod tests {
         ));
         assert!(matches!(ending(Progress::Done, refused()), Decision::Wait(_)));
         assert_eq!(ending(Progress::Done, Progress::Done), Decision::Gone);
+    }
+
+    fn host(status: InstanceStatus, prepare: Progress) -> Facts {
+        Facts {
+            purpose: Purpose::Host,
+            prepare,
+            ..facts(status, Progress::None)
+        }
+    }
+
+    fn text(decision: &Decision) -> String {
+        match decision {
+            Decision::Wait(wait) | Decision::PrepareAgain(_, wait) => {
+                wait.reason.as_ref().map(ToString::to_string).unwrap_or_default()
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_host_whose_agent_is_silent_is_set_up_again_after_a_moment() {
+        for status in [InstanceStatus::Idle, InstanceStatus::Busy] {
+            let well = host(status, Progress::Done);
+            assert_eq!(decide(&well, at(1000)), Decision::Stay);
+            let silent = Facts {
+                trouble: Some(AgentTrouble::Silent(at(1000))),
+                ..well
+            };
+            let Decision::Wait(wait) = decide(&silent, at(1009)) else {
+                panic!("it waits");
+            };
+            assert_eq!(wait.wake_at, Some(at(1010)));
+            let again = decide(&silent, at(1010));
+            assert!(
+                matches!(again, Decision::PrepareAgain(Repair::Silent, _)),
+                "{again:?}"
+            );
+            assert_eq!(text(&again), "the host of cloud-0 to be set up again");
+            // Not at once after the last time.
+            let soon = Facts {
+                prepare_again_at: Some(at(1060)),
+                ..silent.clone()
+            };
+            assert!(matches!(decide(&soon, at(1059)), Decision::Wait(_)));
+            assert!(matches!(decide(&soon, at(1060)), Decision::PrepareAgain(..)));
+            let refused = Facts {
+                prepare: Progress::Refused("no such key".to_owned()),
+                ..soon
+            };
+            assert_eq!(
+                text(&decide(&refused, at(1059))),
+                "the host of cloud-0 to be set up again (last attempt: no such key)"
+            );
+            let under_way = Facts {
+                prepare: Progress::Intended(Some("no sudo".to_owned())),
+                ..silent
+            };
+            assert_eq!(
+                text(&decide(&under_way, at(9000))),
+                "the host of cloud-0 to be set up again (last attempt: no sudo)"
+            );
+        }
+    }
+
+    #[test]
+    fn an_agent_of_another_build_is_replaced_and_what_came_of_it_taken_over() {
+        let other = Facts {
+            trouble: Some(AgentTrouble::OtherBuild),
+            ..host(InstanceStatus::Busy, Progress::Done)
+        };
+        assert!(matches!(
+            decide(&other, at(1000)),
+            Decision::PrepareAgain(Repair::OtherBuild, _)
+        ));
+        let anew = Facts {
+            prepared_anew: true,
+            ..other
+        };
+        assert_eq!(decide(&anew, at(1000)), Decision::PreparedAgain);
+    }
+
+    #[test]
+    fn a_host_that_gets_on_has_more_time_but_not_for_ever() {
+        let since = |step: Option<i64>, now: i64| {
+            let facts = Facts {
+                prepared_step_at: step.map(at),
+                ..host(InstanceStatus::Pending, Progress::Intended(None))
+            };
+            ends(&decide(&facts, at(now))).is_some()
+        };
+        assert!(!since(None, 599) && since(None, 600));
+        assert!(!since(Some(10), 599) && since(Some(10), 600));
+        assert!(!since(Some(590), 889) && since(Some(590), 890));
+        assert!(!since(Some(7199), 7199) && since(Some(7199), 7200));
+    }
+
+    #[test]
+    fn a_host_ends_in_bounded_time_whatever_hangs() {
+        let ending = |prepare: Progress, stored: Wait, release: Progress| Facts {
+            stored,
+            release,
+            has_agent: true,
+            ..host(InstanceStatus::Terminating, prepare)
+        };
+        let hangs = || Progress::Intended(None);
+        let first = ending(
+            hangs(),
+            Wait::briefly(at(0), WaitReason::InstanceEnded),
+            Progress::None,
+        );
+        let Decision::Wait(wait) = decide(&first, at(100)) else {
+            panic!("it waits");
+        };
+        assert_eq!((wait.deadline, wait.wake_at), (Some(at(250)), Some(at(250))));
+        let later = ending(hangs(), wait, Progress::None);
+        assert!(matches!(decide(&later, at(249)), Decision::Wait(_)));
+        assert_eq!(decide(&later, at(250)), Decision::GiveUpPreparation);
+        let given_up = ending(
+            Progress::Refused(String::new()),
+            later.stored.clone(),
+            Progress::None,
+        );
+        let Decision::IntendRelease(wait) = decide(&given_up, at(251)) else {
+            panic!("it is released");
+        };
+        assert_eq!(wait.deadline, Some(at(491)));
+        let released = ending(Progress::Refused(String::new()), wait, hangs());
+        assert!(matches!(decide(&released, at(490)), Decision::Wait(_)));
+        assert!(matches!(decide(&released, at(491)), Decision::LeftBehind(_)));
+    }
+
+    #[test]
+    fn pauses_between_preparations_grow_up_to_a_limit() {
+        let pause = |calls| next_preparation_at(at(0), calls).since(at(0)).as_secs();
+        assert_eq!([4, 8, 40, 60, i64::MAX].map(pause), [60, 120, 600, 900, 900]);
+        assert_eq!(pause(-1), 60);
     }
 
     #[test]

@@ -147,6 +147,13 @@ pub enum WaitReason {
         /// Why the last attempt failed.
         error: Option<String>,
     },
+    /// The server sets up a host anew that is in use: its agent is gone, or of another build.
+    HostSetUpAgain {
+        /// Name of the instance.
+        instance: String,
+        /// Why the last attempt failed.
+        error: Option<String>,
+    },
     /// The server takes its agent and keys off a host.
     HostReleased {
         /// Name of the instance.
@@ -280,6 +287,11 @@ impl fmt::Display for WaitReason {
             Self::HostSetUp { instance, error } => with_error(
                 f,
                 format_args!("the host of {instance} to be set up"),
+                error.as_ref(),
+            ),
+            Self::HostSetUpAgain { instance, error } => with_error(
+                f,
+                format_args!("the host of {instance} to be set up again"),
                 error.as_ref(),
             ),
             Self::HostReleased { instance, error } => with_error(

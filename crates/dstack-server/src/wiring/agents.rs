@@ -65,12 +65,22 @@ impl ConnectedAgents {
 }
 
 impl Agents for ConnectedAgents {
-    fn shim(&self, address: &AgentAddress) -> Arc<dyn Shim> {
-        Arc::new(HttpShim(ShimClient::new(self.connector(address, None))))
+    fn shim(&self, address: &AgentAddress, token: Option<Secret>) -> Arc<dyn Shim> {
+        let client = ShimClient::new(self.connector(address, None));
+        Arc::new(HttpShim(match token {
+            Some(token) => client.with_token(token),
+            None => client,
+        }))
     }
 
     fn runner(&self, address: &AgentAddress, _job: JobId, port: u16, token: Secret) -> Arc<dyn Runner> {
         let connector = self.connector(address, Some(port));
         Arc::new(HttpRunner(RunnerClient::new(connector).with_token(token)))
+    }
+
+    fn forget(&self, address: &AgentAddress) {
+        if let Some(reach) = address.reach() {
+            self.pool.forget(reach);
+        }
     }
 }

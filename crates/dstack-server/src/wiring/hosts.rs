@@ -1,19 +1,24 @@
 //! Hosts of SSH fleets: what the engine asks for, carried out over SSH.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use dstack_control::keys::Keys;
-use dstack_engine::{HostError, HostRef, Hosts, Preparation, ReadyHost};
+use dstack_engine::{HostError, HostRef, Hosts, InputsError, Preparation, ReadyHost};
 use dstack_hosts::deploy::{DeployError, Deployer, Deployment, Outcome, Progress};
+use dstack_model::instances::InstanceStatus;
 use dstack_model::reach::Reach;
 use dstack_plan::hosts::reach;
-use dstack_store::Database;
-use dstack_system::chain;
+use dstack_store::{Database, EngineStore as _, SqlStore};
+use dstack_system::{chain, task};
 use dstack_units::ProjectId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::Semaphore;
+
+use super::agent_tokens::AgentTokens;
+use super::ways::Ways;
 
 /// Sets up hosts with the agents that this server carries.
 #[derive(Debug)]
@@ -21,8 +26,13 @@ pub struct SshHosts {
     deployer: Deployer,
     database: Database,
     keys: Arc<Keys>,
+    tokens: AgentTokens,
     /// Steps under way at the same time: jump hosts refuse more logins at once than a few, and lines carry so much.
     slots: Semaphore,
+    /// Builds of the agent by architecture, once they are known.
+    builds: Arc<Mutex<HashMap<String, Option<String>>>>,
+    /// To hosts that are being set up.
+    ways: Ways,
 }
 
 /// Hosts that are set up at the same time.
@@ -30,26 +40,70 @@ const STEPS_AT_ONCE: usize = 32;
 
 impl SshHosts {
     /// Through this deployer.
-    pub const fn new(deployer: Deployer, database: Database, keys: Arc<Keys>) -> Self {
+    pub fn new(deployer: Deployer, database: Database, keys: Arc<Keys>) -> Self {
         Self {
             deployer,
+            tokens: AgentTokens::new(database.clone(), Arc::clone(&keys)),
             database,
             keys,
             slots: Semaphore::const_new(STEPS_AT_ONCE),
+            builds: Arc::default(),
+            ways: Ways::default(),
         }
+    }
+
+    /// Refuses a host that is the machine of another one of its fleet, under another name. Only hosts that show the same key are
+    /// asked; copies of one machine may do that as well.
+    async fn check_alone(&self, host: HostRef<'_>, reach: &Reach) -> Result<(), HostError> {
+        let own = host.instance;
+        if own.status() != InstanceStatus::Pending {
+            return Ok(());
+        }
+        self.ways.add(own.id, reach.clone());
+        let found = SqlStore::new(self.database.clone()).fleet(host.fleet.id).await;
+        let found = found.map_err(|error| HostError::Transient(chain(&error).to_string()))?;
+        let others = found.map(|found| found.instances).unwrap_or_default();
+        for (other, way) in self.ways.to_twins(own, reach, &others) {
+            // One that is not reached now cannot be asked: this host goes on.
+            if self.deployer.is_same_machine(reach, &way).await == Ok(true) {
+                return Err(HostError::Taken(format!(
+                    "{}:{} is the machine of {}, which is reached as {}:{}: take one of them out of the fleet",
+                    reach.host.host, reach.host.port, other.name, way.host.host, way.host.port
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds out which build it is, for the next one who asks.
+    fn find_build(&self, arch: &str) {
+        let (deployer, builds, arch) = (self.deployer.clone(), Arc::clone(&self.builds), arch.to_owned());
+        task::spawn("agent build", async move {
+            let found = deployer.build(&arch).await;
+            let mut builds = locked(&builds);
+            match found {
+                Some(build) => builds.insert(arch, Some(build)),
+                None => builds.remove(&arch),
+            };
+        });
     }
 
     async fn deployment(&self, host: HostRef<'_>, known: Option<Reach>) -> Result<Deployment, HostError> {
         let named = || {
             let place = host.instance.job_provisioning_data.as_deref()?;
-            let hostname = place.hostname.as_deref()?;
-            reach(host.fleet.id, &host.fleet.spec, hostname)
+            reach(host.fleet.id, &host.fleet.spec, place)
         };
         let gone = || HostError::Refused("the fleet does not have this host any more".to_owned());
+        let (project, instance) = (host.instance.project_id, host.instance.id);
         Ok(Deployment {
             reach: known.or_else(named).ok_or_else(gone)?,
             authorized_keys: vec![self.project_key(host.fleet.project_id).await?],
             env: env(host)?,
+            token: self
+                .tokens
+                .of_instance(project, instance)
+                .await
+                .map_err(no_token)?,
         })
     }
 
@@ -61,6 +115,28 @@ impl SshHosts {
         let pair = self.keys.of_project(&row).await;
         let pair = pair.map_err(|error| HostError::Transient(chain(&error).to_string()))?;
         Ok(pair.public.trim_end().to_owned())
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The way to a host that was set up: with the host keys that were pinned then.
+fn pinned(host: HostRef<'_>) -> Option<Reach> {
+    host.instance.agent.as_deref()?.reach().cloned()
+}
+
+/// The way to a host that is being set up, with the host keys that were seen.
+fn preparation_way(preparation: Option<&Value>) -> Option<Reach> {
+    let noted: Noted = serde_json::from_value(preparation?.clone()).ok()?;
+    Some(noted.pinned())
+}
+
+fn no_token(error: InputsError) -> HostError {
+    match error {
+        InputsError::Refused(text) => HostError::Refused(text),
+        InputsError::Transient(cause) => HostError::Transient(chain(cause.as_ref()).to_string()),
     }
 }
 
@@ -105,8 +181,11 @@ impl Hosts for SshHosts {
         let _slot = self.slots.acquire().await;
         // What another version wrote down is begun anew: every step may be repeated.
         let noted: Option<Noted> = progress.and_then(|value| serde_json::from_value(value.clone()).ok());
+        if let Some(reach) = preparation_way(progress) {
+            self.check_alone(host, &reach).await?;
+        }
         let (known, progress) = noted.map(|noted| (noted.reach, noted.progress)).unzip();
-        let deployment = self.deployment(host, known).await?;
+        let deployment = self.deployment(host, known.or_else(|| pinned(host))).await?;
         match self
             .deployer
             .step(&deployment, progress)
@@ -125,20 +204,39 @@ impl Hosts for SshHosts {
                 reach,
                 shim_port,
                 report,
-            } => Ok(Preparation::Ready(Box::new(ReadyHost {
-                reach,
-                shim_port,
-                report: *report,
-            }))),
+                build,
+            } => {
+                // Another of its names may have got here at the same time.
+                self.check_alone(host, &reach).await?;
+                Ok(Preparation::Ready(Box::new(ReadyHost {
+                    reach,
+                    shim_port,
+                    report: *report,
+                    build: Some(build),
+                })))
+            }
         }
     }
 
     async fn release(&self, host: HostRef<'_>, preparation: Option<&Value>) -> Result<(), HostError> {
-        let agent = host.instance.agent.as_deref();
-        let known = agent.and_then(|agent| agent.reach().cloned());
-        let noted = || serde_json::from_value::<Noted>(preparation?.clone()).ok();
-        let known = known.or_else(|| noted().map(Noted::pinned));
+        let known = pinned(host).or_else(|| preparation_way(preparation));
         let deployment = self.deployment(host, known).await?;
         Ok(self.deployer.release(&deployment).await.map_err(DeployFailed)?)
+    }
+
+    fn build(&self, arch: &str) -> Option<String> {
+        let known = locked(&self.builds).get(arch).cloned();
+        if known.is_none() {
+            locked(&self.builds).insert(arch.to_owned(), None);
+            self.find_build(arch);
+        }
+        known.flatten()
+    }
+
+    fn forget(&self, host: HostRef<'_>, preparation: Option<&Value>) {
+        self.ways.remove(host.instance.id);
+        for reach in pinned(host).into_iter().chain(preparation_way(preparation)) {
+            self.deployer.forget(&reach);
+        }
     }
 }

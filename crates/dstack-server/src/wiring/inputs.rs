@@ -18,18 +18,18 @@ use dstack_plan::services::replicas::Slot;
 use dstack_store::encryption::Encryption;
 use dstack_store::queries::secrets;
 use dstack_store::rows::RunRow;
-use dstack_store::{Database, EngineStore as _, JobSnapshot, SqlStore};
+use dstack_store::{Database, JobSnapshot, SqlStore};
 use dstack_system::Secret;
-use dstack_units::ProjectId;
+use dstack_units::{InstanceId, ProjectId};
 
 use crate::blobs::{BlobError, Blobs};
 use crate::job_maker::JobMaker;
 use crate::settings::Settings;
 use dstack_control::keys::Keys;
 
-use super::runner_tokens::RunnerTokens;
+use super::agent_tokens::AgentTokens;
 
-/// From the database and the bucket. Secrets are decrypted for the call and not kept, but for what [`RunnerTokens`] needs.
+/// From the database and the bucket. Secrets are decrypted for the call and not kept, but for what [`AgentTokens`] needs.
 #[derive(Debug)]
 pub struct SqlInputs {
     database: Database,
@@ -37,7 +37,7 @@ pub struct SqlInputs {
     keys: Arc<Keys>,
     jobs: JobMaker,
     blobs: Blobs,
-    runner_tokens: RunnerTokens,
+    tokens: AgentTokens,
     log_quota_hour: Option<i64>,
     only_through_proxy: bool,
 }
@@ -50,7 +50,7 @@ impl SqlInputs {
             database: jobs.database.clone(),
             encryption: jobs.encryption.clone(),
             keys: Arc::clone(&jobs.keys),
-            runner_tokens: RunnerTokens::new(jobs.database.clone(), Arc::clone(&jobs.keys)),
+            tokens: AgentTokens::new(jobs.database.clone(), Arc::clone(&jobs.keys)),
             jobs,
             blobs,
             log_quota_hour: quota.filter(|quota| *quota > 0),
@@ -106,12 +106,12 @@ impl SqlInputs {
         let Some(fleet) = job.instance.as_ref().and_then(|instance| instance.fleet_id) else {
             return Ok(BTreeMap::new());
         };
-        let Some(found) = SqlStore::new(self.database.clone()).fleet(fleet).await? else {
+        let Some(fleet) = SqlStore::new(self.database.clone()).fleet_row(fleet).await? else {
             return Ok(BTreeMap::new());
         };
-        let env = found.fleet.spec.configuration.env.to_map();
+        let env = fleet.spec.configuration.env.to_map();
         let env =
-            env.map_err(|error| InputsError::Refused(format!("env of fleet {}: {error}", found.fleet.name)))?;
+            env.map_err(|error| InputsError::Refused(format!("env of fleet {}: {error}", fleet.name)))?;
         Ok(env
             .into_iter()
             .map(|(name, value)| (name, Secret::new(value)))
@@ -210,7 +210,11 @@ impl Inputs for SqlInputs {
     }
 
     async fn runner_token(&self, job: &JobSnapshot) -> Result<Secret> {
-        self.runner_tokens.of_job(job.job.project_id, job.job.id).await
+        self.tokens.of_job(job.job.project_id, job.job.id).await
+    }
+
+    async fn shim_token(&self, project: ProjectId, instance: InstanceId) -> Result<Secret> {
+        self.tokens.of_instance(project, instance).await
     }
 }
 

@@ -7,10 +7,12 @@ use dstack_control::fleets::hosts::opened;
 use dstack_control::keys::Keys;
 use dstack_hosts::pool::Keyring;
 use dstack_model::fleets::FleetSpec;
+use dstack_model::instances::InstanceStatus;
 use dstack_model::reach::KeyRef;
-use dstack_plan::hosts::private_key;
+use dstack_plan::hosts::{names_key, private_key};
 use dstack_store::encryption::Encryption;
-use dstack_store::{Database, EngineStore as _, SqlStore};
+use dstack_store::rows::{InstanceRow, LeavingHost};
+use dstack_store::{Database, EngineStore as _, SqlStore, StoreError};
 use dstack_system::{Secret, chain};
 use dstack_units::{FleetId, ProjectId};
 
@@ -47,15 +49,43 @@ impl DatabaseKeyring {
 
     async fn of_fleet(&self, fleet: FleetId, key: &KeyRef) -> Result<Option<Secret>, String> {
         let store = SqlStore::new(self.database.clone());
-        let found = store
-            .fleet(fleet)
-            .await
-            .map_err(|error| chain(&error).to_string())?;
+        let found = store.fleet_row(fleet).await.map_err(|error| told(&error))?;
         let Some(found) = found else { return Ok(None) };
-        let spec = opened(FleetSpec::clone(&found.fleet.spec), &self.encryption);
-        let spec = spec.map_err(|error| chain(&error).to_string())?;
+        let mut spec = FleetSpec::clone(&found.spec);
+        if !names_key(&spec, key)
+            && let Some(leaving) = leaving_host(&store, fleet, key)
+                .await
+                .map_err(|error| told(&error))?
+        {
+            spec = leaving.fleet;
+        }
+        let spec = opened(spec, &self.encryption).map_err(|error| told(&error))?;
         Ok(private_key(&spec, key).map(Secret::new))
     }
+}
+
+fn told(error: &StoreError) -> String {
+    chain(error).to_string()
+}
+
+/// A host that its fleet does not name any more, and that is not released yet.
+async fn leaving_host(
+    store: &SqlStore,
+    fleet: FleetId,
+    key: &KeyRef,
+) -> Result<Option<LeavingHost>, StoreError> {
+    let Some(found) = store.fleet(fleet).await? else {
+        return Ok(None);
+    };
+    let is_ending = |row: &&InstanceRow| row.status() == InstanceStatus::Terminating;
+    for row in found.instances.iter().filter(is_ending) {
+        let operations = store.instance(row.id).await?.map(|found| found.operations);
+        let leaving = operations.and_then(|operations| LeavingHost::of(&operations));
+        if let Some(leaving) = leaving.filter(|leaving| names_key(&leaving.fleet, key)) {
+            return Ok(Some(leaving));
+        }
+    }
+    Ok(None)
 }
 
 #[async_trait]

@@ -373,7 +373,7 @@ async fn set_up_host(server: &Server) {
     let found = data.store().fleet(id).await.unwrap().unwrap();
     let before = found.instances.iter().find(|row| row.instance_num == 0).unwrap();
     let place = before.job_provisioning_data.as_deref().unwrap();
-    let reach = reach(id, &found.fleet.spec, place.hostname.as_deref().unwrap());
+    let reach = reach(id, &found.fleet.spec, place);
     let mut row = before.clone();
     row.agent = Some(Json::new(AgentAddress::Ssh {
         reach: Box::new(reach.unwrap()),

@@ -1,7 +1,14 @@
 //! Fleets in clouds: what is stored of them when they are applied, changed and deleted. Their instances are made by the
 //! engine, which is not here.
 
+use dstack_hosts::pool::Keyring as _;
+use dstack_model::reach::KeyRef;
+use dstack_server::wiring::DatabaseKeyring;
 use dstack_store::queries::Page;
+use dstack_store::rows::OperationState;
+use dstack_store::{Changes, EngineStore as _, EventMaker};
+use dstack_units::FleetId;
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use super::{ADMIN, Answer, Server, TestServer, effects, redacted};
@@ -349,4 +356,100 @@ async fn private_keys_of_hosts_are_in_no_answer_but_the_echo_of_a_plan() {
     }
     let echo = &planned["spec"]["configuration"]["ssh_config"];
     assert_eq!((&echo["ssh_key"], &echo["proxy_jump"]["ssh_key"]), (&key, &key));
+}
+
+/// The fleet does not have them any more, and the host that has left it must still be reached for its release.
+#[tokio::test]
+async fn keys_of_a_host_that_leaves_are_found_until_it_is_released() {
+    let server = Server::new().await;
+    let mut spec = effects::ssh_fleet(&["192.0.2.1"]);
+    let ssh = &mut spec["configuration"]["ssh_config"];
+    let key = |text: &str| json!({"public": "", "private": text});
+    let jump = json!({"hostname": "jump", "user": "me", "identity_file": "~/.ssh/id", "ssh_key": key("of the jump host")});
+    ssh["hosts"] = json!([{"hostname": "192.0.2.1", "proxy_jump": jump}, "192.0.2.2"]);
+    let applied = server
+        .main("fleets/apply", json!({"plan": {"spec": spec}, "force": true}))
+        .await
+        .ok();
+    let data = &server.state.data;
+    let keyring = DatabaseKeyring::new(data.database.clone(), data.encryption.clone(), data.keys.clone());
+    let fleet: FleetId = applied["id"].as_str().unwrap().parse().unwrap();
+    let hostname = "192.0.2.1".to_owned();
+    let named = KeyRef::JumpHost { fleet, hostname };
+    let found = async || {
+        let found = keyring.private_key(&named).await.unwrap();
+        found.map(|key| key.expose().to_owned())
+    };
+    assert_eq!(found().await.as_deref(), Some("of the jump host"));
+
+    spec["configuration"]["ssh_config"]["hosts"] = json!(["192.0.2.2"]);
+    server
+        .main("fleets/apply", json!({"plan": {"spec": spec}, "force": true}))
+        .await
+        .ok();
+    assert_eq!(found().await.as_deref(), Some("of the jump host"));
+
+    let snapshot = data.store().fleet(fleet).await.unwrap().unwrap();
+    let leaving = snapshot
+        .instances
+        .iter()
+        .find(|row| row.instance_num == 0)
+        .unwrap();
+    let operations = data
+        .store()
+        .instance(leaving.id)
+        .await
+        .unwrap()
+        .unwrap()
+        .operations;
+    let mut released = operations[0].clone();
+    let text = released.notes.as_ref().unwrap().to_string();
+    assert!(
+        !text.contains("of the jump host"),
+        "it is encrypted there as well: {text}"
+    );
+    (released.state, released.notes) = (OperationState::Done, None);
+    let mut changes = Changes::new(EventMaker::system(data.clock.now(), data.random.clone()));
+    changes.intend(released);
+    data.store().commit(changes.into_commit()).await.unwrap();
+    assert_ne!(found().await.as_deref(), Some("of the jump host"));
+}
+
+#[tokio::test]
+async fn a_host_is_in_one_list_once_and_in_one_fleet() {
+    let server = Server::new().await;
+    let apply = async |name: &str, hosts: Value| {
+        let mut spec = effects::ssh_fleet(&[]);
+        spec["configuration"]["name"] = json!(name);
+        spec["configuration"]["ssh_config"]["hosts"] = hosts;
+        server
+            .main("fleets/apply", json!({"plan": {"spec": spec}, "force": true}))
+            .await
+    };
+    let refused = apply("one", json!(["other", "host.example", "Host.Example."])).await;
+    assert_eq!(refused.status, 400);
+    assert_eq!(
+        refused.body["detail"][0]["msg"],
+        "ssh_config.hosts[2]: Host.Example. is the same host as ssh_config.hosts[1]: name it once"
+    );
+    apply("one", json!(["host.example"])).await.ok();
+    let refused = apply("two", json!(["HOST.example"])).await;
+    assert_eq!(
+        refused.body["detail"][0]["msg"],
+        "Instances [HOST.example] are already assigned to a fleet."
+    );
+    let refused = apply("one", json!(["Host.Example"])).await;
+    assert_eq!(
+        refused.body["detail"][0]["msg"],
+        "Host host.example is in the fleet, under that name. Remove it first, then add it under the other"
+    );
+    // However many are applied at once.
+    let all = ["aa", "bb", "cc", "dd"].map(|name| apply(name, json!(["once.example"])));
+    let done = join_all(all).await;
+    let statuses: Vec<_> = done.iter().map(|answer| answer.status).collect();
+    assert_eq!(
+        statuses.iter().filter(|status| **status == 200).count(),
+        1,
+        "{statuses:?}"
+    );
 }

@@ -12,6 +12,7 @@
 )]
 
 mod access;
+mod agent_tokens;
 mod backends;
 mod blobs;
 mod effects;
@@ -36,7 +37,6 @@ mod reload;
 mod repos;
 mod retention;
 mod root;
-mod runner_tokens;
 mod runs;
 mod secrets;
 mod server;

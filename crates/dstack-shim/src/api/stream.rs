@@ -17,12 +17,14 @@ use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::Api;
+use crate::self_termination::Hold;
 use crate::tasks::Tasks;
 
 const TICK: Duration = Duration::from_secs(5);
 
-pub(super) fn response(api: &Arc<Api>) -> Response {
-    let lines = stream::unfold(Follower::new(api), |mut follower| async move {
+/// `hold` is kept until the stream ends.
+pub(super) fn response(api: &Arc<Api>, hold: Hold) -> Response {
+    let lines = stream::unfold(Follower::new(api, hold), |mut follower| async move {
         let event = follower.next().await?;
         Some((Ok::<_, Infallible>(line(&event)), follower))
     });
@@ -48,10 +50,11 @@ struct Follower {
     queue: VecDeque<StreamEvent>,
     tick: Interval,
     shutdown: CancellationToken,
+    _hold: Hold,
 }
 
 impl Follower {
-    fn new(api: &Api) -> Self {
+    fn new(api: &Api, hold: Hold) -> Self {
         let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + TICK, TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
@@ -60,6 +63,7 @@ impl Follower {
             queue: VecDeque::new(),
             tick,
             shutdown: api.shutdown.clone(),
+            _hold: hold,
         }
     }
 

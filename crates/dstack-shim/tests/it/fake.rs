@@ -16,6 +16,7 @@ use dstack_shim::components::Components;
 use dstack_shim::gpu::GpuLock;
 use dstack_shim::keys::HostKeys;
 use dstack_shim::runtime::{Container, ContainerState, ProgressSink, Runtime, RuntimeError, Spec};
+use dstack_shim::self_termination::Needed;
 use dstack_shim::store::Store;
 use dstack_shim::tasks::{Host, Tasks};
 use dstack_shim::volumes::HostDisks;
@@ -245,6 +246,8 @@ impl Agent {
         });
         let (shutdown, force) = (CancellationToken::new(), CancellationToken::new());
         let api = Arc::new(Api {
+            token: None,
+            needed: Needed::default(),
             tasks: tasks.clone(),
             components: Components::new(home.join("runner"), home.join("shim")),
             instance: InstanceInfo {

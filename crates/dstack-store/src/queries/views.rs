@@ -6,6 +6,7 @@ use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::JobProvisioningData;
 use dstack_units::{FleetId, InstanceId, ProjectId, RepoRowId, RunId, UserId};
 use sqlx::Row;
+use sqlx::any::AnyRow;
 
 use super::Page;
 use super::Reads;
@@ -14,7 +15,7 @@ use crate::encryption::RowKeys;
 use crate::entity::{read_column, read_field, select_sql, select_with};
 use crate::reads::Named;
 use crate::rows::{FleetRow, InstanceRow, JobRow, RunRow};
-use crate::{Entity, Result, Sealed};
+use crate::{Entity, Result, Sealed, Tx};
 
 /// Active runs are few: found by their own index first, filtered and sorted afterwards. Left to themselves, planners
 /// walk through all runs of a project instead.
@@ -436,16 +437,28 @@ impl Views<'_> {
     }
 
     /// Hosts of SSH fleets that are in use, each with its fleet; this machine's own fleet does not count.
-    pub async fn remote_hosts(self) -> Result<Vec<(Option<FleetId>, Sealed<JobProvisioningData>)>> {
-        let sql = "SELECT i.fleet_id, i.job_provisioning_data FROM instances i JOIN fleets f ON f.id = i.fleet_id \
-                   WHERE i.backend = 'remote' AND i.deleted = 0 AND i.status <> 'terminated' AND f.local = 0 \
-                   AND i.job_provisioning_data IS NOT NULL";
-        fetch_as(self.0, sql.to_owned(), &[], |row| {
-            Ok((
-                read_column(row, 0, "instances", "fleet_id")?,
-                read_field(row, self.0.keys(), 1, "instances", "job_provisioning_data")?,
-            ))
+    pub async fn remote_hosts(self) -> Result<Vec<(Option<FleetId>, String)>> {
+        let found = fetch_as(self.0, REMOTE_HOSTS.to_owned(), &[], |row| {
+            remote_host(row, self.0.keys())
         })
-        .await
+        .await?;
+        Ok(found.into_iter().flatten().collect())
     }
+}
+
+const REMOTE_HOSTS: &str = "SELECT i.fleet_id, i.job_provisioning_data FROM instances i JOIN fleets f ON f.id = i.fleet_id \
+     WHERE i.backend = 'remote' AND i.deleted = 0 AND i.status <> 'terminated' AND f.local = 0 \
+     AND i.job_provisioning_data IS NOT NULL";
+
+fn remote_host(row: &AnyRow, keys: &RowKeys) -> Result<Option<(Option<FleetId>, String)>> {
+    let place: Sealed<JobProvisioningData> = read_field(row, keys, 1, "instances", "job_provisioning_data")?;
+    let fleet = read_column(row, 0, "instances", "fleet_id")?;
+    Ok(place.hostname.clone().map(|name| (fleet, name)))
+}
+
+/// As [`Views::remote_hosts`], within a transaction.
+pub(crate) async fn remote_hosts_in(tx: &mut Tx, keys: &RowKeys) -> Result<Vec<(Option<FleetId>, String)>> {
+    let rows = sqlx::query(REMOTE_HOSTS).fetch_all(tx).await?;
+    let found = rows.iter().filter_map(|row| remote_host(row, keys).transpose());
+    found.collect()
 }

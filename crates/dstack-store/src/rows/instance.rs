@@ -291,6 +291,15 @@ impl InstanceRow {
         Ok(())
     }
 
+    /// The host of a fleet, which is in use, was set up again: its agent is reached so, and this is what it has, if that counts.
+    pub fn host_ready_again(&mut self, host: Option<PreparedHost>, agent: AgentAddress) {
+        self.agent = Some(Json::new(agent));
+        if let Some(host) = host {
+            self.total_blocks = Some(host.total_blocks);
+            *self = self.clone().offering(host.offer, host.place);
+        }
+    }
+
     /// A job takes this many blocks.
     ///
     /// # Errors

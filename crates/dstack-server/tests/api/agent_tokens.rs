@@ -1,12 +1,12 @@
-//! What calls to the runners of jobs are authorized with, at servers that share a database.
+//! What calls to the agents of jobs and hosts are authorized with, at servers that share a database.
 
 use std::sync::Arc;
 
 use dstack_control::keys::Keys;
-use dstack_server::wiring::RunnerTokens;
+use dstack_server::wiring::AgentTokens;
 use dstack_store::encryption::{Encryption, Key};
 use dstack_system::Random;
-use dstack_units::JobId;
+use dstack_units::{InstanceId, JobId};
 
 use super::Server;
 
@@ -18,17 +18,17 @@ fn key(name: &str, byte: u8) -> Key {
 }
 
 /// As a server has them that was just started, with these keys for its database.
-fn tokens(server: &Server, keys: Vec<Key>) -> RunnerTokens {
+fn tokens(server: &Server, keys: Vec<Key>) -> AgentTokens {
     let (database, random) = (server.state.data.database.clone(), Random::system());
     let encryption = Encryption::new(keys, random.clone());
-    RunnerTokens::new(
+    AgentTokens::new(
         database.clone(),
         Arc::new(Keys::new(database, encryption, random)),
     )
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn servers_that_share_a_database_agree_on_the_token_of_a_job() {
+async fn servers_that_share_a_database_agree_on_the_tokens_of_jobs_and_hosts() {
     let server = Server::new().await;
     let project = server.main_project().await;
     let (one, other) = (
@@ -48,10 +48,17 @@ async fn servers_that_share_a_database_agree_on_the_token_of_a_job() {
         first.of_job(project, other).await.unwrap().expose(),
         token.expose()
     );
+    let instance = InstanceId::from(server.state.data.random.uuid());
+    let of_host = first.of_instance(project, instance).await.unwrap();
+    assert_ne!(of_host.expose(), token.expose());
     // Started again, with a new key for the database: jobs that run go on being reached.
     let rotated = tokens(&server, vec![key("new", 9), key("k", 7)]);
     assert_eq!(
         rotated.of_job(project, one).await.unwrap().expose(),
         token.expose()
+    );
+    assert_eq!(
+        rotated.of_instance(project, instance).await.unwrap().expose(),
+        of_host.expose()
     );
 }

@@ -1,8 +1,8 @@
-//! What calls to the runners of jobs are authorized with.
+//! What calls to the runners of jobs, and to the shims of hosts, are authorized with.
 //!
-//! Derived, not stored: from the private key of the job's project, which is in the database and encrypted there. So every
-//! server that shares the database has the same token for a job, before and after a restart, and no row has it in clear.
-//! The keys that encrypt the database may be rotated meanwhile: the project's key stays (docs/adr/019-runner-tokens.md).
+//! Derived, not stored: from the private key of the project, which is in the database and encrypted there. So every server that
+//! shares the database has the same token for a job or a host, before and after a restart, and no row has it in clear. The keys
+//! that encrypt the database may be rotated meanwhile: the project's key stays (docs/adr/019-runner-tokens.md).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,26 +12,27 @@ use dstack_engine::InputsError;
 use dstack_store::Database;
 
 use dstack_system::Secret;
-use dstack_units::{JobId, ProjectId};
+use dstack_units::{InstanceId, JobId, ProjectId};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// Tells this use of a project's key from others. Changing it locks this server out of the jobs that run.
-const PURPOSE: &[u8] = b"dstack runner token 1\0";
+/// Tell these uses of a project's key from others. Changing them locks this server out of the jobs that run, and of its hosts.
+const RUNNER: &str = "dstack runner token 1";
+const SHIM: &str = "dstack shim token 1";
 /// Projects whose keys are kept open; when there are more, all are forgotten.
 const KEPT: usize = 1000;
 
 /// Makes the tokens.
 #[derive(Debug)]
-pub struct RunnerTokens {
+pub struct AgentTokens {
     database: Database,
     keys: Arc<Keys>,
     /// Private keys of projects, which never change.
     known: Mutex<HashMap<ProjectId, Secret>>,
 }
 
-impl RunnerTokens {
-    /// Of the jobs in this database.
+impl AgentTokens {
+    /// Of the jobs and hosts in this database.
     pub fn new(database: Database, keys: Arc<Keys>) -> Self {
         Self {
             database,
@@ -43,7 +44,13 @@ impl RunnerTokens {
     /// The token of a job's runner.
     pub async fn of_job(&self, project: ProjectId, job: JobId) -> Result<Secret, InputsError> {
         let key = self.key_of(project).await?;
-        derive(&key, job)
+        derive(&key, RUNNER, &job.to_string())
+    }
+
+    /// The token of the shim of an instance that is reached over a network.
+    pub async fn of_instance(&self, project: ProjectId, instance: InstanceId) -> Result<Secret, InputsError> {
+        let key = self.key_of(project).await?;
+        derive(&key, SHIM, &instance.to_string())
     }
 
     async fn key_of(&self, project: ProjectId) -> Result<Secret, InputsError> {
@@ -52,9 +59,8 @@ impl RunnerTokens {
             return Ok(key.clone());
         }
         let row = self.database.projects().by_id(project).await?;
-        let row = row.ok_or_else(|| {
-            InputsError::Refused(format!("the project {project} of the job is not in the database"))
-        })?;
+        let row =
+            row.ok_or_else(|| InputsError::Refused(format!("the project {project} is not in the database")))?;
         let pair = self.keys.of_project(&row).await;
         let key = pair.map_err(InputsError::transient)?.private;
         let mut known = known();
@@ -66,11 +72,10 @@ impl RunnerTokens {
     }
 }
 
-fn derive(key: &Secret, job: JobId) -> Result<Secret, InputsError> {
+fn derive(key: &Secret, purpose: &str, id: &str) -> Result<Secret, InputsError> {
     let mac = Hmac::<Sha256>::new_from_slice(key.expose().as_bytes());
     let mut mac = mac.map_err(InputsError::transient)?;
-    mac.update(PURPOSE);
-    mac.update(job.to_string().as_bytes());
+    mac.update(format!("{purpose}\0{id}").as_bytes());
     Ok(Secret::new(hex::encode(mac.finalize().into_bytes())))
 }
 
@@ -79,9 +84,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_differ_by_job_and_by_project_and_stay_the_same() {
-        let job = |n: u128| JobId::from(uuid::Uuid::from_u128(n));
-        let token = |key: &str, n| derive(&key.into(), job(n)).unwrap().expose().to_owned();
+    fn tokens_differ_by_use_thing_and_project_and_stay_the_same() {
+        let token_for = |key: &str, purpose, n: u128| {
+            let id = uuid::Uuid::from_u128(n).to_string();
+            derive(&key.into(), purpose, &id).unwrap().expose().to_owned()
+        };
+        let token = |key: &str, n| token_for(key, RUNNER, n);
         // printf 'dstack runner token 1\0%s' 00000000-0000-0000-0000-000000000001 | openssl dgst -sha256 -hmac key
         assert_eq!(
             token("key", 1),
@@ -89,5 +97,10 @@ mod tests {
         );
         assert_ne!(token("key", 1), token("key", 2));
         assert_ne!(token("key", 1), token("other", 1));
+        // printf 'dstack shim token 1\0%s' 00000000-0000-0000-0000-000000000001 | openssl dgst -sha256 -hmac key
+        assert_eq!(
+            token_for("key", SHIM, 1),
+            "38910a1cbdb50c6acf26006f27ebf9b69da57c41f2e5f942c56845894e810b91"
+        );
     }
 }
