@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use dstack_compute::config::{BackendConfig, SplitConfig};
 use dstack_compute::{
     Backend, BackendKind, Backends, Call, Capabilities, ComputeError, ConfigureError, Known, LISTED_WITHIN,
-    Lifecycle, Machine as CloudMachine, MachineRequest, Removal, Step, Volume, VolumeRequest, Volumes,
+    Lifecycle, Machine as CloudMachine, MachineRequest, Owned, OwnedKind, OwnedMark, Removal, Step, Volume,
+    VolumeRequest, Volumes,
 };
 use dstack_model::backends::BackendType;
 use dstack_model::decode::decode_strict;
@@ -16,10 +17,11 @@ use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::{JobProvisioningData, Requirements};
 use dstack_model::volumes::VolumeProvisioningData;
 use dstack_system::{Random, task};
-use dstack_units::{InstanceId, ProjectId, VolumeId};
+use dstack_units::{InstallationId, InstanceId, ProjectId, VolumeId};
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use crate::Faults;
 use crate::servers::Caller;
@@ -353,6 +355,46 @@ impl Backend for Clouds {
     fn volumes(&self) -> Option<&dyn Volumes> {
         Some(self)
     }
+
+    async fn inventory(&self) -> Result<Vec<Owned>, ComputeError> {
+        // That of the engine's settings, where nothing else is set.
+        let installation = InstallationId::new(Uuid::nil());
+        self.ask(move |state| {
+            let is_listed = |at: &Instant| *at <= Instant::now();
+            let machines = state
+                .machines
+                .iter()
+                .filter(|machine| state.listed_at.get(&machine.instance).is_none_or(is_listed));
+            let machines =
+                machines.map(|machine| owned(OwnedKind::Machine, machine.instance.uuid(), installation));
+            let disks = state.disks.iter().filter(|(_, at)| is_listed(at));
+            let disks = disks.map(|(volume, _)| owned(OwnedKind::Volume, volume.uuid(), installation));
+            Ok(machines.chain(disks).collect())
+        })
+        .await
+    }
+
+    async fn remove_owned(&self, owned: &Owned) -> Result<Removal, ComputeError> {
+        let OwnedMark::Tags { key, .. } = owned.mark else {
+            return Err(ComputeError::Unsupported("to remove what has no tags"));
+        };
+        match owned.kind {
+            OwnedKind::Volume => self.delete_disk(VolumeId::from(key)).await,
+            _ => self.end_machine(InstanceId::from(key)).await,
+        }
+    }
+}
+
+fn owned(kind: OwnedKind, key: Uuid, installation: InstallationId) -> Owned {
+    Owned {
+        kind,
+        id: key.to_string(),
+        name: String::new(),
+        mark: OwnedMark::Tags { installation, key },
+        region: "here".to_owned(),
+        price: Some(1.0),
+        made_at: None,
+    }
 }
 
 impl Clouds {
@@ -420,10 +462,17 @@ impl Lifecycle<CloudMachine> for Clouds {
 
     async fn remove(&self, known: &Known<CloudMachine>, call: &Call<'_>) -> Result<Removal, ComputeError> {
         let instance = InstanceId::from(known.marks.key);
-        let find = || async move { Ok(self.lists_machine(instance).await?.then_some(serde_json::Value::Null)) };
+        let find = || async move {
+            Ok(self
+                .lists_machine(instance)
+                .await?
+                .then_some(serde_json::Value::Null))
+        };
         let made = known.place.as_ref().map(|_| serde_json::Value::Null);
-        call.unmake("machine", made, LISTED_WITHIN, find, |_| self.end_machine(instance))
-            .await
+        call.unmake("machine", made, LISTED_WITHIN, find, |_| {
+            self.end_machine(instance)
+        })
+        .await
     }
 }
 

@@ -7,11 +7,13 @@ use std::sync::{Mutex, PoisonError};
 use async_trait::async_trait;
 use dstack_agent_api::runner::{SubmitBody, SubmitJobSpec};
 use dstack_engine::peers::{cluster_info, placed_spec};
-use dstack_engine::{Batch, Image, Inputs, InputsError, Output, Result, RunJobs, SshKeys, StartInputs};
+use dstack_engine::{
+    Batch, Image, Inputs, InputsError, MachineInputs, Output, Result, RunJobs, SshKeys, StartInputs,
+};
 use dstack_model::runs::JobSpec;
 use dstack_plan::services::replicas::Slot;
 use dstack_store::JobSnapshot;
-use dstack_store::rows::{JobRow, RunRow};
+use dstack_store::rows::{FleetRow, InstanceRow, JobRow, RunRow};
 use dstack_system::Secret;
 use dstack_units::{InstanceId, JobId, ProjectId};
 use tokio::sync::Notify;
@@ -82,6 +84,9 @@ impl Inputs for SimInputs {
         }
         let made = crate::scenario::jobs(&run.run_spec, replicas);
         made.map_err(|error| InputsError::Refused(error.to_string()))
+    }
+    async fn machine(&self, _: &InstanceRow, _: Option<&FleetRow>) -> Result<MachineInputs, InputsError> {
+        Ok(MachineInputs::default())
     }
     async fn start(&self, job: &JobSnapshot, jobs: &RunJobs) -> Result<StartInputs, InputsError> {
         let spec = placed_spec(job, jobs)?;

@@ -9,10 +9,13 @@
 mod call;
 mod capabilities;
 pub mod config;
+mod containers;
 mod error;
+mod inventory;
 mod lifecycle;
 mod machines;
 mod marks;
+mod placements;
 mod registry;
 mod volumes;
 mod yaml;
@@ -23,15 +26,23 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use dstack_model::backends::BackendType;
 use dstack_model::offers::InstanceOfferWithAvailability;
+#[cfg(doc)]
+use dstack_model::offers::InstanceRuntime;
 use dstack_model::runs::Requirements;
 use dstack_units::ProjectId;
 
 pub use call::{CALL_LIMIT, Call, Journal, LISTED_WITHIN};
 pub use capabilities::Capabilities;
+pub use containers::{
+    CONTAINER_SSH_PORT, Container, ContainerRequest, Group, GroupRequest, MountedFolder, MountedVolume,
+    RegistryLogin, Workload,
+};
 pub use error::ComputeError;
+pub use inventory::{Owned, OwnedKind, OwnedMark};
 pub use lifecycle::{Known, Lifecycle, Removal, Resource, Sign, Step};
-pub use machines::{Machine, MachineRequest};
+pub use machines::{Machine, MachineRequest, Owner};
 pub use marks::{INSTALLATION_TAG, KEY_TAG, Marks, NameCode};
+pub use placements::{Placement, PlacementRequest};
 pub use registry::{BackendKind, ConfigureError, Registry};
 pub use volumes::{Attachment, AttachmentSite, Volume, VolumeRequest, Volumes};
 
@@ -66,10 +77,37 @@ pub trait Backend: Send + Sync + Debug {
         None
     }
 
+    /// Its containers without a host of ours, if it runs any: of offers with [`InstanceRuntime::Runner`].
+    fn containers(&self) -> Option<&dyn Lifecycle<Container>> {
+        None
+    }
+
+    /// Its groups of containers, if it makes such.
+    fn groups(&self) -> Option<&dyn Lifecycle<Group>> {
+        None
+    }
+
     /// Its network volumes, if it has such.
     fn volumes(&self) -> Option<&dyn Volumes> {
         None
     }
+
+    /// Its groups of machines that are close to each other, if it has such.
+    fn placements(&self) -> Option<&dyn Lifecycle<Placement>> {
+        None
+    }
+
+    /// All that carries marks of any installation, of every kind and in every region, with the pieces of each.
+    ///
+    /// # Errors
+    /// The cloud does not tell all of it: nothing is concluded from what it does tell.
+    async fn inventory(&self) -> Result<Vec<Owned>, ComputeError>;
+
+    /// Removes something of the inventory that nobody knows of; asked again until it is gone.
+    ///
+    /// # Errors
+    /// It may still be there.
+    async fn remove_owned(&self, owned: &Owned) -> Result<Removal, ComputeError>;
 }
 
 /// The configured backends of projects.

@@ -5,7 +5,7 @@ use dstack_model::runs::JobProvisioningData;
 use dstack_model::volumes::{AnyVolumeConfiguration, VolumeAttachmentData, VolumeProvisioningData};
 
 use crate::lifecycle::Resource;
-use crate::{ComputeError, Lifecycle, Marks};
+use crate::{ComputeError, Lifecycle, Marks, Owner};
 
 /// Network volumes: disks that outlive the machines to which they are attached.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,10 +23,8 @@ impl Resource for Volume {
 pub struct VolumeRequest {
     /// What it carries: whatever is made for the request is found by them.
     pub marks: Marks,
-    /// Name of the project.
-    pub project_name: String,
-    /// Name of the user.
-    pub user: String,
+    /// For whom it is.
+    pub owner: Owner,
     /// What is asked for.
     pub configuration: AnyVolumeConfiguration,
 }

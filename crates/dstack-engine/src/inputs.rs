@@ -4,9 +4,10 @@ use std::fmt::Debug;
 
 use async_trait::async_trait;
 use dstack_agent_api::runner::SubmitBody;
+use dstack_compute::Owner;
 use dstack_model::runs::JobSpec;
 use dstack_plan::services::replicas::Slot;
-use dstack_store::rows::RunRow;
+use dstack_store::rows::{FleetRow, InstanceRow, RunRow};
 use dstack_store::{JobSnapshot, StoreError};
 use dstack_system::Secret;
 use dstack_units::{InstanceId, ProjectId};
@@ -42,6 +43,15 @@ pub struct SshKeys {
     pub host: Vec<String>,
 }
 
+/// What a machine is made with.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MachineInputs {
+    /// For whom it is.
+    pub owner: Owner,
+    /// Public keys that may log in, each a line `type base64 [comment]`: the project's first.
+    pub authorized_keys: Vec<String>,
+}
+
 /// Why what a job needs is not there.
 #[derive(Debug, thiserror::Error)]
 pub enum InputsError {
@@ -71,6 +81,12 @@ impl From<StoreError> for InputsError {
 pub trait Inputs: Send + Sync + Debug {
     /// The jobs of these replicas, as the run asks for them now.
     async fn jobs(&self, run: &RunRow, replicas: &[Slot]) -> Result<Vec<JobSpec>, InputsError>;
+    /// What the machine of an instance is made with. `fleet` is its fleet.
+    async fn machine(
+        &self,
+        instance: &InstanceRow,
+        fleet: Option<&FleetRow>,
+    ) -> Result<MachineInputs, InputsError>;
     /// For the runner. `jobs` are those of the job's run if it must know of them, or else the job alone.
     async fn start(&self, job: &JobSnapshot, jobs: &RunJobs) -> Result<StartInputs, InputsError>;
     /// The image as it is pulled, with secrets put into the credentials.

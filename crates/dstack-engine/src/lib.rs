@@ -47,7 +47,7 @@ pub use context::{Context, EngineDeps, Identity, Settings};
 pub use engine::Engine;
 pub use failpoint::Failpoints;
 pub use hosts::{HostError, HostRef, Hosts, NoHosts, Preparation, ReadyHost};
-pub use inputs::{Image, Inputs, InputsError, SshKeys, StartInputs};
+pub use inputs::{Image, Inputs, InputsError, MachineInputs, SshKeys, StartInputs};
 pub use output::{Batch, Output, Piece};
 pub use peers::RunJobs;
 pub use wakes::Key;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use dstack_compute::config::{BackendConfig, SplitConfig};
-use dstack_compute::{Backend, BackendKind, Capabilities, ComputeError, ConfigureError};
+use dstack_compute::{Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Owned, Removal};
 use dstack_model::backends::BackendType;
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
@@ -60,5 +60,13 @@ impl Backend for Idle {
 
     async fn offers(&self, _: &Requirements) -> Result<Vec<InstanceOfferWithAvailability>, ComputeError> {
         Ok(Vec::new())
+    }
+
+    async fn inventory(&self) -> Result<Vec<Owned>, ComputeError> {
+        Ok(Vec::new())
+    }
+
+    async fn remove_owned(&self, _: &Owned) -> Result<Removal, ComputeError> {
+        Ok(Removal::Gone)
     }
 }

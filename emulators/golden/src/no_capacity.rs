@@ -9,7 +9,11 @@ pub(crate) struct NoCapacity;
 
 #[async_trait]
 impl Lifecycle<Machine> for NoCapacity {
-    async fn ensure(&self, _: &MachineRequest, _: &Call<'_>) -> Result<Step<JobProvisioningData>, ComputeError> {
+    async fn ensure(
+        &self,
+        _: &MachineRequest,
+        _: &Call<'_>,
+    ) -> Result<Step<JobProvisioningData>, ComputeError> {
         Err(ComputeError::NoCapacity("Golden setup: no capacity".to_owned()))
     }
 

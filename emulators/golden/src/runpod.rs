@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use dstack_catalog_offers::{CatalogQuery, DiskSize};
 use dstack_compute::config::{BackendConfig, RunpodConfig, SplitConfig};
 use dstack_compute::{
-    Backend, BackendKind, Call, Capabilities, ComputeError, ConfigureError, Known, Lifecycle, Machine, Removal, Step, Volume,
-    VolumeRequest, Volumes,
+    Backend, BackendKind, Call, Capabilities, ComputeError, ConfigureError, Known, Lifecycle, Machine, Owned,
+    Removal, Step, Volume, VolumeRequest, Volumes,
 };
 use dstack_model::backends::BackendType;
 use dstack_model::instances::{InstanceAvailability, InstanceRuntime};
@@ -117,6 +117,14 @@ impl Backend for RunpodBackend {
 
     fn volumes(&self) -> Option<&dyn Volumes> {
         Some(self)
+    }
+
+    async fn inventory(&self) -> Result<Vec<Owned>, ComputeError> {
+        Ok(Vec::new())
+    }
+
+    async fn remove_owned(&self, _: &Owned) -> Result<Removal, ComputeError> {
+        Ok(Removal::Gone)
     }
 }
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use dstack_catalog_offers::{CatalogQuery, DiskSize};
 use dstack_compute::config::{BackendConfig, SplitConfig};
-use dstack_compute::{Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Lifecycle, Machine};
+use dstack_compute::{
+    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Lifecycle, Machine, Owned, Removal,
+};
 use dstack_model::backends::BackendType;
 use dstack_model::instances::{InstanceAvailability, InstanceRuntime};
 use dstack_model::offers::InstanceOfferWithAvailability;
@@ -66,5 +68,13 @@ impl Backend for Whole {
 
     fn machines(&self) -> Option<&dyn Lifecycle<Machine>> {
         Some(&NoCapacity)
+    }
+
+    async fn inventory(&self) -> Result<Vec<Owned>, ComputeError> {
+        Ok(Vec::new())
+    }
+
+    async fn remove_owned(&self, _: &Owned) -> Result<Removal, ComputeError> {
+        Ok(Removal::Gone)
     }
 }

@@ -104,6 +104,19 @@ pub(crate) const PRODUCT: &[Crate] = &[
         &["dstack-units", "dstack-system", "dstack-decode", "dstack-model"],
     ),
     row(
+        "dstack-backend",
+        "is what backends have in common; knows no cloud, neither engine nor store",
+        &[
+            "dstack-units",
+            "dstack-system",
+            "dstack-http",
+            "dstack-model",
+            "dstack-catalog",
+            "dstack-catalog-offers",
+            "dstack-compute",
+        ],
+    ),
+    row(
         "dstack-images",
         "asks engines and registries only",
         &["dstack-units", "dstack-system", "dstack-http", "dstack-plan"],

@@ -21,6 +21,7 @@ use dstack_plan::lifecycle::instance::{CREATION_TIMEOUT, Purpose, provisioning_t
 use dstack_plan::offers::AvailableOffers;
 use dstack_store::rows::{OperationKind, OperationRow};
 use dstack_store::{EntityRef, InstanceSnapshot};
+use dstack_system::chain;
 use dstack_units::Time;
 use serde::Serialize;
 use serde_json::Value;
@@ -29,6 +30,7 @@ use super::clouds::{OperationJournal, backend, done, keep, keep_changed, not_yet
 use super::{Step, Subject, hosts, last_of, note_error};
 use crate::Result;
 use crate::context::Context;
+use crate::inputs::InputsError;
 
 /// How far the making of an instance is.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
@@ -292,7 +294,14 @@ async fn ensure(
     let Some(machines) = cloud.machines() else {
         return next_offer(ctx, operation, attempts, "it makes no machines", true).await;
     };
-    let request = request(ctx, snapshot, &attempts, offer.clone());
+    let request = match request(ctx, snapshot, &attempts, offer.clone()).await {
+        Ok(request) => request,
+        Err(InputsError::Transient(error)) => {
+            let error = ComputeError::Unclear(chain(error.as_ref()).to_string());
+            return not_yet(ctx, operation, &error).await;
+        }
+        Err(InputsError::Refused(error)) => return next_offer(ctx, operation, attempts, &error, true).await,
+    };
     let embed = |pieces: &Value| attempts.with_pieces(pieces).to_json();
     let journal = OperationJournal::new(ctx, operation, attempts.pieces(), "cloud.create.before", embed)
         .expecting(row.project_id, offer.backend);
@@ -417,17 +426,25 @@ fn marks(ctx: &Context, snapshot: &InstanceSnapshot) -> Marks {
     }
 }
 
-fn request(
+async fn request(
     ctx: &Context,
     snapshot: &InstanceSnapshot,
     attempts: &OfferAttempts,
     offer: Offer,
-) -> MachineRequest {
-    MachineRequest {
+) -> Result<MachineRequest, InputsError> {
+    let inputs = ctx
+        .deps
+        .inputs
+        .machine(&snapshot.instance, snapshot.fleet.as_ref())
+        .await?;
+    Ok(MachineRequest {
         marks: marks(ctx, snapshot),
+        owner: inputs.owner,
         reservation: attempts.reservation.clone(),
         offer,
-    }
+        authorized_keys: inputs.authorized_keys,
+        placement_group: None,
+    })
 }
 
 /// The backend that makes and ends such instances; see [`backend`].

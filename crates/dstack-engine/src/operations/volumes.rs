@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use dstack_compute::{
-    Backend, ComputeError, Known, Lifecycle, Marks, Removal, Step as Progress, Volume, VolumeRequest, Volumes,
+    Backend, ComputeError, Known, Lifecycle, Marks, Owner, Removal, Step as Progress, Volume, VolumeRequest,
+    Volumes,
 };
 use dstack_model::Decode;
 use dstack_model::backends::BackendType;
@@ -261,8 +262,17 @@ async fn cloud_of(ctx: &Context, snapshot: &VolumeSnapshot) -> Result<Arc<dyn Ba
 fn request(ctx: &Context, snapshot: &VolumeSnapshot) -> VolumeRequest {
     VolumeRequest {
         marks: marks(ctx, snapshot),
-        project_name: snapshot.project_name.clone(),
-        user: snapshot.user_name.clone(),
+        owner: Owner {
+            project: snapshot.project_name.clone(),
+            user: snapshot.user_name.clone(),
+            tags: snapshot
+                .volume
+                .configuration
+                .tags()
+                .cloned()
+                .map(|tags| tags.into_iter().collect())
+                .unwrap_or_default(),
+        },
         configuration: (*snapshot.volume.configuration).clone(),
     }
 }

@@ -8,8 +8,9 @@ use dstack_agent_api::runner::{
     FileArchive, RepoCredentials, RepoData, SshKey, SubmitBody, SubmitJobSpec, SubmitJobSubmission,
     SubmitRun, SubmitRunSpec, UnixUser,
 };
+use dstack_compute::Owner;
 use dstack_engine::peers::{cluster_info, placed_spec};
-use dstack_engine::{Image, Inputs, InputsError, RunJobs, SshKeys, StartInputs};
+use dstack_engine::{Image, Inputs, InputsError, MachineInputs, RunJobs, SshKeys, StartInputs};
 use dstack_images::RegistryCredentials;
 use dstack_model::repos::{AnyRunRepoData, RemoteRepoCreds};
 use dstack_model::runs::JobSpec;
@@ -17,7 +18,7 @@ use dstack_plan::jobs::{registry_auth, with_secrets};
 use dstack_plan::services::replicas::Slot;
 use dstack_store::encryption::Encryption;
 use dstack_store::queries::secrets;
-use dstack_store::rows::RunRow;
+use dstack_store::rows::{FleetRow, InstanceRow, RunRow};
 use dstack_store::{Database, JobSnapshot, SqlStore};
 use dstack_system::Secret;
 use dstack_units::{InstanceId, ProjectId};
@@ -144,6 +145,22 @@ impl Inputs for SqlInputs {
         made.map_err(|error| match error.is_transient() {
             true => InputsError::transient(error),
             false => InputsError::Refused(error.to_string()),
+        })
+    }
+
+    async fn machine(&self, instance: &InstanceRow, fleet: Option<&FleetRow>) -> Result<MachineInputs> {
+        let project = self.database.projects().by_id(instance.project_id).await?;
+        let project = project.ok_or_else(|| InputsError::Refused("the project is gone".to_owned()))?;
+        let pair = self.keys.of_project(&project).await;
+        let pair = pair.map_err(InputsError::transient)?;
+        let tags = fleet.and_then(|fleet| fleet.spec.merged_profile().params.tags);
+        Ok(MachineInputs {
+            owner: Owner {
+                project: project.name,
+                user: String::new(),
+                tags: tags.map(|tags| tags.into_iter().collect()).unwrap_or_default(),
+            },
+            authorized_keys: vec![pair.public.trim_end().to_owned()],
         })
     }
 

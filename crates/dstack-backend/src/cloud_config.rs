@@ -1,0 +1,32 @@
+use serde_json::json;
+
+/// User data for cloud-init: lets keys log in, after these commands have run as root. Agents are brought over SSH afterwards.
+///
+/// JSON is YAML: nothing has to be quoted otherwise.
+pub fn cloud_config(authorized_keys: &[String], commands: &[String]) -> String {
+    let run: Vec<_> = commands.iter().map(|command| ["sh", "-c", command]).collect();
+    let config = match run.is_empty() {
+        true => json!({"ssh_authorized_keys": authorized_keys}),
+        false => json!({"ssh_authorized_keys": authorized_keys, "runcmd": run}),
+    };
+    format!("#cloud-config\n{config}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_and_commands_are_quoted() {
+        let keys = ["ssh-ed25519 AAAA p".to_owned()];
+        assert_eq!(
+            cloud_config(&keys, &[]),
+            "#cloud-config\n{\"ssh_authorized_keys\":[\"ssh-ed25519 AAAA p\"]}\n"
+        );
+        let config = cloud_config(&keys, &["echo \"a: b\"".to_owned()]);
+        assert!(
+            config.contains(r#""runcmd":[["sh","-c","echo \"a: b\""]]"#),
+            "{config}"
+        );
+    }
+}

@@ -1,0 +1,18 @@
+//! What backends of clouds have in common: what they are handed, errors of APIs, cached answers, the first script of machines.
+//!
+//! The contract itself is `dstack-compute`. Backends live in `backends/`, one folder each; `docs/adding-a-backend.md` tells how
+//! one is added.
+
+#![warn(missing_docs)]
+
+mod api;
+mod cached;
+mod cloud_config;
+mod env;
+mod offers;
+
+pub use api::{compute_error, configure_error};
+pub use cached::Cached;
+pub use cloud_config::cloud_config;
+pub use env::Env;
+pub use offers::{find_offers, offers_in};

@@ -1,0 +1,43 @@
+use dstack_catalog::{Catalog, Offer};
+use dstack_catalog_offers::{CatalogQuery, DiskSize, catalog_offers};
+use dstack_compute::ComputeError;
+use dstack_model::backends::BackendType;
+use dstack_model::offers::InstanceOffer;
+use dstack_model::runs::Requirements;
+
+/// Offers of the catalogue for requirements, in these regions (`None` or empty: in all), with the catalogue's disks.
+///
+/// # Errors
+/// The requirements contradict themselves.
+pub fn offers_in(
+    catalog: &Catalog,
+    backend: BackendType,
+    regions: Option<&[String]>,
+    requirements: &Requirements,
+) -> Result<Vec<InstanceOffer>, ComputeError> {
+    find_offers(catalog, backend, regions, requirements, &|_| true, &|_| {
+        DiskSize::Fixed
+    })
+}
+
+/// As [`offers_in`], of rows that are accepted, with disks of the given sizes.
+///
+/// # Errors
+/// The requirements contradict themselves.
+pub fn find_offers(
+    catalog: &Catalog,
+    backend: BackendType,
+    regions: Option<&[String]>,
+    requirements: &Requirements,
+    accept: &(dyn Fn(&Offer<'_>) -> bool + Sync),
+    disk: &(dyn Fn(&Offer<'_>) -> DiskSize + Sync),
+) -> Result<Vec<InstanceOffer>, ComputeError> {
+    let query = CatalogQuery {
+        backend,
+        locations: regions.filter(|regions| !regions.is_empty()),
+        requirements,
+        accept,
+        disk,
+    };
+    catalog_offers(catalog, &query).map_err(|error| ComputeError::Configuration(error.to_string()))
+}
