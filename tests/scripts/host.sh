@@ -232,12 +232,17 @@ start() {
     network
     files
     furnish "$@"
+    case " $* " in
+    *' docker '*) image ;;
+    esac
     groups=$(control_groups)
     mkdir -p "$groups/$space"
     setsid sh -c "echo \$\$ >$groups/$space/cgroup.procs; exec ip netns exec $space unshare --mount --uts --ipc --cgroup --pid --fork --kill-child sh -c 'exec sh $home/init'" \
         >"$home/log" 2>&1 </dev/null 9>&- &
     outer=$!
     echo "$outer" >"$home/outer"
+    # Others of DIR may start while this one comes up.
+    flock -u 9
     tries=0
     while :; do
         child=$(pgrep -P "$outer" 2>/dev/null | head -n 1 || true)
@@ -256,7 +261,6 @@ start() {
             [ "$tries" -lt 300 ] || fail "its engine does not answer"
             sleep 0.1
         done
-        image
         inside docker import - dstack-test/busybox:1 <"$dir/image.tar" >/dev/null
         ;;
     esac
