@@ -48,7 +48,8 @@ async fn with_hosts(seed: u64, count: usize, run: &str) -> (World, Engine, Fleet
     let engine = world.start().await.unwrap();
     let names: Vec<String> = (0..count).map(|number| format!("host-{number}")).collect();
     let key = json!({"public": "", "private": KEY});
-    let fields = json!({"placement": "cluster", "ssh_config": {"user": "me", "ssh_key": key, "hosts": names}});
+    let fields =
+        json!({"placement": "cluster", "ssh_config": {"user": "me", "ssh_key": key, "hosts": names}});
     let fleet = world.apply_fleet(&engine, "lab", &fields).await.unwrap();
     let idle = |world: &World| instances(world, fleet, |status, _| status == InstanceStatus::Idle) == count;
     world.until("all hosts idle", STEP_TIMEOUT, idle).await.unwrap();
@@ -98,7 +99,14 @@ async fn losing(seed: u64) -> (World, Engine, FleetId) {
     until_running(&world, LOST).await;
     let hosts: Vec<String> = running(&world)
         .iter()
-        .map(|job| job.job_provisioning_data.as_deref().unwrap().hostname.clone().unwrap())
+        .map(|job| {
+            job.job_provisioning_data
+                .as_deref()
+                .unwrap()
+                .hostname
+                .clone()
+                .unwrap()
+        })
         .collect();
     world.hosts.lose_hosts(&hosts);
     (world, engine, fleet)
@@ -109,7 +117,10 @@ async fn shown(seed: u64) -> Duration {
     let (world, engine, fleet) = losing(seed).await;
     let lost = Instant::now();
     let all = |world: &World| instances(world, fleet, |_, unreachable| unreachable) == LOST;
-    world.until("all are unreachable", STEP_TIMEOUT, all).await.unwrap();
+    world
+        .until("all are unreachable", STEP_TIMEOUT, all)
+        .await
+        .unwrap();
     let took = lost.elapsed();
     engine.stop();
     took

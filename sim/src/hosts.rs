@@ -495,10 +495,7 @@ impl SimTasks {
             self.told.clear();
             self.synced = false;
         }
-        let mut here = state
-            .tasks
-            .values()
-            .filter(|task| task.machine == self.machine);
+        let mut here = state.tasks.values().filter(|task| task.machine == self.machine);
         let changed = here.find(|task| self.told.get(&task.info.id) != Some(&task.info));
         if let Some(task) = changed {
             self.told.insert(task.info.id.clone(), task.info.clone());

@@ -154,7 +154,10 @@ async fn one_node_is_lost(extra: &Value) -> (RunStatus, Vec<JobRow>) {
     let run = world.submit(&engine, "train", &nodes(extra)).await.unwrap();
     let three = |world: &World| {
         let tables = world.store.tables();
-        let running = tables.jobs.values().filter(|job| job.status() == JobStatus::Running);
+        let running = tables
+            .jobs
+            .values()
+            .filter(|job| job.status() == JobStatus::Running);
         running.filter_map(|job| job.used_instance_id).collect::<Vec<_>>()
     };
     let all_run = |world: &World| three(world).len() == 3;
@@ -167,7 +170,8 @@ async fn one_node_is_lost(extra: &Value) -> (RunStatus, Vec<JobRow>) {
 
 #[tokio::test(start_paused = true)]
 async fn when_a_node_is_lost_all_start_anew_if_the_run_retries_and_end_if_not() {
-    let (status, jobs) = one_node_is_lost(&json!({"retry": {"on_events": ["interruption", "error"], "duration": "2h"}})).await;
+    let (status, jobs) =
+        one_node_is_lost(&json!({"retry": {"on_events": ["interruption", "error"], "duration": "2h"}})).await;
     assert_eq!(status, RunStatus::Done);
     let latest: Vec<&JobRow> = jobs.iter().filter(|job| job.submission_num == 1).collect();
     assert_eq!((jobs.len(), latest.len()), (6, 3));

@@ -9,9 +9,10 @@
 #   host.sh run DIR NAME COMMAND...   runs a command there as root
 #
 # The file DIR/authorized_keys may log in as root and as user "me". Files are those of this machine under an overlay, so
-# that whatever is installed here is there too; what a host writes lies under DIR. With `systemd` it is process 1, otherwise
-# sshd is started by a shell. With `docker` the host has an engine of its own with the image dstack-test/busybox:1 made of
-# this machine's busybox; without it no client and no engine. With `sudo` user "me" needs no password for it.
+# that whatever is installed here is there too, but nothing of root's own; what a host writes lies under DIR. With `systemd`
+# it is process 1, otherwise sshd is started by a shell. With `docker` the host has an engine of its own with the image
+# dstack-test/busybox:1 made of this machine's busybox; without it no client and no engine. With `sudo` user "me" needs no
+# password for it.
 # Needs root, ip, unshare, overlay, sshd. Exit 3 and a line on stderr: such hosts cannot be made here, with the reason.
 set -eu
 
@@ -55,7 +56,7 @@ network() {
 # Process 1 of the host: its files, then sshd.
 files() {
     root=$home/root
-    mkdir -p "$home/upper" "$home/work" "$home/var" "$root"
+    mkdir -p "$home/upper" "$home/work" "$home/var" "$home/own" "$root"
     cat >"$home/init" <<INIT
 set -eu
 mount --make-rprivate /
@@ -80,6 +81,7 @@ mount -t tmpfs -o mode=1777 tmpfs $root/tmp
 mount -t tmpfs -o mode=755 tmpfs $root/run
 mkdir -p $root/run/sshd $root/var/lib/docker
 mount --bind $home/var $root/var/lib/docker
+mount --bind $home/own $root/root
 hostname $name
 cd $root
 pivot_root . mnt
@@ -91,19 +93,20 @@ INIT
 # What is different on this host than on this machine.
 furnish() {
     upper=$home/upper
-    mkdir -p "$upper/root" "$upper/etc/sudoers.d" "$upper/etc/ssh" "$upper/etc/systemd/system" "$upper/usr/bin" "$upper/home/me/.ssh"
-    setfattr -n trusted.overlay.opaque -v y "$upper/root" 2>/dev/null || true
+    mkdir -p "$upper/etc/sudoers.d" "$upper/etc/ssh" "$upper/etc/systemd/system" "$upper/usr/bin" "$upper/home/me/.ssh"
     cp /etc/passwd "$upper/etc/passwd"
     cp /etc/group "$upper/etc/group"
     cp /etc/shadow "$upper/etc/shadow"
     grep -q '^me:' "$upper/etc/passwd" || echo 'me:x:4242:4242::/home/me:/bin/sh' >>"$upper/etc/passwd"
     grep -q '^me:' "$upper/etc/group" || echo 'me:x:4242:' >>"$upper/etc/group"
     grep -q '^me:' "$upper/etc/shadow" || echo 'me:*:19000::::::' >>"$upper/etc/shadow"
-    mkdir -p "$upper/root/.ssh"
-    cp "$dir/authorized_keys" "$upper/root/.ssh/authorized_keys"
+    # Nothing of this machine's root.
+    mkdir -p "$home/own/.ssh"
+    chmod 700 "$home/own" "$home/own/.ssh"
+    cp "$dir/authorized_keys" "$home/own/.ssh/authorized_keys"
     cp "$dir/authorized_keys" "$upper/home/me/.ssh/authorized_keys"
     chown -R 4242:4242 "$upper/home/me"
-    chmod 700 "$upper/root/.ssh" "$upper/home/me/.ssh"
+    chmod 700 "$upper/home/me/.ssh"
     echo "$name" >"$upper/etc/hostname"
     # Nobody answers questions for names there: without servers none is waited for.
     rm -f "$upper/etc/resolv.conf"

@@ -11,12 +11,20 @@ use crate::server::{Server, Setup, eventually};
 ///
 /// # Errors
 /// The reason to skip the test.
-#[allow(clippy::missing_panics_doc)] // a server that does not start fails the test
 pub fn start() -> Part<(Server, Lab)> {
+    start_with(|setup| setup)
+}
+
+/// As [`start`], with a server that is set up in another way.
+///
+/// # Errors
+/// The reason to skip the test.
+#[allow(clippy::missing_panics_doc)] // a server that does not start fails the test
+pub fn start_with(change: impl FnOnce(Setup) -> Setup) -> Part<(Server, Lab)> {
     let lab = Lab::new()?;
     // What the image says of itself is asked of this machine's engine, as there is no registry.
     parts::image()?;
-    let setup = Setup::local()?;
+    let setup = change(Setup::local()?);
     Ok((setup.start().unwrap(), lab))
 }
 
@@ -71,9 +79,7 @@ pub fn delete(server: &Server, name: &str) {
 
 /// The latest hundred events, the latest first.
 pub fn events(server: &Server) -> Vec<String> {
-    let events = server
-        .get("/api/events/list", &json!({"limit": 100}))
-        .unwrap();
+    let events = server.get("/api/events/list", &json!({"limit": 100})).unwrap();
     let events = events.as_array().unwrap().iter();
     events
         .map(|event| event["message"].as_str().unwrap().to_owned())

@@ -56,15 +56,16 @@ fn mpirun_starts_processes_on_both_nodes_and_ssh_leads_from_one_to_the_other() {
     let commands = [
         "if [ $DSTACK_NODE_RANK != 0 ]; then sleep 600; fi",
         "for address in $DSTACK_NODES_IPS; do echo ssh $(ssh $address hostname); done",
+        "for node in 0 1; do echo by-name $(ssh $DSTACK_RUN_NAME-$node-0 hostname); done",
         // The hosts' engines have networks with the same addresses: MPI must take that of the nodes.
-        "mpirun --allow-run-as-root --hostfile $DSTACK_MPI_HOSTFILE --mca oob_tcp_if_include eth0 -np 2 \
+        "mpirun --allow-run-as-root --hostfile $DSTACK_MPI_HOSTFILE --mca oob_tcp_if_include eth0 -np 2 -N 1 \
          sh -c 'echo mpi $OMPI_COMM_WORLD_RANK $(hostname)'",
     ];
     let more = json!({"nodes": 2, "stop_criteria": "master-done"});
     let run = task(&server, "train", &commands, &with_programs(&more));
     is_done(&run, &server);
     let printed = lines(&run, 0);
-    for said in ["ssh one", "ssh two"] {
+    for said in ["ssh one", "ssh two", "by-name one", "by-name two"] {
         assert!(printed.iter().any(|line| line == said), "{said}: {printed:#?}");
     }
     let mut by_mpi: Vec<&str> = printed
@@ -144,7 +145,11 @@ fn groups_name_one_anothers_nodes_and_start_in_the_order_that_is_asked_for() {
     };
     for (node, said) in [(0, "worker"), (1, "head")] {
         let line = format!("{said} {}", address(1 - node));
-        assert!(lines(&run, node).contains(&line), "{line}: {:#?}", lines(&run, node));
+        assert!(
+            lines(&run, node).contains(&line),
+            "{line}: {:#?}",
+            lines(&run, node)
+        );
     }
     // The head has no task before the worker's commands run.
     let body = json!({"within_runs": [run.get().unwrap()["id"]], "limit": 100, "ascending": true});
@@ -153,7 +158,9 @@ fn groups_name_one_anothers_nodes_and_start_in_the_order_that_is_asked_for() {
     let position = |job: &str, status: &str| {
         let is_it = |event: &Value| {
             let message = event["message"].as_str().unwrap();
-            message.starts_with("Job status changed") && message.contains(status) && event["targets"].to_string().contains(job)
+            message.starts_with("Job status changed")
+                && message.contains(status)
+                && event["targets"].to_string().contains(job)
         };
         story.iter().position(is_it)
     };
@@ -170,7 +177,10 @@ fn when_a_node_is_killed_all_start_anew_if_the_run_retries_and_fail_if_not() {
     // The second time it comes to its end. All nodes of a host see the host's folder.
     let commands = ["if mkdir /seen/$DSTACK_RUN_NAME; then echo waits; sleep 600; fi"];
     let retry = json!({"on_events": ["error"], "duration": "1h"});
-    for (name, retry, end, submissions) in [("stubborn", retry, "done", 2), ("meek", json!(false), "failed", 1)] {
+    for (name, retry, end, submissions) in [
+        ("stubborn", retry, "done", 2),
+        ("meek", json!(false), "failed", 1),
+    ] {
         let more = json!({"nodes": 2, "volumes": ["/tmp/seen:/seen"], "retry": retry});
         let run = task(&server, name, &commands, &more);
         eventually("both nodes wait", TEST_TIMEOUT, || {
