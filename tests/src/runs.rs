@@ -30,7 +30,8 @@ pub struct Run<'a> {
     pub name: String,
 }
 
-/// Submits a task of project `main` that runs `commands`; `more` holds further fields of its configuration.
+/// Submits a task of project `main` that runs `commands`; `more` holds further fields of its configuration; `null` takes
+/// one out.
 pub fn submit<'a>(server: &'a Server, name: &str, commands: &[&str], more: &Value) -> Result<Run<'a>> {
     submit_in(server, MAIN, name, commands, more)
 }
@@ -46,6 +47,7 @@ pub fn submit_in<'a>(
     let mut configuration = json!({"type": "task", "name": name, "commands": commands, "resources": small()});
     if let (Value::Object(all), Value::Object(more)) = (&mut configuration, more) {
         all.extend(more.clone());
+        all.retain(|_, value| !value.is_null());
     }
     let spec = json!({"run_name": name, "configuration": configuration, "profile": {"name": "default"}});
     server.get(

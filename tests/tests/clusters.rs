@@ -39,6 +39,10 @@ fn cluster(server: &Server, lab: &Lab, hosts: &[Host<'_>; 2], more: &Value) {
 
 fn is_done(run: &Run<'_>, server: &Server) {
     let ended = run.wait_until_finished().unwrap();
+    let body = json!({"limit": 100, "ascending": true});
+    for event in server.get("/api/events/list", &body).unwrap().as_array().unwrap() {
+        eprintln!("{} {}", event["recorded_at"], event["message"]);
+    }
     assert_eq!(ended, "done", "{:#}\n{}", run.get().unwrap(), server.output());
 }
 
@@ -61,7 +65,7 @@ fn mpirun_starts_processes_on_both_nodes_and_ssh_leads_from_one_to_the_other() {
         "mpirun --allow-run-as-root --hostfile $DSTACK_MPI_HOSTFILE --mca oob_tcp_if_include eth0 -np 2 -N 1 \
          sh -c 'echo mpi $OMPI_COMM_WORLD_RANK $(hostname)'",
     ];
-    let more = json!({"nodes": 2, "stop_criteria": "master-done"});
+    let more = json!({"nodes": 2, "startup_order": "workers-first", "stop_criteria": "master-done"});
     let run = task(&server, "train", &commands, &with_programs(&more));
     is_done(&run, &server);
     let printed = lines(&run, 0);
@@ -188,9 +192,7 @@ fn when_a_node_is_killed_all_start_anew_if_the_run_retries_and_fail_if_not() {
             Ok((waits(0)? && waits(1)?).then_some(()))
         })
         .unwrap();
-        hosts[1]
-            .run("docker kill $(docker ps -q --filter label=ai.dstack.shim.is-task=true)")
-            .unwrap();
+        hosts[1].run("pkill -9 -f '^sleep 600'").unwrap();
         let ended = run.wait_until_finished().unwrap();
         assert_eq!(ended, end, "{:#}\n{:#?}", run.get().unwrap(), events(&server));
         let jobs = run.get().unwrap()["jobs"].clone();

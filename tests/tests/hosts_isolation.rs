@@ -91,6 +91,7 @@ fn two_projects_on_a_host_see_nothing_of_one_another_and_leave_nothing() {
         ],
         &["/srv/ours:/data"],
     );
+    victim.wait_for(&["running"]).unwrap();
     victim.wait_for_log("printed-by-main").unwrap();
     let runner = format!("http://{}:10999/api", address(&host, &victim));
     let ports = victim.submission().unwrap()["job_runtime_data"]["ports"].clone();
@@ -110,6 +111,7 @@ fn two_projects_on_a_host_see_nothing_of_one_another_and_leave_nothing() {
     ];
     let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
     let curious = task(&server, OTHER, "curious", &commands, &["/srv/theirs:/data"]);
+    curious.wait_for(&["running"]).unwrap();
     curious.wait_for_log("looked").unwrap();
     let log = curious.logs().unwrap();
     assert_eq!(
