@@ -53,6 +53,46 @@ network() {
     ip -n "$space" route add default via "$prefix.1"
 }
 
+# Control groups that limit what jobs take: those of the first kind, where this machine has them and the host has no systemd,
+# which uses the second kind.
+limiting_groups() {
+    case " $* " in
+    *' systemd '*) return 0 ;;
+    esac
+    for controller in cpu cpuacct cpuset memory devices freezer blkio pids; do
+        if grep -q "^cgroup /sys/fs/cgroup/$controller " /proc/mounts; then echo "$controller"; fi
+    done
+}
+
+mount_groups() {
+    controllers=$(limiting_groups "$@")
+    if [ -z "$controllers" ]; then
+        echo "mount -t cgroup2 cgroup2 $root/sys/fs/cgroup"
+        return 0
+    fi
+    echo "mount -t tmpfs -o mode=755 tmpfs $root/sys/fs/cgroup"
+    for controller in $controllers; do
+        echo "mkdir $root/sys/fs/cgroup/$controller"
+        echo "mount -t cgroup -o $controller cgroup $root/sys/fs/cgroup/$controller"
+    done
+}
+
+# Makes the host's own in each hierarchy.
+make_groups() {
+    for controller in $(limiting_groups "$@"); do
+        group=/sys/fs/cgroup/$controller/$space
+        mkdir -p "$group"
+        if [ "$controller" = cpuset ]; then
+            cat "$group/../cpuset.cpus" >"$group/cpuset.cpus"
+            cat "$group/../cpuset.mems" >"$group/cpuset.mems"
+            echo 1 >"$group/cgroup.clone_children"
+        fi
+        echo "$group"
+    done
+    mkdir -p "$(control_groups)/$space"
+    echo "$(control_groups)/$space"
+}
+
 # Process 1 of the host: its files, then sshd.
 files() {
     root=$home/root
@@ -63,7 +103,7 @@ mount --make-rprivate /
 mount -t overlay overlay -o lowerdir=/,upperdir=$home/upper,workdir=$home/work $root
 mount -t proc proc $root/proc
 mount -t sysfs sysfs $root/sys
-mount -t cgroup2 cgroup2 $root/sys/fs/cgroup
+$(mount_groups "$@")
 mount -t tmpfs -o mode=755 tmpfs $root/dev
 for node in null zero full random urandom tty; do
     touch $root/dev/\$node
@@ -233,14 +273,13 @@ start() {
     shift
     mkdir -p "$home"
     network
-    files
+    files "$@"
     furnish "$@"
     case " $* " in
     *' docker '*) image ;;
     esac
-    groups=$(control_groups)
-    mkdir -p "$groups/$space"
-    setsid sh -c "echo \$\$ >$groups/$space/cgroup.procs; exec ip netns exec $space unshare --mount --uts --ipc --cgroup --pid --fork --kill-child sh -c 'exec sh $home/init'" \
+    make_groups "$@" >"$home/groups"
+    setsid sh -c "while read -r group; do echo \$\$ >\$group/cgroup.procs; done <$home/groups; exec ip netns exec $space unshare --mount --uts --ipc --cgroup --pid --fork --kill-child sh -c 'exec sh $home/init'" \
         >"$home/log" 2>&1 </dev/null 9>&- &
     outer=$!
     echo "$outer" >"$home/outer"
@@ -277,7 +316,9 @@ stop() {
     fi
     ip netns del "$space" 2>/dev/null || true
     ip link del "$(cat "$home/link" 2>/dev/null || echo none)" 2>/dev/null || true
-    find "$(control_groups)/$space" -depth -type d -exec rmdir {} + 2>/dev/null || true
+    while read -r group; do
+        find "$group" -depth -type d -exec rmdir {} + 2>/dev/null || true
+    done <"$home/groups" 2>/dev/null || true
     rm -rf "$home"
     # The last one takes the bridge with it.
     [ -n "$(ls "/sys/class/net/$bridge/brif" 2>/dev/null)" ] || ip link del "$bridge" 2>/dev/null || true

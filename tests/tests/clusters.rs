@@ -39,10 +39,6 @@ fn cluster(server: &Server, lab: &Lab, hosts: &[Host<'_>; 2], more: &Value) {
 
 fn is_done(run: &Run<'_>, server: &Server) {
     let ended = run.wait_until_finished().unwrap();
-    let body = json!({"limit": 100, "ascending": true});
-    for event in server.get("/api/events/list", &body).unwrap().as_array().unwrap() {
-        eprintln!("{} {}", event["recorded_at"], event["message"]);
-    }
     assert_eq!(ended, "done", "{:#}\n{}", run.get().unwrap(), server.output());
 }
 
