@@ -108,7 +108,8 @@ fn running(subject: &Subject, round_trip: Duration, target: &'static str) -> Res
     let address: Ipv4Addr = host.address.parse()?;
     let proxy = Proxy::to((address, 22).into())?;
     proxy.delay(round_trip / 2);
-    let server = subject.server().start()?;
+    // One with a machine of its own asks that machine's engine what the image is: there is no registry.
+    let server = subject.local_server("process")?.start()?;
     let entry = json!({"hostname": proxy.address(), "port": proxy.port()});
     apply(&server, &lab.fleet("lab", &[entry], &json!({}))?)?;
     until_idle(&server)?;
