@@ -58,8 +58,8 @@ impl From<CallError> for AgentError {
     }
 }
 
-/// Connections that a host's own ports refuse are the only ones of this kind: an SSH server that refuses them is a host that is
-/// not reached.
+/// Whether the host was reached, and nothing listens at the agent's port. An SSH server that refuses the connection is no such case:
+/// then the host itself is not reached.
 fn is_not_running(error: &CallError) -> bool {
     matches!(error, CallError::Unreachable { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused)
 }

@@ -35,6 +35,8 @@ struct Machine {
     agent: PathBuf,
     /// For hosts that say to be of that kind; it runs here as well.
     arm64: PathBuf,
+    /// What it says to be.
+    arch: &'static str,
     mine: String,
     patience: Duration,
     send_limit: Duration,
@@ -49,6 +51,7 @@ impl Machine {
         }
         let machine = Self {
             programs: path("bin"),
+            arch: "x86_64",
             port: free_port(),
             agent: agent_with(root.path(), b""),
             arm64: agent_with(root.path(), b"for arm64"),
@@ -210,7 +213,7 @@ async fn deploy(
                 build,
             } => {
                 assert_eq!(shim_port, machine.port);
-                assert_eq!(deployer.build("x86_64").await, Some(build));
+                assert_eq!(deployer.build(machine.arch).await, Some(build));
                 return Ok((told, reach, *report));
             }
         }
@@ -580,7 +583,8 @@ async fn an_agent_that_does_not_start_says_why() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_of_another_architecture_gets_its_agent() {
-    let machine = Machine::new();
+    let mut machine = Machine::new();
+    machine.arch = "aarch64";
     machine.program("uname", "[ \"$1\" = -s ] && echo Linux || echo aarch64");
     let server = machine.server().await;
     let deployment = machine.deployment(server.reach(), &[]);

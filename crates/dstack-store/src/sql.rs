@@ -57,7 +57,7 @@ impl SqlStore {
     /// A fleet alone; `None`: there is none.
     ///
     /// # Errors
-    /// The database.
+    /// The database cannot be read, or a stored value of the row cannot.
     pub async fn fleet_row(&self, id: FleetId) -> Result<Option<FleetRow>> {
         self.database.asked(self.by_id(id)).await
     }

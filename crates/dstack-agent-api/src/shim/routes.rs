@@ -5,7 +5,7 @@ use http::Method;
 /// What a request is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Endpoint {
-    /// Who answers.
+    /// Name and version of the agent: whether it answers at all.
     Healthcheck,
     /// Lets the agent end.
     Shutdown,
@@ -25,7 +25,7 @@ pub enum Endpoint {
     Host,
     /// Changes of all tasks as they happen.
     Stream,
-    /// One task.
+    /// State of one task, with how it ended.
     Task,
     /// Ends a task.
     Terminate,
@@ -54,7 +54,7 @@ const fn route(method: Method, path: &'static str, endpoint: Endpoint) -> Route 
     }
 }
 
-/// All routes.
+/// Every route that the agent serves; a request for any other is answered 404, or 405 where only the method is wrong.
 pub const ROUTES: &[Route] = &[
     route(Method::GET, "/api/healthcheck", Endpoint::Healthcheck),
     route(Method::POST, "/api/shutdown", Endpoint::Shutdown),

@@ -32,8 +32,8 @@ pub const PREPARATION_END_TIMEOUT: Duration = Duration::from_secs(150);
 /// Longer than one attempt may take: none is under way any more when the host counts as free.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// How long the agent of a host that SSH reaches may be silent: whoever keeps it running there starts it again within
-/// seconds.
+/// How long the agent of a host that SSH reaches may be silent before the host is set up again. What keeps it running there starts
+/// it again sooner.
 pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// When a host whose preparation ends now may be set up again, after so many calls: there are some four to a preparation, and

@@ -8,7 +8,7 @@ use dstack_model::reach::Reach;
 use dstack_store::rows::InstanceRow;
 use dstack_units::InstanceId;
 
-/// By instance.
+/// The way to each host that is being set up, by the id of its instance.
 #[derive(Debug, Default)]
 pub(super) struct Ways(Mutex<HashMap<InstanceId, Reach>>);
 
