@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use dstack_tests::fleets::{
-    apply, delete, events, fleet, runs_a_task, start, start_with, statuses, task, traces, until_idle, until_told,
+    apply, delete, events, fleet, runs_a_task, start, start_with, statuses, task, traces, until_idle,
+    until_told,
 };
 use dstack_tests::hosts::{Has, Host, IMAGE, Lab, USUAL};
 use dstack_tests::runs::{TEST_TIMEOUT, attach};

@@ -134,7 +134,7 @@ fn a_host_without_room_for_the_agent_says_so_and_comes_up_once_there_is() {
         .unwrap();
     until_told(
         &server,
-        "/root/.dstack/shim.env cannot be written, as no space is left on its disk: make room",
+        "/root/.dstack/shim.token cannot be written, as no space is left on its disk: make room",
     );
     let shown = fleet(&server, "lab")["instances"][0]["waiting_for"].to_string();
     assert!(shown.contains("make room"), "{shown}");
