@@ -64,6 +64,8 @@ pub struct Faults {
 
 #[derive(Debug)]
 struct Task {
+    /// Where it is: no other machine tells of it.
+    machine: String,
     info: TaskInfo,
     runner: RunnerSim,
 }
@@ -92,7 +94,7 @@ struct State {
     cut_off: bool,
     /// How often followers missed something, and are told everything again.
     lags: usize,
-    /// Instances whose machine is broken.
+    /// Machines that are broken.
     lost: BTreeSet<String>,
     /// Machines on which no agent runs.
     without_agent: BTreeSet<String>,
@@ -176,9 +178,14 @@ impl Hosts {
         self.changed.notify_waiters();
     }
 
-    /// The machine of an instance breaks: it never answers again.
+    /// The machine of an instance of a cloud breaks: it never answers again.
     pub fn lose(&self, instance: InstanceId) {
-        self.lock().lost.insert(instance.to_string());
+        self.lose_hosts(&[instance.to_string()]);
+    }
+
+    /// Hosts of SSH fleets break at one moment, by their names: they never answer again.
+    pub fn lose_hosts(&self, names: &[String]) {
+        self.lock().lost.extend(names.iter().cloned());
         self.changed.notify_waiters();
     }
 
@@ -480,6 +487,7 @@ impl Shim for SimShim {
             state.tasks.insert(
                 id.clone(),
                 Task {
+                    machine: self.machine.clone(),
                     info,
                     runner: RunnerSim {
                         token: config.runner_token.clone(),
@@ -561,10 +569,8 @@ impl SimTasks {
             self.told.clear();
             self.synced = false;
         }
-        let changed = state
-            .tasks
-            .values()
-            .find(|task| self.told.get(&task.info.id) != Some(&task.info));
+        let mut here = state.tasks.values().filter(|task| task.machine == self.machine);
+        let changed = here.find(|task| self.told.get(&task.info.id) != Some(&task.info));
         if let Some(task) = changed {
             self.told.insert(task.info.id.clone(), task.info.clone());
             return Some(StreamEvent::Task(task.info.clone()));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use dstack_agent_api::runner::SubmitBody;
 use dstack_engine::Failpoints;
 use dstack_engine::failpoint::DieAt;
-use dstack_model::runs::{JobStatus, RunStatus};
+use dstack_model::runs::{JobStatus, JobTerminationReason, RunStatus};
 use dstack_plan::lifecycle::WaitReason;
 use dstack_plan::lifecycle::job::NODES_INTERVAL;
 use dstack_sim::{Script, World, invariants, killed_everywhere};
@@ -140,6 +140,50 @@ async fn commands_name_the_addresses_of_nodes() {
             "{commands:?}"
         );
     }
+}
+
+/// The machine of one node breaks while all run: what becomes of the run, and of its nodes' submissions.
+async fn one_node_is_lost(extra: &Value) -> (RunStatus, Vec<JobRow>) {
+    let world = world(60).await;
+    let script = Script {
+        lines: 2000,
+        ..Script::default()
+    };
+    world.hosts.script("train", script);
+    let engine = world.start().await.unwrap();
+    let run = world.submit(&engine, "train", &nodes(extra)).await.unwrap();
+    let three = |world: &World| {
+        let tables = world.store.tables();
+        let running = tables
+            .jobs
+            .values()
+            .filter(|job| job.status() == JobStatus::Running);
+        running.filter_map(|job| job.used_instance_id).collect::<Vec<_>>()
+    };
+    let all_run = |world: &World| three(world).len() == 3;
+    world.until("all run", 2 * MINUTE, all_run).await.unwrap();
+    world.lose(three(&world)[1]);
+    let status = world.finished(&run, 30 * MINUTE).await.unwrap();
+    assert_eq!(invariants::always(&world), Vec::<String>::new());
+    (status, jobs(&world, &run).await)
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_a_node_is_lost_all_start_anew_if_the_run_retries_and_end_if_not() {
+    let (status, jobs) =
+        one_node_is_lost(&json!({"retry": {"on_events": ["interruption", "error"], "duration": "2h"}})).await;
+    assert_eq!(status, RunStatus::Done);
+    let latest: Vec<&JobRow> = jobs.iter().filter(|job| job.submission_num == 1).collect();
+    assert_eq!((jobs.len(), latest.len()), (6, 3));
+    assert!(latest.iter().all(|job| job.status() == JobStatus::Done));
+
+    let (status, jobs) = one_node_is_lost(&json!({})).await;
+    assert_eq!((status, jobs.len()), (RunStatus::Failed, 3));
+    let reasons: Vec<_> = jobs.iter().map(JobRow::termination_reason).collect();
+    assert!(
+        reasons.contains(&Some(JobTerminationReason::InstanceUnreachable)),
+        "{reasons:?}"
+    );
 }
 
 /// Wherever the server dies: nodes that wait for one another do not wait for ever.

@@ -9,9 +9,10 @@
 #   host.sh run DIR NAME COMMAND...   runs a command there as root
 #
 # The file DIR/authorized_keys may log in as root and as user "me". Files are those of this machine under an overlay, so
-# that whatever is installed here is there too; what a host writes lies under DIR. With `systemd` it is process 1, otherwise
-# sshd is started by a shell. With `docker` the host has an engine of its own with the image dstack-test/busybox:1 made of
-# this machine's busybox; without it no client and no engine. With `sudo` user "me" needs no password for it.
+# that whatever is installed here is there too, but nothing of root's own; what a host writes lies under DIR. With `systemd`
+# it is process 1, otherwise sshd is started by a shell. With `docker` the host has an engine of its own with the image
+# dstack-test/busybox:1 made of this machine's busybox; without it no client and no engine. With `sudo` user "me" needs no
+# password for it.
 # Needs root, ip, unshare, overlay, sshd. Exit 3 and a line on stderr: such hosts cannot be made here, with the reason.
 set -eu
 
@@ -52,17 +53,57 @@ network() {
     ip -n "$space" route add default via "$prefix.1"
 }
 
+# Control groups that limit what jobs take: those of the first kind, where this machine has them and the host has no systemd,
+# which uses the second kind.
+limiting_groups() {
+    case " $* " in
+    *' systemd '*) return 0 ;;
+    esac
+    for controller in cpu cpuacct cpuset memory devices freezer blkio pids; do
+        if grep -q "^cgroup /sys/fs/cgroup/$controller " /proc/mounts; then echo "$controller"; fi
+    done
+}
+
+mount_groups() {
+    controllers=$(limiting_groups "$@")
+    if [ -z "$controllers" ]; then
+        echo "mount -t cgroup2 cgroup2 $root/sys/fs/cgroup"
+        return 0
+    fi
+    echo "mount -t tmpfs -o mode=755 tmpfs $root/sys/fs/cgroup"
+    for controller in $controllers; do
+        echo "mkdir $root/sys/fs/cgroup/$controller"
+        echo "mount -t cgroup -o $controller cgroup $root/sys/fs/cgroup/$controller"
+    done
+}
+
+# Makes the host's own in each hierarchy.
+make_groups() {
+    for controller in $(limiting_groups "$@"); do
+        group=/sys/fs/cgroup/$controller/$space
+        mkdir -p "$group"
+        if [ "$controller" = cpuset ]; then
+            cat "$group/../cpuset.cpus" >"$group/cpuset.cpus"
+            cat "$group/../cpuset.mems" >"$group/cpuset.mems"
+            echo 1 >"$group/cgroup.clone_children"
+        fi
+        echo "$group"
+    done
+    mkdir -p "$(control_groups)/$space"
+    echo "$(control_groups)/$space"
+}
+
 # Process 1 of the host: its files, then sshd.
 files() {
     root=$home/root
-    mkdir -p "$home/upper" "$home/work" "$home/var" "$root"
+    mkdir -p "$home/upper" "$home/work" "$home/var" "$home/own" "$root"
     cat >"$home/init" <<INIT
 set -eu
 mount --make-rprivate /
 mount -t overlay overlay -o lowerdir=/,upperdir=$home/upper,workdir=$home/work $root
 mount -t proc proc $root/proc
 mount -t sysfs sysfs $root/sys
-mount -t cgroup2 cgroup2 $root/sys/fs/cgroup
+$(mount_groups "$@")
 mount -t tmpfs -o mode=755 tmpfs $root/dev
 for node in null zero full random urandom tty; do
     touch $root/dev/\$node
@@ -80,6 +121,7 @@ mount -t tmpfs -o mode=1777 tmpfs $root/tmp
 mount -t tmpfs -o mode=755 tmpfs $root/run
 mkdir -p $root/run/sshd $root/var/lib/docker
 mount --bind $home/var $root/var/lib/docker
+mount --bind $home/own $root/root
 hostname $name
 cd $root
 pivot_root . mnt
@@ -91,19 +133,20 @@ INIT
 # What is different on this host than on this machine.
 furnish() {
     upper=$home/upper
-    mkdir -p "$upper/root" "$upper/etc/sudoers.d" "$upper/etc/ssh" "$upper/etc/systemd/system" "$upper/usr/bin" "$upper/home/me/.ssh"
-    setfattr -n trusted.overlay.opaque -v y "$upper/root" 2>/dev/null || true
+    mkdir -p "$upper/etc/sudoers.d" "$upper/etc/ssh" "$upper/etc/systemd/system" "$upper/usr/bin" "$upper/home/me/.ssh"
     cp /etc/passwd "$upper/etc/passwd"
     cp /etc/group "$upper/etc/group"
     cp /etc/shadow "$upper/etc/shadow"
     grep -q '^me:' "$upper/etc/passwd" || echo 'me:x:4242:4242::/home/me:/bin/sh' >>"$upper/etc/passwd"
     grep -q '^me:' "$upper/etc/group" || echo 'me:x:4242:' >>"$upper/etc/group"
     grep -q '^me:' "$upper/etc/shadow" || echo 'me:*:19000::::::' >>"$upper/etc/shadow"
-    mkdir -p "$upper/root/.ssh"
-    cp "$dir/authorized_keys" "$upper/root/.ssh/authorized_keys"
+    # Nothing of this machine's root.
+    mkdir -p "$home/own/.ssh"
+    chmod 700 "$home/own" "$home/own/.ssh"
+    cp "$dir/authorized_keys" "$home/own/.ssh/authorized_keys"
     cp "$dir/authorized_keys" "$upper/home/me/.ssh/authorized_keys"
     chown -R 4242:4242 "$upper/home/me"
-    chmod 700 "$upper/root/.ssh" "$upper/home/me/.ssh"
+    chmod 700 "$upper/home/me/.ssh"
     echo "$name" >"$upper/etc/hostname"
     # Nobody answers questions for names there: without servers none is waited for.
     rm -f "$upper/etc/resolv.conf"
@@ -230,14 +273,18 @@ start() {
     shift
     mkdir -p "$home"
     network
-    files
+    files "$@"
     furnish "$@"
-    groups=$(control_groups)
-    mkdir -p "$groups/$space"
-    setsid sh -c "echo \$\$ >$groups/$space/cgroup.procs; exec ip netns exec $space unshare --mount --uts --ipc --cgroup --pid --fork --kill-child sh -c 'exec sh $home/init'" \
+    case " $* " in
+    *' docker '*) image ;;
+    esac
+    make_groups "$@" >"$home/groups"
+    setsid sh -c "while read -r group; do echo \$\$ >\$group/cgroup.procs; done <$home/groups; exec ip netns exec $space unshare --mount --uts --ipc --cgroup --pid --fork --kill-child sh -c 'exec sh $home/init'" \
         >"$home/log" 2>&1 </dev/null 9>&- &
     outer=$!
     echo "$outer" >"$home/outer"
+    # Others of DIR may start while this one comes up.
+    flock -u 9
     tries=0
     while :; do
         child=$(pgrep -P "$outer" 2>/dev/null | head -n 1 || true)
@@ -256,7 +303,6 @@ start() {
             [ "$tries" -lt 300 ] || fail "its engine does not answer"
             sleep 0.1
         done
-        image
         inside docker import - dstack-test/busybox:1 <"$dir/image.tar" >/dev/null
         ;;
     esac
@@ -270,7 +316,9 @@ stop() {
     fi
     ip netns del "$space" 2>/dev/null || true
     ip link del "$(cat "$home/link" 2>/dev/null || echo none)" 2>/dev/null || true
-    find "$(control_groups)/$space" -depth -type d -exec rmdir {} + 2>/dev/null || true
+    while read -r group; do
+        find "$group" -depth -type d -exec rmdir {} + 2>/dev/null || true
+    done <"$home/groups" 2>/dev/null || true
     rm -rf "$home"
     # The last one takes the bridge with it.
     [ -n "$(ls "/sys/class/net/$bridge/brif" 2>/dev/null)" ] || ip link del "$bridge" 2>/dev/null || true

@@ -88,6 +88,15 @@ pub fn docker_socket() -> Part<PathBuf> {
         .ok_or_else(|| format!("DOCKER_HOST={host} is not a socket of this machine"))
 }
 
+/// A program of this machine, which hosts of their own have as well.
+pub fn program(name: &str) -> Part<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
+        .ok_or_else(|| format!("{name} is not installed; run the tests with: cargo xtask test"))
+}
+
 /// The root of the repository.
 pub fn repository() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));

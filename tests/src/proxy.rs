@@ -1,12 +1,18 @@
 //! A TCP proxy that treats its connections badly when told to.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+
+/// Pieces of at most [`PIECE_BYTES`] that are under way in one direction of a connection. More than a slow way holds, and less than
+/// would let a sender believe that all of a large file has arrived.
+const PIECES: usize = 32;
+const PIECE_BYTES: usize = 16 * 1024;
 
 /// What happens to all connections at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +35,13 @@ struct State {
     connections: Vec<(TcpStream, TcpStream)>,
     stalled: bool,
     refusing: bool,
+    /// How long each byte is under way, in each direction.
+    delay: Duration,
+    accepted: usize,
+    /// Bytes that went to the server.
+    sent: u64,
+    /// When so many have, everything is cut, once.
+    cut_at: Option<u64>,
 }
 
 #[derive(Default)]
@@ -51,19 +64,43 @@ impl Shared {
         let waited = self.changed.wait_while(self.lock(), |state| state.stalled);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
+
+    fn cut(&self, how: Shutdown) {
+        for (client, _) in self.lock().connections.drain(..) {
+            client.shutdown(how).ok(); // gone already
+        }
+    }
+
+    /// How many of `count` bytes may go on to the server; fewer: the connections are cut there.
+    fn passes(&self, count: usize) -> usize {
+        let mut state = self.lock();
+        let end = state.cut_at.unwrap_or(u64::MAX);
+        let left = usize::try_from(end - state.sent.min(end)).unwrap_or(usize::MAX);
+        let passing = count.min(left);
+        state.sent += passing as u64;
+        if passing < count {
+            state.cut_at = None;
+        }
+        passing
+    }
 }
 
 /// A running proxy; it lives as long as the test's process.
 pub struct Proxy {
-    port: u16,
+    address: SocketAddr,
     shared: Arc<Shared>,
 }
 
 impl Proxy {
     /// Passes connections on to `target`.
     pub fn to(target: SocketAddr) -> Result<Proxy> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        let port = listener.local_addr()?.port();
+        Self::at(Ipv4Addr::LOCALHOST, target)
+    }
+
+    /// The same, listening on this loopback address: those who know machines by their addresses take two for two.
+    pub fn at(address: Ipv4Addr, target: SocketAddr) -> Result<Proxy> {
+        let listener = TcpListener::bind((address, 0))?;
+        let address = listener.local_addr()?;
         let shared = Arc::new(Shared::default());
         let all = Arc::clone(&shared);
         thread::spawn(move || {
@@ -72,48 +109,111 @@ impl Proxy {
                 pass_on(client, target, &all).ok();
             }
         });
-        Ok(Proxy { port, shared })
+        Ok(Proxy { address, shared })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> IpAddr {
+        self.address.ip()
+    }
+
+    pub fn port(&self) -> u16 {
+        self.address.port()
     }
 
     /// The URL of a database through the proxy, which must lead to the URL's server.
     pub fn through(&self, url: &str) -> Result<String> {
         let (before, after) = url.split_once('@').context("no user in the URL")?;
         let (_, path) = after.split_once('/').context("no database in the URL")?;
-        Ok(format!("{before}@127.0.0.1:{}/{path}", self.port))
+        Ok(format!("{before}@{}/{path}", self.address))
+    }
+
+    /// How many connections there were, those that were refused too.
+    pub fn accepted(&self) -> usize {
+        self.shared.lock().accepted
+    }
+
+    /// How many bytes went to the server.
+    pub fn sent(&self) -> u64 {
+        self.shared.lock().sent
+    }
+
+    /// Cuts all connections in both directions.
+    pub fn cut_all(&self) {
+        self.shared.cut(Shutdown::Both);
+    }
+
+    /// Cuts all connections when so many more bytes have gone to the server; then goes on as before.
+    pub fn cut_after(&self, bytes: u64) {
+        self.shared
+            .change(|state| state.cut_at = Some(state.sent + bytes));
+    }
+
+    /// Whether a cut that [`Proxy::cut_after`] asked for is still to come.
+    pub fn will_cut(&self) -> bool {
+        self.shared.lock().cut_at.is_some()
+    }
+
+    /// From now on each byte is under way for so long in each direction: half a round trip.
+    pub fn delay(&self, delay: Duration) {
+        self.shared.change(|state| state.delay = delay);
+    }
+
+    /// Each side of every connection takes it that the other says nothing more. The connections stay open.
+    pub fn half_close(&self) {
+        for (client, server) in &self.shared.lock().connections {
+            for stream in [client, server] {
+                stream.shutdown(Shutdown::Write).ok(); // gone already
+            }
+        }
+    }
+
+    /// While it is on, nothing moves and nobody is told.
+    pub fn stall(&self, on: bool) {
+        self.shared.change(|state| state.stalled = on);
+    }
+
+    /// While it is on, new connections are closed at once. Those that are there are cut.
+    pub fn refuse(&self, on: bool) {
+        self.shared.change(|state| state.refusing = on);
+        if on {
+            self.cut_all();
+        }
     }
 
     /// Returns when it is over.
     pub fn cause(&self, fault: Fault) {
         match fault {
-            Fault::Cut => self.cut(Shutdown::Both),
+            Fault::Cut => self.cut_all(),
             Fault::HalfCloseToServer => {
                 for (_, server) in &self.shared.lock().connections {
                     server.shutdown(Shutdown::Write).ok(); // gone already
                 }
             }
-            Fault::HalfCloseToClient => self.cut(Shutdown::Write),
+            Fault::HalfCloseToClient => self.shared.cut(Shutdown::Write),
             Fault::Stall(duration) => {
-                self.shared.change(|state| state.stalled = true);
+                self.stall(true);
                 thread::sleep(duration);
-                self.shared.change(|state| state.stalled = false);
+                self.stall(false);
             }
             Fault::Refuse(duration) => {
-                self.shared.change(|state| state.refusing = true);
-                self.cut(Shutdown::Both);
+                self.refuse(true);
                 thread::sleep(duration);
-                self.shared.change(|state| state.refusing = false);
+                self.refuse(false);
             }
-        }
-    }
-
-    fn cut(&self, how: Shutdown) {
-        for (client, _) in self.shared.lock().connections.drain(..) {
-            client.shutdown(how).ok(); // gone already
         }
     }
 }
 
+/// A way that bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    ToServer,
+    ToClient,
+}
+
 fn pass_on(client: TcpStream, target: SocketAddr, shared: &Arc<Shared>) -> Result<()> {
+    shared.change(|state| state.accepted += 1);
     if shared.lock().refusing {
         return Ok(());
     }
@@ -122,22 +222,55 @@ fn pass_on(client: TcpStream, target: SocketAddr, shared: &Arc<Shared>) -> Resul
     server.set_nodelay(true)?;
     let pair = (client.try_clone()?, server.try_clone()?);
     shared.change(|state| state.connections.push(pair));
-    for (from, to) in [(client.try_clone()?, server.try_clone()?), (server, client)] {
-        let shared = Arc::clone(shared);
-        thread::spawn(move || copy(from, to, &shared));
+    for (direction, from, to) in [
+        (Direction::ToServer, client.try_clone()?, server.try_clone()?),
+        (Direction::ToClient, server, client),
+    ] {
+        let (pieces, way) = sync_channel(PIECES);
+        let (from_too, ours, theirs) = (from.try_clone()?, Arc::clone(shared), Arc::clone(shared));
+        thread::spawn(move || collect(from, &pieces, &ours));
+        thread::spawn(move || deliver(&way, direction, &from_too, to, &theirs));
     }
     Ok(())
 }
 
+/// What was read, and when it arrives.
+type Piece = (Instant, Vec<u8>);
+
+fn collect(mut from: TcpStream, pieces: &SyncSender<Piece>, shared: &Shared) {
+    let mut buffer = vec![0; PIECE_BYTES];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        let arrives = Instant::now() + shared.lock().delay;
+        if pieces.send((arrives, buffer[..count].to_vec())).is_err() {
+            return;
+        }
+    }
+}
+
 /// Until either side ends; then both do.
-fn copy(mut from: TcpStream, mut to: TcpStream, shared: &Shared) {
-    let mut buffer = vec![0; 64 * 1024];
-    while let Ok(count) = from.read(&mut buffer) {
+fn deliver(
+    way: &Receiver<Piece>,
+    direction: Direction,
+    from: &TcpStream,
+    mut to: TcpStream,
+    shared: &Shared,
+) {
+    for (arrives, piece) in way {
+        thread::sleep(arrives.saturating_duration_since(Instant::now()));
         shared.wait_until_moving();
-        if count == 0 || to.write_all(&buffer[..count]).is_err() {
+        let passing = match direction {
+            Direction::ToServer => shared.passes(piece.len()),
+            Direction::ToClient => piece.len(),
+        };
+        if to.write_all(&piece[..passing]).is_err() {
+            break;
+        }
+        if passing < piece.len() {
+            shared.cut(Shutdown::Both);
             break;
         }
     }
+    shared.wait_until_moving();
     from.shutdown(Shutdown::Both).ok(); // gone already
     to.shutdown(Shutdown::Both).ok();
 }
@@ -176,5 +309,66 @@ mod tests {
         assert!(
             has(|fault| matches!(fault, Fault::Stall(_))) && has(|fault| matches!(fault, Fault::Refuse(_)))
         );
+    }
+
+    /// Sends back what it gets.
+    fn echo() -> SocketAddr {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                thread::spawn(move || {
+                    let mut from = stream.try_clone().unwrap();
+                    std::io::copy(&mut from, &mut stream).ok();
+                    stream.shutdown(Shutdown::Write).ok();
+                });
+            }
+        });
+        address
+    }
+
+    fn connect(proxy: &Proxy) -> TcpStream {
+        TcpStream::connect((proxy.address(), proxy.port())).unwrap()
+    }
+
+    fn answer(stream: &mut TcpStream, text: &[u8]) -> std::io::Result<Vec<u8>> {
+        stream.write_all(text)?;
+        let mut answer = vec![0; text.len()];
+        stream.read_exact(&mut answer)?;
+        Ok(answer)
+    }
+
+    #[test]
+    fn bytes_are_late_counted_and_cut_where_it_was_said() {
+        let proxy = Proxy::to(echo()).unwrap();
+        let mut stream = connect(&proxy);
+        assert_eq!(answer(&mut stream, b"hello").unwrap(), b"hello");
+        proxy.delay(Duration::from_millis(50));
+        let begun = Instant::now();
+        assert_eq!(answer(&mut stream, b"late").unwrap(), b"late");
+        assert!(begun.elapsed() >= Duration::from_millis(100));
+        proxy.delay(Duration::ZERO);
+        assert_eq!((proxy.sent(), proxy.accepted()), (9, 1));
+        proxy.cut_after(3);
+        assert!(proxy.will_cut());
+        assert!(answer(&mut stream, b"too much").is_err());
+        assert_eq!((proxy.sent(), proxy.will_cut()), (12, false));
+        assert_eq!(answer(&mut connect(&proxy), b"again").unwrap(), b"again");
+    }
+
+    #[test]
+    fn connections_are_cut_refused_and_half_closed() {
+        let proxy = Proxy::to(echo()).unwrap();
+        let mut stream = connect(&proxy);
+        answer(&mut stream, b"1").unwrap();
+        proxy.cut_all();
+        assert!(answer(&mut stream, b"2").is_err());
+        proxy.refuse(true);
+        assert!(answer(&mut connect(&proxy), b"3").is_err());
+        proxy.refuse(false);
+        let mut stream = connect(&proxy);
+        answer(&mut stream, b"4").unwrap();
+        proxy.half_close();
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
     }
 }

@@ -20,24 +20,44 @@ pub fn small() -> Value {
 /// The same, for a YAML file.
 pub const SMALL_YAML: &str = "resources: {cpu: 1.., memory: 0.1GB.., disk: 1GB..}\n";
 
+/// The project that servers have from the start.
+pub const MAIN: &str = "main";
+
 /// A submitted run.
 pub struct Run<'a> {
     server: &'a Server,
+    project: String,
     pub name: String,
 }
 
-/// Submits a task that runs `commands`; `more` holds further fields of its configuration.
+/// Submits a task of project `main` that runs `commands`; `more` holds further fields of its configuration; `null` takes
+/// one out.
 pub fn submit<'a>(server: &'a Server, name: &str, commands: &[&str], more: &Value) -> Result<Run<'a>> {
+    submit_in(server, MAIN, name, commands, more)
+}
+
+/// As [`submit`], in another project.
+pub fn submit_in<'a>(
+    server: &'a Server,
+    project: &str,
+    name: &str,
+    commands: &[&str],
+    more: &Value,
+) -> Result<Run<'a>> {
     let mut configuration = json!({"type": "task", "name": name, "commands": commands, "resources": small()});
     if let (Value::Object(all), Value::Object(more)) = (&mut configuration, more) {
         all.extend(more.clone());
+        all.retain(|_, value| !value.is_null());
     }
     let spec = json!({"run_name": name, "configuration": configuration, "profile": {"name": "default"}});
     server.get(
-        "/api/project/main/runs/apply",
+        &format!("/api/project/{project}/runs/apply"),
         &json!({"plan": {"run_spec": spec}, "force": false}),
     )?;
-    Ok(attach(server, name))
+    Ok(Run {
+        project: project.into(),
+        ..attach(server, name)
+    })
 }
 
 /// The output of a job without what the process runtime says first.
@@ -50,10 +70,11 @@ pub fn without_notice(logs: &str) -> String {
     logs.split_inclusive('\n').skip_while(is_notice).collect()
 }
 
-/// A run that was submitted before.
+/// A run of project `main` that was submitted before.
 pub fn attach<'a>(server: &'a Server, name: &str) -> Run<'a> {
     Run {
         server,
+        project: MAIN.into(),
         name: name.into(),
     }
 }
@@ -61,8 +82,12 @@ pub fn attach<'a>(server: &'a Server, name: &str) -> Run<'a> {
 impl Run<'_> {
     /// The run as the API shows it.
     pub fn get(&self) -> Result<Value> {
+        self.call("runs/get", &json!({"run_name": self.name}))
+    }
+
+    fn call(&self, route: &str, body: &Value) -> Result<Value> {
         self.server
-            .get("/api/project/main/runs/get", &json!({"run_name": self.name}))
+            .get(&format!("/api/project/{}/{route}", self.project), body)
     }
 
     pub fn status(&self) -> Result<String> {
@@ -71,7 +96,7 @@ impl Run<'_> {
 
     pub fn stop(&self, abort: bool) -> Result<()> {
         let body = json!({"runs_names": [self.name], "abort": abort});
-        self.server.get("/api/project/main/runs/stop", &body).map(drop)
+        self.call("runs/stop", &body).map(drop)
     }
 
     /// Waits until the status is one of these; an end that is none of them is an error.
@@ -94,7 +119,7 @@ impl Run<'_> {
     /// What there is to know of a run that does not end: itself, its fleet, and what the server said last.
     fn story(&self) -> String {
         let run = self.get().unwrap_or_default();
-        let fleets = self.server.get("/api/project/main/fleets/list", &json!({}));
+        let fleets = self.call("fleets/list", &json!({}));
         let output = self.server.output();
         let lines: Vec<&str> = output.lines().collect();
         let last = lines.get(lines.len().saturating_sub(150)..).unwrap_or_default();
@@ -112,9 +137,14 @@ impl Run<'_> {
 
     /// The latest submission of the first job.
     pub fn submission(&self) -> Result<Value> {
+        self.submission_of(0)
+    }
+
+    /// The latest submission of a job, by its place among those of the run: the number of a node.
+    pub fn submission_of(&self, job: usize) -> Result<Value> {
         let run = self.get()?;
         let submissions = run
-            .pointer("/jobs/0/job_submissions")
+            .pointer(&format!("/jobs/{job}/job_submissions"))
             .and_then(Value::as_array)
             .cloned();
         submissions
@@ -125,18 +155,23 @@ impl Run<'_> {
     /// Everything the job has printed so far, without the notice that images and limits are ignored where there is
     /// no container engine.
     pub fn logs(&self) -> Result<String> {
-        Ok(without_notice(&self.raw_logs()?))
+        self.logs_of(0)
     }
 
-    fn raw_logs(&self) -> Result<String> {
-        let id = self.submission()?["id"].clone();
+    /// The same of another job: the number of a node.
+    pub fn logs_of(&self, job: usize) -> Result<String> {
+        Ok(without_notice(&self.raw_logs(job)?))
+    }
+
+    fn raw_logs(&self, job: usize) -> Result<String> {
+        let id = self.submission_of(job)?["id"].clone();
         let mut text = Vec::new();
         let mut token = Value::Null;
         loop {
             let body = json!({
                 "run_name": self.name, "job_submission_id": id, "limit": 1000, "next_token": token,
             });
-            let page = self.server.get("/api/project/main/logs/poll", &body)?;
+            let page = self.call("logs/poll", &body)?;
             let events = page["logs"].as_array().cloned().unwrap_or_default();
             for event in &events {
                 text.extend(STANDARD.decode(event["message"].as_str().unwrap_or_default())?);

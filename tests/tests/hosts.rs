@@ -3,104 +3,15 @@
 
 use std::time::Duration;
 
+use dstack_tests::fleets::{
+    apply, delete, events, fleet, runs_a_task, start, start_with, statuses, task, traces, until_idle,
+    until_told,
+};
 use dstack_tests::hosts::{Has, Host, IMAGE, Lab, USUAL};
-use dstack_tests::runs::{Run, TEST_TIMEOUT, attach, submit};
-use dstack_tests::server::{Server, Setup, eventually};
+use dstack_tests::runs::{TEST_TIMEOUT, attach};
+use dstack_tests::server::{Setup, eventually};
 use dstack_tests::{need, parts};
 use serde_json::{Value, json};
-
-fn start() -> Result<(Server, Lab), String> {
-    start_with(&[])
-}
-
-/// With these variables for the server.
-fn start_with(variables: &[(&str, &str)]) -> Result<(Server, Lab), String> {
-    let lab = Lab::new()?;
-    // What the image says of itself is asked of this machine's engine, as there is no registry.
-    parts::image()?;
-    let mut setup = Setup::local()?;
-    for (name, value) in variables {
-        setup = setup.variable(name, *value);
-    }
-    Ok((setup.start().unwrap(), lab))
-}
-
-fn apply(server: &Server, spec: &Value) {
-    let body = json!({"plan": {"spec": spec}, "force": true});
-    server.get("/api/project/main/fleets/apply", &body).unwrap();
-}
-
-fn fleet(server: &Server, name: &str) -> Value {
-    server
-        .get("/api/project/main/fleets/get", &json!({"name": name}))
-        .unwrap()
-}
-
-fn statuses(fleet: &Value) -> Vec<&str> {
-    let instances = fleet["instances"].as_array().unwrap();
-    instances
-        .iter()
-        .map(|instance| instance["status"].as_str().unwrap())
-        .collect()
-}
-
-/// Waits until so many instances are idle, and none is anything else.
-fn until_idle(server: &Server, name: &str, count: usize) -> Value {
-    let idle = eventually("the hosts are idle", TEST_TIMEOUT, || {
-        let fleet = fleet(server, name);
-        Ok((statuses(&fleet) == vec!["idle"; count]).then_some(fleet))
-    });
-    idle.unwrap_or_else(|error| panic!("{error}\n{:#}\n{}", fleet(server, name), server.output()))
-}
-
-fn delete(server: &Server, name: &str) {
-    server
-        .get("/api/project/main/fleets/delete", &json!({"names": [name]}))
-        .unwrap();
-    eventually("the fleet is gone", TEST_TIMEOUT, || {
-        let fleets = server.get("/api/project/main/fleets/list", &json!({}))?;
-        let names = fleets
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|fleet| fleet["name"].as_str().unwrap());
-        Ok((!names.into_iter().any(|found| found == name)).then_some(()))
-    })
-    .unwrap();
-}
-
-fn events(server: &Server) -> Vec<String> {
-    let events = server.get("/api/events/list", &json!({})).unwrap();
-    let events = events.as_array().unwrap().iter();
-    events
-        .map(|event| event["message"].as_str().unwrap().to_owned())
-        .collect()
-}
-
-/// A task in a container of the host's.
-fn task<'a>(server: &'a Server, name: &str, commands: &[&str], more: &Value) -> Run<'a> {
-    let mut fields = json!({"image": IMAGE, "user": "root", "fleets": ["lab"]});
-    fields
-        .as_object_mut()
-        .unwrap()
-        .extend(more.as_object().unwrap().clone());
-    submit(server, name, commands, &fields).unwrap()
-}
-
-fn runs_a_task(server: &Server, name: &str) {
-    let run = task(server, name, &["echo hello from $(hostname)"], &json!({}));
-    let ended = run.wait_until_finished().unwrap();
-    assert_eq!(ended, "done", "{:#}\n{}", run.get().unwrap(), server.output());
-    let log = run.logs().unwrap();
-    assert!(log.contains("hello from "), "{log}");
-}
-
-/// Everything of ours on a host: files, units, processes, keys.
-fn traces(host: &Host<'_>) -> String {
-    let look = "ls -d /usr/local/lib/dstack /etc/systemd/system/dstack-shim.service /root/.dstack 2>/dev/null; \
-                pgrep -a dstack-agent; grep -h dstack /root/.ssh/authorized_keys /home/me/.ssh/authorized_keys; true";
-    host.run(look).unwrap()
-}
 
 #[test]
 fn a_host_with_systemd_is_set_up_runs_a_task_and_is_left_as_it_was() {
@@ -150,14 +61,8 @@ fn what_is_missing_on_a_host_is_said_and_what_is_mended_is_seen() {
     let good = need!(lab.host("good", 4, USUAL));
     let hosts = [without_docker.entry(), without_sudo.entry(), good.entry()];
     apply(&server, &lab.fleet("lab", &hosts, &json!({})).unwrap());
-    let told = |words: &str| {
-        eventually(words, TEST_TIMEOUT, || {
-            Ok(events(&server).into_iter().find(|event| event.contains(words)))
-        })
-        .unwrap_or_else(|error| panic!("{error}\n{:#?}\n{}", events(&server), server.output()))
-    };
-    told("Docker is not installed");
-    told("sudo");
+    until_told(&server, "Docker is not installed");
+    until_told(&server, "sudo");
     // A good host waits for nobody.
     eventually("the good host is idle", TEST_TIMEOUT, || {
         Ok((statuses(&fleet(&server, "lab"))[2] == "idle").then_some(()))
@@ -533,7 +438,7 @@ const CONTAINER: &str = "docker inspect -f '{{.Id}} {{.State.StartedAt}} {{.Stat
 fn a_host_of_dstack_0_22_5_is_taken_over_with_its_containers() {
     // The new server does not know the job of the task that runs, and will end it: it dies when it is about to.
     let dies = "DSTACK_FAILPOINT";
-    let (mut server, lab) = need!(start_with(&[(dies, "dangling.remove.before")]));
+    let (mut server, lab) = need!(start_with(|setup| setup.variable(dies, "dangling.remove.before")));
     let host = need!(lab.host("old", 2, USUAL));
     host.run(REFERENCE_HOST).unwrap();
     let before = host.run(CONTAINER).unwrap();

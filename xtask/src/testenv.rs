@@ -77,6 +77,7 @@ impl TestEnv {
             ("systemctl", "systemd", "tests with hosts of their own"),
             ("pgrep", "procps", "tests with hosts of their own"),
             ("nsenter", "util-linux", "tests with hosts of their own"),
+            ("mpirun", "openmpi-bin", "tests with MPI"),
         ];
         for (program, package, tests) in needed {
             self.note(tests, package::ensure(program, package));

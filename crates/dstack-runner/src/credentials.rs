@@ -63,12 +63,21 @@ fn write_gh_hosts(home: &Path, host: &str, token: &Secret, owner: Option<Owner>)
     Ok(path)
 }
 
+/// A node of a replica, as SSH clients of the others know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// Its address on the network of the nodes; empty: not known.
+    pub address: String,
+    /// Name of its job.
+    pub name: String,
+}
+
 /// Lets the nodes of a replica reach each other: writes the shared key to `~/.ssh/dstack_job` and a host block for each
-/// address to `~/.ssh/config`.
+/// to `~/.ssh/config`.
 pub fn install_cluster(
     home: &Path,
     key: &SshKey,
-    ips: &[String],
+    nodes: &[Node],
     ssh_port: u16,
     owner: Option<Owner>,
 ) -> io::Result<()> {
@@ -81,12 +90,12 @@ pub fn install_cluster(
         owner,
         false,
     )?;
-    let blocks: String = ips
+    let blocks: String = nodes
         .iter()
-        .filter(|ip| !ip.is_empty())
-        .map(|ip| {
+        .filter(|node| !node.address.is_empty())
+        .map(|Node { address, name }| {
             format!(
-                "\nHost {ip}\n    Port {ssh_port}\n    StrictHostKeyChecking no\n    \
+                "\nHost {address} {name}\n    HostName {address}\n    Port {ssh_port}\n    StrictHostKeyChecking no\n    \
                  UserKnownHostsFile /dev/null\n    IdentityFile {}\n",
                 identity.display()
             )
@@ -169,20 +178,24 @@ mod tests {
             private: "PRIVATE".into(),
             public: "PUBLIC".into(),
         };
-        install_cluster(
-            home.path(),
-            &key,
-            &["10.0.0.1".into(), String::new(), "10.0.0.2".into()],
-            10022,
-            None,
-        )
-        .unwrap();
+        let node = |address: &str, name: &str| Node {
+            address: address.into(),
+            name: name.into(),
+        };
+        let nodes = [
+            node("10.0.0.1", "train-0-0"),
+            node("", "train-1-0"),
+            node("10.0.0.2", "train-2-0"),
+        ];
+        install_cluster(home.path(), &key, &nodes, 10022, None).unwrap();
         let config = fs_err::read_to_string(home.path().join(".ssh/config")).unwrap();
         assert!(
-            config.starts_with("Host mine\n\nHost 10.0.0.1\n    Port 10022\n"),
+            config
+                .starts_with("Host mine\n\nHost 10.0.0.1 train-0-0\n    HostName 10.0.0.1\n    Port 10022\n"),
             "{config}"
         );
-        assert_eq!(config.matches("Host 10.0.0.").count(), 2);
+        assert!(config.contains("Host 10.0.0.2 train-2-0\n"), "{config}");
+        assert_eq!(config.matches("\nHost ").count(), 2);
         assert_eq!(
             fs_err::read_to_string(home.path().join(".ssh/dstack_job")).unwrap(),
             "PRIVATE\n"

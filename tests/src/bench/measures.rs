@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::hosts::hosts;
 use super::overload::overload;
 use super::plans::plans;
 use super::report::Unit;
@@ -31,7 +32,7 @@ pub type Measure = fn(&Subject, usize) -> Result<Vec<Figure>>;
 
 /// All measures, in the order of the table. Those the reference cannot take part in come last, and after all of them that of
 /// PostgreSQL, which goes on to clean up behind it for minutes.
-pub const ALL: [(&str, Measure); 13] = [
+pub const ALL: [(&str, Measure); 14] = [
     ("cli", cli),
     ("start", start),
     ("small", small_answers),
@@ -44,6 +45,7 @@ pub const ALL: [(&str, Measure); 13] = [
     ("memory", memory),
     ("process", process_runtime),
     ("docker", docker_runtime),
+    ("hosts", hosts),
     ("postgres", submissions_on_postgres),
 ];
 
@@ -361,7 +363,7 @@ fn fill(subject: &Subject, server: &mut Server, count: usize) -> Result<()> {
 
 fn process_runtime(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
     let server = subject.local_server("process")?.start()?;
-    let mut figures = lifecycle(&server, "process runtime", "≤ 0.15 s", None, || Ok(()))?;
+    let mut figures = lifecycle(&server, "process runtime", "≤ 0.15 s", &json!({}), || Ok(()))?;
     figures.push(log_latency(&server)?);
     Ok(figures)
 }
@@ -376,7 +378,7 @@ fn docker_runtime(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
         &server,
         "Docker, image present",
         "≤ 0.5 s",
-        Some(&image),
+        &json!({"image": image}),
         || {
             eventually("the container is gone", TEST_TIMEOUT, || {
                 Ok((containers()? == others).then_some(()))
@@ -423,12 +425,12 @@ fn docker_run(image: &str) -> Result<f64> {
 }
 
 /// Short tasks one after the other, with `between` after each: how long until each runs, and how long from its end until
-/// that is known.
-fn lifecycle(
+/// that is known. `more` has further fields of their configuration.
+pub(super) fn lifecycle(
     server: &Server,
     what: &str,
     target: &'static str,
-    image: Option<&str>,
+    more: &Value,
     mut between: impl FnMut() -> Result<()>,
 ) -> Result<Vec<Figure>> {
     const ROUNDS: usize = 20;
@@ -439,7 +441,7 @@ fn lifecycle(
             server,
             &format!("bench-{round}"),
             &["sleep 0.3", "echo ended $(cut -d ' ' -f 1 /proc/uptime)"],
-            &image.map_or(json!({}), |image| json!({"image": image})),
+            more,
         )?;
         watch(&run, "running")?;
         let running = begin.elapsed().as_secs_f64();

@@ -20,6 +20,7 @@ impl Unit {
             Unit::Seconds => format!("{:.2} ms", value * 1e3),
             Unit::PerSecond if value >= 100.0 => format!("{value:.0}/s"),
             Unit::PerSecond => format!("{value:.1}/s"),
+            Unit::Bytes if value < 1e6 => format!("{:.0} KB", value / 1e3),
             Unit::Bytes => format!("{:.1} MB", value / 1e6),
         }
     }
@@ -124,6 +125,8 @@ mod tests {
     fn better_means_faster_and_smaller() {
         assert!((Unit::Seconds.advantage(0.01, 1.0) - 100.0).abs() < 1e-9);
         assert!((Unit::PerSecond.advantage(500.0, 10.0) - 50.0).abs() < 1e-9);
+        assert_eq!(Unit::Bytes.show(64_000.0), "64 KB");
+        assert_eq!(Unit::Bytes.show(30_700_000.0), "30.7 MB");
         let row = |ours, reference| Row {
             measure: "start".into(),
             unit: Unit::Seconds,

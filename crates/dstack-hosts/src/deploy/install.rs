@@ -21,7 +21,7 @@ ssh=${ssh:-$HOME/.ssh}
 umask 077
 mkdir -p "$ssh" || fail "$ssh cannot be made"
 file=$ssh/authorized_keys
-[ -e "$file" ] || : > "$file" || fail "$file cannot be written"
+[ -e "$file" ] || : > "$file" || unwritten "$file"
 printf '%s\n' "$lines" | while IFS= read -r line; do
   blob=$(printf '%s\n' "$line" | cut -d ' ' -f 2)
   [ -n "$blob" ] || continue
@@ -29,7 +29,7 @@ printf '%s\n' "$lines" | while IFS= read -r line; do
   # Somebody's last line may have no end.
   [ ! -s "$file" ] || [ -z "$(tail -c 1 "$file")" ] || echo >> "$file" || exit 1
   printf '%s\n' "$line" >> "$file" || exit 1
-done || fail "$file cannot be written"
+done || unwritten "$file"
 "#;
 
 const SERVICE: &str = r#"
@@ -43,7 +43,10 @@ mkdir -p "$home" || fail "$home cannot be made"
 changed=no
 put() { # path content mode
   [ -f "$1" ] && [ "$(cat "$1"; printf x)" = "$2x" ] && return 0
-  { printf '%s' "$2" > "$1.new" && chmod "$3" "$1.new" && mv -f "$1.new" "$1"; } || fail "$1 cannot be written"
+  said=$({ printf '%s' "$2" > "$1.new" && chmod "$3" "$1.new" && mv -f "$1.new" "$1"; } 2>&1) || {
+    rm -f "$1.new"
+    unwritten "$1" "$said"
+  }
   changed=yes
 }
 running() { [ -n "$1" ] && [ "$(readlink "/proc/$1/exe" 2>/dev/null)" = "$(readlink -f "$agent")" ]; }

@@ -13,7 +13,7 @@ const MARK: &str = "dstack:";
 /// As much of what a failed script wrote is shown.
 const SHOWN: usize = 600;
 
-/// Functions of all scripts. `said` is given text of any length and kind.
+/// Functions of all scripts. `said` is given text of any length and kind. Where less than 16 KiB are free, a disk counts as full.
 const PRELUDE: &str = r#"
 set -u
 umask 022
@@ -25,6 +25,12 @@ said() { printf '%s\n' "$2" | sed "s/^/dstack:$1=/"; }
 fail() { said error "$1"; exit 1; }
 have() { command -v "$1" >/dev/null 2>&1; }
 limited() { if have timeout; then timeout 10 "$@"; else "$@"; fi; }
+# A file that could not be written, and what was said of that: shells do not always tell why.
+unwritten() {
+  free=$(df -Pk "${1%/*}" 2>/dev/null | tail -n 1 | tr -s ' ' | cut -d ' ' -f 4)
+  [ "${free:-64}" -ge 16 ] || fail "$1 cannot be written, as no space is left on its disk: make room"
+  fail "$1 cannot be written${2:+: $2}"
+}
 hash_of() { sha256sum "$1" 2>/dev/null | cut -d ' ' -f 1; }
 # Where SELinux is on, a service needs to be of a kind that systemd may start. No harm where it is off.
 label() { if have chcon; then chcon "system_u:object_r:$1:s0" "$2" 2>/dev/null || :; fi; }

@@ -458,7 +458,7 @@ fn terminating(facts: &Facts, now: Time) -> Decision {
         match facts.remove_at {
             None => {
                 // A runner that ended by itself needs no asking; one out of reach is asked all the same.
-                let ask = facts.stop_requested_at.is_none() && !ended_by_itself(reason);
+                let ask = facts.stop_requested_at.is_none() && !ended_by_itself(facts, reason);
                 return Decision::Stop {
                     drain_until: now + DRAIN_TIMEOUT,
                     ask,
@@ -491,11 +491,15 @@ fn terminating(facts: &Facts, now: Time) -> Decision {
     }
 }
 
-const fn ended_by_itself(reason: JobTerminationReason) -> bool {
+fn ended_by_itself(facts: &Facts, reason: JobTerminationReason) -> bool {
+    if reason == JobTerminationReason::DoneByRunner {
+        // Nodes that are not needed any more, once the first is done, end for the same reason.
+        let is_over = matches!(facts.task, Task::Terminated { .. } | Task::Missing);
+        return facts.ended.is_some() || is_over;
+    }
     matches!(
         reason,
-        JobTerminationReason::DoneByRunner
-            | JobTerminationReason::ContainerExitedWithError
+        JobTerminationReason::ContainerExitedWithError
             | JobTerminationReason::ExecutorError
             | JobTerminationReason::LogQuotaExceeded
             | JobTerminationReason::PortsBindingFailed
@@ -543,6 +547,39 @@ mod tests {
             stop_job: Progress::None,
             remove_task: Progress::None,
         }
+    }
+
+    #[test]
+    fn who_has_not_ended_is_asked_to_also_when_others_are_done() {
+        let done = Ended {
+            reason: JobTerminationReason::DoneByRunner,
+            message: None,
+            exit_status: Some(0),
+        };
+        let asks = |reason, ended: Option<&Ended>, task: Task| {
+            let facts = Facts {
+                running_at: Some(at(1)),
+                submit_task: Progress::Done,
+                termination_reason: Some(reason),
+                ended: ended.cloned(),
+                task,
+                ..facts(JobStatus::Terminating)
+            };
+            matches!(decide(&facts, at(2)), Decision::Stop { ask: true, .. })
+        };
+        let ended = || Task::Terminated {
+            reason: None,
+            message: String::new(),
+        };
+        assert!(asks(done.reason, None, Task::Running));
+        assert!(!asks(done.reason, Some(&done), Task::Running));
+        assert!(!asks(done.reason, None, ended()));
+        assert!(asks(JobTerminationReason::TerminatedByUser, None, Task::Running));
+        assert!(!asks(
+            JobTerminationReason::ContainerExitedWithError,
+            None,
+            Task::Running
+        ));
     }
 
     fn reason(decision: &Decision) -> Option<JobTerminationReason> {

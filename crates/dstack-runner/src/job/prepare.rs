@@ -178,8 +178,8 @@ fn install_credentials(core: &Core, body: &SubmitBody, place: &Place, ssh: &dyn 
         return GitCredentials::default();
     }
     if let Some(key) = key {
-        let ips = &body.cluster_info.job_ips;
-        if let Err(error) = credentials::install_cluster(&place.home, key, ips, ssh.port(), place.owner) {
+        let nodes = nodes(body);
+        if let Err(error) = credentials::install_cluster(&place.home, key, &nodes, ssh.port(), place.owner) {
             core.log.warn(format_args!(
                 "cannot set up SSH between the nodes: {}",
                 chain(&error)
@@ -201,6 +201,18 @@ fn install_credentials(core: &Core, body: &SubmitBody, place: &Place, ssh: &dyn 
         Some(Ok(credentials)) => credentials,
         None => GitCredentials::default(),
     }
+}
+
+/// The nodes of the job's replica, named as the server names their jobs.
+fn nodes(body: &SubmitBody) -> Vec<credentials::Node> {
+    let (run, replica) = (&body.run.run_spec.run_name, body.job_spec.replica_num);
+    let addresses = body.cluster_info.job_ips.iter().enumerate();
+    addresses
+        .map(|(number, address)| credentials::Node {
+            address: address.clone(),
+            name: format!("{run}-{number}-{replica}"),
+        })
+        .collect()
 }
 
 /// The fixed folder of the repo is at the root of the job's container. A job that runs right on a host has it among its own

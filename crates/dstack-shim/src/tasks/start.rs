@@ -31,8 +31,19 @@ enum Stop {
 fn failed(reason: &'static str, message: impl Into<String>) -> Stop {
     Stop::Failed {
         reason,
-        message: message.into(),
+        message: with_remedy(message.into()),
     }
+}
+
+/// What engines and the system say of a full disk, with what to do about it.
+fn with_remedy(message: String) -> String {
+    if !message.to_ascii_lowercase().contains("no space left on device") {
+        return message;
+    }
+    format!(
+        "{message}. A disk of the host is full: make room on it (`docker system df` shows what containers and images take, \
+         `docker system prune` removes what nothing uses), and submit again"
+    )
 }
 
 /// Brings the task to `running`, or ends it and gives back what it took. `op` is the task's operation lock.
@@ -254,4 +265,23 @@ async fn not_started(inner: &Inner, container: &str, error: &RuntimeError) -> St
         lines
     };
     failed(reason::CONTAINER_EXITED_WITH_ERROR, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_said_with_its_remedy() {
+        let said = |message: &str| match failed(reason::CREATING_CONTAINER_ERROR, message) {
+            Stop::Failed { message, .. } => message,
+            Stop::Cancelled => String::new(),
+        };
+        let full = said("createContainer error: write /var/lib/docker/x: no space left on device");
+        assert!(
+            full.starts_with("createContainer error: ") && full.contains("make room on it"),
+            "{full}"
+        );
+        assert_eq!(said("no such image"), "no such image");
+    }
 }
