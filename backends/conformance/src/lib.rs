@@ -1,0 +1,1 @@
+//! The tests in `tests/` run every backend through the checks of `dstack-backend-kit`.

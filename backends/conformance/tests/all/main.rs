@@ -1,0 +1,5 @@
+//! Every backend against its emulator, in virtual time: one module for each.
+
+#![allow(clippy::unwrap_used)] // tests
+
+mod cloudrift;

@@ -1,0 +1,91 @@
+use std::sync::Arc;
+
+use dstack_backend::Env;
+use dstack_catalog::{Catalog, Settings};
+use dstack_compute::config::BackendConfig;
+use dstack_compute::{Backend, BackendKind};
+use dstack_http::Transport;
+use dstack_model::decode::decode_strict;
+use dstack_model::runs::Requirements;
+use dstack_system::Random;
+use dstack_system::clock::VirtualClock;
+use dstack_units::Time;
+use serde_json::{Value, json};
+
+use crate::{EmulatedTransport, Emulator, Faults};
+
+/// A credential that must never be shown: configurations of tests use it wherever there is a secret.
+pub const CANARY: &str = "canary-0f1e2d3c";
+
+/// An emulated cloud with an account, and the backend for it.
+#[derive(Debug)]
+pub struct Cloud {
+    /// The cloud.
+    pub emulator: Arc<dyn Emulator>,
+    /// What carries requests there.
+    pub transport: EmulatedTransport,
+    /// What backends are handed.
+    pub env: Env,
+    /// The kind of backends under test.
+    pub kind: Arc<dyn BackendKind>,
+    /// A configuration that works.
+    pub config: Value,
+    /// Configurations with credentials that the cloud refuses, and the paths of the fields at fault, such as `creds.api_key`.
+    pub refused: Vec<(Value, &'static [&'static str])>,
+    /// The region of what is asked for; any when unset.
+    pub region: Option<&'static str>,
+}
+
+impl Cloud {
+    /// The cloud of an emulator.
+    pub fn new(
+        emulator: Arc<dyn Emulator>,
+        kind: fn(Env) -> Arc<dyn BackendKind>,
+        config: Value,
+        refused: Vec<(Value, &'static [&'static str])>,
+    ) -> Self {
+        let transport = EmulatedTransport::new(emulator.router());
+        let env = env(Arc::new(transport.clone()));
+        Self {
+            emulator,
+            kind: kind(env.clone()),
+            transport,
+            env,
+            config,
+            refused,
+            region: None,
+        }
+    }
+
+    /// What happens to requests.
+    pub fn faults(&self) -> &Faults {
+        self.transport.faults()
+    }
+
+    /// The backend of the configuration that works, as a server opens it.
+    pub fn open(&self) -> Arc<dyn Backend> {
+        let config = BackendConfig::read(&self.config).unwrap();
+        self.kind.open(&config.split()).unwrap()
+    }
+
+    /// What jobs mostly ask for.
+    pub fn requirements() -> Requirements {
+        decode_strict(&json!({"resources": {"cpu": "1..", "memory": "1GB..", "disk": "1GB.."}})).unwrap()
+    }
+}
+
+/// What backends are handed, in virtual time and with the compiled-in catalogue.
+pub fn env(transport: Arc<dyn Transport>) -> Env {
+    let settings = Settings {
+        url: "http://catalog.invalid".to_owned(),
+        dir: None,
+        cache: None,
+    };
+    Env {
+        clock: Arc::new(VirtualClock::starting_at(Time::from_millis(1_700_000_000_000))),
+        random: Random::seeded(1),
+        transport,
+        catalog: Arc::new(Catalog::new(settings)),
+        endpoints: std::collections::HashMap::new(),
+    }
+}

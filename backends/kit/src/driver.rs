@@ -1,0 +1,127 @@
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use dstack_compute::{Backend, CALL_LIMIT, Call, ComputeError, Journal, Known, Removal, Resource, Step};
+use serde_json::Value;
+
+use crate::{Cloud, Subject};
+
+/// Longest time for anything: the clouds of the kit are never away for long.
+const LIMIT: Duration = Duration::from_secs(3 * 60 * 60);
+
+/// Pause before a call that failed is made again.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// A small control plane: makes and removes one thing as the engine does, keeps what is noted, goes on after it was killed.
+#[derive(Debug)]
+pub struct Driver<'a> {
+    cloud: &'a Cloud,
+    notes: Notes,
+    /// What a server has open; another one after it was killed.
+    backend: Mutex<Arc<dyn Backend>>,
+    /// All errors, for a look at what they show.
+    pub errors: Mutex<Vec<String>>,
+}
+
+#[derive(Debug, Default)]
+struct Notes(Mutex<Value>);
+
+#[async_trait]
+impl Journal for Notes {
+    async fn keep(&self, notes: &Value) -> Result<(), String> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = notes.clone();
+        Ok(())
+    }
+}
+
+impl<'a> Driver<'a> {
+    /// Nothing is noted yet.
+    pub fn new(cloud: &'a Cloud) -> Self {
+        Self {
+            cloud,
+            notes: Notes::default(),
+            backend: Mutex::new(cloud.open()),
+            errors: Mutex::default(),
+        }
+    }
+
+    fn backend(&self) -> Arc<dyn Backend> {
+        Arc::clone(&self.backend.lock().unwrap())
+    }
+
+    fn call(&self) -> Call<'_> {
+        let notes = self.notes.0.lock().unwrap().clone();
+        Call::new(self.cloud.env.clock.clone(), &self.notes, &notes).unwrap()
+    }
+
+    /// The answer to a call, or that the server was killed in it: then another one has begun.
+    async fn within_limit<T>(
+        &self,
+        call: impl Future<Output = Result<T, ComputeError>>,
+    ) -> Result<T, ComputeError> {
+        let answer = tokio::select! {
+            answer = tokio::time::timeout(CALL_LIMIT, call) => answer,
+            () = self.cloud.faults().killed.notified() => {
+                *self.backend.lock().unwrap() = self.cloud.open();
+                return Err(ComputeError::Unclear("killed".to_owned()));
+            }
+        };
+        let answer = answer.unwrap_or_else(|_| Err(ComputeError::Unclear("no answer in time".to_owned())));
+        if let Err(error) = &answer {
+            self.errors.lock().unwrap().push(format!("{error} {error:?}"));
+        }
+        answer
+    }
+
+    /// Makes it; after a definite error, what was begun is removed.
+    ///
+    /// # Errors
+    /// The definite one.
+    pub async fn make<R: Resource>(&self, subject: &Subject<R>) -> Result<R::Place, ComputeError> {
+        let made = tokio::time::timeout(LIMIT, self.try_to_make(subject)).await;
+        let made = made.unwrap_or_else(|_| panic!("never made: {:?}", self.errors.lock().unwrap()));
+        if made.is_err() {
+            self.remove(&subject.known(None), subject).await;
+        }
+        made
+    }
+
+    async fn try_to_make<R: Resource>(&self, subject: &Subject<R>) -> Result<R::Place, ComputeError> {
+        loop {
+            let (backend, call) = (self.backend(), self.call());
+            let lifecycle = (subject.lifecycle)(backend.as_ref()).expect("the backend makes such things");
+            let pause = match self.within_limit(lifecycle.ensure(&subject.want, &call)).await {
+                Ok(Step::Ready(place)) => return Ok(place),
+                Ok(Step::Underway { again, .. }) => again,
+                Err(ComputeError::Throttled { after, .. }) => after,
+                Err(error) if error.is_transient() => PAUSE,
+                Err(error) => return Err(error),
+            };
+            assert!(pause > Duration::ZERO, "a pause of nothing");
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Removes it, however often that has to be asked for.
+    pub async fn remove<R: Resource>(&self, known: &Known<R>, subject: &Subject<R>) {
+        let removed = tokio::time::timeout(LIMIT, async {
+            loop {
+                let (backend, call) = (self.backend(), self.call());
+                let lifecycle =
+                    (subject.lifecycle)(backend.as_ref()).expect("the backend removes such things");
+                let pause = match self.within_limit(lifecycle.remove(known, &call)).await {
+                    Ok(Removal::Gone) => return,
+                    Ok(Removal::Underway { again }) => again,
+                    Err(ComputeError::Throttled { after, .. }) => after,
+                    Err(_) => PAUSE,
+                };
+                assert!(pause > Duration::ZERO, "a pause of nothing");
+                tokio::time::sleep(pause).await;
+            }
+        });
+        removed
+            .await
+            .unwrap_or_else(|_| panic!("never removed: {:?}", self.errors.lock().unwrap()));
+    }
+}

@@ -1,0 +1,99 @@
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+/// What happens to a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The cloud cannot be reached.
+    NotSent,
+    /// It is lost on the way there.
+    Lost,
+    /// It is carried out, and the answer is lost.
+    AnswerLost,
+    /// It is carried out only so much later, and its caller has no answer.
+    Late(Duration),
+    /// The cloud answers with this status, and does nothing.
+    Refused(u16),
+    /// It is carried out, and the cloud answers with this status.
+    DoneAndRefused(u16),
+    /// It is carried out, and the answer is cut off in the middle.
+    Malformed,
+    /// The control plane is killed before it is sent.
+    KilledBefore,
+    /// The control plane is killed when it was carried out, before the answer comes.
+    KilledAfter,
+}
+
+impl Fault {
+    /// All that may happen to any request of a cloud that works on the whole.
+    pub const ALL: &'static [Self] = &[
+        Self::NotSent,
+        Self::Lost,
+        Self::AnswerLost,
+        Self::Late(Duration::from_secs(45)),
+        Self::Refused(429),
+        Self::Refused(500),
+        Self::DoneAndRefused(502),
+        Self::Malformed,
+        Self::KilledBefore,
+        Self::KilledAfter,
+    ];
+}
+
+/// Which requests something happens to.
+#[derive(Debug, Default)]
+pub struct Faults {
+    plan: Mutex<Plan>,
+    /// The control plane is to die.
+    pub(crate) killed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Plan {
+    sent: usize,
+    /// From this request on, so many: what happens to them.
+    planned: Option<(usize, usize, Fault)>,
+    happened: bool,
+}
+
+impl Faults {
+    fn lock(&self) -> MutexGuard<'_, Plan> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something happens to the `nth` request from now (the first is 1).
+    pub fn at(&self, nth: usize, fault: Fault) {
+        self.from(nth, 1, fault);
+    }
+
+    /// Something happens to so many requests, from the `nth` from now on.
+    pub fn from(&self, nth: usize, times: usize, fault: Fault) {
+        *self.lock() = Plan {
+            sent: 0,
+            planned: Some((nth, times, fault)),
+            happened: false,
+        };
+    }
+
+    /// Nothing happens any more.
+    pub fn none(&self) {
+        self.lock().planned = None;
+    }
+
+    /// Whether something has happened since it was planned.
+    pub fn happened(&self) -> bool {
+        self.lock().happened
+    }
+
+    /// What happens to the next request.
+    pub(crate) fn next(&self) -> Option<Fault> {
+        let mut plan = self.lock();
+        plan.sent += 1;
+        let (from, times, fault) = plan.planned?;
+        let is_due = (from..from.saturating_add(times)).contains(&plan.sent);
+        plan.happened |= is_due;
+        is_due.then_some(fault)
+    }
+}

@@ -1,0 +1,48 @@
+//! What every backend has to do, as tests in virtual time.
+//!
+//! An [`Emulator`] plays a cloud by its vendor's description. [`EmulatedTransport`] carries requests to it, and does to them what
+//! networks and clouds do ([`Fault`]). [`Driver`] is a small control plane that makes and removes things as the engine does, and
+//! may be killed at any call. [`checks`] are the tests: each takes a function that makes a fresh [`Cloud`].
+
+#![warn(missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::missing_panics_doc
+)] // tests
+
+pub mod checks;
+mod cloud;
+mod driver;
+mod faults;
+mod ledger;
+mod subject;
+mod transport;
+
+pub use cloud::{CANARY, Cloud, env};
+pub use driver::Driver;
+pub use faults::{Fault, Faults};
+pub use ledger::{Entry, Ledger};
+pub use subject::{Subject, machine, marks};
+pub use transport::EmulatedTransport;
+
+use std::time::Duration;
+
+/// A cloud that is played in this process.
+pub trait Emulator: Send + Sync + std::fmt::Debug {
+    /// Its API.
+    fn router(&self) -> axum::Router;
+
+    /// What was ever made in it.
+    fn ledger(&self) -> &Ledger;
+
+    /// Nothing more is to be had, or there is something again.
+    fn sell_out(&self, sold_out: bool);
+
+    /// How long it takes until what is made is listed.
+    fn lag(&self, lag: Duration);
+
+    /// Everything that runs breaks.
+    fn lose_all(&self);
+}

@@ -1,0 +1,97 @@
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use axum::Router;
+use axum::body::Body;
+use bytes::Bytes;
+use dstack_http::{Transport, TransportError};
+use dstack_system::task;
+use http::{Request, Response, StatusCode, Uri};
+use http_body_util::BodyExt as _;
+use tower::ServiceExt as _;
+
+use crate::{Fault, Faults};
+
+/// Carries requests to an emulated cloud in this process.
+#[derive(Debug, Clone)]
+pub struct EmulatedTransport {
+    router: Router,
+    faults: Arc<Faults>,
+}
+
+impl EmulatedTransport {
+    /// To this API.
+    pub fn new(router: Router) -> Self {
+        Self {
+            router,
+            faults: Arc::default(),
+        }
+    }
+
+    /// What happens to requests.
+    pub fn faults(&self) -> &Arc<Faults> {
+        &self.faults
+    }
+
+    async fn carry(router: Router, request: Request<Bytes>) -> Response<Bytes> {
+        let (mut parts, body) = request.into_parts();
+        // The host is that of the vendor.
+        parts.uri = parts
+            .uri
+            .path_and_query()
+            .map_or_else(Uri::default, |path| Uri::from(path.clone()));
+        let request = Request::from_parts(parts, Body::from(body));
+        // A router has no errors of its own.
+        let answer = router.oneshot(request).await.unwrap();
+        let (parts, body) = answer.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        Response::from_parts(parts, body)
+    }
+}
+
+#[async_trait]
+impl Transport for EmulatedTransport {
+    async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, TransportError> {
+        let fault = self.faults.next();
+        match fault {
+            Some(Fault::NotSent) => return Err(TransportError::NotSent("refused".to_owned())),
+            Some(Fault::Lost) => return Err(TransportError::Lost("reset".to_owned())),
+            Some(Fault::Refused(status)) => return Ok(answer(status, Bytes::from_static(b"no"))),
+            Some(Fault::KilledBefore) => {
+                self.faults.killed.notify_one();
+                return std::future::pending().await;
+            }
+            _ => {}
+        }
+        let router = self.router.clone();
+        if let Some(Fault::Late(late)) = fault {
+            // It is on its way, whatever becomes of its caller.
+            task::spawn("late request", async move {
+                tokio::time::sleep(late).await;
+                Self::carry(router, request).await;
+            });
+            return Err(TransportError::Lost("timed out".to_owned()));
+        }
+        let carried = Self::carry(router, request).await;
+        match fault {
+            Some(Fault::AnswerLost) => Err(TransportError::Lost("reset".to_owned())),
+            Some(Fault::DoneAndRefused(status)) => Ok(answer(status, Bytes::from_static(b"no"))),
+            Some(Fault::Malformed) => {
+                let body = carried.body();
+                let half = body.slice(..body.len() / 2);
+                Ok(answer(carried.status().as_u16(), half))
+            }
+            Some(Fault::KilledAfter) => {
+                self.faults.killed.notify_one();
+                std::future::pending().await
+            }
+            _ => Ok(carried),
+        }
+    }
+}
+
+fn answer(status: u16, body: Bytes) -> Response<Bytes> {
+    let mut answer = Response::new(body);
+    *answer.status_mut() = StatusCode::from_u16(status).unwrap();
+    answer
+}
