@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::build::cargo;
 use crate::exec::run_quietly;
 use crate::layout;
-use table::{BESIDE, Crate, FENCED, PRODUCT};
+use table::{BESIDE, Crate, FENCED, OF_CLOUDS, PRODUCT};
 
 const TABLE: &str = "xtask/src/check_deps/table.rs";
 
@@ -90,8 +90,18 @@ fn position(name: &str) -> Option<usize> {
     PRODUCT.iter().position(|krate| krate.name == name)
 }
 
+/// The row of a crate, or that of all crates whose names begin so.
 fn find(name: &str) -> Option<&'static Crate> {
-    PRODUCT.iter().chain(BESIDE).find(|krate| krate.name == name)
+    let exact = PRODUCT.iter().chain(BESIDE).find(|krate| krate.name == name);
+    exact.or_else(|| OF_CLOUDS.iter().find(|krate| is_named(krate.name, name)))
+}
+
+/// Whether a row, or an entry of one, means this crate: `dstack-backend-*` means all that begin so.
+fn is_named(row: &str, name: &str) -> bool {
+    match row.strip_suffix('*') {
+        Some(prefix) => name.starts_with(prefix),
+        None => row == name,
+    }
 }
 
 /// The table keeps to its own order.
@@ -99,7 +109,8 @@ fn of_table(rows: &[Crate]) -> Vec<String> {
     let mut problems = Vec::new();
     for (at, krate) in rows.iter().enumerate() {
         for used in krate.may_use {
-            if !rows.iter().take(at).any(|above| above.name == *used) {
+            let is_above = rows.iter().take(at).any(|above| above.name == *used);
+            if !is_above && !OF_CLOUDS.iter().any(|of_clouds| of_clouds.name == *used) {
                 problems.push(format!(
                     "{TABLE}: {} may use {used}, which does not stand above it",
                     krate.name
@@ -163,7 +174,7 @@ fn of_fenced(edges: &[Edge]) -> Vec<String> {
 
 /// Tests may also use doubles, and all crates above their own.
 fn is_allowed(krate: &Crate, edge: &Edge) -> bool {
-    if krate.may_use.contains(&edge.to.as_str()) {
+    if krate.may_use.iter().any(|used| is_named(used, &edge.to)) {
         return true;
     }
     if !edge.in_tests {

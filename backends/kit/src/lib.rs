@@ -24,7 +24,7 @@ pub use cloud::{CANARY, Cloud, env};
 pub use driver::Driver;
 pub use faults::{Fault, Faults};
 pub use ledger::{Entry, Ledger};
-pub use subject::{Subject, machine, marks};
+pub use subject::{Subject, container, group, machine, marks};
 pub use transport::EmulatedTransport;
 
 use std::time::Duration;

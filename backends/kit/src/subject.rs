@@ -1,8 +1,13 @@
-use dstack_compute::{Backend, Known, Lifecycle, Machine, MachineRequest, Marks, Owner, Resource};
+use dstack_compute::{
+    Backend, Container, ContainerRequest, Group, GroupRequest, Known, Lifecycle, Machine, MachineRequest,
+    Marks, Owner, RegistryLogin, Resource, Workload,
+};
 use dstack_model::instances::InstanceAvailability;
+use dstack_model::offers::InstanceOfferWithAvailability as Offer;
+use dstack_model::runs::Requirements;
 use uuid::Uuid;
 
-use crate::Cloud;
+use crate::{CANARY, Cloud};
 
 /// A kind of things that a backend makes, as the checks ask for it.
 pub struct Subject<R: Resource> {
@@ -40,49 +45,144 @@ pub fn marks(cloud: &Cloud, name: &str) -> Marks {
     }
 }
 
-/// The cheapest machine that the backend has.
-pub async fn machine(cloud: &Cloud) -> Subject<Machine> {
-    let offers = cloud.open().offers(&Cloud::requirements()).await.unwrap();
+const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIExampleExampleExampleExampleExampleExampleEx dstack";
+
+fn owner() -> Owner {
+    Owner {
+        project: "main".to_owned(),
+        user: "somebody".to_owned(),
+        tags: [("team".to_owned(), "vision".to_owned())].into(),
+    }
+}
+
+/// Longer than any cloud takes.
+fn long_name() -> String {
+    format!("a-fleet-with-a-name-{}-0", "x".repeat(80))
+}
+
+/// What the backend offers first of what is to be had.
+async fn first_offer(cloud: &Cloud, requirements: &Requirements) -> Offer {
+    let offers = cloud.open().offers(requirements).await.unwrap();
     let offer = offers.into_iter().find(|offer| {
         let is_there = cloud.region.is_none_or(|region| &*offer.region == region);
         is_there && offer.availability != InstanceAvailability::NotAvailable
     });
-    let offer = offer.expect("the backend offers something");
-    // Longer than any cloud takes.
-    let marks = marks(cloud, &format!("a-fleet-with-a-name-{}-0", "x".repeat(80)));
+    offer.expect("the backend offers something")
+}
+
+fn unset(fields: &[(bool, &str)]) -> Option<String> {
+    let unset = fields.iter().filter(|(unset, _)| *unset);
+    let names: Vec<&str> = unset.map(|(_, name)| *name).collect();
+    (!names.is_empty()).then(|| format!("{} not set", names.join(", ")))
+}
+
+/// The first machine that the backend has.
+pub async fn machine(cloud: &Cloud) -> Subject<Machine> {
+    let offer = first_offer(cloud, &Cloud::requirements()).await;
+    let marks = marks(cloud, &long_name());
     Subject {
         lifecycle: |backend| backend.machines(),
         site: offer.region.to_string(),
         want: MachineRequest {
             marks: marks.clone(),
-            owner: Owner {
-                project: "main".to_owned(),
-                user: "somebody".to_owned(),
-                tags: [("team".to_owned(), "vision".to_owned())].into(),
-            },
+            owner: owner(),
             reservation: None,
             offer,
-            authorized_keys: vec![
-                "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIExampleExampleExampleExampleExampleExampleEx dstack"
-                    .to_owned(),
-            ],
+            authorized_keys: vec![KEY.to_owned()],
             placement_group: None,
         },
         marks,
         problem: |place| {
-            let unset = [
+            unset(&[
                 (place.hostname.is_none(), "hostname"),
                 (place.ssh_port.is_none(), "ssh_port"),
                 (place.username.is_empty(), "username"),
                 (place.instance_id.is_empty(), "instance_id"),
                 (!place.dockerized, "dockerized"),
-            ];
-            let unset: Vec<&str> = unset
-                .iter()
-                .filter(|(unset, _)| *unset)
-                .map(|(_, name)| *name)
-                .collect();
-            (!unset.is_empty()).then(|| format!("{} not set", unset.join(", ")))
+            ])
+        },
+    }
+}
+
+fn workload() -> Workload {
+    Workload {
+        image: "registry.example/team/image:1".to_owned(),
+        registry: Some(RegistryLogin {
+            username: "puller".to_owned(),
+            password: CANARY.into(),
+        }),
+        script: "sleep infinity".to_owned(),
+        authorized_keys: vec![KEY.to_owned()],
+        privileged: false,
+        shm_mib: Some(64),
+        volumes: Vec::new(),
+        folders: Vec::new(),
+    }
+}
+
+/// The first container that the backend has.
+pub async fn container(cloud: &Cloud) -> Subject<Container> {
+    let requirements = Cloud::requirements();
+    let offer = first_offer(cloud, &requirements).await;
+    let marks = marks(cloud, &long_name());
+    Subject {
+        lifecycle: |backend| backend.containers(),
+        site: offer.region.to_string(),
+        want: ContainerRequest {
+            marks: marks.clone(),
+            owner: owner(),
+            offer,
+            requirements,
+            workload: workload(),
+        },
+        marks,
+        problem: |place| {
+            unset(&[
+                (place.hostname.is_none(), "hostname"),
+                (place.ssh_port.is_none(), "ssh_port"),
+                (place.username.is_empty(), "username"),
+                (place.instance_id.is_empty(), "instance_id"),
+                (place.dockerized, "not dockerized"),
+            ])
+        },
+    }
+}
+
+/// The first group of so many containers that the backend has.
+pub async fn group(cloud: &Cloud, nodes: usize) -> Subject<Group> {
+    let requirements = Requirements {
+        multinode: Some(true),
+        ..Cloud::requirements()
+    };
+    let offer = first_offer(cloud, &requirements).await;
+    let marks = marks(cloud, &long_name());
+    let workload = Workload {
+        registry: None,
+        ..workload()
+    };
+    Subject {
+        lifecycle: |backend| backend.groups(),
+        site: offer.region.to_string(),
+        want: GroupRequest {
+            marks: marks.clone(),
+            owner: owner(),
+            offer,
+            requirements,
+            workloads: vec![workload; nodes],
+        },
+        marks,
+        problem: |place| {
+            let members = &place.job_provisioning_datas;
+            unset(&[
+                (members.is_empty(), "members"),
+                (place.compute_group_id.is_empty(), "compute_group_id"),
+                (members.iter().any(|member| member.hostname.is_none()), "hostname"),
+                (members.iter().any(|member| member.ssh_port.is_none()), "ssh_port"),
+                (
+                    members.iter().any(|member| member.internal_ip.is_none()),
+                    "internal_ip",
+                ),
+            ])
         },
     }
 }

@@ -33,6 +33,36 @@ const fn row(name: &'static str, rule: &'static str, may_use: &'static [&'static
     Crate { name, rule, may_use }
 }
 
+/// Crates of single clouds, in `backends/`.
+pub(crate) const OF_CLOUDS: &[Crate] = &[
+    row(
+        "dstack-backend-*",
+        "is one cloud; knows no other, neither engine nor store",
+        &[
+            "dstack-units",
+            "dstack-system",
+            "dstack-http",
+            "dstack-model",
+            "dstack-catalog",
+            "dstack-catalog-offers",
+            "dstack-compute",
+            "dstack-backend",
+            "dstack-ssh",
+            "dstack-credentials",
+        ],
+    ),
+    row(
+        "dstack-emulator-*",
+        "plays a cloud by its vendor's description",
+        &[
+            "dstack-units",
+            "dstack-system",
+            "dstack-backend-kit",
+            "dstack-conformance",
+        ],
+    ),
+];
+
 /// The crates of the product, lowest first: a crate may depend only on crates above it in this table.
 pub(crate) const PRODUCT: &[Crate] = &[
     row("dstack-units", "knows nothing of what is built from it", &[]),
@@ -115,6 +145,11 @@ pub(crate) const PRODUCT: &[Crate] = &[
             "dstack-catalog-offers",
             "dstack-compute",
         ],
+    ),
+    row(
+        "dstack-backends",
+        "lists the backends of a build",
+        &["dstack-compute", "dstack-backend", "dstack-backend-*"],
     ),
     row(
         "dstack-images",
@@ -256,7 +291,12 @@ pub(crate) const PRODUCT: &[Crate] = &[
             "dstack-units",
             "dstack-system",
             "dstack-telemetry",
+            "dstack-http",
             "dstack-plan",
+            "dstack-catalog",
+            "dstack-compute",
+            "dstack-backend",
+            "dstack-backends",
             "dstack-images",
             "dstack-store",
             "dstack-engine",
@@ -275,6 +315,33 @@ pub(crate) const PRODUCT: &[Crate] = &[
 
 /// What stands beside the product. Crates of the product may use these in their tests only.
 pub(crate) const BESIDE: &[Crate] = &[
+    row(
+        "dstack-backend-kit",
+        "is what every backend has to do, whichever cloud it is of",
+        &[
+            "dstack-units",
+            "dstack-system",
+            "dstack-http",
+            "dstack-model",
+            "dstack-catalog",
+            "dstack-compute",
+            "dstack-backend",
+        ],
+    ),
+    row(
+        "dstack-backend-conformance",
+        "runs every backend through the kit",
+        &[
+            "dstack-units",
+            "dstack-system",
+            "dstack-model",
+            "dstack-catalog",
+            "dstack-compute",
+            "dstack-backend-kit",
+            "dstack-backend-*",
+            "dstack-emulator-*",
+        ],
+    ),
     row("dstack-conformance", "checks answers against documents", &[]),
     row(
         "dstack-login-doubles",

@@ -1,0 +1,18 @@
+//! The backends of a build: one line each.
+
+#![warn(missing_docs)]
+
+use std::sync::Arc;
+
+use dstack_backend::Env;
+use dstack_compute::{BackendKind, Registry};
+
+/// A backend by what makes its kind.
+type MakeKind = fn(Env) -> Arc<dyn BackendKind>;
+
+const ALL: &[MakeKind] = &[dstack_backend_cloudrift::kind];
+
+/// All backends, which are handed `env`.
+pub fn registry(env: &Env) -> Registry {
+    Registry::new(ALL.iter().map(|make| make(env.clone())))
+}
