@@ -98,6 +98,8 @@ struct State {
     lost: BTreeSet<String>,
     /// Machines on which no agent runs.
     without_agent: BTreeSet<String>,
+    /// Machines of clouds come without an agent, which is brought to them over SSH.
+    bare_machines: bool,
     /// Machines to which the way may be kept open.
     reached: BTreeSet<String>,
     /// Host keys of machines that are not what they were, by machine.
@@ -211,6 +213,11 @@ impl Hosts {
         };
         drop(state);
         self.changed.notify_waiters();
+    }
+
+    /// Machines of clouds come without an agent from now on: it is brought to them over SSH.
+    pub fn bare_machines(&self) {
+        self.lock().bare_machines = true;
     }
 
     /// Machines to which the way may still be kept open.
@@ -429,7 +436,8 @@ impl Agents for Hosts {
         self.lock().reached.remove(&machine(address));
     }
     fn address(&self, instance: InstanceId, _place: &JobProvisioningData) -> Option<AgentAddress> {
-        Some(AgentAddress::Local {
+        let comes_with_agent = !self.lock().bare_machines;
+        comes_with_agent.then(|| AgentAddress::Local {
             runtime: "docker".to_owned(),
             host: instance.to_string(),
             rules: HostRules::default(),

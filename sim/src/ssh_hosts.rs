@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use dstack_agent_api::shim::{HostInfo, HostReport};
 use dstack_engine::{HostError, HostRef, Hosts, Preparation, ReadyHost};
 use dstack_model::reach::Reach;
-use dstack_plan::hosts::reach;
+use dstack_plan::hosts::{cloud_reach, reach};
 use dstack_system::{Random, task};
 use dstack_units::InstanceId;
 use serde_json::{Value, json};
@@ -267,7 +267,10 @@ fn way(host: HostRef<'_>) -> Option<Reach> {
         .and_then(|agent| agent.reach().cloned());
     known.or_else(|| {
         let place = host.instance.job_provisioning_data.as_deref()?;
-        reach(host.fleet.id, &host.fleet.spec, place)
+        match host.fleet.spec.configuration.ssh_config {
+            Some(_) => reach(host.fleet.id, &host.fleet.spec, place),
+            None => cloud_reach(host.instance.project_id, place),
+        }
     })
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_engine::failpoint::DieAt;
-use dstack_engine::{Engine, Failpoints};
+use dstack_engine::{Engine, Failpoints, HostError};
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::{JobTerminationReason, RunStatus};
 use dstack_sim::clouds::{Delays, SOLD_OUT};
@@ -305,10 +305,25 @@ async fn a_job_behind_a_thousand_that_wait_gets_its_place() {
 
 /// Runs a task in the cloud, killing the engine at `point`; the failpoints that were passed.
 async fn killed_at(point: &'static str, nth: u32) -> Arc<DieAt> {
-    let world = world(9, &["small", "large"]).await;
+    killed_in(&world(9, &["small", "large"]).await, point, nth).await
+}
+
+/// As [`killed_at`], where the agent is brought to the machine over SSH.
+async fn killed_with_bare_machines(point: &'static str, nth: u32) -> Arc<DieAt> {
+    let world = world(15, &["small", "large"]).await;
+    world.hosts.bare_machines();
+    let die = killed_in(&world, point, nth).await;
+    assert!(
+        world.ssh_hosts.reached().is_empty(),
+        "killed at {point} #{nth}: the way is kept open"
+    );
+    die
+}
+
+async fn killed_in(world: &World, point: &'static str, nth: u32) -> Arc<DieAt> {
     world.clouds.full(&["small"]);
     let die = Arc::new(DieAt::new(point, nth));
-    let engine = start_with(&world, &die).await;
+    let engine = start_with(world, &die).await;
     let run = world.submit(&engine, "train", &short_lived()).await.unwrap();
     tokio::select! {
         () = engine.stopped() => {}
@@ -320,7 +335,7 @@ async fn killed_at(point: &'static str, nth: u32) -> Arc<DieAt> {
     let status = world.finished(&run, 5 * MINUTE).await;
     let status = status.unwrap_or_else(|stuck| panic!("killed at {point} #{nth}: {stuck}"));
     assert_eq!(status, RunStatus::Done, "killed at {point} #{nth}");
-    nothing_is_left(&world, MINUTE, &format!("killed at {point} #{nth}")).await;
+    nothing_is_left(world, MINUTE, &format!("killed at {point} #{nth}")).await;
     drop(engine);
     die
 }
@@ -342,6 +357,45 @@ async fn killed_at_every_failpoint_nothing_is_made_twice_or_left() {
     ] {
         assert!(points.contains(wanted), "{wanted} is not passed: {points:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn killed_at_every_failpoint_a_machine_gets_its_agent() {
+    let points = killed_everywhere(1..=6, killed_with_bare_machines).await;
+    for wanted in [
+        "cloud.create.after",
+        "host.prepare.before",
+        "host.prepare.after",
+        "cloud.remove.after",
+    ] {
+        assert!(points.contains(wanted), "{wanted} is not passed: {points:?}");
+    }
+}
+
+/// A machine that never lets anybody in ends in time, says why, and costs nothing any more.
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_gets_no_agent_ends_with_the_reason() {
+    let world = world(16, &["small"]).await;
+    world.hosts.bare_machines();
+    world.ssh_hosts.trouble(
+        "10.0.0.1",
+        Some(HostError::Transient("the key is refused".to_owned())),
+    );
+    let engine = world.start().await.unwrap();
+    let run = world.submit(&engine, "train", &in_cloud()).await.unwrap();
+    assert_eq!(
+        world.finished(&run, 20 * MINUTE).await.unwrap(),
+        RunStatus::Failed
+    );
+    let made = instances(&world);
+    assert_eq!(
+        made[0].termination_reason(),
+        Some(InstanceTerminationReason::ProvisioningTimeout)
+    );
+    let message = made[0].termination_reason_message().unwrap_or_default();
+    assert!(message.ends_with("the key is refused"), "{message}");
+    nothing_is_left(&world, MINUTE, "").await;
+    assert_eq!(invariants::always(&world), Vec::<String>::new());
 }
 
 /// What a call has made is looked for until the cloud has said it, however often the server dies meanwhile.

@@ -191,6 +191,28 @@ pub fn reach(fleet: FleetId, spec: &FleetSpec, place: &JobProvisioningData) -> O
     })
 }
 
+/// The way to a machine that a cloud has made, still without host keys; `None`: its address is not known yet.
+pub fn cloud_reach(project: ProjectId, place: &JobProvisioningData) -> Option<Reach> {
+    let keys = || vec![KeyRef::Project { project }];
+    let jump = place.ssh_proxy.as_ref().map(|proxy| Hop {
+        host: proxy.hostname.clone(),
+        port: port(Some(proxy.port)),
+        user: proxy.username.clone(),
+        keys: keys(),
+        host_keys: Vec::new(),
+    });
+    Some(Reach {
+        jumps: jump.into_iter().collect(),
+        host: Hop {
+            host: place.hostname.clone()?,
+            port: port(place.ssh_port),
+            user: place.username.clone(),
+            keys: keys(),
+            host_keys: Vec::new(),
+        },
+    })
+}
+
 /// A specification with no host but that of an instance, as the instance's reach names its keys; `None`: it has no such host.
 pub fn only(spec: &FleetSpec, place: &JobProvisioningData) -> Option<FleetSpec> {
     let mut spec = spec.clone();

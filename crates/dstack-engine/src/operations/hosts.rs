@@ -1,11 +1,10 @@
-//! Durable calls to hosts of SSH fleets: their agents are set up step by step, and taken off again.
+//! Durable calls to hosts of SSH fleets, and to machines of clouds: their agents are set up step by step, and taken off again.
 //!
 //! What a step brought is written down before the next one is made, so that a server that takes over goes on where the one
 //! before it was.
 
 use std::time::Duration;
 
-use dstack_model::instances::InstanceStatus;
 use dstack_plan::lifecycle::instance::{RELEASE_TIMEOUT, next_preparation_at};
 use dstack_plan::lifecycle::job::Progress;
 use dstack_store::rows::{OperationKind, OperationRow, OperationState};
@@ -49,7 +48,7 @@ pub(super) async fn prepare(
     operation: OperationRow,
 ) -> Result<Step> {
     let row = &snapshot.instance;
-    if row.status() != InstanceStatus::Pending && !row.status().is_available() {
+    if !row.status().is_active() {
         return given_up(ctx, operation, NOT_WANTED.to_owned()).await;
     }
     let Some(host) = host_of(snapshot) else {

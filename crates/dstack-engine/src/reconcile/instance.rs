@@ -189,6 +189,9 @@ async fn apply(
         }
         Decision::IntendPreparation(wait) => intend(ctx, snapshot, OperationKind::Prepare, wait, change),
         Decision::IntendRelease(wait) => intend(ctx, snapshot, OperationKind::Release, wait, change),
+        Decision::Prepared if snapshot.instance.status() == InstanceStatus::Provisioning => {
+            agent_brought(snapshot, change, now)?;
+        }
         Decision::Prepared => prepared(snapshot, change, now)?,
         Decision::PrepareAgain(repair, wait) => prepare_again(ctx, snapshot, repair, wait, change),
         Decision::PreparedAgain => {
@@ -213,6 +216,7 @@ async fn apply(
         Decision::Gone => {
             let message = "The instance that was being made for the job was terminated";
             refuse_waiting(ctx, snapshot, message, change).await?;
+            give_up(snapshot, OperationKind::Prepare, change);
             give_up(snapshot, OperationKind::Release, change);
             change.row.finish(now)?;
         }
@@ -317,6 +321,19 @@ fn offered_now(snapshot: &InstanceSnapshot, ready: &ReadyHost) -> Option<hosts::
     (!is_same).then_some(host)
 }
 
+/// The agent was brought to a machine of a cloud: the machine takes jobs once the agent has told all its tasks.
+fn agent_brought(snapshot: &InstanceSnapshot, change: &mut Change, now: Time) -> Result<()> {
+    let Some(ready) = operations::hosts::ready_host(snapshot) else {
+        let message = "what the host has is stored in a form that this version cannot read";
+        let reason = InstanceTerminationReason::Error;
+        return Ok(change.row.terminate(reason, Some(message.to_owned()), now)?);
+    };
+    change.row.agent = Some(Json::new(address(&ready, change.row.project_id)));
+    // Decided upon again, with the agent followed.
+    change.row.wake_at(now);
+    Ok(())
+}
+
 /// A host's agent answers: it takes jobs, unless it cannot be what its fleet wants.
 fn prepared(snapshot: &InstanceSnapshot, change: &mut Change, now: Time) -> Result<()> {
     let (row, Some(ready)) = (&mut change.row, operations::hosts::ready_host(snapshot)) else {
@@ -418,6 +435,7 @@ fn facts(snapshot: &InstanceSnapshot, attempts: Option<&OfferAttempts>, in_reach
         release: progress(&snapshot.operations, OperationKind::Release),
         stored: row.stored_wait(),
         has_agent: operations::hosts::has_agent(snapshot),
+        lacks_agent: row.agent.is_none() && place.is_some_and(|place| place.dockerized),
         jobs: snapshot.jobs.len(),
         in_reach,
         asked_at: last_of(&snapshot.operations, OperationKind::Create)

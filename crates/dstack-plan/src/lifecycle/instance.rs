@@ -132,6 +132,8 @@ pub struct Facts {
     pub stored: Wait,
     /// The host was reached over SSH, and setting it up has begun: something of us may be there.
     pub has_agent: bool,
+    /// A cloud has made the machine, and its agent is still to be brought there over SSH.
+    pub lacks_agent: bool,
     /// Jobs that occupy it.
     pub jobs: usize,
     /// Its agent has told all its tasks.
@@ -369,13 +371,38 @@ fn provisioning(facts: &Facts, now: Time) -> Decision {
     if now >= deadline {
         return Decision::End(
             InstanceTerminationReason::ProvisioningTimeout,
-            "Instance did not become reachable in time".to_owned(),
+            not_reachable(facts),
         );
     }
-    let reason = WaitReason::AgentReachable {
-        instance: facts.name.clone(),
+    match facts.lacks_agent {
+        true => agent_brought(facts, deadline),
+        false => {
+            let instance = facts.name.clone();
+            Decision::Wait(Wait::until(deadline, WaitReason::AgentReachable { instance }))
+        }
+    }
+}
+
+fn not_reachable(facts: &Facts) -> String {
+    let cause = match &facts.prepare {
+        Progress::Intended(Some(error)) if facts.lacks_agent => format!(": {error}"),
+        _ => String::new(),
     };
-    Decision::Wait(Wait::until(deadline, reason))
+    format!("Instance did not become reachable in time{cause}")
+}
+
+/// The machine starts, lets us in after a while, and gets its agent.
+fn agent_brought(facts: &Facts, deadline: Time) -> Decision {
+    let wait = |error: Option<String>| {
+        let instance = facts.name.clone();
+        Wait::until(deadline, WaitReason::HostSetUp { instance, error })
+    };
+    match &facts.prepare {
+        Progress::None => Decision::IntendPreparation(wait(None)),
+        Progress::Done => Decision::Prepared,
+        Progress::Refused(error) => Decision::End(InstanceTerminationReason::Error, error.clone()),
+        Progress::Intended(error) => Decision::Wait(wait(error.clone())),
+    }
 }
 
 fn in_use(facts: &Facts, now: Time) -> Decision {
@@ -478,6 +505,7 @@ mod tests {
             release: Progress::None,
             stored: Wait::none(),
             has_agent: false,
+            lacks_agent: false,
             jobs: 1,
             in_reach: false,
             asked_at: at(0),
@@ -513,6 +541,41 @@ mod tests {
             "the cloud to make cloud-0 (last attempt: 503)"
         );
         assert_eq!(wait.deadline, Some(at(600)));
+    }
+
+    #[test]
+    fn a_machine_without_an_agent_gets_one_within_its_time() {
+        let refused_key = || Some("the key is refused".to_owned());
+        let decide_at = |prepare, seconds| {
+            let facts = Facts {
+                lacks_agent: true,
+                prepare,
+                ..facts(InstanceStatus::Provisioning, Progress::Done)
+            };
+            decide(&facts, at(seconds))
+        };
+        let Decision::IntendPreparation(wait) = decide_at(Progress::None, 20) else {
+            panic!("it is set up");
+        };
+        assert_eq!(wait.deadline, Some(at(610)));
+        let Decision::Wait(wait) = decide_at(Progress::Intended(refused_key()), 20) else {
+            panic!("it is waited for");
+        };
+        assert_eq!(
+            wait.reason.unwrap().to_string(),
+            "the host of cloud-0 to be set up (last attempt: the key is refused)"
+        );
+        let Decision::End(reason, message) = decide_at(Progress::Intended(refused_key()), 610) else {
+            panic!("it ends");
+        };
+        assert_eq!(reason, InstanceTerminationReason::ProvisioningTimeout);
+        assert_eq!(
+            message,
+            "Instance did not become reachable in time: the key is refused"
+        );
+        assert_eq!(decide_at(Progress::Done, 20), Decision::Prepared);
+        let refused = decide_at(Progress::Refused("no agent for riscv64".to_owned()), 20);
+        assert_eq!(ends(&refused), Some(InstanceTerminationReason::Error));
     }
 
     #[test]

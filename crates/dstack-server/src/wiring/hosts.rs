@@ -1,4 +1,4 @@
-//! Hosts of SSH fleets: what the engine asks for, carried out over SSH.
+//! Hosts of SSH fleets, and machines of clouds: what the engine asks for, carried out over SSH.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use dstack_engine::{HostError, HostRef, Hosts, InputsError, Preparation, ReadyHo
 use dstack_hosts::deploy::{DeployError, Deployer, Deployment, Outcome, Progress};
 use dstack_model::instances::InstanceStatus;
 use dstack_model::reach::Reach;
-use dstack_plan::hosts::reach;
+use dstack_plan::hosts::{cloud_reach, reach};
 use dstack_store::{Database, EngineStore as _, SqlStore};
 use dstack_system::{chain, task};
 use dstack_units::ProjectId;
@@ -89,12 +89,15 @@ impl SshHosts {
     }
 
     async fn deployment(&self, host: HostRef<'_>, known: Option<Reach>) -> Result<Deployment, HostError> {
+        let (project, instance) = (host.instance.project_id, host.instance.id);
         let named = || {
             let place = host.instance.job_provisioning_data.as_deref()?;
-            reach(host.fleet.id, &host.fleet.spec, place)
+            match host.fleet.spec.configuration.ssh_config {
+                Some(_) => reach(host.fleet.id, &host.fleet.spec, place),
+                None => cloud_reach(project, place),
+            }
         };
         let gone = || HostError::Refused("the fleet does not have this host any more".to_owned());
-        let (project, instance) = (host.instance.project_id, host.instance.id);
         Ok(Deployment {
             reach: known.or_else(named).ok_or_else(gone)?,
             authorized_keys: vec![self.project_key(host.fleet.project_id).await?],
