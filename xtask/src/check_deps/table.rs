@@ -292,6 +292,7 @@ pub(crate) const PRODUCT: &[Crate] = &[
             "dstack-system",
             "dstack-telemetry",
             "dstack-http",
+            "dstack-model",
             "dstack-plan",
             "dstack-catalog",
             "dstack-compute",
