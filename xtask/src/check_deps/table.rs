@@ -398,6 +398,8 @@ pub(crate) const BESIDE: &[Crate] = &[
             "dstack-login-doubles",
             "dstack-store-doubles",
             "dstack-telemetry-doubles",
+            "dstack-backend-kit",
+            "dstack-emulator-*",
         ],
     ),
     row("xtask", "is built before anything else can be", &[]),
