@@ -19,7 +19,7 @@ use dstack_model::runs::JobProvisioningData;
 use dstack_plan::fleets::{Failure, add_failure, all_failed, none_for_fleet};
 use dstack_plan::lifecycle::instance::{CREATION_TIMEOUT, Purpose, provisioning_timeout};
 use dstack_plan::offers::AvailableOffers;
-use dstack_store::rows::{OperationKind, OperationRow};
+use dstack_store::rows::{InstanceRow, OperationKind, OperationRow};
 use dstack_store::{EntityRef, InstanceSnapshot};
 use dstack_system::chain;
 use dstack_units::Time;
@@ -371,7 +371,7 @@ async fn clear(
         return not_yet(ctx, operation, &error).await;
     };
     let known = Known {
-        marks: marks(ctx, snapshot),
+        marks: marks(ctx, &snapshot.instance),
         site: offer.region.to_string(),
         place: None,
     };
@@ -404,7 +404,7 @@ async fn terminate(ctx: &Context, snapshot: &InstanceSnapshot, operation: Operat
     let created = last_of(&snapshot.operations, OperationKind::Create).and_then(OfferAttempts::read);
     let pieces = created.map(|attempts| attempts.pieces()).unwrap_or_default();
     let known = Known {
-        marks: marks(ctx, snapshot),
+        marks: marks(ctx, &snapshot.instance),
         site: place.region.to_string(),
         place: Some(place.clone()),
     };
@@ -416,8 +416,8 @@ fn machines_of(backend: &dyn Backend) -> Option<&dyn Lifecycle<Machine>> {
     backend.machines()
 }
 
-fn marks(ctx: &Context, snapshot: &InstanceSnapshot) -> Marks {
-    let row = &snapshot.instance;
+/// What everything carries that is made for an instance.
+pub fn marks(ctx: &Context, row: &InstanceRow) -> Marks {
     Marks {
         installation: ctx.deps.settings.installation,
         key: row.id.uuid(),
@@ -438,7 +438,7 @@ async fn request(
         .machine(&snapshot.instance, snapshot.fleet.as_ref())
         .await?;
     Ok(MachineRequest {
-        marks: marks(ctx, snapshot),
+        marks: marks(ctx, &snapshot.instance),
         owner: inputs.owner,
         reservation: attempts.reservation.clone(),
         offer,

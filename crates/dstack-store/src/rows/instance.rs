@@ -71,6 +71,28 @@ impl AgentAddress {
         }
     }
 
+    /// Same, of a machine that has another address now; `None`: it is not reached by one, or is reached there already.
+    pub fn moved_to(&self, place: &JobProvisioningData) -> Option<Self> {
+        let Self::Ssh {
+            reach,
+            shim_port,
+            runtime,
+        } = self
+        else {
+            return None;
+        };
+        let mut moved = reach.clone();
+        moved.host.host = place.hostname.clone()?;
+        if let Some(port) = place.ssh_port.and_then(|port| u16::try_from(port).ok()) {
+            moved.host.port = port;
+        }
+        (moved != *reach).then(|| Self::Ssh {
+            reach: moved,
+            shim_port: *shim_port,
+            runtime: runtime.clone(),
+        })
+    }
+
     /// Same, with what is remembered of the address that the machine had before.
     #[must_use]
     pub fn after(mut self, before: Option<&Self>) -> Self {
