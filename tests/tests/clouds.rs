@@ -1,11 +1,11 @@
 //! From a configuration of a cloud to the lines of a job, with machines that are real as far as SSH and containers go.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)] // tests
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{Emulator as _, serve};
 use dstack_emulator_cloudrift::{CloudRift, GiveMachine, Times};
+use dstack_tests::cli::{Cli, Ended};
 use dstack_tests::fleets::events;
 use dstack_tests::hosts::{IMAGE, Lab, USUAL};
 use dstack_tests::need;
@@ -113,10 +113,7 @@ fn a_machine_of_cloudrift_runs_a_job_and_is_gone_when_idle() {
     };
     let refused = delete(&server);
     assert_eq!(refused.status, 400, "{}", refused.text());
-    eventually("the machine is gone", TEST_TIMEOUT, || {
-        Ok(cloud.ledger().alive().is_empty().then_some(()))
-    })
-    .unwrap();
+    nothing_is_left(&cloud);
     eventually("the backend can be deleted", TEST_TIMEOUT, || {
         Ok((delete(&server).status == 200).then_some(()))
     })
