@@ -16,6 +16,8 @@ pub(crate) struct Node {
     pub(crate) partitions: Vec<String>,
     /// By which Slurm reaches it: a name or an address.
     pub(crate) address: String,
+    /// What it calls itself.
+    pub(crate) host_name: String,
     /// Jobs start there, now or once others have ended.
     pub(crate) is_up: bool,
 }
@@ -61,6 +63,7 @@ fn read_node(line: &str) -> Option<Node> {
         gpus: get("gres").map_or(0, count_gpus),
         partitions: get("partitions").map_or_else(Vec::new, |list| words(list, ',')),
         address: get("nodeaddr").unwrap_or(name).to_owned(),
+        host_name: get("nodehostname").unwrap_or(name).to_owned(),
         is_up: !DOWN.iter().any(|down| state.contains(down)),
     })
 }
@@ -170,6 +173,7 @@ mod tests {
             gpus: 2,
             partitions: vec!["cpu".to_owned(), "gpu".to_owned()],
             address: "127.0.0.1".to_owned(),
+            host_name: "localhost".to_owned(),
             is_up: true,
         };
         assert_eq!(

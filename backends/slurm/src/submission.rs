@@ -254,17 +254,21 @@ impl Cluster {
             );
             return Err(ComputeError::Broken(text));
         }
-        let is_name = |node: &&Node| node.address.parse::<IpAddr>().is_err();
-        let names: Vec<&str> = nodes
+        let is_name = |text: &&str| text.parse::<IpAddr>().is_err();
+        let both = nodes
             .iter()
-            .filter(is_name)
-            .map(|node| node.address.as_str())
-            .collect();
+            .flat_map(|node| [node.address.as_str(), node.host_name.as_str()]);
+        let mut names: Vec<&str> = both.filter(is_name).collect();
+        names.sort_unstable();
+        names.dedup();
         let addresses = self.commands.addresses(&names).await?;
         let member = |node: Node| {
             let known = node.address.parse().ok();
             let address = known.or_else(|| addresses.get(&node.address).copied());
             let address = address.map(|address| address.to_string());
+            // The login node has to know the name.
+            let host_name = Some(node.host_name).filter(|name| addresses.contains_key(name));
+            let hostname = host_name.or_else(|| address.clone()).unwrap_or(node.address);
             JobProvisioningData {
                 backend: BackendType::Slurm,
                 base_backend: None,
@@ -273,8 +277,7 @@ impl Cluster {
                     resources: share.clone(),
                 },
                 instance_id: format!("{name}:{}:{}", job.id, node.name),
-                // As the login node reaches it.
-                hostname: Some(address.clone().unwrap_or(node.address)),
+                hostname: Some(hostname),
                 internal_ip: address,
                 public_ip_enabled: false,
                 instance_network: None,

@@ -287,6 +287,7 @@ async fn a_job_with_gpus_has_the_node_that_has_them(cloud: &Cloud, slurm: &RealS
     let place = driver.make(&subject).await.unwrap();
     assert_eq!(place.instance_type.name, "node2");
     assert_eq!(place.availability_zone.as_deref(), Some("gpu"));
+    assert_eq!(place.hostname.as_deref(), Some("localhost"));
     assert_eq!(place.internal_ip.as_deref(), Some("127.0.0.1"));
     let gres = slurm.says(&["scontrol", "show", "-o", "node=node2"]);
     assert!(gres.contains("AllocTRES=cpu=2,mem=1G"), "{gres}");
