@@ -15,6 +15,7 @@
 pub mod checks;
 mod cloud;
 mod driver;
+mod exchange;
 mod faults;
 mod ledger;
 mod serve;
@@ -23,6 +24,7 @@ mod transport;
 
 pub use cloud::{CANARY, Cloud, env};
 pub use driver::Driver;
+pub use exchange::Exchange;
 pub use faults::{Fault, Faults};
 pub use ledger::{Entry, Ledger};
 pub use serve::serve;
