@@ -17,6 +17,7 @@ mod cloud;
 mod driver;
 mod faults;
 mod ledger;
+mod reference;
 mod subject;
 mod transport;
 
@@ -24,7 +25,8 @@ pub use cloud::{CANARY, Cloud, env};
 pub use driver::Driver;
 pub use faults::{Fault, Faults};
 pub use ledger::{Entry, Ledger};
-pub use subject::{Subject, container, group, machine, marks};
+pub use reference::{reference_python, run, served};
+pub use subject::{Subject, container, group, machine, marks, volume};
 pub use transport::EmulatedTransport;
 
 use std::time::Duration;
