@@ -1,8 +1,9 @@
 """Drives an emulated Runpod with the backend of dstack 0.22.5: create, wait, end, of each kind of things.
 
-usage: reference.py URL API_KEY
+usage: reference.py URL API_KEY SIZES, with one size of each kind as JSON: cpu, gpu, community, cluster
 """
 
+import json
 import sys
 import time
 from types import SimpleNamespace
@@ -24,7 +25,8 @@ from dstack._internal.core.models.instances import (
 )
 from dstack._internal.core.models.volumes import RunpodVolumeConfiguration
 
-URL, KEY = sys.argv[1:]
+URL, KEY, SIZES = sys.argv[1:]
+SIZES = json.loads(SIZES)
 api_client.API_V2_URL = f"{URL}/v2"
 api_client.API_GRAPHQL_URL = f"{URL}/graphql"
 
@@ -99,21 +101,74 @@ def is_refused(call):
     raise AssertionError("it was not refused")
 
 
-def one_of(catalog, place, gpus, cluster=False):
-    for row in catalog:
-        flags = row.flags or []
-        if (
-            ("-" in row.location) == (place == "center")
-            and (place != "center" or not gpus or cluster or row.location == "EU-RO-1")
-            and row.gpu_count == gpus
-            and ("runpod-cluster" in flags) == cluster
-        ):
-            return {
-                "name": row.instance_name,
-                "place": row.location,
-                "cpus": row.cpu,
-                "memory": int(row.memory),
-                "gpus": gpus,
-                "cluster": cluster,
-            }
-    raise AssertionError(f"the emulated cloud has nothing: {place} {gpus} {cluster}")
+def check_keys():
+    assert compute.api_client.validate_api_key()
+    assert not api_client.RunpodApiClient("wrong").validate_api_key()
+
+
+def check_pods():
+    for kind in ["cpu", "gpu", "community"]:
+        data = wait(start(SIZES[kind], registry_auth=LOGIN))
+        end(data)
+    nowhere = {**SIZES["gpu"], "place": "XX-NO-1"}
+    assert "no longer any instances" in is_refused(lambda: start(nowhere))
+
+
+def check_volumes():
+    region = SIZES["gpu"]["place"]
+    volume = SimpleNamespace(
+        name="data",
+        project_name="main",
+        user="somebody",
+        configuration=RunpodVolumeConfiguration(region=region, size="100GB"),
+    )
+    made = compute.create_volume(volume)
+    volume.volume_id = made.volume_id
+    volume.configuration.volume_id = made.volume_id
+    assert compute.register_volume(volume) == made
+    pod = wait(start(SIZES["gpu"], volumes=[volume]))
+    assert "in use" in is_refused(lambda: compute.delete_volume(volume))
+    end(pod)
+    retry(lambda: compute.delete_volume(volume))
+    compute.delete_volume(volume)
+
+
+def check_clusters():
+    jobs = [SimpleNamespace(job=job(), volumes=[]) for _ in range(2)]
+    group = compute.run_jobs(RUN, jobs, offer(SIZES["cluster"]), PUBLIC_KEY, "", None, None, [])
+    members = [wait(data) for data in group.job_provisioning_datas]
+    assert len({data.internal_ip for data in members}) == 2, members
+    assert "delete the cluster" in is_refused(lambda: end(members[0]))
+    for _ in range(2):
+        compute.terminate_compute_group(SimpleNamespace(provisioning_data=group))
+
+
+def remove_logins():
+    """Those of pods that were just deleted are in use for a moment."""
+
+    def remove():
+        compute._clean_stale_container_registry_credentials()
+        left = compute.api_client.list_container_registry_credentials()
+        if left:
+            raise BackendError(f"still there: {left}")
+
+    retry(remove)
+
+
+def retry(call):
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            return call()
+        except BackendError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+check_keys()
+check_pods()
+check_volumes()
+check_clusters()
+remove_logins()
+print("all parts passed")

@@ -3,12 +3,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, container, group, reference_python, run, served, volume,
+    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, container, group, reference_python, run,
+    served, volume,
 };
 use dstack_catalog::{Filter, builtin};
-use dstack_compute::{
-    ComputeError, Container, MountedVolume, OwnedKind, Removal, Sign, VolumeRequest,
-};
+use dstack_compute::{ComputeError, Container, MountedVolume, OwnedKind, Removal, Sign, VolumeRequest};
 use dstack_emulator_runpod::{Runpod, Size};
 use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceAvailability;
@@ -410,7 +409,18 @@ async fn the_reference_finds_its_way_in_the_emulated_cloud() {
     let emulator = Runpod::with_pace(CANARY, sizes(), Duration::from_millis(50));
     let url = served(&emulator).await;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../runpod/emulator/reference.py");
-    let (status, text) = run(&python, &[script, &url, CANARY]).await;
+    let one = |is_wanted: &dyn Fn(&Size) -> bool| {
+        let size = sizes().into_iter().find(is_wanted).unwrap();
+        json!({"name": size.name, "place": size.place, "gpus": size.gpus, "cpus": size.cpus,
+            "memory": size.memory, "cluster": size.is_for_clusters})
+    };
+    let kinds = json!({
+        "cpu": one(&|size| size.gpus == 0),
+        "gpu": one(&|size| size.gpus == 1 && size.place == CENTER),
+        "community": one(&|size| size.gpus == 1 && !size.place.contains('-')),
+        "cluster": one(&|size| size.is_for_clusters),
+    });
+    let (status, text) = run(&python, &[script, &url, CANARY, &kinds.to_string()]).await;
     assert!(status && text.contains("all parts passed"), "{text}");
     assert_eq!(emulator.ledger().alive(), []);
     assert!(emulator.ledger().count() >= 8, "it made too little");

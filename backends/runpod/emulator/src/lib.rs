@@ -234,7 +234,9 @@ mod tests {
                 query: query.iter().map(|name| (*name).to_owned()).collect(),
                 body: body.as_bytes(),
             };
-            cloud.answer(&request, &known).map_or_else(|problem| problem.status, |(status, _)| status)
+            cloud
+                .answer(&request, &known)
+                .map_or_else(|problem| problem.status, |(status, _)| status)
         };
         let cluster = json!({"name": "c", "type": "TRAINING", "image": "i",
             "compute": {"gpuTypeId": "g", "gpuCountPerPod": 8, "podCount": 2}});
@@ -251,18 +253,48 @@ mod tests {
             ("pods", with(&pod, "colour", json!("red"))),
             ("pods", with(&pod, "disk", json!("large"))),
             ("pods", with(&pod, "image", json!(null))),
-            ("pods", with(&pod, "gpu", json!({"id": "g", "minCudaVersion": "new"}))),
-            ("pods", with(&pod, "mounts", json!({"network": [{"volumeId": "v"}]}))),
+            (
+                "pods",
+                with(&pod, "gpu", json!({"id": "g", "minCudaVersion": "new"})),
+            ),
+            (
+                "pods",
+                with(&pod, "mounts", json!({"network": [{"volumeId": "v"}]})),
+            ),
             ("clusters", with(&cluster, "registry", json!("clxreg0001"))),
             ("clusters", with(&cluster, "type", json!("OTHER"))),
-            ("network-volumes", json!({"name": "v", "dataCenter": "US-TX-3", "size": 9})),
-            ("registries", json!({"name": "r", "username": "u", "password": ""})),
+            (
+                "network-volumes",
+                json!({"name": "v", "dataCenter": "US-TX-3", "size": 9}),
+            ),
+            (
+                "registries",
+                json!({"name": "r", "username": "u", "password": ""}),
+            ),
         ] {
-            assert_eq!(status("POST", &format!("/v2/{path}"), &[], &body.to_string()), 422, "{path} {body}");
+            assert_eq!(
+                status("POST", &format!("/v2/{path}"), &[], &body.to_string()),
+                422,
+                "{path} {body}"
+            );
         }
         assert_eq!(status("GET", "/v2/pods", &["includeClusterPods"], ""), 200);
         assert_eq!(status("GET", "/v2/pods", &["limit"], ""), 422);
         headers.clear();
-        assert_eq!(cloud.answer(&Request { method: "GET", path: "/v2/pods", query: Vec::new(), body: b"" }, &headers).unwrap_err().status, 401);
+        assert_eq!(
+            cloud
+                .answer(
+                    &Request {
+                        method: "GET",
+                        path: "/v2/pods",
+                        query: Vec::new(),
+                        body: b""
+                    },
+                    &headers
+                )
+                .unwrap_err()
+                .status,
+            401
+        );
     }
 }
