@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn pods_come_in_the_order_of_their_nodes() {
         let member =
-            |id: &str, rank: serde_json::Value| pod(json!({"id": id, "cluster": {"id": "c", "rank": rank}}));
+            |id: &str, rank: serde_json::Value| pod(&json!({"id": id, "cluster": {"id": "c", "rank": rank}}));
         let pods = [
             member("d", json!(null)),
             member("b", json!(1)),

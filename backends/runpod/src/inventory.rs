@@ -123,13 +123,13 @@ mod tests {
         let clusters =
             serde_json::from_value(json!([{"id": "c1", "name": ours}, {"id": "c2", "name": "theirs"}]));
         let pods = vec![
-            pod(json!({"id": "m1", "name": "bright-falcon", "cluster": {"id": "c1", "rank": 0}})),
-            pod(json!({"id": "m2", "name": "bright-falcon", "cluster": {"id": "c2", "rank": 0}})),
+            pod(&json!({"id": "m1", "name": "bright-falcon", "cluster": {"id": "c1", "rank": 0}})),
+            pod(&json!({"id": "m2", "name": "bright-falcon", "cluster": {"id": "c2", "rank": 0}})),
             // Its cluster is not listed.
-            pod(json!({"id": "m3", "name": ours, "cluster": {"id": "c3", "rank": 0}})),
-            pod(json!({"id": "p1", "name": ours})),
-            pod(json!({"id": "p2", "name": ours, "status": "TERMINATED"})),
-            pod(json!({"id": "p3", "name": "theirs"})),
+            pod(&json!({"id": "m3", "name": ours, "cluster": {"id": "c3", "rank": 0}})),
+            pod(&json!({"id": "p1", "name": ours})),
+            pod(&json!({"id": "p2", "name": ours, "status": "TERMINATED"})),
+            pod(&json!({"id": "p3", "name": "theirs"})),
         ];
         let records =
             serde_json::from_value(json!([{"id": "r1", "name": ours}, {"id": "r2", "name": "my own"}]));

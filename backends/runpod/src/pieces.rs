@@ -131,7 +131,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    pub(crate) fn pod(more: Value) -> Pod {
+    pub(crate) fn pod(more: &Value) -> Pod {
         let mut value = json!({"id": "8r2k1m4n6pxyz0", "name": "dstack-x", "status": "RUNNING", "cost": 0.69,
             "dataCenterId": "US-TX-3", "createdAt": "2026-10-01T12:00:00Z",
             "runtime": {"uptime": 12, "ports": [
@@ -154,7 +154,7 @@ pub(crate) mod tests {
             (port(json!(null), json!("192.0.2.7")), None),
             (port(json!(43210), json!(null)), None),
         ] {
-            assert_eq!(address(&pod(more.clone())), reached, "{more}");
+            assert_eq!(address(&pod(&more)), reached, "{more}");
         }
     }
 
@@ -170,7 +170,7 @@ pub(crate) mod tests {
             ("MIGRATING", false),
         ] {
             assert_eq!(
-                end_of(&pod(json!({"status": status}))).is_some(),
+                end_of(&pod(&json!({"status": status}))).is_some(),
                 over,
                 "{status}"
             );

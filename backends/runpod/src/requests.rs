@@ -291,7 +291,7 @@ mod tests {
 
     use super::*;
 
-    fn offer(name: &str, region: &str, gpus: usize, data: Value) -> InstanceOfferWithAvailability {
+    fn offer(name: &str, region: &str, gpus: usize, data: &Value) -> InstanceOfferWithAvailability {
         let gpu = json!({"name": "H100", "memory_mib": 81920, "vendor": "nvidia"});
         decode_strict(&json!({
             "backend": "runpod", "region": region, "price": 0.69, "availability": "available", "backend_data": data,
@@ -355,7 +355,7 @@ mod tests {
     #[test]
     fn a_pod_with_gpus_is_asked_for_where_it_is_offered() {
         let want = container(
-            offer("NVIDIA H100 80GB HBM3", "US-TX-3", 2, json!({})),
+            offer("NVIDIA H100 80GB HBM3", "US-TX-3", 2, &json!({})),
             Workload {
                 volumes: vec![volume("agv6w2qcg7")],
                 ..workload()
@@ -375,21 +375,21 @@ mod tests {
 
     #[test]
     fn a_pod_without_gpus_names_its_flavor() {
-        let want = container(offer("cpu3c-m-13-84", "US-TX-3", 0, json!({})), workload());
+        let want = container(offer("cpu3c-m-13-84", "US-TX-3", 0, &json!({})), workload());
         let PodRequest::Secure(body) = pod_request(&want, "dstack-x", None).unwrap() else {
             panic!("it is in a data center");
         };
         assert_eq!(body["cpu"], json!({"id": "cpu3c-m", "vcpuCount": 13}));
         assert!(body.get("gpu").is_none() && body.get("registry").is_none() && body.get("mounts").is_none());
         for size in ["cpu3c", "cpu3c-2", "cpu3c-2-x", "-"] {
-            let want = container(offer(size, "US-TX-3", 0, json!({})), workload());
+            let want = container(offer(size, "US-TX-3", 0, &json!({})), workload());
             assert!(pod_request(&want, "dstack-x", None).is_err(), "{size}");
         }
     }
 
     #[test]
     fn a_pod_of_the_community_is_asked_for_by_its_country() {
-        let want = container(offer("NVIDIA GeForce RTX 4090", "CA", 1, json!({})), workload());
+        let want = container(offer("NVIDIA GeForce RTX 4090", "CA", 1, &json!({})), workload());
         let expected = json!({
             "name": "dstack-x", "imageName": "dstackai/base:py3.12-0.10-cuda-12.8",
             "gpuTypeId": "NVIDIA GeForce RTX 4090", "cloudType": "COMMUNITY", "minCudaVersion": "12.8",
@@ -401,7 +401,7 @@ mod tests {
         });
         let request = pod_request(&want, "dstack-x", Some("clxreg0001")).unwrap();
         assert_eq!(request, PodRequest::Community(expected));
-        let cpus = container(offer("cpu3c-2-4", "CA", 0, json!({})), workload());
+        let cpus = container(offer("cpu3c-2-4", "CA", 0, &json!({})), workload());
         pod_request(&cpus, "dstack-x", None).unwrap_err();
     }
 
@@ -413,7 +413,7 @@ mod tests {
             optional,
         };
         let ask = |workload| {
-            let want = container(offer("NVIDIA H100 80GB HBM3", "US-TX-3", 1, json!({})), workload);
+            let want = container(offer("NVIDIA H100 80GB HBM3", "US-TX-3", 1, &json!({})), workload);
             pod_request(&want, "dstack-x", None).map(drop)
         };
         let with_folder = |optional| Workload {
@@ -442,7 +442,7 @@ mod tests {
                 "NVIDIA H100 80GB HBM3",
                 "US-TX-3",
                 8,
-                json!({"pod_counts": [2, 3]}),
+                &json!({"pod_counts": [2, 3]}),
             )
         };
         let body = cluster_request(&group(clusters(), vec![workload(); 2]), "dstack-x").unwrap();
@@ -480,7 +480,7 @@ mod tests {
             let error = cluster_request(&group(clusters(), workloads), "dstack-x").unwrap_err();
             assert!(matches!(error, ComputeError::Refused(_)), "{error:?}");
         }
-        let single = offer("NVIDIA H100 80GB HBM3", "US-TX-3", 8, json!({}));
+        let single = offer("NVIDIA H100 80GB HBM3", "US-TX-3", 8, &json!({}));
         cluster_request(&group(single, vec![workload(); 2]), "dstack-x").unwrap_err();
     }
 }

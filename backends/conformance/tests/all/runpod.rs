@@ -40,9 +40,10 @@ pub(crate) fn sizes() -> Vec<Size> {
 
 fn config(key: &str, more: &Value) -> Value {
     let mut config = json!({"type": "runpod", "creds": {"type": "api_key", "api_key": key}});
-    for (name, value) in more.as_object().unwrap() {
-        config[name] = value.clone();
-    }
+    config
+        .as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
     config
 }
 
