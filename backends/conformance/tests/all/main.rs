@@ -3,5 +3,6 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)] // tests
 
 mod cloudrift;
+mod runpod;
 mod slurm;
 mod slurm_real;
