@@ -40,7 +40,12 @@ async fn way(data: &Data, snapshot: &JobSnapshot) -> Result<Vec<UpstreamHost>> {
     let reach = address
         .and_then(AgentAddress::reach)
         .ok_or_else(ApiError::not_exists)?;
-    let hops = reach.hops();
+    // A container of a cloud is the job itself: it is the last one anyway.
+    let is_container = matches!(address, Some(AgentAddress::Container { .. }));
+    let hops = reach.hops().take(match is_container {
+        true => reach.jumps.len(),
+        false => usize::MAX,
+    });
     let last = container(&snapshot.job).ok_or_else(ApiError::not_exists)?;
     let keyring = DatabaseKeyring::new(data.database.clone(), data.encryption.clone(), data.keys.clone());
     let mut hosts = Vec::new();

@@ -10,7 +10,7 @@ use dstack_plan::hosts::PreparedHost;
 use dstack_plan::lifecycle::transitions::instance_allowed;
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::placement::HostRules;
-use dstack_units::{FleetId, InstanceId, ProjectId, Time};
+use dstack_units::{FleetId, InstanceId, JobId, ProjectId, Time};
 use serde::{Deserialize, Serialize};
 
 use super::{FleetRow, TransitionError, change_status, life};
@@ -41,6 +41,15 @@ pub enum AgentAddress {
         /// How jobs are run there: `docker` or `process`.
         runtime: String,
     },
+    /// A container of a cloud, made for one job: there is no shim, and the job's runner serves SSH itself.
+    Container {
+        /// The way there, with the host keys that were pinned when the runner was brought.
+        reach: Box<Reach>,
+        /// TCP port of the runner on the container's loopback interface.
+        runner_port: u16,
+        /// The job whose runner it is.
+        job: JobId,
+    },
 }
 
 /// Hosts of users take whatever jobs ask for.
@@ -68,6 +77,7 @@ impl AgentAddress {
                 b"process" => NO_CONTAINERS,
                 _ => NO_RULES,
             },
+            Self::Container { .. } => NO_RULES,
         }
     }
 
@@ -96,15 +106,17 @@ impl AgentAddress {
 
     /// How jobs are run there: `docker` or `process`.
     pub fn runtime(&self) -> &str {
-        let (Self::Local { runtime, .. } | Self::Ssh { runtime, .. }) = self;
-        runtime
+        match self {
+            Self::Local { runtime, .. } | Self::Ssh { runtime, .. } => runtime,
+            Self::Container { .. } => "docker",
+        }
     }
 
     /// The way to the host, where it is another machine than the server's.
     pub const fn reach(&self) -> Option<&Reach> {
         match self {
             Self::Local { .. } => None,
-            Self::Ssh { reach, .. } => Some(reach),
+            Self::Ssh { reach, .. } | Self::Container { reach, .. } => Some(reach),
         }
     }
 }

@@ -1,0 +1,281 @@
+//! Containers of clouds, each for one job: what is asked of the cloud, and how the job's runner comes there.
+//!
+//! What runs in a container is put together when the cloud is called, of the job as it is then: image, login of its registry and
+//! keys stand in no operation.
+
+use std::time::Duration;
+
+use dstack_agent_api::shim::{RUNNER_HTTP_PORT, TaskInfo};
+use dstack_compute::{
+    Backend, ComputeError, Container, ContainerRequest, Known, Lifecycle, Marks, MountedFolder,
+    RegistryLogin, Removal, Sign, Step as Progress, Workload,
+};
+use dstack_model::configurations::MountPoint;
+use dstack_model::instances::InstanceRuntime;
+use dstack_model::offers::InstanceOfferWithAvailability as Offer;
+use dstack_model::reach::Reach;
+use dstack_model::runs::{JobProvisioningData, JobSpec};
+use dstack_plan::bootstrap::Bootstrap;
+use dstack_store::rows::{AgentAddress, OperationKind, OperationRow, OperationState};
+use dstack_store::{EntityRef, InstanceSnapshot, JobSnapshot, Sealed};
+use dstack_system::{Secret, chain};
+use dstack_units::{InstanceId, JobId, Time};
+use serde::{Deserialize, Serialize};
+
+use super::clouds::{self, OperationJournal, keep};
+use super::hosts::{self, STEP_LIMIT, Underway, end, given_up, in_time, tell};
+use super::instances::{cloud_of, marks};
+use super::{Step, last_of};
+use crate::Result;
+use crate::agents::container::ended_task;
+use crate::context::Context;
+use crate::hosts::{ContainerRef, HostError, Preparation};
+use crate::inputs::{Image, InputsError};
+
+/// Whether an offer is of containers, and not of machines.
+pub(super) fn is_offered(offer: &Offer) -> bool {
+    offer.instance_runtime == InstanceRuntime::Runner
+}
+
+/// Whether an instance is a container, and not a machine.
+pub(super) fn is_made(snapshot: &InstanceSnapshot) -> bool {
+    snapshot.instance.offer.as_deref().is_some_and(is_offered)
+}
+
+/// The backend makes the next piece of a container.
+pub(super) async fn ensure(
+    journal: &OperationJournal<'_>,
+    cloud: &dyn Backend,
+    request: &ContainerRequest,
+) -> Result<Progress<JobProvisioningData>, ComputeError> {
+    let containers = containers_of(cloud).ok_or(NOT_MADE)?;
+    journal.ensure(containers, request).await
+}
+
+/// Removes what was made for an offer that does not work.
+pub(super) async fn clear(
+    journal: &OperationJournal<'_>,
+    cloud: &dyn Backend,
+    marks: Marks,
+    offer: &Offer,
+) -> Result<Removal, ComputeError> {
+    let containers = containers_of(cloud).ok_or(ComputeError::Unsupported("to remove containers"))?;
+    let known = Known {
+        marks,
+        site: offer.region.to_string(),
+        place: None,
+    };
+    journal.remove(containers, &known).await
+}
+
+const NOT_MADE: ComputeError = ComputeError::Unsupported("to make containers");
+
+pub(super) fn containers_of(backend: &dyn Backend) -> Option<&dyn Lifecycle<Container>> {
+    backend.containers()
+}
+
+/// What the cloud is asked for, with all that the job needs.
+pub(super) async fn request(
+    ctx: &Context,
+    snapshot: &InstanceSnapshot,
+    marks: Marks,
+    offer: Offer,
+) -> Result<ContainerRequest, InputsError> {
+    let job = job_of(ctx, snapshot).await?;
+    let inputs = ctx
+        .deps
+        .inputs
+        .machine(&snapshot.instance, snapshot.fleet.as_ref());
+    let owner = inputs.await?.owner;
+    let image = ctx.deps.inputs.image(&job).await?;
+    let keys = ctx.deps.inputs.ssh_keys(&job).await?.container;
+    let spec = &job.job.job_spec;
+    Ok(ContainerRequest {
+        marks,
+        owner,
+        offer,
+        requirements: spec.requirements.clone(),
+        workload: workload(spec, image, &keys),
+    })
+}
+
+/// The job that the container is made for: a container runs one, and ends with it.
+async fn job_of(ctx: &Context, snapshot: &InstanceSnapshot) -> Result<JobSnapshot, InputsError> {
+    let of_nobody = || InputsError::Refused("a container is made for a job, and not for a fleet".to_owned());
+    let mut jobs = snapshot.jobs.iter();
+    let job = jobs.find(|job| !job.status().is_finished());
+    let id = job.ok_or_else(of_nobody)?.id;
+    ctx.deps.store.job(id).await?.ok_or_else(of_nobody)
+}
+
+fn workload(spec: &JobSpec, image: Image, keys: &[String]) -> Workload {
+    let shm = spec.requirements.resources.shm_size.as_ref();
+    Workload {
+        image: image.name,
+        registry: image
+            .credentials
+            .map(|(username, password)| RegistryLogin { username, password }),
+        script: Bootstrap::new(keys.to_vec()).script(),
+        authorized_keys: keys.iter().map(|key| without_comment(key)).collect(),
+        privileged: spec.privileged,
+        shm_mib: shm.map(|size| mebibytes(size.gb())),
+        volumes: Vec::new(),
+        folders: spec.volumes.iter().flatten().filter_map(folder).collect(),
+    }
+}
+
+/// A public key as `type base64`.
+fn without_comment(key: &str) -> String {
+    key.split_whitespace().take(2).collect::<Vec<_>>().join(" ")
+}
+
+fn folder(mount: &MountPoint) -> Option<MountedFolder> {
+    match mount {
+        MountPoint::Instance(mount) => Some(MountedFolder {
+            node_path: mount.instance_path.clone(),
+            path: mount.path.clone(),
+            optional: mount.optional,
+        }),
+        MountPoint::Volume(_) => None,
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // gigabytes of a machine fit by far, and are not negative
+fn mebibytes(gigabytes: f64) -> u64 {
+    (gigabytes * 1024.0) as u64
+}
+
+/// A container whose runner answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadyContainer {
+    /// The way there, with the host keys that were seen.
+    reach: Reach,
+    /// TCP port of the runner on the container's loopback interface.
+    runner_port: u16,
+    /// Whose runner it is.
+    job: JobId,
+}
+
+impl ReadyContainer {
+    /// What the preparation of a container has brought.
+    pub fn of(snapshot: &InstanceSnapshot) -> Option<Self> {
+        let operation = last_of(&snapshot.operations, OperationKind::Prepare)?;
+        let done = Some(operation).filter(|operation| operation.state == OperationState::Done)?;
+        serde_json::from_value(done.notes.as_deref()?.clone()).ok()
+    }
+
+    /// How the runner is reached from now on.
+    pub fn address(self) -> AgentAddress {
+        AgentAddress::Container {
+            reach: Box::new(self.reach),
+            runner_port: self.runner_port,
+            job: self.job,
+        }
+    }
+}
+
+/// One step on the way to a container whose runner answers.
+pub(super) async fn prepare(
+    ctx: &Context,
+    snapshot: &InstanceSnapshot,
+    operation: OperationRow,
+) -> Result<Step> {
+    let row = &snapshot.instance;
+    if !row.status().is_active() {
+        return given_up(ctx, operation, "no longer wanted".to_owned()).await;
+    }
+    let progress = Underway::read(&operation).map(|noted| noted.progress);
+    let (job, token) = match runner_of(ctx, snapshot).await {
+        Ok(runner) => runner,
+        Err(InputsError::Refused(error)) => return given_up(ctx, operation, error).await,
+        Err(InputsError::Transient(error)) => {
+            let error = chain(error.as_ref()).to_string();
+            return hosts::again(ctx, snapshot, operation, error).await;
+        }
+    };
+    let runner_port = RUNNER_HTTP_PORT;
+    let container = ContainerRef {
+        instance: row,
+        runner_port,
+        token,
+    };
+    ctx.before_effect("container.prepare.before", EntityRef::Instance(row.id))?;
+    let step = ctx.deps.hosts.prepare_container(container, progress.as_ref());
+    let prepared = in_time(STEP_LIMIT, step).await;
+    ctx.reached("container.prepare.after")?;
+    match prepared {
+        Ok(Preparation::Underway { progress, done }) => {
+            let at = ctx.now();
+            let notes = serde_json::to_value(Underway { progress, at }).unwrap_or_default();
+            keep(ctx, operation, notes).await?;
+            tell(ctx, snapshot, &done).await?;
+            Ok(Step::Next)
+        }
+        Ok(Preparation::Ready(reach)) => {
+            let ready = ReadyContainer {
+                reach: *reach,
+                runner_port,
+                job,
+            };
+            let notes = Sealed::new(serde_json::to_value(&ready).unwrap_or_default());
+            end(ctx, operation, OperationState::Done, None, Some(notes)).await
+        }
+        Err(HostError::Refused(error) | HostError::Taken(error)) => given_up(ctx, operation, error).await,
+        Err(HostError::Transient(error)) => hosts::again(ctx, snapshot, operation, error).await,
+    }
+}
+
+/// When a cloud was asked last how a container is.
+#[derive(Debug, Default)]
+pub struct Looked(Option<Time>);
+
+/// A container that is out of reach for a moment is not asked about more often.
+const LOOK_EVERY: Duration = Duration::from_secs(15);
+
+/// The task of a container that is out of reach, if its cloud says that it is gone; `None`: it does not, or nobody knows, or it is
+/// not time yet to ask again.
+pub async fn lost(ctx: &Context, instance: InstanceId, looked: &mut Looked) -> Result<Option<TaskInfo>> {
+    let now = ctx.now();
+    if looked.0.is_some_and(|at| now < at + LOOK_EVERY) {
+        return Ok(None);
+    }
+    let Some(snapshot) = ctx.deps.store.instance(instance).await? else {
+        return Ok(None);
+    };
+    let row = &snapshot.instance;
+    let Some(AgentAddress::Container { job, .. }) = row.agent.as_deref() else {
+        return Ok(None);
+    };
+    let Some(place) = row.job_provisioning_data.as_deref() else {
+        return Ok(None);
+    };
+    if !row.status().is_available() {
+        return Ok(None);
+    }
+    looked.0 = Some(now);
+    let known = Known {
+        marks: marks(ctx, &snapshot),
+        site: place.region.clone(),
+        place: Some(place.clone()),
+    };
+    let look = async {
+        let cloud = cloud_of(ctx, &snapshot, place.backend).await?;
+        let containers = containers_of(cloud.as_ref()).ok_or(NOT_MADE)?;
+        containers.look(std::slice::from_ref(&known)).await
+    };
+    Ok(match clouds::in_time(look).await.as_deref() {
+        Ok([Sign::Lost(why)]) => Some(ended_task(*job, why)),
+        Ok(_) => None,
+        Err(error) => {
+            tracing::debug!(instance.name = row.name, %error, "a cloud does not say how a container is");
+            None
+        }
+    })
+}
+
+/// The job whose runner is to be brought, and what calls to that must bring.
+async fn runner_of(ctx: &Context, snapshot: &InstanceSnapshot) -> Result<(JobId, Secret), InputsError> {
+    let job = job_of(ctx, snapshot).await?;
+    let token = ctx.deps.inputs.runner_token(&job).await?;
+    Ok((job.job.id, token))
+}
