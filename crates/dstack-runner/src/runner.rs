@@ -433,3 +433,21 @@ fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     fs_err::write(&temporary, content)?;
     fs_err::rename(&temporary, path)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_server_is_nobody_at_the_job() {
+        let open = |client: &str| OpenConnection {
+            remote: SocketAddr::from(([127, 0, 0, 1], 1)),
+            client: client.to_owned(),
+            since: Instant::now(),
+        };
+        assert!(!is_somebodys(&open(SERVER_CLIENT)));
+        for client in ["SSH-2.0-OpenSSH_9.9", ""] {
+            assert!(is_somebodys(&open(client)), "{client}");
+        }
+    }
+}
