@@ -69,6 +69,10 @@ struct State {
     made: HashMap<InstanceId, usize>,
     /// A number for each instance.
     numbers: HashMap<InstanceId, usize>,
+    /// Machines that are to be taken away, and why.
+    notices: HashMap<InstanceId, String>,
+    /// Machines that are elsewhere now.
+    moved: HashMap<InstanceId, JobProvisioningData>,
     /// Disks that cost money, and when each is listed.
     disks: Vec<(VolumeId, Instant)>,
     /// Disks ever made, by volume.
@@ -194,6 +198,16 @@ impl Clouds {
                 .retain(|container| container.instance != instance);
             self.hosts.end_container(&address(state.number_of(instance)));
         });
+    }
+
+    /// The cloud says that it will take the machine of an instance away.
+    pub fn will_take(&self, instance: InstanceId, why: &str) {
+        self.change(|state| state.notices.insert(instance, why.to_owned()));
+    }
+
+    /// The machine of an instance is reached there from now on.
+    pub fn moved(&self, instance: InstanceId, place: JobProvisioningData) {
+        self.change(|state| state.moved.insert(instance, place));
     }
 
     /// Nothing is to be had of these offers.
@@ -515,6 +529,30 @@ impl Lifecycle<CloudMachine> for Clouds {
             .make("machine", LISTED_WITHIN, || self.make_machine(want), find)
             .await?;
         Ok(Step::Ready(made))
+    }
+
+    async fn look(
+        &self,
+        known: &[Known<CloudMachine>],
+    ) -> Result<Vec<Sign<JobProvisioningData>>, ComputeError> {
+        let known = known.to_vec();
+        self.ask(move |state| {
+            let sign = |known: &Known<CloudMachine>| {
+                let instance = InstanceId::from(known.marks.key);
+                if let Some(why) = state.notices.get(&instance) {
+                    let why = why.clone();
+                    return Sign::Ending { at: None, why };
+                }
+                let is_there = state.machines.iter().any(|machine| machine.instance == instance);
+                match (is_there, state.moved.get(&instance)) {
+                    (false, _) => Sign::Lost("the machine is gone".to_owned()),
+                    (true, Some(place)) => Sign::Moved(place.clone()),
+                    (true, None) => Sign::Well,
+                }
+            };
+            Ok(known.iter().map(sign).collect())
+        })
+        .await
     }
 
     async fn remove(&self, known: &Known<CloudMachine>, call: &Call<'_>) -> Result<Removal, ComputeError> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use dstack_engine::failpoint::DieAt;
 use dstack_engine::{Engine, Failpoints, HostError};
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
-use dstack_model::runs::{JobTerminationReason, RunStatus};
+use dstack_model::runs::{JobProvisioningData, JobStatus, JobTerminationReason, RunStatus};
 use dstack_sim::clouds::{Delays, SOLD_OUT};
 use dstack_sim::{Faults, Script, World, invariants, killed_everywhere};
 use dstack_store::EngineStore;
@@ -396,6 +396,96 @@ async fn a_machine_that_gets_no_agent_ends_with_the_reason() {
     assert!(message.ends_with("the key is refused"), "{message}");
     nothing_is_left(&world, MINUTE, "").await;
     assert_eq!(invariants::always(&world), Vec::<String>::new());
+}
+
+/// A job that runs for long in the cloud, and the instance that it is on.
+async fn long_job(world: &World, engine: &Engine) -> (RunRow, InstanceRow) {
+    let script = Script {
+        lines: 10_000,
+        pause: Duration::from_secs(1),
+        ..Script::default()
+    };
+    world.hosts.script("train", script);
+    let run = world.submit(engine, "train", &in_cloud()).await.unwrap();
+    let is_running = |world: &World| {
+        let jobs = world.store.tables().jobs;
+        jobs.values().any(|job| job.status() == JobStatus::Running)
+    };
+    world
+        .until("the job runs", 10 * MINUTE, is_running)
+        .await
+        .unwrap();
+    let instance = instances(world).pop().unwrap();
+    (run, instance)
+}
+
+/// Within a minute or two, and not only when nobody has reached the agent for twenty.
+#[tokio::test(start_paused = true)]
+async fn what_breaks_or_is_taken_away_ends_soon_with_the_reason() {
+    for is_notice in [true, false] {
+        let world = world(17, &["small"]).await;
+        let engine = world.start().await.unwrap();
+        let (run, instance) = long_job(&world, &engine).await;
+        world.pass(2 * MINUTE).await;
+        match is_notice {
+            true => world.clouds.will_take(instance.id, "the price went up"),
+            false => {
+                world.clouds.lose(instance.id);
+                world.hosts.lose(instance.id);
+            }
+        }
+        assert_eq!(world.finished(&run, 3 * MINUTE).await.unwrap(), RunStatus::Failed);
+        // What ran on the machine went with it.
+        world
+            .until("the machine is gone", 3 * MINUTE, all_over)
+            .await
+            .unwrap();
+        let ended = instances(&world).pop().unwrap();
+        assert_eq!(
+            ended.termination_reason(),
+            Some(InstanceTerminationReason::Unreachable)
+        );
+        let why = if is_notice {
+            "the price went up"
+        } else {
+            "the machine is gone"
+        };
+        assert_eq!(ended.termination_reason_message(), Some(why));
+        assert_eq!(invariants::always(&world), Vec::<String>::new());
+    }
+}
+
+/// A cloud that forgets a machine whose agent answers is not believed.
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_answers_is_not_given_up_because_its_cloud_does_not_list_it() {
+    let world = world(18, &["small"]).await;
+    let engine = world.start().await.unwrap();
+    let (run, instance) = long_job(&world, &engine).await;
+    world.clouds.lose(instance.id);
+    world.pass(10 * MINUTE).await;
+    assert_eq!(jobs(&world, &run).await[0].status(), JobStatus::Running);
+}
+
+/// The agent is followed where the machine is now.
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_was_moved_is_reached_where_it_is() {
+    let world = world(19, &["small"]).await;
+    world.hosts.bare_machines();
+    let engine = world.start().await.unwrap();
+    let (_, instance) = long_job(&world, &engine).await;
+    let before = instance.job_provisioning_data.as_deref().unwrap().clone();
+    let place = JobProvisioningData {
+        hostname: Some("10.9.9.9".to_owned()),
+        ..before
+    };
+    world.clouds.moved(instance.id, place.clone());
+    let follows = |world: &World| {
+        let row = instances(world).pop().unwrap();
+        let is_known = row.job_provisioning_data.as_deref() == Some(&place);
+        let agent = row.agent.as_deref().and_then(|agent| agent.reach().cloned());
+        is_known && agent.is_some_and(|reach| reach.host.host == "10.9.9.9")
+    };
+    world.until("the row follows", 3 * MINUTE, follows).await.unwrap();
 }
 
 /// What a call has made is looked for until the cloud has said it, however often the server dies meanwhile.

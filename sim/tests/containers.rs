@@ -191,13 +191,19 @@ async fn the_job_of_a_container_that_dies_is_told_why() {
     let run = world.submit(&engine, "train", &in_cloud()).await.unwrap();
     world.running(&run, MINUTE).await.unwrap();
     world.clouds.lose(instances(&world)[0].id);
-    assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Failed);
-    let job = job(&world, &run).await;
+    // Before it would be given up for being out of reach.
     assert_eq!(
-        job.termination_reason(),
-        Some(JobTerminationReason::ContainerExitedWithError)
+        world.finished(&run, 100 * Duration::from_secs(1)).await.unwrap(),
+        RunStatus::Failed
     );
-    assert_eq!(job.termination_reason_message(), Some(CONTAINER_LOST));
+    assert_eq!(
+        job(&world, &run).await.termination_reason(),
+        Some(JobTerminationReason::InstanceUnreachable)
+    );
+    assert_eq!(
+        instances(&world)[0].termination_reason_message(),
+        Some(CONTAINER_LOST)
+    );
     nothing_is_left(&world, MINUTE, "").await;
 }
 

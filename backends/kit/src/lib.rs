@@ -17,6 +17,7 @@ mod cloud;
 mod driver;
 mod faults;
 mod ledger;
+mod serve;
 mod subject;
 mod transport;
 
@@ -24,6 +25,7 @@ pub use cloud::{CANARY, Cloud, env};
 pub use driver::Driver;
 pub use faults::{Fault, Faults};
 pub use ledger::{Entry, Ledger};
+pub use serve::serve;
 pub use subject::{Subject, container, group, machine, marks};
 pub use transport::EmulatedTransport;
 

@@ -20,6 +20,7 @@ use uuid::Uuid;
 use crate::attendance::Attendance;
 use crate::failpoint::Failpoints;
 use crate::lease_set::LeaseSet;
+use crate::look::Looks;
 use crate::observations::Observations;
 use crate::offer_cache::OfferCache;
 use crate::panics::Panics;
@@ -126,6 +127,7 @@ pub struct Context {
     pub attendance: Attendance,
     /// What clouds offer.
     pub offer_cache: OfferCache,
+    pub looks: Looks,
     /// Calls and streams under way.
     pub running: Running,
     /// Which work on which entity has panicked, and how often in a row.

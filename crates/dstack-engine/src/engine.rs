@@ -16,6 +16,7 @@ use crate::Result;
 use crate::attendance::Attendance;
 use crate::context::{Context, EngineDeps, Identity};
 use crate::lease_set::LeaseSet;
+use crate::look::{self, Looks};
 use crate::observations::Observations;
 use crate::offer_cache::OfferCache;
 use crate::panics::Panics;
@@ -50,6 +51,7 @@ impl Engine {
             seen: Observations::default(),
             attendance: Attendance::default(),
             offer_cache: OfferCache::default(),
+            looks: Looks::default(),
             running: Running::default(),
             panics: Panics::default(),
             stop: CancellationToken::new(),
@@ -61,6 +63,7 @@ impl Engine {
         workers::start(&ctx);
         leases::start(&ctx, identity);
         changes::start(&ctx);
+        look::start(&ctx);
         Ok(Self { ctx })
     }
 

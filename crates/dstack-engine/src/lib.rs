@@ -8,6 +8,7 @@
 //!
 //! * [`wakes`] — who wants to be looked at, and when; one entity is looked at by one worker at a time.
 //! * [`reconcile`] — one module per entity: load, decide, commit.
+//! * [`look`] — how clouds say that instances are.
 //! * [`lease_set`] and [`term`] — what this server drives, and until when.
 //! * [`operations`] — durable calls to agents and clouds, repeated until confirmed or refused.
 //! * [`offer_cache`] — what clouds offer for the jobs that wait.
@@ -29,6 +30,7 @@ pub mod health;
 pub mod hosts;
 pub mod inputs;
 pub mod lease_set;
+pub mod look;
 pub mod observations;
 pub mod offer_cache;
 pub mod operations;

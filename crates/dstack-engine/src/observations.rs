@@ -6,7 +6,9 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dstack_agent_api::shim::{PortMapping, TaskInfo};
+use dstack_compute::Sign;
 use dstack_model::health::HealthStatus;
+use dstack_model::runs::JobProvisioningData;
 use dstack_plan::lifecycle::job::Ended;
 use dstack_units::{InstanceId, JobId, Time};
 
@@ -46,6 +48,8 @@ pub struct InstanceSeen {
     pub tasks: HashMap<String, TaskInfo>,
     /// How its GPUs were when it was asked last; `None`: it has not answered yet.
     pub health: Option<HealthStatus>,
+    /// What its cloud says of it, unless it is well.
+    pub sign: Option<Sign<JobProvisioningData>>,
 }
 
 /// More tasks than a host has. What its agent names beyond is not remembered: it may not be what it was.
@@ -167,6 +171,11 @@ impl Observations {
     /// Since when the machine of an instance is reached, and its agent does not answer.
     pub fn silent_since(&self, id: InstanceId) -> Option<Time> {
         self.instances().get(&id)?.silent_since
+    }
+
+    /// What the cloud of an instance says of it, unless it is well, or nobody knows.
+    pub fn sign(&self, id: InstanceId) -> Option<Sign<JobProvisioningData>> {
+        self.instances().get(&id)?.sign.clone()
     }
 
     /// How the GPUs of an instance were last, if that is known.

@@ -257,6 +257,10 @@ settings! {
     job_network_mode: u8 = "DSTACK_SERVER_JOB_NETWORK_MODE", "2", or(2);
     /// Offers tried for one instance.
     max_offers_tried: usize = "DSTACK_SERVER_MAX_OFFERS_TRIED", "25", or(dstack_plan::fleets::MAX_OFFERS_TRIED);
+    /// Where APIs of clouds are instead of at their vendors, for proxies and emulators: `cloudrift=http://127.0.0.1:8080`, more after commas.
+    backend_endpoints: Option<String> = "DSTACK_SERVER_BACKEND_ENDPOINTS", "the vendors'", text;
+    /// Never look for newer prices: those that came with this version are used, and those that were loaded before.
+    catalog_refresh_disabled: bool = "DSTACK_SERVER_CATALOG_REFRESH_DISABLED", "off", env::flag;
     /// End the tasks of ended jobs, but leave their containers on the hosts: for looking at them. Nobody removes them later.
     keep_shim_tasks: bool = "DSTACK_SERVER_KEEP_SHIM_TASKS", "off", env::flag;
     /// Offer the server's own machine as an instance of project `main`: 1, true, yes or on: also where others reach the server; 0, false, no or off: never ([isolation.md](isolation.md)).

@@ -30,6 +30,7 @@ use dstack_units::InstanceId;
 use rustix::process::{getpriority_process, setpriority_process};
 use tokio::runtime::{Handle, Runtime};
 
+use crate::backends;
 use crate::local_machine::Offer;
 use crate::logging;
 use crate::protected_paths::{Places, protected_paths};
@@ -112,9 +113,16 @@ fn run(
     let policy = options.settings.outbound_policy();
     options.images = dstack_images::of_server((machine.offer == Offer::Offered).then(local_engine), policy);
     options.workers = Some(workers.handle().clone());
+    let catalog = backends::install(&mut options)?;
+    let prices = (!options.settings.catalog_refresh_disabled).then_some(catalog);
     let (handle, main) = (workers.handle().clone(), runtime.handle().clone());
     options.start_engine = Some(Box::new(move |context| {
-        let started = task::spawn_on(&handle, "start the engine", start_engine(context, machine, main));
+        let started = task::spawn_on(&handle, "start the engine", async move {
+            if let Some(catalog) = prices {
+                backends::keep_prices_fresh(catalog, context.data.database.clone());
+            }
+            start_engine(context, machine, main).await
+        });
         Box::pin(async move { started.await?.unwrap_or_else(|| Err(task::Panicked.into())) })
     }));
     customize(&mut options);

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::missing_panics_doc)] // tests
 
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,23 +15,46 @@ use dstack_backend_kit::{Emulator, Ledger};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-/// How long a machine starts.
-const STARTS: Duration = Duration::from_secs(40);
+/// Where a machine is reached: host and SSH port.
+pub type Address = (String, u16);
 
-/// How long a machine takes to end.
-const ENDS: Duration = Duration::from_secs(15);
+/// Gives each machine that is rented, with the keys that may log in, a real one; `None`: there is none left.
+pub type GiveMachine = Box<dyn Fn(&[String]) -> Option<Address> + Send + Sync>;
+
+/// How long things take.
+#[derive(Debug, Clone, Copy)]
+pub struct Times {
+    /// Until a machine is ready.
+    pub starts: Duration,
+    /// Until a machine that is ended is gone.
+    pub ends: Duration,
+}
+
+const USUAL: Times = Times {
+    starts: Duration::from_secs(40),
+    ends: Duration::from_secs(15),
+};
 
 /// The vendor's cloud, with one account.
 #[derive(Debug, Clone)]
 pub struct CloudRift(Arc<Shared>);
 
-#[derive(Debug)]
 struct Shared {
     api_key: String,
+    times: Times,
+    give_machine: GiveMachine,
     /// Sizes and the data centers that have them.
     sizes: Vec<(String, String)>,
     ledger: Ledger,
     state: Mutex<Cloud>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -44,6 +68,8 @@ struct Cloud {
 struct Machine {
     id: String,
     name: String,
+    address: Address,
+    times: Times,
     made_at: Instant,
     listed_at: Instant,
     ended_at: Option<Instant>,
@@ -54,9 +80,9 @@ impl Machine {
     fn status(&self) -> &'static str {
         match self.ended_at {
             _ if self.is_failed => "Failed",
-            Some(at) if at.elapsed() >= ENDS => "Inactive",
+            Some(at) if at.elapsed() >= self.times.ends => "Inactive",
             Some(_) => "Deactivating",
-            None if self.made_at.elapsed() >= STARTS => "Active",
+            None if self.made_at.elapsed() >= self.times.starts => "Active",
             None => "Initializing",
         }
     }
@@ -70,7 +96,8 @@ impl Machine {
             "node_id": "f8c403e6-7101-11ee-b00d-63f746883a19",
             "node_mode": "VirtualMachine",
             "node_status": "Ready",
-            "host_address": "192.0.2.41",
+            "host_address": self.address.0,
+            "port_mappings": [[22, self.address.1]],
             "internal_host_address": "172.154.10.38",
             "ssh_key_auth": true,
             "containers": [],
@@ -88,8 +115,21 @@ impl Machine {
 impl CloudRift {
     /// A cloud whose account has this key, with machines of these sizes in these data centers.
     pub fn new(api_key: &str, sizes: Vec<(String, String)>) -> Self {
+        let nowhere = |_: &[String]| Some(("192.0.2.41".to_owned(), 22));
+        Self::with_machines(api_key, sizes, USUAL, Box::new(nowhere))
+    }
+
+    /// As [`CloudRift::new`], with machines that somebody gives.
+    pub fn with_machines(
+        api_key: &str,
+        sizes: Vec<(String, String)>,
+        times: Times,
+        give_machine: GiveMachine,
+    ) -> Self {
         Self(Arc::new(Shared {
             api_key: api_key.to_owned(),
+            times,
+            give_machine,
             sizes,
             ledger: Ledger::default(),
             state: Mutex::default(),
@@ -197,12 +237,14 @@ fn rent(cloud: &CloudRift, data: &Value) -> Answer {
         ));
     }
     let is_there = |(name, at): &(String, String)| Some(name.as_str()) == size && Some(at.as_str()) == region;
-    if cloud.lock().sold_out || !cloud.0.sizes.iter().any(is_there) {
+    let keys = texts(&machine["ssh_key"]["PublicKeys"]).unwrap_or_default();
+    let is_free = !cloud.lock().sold_out && cloud.0.sizes.iter().any(is_there);
+    let Some(address) = is_free.then(|| (cloud.0.give_machine)(&keys)).flatten() else {
         return Err((
             StatusCode::BAD_REQUEST,
             "No nodes available for the requested instance type",
         ));
-    }
+    };
     let mut state = cloud.lock();
     let id = format!("8b1e9f5c-2f5e-11ef-9a38-{:012x}", state.machines.len());
     let name = data["name"].as_str().unwrap_or("bright-falcon").to_owned();
@@ -212,6 +254,8 @@ fn rent(cloud: &CloudRift, data: &Value) -> Answer {
     state.machines.push(Machine {
         id: id.clone(),
         name,
+        address,
+        times: cloud.0.times,
         made_at: now,
         listed_at,
         ended_at: None,
@@ -220,11 +264,12 @@ fn rent(cloud: &CloudRift, data: &Value) -> Answer {
     Ok(json!({"instance_ids": [id]}))
 }
 
+fn texts(value: &Value) -> Option<Vec<String>> {
+    let all = value.as_array()?.iter();
+    all.map(|one| one.as_str().map(str::to_owned)).collect()
+}
+
 fn list(cloud: &CloudRift, data: &Value) -> Answer {
-    let texts = |value: &Value| -> Option<Vec<String>> {
-        let all = value.as_array()?.iter();
-        all.map(|one| one.as_str().map(str::to_owned)).collect()
-    };
     let selector = &data["selector"];
     let (ids, statuses) = (texts(&selector["ById"]), texts(&selector["ByStatus"]["statuses"]));
     if ids.is_none() == statuses.is_none() {

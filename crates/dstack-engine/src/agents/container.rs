@@ -69,7 +69,7 @@ impl ContainerShim {
 }
 
 /// The task of a container that is over.
-pub fn ended_task(job: JobId, message: &str) -> TaskInfo {
+fn ended_task(job: JobId, message: &str) -> TaskInfo {
     TaskInfo {
         id: job.to_string(),
         status: TaskStatus::Terminated,
@@ -114,14 +114,13 @@ impl Shim for ContainerShim {
 
 /// Tells the task of a container, and then nothing until the connection breaks.
 #[derive(Debug)]
-pub struct ContainerTask {
+struct ContainerTask {
     told: VecDeque<StreamEvent>,
     link: Arc<dyn Link>,
 }
 
 impl ContainerTask {
-    /// Tells this.
-    pub fn new(task: TaskInfo, link: Arc<dyn Link>) -> Self {
+    fn new(task: TaskInfo, link: Arc<dyn Link>) -> Self {
         Self {
             told: VecDeque::from([StreamEvent::Task(task), StreamEvent::Synced]),
             link,

@@ -11,7 +11,6 @@ use super::{FIRST_PAUSE, FOLLOW_AGAIN, health, longer};
 use crate::agents::shim_of;
 use crate::context::Context;
 use crate::observations::Implausible;
-use crate::operations::containers::{self, Looked};
 use crate::running::{Begun, Work};
 use crate::{AgentError, Result, Shim, TaskSource};
 
@@ -39,10 +38,9 @@ async fn follow(
 ) -> AgentAddress {
     let mut pause = FIRST_PAUSE;
     let mut asked = health::Asked::default();
-    let mut looked = Looked::default();
     loop {
         let ended = match shim_of(ctx, project, instance, &address).await {
-            Ok(shim) => listen(ctx, instance, shim.as_ref(), (&mut asked, &mut looked)).await,
+            Ok(shim) => listen(ctx, instance, shim.as_ref(), &mut asked).await,
             Err(error) => Err(error.into()),
         };
         // However it ended: only what the next stream tells says what is there.
@@ -99,7 +97,7 @@ async fn listen(
     ctx: &Arc<Context>,
     instance: InstanceId,
     shim: &dyn Shim,
-    (asked, looked): (&mut health::Asked, &mut Looked),
+    asked: &mut health::Asked,
 ) -> Result<bool> {
     let stream = match shim.watch().await {
         Ok(stream) => stream,
@@ -110,13 +108,6 @@ async fn listen(
                 seen.unreachable_because = Some(error.to_string());
                 seen.silent_since = is_silent(&error).then(|| seen.silent_since.unwrap_or(now));
             });
-            if let Some(task) = containers::lost(ctx, instance, looked).await? {
-                let id = task.id.clone();
-                let kept = ctx.seen.update_instance(instance, |seen| seen.keep_task(task));
-                if kept.is_ok() {
-                    wake_job(ctx, &id);
-                }
-            }
             return Ok(false);
         }
     };

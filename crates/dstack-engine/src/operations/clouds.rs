@@ -21,9 +21,7 @@ use crate::{EngineError, Result};
 ///
 /// # Errors
 /// Those of the call; `Unclear` when it took too long.
-pub(super) async fn in_time<T>(
-    call: impl Future<Output = Result<T, ComputeError>>,
-) -> Result<T, ComputeError> {
+pub async fn in_time<T>(call: impl Future<Output = Result<T, ComputeError>>) -> Result<T, ComputeError> {
     let late = || ComputeError::Unclear(format!("no answer within {} s", CALL_LIMIT.as_secs()));
     tokio::time::timeout(CALL_LIMIT, call)
         .await
@@ -34,7 +32,7 @@ pub(super) async fn in_time<T>(
 ///
 /// # Errors
 /// `Unclear`: it is not known now. `Configuration`: there is none that makes `what`.
-pub(super) async fn backend(
+pub async fn backend(
     ctx: &Context,
     project: ProjectId,
     kind: BackendType,

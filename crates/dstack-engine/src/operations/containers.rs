@@ -3,12 +3,10 @@
 //! What runs in a container is put together when the cloud is called, of the job as it is then: image, login of its registry and
 //! keys stand in no operation.
 
-use std::time::Duration;
-
-use dstack_agent_api::shim::{RUNNER_HTTP_PORT, TaskInfo};
+use dstack_agent_api::shim::RUNNER_HTTP_PORT;
 use dstack_compute::{
     Backend, ComputeError, Container, ContainerRequest, Known, Lifecycle, Marks, MountedFolder,
-    RegistryLogin, Removal, Sign, Step as Progress, Workload,
+    RegistryLogin, Removal, Step as Progress, Workload,
 };
 use dstack_model::configurations::MountPoint;
 use dstack_model::instances::InstanceRuntime;
@@ -19,15 +17,13 @@ use dstack_plan::bootstrap::Bootstrap;
 use dstack_store::rows::{AgentAddress, OperationKind, OperationRow, OperationState};
 use dstack_store::{EntityRef, InstanceSnapshot, JobSnapshot, Sealed};
 use dstack_system::{Secret, chain};
-use dstack_units::{InstanceId, JobId, Time};
+use dstack_units::JobId;
 use serde::{Deserialize, Serialize};
 
-use super::clouds::{self, OperationJournal, keep};
+use super::clouds::{OperationJournal, keep};
 use super::hosts::{self, STEP_LIMIT, Underway, end, given_up, in_time, tell};
-use super::instances::{cloud_of, marks};
 use super::{Step, last_of};
 use crate::Result;
-use crate::agents::container::ended_task;
 use crate::context::Context;
 use crate::hosts::{ContainerRef, HostError, Preparation};
 use crate::inputs::{Image, InputsError};
@@ -223,54 +219,6 @@ pub(super) async fn prepare(
         Err(HostError::Refused(error) | HostError::Taken(error)) => given_up(ctx, operation, error).await,
         Err(HostError::Transient(error)) => hosts::again(ctx, snapshot, operation, error).await,
     }
-}
-
-/// When a cloud was asked last how a container is.
-#[derive(Debug, Default)]
-pub struct Looked(Option<Time>);
-
-/// A container that is out of reach for a moment is not asked about more often.
-const LOOK_EVERY: Duration = Duration::from_secs(15);
-
-/// The task of a container that is out of reach, if its cloud says that it is gone; `None`: it does not, or nobody knows, or it is
-/// not time yet to ask again.
-pub async fn lost(ctx: &Context, instance: InstanceId, looked: &mut Looked) -> Result<Option<TaskInfo>> {
-    let now = ctx.now();
-    if looked.0.is_some_and(|at| now < at + LOOK_EVERY) {
-        return Ok(None);
-    }
-    let Some(snapshot) = ctx.deps.store.instance(instance).await? else {
-        return Ok(None);
-    };
-    let row = &snapshot.instance;
-    let Some(AgentAddress::Container { job, .. }) = row.agent.as_deref() else {
-        return Ok(None);
-    };
-    let Some(place) = row.job_provisioning_data.as_deref() else {
-        return Ok(None);
-    };
-    if !row.status().is_available() {
-        return Ok(None);
-    }
-    looked.0 = Some(now);
-    let known = Known {
-        marks: marks(ctx, &snapshot),
-        site: place.region.clone(),
-        place: Some(place.clone()),
-    };
-    let look = async {
-        let cloud = cloud_of(ctx, &snapshot, place.backend).await?;
-        let containers = containers_of(cloud.as_ref()).ok_or(NOT_MADE)?;
-        containers.look(std::slice::from_ref(&known)).await
-    };
-    Ok(match clouds::in_time(look).await.as_deref() {
-        Ok([Sign::Lost(why)]) => Some(ended_task(*job, why)),
-        Ok(_) => None,
-        Err(error) => {
-            tracing::debug!(instance.name = row.name, %error, "a cloud does not say how a container is");
-            None
-        }
-    })
 }
 
 /// The job whose runner is to be brought, and what calls to that must bring.

@@ -20,7 +20,7 @@ use dstack_model::runs::JobProvisioningData;
 use dstack_plan::fleets::{Failure, add_failure, all_failed, none_for_fleet};
 use dstack_plan::lifecycle::instance::{CREATION_TIMEOUT, Purpose, provisioning_timeout};
 use dstack_plan::offers::AvailableOffers;
-use dstack_store::rows::{OperationKind, OperationRow};
+use dstack_store::rows::{InstanceRow, OperationKind, OperationRow};
 use dstack_store::{EntityRef, InstanceSnapshot};
 use dstack_system::chain;
 use dstack_units::Time;
@@ -370,7 +370,7 @@ async fn clear(
     let embed = |pieces: &Value| attempts.with_pieces(pieces).to_json();
     let journal = OperationJournal::new(ctx, operation, attempts.pieces(), "cloud.remove.noted", embed);
     ctx.before_effect("cloud.clear.before", EntityRef::Instance(snapshot.instance.id))?;
-    let removed = clear_pieces(&journal, cloud.as_ref(), marks(ctx, snapshot), offer).await;
+    let removed = clear_pieces(&journal, cloud.as_ref(), marks(ctx, &snapshot.instance), offer).await;
     ctx.reached("cloud.clear.after")?;
     let (operation, pieces) = journal.end()?;
     attempts = attempts.with_pieces(&pieces);
@@ -416,7 +416,7 @@ async fn terminate(ctx: &Context, snapshot: &InstanceSnapshot, operation: Operat
     let created = last_of(&snapshot.operations, OperationKind::Create).and_then(OfferAttempts::read);
     let pieces = created.map(|attempts| attempts.pieces()).unwrap_or_default();
     let cloud = cloud_of(ctx, snapshot, place.backend).await;
-    let (marks, site) = (marks(ctx, snapshot), place.region.to_string());
+    let (marks, site) = (marks(ctx, &snapshot.instance), place.region.to_string());
     let place = Some(place.clone());
     if containers::is_made(snapshot) {
         let known = Known { marks, site, place };
@@ -431,8 +431,8 @@ fn machines_of(backend: &dyn Backend) -> Option<&dyn Lifecycle<Machine>> {
     backend.machines()
 }
 
-pub(super) fn marks(ctx: &Context, snapshot: &InstanceSnapshot) -> Marks {
-    let row = &snapshot.instance;
+/// What everything carries that is made for an instance.
+pub fn marks(ctx: &Context, row: &InstanceRow) -> Marks {
     Marks {
         installation: ctx.deps.settings.installation,
         key: row.id.uuid(),
@@ -471,7 +471,7 @@ async fn request(
     offer: Offer,
 ) -> Result<Request, InputsError> {
     if containers::is_offered(&offer) {
-        let request = containers::request(ctx, snapshot, marks(ctx, snapshot), offer).await?;
+        let request = containers::request(ctx, snapshot, marks(ctx, &snapshot.instance), offer).await?;
         return Ok(Request::Container(Box::new(request)));
     }
     let inputs = ctx
@@ -480,7 +480,7 @@ async fn request(
         .machine(&snapshot.instance, snapshot.fleet.as_ref())
         .await?;
     Ok(Request::Machine(Box::new(MachineRequest {
-        marks: marks(ctx, snapshot),
+        marks: marks(ctx, &snapshot.instance),
         owner: inputs.owner,
         reservation: attempts.reservation.clone(),
         offer,
@@ -490,7 +490,7 @@ async fn request(
 }
 
 /// The backend that makes and ends such instances; see [`backend`].
-pub(super) async fn cloud_of(
+async fn cloud_of(
     ctx: &Context,
     snapshot: &InstanceSnapshot,
     kind: BackendType,

@@ -5,17 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_agent_api::shim::TaskStatus;
+use dstack_compute::Sign;
 use dstack_model::fleets::FleetStatus;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
-use dstack_model::runs::JobStatus;
+use dstack_model::runs::{JobProvisioningData, JobStatus};
 use dstack_plan::hosts;
 use dstack_plan::lifecycle::instance::{
-    AgentTrouble, Decision, Facts, Purpose, Repair, UNREACHABLE_TIMEOUT, decide, provisioning_timeout,
+    AgentTrouble, CloudSign, Decision, Facts, Purpose, Repair, UNREACHABLE_TIMEOUT, decide,
+    provisioning_timeout,
 };
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::placement::Choice;
 use dstack_store::rows::{AgentAddress, FleetRow, InstanceRow, JobRow, OperationKind, OperationState};
-use dstack_store::{Changes, Commit, EntityRef, EventMaker, InstanceSnapshot, Json, Put, events};
+use dstack_store::{Changes, Commit, EntityRef, EventMaker, InstanceSnapshot, Json, Put, Sealed, events};
 use dstack_units::{InstanceId, ProjectId, RunId, Time};
 
 use super::fleet_view::counted;
@@ -45,6 +47,10 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
         follow::shim::ensure(ctx, before, (**address).clone());
     }
     let change = change(ctx, &snapshot).await?;
+    match is_looked_at(&snapshot, &change.row) {
+        true => ctx.looks.follow(&change.row),
+        false => ctx.looks.forget(id),
+    }
     ctx.wakes
         .wake_at(EntityRef::Instance(id), change.row.next_wake_at());
     let changed = change.row.status() != before.status();
@@ -90,6 +96,12 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
     Ok(())
 }
 
+/// Whether the cloud is asked how an instance is: one that it has made, and that is to go on.
+fn is_looked_at(snapshot: &InstanceSnapshot, row: &InstanceRow) -> bool {
+    let is_made = last_of(&snapshot.operations, OperationKind::Create).is_some();
+    is_made && row.job_provisioning_data.is_some() && row.status().is_active()
+}
+
 /// The fleet decides about its size, and the jobs that want to be beside the first instance of a cluster know where it is.
 fn tell_fleet(ctx: &Context, before: &InstanceRow) {
     if let Some(fleet) = before.fleet_id {
@@ -126,8 +138,11 @@ async fn change(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Chang
     let (in_reach, unreachable_since) = ctx.seen.instance(snapshot.instance.id);
     observe_health(ctx, &mut change.row);
     observe_reach(&mut change.row, in_reach, unreachable_since);
+    let sign = ctx.seen.sign(snapshot.instance.id);
+    observe_place(&mut change.row, sign.as_ref());
     let mut facts = facts(snapshot, attempts.as_ref(), in_reach);
     facts.trouble = agent_trouble(ctx, snapshot, in_reach);
+    facts.sign = sign.and_then(cloud_sign);
     facts.unreachable_because = ctx.seen.unreachable_because(snapshot.instance.id);
     facts.unreachable_until = change.row.unreachable.then(|| lost_at(&snapshot.instance, now));
     let size = match facts.idle_for {
@@ -411,6 +426,27 @@ fn observe_reach(row: &mut InstanceRow, in_reach: bool, unreachable_since: Optio
     }
 }
 
+/// Follows an instance that its cloud has moved to another address.
+fn observe_place(row: &mut InstanceRow, sign: Option<&Sign<JobProvisioningData>>) {
+    let Some(Sign::Moved(place)) = sign else { return };
+    if row.job_provisioning_data.as_deref() == Some(place) || !row.status().is_active() {
+        return;
+    }
+    row.job_provisioning_data = Some(Sealed::new(place.clone()));
+    let moved = row.agent.as_deref().and_then(|agent| agent.moved_to(place));
+    if let Some(agent) = moved {
+        row.agent = Some(Json::new(agent));
+    }
+}
+
+fn cloud_sign(sign: Sign<JobProvisioningData>) -> Option<CloudSign> {
+    match sign {
+        Sign::Well | Sign::Moved(_) => None,
+        Sign::Ending { at: _, why } => Some(CloudSign::Ending(why)),
+        Sign::Lost(why) => Some(CloudSign::Lost(why)),
+    }
+}
+
 /// Until when an agent that is out of reach is waited for.
 fn lost_at(before: &InstanceRow, now: Time) -> Time {
     let known = before.deadline_at().filter(|_| before.unreachable);
@@ -457,6 +493,7 @@ fn facts(snapshot: &InstanceSnapshot, attempts: Option<&OfferAttempts>, in_reach
         idle_for: attempts.filter(|_| idle).and_then(OfferAttempts::idle_for),
         unreachable_until: None,
         unreachable_because: None,
+        sign: None,
     }
 }
 

@@ -154,6 +154,17 @@ pub struct Facts {
     pub unreachable_until: Option<Time>,
     /// Why it is out of reach.
     pub unreachable_because: Option<String>,
+    /// What its cloud says of it; `None`: it is well, as far as is known.
+    pub sign: Option<CloudSign>,
+}
+
+/// What a cloud says of an instance that it has made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CloudSign {
+    /// It will be taken away; why.
+    Ending(String),
+    /// It is gone, or will never work again; why.
+    Lost(String),
 }
 
 /// What to do next.
@@ -198,6 +209,11 @@ pub fn decide(facts: &Facts, now: Time) -> Decision {
     match facts.status {
         InstanceStatus::Pending if facts.purpose == Purpose::Host => pending_host(facts, now),
         InstanceStatus::Pending => pending(facts),
+        InstanceStatus::Provisioning | InstanceStatus::Idle | InstanceStatus::Busy
+            if let Some(end) = taken_away(facts) =>
+        {
+            end
+        }
         InstanceStatus::Provisioning => provisioning(facts, now),
         InstanceStatus::Idle | InstanceStatus::Busy if facts.purpose == Purpose::Host => {
             host_in_use(facts, now)
@@ -346,6 +362,16 @@ fn unwanted(facts: &Facts) -> Option<Decision> {
         )),
         Purpose::Job | Purpose::Fleet => None,
     }
+}
+
+/// The cloud takes it away, or has lost it. An agent that answers proves a cloud wrong that does not know its machine.
+fn taken_away(facts: &Facts) -> Option<Decision> {
+    let why = match facts.sign.as_ref()? {
+        CloudSign::Ending(why) => why,
+        CloudSign::Lost(why) if !facts.in_reach => why,
+        CloudSign::Lost(_) => return None,
+    };
+    Some(Decision::End(InstanceTerminationReason::Unreachable, why.clone()))
 }
 
 fn fleet_ends() -> Decision {
@@ -516,6 +542,7 @@ mod tests {
             idle_for: Some(Duration::from_secs(300)),
             unreachable_until: None,
             unreachable_because: None,
+            sign: None,
         }
     }
 
@@ -576,6 +603,33 @@ mod tests {
         assert_eq!(decide_at(Progress::Done, 20), Decision::Prepared);
         let refused = decide_at(Progress::Refused("no agent for riscv64".to_owned()), 20);
         assert_eq!(ends(&refused), Some(InstanceTerminationReason::Error));
+    }
+
+    #[test]
+    fn what_a_cloud_takes_away_ends_and_what_it_does_not_know_as_well_unless_it_answers() {
+        let why = || "the price went up".to_owned();
+        let decide_on = |status, sign, in_reach| {
+            let facts = Facts {
+                sign: Some(sign),
+                in_reach,
+                ..facts(status, Progress::Done)
+            };
+            ends(&decide(&facts, at(20)))
+        };
+        let taken = Some(InstanceTerminationReason::Unreachable);
+        for status in [
+            InstanceStatus::Provisioning,
+            InstanceStatus::Idle,
+            InstanceStatus::Busy,
+        ] {
+            assert_eq!(decide_on(status, CloudSign::Ending(why()), true), taken);
+            assert_eq!(decide_on(status, CloudSign::Lost(why()), false), taken);
+            assert_eq!(decide_on(status, CloudSign::Lost(why()), true), None);
+        }
+        assert_eq!(
+            decide_on(InstanceStatus::Pending, CloudSign::Ending(why()), true),
+            None
+        );
     }
 
     #[test]

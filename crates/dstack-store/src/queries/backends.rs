@@ -36,6 +36,15 @@ pub struct BackendRow {
 pub struct Backends<'a>(pub(crate) Reads<'a>);
 
 impl Backends<'_> {
+    /// Whether any project has one.
+    pub async fn any(self) -> Result<bool> {
+        let sql = "SELECT COUNT(*) FROM (SELECT 1 FROM backends LIMIT 1) AS found";
+        let counts = fetch_as(self.0, sql.to_owned(), &[], |row| {
+            read_column::<i64>(row, 0, "backends", "found")
+        });
+        Ok(counts.await?.first().is_some_and(|count| *count > 0))
+    }
+
     /// Of a project, oldest first.
     pub async fn list(self, project: ProjectId) -> Result<Vec<BackendRow>> {
         let sql = "SELECT b.id, b.project_id, b.type, b.config, b.auth, b.source_config, b.source_auth, b.created_at FROM backends b \

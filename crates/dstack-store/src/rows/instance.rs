@@ -81,6 +81,23 @@ impl AgentAddress {
         }
     }
 
+    /// Same, of a machine that has another address now; `None`: it is not reached by one, or is reached there already.
+    pub fn moved_to(&self, place: &JobProvisioningData) -> Option<Self> {
+        let mut moved = Box::new(self.reach()?.clone());
+        moved.host.host = place.hostname.clone()?;
+        if let Some(port) = place.ssh_port.and_then(|port| u16::try_from(port).ok()) {
+            moved.host.port = port;
+        }
+        if self.reach() == Some(moved.as_ref()) {
+            return None;
+        }
+        let mut address = self.clone();
+        if let Self::Ssh { reach, .. } | Self::Container { reach, .. } = &mut address {
+            *reach = moved;
+        }
+        Some(address)
+    }
+
     /// Same, with what is remembered of the address that the machine had before.
     #[must_use]
     pub fn after(mut self, before: Option<&Self>) -> Self {

@@ -1,0 +1,196 @@
+//! How machines and containers of clouds are, asked of their clouds now and then: one that broke, one that is to be taken away.
+//!
+//! Clouds are asked for many at once. One that takes long holds up no other.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use dstack_compute::{
+    Backend, ComputeError, Container, Known, LISTED_WITHIN, Lifecycle, Machine, Resource, Sign,
+};
+use dstack_model::backends::BackendType;
+use dstack_model::runs::JobProvisioningData;
+use dstack_store::EntityRef;
+use dstack_store::rows::InstanceRow;
+use dstack_units::{InstanceId, ProjectId, Time};
+
+use crate::context::Context;
+use crate::operations::clouds::{backend, in_time};
+use crate::operations::instances::marks;
+
+/// Pause between two looks.
+const LOOK_INTERVAL: Duration = Duration::from_secs(30);
+
+/// So many are asked for in one call.
+const AT_ONCE: usize = 100;
+
+/// One backend of one project.
+type Account = (ProjectId, BackendType);
+
+/// The instances that are looked at, as far as this server drives them.
+#[derive(Debug, Default)]
+pub struct Looks(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    instances: HashMap<InstanceId, Looked>,
+    /// Those that are being asked.
+    asked: BTreeSet<Account>,
+}
+
+#[derive(Debug, Clone)]
+struct Looked {
+    row: InstanceRow,
+    /// Clouds list new machines late: it is not looked at before.
+    from: Time,
+}
+
+impl Looks {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at an instance that a cloud has made from now on.
+    pub fn follow(&self, row: &InstanceRow) {
+        let from = row.started_at.unwrap_or(row.created_at) + LISTED_WITHIN;
+        let looked = Looked {
+            row: row.clone(),
+            from,
+        };
+        self.lock().instances.insert(row.id, looked);
+    }
+
+    /// It is looked at no more.
+    pub fn forget(&self, id: InstanceId) {
+        self.lock().instances.remove(&id);
+    }
+
+    /// Whom to ask for what, of those who are not being asked; they are from now on.
+    fn take_due(
+        &self,
+        now: Time,
+        is_driven: impl Fn(InstanceId) -> bool,
+    ) -> BTreeMap<Account, Vec<InstanceRow>> {
+        let mut state = self.lock();
+        // Others look at what they have taken over.
+        state.instances.retain(|id, _| is_driven(*id));
+        let mut due: BTreeMap<Account, Vec<InstanceRow>> = BTreeMap::new();
+        for looked in state.instances.values().filter(|looked| now >= looked.from) {
+            if let Some(place) = looked.row.job_provisioning_data.as_deref() {
+                let account = (looked.row.project_id, place.backend);
+                due.entry(account).or_default().push(looked.row.clone());
+            }
+        }
+        due.retain(|account, _| state.asked.insert(*account));
+        due
+    }
+
+    fn answered(&self, account: Account) {
+        self.lock().asked.remove(&account);
+    }
+}
+
+/// Looks now and then, as long as the engine runs.
+pub fn start(ctx: &Arc<Context>) {
+    ctx.spawn_service("looks at clouds", |ctx| async move {
+        loop {
+            let jitter = ctx.deps.random.fraction() * 0.2 + 0.9;
+            tokio::time::sleep(LOOK_INTERVAL.mul_f64(jitter)).await;
+            let is_driven = |id| ctx.leases.contains(EntityRef::Instance(id));
+            for (account, rows) in ctx.looks.take_due(ctx.now(), is_driven) {
+                let context = Arc::clone(&ctx);
+                ctx.spawn("look at a cloud", async move {
+                    look_at(&context, account, rows).await;
+                    context.looks.answered(account);
+                });
+            }
+        }
+    });
+}
+
+async fn look_at(ctx: &Context, account: Account, rows: Vec<InstanceRow>) {
+    let is_machine = |row: &InstanceRow| {
+        row.job_provisioning_data
+            .as_deref()
+            .is_some_and(|place| place.dockerized)
+    };
+    let (machines, containers): (Vec<_>, Vec<_>) = rows.into_iter().partition(is_machine);
+    for (rows, looked) in [
+        (&machines, look_at_all::<Machine>(ctx, account, &machines).await),
+        (
+            &containers,
+            look_at_all::<Container>(ctx, account, &containers).await,
+        ),
+    ] {
+        if let Err(error) = looked {
+            let (project, kind) = account;
+            tracing::debug!(project.id = %project, backend.r#type = %kind, count = rows.len(), %error, "a cloud does not tell how instances are");
+        }
+    }
+}
+
+/// A kind of instances.
+trait Instances: Resource<Site = String, Place = JobProvisioningData> {
+    /// What of a backend makes them.
+    fn lifecycle(backend: &dyn Backend) -> Option<&dyn Lifecycle<Self>>
+    where
+        Self: Sized;
+}
+
+impl Instances for Machine {
+    fn lifecycle(backend: &dyn Backend) -> Option<&dyn Lifecycle<Self>> {
+        backend.machines()
+    }
+}
+
+impl Instances for Container {
+    fn lifecycle(backend: &dyn Backend) -> Option<&dyn Lifecycle<Self>> {
+        backend.containers()
+    }
+}
+
+async fn look_at_all<R: Instances>(
+    ctx: &Context,
+    (project, kind): Account,
+    rows: &[InstanceRow],
+) -> Result<(), ComputeError> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let able = |backend: &dyn Backend| R::lifecycle(backend).is_some();
+    let cloud = backend(ctx, project, kind, "instances", able).await?;
+    let Some(lifecycle) = R::lifecycle(cloud.as_ref()) else {
+        return Ok(());
+    };
+    for rows in rows.chunks(AT_ONCE) {
+        let known: Vec<Known<R>> = rows.iter().filter_map(|row| known(ctx, row)).collect();
+        let signs = in_time(lifecycle.look(&known)).await?;
+        for (row, sign) in rows.iter().zip(signs) {
+            take(ctx, row.id, sign);
+        }
+    }
+    Ok(())
+}
+
+fn known<R: Instances>(ctx: &Context, row: &InstanceRow) -> Option<Known<R>> {
+    let place = row.job_provisioning_data.as_deref()?;
+    Some(Known {
+        marks: marks(ctx, row),
+        site: place.region.clone(),
+        place: Some(place.clone()),
+    })
+}
+
+/// The row follows what the cloud says.
+fn take(ctx: &Context, id: InstanceId, sign: Sign<JobProvisioningData>) {
+    let sign = Some(sign).filter(|sign| *sign != Sign::Well);
+    let is_new = ctx.seen.update_instance(id, |seen| {
+        let is_new = seen.sign != sign;
+        seen.sign = sign;
+        is_new
+    });
+    if is_new {
+        ctx.wakes.wake(EntityRef::Instance(id));
+    }
+}

@@ -1,0 +1,103 @@
+//! The backends that this build has, and the prices that they offer by.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use dstack_backend::Env;
+use dstack_catalog::{Catalog, REFRESH_INTERVAL, Settings as CatalogSettings};
+use dstack_http::{ClientOptions, LazyClient};
+use dstack_model::backends::BackendType;
+use dstack_server::{ServerOptions, Settings};
+use dstack_store::Database;
+use dstack_system::{chain, task};
+use url::Url;
+
+/// Where prices are kept that were loaded, below the server's directory.
+const CATALOG_CACHE: &str = "catalog";
+
+/// Gives a server its backends. Reads the prices that lie on this machine.
+///
+/// # Errors
+/// The directory of prices that the administrator names cannot be read, or the addresses of APIs.
+pub(crate) fn install(
+    options: &mut ServerOptions,
+) -> Result<Arc<Catalog>, Box<dyn std::error::Error + Send + Sync>> {
+    let settings = &options.settings;
+    let catalog = CatalogSettings::from_env(Some(settings.dir.join(CATALOG_CACHE)));
+    let catalog = Arc::new(Catalog::open(catalog)?);
+    let env = Env {
+        clock: Arc::clone(&options.clock),
+        random: options.random.clone(),
+        transport: Arc::new(LazyClient::new(ClientOptions::default())),
+        catalog: Arc::clone(&catalog),
+        endpoints: endpoints(settings)?,
+    };
+    options.registry = dstack_backends::registry(&env);
+    Ok(catalog)
+}
+
+/// By backend, as `DSTACK_SERVER_BACKEND_ENDPOINTS` has them.
+fn endpoints(settings: &Settings) -> Result<HashMap<BackendType, Url>, String> {
+    let text = settings.backend_endpoints.as_deref().unwrap_or_default();
+    let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
+    entries.map(endpoint).collect()
+}
+
+fn endpoint(entry: &str) -> Result<(BackendType, Url), String> {
+    let wrong = |why: &str| {
+        format!("DSTACK_SERVER_BACKEND_ENDPOINTS: `{entry}` {why}, as in cloudrift=http://127.0.0.1:8080")
+    };
+    let (backend, url) = entry
+        .split_once('=')
+        .ok_or_else(|| wrong("has to be a backend, `=` and a URL"))?;
+    let backend = backend
+        .trim()
+        .parse()
+        .map_err(|_| wrong("does not begin with the name of a backend"))?;
+    let url = Url::parse(url.trim())
+        .ok()
+        .filter(|url| matches!(url.scheme(), "http" | "https"));
+    Ok((
+        backend,
+        url.ok_or_else(|| wrong("does not end with a URL of http or https"))?,
+    ))
+}
+
+/// Looks for newer prices now and then, as long as there are backends that need them.
+pub(crate) fn keep_prices_fresh(catalog: Arc<Catalog>, database: Database) {
+    task::spawn("refresh the catalog", async move {
+        loop {
+            match database.backends().any().await {
+                // What failed is told by the catalogue.
+                Ok(true) => drop(catalog.refresh().await),
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::debug!(error = %chain(&error), "nobody knows whether there are backends");
+                }
+            }
+            tokio::time::sleep(REFRESH_INTERVAL).await;
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_or_refused_with_the_entry() {
+        let (backend, url) = endpoint("cloudrift=http://127.0.0.1:8080/x").unwrap();
+        assert_eq!(
+            (backend, url.as_str()),
+            (BackendType::CloudRift, "http://127.0.0.1:8080/x")
+        );
+        for (entry, part) in [
+            ("cloudrift", "has to be a backend"),
+            ("nimbus=http://a", "does not begin with the name"),
+            ("aws=ftp://a", "does not end with a URL"),
+        ] {
+            let error = endpoint(entry).unwrap_err();
+            assert!(error.contains(part) && error.contains(entry), "{error}");
+        }
+    }
+}
