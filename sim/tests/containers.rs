@@ -9,6 +9,7 @@ use dstack_engine::Failpoints;
 use dstack_engine::failpoint::DieAt;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::{JobTerminationReason, RunStatus};
+use dstack_model::volumes::VolumeStatus;
 use dstack_sim::clouds::{CONTAINER_LOST, Delays, SOLD_OUT};
 use dstack_sim::{Faults, Script, World, invariants, killed_everywhere};
 use dstack_store::EngineStore;
@@ -143,6 +144,36 @@ async fn a_container_is_made_with_all_that_its_job_needs() {
             assert!(!notes.contains(secret), "{notes}");
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_is_made_with_the_volumes_of_its_job_or_not_at_all() {
+    let world = world(12, &["small"]).await;
+    let engine = world.start().await.unwrap();
+    let id = world.submit_volume(&engine, "data", &json!({})).await.unwrap();
+    let is_made = |world: &World| {
+        let volumes = world.store.tables().volumes;
+        volumes.get(&id).unwrap().status() == VolumeStatus::Active
+    };
+    world.until("the volume", 5 * MINUTE, is_made).await.unwrap();
+    let with = |name: &str| json!({"fleets": ["cloud"], "volumes": [format!("{name}:/data")]});
+    let run = world.submit(&engine, "train", &with("data")).await.unwrap();
+    assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
+    let mounted = world.clouds.workload().unwrap().volumes;
+    let mounted: Vec<_> = mounted
+        .iter()
+        .map(|one| {
+            (
+                one.name.as_str(),
+                one.volume.volume_id.as_str(),
+                one.path.as_str(),
+            )
+        })
+        .collect();
+    assert_eq!(mounted, [("data", "vol-1", "/data")]);
+    let run = world.submit(&engine, "lost", &with("none")).await.unwrap();
+    assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Failed);
+    assert_eq!(world.clouds.asked(), ["small"]);
 }
 
 /// A container whose job has ended is idle for a moment: nobody gets it.

@@ -6,15 +6,17 @@
 use dstack_agent_api::shim::RUNNER_HTTP_PORT;
 use dstack_compute::{
     Backend, ComputeError, Container, ContainerRequest, Known, Lifecycle, Marks, MountedFolder,
-    RegistryLogin, Removal, Step as Progress, Workload,
+    MountedVolume, RegistryLogin, Removal, Step as Progress, Workload,
 };
 use dstack_model::configurations::MountPoint;
 use dstack_model::instances::InstanceRuntime;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::reach::Reach;
 use dstack_model::runs::{JobProvisioningData, JobSpec};
+use dstack_model::volumes::VolumeStatus;
 use dstack_plan::bootstrap::Bootstrap;
-use dstack_store::rows::{AgentAddress, OperationKind, OperationRow, OperationState};
+use dstack_plan::volumes::Location;
+use dstack_store::rows::{AgentAddress, OperationKind, OperationRow, OperationState, VolumeRow};
 use dstack_store::{EntityRef, InstanceSnapshot, JobSnapshot, Sealed};
 use dstack_system::{Secret, chain};
 use dstack_units::JobId;
@@ -86,13 +88,55 @@ pub(super) async fn request(
     let image = ctx.deps.inputs.image(&job).await?;
     let keys = ctx.deps.inputs.ssh_keys(&job).await?.container;
     let spec = &job.job.job_spec;
+    let volumes = volumes(ctx, &job, &offer).await?;
     Ok(ContainerRequest {
         marks,
         owner,
         offer,
         requirements: spec.requirements.clone(),
-        workload: workload(spec, image, &keys),
+        workload: workload(spec, image, &keys, volumes),
     })
+}
+
+/// The network volumes of the job, as they were made: of several for one path the first that is where the container will be.
+async fn volumes(ctx: &Context, job: &JobSnapshot, offer: &Offer) -> Result<Vec<MountedVolume>, InputsError> {
+    let mut mounts = Vec::new();
+    for mount in job.job.job_spec.volumes.iter().flatten() {
+        if let MountPoint::Volume(mount) = mount {
+            mounts.push(mount);
+        }
+    }
+    if mounts.is_empty() {
+        return Ok(Vec::new());
+    }
+    let rows = ctx.deps.store.volumes(job.job.project_id).await?;
+    let usable = |row: &&VolumeRow| {
+        let made = row.provisioning_data.as_deref();
+        let place = Location::of(&row.configuration, made);
+        let is_there = !row.deleted && row.status() == VolumeStatus::Active;
+        is_there && place.is_in(offer.backend, &offer.region)
+    };
+    let found = mounts.into_iter().map(|mount| {
+        let names = mount.name.as_slice();
+        let of_name = |name: &String| rows.iter().filter(usable).find(|row| row.name == *name);
+        let row = names.iter().find_map(of_name);
+        let made = row.and_then(|row| Some((row, row.provisioning_data.as_deref()?)));
+        let missing = || {
+            InputsError::Refused(format!(
+                "the volume {} is not there, or not in {} of {}",
+                names.join(" or "),
+                offer.region,
+                offer.backend
+            ))
+        };
+        let (row, volume) = made.ok_or_else(missing)?;
+        Ok(MountedVolume {
+            name: row.name.clone(),
+            volume: volume.clone(),
+            path: mount.path.clone(),
+        })
+    });
+    found.collect()
 }
 
 /// The job that the container is made for: a container runs one, and ends with it.
@@ -104,7 +148,7 @@ async fn job_of(ctx: &Context, snapshot: &InstanceSnapshot) -> Result<JobSnapsho
     ctx.deps.store.job(id).await?.ok_or_else(of_nobody)
 }
 
-fn workload(spec: &JobSpec, image: Image, keys: &[String]) -> Workload {
+fn workload(spec: &JobSpec, image: Image, keys: &[String], volumes: Vec<MountedVolume>) -> Workload {
     let shm = spec.requirements.resources.shm_size.as_ref();
     Workload {
         image: image.name,
@@ -115,7 +159,7 @@ fn workload(spec: &JobSpec, image: Image, keys: &[String]) -> Workload {
         authorized_keys: keys.iter().map(|key| without_comment(key)).collect(),
         privileged: spec.privileged,
         shm_mib: shm.map(|size| mebibytes(size.gb())),
-        volumes: Vec::new(),
+        volumes,
         folders: spec.volumes.iter().flatten().filter_map(folder).collect(),
     }
 }
