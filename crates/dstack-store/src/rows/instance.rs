@@ -402,3 +402,50 @@ impl InstanceRow {
         self.deleted_at = Some(now);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use dstack_model::reach::Hop;
+    use serde_json::json;
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn a_container_is_stored_with_its_job_and_followed_to_another_address() {
+        let reach = Reach {
+            jumps: Vec::new(),
+            host: Hop {
+                host: "10.0.0.1".to_owned(),
+                port: 10_022,
+                user: "root".to_owned(),
+                keys: Vec::new(),
+                host_keys: vec!["ssh-ed25519 AAAA".to_owned()],
+            },
+        };
+        let job = JobId::from(Uuid::from_u128(7));
+        let address = AgentAddress::Container {
+            reach: Box::new(reach),
+            runner_port: 10_999,
+            job,
+        };
+        let stored = serde_json::to_value(&address).unwrap();
+        assert_eq!(
+            (&stored["kind"], &stored["runner_port"]),
+            (&json!("container"), &json!(10_999))
+        );
+        assert_eq!(serde_json::from_value::<AgentAddress>(stored).unwrap(), address);
+        let place = |host: &str, port: i64| -> JobProvisioningData {
+            let place = json!({"backend": "runpod", "instance_type": {"name": "x", "resources": {"cpus": 1,
+                "memory_mib": 1, "gpus": [], "spot": false}}, "instance_id": "i", "hostname": host, "region": "here",
+                "price": 1.0, "username": "root", "ssh_port": port, "dockerized": false});
+            serde_json::from_value(place).unwrap()
+        };
+        assert_eq!(address.moved_to(&place("10.0.0.1", 10_022)), None);
+        let moved = address.moved_to(&place("10.0.0.2", 22)).unwrap();
+        let way = moved.reach().unwrap();
+        assert_eq!((way.host.host.as_str(), way.host.port), ("10.0.0.2", 22));
+        assert_eq!(way.host.host_keys, ["ssh-ed25519 AAAA"]);
+        assert!(matches!(moved, AgentAddress::Container { job: of, .. } if of == job));
+    }
+}
