@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 pub mod bearer;
+pub mod container;
 pub mod http;
 pub mod peer;
 pub mod runner;

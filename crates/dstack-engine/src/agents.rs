@@ -1,5 +1,7 @@
 //! The agents of an instance, behind traits: real ones speak HTTP, simulated ones live in the same process.
 
+pub mod container;
+
 use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
@@ -146,6 +148,8 @@ pub async fn shim_of(
     let token = match address {
         // Its socket looks who is at the other end.
         AgentAddress::Local { .. } => None,
+        // There is none: what answers for it asks the job's runner.
+        AgentAddress::Container { .. } => None,
         AgentAddress::Ssh { .. } => Some(ctx.deps.inputs.shim_token(project, instance).await?),
     };
     Ok(ctx.deps.agents.shim(address, token))

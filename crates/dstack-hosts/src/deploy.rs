@@ -1,5 +1,6 @@
 //! Sets up the agent of a host over SSH, in steps that may be cut off anywhere and made again, and takes it off.
 
+mod container;
 mod host;
 mod install;
 mod machine;
@@ -22,6 +23,7 @@ use dstack_system::{Secret, SystemClock};
 use serde::{Deserialize, Serialize};
 
 use crate::pool::Pool;
+pub use container::{ContainerDeployment, ContainerOutcome};
 use host::Host;
 use install::Installed;
 use package::Packages;

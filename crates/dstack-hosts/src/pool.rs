@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use dstack_agent_api::container::SERVER_CLIENT;
 use dstack_agent_api::http::Connector;
 use dstack_model::reach::{KeyRef, Reach};
 use dstack_ssh::{ConnectOptions, Connection};
@@ -216,6 +217,7 @@ impl Inner {
             timeout: HOP_LIMIT,
             keepalive_interval: ALIVE_INTERVAL,
             keepalive_max: SILENCES,
+            name: Some(SERVER_CLIENT),
             ..ConnectOptions::default()
         };
         let opened = Connection::open(&host, &endpoints, &options).await;

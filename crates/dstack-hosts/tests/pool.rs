@@ -41,6 +41,9 @@ async fn many_that_need_a_host_share_one_connection() {
     pool.connection(&reach).await.unwrap();
     assert_eq!((server.network.accepted(), pool.live()), (1, 1));
     assert_eq!(connections[0].host_keys().len(), 1);
+    let open = server.handle.connections();
+    // What a runner does not count as somebody at its job.
+    assert_eq!(open[0].client, dstack_agent_api::container::SERVER_CLIENT);
     assert!(
         server
             .host_keys()

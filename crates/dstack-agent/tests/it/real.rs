@@ -37,7 +37,7 @@ async fn ready(client: &RunnerClient) {
     panic!("the runner does not answer");
 }
 
-async fn submit(client: &RunnerClient, script: &str) {
+pub(crate) async fn submit(client: &RunnerClient, script: &str) {
     ready(client).await;
     let mut body = SubmitBody::default();
     body.run.run_spec.run_name = "run".into();
@@ -48,7 +48,7 @@ async fn submit(client: &RunnerClient, script: &str) {
 }
 
 /// Follows the job to its end; returns its output, last state and exit code.
-async fn follow(client: &RunnerClient) -> (String, JobState, Option<i64>) {
+pub(crate) async fn follow(client: &RunnerClient) -> (String, JobState, Option<i64>) {
     let (mut output, mut state, mut code) = (Vec::new(), JobState::default(), None);
     let mut stream = client.stream(0).await.unwrap();
     while let Some(line) = stream.next().await.unwrap() {

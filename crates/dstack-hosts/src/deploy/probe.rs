@@ -15,7 +15,7 @@ use crate::pool::connector::PortError;
 
 const LIMIT: Duration = Duration::from_secs(30);
 /// Room beside the executable, which is there twice for a moment.
-const ROOM: u64 = 32 << 20;
+pub(super) const ROOM: u64 = 32 << 20;
 /// Certificates and tokens are refused by clocks that differ by more.
 const CLOCK_TOLERANCE: u64 = 300;
 /// The oldest API of Docker that the agent speaks (Docker 19.03).
@@ -195,7 +195,7 @@ fn docker_problem(what: &Said, host: &str) -> Option<String> {
 }
 
 /// The fourth column of `df -Pk`.
-fn free_bytes(line: &str) -> Option<u64> {
+pub(super) fn free_bytes(line: &str) -> Option<u64> {
     let kibibytes: u64 = line.split_whitespace().nth(3)?.parse().ok()?;
     kibibytes.checked_mul(1024)
 }

@@ -1,12 +1,15 @@
-//! Hosts of SSH fleets, and machines of clouds: what the engine asks for, carried out over SSH.
+//! Hosts of SSH fleets, and machines and containers of clouds: what the engine asks for, carried out over SSH.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use dstack_agent_api::container::ContainerPaths;
 use dstack_control::keys::Keys;
-use dstack_engine::{HostError, HostRef, Hosts, InputsError, Preparation, ReadyHost};
-use dstack_hosts::deploy::{DeployError, Deployer, Deployment, Outcome, Progress};
+use dstack_engine::{ContainerRef, HostError, HostRef, Hosts, InputsError, Preparation, ReadyHost};
+use dstack_hosts::deploy::{
+    ContainerDeployment, ContainerOutcome, DeployError, Deployer, Deployment, Outcome, Progress,
+};
 use dstack_model::instances::InstanceStatus;
 use dstack_model::reach::Reach;
 use dstack_plan::hosts::{cloud_reach, reach};
@@ -219,6 +222,39 @@ impl Hosts for SshHosts {
                 })))
             }
         }
+    }
+
+    async fn prepare_container(
+        &self,
+        container: ContainerRef<'_>,
+        progress: Option<&Value>,
+    ) -> Result<Preparation<Reach>, HostError> {
+        let _slot = self.slots.acquire().await;
+        let row = container.instance;
+        let place = row.job_provisioning_data.as_deref();
+        let way = place.and_then(|place| cloud_reach(row.project_id, place));
+        let noted = progress.and_then(|noted| serde_json::from_value::<Noted>(noted.clone()).ok());
+        let (known, progress) = noted.map(|noted| (noted.reach, noted.progress)).unzip();
+        let unknown =
+            || HostError::Transient("the cloud has not said yet how the container is reached".to_owned());
+        let deployment = ContainerDeployment {
+            reach: known.or(way).ok_or_else(unknown)?,
+            paths: ContainerPaths::default(),
+            runner_port: container.runner_port,
+            token: container.token,
+        };
+        let step = self.deployer.container_step(&deployment, progress).await;
+        Ok(match step.map_err(DeployFailed)? {
+            ContainerOutcome::Underway { progress, done } => {
+                let reach = deployment.reach;
+                let noted = Noted { reach, progress };
+                Preparation::Underway {
+                    progress: serde_json::to_value(noted).unwrap_or_default(),
+                    done,
+                }
+            }
+            ContainerOutcome::Ready { reach } => Preparation::Ready(Box::new(reach)),
+        })
     }
 
     async fn release(&self, host: HostRef<'_>, preparation: Option<&Value>) -> Result<(), HostError> {
