@@ -5,9 +5,9 @@
 
 #![warn(missing_docs)]
 
-pub mod bearer;
 pub mod http;
 pub mod peer;
+pub mod proof;
 pub mod runner;
 pub mod runner_client;
 pub mod shim;

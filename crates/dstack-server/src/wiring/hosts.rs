@@ -224,6 +224,11 @@ impl Hosts for SshHosts {
         Ok(self.deployer.release(&deployment).await.map_err(DeployFailed)?)
     }
 
+    async fn has_own_agent(&self, host: HostRef<'_>) -> Result<bool, HostError> {
+        let deployment = self.deployment(host, pinned(host)).await?;
+        Ok(self.deployer.has_token(&deployment).await.map_err(DeployFailed)?)
+    }
+
     fn build(&self, arch: &str) -> Option<String> {
         let known = locked(&self.builds).get(arch).cloned();
         if known.is_none() {
