@@ -341,7 +341,7 @@ impl AgentHttp {
         };
         sender.ready().await.map_err(|e| unreachable(to_io(e)))?;
         sender
-            .send_request(request(call, signed)?)
+            .send_request(request(call, signed.as_ref())?)
             .await
             .map_err(|e| unreachable(to_io(e)))
     }
@@ -389,7 +389,7 @@ fn unreadable(call: &str, source: http::Error) -> CallError {
     }
 }
 
-fn request(call: Call, signed: Option<Signed>) -> Result<Request<Full<Bytes>>, CallError> {
+fn request(call: Call, signed: Option<&Signed>) -> Result<Request<Full<Bytes>>, CallError> {
     let name = call.name();
     let mut request = Request::builder()
         .method(call.method)
@@ -399,7 +399,7 @@ fn request(call: Call, signed: Option<Signed>) -> Result<Request<Full<Bytes>>, C
     if let Some(content_type) = call.content_type {
         request = request.header(header::CONTENT_TYPE, content_type);
     }
-    if let Some(signed) = &signed {
+    if let Some(signed) = signed {
         for (name, value) in signed.headers() {
             request = request.header(name, value);
         }
