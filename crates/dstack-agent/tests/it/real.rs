@@ -291,10 +291,5 @@ async fn an_image_without_any_program() {
     agent.client.submit(&task).await.unwrap();
     let running = agent.until_status("real-2", TaskStatus::Running).await;
     ready(&runner(&running)).await;
-    agent
-        .client
-        .terminate("real-2", &TaskTerminate::default())
-        .await
-        .unwrap();
-    agent.client.remove("real-2").await.unwrap();
+    agent.end("real-2").await;
 }

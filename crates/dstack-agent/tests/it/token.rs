@@ -219,10 +219,5 @@ async fn containers_do_not_get_the_token() {
         String::from_utf8_lossy(&content).into_owned()
     };
     assert!(!of_agent("environ").contains(TOKEN) && !of_agent("cmdline").contains(TOKEN));
-    agent
-        .client
-        .terminate("token-1", &TaskTerminate::default())
-        .await
-        .unwrap();
-    agent.client.remove("token-1").await.unwrap();
+    agent.end("token-1").await;
 }
