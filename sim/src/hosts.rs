@@ -103,6 +103,8 @@ struct State {
     bare_machines: bool,
     /// Containers of clouds, whose scripts wait for the agent or have become it.
     containers: BTreeSet<String>,
+    /// What another program says that listens where the agent of a machine does not run.
+    impostors: BTreeMap<String, AgentError>,
     /// Machines to which the way may be kept open.
     reached: BTreeSet<String>,
     /// Host keys of machines that are not what they were, by machine.
@@ -285,6 +287,18 @@ impl Hosts {
         self.lock().reached.clone()
     }
 
+    /// While the agent of a machine does not run, another program answers in its place.
+    pub fn impersonate(&self, machine: &str, answer: AgentError) {
+        self.lock().impostors.insert(machine.to_owned(), answer);
+    }
+
+    /// Whose agent a machine has, by what lies there for root.
+    pub(crate) fn has_token(&self, machine: &str, token: &Secret) -> bool {
+        let state = self.lock();
+        let found = state.shim_tokens.get(machine);
+        found.is_some_and(|found| found.expose() == token.expose())
+    }
+
     /// Whether no agent runs on a machine.
     pub(crate) fn lacks_agent(&self, machine: &str) -> bool {
         self.lock().without_agent.contains(machine)
@@ -305,8 +319,11 @@ impl Hosts {
         if shown.is_some_and(|shown| key.is_some_and(|wanted| *wanted != shown)) {
             return Some(AgentError::Unreachable("the host key is another".to_owned()));
         }
-        let is_without = self.lock().without_agent.contains(machine);
-        is_without.then(|| AgentError::NotRunning("nothing listens on port 10998".to_owned()))
+        let state = self.lock();
+        let nothing = || AgentError::NotRunning("nothing listens on port 10998".to_owned());
+        let impostor = state.impostors.get(machine).cloned();
+        let is_without = state.without_agent.contains(machine);
+        is_without.then(|| impostor.unwrap_or_else(nothing))
     }
 
     /// What DCGM says of the GPUs from now on, as a code of its own; `None`: there is no DCGM.

@@ -392,6 +392,10 @@ impl Hosts for SshHosts {
         std::future::pending().await
     }
 
+    async fn has_own_agent(&self, host: HostRef<'_>) -> Result<bool, HostError> {
+        Ok(self.agents.has_token(&name(host), &shim_token(host.instance.id)))
+    }
+
     fn build(&self, _arch: &str) -> Option<String> {
         Some(self.lock().build.clone())
     }

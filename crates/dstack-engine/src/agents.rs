@@ -30,6 +30,9 @@ pub enum AgentError {
     /// The machine is reached, and nothing listens where the agent should: it does not run.
     #[error("{0}")]
     NotRunning(String),
+    /// The machine is reached, and what listens where the agent should has not shown that it has its token.
+    #[error("{0}")]
+    Unproven(String),
     /// The agent answered with an error.
     #[error("{message}")]
     Refused {
@@ -54,6 +57,7 @@ impl From<CallError> for AgentError {
                 status: status.as_u16(),
                 message: error.to_string(),
             },
+            None if matches!(error, CallError::Unproven { .. }) => Self::Unproven(error.to_string()),
             None if is_not_running(&error) => Self::NotRunning(chain(&error).to_string()),
             None => Self::Unreachable(chain(&error).to_string()),
         }

@@ -95,6 +95,12 @@ pub trait Hosts: Send + Sync + Debug {
     /// `preparation` is what the last step of setting it up brought: the fleet may not name the host any more.
     async fn release(&self, host: HostRef<'_>, preparation: Option<&Value>) -> Result<(), HostError>;
 
+    /// Whether the agent that stands on the host is the one that was set up for this instance: by what only root can write there.
+    /// Asked where what answers in its place does not show that it is.
+    async fn has_own_agent(&self, _host: HostRef<'_>) -> Result<bool, HostError> {
+        Ok(false)
+    }
+
     /// Which build of the agent hosts of an architecture (`amd64` or `arm64`) get from this server; `None`: none, or it is
     /// not known yet. Asked often: it must not take time.
     fn build(&self, _arch: &str) -> Option<String> {

@@ -224,17 +224,3 @@ impl Inner {
         opened.map_err(|error| error::explain(error, reach))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_host_that_says_nothing_is_gone_within_half_a_minute() {
-        // It falls silent right after a sign of life; that of each interval is missed until they are too many.
-        let intervals = u32::try_from(SILENCES).unwrap() + 1;
-        assert!(ALIVE_INTERVAL * intervals <= Duration::from_secs(30));
-        // A hop that says nothing from the start takes no longer.
-        assert!(HOP_LIMIT <= Duration::from_secs(30));
-    }
-}

@@ -8,7 +8,7 @@
 
 mod support;
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -381,4 +381,21 @@ async fn openssh_says_the_same() {
         return;
     };
     says_that_forwarding_is_off(&off.pool(), off.reach()).await;
+}
+
+/// A program of anybody, which has the port on the other loopback address.
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_are_looked_for_at_the_address_at_which_they_listen_only() {
+    let server = Server::start().await;
+    let Ok(other) = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)) else {
+        eprintln!("skipped: no IPv6 here");
+        return;
+    };
+    let port = other.local_addr().unwrap().port();
+    let opened = server.pool().open_port(&server.reach(), port).await;
+    assert!(
+        matches!(opened, Err(PortError::NothingListens { .. })),
+        "{:?}",
+        opened.err()
+    );
 }
