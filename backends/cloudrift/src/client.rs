@@ -36,7 +36,7 @@ pub(crate) struct InstanceKind {
     pub(crate) variants: Vec<Variant>,
 }
 
-/// One size.
+/// A size of machines: CPUs, memory, disk and GPUs of one type in one number.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Variant {
     pub(crate) name: String,

@@ -91,7 +91,7 @@ impl BackendKind for Kind {
     }
 }
 
-/// One account.
+/// The backend of one API key, and what was fetched of late with it.
 #[derive(Debug)]
 struct CloudRift {
     kind: Kind,

@@ -20,7 +20,7 @@ pub const CANARY: &str = "canary-0f1e2d3c";
 /// An emulated cloud with an account, and the backend for it.
 #[derive(Debug)]
 pub struct Cloud {
-    /// The cloud.
+    /// What plays the vendor, with its own books.
     pub emulator: Arc<dyn Emulator>,
     /// What carries requests there.
     pub transport: EmulatedTransport,

@@ -15,7 +15,7 @@ pub enum Exchange<T> {
     Failed,
     /// The answer is to be cut off in the middle.
     CutOff(T),
-    /// The answer.
+    /// What the other side answered, whole.
     Answered(T),
 }
 

@@ -99,7 +99,7 @@ impl BackendKind for Kind {
     }
 }
 
-/// One account.
+/// The backend of one API key, and what was fetched of late with it.
 #[derive(Debug)]
 struct Runpod {
     kind: Kind,

@@ -158,7 +158,7 @@ fn place(id: String, size: i64) -> VolumeProvisioningData {
     }
 }
 
-/// In dollars.
+/// What a volume of `size` GB costs a month, in dollars.
 #[allow(clippy::cast_precision_loss)] // sizes of disks
 fn monthly_price(size: i64) -> f64 {
     let (small, large) = PRICES;

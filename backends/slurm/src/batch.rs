@@ -18,7 +18,7 @@ const PREPARE: &str = "chmod 0755 / 2>/dev/null || :\n\
 /// A job of Slurm.
 #[derive(Debug)]
 pub(crate) struct Batch<'a> {
-    /// Its name.
+    /// By which the job is found again: [`Marks::name`](dstack_compute::Marks::name).
     pub(crate) name: &'a str,
     /// In each of these it may run.
     pub(crate) partitions: &'a [String],

@@ -25,7 +25,7 @@ const STALE_LIFETIME: Duration = Duration::from_secs(600);
 /// How long what could not be had is not tried again: the nodes of a cluster are offers each, and all wait in the same queue.
 const FAILURE_LIFETIME: Duration = Duration::from_secs(60);
 
-/// A cluster.
+/// A cluster behind one login node, and what was asked of it of late.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     /// Its name: its region.

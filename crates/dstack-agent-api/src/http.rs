@@ -202,7 +202,7 @@ impl Call {
         self
     }
 
-    /// Its method.
+    /// HTTP method that the call is signed with and sent by.
     pub const fn method(&self) -> &Method {
         &self.method
     }

@@ -54,15 +54,15 @@ pub struct Call<'a> {
 enum Piece {
     /// The cloud is or was asked for it.
     Asked {
-        /// When.
+        /// When it was asked for last.
         at: Time,
-        /// How often before nothing came of it.
+        /// How many calls before that came to nothing.
         #[serde(default)]
         lost: u32,
     },
     /// It is not there, as nothing came of asking for it.
     Lost {
-        /// How often.
+        /// How many calls for it came to nothing.
         lost: u32,
     },
     /// It was made.

@@ -7,7 +7,7 @@ use crate::{Slurm, commands};
 /// What a script left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Said {
-    /// Exit status.
+    /// 0: it worked.
     pub status: u32,
     /// What it wrote to its standard output.
     pub stdout: String,
