@@ -996,7 +996,13 @@ async fn whose_agent_a_host_has_is_not_decided_by_what_answers_on_its_port() {
         status: 401,
         message: "dstack-shim".to_owned(),
     };
-    for answer in [refused, AgentError::Unproven("no proof".to_owned())] {
+    for answer in [
+        refused,
+        AgentError::Unproven {
+            status: None,
+            message: "no proof".to_owned(),
+        },
+    ] {
         let world = World::new(29, 1).await.unwrap();
         let engine = world.start().await.unwrap();
         let fleet = applied(&world, &engine, &["a"]).await;

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::compute_error;
+use dstack_backend::{Made, compute_error};
 use dstack_compute::{
     Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Owned, OwnedKind,
     OwnedMark, Removal, Sign, Step,
@@ -41,15 +41,15 @@ impl Lifecycle<Machine> for CloudRift {
         call: &Call<'_>,
     ) -> Result<Step<JobProvisioningData>, ComputeError> {
         let name = want.marks.name(NAME_LENGTH);
-        let id: String = call
+        let made: Made = call
             .make(
                 "machine",
                 LISTED_WITHIN,
-                || self.rent(want, &name),
-                || self.find(&name),
+                async || Ok(Made::now(self.rent(want, &name).await?, call)),
+                || self.find(&name, call),
             )
             .await?;
-        let instance = self.instance(&id).await?;
+        let instance = self.instance(&made.id).await?;
         let starting = |doing: &str| Step::Underway {
             seen: None,
             doing: doing.to_owned(),
@@ -62,7 +62,7 @@ impl Lifecycle<Machine> for CloudRift {
             return Err(ComputeError::Broken(end));
         }
         Ok(match address(&instance) {
-            Some((hostname, port)) => Step::Ready(place(&want.offer, id, hostname, port)),
+            Some((hostname, port)) => Step::Ready(place(&want.offer, made.id, hostname, port)),
             None => starting("the machine starts"),
         })
     }
@@ -90,9 +90,14 @@ impl Lifecycle<Machine> for CloudRift {
 
     async fn remove(&self, known: &Known<Machine>, call: &Call<'_>) -> Result<Removal, ComputeError> {
         let name = known.marks.name(NAME_LENGTH);
-        let id = known.place.as_ref().map(|place| place.instance_id.clone());
-        let (find, delete) = (|| self.find(&name), async |id: String| self.terminate(&id).await);
-        call.unmake("machine", id, LISTED_WITHIN, find, delete).await
+        let place = known.place.as_ref();
+        let machine = place.map(|place| Made::long_ago(place.instance_id.clone()));
+        let find = || self.find(&name, call);
+        let delete = async |machine: Made| {
+            let told = self.terminate(&machine.id).await?;
+            Ok(machine.removal(call, told, ENDS_INTERVAL))
+        };
+        call.unmake("machine", machine, LISTED_WITHIN, find, delete).await
     }
 }
 
@@ -127,7 +132,7 @@ impl CloudRift {
         id.ok_or_else(|| ComputeError::Unclear("CloudRift names no machine that it rented".to_owned()))
     }
 
-    async fn find(&self, name: &str) -> Result<Option<String>, ComputeError> {
+    async fn find(&self, name: &str, call: &Call<'_>) -> Result<Option<Made>, ComputeError> {
         let all = self
             .client
             .all_instances()
@@ -136,7 +141,7 @@ impl CloudRift {
         let found = all
             .into_iter()
             .find(|instance| instance.instance_name.as_deref() == Some(name));
-        Ok(found.map(|instance| instance.id))
+        Ok(found.map(|instance| Made::now(instance.id, call)))
     }
 
     async fn instance(&self, id: &str) -> Result<Option<Instance>, ComputeError> {
@@ -185,7 +190,8 @@ impl CloudRift {
 /// The vendor tells in words that nothing is free.
 fn not_rented(error: &ApiError) -> ComputeError {
     let text = error.body().to_ascii_lowercase();
-    match text.contains("no nodes") || text.contains("not available") {
+    let tells = text.contains("no nodes") || text.contains("not available");
+    match tells && error.is_definite() {
         true => ComputeError::NoCapacity(error.body().trim_matches(['"', '\n', ' ']).to_owned()),
         false => compute_error(error),
     }

@@ -22,6 +22,7 @@ pub async fn credentials(cloud: &Cloud) {
         "a secret stands in {}",
         stored.config
     );
+    assert!(!cloud.refused.is_empty(), "no configuration is refused");
     for (refused, expected) in &cloud.refused {
         let config = BackendConfig::read(refused).unwrap();
         let error = cloud.kind.configure("main", &config).await.unwrap_err();
@@ -40,7 +41,7 @@ pub async fn credentials(cloud: &Cloud) {
     );
 }
 
-/// Offers are of this backend, and a cloud that does not answer is an error and not an empty list.
+/// There are offers, of this backend; nothing secret is shown of it.
 pub async fn offers(cloud: &Cloud) {
     let backend = cloud.open();
     let offers = backend.offers(&Cloud::requirements()).await.unwrap();
@@ -161,4 +162,39 @@ async fn fault_at<R: Resource, C: AsyncFn() -> (Cloud, Subject<R>)>(
     let shown = driver.errors.lock().unwrap().join("\n");
     assert!(!shown.contains(CANARY), "{what}: a secret is shown in {shown}");
     cloud.faults().happened()
+}
+
+/// After what was made is removed, another attempt under the same marks, whose answers are lost one after the other: another thing is
+/// made, once, and what the first attempt left in lists is not taken for it.
+pub async fn another_attempt<R: Resource, C: AsyncFn() -> (Cloud, Subject<R>)>(fresh: C) {
+    for nth in 1..MOST_REQUESTS {
+        let (cloud, subject) = fresh().await;
+        let ledger = cloud.emulator.ledger();
+        let first = Driver::new(&cloud);
+        let place = first.make(&subject).await.unwrap();
+        first.remove(&subject.known(Some(place)), &subject).await;
+        let made = cloud.emulator.ledger().count();
+
+        cloud.faults().at(nth, Fault::AnswerLost);
+        let second = Driver::new(&cloud);
+        let place = second.make(&subject).await;
+        let place = place.unwrap_or_else(|error| panic!("the answer to request {nth} lost: {error:?}"));
+        assert!(cloud.emulator.ledger().count() > made, "nothing was made");
+        tokio::time::sleep(AFTERWARDS).await;
+        assert_eq!(
+            ledger.doubled(),
+            Vec::<String>::new(),
+            "the answer to request {nth} lost"
+        );
+        second.remove(&subject.known(Some(place)), &subject).await;
+        assert_eq!(
+            cloud.emulator.ledger().alive(),
+            [],
+            "the answer to request {nth} lost"
+        );
+        if !cloud.faults().happened() {
+            return;
+        }
+    }
+    panic!("a life of more than {MOST_REQUESTS} requests");
 }

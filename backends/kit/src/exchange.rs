@@ -47,7 +47,7 @@ impl Faults {
         let carried = carry();
         match fault {
             Some(Fault::AnswerLost) => Exchange::Lost,
-            Some(Fault::DoneAndRefused(_)) => Exchange::Failed,
+            Some(Fault::DoneAndRefused(_) | Fault::DoneAndBusy) => Exchange::Failed,
             Some(Fault::Malformed) => Exchange::CutOff(carried),
             Some(Fault::KilledAfter) => {
                 self.killed.notify_one();

@@ -18,6 +18,8 @@ pub enum Fault {
     Refused(u16),
     /// It is carried out, and the cloud answers with this status.
     DoneAndRefused(u16),
+    /// It is carried out, and a gateway answers 503 with a pause, in words that vendors use for other things too.
+    DoneAndBusy,
     /// It is carried out, and the answer is cut off in the middle.
     Malformed,
     /// The control plane is killed before it is sent.
@@ -36,6 +38,7 @@ impl Fault {
         Self::Refused(429),
         Self::Refused(500),
         Self::DoneAndRefused(502),
+        Self::DoneAndBusy,
         Self::Malformed,
         Self::KilledBefore,
         Self::KilledAfter,

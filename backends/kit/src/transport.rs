@@ -6,7 +6,8 @@ use axum::body::Body;
 use bytes::Bytes;
 use dstack_http::{Transport, TransportError};
 use dstack_system::task;
-use http::{Request, Response, StatusCode, Uri};
+use http::header::RETRY_AFTER;
+use http::{HeaderValue, Request, Response, StatusCode, Uri};
 use http_body_util::BodyExt as _;
 use tower::ServiceExt as _;
 
@@ -76,6 +77,13 @@ impl Transport for EmulatedTransport {
         match fault {
             Some(Fault::AnswerLost) => Err(TransportError::Lost("reset".to_owned())),
             Some(Fault::DoneAndRefused(status)) => Ok(answer(status, Bytes::from_static(b"no"))),
+            Some(Fault::DoneAndBusy) => {
+                let text = Bytes::from_static(b"The service is not available: no nodes, no capacity");
+                let mut busy = answer(503, text);
+                let pause = HeaderValue::from_static("7");
+                busy.headers_mut().insert(RETRY_AFTER, pause);
+                Ok(busy)
+            }
             Some(Fault::Malformed) => {
                 let body = carried.body();
                 let half = body.slice(..body.len() / 2);

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use async_trait::async_trait;
+use dstack_backend::Made;
 use dstack_compute::{
     Call, ComputeError, Group, GroupRequest, Known, LISTED_WITHIN, Lifecycle, Removal, Sign, Step,
 };
@@ -11,9 +12,7 @@ use dstack_model::compute_groups::ComputeGroupProvisioningData;
 use crate::Runpod;
 use crate::client::Pod;
 use crate::errors::not_made;
-use crate::pieces::{
-    ENDS_INTERVAL, Made, NAME_LENGTH, STARTS_INTERVAL, end_of, place_of, sign_of, stage_of, told,
-};
+use crate::pieces::{ENDS_INTERVAL, NAME_LENGTH, STARTS_INTERVAL, end_of, place_of, sign_of, stage_of, told};
 use crate::requests::cluster_request;
 
 const CLUSTER: &str = "cluster";
@@ -106,9 +105,11 @@ impl Lifecycle<Group> for Runpod {
     async fn remove(&self, known: &Known<Group>, call: &Call<'_>) -> Result<Removal, ComputeError> {
         let name = known.marks.name(NAME_LENGTH);
         let place = known.place.as_ref();
-        let cluster = place.map(|place| Made::now(place.compute_group_id.clone(), call));
+        let cluster = place.map(|place| Made::long_ago(place.compute_group_id.clone()));
         let find = || self.find_cluster(&name, call);
-        let delete = async |cluster: Made| self.delete_cluster(&cluster.id).await;
+        let delete = async |cluster: Made| {
+            Ok(cluster.removal(call, self.delete_cluster(&cluster.id).await?, ENDS_INTERVAL))
+        };
         call.unmake(CLUSTER, cluster, LISTED_WITHIN, find, delete).await
     }
 }

@@ -103,6 +103,14 @@ pub(crate) fn is_missing(error: &ApiError) -> bool {
     error.status() == Some(StatusCode::BAD_REQUEST) && error.body().to_ascii_lowercase().contains("not found")
 }
 
+/// Codes of GraphQL errors that blame the request, or that Runpod itself gives.
+const REFUSING_CODES: &[&str] = &[
+    "BAD_USER_INPUT",
+    "GRAPHQL_VALIDATION_FAILED",
+    "GRAPHQL_PARSE_FAILED",
+    "RUNPOD",
+];
+
 /// The id of the pod that GraphQL has made, or what its errors mean.
 pub(crate) fn deployed(answer: Deployed) -> Result<String, ComputeError> {
     if let Some(pod) = answer.data.and_then(|data| data.pod) {
@@ -129,7 +137,9 @@ pub(crate) fn deployed(answer: Deployed) -> Result<String, ComputeError> {
             ComputeError::Unclear(text)
         }
         () if lower.contains("balance") || lower.contains("funds") => ComputeError::NoQuota(text),
-        () => ComputeError::Refused(text),
+        () if has_code(REFUSING_CODES) => ComputeError::Refused(text),
+        // A gateway that lost the answer of what is behind it says so in words of its own.
+        () => ComputeError::Unclear(text),
     })
 }
 

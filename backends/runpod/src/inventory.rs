@@ -7,7 +7,7 @@ use dstack_units::Time;
 
 use crate::Runpod;
 use crate::client::{Cluster, NetworkVolume, Pod, PodStatus, RegistryRecord};
-use crate::pieces::told;
+use crate::pieces::{ENDS_INTERVAL, told};
 
 /// A pod of a cluster: it goes with the cluster only.
 const MEMBER: OwnedKind = OwnedKind::Piece("pod of a cluster");
@@ -31,10 +31,14 @@ impl Runpod {
             kind if *kind == LOGIN => self.delete_login(&owned.id).await,
             kind if *kind == MEMBER => {
                 let pod = told(self.client.pod(&owned.id).await)?;
-                match pod.and_then(|pod| pod.cluster) {
-                    Some(cluster) => self.delete_cluster(&cluster.id).await,
-                    None => Ok(Removal::Gone),
+                let Some(pod) = pod.filter(|pod| pod.status != PodStatus::Terminated) else {
+                    return Ok(Removal::Gone);
+                };
+                if let Some(cluster) = &pod.cluster {
+                    self.delete_cluster(&cluster.id).await?;
                 }
+                // It is gone when it is not there itself.
+                Ok(Removal::Underway { again: ENDS_INTERVAL })
             }
             _ => Err(ComputeError::Unsupported("removing this")),
         }

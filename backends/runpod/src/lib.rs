@@ -62,8 +62,6 @@ impl BackendKind for Kind {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            multinode: true,
-            compute_groups: true,
             volumes: true,
             ..Capabilities::default()
         }

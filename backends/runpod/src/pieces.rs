@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use dstack_compute::{CONTAINER_SSH_PORT, Call, ComputeError, LISTED_WITHIN, Sign};
+use dstack_compute::{CONTAINER_SSH_PORT, ComputeError, Sign};
 use dstack_http::ApiError;
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::JobProvisioningData;
-use dstack_units::Time;
-use serde::{Deserialize, Serialize};
 
 use crate::client::{Pod, PodStatus};
 
@@ -22,25 +20,6 @@ pub(crate) const STARTS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Pause while something is being taken away.
 pub(crate) const ENDS_INTERVAL: Duration = Duration::from_secs(5);
-
-/// What is noted of a pod or cluster that was made.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Made {
-    pub(crate) id: String,
-    /// When that became known: soon afterwards it may not be listed yet.
-    pub(crate) at: Time,
-}
-
-impl Made {
-    pub(crate) fn now(id: String, call: &Call<'_>) -> Self {
-        Self { id, at: call.now() }
-    }
-
-    /// Whether the API may not know it yet.
-    pub(crate) fn is_new(&self, call: &Call<'_>) -> bool {
-        call.now() < self.at + LISTED_WITHIN
-    }
-}
 
 pub(crate) fn told<T>(answer: Result<T, ApiError>) -> Result<T, ComputeError> {
     answer.map_err(|error| dstack_backend::compute_error(&error))

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use async_trait::async_trait;
+use dstack_backend::Made;
 use dstack_compute::{
     Call, ComputeError, Container, ContainerRequest, Known, LISTED_WITHIN, Lifecycle, RegistryLogin, Removal,
     Sign, Step,
@@ -13,9 +14,7 @@ use serde_json::json;
 use crate::Runpod;
 use crate::client::{Pod, PodStatus};
 use crate::errors::{deployed, is_in_use, is_missing, not_made};
-use crate::pieces::{
-    ENDS_INTERVAL, Made, NAME_LENGTH, STARTS_INTERVAL, end_of, place_of, sign_of, stage_of, told,
-};
+use crate::pieces::{ENDS_INTERVAL, NAME_LENGTH, STARTS_INTERVAL, end_of, place_of, sign_of, stage_of, told};
 use crate::requests::{PodRequest, pod_request};
 
 /// The piece with which private images are pulled.
@@ -92,9 +91,9 @@ impl Lifecycle<Container> for Runpod {
     async fn remove(&self, known: &Known<Container>, call: &Call<'_>) -> Result<Removal, ComputeError> {
         let name = known.marks.name(NAME_LENGTH);
         let place = known.place.as_ref();
-        let pod = place.map(|place| Made::now(place.instance_id.clone(), call));
+        let pod = place.map(|place| Made::long_ago(place.instance_id.clone()));
         let find = || self.find_pod(&name, call);
-        let delete = async |pod: Made| self.delete_pod(&pod.id).await;
+        let delete = async |pod: Made| Ok(pod.removal(call, self.delete_pod(&pod.id).await?, ENDS_INTERVAL));
         let removal = call.unmake(POD, pod, LISTED_WITHIN, find, delete).await?;
         if removal != Removal::Gone {
             return Ok(removal);

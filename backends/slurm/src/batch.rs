@@ -73,7 +73,6 @@ impl Batch<'_> {
             "srun".to_owned(),
             format!("--cpus-per-task={cpus}"),
             format!("--container-image={}", enroot_uri(self.image)),
-            format!("--container-name={}", self.name),
             "--container-remap-root".to_owned(),
             "--container-writable".to_owned(),
             "--no-container-mount-home".to_owned(),
@@ -145,7 +144,7 @@ mod tests {
         let head = "#!/bin/sh\n#SBATCH --job-name=dstack-x\n#SBATCH --output=/dev/null\n#SBATCH --no-requeue\n\
             #SBATCH --partition=a,b\n#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=1\n#SBATCH --cpus-per-task=4\n\
             #SBATCH --mem=8192M\n#SBATCH --gres=gpu:2\nset -eu\n\
-            srun '--cpus-per-task=4' '--container-image=nvcr.io#team/image:1' '--container-name=dstack-x' --container-remap-root \
+            srun '--cpus-per-task=4' '--container-image=nvcr.io#team/image:1' --container-remap-root \
             --container-writable --no-container-mount-home sh -c '";
         assert!(text.starts_with(head), "{text}");
         let text = script(&share(0), vec!["true"]);

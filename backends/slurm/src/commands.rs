@@ -43,6 +43,33 @@ const UNCLEAR: &[&str] = &[
     "slurm controller is in standby",
 ];
 
+/// What `sbatch` says where the controller does not want the job (`slurm_errno.c`), in lower case.
+const REFUSALS: &[&str] = &[
+    "unrecognized option",
+    "node configuration",
+    "node count",
+    "more processors requested",
+    "partition",
+    "account",
+    "association",
+    "qos",
+    "policy",
+    "limit",
+    "feature",
+    "generic resource",
+    "gres",
+    "memory specification",
+    "constraint",
+    "reservation",
+    "license",
+    "permission denied",
+    "not permitted",
+    "not accessible",
+    "user id",
+    "job script",
+    "pathname",
+];
+
 /// The commands of one cluster.
 #[derive(Debug)]
 pub(crate) struct Commands {
@@ -183,15 +210,16 @@ impl Commands {
         })
     }
 
-    /// What an error of `sbatch` means: all that the controller itself says is a refusal.
+    /// What an error of `sbatch` means. It says "Batch job submission failed" also where it has not understood the controller's answer:
+    /// only what is known to be a refusal is one.
     fn refusal(&self, error: &CommandError) -> ComputeError {
         let CommandError::Failed { stderr, .. } = error else {
             return self.explain(error);
         };
         let text = stderr.to_ascii_lowercase();
         let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
-        let is_answer = says(&["batch job submission failed", "unrecognized option", "invalid"]);
-        if !is_answer || says(UNCLEAR) {
+        let is_answer = says(&["batch job submission failed", "unrecognized option"]);
+        if !is_answer || !says(REFUSALS) || says(UNCLEAR) {
             return self.explain(error);
         }
         let details = format!("cluster '{}': {stderr}", self.cluster);

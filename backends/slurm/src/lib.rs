@@ -40,7 +40,7 @@ use dstack_model::backends::BackendType;
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
 use futures_util::StreamExt as _;
-use futures_util::stream;
+use futures_util::{future::join_all, stream};
 
 use cluster::Cluster;
 pub use login::{LoginError, LoginNode, LoginNodes, Output};
@@ -79,11 +79,7 @@ impl BackendKind for Kind {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            multinode: true,
-            compute_groups: true,
-            ..Capabilities::default()
-        }
+        Capabilities::default()
     }
 
     async fn configure(&self, _: &str, config: &BackendConfig) -> Result<SplitConfig, ConfigureError> {
@@ -137,10 +133,29 @@ impl Slurm {
             let (cluster, named) = place(known);
             by_cluster.entry(cluster).or_default().push((at, named));
         }
-        let mut signs = Vec::new();
-        for (cluster, known) in by_cluster {
+        let asked = by_cluster.into_iter().map(|(cluster, known)| async move {
             let (places, jobs): (Vec<usize>, Vec<Option<Named>>) = known.into_iter().unzip();
-            signs.extend(places.into_iter().zip(self.cluster(&cluster)?.look(&jobs).await?));
+            let told = match self.cluster(&cluster) {
+                Ok(cluster) => cluster.look(&jobs).await,
+                Err(error) => Err(error),
+            };
+            (places, told)
+        });
+        let mut signs: Vec<(usize, Sign<P>)> = Vec::new();
+        let mut failed = None;
+        for (places, told) in join_all(asked).await {
+            match told {
+                Ok(told) => signs.extend(places.into_iter().zip(told)),
+                // Of a cluster that does not tell nothing is concluded, and the others are told of all the same.
+                Err(error) => {
+                    tracing::debug!(%error, "a cluster does not tell how jobs are");
+                    signs.extend(places.into_iter().map(|at| (at, Sign::Well)));
+                    failed = Some(error);
+                }
+            }
+        }
+        if let Some(error) = failed.filter(|_| signs.iter().all(|(_, sign)| matches!(sign, Sign::Well))) {
+            return Err(error);
         }
         signs.sort_by_key(|(at, _)| *at);
         Ok(signs.into_iter().map(|(_, sign)| sign).collect())

@@ -47,6 +47,10 @@ const USER: &str = "root";
 /// Kind of the keys of a job in the inventory.
 pub(crate) const KEYS_KIND: OwnedKind = OwnedKind::Piece("keys on the login node");
 
+/// How long after a call a job may still appear: `sbatch` goes on by itself when the connection is gone, and asks a busy controller
+/// again for two minutes.
+const SUBMITTED_WITHIN: Duration = Duration::from_secs(5 * 60);
+
 /// The pieces of a job.
 const JOB: &str = "job";
 const KEYS: &str = "keys";
@@ -139,7 +143,7 @@ impl Cluster {
             let found = self.find(&name).await?;
             Ok(found.map(|id| Submitted { id, at: now() }))
         };
-        let submitted = call.make(JOB, LISTED_WITHIN, submit, find).await?;
+        let submitted = call.make(JOB, SUBMITTED_WITHIN, submit, find).await?;
         let waits = |doing: String| Step::Underway {
             seen: None,
             doing,
@@ -231,10 +235,10 @@ impl Cluster {
         self.commands.submit(&script).await
     }
 
-    /// The job of this name, if one was submitted: one that is not over, if there is one.
+    /// The job of this name, if one was submitted that is not over: those that are over may be of offers that were tried before.
     async fn find(&self, name: &str) -> Result<Option<String>, ComputeError> {
         let mut jobs = self.commands.jobs_named(name).await?;
-        jobs.sort_by_key(|job| job.state.is_over());
+        jobs.retain(|job| !job.state.is_over());
         Ok(jobs.into_iter().next().map(|job| job.id))
     }
 
@@ -339,7 +343,9 @@ impl Cluster {
             Ok(found.map(|id| Submitted { id, at: call.now() }))
         };
         let cancel = async |submitted: Submitted| self.cancel(&submitted.id, &name).await;
-        let job = call.unmake(JOB, submitted, LISTED_WITHIN, find, cancel).await?;
+        let job = call
+            .unmake(JOB, submitted, SUBMITTED_WITHIN, find, cancel)
+            .await?;
         if job != Removal::Gone {
             return Ok(job);
         }

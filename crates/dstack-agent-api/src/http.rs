@@ -106,6 +106,8 @@ pub enum CallError {
     Unproven {
         /// Method and path.
         call: String,
+        /// Error status that the question for the proof was answered with. Anybody may have said so: it says nothing of the call.
+        status: Option<StatusCode>,
     },
     /// The answer is not what the route promises.
     #[error("{call}: unreadable answer")]
@@ -122,6 +124,14 @@ impl CallError {
     /// The peer was not reached or did not answer: nothing is known about it, and a retry may work.
     pub const fn is_unreachable(&self) -> bool {
         matches!(self, Self::Unreachable { .. } | Self::Timeout { .. })
+    }
+
+    /// What who listens answered instead of showing that it has the token; agents of other builds say 401 or 404.
+    pub const fn unproven_status(&self) -> Option<StatusCode> {
+        match self {
+            Self::Unproven { status, .. } => *status,
+            _ => None,
+        }
     }
 
     /// The error status of the answer, if there was one.
@@ -367,9 +377,15 @@ async fn sign(
             call: name.clone(),
             source: to_io(source),
         })?;
-    let told = read_whole(&name, answer, MAX_CHALLENGE_BYTES).await?;
-    let unproven = || CallError::Unproven { call: name.clone() };
-    let told: Challenge = told.json().map_err(|_| unproven())?;
+    let unproven = |status| CallError::Unproven {
+        call: name.clone(),
+        status,
+    };
+    let told = match read_whole(&name, answer, MAX_CHALLENGE_BYTES).await {
+        Err(CallError::Refused { status, .. }) => return Err(unproven(Some(status))),
+        told => told?,
+    };
+    let told: Challenge = told.json().map_err(|_| unproven(None))?;
     match told.is_proven(token, &nonce) {
         true => Ok(Signed::new(
             token,
@@ -378,7 +394,7 @@ async fn sign(
             &call.path,
             &call.body,
         )),
-        false => Err(unproven()),
+        false => Err(unproven(None)),
     }
 }
 
@@ -631,12 +647,10 @@ mod tests {
             let (http, served) = agent(Box::leak(Box::new([answer])));
             let call = Call::post("/api/tasks").json(&["a secret of a job"]).unwrap();
             let error = http.with_token("tok3n".into()).send(call).await.unwrap_err();
-            assert_eq!(error.status().map(|status| status.as_u16()), status, "{error}");
-            assert_eq!(
-                matches!(error, CallError::Unproven { .. }),
-                status.is_none(),
-                "{error}"
-            );
+            // It is no answer to the call, whatever it says.
+            assert_eq!(error.status(), None, "{error}");
+            assert!(matches!(error, CallError::Unproven { .. }), "{error}");
+            assert_eq!(error.unproven_status().map(|status| status.as_u16()), status);
             let heard = served.await.unwrap().unwrap();
             assert!(heard.starts_with("GET /api/proof HTTP/1.1\r\n"), "{heard}");
             assert!(

@@ -205,7 +205,8 @@ fn is_mac(given: &str, key: &Secret, parts: &[&str]) -> bool {
     !key.expose().is_empty() && bool::from(given.as_bytes().ct_eq(wanted.as_bytes()))
 }
 
-/// The body of a call that was let in. It ends with an error, before its last bytes are given, if it is not the one that was signed.
+/// The body of a call that was let in. It ends with an error if it is not the one that was signed; of a body of known length before
+/// its last bytes are given. Who does not read a body to its end does not hear of it.
 pub fn checked<B>(headers: &HeaderMap, body: B) -> Checked<B> {
     Checked {
         body,

@@ -10,7 +10,8 @@ use reqwest::StatusCode;
 /// Whatever may have been carried out all the same is [`ComputeError::Unclear`].
 pub fn compute_error(error: &ApiError) -> ComputeError {
     let details = error.to_string();
-    if let Some(after) = error.throttled() {
+    // An error of the API itself, such as 503, may come after the request was carried out, also where it asks for a pause.
+    if let Some(after) = error.throttled().filter(|_| error.is_definite()) {
         return ComputeError::Throttled { after, details };
     }
     match (error, error.status()) {
@@ -74,6 +75,13 @@ mod tests {
             compute_error(&lost),
             ComputeError::Unclear("api.example did not answer: reset".to_owned())
         );
+        let busy = ApiError::Status {
+            api: "api.example".to_owned(),
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            body: "why".to_owned(),
+            retry_after: Some(Duration::from_secs(5)),
+        };
+        assert!(!compute_error(&busy).is_definite());
         let throttled = ComputeError::Throttled {
             after: Duration::from_secs(10),
             details: "api.example answered 429 Too Many Requests: why".to_owned(),

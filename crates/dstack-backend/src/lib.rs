@@ -9,10 +9,12 @@ mod api;
 mod cached;
 mod cloud_config;
 mod env;
+mod made;
 mod offers;
 
 pub use api::{compute_error, configure_error};
 pub use cached::Cached;
 pub use cloud_config::cloud_config;
 pub use env::Env;
+pub use made::Made;
 pub use offers::{find_offers, offers_in};

@@ -176,17 +176,19 @@ impl<'a> Call<'a> {
         T: Serialize + DeserializeOwned + Send + Sync,
         A: Future<Output = Result<T, ComputeError>> + Send,
     {
-        match self.noted(piece) {
+        let was_asked = match self.noted(piece) {
             Some(Piece::Made { made }) => return read(piece, made),
-            Some(Piece::Asked { .. }) => {}
+            Some(Piece::Asked { .. }) => true,
             _ => {
                 let at = self.now();
                 self.note(piece, Piece::Asked { at, lost: 0 }).await?;
+                false
             }
-        }
+        };
         match ask().await {
             Ok(made) => self.is_made(piece, made).await,
-            Err(error) if error.is_definite() => {
+            // It speaks of this call only: one before it, whose answer was lost, may have made the piece.
+            Err(error) if error.is_definite() && !was_asked => {
                 self.forget(piece).await?;
                 Err(error)
             }

@@ -31,8 +31,13 @@ pub enum AgentError {
     #[error("{0}")]
     NotRunning(String),
     /// The machine is reached, and what listens where the agent should has not shown that it has its token.
-    #[error("{0}")]
-    Unproven(String),
+    #[error("{message}")]
+    Unproven {
+        /// HTTP status that it answered with instead, if it did. Anybody may have said so.
+        status: Option<u16>,
+        /// What is to be done about it.
+        message: String,
+    },
     /// The agent answered with an error.
     #[error("{message}")]
     Refused {
@@ -57,7 +62,10 @@ impl From<CallError> for AgentError {
                 status: status.as_u16(),
                 message: error.to_string(),
             },
-            None if matches!(error, CallError::Unproven { .. }) => Self::Unproven(error.to_string()),
+            None if matches!(error, CallError::Unproven { .. }) => Self::Unproven {
+                status: error.unproven_status().map(|status| status.as_u16()),
+                message: error.to_string(),
+            },
             None if is_not_running(&error) => Self::NotRunning(chain(&error).to_string()),
             None => Self::Unreachable(chain(&error).to_string()),
         }

@@ -91,6 +91,15 @@ impl Looks {
     }
 }
 
+/// An account that is being asked, until this is dropped: also where that ends in a panic.
+struct Asked<'a>(&'a Looks, Account);
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        self.0.answered(self.1);
+    }
+}
+
 /// Looks now and then, as long as the engine runs.
 pub fn start(ctx: &Arc<Context>) {
     ctx.spawn_service("looks at clouds", |ctx| async move {
@@ -101,8 +110,8 @@ pub fn start(ctx: &Arc<Context>) {
             for (account, rows) in ctx.looks.take_due(ctx.now(), is_driven) {
                 let context = Arc::clone(&ctx);
                 ctx.spawn("look at a cloud", async move {
+                    let _asked = Asked(&context.looks, account);
                     look_at(&context, account, rows).await;
-                    context.looks.answered(account);
                 });
             }
         }
@@ -163,14 +172,35 @@ async fn look_at_all<R: Instances>(
     let Some(lifecycle) = R::lifecycle(cloud.as_ref()) else {
         return Ok(());
     };
+    let mut failed = None;
     for rows in rows.chunks(AT_ONCE) {
-        let known: Vec<Known<R>> = rows.iter().filter_map(|row| known(ctx, row)).collect();
-        let signs = in_time(lifecycle.look(&known)).await?;
-        for (row, sign) in rows.iter().zip(signs) {
-            take(ctx, row.id, sign);
+        let pairs = rows.iter().filter_map(|row| Some((row.id, known(ctx, row)?)));
+        let (ids, known): (Vec<InstanceId>, Vec<Known<R>>) = pairs.unzip();
+        let told = in_time(lifecycle.look(&known)).await;
+        let told = told.and_then(|signs| match signs.len() == ids.len() {
+            true => Ok(signs),
+            false => Err(ComputeError::Unclear(format!(
+                "it told of {} instances and not of {}",
+                signs.len(),
+                ids.len()
+            ))),
+        });
+        match told {
+            Ok(signs) => {
+                for (id, sign) in ids.into_iter().zip(signs) {
+                    take(ctx, id, sign);
+                }
+            }
+            // Nothing is concluded, and nothing that was concluded before stands.
+            Err(error) => {
+                for id in ids {
+                    take(ctx, id, Sign::Well);
+                }
+                failed = Some(error);
+            }
         }
     }
-    Ok(())
+    failed.map_or(Ok(()), Err)
 }
 
 fn known<R: Instances>(ctx: &Context, row: &InstanceRow) -> Option<Known<R>> {
@@ -184,7 +214,15 @@ fn known<R: Instances>(ctx: &Context, row: &InstanceRow) -> Option<Known<R>> {
 
 /// The row follows what the cloud says.
 fn take(ctx: &Context, id: InstanceId, sign: Sign<JobProvisioningData>) {
-    let sign = Some(sign).filter(|sign| *sign != Sign::Well);
+    if !ctx.leases.contains(EntityRef::Instance(id)) {
+        // Another server looks for itself.
+        return;
+    }
+    // A cloud that does not know a machine whose agent answers is wrong: what it says now is not held against the machine later,
+    // when the connection is away for a moment.
+    let (answers, _) = ctx.seen.instance(id);
+    let is_believed = !(answers && matches!(sign, Sign::Lost(_)));
+    let sign = Some(sign).filter(|sign| *sign != Sign::Well && is_believed);
     let is_new = ctx.seen.update_instance(id, |seen| {
         let is_new = seen.sign != sign;
         seen.sign = sign;

@@ -57,3 +57,13 @@ async fn whatever_happens_nothing_is_made_twice_or_left() {
     })
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn another_attempt_makes_another_machine() {
+    checks::another_attempt(async || {
+        let cloud = cloud();
+        let subject = machine(&cloud).await;
+        (cloud, subject)
+    })
+    .await;
+}

@@ -426,3 +426,13 @@ async fn the_reference_finds_its_way_in_the_emulated_cloud() {
     assert_eq!(emulator.ledger().alive(), []);
     assert!(emulator.ledger().count() >= 8, "it made too little");
 }
+
+#[tokio::test(start_paused = true)]
+async fn another_attempt_makes_another_container() {
+    checks::another_attempt(async || {
+        let cloud = cloud();
+        let subject = container(&cloud).await;
+        (cloud, subject)
+    })
+    .await;
+}

@@ -339,3 +339,13 @@ async fn whatever_happens_to_a_group_nothing_is_made_twice_or_left() {
     })
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn another_attempt_makes_another_container() {
+    checks::another_attempt(async || {
+        let cloud = cloud();
+        let subject = container(&cloud).await;
+        (cloud, subject)
+    })
+    .await;
+}

@@ -256,3 +256,21 @@ async fn notes_of_a_later_version_stop_everything() {
     let refused = Call::new(world.clock.clone(), &world.notes, &notes).unwrap_err();
     assert!(!refused.is_definite(), "{refused}");
 }
+
+/// A definite error speaks of its own call, and not of the one before whose answer was lost.
+#[tokio::test(start_paused = true)]
+async fn what_a_lost_call_may_have_made_is_not_forgotten_by_a_refusal_of_the_next() {
+    let world = World::new();
+    let lost = ComputeError::Unclear("reset".to_owned());
+    let refused = ComputeError::Credentials("expired".to_owned());
+    for error in [lost, refused] {
+        let answer = world
+            .call()
+            .make_once::<String, _>("disk", async || Err(error.clone()))
+            .await;
+        assert_eq!(answer.unwrap_err(), error);
+    }
+    let removed = world.unmake(None, Some("disk-1"), Ok(Removal::Gone)).await;
+    assert_eq!(removed.unwrap(), Removal::Gone);
+    assert_eq!(world.deleted.load(Ordering::Relaxed), 1);
+}

@@ -188,8 +188,11 @@ async fn is_silent(ctx: &Context, instance: InstanceId, error: &AgentError) -> R
     match error {
         AgentError::NotRunning(_) => return Ok(true),
         AgentError::Unreachable(_) => return Ok(false),
-        AgentError::Refused { status, .. } if *status != 401 => return Ok((400..500).contains(status)),
-        AgentError::Unproven(_) | AgentError::Refused { .. } => {}
+        AgentError::Refused { status, .. }
+        | AgentError::Unproven {
+            status: Some(status), ..
+        } if *status != 401 => return Ok((400..500).contains(status)),
+        AgentError::Unproven { .. } | AgentError::Refused { .. } => {}
     }
     let snapshot = ctx.deps.store.instance(instance).await?;
     let Some(host) = snapshot.as_ref().and_then(host_of) else {

@@ -1,6 +1,7 @@
 //! What calls to clouds have in common: a time limit, the notes that backends make, and removal.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_compute::{
@@ -202,11 +203,14 @@ pub(super) async fn remove<R: Resource>(
     }
 }
 
+/// However long a cloud wants to be left alone: what is not wanted any more is not paid for longer than that.
+const LONGEST_THROTTLE: Duration = Duration::from_secs(5 * 60);
+
 /// What a cloud says is shown, and it is asked again.
 pub(super) async fn not_yet(ctx: &Context, operation: OperationRow, error: &ComputeError) -> Result<Step> {
     note_error(ctx, operation, error.details()).await?;
     Ok(match error {
-        ComputeError::Throttled { after, .. } => Step::After(*after),
+        ComputeError::Throttled { after, .. } => Step::After((*after).min(LONGEST_THROTTLE)),
         _ => Step::Again,
     })
 }

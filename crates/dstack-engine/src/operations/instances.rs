@@ -220,9 +220,7 @@ impl Subject for InstanceSnapshot {
 async fn create(ctx: &Context, snapshot: &InstanceSnapshot, operation: OperationRow) -> Result<Step> {
     let Some(attempts) = OfferAttempts::read(&operation) else {
         // Something may have been made: not given up.
-        let error = "what was to be made is stored in a form that this version cannot read";
-        note_error(ctx, operation, error.to_owned()).await?;
-        return Ok(Step::Again);
+        return unreadable(ctx, operation).await;
     };
     let offer = attempts.remaining.first().cloned();
     match (&attempts.trial, offer) {
@@ -408,13 +406,27 @@ async fn clear_pieces(
     journal.remove(machines, &known).await
 }
 
+/// Waits for a version that can read what was made.
+async fn unreadable(ctx: &Context, operation: OperationRow) -> Result<Step> {
+    let error =
+        "what was made is stored in a form that this version cannot read: start the version that made it";
+    note_error(ctx, operation, error.to_owned()).await?;
+    Ok(Step::Again)
+}
+
 /// Has the cloud end what it made.
 async fn terminate(ctx: &Context, snapshot: &InstanceSnapshot, operation: OperationRow) -> Result<Step> {
     let Some(place) = snapshot.instance.job_provisioning_data.as_deref() else {
         return done(ctx, operation, Value::Null).await;
     };
-    let created = last_of(&snapshot.operations, OperationKind::Create).and_then(OfferAttempts::read);
-    let pieces = created.map(|attempts| attempts.pieces()).unwrap_or_default();
+    let pieces = match last_of(&snapshot.operations, OperationKind::Create) {
+        None => Value::Null,
+        Some(created) => match OfferAttempts::read(created) {
+            Some(attempts) => attempts.pieces(),
+            // There may be pieces beside the machine: not forgotten.
+            None => return unreadable(ctx, operation).await,
+        },
+    };
     let cloud = cloud_of(ctx, snapshot, place.backend).await;
     let (marks, site) = (marks(ctx, &snapshot.instance), place.region.to_string());
     let place = Some(place.clone());

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use dstack_agent_api::container::{ContainerPaths, files};
+use dstack_agent_api::http::CallError;
 use dstack_agent_api::runner_client::RunnerClient;
 use dstack_model::reach::Reach;
 use dstack_system::{Secret, chain};
@@ -219,7 +220,7 @@ impl Container<'_> {
                 let began = Instant::now();
                 match runner.healthcheck().await {
                     Ok(_) => return Ok(()),
-                    Err(error) if error.status().is_some_and(|status| status.as_u16() == 401) => {
+                    Err(CallError::Unproven { .. }) => {
                         return Err(DeployError::Refused(format!(
                             "{}: the runner there is that of another job",
                             self.reach.host.host

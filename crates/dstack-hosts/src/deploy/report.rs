@@ -103,7 +103,8 @@ async fn ask(
 
 /// Whether the agent has no such route.
 fn is_unknown(error: &CallError) -> bool {
-    error.status().is_some_and(|status| status.as_u16() == 404)
+    let status = error.status().or(error.unproven_status());
+    status.is_some_and(|status| status.as_u16() == 404)
 }
 
 fn architecture(machine: &str) -> &'static str {

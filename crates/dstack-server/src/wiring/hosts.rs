@@ -171,6 +171,14 @@ impl SshHosts {
         let place = row.job_provisioning_data.as_deref();
         let way = place.and_then(|place| cloud_reach(row.project_id, place));
         let noted = progress.and_then(|noted| serde_json::from_value::<Noted>(noted.clone()).ok());
+        // What was noted of another address is of no use, where the cloud has moved the container meanwhile.
+        let is_there = |noted: &Noted| {
+            let way = way.as_ref();
+            way.is_none_or(|way| {
+                (&way.host.host, way.host.port) == (&noted.reach.host.host, noted.reach.host.port)
+            })
+        };
+        let noted = noted.filter(is_there);
         let (known, progress) = noted.map(|noted| (noted.reach, noted.progress)).unzip();
         let unknown =
             || HostError::Transient("the cloud has not said yet how the container is reached".to_owned());
