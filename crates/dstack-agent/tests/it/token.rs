@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::docker::engine;
-use crate::support::{Agent, Machine, config, status};
+use crate::support::{Agent, Machine, config};
 
 const TOKEN: &str = "0123456789abcdef";
 
@@ -132,7 +132,11 @@ async fn an_agent_without_a_token_answers_calls_without_one() {
     let machine = Machine::new("process", None);
     let agent = machine.agent(None).await;
     let with_token = agent.client.clone().with_token(TOKEN.into());
-    assert_eq!(status(with_token.submit(&config("1")).await), Some(404));
+    let unproven = with_token.submit(&config("1")).await.unwrap_err();
+    assert_eq!(
+        unproven.unproven_status().map(|status| status.as_u16()),
+        Some(404)
+    );
     agent.client.submit(&config("1")).await.unwrap();
     agent
         .client
