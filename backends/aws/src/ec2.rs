@@ -126,20 +126,6 @@ pub(crate) struct Reservation {
 
 page!(Reservations, "reservationSet", Reservation);
 
-/// Answer of `TerminateInstances`.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Terminated {
-    #[serde(default)]
-    pub(crate) instances_set: Items<StateChange>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct StateChange {
-    pub(crate) current_state: InstanceState,
-}
-
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SpotRequest {

@@ -14,10 +14,7 @@ use serde_json::json;
 
 use crate::Aws;
 use crate::client::{Form, Service};
-use crate::ec2::{
-    CapacityReservation, Instance, InstanceTypes, Reservation, SpotRequests, SpotStatus, StateChange,
-    Terminated,
-};
+use crate::ec2::{CapacityReservation, Done, Instance, InstanceTypes, Reservation, SpotRequests, SpotStatus};
 use crate::images::ImageQuery;
 use crate::network::{Place, places_to_try};
 use crate::run_instances::{Choice, needs_address, run_instances};
@@ -336,17 +333,18 @@ impl Aws {
 
     /// Ends an instance, and tells how far that is; `None`: AWS does not know it.
     pub(crate) async fn terminate(&self, region: &str, id: &str) -> Result<Option<Removal>, ComputeError> {
+        let underway = Removal::Underway { again: ENDS_INTERVAL };
+        let found = self.client.instances_by_id(region, &[id]).await;
+        let found = found.map_err(|error| error.compute_error())?;
+        match found.first().map(|one| one.instance_state.name.as_str()) {
+            Some("terminated") => return Ok(Some(Removal::Gone)),
+            Some("shutting-down") => return Ok(Some(underway)),
+            // What is not listed may be there all the same.
+            _ => {}
+        }
         let form = Form::new("TerminateInstances").list("InstanceId", [id]);
-        match self.client.read::<Terminated>(Service::Ec2, region, form).await {
-            Ok(answer) => {
-                let is_over = |change: &StateChange| change.current_state.name == "terminated";
-                Ok(Some(
-                    match answer.instances_set.item.first().is_some_and(is_over) {
-                        true => Removal::Gone,
-                        false => Removal::Underway { again: ENDS_INTERVAL },
-                    },
-                ))
-            }
+        match self.client.read::<Done>(Service::Ec2, region, form).await {
+            Ok(_) => Ok(Some(underway)),
             Err(error) if error.is(&["InvalidInstanceID.NotFound"]) => Ok(None),
             Err(error) => Err(error.compute_error()),
         }
