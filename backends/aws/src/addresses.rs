@@ -81,11 +81,9 @@ impl Aws {
             at: Time::from_millis(0),
         });
         let delete = async |made: Made| match self.release(region, &made.id).await? {
-            Removal::Gone if made.is_new(call) => match self.address(region, &made.id).await? {
-                Some(_) => Ok(Removal::Underway { again: ENDS_INTERVAL }),
-                None => Ok(Removal::Gone),
-            },
-            removal => Ok(removal),
+            None if made.is_new(call) => Ok(Removal::Underway { again: ENDS_INTERVAL }),
+            None => Ok(Removal::Gone),
+            Some(removal) => Ok(removal),
         };
         call.unmake(ADDRESS, known, LISTED_WITHIN, find, delete).await
     }
@@ -104,8 +102,8 @@ impl Aws {
         Ok(found.into_iter().next())
     }
 
-    /// Gives an address back; one that leads somewhere is taken from there first.
-    pub(crate) async fn release(&self, region: &str, id: &str) -> Result<Removal, ComputeError> {
+    /// Gives an address back; one that leads somewhere is taken from there first. `None`: AWS does not know it.
+    pub(crate) async fn release(&self, region: &str, id: &str) -> Result<Option<Removal>, ComputeError> {
         let address = self.address(region, id).await?;
         if let Some(association) = address.and_then(|address| address.association_id) {
             let form = Form::new("DisassociateAddress").with("AssociationId", association);
@@ -118,10 +116,8 @@ impl Aws {
         }
         let form = Form::new("ReleaseAddress").with("AllocationId", id);
         match self.client.read::<Done>(Service::Ec2, region, form).await {
-            Ok(_) => Ok(Removal::Gone),
-            Err(error) if error.is(&["InvalidAllocationID.NotFound", "InvalidAddress.NotFound"]) => {
-                Ok(Removal::Gone)
-            }
+            Ok(_) => Ok(Some(Removal::Gone)),
+            Err(error) if error.is(&["InvalidAllocationID.NotFound", "InvalidAddress.NotFound"]) => Ok(None),
             Err(error) => Err(error.compute_error()),
         }
     }

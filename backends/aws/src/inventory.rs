@@ -79,7 +79,7 @@ impl Aws {
             OwnedKind::Machine => Ok(self.terminate(region, id).await?.unwrap_or(Removal::Gone)),
             OwnedKind::Volume => Ok(self.delete_volume(region, id).await?.unwrap_or(Removal::Gone)),
             OwnedKind::Placement => self.delete_group(region, id).await,
-            kind if *kind == ADDRESS => self.release(region, id).await,
+            kind if *kind == ADDRESS => Ok(self.release(region, id).await?.unwrap_or(Removal::Gone)),
             _ => Err(ComputeError::Unsupported("removing this")),
         }
     }

@@ -182,6 +182,11 @@ impl Aws {
             .collect()
     }
 
+    /// Somebody deletes all security groups.
+    pub fn delete_security_groups(&self) {
+        self.lock().security_groups.clear();
+    }
+
     fn settle(&self) {
         let gone = self.lock().settle();
         for id in gone {

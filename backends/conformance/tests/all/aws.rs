@@ -1,14 +1,15 @@
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use dstack_backend_kit::{
     CANARY, Cloud, Driver, Fault, Subject, attachment, checks, machine, placement, volume,
 };
 use dstack_catalog::{Filter, builtin};
 use dstack_compute::config::BackendConfig;
 use dstack_compute::{
-    Attachment, AttachmentSite, ComputeError, ConfigureError, Machine, OwnedKind, Removal, Sign,
-    VolumeRequest,
+    Attachment, AttachmentSite, Call, ComputeError, ConfigureError, Journal, Machine, MachineRequest,
+    OwnedKind, Removal, Resource, Sign, Step, VolumeRequest,
 };
 use dstack_emulator_aws::{Aws, Reservation, Size};
 use dstack_model::decode::decode_strict;
@@ -512,6 +513,119 @@ async fn a_missing_permission_is_named() {
         matches!(&error, ComputeError::Credentials(text) if text.contains("`ec2:RunInstances`")),
         "{error:?}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_attempt_is_made_where_its_offer_is() {
+    let cloud = cloud();
+    let driver = Driver::new(&cloud);
+    let mut subject = machine_named(&cloud, "t3.medium").await;
+    let place = driver.make(&subject).await.unwrap();
+    driver.remove(&subject.known(Some(place)), &subject).await;
+    let all = requirements(&json!({"spot": false}));
+    let elsewhere = machine_of(&cloud, &all, |offer| &*offer.region == "eu-west-1").await;
+    subject.want.offer = elsewhere.want.offer;
+    subject.site = elsewhere.site;
+    let place = driver.make(&subject).await.unwrap();
+    assert_eq!(place.availability_zone.as_deref(), Some("eu-west-1a"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_deleted_by_others_is_made_again() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    let driver = Driver::new(&cloud);
+    let subject = machine_named(&cloud, "t3.medium").await;
+    let place = driver.make(&subject).await.unwrap();
+    driver.remove(&subject.known(Some(place)), &subject).await;
+    emulator.delete_security_groups();
+    let error = driver.make(&subject).await.unwrap_err();
+    assert!(
+        matches!(&error, ComputeError::Refused(text) if text.contains("InvalidGroup.NotFound")),
+        "{error:?}"
+    );
+    driver.make(&subject).await.unwrap();
+}
+
+/// Notes of calls that a test makes one by one.
+#[derive(Debug, Default)]
+struct Notes(Mutex<Value>);
+
+#[async_trait]
+impl Journal for Notes {
+    async fn keep(&self, notes: &Value) -> Result<(), String> {
+        *self.0.lock().unwrap() = notes.clone();
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_whose_request_changed_meanwhile_is_the_same() {
+    let mut was_lost = false;
+    for nth in 1..30 {
+        let cloud = cloud();
+        let mut subject = machine_named(&cloud, "t3.medium").await;
+        let notes = Notes::default();
+        let backend = cloud.open();
+        let machines = backend.machines().unwrap();
+        let ensure = async |want: &MachineRequest| {
+            let noted = notes.0.lock().unwrap().clone();
+            let call = Call::new(cloud.env.clock.clone(), &notes, &noted).unwrap();
+            machines.ensure(want, &call).await
+        };
+        cloud.faults().at(nth, Fault::AnswerLost);
+        let first = ensure(&subject.want).await;
+        if cloud.emulator.ledger().count() == 0 || first.is_ok() {
+            continue;
+        }
+        was_lost = true;
+        // Another key may log in, and AWS takes the token for this request no more.
+        subject
+            .want
+            .authorized_keys
+            .push("ssh-ed25519 AAAA another".to_owned());
+        while !matches!(ensure(&subject.want).await, Ok(Step::Ready(_))) {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+        }
+        assert_eq!(cloud.emulator.ledger().count(), 1, "at request {nth}");
+    }
+    assert!(was_lost);
+}
+
+/// Whatever request is refused for good, in a cloud whose lists lag: nothing is left of what was made before.
+async fn refused_anywhere<R: Resource, C: AsyncFn() -> (Cloud, Subject<R>)>(fresh: C) {
+    let mut refused = 0;
+    for nth in 1..40 {
+        let (cloud, subject) = fresh().await;
+        // Longer than it takes to end a machine.
+        cloud.emulator.lag(Duration::from_secs(50));
+        cloud.faults().at(nth, Fault::Refused(403));
+        let driver = Driver::new(&cloud);
+        match driver.make(&subject).await {
+            Ok(place) => driver.remove(&subject.known(Some(place)), &subject).await,
+            Err(error) => {
+                assert!(matches!(error, ComputeError::Credentials(_)), "{error:?}");
+                refused += 1;
+            }
+        }
+        assert_eq!(cloud.emulator.ledger().alive(), [], "at request {nth}");
+    }
+    assert!(refused > 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_left_of_what_is_refused_half_way() {
+    refused_anywhere(async || {
+        let cloud = cloud();
+        let subject = machine_named(&cloud, "p4d.24xlarge").await;
+        (cloud, subject)
+    })
+    .await;
+    refused_anywhere(async || {
+        let cloud = cloud();
+        let subject = volume(&cloud, &disk(&json!({})));
+        (cloud, subject)
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
