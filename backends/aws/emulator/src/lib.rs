@@ -182,6 +182,11 @@ impl Aws {
             .collect()
     }
 
+    /// Session tokens that requests were signed with.
+    pub fn session_tokens(&self) -> Vec<String> {
+        self.lock().session_tokens.iter().cloned().collect()
+    }
+
     /// Somebody deletes all security groups.
     pub fn delete_security_groups(&self) {
         self.lock().security_groups.clear();
@@ -200,6 +205,10 @@ impl Aws {
             Ok(scope) => scope,
             Err(refusal) => return refused(&refusal, &request_id),
         };
+        if let Some(token) = headers.get("x-amz-security-token") {
+            let token = String::from_utf8_lossy(token.as_bytes()).into_owned();
+            self.lock().session_tokens.insert(token);
+        }
         self.settle();
         let (action, fields) = match read_call(&scope, headers, body) {
             Ok(call) => call,

@@ -59,6 +59,7 @@ pub(crate) struct Cloud {
     /// Calls that the key may not make, such as `ec2:RunInstances`.
     pub(crate) denied: HashSet<String>,
     pub(crate) profiles: HashSet<String>,
+    pub(crate) session_tokens: HashSet<String>,
     pub(crate) last_number: u64,
 }
 
@@ -211,6 +212,7 @@ impl Cloud {
             quotas: HashMap::new(),
             denied: HashSet::new(),
             profiles: HashSet::new(),
+            session_tokens: HashSet::new(),
             last_number: 0,
         }
     }

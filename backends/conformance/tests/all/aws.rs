@@ -1,3 +1,4 @@
+use std::process::Command;
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
@@ -152,6 +153,43 @@ async fn problem(cloud: &Cloud, more: &Value) -> String {
 #[tokio::test(start_paused = true)]
 async fn credentials() {
     checks::credentials(&cloud()).await;
+}
+
+/// The environment of a process cannot be changed: another one of this test has the credentials.
+#[tokio::test(start_paused = true)]
+async fn the_credentials_of_this_machine_are_taken_where_that_is_configured() {
+    if dstack_system::env::var("AWS_ACCESS_KEY_ID").as_deref() != Some(KEY_ID) {
+        let this = std::env::current_exe().unwrap();
+        let name = "aws::the_credentials_of_this_machine_are_taken_where_that_is_configured";
+        let output = Command::new(this)
+            .args(["--exact", name, "--nocapture"])
+            .env_clear()
+            .env("AWS_ACCESS_KEY_ID", KEY_ID)
+            .env("AWS_SECRET_ACCESS_KEY", CANARY)
+            .env("AWS_SESSION_TOKEN", "session")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && text.contains("1 passed"), "{output:?}");
+        return;
+    }
+    let default = json!({"creds": {"type": "default"}});
+    let (cloud, emulator) = cloud_with(&default);
+    configure(&cloud, &cloud.config).await.unwrap();
+    assert_eq!(emulator.session_tokens(), ["session"]);
+    let of_others = Aws::new(KEY_ID, "other", REGIONS, sizes());
+    let cloud = Cloud::new(
+        Arc::new(of_others),
+        dstack_backend_aws::kind,
+        config_with(&default),
+        Vec::new(),
+    );
+    let error = configure(&cloud, &cloud.config).await.unwrap_err();
+    let ConfigureError::Credentials { fields, .. } = &error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(*fields, [["creds"]]);
+    assert!(!format!("{error:?}").contains(CANARY), "{error:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -815,6 +853,17 @@ async fn what_nobody_knows_of_is_removed() {
     }
     assert_eq!(backend.inventory().await.unwrap(), []);
     assert_eq!(cloud.emulator.ledger().alive(), []);
+}
+
+/// A page has 100.
+#[tokio::test(start_paused = true)]
+async fn an_inventory_of_several_pages_is_whole() {
+    let cloud = cloud();
+    for _ in 0..101 {
+        let subject = volume(&cloud, &disk(&json!({})));
+        Driver::new(&cloud).make(&subject).await.unwrap();
+    }
+    assert_eq!(cloud.open().inventory().await.unwrap().len(), 101);
 }
 
 #[tokio::test(start_paused = true)]
