@@ -127,6 +127,12 @@ impl TestEnv {
                 "DSTACK_TEST_SCHEMATHESIS",
                 "tests with generated requests",
             ),
+            (
+                "aws",
+                "aws.txt",
+                "DSTACK_TEST_AWS_ENV",
+                "tests with boto3 and moto",
+            ),
         ];
         for (name, requirements, variable, tests) in environments {
             let requirements = layout::root().join("tests/python").join(requirements);

@@ -1,14 +1,16 @@
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use dstack_backend::Env;
 use dstack_catalog::{Catalog, Settings};
 use dstack_compute::config::BackendConfig;
 use dstack_compute::{Backend, BackendKind};
-use dstack_http::Transport;
+use dstack_http::{ClientOptions, LazyClient, Transport};
+use dstack_model::backends::BackendType;
 use dstack_model::decode::decode_strict;
 use dstack_model::runs::Requirements;
-use dstack_system::Random;
 use dstack_system::clock::VirtualClock;
+use dstack_system::{Random, SystemClock};
 use dstack_units::Time;
 use serde_json::{Value, json};
 
@@ -74,6 +76,16 @@ impl Cloud {
     }
 }
 
+/// As [`env`], in real time and over the network, for an emulator of others that is at this URL.
+pub fn network_env(backend: BackendType, url: &str) -> Env {
+    let transport = LazyClient::new(ClientOptions::default());
+    Env {
+        clock: Arc::new(SystemClock),
+        endpoints: HashMap::from([(backend, url.parse().unwrap())]),
+        ..env(Arc::new(transport))
+    }
+}
+
 /// What backends are handed, in virtual time and with the compiled-in catalogue.
 pub fn env(transport: Arc<dyn Transport>) -> Env {
     let settings = Settings {
@@ -86,6 +98,6 @@ pub fn env(transport: Arc<dyn Transport>) -> Env {
         random: Random::seeded(1),
         transport,
         catalog: Arc::new(Catalog::new(settings)),
-        endpoints: std::collections::HashMap::new(),
+        endpoints: HashMap::new(),
     }
 }

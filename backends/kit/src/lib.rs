@@ -23,14 +23,14 @@ mod serve;
 mod subject;
 mod transport;
 
-pub use cloud::{CANARY, Cloud, env};
+pub use cloud::{CANARY, Cloud, env, network_env};
 pub use driver::Driver;
 pub use exchange::Exchange;
 pub use faults::{Fault, Faults};
 pub use ledger::{Entry, Ledger};
 pub use reference::{reference_python, run, served};
 pub use serve::serve;
-pub use subject::{Subject, container, group, machine, marks, volume};
+pub use subject::{Subject, attachment, container, group, machine, marks, placement, volume};
 pub use transport::EmulatedTransport;
 
 use std::time::Duration;

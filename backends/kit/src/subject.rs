@@ -1,6 +1,7 @@
 use dstack_compute::{
-    Backend, Container, ContainerRequest, Group, GroupRequest, Known, Lifecycle, Machine, MachineRequest,
-    Marks, Owner, RegistryLogin, Resource, Volume, VolumeRequest, Workload,
+    Attachment, AttachmentSite, Backend, Container, ContainerRequest, Group, GroupRequest, Known, Lifecycle,
+    Machine, MachineRequest, Marks, Owner, Placement, PlacementRequest, RegistryLogin, Resource, Volume,
+    VolumeRequest, Workload,
 };
 use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceAvailability;
@@ -209,5 +210,33 @@ pub fn volume(cloud: &Cloud, configuration: &Value) -> Subject<Volume> {
                 (place.backend.is_none(), "backend"),
             ])
         },
+    }
+}
+
+/// A volume that is attached to a machine; both are there already. Attachments carry no marks.
+pub fn attachment(cloud: &Cloud, site: AttachmentSite) -> Subject<Attachment> {
+    Subject {
+        lifecycle: |backend| backend.volumes().and_then(|volumes| volumes.attachments()),
+        want: site.clone(),
+        marks: marks(cloud, "attachment"),
+        site,
+        problem: |place| unset(&[(place.device_name.is_none(), "device_name")]),
+    }
+}
+
+/// A placement group for machines of a type.
+pub fn placement(cloud: &Cloud, region: &str, instance_type: &str) -> Subject<Placement> {
+    let marks = marks(cloud, &long_name());
+    Subject {
+        lifecycle: |backend| backend.placements(),
+        site: region.to_owned(),
+        want: PlacementRequest {
+            marks: marks.clone(),
+            owner: owner(),
+            region: region.to_owned(),
+            instance_type: instance_type.to_owned(),
+        },
+        marks,
+        problem: |_| None,
     }
 }

@@ -11,6 +11,7 @@ use dstack_compute::{BackendKind, Registry};
 type MakeKind = fn(Env) -> Arc<dyn BackendKind>;
 
 const ALL: &[MakeKind] = &[
+    dstack_backend_aws::kind,
     dstack_backend_cloudrift::kind,
     dstack_backend_runpod::kind,
     dstack_backend_slurm::kind,

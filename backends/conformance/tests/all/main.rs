@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)] // tests
 
+mod aws;
+mod aws_others;
 mod cloudrift;
 mod runpod;
 mod slurm;

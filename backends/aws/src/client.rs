@@ -1,0 +1,412 @@
+//! Calls of AWS: the query protocol of EC2, STS and IAM (parameters as a form, answers in XML), and JSON 1.1 of Service Quotas.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use dstack_backend::Env;
+use dstack_compute::config::AwsCreds;
+use dstack_credentials::aws::Keys;
+use dstack_http::{ApiClient, ApiError, ApiLimits};
+use dstack_model::backends::BackendType;
+use dstack_system::Secret;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::errors::AwsError;
+use crate::signing::{AccessKey, SigV4};
+
+/// Most that a page of a list may have of everything (`DescribeRouteTables` has the lowest bound).
+const PAGE: &str = "100";
+
+/// More pages than any list has: an API that always has another one is broken.
+const MAX_PAGES: usize = 1000;
+
+/// A service of AWS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Service {
+    Ec2,
+    Sts,
+    Iam,
+    /// Service Quotas.
+    Quotas,
+}
+
+impl Service {
+    /// As signatures and policies have it, and host names begin.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Ec2 => "ec2",
+            Self::Sts => "sts",
+            Self::Iam => "iam",
+            Self::Quotas => "servicequotas",
+        }
+    }
+
+    const fn version(self) -> &'static str {
+        match self {
+            Self::Ec2 => "2016-11-15",
+            Self::Sts => "2011-06-15",
+            Self::Iam => "2010-05-08",
+            Self::Quotas => "",
+        }
+    }
+
+    /// Where it is.
+    fn base(self, region: &str) -> String {
+        let is_china = region.starts_with("cn-");
+        let domain = if is_china {
+            "amazonaws.com.cn"
+        } else {
+            "amazonaws.com"
+        };
+        match self {
+            // It has one place in each partition.
+            Self::Iam if region.starts_with("us-gov-") => "https://iam.us-gov.amazonaws.com".to_owned(),
+            Self::Iam if is_china => format!("https://iam.{region}.{domain}"),
+            Self::Iam => format!("https://iam.{domain}"),
+            _ => format!("https://{}.{region}.{domain}", self.name()),
+        }
+    }
+}
+
+/// The region of those calls that are not about one, which all regions of the same partition have in common.
+pub(crate) fn home_region(regions: &[String]) -> &'static str {
+    let first = regions.first().map(String::as_str).unwrap_or_default();
+    match first {
+        region if region.starts_with("cn-") => "cn-north-1",
+        region if region.starts_with("us-gov-") => "us-gov-west-1",
+        _ => "us-east-1",
+    }
+}
+
+/// A call of the query protocol.
+#[derive(Debug, Clone)]
+pub(crate) struct Form {
+    action: &'static str,
+    fields: Vec<(String, String)>,
+    filters: usize,
+}
+
+impl Form {
+    pub(crate) fn new(action: &'static str) -> Self {
+        Self {
+            action,
+            fields: Vec::new(),
+            filters: 0,
+        }
+    }
+
+    pub(crate) fn with(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.fields.push((name.into(), value.into()));
+        self
+    }
+
+    /// Unset: nothing is added.
+    pub(crate) fn with_some(self, name: &str, value: Option<&str>) -> Self {
+        match value {
+            Some(value) => self.with(name, value),
+            None => self,
+        }
+    }
+
+    /// `Name.1`, `Name.2`, ...
+    pub(crate) fn list<'a>(self, name: &str, values: impl IntoIterator<Item = &'a str>) -> Self {
+        let values = values.into_iter().enumerate();
+        values.fold(self, |form, (at, value)| {
+            form.with(format!("{name}.{}", at + 1), value)
+        })
+    }
+
+    /// What is listed has one of these values.
+    pub(crate) fn filter<'a>(mut self, name: &str, values: impl IntoIterator<Item = &'a str>) -> Self {
+        self.filters += 1;
+        let prefix = format!("Filter.{}", self.filters);
+        self.with(format!("{prefix}.Name"), name)
+            .list(&format!("{prefix}.Value"), values)
+    }
+
+    /// What is made carries these tags.
+    pub(crate) fn tagged(self, resource: &str, tags: &[(String, String)]) -> Self {
+        let form = self.with("TagSpecification.1.ResourceType", resource);
+        tags.iter().enumerate().fold(form, |form, (at, (key, value))| {
+            let tag = format!("TagSpecification.1.Tag.{}", at + 1);
+            form.with(format!("{tag}.Key"), key)
+                .with(format!("{tag}.Value"), value)
+        })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn fields(&self) -> &[(String, String)] {
+        &self.fields
+    }
+}
+
+/// A list, of which answers have a page.
+pub(crate) trait Page: DeserializeOwned {
+    /// What is listed.
+    type Item;
+
+    /// Of this page, and what the next one is asked for with.
+    fn into_items(self) -> (Vec<Self::Item>, Option<String>);
+}
+
+/// AWS as one account.
+#[derive(Debug)]
+pub(crate) struct Client {
+    env: Env,
+    keys: Source,
+    /// By service and region.
+    apis: Mutex<HashMap<(Service, String), ApiClient>>,
+}
+
+/// Where the keys come from.
+#[derive(Debug)]
+enum Source {
+    Given(AccessKey),
+    ThisMachine(Keys),
+}
+
+impl Client {
+    pub(crate) fn new(env: &Env, creds: &AwsCreds) -> Result<Self, String> {
+        let keys = match creds {
+            AwsCreds::AccessKey(key) => Source::Given(AccessKey {
+                id: key.access_key.expose().to_owned(),
+                secret: Secret::new(key.secret_key.expose()),
+                session_token: None,
+            }),
+            AwsCreds::Default(_) => {
+                Source::ThisMachine(Keys::of_this_machine().map_err(|error| error.to_string())?)
+            }
+        };
+        Ok(Self {
+            env: env.clone(),
+            keys,
+            apis: Mutex::default(),
+        })
+    }
+
+    /// A call that changes nothing, or to no effect when it is made again: it is repeated when it fails.
+    pub(crate) async fn read<T: DeserializeOwned>(
+        &self,
+        service: Service,
+        region: &str,
+        form: Form,
+    ) -> Result<T, AwsError> {
+        self.query(service, region, form, true).await
+    }
+
+    /// A call that changes something: it is made once.
+    pub(crate) async fn change<T: DeserializeOwned>(&self, region: &str, form: Form) -> Result<T, AwsError> {
+        self.query(Service::Ec2, region, form, false).await
+    }
+
+    /// A list of EC2, all pages of it.
+    pub(crate) async fn list<P: Page>(&self, region: &str, form: Form) -> Result<Vec<P::Item>, AwsError> {
+        let mut all = Vec::new();
+        let mut next = None;
+        for _ in 0..MAX_PAGES {
+            let page = form.clone().with_some("NextToken", next.as_deref());
+            let answer: P = self
+                .read(Service::Ec2, region, page.with("MaxResults", PAGE))
+                .await?;
+            let (items, token) = answer.into_items();
+            all.extend(items);
+            match token.filter(|token| !token.is_empty()) {
+                Some(token) => next = Some(token),
+                None => return Ok(all),
+            }
+        }
+        let call = call_name(Service::Ec2, form.action);
+        Err(AwsError::new(
+            call.clone(),
+            ApiError::Malformed {
+                api: call,
+                details: format!("a list of more than {MAX_PAGES} pages"),
+            },
+        ))
+    }
+
+    async fn query<T: DeserializeOwned>(
+        &self,
+        service: Service,
+        region: &str,
+        form: Form,
+        may_be_repeated: bool,
+    ) -> Result<T, AwsError> {
+        let call = call_name(service, form.action);
+        let mut fields = form.fields;
+        fields.push(("Action".to_owned(), form.action.to_owned()));
+        fields.push(("Version".to_owned(), service.version().to_owned()));
+        let api = self.api(service, region, &call, HeaderMap::new()).await?;
+        let mut request = api.post("/").form(&fields);
+        if may_be_repeated {
+            request = request.repeatable();
+        }
+        let sent = request.send_raw().await;
+        let body = sent
+            .map_err(|error| AwsError::new(call.clone(), error))?
+            .into_body();
+        read_xml(&body).map_err(|details| {
+            let api = call.clone();
+            AwsError::new(call, ApiError::Malformed { api, details })
+        })
+    }
+
+    /// A call of Service Quotas, which changes nothing.
+    pub(crate) async fn read_quotas<T: DeserializeOwned>(
+        &self,
+        region: &str,
+        action: &'static str,
+        body: &Value,
+    ) -> Result<T, AwsError> {
+        let service = Service::Quotas;
+        let call = call_name(service, action);
+        let target = format!("ServiceQuotasV20190624.{action}");
+        let mut headers = HeaderMap::new();
+        headers.insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("application/x-amz-json-1.1"),
+        );
+        if let Ok(target) = HeaderValue::from_str(&target) {
+            headers.insert(HeaderName::from_static("x-amz-target"), target);
+        }
+        let api = self.api(service, region, &call, headers).await?;
+        let answer = api.post("/").json(body).repeatable().send().await;
+        answer.map_err(|error| AwsError::new(call, error))
+    }
+
+    /// The API of a service in a region, with keys that are good now.
+    async fn api(
+        &self,
+        service: Service,
+        region: &str,
+        call: &str,
+        headers: HeaderMap,
+    ) -> Result<ApiClient, AwsError> {
+        let key = match &self.keys {
+            Source::Given(key) => key.clone(),
+            Source::ThisMachine(keys) => {
+                let found = keys.current().await;
+                let found = found.map_err(|error| AwsError::without_keys(call, &error.to_string()))?;
+                AccessKey {
+                    id: found.access_key_id,
+                    secret: Secret::new(found.secret_access_key),
+                    session_token: found.session_token.map(Secret::new),
+                }
+            }
+        };
+        let client = self
+            .unsigned(service, region)
+            .map_err(|details| AwsError::without_keys(call, &details))?;
+        let signing_region = match service {
+            Service::Iam => home_region(&[region.to_owned()]).to_owned(),
+            _ => region.to_owned(),
+        };
+        Ok(client.with_signer(Arc::new(SigV4 {
+            clock: self.env.clock.clone(),
+            region: signing_region,
+            service: service.name(),
+            key,
+            headers,
+        })))
+    }
+
+    /// One for each place: it bounds how many calls there are at the same time.
+    fn unsigned(&self, service: Service, region: &str) -> Result<ApiClient, String> {
+        let mut apis = self.apis.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = apis.get(&(service, region.to_owned())) {
+            return Ok(known.clone());
+        }
+        let limits = ApiLimits {
+            timeout: Duration::from_secs(30),
+            ..ApiLimits::default()
+        };
+        let api = self.env.api(BackendType::Aws, &service.base(region), limits)?;
+        apis.insert((service, region.to_owned()), api.clone());
+        Ok(api)
+    }
+}
+
+/// As policies name it: `ec2:RunInstances`.
+fn call_name(service: Service, action: &str) -> String {
+    format!("{}:{action}", service.name())
+}
+
+fn read_xml<T: DeserializeOwned>(body: &Bytes) -> Result<T, String> {
+    let text = std::str::from_utf8(body).map_err(|_| "the answer is no text".to_owned())?;
+    quick_xml::de::from_str(text).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_are_where_their_partitions_have_them() {
+        for (service, region, base) in [
+            (Service::Ec2, "eu-west-1", "https://ec2.eu-west-1.amazonaws.com"),
+            (Service::Sts, "us-east-1", "https://sts.us-east-1.amazonaws.com"),
+            (
+                Service::Quotas,
+                "us-east-1",
+                "https://servicequotas.us-east-1.amazonaws.com",
+            ),
+            (Service::Iam, "eu-west-1", "https://iam.amazonaws.com"),
+            (
+                Service::Ec2,
+                "cn-north-1",
+                "https://ec2.cn-north-1.amazonaws.com.cn",
+            ),
+            (
+                Service::Iam,
+                "cn-north-1",
+                "https://iam.cn-north-1.amazonaws.com.cn",
+            ),
+            (Service::Iam, "us-gov-west-1", "https://iam.us-gov.amazonaws.com"),
+        ] {
+            assert_eq!(service.base(region), base);
+        }
+        for (region, home) in [
+            ("eu-west-1", "us-east-1"),
+            ("cn-northwest-1", "cn-north-1"),
+            ("us-gov-east-1", "us-gov-west-1"),
+        ] {
+            assert_eq!(home_region(&[region.to_owned()]), home);
+        }
+    }
+
+    #[test]
+    fn lists_filters_and_tags_are_numbered() {
+        let tags = [("a".to_owned(), "1".to_owned()), ("b".to_owned(), "2".to_owned())];
+        let form = Form::new("X")
+            .filter("vpc-id", ["v"])
+            .filter("state", ["a", "b"])
+            .list("Id", ["i", "j"])
+            .tagged("volume", &tags)
+            .with_some("Unset", None);
+        let fields: Vec<String> = form
+            .fields()
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        let expected = [
+            "Filter.1.Name=vpc-id",
+            "Filter.1.Value.1=v",
+            "Filter.2.Name=state",
+            "Filter.2.Value.1=a",
+            "Filter.2.Value.2=b",
+            "Id.1=i",
+            "Id.2=j",
+            "TagSpecification.1.ResourceType=volume",
+            "TagSpecification.1.Tag.1.Key=a",
+            "TagSpecification.1.Tag.1.Value=1",
+            "TagSpecification.1.Tag.2.Key=b",
+            "TagSpecification.1.Tag.2.Value=2",
+        ];
+        assert_eq!(fields, expected);
+    }
+}

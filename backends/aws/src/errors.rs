@@ -1,0 +1,341 @@
+//! What errors of AWS mean. Their codes tell, and not the HTTP status: that nothing is free is a 500, and too many calls are a 503.
+
+use std::fmt;
+use std::time::Duration;
+
+use dstack_compute::ComputeError;
+use dstack_http::ApiError;
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Longest text of AWS that is shown.
+const SHOWN: usize = 400;
+
+/// Pause after too many calls: buckets of EC2 are filled again within seconds ("Throttle requests for the Amazon EC2 API").
+const THROTTLED_PAUSE: Duration = Duration::from_secs(10);
+
+/// A call that has no answer that can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AwsError {
+    /// As policies name it: `ec2:RunInstances`.
+    call: String,
+    /// As AWS names the error; empty: it does not.
+    code: String,
+    message: String,
+    cause: Option<ApiError>,
+}
+
+/// Errors of the query protocol: `Response/Errors/Error` of EC2, `ErrorResponse/Error` of others.
+#[derive(Debug, Default, Deserialize)]
+struct ErrorAnswer {
+    #[serde(rename = "Errors")]
+    errors: Option<Box<Self>>,
+    #[serde(rename = "Error")]
+    error: Option<ErrorText>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct ErrorText {
+    #[serde(rename = "Code", default)]
+    code: String,
+    #[serde(rename = "Message", default)]
+    message: String,
+}
+
+impl AwsError {
+    pub(crate) fn new(call: String, cause: ApiError) -> Self {
+        let told = told(cause.body());
+        Self {
+            call,
+            code: told.code,
+            message: told.message,
+            cause: Some(cause),
+        }
+    }
+
+    /// There is nothing to sign with: the call was not made.
+    pub(crate) fn without_keys(call: &str, details: &str) -> Self {
+        Self {
+            call: call.to_owned(),
+            code: "NoCredentials".to_owned(),
+            message: details.to_owned(),
+            cause: None,
+        }
+    }
+
+    pub(crate) fn code(&self) -> &str {
+        &self.code
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    pub(crate) fn is(&self, codes: &[&str]) -> bool {
+        codes.contains(&self.code.as_str())
+    }
+
+    /// What it means to the control plane.
+    pub(crate) fn compute_error(&self) -> ComputeError {
+        let text = self.to_string();
+        match kind_of(&self.code) {
+            Kind::NoCapacity => ComputeError::NoCapacity(text),
+            Kind::NoQuota => ComputeError::NoQuota(text),
+            Kind::Throttled => ComputeError::Throttled {
+                after: THROTTLED_PAUSE,
+                details: text,
+            },
+            Kind::Forbidden => ComputeError::Credentials(self.missing_permission()),
+            Kind::BadCredentials => ComputeError::Credentials(text),
+            Kind::InUse => ComputeError::InUse(text),
+            Kind::Unclear => ComputeError::Unclear(text),
+            Kind::Other => match &self.cause {
+                None => ComputeError::Refused(text),
+                Some(cause) => match dstack_backend::compute_error(cause) {
+                    ComputeError::Refused(_) => ComputeError::Refused(text),
+                    ComputeError::Credentials(_) => ComputeError::Credentials(text),
+                    other => other,
+                },
+            },
+        }
+    }
+
+    fn missing_permission(&self) -> String {
+        let permission = named_permission(&self.message).unwrap_or(&self.call);
+        format!(
+            "AWS does not allow `{permission}`: add it to the policy of these credentials ({}, {})",
+            self.code, self.call
+        )
+    }
+}
+
+impl fmt::Display for AwsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.cause {
+            Some(cause) if self.code.is_empty() => write!(f, "{}: {cause}", self.call),
+            _ => write!(f, "{} ({}, {})", cut(&self.message), self.code, self.call),
+        }
+    }
+}
+
+fn cut(text: &str) -> &str {
+    let end = text.floor_char_boundary(SHOWN);
+    text.get(..end).unwrap_or_default()
+}
+
+/// Reads what AWS says of an error.
+fn told(body: &str) -> ErrorText {
+    let body = body.trim();
+    if body.starts_with('{') {
+        let value: Value = serde_json::from_str(body).unwrap_or_default();
+        let text = |names: &[&str]| {
+            let found = names.iter().find_map(|name| value.get(name)?.as_str());
+            found.unwrap_or_default().to_owned()
+        };
+        // The code stands behind a namespace in some services.
+        let code = text(&["__type"]);
+        return ErrorText {
+            code: code.rsplit('#').next().unwrap_or_default().to_owned(),
+            message: text(&["message", "Message"]),
+        };
+    }
+    let answer: ErrorAnswer = quick_xml::de::from_str(body).unwrap_or_default();
+    let inner = answer.errors.and_then(|errors| errors.error);
+    answer.error.or(inner).unwrap_or_default()
+}
+
+/// What an error is about ("Error codes for the Amazon EC2 API").
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    NoCapacity,
+    NoQuota,
+    Throttled,
+    /// The credentials are good, and may not do this.
+    Forbidden,
+    /// The credentials are not good.
+    BadCredentials,
+    InUse,
+    Unclear,
+    Other,
+}
+
+fn kind_of(code: &str) -> Kind {
+    match code {
+        "InsufficientInstanceCapacity"
+        | "InsufficientHostCapacity"
+        | "InsufficientReservedInstanceCapacity"
+        | "InsufficientCapacity"
+        | "InsufficientVolumeCapacity"
+        | "InsufficientAddressCapacity"
+        | "InsufficientFreeAddressesInSubnet"
+        | "ReservationCapacityExceeded"
+        | "SpotMaxPriceTooLow"
+        // The zone does not have the type.
+        | "Unsupported" => Kind::NoCapacity,
+        "RequestLimitExceeded"
+        | "Throttling"
+        | "ThrottlingException"
+        | "ThrottledException"
+        | "TooManyRequestsException"
+        | "EC2ThrottledException"
+        | "RequestThrottled"
+        | "SlowDown" => Kind::Throttled,
+        "MaxSpotInstanceCountExceeded" | "PendingVerification" => Kind::NoQuota,
+        code if code.ends_with("LimitExceeded") => Kind::NoQuota,
+        "UnauthorizedOperation" | "AccessDenied" | "AccessDeniedException" => Kind::Forbidden,
+        "AuthFailure"
+        | "NoCredentials"
+        | "InvalidClientTokenId"
+        | "UnrecognizedClientException"
+        | "SignatureDoesNotMatch"
+        | "InvalidSignatureException"
+        | "IncompleteSignature"
+        | "MissingAuthenticationToken"
+        | "ExpiredToken"
+        | "ExpiredTokenException"
+        | "RequestExpired"
+        | "OptInRequired"
+        | "Blocked" => Kind::BadCredentials,
+        "VolumeInUse"
+        | "InvalidPlacementGroup.InUse"
+        | "InvalidIPAddress.InUse"
+        | "DependencyViolation" => Kind::InUse,
+        "InternalError" | "InternalFailure" | "ServiceUnavailable" | "Unavailable" => Kind::Unclear,
+        _ => Kind::Other,
+    }
+}
+
+/// `iam:PassRole` of `... is not authorized to perform: iam:PassRole on resource: ...`.
+fn named_permission(message: &str) -> Option<&str> {
+    let rest = message.split_once("not authorized to perform: ")?.1;
+    let permission = rest.split_whitespace().next()?;
+    permission.contains(':').then_some(permission)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::StatusCode;
+
+    use super::*;
+
+    fn answered(status: u16, body: &str) -> AwsError {
+        let cause = ApiError::Status {
+            api: "ec2.us-east-1.amazonaws.com".to_owned(),
+            status: StatusCode::from_u16(status).unwrap(),
+            body: body.to_owned(),
+            retry_after: None,
+        };
+        AwsError::new("ec2:RunInstances".to_owned(), cause)
+    }
+
+    fn ec2(status: u16, code: &str, message: &str) -> ComputeError {
+        let body = format!(
+            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Response><Errors><Error><Code>{code}</Code>\
+             <Message>{message}</Message></Error></Errors><RequestID>r</RequestID></Response>"
+        );
+        answered(status, &body).compute_error()
+    }
+
+    #[test]
+    fn codes_tell_what_an_error_is_about() {
+        for (status, code, expected) in [
+            (
+                500,
+                "InsufficientInstanceCapacity",
+                "no capacity: m (InsufficientInstanceCapacity, ec2:RunInstances)",
+            ),
+            (
+                400,
+                "Unsupported",
+                "no capacity: m (Unsupported, ec2:RunInstances)",
+            ),
+            (
+                400,
+                "InstanceLimitExceeded",
+                "over the quota: m (InstanceLimitExceeded, ec2:RunInstances)",
+            ),
+            (
+                400,
+                "VcpuLimitExceeded",
+                "over the quota: m (VcpuLimitExceeded, ec2:RunInstances)",
+            ),
+            (
+                400,
+                "MaxSpotInstanceCountExceeded",
+                "over the quota: m (MaxSpotInstanceCountExceeded, ec2:RunInstances)",
+            ),
+            (
+                400,
+                "AddressLimitExceeded",
+                "over the quota: m (AddressLimitExceeded, ec2:RunInstances)",
+            ),
+            (
+                503,
+                "RequestLimitExceeded",
+                "the cloud wants fewer calls: m (RequestLimitExceeded, ec2:RunInstances)",
+            ),
+            (
+                401,
+                "AuthFailure",
+                "the cloud refuses the credentials: m (AuthFailure, ec2:RunInstances)",
+            ),
+            (
+                400,
+                "InvalidParameterValue",
+                "m (InvalidParameterValue, ec2:RunInstances)",
+            ),
+            (
+                400,
+                "VolumeInUse",
+                "still in use: m (VolumeInUse, ec2:RunInstances)",
+            ),
+        ] {
+            let error = ec2(status, code, "m");
+            assert_eq!(error.to_string(), expected);
+            assert!(error.is_definite(), "{code}");
+        }
+        for (status, code) in [
+            (500, "InternalError"),
+            (503, "Unavailable"),
+            (500, "NewInThisYear"),
+        ] {
+            let error = ec2(status, code, "m");
+            assert!(matches!(error, ComputeError::Unclear(_)), "{code}: {error:?}");
+        }
+    }
+
+    #[test]
+    fn the_missing_permission_is_named() {
+        for (message, permission) in [
+            (
+                "You are not authorized to perform this operation. Encoded authorization failure message: xyz",
+                "ec2:RunInstances",
+            ),
+            (
+                "User: arn:aws:iam::1:user/d is not authorized to perform: iam:PassRole on resource: arn:aws:iam::1:role/r",
+                "iam:PassRole",
+            ),
+        ] {
+            let error = ec2(403, "UnauthorizedOperation", message);
+            let expected = format!(
+                "AWS does not allow `{permission}`: add it to the policy of these credentials (UnauthorizedOperation, ec2:RunInstances)"
+            );
+            assert_eq!(error, ComputeError::Credentials(expected));
+        }
+    }
+
+    #[test]
+    fn errors_of_other_services_are_read_as_well() {
+        let sts = "<ErrorResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><Error><Type>Sender</Type>\
+            <Code>InvalidClientTokenId</Code><Message>m</Message></Error><RequestId>r</RequestId></ErrorResponse>";
+        assert_eq!(answered(403, sts).code(), "InvalidClientTokenId");
+        let quotas = r#"{"__type":"com.amazonaws.servicequotas#NoSuchResourceException","Message":"m"}"#;
+        assert_eq!(answered(400, quotas).code(), "NoSuchResourceException");
+        assert_eq!(answered(400, quotas).message(), "m");
+        let proxy = answered(502, "<html>bad gateway</html>");
+        assert_eq!(proxy.code(), "");
+        assert!(matches!(proxy.compute_error(), ComputeError::Unclear(_)));
+        let without = AwsError::without_keys("ec2:RunInstances", "no AWS credentials");
+        assert!(matches!(without.compute_error(), ComputeError::Credentials(_)));
+    }
+}

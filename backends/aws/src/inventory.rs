@@ -1,0 +1,99 @@
+//! What carries our marks in the regions of the configuration, and how it is removed.
+//!
+//! Security groups are not in it: they belong to a project and not to a request, cost nothing and stay.
+
+use dstack_compute::{ComputeError, INSTALLATION_TAG, Owned, OwnedKind, OwnedMark, Removal};
+use dstack_units::Time;
+use futures_util::StreamExt as _;
+use futures_util::stream;
+
+use crate::Aws;
+use crate::client::Form;
+use crate::ec2::{Items, Tag, VolumesPage, tag};
+use crate::errors::AwsError;
+use crate::offers::PARALLEL;
+
+const ADDRESS: OwnedKind = OwnedKind::Piece("Elastic IP");
+
+impl Aws {
+    pub(crate) async fn list_owned(&self) -> Result<Vec<Owned>, ComputeError> {
+        let listed: Vec<_> = stream::iter(self.regions.clone())
+            .map(|region| async move { self.list_owned_in(&region).await })
+            .buffered(PARALLEL)
+            .collect()
+            .await;
+        let mut all = Vec::new();
+        for listed in listed {
+            all.extend(listed.map_err(|error| error.compute_error())?);
+        }
+        Ok(all)
+    }
+
+    async fn list_owned_in(&self, region: &str) -> Result<Vec<Owned>, AwsError> {
+        let marked = |action| Form::new(action).filter("tag-key", [INSTALLATION_TAG]);
+        // Those that are over stay in lists for an hour.
+        let instances = marked("DescribeInstances").filter(
+            "instance-state-name",
+            ["pending", "running", "shutting-down", "stopping", "stopped"],
+        );
+        let instances = self.client.instances(region, instances).await?;
+        let volumes = self
+            .client
+            .list::<VolumesPage>(region, marked("DescribeVolumes"))
+            .await?;
+        let addresses = self.client.addresses(region, marked("DescribeAddresses")).await?;
+        let groups = self
+            .client
+            .placement_groups(region, marked("DescribePlacementGroups"))
+            .await?;
+        let instances = instances.iter().filter_map(|one| {
+            owned(
+                OwnedKind::Machine,
+                &one.instance_id,
+                &one.tag_set,
+                one.launch_time,
+            )
+        });
+        let volumes = volumes
+            .iter()
+            .filter_map(|one| owned(OwnedKind::Volume, &one.volume_id, &one.tag_set, one.create_time));
+        let addresses = addresses
+            .iter()
+            .filter_map(|one| owned(ADDRESS, &one.allocation_id, &one.tag_set, None));
+        let groups = groups
+            .iter()
+            .filter(|group| group.state != "deleted")
+            .filter_map(|one| owned(OwnedKind::Placement, &one.group_name, &one.tag_set, None));
+        let all = instances.chain(volumes).chain(addresses).chain(groups);
+        Ok(all
+            .map(|owned| Owned {
+                region: region.to_owned(),
+                ..owned
+            })
+            .collect())
+    }
+
+    pub(crate) async fn remove_by_kind(&self, owned: &Owned) -> Result<Removal, ComputeError> {
+        let (region, id) = (&owned.region, &owned.id);
+        match &owned.kind {
+            OwnedKind::Machine => Ok(self.terminate(region, id).await?.unwrap_or(Removal::Gone)),
+            OwnedKind::Volume => Ok(self.delete_volume(region, id).await?.unwrap_or(Removal::Gone)),
+            OwnedKind::Placement => self.delete_group(region, id).await,
+            kind if *kind == ADDRESS => Ok(self.release(region, id).await?.unwrap_or(Removal::Gone)),
+            _ => Err(ComputeError::Unsupported("removing this")),
+        }
+    }
+}
+
+/// `None`: the tags are not ours.
+fn owned(kind: OwnedKind, id: &str, tags: &Items<Tag>, made_at: Option<Time>) -> Option<Owned> {
+    Some(Owned {
+        kind,
+        id: id.to_owned(),
+        name: tag(tags, "Name").unwrap_or_default().to_owned(),
+        mark: OwnedMark::of_tags(|key| tag(tags, key))?,
+        region: String::new(),
+        price: None,
+        made_at,
+    })
+}

@@ -1,0 +1,180 @@
+//! [Amazon Web Services](https://aws.amazon.com): machines of EC2, volumes of EBS, placement groups.
+//!
+//! `client` makes calls, `signing` signs them, `errors` says what refusals mean, `ec2` has the answers that are read. `configure` checks
+//! configurations, `network`, `groups` and `images` find what machines are made in and of, `offers` what can be had, `reservations` what
+//! was reserved. `run_instances` is the call that makes a machine, `machines` and `addresses` its life; `placements`, `volumes` and
+//! `attachments` are those of the others. `inventory` finds what was left behind.
+
+#![warn(missing_docs)]
+
+mod addresses;
+mod attachments;
+mod cached;
+mod client;
+mod configure;
+mod ec2;
+mod errors;
+mod groups;
+mod images;
+mod inventory;
+mod machines;
+mod network;
+mod offers;
+mod placements;
+mod reservations;
+mod run_instances;
+mod signing;
+mod tags;
+mod volumes;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use dstack_backend::Env;
+use dstack_compute::config::{AwsConfig, BackendConfig, SplitConfig};
+use dstack_compute::{
+    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Lifecycle, Machine, Owned, Placement,
+    Removal, Volumes,
+};
+use dstack_model::backends::BackendType;
+use dstack_model::offers::InstanceOfferWithAvailability;
+use dstack_model::runs::Requirements;
+
+use cached::CachedByKey;
+use client::Client;
+use ec2::Image;
+use network::Network;
+use offers::Quotas;
+
+/// How long what an account has (networks, groups, images, quotas) is taken for true.
+const LOOKUP_LIFETIME: Duration = Duration::from_secs(600);
+
+/// How long what AWS has (zones, types) is taken for true.
+const CATALOG_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The kind of backends for AWS.
+pub fn kind(env: Env) -> Arc<dyn BackendKind> {
+    Arc::new(Kind { env })
+}
+
+#[derive(Debug, Clone)]
+struct Kind {
+    env: Env,
+}
+
+#[async_trait]
+impl BackendKind for Kind {
+    fn kind(&self) -> BackendType {
+        BackendType::Aws
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            create_instance: true,
+            multinode: true,
+            privileged: true,
+            instance_volumes: true,
+            reservations: true,
+            placement_groups: true,
+            volumes: true,
+            ..Capabilities::default()
+        }
+    }
+
+    async fn configure(&self, _: &str, config: &BackendConfig) -> Result<SplitConfig, ConfigureError> {
+        let BackendConfig::Aws(own) = config else {
+            return Err(ConfigureError::Invalid(
+                "the configuration is not of AWS".to_owned(),
+            ));
+        };
+        let client = Client::new(&self.env, &own.creds).map_err(ConfigureError::Invalid)?;
+        configure::check(&client, own).await?;
+        let whole = AwsConfig {
+            regions: Some(configure::regions(own)),
+            ..own.clone()
+        };
+        Ok(BackendConfig::Aws(whole).split())
+    }
+
+    fn open(&self, stored: &SplitConfig) -> Result<Arc<dyn Backend>, ComputeError> {
+        let config = BackendConfig::join(stored).map_err(ComputeError::Configuration)?;
+        let BackendConfig::Aws(config) = config else {
+            return Err(ComputeError::Configuration("it is not of AWS".to_owned()));
+        };
+        let client = Client::new(&self.env, &config.creds).map_err(ComputeError::Configuration)?;
+        let clock = || Arc::clone(&self.env.clock);
+        Ok(Arc::new(Aws {
+            kind: self.clone(),
+            regions: configure::regions(&config),
+            config,
+            client,
+            networks: CachedByKey::new(clock(), LOOKUP_LIFETIME),
+            security_groups: CachedByKey::new(clock(), LOOKUP_LIFETIME),
+            images: CachedByKey::new(clock(), LOOKUP_LIFETIME),
+            quotas: CachedByKey::new(clock(), LOOKUP_LIFETIME),
+            zones: CachedByKey::new(clock(), CATALOG_LIFETIME),
+            efa: CachedByKey::new(clock(), CATALOG_LIFETIME),
+        }))
+    }
+}
+
+/// One account.
+#[derive(Debug)]
+struct Aws {
+    kind: Kind,
+    config: AwsConfig,
+    regions: Vec<String>,
+    client: Client,
+    networks: CachedByKey<Network>,
+    security_groups: CachedByKey<String>,
+    images: CachedByKey<Image>,
+    quotas: CachedByKey<Quotas>,
+    /// Zones of regions.
+    zones: CachedByKey<Vec<String>>,
+    /// Most EFA interfaces of types.
+    efa: CachedByKey<u32>,
+}
+
+impl Aws {
+    /// Networks, groups and images are looked up again.
+    fn forget_lookups(&self) {
+        self.networks.forget();
+        self.security_groups.forget();
+        self.images.forget();
+    }
+}
+
+#[async_trait]
+impl Backend for Aws {
+    fn backend_kind(&self) -> &dyn BackendKind {
+        &self.kind
+    }
+
+    async fn offers(
+        &self,
+        requirements: &Requirements,
+    ) -> Result<Vec<InstanceOfferWithAvailability>, ComputeError> {
+        self.find_offers(requirements).await
+    }
+
+    fn machines(&self) -> Option<&dyn Lifecycle<Machine>> {
+        Some(self)
+    }
+
+    fn volumes(&self) -> Option<&dyn Volumes> {
+        Some(self)
+    }
+
+    fn placements(&self) -> Option<&dyn Lifecycle<Placement>> {
+        Some(self)
+    }
+
+    async fn inventory(&self) -> Result<Vec<Owned>, ComputeError> {
+        self.list_owned().await
+    }
+
+    async fn remove_owned(&self, owned: &Owned) -> Result<Removal, ComputeError> {
+        self.remove_by_kind(owned).await
+    }
+}
