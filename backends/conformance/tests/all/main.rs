@@ -3,3 +3,4 @@
 #![allow(clippy::unwrap_used)] // tests
 
 mod cloudrift;
+mod kubernetes;
