@@ -12,6 +12,7 @@ type MakeKind = fn(Env) -> Arc<dyn BackendKind>;
 
 const ALL: &[MakeKind] = &[
     dstack_backend_cloudrift::kind,
+    dstack_backend_kubernetes::kind,
     dstack_backend_runpod::kind,
     dstack_backend_slurm::kind,
 ];

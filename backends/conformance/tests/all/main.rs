@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)] // tests
 
 mod cloudrift;
+mod kubernetes;
 mod runpod;
 mod slurm;
 mod slurm_real;
