@@ -19,7 +19,7 @@ pub fn compute_error(error: &ApiError) -> ComputeError {
         (_, Some(status)) if status.is_client_error() && error.is_definite() => {
             ComputeError::Refused(details)
         }
-        // It was not sent, and is sent again: nothing else would help.
+        (ApiError::NotSent { .. }, _) => ComputeError::Unreachable(details),
         _ => ComputeError::Unclear(details),
     }
 }
@@ -82,6 +82,12 @@ mod tests {
             retry_after: Some(Duration::from_secs(5)),
         };
         assert!(!compute_error(&busy).is_definite());
+        let not_sent = ApiError::NotSent {
+            api: "api.example".to_owned(),
+            details: "refused".to_owned(),
+        };
+        let away = compute_error(&not_sent);
+        assert!(away.is_definite() && away.is_transient(), "{away:?}");
         let throttled = ComputeError::Throttled {
             after: Duration::from_secs(10),
             details: "api.example answered 429 Too Many Requests: why".to_owned(),

@@ -37,6 +37,9 @@ pub enum ComputeError {
         /// What the cloud said.
         details: String,
     },
+    /// The cloud cannot be reached: it was not asked.
+    #[error("the cloud cannot be reached: {0}")]
+    Unreachable(String),
     /// The cloud does not answer, or not sensibly: nobody knows whether it has done what it was asked for.
     #[error("the cloud does not answer as it should: {0}")]
     Unclear(String),
@@ -61,6 +64,7 @@ impl ComputeError {
             | Self::Broken(text)
             | Self::InUse(text)
             | Self::Throttled { details: text, .. }
+            | Self::Unreachable(text)
             | Self::Unclear(text)
             | Self::NotWritten(text) => text.clone(),
             Self::Unsupported(_) => self.to_string(),
@@ -76,7 +80,7 @@ impl ComputeError {
     pub const fn is_transient(&self) -> bool {
         matches!(
             self,
-            Self::Unclear(_) | Self::NotWritten(_) | Self::Throttled { .. }
+            Self::Unreachable(_) | Self::Unclear(_) | Self::NotWritten(_) | Self::Throttled { .. }
         )
     }
 }

@@ -112,6 +112,11 @@ impl ApiClient {
         ApiRequest::new(self, Method::PUT, path)
     }
 
+    /// A request that changes something that is there.
+    pub fn patch(&self, path: &str) -> ApiRequest<'_> {
+        ApiRequest::new(self, Method::PATCH, path)
+    }
+
     /// A request that removes something.
     pub fn delete(&self, path: &str) -> ApiRequest<'_> {
         ApiRequest::new(self, Method::DELETE, path)

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use reqwest::{Client, ClientBuilder};
 
+use crate::ServerTls;
+
 const USER_AGENT: &str = concat!("dstack/", env!("CARGO_PKG_VERSION"));
 
 /// A client cannot be made.
@@ -46,6 +48,8 @@ pub struct ClientOptions {
     pub redirects: Redirects,
     /// Which certificates it trusts.
     pub tls_roots: TlsRoots,
+    /// Whom it trusts besides, and as whom it shows itself.
+    pub tls: ServerTls,
     /// Connects to this socket instead of the host of the URL.
     pub unix_socket: Option<PathBuf>,
     /// Keeps cookies, and sends them back.
@@ -82,6 +86,7 @@ impl ClientOptions {
         if self.tls_roots == TlsRoots::None {
             builder = builder.tls_certs_only([]);
         }
+        builder = self.tls.apply(builder);
         if let Some(socket) = &self.unix_socket {
             builder = builder.unix_socket(socket.clone());
         }
@@ -111,6 +116,15 @@ impl LazyClient {
             options,
             client: OnceLock::new(),
         }
+    }
+
+    /// The same, for servers that are trusted otherwise.
+    #[must_use]
+    pub fn with_tls(&self, tls: ServerTls) -> Self {
+        Self::new(ClientOptions {
+            tls,
+            ..self.options.clone()
+        })
     }
 
     /// Returns the client.

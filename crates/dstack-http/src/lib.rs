@@ -17,6 +17,7 @@ mod guard;
 mod network;
 mod policy;
 mod redact;
+mod server_tls;
 
 pub use api::{ApiClient, ApiError, ApiLimits, ApiRequest, Signer, Transport, TransportError};
 pub use client::{ClientOptions, LazyClient, Redirects, SetupError, TlsRoots, install_crypto};
@@ -25,3 +26,4 @@ pub use guard::{Answer, GuardedClient, GuardedRedirects, GuardedRequest, Outboun
 pub use network::Network;
 pub use policy::{InvalidEntry, OUTBOUND_ALLOW, OutboundPolicy};
 pub use redact::redacted;
+pub use server_tls::{InvalidPem, ServerTls};

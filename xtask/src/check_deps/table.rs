@@ -42,6 +42,7 @@ pub(crate) const OF_CLOUDS: &[Crate] = &[
             "dstack-units",
             "dstack-system",
             "dstack-http",
+            "dstack-decode",
             "dstack-model",
             "dstack-catalog",
             "dstack-catalog-offers",

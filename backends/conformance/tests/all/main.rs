@@ -5,6 +5,7 @@
 mod aws;
 mod aws_others;
 mod cloudrift;
+mod kubernetes;
 mod runpod;
 mod slurm;
 mod slurm_real;

@@ -53,6 +53,14 @@ impl<'a> ApiRequest<'a> {
         self
     }
 
+    /// With the body of a JSON merge patch (RFC 7386).
+    pub fn merge_patch(self, body: &(impl Serialize + ?Sized)) -> Self {
+        Self {
+            content_type: HeaderValue::from_static("application/merge-patch+json"),
+            ..self.json(body)
+        }
+    }
+
     /// With the body of a form.
     pub fn form(mut self, fields: &[(String, String)]) -> Self {
         let mut form = url::form_urlencoded::Serializer::new(String::new());

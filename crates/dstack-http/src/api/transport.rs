@@ -1,10 +1,11 @@
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::{Request, Response};
 
-use crate::LazyClient;
+use crate::{LazyClient, ServerTls};
 
 /// Largest answer that is read. Lists of whole clouds are below.
 const MAX_ANSWER: usize = 64 * 1024 * 1024;
@@ -26,6 +27,11 @@ pub trait Transport: Send + Sync + Debug {
     /// # Errors
     /// There is none.
     async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, TransportError>;
+
+    /// One for servers that are trusted otherwise than those of vendors; `None`: this one does, as it has no TLS.
+    fn with_tls(&self, _tls: &ServerTls) -> Option<Arc<dyn Transport>> {
+        None
+    }
 }
 
 #[async_trait]
@@ -61,6 +67,10 @@ impl Transport for LazyClient {
         }
         *whole.body_mut() = body.into();
         Ok(whole)
+    }
+
+    fn with_tls(&self, tls: &ServerTls) -> Option<Arc<dyn Transport>> {
+        Some(Arc::new(Self::with_tls(self, tls.clone())))
     }
 }
 

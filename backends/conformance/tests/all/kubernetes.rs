@@ -1,0 +1,281 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use dstack_backend_kit::{CANARY, Cloud, Driver, Fault, Subject, checks, container, marks};
+use dstack_compute::{ComputeError, Container, Lifecycle, Owner, Volume, VolumeRequest};
+use dstack_emulator_kubernetes::Kubernetes;
+use dstack_model::decode::decode_strict;
+use serde_json::{Value, json};
+
+fn node(name: &str, more: &[(&str, Value)]) -> Value {
+    let mut node = json!({
+        "metadata": {"name": name, "labels": {}},
+        "status": {
+            "allocatable": {"cpu": "7900m", "memory": "31Gi", "ephemeral-storage": "200Gi"},
+            "nodeInfo": {"architecture": "amd64"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "addresses": [{"type": "InternalIP", "address": "10.0.0.5"}, {"type": "ExternalIP", "address": "192.0.2.41"}],
+        },
+    });
+    for (pointer, value) in more {
+        let (parent, field) = pointer.rsplit_once('/').unwrap();
+        let parent = node.pointer_mut(parent).unwrap().as_object_mut().unwrap();
+        parent.insert(field.to_owned(), value.clone());
+    }
+    node
+}
+
+fn nodes() -> Vec<Value> {
+    let gpus = json!({"cpu": "7900m", "memory": "31Gi", "ephemeral-storage": "200Gi", "nvidia.com/gpu": "8"});
+    let more = [
+        (
+            "/metadata/labels",
+            json!({"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}),
+        ),
+        (
+            "/spec",
+            json!({"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]}),
+        ),
+        ("/status/allocatable", gpus),
+    ];
+    vec![node("cpu-1", &[]), node("gpu-1", &more)]
+}
+
+/// A cluster of two nodes.
+fn cluster() -> (Cloud, Arc<Kubernetes>) {
+    let now = dstack_backend_kit::env(Arc::new(dstack_backend_kit::EmulatedTransport::new(
+        Default::default(),
+    )))
+    .clock
+    .now();
+    let emulator = Arc::new(Kubernetes::new(CANARY, nodes(), now));
+    let config = |token: &str| {
+        let data = format!(
+            "apiVersion: v1\nkind: Config\ncontexts:\n- name: alpha\n  context: {{cluster: c, user: u, namespace: team}}\n\
+             clusters:\n- name: c\n  cluster: {{server: 'https://192.0.2.1:6443'}}\nusers:\n- name: u\n  user: {{token: {token}}}\n"
+        );
+        json!({"type": "kubernetes", "kubeconfig": {"data": data}, "contexts": ["alpha"]})
+    };
+    let refused = vec![(config("wrong"), &["kubeconfig"][..])];
+    let cloud = Cloud::new(
+        emulator.clone(),
+        dstack_backend_kubernetes::kind,
+        config(CANARY),
+        refused,
+    );
+    (cloud, emulator)
+}
+
+fn volume(cloud: &Cloud) -> Subject<Volume> {
+    let configuration =
+        json!({"type": "volume", "backend": "kubernetes", "name": "data", "size": "10GB", "region": "alpha"});
+    let marks = marks(cloud, "data");
+    Subject {
+        lifecycle: |backend| {
+            backend
+                .volumes()
+                .map(|volumes| -> &dyn Lifecycle<Volume> { volumes })
+        },
+        site: "alpha".to_owned(),
+        want: VolumeRequest {
+            marks: marks.clone(),
+            owner: Owner::default(),
+            configuration: decode_strict(&configuration).unwrap(),
+        },
+        marks,
+        problem: |place| (place.size_gb != Some(10)).then(|| format!("{:?}", place.size_gb)),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials() {
+    checks::credentials(&cluster().0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn offers() {
+    checks::offers(&cluster().0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_lives_and_ends() {
+    let (cloud, emulator) = cluster();
+    checks::whole_life(&cloud, &container(&cloud).await).await;
+    assert_eq!(
+        emulator.objects(),
+        Vec::<String>::new(),
+        "the jump pod goes with the last"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_to_be_had() {
+    let (cloud, _) = cluster();
+    checks::sold_out(&cloud, &container(&cloud).await).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_breaks_is_seen() {
+    let (cloud, _) = cluster();
+    checks::loss(&cloud, &container(&cloud).await).await;
+    let (cloud, _) = cluster();
+    checks::loss(&cloud, &volume(&cloud)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_lives_and_ends() {
+    let (cloud, _) = cluster();
+    checks::whole_life(&cloud, &volume(&cloud)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_no_container_is_made_twice_or_left() {
+    checks::any_fault_anywhere(async || {
+        let (cloud, _) = cluster();
+        let subject = container(&cloud).await;
+        (cloud, subject)
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_no_volume_is_made_twice_or_left() {
+    checks::any_fault_anywhere(async || {
+        let (cloud, _) = cluster();
+        let subject = volume(&cloud);
+        (cloud, subject)
+    })
+    .await;
+}
+
+/// The kit counts what is made for requests; the jump pod is of none.
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_no_jump_pod_is_left() {
+    for fault in Fault::ALL {
+        for nth in 1.. {
+            let (cloud, emulator) = cluster();
+            let subject = container(&cloud).await;
+            cloud.faults().at(nth, *fault);
+            let driver = Driver::new(&cloud);
+            let place = driver.make(&subject).await.unwrap();
+            tokio::time::sleep(Duration::from_secs(600)).await;
+            driver.remove(&subject.known(Some(place)), &subject).await;
+            tokio::time::sleep(Duration::from_secs(600)).await;
+            assert_eq!(
+                emulator.objects(),
+                Vec::<String>::new(),
+                "{fault:?} at request {nth}"
+            );
+            if !cloud.faults().happened() {
+                break;
+            }
+        }
+    }
+}
+
+/// A second container of the same project.
+fn another(cloud: &Cloud, first: &Subject<Container>, key: &str) -> Subject<Container> {
+    let mut marks = marks(cloud, "second");
+    marks.project = first.marks.project;
+    let mut want = first.want.clone();
+    want.marks = marks.clone();
+    want.workload.authorized_keys.push(key.to_owned());
+    Subject {
+        lifecycle: first.lifecycle,
+        want,
+        marks,
+        site: first.site.clone(),
+        problem: first.problem,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn containers_of_a_project_share_a_jump_pod_until_the_last_is_gone() {
+    let (cloud, emulator) = cluster();
+    let first = container(&cloud).await;
+    let second = another(&cloud, &first, "ssh-ed25519 AAAAsecond user");
+    let (one, other) = (Driver::new(&cloud), Driver::new(&cloud));
+    let (place, second_place) = (
+        one.make(&first).await.unwrap(),
+        other.make(&second).await.unwrap(),
+    );
+    assert_eq!(place.ssh_proxy, second_place.ssh_proxy);
+    assert_ne!(place.internal_ip, second_place.internal_ip);
+    assert_eq!(place.ssh_proxy.unwrap().hostname, "192.0.2.41");
+    let jumps = || {
+        emulator
+            .objects()
+            .into_iter()
+            .filter(|name| name.contains("-jump"))
+            .collect::<Vec<_>>()
+    };
+    let there = jumps();
+    assert_eq!(there.len(), 3, "{there:?}");
+    let keys = there
+        .iter()
+        .find_map(|name| name.strip_prefix("secrets/"))
+        .unwrap();
+    let keys = emulator.object("secrets", keys).unwrap();
+    assert_eq!(keys["data"].as_object().unwrap().len(), 2, "keys of both");
+    one.remove(&first.known(None), &first).await;
+    assert_eq!(jumps(), there);
+    other.remove(&second.known(None), &second).await;
+    assert_eq!(emulator.objects(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_pod_asks_for_is_what_the_job_asked_for() {
+    let (cloud, emulator) = cluster();
+    let mut subject = container(&cloud).await;
+    let requirements = decode_strict(
+        &json!({"resources": {"cpu": "2..4", "memory": "8GB..", "disk": "10GB..", "gpu": "H100:2"}}),
+    )
+    .unwrap();
+    subject.want.offer = cloud.open().offers(&requirements).await.unwrap().remove(0);
+    subject.want.requirements = requirements;
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    let pod = emulator.object("pods", &place.instance_id).unwrap();
+    assert_eq!(pod["spec"]["nodeName"], "gpu-1");
+    let container = &pod["spec"]["containers"][0];
+    assert_eq!(
+        container["resources"],
+        json!({"requests": {"cpu": "2", "memory": "8192Mi", "ephemeral-storage": "10240Mi", "nvidia.com/gpu": "2"},
+            "limits": {"cpu": "4", "nvidia.com/gpu": "2"}})
+    );
+    assert!(container["env"].is_null());
+    assert_eq!(
+        pod["spec"]["volumes"][0],
+        json!({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}})
+    );
+    let without = container_of_cpu(&cloud, &emulator).await;
+    assert_eq!(
+        without["spec"]["containers"][0]["env"],
+        json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}])
+    );
+}
+
+async fn container_of_cpu(cloud: &Cloud, emulator: &Kubernetes) -> Value {
+    let subject = container(cloud).await;
+    let place = Driver::new(cloud).make(&subject).await.unwrap();
+    emulator.object("pods", &place.instance_id).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_of_somebody_else_has_the_name_is_neither_used_nor_removed() {
+    let (cloud, emulator) = cluster();
+    let subject = container(&cloud).await;
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    // Another installation asks for a key that ends alike: the labels tell them apart.
+    let mut other = another(&cloud, &subject, "ssh-ed25519 AAAAother user");
+    other.marks = subject.marks.clone();
+    other.marks.key = uuid_like(subject.marks.key);
+    other.want.marks = other.marks.clone();
+    let error = Driver::new(&cloud).make(&other).await.unwrap_err();
+    assert!(matches!(error, ComputeError::Refused(_)), "{error:?}");
+    assert!(emulator.object("pods", &place.instance_id).is_some());
+}
+
+/// Another id with the same code in names.
+fn uuid_like(id: uuid::Uuid) -> uuid::Uuid {
+    uuid::Uuid::from_u128(id.as_u128() ^ (1 << 100))
+}

@@ -1,0 +1,627 @@
+//! Objects, and what scheduler and kubelet do to them as time goes on.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use dstack_backend_kit::Ledger;
+use dstack_units::Time;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+/// How long the scheduler thinks, and then how long an image is pulled.
+const SCHEDULED: Duration = Duration::from_secs(1);
+const STARTS: Duration = Duration::from_secs(8);
+
+/// How long a pod takes to end.
+const ENDS: Duration = Duration::from_secs(12);
+
+/// An error of the API.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: u16,
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(code: u16, reason: &'static str, message: &str) -> Self {
+        Self {
+            code,
+            reason,
+            message: message.to_owned(),
+        }
+    }
+
+    pub(crate) fn no_path() -> Self {
+        Self::new(
+            404,
+            "NotFound",
+            "the server could not find the requested resource",
+        )
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Namespace,
+    Node,
+    Pod,
+    Service,
+    Secret,
+    Claim,
+}
+
+impl Kind {
+    const ALL: [Self; 6] = [
+        Self::Namespace,
+        Self::Node,
+        Self::Pod,
+        Self::Service,
+        Self::Secret,
+        Self::Claim,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Namespace => "Namespace",
+            Self::Node => "Node",
+            Self::Pod => "Pod",
+            Self::Service => "Service",
+            Self::Secret => "Secret",
+            Self::Claim => "PersistentVolumeClaim",
+        }
+    }
+
+    fn path(self) -> String {
+        format!("{}s", self.name().to_ascii_lowercase())
+    }
+
+    fn is_namespaced(self) -> bool {
+        !matches!(self, Self::Namespace | Self::Node)
+    }
+
+    pub(crate) fn of_path(path: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.path() == path)
+    }
+
+    pub(crate) fn namespaced(path: &str) -> Result<Self, Failure> {
+        Self::of_path(path)
+            .filter(|kind| kind.is_namespaced())
+            .ok_or_else(Failure::no_path)
+    }
+
+    pub(crate) fn discovery() -> Value {
+        let resource = |kind: Self| {
+            json!({"name": kind.path(), "singularName": kind.name().to_ascii_lowercase(), "namespaced": kind.is_namespaced(),
+                "kind": kind.name(), "verbs": ["create", "delete", "get", "list", "patch", "watch"]})
+        };
+        json!({"kind": "APIResourceList", "groupVersion": "v1", "resources": Self::ALL.map(resource)})
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    object: Value,
+    made_at: Instant,
+    deleted_at: Option<Instant>,
+    /// Its status was set from outside.
+    is_fixed: bool,
+}
+
+type Key = (Kind, String, String);
+
+#[derive(Debug)]
+pub(crate) struct Store {
+    entries: BTreeMap<Key, Entry>,
+    started: Instant,
+    started_at: Time,
+    version: u64,
+    pub(crate) sold_out: bool,
+    pub(crate) lag: Duration,
+}
+
+fn amount(text: &Value) -> f64 {
+    let text = text.as_str().unwrap_or("0");
+    let at = text.find(|c: char| c.is_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(at);
+    let factor = match unit {
+        "m" => 0.001,
+        "Ki" => 1024.0,
+        "Mi" => 1_048_576.0,
+        "Gi" => 1_073_741_824.0,
+        _ => 1.0,
+    };
+    number.parse::<f64>().unwrap_or(0.0) * factor
+}
+
+fn requests(pod: &Value) -> BTreeMap<String, f64> {
+    let mut sums = BTreeMap::new();
+    for container in pod["spec"]["containers"].as_array().into_iter().flatten() {
+        for (resource, text) in container["resources"]["requests"]
+            .as_object()
+            .into_iter()
+            .flatten()
+        {
+            *sums.entry(resource.clone()).or_default() += amount(text);
+        }
+    }
+    sums
+}
+
+fn tolerates(pod: &Value, taint: &Value) -> bool {
+    let all = pod["spec"]["tolerations"].as_array();
+    all.into_iter().flatten().any(|one| {
+        one["key"] == taint["key"] && (one["effect"].is_null() || one["effect"] == taint["effect"])
+    })
+}
+
+fn is_wanted(pod: &Value, node: &Value) -> bool {
+    let required = &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    let Some(terms) = required["nodeSelectorTerms"].as_array() else {
+        return true;
+    };
+    let holds = |one: &Value| {
+        let label = &node["metadata"]["labels"][one["key"].as_str().unwrap()];
+        match one["operator"].as_str().unwrap() {
+            "In" => one["values"].as_array().unwrap().contains(label),
+            "Exists" => !label.is_null(),
+            _ => false,
+        }
+    };
+    terms
+        .iter()
+        .any(|term| term["matchExpressions"].as_array().unwrap().iter().all(holds))
+}
+
+impl Store {
+    pub(crate) fn new(nodes: Vec<Value>, now: Time) -> Self {
+        let mut store = Self {
+            entries: BTreeMap::new(),
+            started: Instant::now(),
+            started_at: now,
+            version: 1,
+            sold_out: false,
+            lag: Duration::ZERO,
+        };
+        for node in nodes {
+            store.insert(Kind::Node, "", node);
+        }
+        store.insert(
+            Kind::Namespace,
+            "",
+            json!({"metadata": {"name": "default"}, "status": {"phase": "Active"}}),
+        );
+        store
+    }
+
+    fn now(&self) -> String {
+        (self.started_at + self.started.elapsed()).to_string()
+    }
+
+    fn next_version(&mut self) -> u64 {
+        self.version += 1;
+        self.version
+    }
+
+    fn insert(&mut self, kind: Kind, namespace: &str, mut object: Value) -> Value {
+        let version = self.next_version();
+        let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+        object["apiVersion"] = json!("v1");
+        object["kind"] = json!(kind.name());
+        let metadata = &mut object["metadata"];
+        metadata["uid"] = json!(format!("6e2f9a50-0000-4000-8000-{version:012x}"));
+        metadata["resourceVersion"] = json!(version.to_string());
+        metadata["creationTimestamp"] = json!(self.now());
+        if kind.is_namespaced() {
+            metadata["namespace"] = json!(namespace);
+        }
+        let entry = Entry {
+            object: object.clone(),
+            made_at: Instant::now(),
+            deleted_at: None,
+            is_fixed: false,
+        };
+        self.entries.insert((kind, namespace.to_owned(), name), entry);
+        object
+    }
+
+    fn not_found(kind: Kind, name: &str) -> Failure {
+        Failure::new(404, "NotFound", &format!("{} \"{name}\" not found", kind.path()))
+    }
+
+    fn entry(&mut self, kind: Kind, namespace: Option<&str>, name: &str) -> Result<&mut Entry, Failure> {
+        let key = (kind, namespace.unwrap_or_default().to_owned(), name.to_owned());
+        self.entries
+            .get_mut(&key)
+            .ok_or_else(|| Self::not_found(kind, name))
+    }
+
+    pub(crate) fn get(&mut self, kind: Kind, namespace: Option<&str>, name: &str) -> Result<Value, Failure> {
+        Ok(self.entry(kind, namespace, name)?.object.clone())
+    }
+
+    pub(crate) fn all(&self, kind: Kind, namespace: Option<&str>) -> Vec<Value> {
+        let is_wanted = |key: &Key| key.0 == kind && namespace.is_none_or(|of| of == key.1);
+        let found = self.entries.iter().filter(|(key, _)| is_wanted(key));
+        found.map(|(_, entry)| entry.object.clone()).collect()
+    }
+
+    pub(crate) fn names(&self) -> Vec<String> {
+        let own = self.entries.keys().filter(|(kind, ..)| kind.is_namespaced());
+        own.map(|(kind, _, name)| format!("{}/{name}", kind.path()))
+            .collect()
+    }
+
+    /// Lists are of what was there before the lag.
+    pub(crate) fn list(
+        &self,
+        kind: Kind,
+        namespace: Option<&str>,
+        labels: Option<&str>,
+        fields: Option<&str>,
+    ) -> Value {
+        let holds = |object: &Value, term: &str, value: fn(&Value, &str) -> Value| {
+            let (name, wanted, is_equal) = match (term.split_once("!="), term.split_once('=')) {
+                (Some((name, wanted)), _) => (name, wanted, false),
+                (_, Some((name, wanted))) => (name, wanted.trim_start_matches('='), true),
+                _ => return !value(object, term).is_null(),
+            };
+            (value(object, name) == wanted) == is_equal
+        };
+        let terms = |text: Option<&str>| -> Vec<String> {
+            text.unwrap_or_default()
+                .split(',')
+                .filter(|term| !term.is_empty())
+                .map(str::to_owned)
+                .collect()
+        };
+        let (labels, fields) = (terms(labels), terms(fields));
+        let entries = self.entries.iter().filter(|(key, entry)| {
+            let is_listed =
+                matches!(kind, Kind::Node | Kind::Namespace) || entry.made_at.elapsed() >= self.lag;
+            key.0 == kind && namespace.is_none_or(|of| of == key.1) && is_listed
+        });
+        let items: Vec<Value> = entries
+            .map(|(_, entry)| &entry.object)
+            .filter(|object| {
+                labels.iter().all(|term| {
+                    holds(object, term, |object, name| {
+                        object["metadata"]["labels"][name].clone()
+                    })
+                })
+            })
+            .filter(|object| {
+                fields.iter().all(|term| {
+                    holds(object, term, |object, path| {
+                        object
+                            .pointer(&format!("/{}", path.replace('.', "/")))
+                            .cloned()
+                            .unwrap_or_default()
+                    })
+                })
+            })
+            .cloned()
+            .collect();
+        json!({"kind": format!("{}List", kind.name()), "apiVersion": "v1", "metadata": {"resourceVersion": self.version.to_string()}, "items": items})
+    }
+
+    pub(crate) fn create(
+        &mut self,
+        kind: Kind,
+        namespace: Option<&str>,
+        mut object: Value,
+        ledger: &Ledger,
+    ) -> Result<Value, Failure> {
+        let namespace = namespace.unwrap_or_default();
+        if kind.is_namespaced()
+            && !self
+                .entries
+                .contains_key(&(Kind::Namespace, String::new(), namespace.to_owned()))
+        {
+            return Err(Self::not_found(Kind::Namespace, namespace));
+        }
+        let invalid = |message: &str| Failure::new(422, "Invalid", message);
+        let name = object["metadata"]["name"]
+            .as_str()
+            .ok_or_else(|| invalid("name or generateName is required"))?
+            .to_owned();
+        let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if name.len() > 63 || !name.chars().all(is_name) || name.starts_with('-') || name.ends_with('-') {
+            return Err(invalid(&format!(
+                "metadata.name: {name:?} is no DNS label of at most 63 characters"
+            )));
+        }
+        let labels = object["metadata"]["labels"].as_object().into_iter().flatten();
+        if let Some((label, _)) = labels
+            .into_iter()
+            .find(|(_, value)| value.as_str().is_none_or(|text| text.len() > 63))
+        {
+            return Err(invalid(&format!(
+                "metadata.labels: {label}: must be no more than 63 characters"
+            )));
+        }
+        if self
+            .entries
+            .contains_key(&(kind, namespace.to_owned(), name.clone()))
+        {
+            return Err(Failure::new(
+                409,
+                "AlreadyExists",
+                &format!("{} \"{name}\" already exists", kind.path()),
+            ));
+        }
+        let number = self.version;
+        match kind {
+            Kind::Pod => {
+                let mounts = object["spec"]["containers"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .flat_map(|one| one["volumeMounts"].as_array().into_iter().flatten());
+                let volumes: Vec<&Value> = object["spec"]["volumes"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .map(|one| &one["name"])
+                    .collect();
+                if let Some(lost) = mounts
+                    .into_iter()
+                    .find(|mount| !volumes.contains(&&mount["name"]))
+                {
+                    return Err(invalid(&format!(
+                        "spec.containers[0].volumeMounts: Not found: {}",
+                        lost["name"]
+                    )));
+                }
+                object["status"] = json!({"phase": "Pending"});
+            }
+            Kind::Service => {
+                object["spec"]["clusterIP"] =
+                    json!(format!("10.96.{}.{}", number / 250 % 250, number % 250 + 1));
+                object["status"] = json!({"loadBalancer": {}});
+                if object["spec"]["type"] == "NodePort" {
+                    for port in object["spec"]["ports"].as_array_mut().unwrap() {
+                        if port["nodePort"].is_null() {
+                            port["nodePort"] = json!(30_000 + number % 2768);
+                        }
+                    }
+                }
+            }
+            Kind::Secret => take_texts(&mut object),
+            Kind::Claim => object["status"] = json!({"phase": "Pending"}),
+            Kind::Namespace | Kind::Node => {}
+        }
+        let made = self.insert(kind, namespace, object);
+        let labels = &made["metadata"]["labels"];
+        // The jump pod of a project is no thing of one request.
+        if labels["dstack_key"].is_string() && labels["app.kubernetes.io/name"] != "dstack-ssh-proxy" {
+            ledger.made(kind.name(), made["metadata"]["uid"].as_str().unwrap(), &name);
+        }
+        Ok(made)
+    }
+
+    pub(crate) fn patch(
+        &mut self,
+        kind: Kind,
+        namespace: Option<&str>,
+        name: &str,
+        patch: &Value,
+        check: impl FnOnce(&Value) -> Result<(), Failure>,
+    ) -> Result<Value, Failure> {
+        let version = self.next_version();
+        let entry = self.entry(kind, namespace, name)?;
+        let mut object = entry.object.clone();
+        merge(&mut object, patch);
+        check(&object)?;
+        if kind == Kind::Secret {
+            take_texts(&mut object);
+        }
+        object["metadata"]["resourceVersion"] = json!(version.to_string());
+        entry.object = object.clone();
+        Ok(object)
+    }
+
+    pub(crate) fn delete(
+        &mut self,
+        kind: Kind,
+        namespace: Option<&str>,
+        name: &str,
+        options: &Value,
+        ledger: &Ledger,
+    ) -> Result<Value, Failure> {
+        let now = self.now();
+        let entry = self.entry(kind, namespace, name)?;
+        let wanted = &options["preconditions"]["uid"];
+        if wanted.is_string() && *wanted != entry.object["metadata"]["uid"] {
+            return Err(Failure::new(
+                409,
+                "Conflict",
+                "the UID in the precondition does not match the UID in record",
+            ));
+        }
+        if matches!(kind, Kind::Pod | Kind::Claim) {
+            entry.deleted_at.get_or_insert_with(Instant::now);
+            entry.object["metadata"]["deletionTimestamp"] = json!(now);
+            return Ok(entry.object.clone());
+        }
+        let object = entry.object.clone();
+        self.remove(
+            &(kind, namespace.unwrap_or_default().to_owned(), name.to_owned()),
+            ledger,
+        );
+        Ok(
+            json!({"kind": "Status", "apiVersion": "v1", "status": "Success", "details": {"name": name, "uid": object["metadata"]["uid"]}}),
+        )
+    }
+
+    fn remove(&mut self, key: &Key, ledger: &Ledger) {
+        if let Some(entry) = self.entries.remove(key) {
+            ledger.removed(entry.object["metadata"]["uid"].as_str().unwrap());
+        }
+    }
+
+    pub(crate) fn set_pod_status(&mut self, prefix: &str, status: &Value) {
+        for ((kind, _, name), entry) in &mut self.entries {
+            if *kind == Kind::Pod && name.starts_with(prefix) {
+                entry.object["status"] = status.clone();
+                entry.is_fixed = true;
+            }
+        }
+    }
+
+    pub(crate) fn lose_all(&mut self) {
+        let evicted = json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."});
+        self.set_pod_status("", &evicted);
+        for ((kind, ..), entry) in &mut self.entries {
+            if *kind == Kind::Claim {
+                entry.object["status"]["phase"] = json!("Lost");
+                entry.is_fixed = true;
+            }
+        }
+    }
+
+    /// What scheduler, kubelet and controllers have done by now.
+    pub(crate) fn settle(&mut self, ledger: &Ledger) {
+        let ended = |(key, entry): (&Key, &Entry)| {
+            let is_over = key.0 == Kind::Pod && entry.deleted_at.is_some_and(|at| at.elapsed() >= ENDS);
+            is_over.then(|| key.clone())
+        };
+        let gone: Vec<Key> = self.entries.iter().filter_map(ended).collect();
+        for key in &gone {
+            self.remove(key, ledger);
+        }
+        let used: Vec<Value> = self.all(Kind::Pod, None).iter().flat_map(claims).collect();
+        let unused = |(key, entry): (&Key, &Entry)| {
+            let is_free = key.0 == Kind::Claim && entry.deleted_at.is_some() && !used.contains(&json!(key.2));
+            is_free.then(|| key.clone())
+        };
+        let gone: Vec<Key> = self.entries.iter().filter_map(unused).collect();
+        for key in &gone {
+            self.remove(key, ledger);
+        }
+        let keys: Vec<Key> = self.entries.keys().cloned().collect();
+        for key in keys {
+            match key.0 {
+                Kind::Pod => self.run_pod(&key),
+                Kind::Claim => self.bind_claim(&key),
+                _ => {}
+            }
+        }
+    }
+
+    fn bind_claim(&mut self, key: &Key) {
+        let entry = self.entries.get_mut(key).unwrap();
+        if !entry.is_fixed && entry.object["status"]["phase"] == "Pending" {
+            let asked = entry.object["spec"]["resources"]["requests"].clone();
+            entry.object["status"] = json!({"phase": "Bound", "capacity": asked});
+        }
+    }
+
+    fn run_pod(&mut self, key: &Key) {
+        let now = self.now();
+        let entry = &self.entries[key];
+        let (age, pod) = (entry.made_at.elapsed(), entry.object.clone());
+        if entry.is_fixed || pod["status"]["phase"] != "Pending" || age < SCHEDULED {
+            return;
+        }
+        let mut object = pod.clone();
+        if pod["spec"]["nodeName"].is_null() {
+            match self.node_for(&pod) {
+                Some(node) => {
+                    object["spec"]["nodeName"] = json!(node);
+                    object["status"]["startTime"] = json!(now);
+                    object["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "True"}]);
+                }
+                None if pod["status"]["conditions"].is_null() => {
+                    object["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                        "message": "0/2 nodes are available: 2 Insufficient cpu.", "lastTransitionTime": now}]);
+                }
+                None => {}
+            }
+        }
+        if !object["spec"]["nodeName"].is_null() {
+            let has_begun = age >= STARTS;
+            let name = object["spec"]["containers"][0]["name"].clone();
+            let state = match has_begun {
+                true => json!({"running": {"startedAt": now}}),
+                false => json!({"waiting": {"reason": "ContainerCreating"}}),
+            };
+            object["status"]["containerStatuses"] = json!([{"name": name, "state": state, "ready": has_begun, "restartCount": 0,
+                "image": object["spec"]["containers"][0]["image"], "imageID": ""}]);
+            if has_begun {
+                object["status"]["phase"] = json!("Running");
+                let number: u64 = object["metadata"]["resourceVersion"]
+                    .as_str()
+                    .unwrap()
+                    .parse()
+                    .unwrap();
+                object["status"]["podIP"] = json!(format!("10.244.0.{}", number % 250 + 1));
+            }
+        }
+        self.entries.get_mut(key).unwrap().object = object;
+    }
+
+    fn node_for(&self, pod: &Value) -> Option<String> {
+        let is_jump = pod["metadata"]["labels"]["app.kubernetes.io/name"] == "dstack-ssh-proxy";
+        if self.sold_out && !is_jump {
+            return None;
+        }
+        let (asked, pods) = (requests(pod), self.all(Kind::Pod, None));
+        let fits = |node: &&Value| {
+            let name = &node["metadata"]["name"];
+            let on_it = pods
+                .iter()
+                .filter(|one| one["spec"]["nodeName"] == *name && one["status"]["phase"] != "Failed");
+            let taken: Vec<BTreeMap<String, f64>> = on_it.map(requests).collect();
+            let has_room = asked.iter().all(|(resource, wanted)| {
+                let taken: f64 = taken.iter().filter_map(|one| one.get(resource)).sum();
+                *wanted == 0.0 || amount(&node["status"]["allocatable"][resource]) >= taken + wanted
+            });
+            let taints = node["spec"]["taints"].as_array();
+            has_room
+                && is_wanted(pod, node)
+                && taints.into_iter().flatten().all(|taint| tolerates(pod, taint))
+        };
+        let nodes = self.all(Kind::Node, None);
+        nodes
+            .iter()
+            .find(fits)
+            .map(|node| node["metadata"]["name"].as_str().unwrap().to_owned())
+    }
+}
+
+/// Claims that a pod uses.
+fn claims(pod: &Value) -> Vec<Value> {
+    let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
+    volumes
+        .map(|one| one["persistentVolumeClaim"]["claimName"].clone())
+        .filter(|name| !name.is_null())
+        .collect()
+}
+
+/// Texts of a secret are written as data.
+fn take_texts(secret: &mut Value) {
+    let texts = secret.as_object_mut().unwrap().remove("stringData");
+    for (name, text) in texts.as_ref().and_then(Value::as_object).into_iter().flatten() {
+        secret["data"][name] = json!(STANDARD.encode(text.as_str().unwrap()));
+    }
+}
+
+/// A merge patch, RFC 7386.
+fn merge(into: &mut Value, patch: &Value) {
+    let Value::Object(fields) = patch else {
+        *into = patch.clone();
+        return;
+    };
+    if !into.is_object() {
+        *into = json!({});
+    }
+    for (name, field) in fields {
+        match field.is_null() {
+            true => drop(into.as_object_mut().unwrap().remove(name)),
+            false => merge(&mut into[name], field),
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! [Kubernetes](https://kubernetes.io): a pod for each job, on nodes that are there.
+//!
+//! `kubeconfig` says which clusters, `client` is the API of one as far as it is used, `offers` what its nodes have, `manifests` what
+//! is made, `jump` how pods are reached from outside, `containers` and `volumes` their lives, `inventory` what is ours.
+
+#![warn(missing_docs)]
+
+mod client;
+mod containers;
+mod gpus;
+mod inventory;
+mod jump;
+mod kubeconfig;
+mod labels;
+mod manifests;
+mod objects;
+mod offers;
+mod quantity;
+mod state;
+mod volumes;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use dstack_backend::{Cached, Env, configure_error};
+use dstack_compute::config::{BackendConfig, KubernetesConfig, SplitConfig};
+use dstack_compute::{
+    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Container, Lifecycle, Owned, Removal,
+    Volumes,
+};
+use dstack_model::backends::BackendType;
+use dstack_model::offers::InstanceOfferWithAvailability;
+use dstack_model::runs::Requirements;
+
+use client::Cluster;
+use offers::Capacity;
+
+/// How long what nodes have is taken for true.
+const OFFERS_LIFETIME: Duration = Duration::from_secs(180);
+
+/// How long old answers serve where there are no new ones.
+const STALE_LIFETIME: Duration = Duration::from_secs(600);
+
+/// The kind of backends for Kubernetes.
+pub fn kind(env: Env) -> Arc<dyn BackendKind> {
+    Arc::new(Kind { env })
+}
+
+#[derive(Debug, Clone)]
+struct Kind {
+    env: Env,
+}
+
+impl Kind {
+    fn clusters(&self, config: &KubernetesConfig) -> Result<Vec<Cluster>, String> {
+        let all = kubeconfig::clusters(config)?.into_iter();
+        all.map(|access| Cluster::new(&self.env, access)).collect()
+    }
+}
+
+#[async_trait]
+impl BackendKind for Kind {
+    fn kind(&self) -> BackendType {
+        BackendType::Kubernetes
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            multinode: true,
+            privileged: true,
+            instance_volumes: true,
+            volumes: true,
+            ..Capabilities::default()
+        }
+    }
+
+    async fn configure(&self, _: &str, config: &BackendConfig) -> Result<SplitConfig, ConfigureError> {
+        let BackendConfig::Kubernetes(own) = config else {
+            return Err(ConfigureError::Invalid(
+                "the configuration is not of Kubernetes".to_owned(),
+            ));
+        };
+        for cluster in self.clusters(own).map_err(ConfigureError::Invalid)? {
+            let checked = cluster.check().await;
+            checked.map_err(|error| configure_error(&error, &[&["kubeconfig"]]))?;
+        }
+        Ok(config.split())
+    }
+
+    fn open(&self, stored: &SplitConfig) -> Result<Arc<dyn Backend>, ComputeError> {
+        let config = BackendConfig::join(stored).map_err(ComputeError::Configuration)?;
+        let BackendConfig::Kubernetes(config) = config else {
+            return Err(ComputeError::Configuration("it is not of Kubernetes".to_owned()));
+        };
+        let clusters = self.clusters(&config).map_err(ComputeError::Configuration)?;
+        let known = |cluster| Known {
+            cluster,
+            capacity: Cached::new(Arc::clone(&self.env.clock), OFFERS_LIFETIME, STALE_LIFETIME),
+        };
+        Ok(Arc::new(Kubernetes {
+            kind: self.clone(),
+            clusters: clusters.into_iter().map(known).collect(),
+        }))
+    }
+}
+
+/// The clusters of one kubeconfig.
+#[derive(Debug)]
+struct Kubernetes {
+    kind: Kind,
+    clusters: Vec<Known>,
+}
+
+/// A cluster, and what its nodes were seen to have.
+#[derive(Debug)]
+struct Known {
+    cluster: Cluster,
+    capacity: Cached<Capacity>,
+}
+
+impl Kubernetes {
+    /// Instances of early versions of dstack have the region `-`: they are in the cluster without a name.
+    fn region(&self, region: &str) -> Result<&Known, ComputeError> {
+        let region = if region == "-" { "" } else { region };
+        let found = self
+            .clusters
+            .iter()
+            .find(|known| known.cluster.access.region == region);
+        found.ok_or_else(|| {
+            ComputeError::Configuration(format!(
+                "the context {region:?} is not configured any more: add it to `contexts` of the backend"
+            ))
+        })
+    }
+}
+
+#[async_trait]
+impl Backend for Kubernetes {
+    fn backend_kind(&self) -> &dyn BackendKind {
+        &self.kind
+    }
+
+    async fn offers(
+        &self,
+        requirements: &Requirements,
+    ) -> Result<Vec<InstanceOfferWithAvailability>, ComputeError> {
+        self.find_offers(requirements).await
+    }
+
+    fn containers(&self) -> Option<&dyn Lifecycle<Container>> {
+        Some(self)
+    }
+
+    fn volumes(&self) -> Option<&dyn Volumes> {
+        Some(self)
+    }
+
+    async fn inventory(&self) -> Result<Vec<Owned>, ComputeError> {
+        self.list_owned().await
+    }
+
+    async fn remove_owned(&self, owned: &Owned) -> Result<Removal, ComputeError> {
+        self.delete_owned(owned).await
+    }
+}

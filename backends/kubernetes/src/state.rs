@@ -1,0 +1,167 @@
+//! What the state of a pod means. See <https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/>.
+
+use std::time::Duration;
+
+use dstack_compute::ComputeError;
+use dstack_units::Time;
+
+use crate::objects::{Condition, Pod};
+
+/// A pod that fits nowhere waits so long for somebody to end, or for a new node.
+const SCHEDULED_WITHIN: Duration = Duration::from_secs(60);
+
+/// An image is pulled again for so long: registries are away for a moment sometimes.
+const PULLED_WITHIN: Duration = Duration::from_secs(120);
+
+/// Reasons for which a container waits, and will for ever.
+const HOPELESS: [&str; 5] = [
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "RunContainerError",
+];
+
+/// Why a pod will never work (again); `None`: it does, or may.
+pub(crate) fn end_of(pod: &Pod) -> Option<String> {
+    let status = &pod.status;
+    if !matches!(status.phase.as_str(), "Failed" | "Succeeded") {
+        let leaves = pod.metadata.deletion_timestamp.as_ref();
+        return leaves.map(|_| "the pod is being deleted".to_owned());
+    }
+    let ended = status
+        .container_statuses
+        .iter()
+        .find_map(|one| one.state.terminated.as_ref());
+    Some(match ended {
+        _ if !status.reason.is_empty() => said(&status.reason, &status.message),
+        Some(ended) => format!(
+            "the container has ended with exit code {}: {}",
+            ended.exit_code,
+            said(&ended.reason, &ended.message)
+        ),
+        None => format!("the pod is in phase {}", status.phase),
+    })
+}
+
+/// That a node will evict it, before it has.
+pub(crate) fn ending(pod: &Pod) -> Option<String> {
+    let condition = condition(pod, "DisruptionTarget").filter(|one| one.status == "True")?;
+    Some(said(&condition.reason, &condition.message))
+}
+
+/// What stands in the way of a pod that does not run yet.
+pub(crate) fn obstacle(pod: &Pod, now: Time) -> Option<ComputeError> {
+    if let Some(end) = end_of(pod) {
+        return Some(ComputeError::Broken(end));
+    }
+    let is_late = |since: Option<&String>, limit: Duration| {
+        let since = since.and_then(|text| text.parse::<Time>().ok());
+        since.is_some_and(|since| now >= since + limit)
+    };
+    let unplaced = condition(pod, "PodScheduled").filter(|one| one.status == "False");
+    if let Some(unplaced) = unplaced
+        && is_late(unplaced.last_transition_time.as_ref(), SCHEDULED_WITHIN)
+    {
+        return Some(ComputeError::NoCapacity(said(
+            &unplaced.reason,
+            &unplaced.message,
+        )));
+    }
+    let mut waiting = pod
+        .status
+        .container_statuses
+        .iter()
+        .filter_map(|one| one.state.waiting.as_ref());
+    let stuck = waiting.find(|one| {
+        HOPELESS.contains(&one.reason.as_str())
+            || (one.reason == "ImagePullBackOff" && is_late(pod.status.start_time.as_ref(), PULLED_WITHIN))
+    });
+    stuck.map(|stuck| ComputeError::Broken(said(&stuck.reason, &stuck.message)))
+}
+
+/// What is waited for.
+pub(crate) fn doing(pod: &Pod) -> String {
+    let waiting = pod
+        .status
+        .container_statuses
+        .iter()
+        .find_map(|one| one.state.waiting.as_ref());
+    match (&pod.spec.node_name, waiting) {
+        (None, _) => "a node for the pod".to_owned(),
+        (_, Some(waiting)) if !waiting.reason.is_empty() => said(&waiting.reason, &waiting.message),
+        _ => "the pod starts".to_owned(),
+    }
+}
+
+fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a Condition> {
+    pod.status.conditions.iter().find(|one| one.kind == kind)
+}
+
+fn said(reason: &str, message: &str) -> String {
+    match message.is_empty() {
+        true => reason.to_owned(),
+        false => format!("{reason}: {message}"),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::needless_pass_by_value)] // literals
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(status: Value) -> Pod {
+        serde_json::from_value(json!({"metadata": {"name": "p"}, "status": status})).unwrap()
+    }
+
+    #[test]
+    fn what_is_stuck_is_told_once_it_is_certain() {
+        let at =
+            |seconds: u64| "2026-10-01T12:00:00Z".parse::<Time>().unwrap() + Duration::from_secs(seconds);
+        let unplaced = pod(
+            json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+            "message": "0/2 nodes are available", "lastTransitionTime": "2026-10-01T12:00:00Z"}]}),
+        );
+        assert_eq!(obstacle(&unplaced, at(59)), None);
+        assert_eq!(
+            obstacle(&unplaced, at(60)),
+            Some(ComputeError::NoCapacity(
+                "Unschedulable: 0/2 nodes are available".to_owned()
+            ))
+        );
+        let waiting = |reason: &str| {
+            pod(
+                json!({"phase": "Pending", "startTime": "2026-10-01T12:00:00Z", "containerStatuses": [{"state": {"waiting": {"reason": reason}}}]}),
+            )
+        };
+        assert_eq!(obstacle(&waiting("ImagePullBackOff"), at(60)), None);
+        assert!(matches!(
+            obstacle(&waiting("ImagePullBackOff"), at(120)),
+            Some(ComputeError::Broken(_))
+        ));
+        assert!(matches!(
+            obstacle(&waiting("InvalidImageName"), at(1)),
+            Some(ComputeError::Broken(_))
+        ));
+        assert_eq!(obstacle(&waiting("ContainerCreating"), at(600)), None);
+    }
+
+    #[test]
+    fn what_is_over_is_told_with_its_reason() {
+        for (status, expected) in [
+            (
+                json!({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}),
+                Some("Evicted: low on memory"),
+            ),
+            (
+                json!({"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}]}),
+                Some("the container has ended with exit code 137: OOMKilled"),
+            ),
+            (json!({"phase": "Running"}), None),
+        ] {
+            assert_eq!(end_of(&pod(status.clone())).as_deref(), expected, "{status}");
+        }
+    }
+}
