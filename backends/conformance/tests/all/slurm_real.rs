@@ -305,19 +305,14 @@ async fn a_changed_host_key_is_refused(cloud: &Cloud, slurm: &RealSlurm) {
             dir.display()
         ),
     ]);
-    slurm.says(&[
-        "sh",
-        "-c",
-        &format!("kill -HUP $(cat {}/sshd.pid)", dir.display()),
-    ]);
-    // Connections outlive the server that they began at, unless they have ended by themselves.
-    let connections = format!(
-        "kill $(ps -o pid= --ppid $(cat {}/sshd.pid)) 2>/dev/null || true",
-        dir.display()
-    );
-    slurm.says(&["sh", "-c", &connections]);
+    // Read once: sshd takes the file away while it starts anew.
+    let sshd = slurm.file("sshd.pid").trim().to_owned();
+    slurm.says(&["kill", "-HUP", &sshd]);
+    // Connections outlive the server that they began at: those are ended until one has met the new key.
+    let connections = format!("kill $(ps -o pid= --ppid {sshd}) 2>/dev/null || true");
     let mut last = None;
     for _ in 0..300 {
+        slurm.says(&["sh", "-c", &connections]);
         match backend.inventory().await {
             Err(error @ ComputeError::Credentials(_)) => {
                 let text = error.to_string();
