@@ -10,6 +10,7 @@
 //! * [`fleets`] — which fleet a run gets, and what could be made anew in it.
 //! * [`hosts`] — the way to hosts of SSH fleets, and what they offer.
 //! * [`offers`] — which offers of backends count, and in which order.
+//! * [`orphans`] — what clouds have of ours that belongs to nobody.
 //! * [`volumes`] — where network volumes let a job be.
 //! * [`explain`] — why a job is placed where it is, and what to change when it cannot be placed.
 //! * [`plans`] — what a plan says.
@@ -32,6 +33,7 @@ pub mod matching;
 pub mod names;
 pub mod nodes;
 pub mod offers;
+pub mod orphans;
 pub mod placement;
 pub mod plans;
 pub mod probes;
