@@ -7,9 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dstack_compute::config::{BackendConfig, SplitConfig};
 use dstack_compute::{
-    Backend, BackendKind, Backends, Call, Capabilities, ComputeError, ConfigureError, Known, LISTED_WITHIN,
-    Lifecycle, Machine as CloudMachine, MachineRequest, Owned, OwnedKind, OwnedMark, Removal, Sign, Step,
-    Volume, VolumeRequest, Volumes,
+    Account, AccountProject, Backend, BackendKind, Backends, Call, Capabilities, ComputeError,
+    ConfigureError, Known, LISTED_WITHIN, Lifecycle, Machine as CloudMachine, MachineRequest, Owned,
+    OwnedKind, OwnedMark, Removal, Sign, Step, Volume, VolumeRequest, Volumes,
 };
 use dstack_model::backends::BackendType;
 use dstack_model::decode::decode_strict;
@@ -324,6 +324,21 @@ impl Backends for Clouds {
         } else {
             vec![Arc::new(self.clone())]
         })
+    }
+
+    /// One, of which a project can be told that has no other part in simulations.
+    async fn accounts(&self) -> Result<Vec<Account>, ComputeError> {
+        let account = |backend| Account {
+            id: "aws".to_owned(),
+            kind: "aws".to_owned(),
+            backend: Ok(backend),
+            projects: vec![AccountProject {
+                id: ProjectId::new(Uuid::nil()),
+                name: "main".to_owned(),
+            }],
+        };
+        let backends = self.of_project(ProjectId::new(Uuid::nil())).await?;
+        Ok(backends.into_iter().map(account).collect())
     }
 }
 
