@@ -436,7 +436,10 @@ async fn what_breaks_or_is_taken_away_ends_soon_with_the_reason() {
         }
         assert_eq!(world.finished(&run, 3 * MINUTE).await.unwrap(), RunStatus::Failed);
         // What ran on the machine went with it.
-        world.until("the machine is gone", 3 * MINUTE, all_over).await.unwrap();
+        world
+            .until("the machine is gone", 3 * MINUTE, all_over)
+            .await
+            .unwrap();
         let ended = instances(&world).pop().unwrap();
         assert_eq!(
             ended.termination_reason(),

@@ -13,6 +13,7 @@ pub mod health;
 pub mod identities;
 pub mod logins;
 pub mod metrics;
+pub mod orphans;
 pub mod projects;
 pub mod repos;
 pub mod sealed;
@@ -105,6 +106,11 @@ impl Database {
     /// What jobs used.
     pub fn metrics(&self) -> metrics::Metrics<'_> {
         metrics::Metrics(self.reads())
+    }
+
+    /// What clouds have of ours.
+    pub fn orphans(&self) -> orphans::Orphans<'_> {
+        orphans::Orphans(self.reads())
     }
 
     /// Projects and their members.
