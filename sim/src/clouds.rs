@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use dstack_compute::config::{BackendConfig, SplitConfig};
 use dstack_compute::{
     Account, AccountProject, Backend, BackendKind, Backends, Call, Capabilities, ComputeError,
-    ConfigureError, Known, LISTED_WITHIN, Lifecycle, Machine as CloudMachine, MachineRequest, Owned,
+    ConfigureError, Known, LISTED_WITHIN, Lifecycle, Machine as CloudMachine, MachineRequest, Marks, Owned,
     OwnedKind, OwnedMark, Removal, Sign, Step, Volume, VolumeRequest, Volumes,
 };
 use dstack_model::backends::BackendType;
@@ -78,6 +78,10 @@ struct State {
     delays: Delays,
     gone: bool,
     unreadable: bool,
+    planted: Vec<Owned>,
+    swept: Vec<String>,
+    hides_inventory: bool,
+    inventories: usize,
 }
 
 impl State {
@@ -201,6 +205,49 @@ impl Clouds {
     /// Nobody knows now which clouds are configured, as when the database is away.
     pub fn unreadable(&self, unreadable: bool) {
         self.change(|state| state.unreadable = unreadable);
+    }
+
+    /// There is a machine under these marks that nobody here asked for, known by its tags or by the code in its name.
+    pub fn plant_machine(&self, marks: &Marks, by_name: bool) {
+        let mark = match by_name {
+            true => OwnedMark::of_name(&marks.name(60)),
+            false => Some(OwnedMark::Tags {
+                installation: marks.installation,
+                key: marks.key,
+            }),
+        };
+        let planted = mark.map(|mark| Owned {
+            id: format!("i-{}", marks.name),
+            name: marks.name(60),
+            mark,
+            ..owned(OwnedKind::Machine, marks.key, marks.installation)
+        });
+        self.change(|state| state.planted.extend(planted));
+    }
+
+    /// There is a disk under this key that nobody here asked for.
+    pub fn plant_disk(&self, volume: VolumeId) {
+        self.change(|state| state.disks.push((volume, Instant::now())));
+    }
+
+    /// Ids of planted machines that exist, in the order in which they were planted.
+    pub fn planted(&self) -> Vec<String> {
+        self.lock().planted.iter().map(|thing| thing.id.clone()).collect()
+    }
+
+    /// Ids of what it was asked to end as nobody knows it, in order.
+    pub fn swept(&self) -> Vec<String> {
+        self.lock().swept.clone()
+    }
+
+    /// It does not say what it has, from now on or no longer: it takes for ever.
+    pub fn hide_inventory(&self, hides: bool) {
+        self.change(|state| state.hides_inventory = hides);
+    }
+
+    /// How often it has said what it has.
+    pub fn inventories(&self) -> usize {
+        self.lock().inventories
     }
 
     /// Machines that exist.
@@ -388,6 +435,9 @@ impl Backend for Clouds {
     async fn inventory(&self) -> Result<Vec<Owned>, ComputeError> {
         // That of the engine's settings, where nothing else is set.
         let installation = InstallationId::new(Uuid::nil());
+        if self.lock().hides_inventory {
+            std::future::pending::<()>().await;
+        }
         self.ask(move |state| {
             let is_listed = |at: &Instant| *at <= Instant::now();
             let machines = state
@@ -398,12 +448,26 @@ impl Backend for Clouds {
                 machines.map(|machine| owned(OwnedKind::Machine, machine.instance.uuid(), installation));
             let disks = state.disks.iter().filter(|(_, at)| is_listed(at));
             let disks = disks.map(|(volume, _)| owned(OwnedKind::Volume, volume.uuid(), installation));
-            Ok(machines.chain(disks).collect())
+            let all = machines
+                .chain(disks)
+                .chain(state.planted.iter().cloned())
+                .collect();
+            state.inventories += 1;
+            Ok(all)
         })
         .await
     }
 
     async fn remove_owned(&self, owned: &Owned) -> Result<Removal, ComputeError> {
+        let id = owned.id.clone();
+        self.change(|state| state.swept.push(id.clone()));
+        if self.planted().contains(&id) {
+            let order = self.order(move |state| {
+                state.planted.retain(|thing| thing.id != id);
+                Ok(Removal::Gone)
+            });
+            return order.await;
+        }
         let OwnedMark::Tags { key, .. } = owned.mark else {
             return Err(ComputeError::Unsupported("to remove what has no tags"));
         };

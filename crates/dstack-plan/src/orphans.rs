@@ -42,6 +42,9 @@ pub struct Policy {
 /// How long something belongs to nobody before it is an orphan, unless the administrator says otherwise.
 pub const GRACE: Duration = Duration::from_secs(30 * 60);
 
+/// What was seen so long ago, or a grace ago if that is longer, says nothing of now: nobody has looked since.
+pub const MAX_GAP: Duration = Duration::from_secs(60 * 60);
+
 impl Default for Policy {
     fn default() -> Self {
         Self {
@@ -93,9 +96,9 @@ pub fn judge<K: Ord + Clone>(
 
 /// Of a thing that belongs to nobody now.
 fn of_nobody(before: Option<&Sighting>, policy: Policy, now: Time) -> Verdict {
-    // Nobody has looked for longer than that, or a clock was set back: who knows what was so meanwhile.
-    let goes_on =
-        |seen: &&Sighting| seen.first <= seen.last && seen.last <= now && now - policy.grace <= seen.last;
+    // Nobody has looked for too long, or a clock was set back: who knows what was so meanwhile.
+    let gap = policy.grace.max(MAX_GAP);
+    let goes_on = |seen: &&Sighting| seen.first <= seen.last && seen.last <= now && now - gap <= seen.last;
     let new = Sighting {
         first: now,
         last: now,
@@ -198,10 +201,10 @@ mod tests {
     fn after_a_time_without_looks_the_grace_begins_anew_without_a_second_report() {
         let story = [
             (0, NOBODY),
-            (30, NOBODY),
-            (61, NOBODY),
-            (90, NOBODY),
-            (91, NOBODY),
+            (60, NOBODY),
+            (121, NOBODY),
+            (150, NOBODY),
+            (151, NOBODY),
         ];
         let verdicts = looks(REMOVES, &story);
         assert_eq!(reports(&verdicts), [false, true, false, false, false]);
@@ -225,12 +228,12 @@ mod tests {
 
     /// Minutes since the last look, and the holders of three things.
     fn story() -> impl Strategy<Value = Vec<(i64, [Option<Holder>; 3])>> {
-        proptest::collection::vec((-5i64..45, [holder(), holder(), holder()]), 1..40)
+        proptest::collection::vec((-5i64..80, [holder(), holder(), holder()]), 1..40)
     }
 
     proptest! {
-        /// Nothing is reported or may be ended that did not belong to nobody at each look of a whole grace, with no gap longer
-        /// than that between two looks; nothing may be ended unless that is wanted, and all that may be is reported.
+        /// Nothing is reported or may be ended that did not belong to nobody at each look of a whole grace, with no longer gap
+        /// between two looks than may be; nothing may be ended unless that is wanted, and all that may be is reported.
         #[test]
         fn only_what_belonged_to_nobody_all_the_time(story in story(), removes: bool) {
             let policy = Policy { removes, ..REMOVES };
@@ -248,7 +251,7 @@ mod tests {
                 for thing in 0..3 {
                     let belongs_to_nobody = matches!(holders[thing], Some(Holder::Ended | Holder::Nobody));
                     since[thing] = match since[thing] {
-                        Some((first, last)) if belongs_to_nobody && last <= now && now - GRACE <= last => Some((first, now)),
+                        Some((first, last)) if belongs_to_nobody && last <= now && now - MAX_GAP <= last => Some((first, now)),
                         _ => belongs_to_nobody.then_some((now, now)),
                     };
                     let Some(verdict) = verdicts.get(&thing) else {

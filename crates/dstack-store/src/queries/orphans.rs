@@ -24,11 +24,16 @@ pub enum MadeKey {
 }
 
 impl MadeKey {
+    /// What names tell of an id.
+    pub fn end_of(id: Uuid) -> Self {
+        Self::End(format!("{:012x}", id.as_u128() & 0xffff_ffff_ffff))
+    }
+
     /// Whether it is that of a row.
     pub fn is_of(&self, id: Uuid) -> bool {
         match self {
             Self::Id(own) => *own == id,
-            Self::End(digits) => id.to_string().ends_with(digits.as_str()),
+            Self::End(_) => *self == Self::end_of(id),
         }
     }
 }
