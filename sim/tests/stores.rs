@@ -908,17 +908,18 @@ async fn sealed_columns_are_encrypted_and_clear_text_in_them_is_read() {
 #[tokio::test]
 async fn rows_are_found_by_the_keys_of_what_was_made_for_them() {
     let folder = tempfile::tempdir().unwrap();
-    for database in databases(folder.path()).await {
-        made_for(&SqlStore::new(database)).await;
-    }
-    made_for(&MemoryStore::new()).await;
-}
-
-async fn made_for(store: &dyn EngineStore) {
     let builder = Builder {
         project: Uuid::from_u128(1).into(),
         random: Random::seeded(21),
     };
+    for database in databases(folder.path()).await {
+        people(&database, &builder, &[Uuid::from_u128(2).to_string()]).await;
+        made_for(&SqlStore::new(database), &builder).await;
+    }
+    made_for(&MemoryStore::new(), &builder).await;
+}
+
+async fn made_for(store: &dyn EngineStore, builder: &Builder) {
     let fleet = builder.fleet("f", &json!({"nodes": "0..3"}), NOW).unwrap();
     let pending = |num: i64| InstanceRow::pending(builder.random.uuid().into(), &fleet, num, NOW);
     let (live, mut over, mut ending) = (pending(0), pending(1), pending(2));
