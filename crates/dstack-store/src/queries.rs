@@ -6,6 +6,7 @@
 pub mod backends;
 pub mod content;
 pub mod counts;
+pub mod diagnosis;
 pub mod events;
 pub mod exports;
 pub mod gateways;
@@ -71,6 +72,11 @@ impl Database {
     /// How many there are, for metrics.
     pub fn counts(&self) -> counts::Counts<'_> {
         counts::Counts(self.reads())
+    }
+
+    /// Rows of which something is wrong.
+    pub fn diagnoses(&self) -> diagnosis::Diagnoses<'_> {
+        diagnosis::Diagnoses(self.reads())
     }
 
     /// The trail of what users and the server did.

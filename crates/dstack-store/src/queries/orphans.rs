@@ -113,12 +113,11 @@ impl Orphans<'_> {
 
     async fn in_table(self, table: &DrivenTable, ids: &[Uuid], ends: &[&str]) -> Result<Vec<MadeFor>> {
         let DrivenTable { name, driven, entity } = *table;
-        let (name_of, ended_at) = match name {
-            "instances" => ("name", "COALESCE(finished_at, deleted_at)"),
-            "volumes" => ("name", "deleted_at"),
-            "runs" => ("run_name", "NULL"),
-            "jobs" => ("job_name", "NULL"),
-            _ => ("name", "NULL"),
+        let name_of = table.name_column();
+        let ended_at = match name {
+            "instances" => "COALESCE(finished_at, deleted_at)",
+            "volumes" => "deleted_at",
+            _ => "NULL",
         };
         let select = format!(
             "SELECT id, {name_of}, CAST(CASE WHEN {driven} THEN 1 ELSE 0 END AS BIGINT), CAST({ended_at} AS BIGINT) FROM {name}"
