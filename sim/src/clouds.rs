@@ -79,6 +79,7 @@ struct State {
     gone: bool,
     unreadable: bool,
     planted: Vec<Owned>,
+    planted_calls: HashMap<String, usize>,
     swept: Vec<String>,
     hides_inventory: bool,
     inventories: usize,
@@ -223,6 +224,11 @@ impl Clouds {
             ..owned(OwnedKind::Machine, marks.key, marks.installation)
         });
         self.change(|state| state.planted.extend(planted));
+    }
+
+    /// The planted machine of this id is gone only after so many calls more than one.
+    pub fn ends_slowly(&self, id: &str, calls: usize) {
+        self.change(|state| state.planted_calls.insert(id.to_owned(), calls));
     }
 
     /// There is a disk under this key that nobody here asked for.
@@ -463,8 +469,18 @@ impl Backend for Clouds {
         self.change(|state| state.swept.push(id.clone()));
         if self.planted().contains(&id) {
             let order = self.order(move |state| {
-                state.planted.retain(|thing| thing.id != id);
-                Ok(Removal::Gone)
+                // The end of some takes a few calls.
+                match state.planted_calls.get_mut(&id).filter(|left| **left > 0) {
+                    Some(left) => {
+                        *left -= 1;
+                        let again = Duration::from_secs(10);
+                        Ok(Removal::Underway { again })
+                    }
+                    None => {
+                        state.planted.retain(|thing| thing.id != id);
+                        Ok(Removal::Gone)
+                    }
+                }
             });
             return order.await;
         }

@@ -186,6 +186,24 @@ async fn orphans_are_ended_where_that_is_wanted_and_never_those_of_others() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_cloud_that_takes_its_time_is_asked_until_all_is_gone() {
+    let world = world_that_removes(13).await;
+    let engine = world.start().await.unwrap();
+    world.clouds.plant_machine(&marks(key(1), "slow"), false);
+    world.clouds.plant_machine(&marks(key(2), "quick"), false);
+    world.clouds.ends_slowly("i-slow", 6);
+    let asked = |world: &World| !world.clouds.swept().is_empty();
+    world.until("it is asked", REPORTED_WITHIN, asked).await.unwrap();
+    // Without another look at all that there is.
+    let ended = |world: &World| count(world, "Orphan ended") == 2;
+    world.until("both are ended", 2 * MINUTE, ended).await.unwrap();
+    let calls = |id: &str| world.clouds.swept().iter().filter(|asked| *asked == id).count();
+    assert_eq!((calls("i-slow"), calls("i-quick")), (7, 1));
+    assert!(world.store.tables().orphans.is_empty());
+    drop(engine);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_machine_whose_row_is_over_is_reported_as_that() {
     let world = world(3).await;
     let engine = world.start().await.unwrap();

@@ -40,6 +40,9 @@ const ACCOUNTS_AT_ONCE: usize = 4;
 /// How long an account may take to say what it has, of all regions.
 const INVENTORY_LIMIT: Duration = Duration::from_secs(5 * 60);
 
+/// Pause at least before a cloud is asked again whether something is gone.
+const MIN_PAUSE: Duration = Duration::from_secs(1);
+
 /// How long the orphans of an account are ended in one sweep; the next one goes on.
 const ENDING_LIMIT: Duration = Duration::from_secs(5 * 60);
 
@@ -185,28 +188,44 @@ fn report(account: &Account, thing: &Listed) {
     );
 }
 
+/// Ends orphans, until the cloud says that they are gone.
 async fn end_all(
     ctx: &Context,
     account: &Account,
     backend: &dyn Backend,
-    orphans: Vec<Listed>,
+    mut orphans: Vec<Listed>,
 ) -> Result<()> {
-    for orphan in orphans {
-        end(ctx, account, backend, orphan).await?;
+    loop {
+        let (mut underway, mut pause) = (Vec::new(), Duration::MAX);
+        for orphan in orphans {
+            if let Some(again) = end(ctx, account, backend, &orphan).await? {
+                pause = pause.min(again);
+                underway.push(orphan);
+            }
+        }
+        if underway.is_empty() {
+            return Ok(());
+        }
+        tokio::time::sleep(pause.max(MIN_PAUSE)).await;
+        orphans = underway;
     }
-    Ok(())
 }
 
-/// Has the cloud end an orphan, if it belongs to nobody still.
-async fn end(ctx: &Context, account: &Account, backend: &dyn Backend, orphan: Listed) -> Result<()> {
+/// Has the cloud end an orphan, if it belongs to nobody still. The pause before the cloud is asked again, if it is at it.
+async fn end(
+    ctx: &Context,
+    account: &Account,
+    backend: &dyn Backend,
+    orphan: &Listed,
+) -> Result<Option<Duration>> {
     let store = ctx.deps.store.as_ref();
     if !store.take_duty(DUTY, &ctx.owner).await? {
         return Err(EngineError::LeaseLost);
     }
-    let now = listing::with_rows(store, vec![orphan.owned]).await?;
+    let now = listing::with_rows(store, vec![orphan.owned.clone()]).await?;
     // The next sweep forgets what is known again.
     let Some(orphan) = now.into_iter().find(|thing| thing.holder() != Holder::Live) else {
-        return Ok(());
+        return Ok(None);
     };
     if ctx.leases.term().is_none() {
         return Err(EngineError::LeaseLost);
@@ -227,22 +246,24 @@ async fn end(ctx: &Context, account: &Account, backend: &dyn Backend, orphan: Li
                 thing,
                 "what belonged to nobody was ended"
             );
+            Ok(None)
         }
-        Ok(Removal::Underway { .. }) => {
-            tracing::info!(
+        Ok(Removal::Underway { again }) => {
+            tracing::debug!(
                 backend.r#type = account.kind,
                 thing,
                 "a cloud is ending what belongs to nobody"
             );
+            Ok(Some(again))
         }
         Err(error) => {
             tracing::warn!(
                 backend.r#type = account.kind, thing, %error,
                 "a cloud does not end what belongs to nobody: it is asked again with the next sweep"
             );
+            Ok(None)
         }
     }
-    Ok(())
 }
 
 fn changes(ctx: &Context) -> Changes {
