@@ -8,11 +8,13 @@ use async_trait::async_trait;
 use dstack_compute::config::{BackendConfig, SplitConfig};
 use dstack_compute::{
     Account, AccountProject, Backend, BackendKind, Backends, Call, Capabilities, ComputeError,
-    ConfigureError, Known, LISTED_WITHIN, Lifecycle, Machine as CloudMachine, MachineRequest, Marks, Owned,
-    OwnedKind, OwnedMark, Removal, Sign, Step, Volume, VolumeRequest, Volumes,
+    ConfigureError, Container, ContainerRequest, Known, LISTED_WITHIN, Lifecycle, Machine as CloudMachine,
+    MachineRequest, Marks, Owned, OwnedKind, OwnedMark, Removal, Sign, Step, Volume, VolumeRequest, Volumes,
+    Workload,
 };
 use dstack_model::backends::BackendType;
 use dstack_model::decode::decode_strict;
+use dstack_model::instances::InstanceRuntime;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::{JobProvisioningData, Requirements};
 use dstack_model::volumes::VolumeProvisioningData;
@@ -24,10 +26,14 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::Faults;
+use crate::hosts::Hosts;
 use crate::servers::Caller;
 
 /// What is said of a cloud that is [sold out](Clouds::sold_out).
 pub const SOLD_OUT: &str = "small in aws/here: no small left; large in aws/here: no large left";
+
+/// What is said of a container that is not there any more.
+pub const CONTAINER_LOST: &str = "the container was killed";
 
 /// A machine that costs money.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,6 +78,10 @@ struct State {
     disks: Vec<(VolumeId, Instant)>,
     /// Disks ever made, by volume.
     disks_made: HashMap<VolumeId, usize>,
+    /// Containers that cost money.
+    containers: Vec<Machine>,
+    /// What the last one was asked to run.
+    workload: Option<Workload>,
     /// Offers asked for, in order.
     asked: Vec<String>,
     faults: Faults,
@@ -99,14 +109,17 @@ pub struct Clouds {
     state: Arc<Mutex<State>>,
     changed: Arc<Notify>,
     random: Random,
+    /// Where containers run.
+    hosts: Hosts,
     /// Which server calls, where there are several.
     caller: Option<Arc<Caller>>,
 }
 
 impl Clouds {
-    /// A cloud without offers.
-    pub fn new(random: Random) -> Self {
+    /// A cloud without offers. Its containers are among `hosts`.
+    pub fn new(hosts: Hosts, random: Random) -> Self {
         Self {
+            hosts,
             state: Arc::default(),
             changed: Arc::default(),
             random,
@@ -146,6 +159,27 @@ impl Clouds {
         self.change(|state| state.offers = offers.collect());
     }
 
+    /// It offers containers of these names, the first the cheapest.
+    pub fn offer_containers(&self, names: &[&str]) {
+        let offers = (1_u32..).zip(names).filter_map(|(price, name)| {
+            Some(Offer {
+                instance_runtime: InstanceRuntime::Runner,
+                ..offer(name, price)?
+            })
+        });
+        self.change(|state| state.offers = offers.collect());
+    }
+
+    /// Containers that exist.
+    pub fn containers(&self) -> Vec<Machine> {
+        self.lock().containers.clone()
+    }
+
+    /// What the last container was asked to run.
+    pub fn workload(&self) -> Option<Workload> {
+        self.lock().workload.clone()
+    }
+
     /// It offers machines of these names, each in a region with zones, the first the cheapest.
     pub fn offer_in(&self, places: &[(&str, &str, &[&str])]) {
         let offers = (1_u32..)
@@ -163,7 +197,13 @@ impl Clouds {
 
     /// The machine of an instance breaks, and is gone.
     pub fn lose(&self, instance: InstanceId) {
-        self.change(|state| state.machines.retain(|machine| machine.instance != instance));
+        self.change(|state| {
+            state.machines.retain(|machine| machine.instance != instance);
+            state
+                .containers
+                .retain(|container| container.instance != instance);
+            self.hosts.end_container(&address(state.number_of(instance)));
+        });
     }
 
     /// The cloud says that it will take the machine of an instance away.
@@ -352,12 +392,17 @@ fn zone(offer: &Offer) -> Option<String> {
     offer.availability_zones.as_ref()?.first().cloned()
 }
 
+fn address(number: usize) -> String {
+    format!("10.0.{}.{}", number / 250, number % 250 + 1)
+}
+
 /// Where the machine of this number is.
 fn place(offer: &Offer, number: usize) -> Option<JobProvisioningData> {
-    let address = format!("10.0.{}.{}", number / 250, number % 250 + 1);
+    let address = address(number);
+    let is_container = offer.instance_runtime == InstanceRuntime::Runner;
     let place = json!({"backend": "aws", "instance_type": kind(&offer.instance.name), "instance_id": "i-1",
         "hostname": address, "internal_ip": address, "region": offer.region, "price": offer.price, "username": "ubuntu", "ssh_port": 22,
-        "dockerized": true, "availability_zone": zone(offer)});
+        "dockerized": !is_container, "availability_zone": zone(offer)});
     decode_strict(&place).ok()
 }
 
@@ -406,6 +451,8 @@ impl BackendKind for Clouds {
         Capabilities {
             create_instance: true,
             multinode: true,
+            privileged: true,
+            instance_volumes: true,
             volumes: true,
             ..Capabilities::default()
         }
@@ -434,6 +481,10 @@ impl Backend for Clouds {
         Some(self)
     }
 
+    fn containers(&self) -> Option<&dyn Lifecycle<Container>> {
+        Some(self)
+    }
+
     fn volumes(&self) -> Option<&dyn Volumes> {
         Some(self)
     }
@@ -452,9 +503,16 @@ impl Backend for Clouds {
                 .filter(|machine| state.listed_at.get(&machine.instance).is_none_or(is_listed));
             let machines =
                 machines.map(|machine| owned(OwnedKind::Machine, machine.instance.uuid(), installation));
+            let containers = state
+                .containers
+                .iter()
+                .filter(|container| state.listed_at.get(&container.instance).is_none_or(is_listed));
+            let containers = containers
+                .map(|container| owned(OwnedKind::Container, container.instance.uuid(), installation));
             let disks = state.disks.iter().filter(|(_, at)| is_listed(at));
             let disks = disks.map(|(volume, _)| owned(OwnedKind::Volume, volume.uuid(), installation));
             let all = machines
+                .chain(containers)
                 .chain(disks)
                 .chain(state.planted.iter().cloned())
                 .collect();
@@ -489,6 +547,7 @@ impl Backend for Clouds {
         };
         match owned.kind {
             OwnedKind::Volume => self.delete_disk(VolumeId::from(key)).await,
+            OwnedKind::Container => self.end_container(InstanceId::from(key)).await,
             _ => self.end_machine(InstanceId::from(key)).await,
         }
     }
@@ -604,6 +663,111 @@ impl Lifecycle<CloudMachine> for Clouds {
         let made = known.place.as_ref().map(|_| serde_json::Value::Null);
         call.unmake("machine", made, LISTED_WITHIN, find, |_| {
             self.end_machine(instance)
+        })
+        .await
+    }
+}
+
+impl Clouds {
+    /// Makes another container at each call: nothing but its notes keeps the engine from having two.
+    async fn make_container(&self, request: &ContainerRequest) -> Result<JobProvisioningData, ComputeError> {
+        let request = request.clone();
+        let hosts = self.hosts.clone();
+        self.order(move |state| {
+            let name = &request.offer.instance.name;
+            let instance = InstanceId::from(request.marks.key);
+            state.asked.push(name.clone());
+            if state.full.contains(name) {
+                return Err(ComputeError::NoCapacity(format!("no {name} left")));
+            }
+            state.containers.push(Machine {
+                instance,
+                offer: name.clone(),
+                place: (request.offer.region.to_string(), zone(&request.offer)),
+            });
+            let listed_at = Instant::now() + state.delays.unlisted;
+            state.listed_at.insert(instance, listed_at);
+            *state.made.entry(instance).or_default() += 1;
+            let number = state.number_of(instance);
+            hosts.begin_container(&address(number));
+            let place = place(&request.offer, number).ok_or(ComputeError::Unsupported("this"));
+            state.workload = Some(request.workload);
+            place
+        })
+        .await
+    }
+
+    /// Whether there is a container of the instance, and it is listed.
+    async fn lists_container(&self, instance: InstanceId) -> Result<bool, ComputeError> {
+        self.ask(move |state| {
+            let listed_at = state.listed_at.get(&instance);
+            let is_listed = listed_at.is_none_or(|at| *at <= Instant::now());
+            Ok(is_listed && has_container(state, instance))
+        })
+        .await
+    }
+
+    async fn end_container(&self, instance: InstanceId) -> Result<Removal, ComputeError> {
+        let hosts = self.hosts.clone();
+        self.order(move |state| {
+            state
+                .containers
+                .retain(|container| container.instance != instance);
+            hosts.end_container(&address(state.number_of(instance)));
+            Ok(Removal::Gone)
+        })
+        .await
+    }
+}
+
+fn has_container(state: &State, instance: InstanceId) -> bool {
+    let mut containers = state.containers.iter();
+    containers.any(|container| container.instance == instance)
+}
+
+fn instance_of(marks: &Marks) -> InstanceId {
+    InstanceId::from(marks.key)
+}
+
+#[async_trait]
+impl Lifecycle<Container> for Clouds {
+    async fn ensure(
+        &self,
+        want: &ContainerRequest,
+        call: &Call<'_>,
+    ) -> Result<Step<JobProvisioningData>, ComputeError> {
+        let instance = instance_of(&want.marks);
+        let find = || async move {
+            let there = self.lists_container(instance).await?;
+            Ok(place(&want.offer, self.lock().number_of(instance)).filter(|_| there))
+        };
+        let made = call
+            .make("container", LISTED_WITHIN, || self.make_container(want), find)
+            .await?;
+        Ok(Step::Ready(made))
+    }
+
+    async fn look(&self, known: &[Known<Container>]) -> Result<Vec<Sign<JobProvisioningData>>, ComputeError> {
+        let instances: Vec<InstanceId> = known.iter().map(|known| instance_of(&known.marks)).collect();
+        self.ask(move |state| {
+            let sign = |instance: &InstanceId| match has_container(state, *instance) {
+                true => Sign::Well,
+                false => Sign::Lost(CONTAINER_LOST.to_owned()),
+            };
+            Ok(instances.iter().map(sign).collect())
+        })
+        .await
+    }
+
+    async fn remove(&self, known: &Known<Container>, call: &Call<'_>) -> Result<Removal, ComputeError> {
+        let instance = instance_of(&known.marks);
+        let find = || async move {
+            let there = self.lists_container(instance).await?;
+            Ok(there.then_some(serde_json::Value::Null))
+        };
+        let made = known.place.as_ref().map(|_| serde_json::Value::Null);
+        call.unmake("container", made, LISTED_WITHIN, find, |_| {
+            self.end_container(instance)
         })
         .await
     }

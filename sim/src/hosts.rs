@@ -13,6 +13,7 @@ use dstack_agent_api::shim::{
     TaskTerminate,
 };
 use dstack_agent_api::stream::{End, StreamLine, Tick};
+use dstack_engine::agents::container::{ContainerShim, Link};
 use dstack_engine::{AgentError, Agents, EventSource, Runner, Shim, TaskSource};
 use dstack_model::runs::JobProvisioningData;
 use dstack_plan::placement::HostRules;
@@ -100,6 +101,10 @@ struct State {
     without_agent: BTreeSet<String>,
     /// Machines of clouds come without an agent, which is brought to them over SSH.
     bare_machines: bool,
+    /// Containers of clouds, whose scripts wait for the agent or have become it.
+    containers: BTreeSet<String>,
+    /// What another program says that listens where the agent of a machine does not run.
+    impostors: BTreeMap<String, AgentError>,
     /// Machines to which the way may be kept open.
     reached: BTreeSet<String>,
     /// Host keys of machines that are not what they were, by machine.
@@ -191,6 +196,63 @@ impl Hosts {
         self.changed.notify_waiters();
     }
 
+    /// A container is there, at this address.
+    pub(crate) fn begin_container(&self, address: &str) {
+        let mut state = self.lock();
+        state.lost.remove(address);
+        state.containers.insert(address.to_owned());
+    }
+
+    /// A container is there no more, and what ran in it has ended.
+    pub(crate) fn end_container(&self, address: &str) {
+        let mut state = self.lock();
+        if state.containers.remove(address) {
+            state.lost.insert(address.to_owned());
+            state.tasks.retain(|_, task| task.machine != address);
+        }
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// A container is started again: its runner is gone, and its script waits for another one.
+    pub fn restart_container(&self, address: &str) {
+        self.lock().tasks.retain(|_, task| task.machine != address);
+        self.changed.notify_waiters();
+    }
+
+    /// Whether the script of a container can be reached.
+    pub(crate) fn has_container(&self, address: &str) -> bool {
+        let state = self.lock();
+        state.containers.contains(address) && !state.cut_off
+    }
+
+    /// The script of a container becomes the runner of a job, unless it has. What its commands do is looked up by the name of the
+    /// instance.
+    pub(crate) fn run_container(&self, address: &str, instance: &str, job: &str, token: Secret) {
+        let mut state = self.lock();
+        if !state.containers.contains(address) || state.tasks.contains_key(job) {
+            return;
+        }
+        let script = state.scripts.get(instance).copied().unwrap_or_default();
+        state.scripts.insert(job.to_owned(), script);
+        let info = TaskInfo {
+            id: job.to_owned(),
+            status: TaskStatus::Running,
+            ..TaskInfo::default()
+        };
+        let task = Task {
+            machine: address.to_owned(),
+            info,
+            runner: RunnerSim {
+                token,
+                ..RunnerSim::default()
+            },
+        };
+        state.tasks.insert(job.to_owned(), task);
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
     /// The shim of a machine answers calls with this token only from now on; `None`: it is gone.
     pub fn shim_token(&self, machine: &str, token: Option<Secret>) {
         let mut state = self.lock();
@@ -225,6 +287,18 @@ impl Hosts {
         self.lock().reached.clone()
     }
 
+    /// While the agent of a machine does not run, another program answers in its place.
+    pub fn impersonate(&self, machine: &str, answer: AgentError) {
+        self.lock().impostors.insert(machine.to_owned(), answer);
+    }
+
+    /// Whose agent a machine has, by what lies there for root.
+    pub(crate) fn has_token(&self, machine: &str, token: &Secret) -> bool {
+        let state = self.lock();
+        let found = state.shim_tokens.get(machine);
+        found.is_some_and(|found| found.expose() == token.expose())
+    }
+
     /// Whether no agent runs on a machine.
     pub(crate) fn lacks_agent(&self, machine: &str) -> bool {
         self.lock().without_agent.contains(machine)
@@ -245,8 +319,11 @@ impl Hosts {
         if shown.is_some_and(|shown| key.is_some_and(|wanted| *wanted != shown)) {
             return Some(AgentError::Unreachable("the host key is another".to_owned()));
         }
-        let is_without = self.lock().without_agent.contains(machine);
-        is_without.then(|| AgentError::NotRunning("nothing listens on port 10998".to_owned()))
+        let state = self.lock();
+        let nothing = || AgentError::NotRunning("nothing listens on port 10998".to_owned());
+        let impostor = state.impostors.get(machine).cloned();
+        let is_without = state.without_agent.contains(machine);
+        is_without.then(|| impostor.unwrap_or_else(nothing))
     }
 
     /// What DCGM says of the GPUs from now on, as a code of its own; `None`: there is no DCGM.
@@ -415,6 +492,21 @@ fn refused(status: u16, message: &str) -> AgentError {
 impl Agents for Hosts {
     fn shim(&self, address: &AgentAddress, token: Option<Secret>) -> Arc<dyn Shim> {
         self.lock().reached.insert(machine(address));
+        if let AgentAddress::Container { runner_port, job, .. } = address {
+            let runner = SimRunner {
+                hosts: self.clone(),
+                machine: machine(address),
+                id: job.to_string(),
+                token: Secret::default(),
+            };
+            let link = SimLink {
+                hosts: self.clone(),
+                machine: machine(address),
+                job: job.to_string(),
+            };
+            let (runner, link) = (Arc::new(runner), Arc::new(link));
+            return Arc::new(ContainerShim::new(*job, *runner_port, runner, link));
+        }
         Arc::new(SimShim {
             hosts: self.clone(),
             machine: machine(address),
@@ -435,8 +527,8 @@ impl Agents for Hosts {
     fn forget(&self, address: &AgentAddress) {
         self.lock().reached.remove(&machine(address));
     }
-    fn address(&self, instance: InstanceId, _place: &JobProvisioningData) -> Option<AgentAddress> {
-        let comes_with_agent = !self.lock().bare_machines;
+    fn address(&self, instance: InstanceId, place: &JobProvisioningData) -> Option<AgentAddress> {
+        let comes_with_agent = place.dockerized && !self.lock().bare_machines;
         comes_with_agent.then(|| AgentAddress::Local {
             runtime: "docker".to_owned(),
             host: instance.to_string(),
@@ -449,7 +541,7 @@ impl Agents for Hosts {
 fn machine(address: &AgentAddress) -> String {
     match address {
         AgentAddress::Local { host, .. } => host.clone(),
-        AgentAddress::Ssh { reach, .. } => reach.host.host.clone(),
+        AgentAddress::Ssh { reach, .. } | AgentAddress::Container { reach, .. } => reach.host.host.clone(),
     }
 }
 
@@ -560,6 +652,31 @@ impl Shim for SimShim {
     }
 }
 
+/// The connection to a container.
+#[derive(Debug)]
+struct SimLink {
+    hosts: Hosts,
+    machine: String,
+    job: String,
+}
+
+#[async_trait]
+impl Link for SimLink {
+    async fn broken(&self) -> AgentError {
+        loop {
+            let changed = Arc::clone(&self.hosts.changed);
+            let notified = changed.notified();
+            tokio::pin!(notified);
+            notified.as_mut().enable();
+            let runs = self.hosts.lock().tasks.contains_key(&self.job);
+            if !runs || self.hosts.is_lost(&self.machine) || self.hosts.stream_breaks() {
+                return AgentError::Unreachable("the connection broke".to_owned());
+            }
+            notified.await;
+        }
+    }
+}
+
 struct SimTasks {
     hosts: Hosts,
     machine: String,
@@ -634,6 +751,9 @@ impl SimRunner {
                 Err(refused(401, "Unauthorized"))
             }
             Some(task) if task.info.status == TaskStatus::Running => work(&mut task.runner),
+            None if state.containers.contains(&self.machine) => {
+                Err(AgentError::NotRunning("nothing listens on port 10999".to_owned()))
+            }
             _ => Err(AgentError::Unreachable("connection refused".to_owned())),
         })
     }

@@ -58,6 +58,12 @@ pub fn at_rest(world: &World) -> Vec<String> {
             wrong.push(format!("a machine ({}) is left in the cloud", machine.offer));
         }
     }
+    for container in world.clouds.containers() {
+        let known = tables.instances.get(&container.instance);
+        if known.is_none_or(|row| row.status() == InstanceStatus::Terminated) {
+            wrong.push(format!("a container ({}) is left in the cloud", container.offer));
+        }
+    }
     for volume in world.clouds.disks() {
         if tables.volumes.get(&volume).is_none_or(|row| row.deleted) {
             wrong.push(format!("the disk of volume {volume} is left in the cloud"));
@@ -82,6 +88,9 @@ pub fn nothing_left(world: &World) -> Vec<String> {
     let mut wrong = at_rest(world);
     for machine in world.clouds.machines() {
         wrong.push(format!("there is still a machine: {machine:?}"));
+    }
+    for container in world.clouds.containers() {
+        wrong.push(format!("there is still a container: {container:?}"));
     }
     for volume in world.clouds.disks() {
         wrong.push(format!("there is still the disk of volume {volume}"));

@@ -19,6 +19,7 @@ pub fn of(world: &World) -> String {
             .clouds
             .machines()
             .iter()
+            .chain(&world.clouds.containers())
             .map(|machine| format!("{machine:?}")),
     );
     lines.push(format!("{} tasks on the hosts", world.hosts.tasks()));

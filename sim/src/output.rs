@@ -104,10 +104,17 @@ impl Inputs for SimInputs {
         })
     }
     async fn image(&self, _job: &JobSnapshot) -> Result<Image, InputsError> {
-        Ok(Image::default())
+        let password = Secret::new("the password of the registry".to_owned());
+        Ok(Image {
+            name: "registry.example/image".to_owned(),
+            credentials: Some(("somebody".to_owned(), password)),
+        })
     }
     async fn ssh_keys(&self, _job: &JobSnapshot) -> Result<SshKeys, InputsError> {
-        Ok(SshKeys::default())
+        Ok(SshKeys {
+            container: vec!["ssh-ed25519 AAAA the project's".to_owned()],
+            host: Vec::new(),
+        })
     }
     async fn runner_token(&self, job: &JobSnapshot) -> Result<Secret, InputsError> {
         Ok(Secret::new(format!("token of {}", job.job.id)))

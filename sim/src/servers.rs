@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dstack_engine::failpoint::NoFailpoints;
 use dstack_engine::{Batch, Engine, EngineDeps, Identity, Output, Result as EngineResult};
+use dstack_plan::hosts::HostKey;
 use dstack_store::queries::health::StoredCheck;
 use dstack_store::queries::metrics::MetricsPoint;
 use dstack_store::queries::orphans::{MadeFor, MadeKey, OrphanRow};
@@ -209,7 +210,7 @@ impl EngineStore for ServerStore {
     async fn fleet_names(&self, project: ProjectId) -> Result<Vec<String>> {
         self.store.fleet_names(project).await
     }
-    async fn remote_hosts(&self) -> Result<Vec<(Option<FleetId>, String)>> {
+    async fn remote_hosts(&self) -> Result<Vec<(Option<FleetId>, HostKey)>> {
         self.store.remote_hosts().await
     }
     async fn imports_fleet(&self, project: ProjectId, fleet: FleetId) -> Result<bool> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_agent_api::shim::{HostInfo, HostReport};
-use dstack_engine::{HostError, HostRef, Hosts, Preparation, ReadyHost};
+use dstack_engine::{ContainerRef, HostError, HostRef, Hosts, Preparation, ReadyHost};
 use dstack_model::reach::Reach;
 use dstack_plan::hosts::{cloud_reach, reach};
 use dstack_system::{Random, task};
@@ -330,6 +330,47 @@ impl Hosts for SshHosts {
         })))
     }
 
+    async fn prepare_container(
+        &self,
+        container: ContainerRef<'_>,
+        progress: Option<&Value>,
+    ) -> Result<Preparation<Reach>, HostError> {
+        let row = container.instance;
+        let place = row.job_provisioning_data.as_deref();
+        let unknown = || HostError::Transient("nobody knows how it is reached".to_owned());
+        let mut reach = place
+            .and_then(|place| cloud_reach(row.project_id, place))
+            .ok_or_else(unknown)?;
+        let name = reach.host.host.clone();
+        if !self.agents.has_container(&name) {
+            return Err(HostError::Transient("connection refused".to_owned()));
+        }
+        let done = progress
+            .and_then(|progress| progress["done"].as_u64())
+            .unwrap_or(0);
+        let is_last = done + 1 >= STEPS;
+        let job = container
+            .token
+            .expose()
+            .trim_start_matches("token of ")
+            .to_owned();
+        self.step(&name, |_| {
+            if is_last {
+                self.agents
+                    .run_container(&name, &row.name, &job, container.token.clone());
+            }
+        })
+        .await?;
+        if !is_last {
+            return Ok(Preparation::Underway {
+                progress: json!({"done": done + 1}),
+                done: format!("step {}", done + 1),
+            });
+        }
+        reach.host.host_keys = vec![first_key(&name)];
+        Ok(Preparation::Ready(Box::new(reach)))
+    }
+
     async fn release(&self, host: HostRef<'_>, preparation: Option<&Value>) -> Result<(), HostError> {
         let name = name(host);
         if way(host).is_none() && preparation.is_none() {
@@ -349,6 +390,10 @@ impl Hosts for SshHosts {
         })
         .await?;
         std::future::pending().await
+    }
+
+    async fn has_own_agent(&self, host: HostRef<'_>) -> Result<bool, HostError> {
+        Ok(self.agents.has_token(&name(host), &shim_token(host.instance.id)))
     }
 
     fn build(&self, _arch: &str) -> Option<String> {

@@ -77,8 +77,8 @@ impl World {
         Ok(Self {
             store,
             ssh_hosts: SshHosts::new(hosts.clone(), random.clone()),
+            clouds: Clouds::new(hosts.clone(), random.clone()),
             hosts,
-            clouds: Clouds::new(random.clone()),
             output: Arc::default(),
             inputs: Arc::default(),
             clock,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_engine::failpoint::DieAt;
-use dstack_engine::{Engine, Failpoints, HostError};
+use dstack_engine::{AgentError, Engine, Failpoints, HostError};
 use dstack_model::fleets::FleetStatus;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason as Reason};
 use dstack_model::runs::{JobTerminationReason, RunStatus};
@@ -987,4 +987,33 @@ async fn a_job_outlives_that_the_agent_of_its_host_has_another_token_for_a_while
     let instance = instances(&world, fleet)[0].id;
     world.hosts.shim_token("a", Some(shim_token(instance)));
     assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
+}
+
+/// A program of anybody takes the port of an agent that does not run, and says what an agent of another instance would say.
+#[tokio::test(start_paused = true)]
+async fn whose_agent_a_host_has_is_not_decided_by_what_answers_on_its_port() {
+    let refused = AgentError::Refused {
+        status: 401,
+        message: "dstack-shim".to_owned(),
+    };
+    for answer in [refused, AgentError::Unproven("no proof".to_owned())] {
+        let world = World::new(29, 1).await.unwrap();
+        let engine = world.start().await.unwrap();
+        let fleet = applied(&world, &engine, &["a"]).await;
+        become_idle(&world, fleet, 1, MINUTE).await;
+        world.pass(MINUTE).await;
+        world.hosts.impersonate("a", answer);
+        world.hosts.agent_runs("a", false);
+        let again = |world: &World| world.ssh_hosts.agents_started("a") == 2;
+        world
+            .until("the host is set up again", MINUTE, again)
+            .await
+            .unwrap();
+        // Another instance has set it up: that one goes on.
+        world.pass(2 * MINUTE).await;
+        world.hosts.shim_token("a", Some("of another".into()));
+        world.hosts.agent_runs("a", false);
+        world.pass(2 * MINUTE).await;
+        assert_eq!(world.ssh_hosts.agents_started("a"), 2);
+    }
 }

@@ -374,8 +374,18 @@ async fn killed_at_every_failpoint_orphans_are_reported_once_and_ended_and_nothi
 /// A run and a volume from their beginning to their end, in a cloud that is searched for orphans all the time, by an engine
 /// that is killed at `point`.
 async fn life_killed_at(point: &'static str, nth: u32) -> Arc<DieAt> {
+    life_in(hasty_world(8).await, point, nth).await
+}
+
+/// As [`life_killed_at`], where jobs run in containers of the cloud.
+async fn life_in_containers_killed_at(point: &'static str, nth: u32) -> Arc<DieAt> {
+    let world = hasty_world(9).await;
+    world.clouds.offer_containers(&["small", "large"]);
+    life_in(world, point, nth).await
+}
+
+async fn life_in(world: World, point: &'static str, nth: u32) -> Arc<DieAt> {
     let when = format!("killed at {point} #{nth}");
-    let world = hasty_world(8).await;
     world.clouds.full(&["small"]);
     world.clouds.delays(Delays {
         unlisted: 40 * SECOND,
@@ -410,9 +420,13 @@ async fn life_killed_at(point: &'static str, nth: u32) -> Arc<DieAt> {
 
 #[tokio::test(start_paused = true)]
 async fn killed_at_every_failpoint_nothing_that_is_made_used_or_ended_is_taken_for_an_orphan() {
-    let points = killed_everywhere(1..=3, life_killed_at).await;
-    for wanted in ["cloud.create.after", "cloud.remove.after"] {
-        assert!(points.contains(wanted), "{wanted} is not passed: {points:?}");
+    for points in [
+        killed_everywhere(1..=3, life_killed_at).await,
+        killed_everywhere(1..=2, life_in_containers_killed_at).await,
+    ] {
+        for wanted in ["cloud.create.after", "cloud.remove.after"] {
+            assert!(points.contains(wanted), "{wanted} is not passed: {points:?}");
+        }
     }
 }
 
@@ -561,7 +575,8 @@ impl Backends for Several {
 #[tokio::test(start_paused = true)]
 async fn a_cloud_that_never_says_what_it_has_holds_up_nobody() {
     let world = hasty_world(11).await;
-    let (silent, broken) = (Clouds::new(Random::seeded(1)), Clouds::new(Random::seeded(2)));
+    let cloud = |seed| Clouds::new(world.hosts.clone(), Random::seeded(seed));
+    let (silent, broken) = (cloud(1), cloud(2));
     silent.hide_inventory(true);
     broken.faults(Faults {
         lost_call: 1.0,

@@ -16,7 +16,7 @@ use dstack_control::gateways::Gateways;
 use dstack_control::keys::Keys;
 use dstack_control::{Actor, Core, Directory, EngineHandle, Watcher};
 use dstack_model::users::ProjectRole;
-use dstack_plan::hosts::normalised;
+use dstack_plan::hosts::{HostKey, normalised};
 use dstack_sim::databases::{databases, people};
 use dstack_sim::scenario::Builder;
 use dstack_store::encryption::Encryption;
@@ -238,7 +238,11 @@ fn fleet_of_host(setting: &Setting, name: &str, hostname: &str) -> Commit {
             Put::Fleet(mut row) => {
                 name.clone_into(&mut row.name);
                 row.local = false;
-                let hosts = [normalised(hostname)].into();
+                let host = HostKey {
+                    name: normalised(hostname),
+                    port: 22,
+                };
+                let hosts = [host].into();
                 changes.directory(Change::ExpectFreeHosts { fleet: row.id, hosts });
                 changes.insert_silently(row);
             }

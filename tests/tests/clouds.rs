@@ -1,11 +1,11 @@
 //! From a configuration of a cloud to the lines of a job, with machines that are real as far as SSH and containers go.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)] // tests
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{Emulator as _, serve};
 use dstack_emulator_cloudrift::{CloudRift, GiveMachine, Times};
+use dstack_tests::cli::{Cli, Ended};
 use dstack_tests::fleets::events;
 use dstack_tests::hosts::{IMAGE, Lab, USUAL};
 use dstack_tests::need;
@@ -57,20 +57,75 @@ fn config(key: &str) -> Value {
     json!({"type": "cloudrift", "creds": {"type": "api_key", "api_key": key}})
 }
 
-#[test]
-fn a_machine_of_cloudrift_runs_a_job_and_is_gone_when_idle() {
-    let lab: &'static Lab = Box::leak(Box::new(need!(Lab::new())));
+/// A cloud with one machine.
+fn cloud() -> Part<CloudRift> {
+    let lab: &'static Lab = Box::leak(Box::new(Lab::new()?));
     let times = Times {
         starts: Duration::from_secs(1),
         ends: Duration::from_secs(1),
     };
     let sizes = vec![(SIZE.0.to_owned(), SIZE.1.to_owned())];
-    let cloud = Arc::new(CloudRift::with_machines(
-        KEY,
-        sizes,
-        times,
-        need!(one_machine(lab)),
-    ));
+    Ok(CloudRift::with_machines(KEY, sizes, times, one_machine(lab)?))
+}
+
+/// The cloud's own books are empty.
+fn nothing_is_left(cloud: &CloudRift) {
+    eventually("the machine is gone", TEST_TIMEOUT, || {
+        Ok(cloud.ledger().alive().is_empty().then_some(()))
+    })
+    .unwrap();
+}
+
+/// By the command line: the machine's address is where the job is attached to.
+fn a_task_of_the_command_line_runs_in_a_cloud(cli: &Cli) {
+    let cloud = need!(cloud());
+    let server = need!(start(&cloud));
+    server
+        .get("/api/project/main/backends/create", &config(KEY))
+        .unwrap();
+    let added = cli.add_project(&server).unwrap();
+    assert_eq!(added.code, Some(0), "{}", added.text);
+    let fleet = "type: fleet\nname: cloud\nnodes: 0..1\nidle_duration: 3s\nbackends: [cloudrift]\n";
+    cli.write("fleet.yml", fleet).unwrap();
+    let Ended { code, text } = cli.run(&["apply", "-y", "-f", "fleet.yml"]).unwrap();
+    assert_eq!(code, Some(0), "{text}\n{}", server.output());
+    let Ended { code, text } = cli.run(&["offer", "--gpu", "RTX4090"]).unwrap();
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("cloudrift") && text.contains(SIZE.0), "{text}");
+    let task = format!(
+        "type: task\nname: train\nimage: {IMAGE}\nuser: root\nfleets: [cloud]\n\
+         commands:\n  - echo hello from a cloud\n\
+         resources:\n  gpu: 0..\n  cpu: 1..\n  memory: 0.1GB..\n  disk: 1GB..\n"
+    );
+    cli.write("task.yml", &task).unwrap();
+    let Ended { code, text } = cli.run(&["apply", "-y", "-f", "task.yml"]).unwrap();
+    assert_eq!(code, Some(0), "{text}\n{}", server.output());
+    assert!(text.contains("hello from a cloud"), "{text}");
+    nothing_is_left(&cloud);
+    assert_eq!(cloud.ledger().count(), 1);
+}
+
+mod python {
+    use dstack_tests::{cli::Cli, need};
+
+    #[test]
+    fn a_task_runs_in_a_cloud() {
+        super::a_task_of_the_command_line_runs_in_a_cloud(&need!(Cli::python()));
+    }
+}
+
+mod ours {
+    use dstack_tests::{cli::Cli, need};
+
+    #[test]
+    fn a_task_runs_in_a_cloud() {
+        super::a_task_of_the_command_line_runs_in_a_cloud(&need!(Cli::ours()));
+    }
+}
+
+#[test]
+fn a_machine_of_cloudrift_runs_a_job_and_is_gone_when_idle() {
+    let cloud = need!(cloud());
     let server = need!(start(&cloud));
     let create = "/api/project/main/backends/create";
     let refused = server.call(create, &config("wrong")).unwrap();
@@ -113,10 +168,7 @@ fn a_machine_of_cloudrift_runs_a_job_and_is_gone_when_idle() {
     };
     let refused = delete(&server);
     assert_eq!(refused.status, 400, "{}", refused.text());
-    eventually("the machine is gone", TEST_TIMEOUT, || {
-        Ok(cloud.ledger().alive().is_empty().then_some(()))
-    })
-    .unwrap();
+    nothing_is_left(&cloud);
     eventually("the backend can be deleted", TEST_TIMEOUT, || {
         Ok((delete(&server).status == 200).then_some(()))
     })

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use dstack_agent_api::proof::{self, Challenge, Signed};
 use dstack_tests::fleets::{
     apply, delete, events, fleet, runs_a_task, start, start_with, statuses, task, traces, until_idle,
     until_told,
@@ -11,6 +12,7 @@ use dstack_tests::hosts::{Has, Host, IMAGE, Lab, USUAL};
 use dstack_tests::runs::{TEST_TIMEOUT, attach};
 use dstack_tests::server::{Setup, eventually};
 use dstack_tests::{need, parts};
+use http::Method;
 use serde_json::{Value, json};
 
 #[test]
@@ -303,12 +305,24 @@ const ASK: &str = "busybox wget -q -O - http://127.0.0.1:10998/api/tasks 2>&1; t
 
 /// Calls the agent as the server does.
 fn call_agent(host: &Host<'_>, path: &str, body: Option<&Value>) -> Value {
-    let post = body.map(|body| format!("--header 'Content-Type: application/json' --post-data '{body}'"));
-    let call = format!(
-        "busybox wget -q -O - --header \"Authorization: Bearer $(cat /root/.dstack/shim.token)\" {} http://127.0.0.1:10998{path}",
-        post.unwrap_or_default()
-    );
-    serde_json::from_str(&host.run(&call).unwrap()).unwrap()
+    let token = host.run("cat /root/.dstack/shim.token").unwrap().into();
+    let get = |path: &str, options: &str| {
+        let call = format!("busybox wget -q -O - {options} http://127.0.0.1:10998{path}");
+        host.run(&call).unwrap()
+    };
+    let nonce = "0123456789";
+    let told = get(proof::PATH, &format!("--header '{}: {nonce}'", proof::NONCE));
+    let told: Challenge = serde_json::from_str(&told).unwrap();
+    assert!(told.is_proven(&token, nonce));
+    let text = body.map(ToString::to_string).unwrap_or_default();
+    let method = if body.is_some() { Method::POST } else { Method::GET };
+    let signed = Signed::new(&token, &told.challenge, &method, path, text.as_bytes());
+    let headers = signed
+        .headers()
+        .map(|(name, value)| format!("--header '{name}: {value}' "));
+    let post = body.map(|_| format!("--header 'Content-Type: application/json' --post-data '{text}'"));
+    let told = get(path, &format!("{}{}", headers.concat(), post.unwrap_or_default()));
+    serde_json::from_str(&told).unwrap()
 }
 
 #[test]
@@ -355,7 +369,7 @@ fn nobody_on_a_host_but_the_server_uses_its_agent() {
     eventually("what is wrong is told", TEST_TIMEOUT, || {
         let instance = &fleet(&server, "lab")["instances"][0];
         let why = instance["waiting_for"].as_str().unwrap_or_default();
-        let is_told = why.contains("401") && why.contains("that bring its token");
+        let is_told = why.contains("does not have its token");
         Ok((instance["unreachable"] == true && is_told).then_some(()))
     })
     .unwrap_or_else(|error| panic!("{error}\n{:#}", fleet(&server, "lab")));

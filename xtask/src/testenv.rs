@@ -78,6 +78,8 @@ impl TestEnv {
             ("pgrep", "procps", "tests with hosts of their own"),
             ("nsenter", "util-linux", "tests with hosts of their own"),
             ("mpirun", "openmpi-bin", "tests with MPI"),
+            ("sbatch", "slurm-wlm", "tests with a real Slurm"),
+            ("munge", "munge", "tests with a real Slurm"),
         ];
         for (program, package, tests) in needed {
             self.note(tests, package::ensure(program, package));

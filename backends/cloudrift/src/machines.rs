@@ -313,7 +313,7 @@ mod tests {
 
     use super::*;
 
-    fn instance(more: Value) -> Instance {
+    fn instance(more: &Value) -> Instance {
         let mut value = json!({"id": "i", "status": "Active", "node_mode": "VirtualMachine",
             "host_address": "192.0.2.7", "virtual_machines": [{"ready": true}]});
         for (name, field) in more.as_object().unwrap() {
@@ -341,7 +341,7 @@ mod tests {
             (json!({"host_address": null}), None),
             (json!({"node_mode": "BareMetal"}), None),
         ] {
-            let reached = address(&instance(more.clone()));
+            let reached = address(&instance(&more));
             assert_eq!(reached, port.map(|port| ("192.0.2.7".to_owned(), port)), "{more}");
         }
     }
@@ -349,8 +349,8 @@ mod tests {
     #[test]
     fn what_is_over_is_told_with_its_reason() {
         let failed = json!({"status": "Failed", "failure": {"user_message": "the node has no power"}});
-        assert_eq!(end_of(&instance(failed)).unwrap(), "the node has no power");
-        assert!(end_of(&instance(json!({"status": "Inactive"}))).is_some());
-        assert_eq!(end_of(&instance(json!({"status": "Migrating"}))), None);
+        assert_eq!(end_of(&instance(&failed)).unwrap(), "the node has no power");
+        assert!(end_of(&instance(&json!({"status": "Inactive"}))).is_some());
+        assert_eq!(end_of(&instance(&json!({"status": "Migrating"}))), None);
     }
 }

@@ -15,18 +15,22 @@
 pub mod checks;
 mod cloud;
 mod driver;
+mod exchange;
 mod faults;
 mod ledger;
+mod reference;
 mod serve;
 mod subject;
 mod transport;
 
 pub use cloud::{CANARY, Cloud, env};
 pub use driver::Driver;
+pub use exchange::Exchange;
 pub use faults::{Fault, Faults};
 pub use ledger::{Entry, Ledger};
+pub use reference::{reference_python, run, served};
 pub use serve::serve;
-pub use subject::{Subject, container, group, machine, marks};
+pub use subject::{Subject, container, group, machine, marks, volume};
 pub use transport::EmulatedTransport;
 
 use std::time::Duration;

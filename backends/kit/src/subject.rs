@@ -1,10 +1,13 @@
 use dstack_compute::{
     Backend, Container, ContainerRequest, Group, GroupRequest, Known, Lifecycle, Machine, MachineRequest,
-    Marks, Owner, RegistryLogin, Resource, Workload,
+    Marks, Owner, RegistryLogin, Resource, Volume, VolumeRequest, Workload,
 };
+use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceAvailability;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::Requirements;
+use dstack_model::volumes::AnyVolumeConfiguration;
+use serde_json::Value;
 use uuid::Uuid;
 
 use crate::{CANARY, Cloud};
@@ -182,6 +185,28 @@ pub async fn group(cloud: &Cloud, nodes: usize) -> Subject<Group> {
                     members.iter().any(|member| member.internal_ip.is_none()),
                     "internal_ip",
                 ),
+            ])
+        },
+    }
+}
+
+/// A volume of this configuration, as users write it.
+pub fn volume(cloud: &Cloud, configuration: &Value) -> Subject<Volume> {
+    let configuration: AnyVolumeConfiguration = decode_strict(configuration).unwrap();
+    let marks = marks(cloud, &long_name());
+    Subject {
+        lifecycle: |backend| backend.volumes().map(|volumes| volumes as &dyn Lifecycle<Volume>),
+        site: configuration.region().unwrap_or_default().to_owned(),
+        want: VolumeRequest {
+            marks: marks.clone(),
+            owner: owner(),
+            configuration,
+        },
+        marks,
+        problem: |place| {
+            unset(&[
+                (place.volume_id.is_empty(), "volume_id"),
+                (place.backend.is_none(), "backend"),
             ])
         },
     }

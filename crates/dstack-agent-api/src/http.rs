@@ -14,13 +14,16 @@ use bytes::{Bytes, BytesMut};
 use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
+use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-use dstack_system::{Secret, task};
+use dstack_system::{Random, Secret, task};
+
+use crate::proof::{self, Challenge, Signed};
 
 /// Time for an ordinary call, connecting included (dstack 0.22.5's).
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(9);
@@ -33,6 +36,8 @@ pub const STREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 const MAX_ANSWER_BYTES: usize = 256 * 1024 * 1024;
 /// As much of an error's text as is shown.
 const MAX_ERROR_BYTES: usize = 512;
+/// The longest answer to a nonce.
+const MAX_CHALLENGE_BYTES: usize = 4 * 1024;
 /// The longest line of a stream: a 32 KiB log event is 44 KiB as JSON.
 const MAX_LINE_BYTES: usize = 4 * 1024 * 1024;
 
@@ -92,6 +97,15 @@ pub enum CallError {
         status: StatusCode,
         /// First 512 bytes of the answer.
         message: String,
+    },
+    /// Who listens has not shown that it has the token of the agent, and was told nothing.
+    #[error(
+        "{call}: what listens on the agent's port does not have its token. If it had before, another server or another fleet has set \
+         this host up since, or another program has taken the port: take the host out of one of the two, or end that program"
+    )]
+    Unproven {
+        /// Method and path.
+        call: String,
     },
     /// The answer is not what the route promises.
     #[error("{call}: unreadable answer")]
@@ -188,10 +202,19 @@ impl Call {
         self
     }
 
+    /// Its method.
+    pub const fn method(&self) -> &Method {
+        &self.method
+    }
+
+    /// Its path without the query.
+    pub fn path(&self) -> &str {
+        self.path.split('?').next().unwrap_or_default()
+    }
+
     /// Method and path without the query, for messages.
     pub fn name(&self) -> String {
-        let path = self.path.split('?').next().unwrap_or_default();
-        format!("{} {path}", self.method)
+        format!("{} {}", self.method, self.path())
     }
 }
 
@@ -225,7 +248,6 @@ impl Answer {
 pub struct AgentHttp {
     connector: Arc<dyn Connector>,
     token: Option<Secret>,
-    max_answer_bytes: usize,
     max_line_bytes: usize,
 }
 
@@ -235,18 +257,18 @@ impl AgentHttp {
         Self {
             connector,
             token: None,
-            max_answer_bytes: MAX_ANSWER_BYTES,
             max_line_bytes: MAX_LINE_BYTES,
         }
     }
 
-    /// Of an agent that is not to grow this process: answers, and lines of streams, of at most so many bytes.
-    pub const fn with_limits(mut self, answer: usize, line: usize) -> Self {
-        (self.max_answer_bytes, self.max_line_bytes) = (answer, line);
+    /// With lines of streams of at most so many bytes.
+    pub const fn with_max_line(mut self, bytes: usize) -> Self {
+        self.max_line_bytes = bytes;
         self
     }
 
-    /// With `Authorization: Bearer`, which our agents can be told to require.
+    /// Of an agent that was started with this token: it must show that it has it before anything is sent, and each call is signed
+    /// ([`proof`]).
     pub fn with_token(mut self, token: Secret) -> Self {
         self.token = Some(token);
         self
@@ -255,7 +277,7 @@ impl AgentHttp {
     /// Sends a request and reads the whole answer.
     pub async fn send(&self, call: Call) -> Result<Answer, CallError> {
         let (name, limit) = (call.name(), call.timeout);
-        let max_bytes = call.max_answer_bytes.min(self.max_answer_bytes);
+        let max_bytes = call.max_answer_bytes;
         let deadline = Instant::now() + limit;
         let whole = async {
             let answer = self.exchange(call).await?;
@@ -271,12 +293,12 @@ impl AgentHttp {
 
     /// Sends a request whose answer is a stream of lines; the time limit covers the head of the answer.
     pub async fn stream(&self, call: Call) -> Result<Lines, CallError> {
-        let (name, limit) = (call.name(), call.timeout);
+        let (name, limit, max_bytes) = (call.name(), call.timeout, call.max_answer_bytes);
         let deadline = Instant::now() + limit;
         let opened = async {
             let answer = self.exchange(call).await?;
             if answer.status().is_client_error() || answer.status().is_server_error() {
-                return Err(read_whole(&name, answer, self.max_answer_bytes)
+                return Err(read_whole(&name, answer, max_bytes)
                     .await
                     .err()
                     .unwrap_or_else(|| unexpected_end(&name)));
@@ -313,33 +335,78 @@ impl AgentHttp {
         task::spawn("agent connection", async move {
             let _ = connection.await;
         });
-        let request = self.request(call)?;
+        let signed = match &self.token {
+            Some(token) => Some(sign(&mut sender, token, &call).await?),
+            None => None,
+        };
+        sender.ready().await.map_err(|e| unreachable(to_io(e)))?;
         sender
-            .send_request(request)
+            .send_request(request(call, signed.as_ref())?)
             .await
             .map_err(|e| unreachable(to_io(e)))
     }
+}
 
-    fn request(&self, call: Call) -> Result<Request<Full<Bytes>>, CallError> {
-        let name = call.name();
-        let mut request = Request::builder()
-            .method(call.method)
-            .uri(call.path)
-            .header(header::HOST, "localhost")
-            .header(header::CONNECTION, "close");
-        if let Some(content_type) = call.content_type {
-            request = request.header(header::CONTENT_TYPE, content_type);
-        }
-        if let Some(token) = &self.token {
-            request = request.header(header::AUTHORIZATION, format!("Bearer {}", token.expose()));
-        }
-        request
-            .body(Full::new(call.body))
-            .map_err(|source| CallError::Unreadable {
-                call: name,
-                source: source.into(),
-            })
+/// Has who listens show that it has the token, and signs the call for it alone.
+async fn sign(
+    sender: &mut SendRequest<Full<Bytes>>,
+    token: &Secret,
+    call: &Call,
+) -> Result<Signed, CallError> {
+    let name = call.name();
+    let nonce = hex::encode(Random::system().bytes::<16>());
+    let question = Request::get(proof::PATH)
+        .header(header::HOST, "localhost")
+        .header(proof::NONCE, &nonce)
+        .body(Full::default())
+        .map_err(|source| unreadable(&name, source))?;
+    let answer = sender
+        .send_request(question)
+        .await
+        .map_err(|source| CallError::Unreachable {
+            call: name.clone(),
+            source: to_io(source),
+        })?;
+    let told = read_whole(&name, answer, MAX_CHALLENGE_BYTES).await?;
+    let unproven = || CallError::Unproven { call: name.clone() };
+    let told: Challenge = told.json().map_err(|_| unproven())?;
+    match told.is_proven(token, &nonce) {
+        true => Ok(Signed::new(
+            token,
+            &told.challenge,
+            &call.method,
+            &call.path,
+            &call.body,
+        )),
+        false => Err(unproven()),
     }
+}
+
+fn unreadable(call: &str, source: http::Error) -> CallError {
+    CallError::Unreadable {
+        call: call.to_owned(),
+        source: source.into(),
+    }
+}
+
+fn request(call: Call, signed: Option<&Signed>) -> Result<Request<Full<Bytes>>, CallError> {
+    let name = call.name();
+    let mut request = Request::builder()
+        .method(call.method)
+        .uri(call.path)
+        .header(header::HOST, "localhost")
+        .header(header::CONNECTION, "close");
+    if let Some(content_type) = call.content_type {
+        request = request.header(header::CONTENT_TYPE, content_type);
+    }
+    if let Some(signed) = signed {
+        for (name, value) in signed.headers() {
+            request = request.header(name, value);
+        }
+    }
+    request
+        .body(Full::new(call.body))
+        .map_err(|source| unreadable(&name, source))
 }
 
 async fn read_whole(
@@ -534,19 +601,49 @@ mod tests {
         let (http, served) = agent(&[
             "HTTP/1.1 200 OK\r\nContent-Type: application/json; x=y\r\nContent-Length: 3\r\n\r\n[1]",
         ]);
-        let answer = http
-            .with_token("tok".into())
-            .send(Call::get("/api/x?y=1"))
-            .await
-            .unwrap();
+        let answer = http.send(Call::get("/api/x?y=1")).await.unwrap();
         assert!(answer.is_json());
         assert_eq!(answer.json::<Vec<i32>>().unwrap(), [1]);
         let head = served.await.unwrap().unwrap().to_lowercase();
         assert!(head.starts_with("get /api/x?y=1 http/1.1\r\n"), "{head}");
-        assert!(
-            head.contains("authorization: bearer tok\r\n") && head.contains("connection: close\r\n"),
-            "{head}"
-        );
+        assert!(head.contains("connection: close\r\n"), "{head}");
+    }
+
+    /// What listens in place of the agent, and says whatever it likes.
+    #[tokio::test]
+    async fn who_does_not_show_that_it_has_the_token_is_sent_nothing_of_a_call() {
+        let proof =
+            r#"{"challenge":"c","proof":"0000000000000000000000000000000000000000000000000000000000000000"}"#;
+        let proof = &*format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{proof}",
+            proof.len()
+        )
+        .leak();
+        for (answer, status) in [
+            (proof, None),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", None),
+            (
+                "HTTP/1.1 401 Unauthorized\r\nContent-Length: 11\r\n\r\ndstack-shim",
+                Some(401),
+            ),
+            ("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", Some(404)),
+        ] {
+            let (http, served) = agent(Box::leak(Box::new([answer])));
+            let call = Call::post("/api/tasks").json(&["a secret of a job"]).unwrap();
+            let error = http.with_token("tok3n".into()).send(call).await.unwrap_err();
+            assert_eq!(error.status().map(|status| status.as_u16()), status, "{error}");
+            assert_eq!(
+                matches!(error, CallError::Unproven { .. }),
+                status.is_none(),
+                "{error}"
+            );
+            let heard = served.await.unwrap().unwrap();
+            assert!(heard.starts_with("GET /api/proof HTTP/1.1\r\n"), "{heard}");
+            assert!(
+                !heard.contains("tok3n") && !heard.contains("/api/tasks"),
+                "{heard}"
+            );
+        }
     }
 
     #[tokio::test]
@@ -576,14 +673,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn neither_an_answer_nor_a_line_beyond_the_limits_of_an_agent_is_taken() {
-        let (http, _served) = agent(&["HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nnine byte"]);
-        let error = http.with_limits(8, 8).send(Call::get("/")).await.unwrap_err();
-        assert!(matches!(error, CallError::Unreadable { .. }), "{error}");
+    async fn a_line_beyond_the_limit_of_an_agent_is_not_taken() {
         for lines in ["nine byte", "nine byte\n", "nine byte, and no end"] {
             let answer = format!("HTTP/1.1 200 OK\r\n\r\neight by\n{lines}").leak();
             let (http, _served) = agent(Box::leak(Box::new([&*answer])));
-            let mut lines = http.with_limits(8, 8).stream(Call::get("/")).await.unwrap();
+            let mut lines = http.with_max_line(8).stream(Call::get("/")).await.unwrap();
             assert_eq!(lines.next().await.unwrap().as_deref(), Some(&b"eight by"[..]));
             let error = lines.next().await.unwrap_err();
             assert!(error.to_string().contains("unreadable"), "{error}");

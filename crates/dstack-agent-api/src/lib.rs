@@ -5,9 +5,10 @@
 
 #![warn(missing_docs)]
 
-pub mod bearer;
+pub mod container;
 pub mod http;
 pub mod peer;
+pub mod proof;
 pub mod runner;
 pub mod runner_client;
 pub mod shim;

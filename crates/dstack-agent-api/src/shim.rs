@@ -20,7 +20,7 @@ pub const RUNNER_HTTP_PORT: u16 = 10999;
 pub const RUNNER_SSH_PORT: u16 = 10022;
 
 /// What the host agent says, with status 401, to a call without its token.
-pub const UNAUTHORIZED: &str = "this dstack-shim answers only calls that bring its token. If yours did before, another server or another fleet has \
+pub const UNAUTHORIZED: &str = "this dstack-shim answers only calls that are signed with its token. If yours were before, another server or another fleet has \
      set this host up since: take the host out of one of the two";
 
 /// Paths of the routes ([`routes::ROUTES`]). Those under a task take its id: see [`paths::task`].
@@ -485,7 +485,7 @@ pub struct TaskConfig {
     /// Keys that may log in to the container: the project's first.
     #[serde(deserialize_with = "nullable")]
     pub container_ssh_keys: Vec<String>,
-    /// What every call to the task's runner must bring (`Authorization: Bearer`). Not part of dstack 0.22.5's API, whose
+    /// What every call to the task's runner must be signed with ([`crate::proof`]). Not part of dstack 0.22.5's API, whose
     /// agent ignores it. Empty: the runner answers everybody, because a server of dstack 0.22.5 has no token to send.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_empty")]
     pub runner_token: Secret,

@@ -10,7 +10,11 @@ use dstack_compute::{BackendKind, Registry};
 /// A backend by what makes its kind.
 type MakeKind = fn(Env) -> Arc<dyn BackendKind>;
 
-const ALL: &[MakeKind] = &[dstack_backend_cloudrift::kind];
+const ALL: &[MakeKind] = &[
+    dstack_backend_cloudrift::kind,
+    dstack_backend_runpod::kind,
+    dstack_backend_slurm::kind,
+];
 
 /// All backends, which are handed `env`.
 pub fn registry(env: &Env) -> Registry {

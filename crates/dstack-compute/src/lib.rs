@@ -25,9 +25,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use dstack_model::backends::BackendType;
-use dstack_model::offers::InstanceOfferWithAvailability;
 #[cfg(doc)]
-use dstack_model::offers::InstanceRuntime;
+use dstack_model::instances::InstanceRuntime;
+use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
 use dstack_units::ProjectId;
 

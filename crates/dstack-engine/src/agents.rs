@@ -1,5 +1,7 @@
 //! The agents of an instance, behind traits: real ones speak HTTP, simulated ones live in the same process.
 
+pub mod container;
+
 use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
@@ -28,6 +30,9 @@ pub enum AgentError {
     /// The machine is reached, and nothing listens where the agent should: it does not run.
     #[error("{0}")]
     NotRunning(String),
+    /// The machine is reached, and what listens where the agent should has not shown that it has its token.
+    #[error("{0}")]
+    Unproven(String),
     /// The agent answered with an error.
     #[error("{message}")]
     Refused {
@@ -52,6 +57,7 @@ impl From<CallError> for AgentError {
                 status: status.as_u16(),
                 message: error.to_string(),
             },
+            None if matches!(error, CallError::Unproven { .. }) => Self::Unproven(error.to_string()),
             None if is_not_running(&error) => Self::NotRunning(chain(&error).to_string()),
             None => Self::Unreachable(chain(&error).to_string()),
         }
@@ -146,6 +152,8 @@ pub async fn shim_of(
     let token = match address {
         // Its socket looks who is at the other end.
         AgentAddress::Local { .. } => None,
+        // There is none: what answers for it asks the job's runner.
+        AgentAddress::Container { .. } => None,
         AgentAddress::Ssh { .. } => Some(ctx.deps.inputs.shim_token(project, instance).await?),
     };
     Ok(ctx.deps.agents.shim(address, token))

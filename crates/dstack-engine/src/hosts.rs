@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use dstack_agent_api::shim::HostReport;
 use dstack_model::reach::Reach;
 use dstack_store::rows::{FleetRow, InstanceRow};
+use dstack_system::Secret;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -18,9 +19,20 @@ pub struct HostRef<'a> {
     pub fleet: &'a FleetRow,
 }
 
-/// What came of a step of setting up a host.
+/// A container of a cloud, whose first script waits for the agent.
 #[derive(Debug, Clone)]
-pub enum Preparation {
+pub struct ContainerRef<'a> {
+    /// Row of the container's instance.
+    pub instance: &'a InstanceRow,
+    /// TCP port on the loopback interface that the script gives to the runner.
+    pub runner_port: u16,
+    /// What calls to the runner must bring.
+    pub token: Secret,
+}
+
+/// What came of a step of setting up a host, or whatever else gets an agent.
+#[derive(Debug, Clone)]
+pub enum Preparation<T = ReadyHost> {
     /// The next step follows.
     Underway {
         /// How far it is: handed over again at the next step.
@@ -29,7 +41,7 @@ pub enum Preparation {
         done: String,
     },
     /// The agent answers.
-    Ready(Box<ReadyHost>),
+    Ready(Box<T>),
 }
 
 /// A host that is set up.
@@ -67,9 +79,27 @@ pub trait Hosts: Send + Sync + Debug {
     /// limit of its own. `progress` is what the step before brought; `None`: there was none.
     async fn prepare(&self, host: HostRef<'_>, progress: Option<&Value>) -> Result<Preparation, HostError>;
 
+    /// Makes the next step of bringing the job's agent into a container, by the rules of [`Hosts::prepare`]; the way there, with
+    /// the host keys that were seen, once the runner answers.
+    async fn prepare_container(
+        &self,
+        _container: ContainerRef<'_>,
+        _progress: Option<&Value>,
+    ) -> Result<Preparation<Reach>, HostError> {
+        Err(HostError::Refused(
+            "this server does not connect to containers of clouds".to_owned(),
+        ))
+    }
+
     /// Takes the agent, and keys that were added for it, off the host. What is not there any more is none of its business.
     /// `preparation` is what the last step of setting it up brought: the fleet may not name the host any more.
     async fn release(&self, host: HostRef<'_>, preparation: Option<&Value>) -> Result<(), HostError>;
+
+    /// Whether the agent that stands on the host is the one that was set up for this instance: by what only root can write there.
+    /// Asked where what answers in its place does not show that it is.
+    async fn has_own_agent(&self, _host: HostRef<'_>) -> Result<bool, HostError> {
+        Ok(false)
+    }
 
     /// Which build of the agent hosts of an architecture (`amd64` or `arm64`) get from this server; `None`: none, or it is
     /// not known yet. Asked often: it must not take time.

@@ -4,6 +4,7 @@
 //! module for each kind of subject, and [`load`] is the list of them.
 
 pub mod clouds;
+pub mod containers;
 pub mod hosts;
 pub mod instances;
 pub mod jobs;

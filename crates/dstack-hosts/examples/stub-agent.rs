@@ -1,9 +1,13 @@
 //! Stands for `dstack-agent` in the tests of deployments: answers the calls that a deployment makes, and runs nothing.
 #![allow(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)]
 
+use dstack_agent_api::proof::Gate;
 use dstack_agent_api::shim::UNAUTHORIZED;
+use dstack_system::Random;
+use http::Request;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::Arc;
 
 fn main() -> std::io::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -27,30 +31,53 @@ fn main() -> std::io::Result<()> {
     if is_reference {
         std::fs::write(format!("{home}/host_info.json"), r#"{"cpus":7,"memory":8}"#)?;
     }
+    let takes_bearer = std::env::var("STUB_TAKES_BEARER").is_ok();
+    let gate = (!is_reference).then(|| Arc::new(Gate::new(token.as_str().into(), Random::system())));
     let port = var("DSTACK_SHIM_HTTP_PORT").parse().unwrap_or(0);
     for stream in TcpListener::bind((Ipv4Addr::LOCALHOST, port))?.incoming() {
         let stream = stream?;
         // A client that goes away is no reason to end.
-        let token = Some(token.clone()).filter(|_| !is_reference);
-        std::thread::spawn(move || answer(&stream, is_reference, token.as_deref()));
+        let gate = gate.clone();
+        std::thread::spawn(move || {
+            let mut reader = BufReader::new(&stream);
+            while answer(&stream, &mut reader, gate.as_deref(), takes_bearer).is_ok() {}
+        });
     }
     Ok(())
 }
 
-/// dstack 0.22.5's agent knows no token.
-fn answer(mut stream: &TcpStream, is_reference: bool, token: Option<&str>) -> std::io::Result<()> {
+/// One call of a connection. dstack 0.22.5's agent knows no token, and has no gate.
+fn answer(
+    mut stream: &TcpStream,
+    reader: &mut BufReader<&TcpStream>,
+    gate: Option<&Gate>,
+    takes_bearer: bool,
+) -> std::io::Result<()> {
     let mut head = String::new();
-    let mut reader = BufReader::new(stream);
-    while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head)? > 0 {}
-    let path = head.split(' ').nth(1).unwrap_or_default();
-    let is_authorized = |token: &str| head.contains(&format!("authorization: Bearer {token}\r\n"));
+    while !head.ends_with("\r\n\r\n") {
+        if reader.read_line(&mut head)? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    let mut lines = head.lines();
+    let mut first = lines.next().unwrap_or_default().split(' ');
+    let (method, path) = (first.next().unwrap_or_default(), first.next().unwrap_or_default());
+    let mut request = Request::builder().method(method).uri(path);
+    for (name, value) in lines.filter_map(|line| line.split_once(": ")) {
+        request = request.header(name, value);
+    }
+    let (parts, ()) = request.body(()).map_err(std::io::Error::other)?.into_parts();
+    let challenge = gate.and_then(|gate| gate.challenge(&parts.method, &parts.uri, &parts.headers));
     let (status, body) = match path {
-        _ if !token.is_none_or(is_authorized) => ("401 Unauthorized", UNAUTHORIZED.to_owned()),
+        // Nobody calls it so any more.
+        _ if takes_bearer => ("401 Unauthorized", UNAUTHORIZED.to_owned()),
+        _ if challenge.is_some() => ("200 OK", serde_json::to_string(&challenge)?),
+        _ if gate.is_some_and(|gate| !gate.admits(&parts)) => ("401 Unauthorized", UNAUTHORIZED.to_owned()),
         "/api/healthcheck" => (
             "200 OK",
             r#"{"service":"dstack-shim","version":"0.0.1"}"#.to_owned(),
         ),
-        "/api/host" if !is_reference => {
+        "/api/host" if gate.is_some() => {
             let told = std::env::var("STUB_SAYS").unwrap_or_default();
             let report = format!(
                 r#"{{"host_info":{{"cpus":3}},"runtime":"docker","version":"0.0.1","notices":["{told}"]}}"#
@@ -63,6 +90,6 @@ fn answer(mut stream: &TcpStream, is_reference: bool, token: Option<&str>) -> st
     let length = body.len();
     write!(
         stream,
-        "HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        "HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n{body}"
     )
 }

@@ -1,5 +1,6 @@
 //! Sets up the agent of a host over SSH, in steps that may be cut off anywhere and made again, and takes it off.
 
+mod container;
 mod host;
 mod install;
 mod machine;
@@ -22,6 +23,7 @@ use dstack_system::{Secret, SystemClock};
 use serde::{Deserialize, Serialize};
 
 use crate::pool::Pool;
+pub use container::{ContainerDeployment, ContainerOutcome};
 use host::Host;
 use install::Installed;
 use package::Packages;
@@ -199,10 +201,24 @@ impl Deployer {
         Ok(())
     }
 
-    /// The agent of the host, whichever that is.
+    /// Whether the agent of the host is that of the deployment: by its token, which lies there for root.
+    ///
+    /// # Errors
+    /// The host cannot be asked.
+    pub async fn has_token(&self, deployment: &Deployment) -> Result<bool, DeployError> {
+        let host = Host::open(&self.pool, &deployment.reach).await?;
+        release::has_token(&host, &self.paths, deployment).await
+    }
+
+    /// The agent of the deployment.
     fn shim(&self, deployment: &Deployment, reach: &Reach) -> ShimClient {
-        ShimClient::new(self.pool.connector(reach.clone(), self.paths.port))
+        self.shim_without_token(reach)
             .with_token(deployment.token.clone())
+    }
+
+    /// Whatever listens on the agent's port of a host.
+    fn shim_without_token(&self, reach: &Reach) -> ShimClient {
+        ShimClient::new(self.pool.connector(reach.clone(), self.paths.port))
     }
 
     async fn probe(&self, deployment: &Deployment) -> Result<Outcome, DeployError> {

@@ -221,6 +221,17 @@ async fn deploy(
     panic!("no end: {told:?}")
 }
 
+/// Says this to whoever connects.
+fn answers(listener: TcpListener, answer: &'static str) {
+    std::thread::spawn(move || {
+        use std::io::{Read as _, Write as _};
+        while let Ok((mut stream, _)) = listener.accept() {
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+}
+
 /// Up to a stage.
 async fn until(deployer: &Deployer, deployment: &Deployment, stage: Stage) -> Progress {
     let mut progress = None;
@@ -623,9 +634,100 @@ async fn a_host_that_another_instance_has_set_up_since_is_that_ones() {
         matches!(&error, DeployError::Refused(text) if text.contains("the agent of another instance")),
         "{error}"
     );
+    assert!(!deployer.has_token(&first).await.unwrap() && deployer.has_token(&second).await.unwrap());
     assert_eq!((machine.processes().0.len(), machine.processes().1.len()), (1, 1));
     deployer.release(&second).await.unwrap();
     assert_eq!(machine.processes(), (Vec::new(), Vec::new()));
+}
+
+/// Whoever listens on the agent's port, and says to be an agent with another token.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_answers_on_the_agents_port_does_not_keep_a_host_from_its_release() {
+    let machine = Machine::new();
+    let before = tree(machine.root.path()).len();
+    let server = machine.server().await;
+    let (pool, deployment) = (server.pool(), machine.deployment(server.reach(), &[]));
+    deploy(&machine, &pool, &deployment).await.unwrap();
+    let (loops, agents) = machine.processes();
+    for pid in loops.into_iter().chain(agents) {
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
+    while machine.processes() != (Vec::new(), Vec::new()) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let impostor = TcpListener::bind((Ipv4Addr::LOCALHOST, machine.port)).unwrap();
+    let answer = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 11\r\n\r\ndstack-shim";
+    answers(impostor, answer);
+    let deployer = machine.deployer(pool);
+    assert!(deployer.has_token(&deployment).await.unwrap());
+    deployer.release(&deployment).await.unwrap();
+    assert_eq!(tree(machine.root.path()).len(), before);
+}
+
+/// systemd fails once, after the files are there.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_was_not_started_with_what_was_written_is_not_kept() {
+    let machine = Machine::new();
+    std::fs::create_dir(machine.path("no-systemd")).unwrap();
+    // Runs the unit's command, as the only service that it has.
+    machine.program(
+        "systemctl",
+        &format!(
+            "cd {}\ncase \"$*\" in\n\
+             daemon-reload) if [ -e fails ]; then rm fails; echo 'Transport endpoint is not connected' >&2; exit 1; fi ;;\n\
+             'show '*) echo \"MainPID=$(cat main.pid 2>/dev/null)\" ;;\n\
+             'restart '* | 'stop '*)\n  [ ! -e main.pid ] || kill \"$(cat main.pid)\"; rm -f main.pid\n  [ \"$1\" = restart ] || exit 0\n  \
+             set -a; . home/shim.env; set +a\n  \"$DSTACK_SHIM_BINARY_PATH\" shim >/dev/null 2>&1 &\n  echo $! >main.pid ;;\n\
+             esac",
+            machine.root.path().display()
+        ),
+    );
+    let server = machine.server().await;
+    let (pool, first) = (server.pool(), machine.deployment(server.reach(), &[]));
+    deploy(&machine, &pool, &first).await.unwrap();
+    let second = Deployment {
+        token: "that of another".into(),
+        ..first.clone()
+    };
+    let deployer = machine.deployer(pool.clone());
+    let install = until(&deployer, &second, Stage::Install).await;
+    std::fs::write(machine.path("fails"), "").unwrap();
+    let error = deployer.step(&second, Some(install)).await.unwrap_err();
+    assert!(error.to_string().contains("daemon-reload failed"), "{error}");
+    let (told, reach, _) = deploy(&machine, &pool, &second).await.unwrap();
+    assert!(told[2].contains("was started"), "{told:?}");
+    let (told, ..) = deploy(&machine, &pool, &second).await.unwrap();
+    assert!(told[2].contains("runs already"), "{told:?}");
+    let deployment = Deployment { reach, ..second };
+    deployer.release(&deployment).await.unwrap();
+    assert!(!machine.path("home").exists());
+}
+
+/// An agent of ours from before calls were signed: it knows its token as a bearer's only.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_knows_no_signatures_is_replaced() {
+    let machine = Machine::new();
+    let server = machine.server().await;
+    let (pool, deployment) = (
+        server.pool(),
+        machine.deployment(server.reach(), &[("STUB_TAKES_BEARER", "1")]),
+    );
+    let deployer = machine.deployer(pool.clone());
+    let report = until(&deployer, &deployment, Stage::Report).await;
+    while machine.processes().1.is_empty()
+        || std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, machine.port)).is_err()
+    {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(report.next, Stage::Report);
+    assert!(deployer.has_token(&deployment).await.unwrap());
+    let now = machine.deployment(server.reach(), &[]);
+    let (told, ..) = deploy(&machine, &pool, &now).await.unwrap();
+    assert!(
+        told[0].contains("is to be started again") && told[2].contains("was started"),
+        "{told:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -689,14 +791,7 @@ async fn what_keeps_a_host_from_being_used_is_told_with_its_remedy() {
         "ss",
         r#"echo 'LISTEN 0 5 127.0.0.1:1 0.0.0.0:* users:(("nginx",pid=7,fd=6))'"#,
     );
-    std::thread::spawn(move || {
-        use std::io::Write as _;
-        while let Ok((mut stream, _)) = other.accept() {
-            stream
-                .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
-                .unwrap();
-        }
-    });
+    answers(other, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}");
     has(told(&deployment).await, "is taken by `nginx`");
 }
 

@@ -8,7 +8,7 @@
 
 mod support;
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -41,6 +41,9 @@ async fn many_that_need_a_host_share_one_connection() {
     pool.connection(&reach).await.unwrap();
     assert_eq!((server.network.accepted(), pool.live()), (1, 1));
     assert_eq!(connections[0].host_keys().len(), 1);
+    let open = server.handle.connections();
+    // What a runner does not count as somebody at its job.
+    assert_eq!(open[0].client, dstack_agent_api::container::SERVER_CLIENT);
     assert!(
         server
             .host_keys()
@@ -378,4 +381,21 @@ async fn openssh_says_the_same() {
         return;
     };
     says_that_forwarding_is_off(&off.pool(), off.reach()).await;
+}
+
+/// A program of anybody, which has the port on the other loopback address.
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_are_looked_for_at_the_address_at_which_they_listen_only() {
+    let server = Server::start().await;
+    let Ok(other) = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)) else {
+        eprintln!("skipped: no IPv6 here");
+        return;
+    };
+    let port = other.local_addr().unwrap().port();
+    let opened = server.pool().open_port(&server.reach(), port).await;
+    assert!(
+        matches!(opened, Err(PortError::NothingListens { .. })),
+        "{:?}",
+        opened.err()
+    );
 }

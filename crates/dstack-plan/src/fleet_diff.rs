@@ -1,12 +1,13 @@
 //! What may change of a fleet in place (dstack 0.22.5: scheduling §9).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use dstack_model::fleets::{FleetSpec, SshHost, SshHostParams, SshParams};
 use dstack_units::number::quote_list;
 
 use crate::PlanError;
 use crate::diff::changed;
+use crate::hosts::HostKey;
 
 const SPEC: &[&str] = &["configuration", "configuration_path", "merged_profile"];
 /// Of a fleet in clouds. `reservation` and `tags` count for new instances only.
@@ -25,14 +26,14 @@ const CLOUD: &[&str] = &[
 const SSH: &[&str] = &["ssh_config"];
 const SSH_CONFIG: &[&str] = &["hosts"];
 
-/// Hosts by address, in which two configurations of an SSH fleet differ.
+/// Hosts in which two configurations of an SSH fleet differ.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostChanges {
     /// Only in the new one.
-    pub added: BTreeSet<String>,
+    pub added: BTreeSet<HostKey>,
     /// Only in the old one.
-    pub removed: BTreeSet<String>,
-    /// In both, with other parameters.
+    pub removed: BTreeSet<HostKey>,
+    /// In both, with other parameters: their names as the new one writes them.
     pub changed: BTreeSet<String>,
 }
 
@@ -83,35 +84,51 @@ fn check_hosts(old: &SshParams, new: &SshParams) -> Result<(), PlanError> {
 }
 
 /// How the hosts of an SSH fleet change. Where the client keeps its keys does not matter.
+///
+/// The only host of a name that gets another port has changed, as for dstack 0.22.5, which tells hosts by their names. One that is
+/// written in another way leaves and comes.
 pub fn host_changes(old: &SshParams, new: &SshParams) -> HostChanges {
-    let by_name = |params: &SshParams| -> Vec<(String, HostKind)> {
-        params
-            .hosts
-            .iter()
-            .map(|host| (host.hostname().to_owned(), HostKind::of(host)))
-            .collect()
-    };
-    let (old, new) = (by_name(old), by_name(new));
-    // The last of several with one name counts.
-    let find = |hosts: &[(String, HostKind)], name: &str| {
-        let mut found = hosts.iter().rev();
-        found
-            .find(|(other, _)| other == name)
-            .map(|(_, kind)| kind.clone())
-    };
+    let (before, after) = (by_key(old), by_key(new));
     let mut changes = HostChanges::default();
-    for (name, _) in &new {
-        match find(&old, name) {
-            None => changes.added.insert(name.clone()),
-            Some(before) if Some(&before) != find(&new, name).as_ref() => {
-                changes.changed.insert(name.clone())
+    for (key, host) in &after {
+        match before.get(key) {
+            None if is_moved(key, &before, &after) => {
+                changes.changed.insert(host.hostname().to_owned());
             }
-            Some(_) => false,
-        };
+            None => {
+                changes.added.insert(key.clone());
+            }
+            Some(was) if was.hostname() != host.hostname() => {
+                changes.added.insert(key.clone());
+                changes.removed.insert(key.clone());
+            }
+            Some(was) if HostKind::of(was) != HostKind::of(host) => {
+                changes.changed.insert(host.hostname().to_owned());
+            }
+            Some(_) => {}
+        }
     }
-    let gone = old.iter().filter(|(name, _)| find(&new, name).is_none());
-    changes.removed.extend(gone.map(|(name, _)| name.clone()));
+    let gone = before.keys().filter(|key| !after.contains_key(*key));
+    changes.removed.extend(gone.cloned());
     changes
+}
+
+/// The last of several that are the same counts.
+fn by_key(ssh: &SshParams) -> BTreeMap<HostKey, &SshHost> {
+    let hosts = ssh.hosts.iter();
+    hosts.map(|host| (HostKey::of(ssh, host), host)).collect()
+}
+
+/// Whether a host is the only one of its name, before and after, and has another port.
+fn is_moved(
+    key: &HostKey,
+    before: &BTreeMap<HostKey, &SshHost>,
+    after: &BTreeMap<HostKey, &SshHost>,
+) -> bool {
+    let is_only = |hosts: &BTreeMap<HostKey, &SshHost>| {
+        hosts.keys().filter(|other| other.name == key.name).count() == 1
+    };
+    is_only(before) && is_only(after)
 }
 
 /// A host by its address differs from the same host in detail.
@@ -196,5 +213,39 @@ mod tests {
         );
         let other_user = json!({"ssh_config": {"user": "v", "hosts": ["a", "b"]}});
         assert!(verdict(&hosts(json!(["a", "b"])), &other_user).is_err());
+    }
+
+    #[test]
+    fn hosts_behind_one_address_come_and_go_one_by_one() {
+        let ssh = |hosts: &[(&str, u16)]| -> SshParams {
+            let hosts = hosts
+                .iter()
+                .map(|(name, port)| json!({"hostname": name, "port": port}));
+            serde_json::from_value(json!({"user": "u", "hosts": hosts.collect::<Vec<_>>()})).unwrap()
+        };
+        let (one, two) = (("nat", 2201), ("nat", 2202));
+        for (old, new, added, removed, changed) in [
+            (vec![one, two], vec![two], "", "nat:2201", ""),
+            (vec![one], vec![two, one], "nat:2202", "", ""),
+            (vec![one], vec![one, two], "nat:2202", "", ""),
+            (vec![one], vec![two], "", "nat:2201", "nat"),
+            (vec![one, two], vec![one, ("nat", 22)], "nat", "nat:2202", ""),
+            (vec![one], vec![("NAT.", 2201)], "nat:2201", "nat:2201", ""),
+            (vec![one, ("a", 22)], vec![("a", 22), one], "", "", ""),
+        ] {
+            let told = host_changes(&ssh(&old), &ssh(&new));
+            let listed =
+                |keys: &BTreeSet<HostKey>| keys.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+            let names = told.changed.iter().cloned().collect::<Vec<_>>().join(" ");
+            assert_eq!(
+                (
+                    listed(&told.added).as_str(),
+                    listed(&told.removed).as_str(),
+                    names.as_str()
+                ),
+                (added, removed, changed),
+                "{old:?} {new:?}"
+            );
+        }
     }
 }

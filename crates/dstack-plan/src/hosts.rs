@@ -3,6 +3,7 @@
 pub mod gpu;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -88,12 +89,48 @@ fn listed(addresses: &[String]) -> String {
     }
 }
 
+/// What tells hosts from one another: several may be behind one address.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostKey {
+    /// Name or address, as [`normalised`] makes it.
+    pub name: String,
+    /// TCP port of its SSH server.
+    pub port: u16,
+}
+
+impl HostKey {
+    /// A host of a list.
+    pub fn of(ssh: &SshParams, host: &SshHost) -> Self {
+        Self {
+            name: normalised(host.hostname()),
+            port: port_of(ssh, host),
+        }
+    }
+
+    /// The host of an instance; `None`: it is not known where it is.
+    pub fn of_place(place: &JobProvisioningData) -> Option<Self> {
+        Some(Self {
+            name: normalised(place.hostname.as_deref()?),
+            port: port(place.ssh_port),
+        })
+    }
+}
+
+/// As keys and errors name it.
+impl fmt::Display for HostKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port {
+            SSH_PORT => f.write_str(&self.name),
+            port => write!(f, "{}:{port}", self.name),
+        }
+    }
+}
+
 /// Two hosts of one list that are the same: the place of the second, and that of the first, both from 0.
 pub fn twice(ssh: &SshParams) -> Option<(usize, usize)> {
-    let mut seen: BTreeMap<(String, u16), usize> = BTreeMap::new();
+    let mut seen: BTreeMap<HostKey, usize> = BTreeMap::new();
     for (place, host) in ssh.hosts.iter().enumerate() {
-        let key = (normalised(host.hostname()), port_of(ssh, host));
-        if let Some(first) = seen.insert(key, place) {
+        if let Some(first) = seen.insert(HostKey::of(ssh, host), place) {
             return Some((place, first));
         }
     }
@@ -119,20 +156,17 @@ fn port_of(ssh: &SshParams, host: &SshHost) -> u16 {
     port(own.or(ssh.port))
 }
 
-/// The host of a list by its name and the port of its SSH server: several may be behind one address.
-fn find<'a>(ssh: &'a SshParams, hostname: &str, ssh_port: u16) -> Option<&'a SshHost> {
-    let of_name = || ssh.hosts.iter().filter(|host| host.hostname() == hostname);
-    let exact = of_name().find(|host| port_of(ssh, host) == ssh_port);
-    // Its port may have been changed since.
-    exact.or_else(|| of_name().next())
+/// The host of a list that an instance is.
+fn find<'a>(ssh: &'a SshParams, place: &JobProvisioningData) -> Option<&'a SshHost> {
+    let wanted = HostKey::of_place(place)?;
+    ssh.hosts.iter().find(|host| HostKey::of(ssh, host) == wanted)
 }
 
-/// What tells a host from the others of its list: its name, with the port where there are several of that name.
+/// Names the key of a host, whatever else its list has.
 fn key_name(ssh: &SshParams, host: &SshHost) -> String {
-    let name = host.hostname();
-    match ssh.hosts.iter().filter(|host| host.hostname() == name).count() {
-        0 | 1 => name.to_owned(),
-        _ => format!("{name}:{}", port_of(ssh, host)),
+    match port_of(ssh, host) {
+        SSH_PORT => host.hostname().to_owned(),
+        port => format!("{}:{port}", host.hostname()),
     }
 }
 
@@ -140,7 +174,7 @@ fn key_name(ssh: &SshParams, host: &SshHost) -> String {
 /// divided into (`None`: `auto`).
 pub fn as_configured(spec: &FleetSpec, place: &JobProvisioningData) -> (JobProvisioningData, Option<i64>) {
     let host = spec.configuration.ssh_config.as_ref().and_then(|ssh| {
-        let found = find(ssh, place.hostname.as_deref()?, port(place.ssh_port))?;
+        let found = find(ssh, place)?;
         Some(params_of(found))
     });
     let blocks = host.as_ref().and_then(|host| host.blocks);
@@ -159,7 +193,7 @@ pub fn as_configured(spec: &FleetSpec, place: &JobProvisioningData) -> (JobProvi
 /// Only the fleet's own keys are offered: the project's opens its jobs, and is shown to hosts that have it.
 pub fn reach(fleet: FleetId, spec: &FleetSpec, place: &JobProvisioningData) -> Option<Reach> {
     let ssh = spec.configuration.ssh_config.as_ref()?;
-    let found = find(ssh, place.hostname.as_deref()?, port(place.ssh_port))?;
+    let found = find(ssh, place)?;
     let (params, name) = (params_of(found), key_name(ssh, found));
     let of_host = || KeyRef::Host {
         fleet,
@@ -217,9 +251,8 @@ pub fn cloud_reach(project: ProjectId, place: &JobProvisioningData) -> Option<Re
 pub fn only(spec: &FleetSpec, place: &JobProvisioningData) -> Option<FleetSpec> {
     let mut spec = spec.clone();
     let ssh = spec.configuration.ssh_config.as_mut()?;
-    let host = find(ssh, place.hostname.as_deref()?, port(place.ssh_port))?.clone();
-    let name = host.hostname();
-    ssh.hosts.retain(|other| other.hostname() == name);
+    let host = find(ssh, place)?.clone();
+    ssh.hosts = vec![host];
     Some(spec)
 }
 
@@ -253,10 +286,16 @@ pub fn private_key<'a>(spec: &'a FleetSpec, key: &KeyRef) -> Option<&'a str> {
 }
 
 fn named<'a>(ssh: &'a SshParams, name: &str) -> Option<&'a SshHostParams> {
-    ssh.hosts.iter().find_map(|host| match host {
-        SshHost::Params(params) if params.hostname == name || key_name(ssh, host) == name => Some(&**params),
-        _ => None,
-    })
+    match with_key(ssh, name)? {
+        SshHost::Params(params) => Some(&**params),
+        SshHost::Hostname(_) => None,
+    }
+}
+
+/// The host whose key is named so. Rows of earlier versions have the host's name alone.
+fn with_key<'a>(ssh: &'a SshParams, name: &str) -> Option<&'a SshHost> {
+    let by_key = ssh.hosts.iter().find(|host| key_name(ssh, host) == name);
+    by_key.or_else(|| ssh.hosts.iter().find(|host| host.hostname() == name))
 }
 
 /// Whether a list has the host that a [`KeyRef`] names.
@@ -265,10 +304,7 @@ pub fn names_key(spec: &FleetSpec, key: &KeyRef) -> bool {
         return false;
     };
     let ssh = spec.configuration.ssh_config.as_ref();
-    ssh.is_some_and(|ssh| {
-        let mut hosts = ssh.hosts.iter();
-        hosts.any(|host| host.hostname() == hostname || key_name(ssh, host) == *hostname)
-    })
+    ssh.is_some_and(|ssh| with_key(ssh, hostname).is_some())
 }
 
 /// What is said of a host; a bare name is a host of that name.

@@ -9,6 +9,7 @@
 //! * [`queue`] — where many waiting jobs go.
 //! * [`fleets`] — which fleet a run gets, and what could be made anew in it.
 //! * [`hosts`] — the way to hosts of SSH fleets, and what they offer.
+//! * [`bootstrap`] — the first script of a container of a cloud.
 //! * [`offers`] — which offers of backends count, and in which order.
 //! * [`orphans`] — what clouds have of ours that belongs to nobody.
 //! * [`volumes`] — where network volumes let a job be.
@@ -21,6 +22,7 @@
 
 #![warn(missing_docs)]
 
+pub mod bootstrap;
 pub mod combine;
 pub mod diff;
 pub mod explain;

@@ -33,7 +33,8 @@ impl Location {
         }
     }
 
-    fn is_in(&self, backend: BackendType, region: &str) -> bool {
+    /// Whether it can be used in a region of a backend; zones are left to the backend.
+    pub fn is_in(&self, backend: BackendType, region: &str) -> bool {
         self.backend == backend
             && self
                 .region

@@ -23,7 +23,7 @@ use hyper_util::service::TowerToHyperService;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use dstack_agent_api::bearer::has_token;
+use dstack_agent_api::proof::checked;
 use dstack_agent_api::runner::{Ack, Healthcheck, JobStatus, LogEvent, PullResponse, RunnerState, SERVICE};
 use dstack_agent_api::stream::StreamLine;
 use dstack_sshd::ByteStream;
@@ -88,15 +88,22 @@ pub async fn serve_through_ssh(router: Router, stream: Box<dyn ByteStream>) {
 }
 
 async fn authorize(State(api): State<Api>, request: Request, next: Next) -> Result<Response, Error> {
-    let Some(token) = &api.core.settings.token else {
+    let Some(gate) = &api.core.gate else {
         return Ok(next.run(request).await);
     };
-    let watches = request.extensions().get::<ThroughSsh>().is_some() && request.uri().path() == "/logs_ws";
-    if watches || has_token(request.headers(), token) {
-        Ok(next.run(request).await)
-    } else {
-        Err(Error::status(StatusCode::UNAUTHORIZED))
+    if let Some(challenge) = gate.challenge(request.method(), request.uri(), request.headers()) {
+        return json(&challenge);
     }
+    let watches = request.extensions().get::<ThroughSsh>().is_some() && request.uri().path() == "/logs_ws";
+    if watches {
+        return Ok(next.run(request).await);
+    }
+    let (parts, body) = request.into_parts();
+    if !gate.admits(&parts) {
+        return Err(Error::status(StatusCode::UNAUTHORIZED));
+    }
+    let body = Body::new(checked(&parts.headers, body));
+    Ok(next.run(Request::from_parts(parts, body)).await)
 }
 
 impl From<Conflict> for Error {

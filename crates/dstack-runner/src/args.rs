@@ -53,6 +53,9 @@ pub struct StartArgs {
     /// Public key that may log in by SSH (repeatable)
     #[arg(long = "ssh-authorized-key", value_name = "KEY")]
     pub ssh_authorized_keys: Vec<String>,
+    /// File with the private key by which SSH clients know the runner; new keys are made without it
+    #[arg(long, value_name = "FILE")]
+    pub ssh_host_key: Option<PathBuf>,
     /// Accepted for compatibility
     #[arg(long, hide = true, default_value = "INFO")]
     pub ssh_log_level: String,
@@ -124,6 +127,7 @@ mod tests {
             panic!()
         };
         assert_eq!(start.ssh_authorized_keys, ["a", "b"]);
+        assert_eq!(start.ssh_host_key, None);
         assert!(parse(&[]).is_err());
         let version = parse(&["--version"]).unwrap_err().to_string();
         assert_eq!(

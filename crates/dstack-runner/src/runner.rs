@@ -15,9 +15,10 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing_subscriber::layer::SubscriberExt;
 
+use dstack_agent_api::container::SERVER_CLIENT;
 use dstack_agent_api::runner::RunnerState;
 use dstack_agent_api::shim::RUNNER_HTTP_PORT;
-use dstack_sshd::{LocalService, SshHandle, SshOptions};
+use dstack_sshd::{LocalService, OpenConnection, SshHandle, SshOptions};
 use dstack_system::accounts::Passwd;
 use dstack_system::clock::SharedClock;
 use dstack_system::{Secret, SystemClock, task};
@@ -273,7 +274,7 @@ impl Runner {
 
     /// Clients that have read everything close their connections: one that is cut off instead says that something went wrong.
     async fn wait_for_clients(&self) {
-        let left = self.ssh.handle.until_no_connections();
+        let left = self.ssh.handle.until_no_connections(is_somebodys);
         timeout(CLIENTS_LEAVE, left).await.ok(); // those that stay are cut off
     }
 }
@@ -341,6 +342,7 @@ async fn serve_ssh(
         listener: Arc::new(listener),
         authorized_keys: Vec::new(),
         dir: start.state_dir.join("ssh"),
+        host_key: start.ssh_host_key.clone(),
         passwd: core.settings.passwd.clone(),
         switch_user: Capabilities::effective().can_switch_user(),
         session: core.session.subscribe(),
@@ -359,6 +361,11 @@ async fn serve_ssh(
     Ok(ssh)
 }
 
+/// Whether somebody is connected, and not the server, which reaches the runners of containers in clouds this way.
+fn is_somebodys(open: &OpenConnection) -> bool {
+    open.client != SERVER_CLIENT
+}
+
 /// The SSH server as the executor sees it.
 #[derive(Debug)]
 struct Ssh {
@@ -371,6 +378,7 @@ impl Connections for Ssh {
         self.handle
             .connections()
             .iter()
+            .filter(|open| is_somebodys(open))
             .map(|open| open.since.elapsed())
             .collect()
     }
@@ -424,4 +432,22 @@ fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     let temporary = path.with_file_name(name);
     fs_err::write(&temporary, content)?;
     fs_err::rename(&temporary, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_server_is_nobody_at_the_job() {
+        let open = |client: &str| OpenConnection {
+            remote: SocketAddr::from(([127, 0, 0, 1], 1)),
+            client: client.to_owned(),
+            since: Instant::now(),
+        };
+        assert!(!is_somebodys(&open(SERVER_CLIENT)));
+        for client in ["SSH-2.0-OpenSSH_9.9", ""] {
+            assert!(is_somebodys(&open(client)), "{client}");
+        }
+    }
 }

@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use dstack_agent_api::proof::Gate;
 use dstack_agent_api::runner::{JobInfo, JobStatus, RunnerState, SubmitBody};
 use dstack_sshd::SessionDefaults;
-use dstack_system::Secret;
 use dstack_system::accounts::Passwd;
 use dstack_system::clock::SharedClock;
+use dstack_system::{Random, Secret};
 
 use crate::history::History;
 use crate::inactivity::{Connections, Inactivity};
@@ -67,6 +68,8 @@ pub struct Core {
     pub metrics: Option<Collector>,
     /// Environment and directory of SSH sessions.
     pub session: watch::Sender<SessionDefaults>,
+    /// Lets in what is signed with the token of the settings.
+    pub gate: Option<Gate>,
     phase: Mutex<Phase>,
     state: watch::Sender<RunnerState>,
     stop: watch::Sender<bool>,
@@ -129,7 +132,9 @@ impl Core {
             settings.spool_limit,
             Arc::clone(&clock),
         )?;
+        let token = settings.token.clone();
         Ok(Self {
+            gate: token.map(|token| Gate::new(token, Random::system())),
             metrics: Collector::detect(),
             settings,
             clock,

@@ -8,6 +8,7 @@ mod hosts;
 mod inputs;
 mod keyring;
 mod output;
+mod slots;
 mod ways;
 
 pub use agent_tokens::AgentTokens;

@@ -10,13 +10,12 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
-use dstack_agent_api::bearer::has_token;
+use dstack_agent_api::proof::{Gate, checked};
 use dstack_agent_api::shim::routes::{Endpoint, find};
 use dstack_agent_api::shim::{
     ComponentInstall, Healthcheck, HostReport, InstanceHealth, InstanceInfo, SERVICE, ShutdownRequest,
     TaskConfig, TaskTerminate, UNAUTHORIZED,
 };
-use dstack_system::Secret;
 use tokio_util::sync::CancellationToken;
 
 use crate::components::{Components, RefusedInstall};
@@ -38,8 +37,8 @@ pub struct Api {
     pub host: HostReport,
     /// GPU metrics, where an exporter runs.
     pub exporter: Option<Exporter>,
-    /// What every request must bring (`Authorization: Bearer`); `None`: whoever reaches the API may use it.
-    pub token: Option<Secret>,
+    /// Lets in what is signed with the agent's token; `None`: whoever reaches the API may use it.
+    pub gate: Option<Gate>,
     /// Knows who needs this machine: requests and streams, beside tasks.
     pub needed: Needed,
     /// Cancelled when the agent is to end; open streams end with it.
@@ -98,11 +97,10 @@ pub fn router(api: Arc<Api>) -> axum::Router {
 
 async fn handle(State(api): State<Arc<Api>>, request: Request) -> Response {
     // Before anything is said of what there is.
-    if let Some(token) = &api.token
-        && !has_token(request.headers(), token)
-    {
-        return unauthorized();
-    }
+    let request = match admit(&api, request) {
+        Ok(request) => request,
+        Err(answer) => return *answer,
+    };
     let hold = api.needed.hold();
     let found = find(request.method(), request.uri().path());
     let (endpoint, task) = match found {
@@ -121,9 +119,23 @@ async fn handle(State(api): State<Arc<Api>>, request: Request) -> Response {
         .unwrap_or_else(|error| text(error.status, &error.message))
 }
 
+/// A request that may be answered, or what is said instead.
+fn admit(api: &Api, request: Request) -> Result<Request, Box<Response>> {
+    let Some(gate) = &api.gate else { return Ok(request) };
+    if let Some(challenge) = gate.challenge(request.method(), request.uri(), request.headers()) {
+        return Err(Box::new(json(&challenge)));
+    }
+    let (parts, body) = request.into_parts();
+    if !gate.admits(&parts) {
+        return Err(Box::new(unauthorized()));
+    }
+    let body = Body::new(checked(&parts.headers, body));
+    Ok(Request::from_parts(parts, body))
+}
+
 fn unauthorized() -> Response {
     let mut response = text(StatusCode::UNAUTHORIZED, UNAUTHORIZED);
-    let wanted = HeaderValue::from_static("Bearer");
+    let wanted = HeaderValue::from_static("Dstack");
     response.headers_mut().insert(header::WWW_AUTHENTICATE, wanted);
     response
 }

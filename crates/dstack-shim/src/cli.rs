@@ -20,7 +20,7 @@ pub struct Args {
     /// Serve the API on a Unix socket too, for this user only [env: DSTACK_SHIM_SOCKET]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Answer only requests that bring what is in this file, which others may not read (`Authorization: Bearer`)
+    /// Answer only requests that are signed with what is in this file, which others may not read
     /// [env: DSTACK_SHIM_TOKEN_FILE]
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use dstack_agent_api::proof::Gate;
 use dstack_agent_api::shim::HostReport;
-use dstack_system::task;
+use dstack_system::{Random, task};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -91,7 +92,10 @@ pub async fn run(settings: Settings) -> Result<(), StartError> {
         instance: host::instance_info(&gpus),
         host: report,
         exporter,
-        token: settings.token.clone(),
+        gate: settings
+            .token
+            .clone()
+            .map(|token| Gate::new(token, Random::system())),
         needed: needed.clone(),
         shutdown: CancellationToken::new(),
         force: CancellationToken::new(),

@@ -9,12 +9,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dstack_agent_api::shim::TaskStatus;
 use tokio::sync::{broadcast, watch};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::tasks::Tasks;
 
 /// After an attempt, until the machine is gone or the next is made.
 const AGAIN: Duration = Duration::from_secs(60);
+
+/// A command that ends the machine takes no longer, or hangs.
+const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 
 /// Who needs the machine.
 #[derive(Debug, Clone, Copy)]
@@ -94,7 +97,9 @@ impl Ending for EndingCommand {
     async fn end(&self) {
         let mut command = tokio::process::Command::new("/bin/sh");
         command.arg("-c").arg(&self.0).stdin(std::process::Stdio::null());
-        match command.status().await {
+        let ended = timeout(COMMAND_LIMIT, command.kill_on_drop(true).status()).await;
+        let late = |_| Err(std::io::ErrorKind::TimedOut.into());
+        match ended.unwrap_or_else(late) {
             Ok(status) if status.success() => {}
             Ok(status) => tracing::error!(%status, command = self.0, "the machine was not ended"),
             Err(error) => tracing::error!(%error, "the machine was not ended"),
@@ -203,5 +208,16 @@ mod tests {
             std::mem::forget(needed.hold());
         };
         assert_eq!(endings(late).await, [600]);
+    }
+
+    /// Time passes by itself while nothing but the command is waited for.
+    #[tokio::test(start_paused = true)]
+    async fn a_command_that_hangs_is_given_up_and_tried_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let pids = dir.path().join("pids");
+        let command = format!("echo $$ >> {}; exec sleep 100000", pids.display());
+        let began = Instant::now();
+        EndingCommand(command).end().await;
+        assert_eq!(began.elapsed().as_secs(), COMMAND_LIMIT.as_secs());
     }
 }

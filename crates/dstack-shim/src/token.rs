@@ -25,8 +25,8 @@ pub(crate) fn read(path: &Path) -> Result<Secret, StartError> {
     let file = fs_err::File::open(path).map_err(unreadable)?;
     let found = file.metadata().map_err(unreadable)?;
     let own = rustix::process::geteuid().as_raw();
-    if found.mode() & 0o077 != 0 || (found.uid() != own && found.uid() != 0) {
-        return Err(refused("others may read it: `chmod 600` it".to_owned()));
+    if let Some(problem) = problem(found.mode(), found.uid(), own) {
+        return Err(refused(problem));
     }
     let mut text = String::new();
     file.take(MAX_BYTES)
@@ -41,11 +41,32 @@ pub(crate) fn read(path: &Path) -> Result<Secret, StartError> {
     }
 }
 
+/// Why a file of these rights and this owner does not keep a secret of the user `own`.
+fn problem(mode: u32, owner: u32, own: u32) -> Option<String> {
+    if owner != own && owner != 0 {
+        return Some(format!(
+            "it belongs to the user {owner}, who may change it: `chown {own}` it"
+        ));
+    }
+    (mode & 0o077 != 0).then(|| "others may read it: `chmod 600` it".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+
+    #[test]
+    fn a_token_of_another_user_is_refused_with_what_helps() {
+        let told = problem(0o100_600, 1000, 5).unwrap();
+        assert!(
+            told.contains("the user 1000") && told.contains("`chown 5`"),
+            "{told}"
+        );
+        assert_eq!((problem(0o100_600, 5, 5), problem(0o100_400, 0, 5)), (None, None));
+        assert!(problem(0o100_640, 5, 5).unwrap().contains("chmod 600"));
+    }
 
     #[test]
     fn a_token_that_others_may_read_or_that_is_none_is_refused() {

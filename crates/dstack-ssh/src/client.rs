@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use russh::client::{self, Handle, Session};
 use russh::keys::{Algorithm, HashAlg, PrivateKey, PrivateKeyWithHashAlg, PublicKey, PublicKeyOrCertificate};
-use russh::{ChannelId, Disconnect, Preferred, Sig};
+use russh::{ChannelId, Disconnect, Preferred, Sig, SshId};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -88,6 +88,8 @@ pub struct ConnectOptions {
     /// Bytes a channel may have under way to us. Less keeps other channels quick when one's reader is slow; more is
     /// faster over long distances.
     pub window: u32,
+    /// What servers are told that this client is, as `SSH-2.0-dstack-server`; `None`: the name of the library.
+    pub name: Option<&'static str>,
 }
 
 impl Default for ConnectOptions {
@@ -97,6 +99,7 @@ impl Default for ConnectOptions {
             keepalive_interval: Duration::from_secs(10),
             keepalive_max: 3,
             window: 2 << 20,
+            name: None,
         }
     }
 }
@@ -191,7 +194,7 @@ impl Connection {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let config = Arc::new(client::Config {
+        let mut config = client::Config {
             keepalive_interval: Some(options.keepalive_interval),
             keepalive_max: options.keepalive_max,
             window_size: options.window,
@@ -201,7 +204,10 @@ impl Connection {
                 ..Preferred::DEFAULT
             },
             ..client::Config::default()
-        });
+        };
+        if let Some(name) = options.name {
+            config.client_id = SshId::Standard(name.into());
+        }
         let inbox = Inbox::new();
         let (alive, closed) = watch::channel(false);
         let (host_key_sent, host_key) = watch::channel(Presented::default());
@@ -211,7 +217,7 @@ impl Connection {
             host_key: host_key_sent,
             alive,
         };
-        let connected = client::connect_stream(config, stream, events).await;
+        let connected = client::connect_stream(Arc::new(config), stream, events).await;
         let presented = host_key.borrow().clone();
         let mut handle = connected.map_err(|source| handshake_error(hop, &presented, source))?;
         authenticate(&mut handle, hop).await?;

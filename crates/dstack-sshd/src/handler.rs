@@ -15,7 +15,7 @@ use crate::agent;
 use crate::environment::client_may_set;
 use crate::forward::{self, Back, Listeners, Target};
 use crate::login::Login;
-use crate::server::Server;
+use crate::server::{ClientName, Server};
 use crate::session::{Program, Session, Sessions, Surroundings};
 use crate::terminal::{TerminalRequest, window_size};
 
@@ -30,6 +30,7 @@ pub(crate) struct Client {
     inbox: Inbox,
     choke: Choke,
     authenticated: Arc<AtomicBool>,
+    name: ClientName,
     login: Option<Login>,
     sessions: Sessions,
     listeners: Listeners,
@@ -42,6 +43,7 @@ impl Client {
         peer: SocketAddr,
         local: SocketAddr,
         authenticated: Arc<AtomicBool>,
+        name: ClientName,
     ) -> Self {
         let choke = Choke::new(server.config.window_size);
         Self {
@@ -51,6 +53,7 @@ impl Client {
             inbox: Inbox::new(),
             choke,
             authenticated,
+            name,
             login: None,
             sessions: Sessions::new(),
             listeners: Listeners::default(),
@@ -142,7 +145,10 @@ impl server::Handler for Client {
         })
     }
 
-    async fn auth_succeeded(&mut self, _session: &mut server::Session) -> Result<(), Self::Error> {
+    async fn auth_succeeded(&mut self, session: &mut server::Session) -> Result<(), Self::Error> {
+        let name = String::from_utf8_lossy(session.remote_sshid()).trim().to_owned();
+        // A client logs in once.
+        let _ = self.name.set(name);
         self.authenticated.store(true, Ordering::Release);
         Ok(())
     }

@@ -4,10 +4,18 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use dstack_ssh::keys::generate_host_keys;
+use dstack_ssh::keys::{generate_host_keys, parse_private};
 use dstack_system::Random;
 use russh::keys::PrivateKey;
 use russh::keys::ssh_key::LineEnding;
+
+/// The host key that a file has, as OpenSSH writes it.
+pub(crate) fn read_host_key(
+    path: &Path,
+) -> Result<Vec<PrivateKey>, Box<dyn std::error::Error + Send + Sync>> {
+    let text = fs_err::read_to_string(path)?;
+    Ok(vec![parse_private(&text)?])
+}
 
 /// Fresh host keys for each start, stored like sshd's so that they can be looked at.
 pub(crate) fn make_host_keys(

@@ -51,6 +51,8 @@ pub struct SshOptions {
     pub authorized_keys: Vec<String>,
     /// Where the server keeps its host keys (`conf/`); created when it is missing.
     pub dir: PathBuf,
+    /// File with the private key by which clients know the server; `None`: new keys are made.
+    pub host_key: Option<PathBuf>,
     /// Accounts that can log in: read at each login.
     pub passwd: Passwd,
     /// Whether sessions switch to the user of the login; `false`: every login is the user of this process.

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use dstack_ssh::keys::KeyError;
@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::forward::{Target, accepted};
 use crate::handler::Client;
-use crate::host_keys::make_host_keys;
+use crate::host_keys::{make_host_keys, read_host_key};
 use crate::keys::AcceptedKeys;
 use crate::login::Login;
 use crate::options::SshOptions;
@@ -38,10 +38,10 @@ pub enum ServeError {
     /// The listener cannot be used.
     #[error("cannot listen for SSH connections")]
     Listen(#[source] io::Error),
-    /// Host keys cannot be made or stored.
-    #[error("cannot make the SSH host keys in {}", dir.display())]
+    /// Host keys cannot be made or stored, or the one that was given cannot be used.
+    #[error("cannot make or read the SSH host keys in {}", dir.display())]
     HostKeys {
-        /// Where they were to be stored.
+        /// Where they were to be stored, or the file with the one that was given.
         dir: PathBuf,
         /// What went wrong.
         #[source]
@@ -50,10 +50,12 @@ pub enum ServeError {
 }
 
 /// A TCP connection that is open now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenConnection {
     /// The client's address.
     pub remote: SocketAddr,
+    /// What the client says to be (`SSH-2.0-OpenSSH_9.9`), once it has logged in; empty before.
+    pub client: String,
     /// When it was accepted.
     pub since: Instant,
 }
@@ -82,18 +84,14 @@ impl SshHandle {
 
     /// TCP connections open now, authenticated or not; connections through the server to itself are not among them.
     pub fn connections(&self) -> Vec<OpenConnection> {
-        self.server
-            .open()
-            .values()
-            .map(|entry| entry.connection)
-            .collect()
+        self.server.open().values().map(Entry::connection).collect()
     }
 
-    /// Ends when [`Self::connections`] is empty.
-    pub async fn until_no_connections(&self) {
+    /// Ends when [`Self::connections`] has none that counts.
+    pub async fn until_no_connections(&self, counts: impl Fn(&OpenConnection) -> bool) {
         loop {
             let closed = self.server.closed.notified();
-            if self.server.open().is_empty() {
+            if !self.connections().iter().any(&counts) {
                 return;
             }
             closed.await;
@@ -125,8 +123,12 @@ pub async fn serve(options: SshOptions) -> Result<SshHandle, ServeError> {
     listener.set_nonblocking(true).map_err(ServeError::Listen)?;
     let listener = TcpListener::from_std(listener).map_err(ServeError::Listen)?;
     let port = listener.local_addr().map_err(ServeError::Listen)?.port();
-    let host_keys = make_host_keys(&options.dir).map_err(|source| ServeError::HostKeys {
-        dir: options.dir.clone(),
+    let (host_keys, dir) = match &options.host_key {
+        Some(file) => (read_host_key(file), file),
+        None => (make_host_keys(&options.dir), &options.dir),
+    };
+    let host_keys = host_keys.map_err(|source| ServeError::HostKeys {
+        dir: dir.clone(),
         source,
     })?;
     let keys = AcceptedKeys::default();
@@ -197,8 +199,23 @@ pub(crate) struct Server {
 
 /// A connection being served.
 struct Entry {
-    connection: OpenConnection,
+    remote: SocketAddr,
+    since: Instant,
+    client: ClientName,
     serving: JoinHandle<Option<()>>,
+}
+
+/// What a client says to be, once it has logged in.
+pub(crate) type ClientName = Arc<OnceLock<String>>;
+
+impl Entry {
+    fn connection(&self) -> OpenConnection {
+        OpenConnection {
+            remote: self.remote,
+            client: self.client.get().cloned().unwrap_or_default(),
+            since: self.since,
+        }
+    }
 }
 
 impl std::fmt::Debug for Server {
@@ -229,10 +246,14 @@ impl Server {
     fn serve_tcp(self: &Arc<Self>, stream: tokio::net::TcpStream, remote: SocketAddr, local: SocketAddr) {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let server = Arc::clone(self);
+        let client = ClientName::default();
+        let name = Arc::clone(&client);
         // The entry must be there before the task can remove it.
         let mut open = self.open();
         let serving = task::spawn("ssh-connection", async move {
-            Arc::clone(&server).serve_client(stream, remote, local).await;
+            Arc::clone(&server)
+                .serve_client(stream, remote, local, name)
+                .await;
             server.open().remove(&id);
             server.closed.notify_waiters();
         });
@@ -240,7 +261,9 @@ impl Server {
         open.insert(
             id,
             Entry {
-                connection: OpenConnection { remote, since },
+                remote,
+                since,
+                client,
                 serving,
             },
         );
@@ -254,7 +277,7 @@ impl Server {
         let local = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
         task::spawn(
             "ssh-connection",
-            Arc::clone(self).serve_client(stream, peer, local),
+            Arc::clone(self).serve_client(stream, peer, local, ClientName::default()),
         );
     }
 
@@ -264,6 +287,7 @@ impl Server {
         stream: S,
         peer: SocketAddr,
         local: SocketAddr,
+        name: ClientName,
     ) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -271,7 +295,7 @@ impl Server {
         Box::pin(async move {
             let authenticated = Arc::new(AtomicBool::new(false));
             let config = Arc::clone(&self.config);
-            let client = Client::new(self, peer, local, Arc::clone(&authenticated));
+            let client = Client::new(self, peer, local, Arc::clone(&authenticated), name);
             let grace = tokio::time::sleep(LOGIN_GRACE);
             tokio::pin!(grace);
             let session = tokio::select! {

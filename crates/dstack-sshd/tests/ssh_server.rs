@@ -498,7 +498,9 @@ async fn a_background_master_serves_further_commands_and_exits() {
         stream.write_all(b"!").await.unwrap();
         assert_eq!(stream.read_u8().await.unwrap(), b'!');
     }
-    assert_eq!(host.handle.connections().len(), 1);
+    let open = host.handle.connections();
+    assert_eq!(open.len(), 1);
+    assert!(open[0].client.starts_with("SSH-2.0-OpenSSH"), "{open:?}");
     assert_eq!(
         host.ssh(&["-S", control, "-O", "check", "host"]).await.code,
         Some(0)

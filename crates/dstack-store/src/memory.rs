@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_plan::hosts::normalised;
+use dstack_plan::hosts::HostKey;
 use dstack_units::{FleetId, GatewayId, InstanceId, JobId, OperationId, ProjectId, RunId, Time, VolumeId};
 use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
@@ -352,9 +352,9 @@ fn check_change(tables: &Tables, change: &Change) -> Result<()> {
     match change {
         Change::ExpectFreeHosts { fleet, hosts } => {
             let mut used = tables.remote_hosts();
-            match used.find(|(other, name)| *other != Some(*fleet) && hosts.contains(&normalised(name))) {
+            match used.find(|(other, host)| *other != Some(*fleet) && hosts.contains(host)) {
                 None => Ok(()),
-                Some((_, name)) => Err(StoreError::conflict("instances", &name)),
+                Some((_, host)) => Err(StoreError::conflict("instances", &host)),
             }
         }
         // Clouds of a simulation are no rows, and none is deleted.
@@ -465,7 +465,7 @@ impl Tables {
         }
     }
 
-    fn remote_hosts(&self) -> impl Iterator<Item = (Option<FleetId>, String)> {
+    fn remote_hosts(&self) -> impl Iterator<Item = (Option<FleetId>, HostKey)> {
         let local = |id: FleetId| self.fleets.get(&id).is_some_and(|fleet| fleet.local);
         let hosts = self.instances.values().filter(move |row| {
             row.backend.as_deref() == Some("remote")
@@ -474,8 +474,8 @@ impl Tables {
                 && !row.fleet_id.is_some_and(local)
         });
         let named = |row: &InstanceRow| {
-            let hostname = row.job_provisioning_data.as_ref()?.hostname.clone()?;
-            Some((row.fleet_id, hostname))
+            let host = HostKey::of_place(row.job_provisioning_data.as_deref()?)?;
+            Some((row.fleet_id, host))
         };
         hosts.filter_map(named)
     }
@@ -721,7 +721,7 @@ impl EngineStore for MemoryStore {
         Ok(self.readable()?.orphans.values().cloned().collect())
     }
 
-    async fn remote_hosts(&self) -> Result<Vec<(Option<FleetId>, String)>> {
+    async fn remote_hosts(&self) -> Result<Vec<(Option<FleetId>, HostKey)>> {
         Ok(self.readable()?.remote_hosts().collect())
     }
 

@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use dstack_plan::hosts::HostKey;
 use dstack_units::{FleetId, GatewayId, InstanceId, JobId, ProjectId, RunId, Time, VolumeId};
 use uuid::Uuid;
 
@@ -164,7 +165,7 @@ pub trait EngineStore: Send + Sync + Debug {
     async fn orphans(&self) -> Result<Vec<OrphanRow>>;
     /// Host names of all instances of SSH fleets that are not over, each with its fleet; those of servers' own machines are
     /// left out.
-    async fn remote_hosts(&self) -> Result<Vec<(Option<FleetId>, String)>>;
+    async fn remote_hosts(&self) -> Result<Vec<(Option<FleetId>, HostKey)>>;
 
     /// Keeps what a job used.
     async fn add_metrics(&self, job: JobId, point: MetricsPoint) -> Result<()>;

@@ -10,6 +10,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use dstack_plan::hosts::HostKey;
 use dstack_units::{FleetId, GatewayId, InstanceId, JobId, ProjectId, RunId, Time, VolumeId};
 use sqlx::{AssertSqlSafe, SqlStr};
 use uuid::Uuid;
@@ -376,7 +377,7 @@ impl EngineStore for SqlStore {
         Ok(found.into_iter().map(|listed| listed.row).collect())
     }
 
-    async fn remote_hosts(&self) -> Result<Vec<(Option<FleetId>, String)>> {
+    async fn remote_hosts(&self) -> Result<Vec<(Option<FleetId>, HostKey)>> {
         self.database.asked(self.database.views().remote_hosts()).await
     }
 

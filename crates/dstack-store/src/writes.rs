@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use dstack_model::users::{GlobalRole, ProjectRole};
-use dstack_plan::hosts::normalised;
+use dstack_plan::hosts::HostKey;
 use dstack_units::{
     ExportId, FleetId, GatewayId, ImportId, ProjectId, PublicKeyId, RepoRowId, SecretId, Time, TokenId,
     UserId,
@@ -204,8 +204,8 @@ pub enum Change {
     ExpectFreeHosts {
         /// Whose hosts they are to be.
         fleet: FleetId,
-        /// Their names or addresses, as [`dstack_plan::hosts::normalised`] makes them.
-        hosts: BTreeSet<String>,
+        /// Which ones.
+        hosts: BTreeSet<HostKey>,
     },
     /// Remembers something in a cloud that belongs to nobody.
     PutOrphan(OrphanRow),
@@ -480,15 +480,14 @@ async fn expect_free_hosts(
     keys: &RowKeys,
     dialect: Dialect,
     fleet: FleetId,
-    hosts: &BTreeSet<String>,
+    hosts: &BTreeSet<HostKey>,
 ) -> Result<()> {
     lock_number(tx, dialect, HOSTS).await?;
     let used = views::remote_hosts_in(tx, keys).await?;
-    let is_taken =
-        |other: Option<FleetId>, name: &str| other != Some(fleet) && hosts.contains(&normalised(name));
-    match used.iter().find(|(other, name)| is_taken(*other, name)) {
+    let is_taken = |other: Option<FleetId>, host: &HostKey| other != Some(fleet) && hosts.contains(host);
+    match used.iter().find(|(other, host)| is_taken(*other, host)) {
         None => Ok(()),
-        Some((_, name)) => Err(StoreError::conflict("instances", name)),
+        Some((_, host)) => Err(StoreError::conflict("instances", host)),
     }
 }
 

@@ -394,6 +394,8 @@ pub(crate) const BESIDE: &[Crate] = &[
         "dstack-tests",
         "runs the built programs, and sees them from outside only",
         &[
+            // As a client of agents beside the server.
+            "dstack-agent-api",
             "dstack-conformance",
             "dstack-login-doubles",
             "dstack-store-doubles",

@@ -44,36 +44,58 @@ pub struct Route {
     pub path: &'static str,
     /// What it is about.
     pub endpoint: Endpoint,
+    /// The longest answer that is read, in bytes: an agent is not to grow the server that asks it.
+    pub max_answer: usize,
 }
 
-const fn route(method: Method, path: &'static str, endpoint: Endpoint) -> Route {
+const KIB: usize = 1024;
+/// A name, or a line of an error.
+const LINE: usize = 4 * KIB;
+/// A task with the message of its end, or what a machine has.
+const ONE: usize = 256 * KIB;
+/// All tasks, or the metrics of one.
+const MANY: usize = 8 * KIB * KIB;
+
+const fn route(method: Method, path: &'static str, endpoint: Endpoint, max_answer: usize) -> Route {
     Route {
         method,
         path,
         endpoint,
+        max_answer,
     }
 }
 
 /// Every route that the agent serves; a request for any other is answered 404, or 405 where only the method is wrong.
 pub const ROUTES: &[Route] = &[
-    route(Method::GET, "/api/healthcheck", Endpoint::Healthcheck),
-    route(Method::POST, "/api/shutdown", Endpoint::Shutdown),
-    route(Method::GET, "/api/instance/health", Endpoint::InstanceHealth),
-    route(Method::GET, "/api/instance/info", Endpoint::InstanceInfo),
-    route(Method::GET, "/api/components", Endpoint::Components),
+    route(Method::GET, "/api/healthcheck", Endpoint::Healthcheck, LINE),
+    route(Method::POST, "/api/shutdown", Endpoint::Shutdown, LINE),
+    route(
+        Method::GET,
+        "/api/instance/health",
+        Endpoint::InstanceHealth,
+        64 * KIB,
+    ),
+    route(Method::GET, "/api/instance/info", Endpoint::InstanceInfo, LINE),
+    route(Method::GET, "/api/components", Endpoint::Components, 64 * KIB),
     route(
         Method::POST,
         "/api/components/install",
         Endpoint::InstallComponent,
+        LINE,
     ),
-    route(Method::GET, "/api/tasks", Endpoint::Tasks),
-    route(Method::POST, "/api/tasks", Endpoint::Submit),
-    route(Method::GET, "/api/host", Endpoint::Host),
-    route(Method::GET, "/api/stream", Endpoint::Stream),
-    route(Method::GET, "/api/tasks/{id}", Endpoint::Task),
-    route(Method::POST, "/api/tasks/{id}/terminate", Endpoint::Terminate),
-    route(Method::POST, "/api/tasks/{id}/remove", Endpoint::Remove),
-    route(Method::GET, "/metrics/tasks/{id}", Endpoint::Metrics),
+    route(Method::GET, "/api/tasks", Endpoint::Tasks, MANY),
+    route(Method::POST, "/api/tasks", Endpoint::Submit, ONE),
+    route(Method::GET, "/api/host", Endpoint::Host, ONE),
+    route(Method::GET, "/api/stream", Endpoint::Stream, LINE),
+    route(Method::GET, "/api/tasks/{id}", Endpoint::Task, ONE),
+    route(
+        Method::POST,
+        "/api/tasks/{id}/terminate",
+        Endpoint::Terminate,
+        ONE,
+    ),
+    route(Method::POST, "/api/tasks/{id}/remove", Endpoint::Remove, LINE),
+    route(Method::GET, "/metrics/tasks/{id}", Endpoint::Metrics, MANY),
 ];
 
 impl Route {
@@ -90,6 +112,13 @@ impl Route {
             }
         }
     }
+}
+
+/// The route of a request.
+pub fn route_of(method: &Method, path: &str) -> Option<&'static Route> {
+    let path = path.trim_start_matches('/');
+    let mut routes = ROUTES.iter();
+    routes.find(|route| route.method == *method && route.id_in(path).is_some())
 }
 
 /// What a request is about, and the id of the task it names, else an empty one.
@@ -177,6 +206,8 @@ mod tests {
                 Ok(endpoint),
                 "{path}"
             );
+            let limit = route_of(&method, &path).unwrap().max_answer;
+            assert!((1..=8 << 20).contains(&limit), "{path}");
         }
     }
 }

@@ -144,12 +144,7 @@ async fn root_in_a_container_cannot_change_the_agent_of_the_host() {
         fs_err::metadata(&file).unwrap().permissions().mode(),
     );
     assert_eq!(before, after);
-    agent
-        .client
-        .terminate("ro-1", &TaskTerminate::default())
-        .await
-        .unwrap();
-    agent.client.remove("ro-1").await.unwrap();
+    agent.end("ro-1").await;
 }
 
 #[tokio::test]
@@ -280,11 +275,6 @@ async fn auto_waits_for_the_engine_and_never_runs_a_container_as_a_process() {
     let second = agent.until_status("auto-2", TaskStatus::Running).await;
     assert_ne!(second.container_id, "");
     for id in ["auto-1", "auto-2"] {
-        agent
-            .client
-            .terminate(id, &TaskTerminate::default())
-            .await
-            .unwrap();
-        agent.client.remove(id).await.unwrap();
+        agent.end(id).await;
     }
 }

@@ -9,6 +9,7 @@
     clippy::print_stderr
 )]
 
+mod container;
 mod docker;
 mod kills;
 mod process;

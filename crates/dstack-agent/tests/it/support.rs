@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_agent_api::http::CallError;
-use dstack_agent_api::shim::{StreamEvent, TaskConfig, TaskInfo, TaskStatus};
+use dstack_agent_api::shim::{StreamEvent, TaskConfig, TaskInfo, TaskStatus, TaskTerminate};
 use dstack_agent_api::shim_client::{ShimClient, UnixConnector};
 use futures_util::StreamExt;
 use inotify::{Inotify, WatchMask};
@@ -163,6 +163,15 @@ impl Agent {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         panic!("the agent does not answer");
+    }
+
+    /// Ends a task, and forgets it.
+    pub(crate) async fn end(&self, id: &str) {
+        self.client
+            .terminate(id, &TaskTerminate::default())
+            .await
+            .unwrap();
+        self.client.remove(id).await.unwrap();
     }
 
     /// kill -9.

@@ -4,15 +4,18 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 
-use dstack_agent_api::http::TcpConnector;
+use dstack_agent_api::http::{CallError, TcpConnector};
+use dstack_agent_api::proof::{Challenge, NONCE, PATH, Signed};
 use dstack_agent_api::shim::routes::{Endpoint, ROUTES};
-use dstack_agent_api::shim::{TaskStatus, TaskTerminate, UNAUTHORIZED};
+use dstack_agent_api::shim::{TaskConfig, TaskStatus, TaskTerminate, UNAUTHORIZED};
 use dstack_agent_api::shim_client::ShimClient;
+use dstack_system::task;
+use http::Method;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::docker::engine;
-use crate::support::{Agent, Machine, config};
+use crate::support::{Agent, Machine, config, status};
 
 const TOKEN: &str = "0123456789abcdef";
 
@@ -81,8 +84,8 @@ async fn every_route_asks_for_the_token() {
         for header in [
             "",
             "Authorization: Bearer \r\n",
-            "Authorization: Bearer 0123456789abcdee\r\n",
-            "Authorization: 0123456789abcdef\r\n",
+            "Authorization: Bearer 0123456789abcdef\r\n",
+            "Authorization: Dstack 0123456789abcdef\r\n",
         ] {
             let (status, body) = ask(address, method, &path, header).await;
             assert_eq!(status, 401, "{method} {path} {header}");
@@ -98,21 +101,100 @@ async fn every_route_asks_for_the_token() {
             continue;
         }
         let path = route.path.replace("{id}", "1");
-        let header = format!("Authorization: Bearer {TOKEN}\r\n");
+        let header = signature(address, &route.method, &path).await;
         let (status, body) = ask(address, route.method.as_str(), &path, &header).await;
         assert_ne!(status, 401, "{path}: {body}");
+        // Who has listened to the call cannot make it again.
+        let (status, _) = ask(address, route.method.as_str(), &path, &header).await;
+        assert_eq!(status, 401, "{path}");
     }
     let client = ShimClient::new(Arc::new(TcpConnector { address })).with_token(TOKEN.into());
     client.shutdown(false).await.unwrap();
 }
 
+/// The headers of a call of [`ask`] that is signed with the token.
+async fn signature(address: SocketAddr, method: &Method, path: &str) -> String {
+    let nonce = "0123456789";
+    let (_, told) = ask(address, "GET", PATH, &format!("{NONCE}: {nonce}\r\n")).await;
+    let told: Challenge = serde_json::from_str(&told).unwrap();
+    assert!(told.is_proven(&TOKEN.into(), nonce));
+    let body: &[u8] = if method == Method::POST { b"{}" } else { b"" };
+    let signed = Signed::new(&TOKEN.into(), &told.challenge, method, path, body);
+    let lines = signed
+        .headers()
+        .map(|(name, value)| format!("{name}: {value}\r\n"));
+    lines.concat()
+}
+
+/// Whoever set it up without a token calls it without one; a client that has one waits for a proof, which it cannot give.
 #[tokio::test]
-async fn an_agent_without_a_token_answers_whoever_sends_one() {
+async fn an_agent_without_a_token_answers_calls_without_one() {
     let machine = Machine::new("process", None);
     let agent = machine.agent(None).await;
-    let client = agent.client.clone().with_token(TOKEN.into());
-    client.submit(&config("1")).await.unwrap();
-    client.terminate("1", &TaskTerminate::default()).await.unwrap();
+    let with_token = agent.client.clone().with_token(TOKEN.into());
+    assert_eq!(status(with_token.submit(&config("1")).await), Some(404));
+    agent.client.submit(&config("1")).await.unwrap();
+    agent
+        .client
+        .terminate("1", &TaskTerminate::default())
+        .await
+        .unwrap();
+}
+
+/// Another program listens where the agent did: at its port while it does not run, and beside it. It is told nothing that opens
+/// the agent, nor what a task has.
+#[tokio::test]
+async fn who_listens_in_place_of_the_agent_gets_nothing_that_opens_it() {
+    let machine = Machine::new("process", None);
+    let (agent, address) = agent_with_token(&machine).await;
+    agent.kill();
+    let listener = TcpListener::bind(address).await.unwrap();
+    let heard = task::spawn("impostor", async move {
+        let (mut heard, mut buffer) = (Vec::new(), [0; 4096]);
+        for answer in [
+            r#"{"service":"dstack-shim","version":"1"}"#,
+            "{}",
+            r#"{"challenge":"c","proof":"p"}"#,
+        ] {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let count = stream.read(&mut buffer).await.unwrap();
+            heard.extend_from_slice(&buffer[..count]);
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{answer}",
+                answer.len()
+            );
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            // Until the client gives up.
+            while let Ok(count @ 1..) = stream.read(&mut buffer).await {
+                heard.extend_from_slice(&buffer[..count]);
+            }
+        }
+        String::from_utf8(heard).unwrap()
+    });
+    let client = ShimClient::new(Arc::new(TcpConnector { address })).with_token(TOKEN.into());
+    let secret = TaskConfig {
+        registry_password: "s3cret of a registry".into(),
+        ..config("1")
+    };
+    for _ in 0..3 {
+        let error = client.submit(&secret).await.unwrap_err();
+        assert!(matches!(error, CallError::Unproven { .. }), "{error}");
+    }
+    let heard = heard.await.unwrap().unwrap();
+    assert_eq!(heard.matches("GET /api/proof ").count(), 3, "{heard}");
+    assert!(!heard.contains(TOKEN) && !heard.contains("/api/tasks"), "{heard}");
+    assert!(
+        !heard.to_lowercase().contains("authorization") && !heard.contains("s3cret"),
+        "{heard}"
+    );
+    // What it has heard is of no use at the agent, which has the port again.
+    let (_agent, address) = agent_with_token(&machine).await;
+    let nonce = heard
+        .lines()
+        .find(|line| line.starts_with("dstack-nonce"))
+        .unwrap();
+    let (status, _) = ask(address, "GET", "/api/tasks", &format!("{nonce}\r\n")).await;
+    assert_eq!(status, 401);
 }
 
 /// What a job, whose commands are root in its container, sees of the token.
@@ -137,10 +219,5 @@ async fn containers_do_not_get_the_token() {
         String::from_utf8_lossy(&content).into_owned()
     };
     assert!(!of_agent("environ").contains(TOKEN) && !of_agent("cmdline").contains(TOKEN));
-    agent
-        .client
-        .terminate("token-1", &TaskTerminate::default())
-        .await
-        .unwrap();
-    agent.client.remove("token-1").await.unwrap();
+    agent.end("token-1").await;
 }

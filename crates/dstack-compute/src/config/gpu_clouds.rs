@@ -124,7 +124,7 @@ cloud!(
     RunpodTag = "runpod", RunpodConfig {
         /// Regions to use; all when unset.
         regions: [Option<Vec<String>>],
-        /// Whether machines of the community are offered; they are when unset.
+        /// Whether machines of the community are offered; they are not when unset.
         community_cloud: [Option<bool>],
     } ApiKeyCreds
 );

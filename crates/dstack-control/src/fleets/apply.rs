@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use dstack_model::fleets::{FleetSpec, FleetStatus};
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_plan::fleet_diff::{HostChanges, check_updatable, host_changes};
-use dstack_plan::hosts::{normalised, only};
+use dstack_plan::hosts::{HostKey, only};
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::names;
 use dstack_plan::validate::fill_fleet_defaults;
@@ -197,7 +197,11 @@ impl Fleets {
         let living: Vec<&InstanceRow> = instances.iter().filter(|row| !row.deleted).collect();
         check_released(&living, &added)?;
         let mut taken: Vec<i64> = living.iter().map(|row| row.instance_num).collect();
-        for host in after.hosts.iter().filter(|host| added.contains(host.hostname())) {
+        for host in after
+            .hosts
+            .iter()
+            .filter(|host| added.contains(&HostKey::of(after, host)))
+        {
             let num = (0..).find(|num| !taken.contains(num)).unwrap_or_default();
             taken.push(num);
             let name = format!("{}-{num}", fleet.name);
@@ -206,10 +210,9 @@ impl Fleets {
             changes.insert(row, "Instance created on fleet update. Status: PENDING");
         }
         let is_removed = |row: &InstanceRow| {
-            let provisioning = row.job_provisioning_data.as_ref();
-            provisioning
-                .and_then(|provisioning| provisioning.hostname.as_ref())
-                .is_some_and(|name| removed.contains(name))
+            let place = row.job_provisioning_data.as_deref();
+            let key = place.and_then(HostKey::of_place);
+            key.is_some_and(|key| removed.contains(&key))
         };
         for row in living.into_iter().filter(|row| is_removed(row)) {
             if row.status() == InstanceStatus::Terminated {
@@ -259,7 +262,7 @@ fn expect_free(spec: &FleetSpec, fleet: FleetId, changes: &mut Changes) {
     let Some(ssh) = &spec.configuration.ssh_config else {
         return;
     };
-    let hosts = ssh.hosts.iter().map(|host| normalised(host.hostname()));
+    let hosts = ssh.hosts.iter().map(|host| HostKey::of(ssh, host));
     changes.directory(Change::ExpectFreeHosts {
         fleet,
         hosts: hosts.collect(),
@@ -268,12 +271,10 @@ fn expect_free(spec: &FleetSpec, fleet: FleetId, changes: &mut Changes) {
 
 /// A host that is named again while its agent is still taken off, or in the change that takes it out under another spelling, would
 /// lose the new agent with the old.
-fn check_released(living: &[&InstanceRow], added: &BTreeSet<String>) -> Result<()> {
-    let added: BTreeSet<String> = added.iter().map(|host| normalised(host)).collect();
+fn check_released(living: &[&InstanceRow], added: &BTreeSet<HostKey>) -> Result<()> {
     let named = |row: &&InstanceRow| {
-        let host = row.job_provisioning_data.as_deref()?.hostname.clone()?;
-        (row.status() != InstanceStatus::Terminated && added.contains(&normalised(&host)))
-            .then(|| (row.status(), host))
+        let host = HostKey::of_place(row.job_provisioning_data.as_deref()?)?;
+        (row.status() != InstanceStatus::Terminated && added.contains(&host)).then(|| (row.status(), host))
     };
     match living.iter().find_map(named) {
         None => Ok(()),

@@ -8,7 +8,7 @@ use dstack_model::fleets::{Blocks, FleetSpec, SshHost, SshHostParams, SshParams}
 use dstack_model::instances::{Disk, InstanceAvailability, InstanceRuntime, InstanceType, Resources, SshKey};
 use dstack_model::offers::{InstanceOffer, InstanceOfferWithAvailability};
 use dstack_model::runs::JobProvisioningData;
-use dstack_plan::hosts::normalised;
+use dstack_plan::hosts::HostKey;
 use dstack_store::StoreError;
 use dstack_store::encryption::Encryption;
 use dstack_units::FleetId;
@@ -68,15 +68,16 @@ pub fn opened(spec: FleetSpec, encryption: &Encryption) -> Result<FleetSpec, Sto
 pub(super) fn check_free(
     spec: &FleetSpec,
     own: Option<FleetId>,
-    used: &[(Option<FleetId>, String)],
+    used: &[(Option<FleetId>, HostKey)],
 ) -> Result<()> {
     let Some(ssh) = &spec.configuration.ssh_config else {
         return Ok(());
     };
     let others = used.iter().filter(|(fleet, _)| *fleet != own);
-    let others: BTreeSet<String> = others.map(|(_, name)| normalised(name)).collect();
-    let is_taken = |host: &&str| others.contains(&normalised(host));
-    let taken: Vec<&str> = ssh.hosts.iter().map(SshHost::hostname).filter(is_taken).collect();
+    let others: BTreeSet<&HostKey> = others.map(|(_, host)| host).collect();
+    let is_taken = |host: &&SshHost| others.contains(&HostKey::of(ssh, host));
+    let taken = ssh.hosts.iter().filter(is_taken);
+    let taken: Vec<&str> = taken.map(SshHost::hostname).collect();
     if taken.is_empty() {
         return Ok(());
     }

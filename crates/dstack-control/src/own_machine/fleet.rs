@@ -196,7 +196,7 @@ async fn try_withdraw(
 fn host_of(row: &InstanceRow) -> Option<&str> {
     match row.agent.as_deref()? {
         AgentAddress::Local { host, .. } => Some(host),
-        AgentAddress::Ssh { .. } => None,
+        AgentAddress::Ssh { .. } | AgentAddress::Container { .. } => None,
     }
 }
 

@@ -11,6 +11,7 @@ use super::{FIRST_PAUSE, FOLLOW_AGAIN, health, longer};
 use crate::agents::shim_of;
 use crate::context::Context;
 use crate::observations::Implausible;
+use crate::operations::hosts::host_of;
 use crate::running::{Begun, Work};
 use crate::{AgentError, Result, Shim, TaskSource};
 
@@ -103,10 +104,11 @@ async fn listen(
         Ok(stream) => stream,
         Err(error) => {
             tracing::debug!(instance.id = %instance, %error, "shim is out of reach");
+            let is_silent = is_silent(ctx, instance, &error).await?;
             let now = ctx.now();
             ctx.seen.update_instance(instance, |seen| {
                 seen.unreachable_because = Some(error.to_string());
-                seen.silent_since = is_silent(&error).then(|| seen.silent_since.unwrap_or(now));
+                seen.silent_since = is_silent.then(|| seen.silent_since.unwrap_or(now));
             });
             return Ok(false);
         }
@@ -179,14 +181,25 @@ async fn hear(
     }
 }
 
-/// Whether the machine is reached, and no agent there that serves us: none runs, or one that has no such route. One that wants
-/// another token is another instance's, which has set the host up since: two that name one host do not take it from each other.
-fn is_silent(error: &AgentError) -> bool {
+/// Whether the machine is reached, and no agent there that serves us: none runs, or one that has no such route, or another program
+/// in its place. One that wants another token is another instance's, which has set the host up since: two that name one host do not
+/// take it from each other. What answers on the port can say so and be anybody, so the host itself is asked.
+async fn is_silent(ctx: &Context, instance: InstanceId, error: &AgentError) -> Result<bool> {
     match error {
-        AgentError::NotRunning(_) => true,
-        AgentError::Refused { status, .. } => (400..500).contains(status) && *status != 401,
-        AgentError::Unreachable(_) => false,
+        AgentError::NotRunning(_) => return Ok(true),
+        AgentError::Unreachable(_) => return Ok(false),
+        AgentError::Refused { status, .. } if *status != 401 => return Ok((400..500).contains(status)),
+        AgentError::Unproven(_) | AgentError::Refused { .. } => {}
     }
+    let snapshot = ctx.deps.store.instance(instance).await?;
+    let Some(host) = snapshot.as_ref().and_then(host_of) else {
+        return Ok(false);
+    };
+    let is_ours = ctx.deps.hosts.has_own_agent(host).await;
+    Ok(is_ours.unwrap_or_else(|error| {
+        tracing::debug!(instance.id = %instance, %error, "whose agent a host has is not known just now");
+        false
+    }))
 }
 
 fn wake_job(ctx: &Context, id: &str) {

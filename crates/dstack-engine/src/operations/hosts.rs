@@ -20,23 +20,23 @@ use crate::context::Context;
 use crate::hosts::{HostError, HostRef, Preparation, ReadyHost};
 
 /// The longest that a step may take, whatever limits it has of its own.
-const STEP_LIMIT: Duration = Duration::from_secs(6 * 60);
+pub(super) const STEP_LIMIT: Duration = Duration::from_secs(6 * 60);
 
 /// A host that is in use is set up from the beginning when one step fails for so long.
 const STANDSTILL_LIMIT: Duration = Duration::from_secs(5 * 60);
 
 /// What stands in the notes of a preparation that is under way.
 #[derive(Debug, Serialize, Deserialize)]
-struct Underway {
+pub(super) struct Underway {
     /// What the last step brought.
-    progress: Value,
+    pub(super) progress: Value,
     /// When that was.
-    at: Time,
+    pub(super) at: Time,
 }
 
 impl Underway {
     /// `None`: no step has succeeded, or another version wrote down what came of it. Then it begins anew.
-    fn read(operation: &OperationRow) -> Option<Self> {
+    pub(super) fn read(operation: &OperationRow) -> Option<Self> {
         serde_json::from_value(operation.notes.as_deref()?.clone()).ok()
     }
 }
@@ -101,13 +101,13 @@ pub fn given_up_as_it_is(operation: &OperationRow) -> OperationRow {
 }
 
 /// It is not set up any further. What was done stands in the notes, for the release.
-async fn given_up(ctx: &Context, operation: OperationRow, error: String) -> Result<Step> {
+pub(super) async fn given_up(ctx: &Context, operation: OperationRow, error: String) -> Result<Step> {
     let notes = operation.notes.clone();
     end(ctx, operation, OperationState::Failed, Some(error), notes).await
 }
 
 /// The preparation ends, and another may follow only after a while.
-async fn end(
+pub(super) async fn end(
     ctx: &Context,
     operation: OperationRow,
     state: OperationState,
@@ -200,7 +200,7 @@ pub fn host_of(snapshot: &InstanceSnapshot) -> Option<HostRef<'_>> {
     })
 }
 
-async fn in_time<T>(
+pub(super) async fn in_time<T>(
     limit: Duration,
     step: impl Future<Output = Result<T, HostError>>,
 ) -> Result<T, HostError> {
@@ -211,7 +211,7 @@ async fn in_time<T>(
 }
 
 /// The step is made again later. What is in its way is told once, and shown as long as it is.
-async fn again(
+pub(super) async fn again(
     ctx: &Context,
     snapshot: &InstanceSnapshot,
     operation: OperationRow,
@@ -240,7 +240,7 @@ async fn again(
 }
 
 /// Adds an event to the story of the host.
-async fn tell(ctx: &Context, snapshot: &InstanceSnapshot, text: &str) -> Result<()> {
+pub(super) async fn tell(ctx: &Context, snapshot: &InstanceSnapshot, text: &str) -> Result<()> {
     if text.is_empty() {
         return Ok(());
     }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_compute::{
-    Backend, ComputeError, Known, Lifecycle, Machine, MachineRequest, Marks, Removal, Step as Progress,
+    Backend, ComputeError, Container, ContainerRequest, Known, Lifecycle, Machine, MachineRequest, Marks,
+    Removal, Step as Progress,
 };
 use dstack_model::Decode;
 use dstack_model::backends::BackendType;
@@ -27,7 +28,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::clouds::{OperationJournal, backend, done, keep, keep_changed, not_yet, refused, remove};
-use super::{Step, Subject, hosts, last_of, note_error};
+use super::{Step, Subject, containers, hosts, last_of, note_error};
 use crate::Result;
 use crate::context::Context;
 use crate::inputs::InputsError;
@@ -205,6 +206,9 @@ impl Subject for InstanceSnapshot {
         match operation.kind {
             OperationKind::Create => create(ctx, self, operation).await,
             OperationKind::Remove => terminate(ctx, self, operation).await,
+            OperationKind::Prepare if containers::is_made(self) => {
+                containers::prepare(ctx, self, operation).await
+            }
             OperationKind::Prepare => hosts::prepare(ctx, self, operation).await,
             OperationKind::Release => hosts::release(ctx, self, operation).await,
             _ => refused(ctx, operation, "nothing that a cloud does".to_owned()).await,
@@ -291,9 +295,6 @@ async fn ensure(
         Err(error) if is_begun || error.is_transient() => return not_yet(ctx, operation, &error).await,
         Err(error) => return next_offer(ctx, operation, attempts, &error.details(), true).await,
     };
-    let Some(machines) = cloud.machines() else {
-        return next_offer(ctx, operation, attempts, "it makes no machines", true).await;
-    };
     let request = match request(ctx, snapshot, &attempts, offer.clone()).await {
         Ok(request) => request,
         Err(InputsError::Transient(error)) => {
@@ -305,7 +306,7 @@ async fn ensure(
     let embed = |pieces: &Value| attempts.with_pieces(pieces).to_json();
     let journal = OperationJournal::new(ctx, operation, attempts.pieces(), "cloud.create.before", embed)
         .expecting(row.project_id, offer.backend);
-    let made = journal.ensure(machines, &request).await;
+    let made = request.ensure(&journal, cloud.as_ref()).await;
     ctx.reached("cloud.create.after")?;
     let (operation, pieces) = journal.end()?;
     attempts = attempts.with_pieces(&pieces);
@@ -366,19 +367,10 @@ async fn clear(
         Ok(cloud) => cloud,
         Err(error) => return not_yet(ctx, operation, &error).await,
     };
-    let Some(machines) = cloud.machines() else {
-        let error = ComputeError::Unsupported("to remove machines");
-        return not_yet(ctx, operation, &error).await;
-    };
-    let known = Known {
-        marks: marks(ctx, &snapshot.instance),
-        site: offer.region.to_string(),
-        place: None,
-    };
     let embed = |pieces: &Value| attempts.with_pieces(pieces).to_json();
     let journal = OperationJournal::new(ctx, operation, attempts.pieces(), "cloud.remove.noted", embed);
     ctx.before_effect("cloud.clear.before", EntityRef::Instance(snapshot.instance.id))?;
-    let removed = journal.remove(machines, &known).await;
+    let removed = clear_pieces(&journal, cloud.as_ref(), marks(ctx, &snapshot.instance), offer).await;
     ctx.reached("cloud.clear.after")?;
     let (operation, pieces) = journal.end()?;
     attempts = attempts.with_pieces(&pieces);
@@ -396,6 +388,26 @@ async fn clear(
     }
 }
 
+async fn clear_pieces(
+    journal: &OperationJournal<'_>,
+    cloud: &dyn Backend,
+    marks: Marks,
+    offer: &Offer,
+) -> Result<Removal, ComputeError> {
+    if containers::is_offered(offer) {
+        return containers::clear(journal, cloud, marks, offer).await;
+    }
+    let machines = cloud
+        .machines()
+        .ok_or(ComputeError::Unsupported("to remove machines"))?;
+    let known = Known {
+        marks,
+        site: offer.region.to_string(),
+        place: None,
+    };
+    journal.remove(machines, &known).await
+}
+
 /// Has the cloud end what it made.
 async fn terminate(ctx: &Context, snapshot: &InstanceSnapshot, operation: OperationRow) -> Result<Step> {
     let Some(place) = snapshot.instance.job_provisioning_data.as_deref() else {
@@ -403,12 +415,15 @@ async fn terminate(ctx: &Context, snapshot: &InstanceSnapshot, operation: Operat
     };
     let created = last_of(&snapshot.operations, OperationKind::Create).and_then(OfferAttempts::read);
     let pieces = created.map(|attempts| attempts.pieces()).unwrap_or_default();
-    let known = Known {
-        marks: marks(ctx, &snapshot.instance),
-        site: place.region.to_string(),
-        place: Some(place.clone()),
-    };
     let cloud = cloud_of(ctx, snapshot, place.backend).await;
+    let (marks, site) = (marks(ctx, &snapshot.instance), place.region.to_string());
+    let place = Some(place.clone());
+    if containers::is_made(snapshot) {
+        let known = Known { marks, site, place };
+        let lifecycle = containers::containers_of;
+        return remove::<Container>(ctx, operation, pieces, &known, cloud, lifecycle).await;
+    }
+    let known = Known { marks, site, place };
     remove::<Machine>(ctx, operation, pieces, &known, cloud, machines_of).await
 }
 
@@ -426,25 +441,52 @@ pub fn marks(ctx: &Context, row: &InstanceRow) -> Marks {
     }
 }
 
+/// What is asked for.
+enum Request {
+    Machine(Box<MachineRequest>),
+    Container(Box<ContainerRequest>),
+}
+
+impl Request {
+    /// The backend makes the next piece of it.
+    async fn ensure(
+        &self,
+        journal: &OperationJournal<'_>,
+        cloud: &dyn Backend,
+    ) -> Result<Progress<JobProvisioningData>, ComputeError> {
+        match self {
+            Self::Container(request) => containers::ensure(journal, cloud, request).await,
+            Self::Machine(request) => match cloud.machines() {
+                Some(machines) => journal.ensure(machines, request).await,
+                None => Err(ComputeError::Unsupported("to make machines")),
+            },
+        }
+    }
+}
+
 async fn request(
     ctx: &Context,
     snapshot: &InstanceSnapshot,
     attempts: &OfferAttempts,
     offer: Offer,
-) -> Result<MachineRequest, InputsError> {
+) -> Result<Request, InputsError> {
+    if containers::is_offered(&offer) {
+        let request = containers::request(ctx, snapshot, marks(ctx, &snapshot.instance), offer).await?;
+        return Ok(Request::Container(Box::new(request)));
+    }
     let inputs = ctx
         .deps
         .inputs
         .machine(&snapshot.instance, snapshot.fleet.as_ref())
         .await?;
-    Ok(MachineRequest {
+    Ok(Request::Machine(Box::new(MachineRequest {
         marks: marks(ctx, &snapshot.instance),
         owner: inputs.owner,
         reservation: attempts.reservation.clone(),
         offer,
         authorized_keys: inputs.authorized_keys,
         placement_group: None,
-    })
+    })))
 }
 
 /// The backend that makes and ends such instances; see [`backend`].
@@ -453,6 +495,6 @@ async fn cloud_of(
     snapshot: &InstanceSnapshot,
     kind: BackendType,
 ) -> Result<Arc<dyn Backend>, ComputeError> {
-    let able = |backend: &dyn Backend| backend.machines().is_some();
+    let able = |backend: &dyn Backend| backend.machines().is_some() || backend.containers().is_some();
     backend(ctx, snapshot.instance.project_id, kind, "instances", able).await
 }

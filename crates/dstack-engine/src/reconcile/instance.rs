@@ -27,6 +27,7 @@ use crate::Result;
 use crate::context::Context;
 use crate::follow;
 use crate::hosts::ReadyHost;
+use crate::operations::containers::ReadyContainer;
 use crate::operations::instances::OfferAttempts;
 use crate::operations::{self, last_of, progress};
 use crate::running::Work;
@@ -336,14 +337,18 @@ fn offered_now(snapshot: &InstanceSnapshot, ready: &ReadyHost) -> Option<hosts::
     (!is_same).then_some(host)
 }
 
-/// The agent was brought to a machine of a cloud: the machine takes jobs once the agent has told all its tasks.
+/// The agent was brought to a machine or a container of a cloud: it takes jobs once the agent has told all its tasks.
 fn agent_brought(snapshot: &InstanceSnapshot, change: &mut Change, now: Time) -> Result<()> {
-    let Some(ready) = operations::hosts::ready_host(snapshot) else {
+    let machine = || operations::hosts::ready_host(snapshot);
+    let container = || ReadyContainer::of(snapshot).map(ReadyContainer::address);
+    let project = change.row.project_id;
+    let agent = machine().map(|ready| address(&ready, project)).or_else(container);
+    let Some(agent) = agent else {
         let message = "what the host has is stored in a form that this version cannot read";
         let reason = InstanceTerminationReason::Error;
         return Ok(change.row.terminate(reason, Some(message.to_owned()), now)?);
     };
-    change.row.agent = Some(Json::new(address(&ready, change.row.project_id)));
+    change.row.agent = Some(Json::new(agent));
     // Decided upon again, with the agent followed.
     change.row.wake_at(now);
     Ok(())
@@ -471,7 +476,7 @@ fn facts(snapshot: &InstanceSnapshot, attempts: Option<&OfferAttempts>, in_reach
         release: progress(&snapshot.operations, OperationKind::Release),
         stored: row.stored_wait(),
         has_agent: operations::hosts::has_agent(snapshot),
-        lacks_agent: row.agent.is_none() && place.is_some_and(|place| place.dockerized),
+        lacks_agent: row.agent.is_none() && place.is_some(),
         jobs: snapshot.jobs.len(),
         in_reach,
         asked_at: last_of(&snapshot.operations, OperationKind::Create)

@@ -49,6 +49,7 @@ impl Host {
             listener: Arc::new(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()),
             authorized_keys: vec![key.public.trim().to_owned()],
             dir: dir.path().join("ssh"),
+            host_key: None,
             passwd: Passwd::system(),
             switch_user: false,
             session,

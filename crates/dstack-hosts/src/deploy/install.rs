@@ -40,9 +40,13 @@ fi
 programs=$(cd "$programs" && pwd -P)
 umask 077
 mkdir -p "$home" || fail "$home cannot be made"
+# What is changed counts once the agent was started with it: this may be cut off in between.
+due=$home/restart-due
 changed=no
+[ ! -e "$due" ] || changed=yes
 put() { # path content mode
   [ -f "$1" ] && [ "$(cat "$1"; printf x)" = "$2x" ] && return 0
+  : > "$due" || unwritten "$due"
   said=$({ printf '%s' "$2" > "$1.new" && chmod "$3" "$1.new" && mv -f "$1.new" "$1"; } 2>&1) || {
     rm -f "$1.new"
     unwritten "$1" "$said"
@@ -86,6 +90,7 @@ else
     sleep 0.1 2>/dev/null || sleep 1
   done
 fi
+rm -f "$due"
 say state started
 "#;
 

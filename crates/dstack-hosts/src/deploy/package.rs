@@ -5,7 +5,6 @@ use std::fmt;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use dstack_system::task;
 use flate2::Compression;
@@ -58,13 +57,20 @@ impl Package {
     pub(super) async fn raw(&self) -> Result<Arc<[u8]>, DeployError> {
         let path = self.path.clone();
         let read = task::blocking("agent file", move || fs_err::read(path)).await;
-        read.map_err(unreadable)?.map(Into::into).map_err(unreadable)
+        let content = read.map_err(unreadable)?.map_err(unreadable)?;
+        if hex::encode(Sha256::digest(&content)) != self.sha256 {
+            return Err(DeployError::Transient(format!(
+                "the agent's executable {} is another one than at the server's start: start the server again",
+                self.path.display()
+            )));
+        }
+        Ok(content.into())
     }
 }
 
-/// Packages by their files. A file that has changed is read anew.
+/// Packages by their files, each read once: hosts get what this process has begun with, also when the file is replaced meanwhile.
 #[derive(Debug, Default)]
-pub(super) struct Packages(Mutex<HashMap<PathBuf, (SystemTime, Arc<Package>)>>);
+pub(super) struct Packages(Mutex<HashMap<PathBuf, Arc<Package>>>);
 
 impl Packages {
     /// The agent for an architecture, as `uname -m` names it.
@@ -83,18 +89,13 @@ impl Packages {
         };
         // Held while it is read: others that need it wait for that.
         let mut known = self.0.lock().await;
-        let at = path.clone();
-        let changed = task::blocking("agent file", move || fs_err::metadata(at)?.modified()).await;
-        let changed = changed.map_err(unreadable)?.map_err(unreadable)?;
-        if let Some((of, package)) = known.get(&path)
-            && *of == changed
-        {
+        if let Some(package) = known.get(&path) {
             return Ok(Arc::clone(package));
         }
         let at = path.clone();
         let package = task::blocking("agent file", move || Package::read(&at)).await;
         let package = Arc::new(package.map_err(unreadable)?.map_err(unreadable)?);
-        known.insert(path, (changed, Arc::clone(&package)));
+        known.insert(path, Arc::clone(&package));
         Ok(package)
     }
 }
@@ -128,7 +129,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_file_is_read_again_when_it_has_changed() {
+    async fn hosts_get_the_agent_that_the_server_has_begun_with() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("agent");
         fs_err::write(&path, "one").unwrap();
@@ -145,13 +146,12 @@ mod tests {
             .unwrap();
         assert_eq!((unpacked.as_str(), one.size), ("one", 3));
         fs_err::write(&path, "two!").unwrap();
-        let file = fs_err::OpenOptions::new().write(true).open(&path).unwrap();
-        file.file()
-            .set_modified(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1))
-            .unwrap();
-        let two = packages.of(&agents, "x86_64").await.unwrap();
-        assert_eq!(two.size, 4);
-        assert_ne!(one.name(), two.name());
+        let later = packages.of(&agents, "x86_64").await.unwrap();
+        assert_eq!(one.name(), later.name());
+        let error = later.raw().await.unwrap_err().to_string();
+        assert!(error.contains("start the server again"), "{error}");
+        fs_err::write(&path, "one").unwrap();
+        assert_eq!(&*later.raw().await.unwrap(), b"one");
     }
 
     #[tokio::test]

@@ -9,13 +9,14 @@ use dstack_units::human;
 
 use super::host::{As, Host, no_sudo, unreached};
 use super::script::{Said, end_of, script};
+use super::service::{OWN_TOKEN, token_file};
 use super::{DeployError, Deployer, Deployment, HostPaths};
 use crate::pool::ReachError;
 use crate::pool::connector::PortError;
 
 const LIMIT: Duration = Duration::from_secs(30);
 /// Room beside the executable, which is there twice for a moment.
-const ROOM: u64 = 32 << 20;
+pub(super) const ROOM: u64 = 32 << 20;
 /// Certificates and tokens are refused by clocks that differ by more.
 const CLOCK_TOLERANCE: u64 = 300;
 /// The oldest API of Docker that the agent speaks (Docker 19.03).
@@ -56,6 +57,7 @@ if have nvidia-smi || [ -e /dev/nvidiactl ]; then
   done
   have docker && limited docker info --format '{{json .Runtimes}}' 2>/dev/null | grep -q nvidia && say toolkit yes
 fi
+is_own_token && say own yes
 have ss && say listener "$(ss -Hltnp "sport = :$port" 2>/dev/null | head -n 1)"
 return 0
 "#;
@@ -101,15 +103,16 @@ pub(super) async fn probe(
         ("programs", paths.programs.as_str()),
         ("port", port.as_str()),
         ("docker_host", docker_host),
+        ("token_file", &token_file(paths)),
+        ("token", deployment.token.expose()),
     ];
-    let what = host
-        .run(As::Root, LIMIT, "the look at the host", &script(&variables, WHAT))
-        .await?;
+    let text = script(&variables, &format!("{OWN_TOKEN}{WHAT}"));
+    let what = host.run(As::Root, LIMIT, "the look at the host", &text).await?;
     let room = package.size.saturating_mul(2).saturating_add(ROOM);
     if let Some(problem) = problem(&what, &host.name, needs_docker(deployment), room, paths) {
         return Err(host.transient(problem));
     }
-    let agent = agent(deployer, deployment, reach, what.get("listener")).await?;
+    let agent = agent(deployer, deployment, reach, &what).await?;
     Ok(Found {
         told: format!("{machine}, {agent}"),
         machine,
@@ -195,7 +198,7 @@ fn docker_problem(what: &Said, host: &str) -> Option<String> {
 }
 
 /// The fourth column of `df -Pk`.
-fn free_bytes(line: &str) -> Option<u64> {
+pub(super) fn free_bytes(line: &str) -> Option<u64> {
     let kibibytes: u64 = line.split_whitespace().nth(3)?.parse().ok()?;
     kibibytes.checked_mul(1024)
 }
@@ -205,15 +208,30 @@ async fn agent(
     deployer: &Deployer,
     deployment: &Deployment,
     reach: &Reach,
-    listener: &str,
+    what: &Said,
 ) -> Result<String, DeployError> {
     let port = deployer.paths.port;
-    let shim = deployer.shim(deployment, reach);
-    let answer = match shim.healthcheck().await {
+    let own = what.is("own");
+    let signed = match own {
+        true => Some(deployer.shim(deployment, reach).healthcheck().await),
+        false => None,
+    };
+    // The token may lie there for an agent that was not started with it yet.
+    let asked = match signed {
+        Some(asked) if !matches!(asked, Err(CallError::Unproven { .. })) => asked,
+        _ => deployer.shim_without_token(reach).healthcheck().await,
+    };
+    let answer = match asked {
         Ok(health) if health.service == SHIM => return Ok(format!("agent {} runs there", health.version)),
         Ok(_) => None,
         // Whoever may make himself root there decides which agent the host has.
-        Err(error) if is_anothers(&error) => return Ok("an agent of another instance runs there".to_owned()),
+        Err(error) if wants_a_token(&error) => {
+            return Ok(match own {
+                true => "an agent runs there that is to be started again",
+                false => "an agent of another instance runs there",
+            }
+            .to_owned());
+        }
         Err(CallError::Unreachable { source, .. }) => Some(source),
         Err(_) => None,
     };
@@ -229,14 +247,14 @@ async fn agent(
     Err(DeployError::Transient(format!(
         "{}: the agent's port {port} is taken{}. Let that use another port, or end it",
         reach.host.host,
-        program(listener)
+        program(what.get("listener"))
             .map(|name| format!(" by `{name}`"))
             .unwrap_or_default()
     )))
 }
 
-/// Whether an agent answers that has another token.
-pub(super) fn is_anothers(error: &CallError) -> bool {
+/// Whether what answers says to be an agent, and does not know our calls.
+fn wants_a_token(error: &CallError) -> bool {
     matches!(error, CallError::Refused { status, message, .. } if status.as_u16() == 401 && message.contains(SHIM))
 }
 

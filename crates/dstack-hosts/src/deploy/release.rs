@@ -10,10 +10,9 @@ use tokio::time::timeout;
 
 use super::host::{As, Host};
 use super::install::MARK;
-use super::probe::is_anothers;
 use super::script::script;
-use super::service::FUNCTIONS;
-use super::{DeployError, Deployer, Deployment};
+use super::service::{FUNCTIONS, OWN_TOKEN, token_file};
+use super::{DeployError, Deployer, Deployment, HostPaths};
 
 /// Ending tasks by the agent itself, which also unmounts their volumes.
 const TASKS_LIMIT: Duration = Duration::from_secs(60);
@@ -22,6 +21,10 @@ const KEYS_LIMIT: Duration = Duration::from_secs(20);
 
 /// Only what the agent and we have put there: the directory of its state may also be that of a user's `dstack`.
 const OFF: &str = r#"
+if [ -f "$token_file" ] && ! is_own_token; then
+  say state anothers
+  return 0
+fi
 programs=$(cd "$programs" 2>/dev/null && pwd -P) || programs=/nonexistent
 if [ -d "$systemd" ]; then
   systemctl stop dstack-shim.service 2>/dev/null
@@ -42,7 +45,7 @@ if [ -d "$programs" ]; then
   rmdir "$programs" 2>/dev/null
 fi
 if [ -d "$home" ]; then
-  for name in shim.env shim.env.new shim.token shim.token.new host_info.json shim.log shim.lock shim.pid shim-loop.pid shim-loop.sh shim-loop.sh.new \
+  for name in shim.env shim.env.new restart-due shim.token shim.token.new host_info.json shim.log shim.lock shim.pid shim-loop.pid shim-loop.sh shim-loop.sh.new \
     shim-loop.log runtime dcgm-exporter.csv; do
     rm -f "$home/$name" || fail "$home/$name cannot be removed"
   done
@@ -91,17 +94,8 @@ pub(super) async fn release(
 ) -> Result<(), DeployError> {
     let paths = &deployer.paths;
     let host = Host::open(&deployer.pool, reach).await?;
-    let shim = deployer.shim(deployment, reach);
-    if let Err(error) = shim.healthcheck().await
-        && is_anothers(&error)
-    {
-        return Err(DeployError::Refused(format!(
-            "{}: it is the agent of another instance, which has set the host up since, and goes on",
-            host.name
-        )));
-    }
-    // One that does not answer is ended, and what it leaves is removed below.
-    let _ = timeout(TASKS_LIMIT, end_tasks(&shim)).await;
+    // One that does not answer, or is not ours, ends nothing. What is left is removed below.
+    let _ = timeout(TASKS_LIMIT, end_tasks(&deployer.shim(deployment, reach))).await;
     let docker_host = deployment
         .env
         .iter()
@@ -114,10 +108,20 @@ pub(super) async fn release(
         ("systemd", paths.systemd.as_str()),
         ("unit", paths.unit.as_str()),
         ("docker_host", docker_host),
+        ("token_file", &token_file(paths)),
+        ("token", deployment.token.expose()),
     ];
-    let off = script(&variables, &format!("{FUNCTIONS}{OFF}"));
-    host.run(As::Root, SERVICE_LIMIT, "taking the agent off", &off)
+    let off = script(&variables, &format!("{FUNCTIONS}{OWN_TOKEN}{OFF}"));
+    let said = host
+        .run(As::Root, SERVICE_LIMIT, "taking the agent off", &off)
         .await?;
+    if said.get("state") == "anothers" {
+        // Nor are the keys removed: that of the project may be the other's as well.
+        return Err(DeployError::Refused(format!(
+            "{}: it is the agent of another instance, which has set the host up since, and goes on",
+            host.name
+        )));
+    }
 
     // Last: it may be by one of them that this connection is made.
     let blobs: Vec<String> = deployment
@@ -130,6 +134,27 @@ pub(super) async fn release(
     let keys = script(&[("ssh", ssh), ("mark", MARK), ("blobs", &blobs)], KEYS);
     host.run(As::User, KEYS_LIMIT, "removing the keys", &keys).await?;
     Ok(())
+}
+
+/// Whether the token of this deployment lies on the host.
+pub(super) async fn has_token(
+    host: &Host,
+    paths: &HostPaths,
+    deployment: &Deployment,
+) -> Result<bool, DeployError> {
+    let variables = [
+        ("token_file", token_file(paths)),
+        ("token", deployment.token.expose().to_owned()),
+    ];
+    let variables = variables.each_ref().map(|(name, value)| (*name, value.as_str()));
+    let text = script(
+        &variables,
+        &format!("{OWN_TOKEN}is_own_token && say own yes\nreturn 0\n"),
+    );
+    let said = host
+        .run(As::Root, KEYS_LIMIT, "the look at the agent's token", &text)
+        .await?;
+    Ok(said.is("own"))
 }
 
 async fn end_tasks(shim: &ShimClient) {

@@ -44,7 +44,8 @@ pub(super) async fn report(
 ) -> Result<HostReport, DeployError> {
     let paths = &deployer.paths;
     let host = Host::open(&deployer.pool, reach).await?;
-    let asked = timeout(paths.patience, ask(shim, &host, paths, machine)).await;
+    let unsigned = deployer.shim_without_token(reach);
+    let asked = timeout(paths.patience, ask(shim, &unsigned, &host, paths, machine)).await;
     match asked {
         Ok(report) => report,
         Err(_) => Err(silent(shim, &host, paths).await),
@@ -53,13 +54,19 @@ pub(super) async fn report(
 
 async fn ask(
     shim: &ShimClient,
+    unsigned: &ShimClient,
     host: &Host,
     paths: &HostPaths,
     machine: &str,
 ) -> Result<HostReport, DeployError> {
     let version = loop {
         let began = Instant::now();
-        match shim.healthcheck().await {
+        let health = match shim.healthcheck().await {
+            // It knows no token.
+            Err(error) if is_unknown(&error) => unsigned.healthcheck().await,
+            health => health,
+        };
+        match health {
             Ok(health) if health.service == SERVICE => break health.version,
             Err(error) if is_forbidden(&error) => return Err(host.transient(chain(&error))),
             _ => tokio::time::sleep_until(began + AGAIN).await,
@@ -68,7 +75,7 @@ async fn ask(
     loop {
         match shim.host().await {
             Ok(report) => return Ok(report),
-            Err(error) if error.status().is_some_and(|status| status.as_u16() == 404) => break,
+            Err(error) if is_unknown(&error) => break,
             Err(error) if error.is_unreachable() => sleep(AGAIN).await,
             Err(error) => return Err(host.transient(chain(&error))),
         }
@@ -92,6 +99,11 @@ async fn ask(
         }
         sleep(AGAIN).await;
     }
+}
+
+/// Whether the agent has no such route.
+fn is_unknown(error: &CallError) -> bool {
+    error.status().is_some_and(|status| status.as_u16() == 404)
 }
 
 fn architecture(machine: &str) -> &'static str {

@@ -31,6 +31,11 @@ end_loop() {
 }
 "#;
 
+/// Whose agent a host has, by what only root can write there: whether it is the one with this token.
+pub(super) const OWN_TOKEN: &str = r#"
+is_own_token() { [ -f "$token_file" ] && [ "$(cat "$token_file"; printf x)" = "${token}x" ]; }
+"#;
+
 /// The unit, as dstack 0.22.5 makes it, but for the process that is stopped: tasks without containers live on.
 pub(super) fn unit(paths: &HostPaths, agent: &str) -> Result<String, Unquotable> {
     Ok(format!(

@@ -15,6 +15,9 @@ use super::{Pool, ReachError};
 /// A channel is granted within a round trip.
 const CHANNEL_LIMIT: Duration = Duration::from_secs(10);
 
+/// Where agents listen.
+const LOOPBACK: &str = "127.0.0.1";
+
 /// Why a port of a host is not reached.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PortError {
@@ -105,8 +108,8 @@ impl Pool {
 
     async fn try_port(&self, reach: &Reach, port: u16) -> Result<Result<ChannelStream, SshError>, PortError> {
         let connection = self.connection(reach).await?;
-        // Agents listen on the loopback addresses; OpenSSH tries all of them.
-        let opened = timeout(CHANNEL_LIMIT, connection.direct_tcpip("localhost", port)).await;
+        // By its number: `localhost` may be another address first, at which another program listens.
+        let opened = timeout(CHANNEL_LIMIT, connection.direct_tcpip(LOOPBACK, port)).await;
         let opened = opened.map_err(|_| PortError::Channel {
             host: reach.host.host.clone(),
             port,

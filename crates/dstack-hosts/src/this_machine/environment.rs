@@ -45,8 +45,14 @@ const PREFIXES: &[&str] = &[
     "DSTACK_DOCKER_",
     "DSTACK_DCGM_",
 ];
-/// The token of one runner: there is none for all. The agent's own: over its socket none is sent.
-const NEVER: &[&str] = &["DSTACK_RUNNER_TOKEN", "DSTACK_SHIM_TOKEN_FILE"];
+/// The token of one runner: there is none for all. The agent's own: over its socket none is sent. And what has machines of clouds end
+/// themselves: this one is the user's.
+const NEVER: &[&str] = &[
+    "DSTACK_RUNNER_TOKEN",
+    "DSTACK_SHIM_TOKEN_FILE",
+    "DSTACK_SHIM_SELF_TERMINATE_AFTER",
+    "DSTACK_SHIM_SELF_TERMINATE_COMMAND",
+];
 /// Names the variables that jobs are to have.
 const PASS_ENV: &str = "DSTACK_DOCKER_PASS_ENV";
 
@@ -113,5 +119,16 @@ mod tests {
             ]),
             ["HF_TOKEN", "DSTACK_DOCKER_PASS_ENV"]
         );
+    }
+
+    #[test]
+    fn the_users_machine_does_not_end_itself() {
+        let server = [
+            "DSTACK_SHIM_SELF_TERMINATE_AFTER=600",
+            "DSTACK_SHIM_SELF_TERMINATE_COMMAND=poweroff",
+            "DSTACK_SHIM_LOG_LEVEL=debug",
+            "DSTACK_DOCKER_PASS_ENV=DSTACK_SHIM_SELF_TERMINATE_AFTER",
+        ];
+        assert_eq!(kept(&server), ["DSTACK_SHIM_LOG_LEVEL", "DSTACK_DOCKER_PASS_ENV"]);
     }
 }

@@ -52,16 +52,18 @@ fn what_a_host_says_wins_over_what_the_fleet_says() {
     let config = json!({"user": "fleet", "port": 2200, "proxy_jump": {"hostname": "j", "user": "jump", "identity_file": "x"},
         "hosts": ["a", {"hostname": "b", "user": "own", "port": 2022,
             "proxy_jump": {"hostname": "k", "port": 22022, "user": "other", "identity_file": "x"}}]});
-    let brief = |hostname| {
-        let way = way(&config, hostname).unwrap();
+    let random = Random::seeded(1);
+    let id = random.uuid().into();
+    let brief = |hostname, port| {
+        let way = reach(id, &fleet(&config), &at(hostname, Some(port))).unwrap();
         let hops: Vec<String> = way
             .hops()
             .map(|hop| format!("{}@{}:{}", hop.user, hop.host, hop.port))
             .collect();
         hops.join(" ")
     };
-    assert_eq!(brief("a"), "jump@j:22 fleet@a:2200");
-    assert_eq!(brief("b"), "other@k:22022 own@b:2022");
+    assert_eq!(brief("a", 2200), "jump@j:22 fleet@a:2200");
+    assert_eq!(brief("b", 2022), "other@k:22022 own@b:2022");
     assert_eq!(way(&config, "c"), None);
 }
 
@@ -196,6 +198,14 @@ fn several_hosts_behind_one_address_have_their_own_ports_and_keys() {
         let empty = fleet(&json!({"user": "me", "ssh_key": key("fleet"), "hosts": []}));
         assert!(!names_key(&empty, &way.host.keys[0]));
     }
+    // Nor is the one taken for the other, once the list has only that.
+    assert!(reach(id, &spec, &at("nat", Some(2203))).is_none());
+    assert!(only(&spec, &at("nat", None)).is_none());
+    // Named when it was the only one of its name.
+    let alone =
+        fleet(&json!({"user": "me", "hosts": [{"hostname": "nat", "port": 2202, "ssh_key": key("second")}]}));
+    let way = reach(id, &alone, &at("nat", Some(2202))).unwrap();
+    assert_eq!(private_key(&spec, &way.host.keys[0]), Some("second"));
     let was = JobProvisioningData {
         internal_ip: Some("192.168.0.9".to_owned()),
         ..at("nat", Some(2201))

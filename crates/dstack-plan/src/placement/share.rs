@@ -3,7 +3,7 @@
 use std::mem::discriminant;
 use std::sync::Arc;
 
-use dstack_model::instances::{InstanceAvailability, InstanceStatus};
+use dstack_model::instances::{InstanceAvailability, InstanceRuntime, InstanceStatus};
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
 
@@ -160,6 +160,13 @@ pub(super) fn nearest_free(
 
 /// A whole instance must be idle; of a divided one, enough blocks must be free.
 fn is_idle(candidate: &Candidate<'_>, blocks: i64, total: i64) -> bool {
+    // A container ends with the job that it was made for.
+    if candidate
+        .offer
+        .is_some_and(|offer| offer.instance_runtime == InstanceRuntime::Runner)
+    {
+        return false;
+    }
     let up = match candidate.status {
         InstanceStatus::Idle => true,
         InstanceStatus::Busy => total > 1,

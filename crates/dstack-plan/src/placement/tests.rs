@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dstack_model::instances::InstanceAvailability;
+use dstack_model::instances::{InstanceAvailability, InstanceRuntime};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -220,6 +220,15 @@ fn the_smallest_share_is_taken() {
     );
     assert_eq!((offer.price, offer.blocks, offer.total_blocks), (1.0, 1, 2));
     assert_eq!(offer.availability, InstanceAvailability::Idle);
+}
+
+/// It ends with the job that it was made for, and is idle for a moment before.
+#[test]
+fn a_container_of_a_cloud_is_nobody_elses() {
+    let mut sample = Sample::new("any", 1.0);
+    assert_eq!(verdict(task(json!({})), &sample.candidate(1)), "1/1 idle");
+    sample.offer.instance_runtime = InstanceRuntime::Runner;
+    assert_eq!(verdict(task(json!({})), &sample.candidate(1)), "1/1 busy");
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use axum::http::Method;
+use dstack_agent_api::proof::{Challenge, NONCE, PATH, Signed};
 use dstack_agent_api::runner::RunnerState;
 
 use crate::harness::{TestRunner, body, log_of};
@@ -284,8 +286,8 @@ async fn every_route_asks_for_the_token_when_there_is_one() {
     let runner = TestRunner::with(&[], Some("s3cret")).await;
     for wrong in [
         "",
-        "Authorization: Bearer wrong\r\n",
-        "Authorization: s3cret\r\n",
+        "Authorization: Bearer s3cret\r\n",
+        "Authorization: Dstack s3cret\r\n",
         "Authorization: Bearer \r\n",
     ] {
         for call in [
@@ -316,11 +318,23 @@ async fn every_route_asks_for_the_token_when_there_is_one() {
         RunnerState::WaitSubmit,
         "nothing was done"
     );
-    for path in ["/api/healthcheck", "/api/job", "/api/pull"] {
-        let (head, _) = runner
-            .call(&format!("GET {path}"), "Authorization: Bearer s3cret\r\n", "")
-            .await;
-        assert!(head.starts_with("http/1.1 200 "), "{path}: {head}");
+    runner.client.healthcheck().await.unwrap();
+    runner.client.pull(0).await.unwrap();
+    // A call that somebody has listened to.
+    let nonce = "0123456789";
+    let (_, told) = runner
+        .call(&format!("GET {PATH}"), &format!("{NONCE}: {nonce}\r\n"), "")
+        .await;
+    let told: Challenge = serde_json::from_str(&told).unwrap();
+    assert!(told.is_proven(&"s3cret".into(), nonce));
+    let signed = Signed::new(&"s3cret".into(), &told.challenge, &Method::GET, "/api/job", b"");
+    let headers = signed
+        .headers()
+        .map(|(name, value)| format!("{name}: {value}\r\n"))
+        .concat();
+    for status in [200, 401] {
+        let (head, _) = runner.call("GET /api/job", &headers, "").await;
+        assert!(head.starts_with(&format!("http/1.1 {status} ")), "{head}");
     }
     // The job does not see it, whatever it is started with.
     runner.run_script("env").await;

@@ -37,14 +37,11 @@ async fn get_upstream(call: Call, request: GetUpstreamRequest) -> Result<GetUpst
 async fn way(data: &Data, snapshot: &JobSnapshot) -> Result<Vec<UpstreamHost>> {
     let address = snapshot.instance.as_ref().and_then(|row| row.agent.as_deref());
     // Jobs on the server's own machine listen on its loopback interface: the proxy may be anywhere.
-    let reach = address
-        .and_then(AgentAddress::reach)
-        .ok_or_else(ApiError::not_exists)?;
-    let hops = reach.hops();
+    let hops = address.and_then(hosts_before).ok_or_else(ApiError::not_exists)?;
     let last = container(&snapshot.job).ok_or_else(ApiError::not_exists)?;
     let keyring = DatabaseKeyring::new(data.database.clone(), data.encryption.clone(), data.keys.clone());
     let mut hosts = Vec::new();
-    for hop in hops.chain(std::iter::once(&last)) {
+    for hop in hops.into_iter().chain(std::iter::once(&last)) {
         let mut private_key = None;
         for key in &hop.keys {
             private_key = keyring.private_key(key).await.map_err(ApiError::internal)?;
@@ -60,6 +57,15 @@ async fn way(data: &Data, snapshot: &JobSnapshot) -> Result<Vec<UpstreamHost>> {
         });
     }
     Ok(hosts)
+}
+
+/// The SSH servers before that of the job, which a container of a cloud has itself; `None`: not reached over SSH.
+fn hosts_before(address: &AgentAddress) -> Option<Vec<&Hop>> {
+    let reach = address.reach()?;
+    Some(match address {
+        AgentAddress::Container { .. } => reach.jumps.iter().collect(),
+        _ => reach.hops().collect(),
+    })
 }
 
 /// The SSH server in the job, as seen from its host.
@@ -103,4 +109,43 @@ async fn authorized_keys(data: &Data, run: &RunRow) -> Result<Vec<String>> {
         keys.extend(owner.ssh_public_key.map(|key| key.trim().to_owned()));
     }
     Ok(keys.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use dstack_model::reach::Reach;
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn a_container_of_a_cloud_is_passed_once() {
+        let hop = |host: &str| Hop {
+            host: host.to_owned(),
+            port: 22,
+            user: "root".to_owned(),
+            keys: Vec::new(),
+            host_keys: Vec::new(),
+        };
+        let reach = Box::new(Reach {
+            jumps: vec![hop("jump")],
+            host: hop("last"),
+        });
+        let names = |address: &AgentAddress| -> Vec<String> {
+            let hops = hosts_before(address).unwrap();
+            hops.into_iter().map(|hop| hop.host.clone()).collect()
+        };
+        let host = AgentAddress::Ssh {
+            reach: reach.clone(),
+            shim_port: 10998,
+            runtime: "docker".to_owned(),
+        };
+        assert_eq!(names(&host), ["jump", "last"]);
+        let container = AgentAddress::Container {
+            reach,
+            runner_port: 10999,
+            job: Uuid::nil().into(),
+        };
+        assert_eq!(names(&container), ["jump"]);
+    }
 }

@@ -1,16 +1,19 @@
-//! Reaches the agents of instances: of this machine over its socket, of hosts over SSH.
+//! Reaches the agents of instances: of this machine over its socket, of hosts and containers over SSH.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use dstack_agent_api::http::{Connector, TcpConnector};
 use dstack_agent_api::runner_client::RunnerClient;
 use dstack_agent_api::shim_client::{ShimClient, UnixConnector};
+use dstack_engine::agents::container::{ContainerShim, Link};
 use dstack_engine::agents::{HttpRunner, HttpShim};
-use dstack_engine::{Agents, Runner, Shim};
+use dstack_engine::{AgentError, Agents, Runner, Shim};
 use dstack_hosts::pool::Pool;
 use dstack_hosts::unreachable::UnreachableConnector;
+use dstack_model::reach::Reach;
 use dstack_store::rows::AgentAddress;
 use dstack_system::Secret;
 use dstack_units::JobId;
@@ -47,6 +50,11 @@ impl ConnectedAgents {
             AgentAddress::Ssh { reach, shim_port, .. } => self
                 .pool
                 .connector(reach.as_ref().clone(), port.unwrap_or(*shim_port)),
+            AgentAddress::Container {
+                reach, runner_port, ..
+            } => self
+                .pool
+                .connector(reach.as_ref().clone(), port.unwrap_or(*runner_port)),
             AgentAddress::Local { host, .. } => match (self.here(host), port) {
                 (Some(machine), None) => Arc::new(UnixConnector {
                     path: machine.socket.clone(),
@@ -64,8 +72,43 @@ impl ConnectedAgents {
     }
 }
 
+/// The connection of a pool.
+#[derive(Debug)]
+struct PoolLink {
+    pool: Pool,
+    reach: Reach,
+}
+
+#[async_trait]
+impl Link for PoolLink {
+    async fn broken(&self) -> AgentError {
+        let why = match self.pool.connection(&self.reach).await {
+            Ok(connection) => {
+                connection.closed().await;
+                format!("the SSH connection to {} broke", self.reach.host.host)
+            }
+            Err(error) => error.to_string(),
+        };
+        AgentError::Unreachable(why)
+    }
+}
+
 impl Agents for ConnectedAgents {
     fn shim(&self, address: &AgentAddress, token: Option<Secret>) -> Arc<dyn Shim> {
+        if let AgentAddress::Container {
+            reach,
+            runner_port,
+            job,
+        } = address
+        {
+            let runner = RunnerClient::new(self.connector(address, Some(*runner_port)));
+            let link = PoolLink {
+                pool: self.pool.clone(),
+                reach: reach.as_ref().clone(),
+            };
+            let (runner, link) = (Arc::new(HttpRunner(runner)), Arc::new(link));
+            return Arc::new(ContainerShim::new(*job, *runner_port, runner, link));
+        }
         let client = ShimClient::new(self.connector(address, None));
         Arc::new(HttpShim(match token {
             Some(token) => client.with_token(token),

@@ -1,12 +1,15 @@
-//! Hosts of SSH fleets, and machines of clouds: what the engine asks for, carried out over SSH.
+//! Hosts of SSH fleets, and machines and containers of clouds: what the engine asks for, carried out over SSH.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use dstack_agent_api::container::ContainerPaths;
 use dstack_control::keys::Keys;
-use dstack_engine::{HostError, HostRef, Hosts, InputsError, Preparation, ReadyHost};
-use dstack_hosts::deploy::{DeployError, Deployer, Deployment, Outcome, Progress};
+use dstack_engine::{ContainerRef, HostError, HostRef, Hosts, InputsError, Preparation, ReadyHost};
+use dstack_hosts::deploy::{
+    ContainerDeployment, ContainerOutcome, DeployError, Deployer, Deployment, Outcome, Progress,
+};
 use dstack_model::instances::InstanceStatus;
 use dstack_model::reach::Reach;
 use dstack_plan::hosts::{cloud_reach, reach};
@@ -15,9 +18,9 @@ use dstack_system::{chain, task};
 use dstack_units::ProjectId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::sync::Semaphore;
 
 use super::agent_tokens::AgentTokens;
+use super::slots::Slots;
 use super::ways::Ways;
 
 /// Sets up hosts with the agents that this server carries.
@@ -27,16 +30,12 @@ pub struct SshHosts {
     database: Database,
     keys: Arc<Keys>,
     tokens: AgentTokens,
-    /// Steps under way at the same time: jump hosts refuse more logins at once than a few, and lines carry so much.
-    slots: Semaphore,
+    slots: Slots,
     /// Builds of the agent by architecture, once they are known.
     builds: Arc<Mutex<HashMap<String, Option<String>>>>,
     /// To hosts that are being set up.
     ways: Ways,
 }
-
-/// Hosts that are set up at the same time.
-const STEPS_AT_ONCE: usize = 32;
 
 impl SshHosts {
     /// Through this deployer.
@@ -46,7 +45,7 @@ impl SshHosts {
             tokens: AgentTokens::new(database.clone(), Arc::clone(&keys)),
             database,
             keys,
-            slots: Semaphore::const_new(STEPS_AT_ONCE),
+            slots: Slots::default(),
             builds: Arc::default(),
             ways: Ways::default(),
         }
@@ -73,6 +72,46 @@ impl SshHosts {
             }
         }
         Ok(())
+    }
+
+    async fn step(&self, host: HostRef<'_>, progress: Option<&Value>) -> Result<Preparation, HostError> {
+        // What another version wrote down is begun anew: every step may be repeated.
+        let noted: Option<Noted> = progress.and_then(|value| serde_json::from_value(value.clone()).ok());
+        if let Some(reach) = preparation_way(progress) {
+            self.check_alone(host, &reach).await?;
+        }
+        let (known, progress) = noted.map(|noted| (noted.reach, noted.progress)).unzip();
+        let deployment = self.deployment(host, known.or_else(|| pinned(host))).await?;
+        match self
+            .deployer
+            .step(&deployment, progress)
+            .await
+            .map_err(DeployFailed)?
+        {
+            Outcome::Underway { progress, done } => {
+                let reach = deployment.reach;
+                let noted = Noted { reach, progress };
+                Ok(Preparation::Underway {
+                    progress: serde_json::to_value(noted).unwrap_or_default(),
+                    done,
+                })
+            }
+            Outcome::Ready {
+                reach,
+                shim_port,
+                report,
+                build,
+            } => {
+                // Another of its names may have got here at the same time.
+                self.check_alone(host, &reach).await?;
+                Ok(Preparation::Ready(Box::new(ReadyHost {
+                    reach,
+                    shim_port,
+                    report: *report,
+                    build: Some(build),
+                })))
+            }
+        }
     }
 
     /// Finds out which build it is, for the next one who asks.
@@ -121,6 +160,41 @@ impl SshHosts {
     }
 }
 
+impl SshHosts {
+    /// The next step on the way to a runner that answers in a container.
+    async fn container_step(
+        &self,
+        container: ContainerRef<'_>,
+        progress: Option<&Value>,
+    ) -> Result<Preparation<Reach>, HostError> {
+        let row = container.instance;
+        let place = row.job_provisioning_data.as_deref();
+        let way = place.and_then(|place| cloud_reach(row.project_id, place));
+        let noted = progress.and_then(|noted| serde_json::from_value::<Noted>(noted.clone()).ok());
+        let (known, progress) = noted.map(|noted| (noted.reach, noted.progress)).unzip();
+        let unknown =
+            || HostError::Transient("the cloud has not said yet how the container is reached".to_owned());
+        let deployment = ContainerDeployment {
+            reach: known.or(way).ok_or_else(unknown)?,
+            paths: ContainerPaths::default(),
+            runner_port: container.runner_port,
+            token: container.token,
+        };
+        let step = self.deployer.container_step(&deployment, progress).await;
+        Ok(match step.map_err(DeployFailed)? {
+            ContainerOutcome::Underway { progress, done } => {
+                let reach = deployment.reach;
+                let noted = Noted { reach, progress };
+                Preparation::Underway {
+                    progress: serde_json::to_value(noted).unwrap_or_default(),
+                    done,
+                }
+            }
+            ContainerOutcome::Ready { reach } => Preparation::Ready(Box::new(reach)),
+        })
+    }
+}
+
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -146,7 +220,20 @@ fn no_token(error: InputsError) -> HostError {
 /// Variables of the fleet for its hosts.
 fn env(host: HostRef<'_>) -> Result<Vec<(String, String)>, HostError> {
     let env = host.fleet.spec.configuration.env.to_map();
-    Ok(env.map_err(HostError::Refused)?.into_iter().collect())
+    check_env(env.map_err(HostError::Refused)?.into_iter().collect())
+}
+
+/// Hosts are their users': none ends itself.
+fn check_env(env: Vec<(String, String)>) -> Result<Vec<(String, String)>, HostError> {
+    match env
+        .iter()
+        .find(|(name, _)| name.starts_with("DSTACK_SHIM_SELF_TERMINATE_"))
+    {
+        None => Ok(env),
+        Some((name, _)) => Err(HostError::Refused(format!(
+            "{name} would have the host end itself, which is for machines of clouds: take it out of the fleet's `env`"
+        ))),
+    }
 }
 
 impl From<DeployFailed> for HostError {
@@ -181,50 +268,29 @@ struct DeployFailed(DeployError);
 #[async_trait]
 impl Hosts for SshHosts {
     async fn prepare(&self, host: HostRef<'_>, progress: Option<&Value>) -> Result<Preparation, HostError> {
-        let _slot = self.slots.acquire().await;
-        // What another version wrote down is begun anew: every step may be repeated.
-        let noted: Option<Noted> = progress.and_then(|value| serde_json::from_value(value.clone()).ok());
-        if let Some(reach) = preparation_way(progress) {
-            self.check_alone(host, &reach).await?;
-        }
-        let (known, progress) = noted.map(|noted| (noted.reach, noted.progress)).unzip();
-        let deployment = self.deployment(host, known.or_else(|| pinned(host))).await?;
-        match self
-            .deployer
-            .step(&deployment, progress)
-            .await
-            .map_err(DeployFailed)?
-        {
-            Outcome::Underway { progress, done } => {
-                let reach = deployment.reach;
-                let noted = Noted { reach, progress };
-                Ok(Preparation::Underway {
-                    progress: serde_json::to_value(noted).unwrap_or_default(),
-                    done,
-                })
-            }
-            Outcome::Ready {
-                reach,
-                shim_port,
-                report,
-                build,
-            } => {
-                // Another of its names may have got here at the same time.
-                self.check_alone(host, &reach).await?;
-                Ok(Preparation::Ready(Box::new(ReadyHost {
-                    reach,
-                    shim_port,
-                    report: *report,
-                    build: Some(build),
-                })))
-            }
-        }
+        let step = self.step(host, progress);
+        self.slots.step(host.instance.id, step).await
+    }
+
+    async fn prepare_container(
+        &self,
+        container: ContainerRef<'_>,
+        progress: Option<&Value>,
+    ) -> Result<Preparation<Reach>, HostError> {
+        let instance = container.instance.id;
+        let step = self.container_step(container, progress);
+        self.slots.step(instance, step).await
     }
 
     async fn release(&self, host: HostRef<'_>, preparation: Option<&Value>) -> Result<(), HostError> {
         let known = pinned(host).or_else(|| preparation_way(preparation));
         let deployment = self.deployment(host, known).await?;
         Ok(self.deployer.release(&deployment).await.map_err(DeployFailed)?)
+    }
+
+    async fn has_own_agent(&self, host: HostRef<'_>) -> Result<bool, HostError> {
+        let deployment = self.deployment(host, pinned(host)).await?;
+        Ok(self.deployer.has_token(&deployment).await.map_err(DeployFailed)?)
     }
 
     fn build(&self, arch: &str) -> Option<String> {
@@ -238,8 +304,25 @@ impl Hosts for SshHosts {
 
     fn forget(&self, host: HostRef<'_>, preparation: Option<&Value>) {
         self.ways.remove(host.instance.id);
+        self.slots.forget(host.instance.id);
         for reach in pinned(host).into_iter().chain(preparation_way(preparation)) {
             self.deployer.forget(&reach);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fleet_does_not_have_its_hosts_end_themselves() {
+        let env = |name: &str| vec![(name.to_owned(), "1".to_owned())];
+        assert_eq!(check_env(env("HF_TOKEN")), Ok(env("HF_TOKEN")));
+        let refused = check_env(env("DSTACK_SHIM_SELF_TERMINATE_AFTER"));
+        assert!(
+            matches!(&refused, Err(HostError::Refused(text)) if text.contains("take it out of the fleet's `env`")),
+            "{refused:?}"
+        );
     }
 }

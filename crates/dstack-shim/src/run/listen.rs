@@ -39,14 +39,14 @@ pub(super) async fn open(settings: &Settings) -> Result<Listeners, StartError> {
 
 async fn open_tcp(port: u16, port_file: Option<&Path>) -> Result<TcpListener, StartError> {
     let failed = |source| StartError::Listen {
-        address: format!("localhost:{port}"),
+        address: format!("127.0.0.1:{port}"),
         source,
     };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
         .await
         .map_err(failed)?;
     let port = listener.local_addr().map_err(failed)?.port();
-    tracing::info!(port, "listening on localhost");
+    tracing::info!(port, "listening on 127.0.0.1");
     if let Some(path) = port_file {
         crate::files::write_atomically(path, format!("{port}\n").as_bytes(), 0o644)
             .map_err(StartError::State)?;

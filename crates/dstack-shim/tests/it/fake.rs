@@ -246,7 +246,7 @@ impl Agent {
         });
         let (shutdown, force) = (CancellationToken::new(), CancellationToken::new());
         let api = Arc::new(Api {
-            token: None,
+            gate: None,
             needed: Needed::default(),
             tasks: tasks.clone(),
             components: Components::new(home.join("runner"), home.join("shim")),

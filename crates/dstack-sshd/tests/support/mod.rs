@@ -88,6 +88,7 @@ impl Host {
             listener: Arc::new(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()),
             authorized_keys: vec!["not a key".to_owned(), key.public.trim().to_owned()],
             dir: dir.path().join("ssh"),
+            host_key: None,
             passwd: Passwd::system(),
             switch_user: switch,
             session,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::JobProvisioningData;
+use dstack_plan::hosts::HostKey;
 use dstack_units::{FleetId, InstanceId, ProjectId, RepoRowId, RunId, UserId};
 use sqlx::Row;
 use sqlx::any::AnyRow;
@@ -437,7 +438,7 @@ impl Views<'_> {
     }
 
     /// Hosts of SSH fleets that are in use, each with its fleet; this machine's own fleet does not count.
-    pub async fn remote_hosts(self) -> Result<Vec<(Option<FleetId>, String)>> {
+    pub async fn remote_hosts(self) -> Result<Vec<(Option<FleetId>, HostKey)>> {
         let found = fetch_as(self.0, REMOTE_HOSTS.to_owned(), &[], |row| {
             remote_host(row, self.0.keys())
         })
@@ -450,14 +451,14 @@ const REMOTE_HOSTS: &str = "SELECT i.fleet_id, i.job_provisioning_data FROM inst
      WHERE i.backend = 'remote' AND i.deleted = 0 AND i.status <> 'terminated' AND f.local = 0 \
      AND i.job_provisioning_data IS NOT NULL";
 
-fn remote_host(row: &AnyRow, keys: &RowKeys) -> Result<Option<(Option<FleetId>, String)>> {
+fn remote_host(row: &AnyRow, keys: &RowKeys) -> Result<Option<(Option<FleetId>, HostKey)>> {
     let place: Sealed<JobProvisioningData> = read_field(row, keys, 1, "instances", "job_provisioning_data")?;
     let fleet = read_column(row, 0, "instances", "fleet_id")?;
-    Ok(place.hostname.clone().map(|name| (fleet, name)))
+    Ok(HostKey::of_place(&place).map(|host| (fleet, host)))
 }
 
 /// As [`Views::remote_hosts`], within a transaction.
-pub(crate) async fn remote_hosts_in(tx: &mut Tx, keys: &RowKeys) -> Result<Vec<(Option<FleetId>, String)>> {
+pub(crate) async fn remote_hosts_in(tx: &mut Tx, keys: &RowKeys) -> Result<Vec<(Option<FleetId>, HostKey)>> {
     let rows = sqlx::query(REMOTE_HOSTS).fetch_all(tx).await?;
     let found = rows.iter().filter_map(|row| remote_host(row, keys).transpose());
     found.collect()

@@ -10,7 +10,7 @@ use dstack_plan::hosts::PreparedHost;
 use dstack_plan::lifecycle::transitions::instance_allowed;
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::placement::HostRules;
-use dstack_units::{FleetId, InstanceId, ProjectId, Time};
+use dstack_units::{FleetId, InstanceId, JobId, ProjectId, Time};
 use serde::{Deserialize, Serialize};
 
 use super::{FleetRow, TransitionError, change_status, life};
@@ -41,6 +41,15 @@ pub enum AgentAddress {
         /// How jobs are run there: `docker` or `process`.
         runtime: String,
     },
+    /// A container of a cloud, made for one job: there is no shim, and the job's runner serves SSH itself.
+    Container {
+        /// The way there, with the host keys that were pinned when the runner was brought.
+        reach: Box<Reach>,
+        /// TCP port of the runner on the container's loopback interface.
+        runner_port: u16,
+        /// The job whose runner it is.
+        job: JobId,
+    },
 }
 
 /// Hosts of users take whatever jobs ask for.
@@ -68,29 +77,25 @@ impl AgentAddress {
                 b"process" => NO_CONTAINERS,
                 _ => NO_RULES,
             },
+            Self::Container { .. } => NO_RULES,
         }
     }
 
     /// Same, of a machine that has another address now; `None`: it is not reached by one, or is reached there already.
     pub fn moved_to(&self, place: &JobProvisioningData) -> Option<Self> {
-        let Self::Ssh {
-            reach,
-            shim_port,
-            runtime,
-        } = self
-        else {
-            return None;
-        };
-        let mut moved = reach.clone();
+        let mut moved = Box::new(self.reach()?.clone());
         moved.host.host = place.hostname.clone()?;
         if let Some(port) = place.ssh_port.and_then(|port| u16::try_from(port).ok()) {
             moved.host.port = port;
         }
-        (moved != *reach).then(|| Self::Ssh {
-            reach: moved,
-            shim_port: *shim_port,
-            runtime: runtime.clone(),
-        })
+        if self.reach() == Some(moved.as_ref()) {
+            return None;
+        }
+        let mut address = self.clone();
+        if let Self::Ssh { reach, .. } | Self::Container { reach, .. } = &mut address {
+            *reach = moved;
+        }
+        Some(address)
     }
 
     /// Same, with what is remembered of the address that the machine had before.
@@ -118,15 +123,17 @@ impl AgentAddress {
 
     /// How jobs are run there: `docker` or `process`.
     pub fn runtime(&self) -> &str {
-        let (Self::Local { runtime, .. } | Self::Ssh { runtime, .. }) = self;
-        runtime
+        match self {
+            Self::Local { runtime, .. } | Self::Ssh { runtime, .. } => runtime,
+            Self::Container { .. } => "docker",
+        }
     }
 
     /// The way to the host, where it is another machine than the server's.
     pub const fn reach(&self) -> Option<&Reach> {
         match self {
             Self::Local { .. } => None,
-            Self::Ssh { reach, .. } => Some(reach),
+            Self::Ssh { reach, .. } | Self::Container { reach, .. } => Some(reach),
         }
     }
 }
@@ -393,5 +400,52 @@ impl InstanceRow {
     pub fn delete(&mut self, now: Time) {
         self.deleted = true;
         self.deleted_at = Some(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dstack_model::reach::Hop;
+    use serde_json::json;
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn a_container_is_stored_with_its_job_and_followed_to_another_address() {
+        let reach = Reach {
+            jumps: Vec::new(),
+            host: Hop {
+                host: "10.0.0.1".to_owned(),
+                port: 10_022,
+                user: "root".to_owned(),
+                keys: Vec::new(),
+                host_keys: vec!["ssh-ed25519 AAAA".to_owned()],
+            },
+        };
+        let job = JobId::from(Uuid::from_u128(7));
+        let address = AgentAddress::Container {
+            reach: Box::new(reach),
+            runner_port: 10_999,
+            job,
+        };
+        let stored = serde_json::to_value(&address).unwrap();
+        assert_eq!(
+            (&stored["kind"], &stored["runner_port"]),
+            (&json!("container"), &json!(10_999))
+        );
+        assert_eq!(serde_json::from_value::<AgentAddress>(stored).unwrap(), address);
+        let place = |host: &str, port: i64| -> JobProvisioningData {
+            let place = json!({"backend": "runpod", "instance_type": {"name": "x", "resources": {"cpus": 1,
+                "memory_mib": 1, "gpus": [], "spot": false}}, "instance_id": "i", "hostname": host, "region": "here",
+                "price": 1.0, "username": "root", "ssh_port": port, "dockerized": false});
+            serde_json::from_value(place).unwrap()
+        };
+        assert_eq!(address.moved_to(&place("10.0.0.1", 10_022)), None);
+        let moved = address.moved_to(&place("10.0.0.2", 22)).unwrap();
+        let way = moved.reach().unwrap();
+        assert_eq!((way.host.host.as_str(), way.host.port), ("10.0.0.2", 22));
+        assert_eq!(way.host.host_keys, ["ssh-ed25519 AAAA"]);
+        assert!(matches!(moved, AgentAddress::Container { job: of, .. } if of == job));
     }
 }

@@ -1,0 +1,189 @@
+//! [Slurm](https://slurm.schedmd.com): containers, and groups of containers, as batch jobs of clusters.
+//!
+//! There is no API but the commands of a login node, which are reached over SSH. `login` is what runs scripts there (`ssh`, or an
+//! emulator), `framing` what they say, `commands` those of Slurm. `nodes`, `jobs`, `gpu`, `partitions`, `share`, `image`, `batch` and
+//! `login_keys` decide and write texts, without calls. `cluster` is one configured cluster, `offers` what it has, `submission` the life of
+//! a job, of which `containers` and `groups` are made.
+
+#![warn(missing_docs)]
+
+mod batch;
+mod cluster;
+mod commands;
+mod configure;
+mod containers;
+mod framing;
+mod gpu;
+mod groups;
+mod image;
+mod jobs;
+mod login;
+mod login_keys;
+mod nodes;
+mod offers;
+mod partitions;
+mod share;
+mod ssh;
+mod submission;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use dstack_backend::Env;
+use dstack_compute::config::{BackendConfig, SlurmConfig, SplitConfig};
+use dstack_compute::{
+    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Container, Group, Lifecycle, Owned,
+    Removal, Sign,
+};
+use dstack_model::backends::BackendType;
+use dstack_model::offers::InstanceOfferWithAvailability;
+use dstack_model::runs::Requirements;
+use futures_util::StreamExt as _;
+use futures_util::stream;
+
+use cluster::Cluster;
+pub use login::{LoginError, LoginNode, LoginNodes, Output};
+use submission::{KEYS_KIND, Named};
+
+/// So many clusters are talked to at the same time.
+const MAX_CLUSTERS_AT_ONCE: usize = 16;
+
+/// The kind of backends for Slurm.
+pub fn kind(env: Env) -> Arc<dyn BackendKind> {
+    kind_through(env, Arc::new(ssh::SshLogins))
+}
+
+/// As [`kind`], with other login nodes than those over SSH.
+pub fn kind_through(env: Env, logins: Arc<dyn LoginNodes>) -> Arc<dyn BackendKind> {
+    Arc::new(Kind { env, logins })
+}
+
+#[derive(Debug, Clone)]
+struct Kind {
+    env: Env,
+    logins: Arc<dyn LoginNodes>,
+}
+
+impl Kind {
+    fn clusters(&self, config: &SlurmConfig) -> Result<Vec<Arc<Cluster>>, String> {
+        let cluster = |cluster| Cluster::new(cluster, &self.env, self.logins.as_ref()).map(Arc::new);
+        config.clusters.iter().map(cluster).collect()
+    }
+}
+
+#[async_trait]
+impl BackendKind for Kind {
+    fn kind(&self) -> BackendType {
+        BackendType::Slurm
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            multinode: true,
+            compute_groups: true,
+            ..Capabilities::default()
+        }
+    }
+
+    async fn configure(&self, _: &str, config: &BackendConfig) -> Result<SplitConfig, ConfigureError> {
+        let BackendConfig::Slurm(own) = config else {
+            return Err(ConfigureError::Invalid(
+                "the configuration is not of Slurm".to_owned(),
+            ));
+        };
+        configure::check(self, own).await?;
+        Ok(config.split())
+    }
+
+    fn open(&self, stored: &SplitConfig) -> Result<Arc<dyn Backend>, ComputeError> {
+        let config = BackendConfig::join(stored).map_err(ComputeError::Configuration)?;
+        let BackendConfig::Slurm(config) = config else {
+            return Err(ComputeError::Configuration("it is not of Slurm".to_owned()));
+        };
+        let clusters = self.clusters(&config).map_err(ComputeError::Configuration)?;
+        Ok(Arc::new(Slurm {
+            kind: self.clone(),
+            clusters,
+        }))
+    }
+}
+
+/// The clusters of one configuration.
+#[derive(Debug)]
+struct Slurm {
+    kind: Kind,
+    clusters: Vec<Arc<Cluster>>,
+}
+
+impl Slurm {
+    fn cluster(&self, name: &str) -> Result<&Cluster, ComputeError> {
+        let found = self.clusters.iter().find(|cluster| cluster.name == name);
+        found.map(Arc::as_ref).ok_or_else(|| {
+            ComputeError::Configuration(format!(
+                "the backend has no cluster '{name}' any more: add it to `clusters` again, at least until nothing runs there"
+            ))
+        })
+    }
+
+    /// How jobs are, each cluster asked once.
+    async fn look_at<K: Sync, P>(
+        &self,
+        known: &[K],
+        place: impl Fn(&K) -> (String, Option<Named>) + Send,
+    ) -> Result<Vec<Sign<P>>, ComputeError> {
+        let mut by_cluster: HashMap<String, Vec<(usize, Option<Named>)>> = HashMap::new();
+        for (at, known) in known.iter().enumerate() {
+            let (cluster, named) = place(known);
+            by_cluster.entry(cluster).or_default().push((at, named));
+        }
+        let mut signs = Vec::new();
+        for (cluster, known) in by_cluster {
+            let (places, jobs): (Vec<usize>, Vec<Option<Named>>) = known.into_iter().unzip();
+            signs.extend(places.into_iter().zip(self.cluster(&cluster)?.look(&jobs).await?));
+        }
+        signs.sort_by_key(|(at, _)| *at);
+        Ok(signs.into_iter().map(|(_, sign)| sign).collect())
+    }
+}
+
+#[async_trait]
+impl Backend for Slurm {
+    fn backend_kind(&self) -> &dyn BackendKind {
+        &self.kind
+    }
+
+    async fn offers(
+        &self,
+        requirements: &Requirements,
+    ) -> Result<Vec<InstanceOfferWithAvailability>, ComputeError> {
+        self.find_offers(requirements).await
+    }
+
+    fn containers(&self) -> Option<&dyn Lifecycle<Container>> {
+        Some(self)
+    }
+
+    fn groups(&self) -> Option<&dyn Lifecycle<Group>> {
+        Some(self)
+    }
+
+    async fn inventory(&self) -> Result<Vec<Owned>, ComputeError> {
+        let owned = |cluster: &Arc<Cluster>| {
+            let cluster = Arc::clone(cluster);
+            async move { cluster.owned().await }
+        };
+        let lists = stream::iter(self.clusters.iter().map(owned)).buffered(MAX_CLUSTERS_AT_ONCE);
+        let lists: Vec<Result<Vec<Owned>, ComputeError>> = lists.collect().await;
+        let lists: Vec<Vec<Owned>> = lists.into_iter().collect::<Result<_, _>>()?;
+        Ok(lists.into_iter().flatten().collect())
+    }
+
+    async fn remove_owned(&self, owned: &Owned) -> Result<Removal, ComputeError> {
+        let cluster = self.cluster(&owned.region)?;
+        match owned.kind == KEYS_KIND {
+            true => cluster.remove_keys(&owned.name).await,
+            false => cluster.cancel(&owned.id, &owned.name).await,
+        }
+    }
+}
