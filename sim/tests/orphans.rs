@@ -90,8 +90,8 @@ fn count(world: &World, begin: &str) -> usize {
 }
 
 fn instance(world: &World) -> InstanceRow {
-    let rows = world.store.tables().instances.into_values();
-    rows.filter(|row| row.name == "cloud-0").last().unwrap()
+    let mut rows = world.store.tables().instances.into_values();
+    rows.rfind(|row| row.name == "cloud-0").unwrap()
 }
 
 /// A job that runs in the cloud for hours, and a volume there.
