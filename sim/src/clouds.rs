@@ -7,9 +7,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dstack_compute::config::{BackendConfig, SplitConfig};
 use dstack_compute::{
-    Backend, BackendKind, Backends, Call, Capabilities, ComputeError, ConfigureError, Container,
-    ContainerRequest, Known, LISTED_WITHIN, Lifecycle, Machine as CloudMachine, MachineRequest, Marks, Owned,
-    OwnedKind, OwnedMark, Removal, Sign, Step, Volume, VolumeRequest, Volumes, Workload,
+    Account, AccountProject, Backend, BackendKind, Backends, Call, Capabilities, ComputeError,
+    ConfigureError, Container, ContainerRequest, Known, LISTED_WITHIN, Lifecycle, Machine as CloudMachine,
+    MachineRequest, Marks, Owned, OwnedKind, OwnedMark, Removal, Sign, Step, Volume, VolumeRequest, Volumes,
+    Workload,
 };
 use dstack_model::backends::BackendType;
 use dstack_model::decode::decode_strict;
@@ -87,6 +88,11 @@ struct State {
     delays: Delays,
     gone: bool,
     unreadable: bool,
+    planted: Vec<Owned>,
+    planted_calls: HashMap<String, usize>,
+    swept: Vec<String>,
+    hides_inventory: bool,
+    inventories: usize,
 }
 
 impl State {
@@ -242,6 +248,54 @@ impl Clouds {
         self.change(|state| state.unreadable = unreadable);
     }
 
+    /// There is a machine under these marks that nobody here asked for, known by its tags or by the code in its name.
+    pub fn plant_machine(&self, marks: &Marks, by_name: bool) {
+        let mark = match by_name {
+            true => OwnedMark::of_name(&marks.name(60)),
+            false => Some(OwnedMark::Tags {
+                installation: marks.installation,
+                key: marks.key,
+            }),
+        };
+        let planted = mark.map(|mark| Owned {
+            id: format!("i-{}", marks.name),
+            name: marks.name(60),
+            mark,
+            ..owned(OwnedKind::Machine, marks.key, marks.installation)
+        });
+        self.change(|state| state.planted.extend(planted));
+    }
+
+    /// The planted machine of this id is gone only after so many calls more than one.
+    pub fn ends_slowly(&self, id: &str, calls: usize) {
+        self.change(|state| state.planted_calls.insert(id.to_owned(), calls));
+    }
+
+    /// There is a disk under this key that nobody here asked for.
+    pub fn plant_disk(&self, volume: VolumeId) {
+        self.change(|state| state.disks.push((volume, Instant::now())));
+    }
+
+    /// Ids of planted machines that exist, in the order in which they were planted.
+    pub fn planted(&self) -> Vec<String> {
+        self.lock().planted.iter().map(|thing| thing.id.clone()).collect()
+    }
+
+    /// Ids of what it was asked to end as nobody knows it, in order.
+    pub fn swept(&self) -> Vec<String> {
+        self.lock().swept.clone()
+    }
+
+    /// It does not say what it has, from now on or no longer: it takes for ever.
+    pub fn hide_inventory(&self, hides: bool) {
+        self.change(|state| state.hides_inventory = hides);
+    }
+
+    /// How often it has said what it has.
+    pub fn inventories(&self) -> usize {
+        self.lock().inventories
+    }
+
     /// Machines that exist.
     pub fn machines(&self) -> Vec<Machine> {
         self.lock().machines.clone()
@@ -369,6 +423,21 @@ impl Backends for Clouds {
             vec![Arc::new(self.clone())]
         })
     }
+
+    /// One, of which a project can be told that has no other part in simulations.
+    async fn accounts(&self) -> Result<Vec<Account>, ComputeError> {
+        let account = |backend| Account {
+            id: "aws".to_owned(),
+            kind: "aws".to_owned(),
+            backend: Ok(backend),
+            projects: vec![AccountProject {
+                id: ProjectId::new(Uuid::nil()),
+                name: "main".to_owned(),
+            }],
+        };
+        let backends = self.of_project(ProjectId::new(Uuid::nil())).await?;
+        Ok(backends.into_iter().map(account).collect())
+    }
 }
 
 /// All projects have the one cloud, however it is configured.
@@ -423,6 +492,9 @@ impl Backend for Clouds {
     async fn inventory(&self) -> Result<Vec<Owned>, ComputeError> {
         // That of the engine's settings, where nothing else is set.
         let installation = InstallationId::new(Uuid::nil());
+        if self.lock().hides_inventory {
+            std::future::pending::<()>().await;
+        }
         self.ask(move |state| {
             let is_listed = |at: &Instant| *at <= Instant::now();
             let machines = state
@@ -439,12 +511,37 @@ impl Backend for Clouds {
                 .map(|container| owned(OwnedKind::Container, container.instance.uuid(), installation));
             let disks = state.disks.iter().filter(|(_, at)| is_listed(at));
             let disks = disks.map(|(volume, _)| owned(OwnedKind::Volume, volume.uuid(), installation));
-            Ok(machines.chain(containers).chain(disks).collect())
+            let all = machines
+                .chain(containers)
+                .chain(disks)
+                .chain(state.planted.iter().cloned())
+                .collect();
+            state.inventories += 1;
+            Ok(all)
         })
         .await
     }
 
     async fn remove_owned(&self, owned: &Owned) -> Result<Removal, ComputeError> {
+        let id = owned.id.clone();
+        self.change(|state| state.swept.push(id.clone()));
+        if self.planted().contains(&id) {
+            let order = self.order(move |state| {
+                // The end of some takes a few calls.
+                match state.planted_calls.get_mut(&id).filter(|left| **left > 0) {
+                    Some(left) => {
+                        *left -= 1;
+                        let again = Duration::from_secs(10);
+                        Ok(Removal::Underway { again })
+                    }
+                    None => {
+                        state.planted.retain(|thing| thing.id != id);
+                        Ok(Removal::Gone)
+                    }
+                }
+            });
+            return order.await;
+        }
         let OwnedMark::Tags { key, .. } = owned.mark else {
             return Err(ComputeError::Unsupported("to remove what has no tags"));
         };

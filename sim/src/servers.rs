@@ -1,5 +1,6 @@
 //! One of several servers that share a store, with faults of its own.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use dstack_engine::{Batch, Engine, EngineDeps, Identity, Output, Result as Engin
 use dstack_plan::hosts::HostKey;
 use dstack_store::queries::health::StoredCheck;
 use dstack_store::queries::metrics::MetricsPoint;
+use dstack_store::queries::orphans::{MadeFor, MadeKey, OrphanRow};
 use dstack_store::rows::{FleetRow, JobRow, RunRow, VolumeRow};
 use dstack_store::{
     Acquired, ChangeFeed, Claim, Commit, EngineStore, EntityRef, FleetSnapshot, GatewaySnapshot,
@@ -234,6 +236,18 @@ impl EngineStore for ServerStore {
     }
     async fn claim(&self, claim: &Claim) -> Result<Vec<(EntityRef, Time)>> {
         self.store.claim(claim).await
+    }
+    async fn all_volumes(&self) -> Result<Vec<VolumeRow>> {
+        self.store.all_volumes().await
+    }
+    async fn made_for(&self, keys: &BTreeSet<MadeKey>) -> Result<Vec<MadeFor>> {
+        self.store.made_for(keys).await
+    }
+    async fn orphans(&self) -> Result<Vec<OrphanRow>> {
+        self.store.orphans().await
+    }
+    async fn take_duty(&self, duty: &'static str, owner: &str) -> Result<bool> {
+        self.store.take_duty(duty, owner).await
     }
     async fn owner_of(&self, entity: EntityRef) -> Result<Option<String>> {
         self.store.owner_of(entity).await

@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_engine::failpoint::NoFailpoints;
+use dstack_engine::orphans::SWEEP_INTERVAL;
 use dstack_engine::{Engine, EngineDeps, Failpoints, Identity, Settings};
 use dstack_model::runs::RunStatus;
+use dstack_plan::orphans::Policy as OrphanPolicy;
 use dstack_store::rows::RunRow;
 use dstack_store::{EngineStore, MemoryStore};
 use dstack_system::clock::SharedClock;
@@ -39,6 +41,10 @@ pub struct World {
     pub inputs: Arc<SimInputs>,
     /// Clock of the simulated world, which shows virtual time.
     pub clock: SharedClock,
+    /// What its servers do with things in clouds that belong to nobody.
+    pub orphans: OrphanPolicy,
+    /// Pause between two looks for such things.
+    pub orphans_interval: Duration,
     /// Builds the rows of scenarios.
     pub builder: Builder,
     /// Who asks for everything.
@@ -76,6 +82,8 @@ impl World {
             output: Arc::default(),
             inputs: Arc::default(),
             clock,
+            orphans: OrphanPolicy::default(),
+            orphans_interval: SWEEP_INTERVAL,
             builder,
             user: random.uuid().into(),
             random,
@@ -109,6 +117,8 @@ impl World {
             failpoints,
             settings: Settings {
                 workers: 8,
+                orphans: self.orphans,
+                orphans_interval: self.orphans_interval,
                 ..Settings::default()
             },
         }

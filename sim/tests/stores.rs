@@ -13,17 +13,22 @@ use std::time::Duration;
 
 use dstack_model::health::HealthStatus;
 use dstack_model::runs::{JobStatus, RunTerminationReason};
+use dstack_plan::orphans::Sighting;
 use dstack_sim::databases::{databases, databases_with, people, postgres};
 use dstack_sim::scenario::Builder;
 use dstack_store::encryption::{Encryption, Key};
 use dstack_store::queries::health::{self, StoredCheck};
 use dstack_store::queries::metrics::{self, MetricsPoint, PointsOf};
+use dstack_store::queries::orphans::{MadeKey, OrphanRow};
 use dstack_store::queries::{Page, events};
-use dstack_store::rows::{GatewayRow, JobRow, NewGateway, OperationKind, OperationRow, RunRow};
+use dstack_store::rows::{
+    GatewayRow, InstanceRow, JobRow, NewGateway, OperationKind, OperationRow, OperationState, RunRow,
+};
+use dstack_store::writes::Change;
 use dstack_store::{
-    Acquired, Claim, Commit, Database, Dialect, EngineStore, EntityRef, EventTarget, GatewaySnapshot,
-    JobSnapshot, Lease, LeaseRequest, MemoryStore, NewEvent, PlacementSnapshot, Put, RowKeys, RunSnapshot,
-    Sealed, SqlStore, StoreError, raw,
+    Acquired, Changes, Claim, Commit, Database, Dialect, EngineStore, EntityRef, EventMaker, EventTarget,
+    GatewaySnapshot, JobSnapshot, Lease, LeaseRequest, MemoryStore, NewEvent, PlacementSnapshot, Put,
+    RowKeys, RunSnapshot, Sealed, SqlStore, StoreError, raw,
 };
 use dstack_system::Random;
 use dstack_units::{JobId, RunId, Time};
@@ -897,4 +902,149 @@ async fn sealed_columns_are_encrypted_and_clear_text_in_them_is_read() {
         assert_eq!(read, written);
         assert!(read.operations[0].notes.as_deref() == Some(&result));
     }
+}
+
+/// What is found by keys, in any store: rows that live, rows that are over, and those for which a call is still to be made.
+#[tokio::test]
+async fn rows_are_found_by_the_keys_of_what_was_made_for_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let builder = Builder {
+        project: Uuid::from_u128(1).into(),
+        random: Random::seeded(21),
+    };
+    for database in databases(folder.path()).await {
+        people(&database, &builder, &[Uuid::from_u128(2).to_string()]).await;
+        made_for(&SqlStore::new(database), &builder).await;
+    }
+    made_for(&MemoryStore::new(), &builder).await;
+}
+
+async fn made_for(store: &dyn EngineStore, builder: &Builder) {
+    let fleet = builder.fleet("f", &json!({"nodes": "0..3"}), NOW).unwrap();
+    let pending = |num: i64| InstanceRow::pending(builder.random.uuid().into(), &fleet, num, NOW);
+    let (live, mut over, mut ending) = (pending(0), pending(1), pending(2));
+    for row in [&mut over, &mut ending] {
+        let reason = dstack_model::instances::InstanceTerminationReason::TerminatedByUser;
+        row.terminate(reason, None, NOW).unwrap();
+        row.finish(NOW + MINUTE).unwrap();
+    }
+    let operation = |row: &InstanceRow, state: OperationState| {
+        let id = builder.random.uuid().into();
+        let intended = OperationRow::intended(id, EntityRef::Instance(row.id), OperationKind::Remove, NOW);
+        Put::Operation(OperationRow { state, ..intended })
+    };
+    let puts = vec![
+        Put::Fleet(fleet.clone()),
+        Put::Instance(live.clone()),
+        Put::Instance(over.clone()),
+        operation(&over, OperationState::Done),
+        Put::Instance(ending.clone()),
+        operation(&ending, OperationState::Intended),
+    ];
+    store.commit(Commit::unchecked(puts, Vec::new())).await.unwrap();
+    let rows = [
+        (fleet.id.uuid(), "f", true),
+        (live.id.uuid(), "f-0", true),
+        (over.id.uuid(), "f-1", false),
+        (ending.id.uuid(), "f-2", true),
+    ];
+    let unknown = Uuid::from_u128(7);
+    for key in [MadeKey::Id, MadeKey::end_of] {
+        let keys = rows
+            .iter()
+            .map(|(id, ..)| *id)
+            .chain([unknown])
+            .map(key)
+            .collect();
+        let mut found = store.made_for(&keys).await.unwrap();
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        let seen: Vec<_> = found
+            .iter()
+            .map(|row| (row.id, row.name.as_str(), row.is_live))
+            .collect();
+        assert_eq!(seen, rows);
+        assert_eq!(found[2].entity, EntityRef::Instance(over.id));
+    }
+    assert_eq!(store.made_for(&BTreeSet::new()).await.unwrap(), []);
+    assert_eq!(store.made_for(&[MadeKey::Id(unknown)].into()).await.unwrap(), []);
+}
+
+/// More keys than a statement takes values.
+#[tokio::test]
+async fn many_keys_are_looked_up_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    for database in databases(folder.path()).await {
+        let store = SqlStore::new(database);
+        let ids = (1..70_000_u128).map(Uuid::from_u128);
+        let keys = ids
+            .flat_map(|id| [MadeKey::Id(id), MadeKey::end_of(id)])
+            .collect();
+        assert_eq!(store.made_for(&keys).await.unwrap(), []);
+    }
+}
+
+#[tokio::test]
+async fn what_belongs_to_nobody_is_remembered_until_it_is_forgotten() {
+    let folder = tempfile::tempdir().unwrap();
+    for database in databases(folder.path()).await {
+        orphans(&SqlStore::new(database)).await;
+    }
+    orphans(&MemoryStore::new()).await;
+}
+
+async fn orphans(store: &dyn EngineStore) {
+    let row = |key: &str, is_reported| OrphanRow {
+        key: key.to_owned(),
+        account: "a".to_owned(),
+        description: "machine i-1".to_owned(),
+        sighting: Sighting {
+            first: NOW,
+            last: NOW + MINUTE,
+            is_reported,
+        },
+    };
+    let write = |changes: Vec<Change>| {
+        let mut all = Changes::new(EventMaker::system(NOW, Random::seeded(1)));
+        for change in changes {
+            all.directory(change);
+        }
+        store.commit(all.into_commit())
+    };
+    let put = |key: &str, is_reported| Change::PutOrphan(row(key, is_reported));
+    write(vec![put("x", false), put("y", false)]).await.unwrap();
+    assert_eq!(store.orphans().await.unwrap(), [row("x", false), row("y", false)]);
+    write(vec![put("x", true), Change::DeleteOrphan("y".to_owned())])
+        .await
+        .unwrap();
+    assert_eq!(store.orphans().await.unwrap(), [row("x", true)]);
+}
+
+/// Where servers share the store, one has a duty as long as it lives.
+#[tokio::test]
+async fn a_duty_is_one_living_server_s() {
+    if let Some(database) = postgres().await {
+        duty(&SqlStore::new(database)).await;
+    }
+    duty(&MemoryStore::new()).await;
+    // Alone, nobody else can have it.
+    let folder = tempfile::tempdir().unwrap();
+    for database in databases(folder.path()).await.into_iter().take(1) {
+        let store = SqlStore::new(database);
+        assert!(store.take_duty("sweep", "a").await.unwrap());
+        assert!(store.take_duty("sweep", "b").await.unwrap());
+    }
+}
+
+async fn duty(store: &dyn EngineStore) {
+    for owner in ["a", "b"] {
+        acquire(store, lease(owner), None).await;
+    }
+    assert!(store.take_duty("sweep", "a").await.unwrap());
+    assert!(store.take_duty("sweep", "a").await.unwrap(), "it keeps it");
+    assert!(!store.take_duty("sweep", "b").await.unwrap());
+    assert!(store.take_duty("another", "b").await.unwrap());
+    run_out(store, &lease("a")).await;
+    assert!(store.take_duty("sweep", "b").await.unwrap(), "the other is dead");
+    acquire(store, lease("a"), None).await;
+    assert!(!store.take_duty("sweep", "a").await.unwrap());
 }

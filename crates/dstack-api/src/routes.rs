@@ -1,6 +1,7 @@
 //! The table of all routes.
 
 use dstack_model::backends::BackendType;
+use dstack_model::diagnosis::{Diagnosis, ListAccountRequest, ListAccountResponse};
 use dstack_model::events::Event;
 use dstack_model::exports::Export;
 use dstack_model::files::FileArchive;
@@ -32,6 +33,11 @@ routes! {
     ServerGetInfo = Post "/api/server/get_info", Anyone, reads, none Nothing => ServerInfo, reads, since "0.18.14";
     /// Whether the server runs.
     Healthcheck = Get "/healthcheck", Anyone, reads, none Nothing => ServerStatus, reads, since "0.12.3";
+
+    /// Everything that is wrong with the installation. Not part of dstack 0.22.5's API.
+    ServerGetDiagnosis = Post "/api/server/get_diagnosis", GlobalAdmin, reads, none Nothing => Diagnosis, reads;
+    /// What accounts of a cloud have of this installation. Not part of dstack 0.22.5's API.
+    ServerListAccount = Post "/api/server/list_account", GlobalAdmin, reads, json ListAccountRequest => ListAccountResponse, reads;
 
     /// Ways to log in besides tokens.
     AuthListProviders = Post "/api/auth/list_providers", Anyone, reads, none Nothing => Vec<OAuthProviderInfo>, reads, since "0.20.1";

@@ -1,6 +1,7 @@
 //! The grammar of the command line.
 
 pub mod apply;
+pub mod doctor;
 pub mod login;
 pub mod metrics;
 pub mod offer;
@@ -19,6 +20,7 @@ use dstack_model::events::EventTargetType;
 use dstack_units::PortMapping;
 
 pub use apply::ApplyArgs;
+pub use doctor::DoctorArgs;
 pub use login::LoginArgs;
 pub use metrics::MetricsArgs;
 pub use offer::OfferArgs;
@@ -60,6 +62,8 @@ pub enum Command {
     /// Delete what a configuration describes
     #[command(alias = "destroy")]
     Delete(DeleteArgs),
+    /// Find what is wrong with the server, and what costs money for nobody. For admins of the server
+    Doctor(DoctorArgs),
     /// View events
     Event(Box<EventArgs>),
     /// Manage exports: fleets and gateways shared with other projects

@@ -5,6 +5,7 @@ pub mod attach;
 pub mod complete;
 pub mod completion;
 pub mod delete;
+pub mod doctor;
 pub mod event;
 pub mod export;
 pub mod fleet;
@@ -46,6 +47,7 @@ pub(crate) async fn run(context: &Context, command: Command) -> Result<ExitCode,
         Command::Attach(args) => attach::run(context, &args).await,
         Command::Catalog(args) => Ok(catalog(*args).await),
         Command::Delete(args) => delete::run(context, &args).await,
+        Command::Doctor(args) => doctor::run(context, &args).await,
         Command::Event(args) => event::run(context, *args).await,
         Command::Export(args) => export::run(context, args).await,
         Command::Fleet(args) => fleet::run(context, args).await,

@@ -1,5 +1,6 @@
 //! Tables of what the server answers.
 
+pub(crate) mod diagnosis;
 pub(crate) mod explanations;
 pub mod fleets;
 pub mod gateways;

@@ -118,6 +118,34 @@ pub trait Backends: Send + Sync + Debug {
     /// # Errors
     /// The configurations cannot be read.
     async fn of_project(&self, project: ProjectId) -> Result<Vec<Arc<dyn Backend>>, ComputeError>;
+
+    /// Of all projects, by account.
+    ///
+    /// # Errors
+    /// The configurations cannot be read.
+    async fn accounts(&self) -> Result<Vec<Account>, ComputeError>;
+}
+
+/// One account of a cloud, as far as anybody can tell: what these projects have configured alike, credentials included.
+#[derive(Debug, Clone)]
+pub struct Account {
+    /// Stays the same while the project that has had it longest keeps it.
+    pub id: String,
+    /// Type of the backend, such as `aws`.
+    pub kind: String,
+    /// The backend; or why what is stored cannot be used.
+    pub backend: Result<Arc<dyn Backend>, ComputeError>,
+    /// Who has it, that which has had it longest first.
+    pub projects: Vec<AccountProject>,
+}
+
+/// A project that has an account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccountProject {
+    /// Its id.
+    pub id: ProjectId,
+    /// Its name.
+    pub name: String,
 }
 
 /// No backends at all.
@@ -127,6 +155,10 @@ pub struct NoBackends;
 #[async_trait]
 impl Backends for NoBackends {
     async fn of_project(&self, _project: ProjectId) -> Result<Vec<Arc<dyn Backend>>, ComputeError> {
+        Ok(Vec::new())
+    }
+
+    async fn accounts(&self) -> Result<Vec<Account>, ComputeError> {
         Ok(Vec::new())
     }
 }

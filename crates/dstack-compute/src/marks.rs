@@ -49,6 +49,11 @@ impl NameCode {
     pub fn is_of(self, installation: InstallationId) -> bool {
         self.installation == installation_code(installation)
     }
+
+    /// The end of the key, as its text has it: 12 hexadecimal digits.
+    pub fn key_digits(self) -> String {
+        format!("{:012x}", self.key)
+    }
 }
 
 impl std::fmt::Display for NameCode {
@@ -139,6 +144,7 @@ mod tests {
             assert!(made.len() <= longest, "{made}");
             let code = NameCode::read(&made).unwrap();
             assert_eq!(code, marks.code());
+            assert!(marks.key.to_string().ends_with(&code.key_digits()));
             assert!(code.is_of(marks.installation));
         }
     }

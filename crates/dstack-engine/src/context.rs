@@ -8,6 +8,7 @@ use std::time::Duration;
 use dstack_compute::Backends;
 use dstack_model::runs::{JobStatus, RunStatus};
 use dstack_plan::fleets::MAX_OFFERS_TRIED;
+use dstack_plan::orphans::Policy as OrphanPolicy;
 use dstack_plan::placement::HostNetwork;
 use dstack_store::rows::JobRow;
 use dstack_store::{Commit, EngineStore, EntityRef, Put, StoreError};
@@ -23,6 +24,7 @@ use crate::lease_set::LeaseSet;
 use crate::look::Looks;
 use crate::observations::Observations;
 use crate::offer_cache::OfferCache;
+use crate::orphans::SWEEP_INTERVAL;
 use crate::panics::Panics;
 use crate::running::Running;
 use crate::wakes::{Key, Wakes};
@@ -60,6 +62,10 @@ pub struct Settings {
     pub health_every: Duration,
     /// Safety net: everything is looked at this often.
     pub sweep: Duration,
+    /// What becomes of things in clouds that belong to nobody.
+    pub orphans: OrphanPolicy,
+    /// Pause between two looks for them.
+    pub orphans_interval: Duration,
     /// Leaves the tasks of ended jobs at their hosts, ended: for looking at them.
     pub keep_tasks: bool,
 }
@@ -76,6 +82,8 @@ impl Default for Settings {
             offers_tried: MAX_OFFERS_TRIED,
             health_every: Duration::from_secs(60),
             sweep: Duration::from_secs(30),
+            orphans: OrphanPolicy::default(),
+            orphans_interval: SWEEP_INTERVAL,
             keep_tasks: false,
         }
     }

@@ -19,6 +19,7 @@ use crate::lease_set::LeaseSet;
 use crate::look::{self, Looks};
 use crate::observations::Observations;
 use crate::offer_cache::OfferCache;
+use crate::orphans;
 use crate::panics::Panics;
 use crate::running::Running;
 use crate::wakes::{Key, Wakes};
@@ -64,6 +65,7 @@ impl Engine {
         leases::start(&ctx, identity);
         changes::start(&ctx);
         look::start(&ctx);
+        orphans::start(&ctx);
         Ok(Self { ctx })
     }
 

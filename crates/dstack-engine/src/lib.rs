@@ -11,6 +11,7 @@
 //! * [`look`] — how clouds say that instances are.
 //! * [`lease_set`] and [`term`] — what this server drives, and until when.
 //! * [`operations`] — durable calls to agents and clouds, repeated until confirmed or refused.
+//! * [`orphans`] — what clouds have of ours that belongs to nobody.
 //! * [`offer_cache`] — what clouds offer for the jobs that wait.
 //! * [`follow`] — streams of agents: task changes of a shim, output and states of a runner.
 //! * [`hosts`] — machines reached over SSH: their agents are set up and taken off.
@@ -34,6 +35,7 @@ pub mod look;
 pub mod observations;
 pub mod offer_cache;
 pub mod operations;
+pub mod orphans;
 pub mod output;
 pub mod panics;
 pub mod peers;

@@ -11,6 +11,7 @@ pub mod client_config;
 pub mod common;
 pub mod compute_groups;
 pub mod configurations;
+pub mod diagnosis;
 pub mod envs;
 pub mod errors;
 pub mod events;

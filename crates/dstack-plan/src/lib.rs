@@ -11,6 +11,7 @@
 //! * [`hosts`] — the way to hosts of SSH fleets, and what they offer.
 //! * [`bootstrap`] — the first script of a container of a cloud.
 //! * [`offers`] — which offers of backends count, and in which order.
+//! * [`orphans`] — what clouds have of ours that belongs to nobody.
 //! * [`volumes`] — where network volumes let a job be.
 //! * [`explain`] — why a job is placed where it is, and what to change when it cannot be placed.
 //! * [`plans`] — what a plan says.
@@ -34,6 +35,7 @@ pub mod matching;
 pub mod names;
 pub mod nodes;
 pub mod offers;
+pub mod orphans;
 pub mod placement;
 pub mod plans;
 pub mod probes;

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use dstack_compute::{Backend, Backends, ComputeError, Registry};
+use dstack_compute::config::SplitConfig;
+use dstack_compute::{Account, AccountProject, Backend, Backends, ComputeError, Registry};
 use dstack_control::backends::stored::stored;
 use dstack_model::backends::BackendType;
 use dstack_store::Database;
@@ -22,6 +23,9 @@ pub struct StoredBackends {
     registry: Registry,
     open: Locked<HashMap<String, Open>>,
 }
+
+/// Opened a moment later it might be.
+const NOT_OPEN: ComputeError = ComputeError::Unsupported("this configuration");
 
 #[derive(Debug)]
 struct Open {
@@ -66,6 +70,37 @@ impl StoredBackends {
         backend
     }
 
+    /// The accounts of these rows, each of which has the name of its project.
+    fn by_account(&self, rows: Vec<(BackendRow, String)>) -> Vec<Account> {
+        let mut accounts: Vec<(Account, Option<SplitConfig>)> = Vec::new();
+        for (row, project) in rows {
+            let split = stored(&self.encryption, &row).ok();
+            let project = AccountProject {
+                id: row.project_id,
+                name: project,
+            };
+            let same = |(account, known): &&mut (Account, Option<SplitConfig>)| {
+                account.kind == row.kind && split.is_some() && *known == split
+            };
+            match accounts.iter_mut().find(same) {
+                Some((account, _)) => account.projects.push(project),
+                None => {
+                    let account = Account {
+                        id: row.id.clone(),
+                        kind: row.kind.clone(),
+                        backend: match self.backend(&row) {
+                            Some(backend) => Ok(backend),
+                            None => Err(self.make(&row).err().unwrap_or(NOT_OPEN)),
+                        },
+                        projects: vec![project],
+                    };
+                    accounts.push((account, split));
+                }
+            }
+        }
+        accounts.into_iter().map(|(account, _)| account).collect()
+    }
+
     fn make(&self, row: &BackendRow) -> Result<Arc<dyn Backend>, ComputeError> {
         let kind = row.kind.parse::<BackendType>().ok();
         let kind = kind.and_then(|kind| self.registry.get(kind));
@@ -86,5 +121,11 @@ impl Backends for StoredBackends {
             .await
             .map_err(|error| ComputeError::Unclear(error.to_string()))?;
         Ok(rows.iter().filter_map(|row| self.backend(row)).collect())
+    }
+
+    async fn accounts(&self) -> Result<Vec<Account>, ComputeError> {
+        let rows = self.database.backends().all().await;
+        let rows = rows.map_err(|error| ComputeError::Unclear(error.to_string()))?;
+        Ok(self.by_account(rows))
     }
 }

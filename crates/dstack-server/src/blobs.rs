@@ -148,6 +148,20 @@ impl Blobs {
         }
     }
 
+    /// Whether there is a bucket, and it answers.
+    ///
+    /// # Errors
+    /// It does not, or refuses.
+    pub async fn check_bucket(&self) -> Result<bool, BlobError> {
+        match &self.bucket {
+            None => Ok(false),
+            Some(bucket) => {
+                bucket.get(&["data", "no-such-object"]).await?;
+                Ok(true)
+            }
+        }
+    }
+
     /// What the row gets: the content, unless the bucket has it.
     async fn stored(&self, key: &[&str], content: Vec<u8>) -> Result<Content, BlobError> {
         match &self.bucket {

@@ -14,6 +14,7 @@ pub mod config;
 mod config_backends;
 mod connections;
 pub mod docs;
+pub mod doctor;
 pub mod engine_handle;
 pub mod error;
 pub mod handlers;

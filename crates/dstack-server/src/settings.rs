@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use dstack_images::{DefaultRegistry, RegistryCredentials};
+use dstack_plan::orphans::Policy as OrphanPolicy;
 use dstack_plan::placement::HostNetwork;
 use dstack_store::DatabaseOptions;
 use dstack_system::{Secret, env};
@@ -67,6 +68,10 @@ impl Settings {
         ];
     };
 }
+
+/// Values of `DSTACK_SERVER_ORPHANS`.
+const ORPHANS_REPORT: &str = "report";
+const ORPHANS_REMOVE: &str = "remove";
 
 fn text(name: &str) -> Option<String> {
     env::var(name)
@@ -259,6 +264,10 @@ settings! {
     max_offers_tried: usize = "DSTACK_SERVER_MAX_OFFERS_TRIED", "25", or(dstack_plan::fleets::MAX_OFFERS_TRIED);
     /// Where APIs of clouds are instead of at their vendors, for proxies and emulators: `cloudrift=http://127.0.0.1:8080`, more after commas.
     backend_endpoints: Option<String> = "DSTACK_SERVER_BACKEND_ENDPOINTS", "the vendors'", text;
+    /// What becomes of things in clouds that carry the marks of this installation and belong to nobody: report (an event and a line of the log), or remove: they are ended as well ([doctor.md](doctor.md)).
+    orphans: String = "DSTACK_SERVER_ORPHANS", "report", text_or(ORPHANS_REPORT);
+    /// Seconds for which such a thing belongs to nobody before it is reported, or ended.
+    orphans_grace: u64 = "DSTACK_SERVER_ORPHANS_GRACE_SECONDS", "1800", or(dstack_plan::orphans::GRACE.as_secs());
     /// Never look for newer prices: those that came with this version are used, and those that were loaded before.
     catalog_refresh_disabled: bool = "DSTACK_SERVER_CATALOG_REFRESH_DISABLED", "off", env::flag;
     /// End the tasks of ended jobs, but leave their containers on the hosts: for looking at them. Nobody removes them later.
@@ -427,6 +436,20 @@ impl Settings {
         self.max_offers_tried
     }
 
+    /// What becomes of things in clouds that belong to nobody. Nothing is ended unless that is what the setting says.
+    pub fn orphan_policy(&self) -> OrphanPolicy {
+        let wanted = self.orphans.trim();
+        if !matches!(wanted, ORPHANS_REPORT | ORPHANS_REMOVE) {
+            tracing::warn!(
+                "DSTACK_SERVER_ORPHANS={wanted} is neither {ORPHANS_REPORT} nor {ORPHANS_REMOVE}: orphans are reported only"
+            );
+        }
+        OrphanPolicy {
+            grace: Duration::from_secs(self.orphans_grace),
+            removes: wanted == ORPHANS_REMOVE,
+        }
+    }
+
     /// Pause between two checks of the health of an instance's GPUs.
     pub fn health_every(&self) -> Duration {
         Duration::from_secs(self.health_interval.max(1))
@@ -535,6 +558,30 @@ mod tests {
         let plain = Some("sqlite+aiosqlite:///srv/my%20db/d.db?mode=rwc");
         assert_eq!(file(plain), Some("/srv/my db/d.db".into()));
         assert_eq!(file(Some("postgresql://u:p@h/db")), None);
+    }
+
+    #[test]
+    fn orphans_are_ended_only_where_the_setting_says_exactly_that() {
+        for (text, removes) in [
+            ("report", false),
+            ("remove", true),
+            (" remove ", true),
+            ("Remove!", false),
+            ("1", false),
+        ] {
+            let settings = Settings {
+                orphans: text.to_owned(),
+                orphans_grace: 600,
+                ..Settings::from_env()
+            };
+            let policy = settings.orphan_policy();
+            assert_eq!(
+                (policy.removes, policy.grace),
+                (removes, Duration::from_secs(600)),
+                "{text}"
+            );
+        }
+        assert_eq!(Settings::from_env().orphan_policy(), OrphanPolicy::default());
     }
 
     #[test]

@@ -102,6 +102,17 @@ macro_rules! generate_entity_ref {
             pub(crate) entity: fn(&str) -> Option<EntityRef>,
         }
 
+        impl DrivenTable {
+            /// The column that has the name of a row.
+            pub(crate) fn name_column(&self) -> &'static str {
+                match self.name {
+                    "runs" => "run_name",
+                    "jobs" => "job_name",
+                    _ => "name",
+                }
+            }
+        }
+
         /// All tables of rows that are driven.
         pub(crate) const DRIVEN: &[DrivenTable] = &[
             $(DrivenTable {

@@ -12,11 +12,15 @@ use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::changes::Tracked as _;
 use crate::entities::with_entities;
 use crate::lease::{Acquired, Claim, Lease, LeaseRequest};
 use crate::queries::health::StoredCheck;
 use crate::queries::metrics::MetricsPoint;
-use crate::rows::{FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow};
+use crate::queries::orphans::{MadeFor, MadeKey, OrphanRow};
+use crate::rows::{
+    FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, OperationState, RunRow, VolumeRow,
+};
 use crate::writes::Change;
 use crate::{
     ChangeFeed, Commit, EngineStore, Entity, EntityRef, FleetSnapshot, GatewaySnapshot, InstanceSnapshot,
@@ -59,6 +63,9 @@ macro_rules! generate_tables {
             pub project_names: BTreeMap<ProjectId, String>,
             /// Backends that commits expected to be there: there are no rows of them, and none is ever gone.
             pub expected_backends: BTreeSet<(ProjectId, String)>,
+            /// What is remembered of things in clouds that belong to nobody, by key.
+            pub orphans: BTreeMap<String, OrphanRow>,
+            duties: BTreeMap<&'static str, String>,
             owners: BTreeMap<EntityRef, String>,
             servers: BTreeMap<String, HeldLease>,
             index: Index,
@@ -100,6 +107,23 @@ macro_rules! generate_tables {
                 if let EntityRef::Gateway(id) = removal.entity {
                     self.default_gateways.retain(|_, default| *default != id);
                 }
+            }
+
+            /// The rows that have one of these keys.
+            fn made_for(&self, keys: &BTreeSet<MadeKey>) -> Vec<MadeFor> {
+                let is_asked = |id: Uuid| keys.iter().any(|key| key.is_of(id));
+                let mut found = Vec::new();
+                $(
+                    let asked = self.$table.values().filter(|row| is_asked(row.id.uuid()));
+                    found.extend(asked.map(|$it| MadeFor {
+                        id: $it.id.uuid(),
+                        entity: EntityRef::$name($it.id),
+                        name: $it.target().entity_name,
+                        is_live: !$is_over || self.is_intended(EntityRef::$name($it.id)),
+                        ended_at: None,
+                    }));
+                )*
+                found
             }
 
             /// Rows that are not over, with their next wake.
@@ -334,7 +358,10 @@ fn check_change(tables: &Tables, change: &Change) -> Result<()> {
             }
         }
         // Clouds of a simulation are no rows, and none is deleted.
-        Change::SetDefaultGateway { .. } | Change::ExpectBackend { .. } => Ok(()),
+        Change::SetDefaultGateway { .. }
+        | Change::ExpectBackend { .. }
+        | Change::PutOrphan(_)
+        | Change::DeleteOrphan(_) => Ok(()),
         _ => Err(StoreError::NotKept),
     }
 }
@@ -417,6 +444,12 @@ impl Tables {
             Change::ExpectBackend { project, kind } => {
                 self.expected_backends.insert((*project, kind.clone()));
             }
+            Change::PutOrphan(row) => {
+                self.orphans.insert(row.key.clone(), row.clone());
+            }
+            Change::DeleteOrphan(key) => {
+                self.orphans.remove(key);
+            }
             _ => {}
         }
     }
@@ -453,6 +486,13 @@ impl Tables {
         let mut jobs: Vec<JobRow> = ids.filter_map(|id| self.jobs.get(id)).cloned().collect();
         jobs.sort_by_key(|job| (job.replica_num, job.job_num, job.submission_num, job.id));
         jobs
+    }
+
+    /// Whether a call is still to be made for an entity.
+    fn is_intended(&self, subject: EntityRef) -> bool {
+        let ids = self.index.operations.get(&subject).into_iter().flatten();
+        let mut rows = ids.filter_map(|id| self.operations.get(id));
+        rows.any(|row| row.state == OperationState::Intended)
     }
 
     /// The operations made for an entity, oldest first.
@@ -667,6 +707,20 @@ impl EngineStore for MemoryStore {
         Ok(found)
     }
 
+    async fn all_volumes(&self) -> Result<Vec<VolumeRow>> {
+        let tables = self.readable()?;
+        let left = tables.volumes.values().filter(|row| !row.deleted);
+        Ok(left.cloned().collect())
+    }
+
+    async fn made_for(&self, keys: &BTreeSet<MadeKey>) -> Result<Vec<MadeFor>> {
+        Ok(self.readable()?.made_for(keys))
+    }
+
+    async fn orphans(&self) -> Result<Vec<OrphanRow>> {
+        Ok(self.readable()?.orphans.values().cloned().collect())
+    }
+
     async fn remote_hosts(&self) -> Result<Vec<(Option<FleetId>, HostKey)>> {
         Ok(self.readable()?.remote_hosts().collect())
     }
@@ -744,6 +798,19 @@ impl EngineStore for MemoryStore {
             }
         }
         Ok(found)
+    }
+
+    async fn take_duty(&self, duty: &'static str, owner: &str) -> Result<bool> {
+        let (mut tables, now) = (self.lock(), Instant::now());
+        tables
+            .servers
+            .retain(|name, held| *name == owner || held.expires_at > now);
+        let lives = |other: &String| other != owner && tables.servers.contains_key(other);
+        if tables.duties.get(duty).is_some_and(lives) {
+            return Ok(false);
+        }
+        tables.duties.insert(duty, owner.to_owned());
+        Ok(true)
     }
 
     async fn owner_of(&self, entity: EntityRef) -> Result<Option<String>> {

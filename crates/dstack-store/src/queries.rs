@@ -6,6 +6,7 @@
 pub mod backends;
 pub mod content;
 pub mod counts;
+pub mod diagnosis;
 pub mod events;
 pub mod exports;
 pub mod gateways;
@@ -13,6 +14,7 @@ pub mod health;
 pub mod identities;
 pub mod logins;
 pub mod metrics;
+pub mod orphans;
 pub mod projects;
 pub mod repos;
 pub mod sealed;
@@ -72,6 +74,11 @@ impl Database {
         counts::Counts(self.reads())
     }
 
+    /// Rows of which something is wrong.
+    pub fn diagnoses(&self) -> diagnosis::Diagnoses<'_> {
+        diagnosis::Diagnoses(self.reads())
+    }
+
     /// The trail of what users and the server did.
     pub fn events(&self) -> events::Events<'_> {
         events::Events(self.reads())
@@ -105,6 +112,11 @@ impl Database {
     /// What jobs used.
     pub fn metrics(&self) -> metrics::Metrics<'_> {
         metrics::Metrics(self.reads())
+    }
+
+    /// What clouds have of ours.
+    pub fn orphans(&self) -> orphans::Orphans<'_> {
+        orphans::Orphans(self.reads())
     }
 
     /// Projects and their members.

@@ -1,6 +1,6 @@
 //! What the engine reads and writes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use uuid::Uuid;
 use crate::lease::{Acquired, Claim, Lease, LeaseRequest};
 use crate::queries::health::StoredCheck;
 use crate::queries::metrics::MetricsPoint;
+use crate::queries::orphans::{MadeFor, MadeKey, OrphanRow};
 use crate::rows::{FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow};
 use crate::{Commit, EntityRef, Result};
 
@@ -156,6 +157,12 @@ pub trait EngineStore: Send + Sync + Debug {
     async fn fleet_names(&self, project: ProjectId) -> Result<Vec<String>>;
     /// The project's volumes that are not deleted, oldest first.
     async fn volumes(&self, project: ProjectId) -> Result<Vec<VolumeRow>>;
+    /// The volumes of all projects that are not deleted.
+    async fn all_volumes(&self) -> Result<Vec<VolumeRow>>;
+    /// The rows with these keys, also those that are over; see [`crate::queries::orphans::Orphans::made_for`].
+    async fn made_for(&self, keys: &BTreeSet<MadeKey>) -> Result<Vec<MadeFor>>;
+    /// What is remembered of things in clouds that belong to nobody.
+    async fn orphans(&self) -> Result<Vec<OrphanRow>>;
     /// Host names of all instances of SSH fleets that are not over, each with its fleet; those of servers' own machines are
     /// left out.
     async fn remote_hosts(&self) -> Result<Vec<(Option<FleetId>, HostKey)>>;
@@ -177,6 +184,9 @@ pub trait EngineStore: Send + Sync + Debug {
     /// Takes over every non-terminal row that no living server drives, and returns those that are the owner's now
     /// with the time at which each wants to be looked at (in the past = at once).
     async fn claim(&self, claim: &Claim) -> Result<Vec<(EntityRef, Time)>>;
+    /// Takes what one server does for all, unless another living server has it. Whether it is the owner's now: as long as its
+    /// lease lasts.
+    async fn take_duty(&self, duty: &'static str, owner: &str) -> Result<bool>;
     /// Who drives the row.
     async fn owner_of(&self, entity: EntityRef) -> Result<Option<String>>;
     /// Tells whoever drives the row that it has changed, or has another owner now.

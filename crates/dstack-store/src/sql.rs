@@ -5,7 +5,7 @@ mod servers;
 pub(crate) mod write;
 
 use std::any::TypeId;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use crate::lease::{Acquired, Claim, Lease, LeaseRequest};
 use crate::queries::Reads;
 use crate::queries::health::{self, StoredCheck};
 use crate::queries::metrics::{self, MetricsPoint};
+use crate::queries::orphans::{MadeFor, MadeKey, OrphanRow};
 use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow};
 use crate::{
     ChangeFeed, Column, Commit, Database, EngineStore, Entity, EntityRef, FleetSnapshot, GatewaySnapshot,
@@ -380,6 +381,19 @@ impl EngineStore for SqlStore {
         self.database.asked(self.database.views().remote_hosts()).await
     }
 
+    async fn all_volumes(&self) -> Result<Vec<VolumeRow>> {
+        let found = self.where_text::<VolumeRow>("WHERE t.deleted = 0 AND t.id > $1", String::new());
+        self.database.asked(found).await
+    }
+
+    async fn made_for(&self, keys: &BTreeSet<MadeKey>) -> Result<Vec<MadeFor>> {
+        self.database.asked(self.database.orphans().made_for(keys)).await
+    }
+
+    async fn orphans(&self) -> Result<Vec<OrphanRow>> {
+        self.database.asked(self.database.orphans().list()).await
+    }
+
     async fn acquire(&self, request: &LeaseRequest) -> Result<Acquired> {
         self.database.asked(self.acquire_lease(request)).await
     }
@@ -394,6 +408,10 @@ impl EngineStore for SqlStore {
 
     async fn claim(&self, claim: &Claim) -> Result<Vec<(EntityRef, Time)>> {
         self.database.asked(self.claim_rows(claim)).await
+    }
+
+    async fn take_duty(&self, duty: &'static str, owner: &str) -> Result<bool> {
+        self.database.asked(self.take_one_duty(duty, owner)).await
     }
 
     async fn owner_of(&self, entity: EntityRef) -> Result<Option<String>> {

@@ -17,6 +17,7 @@ use crate::queries::events;
 use crate::queries::exports::{self, FullExport};
 use crate::queries::gateways;
 use crate::queries::identities::{self, Identity};
+use crate::queries::orphans::{self, OrphanRow};
 use crate::queries::projects::{self, InUse, ProjectRow};
 use crate::queries::repos::{self, RepoRow};
 use crate::queries::secrets::{self, SecretRow};
@@ -206,6 +207,10 @@ pub enum Change {
         /// Which ones.
         hosts: BTreeSet<HostKey>,
     },
+    /// Remembers something in a cloud that belongs to nobody.
+    PutOrphan(OrphanRow),
+    /// Remembers it no more, by its key.
+    DeleteOrphan(String),
     /// Makes a gateway the project's default, or leaves the project without one.
     SetDefaultGateway {
         /// Of which project.
@@ -269,6 +274,8 @@ impl Change {
             | Self::DeleteBackend { .. }
             | Self::ExpectBackend { .. }
             | Self::ExpectFreeHosts { .. }
+            | Self::PutOrphan(_)
+            | Self::DeleteOrphan(_)
             // Nobody remembers it: each question for the default gateway goes to the database.
             | Self::SetDefaultGateway { .. } => {}
         }
@@ -360,6 +367,8 @@ impl Change {
             Self::ExpectFreeHosts { fleet, hosts } => {
                 expect_free_hosts(tx, keys, dialect, fleet, &hosts).await
             }
+            Self::PutOrphan(row) => orphans::put(tx, &row).await,
+            Self::DeleteOrphan(key) => orphans::delete(tx, &key).await,
             Self::SetDefaultGateway { project, gateway } => gateways::set_default(tx, project, gateway).await,
             _ => Ok(()),
         }

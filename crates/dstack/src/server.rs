@@ -323,6 +323,7 @@ async fn start_engine(
             host_network: context.settings.host_network(),
             offers_tried: context.settings.offers_tried(),
             health_every: context.settings.health_every(),
+            orphans: context.settings.orphan_policy(),
             keep_tasks: context.settings.keep_shim_tasks,
             ..EngineSettings::default()
         },

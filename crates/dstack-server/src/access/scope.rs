@@ -1,6 +1,6 @@
 //! What an API token is good for.
 
-use dstack_api::{Effect, RouteInfo};
+use dstack_api::{Effect, Guard, RouteInfo};
 use dstack_store::queries::tokens::TokenRow;
 
 use super::Project;
@@ -20,7 +20,8 @@ pub fn permit(token: &TokenRow, route: &RouteInfo, project: Option<&Project>) ->
     }
     if let Some(only) = token.project_id {
         let elsewhere = project.is_some_and(|project| project.row.id != only);
-        if elsewhere || route.effect == Effect::Governs {
+        // What only admins of the server may call is about all projects.
+        if elsewhere || route.effect == Effect::Governs || route.guard == Guard::GlobalAdmin {
             return refuse("is for another project");
         }
     }

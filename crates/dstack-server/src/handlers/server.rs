@@ -1,15 +1,19 @@
-//! Server info, health.
+//! Server info, health, and what is wrong.
 
 use dstack_api::responses::ServerStatus;
 use dstack_api::{Nothing, VERSION, routes};
+use dstack_model::diagnosis::{Diagnosis, ListAccountRequest, ListAccountResponse};
 use dstack_model::requests::ServerInfo;
 
 use crate::api::{Api, Call};
+use crate::doctor;
 use crate::error::Result;
 
 pub(super) fn routes(api: Api) -> Api {
     api.on::<routes::ServerGetInfo, _, _>(get_info)
         .on::<routes::Healthcheck, _, _>(healthcheck)
+        .on::<routes::ServerGetDiagnosis, _, _>(get_diagnosis)
+        .on::<routes::ServerListAccount, _, _>(list_account)
 }
 
 async fn get_info(_: Call, _: Nothing) -> Result<ServerInfo> {
@@ -24,4 +28,12 @@ async fn healthcheck(call: Call, _: Nothing) -> Result<ServerStatus> {
     Ok(ServerStatus {
         status: "running".to_owned(),
     })
+}
+
+async fn get_diagnosis(call: Call, _: Nothing) -> Result<Diagnosis> {
+    doctor::diagnose(&call.state).await
+}
+
+async fn list_account(call: Call, request: ListAccountRequest) -> Result<ListAccountResponse> {
+    doctor::list_account(&call.state, &request).await
 }

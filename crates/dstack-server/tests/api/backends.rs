@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use dstack_compute::config::{BackendConfig, SplitConfig};
-use dstack_compute::{Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Registry};
+use dstack_compute::{
+    Backend, BackendKind, Backends as _, Capabilities, ComputeError, ConfigureError, Registry,
+};
 use dstack_model::backends::BackendType;
+use dstack_server::backends::StoredBackends;
 use dstack_store::raw;
 use serde_json::{Value, json};
 
@@ -278,4 +281,64 @@ async fn metrics_are_off_unless_switched_on() {
         server.send(request("GET", "/metrics", None, None)).await.status,
         404
     );
+}
+
+#[tokio::test]
+async fn projects_with_the_same_configuration_share_an_account() {
+    let server = server().await;
+    for project in ["second", "third", "gone"] {
+        server.project(ADMIN, project).await;
+    }
+    for (project, key) in [
+        ("main", "canary-1"),
+        ("second", "canary-2"),
+        ("third", "canary-1"),
+        ("gone", "canary-3"),
+    ] {
+        let path = format!("/api/project/{project}/backends/create");
+        server.post(ADMIN, &path, runpod(key)).await.ok();
+    }
+    let gone = json!({"projects_names": ["gone"]});
+    server.post(ADMIN, "/api/projects/delete", gone).await.ok();
+    let data = &server.state.data;
+    let kinds = Registry::new([Arc::new(Picky) as Arc<dyn BackendKind>]);
+    for (registry, error) in [
+        (kinds, "opening is not supported"),
+        (Registry::default(), "this type of backend is not supported"),
+    ] {
+        let stored = StoredBackends::new(data.database.clone(), data.encryption.clone(), registry);
+        let accounts = stored.accounts().await.unwrap();
+        let projects: Vec<Vec<&str>> = accounts
+            .iter()
+            .map(|account| {
+                account
+                    .projects
+                    .iter()
+                    .map(|project| project.name.as_str())
+                    .collect()
+            })
+            .collect();
+        assert_eq!(projects, [vec!["main", "third"], vec!["second"]]);
+        for account in accounts {
+            let refused = account.backend.unwrap_err().to_string();
+            assert!(
+                account.kind == "runpod" && refused.starts_with(error),
+                "{refused}"
+            );
+        }
+    }
+    // It keeps its name while the project that has had it longest has it.
+    let stored = StoredBackends::new(
+        data.database.clone(),
+        data.encryption.clone(),
+        Registry::default(),
+    );
+    let before = stored.accounts().await.unwrap();
+    let third = "/api/project/third/backends/delete";
+    server
+        .post(ADMIN, third, json!({"backends_names": ["runpod"]}))
+        .await
+        .ok();
+    let after = stored.accounts().await.unwrap();
+    assert_eq!((&after[0].id, after[0].projects.len()), (&before[0].id, 1));
 }

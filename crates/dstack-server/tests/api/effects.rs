@@ -146,6 +146,10 @@ async fn every_change_is_in_the_audit_trail() {
 async fn general(story: &mut Story) {
     story.call::<r::ServerGetInfo>(json!(null)).await;
     story.call::<r::Healthcheck>(json!(null)).await;
+    story.call::<r::ServerGetDiagnosis>(json!(null)).await;
+    story
+        .call::<r::ServerListAccount>(json!({"backend": "runpod"}))
+        .await;
     story.call::<r::AuthListProviders>(json!(null)).await;
     let state = json!({"code": "c", "state": "eyJ2YWx1ZSI6InYiLCJsb2NhbF9wb3J0Ijo4MDgwfQ=="});
     story.call::<r::AuthGetNextRedirect>(state).await;

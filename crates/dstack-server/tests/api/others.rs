@@ -48,6 +48,7 @@ struct Row {
 const NAMES_NOTHING: &[(&str, &str)] = &[
     ("ServerGetInfo", "takes nothing"),
     ("Healthcheck", "takes nothing"),
+    ("ServerGetDiagnosis", "takes nothing"),
     ("AuthListProviders", "takes nothing"),
     ("AuthGetNextRedirect", "the state is what a provider sent back"),
     ("AuthAuthorize", "names a provider"),
@@ -327,6 +328,8 @@ fn users(all: &mut Table, world: &World) {
 }
 
 fn projects(all: &mut Table) {
+    let account = json!({"backend": "runpod", "project_name": "team"});
+    all.add::<r::ServerListAccount>(account, Refused(403, "Access denied"));
     let member = json!([{"username": "mallory", "project_role": "admin"}]);
     all.add::<r::ProjectsList>(json!({"username": "owner", "name_pattern": "team"}), Empty);
     all.add::<r::ProjectsCreate>(json!({"project_name": "Team"}), Refused(400, "Resource exists"));

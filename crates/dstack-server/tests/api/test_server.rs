@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
-use dstack_compute::Registry;
+use dstack_compute::{Backends, NoBackends, Registry};
 use dstack_conformance::Exchange;
 use dstack_logs::{Durability, FileLogStore};
 use dstack_server::access::{FailedLogins, Freshness};
@@ -99,6 +99,7 @@ impl Answer {
 pub(crate) struct TestServer {
     permissions: DefaultPermissions,
     kinds: Registry,
+    backends: Arc<dyn Backends>,
     settings: Settings,
     clock: SharedClock,
     limits: Limits,
@@ -111,6 +112,7 @@ impl TestServer {
         Self {
             permissions: DefaultPermissions::default(),
             kinds: Registry::default(),
+            backends: Arc::new(NoBackends),
             settings: Settings::from_env(),
             clock: Arc::new(SystemClock),
             limits: Limits::default(),
@@ -127,6 +129,12 @@ impl TestServer {
     /// With kinds of backends.
     pub(crate) fn kinds(mut self, kinds: Registry) -> Self {
         self.kinds = kinds;
+        self
+    }
+
+    /// With these backends, whatever projects have configured.
+    pub(crate) fn backends(mut self, backends: Arc<dyn Backends>) -> Self {
+        self.backends = backends;
         self
     }
 
@@ -181,8 +189,7 @@ impl TestServer {
             handle: Arc::new(NoEngine(data.store())),
             jobs: JobMaker::new(&data, Arc::new(UnknownImages), &settings),
         };
-        let backends = Arc::new(dstack_compute::NoBackends);
-        let control = Control::new(&data, engine, backends, verbs, &settings);
+        let control = Control::new(&data, engine, self.backends, verbs, &settings);
         let edge = Edge::new(settings, Overload::from(self.limits), Telemetry::default(), runs);
         let state = Arc::new(AppState {
             data: Arc::new(data),

@@ -2,6 +2,7 @@
 
 use dstack_units::{ProjectId, Time};
 use serde_json::Value;
+use sqlx::any::AnyRow;
 
 use super::Reads;
 use super::select::fetch_as;
@@ -47,22 +48,38 @@ impl Backends<'_> {
 
     /// Of a project, oldest first.
     pub async fn list(self, project: ProjectId) -> Result<Vec<BackendRow>> {
-        let sql = "SELECT b.id, b.project_id, b.type, b.config, b.auth, b.source_config, b.source_auth, b.created_at FROM backends b \
-                   WHERE b.project_id = $1 ORDER BY b.created_at, b.type";
-        fetch_as(self.0, sql.to_owned(), &[&project.to_string()], |row| {
-            Ok(BackendRow {
-                id: read_column(row, 0, "backends", "id")?,
-                project_id: read_column(row, 1, "backends", "project_id")?,
-                kind: read_column(row, 2, "backends", "type")?,
-                config: read_column(row, 3, "backends", "config")?,
-                auth: read_column(row, 4, "backends", "auth")?,
-                source_config: read_column(row, 5, "backends", "source_config")?,
-                source_auth: read_column(row, 6, "backends", "source_auth")?,
-                created_at: read_column(row, 7, "backends", "created_at")?,
-            })
+        let sql =
+            format!("SELECT {COLUMNS} FROM backends b WHERE b.project_id = $1 ORDER BY b.created_at, b.type");
+        fetch_as(self.0, sql, &[&project.to_string()], read).await
+    }
+
+    /// Of all projects that are not deleted, oldest first, each with the name of its project.
+    pub async fn all(self) -> Result<Vec<(BackendRow, String)>> {
+        let sql = format!(
+            "SELECT {COLUMNS}, p.name FROM backends b JOIN projects p ON p.id = b.project_id WHERE p.deleted = 0 \
+             ORDER BY b.created_at, b.id"
+        );
+        fetch_as(self.0, sql, &[], |row| {
+            Ok((read(row)?, read_column(row, 8, "projects", "name")?))
         })
         .await
     }
+}
+
+const COLUMNS: &str =
+    "b.id, b.project_id, b.type, b.config, b.auth, b.source_config, b.source_auth, b.created_at";
+
+fn read(row: &AnyRow) -> Result<BackendRow> {
+    Ok(BackendRow {
+        id: read_column(row, 0, "backends", "id")?,
+        project_id: read_column(row, 1, "backends", "project_id")?,
+        kind: read_column(row, 2, "backends", "type")?,
+        config: read_column(row, 3, "backends", "config")?,
+        auth: read_column(row, 4, "backends", "auth")?,
+        source_config: read_column(row, 5, "backends", "source_config")?,
+        source_auth: read_column(row, 6, "backends", "source_auth")?,
+        created_at: read_column(row, 7, "backends", "created_at")?,
+    })
 }
 
 /// Adds a backend.

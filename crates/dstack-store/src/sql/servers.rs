@@ -135,6 +135,29 @@ impl SqlStore {
         Ok(found)
     }
 
+    pub(super) async fn take_one_duty(&self, duty: &'static str, owner: &str) -> Result<bool> {
+        let (owner, is_alone) = (owner.to_owned(), self.is_alone());
+        self.database
+            .write(move |tx| {
+                Box::pin(async move {
+                    if !is_alone {
+                        delete_expired(tx, &owner).await?;
+                    }
+                    let done = sqlx::query(
+                        "INSERT INTO duties (name, lease_owner) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE \
+                         SET lease_owner = excluded.lease_owner WHERE duties.lease_owner = excluded.lease_owner \
+                         OR duties.lease_owner NOT IN (SELECT s.owner FROM servers s)",
+                    )
+                    .bind(duty.to_owned())
+                    .bind(owner)
+                    .execute(tx)
+                    .await?;
+                    Ok(done.rows_affected() > 0)
+                })
+            })
+            .await
+    }
+
     pub(super) async fn read_owner(&self, entity: EntityRef) -> Result<Option<String>> {
         let (table, id) = (entity.table(), entity.uuid().to_string());
         let row: Option<(Option<String>,)> = sqlx::query_as(AssertSqlSafe(format!(

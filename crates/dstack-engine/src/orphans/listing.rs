@@ -1,0 +1,154 @@
+//! What a cloud lists with our marks, and for which rows it was made.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use dstack_compute::{Backend, ComputeError, Owned, OwnedKind, OwnedMark};
+use dstack_plan::orphans::Holder;
+use dstack_store::queries::orphans::{MadeFor, MadeKey};
+use dstack_store::rows::VolumeRow;
+use dstack_store::{EngineStore, StoreError};
+use dstack_units::InstallationId;
+
+/// One thing that a cloud lists with marks of this installation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Listed {
+    /// The thing.
+    pub owned: Owned,
+    /// The row for which it was made, if that is known.
+    pub made_for: Option<MadeFor>,
+    /// A volume that is not deleted names it, whoever made it.
+    pub is_named: bool,
+}
+
+/// Why nobody knows what a cloud lists.
+#[derive(Debug, thiserror::Error)]
+pub enum ListError {
+    /// The cloud does not tell.
+    #[error(transparent)]
+    Cloud(#[from] ComputeError),
+    /// The rows cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Listed {
+    /// In whose name it was made.
+    pub fn holder(&self) -> Holder {
+        match &self.made_for {
+            _ if self.is_named => Holder::Live,
+            Some(row) if row.is_live => Holder::Live,
+            Some(_) => Holder::Ended,
+            None => Holder::Nobody,
+        }
+    }
+
+    /// What tells it from all other things in clouds of this type.
+    pub fn key(&self, backend: &str) -> String {
+        let Owned { kind, id, region, .. } = &self.owned;
+        let mark = match made_key(self.owned.mark) {
+            MadeKey::Id(key) => key.to_string(),
+            MadeKey::End(digits) => digits,
+        };
+        [backend, &kind.to_string(), region, id, &mark].join("|")
+    }
+
+    /// What it is, where and at what price, for people, such as `machine i-1 (dstack-train-0) in us-east-1 for $1.20 an hour`.
+    pub fn description(&self) -> String {
+        let Owned {
+            kind,
+            id,
+            name,
+            region,
+            price,
+            ..
+        } = &self.owned;
+        let mut text = format!("{kind} {id}");
+        if !name.is_empty() && name != id {
+            text.push_str(&format!(" ({name})"));
+        }
+        if !region.is_empty() {
+            text.push_str(&format!(" in {region}"));
+        }
+        if let Some(price) = price {
+            text.push_str(&format!(" for ${price:.2} an hour"));
+        }
+        text
+    }
+
+    /// Why nobody should have it, for people; of what is an orphan.
+    pub fn reason(&self) -> String {
+        match &self.made_for {
+            Some(row) => format!(
+                "it was made for {} {}, which is over",
+                row.entity.kind(),
+                row.name
+            ),
+            None => "nothing is known of it here".to_owned(),
+        }
+    }
+}
+
+fn made_key(mark: OwnedMark) -> MadeKey {
+    match mark {
+        OwnedMark::Tags { key, .. } => MadeKey::Id(key),
+        OwnedMark::Name(code) => MadeKey::End(code.key_digits()),
+    }
+}
+
+/// All that a backend lists of this installation within `limit`, with the rows for which it was made.
+///
+/// # Errors
+/// The cloud does not tell all of it, or the rows cannot be read: nothing is concluded from what is missing.
+pub async fn list(
+    store: &dyn EngineStore,
+    installation: InstallationId,
+    backend: &dyn Backend,
+    limit: Duration,
+) -> Result<Vec<Listed>, ListError> {
+    let late = || ComputeError::Unclear(format!("no answer within {} s", limit.as_secs()));
+    let inventory = tokio::time::timeout(limit, backend.inventory()).await;
+    let mut inventory = inventory.unwrap_or_else(|_| Err(late()))?;
+    inventory.retain(|owned| owned.mark.is_of(installation));
+    Ok(with_rows(store, inventory).await?)
+}
+
+/// The things with their rows as they are now. A row is written before anything is made for it: what was listed before the
+/// rows are read has one, or nobody knows of it.
+pub(super) async fn with_rows(
+    store: &dyn EngineStore,
+    things: Vec<Owned>,
+) -> Result<Vec<Listed>, StoreError> {
+    if things.is_empty() {
+        return Ok(Vec::new());
+    }
+    let keys: BTreeSet<MadeKey> = things.iter().map(|owned| made_key(owned.mark)).collect();
+    let mut rows: BTreeMap<MadeKey, MadeFor> = BTreeMap::new();
+    for row in store.made_for(&keys).await? {
+        for key in [MadeKey::Id(row.id), MadeKey::end_of(row.id)] {
+            // Of two rows, the one that is live counts.
+            let known = rows.entry(key).or_insert_with(|| row.clone());
+            if row.is_live {
+                *known = row.clone();
+            }
+        }
+    }
+    let has_volumes = things.iter().any(|owned| owned.kind == OwnedKind::Volume);
+    let volumes = match has_volumes {
+        true => store.all_volumes().await?,
+        false => Vec::new(),
+    };
+    let named: BTreeSet<&str> = volumes.iter().flat_map(cloud_ids).collect();
+    let listed = things.into_iter().map(|owned| Listed {
+        made_for: rows.get(&made_key(owned.mark)).cloned(),
+        is_named: owned.kind == OwnedKind::Volume && named.contains(owned.id.as_str()),
+        owned,
+    });
+    Ok(listed.collect())
+}
+
+/// By what its cloud knows a volume: one that was registered may have been made for another row.
+fn cloud_ids(row: &VolumeRow) -> impl Iterator<Item = &str> {
+    let made = row.provisioning_data.as_ref().map(|data| data.volume_id.as_str());
+    made.into_iter().chain(row.configuration.external_volume_id())
+}

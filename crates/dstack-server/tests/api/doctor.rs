@@ -1,0 +1,500 @@
+//! What is wrong with an installation, and what it has in clouds.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use dstack_compute::{
+    Account, AccountProject, Backend, BackendKind, Backends, ComputeError, Marks, Owned, OwnedKind,
+    OwnedMark, Removal,
+};
+use dstack_model::instances::InstanceTerminationReason;
+use dstack_model::offers::InstanceOfferWithAvailability;
+use dstack_model::runs::Requirements;
+use dstack_plan::lifecycle::{Wait, WaitReason};
+use dstack_plan::orphans::Sighting;
+use dstack_server::blobs::Bucket;
+use dstack_store::queries::orphans::OrphanRow;
+use dstack_store::rows::{InstanceRow, OperationKind, OperationRow, OperationState};
+use dstack_store::writes::Change;
+use dstack_store::{Changes, Commit, EngineStore, EntityRef, EventMaker, Put};
+use dstack_store_doubles::Fault;
+use dstack_store_doubles::objects::{Kind, Objects};
+use dstack_system::Locked;
+use dstack_units::{InstallationId, ProjectId, Time};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::effects::ssh_fleet;
+use super::{ADMIN, HandClock, Server, TestServer, backends, on_postgres};
+
+const DIAGNOSIS: &str = "/api/server/get_diagnosis";
+const ACCOUNT: &str = "/api/server/list_account";
+
+fn minutes(count: u64) -> Duration {
+    Duration::from_secs(60 * count)
+}
+
+/// A cloud that lists what it is told to, or fails.
+#[derive(Debug)]
+struct Cloud {
+    inventory: Locked<Result<Vec<Owned>, ComputeError>>,
+    offers: Locked<Result<(), ComputeError>>,
+}
+
+impl Cloud {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            inventory: Locked::new(Ok(Vec::new())),
+            offers: Locked::new(Ok(())),
+        })
+    }
+
+    fn lists(&self, things: Vec<Owned>) {
+        *self.inventory.lock() = Ok(things);
+    }
+
+    fn fails(&self, error: &ComputeError) {
+        *self.inventory.lock() = Err(error.clone());
+    }
+}
+
+#[async_trait]
+impl Backend for Cloud {
+    fn backend_kind(&self) -> &dyn BackendKind {
+        &backends::Picky
+    }
+
+    async fn offers(&self, _: &Requirements) -> Result<Vec<InstanceOfferWithAvailability>, ComputeError> {
+        self.offers.lock().clone().map(|()| Vec::new())
+    }
+
+    async fn inventory(&self) -> Result<Vec<Owned>, ComputeError> {
+        self.inventory.lock().clone()
+    }
+
+    async fn remove_owned(&self, _: &Owned) -> Result<Removal, ComputeError> {
+        panic!("a diagnosis changes nothing")
+    }
+}
+
+/// The account of projects `main` and `team`, and one that cannot be used.
+#[derive(Debug)]
+struct Accounts(Arc<Cloud>);
+
+#[async_trait]
+impl Backends for Accounts {
+    async fn of_project(&self, _: ProjectId) -> Result<Vec<Arc<dyn Backend>>, ComputeError> {
+        Ok(vec![Arc::clone(&self.0) as Arc<dyn Backend>])
+    }
+
+    async fn accounts(&self) -> Result<Vec<Account>, ComputeError> {
+        let project = |name: &str| AccountProject {
+            id: ProjectId::new(Uuid::nil()),
+            name: name.to_owned(),
+        };
+        Ok(vec![Account {
+            id: "account".to_owned(),
+            kind: "runpod".to_owned(),
+            backend: Ok(Arc::clone(&self.0) as Arc<dyn Backend>),
+            projects: vec![project("main"), project("team")],
+        }])
+    }
+}
+
+async fn server(cloud: &Arc<Cloud>) -> (Server, Arc<HandClock>) {
+    // As the database has it.
+    let clock = HandClock::stopped();
+    let server = TestServer::new()
+        .clock(&clock)
+        .backends(Arc::new(Accounts(Arc::clone(cloud))));
+    (server.start().await, clock)
+}
+
+fn now(server: &Server) -> Time {
+    server.state.data.clock.now()
+}
+
+async fn installation(server: &Server) -> InstallationId {
+    let candidate = Uuid::nil().into();
+    let database = &server.state.data.database;
+    database.installation(candidate).await.unwrap()
+}
+
+async fn owned(server: &Server, kind: OwnedKind, id: &str, key: Uuid, by_name: bool) -> Owned {
+    let marks = Marks {
+        installation: installation(server).await,
+        key,
+        name: id.to_owned(),
+        project: ProjectId::new(Uuid::nil()),
+    };
+    let mark = OwnedMark::Tags {
+        installation: marks.installation,
+        key,
+    };
+    Owned {
+        kind,
+        id: id.to_owned(),
+        name: marks.name(60),
+        mark: match by_name {
+            true => OwnedMark::of_name(&marks.name(60)).unwrap(),
+            false => mark,
+        },
+        region: "EU-1".to_owned(),
+        price: Some(1.5),
+        made_at: Some(now(server) - minutes(90)),
+    }
+}
+
+/// Instances 0 and 1 of an SSH fleet, as they are stored.
+async fn instances(server: &Server) -> Vec<InstanceRow> {
+    let plan = json!({"plan": {"spec": ssh_fleet(&["192.0.2.1", "192.0.2.2"])}, "force": true});
+    let fleet = server.main("fleets/apply", plan).await.ok();
+    let mut rows = Vec::new();
+    for instance in fleet["instances"].as_array().unwrap() {
+        let id = instance["id"].as_str().unwrap().parse().unwrap();
+        rows.push(
+            server
+                .state
+                .data
+                .store()
+                .instance(id)
+                .await
+                .unwrap()
+                .unwrap()
+                .instance,
+        );
+    }
+    rows
+}
+
+async fn write(server: &Server, puts: Vec<Put>) {
+    let commit = Commit::unchecked(puts, Vec::new());
+    server.state.data.store().commit(commit).await.unwrap();
+}
+
+async fn remember(server: &Server, row: OrphanRow) {
+    let random = server.state.data.random.clone();
+    let mut changes = Changes::new(EventMaker::system(now(server), random));
+    changes.directory(Change::PutOrphan(row));
+    server
+        .state
+        .data
+        .store()
+        .commit(changes.into_commit())
+        .await
+        .unwrap();
+}
+
+async fn findings(server: &Server) -> Vec<Value> {
+    let diagnosis = server.post(ADMIN, DIAGNOSIS, Value::Null).await.ok();
+    let mut found = diagnosis["findings"].as_array().unwrap().clone();
+    // Where the database has a clock of its own, it does not go with that of a test.
+    found.retain(|finding| finding["check"] != "clocks");
+    found
+}
+
+/// Check, subject, and a part of the problem of each finding.
+#[track_caller]
+fn assert_found(found: &[Value], expected: &[(&str, &str, &str)]) {
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+    for (found, (check, subject, problem)) in found.iter().zip(expected) {
+        assert_eq!(
+            (&found["check"], &found["subject"]),
+            (&json!(check), &json!(subject))
+        );
+        assert!(found["problem"].as_str().unwrap().contains(problem), "{found:#}");
+        assert!(found["remedy"].as_str().unwrap().len() > 20, "{found:#}");
+    }
+}
+
+#[tokio::test]
+async fn of_a_healthy_installation_every_check_is_told_and_nothing_is_found() {
+    let (server, _) = server(&Cloud::new()).await;
+    let diagnosis = server.post(ADMIN, DIAGNOSIS, Value::Null).await.ok();
+    assert_eq!(diagnosis["findings"], json!([]));
+    assert_eq!(diagnosis["asked_at"], json!(now(&server)));
+    let checks: Vec<&str> = diagnosis["checks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|check| check["check"].as_str().unwrap())
+        .collect();
+    let all = [
+        "database",
+        "log-store",
+        "bucket",
+        "clocks",
+        "backends",
+        "orphans",
+        "terminations",
+        "stuck",
+        "hosts",
+    ];
+    assert_eq!(checks, all);
+}
+
+#[tokio::test]
+async fn orphans_are_found_by_what_the_cloud_lists_now() {
+    let cloud = Cloud::new();
+    let (server, clock) = server(&cloud).await;
+    let begin = now(&server);
+    let mut rows = instances(&server).await;
+    let (live, mut over) = (rows.remove(0), rows.remove(0));
+    over.terminate(InstanceTerminationReason::TerminatedByUser, None, begin)
+        .unwrap();
+    over.finish(begin).unwrap();
+    let operations = server
+        .state
+        .data
+        .store()
+        .instance(over.id)
+        .await
+        .unwrap()
+        .unwrap()
+        .operations;
+    let ended = operations.into_iter().map(|row| {
+        Put::Operation(OperationRow {
+            state: OperationState::Failed,
+            ..row
+        })
+    });
+    let mut puts: Vec<Put> = ended.collect();
+    puts.push(Put::Instance(over.clone()));
+    write(&server, puts).await;
+    let unknown = Uuid::from_u128(77);
+    let lost = owned(&server, OwnedKind::Machine, "lost", unknown, false).await;
+    let things = vec![
+        owned(&server, OwnedKind::Machine, "live", live.id.uuid(), true).await,
+        owned(&server, OwnedKind::Piece("address"), "left", over.id.uuid(), true).await,
+        lost.clone(),
+        Owned {
+            mark: OwnedMark::Tags {
+                installation: Uuid::from_u128(9).into(),
+                key: unknown,
+            },
+            id: "others".to_owned(),
+            ..lost.clone()
+        },
+    ];
+    cloud.lists(things);
+    // What ended just now may be listed for a moment more.
+    let backend = "backend runpod";
+    let lost_text = "machine lost (dstack-lost-";
+    assert_found(&findings(&server).await, &[("orphans", backend, lost_text)]);
+    clock.advance(31 * 60);
+    let found = findings(&server).await;
+    assert_found(
+        &found,
+        &[
+            (
+                "orphans",
+                backend,
+                "in EU-1 for $1.50 an hour: it was made for instance onprem-1, which is over",
+            ),
+            ("orphans", backend, lost_text),
+        ],
+    );
+    assert_eq!(found[1]["projects"], json!(["main", "team"]));
+    assert_eq!(found[1]["price_per_hour"], 1.5);
+    assert_eq!(found[1]["since"], json!(begin - minutes(90)), "when it was made");
+    assert!(
+        found[1]["remedy"]
+            .as_str()
+            .unwrap()
+            .contains("DSTACK_SERVER_ORPHANS=remove")
+    );
+}
+
+#[tokio::test]
+async fn a_cloud_that_fails_is_found_with_what_the_last_sweep_saw() {
+    let cloud = Cloud::new();
+    let (server, _) = server(&cloud).await;
+    let now = now(&server);
+    let row = |key: &str, account: &str, is_reported| OrphanRow {
+        key: key.to_owned(),
+        account: account.to_owned(),
+        description: format!("machine {key}"),
+        sighting: Sighting {
+            first: now - minutes(40),
+            last: now,
+            is_reported,
+        },
+    };
+    remember(&server, row("lost", "account", true)).await;
+    remember(&server, row("new", "account", false)).await;
+    remember(&server, row("of another", "another", true)).await;
+    cloud.fails(&ComputeError::Credentials("401".to_owned()));
+    let found = findings(&server).await;
+    assert_found(
+        &found,
+        &[
+            (
+                "backends",
+                "backend runpod",
+                "the cloud refuses the credentials: 401",
+            ),
+            ("orphans", "backend runpod", "machine lost, as it was listed last"),
+        ],
+    );
+    assert!(
+        found[0]["remedy"]
+            .as_str()
+            .unwrap()
+            .starts_with("Replace the credentials"),
+        "{found:?}"
+    );
+    assert_eq!(found[1]["since"], json!(now - minutes(40)));
+    // It lists what it has, and refuses to say what it offers.
+    cloud.lists(Vec::new());
+    *cloud.offers.lock() = Err(ComputeError::Unclear("503".to_owned()));
+    let found = findings(&server).await;
+    assert_found(&found, &[("backends", "backend runpod", "503")]);
+}
+
+#[tokio::test]
+async fn rows_that_do_not_get_on_are_found() {
+    let (server, clock) = server(&Cloud::new()).await;
+    let begin = now(&server);
+    let mut rows = instances(&server).await;
+    let (mut ending, mut waiting) = (rows.remove(0), rows.remove(0));
+    ending
+        .terminate(InstanceTerminationReason::TerminatedByUser, None, begin)
+        .unwrap();
+    let id = server.state.data.random.uuid().into();
+    let removal = OperationRow {
+        attempt: 7,
+        error: Some("403: not authorized".to_owned()),
+        ..OperationRow::intended(id, EntityRef::Instance(ending.id), OperationKind::Remove, begin)
+    };
+    waiting.unreachable = true;
+    waiting.wait(Wait::until(begin + minutes(10), WaitReason::CloudsAsked));
+    write(
+        &server,
+        vec![
+            Put::Instance(ending),
+            Put::Operation(removal),
+            Put::Instance(waiting),
+        ],
+    )
+    .await;
+    // As far as those that were prepared are concerned.
+    let unreachable = ("hosts", "instance onprem-1", "its agent does not answer");
+    assert_found(&findings(&server).await, &[unreachable]);
+    clock.advance(16 * 60);
+    let found = findings(&server).await;
+    assert_found(
+        &found,
+        &[
+            (
+                "terminations",
+                "instance onprem-0",
+                "it is being ended: 403: not authorized",
+            ),
+            ("stuck", "instance onprem-1", "past the deadline of that"),
+            unreachable,
+        ],
+    );
+    assert_eq!(
+        (&found[0]["since"], &found[0]["projects"]),
+        (&json!(begin), &json!(["main"]))
+    );
+    assert_eq!(found[1]["since"], json!(begin + minutes(10)));
+}
+
+#[tokio::test]
+async fn a_clock_of_the_database_that_differs_is_found() {
+    let (server, clock) = server(&Cloud::new()).await;
+    clock.advance(60);
+    let diagnosis = server.post(ADMIN, DIAGNOSIS, Value::Null).await.ok();
+    let found = diagnosis["findings"].as_array().unwrap();
+    // SQLite has no clock.
+    let wrong = ("clocks", "clock of the database", "s behind that of the server");
+    assert_found(found, &[wrong][..usize::from(on_postgres())]);
+}
+
+#[tokio::test]
+async fn a_bucket_that_refuses_is_found() {
+    let double = Objects::start(Kind::Gcs, "bucket").await;
+    let bucket = Bucket::gcs("bucket", Some(&double.url)).unwrap();
+    let server = TestServer::new().bucket(bucket).start().await;
+    assert_found(&findings(&server).await, &[]);
+    double.faults.add([Fault::Denied]);
+    assert_found(
+        &findings(&server).await,
+        &[("bucket", "bucket of uploads", "the bucket bucket failed")],
+    );
+}
+
+#[tokio::test]
+async fn an_account_is_listed_with_what_it_costs_and_who_knows_it() {
+    let cloud = Cloud::new();
+    let (server, _) = server(&cloud).await;
+    let live = instances(&server).await.remove(0);
+    let things = vec![
+        owned(&server, OwnedKind::Volume, "disk", Uuid::from_u128(5), false).await,
+        owned(&server, OwnedKind::Machine, "live", live.id.uuid(), false).await,
+    ];
+    cloud.lists(things);
+    for (request, accounts) in [
+        (json!({"backend": "runpod"}), 1),
+        (json!({"backend": "runpod", "project_name": "team"}), 1),
+        (json!({"backend": "runpod", "project_name": "other"}), 0),
+        (json!({"backend": "aws"}), 0),
+    ] {
+        let answer = server.post(ADMIN, ACCOUNT, request).await.ok();
+        let found = answer["accounts"].as_array().unwrap();
+        assert_eq!(found.len(), accounts, "{answer:#}");
+        let Some(account) = found.first() else { continue };
+        assert_eq!(account["projects"], json!(["main", "team"]));
+        assert_eq!(
+            (&account["error"], &account["price_per_hour"]),
+            (&Value::Null, &json!(3.0))
+        );
+        let of = |thing: &Value| {
+            (
+                thing["id"].clone(),
+                thing["state"].clone(),
+                thing["made_for"].clone(),
+            )
+        };
+        let things: Vec<_> = account["things"].as_array().unwrap().iter().map(of).collect();
+        let expected = [
+            (json!("live"), json!("known"), json!("instance onprem-0")),
+            (json!("disk"), json!("unknown"), Value::Null),
+        ];
+        assert_eq!(things, expected);
+    }
+    cloud.fails(&ComputeError::Unclear("503".to_owned()));
+    let answer = server
+        .post(ADMIN, ACCOUNT, json!({"backend": "runpod"}))
+        .await
+        .ok();
+    let account = &answer["accounts"][0];
+    assert_eq!(account["things"], json!([]));
+    assert!(account["error"].as_str().unwrap().contains("503"), "{account}");
+}
+
+#[tokio::test]
+async fn only_admins_of_the_server_may_ask_also_with_tokens_that_only_read() {
+    let (server, _) = server(&Cloud::new()).await;
+    let manager = server.user("manager").await;
+    server.project(&manager, "team").await;
+    let reader = json!({"name": "monitor", "read_only": true});
+    let reader = server.post(ADMIN, "/api/users/tokens/create", reader).await.ok();
+    let of_project = json!({"name": "one", "project_name": "main"});
+    let of_project = server
+        .post(ADMIN, "/api/users/tokens/create", of_project)
+        .await
+        .ok();
+    for (token, status) in [
+        (ADMIN, 200),
+        (reader["token"].as_str().unwrap(), 200),
+        (of_project["token"].as_str().unwrap(), 403),
+        (&manager, 403),
+    ] {
+        assert_eq!(server.post(token, DIAGNOSIS, Value::Null).await.status, status);
+        let account = json!({"backend": "runpod"});
+        assert_eq!(server.post(token, ACCOUNT, account).await.status, status);
+    }
+}
