@@ -23,7 +23,7 @@ fn hours_ago(hours: u64) -> Time {
     SystemClock.now() - Duration::from_secs(hours * 3600 + 60)
 }
 
-fn diagnosis(findings: Value) -> Value {
+fn diagnosis(findings: &Value) -> Value {
     let now = SystemClock.now();
     let check = |check: &str, looked_at: &str| json!({"check": check, "looked_at": looked_at});
     json!({
@@ -51,7 +51,7 @@ fn findings() -> Value {
 
 #[tokio::test]
 async fn what_is_wrong_is_told_with_what_to_do_and_the_command_fails() {
-    let answer = || Exchange::new(DIAGNOSIS, diagnosis(findings()));
+    let answer = || Exchange::new(DIAGNOSIS, diagnosis(&findings()));
     let server = FakeServer::start(vec![answer(), answer()]).await;
     let mut cli = Cli::with_project(&server);
     cli.columns = 100;
@@ -68,7 +68,7 @@ async fn what_is_wrong_is_told_with_what_to_do_and_the_command_fails() {
 
 #[tokio::test]
 async fn a_healthy_installation_is_a_success() {
-    let server = FakeServer::start(vec![Exchange::new(DIAGNOSIS, diagnosis(json!([])))]).await;
+    let server = FakeServer::start(vec![Exchange::new(DIAGNOSIS, diagnosis(&json!([])))]).await;
     let ended = Cli::with_project(&server).run(&["doctor"]).await;
     ended.assert_code(0);
     insta::assert_snapshot!("nothing", ended.out);
@@ -77,7 +77,7 @@ async fn a_healthy_installation_is_a_success() {
 
 #[tokio::test]
 async fn a_server_whose_clock_is_wrong_is_told_of() {
-    let mut answer = diagnosis(json!([]));
+    let mut answer = diagnosis(&json!([]));
     answer["asked_at"] = json!(hours_ago(0));
     answer["answered_at"] = json!(hours_ago(0));
     let server = FakeServer::start(vec![Exchange::new(DIAGNOSIS, answer)]).await;
