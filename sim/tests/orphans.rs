@@ -13,7 +13,7 @@ use dstack_engine::{Engine, EngineDeps, Failpoints};
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::RunStatus;
 use dstack_model::volumes::VolumeStatus;
-use dstack_plan::orphans::Policy;
+use dstack_plan::orphans::{Policy, Removes};
 use dstack_sim::clouds::Delays;
 use dstack_sim::{Clouds, Faults, Script, World, invariants, killed_everywhere};
 use dstack_store::rows::{InstanceRow, RunRow};
@@ -42,7 +42,7 @@ async fn world(seed: u64) -> World {
 /// Where orphans are ended.
 async fn world_that_removes(seed: u64) -> World {
     let mut world = world(seed).await;
-    world.orphans.removes = true;
+    world.orphans.removes = Removes::Everything;
     world
 }
 
@@ -51,7 +51,7 @@ async fn hasty_world(seed: u64) -> World {
     let mut world = world(seed).await;
     world.orphans = Policy {
         grace: 20 * SECOND,
-        removes: true,
+        removes: Removes::Everything,
     };
     world.orphans_interval = 5 * SECOND;
     world
@@ -482,6 +482,36 @@ async fn a_machine_that_comes_back_after_its_row_is_over_is_ended() {
         .plant_machine(&marks(instance(&world).id.uuid(), "back"), true);
     let ended = |world: &World| world.clouds.planted().is_empty();
     world.until("it is ended", MINUTE, ended).await.unwrap();
+}
+
+/// A server of a copy of the database knows nothing of what the original has made since.
+#[tokio::test(start_paused = true)]
+async fn what_has_no_row_is_left_to_others_unless_everything_is_ended() {
+    let mut world = hasty_world(11).await;
+    world.orphans.removes = Removes::Ended;
+    let engine = world.start().await.unwrap();
+    world.clouds.plant_machine(&marks(key(1), "originals"), false);
+    let short = json!({"fleets": ["cloud"], "idle_duration": "20s"});
+    let run = world.submit(&engine, "train", &short).await.unwrap();
+    assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
+    let over = |world: &World| instance(world).status() == InstanceStatus::Terminated;
+    world.until("its row is over", 5 * MINUTE, over).await.unwrap();
+    world
+        .clouds
+        .plant_machine(&marks(instance(&world).id.uuid(), "back"), true);
+    let ended = |world: &World| world.clouds.planted() == ["i-originals"];
+    world
+        .until("what is over here is ended", MINUTE, ended)
+        .await
+        .unwrap();
+    world
+        .throughout("the other stays", 60 * MINUTE, ended)
+        .await
+        .unwrap();
+    assert_eq!(
+        (count(&world, "Orphan found"), count(&world, "Orphan ended")),
+        (2, 1)
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -27,7 +27,7 @@ fn start(cloud: &CloudRift) -> Part<Server> {
         .variable("DSTACK_SERVER_BACKEND_ENDPOINTS", endpoints)
         // The backend is configured by the API.
         .variable("DSTACK_SERVER_CONFIG_DISABLED", "1")
-        .variable("DSTACK_SERVER_ORPHANS", "remove")
+        .variable("DSTACK_SERVER_ORPHANS", "remove-unknown")
         .variable("DSTACK_SERVER_ORPHANS_GRACE_SECONDS", "0");
     Ok(setup.start().unwrap())
 }

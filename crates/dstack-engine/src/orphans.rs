@@ -224,7 +224,8 @@ async fn end(
     }
     let now = listing::with_rows(store, vec![orphan.owned.clone()]).await?;
     // The next sweep forgets what is known again.
-    let Some(orphan) = now.into_iter().find(|thing| thing.holder() != Holder::Live) else {
+    let removes = ctx.deps.settings.orphans.removes;
+    let Some(orphan) = now.into_iter().find(|thing| removes.includes(thing.holder())) else {
         return Ok(None);
     };
     if ctx.leases.term().is_none() {

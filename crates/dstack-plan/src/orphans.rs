@@ -35,8 +35,31 @@ pub struct Sighting {
 pub struct Policy {
     /// How long something belongs to nobody before it is an orphan.
     pub grace: Duration,
-    /// Orphans are ended, not only reported.
-    pub removes: bool,
+    /// Which orphans are ended, not only reported.
+    pub removes: Removes,
+}
+
+/// Which orphans are ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Removes {
+    /// None.
+    #[default]
+    Nothing,
+    /// Those whose row is here and over. What another server has made with a copy of the database has no row here.
+    Ended,
+    /// All.
+    Everything,
+}
+
+impl Removes {
+    /// Whether something in this name is ended.
+    pub const fn includes(self, holder: Holder) -> bool {
+        match holder {
+            Holder::Live => false,
+            Holder::Ended => !matches!(self, Self::Nothing),
+            Holder::Nobody => matches!(self, Self::Everything),
+        }
+    }
 }
 
 /// How long something belongs to nobody before it is an orphan, unless the administrator says otherwise.
@@ -49,7 +72,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             grace: GRACE,
-            removes: false,
+            removes: Removes::Nothing,
         }
     }
 }
@@ -88,14 +111,14 @@ pub fn judge<K: Ord + Clone>(
         let before = seen.get(key);
         match holder {
             Holder::Live => before.map(|_| (key.clone(), Verdict::FORGOTTEN)),
-            Holder::Ended | Holder::Nobody => Some((key.clone(), of_nobody(before, policy, now))),
+            Holder::Ended | Holder::Nobody => Some((key.clone(), of_nobody(*holder, before, policy, now))),
         }
     });
     gone.chain(verdicts).collect()
 }
 
 /// Of a thing that belongs to nobody now.
-fn of_nobody(before: Option<&Sighting>, policy: Policy, now: Time) -> Verdict {
+fn of_nobody(holder: Holder, before: Option<&Sighting>, policy: Policy, now: Time) -> Verdict {
     // Nobody has looked for too long, or a clock was set back: who knows what was so meanwhile.
     let gap = policy.grace.max(MAX_GAP);
     let goes_on = |seen: &&Sighting| seen.first <= seen.last && seen.last <= now && now - gap <= seen.last;
@@ -113,7 +136,7 @@ fn of_nobody(before: Option<&Sighting>, policy: Policy, now: Time) -> Verdict {
             ..seen
         }),
         is_reported_now: is_orphan && !seen.is_reported,
-        may_end: is_orphan && policy.removes,
+        may_end: is_orphan && policy.removes.includes(holder),
     }
 }
 
@@ -126,7 +149,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
     const REMOVES: Policy = Policy {
         grace: GRACE,
-        removes: true,
+        removes: Removes::Everything,
     };
 
     fn at(minutes: i64) -> Time {
@@ -174,9 +197,21 @@ mod tests {
         for policy in [Policy::default(), REMOVES] {
             let verdicts = looks(policy, &story);
             assert_eq!(reports(&verdicts), [false, false, false, true, false]);
-            let ended = policy.removes;
+            let ended = policy == REMOVES;
             assert_eq!(ends(&verdicts), [false, false, false, ended, ended]);
         }
+    }
+
+    #[test]
+    fn what_has_no_row_here_is_ended_only_where_everything_is() {
+        let policy = Policy {
+            grace: Duration::ZERO,
+            removes: Removes::Ended,
+        };
+        let story = [(0, NOBODY), (1, Some(Holder::Ended)), (2, NOBODY)];
+        let verdicts = looks(policy, &story);
+        assert_eq!(ends(&verdicts), [false, true, false]);
+        assert_eq!(reports(&verdicts), [true, false, false]);
     }
 
     #[test]
@@ -226,6 +261,10 @@ mod tests {
         ]
     }
 
+    fn removes() -> impl Strategy<Value = Removes> {
+        prop_oneof![Just(Removes::Nothing), Just(Removes::Ended), Just(Removes::Everything)]
+    }
+
     /// Minutes since the last look, and the holders of three things.
     fn story() -> impl Strategy<Value = Vec<(i64, [Option<Holder>; 3])>> {
         proptest::collection::vec((-5i64..80, [holder(), holder(), holder()]), 1..40)
@@ -235,7 +274,7 @@ mod tests {
         /// Nothing is reported or may be ended that did not belong to nobody at each look of a whole grace, with no longer gap
         /// between two looks than may be; nothing may be ended unless that is wanted, and all that may be is reported.
         #[test]
-        fn only_what_belonged_to_nobody_all_the_time(story in story(), removes: bool) {
+        fn only_what_belonged_to_nobody_all_the_time(story in story(), removes in removes()) {
             let policy = Policy { removes, ..REMOVES };
             let mut seen: BTreeMap<usize, Sighting> = BTreeMap::new();
             // Since when each thing has belonged to nobody without a doubt.
@@ -260,7 +299,12 @@ mod tests {
                     };
                     let is_orphan = since[thing].is_some_and(|(first, _)| first + GRACE <= now);
                     prop_assert!(is_orphan || !(verdict.is_reported_now || verdict.may_end));
-                    prop_assert_eq!(verdict.may_end, is_orphan && removes);
+                    let is_wanted = match removes {
+                        Removes::Nothing => false,
+                        Removes::Ended => holders[thing] == Some(Holder::Ended),
+                        Removes::Everything => true,
+                    };
+                    prop_assert_eq!(verdict.may_end, is_orphan && is_wanted);
                     prop_assert_eq!(verdict.sighting.is_some(), belongs_to_nobody);
                     prop_assert!(!is_orphan || verdict.sighting.is_some_and(|sighting| sighting.is_reported));
                 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use dstack_images::{DefaultRegistry, RegistryCredentials};
-use dstack_plan::orphans::Policy as OrphanPolicy;
+use dstack_plan::orphans::{Policy as OrphanPolicy, Removes};
 use dstack_plan::placement::HostNetwork;
 use dstack_store::DatabaseOptions;
 use dstack_system::{Secret, env};
@@ -72,6 +72,7 @@ impl Settings {
 /// Values of `DSTACK_SERVER_ORPHANS`.
 const ORPHANS_REPORT: &str = "report";
 const ORPHANS_REMOVE: &str = "remove";
+const ORPHANS_REMOVE_UNKNOWN: &str = "remove-unknown";
 
 fn text(name: &str) -> Option<String> {
     env::var(name)
@@ -264,7 +265,7 @@ settings! {
     max_offers_tried: usize = "DSTACK_SERVER_MAX_OFFERS_TRIED", "25", or(dstack_plan::fleets::MAX_OFFERS_TRIED);
     /// Where APIs of clouds are instead of at their vendors, for proxies and emulators: `cloudrift=http://127.0.0.1:8080`, more after commas.
     backend_endpoints: Option<String> = "DSTACK_SERVER_BACKEND_ENDPOINTS", "the vendors'", text;
-    /// What becomes of things in clouds that carry the marks of this installation and belong to nobody: report (an event and a line of the log), or remove: they are ended as well ([doctor.md](doctor.md)).
+    /// What becomes of things in clouds that carry the marks of this installation and belong to nobody: report (an event and a line of the log); remove: those whose instance, volume or group is over here are ended as well; remove-unknown: also those of which nothing is known here ([doctor.md](doctor.md)).
     orphans: String = "DSTACK_SERVER_ORPHANS", "report", text_or(ORPHANS_REPORT);
     /// Seconds for which such a thing belongs to nobody before it is reported, or ended.
     orphans_grace: u64 = "DSTACK_SERVER_ORPHANS_GRACE_SECONDS", "1800", or(dstack_plan::orphans::GRACE.as_secs());
@@ -438,15 +439,21 @@ impl Settings {
 
     /// What becomes of things in clouds that belong to nobody. Nothing is ended unless that is what the setting says.
     pub fn orphan_policy(&self) -> OrphanPolicy {
-        let wanted = self.orphans.trim();
-        if !matches!(wanted, ORPHANS_REPORT | ORPHANS_REMOVE) {
-            tracing::warn!(
-                "DSTACK_SERVER_ORPHANS={wanted} is neither {ORPHANS_REPORT} nor {ORPHANS_REMOVE}: orphans are reported only"
-            );
-        }
+        let removes = match self.orphans.trim() {
+            ORPHANS_REPORT => Removes::Nothing,
+            ORPHANS_REMOVE => Removes::Ended,
+            ORPHANS_REMOVE_UNKNOWN => Removes::Everything,
+            wanted => {
+                tracing::warn!(
+                    "DSTACK_SERVER_ORPHANS={wanted} is none of {ORPHANS_REPORT}, {ORPHANS_REMOVE} and \
+                     {ORPHANS_REMOVE_UNKNOWN}: orphans are reported only"
+                );
+                Removes::Nothing
+            }
+        };
         OrphanPolicy {
             grace: Duration::from_secs(self.orphans_grace),
-            removes: wanted == ORPHANS_REMOVE,
+            removes,
         }
     }
 

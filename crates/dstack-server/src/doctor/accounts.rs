@@ -127,6 +127,7 @@ fn orphan(look: &Look, account: &Account, thing: &Listed) -> Option<Finding> {
         ..of_orphan(
             look,
             account,
+            thing.holder(),
             format!("{}: {}", thing.description(), thing.reason()),
         )
     })
@@ -139,20 +140,24 @@ fn remembered(look: &Look, account: &Account, row: &OrphanRow) -> Finding {
         ..of_orphan(
             look,
             account,
+            Holder::Nobody,
             format!("{}, as it was listed last", row.description),
         )
     }
 }
 
-fn of_orphan(look: &Look, account: &Account, problem: String) -> Finding {
-    let remedy = match look.policy.removes {
-        true => format!(
-            "The server ends it once it has belonged to nobody for {} minutes (DSTACK_SERVER_ORPHANS=remove)",
-            look.policy.grace.as_secs() / 60
+fn of_orphan(look: &Look, account: &Account, holder: Holder, problem: String) -> Finding {
+    let (kind, minutes) = (&account.kind, look.policy.grace.as_secs() / 60);
+    let remedy = match holder {
+        _ if look.policy.removes.includes(holder) => {
+            format!("The server ends it once it has belonged to nobody for {minutes} minutes (DSTACK_SERVER_ORPHANS)")
+        }
+        Holder::Live | Holder::Ended => format!(
+            "End it in the console of {kind}, or let the server end what is over here: DSTACK_SERVER_ORPHANS=remove"
         ),
-        false => format!(
-            "If nobody needs it, end it in the console of {}, or let the server end what belongs to nobody: DSTACK_SERVER_ORPHANS=remove",
-            account.kind
+        Holder::Nobody => format!(
+            "If nobody needs it, and no other server works with a copy of this database, end it in the console of {kind}, or let the \
+             server end what it does not know: DSTACK_SERVER_ORPHANS=remove-unknown"
         ),
     };
     about(account, DiagnosisCheck::Orphans, problem, &remedy)

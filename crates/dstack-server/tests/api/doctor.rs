@@ -302,7 +302,7 @@ async fn orphans_are_found_by_what_the_cloud_lists_now() {
         found[1]["remedy"]
             .as_str()
             .unwrap()
-            .contains("DSTACK_SERVER_ORPHANS=remove")
+            .contains("DSTACK_SERVER_ORPHANS=remove-unknown")
     );
 }
 
