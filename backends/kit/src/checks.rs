@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dstack_compute::config::BackendConfig;
-use dstack_compute::{ComputeError, ConfigureError, Resource, Sign};
+use dstack_compute::{ComputeError, ConfigureError, Owned, Resource, Sign};
 
 use crate::{CANARY, Cloud, Driver, Fault, Subject};
 
@@ -75,6 +75,13 @@ pub async fn whole_life<R: Resource>(cloud: &Cloud, subject: &Subject<R>) {
         let owned = owned.unwrap_or_else(|| panic!("{entry:?} is not in {inventory:?}"));
         assert!(owned.mark.is_for(&subject.marks), "{owned:?}");
     }
+    // What is known to be in use is told from what is not by that.
+    let called = (subject.called)(&place);
+    let is_called = |owned: &Owned| owned.id == called || owned.name == called;
+    assert!(
+        called.is_empty() || inventory.iter().any(is_called),
+        "{called} is not in {inventory:?}"
+    );
     let lifecycle = (subject.lifecycle)(backend.as_ref()).unwrap();
     let known = subject.known(Some(place));
     let signs = lifecycle.look(std::slice::from_ref(&known)).await.unwrap();

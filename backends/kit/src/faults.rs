@@ -22,6 +22,8 @@ pub enum Fault {
     DoneAndBusy,
     /// It is carried out, and the answer is cut off in the middle.
     Malformed,
+    /// It is carried out, and the answer comes only so much later: meanwhile others ask.
+    SlowAnswer(Duration),
     /// The control plane is killed before it is sent.
     KilledBefore,
     /// The control plane is killed when it was carried out, before the answer comes.

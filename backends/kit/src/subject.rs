@@ -25,6 +25,8 @@ pub struct Subject<R: Resource> {
     pub site: R::Site,
     /// What is wrong with a place; `None`: nothing.
     pub problem: fn(&R::Place) -> Option<String>,
+    /// By what a place calls it: its id in the inventory, or its name there. Empty: by nothing.
+    pub called: fn(&R::Place) -> &str,
 }
 
 impl<R: Resource> Subject<R> {
@@ -105,6 +107,7 @@ pub async fn machine(cloud: &Cloud) -> Subject<Machine> {
                 (!place.dockerized, "dockerized"),
             ])
         },
+        called: |place| &place.instance_id,
     }
 }
 
@@ -149,6 +152,7 @@ pub async fn container(cloud: &Cloud) -> Subject<Container> {
                 (place.dockerized, "not dockerized"),
             ])
         },
+        called: |place| &place.instance_id,
     }
 }
 
@@ -188,6 +192,7 @@ pub async fn group(cloud: &Cloud, nodes: usize) -> Subject<Group> {
                 ),
             ])
         },
+        called: |place| &place.compute_group_id,
     }
 }
 
@@ -210,6 +215,7 @@ pub fn volume(cloud: &Cloud, configuration: &Value) -> Subject<Volume> {
                 (place.backend.is_none(), "backend"),
             ])
         },
+        called: |place| &place.volume_id,
     }
 }
 
@@ -221,6 +227,7 @@ pub fn attachment(cloud: &Cloud, site: AttachmentSite) -> Subject<Attachment> {
         marks: marks(cloud, "attachment"),
         site,
         problem: |place| unset(&[(place.device_name.is_none(), "device_name")]),
+        called: |_| "",
     }
 }
 
@@ -238,5 +245,6 @@ pub fn placement(cloud: &Cloud, region: &str, instance_type: &str) -> Subject<Pl
         },
         marks,
         problem: |_| None,
+        called: |_| "",
     }
 }

@@ -77,6 +77,10 @@ impl Transport for EmulatedTransport {
         match fault {
             Some(Fault::AnswerLost) => Err(TransportError::Lost("reset".to_owned())),
             Some(Fault::DoneAndRefused(status)) => Ok(answer(status, Bytes::from_static(b"no"))),
+            Some(Fault::SlowAnswer(pause)) => {
+                tokio::time::sleep(pause).await;
+                Ok(carried)
+            }
             Some(Fault::DoneAndBusy) => {
                 let text = Bytes::from_static(b"The service is not available: no nodes, no capacity");
                 let mut busy = answer(503, text);

@@ -185,18 +185,14 @@ impl Cluster {
         }
     }
 
-    /// Adds to an object.
-    pub(crate) async fn patch(&self, kind: Kind, name: &str, patch: &Value) -> Result<(), ComputeError> {
+    /// Adds to an object; whether it is there.
+    pub(crate) async fn patch(&self, kind: Kind, name: &str, patch: &Value) -> Result<bool, ComputeError> {
         let request = self
             .api
             .patch(&self.path(kind, name))
             .merge_patch(patch)
             .repeatable();
-        request
-            .send::<Object>()
-            .await
-            .map(drop)
-            .map_err(|error| compute_error(&error))
+        Ok(absent(request.send::<Object>().await)?.is_some())
     }
 
     /// Removes an object (the one of this uid, if one is named), and looks whether it is gone.

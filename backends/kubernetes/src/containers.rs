@@ -140,9 +140,10 @@ impl Lifecycle<Container> for Kubernetes {
         match whole {
             Removal::Gone => {
                 let project = known.marks.project.to_string();
-                region
+                let removed = region
                     .remove_unused_jump(&project, &jump::name(&known.marks))
-                    .await
+                    .await?;
+                Ok(removed.unwrap_or(Removal::Gone))
             }
             underway => Ok(underway),
         }

@@ -1,10 +1,11 @@
 use dstack_compute::{ComputeError, Owned, OwnedKind, OwnedMark, Removal};
+use dstack_units::ProjectId;
 use futures_util::future::try_join_all;
 
-use crate::Kubernetes;
 use crate::client::{Cluster, Kind};
 use crate::labels::{COMPONENT, JOB, JUMP, PROJECT_ID, VOLUME};
 use crate::objects::{Metadata, Object};
+use crate::{Kubernetes, jump};
 
 const SERVICE: &str = "service";
 const SECRET: &str = "registry secret";
@@ -20,10 +21,20 @@ impl Kubernetes {
 
     pub(crate) async fn delete_owned(&self, owned: &Owned) -> Result<Removal, ComputeError> {
         let known = self.region(&owned.region)?;
+        if let (OwnedKind::Piece(JUMP_POD | JUMP_SERVICE | KEYS), OwnedMark::Tags { key, .. }) =
+            (&owned.kind, owned.mark)
+        {
+            // Of a jump pod, the key is that of its project.
+            let project = ProjectId::from(key).to_string();
+            let removed = known
+                .remove_unused_jump(&project, jump::name_of(&owned.name))
+                .await?;
+            return removed.ok_or_else(|| ComputeError::InUse("pods of its project use it".to_owned()));
+        }
         let kind = match &owned.kind {
-            OwnedKind::Container | OwnedKind::Piece(JUMP_POD) => Kind::Pod,
-            OwnedKind::Piece(SERVICE | JUMP_SERVICE) => Kind::Service,
-            OwnedKind::Piece(SECRET | KEYS) => Kind::Secret,
+            OwnedKind::Container => Kind::Pod,
+            OwnedKind::Piece(SERVICE) => Kind::Service,
+            OwnedKind::Piece(SECRET) => Kind::Secret,
             OwnedKind::Volume => Kind::Claim,
             _ => return Err(ComputeError::Unsupported("such a thing")),
         };

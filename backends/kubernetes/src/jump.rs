@@ -11,7 +11,7 @@ use crate::Known;
 use crate::client::Kind;
 use crate::labels::{COMPONENT, INSTANCE, JOB, JUMP, Labels, PROJECT_ID, SERVICE_SUFFIX};
 use crate::manifests::gpu_tolerations;
-use crate::objects::{Node, Object, Pod, Service};
+use crate::objects::{Metadata, Node, Object, Pod, Service};
 use crate::offers::is_guarded;
 use crate::state;
 
@@ -29,6 +29,9 @@ const SCRIPT: &str = "ssh-keygen -A && exec /usr/sbin/sshd -D -e -p 22 -o Passwo
 const KEY_OPTIONS: &str = "restrict,port-forwarding,command=\"/bin/false\"";
 
 const KEYS_SUFFIX: &str = "-keys";
+
+/// Annotation of the keys of a jump pod that is being removed.
+const ENDING: &str = "k8s.dstack.ai/ending";
 
 /// Of a project in an installation: several installations may use one cluster.
 pub(crate) fn name(marks: &Marks) -> String {
@@ -103,12 +106,20 @@ impl Known {
         let labels = labels(marks, &name);
         let keys = keys(authorized_keys);
         let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": keys_name, "labels": labels}, "stringData": keys});
-        match cluster.get::<KeyNames>(Kind::Secret, &keys_name).await? {
+        let replaced = || Ok(Jump::Underway("the jump pod is replaced".to_owned()));
+        match cluster.get::<Keys>(Kind::Secret, &keys_name).await? {
             None => cluster.create(Kind::Secret, &secret).await?,
+            // Whoever removes it has not seen the pod that needs it now.
+            Some(there) if there.is_ending() => {
+                self.end_jump(&name).await?;
+                return replaced();
+            }
             Some(there) if keys.keys().all(|id| there.data.contains_key(id)) => {}
             Some(_) => {
                 let more = json!({"stringData": keys});
-                cluster.patch(Kind::Secret, &keys_name, &more).await?;
+                if !cluster.patch(Kind::Secret, &keys_name, &more).await? {
+                    return replaced();
+                }
             }
         }
         let found: Option<Pod> = cluster.get(Kind::Pod, &name).await?;
@@ -123,7 +134,7 @@ impl Known {
             cluster
                 .delete(Kind::Pod, &name, Some(&pod_found.metadata.uid))
                 .await?;
-            return Ok(Jump::Underway("the jump pod is replaced".to_owned()));
+            return replaced();
         }
         let service: Option<Service> = cluster.get(Kind::Service, &service_name).await?;
         let Some(service) = service else {
@@ -177,35 +188,83 @@ impl Known {
         })
     }
 
-    /// Removes the jump pod of a project that has no other pod in the cluster.
+    /// Removes the jump pod of a project that has no other pod in the cluster; `None`: it has some.
+    ///
+    /// A pod that comes meanwhile is there before it asks for the jump pod: it is either seen here, or sees the annotation.
     pub(crate) async fn remove_unused_jump(
         &self,
         project: &str,
         name: &str,
-    ) -> Result<Removal, ComputeError> {
-        let jobs = format!("{COMPONENT}={JOB},{PROJECT_ID}={project}");
-        if !self.cluster.list::<Object>(Kind::Pod, &jobs).await?.is_empty() {
-            return Ok(Removal::Gone);
+    ) -> Result<Option<Removal>, ComputeError> {
+        if self.is_jump_used(project).await? {
+            return Ok(None);
         }
-        let mut whole = Removal::Gone;
+        let keys = format!("{name}{KEYS_SUFFIX}");
+        if self
+            .cluster
+            .patch(Kind::Secret, &keys, &ending(json!("true")))
+            .await?
+            && self.is_jump_used(project).await?
+        {
+            self.cluster
+                .patch(Kind::Secret, &keys, &ending(Value::Null))
+                .await?;
+            return Ok(None);
+        }
+        self.end_jump(name).await.map(Some)
+    }
+
+    async fn is_jump_used(&self, project: &str) -> Result<bool, ComputeError> {
+        let jobs = format!("{COMPONENT}={JOB},{PROJECT_ID}={project}");
+        Ok(!self.cluster.list::<Object>(Kind::Pod, &jobs).await?.is_empty())
+    }
+
+    /// Removes what is there now, and not what takes its place. The keys go last: as long as they are there, they tell of it.
+    async fn end_jump(&self, name: &str) -> Result<Removal, ComputeError> {
+        let cluster = &self.cluster;
+        let mut there = Vec::new();
         for (kind, name) in [
             (Kind::Service, format!("{name}{SERVICE_SUFFIX}")),
             (Kind::Pod, name.to_owned()),
             (Kind::Secret, format!("{name}{KEYS_SUFFIX}")),
         ] {
-            if let removal @ Removal::Underway { .. } = self.cluster.delete(kind, &name, None).await? {
-                whole = removal;
+            if let Some(object) = cluster.get::<Object>(kind, &name).await? {
+                there.push((kind, object.metadata));
             }
         }
-        Ok(whole)
+        for (kind, object) in there {
+            let removal = cluster.delete(kind, &object.name, Some(&object.uid)).await?;
+            if let Removal::Underway { .. } = removal {
+                return Ok(removal);
+            }
+        }
+        Ok(Removal::Gone)
     }
 }
 
-/// The names in a secret; what they stand for is of no interest.
+fn ending(value: Value) -> Value {
+    json!({"metadata": {"annotations": {ENDING: value}}})
+}
+
+/// The name of a jump pod, by that of any of its objects.
+pub(crate) fn name_of(object: &str) -> &str {
+    let bare = object.strip_suffix(SERVICE_SUFFIX);
+    bare.or_else(|| object.strip_suffix(KEYS_SUFFIX))
+        .unwrap_or(object)
+}
+
+/// The keys of a jump pod by their names; what they stand for is of no interest.
 #[derive(serde::Deserialize)]
-struct KeyNames {
+struct Keys {
+    metadata: Metadata,
     #[serde(default)]
     data: std::collections::BTreeMap<String, serde::de::IgnoredAny>,
+}
+
+impl Keys {
+    fn is_ending(&self) -> bool {
+        self.metadata.annotations.contains_key(ENDING)
+    }
 }
 
 fn external_address(node: &Node) -> Option<String> {

@@ -16,6 +16,7 @@ pub(crate) struct Metadata {
     pub(crate) name: String,
     pub(crate) uid: String,
     pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) annotations: BTreeMap<String, String>,
     pub(crate) creation_timestamp: Option<String>,
     pub(crate) deletion_timestamp: Option<String>,
 }

@@ -6,11 +6,29 @@ use serde::{Deserialize, Serialize};
 
 /// What is noted of a thing that was made, of an API that knows new things late.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Noted")]
 pub struct Made {
     /// By what the API knows it.
     pub id: String,
     /// When that became known.
     at: Time,
+}
+
+/// As it is read: earlier builds noted the id alone.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Noted {
+    Id(String),
+    Made { id: String, at: Time },
+}
+
+impl From<Noted> for Made {
+    fn from(noted: Noted) -> Self {
+        match noted {
+            Noted::Id(id) => Self::long_ago(id),
+            Noted::Made { id, at } => Self { id, at },
+        }
+    }
 }
 
 impl Made {
@@ -49,6 +67,19 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+
+    #[test]
+    fn notes_of_earlier_builds_are_read() {
+        let at = Time::from_millis(1_000);
+        let made = Made {
+            id: "i".to_owned(),
+            at,
+        };
+        let noted = serde_json::to_value(&made).unwrap();
+        assert_eq!(serde_json::from_value::<Made>(noted).unwrap(), made);
+        let old: Made = serde_json::from_value("i".into()).unwrap();
+        assert_eq!(old, Made::long_ago("i".to_owned()));
+    }
 
     struct NoJournal;
 

@@ -178,13 +178,11 @@ impl<'a> Call<'a> {
     {
         let was_asked = match self.noted(piece) {
             Some(Piece::Made { made }) => return read(piece, made),
-            Some(Piece::Asked { .. }) => true,
-            _ => {
-                let at = self.now();
-                self.note(piece, Piece::Asked { at, lost: 0 }).await?;
-                false
-            }
+            noted => matches!(noted, Some(Piece::Asked { .. })),
         };
+        // What the last call makes may be listed late, however long ago the first one was.
+        let at = self.now();
+        self.note(piece, Piece::Asked { at, lost: 0 }).await?;
         match ask().await {
             Ok(made) => self.is_made(piece, made).await,
             // It speaks of this call only: one before it, whose answer was lost, may have made the piece.

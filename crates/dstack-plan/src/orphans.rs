@@ -262,7 +262,11 @@ mod tests {
     }
 
     fn removes() -> impl Strategy<Value = Removes> {
-        prop_oneof![Just(Removes::Nothing), Just(Removes::Ended), Just(Removes::Everything)]
+        prop_oneof![
+            Just(Removes::Nothing),
+            Just(Removes::Ended),
+            Just(Removes::Everything)
+        ]
     }
 
     /// Minutes since the last look, and the holders of three things.

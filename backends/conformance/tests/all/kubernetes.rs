@@ -84,6 +84,7 @@ fn volume(cloud: &Cloud) -> Subject<Volume> {
         },
         marks,
         problem: |place| (place.size_gb != Some(10)).then(|| format!("{:?}", place.size_gb)),
+        called: |place| &place.volume_id,
     }
 }
 
@@ -186,6 +187,7 @@ fn another(cloud: &Cloud, first: &Subject<Container>, key: &str) -> Subject<Cont
         marks,
         site: first.site.clone(),
         problem: first.problem,
+        called: first.called,
     }
 }
 
@@ -221,6 +223,43 @@ async fn containers_of_a_project_share_a_jump_pod_until_the_last_is_gone() {
     assert_eq!(jumps(), there);
     other.remove(&second.known(None), &second).await;
     assert_eq!(emulator.objects(), Vec::<String>::new());
+}
+
+/// Whenever the next pod of a project comes while the jump pod is removed with the last one, it has one in the end.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_comes_while_the_jump_pod_is_removed_has_one() {
+    for nth in 1.. {
+        let (cloud, emulator) = cluster();
+        let first = container(&cloud).await;
+        let second = another(&cloud, &first, "ssh-ed25519 AAAAsecond user");
+        let (one, other) = (Driver::new(&cloud), Driver::new(&cloud));
+        let place = one.make(&first).await.unwrap();
+        cloud.faults().at(nth, Fault::SlowAnswer(Duration::from_secs(60)));
+        let comes = async {
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            other.make(&second).await.unwrap()
+        };
+        let known = first.known(Some(place));
+        let ((), place) = tokio::join!(one.remove(&known, &first), comes);
+        if !cloud.faults().happened() {
+            assert!(nth > 5, "only {nth} requests");
+            return;
+        }
+        let proxy = place.ssh_proxy.unwrap();
+        let objects = emulator.objects();
+        let service = objects.iter().find_map(|name| {
+            name.strip_prefix("services/")
+                .filter(|name| name.contains("-jump"))
+        });
+        let service = service.unwrap_or_else(|| panic!("no jump pod, request {nth}: {objects:?}"));
+        let service = emulator.object("services", service).unwrap();
+        assert_eq!(
+            service["spec"]["ports"][0]["nodePort"], proxy.port,
+            "request {nth}"
+        );
+        let jumps = objects.iter().filter(|name| name.contains("-jump"));
+        assert_eq!(jumps.count(), 3, "request {nth}: {objects:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

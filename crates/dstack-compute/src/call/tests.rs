@@ -274,3 +274,26 @@ async fn what_a_lost_call_may_have_made_is_not_forgotten_by_a_refusal_of_the_nex
     assert_eq!(removed.unwrap(), Removal::Gone);
     assert_eq!(world.deleted.load(Ordering::Relaxed), 1);
 }
+
+/// Of several calls without an answer, the last one may have made it.
+#[tokio::test(start_paused = true)]
+async fn what_the_last_of_many_calls_makes_is_waited_for() {
+    let world = World::new();
+    for _ in 0..4 {
+        let lost = ComputeError::Unclear("reset".to_owned());
+        let answer = world
+            .call()
+            .make_once::<String, _>("disk", async || Err(lost))
+            .await;
+        answer.unwrap_err();
+        tokio::time::sleep(CALL_LIMIT).await;
+    }
+    let not_listed = world.unmake(None, None, Ok(Removal::Gone)).await;
+    assert!(
+        matches!(not_listed, Ok(Removal::Underway { .. })),
+        "{not_listed:?}"
+    );
+    let removed = world.unmake(None, Some("disk-1"), Ok(Removal::Gone)).await;
+    assert_eq!(removed.unwrap(), Removal::Gone);
+    assert_eq!(world.deleted.load(Ordering::Relaxed), 1);
+}

@@ -141,7 +141,9 @@ pub(super) async fn with_rows(
     let named: BTreeSet<&str> = volumes.iter().flat_map(cloud_ids).collect();
     let listed = things.into_iter().map(|owned| Listed {
         made_for: rows.get(&made_key(owned.mark)).cloned(),
-        is_named: owned.kind == OwnedKind::Volume && named.contains(owned.id.as_str()),
+        // Volumes of some clouds are known to users by their names, such as claims of Kubernetes.
+        is_named: owned.kind == OwnedKind::Volume
+            && (named.contains(owned.id.as_str()) || named.contains(owned.name.as_str())),
         owned,
     });
     Ok(listed.collect())

@@ -150,7 +150,9 @@ fn of_orphan(look: &Look, account: &Account, holder: Holder, problem: String) ->
     let (kind, minutes) = (&account.kind, look.policy.grace.as_secs() / 60);
     let remedy = match holder {
         _ if look.policy.removes.includes(holder) => {
-            format!("The server ends it once it has belonged to nobody for {minutes} minutes (DSTACK_SERVER_ORPHANS)")
+            format!(
+                "The server ends it once it has belonged to nobody for {minutes} minutes (DSTACK_SERVER_ORPHANS)"
+            )
         }
         Holder::Live | Holder::Ended => format!(
             "End it in the console of {kind}, or let the server end what is over here: DSTACK_SERVER_ORPHANS=remove"
