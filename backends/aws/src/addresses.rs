@@ -9,6 +9,12 @@ use crate::ec2::{Address, Done, Instance};
 use crate::machines::{ENDS_INTERVAL, Made, with_marks};
 use crate::tags::tags;
 
+/// Of what was made just now, such as the interface of a machine.
+const NOT_KNOWN_YET: &[&str] = &[
+    "InvalidAllocationID.NotFound",
+    "InvalidNetworkInterfaceID.NotFound",
+];
+
 /// The piece of a machine.
 const ADDRESS: &str = "address";
 
@@ -59,9 +65,11 @@ impl Aws {
             .with("AllocationId", &address.allocation_id)
             .with("NetworkInterfaceId", &interface.network_interface_id)
             .with("AllowReassociation", "false");
-        let done = self.client.read::<Done>(Service::Ec2, region, form).await;
-        done.map_err(|error| error.compute_error())?;
-        Ok(Some(address))
+        match self.client.read::<Done>(Service::Ec2, region, form).await {
+            Ok(_) => Ok(Some(address)),
+            Err(error) if made.is_new(call) && error.is(NOT_KNOWN_YET) => Ok(None),
+            Err(error) => Err(error.compute_error()),
+        }
     }
 
     /// Gives the address of a machine back, if it has one. The machine is gone by then.

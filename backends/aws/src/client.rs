@@ -379,6 +379,39 @@ mod tests {
         }
     }
 
+    /// Calls of EC2 are named where their forms are begun.
+    #[test]
+    fn the_policies_of_the_page_allow_all_calls() {
+        let page = include_str!("../../../docs/backends/aws.md");
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
+        let mut calls = Vec::new();
+        for file in fs_err::read_dir(folder).unwrap() {
+            let text = fs_err::read_to_string(file.unwrap().path()).unwrap();
+            let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+            for begin in ["Form::new(\"", "of_vpc(\"", "marked(\"", "=> \"Authorize"] {
+                let ends = code.split(begin).skip(1);
+                let names = ends.filter_map(|rest| rest.split_once('"'));
+                let prefix = begin.rsplit('"').next().unwrap();
+                calls.extend(names.map(|(name, _)| format!("{prefix}{name}")));
+            }
+        }
+        calls.sort_unstable();
+        calls.dedup();
+        assert!(calls.len() > 25, "{calls:?}");
+        // Anybody may ask who they are.
+        calls.retain(|call| call != "GetCallerIdentity");
+        let is_allowed = |call: &String| {
+            ["ec2", "iam"]
+                .iter()
+                .any(|service| page.contains(&format!("{service}:{call}")))
+        };
+        let missing: Vec<&String> = calls.iter().filter(|call| !is_allowed(call)).collect();
+        assert!(
+            missing.is_empty(),
+            "docs/backends/aws.md does not allow {missing:?}"
+        );
+    }
+
     #[test]
     fn lists_filters_and_tags_are_numbered() {
         let tags = [("a".to_owned(), "1".to_owned()), ("b".to_owned(), "2".to_owned())];

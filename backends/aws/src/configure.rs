@@ -81,7 +81,16 @@ async fn check_credentials(client: &Client, config: &AwsConfig, region: &str) ->
     let Err(error) = client.read::<Answered>(Service::Sts, region, form).await else {
         return Ok(());
     };
+    if error.is_of_the_clock() {
+        return Err(ConfigureError::Invalid(format!(
+            "AWS takes signatures of the last minutes only, and the clock of the server is wrong: set it ({error})"
+        )));
+    }
     Err(match error.compute_error() {
+        ComputeError::Unreachable(_) if error.is_without_keys() => ConfigureError::Credentials {
+            fields: fields_at_fault(&config.creds, &error),
+            details: Some(error.to_string()),
+        },
         ComputeError::Credentials(_) | ComputeError::Refused(_) => ConfigureError::Credentials {
             fields: fields_at_fault(&config.creds, &error),
             details: Some(error.to_string()),

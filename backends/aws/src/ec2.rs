@@ -147,6 +147,19 @@ page!(SpotRequests, "spotInstanceRequestSet", SpotRequest);
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
+pub(crate) struct Regions {
+    #[serde(default)]
+    region_info: Items<Region>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Region {
+    region_name: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Zones {
     #[serde(default)]
     availability_zone_info: Items<Zone>,
@@ -409,6 +422,14 @@ impl Client {
             found.extend(self.list::<VolumesPage>(region, form).await?);
         }
         Ok(found)
+    }
+
+    /// Regions that are enabled for the account. This list has no pages.
+    pub(crate) async fn regions(&self, home: &str) -> Result<Vec<String>, AwsError> {
+        let form = Form::new("DescribeRegions");
+        let answer: Regions = self.read(Service::Ec2, home, form).await?;
+        let regions = answer.region_info.item.into_iter();
+        Ok(regions.map(|region| region.region_name).collect())
     }
 
     /// Zones of a region that the account may use. This list has no pages.

@@ -11,6 +11,9 @@ use serde_json::Value;
 /// Longest text of AWS that is shown.
 const SHOWN: usize = 400;
 
+/// Our own code: there are no keys.
+const NO_CREDENTIALS: &str = "NoCredentials";
+
 /// Pause after too many calls: buckets of EC2 are filled again within seconds ("Throttle requests for the Amazon EC2 API").
 const THROTTLED_PAUSE: Duration = Duration::from_secs(10);
 
@@ -57,7 +60,7 @@ impl AwsError {
     pub(crate) fn without_keys(call: &str, details: &str) -> Self {
         Self {
             call: call.to_owned(),
-            code: "NoCredentials".to_owned(),
+            code: NO_CREDENTIALS.to_owned(),
             message: details.to_owned(),
             cause: None,
         }
@@ -69,6 +72,23 @@ impl AwsError {
 
     pub(crate) fn message(&self) -> &str {
         &self.message
+    }
+
+    /// Whether the credentials are good, and may not do this.
+    pub(crate) fn is_forbidden(&self) -> bool {
+        kind_of(&self.code) == Kind::Forbidden
+    }
+
+    /// Whether there were no keys to sign with.
+    pub(crate) fn is_without_keys(&self) -> bool {
+        self.is(&[NO_CREDENTIALS])
+    }
+
+    /// Whether the clock of this machine is wrong: signatures are good for some minutes. STS has the code of wrong keys for it.
+    pub(crate) fn is_of_the_clock(&self) -> bool {
+        let words = ["Signature expired", "Signature not yet current"];
+        self.is(&["RequestExpired", "RequestTimeTooSkewed"])
+            || words.iter().any(|words| self.message.contains(words))
     }
 
     pub(crate) fn is(&self, codes: &[&str]) -> bool {
@@ -89,6 +109,7 @@ impl AwsError {
             Kind::BadCredentials => ComputeError::Credentials(text),
             Kind::InUse => ComputeError::InUse(text),
             Kind::Unclear => ComputeError::Unclear(text),
+            Kind::NotNow => ComputeError::Unreachable(text),
             Kind::Other => match &self.cause {
                 None => ComputeError::Refused(text),
                 Some(cause) => match dstack_backend::compute_error(cause) {
@@ -156,6 +177,8 @@ enum Kind {
     BadCredentials,
     InUse,
     Unclear,
+    /// The call was not carried out; others can be, soon.
+    NotNow,
     Other,
 }
 
@@ -184,16 +207,12 @@ fn kind_of(code: &str) -> Kind {
         code if code.ends_with("LimitExceeded") => Kind::NoQuota,
         "UnauthorizedOperation" | "AccessDenied" | "AccessDeniedException" => Kind::Forbidden,
         "AuthFailure"
-        | "NoCredentials"
         | "InvalidClientTokenId"
         | "UnrecognizedClientException"
         | "SignatureDoesNotMatch"
         | "InvalidSignatureException"
         | "IncompleteSignature"
         | "MissingAuthenticationToken"
-        | "ExpiredToken"
-        | "ExpiredTokenException"
-        | "RequestExpired"
         | "OptInRequired"
         | "Blocked" => Kind::BadCredentials,
         "VolumeInUse"
@@ -201,6 +220,8 @@ fn kind_of(code: &str) -> Kind {
         | "InvalidIPAddress.InUse"
         | "DependencyViolation" => Kind::InUse,
         "InternalError" | "InternalFailure" | "ServiceUnavailable" | "Unavailable" => Kind::Unclear,
+        // Keys of the server's machine cannot be had now, or have just expired: the next call gets others.
+        NO_CREDENTIALS | "ExpiredToken" | "ExpiredTokenException" | "RequestExpired" => Kind::NotNow,
         _ => Kind::Other,
     }
 }
@@ -335,7 +356,28 @@ mod tests {
         let proxy = answered(502, "<html>bad gateway</html>");
         assert_eq!(proxy.code(), "");
         assert!(matches!(proxy.compute_error(), ComputeError::Unclear(_)));
+    }
+
+    /// Keys of the server's machine may be away for a moment: nothing that is being made is given up for that.
+    #[test]
+    fn keys_that_cannot_be_had_now_pass() {
         let without = AwsError::without_keys("ec2:RunInstances", "no AWS credentials");
-        assert!(matches!(without.compute_error(), ComputeError::Credentials(_)));
+        for error in [without.compute_error(), ec2(400, "RequestExpired", "m")] {
+            assert!(error.is_transient() && error.is_definite(), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_clock_is_told_from_a_wrong_key() {
+        let sts = |message: &str| {
+            let body = format!(
+                "<ErrorResponse><Error><Code>SignatureDoesNotMatch</Code><Message>{message}</Message></Error></ErrorResponse>"
+            );
+            answered(403, &body).is_of_the_clock()
+        };
+        assert!(sts(
+            "Signature expired: 20260101T000000Z is now earlier than 20260101T001500Z"
+        ));
+        assert!(!sts("The request signature we calculated does not match"));
     }
 }

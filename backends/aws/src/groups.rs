@@ -21,7 +21,13 @@ impl Aws {
         let key = format!("{region} {vpc} {project}");
         let fetch = async || {
             let made = self.ensure_security_group(region, vpc, project).await;
-            made.map_err(|error| error.compute_error())
+            made.map_err(
+                |error| match error.is(&["InvalidGroup.NotFound", "InvalidGroup.Duplicate"]) {
+                    // A new group is not known everywhere at once, nor listed.
+                    true => ComputeError::NotReady(error.to_string()),
+                    false => error.compute_error(),
+                },
+            )
         };
         let id = self.security_groups.get(key, fetch).await?;
         Ok((*id).clone())

@@ -1,4 +1,4 @@
-//! What carries our marks in the regions of the configuration, and how it is removed.
+//! What carries our marks in all regions of the account, and how it is removed.
 //!
 //! Security groups are not in it: they belong to a project and not to a request, cost nothing and stay.
 
@@ -8,7 +8,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream;
 
 use crate::Aws;
-use crate::client::Form;
+use crate::client::{Form, home_region};
 use crate::ec2::{Items, Tag, VolumesPage, tag};
 use crate::errors::AwsError;
 use crate::offers::PARALLEL;
@@ -17,15 +17,43 @@ const ADDRESS: OwnedKind = OwnedKind::Piece("Elastic IP");
 
 impl Aws {
     pub(crate) async fn list_owned(&self) -> Result<Vec<Owned>, ComputeError> {
-        let listed: Vec<_> = stream::iter(self.regions.clone())
-            .map(|region| async move { self.list_owned_in(&region).await })
+        let regions = self.all_regions().await.map_err(|error| error.compute_error())?;
+        let listed: Vec<_> = stream::iter(regions)
+            .map(|region| async move {
+                let listed = self.list_owned_in(&region).await;
+                (region, listed)
+            })
             .buffered(PARALLEL)
             .collect()
             .await;
         let mut all = Vec::new();
-        for listed in listed {
-            all.extend(listed.map_err(|error| error.compute_error())?);
+        for (region, listed) in listed {
+            match listed {
+                Ok(listed) => all.extend(listed),
+                // A policy of the organization may close regions: what is not configured is of use only for what was.
+                Err(error) if error.is_forbidden() && !self.regions.contains(&region) => {
+                    tracing::debug!(region, %error, "nobody may look what there is in a region that is not configured");
+                }
+                Err(error) => return Err(error.compute_error()),
+            }
         }
+        Ok(all)
+    }
+
+    /// Those of the configuration, and all others that the account has: some may have been configured before.
+    async fn all_regions(&self) -> Result<Vec<String>, AwsError> {
+        let home = home_region(&self.regions);
+        let mut all = self.regions.clone();
+        match self.client.regions(home).await {
+            Ok(regions) => all.extend(regions),
+            // dstack 0.22.5 does not ask for that permission.
+            Err(error) if error.is_forbidden() => {
+                tracing::debug!(%error, "only the regions of the configuration are looked at");
+            }
+            Err(error) => return Err(error),
+        }
+        all.sort_unstable();
+        all.dedup();
         Ok(all)
     }
 

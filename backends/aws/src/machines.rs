@@ -31,6 +31,15 @@ const STARTS_INTERVAL: Duration = Duration::from_secs(10);
 /// Pause while something is being taken away.
 pub(crate) const ENDS_INTERVAL: Duration = Duration::from_secs(5);
 
+/// What was looked up before was deleted since; or what was made just now is not known everywhere yet
+/// ("Eventual consistency in the Amazon EC2 API").
+const NOT_THERE: &[&str] = &[
+    "InvalidAMIID.NotFound",
+    "InvalidGroup.NotFound",
+    "InvalidPlacementGroup.Unknown",
+    "InvalidSubnetID.NotFound",
+];
+
 const SSH_PORT: i64 = 22;
 
 /// From the notice to the end of a spot instance ("Spot Instance interruption notices").
@@ -163,7 +172,7 @@ impl Aws {
             let choice: Choice = match call.made(CHOICE)? {
                 Some(choice) => choice,
                 None => {
-                    let Some(choice) = self.choose(want, &tried).await? else {
+                    let Some(choice) = self.choose(want, tried).await? else {
                         let none = || {
                             ComputeError::NoCapacity(format!(
                                 "No eligible availability zones in {}",
@@ -180,10 +189,17 @@ impl Aws {
                 Ok(Made::now(id, call))
             };
             match call.make_once(MACHINE, run).await {
-                Err(error @ ComputeError::NoCapacity(_)) => {
+                // Not as long as an earlier call, whose answer was lost, may have made it in this zone.
+                Err(error @ ComputeError::NoCapacity(_)) if call.asked_at(MACHINE).is_none() => {
                     refusal = Some(error);
+                    tried = choice.tried;
                     tried.push(choice.place.zone);
                     forget_choice(call).await?;
+                }
+                // What it names is gone, or not known everywhere yet.
+                Err(error @ ComputeError::NotReady(_)) if call.asked_at(MACHINE).is_none() => {
+                    forget_choice(call).await?;
+                    return Err(error);
                 }
                 made => return made,
             }
@@ -191,7 +207,11 @@ impl Aws {
     }
 
     /// What an instance is made of, in the first zone that was not tried; `None`: there is none.
-    async fn choose(&self, want: &MachineRequest, tried: &[String]) -> Result<Option<Choice>, ComputeError> {
+    async fn choose(
+        &self,
+        want: &MachineRequest,
+        tried: Vec<String>,
+    ) -> Result<Option<Choice>, ComputeError> {
         let region = &*want.offer.region;
         let reservation = match &want.reservation {
             Some(id) => self.reservation(region, id).await?,
@@ -202,7 +222,7 @@ impl Aws {
             .as_ref()
             .and_then(|reservation| reservation.availability_zone.as_deref());
         let zones = want.offer.availability_zones.as_deref();
-        let places = places_to_try(&network, zones, reserved, tried);
+        let places = places_to_try(&network, zones, reserved, &tried);
         let Some(place) = places.first().map(|place| Place::clone(place)) else {
             return Ok(None);
         };
@@ -215,6 +235,7 @@ impl Aws {
         Ok(Some(Choice {
             token: self.kind.env.random.uuid().to_string(),
             place,
+            tried,
             security_group: self
                 .security_group(region, &network.vpc, &want.owner.project)
                 .await?,
@@ -251,9 +272,9 @@ impl Aws {
                 ComputeError::Unclear("AWS does not list the instance yet that it has made".to_owned())
             });
         }
-        if error.code().starts_with("Invalid") && error.code().ends_with(".NotFound") {
-            // What was looked up before was deleted.
+        if error.is(NOT_THERE) {
             self.forget_lookups();
+            return Err(ComputeError::NotReady(error.to_string()));
         }
         Err(error.compute_error())
     }
@@ -271,7 +292,9 @@ impl Aws {
             None => with_marks(form, marks),
         };
         let found = self.client.instances(region, form).await;
-        let found = found.map_err(|error| error.compute_error())?;
+        let mut found = found.map_err(|error| error.compute_error())?;
+        // Those of earlier attempts are listed for an hour after their end.
+        found.sort_by_key(|instance| instance.instance_state.name == "terminated");
         Ok(found.into_iter().next().map(|instance| instance.instance_id))
     }
 

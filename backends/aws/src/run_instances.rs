@@ -22,6 +22,9 @@ pub(crate) struct Choice {
     /// Makes the call one that is carried out once.
     pub(crate) token: String,
     pub(crate) place: Place,
+    /// Zones that had none.
+    #[serde(default)]
+    pub(crate) tried: Vec<String>,
     pub(crate) security_group: String,
     pub(crate) image: String,
     /// Device of the image's disk.

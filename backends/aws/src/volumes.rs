@@ -34,6 +34,10 @@ const PRICES: (f64, f64) = (0.08, 0.005);
 /// Operations a second that are included.
 const FREE_IOPS: i64 = 3000;
 
+/// How long AWS makes nothing twice for the same token, at least: it promises a day for most calls ("Ensuring idempotency in
+/// Amazon EC2 API requests").
+const TOKEN_LIFETIME: Duration = Duration::from_secs(12 * 60 * 60);
+
 /// Sizes of `gp3` that are taken everywhere, in GB.
 const SIZES: std::ops::RangeInclusive<i64> = 1..=16_384;
 
@@ -57,8 +61,19 @@ impl Lifecycle<Volume> for Aws {
             Some(made) => made,
             None => {
                 let choice = self.choose_zone(configuration, call).await?;
+                let asked_long_ago = call
+                    .asked_at(VOLUME)
+                    .is_some_and(|at| call.now() >= at + TOKEN_LIFETIME);
                 let create = async || {
-                    let id = self.create_volume(want, configuration, &choice).await?;
+                    // AWS forgets tokens, and would make another one.
+                    let found = match asked_long_ago {
+                        true => self.find_volume(region, &want.marks).await?,
+                        false => None,
+                    };
+                    let id = match found {
+                        Some(id) => id,
+                        None => self.create_volume(want, configuration, &choice).await?,
+                    };
                     Ok(Made::now(id, call))
                 };
                 call.make_once(VOLUME, create).await?

@@ -205,6 +205,14 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// When a piece was asked for last, if nobody knows since then whether it was made.
+    pub fn asked_at(&self, piece: &str) -> Option<Time> {
+        match self.noted(piece) {
+            Some(Piece::Asked { at, .. }) => Some(at),
+            _ => None,
+        }
+    }
+
     /// Removes a piece, if there is one.
     ///
     /// `known`: by what it is known otherwise, where nothing was ever noted of it (dstack 0.22.5 makes no notes). `find` looks for

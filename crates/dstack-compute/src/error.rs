@@ -37,6 +37,9 @@ pub enum ComputeError {
         /// What the cloud said.
         details: String,
     },
+    /// What it needs was made just now, and is not known everywhere yet.
+    #[error("not ready yet: {0}")]
+    NotReady(String),
     /// The cloud cannot be reached: it was not asked.
     #[error("the cloud cannot be reached: {0}")]
     Unreachable(String),
@@ -64,6 +67,7 @@ impl ComputeError {
             | Self::Broken(text)
             | Self::InUse(text)
             | Self::Throttled { details: text, .. }
+            | Self::NotReady(text)
             | Self::Unreachable(text)
             | Self::Unclear(text)
             | Self::NotWritten(text) => text.clone(),
@@ -80,7 +84,11 @@ impl ComputeError {
     pub const fn is_transient(&self) -> bool {
         matches!(
             self,
-            Self::Unreachable(_) | Self::Unclear(_) | Self::NotWritten(_) | Self::Throttled { .. }
+            Self::NotReady(_)
+                | Self::Unreachable(_)
+                | Self::Unclear(_)
+                | Self::NotWritten(_)
+                | Self::Throttled { .. }
         )
     }
 }

@@ -178,7 +178,9 @@ fn interfaces(cloud: &Cloud, call: &Call<'_>, max_efa: u32) -> Result<(String, V
     let mut places = Vec::new();
     for interface in &all {
         for group in texts(&interface["Groups"]) {
-            let is_known = |one: &crate::state::SecurityGroup| one.id == group && found["VpcId"] == one.vpc;
+            let is_known = |one: &crate::state::SecurityGroup| {
+                one.id == group && found["VpcId"] == one.vpc && one.listed_at <= Instant::now()
+            };
             if !cloud.security_groups.iter().any(is_known) {
                 let text = format!("The security group '{group}' does not exist");
                 return Err(refused("InvalidGroup.NotFound", text));

@@ -125,6 +125,11 @@ impl Aws {
         self.lock().free.insert(zone.to_owned(), instances);
     }
 
+    /// What was made for a token before is made again for it: that long ago it was.
+    pub fn forget_tokens(&self) {
+        self.lock().tokens.clear();
+    }
+
     /// A quota, in vCPUs, by its code.
     pub fn set_quota(&self, code: &str, vcpus: f64) {
         self.lock().quotas.insert(code.to_owned(), vcpus);
@@ -281,6 +286,7 @@ fn ec2(cloud: &mut Cloud, action: &str, call: &Call<'_>) -> Answer {
         "DescribeCapacityReservations" => others::describe_reservations(cloud, call),
         "DescribeImages" => others::describe_images(call),
         "DescribeAvailabilityZones" => others::describe_zones(call),
+        "DescribeRegions" => Ok(others::describe_regions(call)),
         "CreatePlacementGroup" => others::create_placement_group(cloud, call),
         "DescribePlacementGroups" => others::describe_placement_groups(cloud, call),
         "DeletePlacementGroup" => others::delete_placement_group(cloud, call),

@@ -1,6 +1,7 @@
 //! VPCs, subnets, routes, and security groups.
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::lists::{fields, list, tags_for, text};
 use crate::state::{Cloud, SecurityGroup, route_tables, subnets, vpcs};
@@ -36,7 +37,7 @@ pub(crate) fn describe_security_groups(cloud: &Cloud, call: &Call<'_>) -> Answer
     let here = cloud
         .security_groups
         .iter()
-        .filter(|group| group.region == call.region);
+        .filter(|group| group.region == call.region && group.listed_at <= Instant::now());
     let items = here.map(|group| {
         json!({"GroupId": group.id, "GroupName": group.name, "VpcId": group.vpc, "Description": group.description,
             "Tags": group.tags, "IpPermissions": group.ingress, "IpPermissionsEgress": group.egress})
@@ -72,6 +73,7 @@ pub(crate) fn create_security_group(cloud: &mut Cloud, call: &Call<'_>) -> Answe
         vpc,
         description: text(&call.input["Description"]),
         tags: tags_for(&call.input, "security-group")?,
+        listed_at: cloud.listed_at(),
         ingress: Vec::new(),
         egress: vec![json!({"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]})],
     };
@@ -82,7 +84,8 @@ pub(crate) fn create_security_group(cloud: &mut Cloud, call: &Call<'_>) -> Answe
 
 pub(crate) fn authorize(cloud: &mut Cloud, call: &Call<'_>, is_egress: bool) -> Answer {
     let id = text(&call.input["GroupId"]);
-    let Some(group) = cloud.security_groups.iter_mut().find(|group| group.id == id) else {
+    let is_known = |group: &&mut SecurityGroup| group.id == id && group.listed_at <= Instant::now();
+    let Some(group) = cloud.security_groups.iter_mut().find(is_known) else {
         let text = format!("The security group '{id}' does not exist");
         return Err(Problem::new(400, "InvalidGroup.NotFound", text));
     };

@@ -12,6 +12,13 @@ pub(crate) fn describe_zones(call: &Call<'_>) -> Answer {
     zones_page(call)
 }
 
+/// Those that are enabled for the account.
+pub(crate) fn describe_regions(call: &Call<'_>) -> Value {
+    let region = |name: &String| json!({"RegionName": name, "Endpoint": format!("ec2.{name}.amazonaws.com"), "OptInStatus": "opt-in-not-required"});
+    let regions: Vec<Value> = call.aws.0.regions.iter().map(region).collect();
+    json!({"Regions": regions})
+}
+
 pub(crate) fn describe_images(call: &Call<'_>) -> Answer {
     let owners = texts(&call.input["Owners"]);
     let images = images()

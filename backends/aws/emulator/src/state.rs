@@ -126,6 +126,8 @@ pub(crate) struct SecurityGroup {
     pub(crate) vpc: String,
     pub(crate) description: String,
     pub(crate) tags: Value,
+    /// Until then it is not known everywhere.
+    pub(crate) listed_at: Instant,
     pub(crate) ingress: Vec<Value>,
     pub(crate) egress: Vec<Value>,
 }
