@@ -30,7 +30,7 @@ use dstack_store::{
     GatewaySnapshot, JobSnapshot, Lease, LeaseRequest, MemoryStore, NewEvent, PlacementSnapshot, Put,
     RowKeys, RunSnapshot, Sealed, SqlStore, StoreError, raw,
 };
-use dstack_system::Random;
+use dstack_system::{Random, task};
 use dstack_units::{JobId, RunId, Time};
 use futures_util::future::join_all;
 use serde_json::json;
@@ -427,6 +427,49 @@ async fn what_was_decided_under_a_lost_lease_is_not_written() {
         people(&database, &builder, &[run.user_id.to_string()]).await;
         fences(&SqlStore::new(database), &builder, &task).await;
     }
+}
+
+/// Clients go away in the middle of calls: no connection goes back with a transaction that nobody ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_that_is_given_up_at_any_moment_leaves_no_transaction_open() {
+    let Some(database) = postgres().await else {
+        return;
+    };
+    raw::execute(&database, "CREATE TABLE marks (n BIGINT)")
+        .await
+        .unwrap();
+    // Of the connection that is asked, `now()` is when its transaction began.
+    let open = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND ((pid <> pg_backend_pid() \
+                AND state LIKE 'idle in transaction%') OR (pid = pg_backend_pid() AND clock_timestamp() - now() > INTERVAL '50 milliseconds'))";
+    let random = Random::seeded(23);
+    for round in 0..20 {
+        for _ in 0..10 {
+            give_up_a_write(&database, Duration::from_millis(3).mul_f64(random.fraction())).await;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let found = raw::fetch(&database, open).await.unwrap();
+        assert_eq!(found, [[Some("0".to_owned())]], "round {round}");
+    }
+}
+
+/// Begins to write, and gives up so much later; by another thread than the one that writes.
+async fn give_up_a_write(database: &Database, after: Duration) {
+    let database = database.clone();
+    let write = task::spawn("write", async move {
+        let write = database.write(|tx| {
+            Box::pin(async move {
+                raw::execute_in(tx, "INSERT INTO marks VALUES (1)").await?;
+                Ok(())
+            })
+        });
+        write.await
+    });
+    let began = std::time::Instant::now();
+    while began.elapsed() < after {
+        std::hint::spin_loop();
+    }
+    write.abort();
+    write.await.ok();
 }
 
 /// The only server of SQLite has no lease to lose.

@@ -114,7 +114,7 @@ impl OwnConnection {
     }
 }
 
-async fn in_transaction<T>(
+pub(crate) async fn in_transaction<T>(
     connection: &mut AnyConnection,
     work: impl for<'c> FnOnce(&'c mut Tx) -> TxFuture<'c, T>,
 ) -> Result<T> {

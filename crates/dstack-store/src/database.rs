@@ -10,11 +10,12 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use dstack_system::{Secret, task};
-use sqlx::{AnyConnection, AnyPool, AssertSqlSafe, Connection, Executor};
+use sqlx::pool::PoolConnection;
+use sqlx::{Any, AnyConnection, AnyPool, AssertSqlSafe, Connection, Executor};
 use tokio::runtime::Handle;
 
 use crate::committer::Committer;
-use crate::connection::OwnConnection;
+use crate::connection::{OwnConnection, in_transaction};
 use crate::encryption::RowKeys;
 use crate::queries::Reads;
 use crate::reads::BatchedReads;
@@ -277,15 +278,30 @@ impl Transactions {
             Some(writer) => writer.write(work).await,
             None => {
                 let transaction = async {
-                    let mut tx = self.pools.any().begin().await?;
-                    let value = contained(work(&mut tx)).await?;
-                    tx.commit().await?;
-                    Ok(value)
+                    let mut whole = Whole(Some(self.pools.any().acquire().await?));
+                    let written = match &mut whole.0 {
+                        Some(connection) => in_transaction(connection, work).await,
+                        None => Err(StoreError::Closed),
+                    };
+                    whole.0 = None;
+                    written
                 };
                 let done = in_time(self.patience, transaction).await;
                 self.trust.note(&done);
                 done
             }
+        }
+    }
+}
+
+/// A connection of a pool that is closed unless what was done with it came to its end: given up while a transaction begins, it
+/// would go back with one that nobody knows of (sqlx 0.9), which takes in whatever the connection is used for next.
+struct Whole(Option<PoolConnection<Any>>);
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        if let Some(connection) = &mut self.0 {
+            connection.close_on_drop();
         }
     }
 }
