@@ -128,7 +128,15 @@ fn new_instance(cloud: &mut Cloud, call: &Call<'_>, token: &str) -> Result<Insta
         })
         .collect();
     let root_device = text(&input["BlockDeviceMappings"][0]["DeviceName"]);
+    let given =
+        match &call.aws.0.give_machine {
+            None => None,
+            Some(give) => Some(give(&user_data).ok_or_else(|| {
+                Problem::new(500, "InsufficientInstanceCapacity", "There is no machine left")
+            })?),
+        };
     Ok(Instance {
+        given,
         id: cloud.new_id("i"),
         region: call.region.to_owned(),
         zone,
@@ -319,7 +327,12 @@ fn described(cloud: &Cloud, instance: &Instance) -> Value {
     });
     let public = match address {
         Some(address) => Some(address.ip.clone()),
-        None => (instance.is_public && name == "running").then(|| ip(instance, "203.0.113")),
+        None => (instance.is_public && name == "running").then(|| {
+            instance
+                .given
+                .clone()
+                .unwrap_or_else(|| ip(instance, "203.0.113"))
+        }),
     };
     let volumes = cloud.volumes.iter().filter_map(|volume| {
         let attachment = volume.attachment.as_ref()?;
@@ -344,7 +357,7 @@ fn described(cloud: &Cloud, instance: &Instance) -> Value {
         "State": {"Code": code, "Name": name},
         "StateReason": reason,
         "Placement": {"AvailabilityZone": instance.zone, "GroupName": instance.placement_group, "Tenancy": "default"},
-        "PrivateIpAddress": is_up.then(|| ip(instance, "172.31.7")),
+        "PrivateIpAddress": is_up.then(|| instance.given.clone().unwrap_or_else(|| ip(instance, "172.31.7"))),
         "PublicIpAddress": public,
         "SpotInstanceRequestId": instance.spot_request,
         "InstanceLifecycle": instance.spot_request.as_ref().map(|_| "spot"),

@@ -22,6 +22,7 @@ mod others;
 mod state;
 mod volumes;
 
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -56,14 +57,26 @@ pub struct Size {
 #[derive(Debug, Clone)]
 pub struct Aws(Arc<Shared>);
 
-#[derive(Debug)]
+/// Gives each new instance, by its user data, a machine that can be reached at this address; `None`: there is none left.
+pub type GiveMachine = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
 struct Shared {
     key: Key,
     /// Those that the account may use.
     regions: Vec<String>,
     sizes: Vec<Size>,
+    /// Unset: instances have addresses of nobody.
+    give_machine: Option<GiveMachine>,
     ledger: Ledger,
     state: Mutex<Cloud>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A call of the account.
@@ -102,8 +115,31 @@ impl Aws {
         Self::with_times(key_id, secret, regions, sizes, state::USUAL)
     }
 
+    /// As [`Aws::with_times`], with machines that somebody gives.
+    pub fn with_machines(
+        key_id: &str,
+        secret: &str,
+        regions: &[&str],
+        sizes: Vec<Size>,
+        times: Times,
+        give_machine: GiveMachine,
+    ) -> Self {
+        Self::with_all(key_id, secret, regions, sizes, times, Some(give_machine))
+    }
+
     /// As [`Aws::new`], in which things take so long.
     pub fn with_times(key_id: &str, secret: &str, regions: &[&str], sizes: Vec<Size>, times: Times) -> Self {
+        Self::with_all(key_id, secret, regions, sizes, times, None)
+    }
+
+    fn with_all(
+        key_id: &str,
+        secret: &str,
+        regions: &[&str],
+        sizes: Vec<Size>,
+        times: Times,
+        give_machine: Option<GiveMachine>,
+    ) -> Self {
         Self(Arc::new(Shared {
             key: Key {
                 id: key_id.to_owned(),
@@ -111,6 +147,7 @@ impl Aws {
             },
             regions: regions.iter().map(|region| (*region).to_owned()).collect(),
             sizes,
+            give_machine,
             ledger: Ledger::default(),
             state: Mutex::new(Cloud::new(times)),
         }))

@@ -79,6 +79,8 @@ pub(crate) struct Instance {
     pub(crate) spot_request: Option<String>,
     pub(crate) reservation: Option<String>,
     pub(crate) user_data: String,
+    /// Address of the machine that stands for it.
+    pub(crate) given: Option<String>,
     pub(crate) root_device: String,
     pub(crate) made_at: Instant,
     pub(crate) listed_at: Instant,
