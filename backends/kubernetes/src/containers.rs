@@ -146,11 +146,16 @@ impl Seen {
             (Some(end), _) => Sign::Lost(end),
             (None, Some(why)) => Sign::Ending { at: None, why },
             (None, None) => match self.proxies.get(&jump::name(marks)) {
-                Some(proxy) => moved(place, proxy),
-                None => Sign::Well,
+                Some(proxy) if goes_through_ours(place) => moved(place, proxy),
+                _ => Sign::Well,
             },
         }
     }
+}
+
+/// Whether its keys are among those of a jump pod of this build: dstack 0.22.5 has jump pods of its own.
+fn goes_through_ours(place: &JobProvisioningData) -> bool {
+    data_of(Some(place)).ssh_proxy_host_key.is_some()
 }
 
 /// Whether a container is reached by another way than before.
@@ -197,7 +202,7 @@ impl Known {
         for known in known {
             let Some(place) = &known.place else { continue };
             let is_alive = seen.pod(place).is_some_and(|pod| state::end_of(pod).is_none());
-            if let (true, Some(proxy)) = (is_alive, &place.ssh_proxy) {
+            if let (true, Some(proxy)) = (is_alive && goes_through_ours(place), &place.ssh_proxy) {
                 used.insert(jump::name(&known.marks), (&known.marks, proxy.hostname.as_str()));
             }
         }

@@ -297,7 +297,7 @@ impl Known {
         known: Option<&str>,
     ) -> Result<Option<Proxy>, ComputeError> {
         let port = service.spec.ports.first().and_then(|port| port.node_port);
-        let (Some(port), "Running") = (port, pod.status.phase.as_str()) else {
+        let Some(port) = port.filter(|_| state::is_running(pod)) else {
             return Ok(None);
         };
         let hostname = self.outside_address(pod.spec.node_name.as_deref(), known).await?;
@@ -357,7 +357,6 @@ impl Known {
                 .find(|service| service.metadata.name == service_name(name));
             let is_over = pod.is_none_or(|pod| state::end_of(pod).is_some());
             if is_over || service.is_none() {
-                tracing::warn!(jump_pod = name, "a jump pod is gone, and is made anew");
                 self.revive_jump(cluster, marks, pod).await?;
             } else if let (Some(pod), Some(service)) = (pod, service)
                 && let Some(proxy) = self.proxy(pod, service, Some(known)).await?
@@ -380,6 +379,7 @@ impl Known {
         let Some(keys) = keys.filter(|keys| !keys.is_ending() && keys.host_key().is_some()) else {
             return Ok(());
         };
+        tracing::warn!(jump_pod = name, "a jump pod is gone, and is made anew");
         let over = over.filter(|pod| state::end_of(pod).is_some());
         if let Some(pod) = over
             && let Removal::Underway { .. } = cluster.delete(Kind::Pod, &name, &pod.metadata.uid).await?

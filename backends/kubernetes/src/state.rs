@@ -81,6 +81,12 @@ pub(crate) fn obstacle(pod: &Pod, since: Time, now: Time) -> Option<ComputeError
     stuck.map(|stuck| ComputeError::Broken(said(&stuck.reason, &stuck.message)))
 }
 
+/// Whether a pod runs, and its containers with it: one that crashes again and again is in the same phase.
+pub(crate) fn is_running(pod: &Pod) -> bool {
+    let mut states = pod.status.container_statuses.iter().map(|one| &one.state);
+    pod.status.phase == "Running" && states.all(|state| state.waiting.is_none())
+}
+
 /// What is waited for.
 pub(crate) fn doing(pod: &Pod) -> String {
     let waiting = pod
@@ -150,6 +156,17 @@ mod tests {
             Some(ComputeError::Broken(_))
         ));
         assert_eq!(obstacle(&waiting("ContainerCreating"), 600), None);
+    }
+
+    #[test]
+    fn a_container_that_crashes_again_and_again_does_not_run() {
+        let running =
+            |state: Value| pod(json!({"phase": "Running", "containerStatuses": [{"state": state}]}));
+        assert!(is_running(&running(json!({"running": {}}))));
+        assert!(!is_running(&running(
+            json!({"waiting": {"reason": "CrashLoopBackOff"}})
+        )));
+        assert!(!is_running(&pod(json!({"phase": "Pending"}))));
     }
 
     #[test]

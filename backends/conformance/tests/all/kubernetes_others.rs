@@ -633,6 +633,13 @@ async fn a_jump_pod_that_was_evicted_is_made_anew_for_those_who_use_it() {
     );
     let at = (backend.as_ref(), &subject, &moved);
     look_until(&cloud, at, |sign| *sign == Sign::Well).await;
+
+    // dstack 0.22.5 has jump pods of its own: its containers stay with theirs.
+    let mut of_reference = moved.clone();
+    of_reference.backend_data = None;
+    of_reference.ssh_proxy.as_mut().unwrap().port = 30_999;
+    let seen = self::sign(backend.as_ref(), &subject, &of_reference).await;
+    assert_eq!(seen, Sign::Well);
 }
 
 /// `verb resource`, with `all` where it is in all namespaces.
