@@ -11,7 +11,7 @@ use crate::{CANARY, Cloud, Driver, Fault, Subject};
 const AFTERWARDS: Duration = Duration::from_secs(10 * 60);
 
 /// No life of a thing takes more requests.
-const MOST_REQUESTS: usize = 60;
+const MOST_REQUESTS: usize = 90;
 
 /// Good credentials are taken; of bad ones, the field at fault is named, and nothing of the secret is shown.
 pub async fn credentials(cloud: &Cloud) {

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_backend::{Env, compute_error};
-use dstack_compute::{ComputeError, Removal};
+use dstack_backend::Env;
+use dstack_compute::{ComputeError, Marks, Removal};
 use dstack_http::{ApiClient, ApiError, ApiLimits};
 use dstack_model::backends::BackendType;
 use http::StatusCode;
@@ -15,12 +15,20 @@ use reqwest::Url;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::errors::{is_taken, not_made, told};
 use crate::kubeconfig::Access;
-use crate::labels::MANAGED_SELECTOR;
-use crate::objects::{List, Object};
+use crate::labels::{MANAGED_SELECTOR, is_for};
+use crate::objects::{List, Metadata, Object};
+use crate::rights::Right;
 
 /// Pause while something is being taken away: pods have half a minute to end.
-const ENDS_INTERVAL: Duration = Duration::from_secs(5);
+pub(crate) const ENDS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// So many objects are asked for at once.
+const PAGE: &str = "500";
+
+/// A list whose rest has expired is begun anew so often at most.
+const MOST_STARTS: u32 = 3;
 
 /// Kinds of objects in a namespace, by their names in paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,9 +51,11 @@ impl Kind {
 }
 
 /// One cluster, in one namespace.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Cluster {
-    pub(crate) access: Access,
+    pub(crate) access: Arc<Access>,
+    /// Where everything is made.
+    pub(crate) namespace: String,
     api: ApiClient,
 }
 
@@ -67,29 +77,54 @@ impl Cluster {
                     format!("kubeconfig, context {region}: the token has characters that no token has")
                 })?;
         }
-        Ok(Self { access, api })
+        Ok(Self {
+            namespace: access.namespace.clone(),
+            access: Arc::new(access),
+            api,
+        })
+    }
+
+    /// The same cluster in another namespace.
+    pub(crate) fn in_namespace(&self, namespace: &str) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            ..self.clone()
+        }
     }
 
     fn path(&self, kind: Kind, name: &str) -> String {
-        let namespace = &self.access.namespace;
+        let namespace = &self.namespace;
         format!("api/v1/namespaces/{namespace}/{}/{name}", kind.path())
     }
 
-    /// Whether the cluster answers, and lets us see its nodes.
-    pub(crate) async fn check(&self) -> Result<(), ApiError> {
-        self.api.get("version").send::<Value>().await?;
-        self.api
-            .get("api/v1/nodes")
-            .query("limit", "1")
-            .send::<Value>()
-            .await
-            .map(drop)
+    /// Its version: whether it answers at all, and to whom.
+    pub(crate) async fn version(&self) -> Result<Value, ApiError> {
+        self.api.get("version").send().await
     }
 
-    /// All nodes, or pods of all namespaces.
-    pub(crate) async fn list_all<T: DeserializeOwned>(&self, what: &str) -> Result<Vec<T>, ComputeError> {
-        let list: Result<List<T>, ApiError> = self.api.get(&format!("api/v1/{what}")).send().await;
-        list.map(|list| list.items).map_err(|error| compute_error(&error))
+    /// Whether the user of the kubeconfig has a right, see
+    /// <https://kubernetes.io/docs/reference/kubernetes-api/authorization-resources/self-subject-access-review-v1/>.
+    pub(crate) async fn may(&self, right: &Right, verb: &str) -> Result<bool, ApiError> {
+        let mut of = json!({"verb": verb, "resource": right.resource});
+        if let (false, Some(of)) = (right.is_of_cluster, of.as_object_mut()) {
+            of.insert("namespace".to_owned(), json!(self.namespace));
+        }
+        let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": of}});
+        let path = "apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+        let answer: Value = self.api.post(path).json(&review).repeatable().send().await?;
+        Ok(answer.pointer("/status/allowed") == Some(&Value::Bool(true)))
+    }
+
+    /// All nodes.
+    pub(crate) async fn nodes<T: DeserializeOwned>(&self) -> Result<Vec<T>, ComputeError> {
+        self.list_all("api/v1/nodes", &[]).await
+    }
+
+    /// Pods of all namespaces that are not over.
+    pub(crate) async fn all_pods<T: DeserializeOwned>(&self) -> Result<Vec<T>, ComputeError> {
+        let not_over = ("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed");
+        self.list_all("api/v1/pods", &[not_over]).await
     }
 
     /// Those of the namespace that dstack made, of these labels besides.
@@ -102,9 +137,49 @@ impl Cluster {
             "" => MANAGED_SELECTOR.to_owned(),
             labels => format!("{MANAGED_SELECTOR},{labels}"),
         };
-        let request = self.api.get(self.path(kind, "").trim_end_matches('/'));
-        let list: Result<List<T>, ApiError> = request.query("labelSelector", &selector).send().await;
-        list.map(|list| list.items).map_err(|error| compute_error(&error))
+        let path = self.path(kind, "");
+        self.list_all(path.trim_end_matches('/'), &[("labelSelector", &selector)])
+            .await
+    }
+
+    /// A whole list. Its rest expires after some minutes (410): then it is begun anew.
+    async fn list_all<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+    ) -> Result<Vec<T>, ComputeError> {
+        for _ in 1..MOST_STARTS {
+            match self.all_pages(path, query).await {
+                Err(error) if error.status() == Some(StatusCode::GONE) => {}
+                answer => return answer.map_err(|error| told(&error)),
+            }
+        }
+        let last = self.all_pages(path, query).await;
+        last.map_err(|error| told(&error))
+    }
+
+    async fn all_pages<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+    ) -> Result<Vec<T>, ApiError> {
+        let mut all = Vec::new();
+        let mut next = None::<String>;
+        loop {
+            let mut request = self.api.get(path).query("limit", PAGE);
+            for (name, value) in query {
+                request = request.query(name, value);
+            }
+            if let Some(next) = &next {
+                request = request.query("continue", next);
+            }
+            let page: List<T> = request.send().await?;
+            all.extend(page.items);
+            next = page.metadata.next.filter(|next| !next.is_empty());
+            if next.is_none() {
+                return Ok(all);
+            }
+        }
     }
 
     pub(crate) async fn node<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, ComputeError> {
@@ -119,9 +194,18 @@ impl Cluster {
         absent(self.api.get(&self.path(kind, name)).send().await)
     }
 
+    /// The id of a namespace; `None`: it is not there, or may not be seen.
+    pub(crate) async fn namespace_uid(&self, name: &str) -> Result<Option<String>, ComputeError> {
+        let found: Result<Object, ApiError> = self.api.get(&format!("api/v1/namespaces/{name}")).send().await;
+        match found {
+            Err(error) if error.status() == Some(StatusCode::FORBIDDEN) => Ok(None),
+            found => Ok(absent(found)?.map(|found| found.metadata.uid)),
+        }
+    }
+
     /// Makes the namespace, unless it is there.
     pub(crate) async fn ensure_namespace(&self) -> Result<(), ComputeError> {
-        let namespace = &self.access.namespace;
+        let namespace = &self.namespace;
         let found: Result<Value, ApiError> = self
             .api
             .get(&format!("api/v1/namespaces/{namespace}"))
@@ -142,50 +226,47 @@ impl Cluster {
             .await
         {
             Ok(_) => Ok(()),
-            Err(error) if error.status() == Some(StatusCode::CONFLICT) => Ok(()),
+            Err(error) if is_taken(&error) => Ok(()),
             Err(error) => Err(not_made(&error)),
         }
     }
 
-    /// Makes an object. Names are unique: one that is there is the one, if it carries our labels.
-    pub(crate) async fn create(&self, kind: Kind, object: &Value) -> Result<(), ComputeError> {
+    /// Makes an object. Names are unique: one that is there is the one, if it carries these marks.
+    pub(crate) async fn create(
+        &self,
+        kind: Kind,
+        object: &Value,
+        marks: &Marks,
+    ) -> Result<Metadata, ComputeError> {
         let path = self.path(kind, "");
         let request = self.api.post(path.trim_end_matches('/')).json(object);
         let error = match request.send::<Object>().await {
-            Ok(_) => return Ok(()),
+            Ok(made) => return Ok(made.metadata),
             Err(error) => error,
         };
-        if error.status() != Some(StatusCode::CONFLICT) || !error.body().contains("AlreadyExists") {
+        if !is_taken(&error) {
             return Err(not_made(&error));
         }
-        let name = object
-            .pointer("/metadata/name")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
-        let found: Option<Object> = self.get(kind, name).await?;
-        let is_ours = |label: &str, value: &str| {
-            found
-                .as_ref()
-                .is_some_and(|found| found.metadata.labels.get(label).is_some_and(|of| of == value))
+        let name = object.pointer("/metadata/name").and_then(Value::as_str);
+        let name = name.unwrap_or_default();
+        let before = || ComputeError::Throttled {
+            after: ENDS_INTERVAL,
+            details: format!("{name} of an attempt before is still being removed"),
         };
-        let wanted = object.pointer("/metadata/labels").and_then(Value::as_object);
-        let marks = wanted
-            .into_iter()
-            .flatten()
-            .filter(|(label, _)| label.starts_with("dstack_"));
-        match marks
-            .into_iter()
-            .all(|(label, value)| is_ours(label, value.as_str().unwrap_or_default()))
-        {
-            true => Ok(()),
-            false => Err(ComputeError::Refused(format!(
+        let found = self.get::<Object>(kind, name).await?.ok_or_else(before)?.metadata;
+        if !is_for(marks, &found) {
+            return Err(ComputeError::Refused(format!(
                 "{name} exists in the namespace {}, and is not of this installation: remove it",
-                self.access.namespace
-            ))),
+                self.namespace
+            )));
+        }
+        match found.deletion_timestamp {
+            Some(_) => Err(before()),
+            None => Ok(found),
         }
     }
 
-    /// Adds to an object; whether it is there.
+    /// Changes an object; whether it is there.
     pub(crate) async fn patch(&self, kind: Kind, name: &str, patch: &Value) -> Result<bool, ComputeError> {
         let request = self
             .api
@@ -195,17 +276,23 @@ impl Cluster {
         Ok(absent(request.send::<Object>().await)?.is_some())
     }
 
-    /// Removes an object (the one of this uid, if one is named), and looks whether it is gone.
-    pub(crate) async fn delete(
+    /// Changes an object that is as it was when it was read: the patch has its version. Whether it was.
+    pub(crate) async fn patch_unchanged(
         &self,
         kind: Kind,
         name: &str,
-        uid: Option<&str>,
-    ) -> Result<Removal, ComputeError> {
-        let mut options = json!({"apiVersion": "v1", "kind": "DeleteOptions"});
-        if let (Some(uid), Some(options)) = (uid, options.as_object_mut()) {
-            options.insert("preconditions".to_owned(), json!({"uid": uid}));
+        patch: &Value,
+    ) -> Result<bool, ComputeError> {
+        let request = self.api.patch(&self.path(kind, name)).merge_patch(patch);
+        match request.send::<Object>().await {
+            Err(error) if error.status() == Some(StatusCode::CONFLICT) => Ok(false),
+            patched => Ok(absent(patched)?.is_some()),
         }
+    }
+
+    /// Removes the object of this uid, and looks whether it is gone.
+    pub(crate) async fn delete(&self, kind: Kind, name: &str, uid: &str) -> Result<Removal, ComputeError> {
+        let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}});
         let deleted: Result<Value, ApiError> = self
             .api
             .delete(&self.path(kind, name))
@@ -214,10 +301,8 @@ impl Cluster {
             .send()
             .await;
         match deleted {
-            // Another one has the name now.
-            Err(error) if error.status() == Some(StatusCode::CONFLICT) && uid.is_some() => {
-                return Ok(Removal::Gone);
-            }
+            // Another one may have the name now.
+            Err(error) if error.status() == Some(StatusCode::CONFLICT) => {}
             deleted => {
                 if absent(deleted)?.is_none() {
                     return Ok(Removal::Gone);
@@ -225,8 +310,8 @@ impl Cluster {
             }
         }
         Ok(match self.get::<Object>(kind, name).await? {
-            Some(_) => Removal::Underway { again: ENDS_INTERVAL },
-            None => Removal::Gone,
+            Some(found) if found.metadata.uid == uid => Removal::Underway { again: ENDS_INTERVAL },
+            _ => Removal::Gone,
         })
     }
 }
@@ -236,16 +321,6 @@ fn absent<T>(answer: Result<T, ApiError>) -> Result<Option<T>, ComputeError> {
     match answer {
         Ok(found) => Ok(Some(found)),
         Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => Ok(None),
-        Err(error) => Err(compute_error(&error)),
-    }
-}
-
-/// Admission tells in words that a quota is used up (403, see <https://kubernetes.io/docs/concepts/policy/resource-quotas/>).
-fn not_made(error: &ApiError) -> ComputeError {
-    match error.status() {
-        Some(StatusCode::FORBIDDEN) if error.body().contains("exceeded quota") => {
-            ComputeError::NoQuota(error.to_string())
-        }
-        _ => compute_error(error),
+        Err(error) => Err(told(&error)),
     }
 }

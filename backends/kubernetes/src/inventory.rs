@@ -26,9 +26,8 @@ impl Kubernetes {
         {
             // Of a jump pod, the key is that of its project.
             let project = ProjectId::from(key).to_string();
-            let removed = known
-                .remove_unused_jump(&project, jump::name_of(&owned.name))
-                .await?;
+            let name = jump::name_of(&owned.name);
+            let removed = jump::remove_unused_jump(&known.cluster, &project, name).await?;
             return removed.ok_or_else(|| ComputeError::InUse("pods of its project use it".to_owned()));
         }
         let kind = match &owned.kind {
@@ -38,7 +37,7 @@ impl Kubernetes {
             OwnedKind::Volume => Kind::Claim,
             _ => return Err(ComputeError::Unsupported("such a thing")),
         };
-        known.cluster.delete(kind, &owned.name, Some(&owned.id)).await
+        known.cluster.delete(kind, &owned.name, &owned.id).await
     }
 }
 

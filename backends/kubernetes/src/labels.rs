@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use dstack_compute::{Marks, Owner};
 
+use crate::objects::Metadata;
+
 /// Longest name: that of a service, with what is appended to those of pods taken off.
 pub(crate) const POD_NAME_LENGTH: usize = 63 - SECRET_SUFFIX.len();
 pub(crate) const SECRET_SUFFIX: &str = "-registry-auth";
@@ -12,6 +14,7 @@ pub(crate) const SERVICE_SUFFIX: &str = "-service";
 
 pub(crate) const COMPONENT: &str = "app.kubernetes.io/name";
 pub(crate) const INSTANCE: &str = "app.kubernetes.io/instance";
+pub(crate) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 pub(crate) const MANAGED_SELECTOR: &str = "app.kubernetes.io/managed-by=dstack";
 /// Id of the project.
 pub(crate) const PROJECT_ID: &str = "k8s.dstack.ai/project-id";
@@ -32,7 +35,7 @@ pub(crate) fn of_request(component: &str, instance: &str, marks: &Marks, owner: 
     let own = [
         (COMPONENT, component.to_owned()),
         (INSTANCE, instance.to_owned()),
-        ("app.kubernetes.io/managed-by", "dstack".to_owned()),
+        (MANAGED_BY, "dstack".to_owned()),
         ("k8s.dstack.ai/project", owner.project.clone()),
         ("k8s.dstack.ai/name", marks.name.clone()),
         ("k8s.dstack.ai/user", owner.user.clone()),
@@ -43,6 +46,12 @@ pub(crate) fn of_request(component: &str, instance: &str, marks: &Marks, owner: 
         .filter(|(_, value)| !value.is_empty() && is_value(value));
     let all = tags.chain(own).chain(marks.tags());
     all.map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+/// Whether an object was made for a request with these marks.
+pub(crate) fn is_for(marks: &Marks, found: &Metadata) -> bool {
+    let mut own = marks.tags().into_iter();
+    own.all(|(label, value)| found.labels.get(label) == Some(&value))
 }
 
 fn is_value(text: &str) -> bool {

@@ -1,13 +1,17 @@
 //! [Kubernetes](https://kubernetes.io): a pod for each job, on nodes that are there.
 //!
-//! `kubeconfig` says which clusters, `client` is the API of one as far as it is used, `offers` what its nodes have, `manifests` what
-//! is made, `jump` how pods are reached from outside, `containers` and `volumes` their lives, `inventory` what is ours.
+//! `kubeconfig` says which clusters, `check` whether one can be used, `client` is its API as far as it is used, `errors` what that
+//! means by its errors, `offers` what its nodes have, `manifests` what is made, `pieces` and `homes` how that is noted, `jump` how pods
+//! are reached from outside, `containers` and `volumes` their lives, `inventory` what is ours.
 
 #![warn(missing_docs)]
 
+mod check;
 mod client;
 mod containers;
+mod errors;
 mod gpus;
+mod homes;
 mod inventory;
 mod jump;
 mod kubeconfig;
@@ -15,15 +19,19 @@ mod labels;
 mod manifests;
 mod objects;
 mod offers;
+mod pieces;
+mod places;
 mod quantity;
+mod rights;
 mod state;
 mod volumes;
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{Cached, Env, configure_error};
+use dstack_backend::{Cached, Env};
 use dstack_compute::config::{BackendConfig, KubernetesConfig, SplitConfig};
 use dstack_compute::{
     Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Container, Lifecycle, Owned, Removal,
@@ -32,6 +40,10 @@ use dstack_compute::{
 use dstack_model::backends::BackendType;
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
+use dstack_system::Random;
+use dstack_system::clock::SharedClock;
+use dstack_units::Time;
+use futures_util::future::try_join_all;
 
 use client::Cluster;
 use offers::Capacity;
@@ -41,6 +53,9 @@ const OFFERS_LIFETIME: Duration = Duration::from_secs(180);
 
 /// How long old answers serve where there are no new ones.
 const STALE_LIFETIME: Duration = Duration::from_secs(600);
+
+/// What could not be had is not tried again for so long, as in dstack 0.22.5.
+const FAILURE_LIFETIME: Duration = Duration::from_secs(60);
 
 /// The kind of backends for Kubernetes.
 pub fn kind(env: Env) -> Arc<dyn BackendKind> {
@@ -81,10 +96,8 @@ impl BackendKind for Kind {
                 "the configuration is not of Kubernetes".to_owned(),
             ));
         };
-        for cluster in self.clusters(own).map_err(ConfigureError::Invalid)? {
-            let checked = cluster.check().await;
-            checked.map_err(|error| configure_error(&error, &[&["kubeconfig"]]))?;
-        }
+        let clusters = self.clusters(own).map_err(ConfigureError::Invalid)?;
+        try_join_all(clusters.iter().map(check::check)).await?;
         Ok(config.split())
     }
 
@@ -97,6 +110,9 @@ impl BackendKind for Kind {
         let known = |cluster| Known {
             cluster,
             capacity: Cached::new(Arc::clone(&self.env.clock), OFFERS_LIFETIME, STALE_LIFETIME),
+            failures: Mutex::default(),
+            clock: Arc::clone(&self.env.clock),
+            random: self.env.random.clone(),
         };
         Ok(Arc::new(Kubernetes {
             kind: self.clone(),
@@ -117,6 +133,27 @@ struct Kubernetes {
 struct Known {
     cluster: Cluster,
     capacity: Cached<Capacity>,
+    /// What could not be had, when, and why.
+    failures: Mutex<BTreeMap<String, (Time, String)>>,
+    clock: SharedClock,
+    random: Random,
+}
+
+impl Known {
+    /// What was asked for in these words could not be had just now.
+    fn has_failed(&self, what: String, why: String) {
+        let now = self.clock.now();
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        failures.retain(|_, (at, _)| now < *at + FAILURE_LIFETIME);
+        failures.insert(what, (now, why));
+    }
+
+    /// Why the same could not be had a moment ago, if it was asked for.
+    fn has_just_failed(&self, what: &str) -> Option<String> {
+        let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, why) = failures.get(what)?;
+        (self.clock.now() < *at + FAILURE_LIFETIME).then(|| why.clone())
+    }
 }
 
 impl Kubernetes {

@@ -3,26 +3,37 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use dstack_compute::{CONTAINER_SSH_PORT, ComputeError, ContainerRequest, RegistryLogin, Workload};
+use dstack_model::instances::Gpu;
 use dstack_model::runs::Requirements;
 use dstack_units::AcceleratorVendor as Vendor;
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::gpus;
 use crate::labels::{INSTANCE, Labels, SECRET_SUFFIX};
 use crate::objects::Node;
 use crate::offers::{gpu_count, lower_mib};
+use crate::places::PlaceData;
 use crate::quantity::whole;
+
+/// What a request asks of nodes, in words that are the same for all that ask for the same.
+///
+/// # Errors
+/// GPUs of a vendor that is not supported.
+pub(crate) fn what_is_asked_for(want: &ContainerRequest) -> Result<String, ComputeError> {
+    let gpu = gpu_of(want);
+    let vendor = gpu.map(|gpu| gpu.vendor.unwrap_or(Vendor::Nvidia));
+    let asked = resources(&want.requirements, vendor)?;
+    let of_model = gpu.map(|gpu| format!(" of {} with {} MiB", gpu.name, gpu.memory_mib));
+    Ok(format!("{asked}{}", of_model.unwrap_or_default()))
+}
+
+fn gpu_of(want: &ContainerRequest) -> Option<&Gpu> {
+    let gpu = want.offer.instance.resources.gpus.first();
+    gpu.filter(|_| gpu_count(&want.requirements) > 0)
+}
 
 /// Docker Hub is known to container engines by this address only.
 const DOCKER_HUB: &str = "https://index.docker.io/v1/";
-
-/// What a volume's `backend_data` says.
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct ClaimData {
-    read_only: bool,
-}
 
 /// The pod of a job.
 ///
@@ -36,13 +47,7 @@ pub(crate) fn pod(
 ) -> Result<Value, ComputeError> {
     let workload = &want.workload;
     let (volumes, mounts) = volumes(workload);
-    let gpu = want
-        .offer
-        .instance
-        .resources
-        .gpus
-        .first()
-        .filter(|_| gpu_count(&want.requirements) > 0);
+    let gpu = gpu_of(want);
     let vendor = gpu.map(|gpu| gpu.vendor.unwrap_or(Vendor::Nvidia));
     let mut container = json!({
         "name": format!("{name}-container"),
@@ -176,11 +181,7 @@ fn volumes(workload: &Workload) -> (Vec<Value>, Vec<Value>) {
     }
     for (at, volume) in workload.volumes.iter().enumerate() {
         let name = format!("volume-{at}");
-        let data = volume.volume.backend_data.as_deref();
-        let data: ClaimData = data
-            .and_then(|text| serde_json::from_str(text).ok())
-            .unwrap_or_default();
-        let read_only = data.read_only;
+        let read_only = PlaceData::read(volume.volume.backend_data.as_deref()).read_only;
         volumes.push(json!({"name": name, "persistentVolumeClaim": {"claimName": volume.volume.volume_id, "readOnly": read_only}}));
         mounts.push(match read_only {
             true => json!({"name": name, "mountPath": volume.path, "readOnly": true, "recursiveReadOnly": "IfPossible"}),

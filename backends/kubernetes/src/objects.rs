@@ -8,6 +8,16 @@ use serde::Deserialize;
 pub(crate) struct List<T> {
     // Without a default: an answer that was cut off must not read as an empty list.
     pub(crate) items: Vec<T>,
+    #[serde(default)]
+    pub(crate) metadata: ListMetadata,
+}
+
+/// Where a list goes on. See <https://kubernetes.io/docs/reference/using-api/api-concepts/#retrieving-large-results-sets-in-chunks>.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct ListMetadata {
+    #[serde(rename = "continue")]
+    pub(crate) next: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -19,6 +29,15 @@ pub(crate) struct Metadata {
     pub(crate) annotations: BTreeMap<String, String>,
     pub(crate) creation_timestamp: Option<String>,
     pub(crate) deletion_timestamp: Option<String>,
+    pub(crate) resource_version: String,
+    pub(crate) owner_references: Vec<OwnerReference>,
+}
+
+/// With what an object goes.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct OwnerReference {
+    pub(crate) uid: String,
 }
 
 /// What is needed of any object.
@@ -146,6 +165,7 @@ pub(crate) struct Stopped {
 
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Service {
+    pub(crate) metadata: Metadata,
     #[serde(default)]
     pub(crate) spec: ServiceSpec,
 }

@@ -31,12 +31,11 @@ impl Known {
 }
 
 async fn fetch(cluster: &Cluster) -> Result<Capacity, ComputeError> {
-    let nodes = cluster.list_all("nodes").await?;
-    let pods: Vec<Pod> = cluster.list_all("pods").await?;
+    let nodes = cluster.nodes().await?;
+    let pods: Vec<Pod> = cluster.all_pods().await?;
     let mut taken: BTreeMap<String, BTreeMap<String, f64>> = BTreeMap::new();
     for pod in pods {
-        let is_over = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
-        let (false, Some(node)) = (is_over, pod.spec.node_name) else {
+        let Some(node) = pod.spec.node_name else {
             continue;
         };
         let of_node = taken.entry(node).or_default();
@@ -179,6 +178,12 @@ fn resources(node: &Node, taken: &BTreeMap<String, f64>) -> Option<Resources> {
         cpu_arch: architecture,
         description: String::new(),
     })
+}
+
+/// What a pod gets of a node on which it is.
+pub(crate) fn share(node: &Node, requirements: &Requirements) -> Option<Resources> {
+    let all = resources(node, &BTreeMap::new())?;
+    Some(cut(all, requirements))
 }
 
 /// What a pod gets of it: no more than the lower bounds of what is asked for.

@@ -7,11 +7,12 @@ use dstack_units::Time;
 
 use crate::objects::{Condition, Pod};
 
-/// A pod that fits nowhere waits so long for somebody to end, or for a new node.
+/// A pod that fits nowhere waits so long for somebody to end, or for a new node, since it was made.
 const SCHEDULED_WITHIN: Duration = Duration::from_secs(60);
 
-/// An image is pulled again for so long: registries are away for a moment sometimes.
-const PULLED_WITHIN: Duration = Duration::from_secs(120);
+/// An image is pulled again, and a container started again, for so long since the pod was made: registries are away for a moment
+/// sometimes.
+const STARTED_WITHIN: Duration = Duration::from_secs(120);
 
 /// Reasons for which a container waits, and will for ever.
 const HOPELESS: [&str; 5] = [
@@ -21,6 +22,9 @@ const HOPELESS: [&str; 5] = [
     "CreateContainerError",
     "RunContainerError",
 ];
+
+/// Reasons for which a container waits until it is tried again.
+const TRIED_AGAIN: [&str; 2] = ["ImagePullBackOff", "CrashLoopBackOff"];
 
 /// Why a pod will never work (again); `None`: it does, or may.
 pub(crate) fn end_of(pod: &Pod) -> Option<String> {
@@ -50,18 +54,15 @@ pub(crate) fn ending(pod: &Pod) -> Option<String> {
     Some(said(&condition.reason, &condition.message))
 }
 
-/// What stands in the way of a pod that does not run yet.
-pub(crate) fn obstacle(pod: &Pod, now: Time) -> Option<ComputeError> {
+/// What stands in the way of a pod that does not run. `since`: when it was made, by our clock: that of the cluster may be another.
+pub(crate) fn obstacle(pod: &Pod, since: Time, now: Time) -> Option<ComputeError> {
     if let Some(end) = end_of(pod) {
         return Some(ComputeError::Broken(end));
     }
-    let is_late = |since: Option<&String>, limit: Duration| {
-        let since = since.and_then(|text| text.parse::<Time>().ok());
-        since.is_some_and(|since| now >= since + limit)
-    };
+    let is_late = |limit: Duration| now >= since + limit;
     let unplaced = condition(pod, "PodScheduled").filter(|one| one.status == "False");
     if let Some(unplaced) = unplaced
-        && is_late(unplaced.last_transition_time.as_ref(), SCHEDULED_WITHIN)
+        && is_late(SCHEDULED_WITHIN)
     {
         return Some(ComputeError::NoCapacity(said(
             &unplaced.reason,
@@ -75,9 +76,15 @@ pub(crate) fn obstacle(pod: &Pod, now: Time) -> Option<ComputeError> {
         .filter_map(|one| one.state.waiting.as_ref());
     let stuck = waiting.find(|one| {
         HOPELESS.contains(&one.reason.as_str())
-            || (one.reason == "ImagePullBackOff" && is_late(pod.status.start_time.as_ref(), PULLED_WITHIN))
+            || (TRIED_AGAIN.contains(&one.reason.as_str()) && is_late(STARTED_WITHIN))
     });
     stuck.map(|stuck| ComputeError::Broken(said(&stuck.reason, &stuck.message)))
+}
+
+/// Whether a pod runs, and its containers with it: one that crashes again and again is in the same phase.
+pub(crate) fn is_running(pod: &Pod) -> bool {
+    let mut states = pod.status.container_statuses.iter().map(|one| &one.state);
+    pod.status.phase == "Running" && states.all(|state| state.waiting.is_none())
 }
 
 /// What is waited for.
@@ -118,34 +125,48 @@ mod tests {
 
     #[test]
     fn what_is_stuck_is_told_once_it_is_certain() {
-        let at =
-            |seconds: u64| "2026-10-01T12:00:00Z".parse::<Time>().unwrap() + Duration::from_secs(seconds);
+        let made = "2026-10-01T12:00:00Z".parse::<Time>().unwrap();
+        let obstacle = |pod: &Pod, seconds: u64| obstacle(pod, made, made + Duration::from_secs(seconds));
+        // The cluster's clock is an hour behind.
         let unplaced = pod(
             json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
-            "message": "0/2 nodes are available", "lastTransitionTime": "2026-10-01T12:00:00Z"}]}),
+            "message": "0/2 nodes are available", "lastTransitionTime": "2026-10-01T11:00:00Z"}]}),
         );
-        assert_eq!(obstacle(&unplaced, at(59)), None);
+        assert_eq!(obstacle(&unplaced, 59), None);
         assert_eq!(
-            obstacle(&unplaced, at(60)),
+            obstacle(&unplaced, 60),
             Some(ComputeError::NoCapacity(
                 "Unschedulable: 0/2 nodes are available".to_owned()
             ))
         );
         let waiting = |reason: &str| {
             pod(
-                json!({"phase": "Pending", "startTime": "2026-10-01T12:00:00Z", "containerStatuses": [{"state": {"waiting": {"reason": reason}}}]}),
+                json!({"phase": "Pending", "startTime": "2026-10-01T11:00:00Z", "containerStatuses": [{"state": {"waiting": {"reason": reason}}}]}),
             )
         };
-        assert_eq!(obstacle(&waiting("ImagePullBackOff"), at(60)), None);
+        for reason in ["ImagePullBackOff", "CrashLoopBackOff"] {
+            assert_eq!(obstacle(&waiting(reason), 119), None);
+            assert!(matches!(
+                obstacle(&waiting(reason), 120),
+                Some(ComputeError::Broken(_))
+            ));
+        }
         assert!(matches!(
-            obstacle(&waiting("ImagePullBackOff"), at(120)),
+            obstacle(&waiting("InvalidImageName"), 1),
             Some(ComputeError::Broken(_))
         ));
-        assert!(matches!(
-            obstacle(&waiting("InvalidImageName"), at(1)),
-            Some(ComputeError::Broken(_))
-        ));
-        assert_eq!(obstacle(&waiting("ContainerCreating"), at(600)), None);
+        assert_eq!(obstacle(&waiting("ContainerCreating"), 600), None);
+    }
+
+    #[test]
+    fn a_container_that_crashes_again_and_again_does_not_run() {
+        let running =
+            |state: Value| pod(json!({"phase": "Running", "containerStatuses": [{"state": state}]}));
+        assert!(is_running(&running(json!({"running": {}}))));
+        assert!(!is_running(&running(
+            json!({"waiting": {"reason": "CrashLoopBackOff"}})
+        )));
+        assert!(!is_running(&pod(json!({"phase": "Pending"}))));
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! Volumes are persistent volume claims. See <https://kubernetes.io/docs/concepts/storage/persistent-volumes/>.
 
-use std::time::Duration;
-
 use async_trait::async_trait;
 use dstack_compute::{
     Call, ComputeError, Known, Lifecycle, Removal, Sign, Step, Volume, VolumeRequest, Volumes,
@@ -12,13 +10,16 @@ use futures_util::future::try_join_all;
 use serde_json::{Value, json};
 
 use crate::Kubernetes;
-use crate::client::{Cluster, Kind};
-use crate::containers::{find, make};
+use crate::client::Kind;
+use crate::homes::Home;
 use crate::labels::{POD_NAME_LENGTH, VOLUME, of_request};
 use crate::objects::Claim;
+use crate::pieces::{Piece, Pieces};
+use crate::places::{PlaceData, forget_home};
 use crate::quantity::{parse, whole};
 
-const VISIBLE_WITHIN: Duration = Duration::from_secs(5);
+/// Under which the claim is noted.
+const CLAIM: &str = "claim";
 
 const GIB: f64 = 1_073_741_824.0;
 
@@ -30,14 +31,18 @@ impl Lifecycle<Volume> for Kubernetes {
         call: &Call<'_>,
     ) -> Result<Step<VolumeProvisioningData>, ComputeError> {
         let configuration = own(want)?;
-        let cluster = &self.region(&configuration.region)?.cluster;
-        let name = want.marks.name(POD_NAME_LENGTH);
-        cluster.ensure_namespace().await?;
-        let claim = claim(want, configuration, &name)?;
-        make(call, "claim", cluster, Kind::Claim, &name, claim).await?;
+        let name = &want.marks.name(POD_NAME_LENGTH);
+        let (home, cluster) = self.region(&configuration.region)?.make_home(call).await?;
+        let pieces = Pieces {
+            cluster: &cluster,
+            marks: &want.marks,
+            call,
+        };
+        let object = || async move { claim(want, configuration, name) };
+        let made = pieces.make(CLAIM, Kind::Claim, name, object).await?;
         // Many are bound to a disk with their first pod only: it is not waited for.
         let size = configuration.size.map(|size| whole(size.gb()));
-        Ok(Step::Ready(place(configuration, name, size)))
+        Ok(Step::Ready(place(configuration, made, home, size)))
     }
 
     async fn look(&self, known: &[Known<Volume>]) -> Result<Vec<Sign<VolumeProvisioningData>>, ComputeError> {
@@ -45,8 +50,18 @@ impl Lifecycle<Volume> for Kubernetes {
             let (Some(place), Ok(region)) = (&known.place, self.region(&known.site)) else {
                 return Ok(Sign::Well);
             };
-            let claim: Option<Claim> = region.cluster.get(Kind::Claim, &place.volume_id).await?;
-            Ok(match claim {
+            let data = PlaceData::read(place.backend_data.as_deref());
+            let cluster = match &data.home {
+                None => region.cluster.clone(),
+                // In another cluster, nothing is to be concluded.
+                Some(home) => match region.cluster.at(home).await {
+                    Err(ComputeError::Configuration(_)) => return Ok(Sign::Well),
+                    cluster => cluster?,
+                },
+            };
+            let piece = Piece::long_ago(place.volume_id.clone(), data.uid);
+            let claim: Option<Claim> = cluster.get(Kind::Claim, &place.volume_id).await?;
+            Ok(match claim.filter(|claim| piece.is(&claim.metadata)) {
                 None => Sign::Lost("the cluster does not have the claim any more".to_owned()),
                 Some(claim) if claim.status.phase == "Lost" => {
                     Sign::Lost("the disk of the claim is lost".to_owned())
@@ -58,18 +73,26 @@ impl Lifecycle<Volume> for Kubernetes {
     }
 
     async fn remove(&self, known: &Known<Volume>, call: &Call<'_>) -> Result<Removal, ComputeError> {
-        let cluster = &self.region(&known.site)?.cluster;
-        let made = known.place.as_ref().map(|place| place.volume_id.clone());
+        let region = self.region(&known.site)?;
+        let data = known
+            .place
+            .as_ref()
+            .and_then(|place| place.backend_data.as_deref());
+        let data = PlaceData::read(data);
+        let cluster = &region.home_of(call, &data).await?;
+        let pieces = Pieces {
+            cluster,
+            marks: &known.marks,
+            call,
+        };
+        // One that was registered is of somebody else, and stays, see `Pieces`: it is not looked for by its uid.
+        let placed = known.place.as_ref();
+        let placed = placed.map(|place| Piece::long_ago(place.volume_id.clone(), None));
         let name = known.marks.name(POD_NAME_LENGTH);
-        let delete = async |name: String| delete_claim(cluster, &name).await;
-        call.unmake(
-            "claim",
-            made,
-            VISIBLE_WITHIN,
-            || find(cluster, Kind::Claim, &name),
-            delete,
-        )
-        .await
+        match pieces.remove(CLAIM, Kind::Claim, &name, placed).await? {
+            Removal::Gone => forget_home(call).await,
+            underway => Ok(underway),
+        }
     }
 }
 
@@ -81,7 +104,7 @@ impl Volumes for Kubernetes {
         let cluster = &self.region(&configuration.region)?.cluster;
         let claim: Option<Claim> = cluster.get(Kind::Claim, name).await?;
         let claim = claim.ok_or_else(|| {
-            let namespace = &cluster.access.namespace;
+            let namespace = &cluster.namespace;
             ComputeError::Refused(format!(
                 "there is no persistent volume claim {name} in the namespace {namespace}"
             ))
@@ -93,7 +116,9 @@ impl Volumes for Kubernetes {
                 "the persistent volume claim {name} does not say how large it is"
             ))
         })?;
-        Ok(place(configuration, name.to_owned(), Some(whole(size / GIB))))
+        let home = cluster.home().await?;
+        let claim = Piece::long_ago(name.to_owned(), Some(claim.metadata.uid));
+        Ok(place(configuration, claim, home, Some(whole(size / GIB))))
     }
 }
 
@@ -129,35 +154,26 @@ fn claim(
     }))
 }
 
-/// Only claims that dstack made: those of others are registered, and stay.
-async fn delete_claim(cluster: &Cluster, name: &str) -> Result<Removal, ComputeError> {
-    let claim: Option<Claim> = cluster.get(Kind::Claim, name).await?;
-    let is_ours = |claim: &Claim| {
-        claim
-            .metadata
-            .labels
-            .get("app.kubernetes.io/managed-by")
-            .is_some_and(|by| by == "dstack")
-    };
-    match claim.as_ref() {
-        Some(claim) if is_ours(claim) => cluster.delete(Kind::Claim, name, Some(&claim.metadata.uid)).await,
-        _ => Ok(Removal::Gone),
-    }
-}
-
 fn place(
     configuration: &KubernetesVolumeConfiguration,
-    name: String,
+    claim: Piece,
+    home: Home,
     size_gb: Option<i64>,
 ) -> VolumeProvisioningData {
+    let data = PlaceData {
+        home: Some(home),
+        uid: claim.uid,
+        ssh_proxy_host_key: None,
+        read_only: configuration.read_only,
+    };
     VolumeProvisioningData {
         backend: Some(BackendType::Kubernetes),
-        volume_id: name,
+        volume_id: claim.name,
         size_gb,
         availability_zone: None,
         price: None,
         attachable: false,
         detachable: false,
-        backend_data: Some(json!({"read_only": configuration.read_only}).to_string()),
+        backend_data: data.write(),
     }
 }

@@ -19,6 +19,8 @@ use dstack_model::reach::{Hop, KeyRef, Reach};
 use dstack_model::runs::JobProvisioningData;
 use dstack_units::{AcceleratorVendor, CpuArchitecture, FleetId, ProjectId};
 
+use serde_json::Value;
+
 use gpu::{catalog_name, marketed_memory};
 
 /// Port of SSH servers where none is given.
@@ -225,7 +227,15 @@ pub fn reach(fleet: FleetId, spec: &FleetSpec, place: &JobProvisioningData) -> O
     })
 }
 
-/// The way to a machine that a cloud has made, still without host keys; `None`: its address is not known yet.
+/// The public key that the SSH server of a place's `ssh_proxy` shows: backends that have made it say so in `backend_data`, under
+/// `ssh_proxy_host_key`, as a line `type base64`.
+pub fn proxy_host_key(place: &JobProvisioningData) -> Option<String> {
+    let data: Value = serde_json::from_str(place.backend_data.as_deref()?).ok()?;
+    Some(data.get("ssh_proxy_host_key")?.as_str()?.to_owned())
+}
+
+/// The way to a machine that a cloud has made, without host keys but those that the cloud's backend knows; `None`: its address is not
+/// known yet.
 pub fn cloud_reach(project: ProjectId, place: &JobProvisioningData) -> Option<Reach> {
     let keys = || vec![KeyRef::Project { project }];
     let jump = place.ssh_proxy.as_ref().map(|proxy| Hop {
@@ -233,7 +243,7 @@ pub fn cloud_reach(project: ProjectId, place: &JobProvisioningData) -> Option<Re
         port: port(Some(proxy.port)),
         user: proxy.username.clone(),
         keys: keys(),
-        host_keys: Vec::new(),
+        host_keys: proxy_host_key(place).into_iter().collect(),
     });
     Some(Reach {
         jumps: jump.into_iter().collect(),

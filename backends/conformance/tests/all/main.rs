@@ -6,6 +6,7 @@ mod aws;
 mod aws_others;
 mod cloudrift;
 mod kubernetes;
+mod kubernetes_others;
 mod runpod;
 mod slurm;
 mod slurm_real;

@@ -7,10 +7,12 @@
     clippy::expect_used
 )] // tests
 
+mod asked;
+mod rights;
 mod schema;
 mod store;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::Json;
@@ -23,8 +25,14 @@ use dstack_backend_kit::{Emulator, Ledger};
 use dstack_units::Time;
 use serde_json::{Value, json};
 
+pub use asked::Asked;
+use asked::verb;
+use rights::Denied;
 use schema::Schemas;
 use store::{Failure, Kind, Store};
+
+/// To compile them takes a good part of a second.
+static SCHEMAS: LazyLock<Schemas> = LazyLock::new(Schemas::new);
 
 /// A cluster, with one user.
 #[derive(Debug, Clone)]
@@ -34,9 +42,14 @@ pub struct Kubernetes(Arc<Shared>);
 struct Shared {
     token: String,
     is_open: bool,
-    schemas: Schemas,
     ledger: Ledger,
     store: Mutex<Store>,
+    /// Another cluster, which may take the place of this one.
+    other: Mutex<Store>,
+    asked: Mutex<Vec<Asked>>,
+    denied: Mutex<Denied>,
+    /// What admission says to the next objects of a kind.
+    refused: Mutex<Vec<(Kind, Failure)>>,
 }
 
 impl Kubernetes {
@@ -45,14 +58,54 @@ impl Kubernetes {
         Self(Arc::new(Shared {
             token: format!("Bearer {token}"),
             is_open: token.is_empty(),
-            schemas: Schemas::new(),
             ledger: Ledger::default(),
-            store: Mutex::new(Store::new(nodes, now)),
+            store: Mutex::new(Store::new(1, nodes.clone(), now)),
+            other: Mutex::new(Store::new(2, nodes, now)),
+            asked: Mutex::default(),
+            denied: Mutex::default(),
+            refused: Mutex::default(),
         }))
     }
 
+    /// All requests that were answered, in their order.
+    pub fn asked(&self) -> Vec<Asked> {
+        lock(&self.0.asked).clone()
+    }
+
+    /// Nobody may do this to objects of this kind (`pods`) any more.
+    pub fn deny(&self, verb: &str, resource: &str) {
+        lock(&self.0.denied).deny(verb, resource);
+    }
+
+    /// Admission refuses the next object of this kind so.
+    pub fn refuse(&self, kind: &str, code: u16, reason: &'static str, message: &str) {
+        let kind = Kind::of_path(kind).unwrap();
+        lock(&self.0.refused).push((kind, Failure::new(code, reason, message)));
+    }
+
+    /// Another cluster is at the same address from now on; once more, and it is this one again.
+    pub fn swap_cluster(&self) {
+        std::mem::swap(&mut *self.lock(), &mut *lock(&self.0.other));
+    }
+
+    /// Somebody else makes an object in a namespace.
+    pub fn put(&self, namespace: &str, object: &Value) {
+        let kind = Kind::of_name(object["kind"].as_str().unwrap()).unwrap();
+        self.lock().put(kind, namespace, object.clone());
+    }
+
+    /// These are the nodes from now on. Pods stay where they are.
+    pub fn set_nodes(&self, nodes: Vec<Value>) {
+        self.lock().set_nodes(nodes);
+    }
+
+    /// The rest of so many lists expires before it is asked for.
+    pub fn expire_pages(&self, times: u32) {
+        self.lock().expiring = times;
+    }
+
     fn lock(&self) -> MutexGuard<'_, Store> {
-        self.0.store.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.store)
     }
 
     /// Time goes on.
@@ -112,25 +165,44 @@ impl Kubernetes {
             }
             ["api", "v1", kind] => (Kind::of_path(kind).ok_or_else(Failure::no_path)?, None, None),
             ["api", "v1", "nodes", name] => (Kind::Node, None, Some(*name)),
+            ["apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"] if method == Method::POST => {
+                return lock(&self.0.denied).review(body);
+            }
             _ => return Err(Failure::no_path()),
+        };
+        let (resource, verb) = (kind.path(), verb(method, name.is_some()));
+        lock(&self.0.denied).check(verb, &resource, namespace)?;
+        let note = |listed: usize| {
+            lock(&self.0.asked).push(Asked {
+                verb,
+                resource: resource.clone(),
+                is_namespaced: namespace.is_some(),
+                listed,
+            });
         };
         let mut store = self.lock();
         let ledger = &self.0.ledger;
         match (method.as_str(), name) {
+            ("GET", None) => {
+                let list = store.list(kind, namespace, &query)?;
+                note(list["items"].as_array().unwrap().len());
+                return Ok(list);
+            }
+            _ => note(0),
+        }
+        match (method.as_str(), name) {
             ("GET", Some(name)) => store.get(kind, namespace, name),
-            ("GET", None) => Ok(store.list(
-                kind,
-                namespace,
-                query("labelSelector").as_deref(),
-                query("fieldSelector").as_deref(),
-            )),
             ("POST", None) => {
+                let mut refused = lock(&self.0.refused);
+                if let Some(at) = refused.iter().position(|(of, _)| *of == kind) {
+                    return Err(refused.remove(at).1);
+                }
                 let body = schema::without_nulls(body);
-                self.0.schemas.check(kind.name(), &body)?;
+                SCHEMAS.check(kind.name(), &body)?;
                 store.create(kind, namespace, body, ledger)
             }
             ("PATCH", Some(name)) => store.patch(kind, namespace, name, body, |whole| {
-                self.0.schemas.check(kind.name(), whole)
+                SCHEMAS.check(kind.name(), whole)
             }),
             ("DELETE", Some(name)) => store.delete(kind, namespace, name, body, ledger),
             _ => Err(Failure::new(
@@ -202,6 +274,10 @@ async fn call(State(cluster): State<Kubernetes>, request: Request<Body>) -> Resp
         Ok(value) => Json(value).into_response(),
         Err(failure) => failure.into_response(),
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Of the query.

@@ -74,7 +74,7 @@ impl Kind {
         }
     }
 
-    fn path(self) -> String {
+    pub(crate) fn path(self) -> String {
         format!("{}s", self.name().to_ascii_lowercase())
     }
 
@@ -84,6 +84,10 @@ impl Kind {
 
     pub(crate) fn of_path(path: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.path() == path)
+    }
+
+    pub(crate) fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
     pub(crate) fn namespaced(path: &str) -> Result<Self, Failure> {
@@ -120,6 +124,12 @@ pub(crate) struct Store {
     version: u64,
     pub(crate) sold_out: bool,
     pub(crate) lag: Duration,
+    /// Tells the ids of clusters apart.
+    number: u16,
+    /// How many lists have no rest any more when it is asked for.
+    pub(crate) expiring: u32,
+    /// Under their tokens, how lists go on: what was asked for, and the name after which.
+    pages: BTreeMap<String, (String, String)>,
 }
 
 fn amount(text: &Value) -> f64 {
@@ -176,7 +186,7 @@ fn is_wanted(pod: &Value, node: &Value) -> bool {
 }
 
 impl Store {
-    pub(crate) fn new(nodes: Vec<Value>, now: Time) -> Self {
+    pub(crate) fn new(number: u16, nodes: Vec<Value>, now: Time) -> Self {
         let mut store = Self {
             entries: BTreeMap::new(),
             started: Instant::now(),
@@ -184,16 +194,32 @@ impl Store {
             version: 1,
             sold_out: false,
             lag: Duration::ZERO,
+            number,
+            expiring: 0,
+            pages: BTreeMap::new(),
         };
-        for node in nodes {
-            store.insert(Kind::Node, "", node);
+        store.set_nodes(nodes);
+        for namespace in ["default", "kube-system"] {
+            let object = json!({"metadata": {"name": namespace}, "status": {"phase": "Active"}});
+            store.insert(Kind::Namespace, "", object);
         }
-        store.insert(
-            Kind::Namespace,
-            "",
-            json!({"metadata": {"name": "default"}, "status": {"phase": "Active"}}),
-        );
         store
+    }
+
+    pub(crate) fn set_nodes(&mut self, nodes: Vec<Value>) {
+        self.entries.retain(|(kind, ..), _| *kind != Kind::Node);
+        for node in nodes {
+            self.insert(Kind::Node, "", node);
+        }
+    }
+
+    /// As somebody else makes it, of whom no ledger knows.
+    pub(crate) fn put(&mut self, kind: Kind, namespace: &str, object: Value) {
+        let key = (Kind::Namespace, String::new(), namespace.to_owned());
+        if !self.entries.contains_key(&key) {
+            self.insert(Kind::Namespace, "", json!({"metadata": {"name": namespace}}));
+        }
+        self.insert(kind, namespace, object);
     }
 
     fn now(&self) -> String {
@@ -211,7 +237,7 @@ impl Store {
         object["apiVersion"] = json!("v1");
         object["kind"] = json!(kind.name());
         let metadata = &mut object["metadata"];
-        metadata["uid"] = json!(format!("6e2f9a50-0000-4000-8000-{version:012x}"));
+        metadata["uid"] = json!(format!("6e2f9a50-{:04x}-4000-8000-{version:012x}", self.number));
         metadata["resourceVersion"] = json!(version.to_string());
         metadata["creationTimestamp"] = json!(self.now());
         if kind.is_namespaced() {
@@ -254,14 +280,62 @@ impl Store {
             .collect()
     }
 
-    /// Lists are of what was there before the lag.
+    /// Lists are of what was there before the lag. With `limit`, they come in pages, see
+    /// <https://kubernetes.io/docs/reference/using-api/api-concepts/#retrieving-large-results-sets-in-chunks>.
     pub(crate) fn list(
+        &mut self,
+        kind: Kind,
+        namespace: Option<&str>,
+        query: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Value, Failure> {
+        let (labels, fields) = (query("labelSelector"), query("fieldSelector"));
+        let (labels, fields) = (labels.as_deref(), fields.as_deref());
+        let what = format!("{kind:?} {namespace:?} {labels:?} {fields:?}");
+        let after = match query("continue").filter(|token| !token.is_empty()) {
+            None => None,
+            Some(token) => Some(self.page_after(&token, &what)?),
+        };
+        let limit = query("limit")
+            .and_then(|limit| limit.parse().ok())
+            .filter(|limit| *limit > 0);
+        let mut items = self.listed(kind, namespace, labels, fields);
+        let name_of =
+            |item: &Value| format!("{} {}", item["metadata"]["namespace"], item["metadata"]["name"]);
+        items.sort_by_key(name_of);
+        items.retain(|item| after.as_ref().is_none_or(|after| name_of(item) > *after));
+        let mut metadata = json!({"resourceVersion": self.version.to_string()});
+        if let Some(limit) = limit.filter(|limit| *limit < items.len()) {
+            metadata["remainingItemCount"] = json!(items.len() - limit);
+            items.truncate(limit);
+            let token = STANDARD.encode(format!("{{\"v\":\"meta.k8s.io/v1\",\"n\":{}}}", self.pages.len()));
+            metadata["continue"] = json!(token);
+            self.pages.insert(token, (what, name_of(items.last().unwrap())));
+        }
+        Ok(
+            json!({"kind": format!("{}List", kind.name()), "apiVersion": "v1", "metadata": metadata, "items": items}),
+        )
+    }
+
+    /// After which name the list goes on.
+    fn page_after(&mut self, token: &str, what: &str) -> Result<String, Failure> {
+        if self.expiring > 0 {
+            self.expiring -= 1;
+            let message = "The provided continue parameter is too old to display a consistent list result. You can start a new list without \
+                 the continue parameter";
+            return Err(Failure::new(410, "Expired", message));
+        }
+        let known = self.pages.get(token).filter(|(of, _)| of == what);
+        let (_, after) = known.ok_or_else(|| Failure::new(400, "BadRequest", "continue key is not valid"))?;
+        Ok(after.clone())
+    }
+
+    fn listed(
         &self,
         kind: Kind,
         namespace: Option<&str>,
         labels: Option<&str>,
         fields: Option<&str>,
-    ) -> Value {
+    ) -> Vec<Value> {
         let holds = |object: &Value, term: &str, value: fn(&Value, &str) -> Value| {
             let (name, wanted, is_equal) = match (term.split_once("!="), term.split_once('=')) {
                 (Some((name, wanted)), _) => (name, wanted, false),
@@ -283,7 +357,7 @@ impl Store {
                 matches!(kind, Kind::Node | Kind::Namespace) || entry.made_at.elapsed() >= self.lag;
             key.0 == kind && namespace.is_none_or(|of| of == key.1) && is_listed
         });
-        let items: Vec<Value> = entries
+        entries
             .map(|(_, entry)| &entry.object)
             .filter(|object| {
                 labels.iter().all(|term| {
@@ -303,8 +377,45 @@ impl Store {
                 })
             })
             .cloned()
+            .collect()
+    }
+
+    /// A port of all nodes belongs to one service.
+    fn check_node_ports(&self, service: &Value) -> Result<(), Failure> {
+        let ports = |service: &Value| -> Vec<Value> {
+            let ports = service["spec"]["ports"].as_array().into_iter().flatten();
+            ports
+                .map(|port| port["nodePort"].clone())
+                .filter(|port| !port.is_null())
+                .collect()
+        };
+        let taken: Vec<Value> = self.all(Kind::Service, None).iter().flat_map(ports).collect();
+        match ports(service).iter().find(|port| taken.contains(port)) {
+            None => Ok(()),
+            Some(port) => Err(Failure::new(
+                422,
+                "Invalid",
+                &format!(
+                    "Service \"{}\" is invalid: spec.ports[0].nodePort: Invalid value: {port}: provided port is already allocated",
+                    service["metadata"]["name"].as_str().unwrap()
+                ),
+            )),
+        }
+    }
+
+    /// What goes with an owner that is gone, as the garbage collector of a cluster finds it.
+    fn orphaned(&self) -> Vec<Key> {
+        let uids: Vec<&Value> = self
+            .entries
+            .values()
+            .map(|entry| &entry.object["metadata"]["uid"])
             .collect();
-        json!({"kind": format!("{}List", kind.name()), "apiVersion": "v1", "metadata": {"resourceVersion": self.version.to_string()}, "items": items})
+        let is_orphaned = |entry: &Entry| {
+            let owners = entry.object["metadata"]["ownerReferences"].as_array();
+            owners.is_some_and(|owners| !owners.iter().any(|owner| uids.contains(&&owner["uid"])))
+        };
+        let orphaned = self.entries.iter().filter(|(_, entry)| is_orphaned(entry));
+        orphaned.map(|(key, _)| key.clone()).collect()
     }
 
     pub(crate) fn create(
@@ -378,6 +489,7 @@ impl Store {
                 object["status"] = json!({"phase": "Pending"});
             }
             Kind::Service => {
+                self.check_node_ports(&object)?;
                 object["spec"]["clusterIP"] =
                     json!(format!("10.96.{}.{}", number / 250 % 250, number % 250 + 1));
                 object["status"] = json!({"loadBalancer": {}});
@@ -413,6 +525,14 @@ impl Store {
         let version = self.next_version();
         let entry = self.entry(kind, namespace, name)?;
         let mut object = entry.object.clone();
+        let wanted = &patch["metadata"]["resourceVersion"];
+        if wanted.is_string() && *wanted != object["metadata"]["resourceVersion"] {
+            let message = format!(
+                "Operation cannot be fulfilled on {} \"{name}\": the object has been modified; please apply your changes to the latest version and try again",
+                kind.path()
+            );
+            return Err(Failure::new(409, "Conflict", &message));
+        }
         merge(&mut object, patch);
         check(&object)?;
         if kind == Kind::Secret {
@@ -491,6 +611,9 @@ impl Store {
         let gone: Vec<Key> = self.entries.iter().filter_map(ended).collect();
         for key in &gone {
             self.remove(key, ledger);
+        }
+        for key in self.orphaned() {
+            self.remove(&key, ledger);
         }
         let used: Vec<Value> = self.all(Kind::Pod, None).iter().flat_map(claims).collect();
         let unused = |(key, entry): (&Key, &Entry)| {

@@ -91,6 +91,22 @@ fn keys_are_those_of_the_host_else_of_the_fleet_and_a_jump_host_without_one_take
 }
 
 #[test]
+fn the_host_key_that_a_backend_gave_its_jump_host_is_pinned() {
+    let mut place = place(None, None);
+    let project = ProjectId::from(Random::seeded(1).uuid());
+    place.ssh_proxy = Some(SshConnectionParams {
+        hostname: "j".to_owned(),
+        username: "root".to_owned(),
+        port: 32_000,
+    });
+    let pinned =
+        |place: &JobProvisioningData| cloud_reach(project, place).unwrap().jumps[0].host_keys.clone();
+    assert_eq!(pinned(&place), Vec::<String>::new());
+    place.backend_data = Some(json!({"ssh_proxy_host_key": "ssh-ed25519 AAAA", "uid": "u"}).to_string());
+    assert_eq!(pinned(&place), ["ssh-ed25519 AAAA"]);
+}
+
+#[test]
 fn the_internal_address_is_the_given_one_else_of_the_network_else_the_first() {
     let way = way(&json!({"user": "me", "hosts": ["a"]}), "a").unwrap();
     let address = |before: &JobProvisioningData| {

@@ -6,7 +6,7 @@ use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::reach::Reach;
 use dstack_model::runs::JobProvisioningData;
-use dstack_plan::hosts::PreparedHost;
+use dstack_plan::hosts::{PreparedHost, proxy_host_key};
 use dstack_plan::lifecycle::transitions::instance_allowed;
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::placement::HostRules;
@@ -87,6 +87,13 @@ impl AgentAddress {
         moved.host.host = place.hostname.clone()?;
         if let Some(port) = place.ssh_port.and_then(|port| u16::try_from(port).ok()) {
             moved.host.port = port;
+        }
+        if let (Some(jump), Some(proxy)) = (moved.jumps.last_mut(), &place.ssh_proxy) {
+            jump.host.clone_from(&proxy.hostname);
+            jump.port = u16::try_from(proxy.port).unwrap_or(jump.port);
+            if let Some(key) = proxy_host_key(place) {
+                jump.host_keys = vec![key];
+            }
         }
         if self.reach() == Some(moved.as_ref()) {
             return None;
@@ -447,5 +454,28 @@ mod tests {
         assert_eq!((way.host.host.as_str(), way.host.port), ("10.0.0.2", 22));
         assert_eq!(way.host.host_keys, ["ssh-ed25519 AAAA"]);
         assert!(matches!(moved, AgentAddress::Container { job: of, .. } if of == job));
+
+        let AgentAddress::Container { mut reach, .. } = address else {
+            panic!("it is a container");
+        };
+        reach.jumps = vec![Hop {
+            host: "192.0.2.1".to_owned(),
+            port: 30_001,
+            ..reach.host.clone()
+        }];
+        let behind = AgentAddress::Container {
+            reach,
+            runner_port: 10_999,
+            job,
+        };
+        let mut place = place("10.0.0.1", 10_022);
+        let proxy = json!({"hostname": "192.0.2.2", "username": "root", "port": 30_002});
+        place.ssh_proxy = Some(serde_json::from_value(proxy).unwrap());
+        place.backend_data = Some(json!({"ssh_proxy_host_key": "ssh-ed25519 BBBB"}).to_string());
+        let moved = behind.moved_to(&place).unwrap();
+        let jump = &moved.reach().unwrap().jumps[0];
+        assert_eq!((jump.host.as_str(), jump.port), ("192.0.2.2", 30_002));
+        assert_eq!(jump.host_keys, ["ssh-ed25519 BBBB"]);
+        assert_eq!(moved.moved_to(&place), None);
     }
 }
