@@ -90,6 +90,7 @@ struct State {
     unreadable: bool,
     planted: Vec<Owned>,
     planted_calls: HashMap<String, usize>,
+    hanging: BTreeSet<String>,
     swept: Vec<String>,
     hides_inventory: bool,
     inventories: usize,
@@ -271,6 +272,11 @@ impl Clouds {
         self.change(|state| state.planted_calls.insert(id.to_owned(), calls));
     }
 
+    /// Whoever asks it to end the planted machine of this id gets no answer.
+    pub fn never_ends(&self, id: &str) {
+        self.change(|state| state.hanging.insert(id.to_owned()));
+    }
+
     /// There is a disk under this key that nobody here asked for.
     pub fn plant_disk(&self, volume: VolumeId) {
         self.change(|state| state.disks.push((volume, Instant::now())));
@@ -396,11 +402,11 @@ fn address(number: usize) -> String {
     format!("10.0.{}.{}", number / 250, number % 250 + 1)
 }
 
-/// Where the machine of this number is.
-fn place(offer: &Offer, number: usize) -> Option<JobProvisioningData> {
+/// Where the machine of this number is, which is an instance's.
+fn place(offer: &Offer, number: usize, instance: InstanceId) -> Option<JobProvisioningData> {
     let address = address(number);
     let is_container = offer.instance_runtime == InstanceRuntime::Runner;
-    let place = json!({"backend": "aws", "instance_type": kind(&offer.instance.name), "instance_id": "i-1",
+    let place = json!({"backend": "aws", "instance_type": kind(&offer.instance.name), "instance_id": instance,
         "hostname": address, "internal_ip": address, "region": offer.region, "price": offer.price, "username": "ubuntu", "ssh_port": 22,
         "dockerized": !is_container, "availability_zone": zone(offer)});
     decode_strict(&place).ok()
@@ -525,6 +531,9 @@ impl Backend for Clouds {
     async fn remove_owned(&self, owned: &Owned) -> Result<Removal, ComputeError> {
         let id = owned.id.clone();
         self.change(|state| state.swept.push(id.clone()));
+        if self.lock().hanging.contains(&id) {
+            std::future::pending::<()>().await;
+        }
         if self.planted().contains(&id) {
             let order = self.order(move |state| {
                 // The end of some takes a few calls.
@@ -585,7 +594,7 @@ impl Clouds {
             state.listed_at.insert(instance, listed_at);
             *state.made.entry(instance).or_default() += 1;
             let number = state.number_of(instance);
-            place(&request.offer, number).ok_or(ComputeError::Unsupported("this"))
+            place(&request.offer, number, instance).ok_or(ComputeError::Unsupported("this"))
         })
         .await
     }
@@ -620,7 +629,7 @@ impl Lifecycle<CloudMachine> for Clouds {
         let instance = InstanceId::from(want.marks.key);
         let find = || async move {
             let there = self.lists_machine(instance).await?;
-            Ok(place(&want.offer, self.lock().number_of(instance)).filter(|_| there))
+            Ok(place(&want.offer, self.lock().number_of(instance), instance).filter(|_| there))
         };
         let made = call
             .make("machine", LISTED_WITHIN, || self.make_machine(want), find)
@@ -690,7 +699,7 @@ impl Clouds {
             *state.made.entry(instance).or_default() += 1;
             let number = state.number_of(instance);
             hosts.begin_container(&address(number));
-            let place = place(&request.offer, number).ok_or(ComputeError::Unsupported("this"));
+            let place = place(&request.offer, number, instance).ok_or(ComputeError::Unsupported("this"));
             state.workload = Some(request.workload);
             place
         })
@@ -739,7 +748,7 @@ impl Lifecycle<Container> for Clouds {
         let instance = instance_of(&want.marks);
         let find = || async move {
             let there = self.lists_container(instance).await?;
-            Ok(place(&want.offer, self.lock().number_of(instance)).filter(|_| there))
+            Ok(place(&want.offer, self.lock().number_of(instance), instance).filter(|_| there))
         };
         let made = call
             .make("container", LISTED_WITHIN, || self.make_container(want), find)

@@ -1,6 +1,7 @@
 //! One of several servers that share a store, with faults of its own.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -35,9 +36,15 @@ pub struct Server {
     pub identity: Identity,
     caller: Arc<Caller>,
     hanging: watch::Sender<bool>,
+    duties: Arc<AtomicUsize>,
 }
 
 impl Server {
+    /// How often it has asked for what one server does for all.
+    pub fn duties_asked(&self) -> usize {
+        self.duties.load(Ordering::SeqCst)
+    }
+
     /// From now on its questions about its lease get no answer, or again at once those that were asked meanwhile.
     pub fn hang_lease(&self, hangs: bool) {
         self.hanging.send_replace(hangs);
@@ -71,12 +78,14 @@ impl World {
             trespasses: Mutex::default(),
         });
         let hanging = watch::Sender::new(false);
+        let duties = Arc::new(AtomicUsize::new(0));
         let mut deps = self.deps(Arc::new(NoFailpoints));
         deps.settings.identity = Some(identity.clone());
         let deps = EngineDeps {
             store: Arc::new(ServerStore {
                 store: Arc::clone(&self.store),
                 hanging: hanging.subscribe(),
+                duties: Arc::clone(&duties),
             }),
             agents: Arc::new(self.hosts.called_by(&caller)),
             backends: Arc::new(self.clouds.called_by(&caller)),
@@ -95,6 +104,7 @@ impl World {
             identity,
             caller,
             hanging,
+            duties,
         })
     }
 }
@@ -148,6 +158,7 @@ impl Clock for SkewedClock {
 struct ServerStore {
     store: Arc<MemoryStore>,
     hanging: watch::Receiver<bool>,
+    duties: Arc<AtomicUsize>,
 }
 
 impl ServerStore {
@@ -247,6 +258,7 @@ impl EngineStore for ServerStore {
         self.store.orphans().await
     }
     async fn take_duty(&self, duty: &'static str, owner: &str) -> Result<bool> {
+        self.duties.fetch_add(1, Ordering::SeqCst);
         self.store.take_duty(duty, owner).await
     }
     async fn owner_of(&self, entity: EntityRef) -> Result<Option<String>> {

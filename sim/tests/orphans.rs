@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_compute::{Account, Backend, Backends, ComputeError, Marks};
+use dstack_compute::{Account, AccountProject, Backend, Backends, ComputeError, Marks};
 use dstack_engine::failpoint::{DieAt, NoFailpoints};
 use dstack_engine::{Engine, EngineDeps, Failpoints};
 use dstack_model::instances::InstanceStatus;
@@ -89,6 +89,15 @@ fn count(world: &World, begin: &str) -> usize {
     told(world).iter().filter(|text| text.starts_with(begin)).count()
 }
 
+/// How many were found, are being ended, and have ended, as events tell.
+fn counts(world: &World) -> (usize, usize, usize) {
+    (
+        count(world, "Orphan found"),
+        count(world, "Orphan is being ended"),
+        count(world, "Orphan ended"),
+    )
+}
+
 fn instance(world: &World) -> InstanceRow {
     let mut rows = world.store.tables().instances.into_values();
     rows.rfind(|row| row.name == "cloud-0").unwrap()
@@ -164,8 +173,6 @@ async fn orphans_are_ended_where_that_is_wanted_and_never_those_of_others() {
         },
         true,
     );
-    let lost = VolumeId::from(key(4));
-    world.clouds.plant_disk(lost);
     let others = ["i-other", "i-other-named"];
     let over = |world: &World| world.clouds.planted() == others && world.clouds.disks() == [volume];
     world
@@ -177,10 +184,7 @@ async fn orphans_are_ended_where_that_is_wanted_and_never_those_of_others() {
         .throughout("all else stays", 120 * MINUTE, stays)
         .await
         .unwrap();
-    assert_eq!(
-        (count(&world, "Orphan found"), count(&world, "Orphan ended")),
-        (3, 3)
-    );
+    assert_eq!(counts(&world), (2, 2, 2));
     assert!(world.store.tables().orphans.is_empty());
     assert_eq!(world.clouds.machines().len(), 1);
 }
@@ -253,43 +257,118 @@ async fn what_becomes_known_while_another_is_ended_stays() {
         .builder
         .fleet("late", &json!({"nodes": "0..1"}), world.clock.now())
         .unwrap();
-    world.clouds.plant_machine(&marks(key(1), "a"), false);
+    // As many as are looked up together.
+    for number in 1..=8 {
+        world
+            .clouds
+            .plant_machine(&marks(key(number), &format!("a-{number}")), false);
+    }
     world.clouds.plant_machine(&marks(fleet.id.uuid(), "b"), false);
-    // Asked for, and the answer takes longer than a commit.
-    let asked = |world: &World| world.clouds.swept() == ["i-a"];
+    // Asked for, and the answers take longer than a commit.
+    let asked = |world: &World| !world.clouds.swept().is_empty();
     world
-        .until("the first is being ended", MINUTE, asked)
+        .until("the first are being ended", MINUTE, asked)
         .await
         .unwrap();
     let mut changes = world.builder.changes(world.clock.now());
     changes.insert_silently(fleet);
     engine.commit(changes.into_commit()).await.unwrap();
-    assert_eq!(world.clouds.planted(), ["i-a", "i-b"]);
+    assert_eq!(world.clouds.planted().len(), 9);
     let ended = |world: &World| world.clouds.planted() == ["i-b"];
-    world.until("the first is ended", MINUTE, ended).await.unwrap();
+    world
+        .until("the first ones are ended", MINUTE, ended)
+        .await
+        .unwrap();
     world
         .throughout("the other stays", 10 * MINUTE, ended)
         .await
         .unwrap();
-    assert_eq!(world.clouds.swept(), ["i-a"]);
+    assert_eq!(world.clouds.swept().len(), 8);
 }
 
-/// Of a database that was lost, a disk may be all that is left: whoever registers it keeps it.
+/// Of a database that was lost, a disk may be all that is left; and whoever registers it keeps it, also when it is not registered any
+/// more.
 #[tokio::test(start_paused = true)]
-async fn a_disk_that_a_volume_names_is_not_ended_whoever_made_it() {
+async fn disks_are_never_ended_and_those_that_a_volume_names_are_not_reported_either() {
     let world = world_that_removes(5).await;
     let engine = world.start().await.unwrap();
-    let (lost, other) = (VolumeId::from(key(1)), VolumeId::from(key(2)));
-    world.clouds.plant_disk(lost);
+    let (saved, other) = (VolumeId::from(key(1)), VolumeId::from(key(2)));
+    world.clouds.plant_disk(saved);
     world.clouds.plant_disk(other);
-    let named = json!({"volume_id": lost.to_string(), "size": null});
+    let named = json!({"volume_id": saved.to_string(), "size": null});
     world.submit_volume(&engine, "saved", &named).await.unwrap();
-    let over = |world: &World| world.clouds.disks() == [lost];
+    let reported = |world: &World| told(world).iter().any(|text| text.contains(&other.to_string()));
     world
-        .until("the other is ended", REPORTED_WITHIN, over)
+        .until("the other is reported", REPORTED_WITHIN, reported)
         .await
         .unwrap();
-    world.throughout("it stays", 120 * MINUTE, over).await.unwrap();
+    let stay = |world: &World| world.clouds.disks() == [saved, other] && world.clouds.swept().is_empty();
+    world.throughout("both stay", 60 * MINUTE, stay).await.unwrap();
+    assert_eq!(counts(&world), (1, 0, 0));
+    world.delete_volume(&engine, "saved").await.unwrap();
+    world
+        .throughout("both stay, registered or not", 120 * MINUTE, stay)
+        .await
+        .unwrap();
+}
+
+/// What of a live row is one too many costs money as well.
+#[tokio::test(start_paused = true)]
+async fn a_second_machine_of_a_live_row_is_ended_and_its_own_is_not() {
+    let mut world = world(14).await;
+    world.orphans.removes = Removes::Ended;
+    let engine = world.start().await.unwrap();
+    let (run, _) = in_use(&world, &engine).await;
+    let id = instance(&world).id.uuid();
+    world.clouds.plant_machine(&marks(id, "second"), false);
+    world.clouds.plant_machine(&marks(id, "third"), true);
+    let nothing = |world: &World| told(world).is_empty() && world.clouds.planted().len() == 2;
+    world
+        .throughout("nothing is said yet", GRACE, nothing)
+        .await
+        .unwrap();
+    let ended = |world: &World| world.clouds.planted().is_empty();
+    world
+        .until("they are ended", REPORTED_WITHIN - GRACE, ended)
+        .await
+        .unwrap();
+    let stays = |world: &World| {
+        world.status(run.id) == Some(RunStatus::Running) && world.clouds.machines().len() == 1
+    };
+    world
+        .throughout("what the row has stays", 120 * MINUTE, stays)
+        .await
+        .unwrap();
+    assert_eq!(counts(&world), (2, 2, 2));
+    assert!(
+        told(&world)[0].ends_with("It was made for instance cloud-0, which has another one"),
+        "{:?}",
+        told(&world)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_machine_is_only_reported_while_the_row_s_own_is_not_listed() {
+    let world = world_that_removes(15).await;
+    let engine = world.start().await.unwrap();
+    world.clouds.delays(Delays {
+        unlisted: 24 * 60 * MINUTE,
+        ..Delays::default()
+    });
+    in_use(&world, &engine).await;
+    world
+        .clouds
+        .plant_machine(&marks(instance(&world).id.uuid(), "second"), false);
+    let reported = |world: &World| !told(world).is_empty();
+    world
+        .until("it is reported", REPORTED_WITHIN, reported)
+        .await
+        .unwrap();
+    let stays = |world: &World| world.clouds.swept().is_empty() && counts(world) == (1, 0, 0);
+    world
+        .throughout("it stays", 5 * 60 * MINUTE, stays)
+        .await
+        .unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -310,10 +389,7 @@ async fn the_grace_goes_on_when_servers_are_started_anew() {
     // Never before its grace is over, and soon after.
     let starts = ended_after.unwrap_or_else(|| panic!("it is never ended"));
     assert!((7..10).contains(&starts), "{starts}");
-    assert_eq!(
-        (count(&world, "Orphan found"), count(&world, "Orphan ended")),
-        (1, 1)
-    );
+    assert_eq!(counts(&world), (1, 1, 1));
 }
 
 /// Ends two orphans while a job and a volume are in use, killing the engine at `point`; the failpoints that were passed.
@@ -348,8 +424,7 @@ async fn killed_at(point: &'static str, nth: u32) -> Arc<DieAt> {
     };
     let what = format!("what is in use stays, {when}");
     world.throughout(&what, 5 * MINUTE, stays).await.unwrap();
-    assert_eq!(count(&world, "Orphan found"), 2, "{when}");
-    assert!(count(&world, "Orphan ended") <= 2, "{when}");
+    assert_eq!(counts(&world), (2, 2, 2), "{when}");
     assert!(world.store.tables().orphans.is_empty(), "{when}");
     assert_eq!(invariants::always(&world), Vec::<String>::new(), "{when}");
     drop(engine);
@@ -362,6 +437,8 @@ async fn killed_at_every_failpoint_orphans_are_reported_once_and_ended_and_nothi
     for wanted in [
         "orphans.judge.before",
         "orphans.judge.after",
+        "orphans.begin.before",
+        "orphans.begin.after",
         "orphans.end.before",
         "orphans.end.after",
         "orphans.ended.before",
@@ -508,10 +585,7 @@ async fn what_has_no_row_is_left_to_others_unless_everything_is_ended() {
         .throughout("the other stays", 60 * MINUTE, ended)
         .await
         .unwrap();
-    assert_eq!(
-        (count(&world, "Orphan found"), count(&world, "Orphan ended")),
-        (2, 1)
-    );
+    assert_eq!(counts(&world), (2, 1, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -546,6 +620,26 @@ async fn one_of_several_servers_sweeps_and_another_goes_on_when_it_dies() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn orphans_are_looked_up_together_before_they_are_ended() {
+    let world = hasty_world(20).await;
+    let server = world.start_server("a", Duration::ZERO).await.unwrap();
+    for number in 1..=16 {
+        world
+            .clouds
+            .plant_machine(&marks(key(number), &format!("lost-{number}")), false);
+    }
+    let ended = |world: &World| world.clouds.planted().is_empty();
+    world.until("they are ended", 2 * MINUTE, ended).await.unwrap();
+    // Once for each look at everything, and once for each eight.
+    let most = world.clouds.inventories() + 1 + 2;
+    assert!(
+        server.duties_asked() <= most,
+        "{} > {most}",
+        server.duties_asked()
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_whose_lease_runs_out_in_a_sweep_ends_nothing_any_more() {
     for tenths in 0..40 {
         let world = hasty_world(200 + tenths).await;
@@ -575,6 +669,12 @@ async fn a_server_whose_lease_runs_out_in_a_sweep_ends_nothing_any_more() {
 /// Accounts of an installation; projects have the first.
 #[derive(Debug)]
 struct Several(Vec<Clouds>);
+
+/// An engine with these accounts.
+async fn engine_with(world: &World, backends: Arc<dyn Backends>) -> Engine {
+    let deps = world.deps(Arc::new(NoFailpoints));
+    Engine::start(EngineDeps { backends, ..deps }).await.unwrap()
+}
 
 #[async_trait]
 impl Backends for Several {
@@ -612,13 +712,8 @@ async fn a_cloud_that_never_says_what_it_has_holds_up_nobody() {
         lost_call: 1.0,
         ..Faults::default()
     });
-    let deps = world.deps(Arc::new(NoFailpoints));
-    let engine = Engine::start(EngineDeps {
-        backends: Arc::new(Several(vec![world.clouds.clone(), silent.clone(), broken])),
-        ..deps
-    })
-    .await
-    .unwrap();
+    let accounts = Several(vec![world.clouds.clone(), silent.clone(), broken]);
+    let engine = engine_with(&world, Arc::new(accounts)).await;
     world.clouds.plant_machine(&marks(key(1), "lost"), false);
     silent.plant_machine(&marks(key(2), "silent"), false);
     let run = world.submit(&engine, "train", &in_cloud()).await.unwrap();
@@ -637,4 +732,123 @@ async fn a_cloud_that_never_says_what_it_has_holds_up_nobody() {
         .until("the silent one is ended", 30 * MINUTE, ended)
         .await
         .unwrap();
+}
+
+/// Looks at all accounts take longer than a thing may go unseen: it is found all the same.
+#[tokio::test(start_paused = true)]
+async fn many_clouds_that_never_say_what_they_have_delay_a_report_and_do_not_prevent_it() {
+    let world = world(16).await;
+    let mut accounts = vec![world.clouds.clone()];
+    for seed in 0..110 {
+        let silent = Clouds::new(world.hosts.clone(), Random::seeded(seed));
+        silent.hide_inventory(true);
+        accounts.push(silent);
+    }
+    let engine = engine_with(&world, Arc::new(Several(accounts))).await;
+    world.clouds.plant_machine(&marks(key(1), "lost"), false);
+    let reported = |world: &World| !told(world).is_empty();
+    world
+        .until("it is reported", 6 * 60 * MINUTE, reported)
+        .await
+        .unwrap();
+    // A look at everything takes more than an hour.
+    assert!(world.clouds.inventories() <= 5, "{}", world.clouds.inventories());
+    drop(engine);
+}
+
+#[tokio::test(start_paused = true)]
+async fn orphans_whose_end_hangs_do_not_keep_others_from_being_ended() {
+    let world = hasty_world(17).await;
+    let engine = world.start().await.unwrap();
+    // More than are asked for in one sweep.
+    for number in 1..=40 {
+        let name = format!("hangs-{number:02}");
+        world.clouds.plant_machine(&marks(key(number), &name), false);
+        world.clouds.never_ends(&format!("i-{name}"));
+    }
+    world.clouds.plant_machine(&marks(key(41), "z-last"), false);
+    let ended = |world: &World| count(world, "Orphan ended") == 1;
+    world
+        .until("the last is ended", 20 * MINUTE, ended)
+        .await
+        .unwrap();
+    assert!(!world.clouds.planted().contains(&"i-z-last".to_owned()));
+    drop(engine);
+}
+
+/// The cloud of a world, which two projects have.
+#[derive(Debug)]
+struct Shared(Clouds);
+
+#[async_trait]
+impl Backends for Shared {
+    async fn of_project(&self, project: ProjectId) -> Result<Vec<Arc<dyn Backend>>, ComputeError> {
+        self.0.of_project(project).await
+    }
+
+    async fn accounts(&self) -> Result<Vec<Account>, ComputeError> {
+        let mut accounts = self.0.accounts().await?;
+        for account in &mut accounts {
+            let other = AccountProject {
+                id: ProjectId::new(Uuid::from_u128(9)),
+                name: "other".to_owned(),
+            };
+            account.projects.push(other);
+        }
+        Ok(accounts)
+    }
+}
+
+/// Whoever manages one project is not told what another has in the account that both have.
+#[tokio::test(start_paused = true)]
+async fn events_of_orphans_go_to_the_project_of_their_row_or_to_admins_only() {
+    let world = hasty_world(18).await;
+    let engine = engine_with(&world, Arc::new(Shared(world.clouds.clone()))).await;
+    let short = json!({"fleets": ["cloud"], "idle_duration": "20s"});
+    let run = world.submit(&engine, "train", &short).await.unwrap();
+    assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
+    let over = |world: &World| instance(world).status() == InstanceStatus::Terminated;
+    world.until("its row is over", 5 * MINUTE, over).await.unwrap();
+    let row = instance(&world);
+    world.clouds.plant_machine(&marks(row.id.uuid(), "back"), false);
+    world.clouds.plant_machine(&marks(key(1), "unknown"), false);
+    let ended = |world: &World| world.clouds.planted().is_empty();
+    world.until("they are ended", MINUTE, ended).await.unwrap();
+    world.pass(MINUTE).await;
+    let events = world.store.tables().events;
+    let mut seen = [0, 0];
+    for event in events.iter().filter(|event| event.message.starts_with("Orphan ")) {
+        assert!(event.for_managers, "{event:?}");
+        let is_known = event.message.contains("back");
+        let targets: Vec<_> = event
+            .targets
+            .iter()
+            .map(|target| target.project_id.clone())
+            .collect();
+        let expected = is_known.then(|| Some(row.project_id.to_string()));
+        assert_eq!(targets, expected.into_iter().collect::<Vec<_>>(), "{event:?}");
+        seen[usize::from(is_known)] += 1;
+    }
+    assert_eq!(seen, [3, 3]);
+}
+
+/// Nobody is there to hear that it is gone: the next look tells of it.
+#[tokio::test(start_paused = true)]
+async fn what_is_gone_when_a_server_starts_again_is_told_as_ended() {
+    let world = hasty_world(19).await;
+    world.clouds.plant_machine(&marks(key(1), "lost"), false);
+    let die = Arc::new(DieAt::new("orphans.end.after", 1));
+    let engine = world
+        .start_with(Arc::clone(&die) as Arc<dyn Failpoints>)
+        .await
+        .unwrap();
+    engine.stopped().await;
+    assert!(world.clouds.planted().is_empty());
+    assert_eq!(counts(&world), (1, 1, 0));
+    world.leases_run_out().await;
+    let engine = world.start().await.unwrap();
+    let ended = |world: &World| counts(world) == (1, 1, 1);
+    world.until("it is told", MINUTE, ended).await.unwrap();
+    assert!(world.store.tables().orphans.is_empty());
+    drop(engine);
 }

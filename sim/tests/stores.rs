@@ -11,8 +11,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use dstack_model::decode::decode_strict;
 use dstack_model::health::HealthStatus;
-use dstack_model::runs::{JobStatus, RunTerminationReason};
+use dstack_model::runs::{JobProvisioningData, JobStatus, RunTerminationReason};
 use dstack_plan::orphans::Sighting;
 use dstack_sim::databases::{databases, databases_with, people, postgres};
 use dstack_sim::scenario::Builder;
@@ -22,7 +23,8 @@ use dstack_store::queries::metrics::{self, MetricsPoint, PointsOf};
 use dstack_store::queries::orphans::{MadeKey, OrphanRow};
 use dstack_store::queries::{Page, events};
 use dstack_store::rows::{
-    GatewayRow, InstanceRow, JobRow, NewGateway, OperationKind, OperationRow, OperationState, RunRow,
+    FleetRow, GatewayRow, InstanceRow, JobRow, NewGateway, OperationKind, OperationRow, OperationState,
+    RunRow,
 };
 use dstack_store::writes::Change;
 use dstack_store::{
@@ -1008,8 +1010,54 @@ async fn made_for(store: &dyn EngineStore, builder: &Builder) {
         assert_eq!(seen, rows);
         assert_eq!(found[2].entity, EntityRef::Instance(over.id));
     }
+    where_instances_are(store, builder, &fleet).await;
     assert_eq!(store.made_for(&BTreeSet::new()).await.unwrap(), []);
     assert_eq!(store.made_for(&[MadeKey::Id(unknown)].into()).await.unwrap(), []);
+}
+
+/// Where an instance is, is known once nothing makes it any more, as long as it is not over.
+async fn where_instances_are(store: &dyn EngineStore, builder: &Builder, fleet: &FleetRow) {
+    let resources =
+        json!({"cpus": 8, "memory_mib": 65536, "gpus": [], "spot": false, "disk": {"size_mib": 102_400}});
+    let place = json!({"backend": "aws", "instance_type": {"name": "m5", "resources": resources}, "instance_id": "i-1",
+        "region": "here", "price": 1.0, "username": "ubuntu", "dockerized": true});
+    let place: JobProvisioningData = decode_strict(&place).unwrap();
+    let place = Sealed::new(place);
+    let mut puts = Vec::new();
+    let mut ids = Vec::new();
+    for (num, create, is_over) in [
+        (3, OperationState::Done, false),
+        (4, OperationState::Intended, false),
+        (5, OperationState::Done, true),
+    ] {
+        let mut row = InstanceRow::pending(builder.random.uuid().into(), fleet, num, NOW);
+        row.job_provisioning_data = Some(place.clone());
+        if is_over {
+            let reason = dstack_model::instances::InstanceTerminationReason::TerminatedByUser;
+            row.terminate(reason, None, NOW).unwrap();
+            row.finish(NOW + MINUTE).unwrap();
+        }
+        let subject = EntityRef::Instance(row.id);
+        let id = builder.random.uuid().into();
+        let call = OperationRow::intended(id, subject, OperationKind::Create, NOW);
+        ids.push(row.id.uuid());
+        puts.push(Put::Instance(row));
+        puts.push(Put::Operation(OperationRow {
+            state: create,
+            ..call
+        }));
+    }
+    store.commit(Commit::unchecked(puts, Vec::new())).await.unwrap();
+    let found = store
+        .made_for(&ids.iter().copied().map(MadeKey::Id).collect())
+        .await
+        .unwrap();
+    let places = ids.iter().map(|id| {
+        let row = found.iter().find(|row| row.id == *id).unwrap();
+        assert_eq!(row.project, builder.project);
+        row.place.as_deref().map(|place| place.instance_id.as_str())
+    });
+    assert_eq!(places.collect::<Vec<_>>(), [Some("i-1"), None, None]);
 }
 
 /// More keys than a statement takes values.
@@ -1044,6 +1092,7 @@ async fn orphans(store: &dyn EngineStore) {
             first: NOW,
             last: NOW + MINUTE,
             is_reported,
+            is_ending: is_reported,
         },
     };
     let write = |changes: Vec<Change>| {

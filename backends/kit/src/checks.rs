@@ -1,9 +1,11 @@
 //! The checks. Each panics with what is wrong.
 
+use std::any::Any;
 use std::time::Duration;
 
 use dstack_compute::config::BackendConfig;
-use dstack_compute::{ComputeError, ConfigureError, Owned, Resource, Sign};
+use dstack_compute::{ComputeError, ConfigureError, Owned, OwnedKind, Resource, Sign};
+use dstack_model::runs::JobProvisioningData;
 
 use crate::{CANARY, Cloud, Driver, Fault, Subject};
 
@@ -57,7 +59,10 @@ pub async fn offers(cloud: &Cloud) {
 }
 
 /// Made, found in the inventory, looked at, removed, and removed again.
-pub async fn whole_life<R: Resource>(cloud: &Cloud, subject: &Subject<R>) {
+pub async fn whole_life<R: Resource>(cloud: &Cloud, subject: &Subject<R>)
+where
+    R::Place: 'static,
+{
     let driver = Driver::new(cloud);
     let place = driver.make(subject).await.unwrap();
     assert_eq!((subject.problem)(&place), None);
@@ -82,6 +87,14 @@ pub async fn whole_life<R: Resource>(cloud: &Cloud, subject: &Subject<R>) {
         called.is_empty() || inventory.iter().any(is_called),
         "{called} is not in {inventory:?}"
     );
+    if let Some(place) = (&place as &dyn Any).downcast_ref::<JobProvisioningData>() {
+        // Another with these marks would be one too many.
+        let is_own = |owned: &&Owned| {
+            matches!(owned.kind, OwnedKind::Machine | OwnedKind::Container) && backend.is_at(owned, place)
+        };
+        let own: Vec<&Owned> = inventory.iter().filter(is_own).collect();
+        assert_eq!(own.len(), 1, "{place:?} is not one of {inventory:?}");
+    }
     let lifecycle = (subject.lifecycle)(backend.as_ref()).unwrap();
     let known = subject.known(Some(place));
     let signs = lifecycle.look(std::slice::from_ref(&known)).await.unwrap();

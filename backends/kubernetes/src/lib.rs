@@ -39,7 +39,7 @@ use dstack_compute::{
 };
 use dstack_model::backends::BackendType;
 use dstack_model::offers::InstanceOfferWithAvailability;
-use dstack_model::runs::Requirements;
+use dstack_model::runs::{JobProvisioningData, Requirements};
 use dstack_system::Random;
 use dstack_system::clock::SharedClock;
 use dstack_units::Time;
@@ -195,6 +195,11 @@ impl Backend for Kubernetes {
 
     async fn inventory(&self) -> Result<Vec<Owned>, ComputeError> {
         self.list_owned().await
+    }
+
+    /// Pods are known by their names, which the cluster gives once.
+    fn is_at(&self, owned: &Owned, place: &JobProvisioningData) -> bool {
+        owned.name == place.instance_id && owned.region == place.region
     }
 
     async fn remove_owned(&self, owned: &Owned) -> Result<Removal, ComputeError> {

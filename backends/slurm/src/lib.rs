@@ -38,7 +38,7 @@ use dstack_compute::{
 };
 use dstack_model::backends::BackendType;
 use dstack_model::offers::InstanceOfferWithAvailability;
-use dstack_model::runs::Requirements;
+use dstack_model::runs::{JobProvisioningData, Requirements};
 use futures_util::StreamExt as _;
 use futures_util::{future::join_all, stream};
 
@@ -192,6 +192,11 @@ impl Backend for Slurm {
         let lists: Vec<Result<Vec<Owned>, ComputeError>> = lists.collect().await;
         let lists: Vec<Vec<Owned>> = lists.into_iter().collect::<Result<_, _>>()?;
         Ok(lists.into_iter().flatten().collect())
+    }
+
+    fn is_at(&self, owned: &Owned, place: &JobProvisioningData) -> bool {
+        let job = Named::of_instance(&place.instance_id);
+        job.is_some_and(|job| job.id == owned.id && job.name == owned.name) && owned.region == place.region
     }
 
     async fn remove_owned(&self, owned: &Owned) -> Result<Removal, ComputeError> {

@@ -100,6 +100,7 @@ fn inventory() -> Value {
         {"backend": "aws", "projects": ["main", "team"], "error": null, "price_per_hour": 4.5, "things": [
             thing("machine", "i-1", json!(3.0), "known", json!("instance train-0")),
             thing("machine", "i-2", json!(1.5), "over", json!("instance train-1")),
+            thing("machine", "i-3", json!(1.5), "duplicate", json!("instance train-0")),
             thing("volume", "vol-1", Value::Null, "unknown", Value::Null),
             thing("volume", "vol-2", Value::Null, "known", Value::Null),
         ]},

@@ -28,7 +28,7 @@ use dstack_model::backends::BackendType;
 #[cfg(doc)]
 use dstack_model::instances::InstanceRuntime;
 use dstack_model::offers::InstanceOfferWithAvailability;
-use dstack_model::runs::Requirements;
+use dstack_model::runs::{JobProvisioningData, Requirements};
 use dstack_units::ProjectId;
 
 pub use call::{CALL_LIMIT, Call, Journal, LISTED_WITHIN};
@@ -102,6 +102,12 @@ pub trait Backend: Send + Sync + Debug {
     /// # Errors
     /// The cloud does not tell all of it: nothing is concluded from what it does tell.
     async fn inventory(&self) -> Result<Vec<Owned>, ComputeError>;
+
+    /// Whether a machine or container of the inventory is the one at this place: another with the marks of the same row is one too
+    /// many.
+    fn is_at(&self, owned: &Owned, place: &JobProvisioningData) -> bool {
+        owned.id == place.instance_id
+    }
 
     /// Removes something of the inventory that nobody knows of; asked again until it is gone.
     ///

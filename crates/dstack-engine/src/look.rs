@@ -168,39 +168,51 @@ async fn look_at_all<R: Instances>(
         return Ok(());
     }
     let able = |backend: &dyn Backend| R::lifecycle(backend).is_some();
-    let cloud = backend(ctx, project, kind, "instances", able).await?;
-    let Some(lifecycle) = R::lifecycle(cloud.as_ref()) else {
-        return Ok(());
-    };
+    let cloud = backend(ctx, project, kind, "instances", able).await;
     let mut failed = None;
     for rows in rows.chunks(AT_ONCE) {
         let pairs = rows.iter().filter_map(|row| Some((row.id, known(ctx, row)?)));
         let (ids, known): (Vec<InstanceId>, Vec<Known<R>>) = pairs.unzip();
-        let told = in_time(lifecycle.look(&known)).await;
-        let told = told.and_then(|signs| match signs.len() == ids.len() {
-            true => Ok(signs),
-            false => Err(ComputeError::Unclear(format!(
-                "it told of {} instances and not of {}",
-                signs.len(),
-                ids.len()
-            ))),
-        });
-        match told {
-            Ok(signs) => {
-                for (id, sign) in ids.into_iter().zip(signs) {
-                    take(ctx, id, sign);
-                }
-            }
-            // Nothing is concluded, and nothing that was concluded before stands.
-            Err(error) => {
-                for id in ids {
-                    take(ctx, id, Sign::Well);
-                }
-                failed = Some(error);
-            }
+        let told = match &cloud {
+            Ok(cloud) => ask(cloud.as_ref(), &known).await,
+            Err(error) => Err(error.clone()),
+        };
+        let (signs, error) = concluded(ids, told);
+        for (id, sign) in signs {
+            take(ctx, id, sign);
         }
+        failed = error.or(failed);
     }
     failed.map_or(Ok(()), Err)
+}
+
+async fn ask<R: Instances>(
+    cloud: &dyn Backend,
+    known: &[Known<R>],
+) -> Result<Vec<Sign<R::Place>>, ComputeError> {
+    match R::lifecycle(cloud) {
+        Some(lifecycle) => in_time(lifecycle.look(known)).await,
+        None => Err(ComputeError::Unsupported("instances")),
+    }
+}
+
+/// What follows for each. Of what a cloud does not tell, nothing is concluded, and nothing that was concluded before stands.
+fn concluded<I, P>(
+    ids: Vec<I>,
+    told: Result<Vec<Sign<P>>, ComputeError>,
+) -> (Vec<(I, Sign<P>)>, Option<ComputeError>) {
+    let told = told.and_then(|signs| match signs.len() == ids.len() {
+        true => Ok(signs),
+        false => Err(ComputeError::Unclear(format!(
+            "it told of {} instances and not of {}",
+            signs.len(),
+            ids.len()
+        ))),
+    });
+    match told {
+        Ok(signs) => (ids.into_iter().zip(signs).collect(), None),
+        Err(error) => (ids.into_iter().map(|id| (id, Sign::Well)).collect(), Some(error)),
+    }
 }
 
 fn known<R: Instances>(ctx: &Context, row: &InstanceRow) -> Option<Known<R>> {
@@ -230,5 +242,24 @@ fn take(ctx: &Context, id: InstanceId, sign: Sign<JobProvisioningData>) {
     });
     if is_new {
         ctx.wakes.wake(EntityRef::Instance(id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_was_concluded_before_stands_while_a_cloud_does_not_tell() {
+        let lost = || Sign::<()>::Lost("it is gone".to_owned());
+        let (signs, error) = concluded(vec![1, 2], Ok(vec![Sign::Well, lost()]));
+        assert_eq!(signs, [(1, Sign::Well), (2, lost())]);
+        assert!(error.is_none());
+        let away = ComputeError::Configuration("its backend is not configured".to_owned());
+        for told in [Err(away), Ok(vec![lost()])] {
+            let (signs, error) = concluded(vec![1, 2], told);
+            assert_eq!(signs, [(1, Sign::Well), (2, Sign::Well)]);
+            assert!(error.is_some());
+        }
     }
 }

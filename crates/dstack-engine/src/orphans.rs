@@ -4,25 +4,28 @@
 //! One server does it for all ([`EngineStore::take_duty`](dstack_store::EngineStore::take_duty)), beside everything else. Rows
 //! that lack something which should be there are none of its business: see [`crate::look`].
 
+mod ending;
 mod listing;
+mod telling;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_compute::{Account, Backend, Removal};
-use dstack_plan::orphans::{Holder, Sighting, judge};
-use dstack_store::queries::orphans::OrphanRow;
+use dstack_compute::{Account, Owned};
+use dstack_plan::orphans::{Holder, Pace, Sighting, judge};
+use dstack_store::queries::orphans::{MadeFor, MadeKey, OrphanRow};
 use dstack_store::writes::Change;
-use dstack_store::{Changes, EventMaker, EventTarget, NewEvent};
-use dstack_system::task;
+use dstack_system::{Locked, task};
 use futures_util::{FutureExt, StreamExt, stream};
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
+use ending::{Orphan, Place, end_all};
 pub use listing::{ListError, Listed, list};
+use telling::changes;
 
 use crate::context::Context;
-use crate::operations::clouds::in_time;
 use crate::{EngineError, Result};
 
 /// Of the servers that share a database, one does it.
@@ -35,22 +38,52 @@ const FIRST_PAUSE: Duration = Duration::from_secs(60);
 pub const SWEEP_INTERVAL: Duration = Duration::from_secs(10 * 60);
 
 /// So many accounts are swept at the same time.
-const ACCOUNTS_AT_ONCE: usize = 4;
+const ACCOUNTS_AT_ONCE: usize = 8;
 
 /// How long an account may take to say what it has, of all regions.
 const INVENTORY_LIMIT: Duration = Duration::from_secs(5 * 60);
 
-/// Pause at least before a cloud is asked again whether something is gone.
-const MIN_PAUSE: Duration = Duration::from_secs(1);
-
 /// How long the orphans of an account are ended in one sweep; the next one goes on.
 const ENDING_LIMIT: Duration = Duration::from_secs(5 * 60);
+
+/// What one sweep leaves to the next.
+#[derive(Debug, Default)]
+struct Sweeps {
+    /// How long the last whole one took.
+    took: Locked<Duration>,
+    /// Which orphan was begun with last in each account whose ending was cut off.
+    stopped_at: Locked<BTreeMap<String, String>>,
+    /// Two accounts may list the same thing.
+    judging: Mutex<()>,
+}
+
+impl Sweeps {
+    /// `orphans` are in the order of their keys.
+    fn begin_where_stopped(&self, account: &str, orphans: &mut [Orphan]) {
+        if let Some(stopped) = self.stopped_at.lock().get(account) {
+            let next = orphans.partition_point(|orphan| orphan.row.key <= *stopped);
+            orphans.rotate_left(next);
+        }
+    }
+
+    fn note_begun(&self, account: &str, batch: &[Orphan]) {
+        if let Some(last) = batch.last() {
+            let key = last.row.key.clone();
+            self.stopped_at.lock().insert(account.to_owned(), key);
+        }
+    }
+
+    fn note_all_begun(&self, account: &str) {
+        self.stopped_at.lock().remove(account);
+    }
+}
 
 /// Sweeps now and then, as long as the engine runs.
 pub fn start(ctx: &Arc<Context>) {
     ctx.spawn_service("sweep of orphans", |ctx| async move {
         let interval = ctx.deps.settings.orphans_interval;
         let mut pause = FIRST_PAUSE.min(interval);
+        let sweeps = Sweeps::default();
         loop {
             let jitter = ctx.deps.random.fraction() * 0.2 + 0.9;
             tokio::time::sleep(pause.mul_f64(jitter)).await;
@@ -58,7 +91,7 @@ pub fn start(ctx: &Arc<Context>) {
             let Some(term) = ctx.leases.term() else {
                 continue;
             };
-            if let Some(Err(error)) = term.run(Box::pin(sweep(&ctx))).await {
+            if let Some(Err(error)) = term.run(Box::pin(sweep(&ctx, &sweeps))).await {
                 ctx.report(DUTY, &error);
             }
         }
@@ -66,7 +99,8 @@ pub fn start(ctx: &Arc<Context>) {
 }
 
 /// Sweeps all accounts, if nobody else does.
-async fn sweep(ctx: &Context) -> Result<()> {
+async fn sweep(ctx: &Context, sweeps: &Sweeps) -> Result<()> {
+    let begun = Instant::now();
     if !ctx.deps.store.take_duty(DUTY, &ctx.owner).await? {
         return Ok(());
     }
@@ -78,21 +112,20 @@ async fn sweep(ctx: &Context) -> Result<()> {
         }
     };
     forget_accounts(ctx, &accounts).await?;
-    // Two accounts may list the same thing.
-    let judging = Mutex::new(());
-    let mut sweeps = Vec::new();
+    let mut each = Vec::new();
     for account in &accounts {
-        let swept = sweep_account(ctx, account, &judging);
-        sweeps.push(task::contained("sweep of an account", swept).boxed());
+        let swept = sweep_account(ctx, sweeps, account, begun);
+        each.push(task::contained("sweep of an account", swept).boxed());
     }
-    let mut sweeps = stream::iter(sweeps).buffer_unordered(ACCOUNTS_AT_ONCE);
-    while let Some(swept) = sweeps.next().await {
+    let mut each = stream::iter(each).buffer_unordered(ACCOUNTS_AT_ONCE);
+    while let Some(swept) = each.next().await {
         match swept {
             Ok(Err(error @ (EngineError::Killed(_) | EngineError::LeaseLost))) => return Err(error),
             Ok(Err(error)) => ctx.report(DUTY, &error),
             Ok(Ok(())) | Err(task::Panicked) => {}
         }
     }
+    *sweeps.took.lock() = begun.elapsed();
     Ok(())
 }
 
@@ -108,7 +141,7 @@ async fn forget_accounts(ctx: &Context, accounts: &[Account]) -> Result<()> {
     ctx.commit(names, changes.into_commit()).await
 }
 
-async fn sweep_account(ctx: &Context, account: &Account, judging: &Mutex<()>) -> Result<()> {
+async fn sweep_account(ctx: &Context, sweeps: &Sweeps, account: &Account, begun: Instant) -> Result<()> {
     let projects = account.projects.first().map(|project| project.name.as_str());
     let (kind, project) = (account.kind.as_str(), projects.unwrap_or_default());
     let backend = match &account.backend {
@@ -127,16 +160,24 @@ async fn sweep_account(ctx: &Context, account: &Account, judging: &Mutex<()>) ->
         }
         Err(ListError::Store(error)) => return Err(error.into()),
     };
+    let all: Vec<Owned> = listed.iter().map(|thing| thing.owned.clone()).collect();
     let orphans = {
-        let _judging = judging.lock().await;
-        judge_all(ctx, account, listed).await?
+        let _judging = sweeps.judging.lock().await;
+        let took = *sweeps.took.lock();
+        let pace = Pace::of(ctx.deps.settings.orphans_interval, took, begun.elapsed());
+        judge_all(ctx, account, listed, pace).await?
     };
-    let ended = tokio::time::timeout(ENDING_LIMIT, end_all(ctx, account, backend, orphans)).await;
+    let place = Place {
+        account,
+        backend,
+        listed: &all,
+    };
+    let ended = tokio::time::timeout(ENDING_LIMIT, end_all(ctx, sweeps, place, orphans)).await;
     ended.unwrap_or(Ok(()))
 }
 
-/// Decides on everything that an account lists, and writes down what follows. Those that may be ended.
-async fn judge_all(ctx: &Context, account: &Account, listed: Vec<Listed>) -> Result<Vec<Listed>> {
+/// Decides on everything that an account lists, and writes down what follows. Those that may be ended, in the order of their keys.
+async fn judge_all(ctx: &Context, account: &Account, listed: Vec<Listed>, pace: Pace) -> Result<Vec<Orphan>> {
     let now = ctx.now();
     let listed = listed.into_iter().map(|thing| (thing.key(&account.kind), thing));
     let listed: BTreeMap<String, Listed> = listed.collect();
@@ -144,27 +185,36 @@ async fn judge_all(ctx: &Context, account: &Account, listed: Vec<Listed>) -> Res
     let holders: BTreeMap<String, Holder> = holders.collect();
     let rows = ctx.deps.store.orphans().await?.into_iter();
     let rows = rows.filter(|row| row.account == account.id || listed.contains_key(&row.key));
-    let seen: BTreeMap<String, Sighting> = rows.map(|row| (row.key, row.sighting)).collect();
+    let known: BTreeMap<String, OrphanRow> = rows.map(|row| (row.key.clone(), row)).collect();
+    let seen = known.iter().map(|(key, row)| (key.clone(), row.sighting));
+    let seen: BTreeMap<String, Sighting> = seen.collect();
     let mut changes = changes(ctx);
-    let (mut reported, mut may_end) = (Vec::new(), Vec::new());
-    for (key, verdict) in judge(&holders, &seen, ctx.deps.settings.orphans, now) {
+    let (mut reported, mut may_end, mut ended) = (Vec::new(), Vec::new(), Vec::new());
+    for (key, verdict) in judge(&holders, &seen, ctx.deps.settings.orphans, pace, now) {
         let (Some(thing), Some(sighting)) = (listed.get(&key), verdict.sighting) else {
+            ended.extend(known.get(&key).filter(|_| verdict.has_ended));
             changes.directory(Change::DeleteOrphan(key));
             continue;
         };
-        changes.directory(Change::PutOrphan(OrphanRow {
+        let row = OrphanRow {
             key,
             account: account.id.clone(),
             description: thing.description(),
             sighting,
-        }));
+        };
+        changes.directory(Change::PutOrphan(row.clone()));
         if verdict.is_reported_now {
-            changes.event(event(&changes, account, thing, "found"));
+            changes.event(telling::found(&changes, account, thing));
             reported.push(thing);
         }
-        if verdict.may_end {
-            may_end.push(thing.clone());
+        if verdict.may_end && thing.may_be_ended() {
+            let thing = thing.clone();
+            may_end.push(Orphan { thing, row });
         }
+    }
+    let made_for = made_for(ctx, &ended).await?;
+    for (row, made_for) in ended.into_iter().zip(&made_for) {
+        changes.event(telling::ended(&changes, account, row, made_for.as_ref()));
     }
     let names = ("orphans.judge.before", "orphans.judge.after");
     ctx.commit(names, changes.into_commit()).await?;
@@ -172,6 +222,19 @@ async fn judge_all(ctx: &Context, account: &Account, listed: Vec<Listed>) -> Res
         report(account, thing);
     }
     Ok(may_end)
+}
+
+/// For what each of these was made, if that is known.
+async fn made_for(ctx: &Context, orphans: &[&OrphanRow]) -> Result<Vec<Option<MadeFor>>> {
+    let keys = orphans.iter().map(|row| listing::made_key_of(&row.key));
+    let keys: Vec<Option<MadeKey>> = keys.collect();
+    let asked: BTreeSet<MadeKey> = keys.iter().flatten().cloned().collect();
+    if asked.is_empty() {
+        return Ok(vec![None; orphans.len()]);
+    }
+    let rows = ctx.deps.store.made_for(&asked).await?;
+    let row_of = |key: &MadeKey| rows.iter().find(|row| key.is_of(row.id)).cloned();
+    Ok(keys.iter().map(|key| key.as_ref().and_then(row_of)).collect())
 }
 
 fn report(account: &Account, thing: &Listed) {
@@ -186,118 +249,4 @@ fn report(account: &Account, thing: &Listed) {
         reason = thing.reason(),
         "something in a cloud carries our marks and belongs to nobody"
     );
-}
-
-/// Ends orphans, until the cloud says that they are gone.
-async fn end_all(
-    ctx: &Context,
-    account: &Account,
-    backend: &dyn Backend,
-    mut orphans: Vec<Listed>,
-) -> Result<()> {
-    loop {
-        let (mut underway, mut pause) = (Vec::new(), Duration::MAX);
-        for orphan in orphans {
-            if let Some(again) = end(ctx, account, backend, &orphan).await? {
-                pause = pause.min(again);
-                underway.push(orphan);
-            }
-        }
-        if underway.is_empty() {
-            return Ok(());
-        }
-        tokio::time::sleep(pause.max(MIN_PAUSE)).await;
-        orphans = underway;
-    }
-}
-
-/// Has the cloud end an orphan, if it belongs to nobody still. The pause before the cloud is asked again, if it is at it.
-async fn end(
-    ctx: &Context,
-    account: &Account,
-    backend: &dyn Backend,
-    orphan: &Listed,
-) -> Result<Option<Duration>> {
-    let store = ctx.deps.store.as_ref();
-    if !store.take_duty(DUTY, &ctx.owner).await? {
-        return Err(EngineError::LeaseLost);
-    }
-    let now = listing::with_rows(store, vec![orphan.owned.clone()]).await?;
-    // The next sweep forgets what is known again.
-    let removes = ctx.deps.settings.orphans.removes;
-    let Some(orphan) = now.into_iter().find(|thing| removes.includes(thing.holder())) else {
-        return Ok(None);
-    };
-    if ctx.leases.term().is_none() {
-        return Err(EngineError::LeaseLost);
-    }
-    ctx.reached("orphans.end.before")?;
-    let ended = in_time(backend.remove_owned(&orphan.owned)).await;
-    ctx.reached("orphans.end.after")?;
-    let thing = orphan.description();
-    match ended {
-        Ok(Removal::Gone) => {
-            let mut changes = changes(ctx);
-            changes.directory(Change::DeleteOrphan(orphan.key(&account.kind)));
-            changes.event(event(&changes, account, &orphan, "ended"));
-            let names = ("orphans.ended.before", "orphans.ended.after");
-            ctx.commit(names, changes.into_commit()).await?;
-            tracing::warn!(
-                backend.r#type = account.kind,
-                thing,
-                "what belonged to nobody was ended"
-            );
-            Ok(None)
-        }
-        Ok(Removal::Underway { again }) => {
-            tracing::debug!(
-                backend.r#type = account.kind,
-                thing,
-                "a cloud is ending what belongs to nobody"
-            );
-            Ok(Some(again))
-        }
-        Err(error) => {
-            tracing::warn!(
-                backend.r#type = account.kind, thing, %error,
-                "a cloud does not end what belongs to nobody: it is asked again with the next sweep"
-            );
-            Ok(None)
-        }
-    }
-}
-
-fn changes(ctx: &Context) -> Changes {
-    Changes::new(EventMaker::system(ctx.now(), ctx.deps.random.clone()))
-}
-
-/// Managers and admins of the projects that have the account see it.
-fn event(changes: &Changes, account: &Account, thing: &Listed, what: &str) -> NewEvent {
-    let text = format!(
-        "Orphan {what} in {}: {}. {}",
-        account.kind,
-        thing.description(),
-        capitalized(&thing.reason())
-    );
-    let targets = account.projects.iter().map(|project| EventTarget {
-        entity_type: "project",
-        entity_id: project.id.to_string(),
-        entity_name: project.name.clone(),
-        project_id: Some(project.id.to_string()),
-        run_id: None,
-        fleet_id: None,
-        gateway_id: None,
-    });
-    NewEvent {
-        for_managers: true,
-        ..changes.maker().event(text, targets.collect())
-    }
-}
-
-fn capitalized(text: &str) -> String {
-    let mut letters = text.chars();
-    match letters.next() {
-        Some(first) => first.to_uppercase().chain(letters).collect(),
-        None => String::new(),
-    }
 }

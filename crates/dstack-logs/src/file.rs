@@ -4,6 +4,7 @@
 //! whether another has appended since.
 
 mod line;
+mod probe;
 mod read;
 mod write;
 
@@ -173,6 +174,12 @@ impl LogStore for FileLogStore {
         };
         let (query, offsets) = (query.clone(), Arc::clone(&self.offsets));
         task::blocking("read log", move || read::poll(&path, &query, start, &offsets)).await?
+    }
+
+    async fn check(&self) -> Result<&'static str, LogError> {
+        let folder = self.root.join("projects");
+        task::blocking("check the log store", move || probe::probe(&folder)).await??;
+        Ok("a file was written, read and deleted")
     }
 
     fn release(&self, job: JobId) {

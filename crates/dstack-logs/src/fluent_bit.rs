@@ -14,6 +14,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dstack_system::Secret;
 use dstack_units::Time;
+use tokio::net::TcpStream;
 
 use crate::remote::batch::{Event, Limits};
 use crate::remote::ends::Ends;
@@ -86,6 +87,7 @@ pub struct ElasticsearchConfig {
 /// Logs behind Fluent Bit.
 #[derive(Debug)]
 pub struct FluentBitLogStore {
+    address: (String, u16),
     sender: Sender,
     tag_prefix: String,
     reader: Option<Elasticsearch>,
@@ -123,6 +125,7 @@ impl FluentBitLogStore {
             Protocol::Http => Sender::Http(http::Http::new(&config.host, config.port)?),
         };
         Ok(Self {
+            address: (config.host, config.port),
             sender,
             tag_prefix: config.tag_prefix,
             reader,
@@ -185,5 +188,43 @@ impl LogStore for FluentBitLogStore {
             Some(reader) => reader.poll(&stream.to_string(), query).await,
             None => Ok(LogPage::default()),
         }
+    }
+
+    /// Whatever Fluent Bit is sent, it passes on.
+    async fn check(&self) -> Result<&'static str, LogError> {
+        let away = |source: std::io::Error| LogError::Away {
+            store: STORE,
+            source: source.into(),
+        };
+        TcpStream::connect(&self.address).await.map_err(away)?;
+        match &self.reader {
+            Some(reader) => {
+                reader.last("doctor").await?;
+                Ok("a connection to Fluent Bit was made, and Elasticsearch was asked; nothing was written")
+            }
+            None => Ok("a connection to Fluent Bit was made; nothing was written or read"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_fluent_bit_that_is_away_is_told() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let config = FluentBitConfig {
+            host: "127.0.0.1".to_owned(),
+            port: listener.local_addr().unwrap().port(),
+            protocol: Protocol::Forward,
+            tag_prefix: String::new(),
+            elasticsearch: None,
+        };
+        let store = FluentBitLogStore::open(config).await.unwrap();
+        store.check().await.unwrap();
+        drop(listener);
+        let refused = store.check().await.unwrap_err();
+        assert!(matches!(refused, LogError::Away { .. }), "{refused:?}");
     }
 }

@@ -20,6 +20,7 @@ use std::path::PathBuf;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use dstack_system::Random;
 use dstack_units::{JobId, Time};
 
 pub use file::{Durability, FileLogStore};
@@ -214,6 +215,27 @@ pub trait LogStore: Send + Sync + fmt::Debug {
 
     /// Reads a page. A log that does not exist is empty.
     async fn poll(&self, stream: &LogStream, query: &PollQuery) -> Result<LogPage, LogError>;
+
+    /// Looks whether output can be stored and read, as far as that leaves nothing behind. What was done, for people, such as
+    /// `a log was read; nothing was written`.
+    ///
+    /// # Errors
+    /// It cannot.
+    async fn check(&self) -> Result<&'static str, LogError> {
+        // Who answers that there is no such log can be reached, and takes the credentials.
+        let nobodys = LogStream {
+            project: "doctor".to_owned(),
+            run: "no-such-run".to_owned(),
+            job: Random::system().uuid().into(),
+            producer: Producer::Job,
+        };
+        let query = PollQuery {
+            limit: 1,
+            ..PollQuery::default()
+        };
+        self.poll(&nobodys, &query).await?;
+        Ok("a log was read; nothing was written")
+    }
 
     /// Nothing more is appended to the logs of this job for now: what is kept open for them is closed.
     fn release(&self, _job: JobId) {}

@@ -77,6 +77,8 @@ string_enum! {
     pub enum OwnedState {
         /// Its row is not over.
         Known = "known",
+        /// Its row is not over, and has another one: this one is one too many.
+        Duplicate = "duplicate",
         /// Its row is over: it should be gone.
         Over = "over",
         /// Nothing is known of it here.

@@ -1,7 +1,8 @@
 //! What in a cloud carries our marks and belongs to nobody: what is to be said of it, and when it may be ended.
 //!
-//! A thing is an orphan once it was in no live row's name at each look of a whole grace. Each look begins anew whatever is not
-//! certain: a thing that was known in between, or was not listed, or that nobody has looked for, has its grace before it again.
+//! A thing is an orphan once it was in no live row's name at each look of a whole grace, or was a second one beside that of such a
+//! row. Each look begins anew whatever is not certain: a thing that was known in between, or was not listed, or that nobody has
+//! looked for, has its grace before it again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,6 +14,11 @@ use dstack_units::Time;
 pub enum Holder {
     /// A row that is not over, or one that a call is still to be made for.
     Live,
+    /// Such a row, which has another one: the thing was made twice.
+    Duplicate {
+        /// Whether the row's own is listed as well.
+        own_is_listed: bool,
+    },
     /// A row that is over: the thing should be gone.
     Ended,
     /// No row that is known.
@@ -28,6 +34,8 @@ pub struct Sighting {
     pub last: Time,
     /// It was reported.
     pub is_reported: bool,
+    /// It was told that it is being ended.
+    pub is_ending: bool,
 }
 
 /// What the administrator wants.
@@ -45,7 +53,8 @@ pub enum Removes {
     /// None.
     #[default]
     Nothing,
-    /// Those whose row is here and over. What another server has made with a copy of the database has no row here.
+    /// Those whose row is here and over, or has its own one, which is listed. What another server has made with a copy of the
+    /// database has no row here.
     Ended,
     /// All.
     Everything,
@@ -56,6 +65,8 @@ impl Removes {
     pub const fn includes(self, holder: Holder) -> bool {
         match holder {
             Holder::Live => false,
+            // Who knows which of them is the row's, where its own is not to be seen.
+            Holder::Duplicate { own_is_listed } => own_is_listed && !matches!(self, Self::Nothing),
             Holder::Ended => !matches!(self, Self::Nothing),
             Holder::Nobody => matches!(self, Self::Everything),
         }
@@ -67,6 +78,29 @@ pub const GRACE: Duration = Duration::from_secs(30 * 60);
 
 /// What was seen so long ago, or a grace ago if that is longer, says nothing of now: nobody has looked since.
 pub const MAX_GAP: Duration = Duration::from_secs(60 * 60);
+
+/// How often things are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// Pause between two looks, if nothing holds them up. Of the time between two looks, twice as much counts at most: more may be
+    /// the clock's, which was set forward.
+    pub interval: Duration,
+    /// See [`MAX_GAP`]; longer where looks take that long.
+    pub max_gap: Duration,
+}
+
+impl Pace {
+    /// Where a look at everything took so long (`last`), and the one under way has taken so long (`now`).
+    pub fn of(interval: Duration, last: Duration, now: Duration) -> Self {
+        let between = last
+            .saturating_add(now)
+            .saturating_add(interval.saturating_mul(2));
+        Self {
+            interval,
+            max_gap: MAX_GAP.max(between),
+        }
+    }
+}
 
 impl Default for Policy {
     fn default() -> Self {
@@ -86,6 +120,8 @@ pub struct Verdict {
     pub is_reported_now: bool,
     /// It may be ended, if it still belongs to nobody immediately before.
     pub may_end: bool,
+    /// It was being ended, and is gone.
+    pub has_ended: bool,
 }
 
 impl Verdict {
@@ -93,6 +129,7 @@ impl Verdict {
         sighting: None,
         is_reported_now: false,
         may_end: false,
+        has_ended: false,
     };
 }
 
@@ -103,40 +140,52 @@ pub fn judge<K: Ord + Clone>(
     listed: &BTreeMap<K, Holder>,
     seen: &BTreeMap<K, Sighting>,
     policy: Policy,
+    pace: Pace,
     now: Time,
 ) -> BTreeMap<K, Verdict> {
-    let gone = seen.keys().filter(|key| !listed.contains_key(*key));
-    let gone = gone.map(|key| (key.clone(), Verdict::FORGOTTEN));
+    let gone = seen.iter().filter(|(key, _)| !listed.contains_key(*key));
+    let gone = gone.map(|(key, seen)| {
+        let verdict = Verdict {
+            has_ended: seen.is_ending,
+            ..Verdict::FORGOTTEN
+        };
+        (key.clone(), verdict)
+    });
     let verdicts = listed.iter().filter_map(|(key, holder)| {
         let before = seen.get(key);
         match holder {
             Holder::Live => before.map(|_| (key.clone(), Verdict::FORGOTTEN)),
-            Holder::Ended | Holder::Nobody => Some((key.clone(), of_nobody(*holder, before, policy, now))),
+            holder => Some((key.clone(), of_nobody(*holder, before, policy, pace, now))),
         }
     });
     gone.chain(verdicts).collect()
 }
 
 /// Of a thing that belongs to nobody now.
-fn of_nobody(holder: Holder, before: Option<&Sighting>, policy: Policy, now: Time) -> Verdict {
+fn of_nobody(holder: Holder, before: Option<&Sighting>, policy: Policy, pace: Pace, now: Time) -> Verdict {
     // Nobody has looked for too long, or a clock was set back: who knows what was so meanwhile.
-    let gap = policy.grace.max(MAX_GAP);
+    let gap = policy.grace.max(pace.max_gap);
     let goes_on = |seen: &&Sighting| seen.first <= seen.last && seen.last <= now && now - gap <= seen.last;
     let new = Sighting {
         first: now,
         last: now,
         is_reported: before.is_some_and(|seen| seen.is_reported),
+        is_ending: before.is_some_and(|seen| seen.is_ending),
     };
     let seen = before.filter(goes_on).copied().unwrap_or(new);
-    let is_orphan = seen.first + policy.grace <= now;
+    let passed = now.since(seen.last);
+    let first = seen.first + passed.saturating_sub(pace.interval.saturating_mul(2));
+    let is_orphan = first + policy.grace <= now;
     Verdict {
         sighting: Some(Sighting {
+            first,
             last: now,
             is_reported: seen.is_reported || is_orphan,
             ..seen
         }),
         is_reported_now: is_orphan && !seen.is_reported,
         may_end: is_orphan && policy.removes.includes(holder),
+        has_ended: false,
     }
 }
 
@@ -151,6 +200,10 @@ mod tests {
         grace: GRACE,
         removes: Removes::Everything,
     };
+    const PACE: Pace = Pace {
+        interval: Duration::from_secs(10 * 60),
+        max_gap: MAX_GAP,
+    };
 
     fn at(minutes: i64) -> Time {
         Time::from_millis(1_790_000_000_000 + minutes * 60_000)
@@ -158,11 +211,15 @@ mod tests {
 
     /// Looks at one thing at these minutes, with these holders (`None`: it is not listed). The verdicts.
     fn looks(policy: Policy, looks: &[(i64, Option<Holder>)]) -> Vec<Option<Verdict>> {
+        looks_at(PACE, policy, looks)
+    }
+
+    fn looks_at(pace: Pace, policy: Policy, looks: &[(i64, Option<Holder>)]) -> Vec<Option<Verdict>> {
         let mut seen = BTreeMap::new();
         let mut verdicts = Vec::new();
         for (minute, holder) in looks {
             let listed = holder.map(|holder| ("i-1", holder)).into_iter().collect();
-            let verdict = judge(&listed, &seen, policy, at(*minute)).remove("i-1");
+            let verdict = judge(&listed, &seen, policy, pace, at(*minute)).remove("i-1");
             seen = verdict
                 .and_then(|verdict| verdict.sighting)
                 .map(|sighting| ("i-1", sighting))
@@ -236,14 +293,80 @@ mod tests {
     fn after_a_time_without_looks_the_grace_begins_anew_without_a_second_report() {
         let story = [
             (0, NOBODY),
+            (15, NOBODY),
             (60, NOBODY),
             (121, NOBODY),
-            (150, NOBODY),
+            (136, NOBODY),
             (151, NOBODY),
         ];
         let verdicts = looks(REMOVES, &story);
-        assert_eq!(reports(&verdicts), [false, true, false, false, false]);
-        assert_eq!(ends(&verdicts), [false, true, false, false, true]);
+        assert_eq!(reports(&verdicts), [false, false, true, false, false, false]);
+        assert_eq!(ends(&verdicts), [false, false, true, false, false, true]);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_forward_counts_as_two_pauses() {
+        let story = [(0, NOBODY), (55, NOBODY), (64, NOBODY), (65, NOBODY)];
+        let verdicts = looks(REMOVES, &story);
+        assert_eq!(ends(&verdicts), [false, false, false, true]);
+        assert_eq!(verdicts[1].unwrap().sighting.unwrap().first, at(35));
+    }
+
+    #[test]
+    fn looks_that_take_long_are_waited_for() {
+        let story = [(0, NOBODY), (100, NOBODY), (200, NOBODY)];
+        assert_eq!(ends(&looks(REMOVES, &story)), [false, false, false]);
+        let pace = Pace::of(PACE.interval, MINUTE * 90, MINUTE * 90);
+        assert_eq!(ends(&looks_at(pace, REMOVES, &story)), [false, false, true]);
+        assert_eq!(Pace::of(PACE.interval, MINUTE, MINUTE), PACE);
+    }
+
+    #[test]
+    fn the_second_one_of_a_live_row_is_ended_where_the_row_s_own_is_seen() {
+        let duplicate = |own_is_listed| Some(Holder::Duplicate { own_is_listed });
+        let story = [
+            (0, duplicate(true)),
+            (15, duplicate(false)),
+            (30, duplicate(false)),
+            (40, duplicate(true)),
+            (50, Some(Holder::Live)),
+            (60, duplicate(true)),
+        ];
+        let ended = [false, false, false, true, false, false];
+        for (removes, ended) in [
+            (Removes::Nothing, [false; 6]),
+            (Removes::Ended, ended),
+            (Removes::Everything, ended),
+        ] {
+            let verdicts = looks(Policy { removes, ..REMOVES }, &story);
+            assert_eq!(reports(&verdicts), [false, false, true, false, false, false]);
+            assert_eq!(ends(&verdicts), ended);
+        }
+    }
+
+    #[test]
+    fn what_was_being_ended_and_is_gone_has_ended() {
+        let sighting = |is_ending| Sighting {
+            first: at(0),
+            last: at(40),
+            is_reported: true,
+            is_ending,
+        };
+        let seen = BTreeMap::from([
+            ("ended", sighting(true)),
+            ("gone", sighting(false)),
+            ("known again", sighting(true)),
+            ("there", sighting(true)),
+        ]);
+        let listed = BTreeMap::from([("known again", Holder::Live), ("there", Holder::Ended)]);
+        let verdicts = judge(&listed, &seen, REMOVES, PACE, at(50));
+        let ended: Vec<_> = verdicts.iter().filter(|(_, verdict)| verdict.has_ended).collect();
+        assert_eq!(ended.len(), 1);
+        assert_eq!(*ended[0].0, "ended");
+        assert!(
+            verdicts["there"].sighting.unwrap().is_ending,
+            "it is not told twice"
+        );
     }
 
     #[test]
@@ -258,6 +381,7 @@ mod tests {
             Just(Some(Holder::Live)),
             Just(Some(Holder::Ended)),
             Just(NOBODY),
+            any::<bool>().prop_map(|own_is_listed| Some(Holder::Duplicate { own_is_listed })),
         ]
     }
 
@@ -276,7 +400,7 @@ mod tests {
 
     proptest! {
         /// Nothing is reported or may be ended that did not belong to nobody at each look of a whole grace, with no longer gap
-        /// between two looks than may be; nothing may be ended unless that is wanted, and all that may be is reported.
+        /// between two looks than may be, and no more of it counted than two pauses; nothing may be ended unless that is wanted, and all that may be is reported.
         #[test]
         fn only_what_belonged_to_nobody_all_the_time(story in story(), removes in removes()) {
             let policy = Policy { removes, ..REMOVES };
@@ -290,11 +414,14 @@ mod tests {
                     Err(_) => now - MINUTE * minutes.unsigned_abs() as u32,
                 };
                 let listed: BTreeMap<usize, Holder> = (0..3).filter_map(|thing| Some((thing, holders[thing]?))).collect();
-                let verdicts = judge(&listed, &seen, policy, now);
+                let verdicts = judge(&listed, &seen, policy, PACE, now);
                 for thing in 0..3 {
-                    let belongs_to_nobody = matches!(holders[thing], Some(Holder::Ended | Holder::Nobody));
+                    let belongs_to_nobody = holders[thing].is_some_and(|holder| holder != Holder::Live);
                     since[thing] = match since[thing] {
-                        Some((first, last)) if belongs_to_nobody && last <= now && now - MAX_GAP <= last => Some((first, now)),
+                        Some((first, last)) if belongs_to_nobody && last <= now && now - MAX_GAP <= last => {
+                            // More than two pauses may be the clock's.
+                            Some((first + now.since(last).saturating_sub(PACE.interval * 2), now))
+                        }
                         _ => belongs_to_nobody.then_some((now, now)),
                     };
                     let Some(verdict) = verdicts.get(&thing) else {
@@ -305,8 +432,8 @@ mod tests {
                     prop_assert!(is_orphan || !(verdict.is_reported_now || verdict.may_end));
                     let is_wanted = match removes {
                         Removes::Nothing => false,
-                        Removes::Ended => holders[thing] == Some(Holder::Ended),
-                        Removes::Everything => true,
+                        Removes::Ended => matches!(holders[thing], Some(Holder::Ended | Holder::Duplicate { own_is_listed: true })),
+                        Removes::Everything => holders[thing] != Some(Holder::Duplicate { own_is_listed: false }),
                     };
                     prop_assert_eq!(verdict.may_end, is_orphan && is_wanted);
                     prop_assert_eq!(verdict.sighting.is_some(), belongs_to_nobody);
@@ -318,7 +445,7 @@ mod tests {
 
         /// What belongs to nobody is reported once, however long it is looked at.
         #[test]
-        fn reported_once(minutes in proptest::collection::vec(1i64..29, 1..60)) {
+        fn reported_once(minutes in proptest::collection::vec(1i64..21, 1..60)) {
             let mut now = 0;
             let story: Vec<(i64, Option<Holder>)> = minutes.iter().map(|minutes| { now += minutes; (now, NOBODY) }).collect();
             let told = reports(&looks(Policy::default(), &story)).into_iter().filter(|told| *told).count();

@@ -265,7 +265,7 @@ settings! {
     max_offers_tried: usize = "DSTACK_SERVER_MAX_OFFERS_TRIED", "25", or(dstack_plan::fleets::MAX_OFFERS_TRIED);
     /// Where APIs of clouds are instead of at their vendors, for proxies and emulators: `cloudrift=http://127.0.0.1:8080`, more after commas.
     backend_endpoints: Option<String> = "DSTACK_SERVER_BACKEND_ENDPOINTS", "the vendors'", text;
-    /// What becomes of things in clouds that carry the marks of this installation and belong to nobody: report (an event and a line of the log); remove: those whose instance, volume or group is over here are ended as well; remove-unknown: also those of which nothing is known here ([doctor.md](doctor.md)).
+    /// What becomes of things in clouds that carry the marks of this installation and belong to nobody: report (an event and a line of the log); remove: those whose instance or group is over here, or has another one, are ended as well; remove-unknown: also those of which nothing is known here. Disks are never ended ([doctor.md](doctor.md)).
     orphans: String = "DSTACK_SERVER_ORPHANS", "report", text_or(ORPHANS_REPORT);
     /// Seconds for which such a thing belongs to nobody before it is reported, or ended.
     orphans_grace: u64 = "DSTACK_SERVER_ORPHANS_GRACE_SECONDS", "1800", or(dstack_plan::orphans::GRACE.as_secs());
@@ -570,11 +570,12 @@ mod tests {
     #[test]
     fn orphans_are_ended_only_where_the_setting_says_exactly_that() {
         for (text, removes) in [
-            ("report", false),
-            ("remove", true),
-            (" remove ", true),
-            ("Remove!", false),
-            ("1", false),
+            ("report", Removes::Nothing),
+            ("remove", Removes::Ended),
+            (" remove ", Removes::Ended),
+            ("remove-unknown", Removes::Everything),
+            ("Remove!", Removes::Nothing),
+            ("1", Removes::Nothing),
         ] {
             let settings = Settings {
                 orphans: text.to_owned(),

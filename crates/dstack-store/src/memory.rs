@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use dstack_model::runs::JobProvisioningData;
 use dstack_plan::hosts::HostKey;
 use dstack_units::{FleetId, GatewayId, InstanceId, JobId, OperationId, ProjectId, RunId, Time, VolumeId};
 use tokio::sync::{Notify, broadcast};
@@ -19,12 +20,13 @@ use crate::queries::health::StoredCheck;
 use crate::queries::metrics::MetricsPoint;
 use crate::queries::orphans::{MadeFor, MadeKey, OrphanRow};
 use crate::rows::{
-    FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, OperationState, RunRow, VolumeRow,
+    FleetRow, GatewayRow, InstanceRow, JobRow, OperationKind, OperationRow, OperationState, RunRow, VolumeRow,
 };
 use crate::writes::Change;
 use crate::{
     ChangeFeed, Commit, EngineStore, Entity, EntityRef, FleetSnapshot, GatewaySnapshot, InstanceSnapshot,
-    JobSnapshot, NewEvent, PlacementSnapshot, Put, Removal, Result, RunSnapshot, StoreError, VolumeSnapshot,
+    JobSnapshot, NewEvent, PlacementSnapshot, Put, Removal, Result, RunSnapshot, Sealed, StoreError,
+    VolumeSnapshot,
 };
 
 /// Of a lease that does not run out.
@@ -119,8 +121,10 @@ macro_rules! generate_tables {
                         id: $it.id.uuid(),
                         entity: EntityRef::$name($it.id),
                         name: $it.target().entity_name,
+                        project: $it.project_id,
                         is_live: !$is_over || self.is_intended(EntityRef::$name($it.id)),
                         ended_at: None,
+                        place: self.made_place(EntityRef::$name($it.id)),
                     }));
                 )*
                 found
@@ -493,6 +497,20 @@ impl Tables {
         let ids = self.index.operations.get(&subject).into_iter().flatten();
         let mut rows = ids.filter_map(|id| self.operations.get(id));
         rows.any(|row| row.state == OperationState::Intended)
+    }
+
+    /// Where an instance is that is not over, unless it is still being made.
+    fn made_place(&self, subject: EntityRef) -> Option<Sealed<JobProvisioningData>> {
+        let EntityRef::Instance(id) = subject else {
+            return None;
+        };
+        let makes =
+            |row: &OperationRow| row.kind == OperationKind::Create && row.state == OperationState::Intended;
+        let row = self.instances.get(&id)?;
+        let is_over = row.status() == dstack_model::instances::InstanceStatus::Terminated;
+        let is_live = !is_over || self.is_intended(subject);
+        let is_made = is_live && !self.operations_of(subject).iter().any(makes);
+        row.job_provisioning_data.clone().filter(|_| is_made)
     }
 
     /// The operations made for an entity, oldest first.

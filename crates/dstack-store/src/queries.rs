@@ -19,7 +19,7 @@ pub mod projects;
 pub mod repos;
 pub mod sealed;
 pub mod secrets;
-mod select;
+pub(crate) mod select;
 pub mod tokens;
 pub mod users;
 pub mod views;

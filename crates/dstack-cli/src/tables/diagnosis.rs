@@ -140,6 +140,7 @@ fn made_for(state: OwnedState, row: Option<&str>) -> Text {
     let row = row.unwrap_or("something that names it");
     match state {
         OwnedState::Known => row.into(),
+        OwnedState::Duplicate => Text::new().role(Role::Warning, format!("{row}, which has another one")),
         OwnedState::Over => Text::new().role(Role::Warning, format!("{row}, which is over")),
         OwnedState::Unknown => Text::new().role(Role::Error, "nobody"),
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use dstack_compute::{Backend, ComputeError, Owned, OwnedKind, OwnedMark};
+use dstack_model::runs::JobProvisioningData;
 use dstack_plan::orphans::Holder;
 use dstack_store::queries::orphans::{MadeFor, MadeKey};
 use dstack_store::rows::VolumeRow;
@@ -19,6 +20,8 @@ pub struct Listed {
     pub made_for: Option<MadeFor>,
     /// A volume that is not deleted names it, whoever made it.
     pub is_named: bool,
+    /// It is not the one that the row has, which is not over; whether that one is listed as well.
+    pub beside_own: Option<bool>,
 }
 
 /// Why nobody knows what a cloud lists.
@@ -35,21 +38,24 @@ pub enum ListError {
 impl Listed {
     /// In whose name it was made.
     pub fn holder(&self) -> Holder {
-        match &self.made_for {
+        match (&self.made_for, self.beside_own) {
             _ if self.is_named => Holder::Live,
-            Some(row) if row.is_live => Holder::Live,
-            Some(_) => Holder::Ended,
-            None => Holder::Nobody,
+            (Some(row), Some(own_is_listed)) if row.is_live => Holder::Duplicate { own_is_listed },
+            (Some(row), _) if row.is_live => Holder::Live,
+            (Some(_), _) => Holder::Ended,
+            (None, _) => Holder::Nobody,
         }
+    }
+
+    /// Whether the sweep may ever end it: data that is gone cannot be had again, and costs little meanwhile.
+    pub fn may_be_ended(&self) -> bool {
+        self.owned.kind != OwnedKind::Volume
     }
 
     /// What tells it from all other things in clouds of this type.
     pub fn key(&self, backend: &str) -> String {
         let Owned { kind, id, region, .. } = &self.owned;
-        let mark = match made_key(self.owned.mark) {
-            MadeKey::Id(key) => key.to_string(),
-            MadeKey::End(digits) => digits,
-        };
+        let mark = made_key(self.owned.mark).to_string();
         [backend, &kind.to_string(), region, id, &mark].join("|")
     }
 
@@ -79,6 +85,11 @@ impl Listed {
     /// Why nobody should have it, for people; of what is an orphan.
     pub fn reason(&self) -> String {
         match &self.made_for {
+            Some(row) if row.is_live => format!(
+                "it was made for {} {}, which has another one",
+                row.entity.kind(),
+                row.name
+            ),
             Some(row) => format!(
                 "it was made for {} {}, which is over",
                 row.entity.kind(),
@@ -87,6 +98,11 @@ impl Listed {
             None => "nothing is known of it here".to_owned(),
         }
     }
+}
+
+/// The key for which something was made, of what [`Listed::key`] gives.
+pub(super) fn made_key_of(key: &str) -> Option<MadeKey> {
+    key.rsplit_once('|').map(|(_, mark)| MadeKey::read(mark))
 }
 
 fn made_key(mark: OwnedMark) -> MadeKey {
@@ -110,14 +126,16 @@ pub async fn list(
     let inventory = tokio::time::timeout(limit, backend.inventory()).await;
     let mut inventory = inventory.unwrap_or_else(|_| Err(late()))?;
     inventory.retain(|owned| owned.mark.is_of(installation));
-    Ok(with_rows(store, inventory).await?)
+    Ok(with_rows(store, backend, inventory.clone(), &inventory).await?)
 }
 
-/// The things with their rows as they are now. A row is written before anything is made for it: what was listed before the
-/// rows are read has one, or nobody knows of it.
+/// The things with their rows as they are now; `all` is what was listed with them. A row is written before anything is made for it:
+/// what was listed before the rows are read has one, or nobody knows of it.
 pub(super) async fn with_rows(
     store: &dyn EngineStore,
+    backend: &dyn Backend,
     things: Vec<Owned>,
+    all: &[Owned],
 ) -> Result<Vec<Listed>, StoreError> {
     if things.is_empty() {
         return Ok(Vec::new());
@@ -126,11 +144,14 @@ pub(super) async fn with_rows(
     let mut rows: BTreeMap<MadeKey, MadeFor> = BTreeMap::new();
     for row in store.made_for(&keys).await? {
         for key in [MadeKey::Id(row.id), MadeKey::end_of(row.id)] {
-            // Of two rows, the one that is live counts.
-            let known = rows.entry(key).or_insert_with(|| row.clone());
-            if row.is_live {
-                *known = row.clone();
-            }
+            // Of two rows, the one that is live counts; of two live ones nobody knows which has it.
+            rows.entry(key)
+                .and_modify(|known| match (known.is_live, row.is_live) {
+                    (true, true) => known.place = None,
+                    (false, true) => *known = row.clone(),
+                    (_, false) => {}
+                })
+                .or_insert_with(|| row.clone());
         }
     }
     let has_volumes = things.iter().any(|owned| owned.kind == OwnedKind::Volume);
@@ -139,14 +160,27 @@ pub(super) async fn with_rows(
         false => Vec::new(),
     };
     let named: BTreeSet<&str> = volumes.iter().flat_map(cloud_ids).collect();
-    let listed = things.into_iter().map(|owned| Listed {
-        made_for: rows.get(&made_key(owned.mark)).cloned(),
-        // Volumes of some clouds are known to users by their names, such as claims of Kubernetes.
-        is_named: owned.kind == OwnedKind::Volume
-            && (named.contains(owned.id.as_str()) || named.contains(owned.name.as_str())),
-        owned,
+    let listed = things.into_iter().map(|owned| {
+        let made_for = rows.get(&made_key(owned.mark)).cloned();
+        let place = made_for.as_ref().and_then(|row| row.place.as_deref());
+        Listed {
+            // Volumes of some clouds are known to users by their names, such as claims of Kubernetes.
+            is_named: owned.kind == OwnedKind::Volume
+                && (named.contains(owned.id.as_str()) || named.contains(owned.name.as_str())),
+            beside_own: place.and_then(|place| beside(backend, &owned, place, all)),
+            made_for,
+            owned,
+        }
     });
     Ok(listed.collect())
+}
+
+/// Whether `all` has the instance at this place; `None`: it is this one, or none that could be.
+fn beside(backend: &dyn Backend, owned: &Owned, place: &JobProvisioningData, all: &[Owned]) -> Option<bool> {
+    let is_instance = |owned: &Owned| matches!(owned.kind, OwnedKind::Machine | OwnedKind::Container);
+    let is_own = |one: &Owned| is_instance(one) && backend.is_at(one, place);
+    let is_other = place.backend == backend.kind() && is_instance(owned) && !is_own(owned);
+    is_other.then(|| all.iter().any(is_own))
 }
 
 /// By what its cloud knows a volume: one that was registered may have been made for another row.

@@ -12,166 +12,239 @@ use dstack_model::diagnosis::{
 use dstack_model::runs::Requirements;
 use dstack_plan::orphans::{Holder, Policy};
 use dstack_store::queries::orphans::OrphanRow;
-use dstack_store::{EngineStore, SqlStore};
+use dstack_store::{EngineStore, SqlStore, StoreError};
 use dstack_system::chain;
 use dstack_units::{InstallationId, Time};
 use futures_util::future::join_all;
 use serde_json::json;
-use tokio::time::Instant;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
 
-use super::{Report, counted, finding, stores};
-use crate::error::Result;
+use super::{ACCOUNTS_AT_ONCE, Deadline, Report, counted, finding, stores};
+use crate::error::{ApiError, Result};
 use crate::state::AppState;
 
 /// What all accounts are looked at with.
-struct Look {
+struct Look<'a> {
     store: SqlStore,
     installation: InstallationId,
     remembered: Vec<OrphanRow>,
     policy: Policy,
     now: Time,
-    deadline: Instant,
+    deadline: Deadline,
+    /// Of accounts that may be asked at the same time.
+    slots: &'a Semaphore,
 }
 
-impl Look {
-    async fn begin(
-        state: &AppState,
-        deadline: Instant,
-    ) -> std::result::Result<Self, dstack_store::StoreError> {
+/// What an account says, each within its time.
+struct Answers {
+    listed: std::result::Result<Vec<Listed>, ListError>,
+    /// That it does not say what it offers.
+    offers: Option<ComputeError>,
+}
+
+/// What is asked of an account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ask {
+    Inventory,
+    InventoryAndOffers,
+}
+
+impl<'a> Look<'a> {
+    async fn begin(state: &'a AppState, deadline: Deadline) -> std::result::Result<Self, StoreError> {
         let store = state.data.store();
-        let candidate = state.data.random.uuid().into();
+        let known = state.data.database.known_installation().await?;
         Ok(Self {
-            installation: state.data.database.installation(candidate).await?,
+            // Nothing is of an installation that no server was started for.
+            installation: known.unwrap_or_else(|| state.data.random.uuid().into()),
             remembered: store.orphans().await?,
             policy: state.edge.settings.orphan_policy(),
             now: state.data.clock.now(),
             store,
             deadline,
+            slots: &state.control.doctor.accounts,
         })
     }
 
-    fn remaining(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
+    /// How long one of so many accounts may take: some that hang leave time for the others.
+    fn limit(&self, accounts: usize) -> Duration {
+        match accounts <= ACCOUNTS_AT_ONCE {
+            true => self.deadline.limit,
+            false => self.deadline.limit / 2,
+        }
     }
 
-    async fn list(&self, backend: &dyn Backend) -> std::result::Result<Vec<Listed>, ListError> {
-        list_owned(&self.store, self.installation, backend, self.remaining()).await
+    /// Asks one of so many accounts, once few enough others are being asked.
+    async fn ask(&self, account: &Account, ask: Ask, accounts: usize) -> Answers {
+        let backend = match &account.backend {
+            Ok(backend) => backend.as_ref(),
+            Err(error) => return Answers::failed(error.clone()),
+        };
+        let slot = timeout_at(self.deadline.at, self.slots.acquire()).await;
+        let is_late = Instant::now() >= self.deadline.at;
+        let Some(_slot) = slot.ok().and_then(std::result::Result::ok).filter(|_| !is_late) else {
+            let text = "it was not asked: the others took all the time".to_owned();
+            return Answers::failed(ComputeError::Unclear(text));
+        };
+        let until = self.deadline.at.min(Instant::now() + self.limit(accounts));
+        let offers = async {
+            match ask {
+                Ask::Inventory => None,
+                Ask::InventoryAndOffers => no_offers(backend, until).await,
+            }
+        };
+        let (listed, offers) = tokio::join!(self.list(backend, until), offers);
+        Answers { listed, offers }
+    }
+
+    async fn list(
+        &self,
+        backend: &dyn Backend,
+        until: Instant,
+    ) -> std::result::Result<Vec<Listed>, ListError> {
+        // Reading the rows takes time as well: what counts is when both are there.
+        let no_limit = self.deadline.limit * 2;
+        let listed = list_owned(&self.store, self.installation, backend, no_limit);
+        let late = || ComputeError::Unclear("it has not said in time what it has".to_owned());
+        let listed = timeout_at(until, listed).await;
+        listed.unwrap_or_else(|_| Err(ListError::Cloud(late())))
     }
 }
 
-pub(super) async fn check(state: &AppState, deadline: Instant) -> Report {
-    let mut report = Report::default();
-    let look = match Look::begin(state, deadline).await {
+impl Answers {
+    fn failed(error: ComputeError) -> Self {
+        Self {
+            listed: Err(ListError::Cloud(error)),
+            offers: None,
+        }
+    }
+}
+
+pub(super) async fn check(state: &AppState, deadline: Deadline) -> Report {
+    let look = match deadline.keep(Look::begin(state, deadline)).await {
         Ok(look) => look,
-        Err(error) => {
-            report
-                .findings
-                .push(stores::unreadable(&chain(&error).to_string()));
-            return report;
-        }
+        Err(error) => return Report::of(stores::unreadable(&error)),
     };
-    let accounts = match state.control.backends.accounts().await {
+    let accounts = match deadline.keep(state.control.backends.accounts()).await {
         Ok(accounts) => accounts,
-        Err(error) => {
-            report.findings.push(stores::unreadable(&error.to_string()));
-            return report;
-        }
+        Err(error) => return Report::of(stores::unreadable(&error)),
     };
+    let mut report = Report::default();
     let looked_at = counted(accounts.len(), "account");
     report.looked_at(DiagnosisCheck::Backends, looked_at.clone());
     report.looked_at(DiagnosisCheck::Orphans, looked_at);
-    let found = join_all(accounts.iter().map(|account| look_at(&look, account))).await;
+    let found = accounts
+        .iter()
+        .map(|account| look_at(&look, account, accounts.len()));
+    let found = join_all(found).await;
     report.findings.extend(found.into_iter().flatten());
     report
 }
 
-async fn look_at(look: &Look, account: &Account) -> Vec<Finding> {
-    let listed = match &account.backend {
-        Ok(backend) => look.list(backend.as_ref()).await,
-        Err(error) => Err(ListError::Cloud(error.clone())),
-    };
-    match listed {
+async fn look_at(look: &Look<'_>, account: &Account, accounts: usize) -> Vec<Finding> {
+    let Answers { listed, offers } = look.ask(account, Ask::InventoryAndOffers, accounts).await;
+    let mut found: Vec<Finding> = match listed {
         Ok(listed) => {
             let orphans = listed.iter().filter_map(|thing| orphan(look, account, thing));
-            let mut found: Vec<Finding> = orphans.collect();
-            if let Ok(backend) = &account.backend {
-                found.extend(offers(look, account, backend.as_ref()).await);
-            }
-            found
+            orphans.collect()
         }
         Err(error) => {
             let known = look.remembered.iter();
             let known = known.filter(|row| row.account == account.id && row.sighting.is_reported);
-            let mut found: Vec<Finding> = known.map(|row| remembered(look, account, row)).collect();
-            found.push(match error {
+            let known = known.map(|row| remembered(look, account, row));
+            let failed = match error {
                 ListError::Cloud(error) => failed(account, &error),
                 ListError::Store(error) => stores::unreadable(&chain(&error).to_string()),
-            });
-            found
+            };
+            known.chain([failed]).collect()
         }
+    };
+    let no_offers = offers.map(|error| failed(account, &error));
+    // Wrong credentials are told once.
+    let is_new = |finding: &Finding| !found.contains(finding);
+    if let Some(finding) = no_offers.filter(is_new) {
+        found.push(finding);
     }
+    found
 }
 
-/// A thing that belongs to nobody. What has just been ended may be listed for a moment more.
-fn orphan(look: &Look, account: &Account, thing: &Listed) -> Option<Finding> {
-    let ended_at = thing.made_for.as_ref().and_then(|row| row.ended_at);
-    let may_be_leaving = ended_at.is_some_and(|at| look.now < at + look.policy.grace);
-    if thing.holder() == Holder::Live || may_be_leaving {
-        return None;
-    }
+/// A thing that belongs to nobody. What has just been ended may be listed for a moment more; so may what is one too many.
+fn orphan(look: &Look<'_>, account: &Account, thing: &Listed) -> Option<Finding> {
     let key = thing.key(&account.kind);
     let seen = look.remembered.iter().find(|row| row.key == key);
-    Some(Finding {
-        since: seen.map(|row| row.sighting.first).or(thing.owned.made_at),
+    let since = seen.map(|row| row.sighting.first).or(thing.owned.made_at);
+    let is_old = |at: Time| at + look.policy.grace <= look.now;
+    let ended_at = thing.made_for.as_ref().and_then(|row| row.ended_at);
+    let is_found = match thing.holder() {
+        Holder::Live => false,
+        Holder::Duplicate { .. } => since.is_some_and(is_old),
+        Holder::Ended => ended_at.is_none_or(is_old),
+        Holder::Nobody => true,
+    };
+    is_found.then(|| Finding {
+        since,
         price_per_hour: thing.owned.price,
-        ..of_orphan(
-            look,
+        ..about(
             account,
-            thing.holder(),
+            DiagnosisCheck::Orphans,
             format!("{}: {}", thing.description(), thing.reason()),
+            &remedy(look.policy, &account.kind, thing),
         )
     })
 }
 
-/// As the last sweep saw it.
-fn remembered(look: &Look, account: &Account, row: &OrphanRow) -> Finding {
-    Finding {
-        since: Some(row.sighting.first),
-        ..of_orphan(
-            look,
-            account,
-            Holder::Nobody,
-            format!("{}, as it was listed last", row.description),
-        )
-    }
-}
-
-fn of_orphan(look: &Look, account: &Account, holder: Holder, problem: String) -> Finding {
-    let (kind, minutes) = (&account.kind, look.policy.grace.as_secs() / 60);
-    let remedy = match holder {
-        _ if look.policy.removes.includes(holder) => {
+fn remedy(policy: Policy, kind: &str, thing: &Listed) -> String {
+    let minutes = policy.grace.as_secs() / 60;
+    match thing.holder() {
+        _ if !thing.may_be_ended() => format!(
+            "If nobody needs what is on it, delete it in the console of {kind}: the server never ends disks by itself. Else register it \
+             as a volume (`volume_id`)"
+        ),
+        holder if policy.removes.includes(holder) => {
             format!(
                 "The server ends it once it has belonged to nobody for {minutes} minutes (DSTACK_SERVER_ORPHANS)"
             )
         }
-        Holder::Live | Holder::Ended => format!(
-            "End it in the console of {kind}, or let the server end what is over here: DSTACK_SERVER_ORPHANS=remove"
+        Holder::Duplicate { own_is_listed: false } => format!(
+            "See in the console of {kind} which of them the instance is, and end the other: the server does not see the one that it knows"
         ),
-        Holder::Nobody => format!(
-            "If nobody needs it, and no other server works with a copy of this database, end it in the console of {kind}, or let the \
-             server end what it does not know: DSTACK_SERVER_ORPHANS=remove-unknown"
+        Holder::Live | Holder::Duplicate { .. } | Holder::Ended => format!(
+            "End it in the console of {kind}, or let the server end what is over here or one too many: DSTACK_SERVER_ORPHANS=remove"
         ),
+        Holder::Nobody => unknown(kind),
+    }
+}
+
+fn unknown(kind: &str) -> String {
+    format!(
+        "If nobody needs it, and no other server works with a copy of this database, end it in the console of {kind}, or let the \
+         server end what it does not know: DSTACK_SERVER_ORPHANS=remove-unknown"
+    )
+}
+
+/// As the last sweep saw it.
+fn remembered(look: &Look<'_>, account: &Account, row: &OrphanRow) -> Finding {
+    let remedy = match look.policy.removes.includes(Holder::Nobody) {
+        true => "The server asks for its end again once the cloud says what it has".to_owned(),
+        false => unknown(&account.kind),
     };
-    about(account, DiagnosisCheck::Orphans, problem, &remedy)
+    Finding {
+        since: Some(row.sighting.first),
+        ..about(
+            account,
+            DiagnosisCheck::Orphans,
+            format!("{}, as it was listed last", row.description),
+            &remedy,
+        )
+    }
 }
 
 /// Any offer will do: to be told of some, the credentials have to be good.
-async fn offers(look: &Look, account: &Account, backend: &dyn Backend) -> Option<Finding> {
+async fn no_offers(backend: &dyn Backend, until: Instant) -> Option<ComputeError> {
     let requirements: Requirements = decode_strict(&json!({"resources": {}})).ok()?;
     let late = || ComputeError::Unclear("it has not said in time what it offers".to_owned());
-    let asked = tokio::time::timeout(look.remaining(), backend.offers(&requirements)).await;
-    let error = asked.unwrap_or_else(|_| Err(late())).err()?;
-    Some(failed(account, &error))
+    let asked = timeout_at(until, backend.offers(&requirements)).await;
+    asked.unwrap_or_else(|_| Err(late())).err()
 }
 
 fn failed(account: &Account, error: &ComputeError) -> Finding {
@@ -208,15 +281,17 @@ fn names(account: &Account) -> Vec<String> {
 pub(super) async fn list(
     state: &AppState,
     request: &ListAccountRequest,
-    deadline: Instant,
+    deadline: Deadline,
 ) -> Result<ListAccountResponse> {
-    let look = Look::begin(state, deadline).await?;
-    let mut accounts = state
-        .control
-        .backends
-        .accounts()
-        .await
-        .map_err(crate::error::ApiError::internal)?;
+    let late = |_| {
+        ApiError::internal(ComputeError::Unclear(
+            "the database does not answer in time".to_owned(),
+        ))
+    };
+    let look = timeout_at(deadline.at, Look::begin(state, deadline)).await;
+    let look = look.map_err(late)??;
+    let accounts = timeout_at(deadline.at, state.control.backends.accounts()).await;
+    let mut accounts = accounts.map_err(late)?.map_err(ApiError::internal)?;
     accounts.retain(|account| {
         let of_project = |name: &String| {
             account
@@ -226,17 +301,17 @@ pub(super) async fn list(
         };
         account.kind == request.backend.as_str() && request.project_name.as_ref().is_none_or(of_project)
     });
-    let inventories = join_all(accounts.iter().map(|account| inventory(&look, account))).await;
+    let inventories = accounts
+        .iter()
+        .map(|account| inventory(&look, account, accounts.len()));
+    let inventories = join_all(inventories).await;
     Ok(ListAccountResponse {
         accounts: inventories,
     })
 }
 
-async fn inventory(look: &Look, account: &Account) -> AccountInventory {
-    let listed = match &account.backend {
-        Ok(backend) => look.list(backend.as_ref()).await,
-        Err(error) => Err(ListError::Cloud(error.clone())),
-    };
+async fn inventory(look: &Look<'_>, account: &Account, accounts: usize) -> AccountInventory {
+    let Answers { listed, .. } = look.ask(account, Ask::Inventory, accounts).await;
     let (mut things, error) = match listed {
         Ok(listed) => (listed.into_iter().map(thing).collect(), None),
         Err(error) => (Vec::new(), Some(chain(&error).to_string())),
@@ -256,6 +331,7 @@ async fn inventory(look: &Look, account: &Account) -> AccountInventory {
 fn thing(listed: Listed) -> OwnedThing {
     let state = match listed.holder() {
         Holder::Live => OwnedState::Known,
+        Holder::Duplicate { .. } => OwnedState::Duplicate,
         Holder::Ended => OwnedState::Over,
         Holder::Nobody => OwnedState::Unknown,
     };

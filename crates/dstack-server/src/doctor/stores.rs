@@ -2,13 +2,10 @@
 
 use std::time::Duration;
 
-use dstack_logs::{LogStream, PollQuery, Producer};
 use dstack_model::diagnosis::{DiagnosisCheck, Finding};
-use dstack_system::chain;
-use dstack_units::{JobId, Time};
-use uuid::Uuid;
+use dstack_units::Time;
 
-use super::{CHECK_LIMIT, Report, finding};
+use super::{Deadline, Report, finding};
 use crate::state::Data;
 
 /// Clocks that differ by more than this are wrong.
@@ -17,8 +14,12 @@ const MAX_SKEW: Duration = Duration::from_secs(5);
 const AWAY: &str =
     "Nothing that runs is lost meanwhile: mend what the error says, the server goes on by itself";
 
-pub(super) async fn check(data: &Data) -> Report {
-    let (database, logs, bucket) = tokio::join!(database(data), logs(data), bucket(data));
+pub(super) async fn check(data: &Data, deadline: Deadline) -> Report {
+    let (database, logs, bucket) = tokio::join!(
+        database(data, deadline),
+        logs(data, deadline),
+        bucket(data, deadline)
+    );
     database.and(logs).and(bucket)
 }
 
@@ -27,15 +28,18 @@ pub(super) fn unreadable(error: &str) -> Finding {
     finding(DiagnosisCheck::Database, "database", error.to_owned(), AWAY)
 }
 
-async fn database(data: &Data) -> Report {
+async fn database(data: &Data, deadline: Deadline) -> Report {
     let mut report = Report::default();
     let before = data.clock.now();
-    let answer = data.database.check().await;
+    let answer = deadline.keep(data.database.check()).await;
     let after = data.clock.now();
     report.looked_at(
         DiagnosisCheck::Database,
         match &answer {
-            Ok(_) => format!("answered within {} ms", millis(before, after)),
+            Ok(_) => format!(
+                "something was read and written within {} ms",
+                millis(before, after)
+            ),
             Err(_) => "does not answer as it should".to_owned(),
         },
     );
@@ -45,7 +49,7 @@ async fn database(data: &Data) -> Report {
             report.looked_at(DiagnosisCheck::Clocks, "server and database");
             report.findings.extend(skew(time, (before, after)));
         }
-        Err(error) => report.findings.push(unreadable(&chain(&error).to_string())),
+        Err(error) => report.findings.push(unreadable(&error)),
     }
     report
 }
@@ -71,52 +75,35 @@ fn skew(database: Time, (before, after): (Time, Time)) -> Option<Finding> {
     })
 }
 
-/// A log that nobody writes is read: who answers that there is none can be reached, and takes the credentials.
-async fn logs(data: &Data) -> Report {
+async fn logs(data: &Data, deadline: Deadline) -> Report {
     let mut report = Report::default();
-    let nobody = LogStream {
-        project: "doctor".to_owned(),
-        run: "no-such-run".to_owned(),
-        job: JobId::new(Uuid::nil()),
-        producer: Producer::Job,
-    };
-    let query = PollQuery {
-        limit: 1,
-        ..PollQuery::default()
-    };
-    let read = tokio::time::timeout(CHECK_LIMIT, data.logs.poll(&nobody, &query)).await;
-    report.looked_at(DiagnosisCheck::LogStore, "a log was read");
-    let error = match read {
-        Ok(Ok(_)) => return report,
-        Ok(Err(error)) => chain(&error).to_string(),
-        Err(_) => no_answer(),
-    };
-    let found = finding(DiagnosisCheck::LogStore, "store of output", error, AWAY);
-    report.findings.push(found);
+    let checked = deadline.keep(data.logs.check()).await;
+    report.looked_at(
+        DiagnosisCheck::LogStore,
+        *checked.as_ref().unwrap_or(&"does not answer as it should"),
+    );
+    if let Err(error) = checked {
+        let found = finding(DiagnosisCheck::LogStore, "store of output", error, AWAY);
+        report.findings.push(found);
+    }
     report
 }
 
-async fn bucket(data: &Data) -> Report {
+async fn bucket(data: &Data, deadline: Deadline) -> Report {
     let mut report = Report::default();
-    let read = tokio::time::timeout(CHECK_LIMIT, data.blobs.check_bucket()).await;
-    let error = match read {
-        Ok(Ok(true)) => None,
-        Ok(Ok(false)) => {
+    let error = match deadline.keep(data.blobs.check_bucket()).await {
+        Ok(true) => None,
+        Ok(false) => {
             report.looked_at(DiagnosisCheck::Bucket, "none is set: uploads are in the database");
             return report;
         }
-        Ok(Err(error)) => Some(chain(&error).to_string()),
-        Err(_) => Some(no_answer()),
+        Err(error) => Some(error),
     };
     report.looked_at(DiagnosisCheck::Bucket, "an object was asked for");
     let remedy = "Jobs whose code or files are in it do not start: mend what the error says, the server goes on by itself";
     let found = error.map(|error| finding(DiagnosisCheck::Bucket, "bucket of uploads", error, remedy));
     report.findings.extend(found);
     report
-}
-
-fn no_answer() -> String {
-    format!("no answer within {} s", CHECK_LIMIT.as_secs())
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ async fn healthcheck(call: Call, _: Nothing) -> Result<ServerStatus> {
 }
 
 async fn get_diagnosis(call: Call, _: Nothing) -> Result<Diagnosis> {
-    doctor::diagnose(&call.state).await
+    Ok(doctor::diagnose(&call.state).await)
 }
 
 async fn list_account(call: Call, request: ListAccountRequest) -> Result<ListAccountResponse> {

@@ -109,6 +109,10 @@ impl LogStore for LateLogStore {
     async fn poll(&self, stream: &LogStream, query: &PollQuery) -> Result<LogPage, LogError> {
         self.store()?.poll(stream, query).await
     }
+
+    async fn check(&self) -> Result<&'static str, LogError> {
+        self.store()?.check().await
+    }
 }
 
 #[cfg(test)]
@@ -150,6 +154,7 @@ mod tests {
         };
         let refused = store.append(&stream, vec![entry.clone()]).await;
         assert!(matches!(refused, Err(LogError::Away { .. })), "{refused:?}");
+        assert!(store.check().await.is_err());
         // Pauses of 2, 4, 8 and 16 s.
         tokio::time::sleep(Duration::from_secs(29)).await;
         assert_eq!(tries.load(Ordering::SeqCst), 3);
@@ -161,6 +166,10 @@ mod tests {
             ..PollQuery::default()
         };
         assert_eq!(store.poll(&stream, &query).await.unwrap().entries, [entry]);
+        assert_eq!(
+            store.check().await.unwrap(),
+            "a file was written, read and deleted"
+        );
     }
 
     #[tokio::test(start_paused = true)]

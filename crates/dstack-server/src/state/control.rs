@@ -18,6 +18,7 @@ use dstack_store::writes::Affected;
 
 use super::{Auth, Data};
 use crate::access::Access;
+use crate::doctor::Doctor;
 use crate::job_maker::JobMaker;
 use crate::render::runs::RunCache;
 use crate::run_resources::SqlRunResources;
@@ -136,6 +137,8 @@ pub struct Control {
     pub gateways: Gateways,
     /// Of everything else.
     pub verbs: Verbs,
+    /// Says what is wrong with all this.
+    pub doctor: Doctor,
 }
 
 impl Control {
@@ -169,6 +172,7 @@ impl Control {
                 settings.gateway_max_replicas,
             ),
             verbs,
+            doctor: Doctor::default(),
         }
     }
 }

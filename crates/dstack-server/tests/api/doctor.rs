@@ -1,6 +1,8 @@
 //! What is wrong with an installation, and what it has in clouds.
 
+use std::future::pending;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -8,19 +10,20 @@ use dstack_compute::{
     Account, AccountProject, Backend, BackendKind, Backends, ComputeError, Marks, Owned, OwnedKind,
     OwnedMark, Removal,
 };
+use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceTerminationReason;
 use dstack_model::offers::InstanceOfferWithAvailability;
-use dstack_model::runs::Requirements;
+use dstack_model::runs::{JobProvisioningData, Requirements};
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::orphans::Sighting;
 use dstack_server::blobs::Bucket;
 use dstack_store::queries::orphans::OrphanRow;
 use dstack_store::rows::{InstanceRow, OperationKind, OperationRow, OperationState};
 use dstack_store::writes::Change;
-use dstack_store::{Changes, Commit, EngineStore, EntityRef, EventMaker, Put};
+use dstack_store::{Changes, Commit, EngineStore, EntityRef, EventMaker, Put, Sealed, StoreError, raw};
 use dstack_store_doubles::Fault;
 use dstack_store_doubles::objects::{Kind, Objects};
-use dstack_system::Locked;
+use dstack_system::{Locked, task};
 use dstack_units::{InstallationId, ProjectId, Time};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -35,11 +38,24 @@ fn minutes(count: u64) -> Duration {
     Duration::from_secs(60 * count)
 }
 
-/// A cloud that lists what it is told to, or fails.
+/// A cloud that lists what it is told to, or fails, or does not answer.
 #[derive(Debug)]
 struct Cloud {
     inventory: Locked<Result<Vec<Owned>, ComputeError>>,
     offers: Locked<Result<(), ComputeError>>,
+    hangs: AtomicBool,
+    asked: AtomicUsize,
+    being_asked: AtomicUsize,
+    most_at_once: AtomicUsize,
+}
+
+/// Counts until it is dropped.
+struct BeingAsked<'a>(&'a AtomicUsize);
+
+impl Drop for BeingAsked<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Cloud {
@@ -47,7 +63,18 @@ impl Cloud {
         Arc::new(Self {
             inventory: Locked::new(Ok(Vec::new())),
             offers: Locked::new(Ok(())),
+            hangs: AtomicBool::new(false),
+            asked: AtomicUsize::new(0),
+            being_asked: AtomicUsize::new(0),
+            most_at_once: AtomicUsize::new(0),
         })
+    }
+
+    /// That never says what it has.
+    fn silent() -> Arc<Self> {
+        let cloud = Self::new();
+        cloud.hangs.store(true, Ordering::SeqCst);
+        cloud
     }
 
     fn lists(&self, things: Vec<Owned>) {
@@ -70,6 +97,13 @@ impl Backend for Cloud {
     }
 
     async fn inventory(&self) -> Result<Vec<Owned>, ComputeError> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let now = self.being_asked.fetch_add(1, Ordering::SeqCst) + 1;
+        let _asked = BeingAsked(&self.being_asked);
+        self.most_at_once.fetch_max(now, Ordering::SeqCst);
+        if self.hangs.load(Ordering::SeqCst) {
+            pending::<()>().await;
+        }
         self.inventory.lock().clone()
     }
 
@@ -78,9 +112,9 @@ impl Backend for Cloud {
     }
 }
 
-/// The account of projects `main` and `team`, and one that cannot be used.
+/// Accounts of projects `main` and `team`, so many; `None`: nobody knows, and nobody says so.
 #[derive(Debug)]
-struct Accounts(Arc<Cloud>);
+struct Accounts(Arc<Cloud>, Option<usize>);
 
 #[async_trait]
 impl Backends for Accounts {
@@ -89,16 +123,20 @@ impl Backends for Accounts {
     }
 
     async fn accounts(&self) -> Result<Vec<Account>, ComputeError> {
+        let Some(count) = self.1 else {
+            return pending().await;
+        };
         let project = |name: &str| AccountProject {
             id: ProjectId::new(Uuid::nil()),
             name: name.to_owned(),
         };
-        Ok(vec![Account {
+        let account = Account {
             id: "account".to_owned(),
             kind: "runpod".to_owned(),
             backend: Ok(Arc::clone(&self.0) as Arc<dyn Backend>),
             projects: vec![project("main"), project("team")],
-        }])
+        };
+        Ok(vec![account; count])
     }
 }
 
@@ -107,8 +145,17 @@ async fn server(cloud: &Arc<Cloud>) -> (Server, Arc<HandClock>) {
     let clock = HandClock::stopped();
     let server = TestServer::new()
         .clock(&clock)
-        .backends(Arc::new(Accounts(Arc::clone(cloud))));
+        .backends(Arc::new(Accounts(Arc::clone(cloud), Some(1))));
     (server.start().await, clock)
+}
+
+/// That is diagnosed soon.
+async fn hasty_server(cloud: &Arc<Cloud>, accounts: Option<usize>) -> Server {
+    let accounts = Accounts(Arc::clone(cloud), accounts);
+    let server = TestServer::new()
+        .backends(Arc::new(accounts))
+        .diagnosed_within(Duration::from_secs(3));
+    server.start().await
 }
 
 fn now(server: &Server) -> Time {
@@ -319,6 +366,7 @@ async fn a_cloud_that_fails_is_found_with_what_the_last_sweep_saw() {
             first: now - minutes(40),
             last: now,
             is_reported,
+            is_ending: false,
         },
     };
     remember(&server, row("lost", "account", true)).await;
@@ -423,6 +471,175 @@ async fn a_bucket_that_refuses_is_found() {
     assert_found(
         &findings(&server).await,
         &[("bucket", "bucket of uploads", "the bucket bucket failed")],
+    );
+}
+
+/// Neither a full disk nor a database that was made read only shows when something is read.
+#[tokio::test]
+async fn a_database_that_cannot_be_written_to_is_found() {
+    let (server, _) = server(&Cloud::new()).await;
+    assert_found(&findings(&server).await, &[]);
+    let refuse = match on_postgres() {
+        true => "ALTER TABLE meta ADD CONSTRAINT no_room CHECK (key <> 'diagnoses') NOT VALID",
+        false => "CREATE TRIGGER no_room BEFORE UPDATE ON meta BEGIN SELECT RAISE(FAIL, 'no_room'); END",
+    };
+    let database = &server.state.data.database;
+    let refused = database.write(move |tx| Box::pin(async move { raw::execute_in(tx, refuse).await }));
+    refused.await.unwrap();
+    assert_found(&findings(&server).await, &[("database", "database", "no_room")]);
+}
+
+#[tokio::test]
+async fn a_database_that_does_not_answer_is_found_in_time() {
+    let late = ("database", "database", "no answer within 3 s");
+    // Whoever is asked for the accounts hangs as well.
+    for accounts in [Some(1), None] {
+        let server = hasty_server(&Cloud::new(), accounts).await;
+        let (held, is_held) = tokio::sync::oneshot::channel();
+        let database = server.state.data.database.clone();
+        let holds = accounts.is_some();
+        let writer = task::spawn("holds the database", async move {
+            let write = database.write(move |tx| {
+                Box::pin(async move {
+                    let sql = "INSERT INTO meta (key, value) VALUES ('diagnoses', '1')";
+                    raw::execute_in(tx, sql).await?;
+                    held.send(()).ok();
+                    pending::<Result<(), StoreError>>().await
+                })
+            });
+            match holds {
+                true => write.await.ok(),
+                false => None,
+            }
+        });
+        is_held.await.ok();
+        assert_found(&findings(&server).await, &[late]);
+        writer.abort();
+    }
+}
+
+#[tokio::test]
+async fn a_log_store_that_cannot_be_written_to_is_found() {
+    let (server, _) = server(&Cloud::new()).await;
+    fs_err::write(server.folder.path().join("projects"), "a file in its place").unwrap();
+    let refused = ("log-store", "store of output", "cannot write the log");
+    assert_found(&findings(&server).await, &[refused]);
+}
+
+/// Nor is it said that it offers nothing, where it has only not said yet what it has.
+#[tokio::test]
+async fn who_asks_while_others_wait_for_a_diagnosis_gets_the_same() {
+    let cloud = Cloud::silent();
+    let server = hasty_server(&cloud, Some(1)).await;
+    let found = tokio::join!(findings(&server), findings(&server));
+    let silent = (
+        "backends",
+        "backend runpod",
+        "it has not said in time what it has",
+    );
+    for found in [found.0, found.1] {
+        assert_found(&found, &[silent]);
+    }
+    assert_eq!(cloud.asked.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn of_many_accounts_few_are_asked_at_once_and_all_are_told_of_in_time() {
+    let cloud = Cloud::silent();
+    let server = hasty_server(&cloud, Some(10)).await;
+    let found = findings(&server).await;
+    assert_eq!(found.len(), 2, "each text once: {found:#?}");
+    let problem = |finding: &Value| finding["problem"].as_str().unwrap().to_owned();
+    let problems: Vec<String> = found.iter().map(problem).collect();
+    for expected in ["what it has", "the others took all the time"] {
+        assert!(
+            problems.iter().any(|text| text.contains(expected)),
+            "{problems:?}"
+        );
+    }
+    assert_eq!(cloud.most_at_once.load(Ordering::SeqCst), 4);
+    let answer = server
+        .post(ADMIN, ACCOUNT, json!({"backend": "runpod"}))
+        .await
+        .ok();
+    assert_eq!(answer["accounts"].as_array().unwrap().len(), 10);
+    assert_eq!(cloud.most_at_once.load(Ordering::SeqCst), 4);
+}
+
+#[tokio::test]
+async fn the_second_machine_of_an_instance_is_found_and_its_own_is_not() {
+    let cloud = Cloud::new();
+    let (server, _) = server(&cloud).await;
+    let mut live = instances(&server).await.remove(0);
+    let resources =
+        json!({"cpus": 8, "memory_mib": 65536, "gpus": [], "spot": false, "disk": {"size_mib": 102_400}});
+    let place = json!({"backend": "runpod", "instance_type": {"name": "m", "resources": resources}, "instance_id": "own",
+        "region": "EU-1", "price": 1.5, "username": "root", "dockerized": true});
+    let place: JobProvisioningData = decode_strict(&place).unwrap();
+    live.job_provisioning_data = Some(Sealed::new(place));
+    let key = live.id.uuid();
+    write(&server, vec![Put::Instance(live)]).await;
+    cloud.lists(vec![
+        owned(&server, OwnedKind::Machine, "own", key, true).await,
+        owned(&server, OwnedKind::Machine, "second", key, true).await,
+        // Made just now: it may not be for long.
+        Owned {
+            made_at: Some(now(&server)),
+            ..owned(&server, OwnedKind::Machine, "third", key, true).await
+        },
+        owned(&server, OwnedKind::Piece("address"), "of it", key, true).await,
+    ]);
+    let text = "it was made for instance onprem-0, which has another one";
+    let found = findings(&server).await;
+    assert_found(&found, &[("orphans", "backend runpod", text)]);
+    assert!(
+        found[0]["problem"]
+            .as_str()
+            .unwrap()
+            .starts_with("machine second")
+    );
+    let answer = server
+        .post(ADMIN, ACCOUNT, json!({"backend": "runpod"}))
+        .await
+        .ok();
+    let things = answer["accounts"][0]["things"].as_array().unwrap();
+    let states: Vec<_> = things
+        .iter()
+        .map(|thing| (&thing["id"], &thing["state"]))
+        .collect();
+    let (known, duplicate) = (json!("known"), json!("duplicate"));
+    assert_eq!(
+        states,
+        [
+            (&json!("of it"), &known),
+            (&json!("own"), &known),
+            (&json!("second"), &duplicate),
+            (&json!("third"), &duplicate)
+        ]
+    );
+}
+
+#[tokio::test]
+async fn disks_are_left_to_whoever_reads_the_finding() {
+    let cloud = Cloud::new();
+    let server = TestServer::new()
+        .backends(Arc::new(Accounts(Arc::clone(&cloud), Some(1))))
+        .settings(|settings| settings.orphans = "remove-unknown".to_owned())
+        .start()
+        .await;
+    cloud.lists(vec![
+        owned(&server, OwnedKind::Machine, "lost", Uuid::from_u128(5), false).await,
+        owned(&server, OwnedKind::Volume, "disk", Uuid::from_u128(6), false).await,
+    ]);
+    let found = findings(&server).await;
+    let remedies: Vec<_> = found
+        .iter()
+        .map(|finding| finding["remedy"].as_str().unwrap())
+        .collect();
+    assert!(remedies[0].starts_with("The server ends it once"), "{remedies:?}");
+    assert!(
+        remedies[1].contains("the server never ends disks"),
+        "{remedies:?}"
     );
 }
 

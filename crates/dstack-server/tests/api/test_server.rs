@@ -11,6 +11,7 @@ use dstack_conformance::Exchange;
 use dstack_logs::{Durability, FileLogStore};
 use dstack_server::access::{FailedLogins, Freshness};
 use dstack_server::blobs::Bucket;
+use dstack_server::doctor::Doctor;
 use dstack_server::handlers;
 use dstack_server::images::UnknownImages;
 use dstack_server::login::Logins;
@@ -104,6 +105,7 @@ pub(crate) struct TestServer {
     clock: SharedClock,
     limits: Limits,
     bucket: Option<Bucket>,
+    doctor: Doctor,
 }
 
 impl TestServer {
@@ -117,6 +119,7 @@ impl TestServer {
             clock: Arc::new(SystemClock),
             limits: Limits::default(),
             bucket: None,
+            doctor: Doctor::default(),
         }
     }
 
@@ -162,6 +165,12 @@ impl TestServer {
         self
     }
 
+    /// Whose diagnoses take no longer than this.
+    pub(crate) fn diagnosed_within(mut self, limit: Duration) -> Self {
+        self.doctor = Doctor::within(limit);
+        self
+    }
+
     /// On a database of its own, with admin and project `main`.
     pub(crate) async fn start(self) -> Server {
         let (folder, encryption) = (tempfile::tempdir().unwrap(), encryption());
@@ -189,7 +198,10 @@ impl TestServer {
             handle: Arc::new(NoEngine(data.store())),
             jobs: JobMaker::new(&data, Arc::new(UnknownImages), &settings),
         };
-        let control = Control::new(&data, engine, self.backends, verbs, &settings);
+        let control = Control {
+            doctor: self.doctor,
+            ..Control::new(&data, engine, self.backends, verbs, &settings)
+        };
         let edge = Edge::new(settings, Overload::from(self.limits), Telemetry::default(), runs);
         let state = Arc::new(AppState {
             data: Arc::new(data),

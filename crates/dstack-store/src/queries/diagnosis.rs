@@ -172,7 +172,8 @@ fn read(row: &AnyRow, table: &DrivenTable) -> Result<Option<DiagnosedRow>> {
 }
 
 impl Database {
-    /// Asks for something, and returns the time of the database's clock; `None`: it has none of its own.
+    /// Asks for something and writes something, and returns the time of the database's clock; `None`: it has none of its own.
+    /// What is written is a counter in the table `meta`.
     ///
     /// # Errors
     /// It does not answer, or cannot be written to any more.
@@ -185,9 +186,26 @@ impl Database {
             }
         };
         let answered = self.asked(Select::new(sql).fetch_count(self.reads())).await?;
+        self.write_probe().await?;
         Ok(match self.dialect() {
             Dialect::Sqlite => None,
             Dialect::Postgres => Some(Time::from_micros(answered)),
         })
+    }
+
+    /// A value that was not there before: a full disk or a database that is read only shows at nothing less.
+    async fn write_probe(&self) -> Result<()> {
+        self.write(|tx| {
+            Box::pin(async move {
+                sqlx::query(
+                    "INSERT INTO meta (key, value) VALUES ('diagnoses', '1') ON CONFLICT (key) DO UPDATE \
+                     SET value = CAST(CAST(meta.value AS BIGINT) + 1 AS TEXT)",
+                )
+                .execute(tx)
+                .await?;
+                Ok(())
+            })
+        })
+        .await
     }
 }

@@ -1,9 +1,11 @@
 //! What clouds have of ours: for which rows it was made, and since when it belongs to nobody.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
+use dstack_model::runs::JobProvisioningData;
 use dstack_plan::orphans::Sighting;
-use dstack_units::{GatewayId, Time};
+use dstack_units::{GatewayId, ProjectId, Time};
 use sqlx::Row;
 use sqlx::any::AnyRow;
 use uuid::Uuid;
@@ -11,8 +13,9 @@ use uuid::Uuid;
 use super::Reads;
 use super::select::Select;
 use crate::entities::{DRIVEN, DrivenTable};
-use crate::entity::read_column;
-use crate::{Column, EntityRef, Result, Tx};
+use crate::entity::{read_column, read_field};
+use crate::rows::OperationKind;
+use crate::{Column, EntityRef, EventTarget, Result, Sealed, Tx};
 
 /// Under which key something was made, as far as its marks tell.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,6 +32,14 @@ impl MadeKey {
         Self::End(format!("{:012x}", id.as_u128() & 0xffff_ffff_ffff))
     }
 
+    /// Reads what [`Display`](std::fmt::Display) writes.
+    pub fn read(text: &str) -> Self {
+        match text.parse() {
+            Ok(id) => Self::Id(id),
+            Err(_) => Self::End(text.to_owned()),
+        }
+    }
+
     /// Whether it is that of a row.
     pub fn is_of(&self, id: Uuid) -> bool {
         match self {
@@ -38,8 +49,17 @@ impl MadeKey {
     }
 }
 
+impl fmt::Display for MadeKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Id(id) => id.fmt(f),
+            Self::End(digits) => f.write_str(digits),
+        }
+    }
+}
+
 /// A row for which something may have been made.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct MadeFor {
     /// Its id: for a replica of a gateway, that of the replica.
     pub id: Uuid,
@@ -47,10 +67,29 @@ pub struct MadeFor {
     pub entity: EntityRef,
     /// Its name.
     pub name: String,
+    /// Its project.
+    pub project: ProjectId,
     /// It is not over, or a call is still to be made for it.
     pub is_live: bool,
     /// Since when it is over, if it is known.
     pub ended_at: Option<Time>,
+    /// Of an instance that is live: where it is, unless it is still being made.
+    pub place: Option<Sealed<JobProvisioningData>>,
+}
+
+impl MadeFor {
+    /// The entity, for events.
+    pub fn target(&self) -> EventTarget {
+        EventTarget {
+            entity_type: self.entity.kind(),
+            entity_id: self.entity.uuid().to_string(),
+            entity_name: self.name.clone(),
+            project_id: Some(self.project.to_string()),
+            run_id: None,
+            fleet_id: None,
+            gateway_id: None,
+        }
+    }
 }
 
 /// Something in a cloud that belongs to nobody.
@@ -73,7 +112,7 @@ pub struct Orphans<'a>(pub(crate) Reads<'a>);
 impl Orphans<'_> {
     /// All that are remembered.
     pub async fn list(self) -> Result<Vec<OrphanRow>> {
-        let columns = "key, account, description, first_seen_at, last_seen_at, is_reported";
+        let columns = "key, account, description, first_seen_at, last_seen_at, is_reported, is_ending";
         let query = Select::new(format!("SELECT {columns} FROM orphans ORDER BY key"));
         query
             .fetch_as(self.0, |row| {
@@ -85,6 +124,7 @@ impl Orphans<'_> {
                         first: read_column(row, 3, "orphans", "first_seen_at")?,
                         last: read_column(row, 4, "orphans", "last_seen_at")?,
                         is_reported: read_column(row, 5, "orphans", "is_reported")?,
+                        is_ending: read_column(row, 6, "orphans", "is_ending")?,
                     },
                 })
             })
@@ -107,7 +147,8 @@ impl Orphans<'_> {
         for row in self.replicas(&ids, &ends).await? {
             found.insert(row.id, row);
         }
-        self.keep_intended(&mut found).await?;
+        let being_made = self.keep_intended(&mut found).await?;
+        self.add_places(&mut found, &being_made).await?;
         Ok(found.into_values().collect())
     }
 
@@ -120,7 +161,8 @@ impl Orphans<'_> {
             _ => "NULL",
         };
         let select = format!(
-            "SELECT id, {name_of}, CAST(CASE WHEN {driven} THEN 1 ELSE 0 END AS BIGINT), CAST({ended_at} AS BIGINT) FROM {name}"
+            "SELECT id, {name_of}, CAST(CASE WHEN {driven} THEN 1 ELSE 0 END AS BIGINT), CAST({ended_at} AS BIGINT), project_id \
+             FROM {name}"
         );
         let read = |row: &AnyRow| {
             let id: String = row.try_get(0)?;
@@ -131,8 +173,10 @@ impl Orphans<'_> {
                 id,
                 entity,
                 name: row.try_get(1)?,
+                project: read_column(row, 4, name, "project_id")?,
                 is_live: read_column::<bool>(row, 2, name, "status")?,
                 ended_at: read_column(row, 3, name, "deleted_at")?,
+                place: None,
             }))
         };
         let mut found = Vec::new();
@@ -156,7 +200,7 @@ impl Orphans<'_> {
 
     async fn replicas(self, ids: &[Uuid], ends: &[&str]) -> Result<Vec<MadeFor>> {
         let mut query = Select::new(
-            "SELECT r.id, r.gateway_id, g.name FROM gateway_replicas r JOIN gateways g ON g.id = r.gateway_id",
+            "SELECT r.id, r.gateway_id, g.name, g.project_id FROM gateway_replicas r JOIN gateways g ON g.id = r.gateway_id",
         );
         let (ids, ends) = (
             query.bind_list(ids.iter().copied()),
@@ -169,12 +213,15 @@ impl Orphans<'_> {
             let id: String = row.try_get(0)?;
             let gateway: GatewayId = read_column(row, 1, "gateway_replicas", "gateway_id")?;
             let name: String = row.try_get(2)?;
+            let project = read_column(row, 3, "gateways", "project_id")?;
             Ok(id.parse().ok().map(|id| MadeFor {
                 id,
                 entity: EntityRef::Gateway(gateway),
                 name,
+                project,
                 is_live: true,
                 ended_at: None,
+                place: None,
             }))
         };
         Ok(query
@@ -185,21 +232,56 @@ impl Orphans<'_> {
             .collect())
     }
 
-    /// Rows that are over while a call for them is still to be made are live.
-    async fn keep_intended(self, found: &mut BTreeMap<Uuid, MadeFor>) -> Result<()> {
-        let ended = found.values().filter(|row| !row.is_live);
-        let subjects: Vec<String> = ended.map(|row| row.entity.to_raw()).collect();
+    /// Rows that are over while a call for them is still to be made are live. Those that a call is to be made for that makes them.
+    async fn keep_intended(self, found: &mut BTreeMap<Uuid, MadeFor>) -> Result<BTreeSet<EntityRef>> {
+        let subjects: BTreeSet<String> = found.values().map(|row| row.entity.to_raw()).collect();
         if subjects.is_empty() {
-            return Ok(());
+            return Ok(BTreeSet::new());
         }
-        let mut query = Select::new("SELECT subject FROM operations");
+        let mut query = Select::new("SELECT subject, kind FROM operations");
         let list = query.bind_list(subjects.iter().map(String::as_str));
         query.filter(format_args!("state = 'intended' AND subject IN {list}"));
-        let subjects: Vec<EntityRef> = query
-            .fetch_as(self.0, |row| read_column(row, 0, "operations", "subject"))
+        let calls: Vec<(EntityRef, OperationKind)> = query
+            .fetch_as(self.0, |row| {
+                let subject = read_column(row, 0, "operations", "subject")?;
+                Ok((subject, read_column(row, 1, "operations", "kind")?))
+            })
             .await?;
+        let subjects: BTreeSet<EntityRef> = calls.iter().map(|(subject, _)| *subject).collect();
         for row in found.values_mut().filter(|row| subjects.contains(&row.entity)) {
             row.is_live = true;
+        }
+        let makes =
+            |(subject, kind): (EntityRef, OperationKind)| (kind == OperationKind::Create).then_some(subject);
+        Ok(calls.into_iter().filter_map(makes).collect())
+    }
+
+    async fn add_places(
+        self,
+        found: &mut BTreeMap<Uuid, MadeFor>,
+        being_made: &BTreeSet<EntityRef>,
+    ) -> Result<()> {
+        let is_made = |row: &&MadeFor| {
+            row.is_live && matches!(row.entity, EntityRef::Instance(_)) && !being_made.contains(&row.entity)
+        };
+        let made: Vec<Uuid> = found.values().filter(is_made).map(|row| row.id).collect();
+        if made.is_empty() {
+            return Ok(());
+        }
+        let mut query = Select::new("SELECT id, job_provisioning_data FROM instances");
+        let list = query.bind_list(made);
+        query.filter(format_args!("id IN {list}"));
+        let (reads, keys) = (self.0, self.0.keys());
+        let read = |row: &AnyRow| {
+            let id: String = row.try_get(0)?;
+            let place: Option<Sealed<JobProvisioningData>> =
+                read_field(row, keys, 1, "instances", "job_provisioning_data")?;
+            Ok(id.parse::<Uuid>().ok().zip(place))
+        };
+        for (id, place) in query.fetch_as(reads, read).await?.into_iter().flatten() {
+            if let Some(row) = found.get_mut(&id) {
+                row.place = Some(place);
+            }
         }
         Ok(())
     }
@@ -224,10 +306,10 @@ impl MadeKey {
 /// Remembers it, in place of what was remembered under its key.
 pub(crate) async fn put(tx: &mut Tx, row: &OrphanRow) -> Result<()> {
     sqlx::query(
-        "INSERT INTO orphans (key, account, description, first_seen_at, last_seen_at, is_reported) \
-         VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (key) DO UPDATE SET account = excluded.account, \
+        "INSERT INTO orphans (key, account, description, first_seen_at, last_seen_at, is_reported, is_ending) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (key) DO UPDATE SET account = excluded.account, \
          description = excluded.description, first_seen_at = excluded.first_seen_at, \
-         last_seen_at = excluded.last_seen_at, is_reported = excluded.is_reported",
+         last_seen_at = excluded.last_seen_at, is_reported = excluded.is_reported, is_ending = excluded.is_ending",
     )
     .bind(row.key.clone())
     .bind(row.account.clone())
@@ -235,6 +317,7 @@ pub(crate) async fn put(tx: &mut Tx, row: &OrphanRow) -> Result<()> {
     .bind(row.sighting.first.as_micros())
     .bind(row.sighting.last.as_micros())
     .bind(i64::from(row.sighting.is_reported))
+    .bind(i64::from(row.sighting.is_ending))
     .execute(tx)
     .await?;
     Ok(())
