@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use dstack_agent_api::http::CALL_TIMEOUT;
 use dstack_agent_api::runner::{
     GpuMetrics, JobInfo, JobState, JobStateEvent, JobStatus, LogEvent, Metrics, RunnerState, SubmitBody,
 };
 use dstack_agent_api::shim::{
     DcgmHealth, DcgmIncident, InstanceHealth, PortMapping, StreamEvent, TaskConfig, TaskInfo, TaskStatus,
-    TaskTerminate,
+    TaskTerminate, reason,
 };
 use dstack_agent_api::stream::{End, StreamLine, Tick};
 use dstack_engine::agents::container::{ContainerShim, Link};
@@ -92,6 +93,8 @@ struct State {
     /// What runners were told when their job was handed to them, by task.
     told: HashMap<String, SubmitBody>,
     scripts: HashMap<String, Script>,
+    /// Tasks whose runners were asked to end their commands: kept after removal.
+    stopped: BTreeSet<String>,
     cut_off: bool,
     /// How often followers missed something, and are told everything again.
     lags: usize,
@@ -99,6 +102,10 @@ struct State {
     lost: BTreeSet<String>,
     /// Machines on which no agent runs.
     without_agent: BTreeSet<String>,
+    /// Machines whose agents take connections and answer after so long only; `None`: never.
+    late: BTreeMap<String, Option<Duration>>,
+    /// Machines by their other names.
+    aliases: BTreeMap<String, String>,
     /// Machines of clouds come without an agent, which is brought to them over SSH.
     bare_machines: bool,
     /// Containers of clouds, whose scripts wait for the agent or have become it.
@@ -275,6 +282,67 @@ impl Hosts {
         };
         drop(state);
         self.changed.notify_waiters();
+    }
+
+    /// The agent of a machine takes connections, and answers after so long only from now on (`None`: never); or at once.
+    pub fn agent_is_late(&self, machine: &str, by: Option<Option<Duration>>) {
+        let mut state = self.lock();
+        match by {
+            Some(late) => state.late.insert(machine.to_owned(), late),
+            None => state.late.remove(machine),
+        };
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// Whether the agent of a machine answers nothing.
+    pub(crate) fn is_mute(&self, machine: &str) -> bool {
+        self.lock().late.get(machine) == Some(&None)
+    }
+
+    /// Waits until the agent of a machine answers, at most so long.
+    async fn answer(&self, machine: &str, patience: Duration) -> Result<(), AgentError> {
+        let late = self.lock().late.get(machine).copied();
+        let Some(late) = late else { return Ok(()) };
+        let late = late.filter(|late| *late <= patience);
+        tokio::time::sleep(late.unwrap_or(patience)).await;
+        match late {
+            Some(_) => Ok(()),
+            None => Err(AgentError::NoAnswer(format!(
+                "no answer within {} s",
+                patience.as_secs()
+            ))),
+        }
+    }
+
+    /// A machine has another name as well.
+    pub fn alias(&self, name: &str, machine: &str) {
+        self.lock().aliases.insert(name.to_owned(), machine.to_owned());
+    }
+
+    /// The machine of this name.
+    pub(crate) fn named(&self, name: &str) -> String {
+        let state = self.lock();
+        state
+            .aliases
+            .get(name)
+            .cloned()
+            .unwrap_or_else(|| name.to_owned())
+    }
+
+    /// The container of a job is killed from outside: its runner says nothing more, and the agent of the machine tells of it.
+    pub fn kill_container(&self, job: JobId) {
+        if let Some(task) = self.lock().tasks.get_mut(&job.to_string()) {
+            task.info.status = TaskStatus::Terminated;
+            reason::CONTAINER_EXITED_WITH_ERROR.clone_into(&mut task.info.termination_reason);
+        }
+        self.changed.notify_waiters();
+    }
+
+    /// Whether the runner of a job was asked to end its commands.
+    pub fn was_stopped(&self, job: JobId) -> bool {
+        let state = self.lock();
+        state.stopped.contains(&job.to_string())
     }
 
     /// Machines of clouds come without an agent from now on: it is brought to them over SSH.
@@ -492,6 +560,7 @@ fn refused(status: u16, message: &str) -> AgentError {
 impl Agents for Hosts {
     fn shim(&self, address: &AgentAddress, token: Option<Secret>) -> Arc<dyn Shim> {
         self.lock().reached.insert(machine(address));
+        let called = self.named(&machine(address));
         if let AgentAddress::Container { runner_port, job, .. } = address {
             let runner = SimRunner {
                 hosts: self.clone(),
@@ -509,7 +578,7 @@ impl Agents for Hosts {
         }
         Arc::new(SimShim {
             hosts: self.clone(),
-            machine: machine(address),
+            machine: called,
             key: address
                 .reach()
                 .and_then(|reach| reach.host.host_keys.first().cloned()),
@@ -519,7 +588,7 @@ impl Agents for Hosts {
     fn runner(&self, address: &AgentAddress, job: JobId, _port: u16, token: Secret) -> Arc<dyn Runner> {
         Arc::new(SimRunner {
             hosts: self.clone(),
-            machine: machine(address),
+            machine: self.named(&machine(address)),
             id: job.to_string(),
             token,
         })
@@ -633,6 +702,7 @@ impl Shim for SimShim {
     }
 
     async fn watch(&self) -> Result<Box<dyn TaskSource>, AgentError> {
+        self.hosts.answer(&self.machine, CALL_TIMEOUT).await?;
         let lags = self.call(|state| Ok(state.lags))?;
         Ok(Box::new(SimTasks {
             hosts: self.hosts.clone(),
@@ -642,6 +712,11 @@ impl Shim for SimShim {
             synced: false,
             lags,
         }))
+    }
+
+    async fn answers_within(&self, patience: Duration) -> Result<(), AgentError> {
+        self.hosts.answer(&self.machine, patience).await?;
+        self.call(|_| Ok(()))
     }
 
     async fn health(&self) -> Result<InstanceHealth, AgentError> {
@@ -722,7 +797,9 @@ impl TaskSource for SimTasks {
             let notified = changed.notified();
             tokio::pin!(notified);
             notified.as_mut().enable();
-            if self.hosts.silence(&self.machine, self.key.as_ref()).is_some() || self.hosts.stream_breaks() {
+            let is_late = self.hosts.lock().late.contains_key(&self.machine);
+            let is_silent = self.hosts.silence(&self.machine, self.key.as_ref()).is_some();
+            if is_late || is_silent || self.hosts.stream_breaks() {
                 return Err(AgentError::Unreachable("stream broke".to_owned()));
             }
             if let Some(change) = self.next_change() {
@@ -823,6 +900,7 @@ impl Runner for SimRunner {
 
     async fn stop(&self) -> Result<(), AgentError> {
         self.hosts.acts("stop a job");
+        self.hosts.lock().stopped.insert(self.id.clone());
         self.with(|runner| {
             runner.stopping = true;
             Ok(())

@@ -4,6 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use dstack_engine::failpoint::DieAt;
+use dstack_engine::{Engine, Failpoints, Result};
+
+use crate::World;
 
 /// Tells a story once without a kill, and then with a kill at each failpoint that it passed: the n-th time it is passed, for each
 /// of `times`, as long as it is passed so often. Returns the failpoints.
@@ -26,4 +29,62 @@ pub async fn killed_everywhere<S: Future<Output = Arc<DieAt>>>(
         }
     }
     points
+}
+
+impl World {
+    /// Starts an engine that dies where `die` says.
+    ///
+    /// # Errors
+    /// As [`World::start`].
+    pub async fn start_dying(&self, die: &Arc<DieAt>) -> Result<Engine> {
+        self.start_with(Arc::clone(die) as Arc<dyn Failpoints>).await
+    }
+
+    /// Another server takes over, once the lease of the one that died has run out.
+    ///
+    /// # Errors
+    /// As [`World::start`].
+    pub async fn restart(&self) -> Result<Engine> {
+        self.leases_run_out().await;
+        self.start().await
+    }
+
+    /// Asks for something until it is there. A client whose server dies meanwhile looks whether it is before it asks the next one
+    /// again.
+    ///
+    /// # Errors
+    /// As [`World::start`].
+    pub async fn ask_until_there<T>(
+        &self,
+        engine: &mut Engine,
+        ask: impl AsyncFn(&Engine) -> T,
+        there: impl Fn(&World) -> Option<T>,
+    ) -> Result<T> {
+        loop {
+            tokio::select! {
+                made = ask(engine) => return Ok(made),
+                () = engine.stopped() => {}
+            }
+            *engine = self.restart().await?;
+            if let Some(found) = there(self) {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Does something; all of it again under the next engine where this one dies meanwhile, and says whether it did.
+    ///
+    /// # Errors
+    /// As [`World::start`].
+    pub async fn outliving(&self, engine: &mut Engine, work: impl AsyncFn(&Engine)) -> Result<bool> {
+        let is_killed = tokio::select! {
+            () = engine.stopped() => true,
+            () = work(engine) => false,
+        };
+        if is_killed {
+            *engine = self.restart().await?;
+            work(engine).await;
+        }
+        Ok(is_killed)
+    }
 }

@@ -12,7 +12,7 @@ use dstack_plan::hosts::HostKey;
 use dstack_store::queries::health::StoredCheck;
 use dstack_store::queries::metrics::MetricsPoint;
 use dstack_store::queries::orphans::{MadeFor, MadeKey, OrphanRow};
-use dstack_store::rows::{FleetRow, JobRow, RunRow, VolumeRow};
+use dstack_store::rows::{FleetRow, InstanceRow, JobRow, RunRow, VolumeRow};
 use dstack_store::{
     Acquired, ChangeFeed, Claim, Commit, EngineStore, EntityRef, FleetSnapshot, GatewaySnapshot,
     InstanceSnapshot, JobSnapshot, Lease, LeaseRequest, MemoryStore, PlacementSnapshot, Result, RunSnapshot,
@@ -223,6 +223,9 @@ impl EngineStore for ServerStore {
     }
     async fn remote_hosts(&self) -> Result<Vec<(Option<FleetId>, HostKey)>> {
         self.store.remote_hosts().await
+    }
+    async fn hosts_on(&self, machine: &str) -> Result<Vec<InstanceRow>> {
+        self.store.hosts_on(machine).await
     }
     async fn imports_fleet(&self, project: ProjectId, fleet: FleetId) -> Result<bool> {
         self.store.imports_fleet(project, fleet).await

@@ -234,8 +234,13 @@ impl SshHosts {
     /// The agent of a host is there, of the build that the server carries.
     fn install(&self, instance: InstanceId, host: &str, state: &mut State) {
         let before = state.installed.insert(host.to_owned(), state.build.clone());
-        if before.as_ref() != Some(&state.build) || self.agents.lacks_agent(host) {
+        let is_as_it_should_be = before.as_ref() == Some(&state.build)
+            && self.agents.has_token(host, &shim_token(instance))
+            && !self.agents.lacks_agent(host)
+            && !self.agents.is_mute(host);
+        if !is_as_it_should_be {
             *state.started.entry(host.to_owned()).or_default() += 1;
+            self.agents.agent_is_late(host, None);
         }
         self.agents.agent_runs(host, true);
         self.agents.shim_token(host, Some(shim_token(instance)));
@@ -277,7 +282,7 @@ fn way(host: HostRef<'_>) -> Option<Reach> {
 #[async_trait]
 impl Hosts for SshHosts {
     async fn prepare(&self, host: HostRef<'_>, progress: Option<&Value>) -> Result<Preparation, HostError> {
-        let name = name(host);
+        let name = self.agents.named(&name(host));
         let gone = || HostError::Refused("the fleet does not have this host any more".to_owned());
         let mut reach = way(host).ok_or_else(gone)?;
         self.check_key(&name, &reach)?;
@@ -327,6 +332,7 @@ impl Hosts for SshHosts {
                 ..HostReport::default()
             },
             build: Some(build),
+            machine: Some(name),
         })))
     }
 
@@ -372,7 +378,7 @@ impl Hosts for SshHosts {
     }
 
     async fn release(&self, host: HostRef<'_>, preparation: Option<&Value>) -> Result<(), HostError> {
-        let name = name(host);
+        let name = self.agents.named(&name(host));
         if way(host).is_none() && preparation.is_none() {
             return Err(HostError::Refused(
                 "nobody knows how the host is reached".to_owned(),
@@ -393,7 +399,8 @@ impl Hosts for SshHosts {
     }
 
     async fn has_own_agent(&self, host: HostRef<'_>) -> Result<bool, HostError> {
-        Ok(self.agents.has_token(&name(host), &shim_token(host.instance.id)))
+        let name = self.agents.named(&name(host));
+        Ok(self.agents.has_token(&name, &shim_token(host.instance.id)))
     }
 
     fn build(&self, _arch: &str) -> Option<String> {
@@ -401,6 +408,6 @@ impl Hosts for SshHosts {
     }
 
     fn forget(&self, host: HostRef<'_>, _preparation: Option<&Value>) {
-        self.lock().reached.remove(&name(host));
+        self.lock().reached.remove(&self.agents.named(&name(host)));
     }
 }

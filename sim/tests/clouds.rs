@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_engine::failpoint::DieAt;
-use dstack_engine::{Engine, Failpoints, HostError};
+use dstack_engine::{Engine, HostError};
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::{JobProvisioningData, JobStatus, JobTerminationReason, RunStatus};
 use dstack_sim::clouds::{Delays, SOLD_OUT};
@@ -323,7 +323,7 @@ async fn killed_with_bare_machines(point: &'static str, nth: u32) -> Arc<DieAt> 
 async fn killed_in(world: &World, point: &'static str, nth: u32) -> Arc<DieAt> {
     world.clouds.full(&["small"]);
     let die = Arc::new(DieAt::new(point, nth));
-    let engine = start_with(world, &die).await;
+    let engine = world.start_dying(&die).await.unwrap();
     let run = world.submit(&engine, "train", &short_lived()).await.unwrap();
     tokio::select! {
         () = engine.stopped() => {}
@@ -338,11 +338,6 @@ async fn killed_in(world: &World, point: &'static str, nth: u32) -> Arc<DieAt> {
     nothing_is_left(world, MINUTE, &format!("killed at {point} #{nth}")).await;
     drop(engine);
     die
-}
-
-async fn start_with(world: &World, die: &Arc<DieAt>) -> Engine {
-    let failpoints = Arc::clone(die) as Arc<dyn Failpoints>;
-    world.start_with(failpoints).await.unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -472,10 +467,11 @@ async fn a_machine_that_was_moved_is_reached_where_it_is() {
     let world = world(19, &["small"]).await;
     world.hosts.bare_machines();
     let engine = world.start().await.unwrap();
-    let (_, instance) = long_job(&world, &engine).await;
+    let (run, instance) = long_job(&world, &engine).await;
     let before = instance.job_provisioning_data.as_deref().unwrap().clone();
     let place = JobProvisioningData {
         hostname: Some("10.9.9.9".to_owned()),
+        internal_ip: Some("10.9.9.8".to_owned()),
         ..before
     };
     world.clouds.moved(instance.id, place.clone());
@@ -486,6 +482,60 @@ async fn a_machine_that_was_moved_is_reached_where_it_is() {
         is_known && agent.is_some_and(|reach| reach.host.host == "10.9.9.9")
     };
     world.until("the row follows", 3 * MINUTE, follows).await.unwrap();
+    // So does what clients are told of the job.
+    let job = jobs(&world, &run).await.remove(0);
+    let told = job.job_provisioning_data.as_deref().unwrap();
+    assert_eq!(told.hostname.as_deref(), Some("10.9.9.9"));
+    assert_eq!(told.internal_ip.as_deref(), Some("10.9.9.8"));
+    assert_eq!(job.status(), JobStatus::Running);
+}
+
+/// What the cloud takes away is known beforehand: jobs are told, and have as long as there is.
+#[tokio::test(start_paused = true)]
+async fn jobs_of_a_machine_that_is_taken_away_are_told_to_stop_before_it_ends() {
+    let world = world(20, &["small"]).await;
+    let engine = world.start().await.unwrap();
+    let (run, instance) = long_job(&world, &engine).await;
+    world.pass(2 * MINUTE).await;
+    let job = jobs(&world, &run).await.remove(0);
+    world.clouds.will_take(instance.id, "the price went up");
+    let is_told = |world: &World| world.hosts.was_stopped(job.id);
+    world.until("the job is told", MINUTE, is_told).await.unwrap();
+    // Its runner has ended the commands, and their last output is stored, before anything is taken from it.
+    let is_ending = |world: &World| {
+        instances(world)
+            .iter()
+            .all(|row| row.status() == InstanceStatus::Terminating)
+    };
+    world.until("the machine ends", MINUTE, is_ending).await.unwrap();
+    let ended = jobs(&world, &run).await.remove(0);
+    assert!(ended.status().is_finished(), "{:?}", ended.status());
+    let reason = Some(JobTerminationReason::InstanceUnreachable);
+    assert_eq!(ended.termination_reason(), reason);
+    assert_eq!(ended.termination_reason_message(), Some("the price went up"));
+    world.until("all is over", 3 * MINUTE, all_over).await.unwrap();
+    assert_eq!(invariants::always(&world), Vec::<String>::new());
+}
+
+/// Its agent is cut off: nobody can be told, and the machine ends when the notice does.
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_is_taken_away_ends_in_time_whatever_its_jobs_do() {
+    let world = world(21, &["small"]).await;
+    let engine = world.start().await.unwrap();
+    let (_, instance) = long_job(&world, &engine).await;
+    world.pass(2 * MINUTE).await;
+    world.hosts.cut_off(true);
+    world.clouds.will_take(instance.id, "the price went up");
+    // Noticed within half a minute, and a minute for the jobs.
+    let is_ending = |world: &World| {
+        instances(world)
+            .iter()
+            .all(|row| row.status() == InstanceStatus::Terminating)
+    };
+    world
+        .until("the machine ends", 100 * Duration::from_secs(1), is_ending)
+        .await
+        .unwrap();
 }
 
 /// What a call has made is looked for until the cloud has said it, however often the server dies meanwhile.
@@ -497,7 +547,7 @@ async fn killed_again_while_it_looks_for_what_was_made() {
     let mut run = None;
     for nth in deaths {
         let die = Arc::new(DieAt::new("operation.record.before", nth));
-        let engine = start_with(&world, &die).await;
+        let engine = world.start_dying(&die).await.unwrap();
         if run.is_none() {
             run = Some(world.submit(&engine, "train", &in_cloud()).await.unwrap());
         }

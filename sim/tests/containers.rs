@@ -5,7 +5,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_engine::Failpoints;
 use dstack_engine::failpoint::DieAt;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::{JobTerminationReason, RunStatus};
@@ -353,8 +352,7 @@ async fn killed_at(point: &'static str, nth: u32) -> Arc<DieAt> {
     let world = world(11, &["small", "large"]).await;
     world.clouds.full(&["small"]);
     let die = Arc::new(DieAt::new(point, nth));
-    let failpoints = Arc::clone(&die) as Arc<dyn Failpoints>;
-    let engine = world.start_with(failpoints).await.unwrap();
+    let engine = world.start_dying(&die).await.unwrap();
     let run = world.submit(&engine, "train", &in_cloud()).await.unwrap();
     tokio::select! {
         () = engine.stopped() => {}

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dstack_engine::Engine;
 use dstack_engine::failpoint::DieAt;
-use dstack_engine::{Engine, Failpoints};
 use dstack_model::fleets::FleetStatus;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason as Reason};
 use dstack_model::runs::RunStatus;
@@ -632,7 +632,7 @@ async fn killed_at(fields: &Value, point: &str, nth: u32) -> Arc<DieAt> {
     let world = world(25, &["small", "large"]).await;
     world.clouds.full(&["small"]);
     let die = Arc::new(DieAt::new(point, nth));
-    let mut engine = start_with(&world, &die).await;
+    let mut engine = world.start_dying(&die).await.unwrap();
     let id = world.apply_fleet(&engine, "cloud", fields).await.unwrap();
     let complete = |world: &World| just_idle(world, id, 2, &when);
     until(&world, &mut engine, &when, complete).await;
@@ -663,11 +663,6 @@ async fn until(world: &World, engine: &mut Engine, what: &str, holds: impl Fn(&W
         () = always_one => {}
     }
     assert_eq!(invariants::always(world), Vec::<String>::new(), "{what}");
-}
-
-async fn start_with(world: &World, die: &Arc<DieAt>) -> Engine {
-    let failpoints = Arc::clone(die) as Arc<dyn Failpoints>;
-    world.start_with(failpoints).await.unwrap()
 }
 
 async fn killed_everywhere(fields: Value) {

@@ -11,7 +11,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_engine::Failpoints;
 use dstack_engine::failpoint::DieAt;
 use dstack_model::health::HealthStatus;
 use dstack_model::runs::{JobTerminationReason, RunStatus};
@@ -205,8 +204,7 @@ async fn killed_at(point: &'static str, nth: u32) -> Arc<DieAt> {
         ..Faults::default()
     });
     let die = Arc::new(DieAt::new(point, nth));
-    let failpoints = Arc::clone(&die) as Arc<dyn Failpoints>;
-    let mut engine = world.start_with(failpoints).await.unwrap();
+    let mut engine = world.start_dying(&die).await.unwrap();
     for (code, health) in [(20, HealthStatus::Failure), (0, HealthStatus::Healthy)] {
         world.hosts.health(Some(code));
         tokio::select! {

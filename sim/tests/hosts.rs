@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_engine::failpoint::DieAt;
-use dstack_engine::{AgentError, Engine, Failpoints, HostError};
+use dstack_engine::{AgentError, Engine, HostError};
 use dstack_model::fleets::FleetStatus;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason as Reason};
 use dstack_model::runs::{JobTerminationReason, RunStatus};
@@ -116,47 +116,22 @@ async fn hosts_are_set_up_run_jobs_and_are_left_as_they_were() {
 async fn killed_at(point: &'static str, nth: u32) -> Arc<DieAt> {
     let world = World::new(3, 1).await.unwrap();
     let die = Arc::new(DieAt::new(point, nth));
-    let failpoints = Arc::clone(&die) as Arc<dyn Failpoints>;
-    let mut engine = world.start_with(failpoints).await.unwrap();
+    let mut engine = world.start_dying(&die).await.unwrap();
     let configuration = of_hosts(&["a", "bb"]);
-    let fleet = loop {
-        tokio::select! {
-            made = world.apply_fleet(&engine, "lab", &configuration) => break made.unwrap(),
-            () = engine.stopped() => {}
-        }
-        engine = restart(&world).await;
-        // The client that was cut off looks whether it is there before it asks again.
+    let ask = async |engine: &Engine| world.apply_fleet(engine, "lab", &configuration).await.unwrap();
+    let there = |world: &World| {
         let made = |fleet: &&FleetRow| fleet.name == "lab";
-        if let Some(id) = world
+        world
             .store
             .read(|tables| tables.fleets.values().find(made).map(|fleet| fleet.id))
-        {
-            break id;
-        }
     };
-    let killed = tokio::select! {
-        () = engine.stopped() => true,
-        () = become_idle(&world, fleet, 2, 5 * MINUTE) => false,
-    };
-    if killed {
-        engine = restart(&world).await;
-        become_idle(&world, fleet, 2, 5 * MINUTE).await;
-    }
-    tokio::select! {
-        ended = world.end_fleet(&engine, fleet, None) => ended.unwrap(),
-        () = engine.stopped() => {
-            engine = restart(&world).await;
-            world.end_fleet(&engine, fleet, None).await.unwrap();
-        }
-    }
-    let killed = tokio::select! {
-        () = engine.stopped() => true,
-        () = comes_to_its_end(&world, fleet, 3 * MINUTE) => false,
-    };
-    if killed {
-        engine = restart(&world).await;
-        comes_to_its_end(&world, fleet, 3 * MINUTE).await;
-    }
+    let fleet = world.ask_until_there(&mut engine, ask, there).await.unwrap();
+    let idle = async |_: &Engine| become_idle(&world, fleet, 2, 5 * MINUTE).await;
+    world.outliving(&mut engine, idle).await.unwrap();
+    let end = async |engine: &Engine| world.end_fleet(engine, fleet, None).await.unwrap();
+    world.outliving(&mut engine, end).await.unwrap();
+    let over = async |_: &Engine| comes_to_its_end(&world, fleet, 3 * MINUTE).await;
+    world.outliving(&mut engine, over).await.unwrap();
     engine.stop();
     assert_eq!(
         world.ssh_hosts.installed(),
@@ -169,11 +144,6 @@ async fn killed_at(point: &'static str, nth: u32) -> Arc<DieAt> {
         "killed at {point} #{nth}"
     );
     die
-}
-
-async fn restart(world: &World) -> Engine {
-    world.leases_run_out().await;
-    world.start().await.unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -586,21 +556,13 @@ async fn killed_at_while_set_up_again(point: &'static str, nth: u32) -> Arc<DieA
     world.hosts.agent_runs("a", false);
 
     let die = Arc::new(DieAt::new(point, nth));
-    let engine = world
-        .start_with(Arc::clone(&die) as Arc<dyn Failpoints>)
-        .await
-        .unwrap();
+    let mut engine = world.start_dying(&die).await.unwrap();
     let there = |world: &World| {
         let row = &instances(world, fleet)[0];
         !row.unreachable && row.waiting_for().is_none() && world.ssh_hosts.agents_started("a") == 2
     };
-    let killed = tokio::select! {
-        () = engine.stopped() => true,
-        there = world.until("the agent", 2 * MINUTE, there) => { there.unwrap(); false }
-    };
-    if killed {
-        let _engine = restart(&world).await;
-        world.until("the agent", 2 * MINUTE, there).await.unwrap();
+    let mended = async |_: &Engine| world.until("the agent", 2 * MINUTE, there).await.unwrap();
+    if world.outliving(&mut engine, mended).await.unwrap() {
         world.pass(5 * MINUTE).await;
     } else {
         engine.stop();
@@ -1022,4 +984,211 @@ async fn whose_agent_a_host_has_is_not_decided_by_what_answers_on_its_port() {
         world.pass(2 * MINUTE).await;
         assert_eq!(world.ssh_hosts.agents_started("a"), 2);
     }
+}
+
+fn count_of(world: &World, text: &str) -> usize {
+    let tables = world.store.tables();
+    let events = tables.events.iter();
+    events.filter(|event| event.message.contains(text)).count()
+}
+
+/// Both are set up at once, by servers that know nothing of each other; each puts its token there in turn.
+#[tokio::test(start_paused = true)]
+async fn one_machine_under_two_names_is_one_host_whoever_sets_it_up() {
+    for (seed, step) in (30..36).zip([0, 200, 400, 700, 1000, 1300]) {
+        let world = World::new(seed, 1).await.unwrap();
+        world.hosts.alias("bb", "a");
+        let engine = world.start().await.unwrap();
+        world.ssh_hosts.step_takes(Duration::from_millis(step));
+        // Two fleets: whose names they are does not matter.
+        let one = applied(&world, &engine, &["a"]).await;
+        world.pass(Duration::from_millis(step / 3)).await;
+        let other = world
+            .apply_fleet(&engine, "other", &of_hosts(&["bb"]))
+            .await
+            .unwrap();
+        let ended = |world: &World| {
+            let both = [one, other].into_iter().flat_map(|fleet| instances(world, fleet));
+            let over = both.filter(|row| row.status() == InstanceStatus::Terminated);
+            over.last()
+                .and_then(|row| row.termination_reason_message().map(str::to_owned))
+        };
+        let told = world.found("the end of one", MINUTE, ended).await.unwrap();
+        assert!(
+            told.contains("is the machine of") && told.contains("take one of them out"),
+            "{told}"
+        );
+        let stays = |world: &World| {
+            let both: Vec<InstanceRow> = [one, other]
+                .into_iter()
+                .flat_map(|fleet| instances(world, fleet))
+                .collect();
+            let idle = both.iter().find(|row| row.status() == InstanceStatus::Idle)?;
+            let is_settled = !idle.unreachable && idle.waiting_for().is_none();
+            is_settled.then(|| idle.clone())
+        };
+        let idle = world.found("the other", 2 * MINUTE, stays).await.unwrap();
+        // Its agent is its own again, and takes jobs.
+        let fleet = idle.name.trim_end_matches("-0");
+        let run = world
+            .submit(&engine, "train", &json!({"fleets": [fleet]}))
+            .await
+            .unwrap();
+        assert_eq!(
+            world.finished(&run, MINUTE).await.unwrap(),
+            RunStatus::Done,
+            "step {step}"
+        );
+        assert_eq!(world.ssh_hosts.installed(), BTreeSet::from(["a".to_owned()]));
+        assert_eq!(invariants::always(&world), Vec::<String>::new());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_accepted_counts_at_once_however_long_nothing_worked() {
+    let world = World::new(37, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let fleet = applied(&world, &engine, &["a"]).await;
+    become_idle(&world, fleet, 1, MINUTE).await;
+    let key = "SHA256:+DiY3wvvV6TuJJhbpZisF/zLDA0zPMSvHdkr4UvCOqU";
+    world.hosts.agent_runs("a", false);
+    world.ssh_hosts.trouble("a", transient("no space is left"));
+    // It is tried each five minutes by then.
+    world.pass(8 * 60 * MINUTE).await;
+    world.ssh_hosts.reinstall("a", key);
+    world.ssh_hosts.trouble("a", None);
+    world.trust_host(&engine, "lab", 0, key).await.unwrap();
+    let there = |world: &World| !instances(world, fleet)[0].unreachable;
+    world
+        .until("the agent answers", 10 * SECOND, there)
+        .await
+        .unwrap();
+    nothing_is_wrong(&world);
+}
+
+/// Two causes take turns for days, and others have numbers in them that are others each time.
+#[tokio::test(start_paused = true)]
+async fn what_is_in_the_way_is_told_once_however_often_it_changes() {
+    let world = World::new(38, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let fleet = applied(&world, &engine, &["a"]).await;
+    become_idle(&world, fleet, 1, MINUTE).await;
+    world.hosts.agent_runs("a", false);
+    for minute in 0..6 * 60 {
+        let text = match minute {
+            0..60 if minute % 2 == 0 => "no space is left".to_owned(),
+            0..60 => "the clock is off".to_owned(),
+            _ => format!("process {minute} is in the way"),
+        };
+        world.ssh_hosts.trouble("a", transient(&text));
+        world.pass(MINUTE).await;
+    }
+    for text in ["no space is left", "the clock is off"] {
+        assert_eq!(count_of(&world, text), 1, "{text}");
+    }
+    let told = count_of(&world, "Host is not set up yet");
+    assert!((3..=8).contains(&told), "{told}");
+    // What is there now is shown all the same.
+    world.pass(10 * MINUTE).await;
+    assert!(
+        waits_for(&world, fleet).contains("process 359 is in the way"),
+        "{}",
+        waits_for(&world, fleet)
+    );
+}
+
+/// It hangs: its port takes connections, and nothing comes back.
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_answers_nothing_is_started_again_and_its_job_goes_on() {
+    let world = World::new(39, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let fleet = applied(&world, &engine, &["a"]).await;
+    become_idle(&world, fleet, 1, MINUTE).await;
+    let long = Script {
+        lines: 400,
+        ..a_while()
+    };
+    world.hosts.script("train", long);
+    let run = world
+        .submit(&engine, "train", &json!({"fleets": ["lab"]}))
+        .await
+        .unwrap();
+    world.running(&run, MINUTE).await.unwrap();
+    world.pass(MINUTE).await;
+    world.hosts.agent_is_late("a", Some(None));
+    let says = |world: &World| waits_for(world, fleet).contains("no answer within 9 s");
+    world
+        .until("the cause is shown", 15 * SECOND, says)
+        .await
+        .unwrap();
+    world.pass(MINUTE).await;
+    assert_eq!(world.ssh_hosts.agents_started("a"), 1, "it may answer yet");
+    let there =
+        |world: &World| world.ssh_hosts.agents_started("a") == 2 && !instances(world, fleet)[0].unreachable;
+    world.until("the agent answers", 3 * MINUTE, there).await.unwrap();
+    assert!(has_event(
+        &world,
+        "Host is set up again: its agent takes connections and does not answer"
+    ));
+    assert_eq!(world.finished(&run, 8 * MINUTE).await.unwrap(), RunStatus::Done);
+    assert_eq!(world.ssh_hosts.agents_started("a"), 2);
+    nothing_is_wrong(&world);
+}
+
+/// The host is under load: no call is answered in its time, and all would be.
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_answers_late_is_left_alone() {
+    let world = World::new(40, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let fleet = applied(&world, &engine, &["a"]).await;
+    become_idle(&world, fleet, 1, MINUTE).await;
+    world.pass(2 * MINUTE).await;
+    world.hosts.agent_is_late("a", Some(Some(40 * SECOND)));
+    world.pass(60 * MINUTE).await;
+    assert!(instances(&world, fleet)[0].unreachable);
+    assert_eq!(world.ssh_hosts.agents_started("a"), 1);
+    world.hosts.agent_is_late("a", None);
+    let there = |world: &World| !instances(world, fleet)[0].unreachable;
+    world.until("the agent answers", MINUTE, there).await.unwrap();
+    assert_eq!(world.ssh_hosts.agents_started("a"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_waits_for_its_only_host_that_is_away_for_a_moment() {
+    for (away, ends) in [
+        (SECOND, RunStatus::Done),
+        (20 * SECOND, RunStatus::Done),
+        (90 * SECOND, RunStatus::Failed),
+    ] {
+        let world = World::new(41, 1).await.unwrap();
+        let engine = world.start().await.unwrap();
+        let fleet = applied(&world, &engine, &["a"]).await;
+        become_idle(&world, fleet, 1, MINUTE).await;
+        world.hosts.cut_off(true);
+        let gone = |world: &World| instances(world, fleet)[0].unreachable;
+        world.until("the host is away", 5 * SECOND, gone).await.unwrap();
+        let run = world
+            .submit(&engine, "train", &json!({"fleets": ["lab"]}))
+            .await
+            .unwrap();
+        world.pass(away).await;
+        world.hosts.cut_off(false);
+        assert_eq!(world.finished(&run, MINUTE).await.unwrap(), ends, "{away:?}");
+        assert_eq!(invariants::always(&world), Vec::<String>::new());
+    }
+}
+
+/// Nothing is waited for that would not do: it has another fleet, or too little.
+#[tokio::test(start_paused = true)]
+async fn a_run_does_not_wait_for_a_host_that_would_not_do() {
+    let world = World::new(42, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let fleet = applied(&world, &engine, &["a"]).await;
+    become_idle(&world, fleet, 1, MINUTE).await;
+    world.hosts.cut_off(true);
+    let gone = |world: &World| instances(world, fleet)[0].unreachable;
+    world.until("the host is away", 5 * SECOND, gone).await.unwrap();
+    let wants = json!({"fleets": ["lab"], "resources": {"cpu": "64.."}});
+    let run = world.submit(&engine, "train", &wants).await.unwrap();
+    assert_eq!(world.finished(&run, 5 * SECOND).await.unwrap(), RunStatus::Failed);
 }

@@ -11,8 +11,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dstack_engine::Engine;
 use dstack_engine::failpoint::{DieAt, NoFailpoints};
-use dstack_engine::{Engine, Failpoints};
 use dstack_model::runs::{JobStatus, JobTerminationReason, RunStatus};
 use dstack_plan::lifecycle::WaitReason;
 use dstack_sim::{Faults, Script, World, invariants, killed_everywhere};
@@ -320,14 +320,34 @@ async fn a_short_cut_hurts_nothing() {
     assert_eq!(world.output.of(last_job(&world, &run).await.id), lines(300));
 }
 
+/// Nobody waits for output of a container that is gone: `docker kill`, or the kernel's end of a process that wants too much.
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_container_is_killed_ends_at_once_and_says_so() {
+    let world = World::new(12, 1).await.unwrap();
+    let long = Script {
+        lines: 1000,
+        ..Script::default()
+    };
+    world.hosts.script("train", long);
+    let engine = world.start().await.unwrap();
+    let run = world.submit(&engine, "train", &json!({})).await.unwrap();
+    world.running(&run, MINUTE).await.unwrap();
+    world.pass(Duration::from_secs(5)).await;
+    let job = last_job(&world, &run).await;
+    world.hosts.kill_container(job.id);
+    let within = Duration::from_secs(2);
+    assert_eq!(world.finished(&run, within).await.unwrap(), RunStatus::Failed);
+    let ended = last_job(&world, &run).await;
+    let reason = JobTerminationReason::ContainerExitedWithError;
+    assert_eq!(ended.termination_reason(), Some(reason));
+    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+}
+
 /// Runs one task, killing the engine at `point`; returns the failpoints that were passed.
 async fn killed_at(seed: u64, point: &str, nth: u32) -> Arc<DieAt> {
     let world = World::new(seed, 1).await.unwrap();
     let die = Arc::new(DieAt::new(point, nth));
-    let engine = world
-        .start_with(Arc::clone(&die) as Arc<dyn Failpoints>)
-        .await
-        .unwrap();
+    let engine = world.start_dying(&die).await.unwrap();
     let run = world.submit(&engine, "train", &json!({})).await.unwrap();
     tokio::select! {
         () = engine.stopped() => {}

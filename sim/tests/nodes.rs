@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_agent_api::runner::SubmitBody;
-use dstack_engine::Failpoints;
 use dstack_engine::failpoint::DieAt;
 use dstack_model::runs::{JobStatus, JobTerminationReason, RunStatus};
 use dstack_plan::lifecycle::WaitReason;
@@ -196,8 +195,7 @@ async fn nodes_find_one_another_wherever_the_server_dies() {
 async fn killed_at(point: &'static str, nth: u32) -> Arc<DieAt> {
     let world = world(50).await;
     let die = Arc::new(DieAt::new(point, nth));
-    let failpoints = Arc::clone(&die) as Arc<dyn Failpoints>;
-    let engine = world.start_with(failpoints).await.unwrap();
+    let engine = world.start_dying(&die).await.unwrap();
     let order = nodes(&json!({"startup_order": "workers-first"}));
     let run = world.submit(&engine, "train", &order).await.unwrap();
     tokio::select! {

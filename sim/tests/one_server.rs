@@ -5,7 +5,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_engine::Failpoints;
 use dstack_engine::failpoint::DieAt;
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::RunStatus;
@@ -114,8 +113,7 @@ async fn wherever_it_dies_the_next_process_goes_on() {
 async fn killed_at(point: &'static str, nth: u32) -> Arc<DieAt> {
     let world = world(5).await;
     let die = Arc::new(DieAt::new(point, nth));
-    let failpoints = Arc::clone(&die) as Arc<dyn Failpoints>;
-    let engine = world.start_with(failpoints).await.unwrap();
+    let engine = world.start_dying(&die).await.unwrap();
     let run = world
         .submit(&engine, "train", &json!({"fleets": ["cloud"]}))
         .await

@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dstack_compute::{Account, AccountProject, Backend, Backends, ComputeError, Marks};
 use dstack_engine::failpoint::{DieAt, NoFailpoints};
-use dstack_engine::{Engine, EngineDeps, Failpoints};
+use dstack_engine::{Engine, EngineDeps};
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::RunStatus;
 use dstack_model::volumes::VolumeStatus;
@@ -403,8 +403,7 @@ async fn killed_at(point: &'static str, nth: u32) -> Arc<DieAt> {
     world.clouds.plant_machine(&marks(key(1), "first"), false);
     world.clouds.plant_machine(&marks(key(2), "second"), true);
     let die = Arc::new(DieAt::new(point, nth));
-    let failpoints = Arc::clone(&die) as Arc<dyn Failpoints>;
-    let engine = world.start_with(failpoints).await.unwrap();
+    let engine = world.start_dying(&die).await.unwrap();
     tokio::select! {
         () = engine.stopped() => {}
         () = world.pass(MINUTE) => {}
@@ -469,8 +468,7 @@ async fn life_in(world: World, point: &'static str, nth: u32) -> Arc<DieAt> {
         ..Delays::default()
     });
     let die = Arc::new(DieAt::new(point, nth));
-    let failpoints = Arc::clone(&die) as Arc<dyn Failpoints>;
-    let engine = world.start_with(failpoints).await.unwrap();
+    let engine = world.start_dying(&die).await.unwrap();
     let short = json!({"fleets": ["cloud"], "idle_duration": "20s"});
     let run = world.submit(&engine, "train", &short).await.unwrap();
     world.submit_volume(&engine, "data", &json!({})).await.unwrap();

@@ -15,6 +15,7 @@ use dstack_compute::Registry;
 use dstack_control::gateways::Gateways;
 use dstack_control::keys::Keys;
 use dstack_control::{Actor, Core, Directory, EngineHandle, Watcher};
+use dstack_model::instances::InstanceTerminationReason;
 use dstack_model::users::ProjectRole;
 use dstack_plan::hosts::{HostKey, normalised};
 use dstack_sim::databases::{databases, people};
@@ -278,6 +279,64 @@ async fn of_two_fleets_that_get_a_host_at_once_one_has_it() {
         let refused = store.commit(fleet_of_host(&setting, "b", "H")).await;
         assert!(refused.unwrap_err().is_conflict());
         store.commit(fleet_of_host(&setting, "b", "other")).await.unwrap();
+    }
+}
+
+/// A host of a new fleet that turns out to be this machine, decided on while no other host was it.
+fn host_on(setting: &Setting, name: &str, machine: &str) -> Commit {
+    let mut changes = setting.builder.changes(NOW);
+    for put in setting.builder.machine(1, NOW).unwrap().puts() {
+        match put.clone() {
+            Put::Fleet(mut row) => {
+                name.clone_into(&mut row.name);
+                changes.insert_silently(row);
+            }
+            Put::Instance(mut row) => {
+                row.machine = Some(machine.to_owned());
+                let instance = row.id;
+                let machine = machine.to_owned();
+                changes.directory(Change::ExpectOwnMachine { instance, machine });
+                changes.insert_silently(row);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    changes.into_commit()
+}
+
+#[tokio::test]
+async fn of_two_hosts_that_become_one_machine_at_once_one_has_it() {
+    for setting in Setting::all().await {
+        for number in 0..10 {
+            let machine = format!("boot id {number} net:[1]");
+            let [a, b] = ["a", "b"].map(|fleet| host_on(&setting, &format!("{fleet}{number}"), &machine));
+            let (first, second) = tokio::join!(setting.store.commit(a), setting.store.commit(b));
+            assert_ne!(first.is_ok(), second.is_ok(), "{first:?} {second:?}");
+            let refused = first.err().or(second.err()).unwrap();
+            assert!(refused.is_conflict(), "{refused:?}");
+            let late = host_on(&setting, &format!("c{number}"), &machine);
+            assert!(setting.store.commit(late).await.unwrap_err().is_conflict());
+            // Whoever decides again finds whose it is, until that one leaves.
+            let found = setting.store.hosts_on(&machine).await.unwrap();
+            assert_eq!(found.len(), 1);
+            let mut leaves = found[0].clone();
+            let reason = InstanceTerminationReason::TerminatedByUser;
+            leaves.terminate(reason, None, NOW).unwrap();
+            let mut changes: Changes = setting.builder.changes(NOW);
+            changes.update(&found[0], leaves);
+            setting.store.commit(changes.into_commit()).await.unwrap();
+            assert_eq!(setting.store.hosts_on(&machine).await.unwrap(), []);
+            setting
+                .store
+                .commit(host_on(&setting, &format!("d{number}"), &machine))
+                .await
+                .unwrap();
+        }
+        let store = MemoryStore::new();
+        store.commit(host_on(&setting, "a", "m")).await.unwrap();
+        let refused = store.commit(host_on(&setting, "b", "m")).await;
+        assert!(refused.unwrap_err().is_conflict());
+        store.commit(host_on(&setting, "b", "other")).await.unwrap();
     }
 }
 

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dstack_engine::Engine;
 use dstack_engine::failpoint::DieAt;
-use dstack_engine::{Engine, Failpoints};
 use dstack_model::volumes::VolumeStatus;
 use dstack_sim::clouds::Delays;
 use dstack_sim::{Faults, World, invariants, killed_everywhere};
@@ -223,27 +223,14 @@ const SECOND: Duration = Duration::from_secs(1);
 async fn killed_at(point: &'static str, nth: u32) -> Arc<DieAt> {
     let world = World::new(6, 1).await.unwrap();
     let die = Arc::new(DieAt::new(point, nth));
-    let mut engine = start_with(&world, &die).await;
+    let mut engine = world.start_dying(&die).await.unwrap();
     let configuration = json!({});
-    let id = loop {
-        tokio::select! {
-            made = world.submit_volume(&engine, "data", &configuration) => break made.unwrap(),
-            () = engine.stopped() => {}
-        }
-        engine = restart(&world).await;
-        // The client that was cut off looks whether it is there before it asks again.
-        if let Some(id) = world.store.read(|tables| tables.volumes.keys().next().copied()) {
-            break id;
-        }
-    };
+    let ask = async |engine: &Engine| world.submit_volume(engine, "data", &configuration).await.unwrap();
+    let there = |world: &World| world.store.read(|tables| tables.volumes.keys().next().copied());
+    let id = world.ask_until_there(&mut engine, ask, there).await.unwrap();
     for wanted in ["made", "deleted"] {
-        let killed = tokio::select! {
-            () = engine.stopped() => true,
-            () = work(&world, &engine, wanted) => false,
-        };
-        if killed {
-            engine = restart(&world).await;
-        }
+        let work = async |engine: &Engine| work(&world, engine, wanted).await;
+        world.outliving(&mut engine, work).await.unwrap();
     }
     world.delete_volume(&engine, "data").await.unwrap();
     is_deleted(&world, id, &format!("killed at {point} #{nth}")).await;
@@ -256,16 +243,6 @@ async fn work(world: &World, engine: &Engine, wanted: &str) {
         world.delete_volume(engine, "data").await.unwrap();
     }
     world.pass(MINUTE).await;
-}
-
-async fn restart(world: &World) -> Engine {
-    world.leases_run_out().await;
-    world.start().await.unwrap()
-}
-
-async fn start_with(world: &World, die: &Arc<DieAt>) -> Engine {
-    let failpoints = Arc::clone(die) as Arc<dyn Failpoints>;
-    world.start_with(failpoints).await.unwrap()
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,7 @@
 //! Measuring our programs and the reference's, one after the other on the same machine.
 
 mod hosts;
+mod machines;
 pub mod measures;
 mod overload;
 mod plans;

@@ -7,6 +7,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -87,6 +88,8 @@ pub enum CallError {
         call: String,
         /// Longest time that the call was given.
         after: Duration,
+        /// There was a connection by then.
+        connected: bool,
     },
     /// The agent answered with an error.
     #[error("{call}: the agent answered {status}: {message}")]
@@ -289,14 +292,16 @@ impl AgentHttp {
         let (name, limit) = (call.name(), call.timeout);
         let max_bytes = call.max_answer_bytes;
         let deadline = Instant::now() + limit;
+        let connected = AtomicBool::new(false);
         let whole = async {
-            let answer = self.exchange(call).await?;
+            let answer = self.exchange(call, &connected).await?;
             read_whole(&name, answer, max_bytes).await
         };
         timeout_at(deadline, whole).await.unwrap_or_else(|_| {
             Err(CallError::Timeout {
                 call: name.clone(),
                 after: limit,
+                connected: connected.load(Ordering::Relaxed),
             })
         })
     }
@@ -305,8 +310,9 @@ impl AgentHttp {
     pub async fn stream(&self, call: Call) -> Result<Lines, CallError> {
         let (name, limit, max_bytes) = (call.name(), call.timeout, call.max_answer_bytes);
         let deadline = Instant::now() + limit;
+        let connected = AtomicBool::new(false);
         let opened = async {
-            let answer = self.exchange(call).await?;
+            let answer = self.exchange(call, &connected).await?;
             if answer.status().is_client_error() || answer.status().is_server_error() {
                 return Err(read_whole(&name, answer, max_bytes)
                     .await
@@ -319,6 +325,7 @@ impl AgentHttp {
             Err(CallError::Timeout {
                 call: name.clone(),
                 after: limit,
+                connected: connected.load(Ordering::Relaxed),
             })
         })?;
         Ok(Lines {
@@ -331,13 +338,18 @@ impl AgentHttp {
         })
     }
 
-    async fn exchange(&self, call: Call) -> Result<http::Response<Incoming>, CallError> {
+    async fn exchange(
+        &self,
+        call: Call,
+        connected: &AtomicBool,
+    ) -> Result<http::Response<Incoming>, CallError> {
         let name = call.name();
         let unreachable = |source| CallError::Unreachable {
             call: name.clone(),
             source,
         };
         let wire = self.connector.connect().await.map_err(unreachable)?;
+        connected.store(true, Ordering::Relaxed);
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(wire))
             .await
             .map_err(|e| unreachable(to_io(e)))?;
@@ -539,6 +551,7 @@ impl Lines {
             .map_err(|_| CallError::Timeout {
                 call: self.call.clone(),
                 after: STREAM_IDLE_TIMEOUT,
+                connected: true,
             })?;
         match frame {
             Some(Ok(frame)) => {

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use dstack_system::Secret;
 use tokio::net::UnixStream;
 
-use crate::http::{AgentHttp, Call, CallError, Connector, Lines, Wire};
+use crate::http::{AgentHttp, CALL_TIMEOUT, Call, CallError, Connector, Lines, Wire};
 use crate::peer;
 use crate::shim::routes::route_of;
 use crate::shim::{
@@ -66,7 +66,13 @@ impl ShimClient {
 
     /// Who answers, and its version. Another `service` than [`crate::shim::SERVICE`] is not a host agent.
     pub async fn healthcheck(&self) -> Result<Healthcheck, CallError> {
-        let mut health: Healthcheck = self.http.send(get(paths::HEALTHCHECK)).await?.json()?;
+        self.healthcheck_within(CALL_TIMEOUT).await
+    }
+
+    /// The same, for which it may take so long.
+    pub async fn healthcheck_within(&self, patience: Duration) -> Result<Healthcheck, CallError> {
+        let call = get(paths::HEALTHCHECK).within(patience);
+        let mut health: Healthcheck = self.http.send(call).await?.json()?;
         for text in [&mut health.service, &mut health.version] {
             *text = text.chars().take(MAX_NAME_CHARS).collect();
         }

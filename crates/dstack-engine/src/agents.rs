@@ -5,6 +5,7 @@ pub mod container;
 use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_agent_api::http::CallError;
@@ -27,6 +28,9 @@ pub enum AgentError {
     /// No connection, or it broke: may heal.
     #[error("{0}")]
     Unreachable(String),
+    /// The agent has taken the connection, and has not answered in time.
+    #[error("{0}")]
+    NoAnswer(String),
     /// The machine is reached, and nothing listens where the agent should: it does not run.
     #[error("{0}")]
     NotRunning(String),
@@ -66,6 +70,9 @@ impl From<CallError> for AgentError {
                 status: error.unproven_status().map(|status| status.as_u16()),
                 message: error.to_string(),
             },
+            None if matches!(error, CallError::Timeout { connected: true, .. }) => {
+                Self::NoAnswer(chain(&error).to_string())
+            }
             None if is_not_running(&error) => Self::NotRunning(chain(&error).to_string()),
             None => Self::Unreachable(chain(&error).to_string()),
         }
@@ -103,6 +110,8 @@ pub trait Shim: Send + Sync + Debug {
     async fn remove(&self, id: &str) -> Result<(), AgentError>;
     /// Follows all tasks.
     async fn watch(&self) -> Result<Box<dyn TaskSource>, AgentError>;
+    /// Whether it answers at all: [`AgentError::NoAnswer`] if it has said nothing after so long.
+    async fn answers_within(&self, patience: Duration) -> Result<(), AgentError>;
     /// How its GPUs are now; empty where nothing can tell.
     async fn health(&self) -> Result<InstanceHealth, AgentError>;
 }
@@ -204,6 +213,10 @@ impl Shim for HttpShim {
     }
     async fn watch(&self) -> Result<Box<dyn TaskSource>, AgentError> {
         Ok(Box::new(self.0.stream().await?))
+    }
+    async fn answers_within(&self, patience: Duration) -> Result<(), AgentError> {
+        self.0.healthcheck_within(patience).await?;
+        Ok(())
     }
     async fn health(&self) -> Result<InstanceHealth, AgentError> {
         match self.0.instance_health().await.map_err(AgentError::from) {

@@ -153,6 +153,8 @@ impl Context {
     /// Starts a task that ends with the engine.
     pub fn spawn(self: &Arc<Self>, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
         let stop = self.stop.clone();
+        // Boxed: each of the layers around it would have room for all of it, as long as it goes on.
+        let work = Box::pin(work);
         task::spawn(name, async move {
             tokio::select! {
                 () = stop.cancelled() => {}
@@ -188,7 +190,7 @@ impl Context {
         entity: EntityRef,
         work: impl Future<Output = ()> + Send + 'static,
     ) {
-        let ctx = Arc::clone(self);
+        let (ctx, work) = (Arc::clone(self), Box::pin(work));
         self.spawn(name, async move {
             ctx.under_lease(name, entity.into(), work).await;
         });

@@ -7,6 +7,7 @@ use dstack_agent_api::shim::HostReport;
 use dstack_model::reach::Reach;
 use dstack_store::rows::{FleetRow, InstanceRow};
 use dstack_system::Secret;
+use dstack_units::InstanceId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -56,6 +57,9 @@ pub struct ReadyHost {
     /// Which build of the agent stands there: see [`Hosts::build`]. `None`: written down by a version that did not know.
     #[serde(default)]
     pub build: Option<String>,
+    /// What tells the machine from all others that run now; `None`: it does not tell, or a version wrote it down that did not ask.
+    #[serde(default)]
+    pub machine: Option<String>,
 }
 
 /// Why a host was not set up, or the agent not taken off it. The texts are for users: cause and remedy.
@@ -68,8 +72,13 @@ pub enum HostError {
     #[error("{0}")]
     Refused(String),
     /// The machine is another instance's already: it is left as it is.
-    #[error("{0}")]
-    Taken(String),
+    #[error("{error}")]
+    Taken {
+        /// Cause and remedy.
+        error: String,
+        /// Whose machine it is, where the agent of that instance may have been replaced.
+        disturbed: Option<InstanceId>,
+    },
 }
 
 /// Sets up the agents of hosts, and takes them off again.

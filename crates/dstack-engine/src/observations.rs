@@ -44,6 +44,8 @@ pub struct InstanceSeen {
     pub unreachable_because: Option<String>,
     /// Since when its machine is reached and it does not answer, or takes no calls of this server.
     pub silent_since: Option<Time>,
+    /// Since when its agent takes connections and answers nothing, however long it is waited for.
+    pub mute_since: Option<Time>,
     /// Its tasks by id.
     pub tasks: HashMap<String, TaskInfo>,
     /// How its GPUs were when it was asked last; `None`: it has not answered yet.
@@ -171,6 +173,11 @@ impl Observations {
     /// Since when the machine of an instance is reached, and its agent does not answer.
     pub fn silent_since(&self, id: InstanceId) -> Option<Time> {
         self.instances().get(&id)?.silent_since
+    }
+
+    /// Since when the agent of an instance takes connections and answers nothing.
+    pub fn mute_since(&self, id: InstanceId) -> Option<Time> {
+        self.instances().get(&id)?.mute_since
     }
 
     /// What the cloud of an instance says of it, unless it is well, or nobody knows.

@@ -8,6 +8,7 @@ pub mod containers;
 pub mod hosts;
 pub mod instances;
 pub mod jobs;
+pub mod preparation;
 pub mod volumes;
 
 use std::sync::Arc;
@@ -121,12 +122,16 @@ pub fn given_up(commit: &Commit) -> impl Iterator<Item = OperationKind> {
 
 /// Makes sure that an intended operation is being carried out.
 pub fn ensure(ctx: &Arc<Context>, subject: EntityRef, kind: OperationKind) {
-    let Some(begun) = Begun::new(ctx, Work::Operation(subject, kind)) else {
+    let work = Work::Operation(subject, kind);
+    let Some(begun) = Begun::new(ctx, work) else {
+        // It may have been intended anew during a pause.
+        ctx.running.look_again(work);
         return;
     };
     let context = Arc::clone(ctx);
     ctx.spawn_under_lease("operation", subject, async move {
-        if let Some(Err(error)) = begun.unless_cut_off(carry_out(&context, subject, kind)).await {
+        let carried_out = carry_out(&context, subject, kind, &begun);
+        if let Some(Err(error)) = begun.unless_cut_off(carried_out).await {
             context.report("operation", &error);
         }
         drop(begun);
@@ -135,8 +140,8 @@ pub fn ensure(ctx: &Arc<Context>, subject: EntityRef, kind: OperationKind) {
     });
 }
 
-async fn carry_out(ctx: &Context, subject: EntityRef, kind: OperationKind) -> Result<()> {
-    let mut pause = FIRST_PAUSE;
+async fn carry_out(ctx: &Context, subject: EntityRef, kind: OperationKind, begun: &Begun) -> Result<()> {
+    let (mut pause, mut is_kept) = (FIRST_PAUSE, false);
     loop {
         if !ctx.leases.contains(subject) {
             // Whoever drives the subject carries it out.
@@ -149,15 +154,24 @@ async fn carry_out(ctx: &Context, subject: EntityRef, kind: OperationKind) -> Re
             return Ok(());
         };
         let longest = longest_pause(&operation);
-        if let Some(at) = operation.next_attempt_at {
-            // It has been repeated for long, perhaps by a server before this one.
-            pause = longest;
-            if at > ctx.now() {
-                dstack_system::clock::sleep_until(ctx.deps.clock.as_ref(), at).await;
-                // What was read may have changed meanwhile.
-                continue;
+        match operation.next_attempt_at {
+            Some(at) => {
+                // It has been repeated for long, perhaps by a server before this one.
+                (pause, is_kept) = (longest, true);
+                if at > ctx.now() {
+                    tokio::select! {
+                        () = dstack_system::clock::sleep_until(ctx.deps.clock.as_ref(), at) => {}
+                        () = begun.to_look_again() => {}
+                    }
+                    // What was read may have changed meanwhile.
+                    continue;
+                }
             }
+            // Intended anew during a pause that was written down.
+            None if is_kept => pause = FIRST_PAUSE,
+            None => {}
         }
+        is_kept = false;
         match observe::task(span(kind), loaded.call(ctx, operation)).await? {
             Step::Ended => return Ok(()),
             Step::Next => pause = FIRST_PAUSE,

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use dstack_store::EntityRef;
 use dstack_store::rows::OperationKind;
 use dstack_units::{InstanceId, JobId};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
@@ -21,19 +22,33 @@ pub enum Work {
     FollowShim(InstanceId),
 }
 
+/// How those are reached who do the work.
+#[derive(Debug, Clone, Default)]
+struct UnderWay {
+    cut: CancellationToken,
+    look_again: Arc<Notify>,
+}
+
 /// Everything under way.
 #[derive(Debug, Default)]
-pub struct Running(Mutex<HashMap<Work, CancellationToken>>);
+pub struct Running(Mutex<HashMap<Work, UnderWay>>);
 
 impl Running {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Work, CancellationToken>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Work, UnderWay>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Cuts work off where it is, if it is under way here. What it has begun elsewhere may still happen.
     pub fn cut_off(&self, work: Work) {
-        if let Some(cut) = self.lock().get(&work) {
-            cut.cancel();
+        if let Some(under_way) = self.lock().get(&work) {
+            under_way.cut.cancel();
+        }
+    }
+
+    /// Whoever does the work, if it is under way here, looks again at what is to be done, also in a pause.
+    pub fn look_again(&self, work: Work) {
+        if let Some(under_way) = self.lock().get(&work) {
+            under_way.look_again.notify_one();
         }
     }
 }
@@ -43,7 +58,7 @@ impl Running {
 pub struct Begun {
     ctx: Arc<Context>,
     work: Work,
-    cut: CancellationToken,
+    under_way: UnderWay,
 }
 
 impl Begun {
@@ -53,18 +68,23 @@ impl Begun {
         if running.contains_key(&work) {
             return None;
         }
-        let cut = CancellationToken::new();
-        running.insert(work, cut.clone());
+        let under_way = UnderWay::default();
+        running.insert(work, under_way.clone());
         Some(Self {
             ctx: Arc::clone(ctx),
             work,
-            cut,
+            under_way,
         })
     }
 
     /// Does the work, unless it is cut off: see [`Running::cut_off`].
     pub async fn unless_cut_off<T>(&self, work: impl Future<Output = T>) -> Option<T> {
-        self.cut.run_until_cancelled(work).await
+        self.under_way.cut.run_until_cancelled(work).await
+    }
+
+    /// Waits until somebody wants the work looked at: see [`Running::look_again`].
+    pub async fn to_look_again(&self) {
+        self.under_way.look_again.notified().await;
     }
 }
 

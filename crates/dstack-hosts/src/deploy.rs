@@ -66,7 +66,7 @@ pub struct Progress {
 }
 
 /// A step of a deployment.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
     /// What the host is, and whether it can be used.
@@ -100,6 +100,8 @@ pub enum Outcome {
         report: Box<HostReport>,
         /// Which build of the agent was brought there: see [`Deployer::build`].
         build: String,
+        /// As [`Deployer::machine`].
+        machine: Option<String>,
     },
 }
 
@@ -148,13 +150,13 @@ impl Deployer {
         package.ok().map(|package| package.name())
     }
 
-    /// Whether two ways lead to one machine.
+    /// What tells the machine to which a way leads from all others that run now; `None`: it does not tell.
     ///
     /// # Errors
-    /// One of them is not reached.
-    pub async fn is_same_machine(&self, one: &Reach, other: &Reach) -> Result<bool, DeployError> {
-        let (one, other) = tokio::try_join!(machine::id(&self.pool, one), machine::id(&self.pool, other))?;
-        Ok(one.is_some() && one == other)
+    /// It is not reached.
+    pub async fn machine(&self, reach: &Reach) -> Result<Option<String>, DeployError> {
+        let host = Host::open(&self.pool, reach).await?;
+        machine::id(&host).await
     }
 
     /// Ends the connection to a host, if there is one.
@@ -279,12 +281,14 @@ impl Deployer {
         let report = report::report(self, &shim, &reach, &progress.machine).await?;
         let package = self.packages.of(&self.agents, &progress.machine).await?;
         let host = Host::open(&self.pool, &reach).await?;
+        let machine = machine::id(&host).await?;
         report::clean(&host, &self.paths, &package.name()).await;
         Ok(Outcome::Ready {
             reach,
             shim_port: self.paths.port,
             report: Box::new(report),
             build: package.name(),
+            machine,
         })
     }
 }

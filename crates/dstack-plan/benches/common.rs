@@ -177,6 +177,7 @@ impl World {
                             instance_num: 0,
                             status: InstanceStatus::Idle,
                             unreachable: false,
+                            unreachable_since: None,
                             health: HealthStatus::Healthy,
                             total_blocks: Some(1),
                             busy_blocks: 0,

@@ -308,6 +308,17 @@ fn with_key<'a>(ssh: &'a SshParams, name: &str) -> Option<&'a SshHost> {
     by_key.or_else(|| ssh.hosts.iter().find(|host| host.hostname() == name))
 }
 
+/// Whether a [`KeyRef`] may name the host of an instance, or its jump host: told without its list, which says for sure.
+pub fn may_be_named(place: &JobProvisioningData, key: &KeyRef) -> bool {
+    let (KeyRef::Host { hostname, .. } | KeyRef::JumpHost { hostname, .. }) = key else {
+        return false;
+    };
+    let Some(own) = place.hostname.as_deref() else {
+        return false;
+    };
+    hostname == own || *hostname == format!("{own}:{}", port(place.ssh_port))
+}
+
 /// Whether a list has the host that a [`KeyRef`] names.
 pub fn names_key(spec: &FleetSpec, key: &KeyRef) -> bool {
     let (KeyRef::Host { hostname, .. } | KeyRef::JumpHost { hostname, .. }) = key else {

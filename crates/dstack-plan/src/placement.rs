@@ -5,6 +5,8 @@ mod choice;
 mod host_rules;
 mod share;
 
+use std::time::Duration;
+
 use dstack_model::backends::BackendType;
 use dstack_model::common::EntityReference;
 use dstack_model::fleets::FleetSpec;
@@ -13,7 +15,7 @@ use dstack_model::instances::InstanceStatus;
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::profiles::Profile;
 use dstack_model::runs::{JobProvisioningData, JobSpec, RunSpec};
-use dstack_units::{FleetId, InstanceId};
+use dstack_units::{FleetId, InstanceId, Time};
 
 use crate::matching::{Defaults, Machine, Mismatch, mismatches};
 use crate::volumes::Location;
@@ -47,6 +49,8 @@ pub struct Candidate<'a> {
     pub status: InstanceStatus,
     /// Its agent cannot be reached.
     pub unreachable: bool,
+    /// Since when, where it is so.
+    pub unreachable_since: Option<Time>,
     /// Health of its GPUs.
     pub health: HealthStatus,
     /// Blocks it is divided into; unknown until it was provisioned.
@@ -58,6 +62,9 @@ pub struct Candidate<'a> {
     /// Where it is.
     pub provisioning: Option<&'a JobProvisioningData>,
 }
+
+/// An agent that is out of reach for less may be there again at once: jobs wait so long for an instance that would do.
+pub const AWAY: Duration = Duration::from_secs(30);
 
 /// To whom a fleet belongs, as seen by a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

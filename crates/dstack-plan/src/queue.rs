@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_model::runs::JobProvisioningData;
-use dstack_units::FleetId;
+use dstack_units::{FleetId, Time};
 
 use crate::fleets::{Fleet, nodes_required};
 use crate::offers::{AvailableOffers, Query};
@@ -31,6 +31,8 @@ pub enum Placement {
     New(Box<NewInstance>),
     /// Not known yet: backends have not answered, or the first instance of a cluster is still being made.
     Pending,
+    /// Nowhere but on an instance that is away for a moment, and is waited for until then.
+    Away(Time),
     /// Nowhere for now, for this reason.
     Impossible(String),
 }
@@ -62,6 +64,8 @@ pub struct Placer<'c> {
     /// By what jobs want.
     cursors: HashMap<Vec<u8>, Cursor>,
     capacities: HashMap<Vec<u8>, Capacity>,
+    /// For instances that are away for a moment; `None`: nobody waits for them.
+    now: Option<Time>,
 }
 
 /// A fleet, with what has become of it since the first job was placed.
@@ -89,6 +93,16 @@ impl<'c> Placer<'c> {
                 .collect(),
             cursors: HashMap::new(),
             capacities: HashMap::new(),
+            now: None,
+        }
+    }
+
+    /// With jobs that wait for instances which are away for a moment at this time.
+    #[must_use]
+    pub fn waiting_at(self, now: Time) -> Self {
+        Self {
+            now: Some(now),
+            ..self
         }
     }
 
@@ -97,7 +111,16 @@ impl<'c> Placer<'c> {
     pub fn place(&mut self, request: &Request<'_>, source: &mut dyn OfferSource) -> Placement {
         match self.take_instance(request) {
             Some(choice) => Placement::Instance(Box::new(choice)),
-            None => self.make(&Wants::new(*request), source),
+            None => self.make_or_wait(&Wants::new(*request), source),
+        }
+    }
+
+    fn make_or_wait(&mut self, wants: &Wants<'_>, source: &mut dyn OfferSource) -> Placement {
+        let made = self.make(wants, source);
+        let away_until = || self.slots.away_until(wants, self.now?);
+        match &made {
+            Placement::Impossible(_) => away_until().map_or(made, Placement::Away),
+            _ => made,
         }
     }
 

@@ -9,7 +9,6 @@ mod inputs;
 mod keyring;
 mod output;
 mod slots;
-mod ways;
 
 pub use agent_tokens::AgentTokens;
 pub use agents::{ConnectedAgents, Machine};

@@ -361,6 +361,12 @@ fn check_change(tables: &Tables, change: &Change) -> Result<()> {
                 Some((_, host)) => Err(StoreError::conflict("instances", &host)),
             }
         }
+        Change::ExpectOwnMachine { instance, machine } => {
+            match tables.hosts_on(machine).any(|row| row.id != *instance) {
+                false => Ok(()),
+                true => Err(StoreError::conflict("instances", machine)),
+            }
+        }
         // Clouds of a simulation are no rows, and none is deleted.
         Change::SetDefaultGateway { .. }
         | Change::ExpectBackend { .. }
@@ -482,6 +488,12 @@ impl Tables {
             Some((row.fleet_id, host))
         };
         hosts.filter_map(named)
+    }
+
+    fn hosts_on<'a>(&'a self, machine: &'a str) -> impl Iterator<Item = &'a InstanceRow> {
+        let is_there = |row: &&InstanceRow| !row.deleted && row.status().is_active();
+        let found = self.instances.values().filter(is_there);
+        found.filter(move |row| row.machine.as_deref() == Some(machine))
     }
 
     /// The jobs of a run, or on an instance.
@@ -741,6 +753,10 @@ impl EngineStore for MemoryStore {
 
     async fn remote_hosts(&self) -> Result<Vec<(Option<FleetId>, HostKey)>> {
         Ok(self.readable()?.remote_hosts().collect())
+    }
+
+    async fn hosts_on(&self, machine: &str) -> Result<Vec<InstanceRow>> {
+        Ok(self.readable()?.hosts_on(machine).cloned().collect())
     }
 
     async fn acquire(&self, request: &LeaseRequest) -> Result<Acquired> {

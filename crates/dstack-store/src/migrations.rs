@@ -25,6 +25,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0019_driven_volumes.sql"),
     include_str!("../migrations/0020_orphans.sql"),
     include_str!("../migrations/0023_orphans_ending.sql"),
+    include_str!("../migrations/0024_machines.sql"),
 ];
 
 /// Any number unlikely to be used by others: the advisory lock that lets one server migrate at a time.

@@ -166,6 +166,8 @@ pub trait EngineStore: Send + Sync + Debug {
     /// Host names of all instances of SSH fleets that are not over, each with its fleet; those of servers' own machines are
     /// left out.
     async fn remote_hosts(&self) -> Result<Vec<(Option<FleetId>, HostKey)>>;
+    /// The hosts that are this machine, of those that are not being ended.
+    async fn hosts_on(&self, machine: &str) -> Result<Vec<InstanceRow>>;
 
     /// Keeps what a job used.
     async fn add_metrics(&self, job: JobId, point: MetricsPoint) -> Result<()>;

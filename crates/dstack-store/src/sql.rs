@@ -381,6 +381,13 @@ impl EngineStore for SqlStore {
         self.database.asked(self.database.views().remote_hosts()).await
     }
 
+    async fn hosts_on(&self, machine: &str) -> Result<Vec<InstanceRow>> {
+        let clause =
+            "WHERE t.machine = $1 AND t.deleted = 0 AND t.status NOT IN ('terminating', 'terminated')";
+        let found = self.where_text::<InstanceRow>(clause, machine.to_owned());
+        self.database.asked(found).await
+    }
+
     async fn all_volumes(&self) -> Result<Vec<VolumeRow>> {
         let found = self.where_text::<VolumeRow>("WHERE t.deleted = 0 AND t.id > $1", String::new());
         self.database.asked(found).await

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use dstack_model::users::{GlobalRole, ProjectRole};
 use dstack_plan::hosts::HostKey;
 use dstack_units::{
-    ExportId, FleetId, GatewayId, ImportId, ProjectId, PublicKeyId, RepoRowId, SecretId, Time, TokenId,
-    UserId,
+    ExportId, FleetId, GatewayId, ImportId, InstanceId, ProjectId, PublicKeyId, RepoRowId, SecretId, Time,
+    TokenId, UserId,
 };
 use sqlx::Row;
 
@@ -207,6 +207,13 @@ pub enum Change {
         /// Which ones.
         hosts: BTreeSet<HostKey>,
     },
+    /// Goes on only if no other host is this machine, and none becomes it before the end of the transaction.
+    ExpectOwnMachine {
+        /// Whose machine it is to be.
+        instance: InstanceId,
+        /// As [`crate::rows::InstanceRow::machine`].
+        machine: String,
+    },
     /// Remembers something in a cloud that belongs to nobody.
     PutOrphan(OrphanRow),
     /// Remembers it no more, by its key.
@@ -274,6 +281,7 @@ impl Change {
             | Self::DeleteBackend { .. }
             | Self::ExpectBackend { .. }
             | Self::ExpectFreeHosts { .. }
+            | Self::ExpectOwnMachine { .. }
             | Self::PutOrphan(_)
             | Self::DeleteOrphan(_)
             // Nobody remembers it: each question for the default gateway goes to the database.
@@ -367,6 +375,9 @@ impl Change {
             Self::ExpectFreeHosts { fleet, hosts } => {
                 expect_free_hosts(tx, keys, dialect, fleet, &hosts).await
             }
+            Self::ExpectOwnMachine { instance, machine } => {
+                expect_own_machine(tx, dialect, instance, &machine).await
+            }
             Self::PutOrphan(row) => orphans::put(tx, &row).await,
             Self::DeleteOrphan(key) => orphans::delete(tx, &key).await,
             Self::SetDefaultGateway { project, gateway } => gateways::set_default(tx, project, gateway).await,
@@ -458,6 +469,9 @@ const GLOBAL_EXPORTS: i64 = 0x6473_7461_6378;
 /// The same between fleets that get hosts.
 const HOSTS: i64 = 0x6473_7461_6379;
 
+/// The same between hosts that have been set up, and may be one machine.
+const MACHINES: i64 = 0x6473_7461_637a;
+
 /// Waits for others that make exports global, or create projects, at the same time.
 async fn lock_global_exports(tx: &mut Tx, dialect: Dialect) -> Result<()> {
     lock_number(tx, dialect, GLOBAL_EXPORTS).await
@@ -488,6 +502,27 @@ async fn expect_free_hosts(
     match used.iter().find(|(other, host)| is_taken(*other, host)) {
         None => Ok(()),
         Some((_, host)) => Err(StoreError::conflict("instances", host)),
+    }
+}
+
+/// Goes on only if no other host is this machine. Changes are made after those of rows: the row itself has it already.
+async fn expect_own_machine(
+    tx: &mut Tx,
+    dialect: Dialect,
+    instance: InstanceId,
+    machine: &str,
+) -> Result<()> {
+    lock_number(tx, dialect, MACHINES).await?;
+    let sql = "SELECT id FROM instances WHERE machine = $1 AND id <> $2 AND deleted = 0 \
+         AND status NOT IN ('terminating', 'terminated') LIMIT 1";
+    let found = sqlx::query(sql)
+        .bind(machine.to_owned())
+        .bind(instance.to_string())
+        .fetch_optional(tx)
+        .await?;
+    match found {
+        None => Ok(()),
+        Some(_) => Err(StoreError::conflict("instances", &machine)),
     }
 }
 

@@ -1,17 +1,17 @@
 //! Hosts over SSH: how long until they are usable, how long tasks take to start there, and what a connected host costs the server.
 
 use std::net::Ipv4Addr;
-use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
+use super::machines::Machines;
 use super::measures::{Figure, figure, lifecycle, ours_only};
 use super::report::Unit;
 use super::subject::Subject;
-use crate::hosts::{Host, IMAGE, Lab, USUAL};
+use crate::hosts::{IMAGE, Lab, USUAL};
 use crate::load::Latency;
 use crate::proxy::Proxy;
 use crate::server::{Server, eventually};
@@ -21,9 +21,9 @@ const ROUNDS: usize = 10;
 /// Until what is measured has happened: far beyond any target.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Connected hosts whose cost is measured. One machine stands for all of them, with an address for each.
+/// Connected hosts whose cost is measured.
 const CONNECTED: usize = 1_000;
-/// Until all of them are set up, one machine doing the work of a thousand.
+/// Until all of them are set up, this machine doing the work of a thousand.
 const CONNECTED_PATIENCE: Duration = Duration::from_secs(540);
 /// What the server goes on doing for a moment when the last one is.
 const SETTLES: Duration = Duration::from_secs(15);
@@ -34,7 +34,6 @@ pub(super) fn hosts(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
     for (trip, target) in [(1, "≤ 0.5 s"), (50, "≤ 1 s")] {
         figures.extend(running(subject, Duration::from_millis(trip), target)?);
     }
-    figures.push(connected(subject)?);
     Ok(figures)
 }
 
@@ -118,44 +117,16 @@ fn running(subject: &Subject, round_trip: Duration, target: &'static str) -> Res
     lifecycle(&server, &what, target, &more, || Ok(()))
 }
 
-/// Addresses of the one machine that stands for many. RFC 6598 has them for networks between providers and their customers.
-const ADDRESSES: &str = "100.100.0.0/16";
-
-fn address(number: usize) -> String {
-    format!("100.100.{}.{}", number / 250, 1 + number % 250)
-}
-
-/// The way there, which goes with the lab's network.
-fn route(host: &Host<'_>) -> Result<()> {
-    host.run(&format!("ip route add local {ADDRESSES} dev lo"))?;
-    let added = Command::new("ip")
-        .args(["route", "add", ADDRESSES, "via", &host.address])
-        .status()?;
-    if !added.success() {
-        bail!("there is no way to {ADDRESSES}");
-    }
-    Ok(())
-}
-
-/// The server's memory for each of many idle hosts to which it is connected.
-fn connected(subject: &Subject) -> Result<Figure> {
-    let lab = lab()?;
-    // Jobs would be processes: no engine is asked a thousand times how it is.
-    let host = lab.host("many", 2, &[]).map_err(anyhow::Error::msg)?;
-    route(&host)?;
+/// The server's memory for each of many idle hosts to which it is connected. Needs no host: doubles stand for all of them.
+pub(super) fn connected(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
+    ours_only(subject)?;
+    let machines = Machines::start(CONNECTED)?;
     let server = subject.server().start()?;
-    let fleet = |count: usize| {
-        let hosts: Vec<Value> = (0..count).map(|number| json!(address(number))).collect();
-        let more = json!({"user": "root"});
-        let mut spec = lab.fleet("lab", &hosts, &more)?;
-        spec["configuration"]["env"] = json!({"DSTACK_SHIM_RUNTIME": "process"});
-        apply(&server, &spec)
-    };
-    fleet(1)?;
+    apply(&server, &machines.fleet(1)?)?;
     until_idle(&server)?;
     thread::sleep(SETTLES);
     let before = server.resident_bytes()?;
-    fleet(CONNECTED)?;
+    apply(&server, &machines.fleet(CONNECTED)?)?;
     let end = Instant::now() + CONNECTED_PATIENCE;
     loop {
         let count = idle(&server)?;
@@ -169,10 +140,10 @@ fn connected(subject: &Subject) -> Result<Figure> {
     }
     thread::sleep(SETTLES);
     let after = server.resident_bytes()?;
-    Ok(figure(
+    Ok(vec![figure(
         format!("server resident, for each of {CONNECTED} connected hosts"),
         Unit::Bytes,
         "≤ 64 KB",
         (after - before) / (CONNECTED - 1) as f64,
-    ))
+    )])
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::hosts::hosts;
+use super::hosts::{connected, hosts};
 use super::overload::overload;
 use super::plans::plans;
 use super::report::Unit;
@@ -32,7 +32,7 @@ pub type Measure = fn(&Subject, usize) -> Result<Vec<Figure>>;
 
 /// All measures, in the order of the table. Those the reference cannot take part in come last, and after all of them that of
 /// PostgreSQL, which goes on to clean up behind it for minutes.
-pub const ALL: [(&str, Measure); 14] = [
+pub const ALL: [(&str, Measure); 15] = [
     ("cli", cli),
     ("start", start),
     ("small", small_answers),
@@ -46,6 +46,7 @@ pub const ALL: [(&str, Measure); 14] = [
     ("process", process_runtime),
     ("docker", docker_runtime),
     ("hosts", hosts),
+    ("hosts: connected", connected),
     ("postgres", submissions_on_postgres),
 ];
 

@@ -395,8 +395,9 @@ pub(crate) const BESIDE: &[Crate] = &[
         "dstack-tests",
         "runs the built programs, and sees them from outside only",
         &[
-            // As a client of agents beside the server.
+            // As a client of agents beside the server, and for doubles of agents.
             "dstack-agent-api",
+            "dstack-system",
             "dstack-conformance",
             "dstack-login-doubles",
             "dstack-store-doubles",

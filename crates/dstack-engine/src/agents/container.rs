@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_agent_api::shim::{
@@ -105,6 +106,10 @@ impl Shim for ContainerShim {
             Err(error) => return Err(error),
         };
         Ok(Box::new(ContainerTask::new(task, Arc::clone(&self.link))))
+    }
+
+    async fn answers_within(&self, _patience: Duration) -> Result<(), AgentError> {
+        self.runner.healthcheck().await
     }
 
     async fn health(&self) -> Result<InstanceHealth, AgentError> {

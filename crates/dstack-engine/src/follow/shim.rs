@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use dstack_agent_api::shim::{StreamEvent, TaskInfo, TaskStatus, TaskTerminate};
+use dstack_plan::lifecycle::instance::MUTE_PATIENCE;
 use dstack_store::EntityRef;
 use dstack_store::rows::{AgentAddress, InstanceRow};
 use dstack_units::{InstanceId, JobId, ProjectId};
@@ -100,15 +101,22 @@ async fn listen(
     shim: &dyn Shim,
     asked: &mut health::Asked,
 ) -> Result<bool> {
+    let asked_at = ctx.now();
     let stream = match shim.watch().await {
         Ok(stream) => stream,
         Err(error) => {
             tracing::debug!(instance.id = %instance, %error, "shim is out of reach");
-            let is_silent = is_silent(ctx, instance, &error).await?;
-            let now = ctx.now();
             ctx.seen.update_instance(instance, |seen| {
                 seen.unreachable_because = Some(error.to_string());
+                seen.unreachable_since.get_or_insert(asked_at);
+            });
+            ctx.wakes.wake(EntityRef::Instance(instance));
+            let is_silent = is_silent(ctx, instance, &error).await?;
+            let is_mute = is_mute(shim, &error).await;
+            let now = ctx.now();
+            ctx.seen.update_instance(instance, |seen| {
                 seen.silent_since = is_silent.then(|| seen.silent_since.unwrap_or(now));
+                seen.mute_since = is_mute.then(|| seen.mute_since.unwrap_or(asked_at));
             });
             return Ok(false);
         }
@@ -172,6 +180,7 @@ async fn hear(
                     seen.unreachable_since = None;
                     seen.unreachable_because = None;
                     seen.silent_since = None;
+                    seen.mute_since = None;
                 });
                 ctx.wakes.wake(EntityRef::Instance(instance));
                 remove_dangling(ctx, instance, shim, &ids).await?;
@@ -187,7 +196,7 @@ async fn hear(
 async fn is_silent(ctx: &Context, instance: InstanceId, error: &AgentError) -> Result<bool> {
     match error {
         AgentError::NotRunning(_) => return Ok(true),
-        AgentError::Unreachable(_) => return Ok(false),
+        AgentError::Unreachable(_) | AgentError::NoAnswer(_) => return Ok(false),
         AgentError::Refused { status, .. }
         | AgentError::Unproven {
             status: Some(status), ..
@@ -203,6 +212,16 @@ async fn is_silent(ctx: &Context, instance: InstanceId, error: &AgentError) -> R
         tracing::debug!(instance.id = %instance, %error, "whose agent a host has is not known just now");
         false
     }))
+}
+
+/// Whether an agent that has not answered in time answers nothing at all. One on a host under load answers late.
+async fn is_mute(shim: &dyn Shim, error: &AgentError) -> bool {
+    let is_late = |error: &AgentError| matches!(error, AgentError::NoAnswer(_));
+    is_late(error)
+        && shim
+            .answers_within(MUTE_PATIENCE)
+            .await
+            .is_err_and(|error| is_late(&error))
 }
 
 fn wake_job(ctx: &Context, id: &str) {

@@ -17,13 +17,14 @@ use dstack_model::volumes::VolumeStatus;
 use dstack_plan::bootstrap::Bootstrap;
 use dstack_plan::volumes::Location;
 use dstack_store::rows::{AgentAddress, OperationKind, OperationRow, OperationState, VolumeRow};
-use dstack_store::{EntityRef, InstanceSnapshot, JobSnapshot, Sealed};
+use dstack_store::{EntityRef, InstanceSnapshot, JobSnapshot};
 use dstack_system::{Secret, chain};
 use dstack_units::JobId;
 use serde::{Deserialize, Serialize};
 
-use super::clouds::{OperationJournal, keep};
-use super::hosts::{self, STEP_LIMIT, Underway, end, given_up, in_time, tell};
+use super::clouds::OperationJournal;
+use super::hosts::{self, STEP_LIMIT, end, given_up, in_time, stepped};
+use super::preparation::{Notes, Underway};
 use super::{Step, last_of};
 use crate::Result;
 use crate::context::Context;
@@ -201,7 +202,10 @@ impl ReadyContainer {
     pub fn of(snapshot: &InstanceSnapshot) -> Option<Self> {
         let operation = last_of(&snapshot.operations, OperationKind::Prepare)?;
         let done = Some(operation).filter(|operation| operation.state == OperationState::Done)?;
-        serde_json::from_value(done.notes.as_deref()?.clone()).ok()
+        match Notes::read(done) {
+            Some(Notes::Container(ready)) => Some(ready),
+            _ => None,
+        }
     }
 
     /// How the runner is reached from now on.
@@ -224,7 +228,8 @@ pub(super) async fn prepare(
     if !row.status().is_active() {
         return given_up(ctx, operation, "no longer wanted".to_owned()).await;
     }
-    let progress = Underway::read(&operation).map(|noted| noted.progress);
+    let last = Underway::read(&operation).last;
+    let progress = last.as_ref().map(|last| &last.progress);
     let (job, token) = match runner_of(ctx, snapshot).await {
         Ok(runner) => runner,
         Err(InputsError::Refused(error)) => return given_up(ctx, operation, error).await,
@@ -240,16 +245,12 @@ pub(super) async fn prepare(
         token,
     };
     ctx.before_effect("container.prepare.before", EntityRef::Instance(row.id))?;
-    let step = ctx.deps.hosts.prepare_container(container, progress.as_ref());
+    let step = ctx.deps.hosts.prepare_container(container, progress);
     let prepared = in_time(STEP_LIMIT, step).await;
     ctx.reached("container.prepare.after")?;
     match prepared {
         Ok(Preparation::Underway { progress, done }) => {
-            let at = ctx.now();
-            let notes = serde_json::to_value(Underway { progress, at }).unwrap_or_default();
-            keep(ctx, operation, notes).await?;
-            tell(ctx, snapshot, &done).await?;
-            Ok(Step::Next)
+            stepped(ctx, snapshot, operation, progress, &done).await
         }
         Ok(Preparation::Ready(reach)) => {
             let ready = ReadyContainer {
@@ -257,10 +258,12 @@ pub(super) async fn prepare(
                 runner_port,
                 job,
             };
-            let notes = Sealed::new(serde_json::to_value(&ready).unwrap_or_default());
-            end(ctx, operation, OperationState::Done, None, Some(notes)).await
+            let notes = Some(Notes::Container(ready).sealed());
+            end(ctx, operation, OperationState::Done, None, notes).await
         }
-        Err(HostError::Refused(error) | HostError::Taken(error)) => given_up(ctx, operation, error).await,
+        Err(HostError::Refused(error) | HostError::Taken { error, .. }) => {
+            given_up(ctx, operation, error).await
+        }
         Err(HostError::Transient(error)) => hosts::again(ctx, snapshot, operation, error).await,
     }
 }

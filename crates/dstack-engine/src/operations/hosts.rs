@@ -5,15 +5,16 @@
 
 use std::time::Duration;
 
+use dstack_plan::hosts::HostKey;
 use dstack_plan::lifecycle::instance::{RELEASE_TIMEOUT, next_preparation_at};
 use dstack_plan::lifecycle::job::Progress;
-use dstack_store::rows::{OperationKind, OperationRow, OperationState};
+use dstack_store::rows::{InstanceRow, OperationKind, OperationRow, OperationState};
 use dstack_store::{Changes, EntityRef, EventMaker, InstanceSnapshot, Sealed, events};
-use dstack_units::Time;
-use serde::{Deserialize, Serialize};
+use dstack_units::{InstanceId, Time};
 use serde_json::Value;
 
 use super::clouds::{done, keep, refused};
+use super::preparation::{LastStep, Notes, Underway};
 use super::{Step, last_of, note_error, progress, record, write};
 use crate::Result;
 use crate::context::Context;
@@ -24,22 +25,6 @@ pub(super) const STEP_LIMIT: Duration = Duration::from_secs(6 * 60);
 
 /// A host that is in use is set up from the beginning when one step fails for so long.
 const STANDSTILL_LIMIT: Duration = Duration::from_secs(5 * 60);
-
-/// What stands in the notes of a preparation that is under way.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Underway {
-    /// What the last step brought.
-    pub(super) progress: Value,
-    /// When that was.
-    pub(super) at: Time,
-}
-
-impl Underway {
-    /// `None`: no step has succeeded, or another version wrote down what came of it. Then it begins anew.
-    pub(super) fn read(operation: &OperationRow) -> Option<Self> {
-        serde_json::from_value(operation.notes.as_deref()?.clone()).ok()
-    }
-}
 
 /// One step on the way to a host whose agent answers.
 pub(super) async fn prepare(
@@ -54,34 +39,113 @@ pub(super) async fn prepare(
     let Some(host) = host_of(snapshot) else {
         return given_up(ctx, operation, "the fleet of the host is gone".to_owned()).await;
     };
-    let progress = Underway::read(&operation).map(|noted| noted.progress);
+    let last = Underway::read(&operation).last;
+    let progress = last.as_ref().map(|last| &last.progress);
     ctx.before_effect("host.prepare.before", EntityRef::Instance(row.id))?;
-    let prepared = in_time(STEP_LIMIT, ctx.deps.hosts.prepare(host, progress.as_ref())).await;
+    let prepared = in_time(STEP_LIMIT, ctx.deps.hosts.prepare(host, progress)).await;
     ctx.reached("host.prepare.after")?;
     match prepared {
         Ok(Preparation::Underway { progress, done }) => {
-            let at = ctx.now();
-            let notes = serde_json::to_value(Underway { progress, at }).unwrap_or_default();
-            keep(ctx, operation, notes).await?;
-            tell(ctx, snapshot, &done).await?;
-            Ok(Step::Next)
+            stepped(ctx, snapshot, operation, progress, &done).await
         }
         Ok(Preparation::Ready(ready)) => {
-            let notes = serde_json::to_value(&ready).unwrap_or_default();
-            end(
-                ctx,
-                operation,
-                OperationState::Done,
-                None,
-                Some(Sealed::new(notes)),
-            )
-            .await
+            let notes = Some(Notes::Host(ready).sealed());
+            end(ctx, operation, OperationState::Done, None, notes).await
         }
         Err(HostError::Refused(error)) => given_up(ctx, operation, error).await,
-        // Without notes nothing is released: what stands there is the other's.
-        Err(HostError::Taken(error)) => end(ctx, operation, OperationState::Failed, Some(error), None).await,
+        Err(HostError::Taken { error, disturbed }) => taken(ctx, operation, error, disturbed).await,
         Err(HostError::Transient(error)) => again(ctx, snapshot, operation, error).await,
     }
+}
+
+/// A step has succeeded, and the next one follows.
+pub(super) async fn stepped(
+    ctx: &Context,
+    snapshot: &InstanceSnapshot,
+    operation: OperationRow,
+    progress: Value,
+    done: &str,
+) -> Result<Step> {
+    let mut underway = Underway::read(&operation);
+    let at = ctx.now();
+    underway.last = Some(LastStep { progress, at });
+    let is_told = underway.tells(done);
+    let notes = serde_json::to_value(Notes::Underway(underway)).unwrap_or_default();
+    keep(ctx, operation, notes).await?;
+    if is_told {
+        tell(ctx, snapshot, done).await?;
+    }
+    Ok(Step::Next)
+}
+
+/// The machine is another instance's. Without notes nothing is released: what stands there is the other's, which is set up again
+/// where its agent may have been replaced.
+async fn taken(
+    ctx: &Context,
+    operation: OperationRow,
+    error: String,
+    disturbed: Option<InstanceId>,
+) -> Result<Step> {
+    let again = match disturbed {
+        Some(other) => prepared_anew(ctx, other).await?,
+        None => None,
+    };
+    let attempt = operation.attempt + 1;
+    let mut changes = Changes::new(EventMaker::system(ctx.now(), ctx.deps.random.clone()));
+    changes.intend(left_alone(
+        OperationRow { attempt, ..operation },
+        error,
+        ctx.now(),
+    ));
+    if let Some(anew) = again {
+        changes.intend(anew);
+    }
+    ctx.commit(
+        ("operation.record.before", "operation.record.after"),
+        changes.into_commit(),
+    )
+    .await?;
+    Ok(Step::Ended)
+}
+
+/// The preparation of a host whose machine is another's, as it ends: nothing is released.
+pub fn left_alone(operation: OperationRow, error: String, now: Time) -> OperationRow {
+    OperationRow {
+        state: OperationState::Failed,
+        error: Some(error),
+        notes: None,
+        next_attempt_at: Some(next_preparation_at(now, operation.attempt)),
+        ..operation
+    }
+}
+
+/// That a host turned out to be the machine of another one, for people. Names of other projects are nobody's business.
+pub fn is_machine_of(own: &InstanceRow, other: &InstanceRow) -> String {
+    let key = |row: &InstanceRow| {
+        let host = row.job_provisioning_data.as_deref().and_then(HostKey::of_place);
+        host.map_or_else(|| row.name.clone(), |host| host.to_string())
+    };
+    let (host, other_host) = (key(own), key(other));
+    match (own.project_id == other.project_id, own.fleet_id == other.fleet_id) {
+        (false, _) => {
+            format!("{host} is a machine that a fleet of another project has: take it out of one of the two")
+        }
+        (true, is_same_fleet) => format!(
+            "{host} is the machine of {}, which is reached as {other_host}: take one of them out of {}",
+            other.name,
+            if is_same_fleet { "the fleet" } else { "its fleet" }
+        ),
+    }
+}
+
+/// The preparation of another instance from its beginning, if it has been made or is under way: where its agent runs as it should,
+/// nothing happens to that.
+pub async fn prepared_anew(ctx: &Context, instance: InstanceId) -> Result<Option<OperationRow>> {
+    let found = ctx.deps.store.instance(instance).await?;
+    let last = found
+        .as_ref()
+        .and_then(|found| last_of(&found.operations, OperationKind::Prepare));
+    Ok(last.map(|last| last.clone().anew(ctx.now())))
 }
 
 /// Why a preparation ends that nobody waits for.
@@ -152,7 +216,9 @@ pub(super) async fn release(
     ctx.reached("host.release.after")?;
     match released {
         Ok(()) => done(ctx, operation, Value::Null).await,
-        Err(HostError::Refused(error) | HostError::Taken(error)) => refused(ctx, operation, error).await,
+        Err(HostError::Refused(error) | HostError::Taken { error, .. }) => {
+            refused(ctx, operation, error).await
+        }
         Err(HostError::Transient(error)) => {
             note_error(ctx, operation, error).await?;
             Ok(Step::Again)
@@ -169,8 +235,10 @@ pub fn has_agent(snapshot: &InstanceSnapshot) -> bool {
 /// What the last step of the preparation of a host brought; `None`: none has succeeded.
 pub fn preparation(snapshot: &InstanceSnapshot) -> Option<Value> {
     let operation = last_of(&snapshot.operations, OperationKind::Prepare)?;
-    match Underway::read(operation) {
-        Some(noted) => Some(noted.progress),
+    match Notes::read(operation) {
+        Some(Notes::Underway(underway)) => underway.last.map(|last| last.progress),
+        Some(Notes::Host(ready)) => serde_json::to_value(ready).ok(),
+        Some(Notes::Container(ready)) => serde_json::to_value(ready).ok(),
         None => operation
             .notes
             .as_deref()
@@ -182,14 +250,17 @@ pub fn preparation(snapshot: &InstanceSnapshot) -> Option<Value> {
 /// When the last step of a preparation that is under way succeeded.
 pub fn last_step_at(snapshot: &InstanceSnapshot) -> Option<Time> {
     let operation = last_of(&snapshot.operations, OperationKind::Prepare)?;
-    Underway::read(operation).map(|noted| noted.at)
+    Underway::read(operation).last.map(|last| last.at)
 }
 
 /// What the preparation of a host has brought.
 pub fn ready_host(snapshot: &InstanceSnapshot) -> Option<ReadyHost> {
     let operation = last_of(&snapshot.operations, OperationKind::Prepare)?;
     let done = Some(operation).filter(|operation| operation.state == OperationState::Done)?;
-    serde_json::from_value(done.notes.as_deref()?.clone()).ok()
+    match Notes::read(done) {
+        Some(Notes::Host(ready)) => Some(*ready),
+        _ => None,
+    }
 }
 
 /// A host that is to be reached as its fleet says; `None`: its fleet is gone.
@@ -217,33 +288,34 @@ pub(super) async fn again(
     operation: OperationRow,
     error: String,
 ) -> Result<Step> {
-    let is_new = operation.error.as_ref() != Some(&error);
+    let mut underway = Underway::read(&operation);
+    let is_told = underway.tells(&error);
     let is_in_use = snapshot.instance.status().is_available();
-    let stands = Underway::read(&operation).is_some_and(|noted| ctx.now() >= noted.at + STANDSTILL_LIMIT);
-    if is_in_use && stands {
+    let stands = |last: &LastStep| ctx.now() >= last.at + STANDSTILL_LIMIT;
+    if is_in_use && underway.last.as_ref().is_some_and(stands) {
         // Nobody ends it, and what the steps before have done may be gone again.
+        underway.last = None;
+        let notes = serde_json::to_value(Notes::Underway(underway)).ok();
         record(
             ctx,
             operation,
             OperationState::Intended,
             Some(error.clone()),
-            None,
+            notes,
         )
         .await?;
-    } else if is_new {
-        note_error(ctx, operation, error.clone()).await?;
+    } else {
+        let notes = Some(Notes::Underway(underway).sealed());
+        note_error(ctx, OperationRow { notes, ..operation }, error.clone()).await?;
     }
-    if is_new {
+    if is_told {
         tell(ctx, snapshot, &format!("Host is not set up yet: {error}")).await?;
     }
     Ok(Step::Again)
 }
 
 /// Adds an event to the story of the host.
-pub(super) async fn tell(ctx: &Context, snapshot: &InstanceSnapshot, text: &str) -> Result<()> {
-    if text.is_empty() {
-        return Ok(());
-    }
+async fn tell(ctx: &Context, snapshot: &InstanceSnapshot, text: &str) -> Result<()> {
     let mut changes = Changes::new(EventMaker::system(ctx.now(), ctx.deps.random.clone()));
     changes.note(text, vec![events::instance(&snapshot.instance)]);
     ctx.commit(("host.event.before", "host.event.after"), changes.into_commit())

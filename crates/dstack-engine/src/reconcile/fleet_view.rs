@@ -67,6 +67,7 @@ fn candidate<'a>(fleet: &'a FleetRow, owner: FleetOwner<'a>, instance: &'a Insta
         instance_num: instance.instance_num,
         status: instance.status(),
         unreachable: instance.unreachable,
+        unreachable_since: instance.unreachable_since.filter(|_| instance.unreachable),
         health: instance.health,
         total_blocks: instance.total_blocks,
         busy_blocks: instance.busy_blocks,

@@ -17,6 +17,7 @@ use dstack_plan::lifecycle::instance::{
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::placement::Choice;
 use dstack_store::rows::{AgentAddress, FleetRow, InstanceRow, JobRow, OperationKind, OperationState};
+use dstack_store::writes::Change as StoredChange;
 use dstack_store::{Changes, Commit, EntityRef, EventMaker, InstanceSnapshot, Json, Put, Sealed, events};
 use dstack_units::{InstanceId, ProjectId, RunId, Time};
 
@@ -55,7 +56,7 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
         .wake_at(EntityRef::Instance(id), change.row.next_wake_at());
     let changed = change.row.status() != before.status();
     let is_over = change.row.status() == InstanceStatus::Terminated;
-    let health_changed = change.row.health != before.health;
+    let takes_more = change.row.health != before.health || change.row.unreachable != before.unreachable;
     let commit = commit(&snapshot, change, ctx.now());
     let intended: Vec<OperationKind> = operations::intended(&snapshot.operations, &commit).collect();
     let given_up: Vec<OperationKind> = operations::given_up(&commit).collect();
@@ -81,7 +82,7 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
     if changed {
         tell_fleet(ctx, before);
     }
-    if health_changed {
+    if takes_more {
         // Jobs that wait may have a place now, or none any more.
         ctx.wakes.wake(Key::Schedule(before.project_id));
     }
@@ -139,7 +140,7 @@ async fn change(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Chang
     observe_health(ctx, &mut change.row);
     observe_reach(&mut change.row, in_reach, unreachable_since);
     let sign = ctx.seen.sign(snapshot.instance.id);
-    observe_place(&mut change.row, sign.as_ref());
+    observe_place(snapshot, &mut change, sign.as_ref());
     let mut facts = facts(snapshot, attempts.as_ref(), in_reach);
     facts.trouble = agent_trouble(ctx, snapshot, in_reach);
     facts.sign = sign.and_then(cloud_sign);
@@ -155,8 +156,12 @@ async fn change(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Chang
     let released = release_abandoned(ctx, snapshot, in_reach, &mut change, now);
     let decision = decide(&facts, now);
     apply(ctx, snapshot, decision, attempts.as_ref(), size, &mut change).await?;
-    let is_set_up_again = matches!(change.row.waiting_for(), Some(WaitReason::HostSetUpAgain { .. }));
-    if change.row.unreachable && change.row.status().is_available() && !is_set_up_again {
+    // These say more.
+    let is_told = matches!(
+        change.row.waiting_for(),
+        Some(WaitReason::HostSetUpAgain { .. } | WaitReason::JobsEndedBefore { .. })
+    );
+    if change.row.unreachable && change.row.status().is_available() && !is_told {
         let reason = WaitReason::AgentReachableAgain {
             instance: change.row.name.clone(),
             error: facts.unreachable_because.clone(),
@@ -208,11 +213,12 @@ async fn apply(
         Decision::Prepared if snapshot.instance.status() == InstanceStatus::Provisioning => {
             agent_brought(snapshot, change, now)?;
         }
-        Decision::Prepared => prepared(snapshot, change, now)?,
+        Decision::Prepared => prepared(ctx, snapshot, change, now).await?,
         Decision::PrepareAgain(repair, wait) => prepare_again(ctx, snapshot, repair, wait, change),
         Decision::PreparedAgain => {
-            if let Some(PreparedAgain { agent, host }) = PreparedAgain::of(snapshot) {
+            if let Some(PreparedAgain { agent, host, machine }) = PreparedAgain::of(snapshot) {
                 change.row.host_ready_again(host, agent);
+                change.row.machine = machine;
             }
             change.row.wait(Wait::none());
         }
@@ -268,10 +274,10 @@ fn give_up(snapshot: &InstanceSnapshot, kind: OperationKind, change: &mut Change
 fn agent_trouble(ctx: &Context, snapshot: &InstanceSnapshot, in_reach: bool) -> Option<AgentTrouble> {
     snapshot.instance.agent.as_deref()?.reach()?;
     if !in_reach {
-        return ctx
-            .seen
-            .silent_since(snapshot.instance.id)
-            .map(AgentTrouble::Silent);
+        let silent = ctx.seen.silent_since(snapshot.instance.id);
+        let mute = || ctx.seen.mute_since(snapshot.instance.id);
+        let silent = silent.map(AgentTrouble::Silent);
+        return silent.or_else(|| mute().map(AgentTrouble::Mute));
     }
     let ready = operations::hosts::ready_host(snapshot)?;
     let ours = ctx.deps.hosts.build(&ready.report.arch)?;
@@ -309,6 +315,8 @@ struct PreparedAgain {
     agent: AgentAddress,
     /// What the host offers; `None`: as before, since jobs have a share of it, or since it cannot be what its fleet wants.
     host: Option<hosts::PreparedHost>,
+    /// Which machine it is.
+    machine: Option<String>,
 }
 
 impl PreparedAgain {
@@ -319,8 +327,9 @@ impl PreparedAgain {
         let agent = address(&ready, row.project_id);
         let is_free = row.status() == InstanceStatus::Idle && row.busy_blocks == 0;
         let host = is_free.then(|| offered_now(snapshot, &ready)).flatten();
-        let is_known = row.agent.as_deref() == Some(&agent) && host.is_none();
-        (!is_known).then_some(Self { agent, host })
+        let machine = ready.machine;
+        let is_known = row.agent.as_deref() == Some(&agent) && host.is_none() && row.machine == machine;
+        (!is_known).then_some(Self { agent, host, machine })
     }
 }
 
@@ -354,9 +363,21 @@ fn agent_brought(snapshot: &InstanceSnapshot, change: &mut Change, now: Time) ->
     Ok(())
 }
 
-/// A host's agent answers: it takes jobs, unless it cannot be what its fleet wants.
-fn prepared(snapshot: &InstanceSnapshot, change: &mut Change, now: Time) -> Result<()> {
-    let (row, Some(ready)) = (&mut change.row, operations::hosts::ready_host(snapshot)) else {
+/// A host's agent answers: it takes jobs, unless it cannot be what its fleet wants, or its machine is another host already.
+async fn prepared(ctx: &Context, snapshot: &InstanceSnapshot, change: &mut Change, now: Time) -> Result<()> {
+    let ready = operations::hosts::ready_host(snapshot);
+    if let Some(machine) = ready.as_ref().and_then(|ready| ready.machine.clone()) {
+        let instance = snapshot.instance.id;
+        let others = ctx.deps.store.hosts_on(&machine).await?;
+        if let Some(other) = others.iter().find(|other| other.id != instance) {
+            return taken(ctx, snapshot, other, change, now).await;
+        }
+        change.row.machine = Some(machine.clone());
+        // Whoever is first has it: the other decides again.
+        let expected = StoredChange::ExpectOwnMachine { instance, machine };
+        change.side_effects.directory(expected);
+    }
+    let (row, Some(ready)) = (&mut change.row, ready) else {
         let message = "what the host has is stored in a form that this version cannot read";
         let reason = InstanceTerminationReason::Error;
         return Ok(change.row.terminate(reason, Some(message.to_owned()), now)?);
@@ -376,6 +397,28 @@ fn prepared(snapshot: &InstanceSnapshot, change: &mut Change, now: Time) -> Resu
             row.terminate(InstanceTerminationReason::Error, Some(problem.to_string()), now)?;
         }
         None => {}
+    }
+    Ok(())
+}
+
+/// The machine is another host already, which is set up again: its agent may have been replaced by the one of this. Nothing is
+/// released: what stands there is the other's.
+async fn taken(
+    ctx: &Context,
+    snapshot: &InstanceSnapshot,
+    other: &InstanceRow,
+    change: &mut Change,
+    now: Time,
+) -> Result<()> {
+    let row = &mut change.row;
+    let message = operations::hosts::is_machine_of(row, other);
+    row.terminate(InstanceTerminationReason::Error, Some(message.clone()), now)?;
+    if let Some(last) = last_of(&snapshot.operations, OperationKind::Prepare) {
+        let ended = operations::hosts::left_alone(last.clone(), message, now);
+        change.side_effects.intend(ended);
+    }
+    if let Some(again) = operations::hosts::prepared_anew(ctx, other.id).await? {
+        change.side_effects.intend(again);
     }
     Ok(())
 }
@@ -423,26 +466,47 @@ fn observe_health(ctx: &Context, row: &mut InstanceRow) {
 fn observe_reach(row: &mut InstanceRow, in_reach: bool, unreachable_since: Option<Time>) {
     if row.status().is_available() && (in_reach || unreachable_since.is_some()) {
         row.unreachable = unreachable_since.is_some();
+        row.unreachable_since = unreachable_since;
     }
 }
 
-/// Follows an instance that its cloud has moved to another address.
-fn observe_place(row: &mut InstanceRow, sign: Option<&Sign<JobProvisioningData>>) {
+/// Follows an instance that its cloud has moved to another address; so do its jobs, which clients reach there.
+fn observe_place(snapshot: &InstanceSnapshot, change: &mut Change, sign: Option<&Sign<JobProvisioningData>>) {
     let Some(Sign::Moved(place)) = sign else { return };
+    let row = &mut change.row;
     if row.job_provisioning_data.as_deref() == Some(place) || !row.status().is_active() {
         return;
     }
-    row.job_provisioning_data = Some(Sealed::new(place.clone()));
+    let before = row.job_provisioning_data.replace(Sealed::new(place.clone()));
     let moved = row.agent.as_deref().and_then(|agent| agent.moved_to(place));
     if let Some(agent) = moved {
         row.agent = Some(Json::new(agent));
+    }
+    let port = before.as_deref().and_then(|before| before.ssh_port);
+    for job in snapshot.jobs.iter().filter(|job| !job.status().is_finished()) {
+        let Some(known) = job.job_provisioning_data.as_deref() else {
+            continue;
+        };
+        let mut moved = job.clone();
+        moved.job_provisioning_data = Some(Sealed::new(JobProvisioningData {
+            hostname: place.hostname.clone(),
+            internal_ip: place.internal_ip.clone(),
+            // Where its container has a port of its own, that is the same.
+            ssh_port: match known.ssh_port == port {
+                true => place.ssh_port,
+                false => known.ssh_port,
+            },
+            ssh_proxy: place.ssh_proxy.clone(),
+            ..known.clone()
+        }));
+        change.side_effects.update(job, moved);
     }
 }
 
 fn cloud_sign(sign: Sign<JobProvisioningData>) -> Option<CloudSign> {
     match sign {
         Sign::Well | Sign::Moved(_) => None,
-        Sign::Ending { at: _, why } => Some(CloudSign::Ending(why)),
+        Sign::Ending { at, why } => Some(CloudSign::Ending { at, why }),
         Sign::Lost(why) => Some(CloudSign::Lost(why)),
     }
 }

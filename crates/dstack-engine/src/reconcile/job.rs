@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_agent_api::shim::{RUNNER_SSH_PORT, TaskInfo, TaskStatus};
+use dstack_compute::Sign;
 use dstack_model::configurations::AnyRunConfiguration;
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::{JobProvisioningData, JobRuntimeData, JobStatus, JobTerminationReason};
@@ -132,6 +133,10 @@ fn facts(ctx: &Context, snapshot: &JobSnapshot, all: &Seen<'_>) -> Facts {
                 row.status(),
                 InstanceStatus::Terminating | InstanceStatus::Terminated
             )
+        }),
+        instance_leaves: instance.and_then(|row| match ctx.seen.sign(row.id) {
+            Some(Sign::Ending { why, .. }) => Some(why),
+            _ => None,
         }),
         instance_ready: instance.is_some_and(|row| row.status().is_available()),
         agent_unreachable_since: instance.and_then(|row| ctx.seen.instance(row.id).1),

@@ -2,12 +2,9 @@
 
 use std::time::Duration;
 
-use dstack_model::reach::Reach;
-
 use super::DeployError;
 use super::host::{As, Host};
 use super::script::script;
-use crate::pool::Pool;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -19,8 +16,7 @@ say network "$(readlink /proc/self/ns/net)"
 "#;
 
 /// What tells the machine from all others that run now; `None`: it does not tell.
-pub(super) async fn id(pool: &Pool, reach: &Reach) -> Result<Option<String>, DeployError> {
-    let host = Host::open(pool, reach).await?;
+pub(super) async fn id(host: &Host) -> Result<Option<String>, DeployError> {
     let said = host
         .run(As::User, LIMIT, "asking which machine it is", &script(&[], ID))
         .await?;

@@ -62,6 +62,12 @@ have ss && say listener "$(ss -Hltnp "sport = :$port" 2>/dev/null | head -n 1)"
 return 0
 "#;
 
+/// See the script that starts the agent.
+const RESTART: &str = r#": > "$home/restart-due" || fail "$home/restart-due cannot be written""#;
+
+/// Of an agent that has the host's token and says nothing.
+const HANGS: &str = "an agent runs there that takes connections and does not answer: it is started again";
+
 /// What was found.
 #[derive(Debug)]
 pub(super) struct Found {
@@ -113,6 +119,12 @@ pub(super) async fn probe(
         return Err(host.transient(problem));
     }
     let agent = agent(deployer, deployment, reach, &what).await?;
+    if agent == HANGS {
+        // Everything there is as it should be: it would be left alone.
+        let due = script(&[("home", paths.home.as_str())], RESTART);
+        host.run(As::Root, LIMIT, "the note to start the agent again", &due)
+            .await?;
+    }
     Ok(Found {
         told: format!("{machine}, {agent}"),
         machine,
@@ -213,9 +225,16 @@ async fn agent(
     let port = deployer.paths.port;
     let own = what.is("own");
     let signed = match own {
-        true => Some(deployer.shim(deployment, reach).healthcheck().await),
+        true => {
+            let shim = deployer.shim(deployment, reach);
+            Some(shim.healthcheck_within(deployer.paths.patience).await)
+        }
         false => None,
     };
+    let hangs = matches!(&signed, Some(Err(CallError::Timeout { connected: true, .. })));
+    if hangs && program(what.get("listener")).is_none_or(is_agent) {
+        return Ok(HANGS.to_owned());
+    }
     // The token may lie there for an agent that was not started with it yet.
     let asked = match signed {
         Some(asked) if !matches!(asked, Err(CallError::Unproven { .. })) => asked,
@@ -256,6 +275,11 @@ async fn agent(
 /// Whether what answers says to be an agent, and does not know our calls.
 fn wants_a_token(error: &CallError) -> bool {
     matches!(error, CallError::Refused { status, message, .. } if status.as_u16() == 401 && message.contains(SHIM))
+}
+
+/// Whether a program is an agent, by its name as `ss` has it: of this version, or of dstack 0.22.5.
+fn is_agent(program: &str) -> bool {
+    program.starts_with("dstack-agent") || program.starts_with(SHIM)
 }
 
 /// The program of a line of `ss -p`: `users:(("nginx",pid=1,fd=6))`.

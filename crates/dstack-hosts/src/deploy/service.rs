@@ -16,6 +16,8 @@ is_agent() {
 end_by_id() { # check id
   "$1" "$2" || return 0
   kill "$2" 2>/dev/null
+  # One that is stopped does not hear of it before.
+  kill -CONT "$2" 2>/dev/null
   tries=0
   while "$1" "$2" && [ "$tries" -lt 150 ]; do
     tries=$((tries + 1))

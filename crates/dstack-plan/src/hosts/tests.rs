@@ -247,3 +247,26 @@ fn names_and_addresses_are_compared_as_they_are_meant() {
         assert_eq!(normalised(written), meant);
     }
 }
+
+#[test]
+fn whose_host_a_key_may_name_is_told_without_a_list() {
+    let random = Random::seeded(1);
+    let config = json!({"user": "me", "proxy_jump": {"hostname": "j", "user": "jump", "identity_file": "x"},
+        "hosts": [{"hostname": "a", "port": 2201}, {"hostname": "a", "port": 2202}, "b"]});
+    let (id, spec) = (random.uuid().into(), fleet(&config));
+    for (hostname, port) in [("a", 2201), ("a", 2202), ("b", 22)] {
+        let way = reach(id, &spec, &at(hostname, Some(port))).unwrap();
+        for key in way.hops().flat_map(|hop| &hop.keys) {
+            let named: Vec<_> = [("a", 2201), ("a", 2202), ("b", 22), ("b", 2201)]
+                .into_iter()
+                .filter(|(hostname, port)| may_be_named(&at(hostname, Some(*port)), key))
+                .collect();
+            let wanted = match port {
+                // Rows of earlier versions have the name alone.
+                22 => vec![("b", 22), ("b", 2201)],
+                _ => vec![(hostname, port)],
+            };
+            assert_eq!(named, wanted, "{key:?}");
+        }
+    }
+}

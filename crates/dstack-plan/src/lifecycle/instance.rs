@@ -36,6 +36,20 @@ pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(240);
 /// it again sooner.
 pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long the agent of a host may take connections and answer nothing before it is started again. It is asked with patience
+/// meanwhile ([`MUTE_PATIENCE`]): one on a host under load answers late, and is left alone.
+pub const MUTE_TIMEOUT: Duration = Duration::from_secs(150);
+
+/// How long an answer is waited for of an agent that has not answered a call in time. So often as it is asked within
+/// [`MUTE_TIMEOUT`], it has been silent.
+pub const MUTE_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long jobs may take to end on an instance that its cloud takes away without saying when.
+pub const NOTICE: Duration = Duration::from_secs(60);
+
+/// How long they may take at most, however late the cloud takes it away.
+const LONGEST_NOTICE: Duration = Duration::from_secs(5 * 60);
+
 /// When a host whose preparation ends now may be set up again, after so many calls: there are some four to a preparation, and
 /// they count on while one follows the other.
 pub fn next_preparation_at(now: Time, calls: i64) -> Time {
@@ -79,6 +93,8 @@ pub enum Purpose {
 pub enum AgentTrouble {
     /// It does not answer, or takes no calls of this server, since then.
     Silent(Time),
+    /// It takes connections and answers nothing, however long it is waited for, since then.
+    Mute(Time),
     /// This server brings another build of it than stands there.
     OtherBuild,
 }
@@ -88,6 +104,8 @@ pub enum AgentTrouble {
 pub enum Repair {
     /// Its agent is silent.
     Silent,
+    /// Its agent takes connections, and is silent.
+    Mute,
     /// Its agent is of another build.
     OtherBuild,
 }
@@ -96,6 +114,7 @@ impl fmt::Display for Repair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Silent => "its agent does not answer",
+            Self::Mute => "its agent takes connections and does not answer",
             Self::OtherBuild => "the server brings another build of its agent",
         })
     }
@@ -161,8 +180,13 @@ pub struct Facts {
 /// What a cloud says of an instance that it has made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CloudSign {
-    /// It will be taken away; why.
-    Ending(String),
+    /// It will be taken away.
+    Ending {
+        /// When, if the cloud says so.
+        at: Option<Time>,
+        /// Why.
+        why: String,
+    },
     /// It is gone, or will never work again; why.
     Lost(String),
 }
@@ -210,7 +234,7 @@ pub fn decide(facts: &Facts, now: Time) -> Decision {
         InstanceStatus::Pending if facts.purpose == Purpose::Host => pending_host(facts, now),
         InstanceStatus::Pending => pending(facts),
         InstanceStatus::Provisioning | InstanceStatus::Idle | InstanceStatus::Busy
-            if let Some(end) = taken_away(facts) =>
+            if let Some(end) = taken_away(facts, now) =>
         {
             end
         }
@@ -275,6 +299,7 @@ fn host_in_use(facts: &Facts, now: Time) -> Decision {
     let (repair, due) = match facts.trouble {
         None => return Decision::Stay,
         Some(AgentTrouble::Silent(since)) => (Repair::Silent, since + SILENCE_TIMEOUT),
+        Some(AgentTrouble::Mute(since)) => (Repair::Mute, since + MUTE_TIMEOUT),
         Some(AgentTrouble::OtherBuild) => (Repair::OtherBuild, now),
     };
     let at = facts.prepare_again_at.map_or(due, |again| again.max(due));
@@ -365,13 +390,27 @@ fn unwanted(facts: &Facts) -> Option<Decision> {
 }
 
 /// The cloud takes it away, or has lost it. An agent that answers proves a cloud wrong that does not know its machine.
-fn taken_away(facts: &Facts) -> Option<Decision> {
+fn taken_away(facts: &Facts, now: Time) -> Option<Decision> {
     let why = match facts.sign.as_ref()? {
-        CloudSign::Ending(why) => why,
+        CloudSign::Ending { at, why } => match jobs_may_end(facts, *at, now) {
+            Some(wait) => return Some(Decision::Wait(wait)),
+            None => why,
+        },
         CloudSign::Lost(why) if !facts.in_reach => why,
         CloudSign::Lost(_) => return None,
     };
     Some(Decision::End(InstanceTerminationReason::Unreachable, why.clone()))
+}
+
+/// Its jobs are told to stop, and have until then; `None`: nothing is to be waited for (any more).
+fn jobs_may_end(facts: &Facts, at: Option<Time>, now: Time) -> Option<Wait> {
+    let reason = WaitReason::JobsEndedBefore {
+        instance: facts.name.clone(),
+    };
+    let is_awaited = facts.stored.reason.as_ref() == Some(&reason);
+    let until = facts.stored.deadline.filter(|_| is_awaited);
+    let until = until.unwrap_or_else(|| at.unwrap_or(now + NOTICE).min(now + LONGEST_NOTICE));
+    (facts.jobs > 0 && now < until).then(|| Wait::until(until, reason))
 }
 
 fn fleet_ends() -> Decision {
@@ -608,8 +647,11 @@ mod tests {
     #[test]
     fn what_a_cloud_takes_away_ends_and_what_it_does_not_know_as_well_unless_it_answers() {
         let why = || "the price went up".to_owned();
-        let decide_on = |status, sign, in_reach| {
+        let ending = || CloudSign::Ending { at: None, why: why() };
+        let decide_on = |status, sign: CloudSign, in_reach| {
             let facts = Facts {
+                // Jobs have time where the cloud says it beforehand.
+                jobs: usize::from(matches!(sign, CloudSign::Lost(_))),
                 sign: Some(sign),
                 in_reach,
                 ..facts(status, Progress::Done)
@@ -622,13 +664,54 @@ mod tests {
             InstanceStatus::Idle,
             InstanceStatus::Busy,
         ] {
-            assert_eq!(decide_on(status, CloudSign::Ending(why()), true), taken);
+            assert_eq!(decide_on(status, ending(), true), taken);
             assert_eq!(decide_on(status, CloudSign::Lost(why()), false), taken);
             assert_eq!(decide_on(status, CloudSign::Lost(why()), true), None);
         }
-        assert_eq!(
-            decide_on(InstanceStatus::Pending, CloudSign::Ending(why()), true),
-            None
+        assert_eq!(decide_on(InstanceStatus::Pending, ending(), true), None);
+    }
+
+    #[test]
+    fn jobs_have_until_the_cloud_takes_the_instance_away_and_never_for_long() {
+        let busy = |at: Option<Time>, jobs, stored: Wait| Facts {
+            sign: Some(CloudSign::Ending {
+                at,
+                why: "the price went up".to_owned(),
+            }),
+            in_reach: true,
+            jobs,
+            stored,
+            ..facts(InstanceStatus::Busy, Progress::Done)
+        };
+        for (notice, until) in [(None, 80), (Some(at(140)), 140), (Some(at(90_000)), 320)] {
+            let Decision::Wait(wait) = decide(&busy(notice, 1, Wait::none()), at(20)) else {
+                panic!("its jobs may end");
+            };
+            assert_eq!((wait.deadline, wait.wake_at), (Some(at(until)), Some(at(until))));
+            // The time does not begin anew at each look.
+            let later = busy(notice, 1, wait.clone());
+            assert_eq!(decide(&later, at(until - 1)), Decision::Wait(wait.clone()));
+            let taken = Some(InstanceTerminationReason::Unreachable);
+            assert_eq!(ends(&decide(&later, at(until))), taken);
+            assert_eq!(ends(&decide(&busy(notice, 0, wait), at(30))), taken);
+        }
+    }
+
+    #[test]
+    fn an_agent_that_answers_nothing_is_started_again_after_it_was_asked_with_patience() {
+        let mute = Facts {
+            trouble: Some(AgentTrouble::Mute(at(1000))),
+            ..host(InstanceStatus::Busy, Progress::Done)
+        };
+        assert!(MUTE_TIMEOUT > MUTE_PATIENCE * 2);
+        let Decision::Wait(wait) = decide(&mute, at(1149)) else {
+            panic!("it waits");
+        };
+        assert_eq!(wait.wake_at, Some(at(1150)));
+        let again = decide(&mute, at(1150));
+        assert!(
+            matches!(again, Decision::PrepareAgain(Repair::Mute, _)),
+            "{again:?}"
         );
     }
 

@@ -134,6 +134,8 @@ pub struct Facts {
     pub spot: bool,
     /// Its instance still exists.
     pub instance_alive: bool,
+    /// Why the cloud of its instance will take that away, if it will.
+    pub instance_leaves: Option<String>,
     /// The agent of its instance has answered since the instance was made.
     pub instance_ready: bool,
     /// Since when the agent of its instance is out of reach.
@@ -191,6 +193,13 @@ pub fn decide(facts: &Facts, now: Time) -> Decision {
     if is_there && facts.access_revoked {
         let message = "The fleet is not exported to the project any more";
         return failed(JobTerminationReason::InstanceAccessRevoked, message);
+    }
+    // What has ended by itself is told as it is.
+    if is_there
+        && facts.ended.is_none()
+        && let Some(why) = &facts.instance_leaves
+    {
+        return failed(interruption(facts), why);
     }
     match facts.status {
         JobStatus::Provisioning => provisioning(facts, now),
@@ -422,12 +431,15 @@ fn lost(facts: &Facts, now: Time) -> Option<Decision> {
     if facts.instance_alive && !too_long {
         return None;
     }
-    let reason = if facts.spot {
-        JobTerminationReason::InterruptedByNoCapacity
-    } else {
-        JobTerminationReason::InstanceUnreachable
-    };
-    Some(failed(reason, "Instance is unreachable"))
+    Some(failed(interruption(facts), "Instance is unreachable"))
+}
+
+/// Why a job ends whose instance is taken from it.
+const fn interruption(facts: &Facts) -> JobTerminationReason {
+    match facts.spot {
+        true => JobTerminationReason::InterruptedByNoCapacity,
+        false => JobTerminationReason::InstanceUnreachable,
+    }
 }
 
 /// While the agent is out of reach, that is what is waited for.
@@ -464,7 +476,7 @@ fn terminating(facts: &Facts, now: Time) -> Decision {
                     ask,
                 };
             }
-            Some(until) if !facts.drained && now < until && facts.task != Task::Missing => {
+            Some(until) if now < until && may_have_output(facts) => {
                 return Decision::Wait(Wait::until(until, WaitReason::LastOutput));
             }
             Some(_) => {}
@@ -489,6 +501,16 @@ fn terminating(facts: &Facts, now: Time) -> Decision {
         Progress::Intended(error) => Decision::Wait(waits(error.as_ref())),
         Progress::Refused(error) => Decision::Wait(waits(Some(error))),
     }
+}
+
+/// Whether more of the job's output may come: not of a container that has ended, once the connection to its runner is gone with it.
+fn may_have_output(facts: &Facts) -> bool {
+    let is_gone = match facts.task {
+        Task::Missing => true,
+        Task::Terminated { .. } => facts.disconnected_at.is_some(),
+        _ => false,
+    };
+    !facts.drained && !is_gone
 }
 
 fn ended_by_itself(facts: &Facts, reason: JobTerminationReason) -> bool {
@@ -535,6 +557,7 @@ mod tests {
             access_revoked: false,
             spot: false,
             instance_alive: true,
+            instance_leaves: None,
             instance_ready: true,
             agent_unreachable_since: None,
             agent_unreachable_because: None,
@@ -712,6 +735,63 @@ mod tests {
             reason(&decide(&out_of_reach, late + PULLING_TIMEOUT)),
             Some(JobTerminationReason::WaitingRunnerLimitExceeded)
         );
+    }
+
+    #[test]
+    fn a_container_that_has_ended_is_not_waited_for_unless_its_output_is_still_read() {
+        let killed = |disconnected_at: Option<Time>, task: Task| Facts {
+            termination_reason: Some(JobTerminationReason::ContainerExitedWithError),
+            running_at: Some(at(1)),
+            remove_at: Some(at(40)),
+            submit_task: Progress::Done,
+            disconnected_at,
+            task,
+            ..facts(JobStatus::Terminating)
+        };
+        let ended = || Task::Terminated {
+            reason: None,
+            message: String::new(),
+        };
+        let removes =
+            |facts: &Facts| matches!(decide(facts, at(11)), Decision::Intend(Operation::RemoveTask, _));
+        assert!(removes(&killed(Some(at(10)), ended())));
+        assert!(!removes(&killed(None, ended())), "its output is still read");
+        assert!(
+            !removes(&killed(Some(at(10)), Task::Running)),
+            "it may be in reach again"
+        );
+        assert!(removes(&killed(None, Task::Missing)));
+    }
+
+    #[test]
+    fn a_job_whose_instance_is_taken_away_is_told_to_stop() {
+        for (spot, reason_told) in [
+            (true, JobTerminationReason::InterruptedByNoCapacity),
+            (false, JobTerminationReason::InstanceUnreachable),
+        ] {
+            for status in [JobStatus::Provisioning, JobStatus::Pulling, JobStatus::Running] {
+                let leaves = Facts {
+                    spot,
+                    instance_leaves: Some("the price went up".to_owned()),
+                    ..facts(status)
+                };
+                let Decision::Terminate(ended) = decide(&leaves, at(5)) else {
+                    panic!("it ends");
+                };
+                let told = (ended.reason, ended.message.as_deref());
+                assert_eq!(told, (reason_told, Some("the price went up")));
+            }
+            let ending = Facts {
+                spot,
+                instance_leaves: Some("the price went up".to_owned()),
+                termination_reason: Some(reason_told),
+                running_at: Some(at(1)),
+                submit_task: Progress::Done,
+                task: Task::Running,
+                ..facts(JobStatus::Terminating)
+            };
+            assert!(matches!(decide(&ending, at(5)), Decision::Stop { ask: true, .. }));
+        }
     }
 
     #[test]

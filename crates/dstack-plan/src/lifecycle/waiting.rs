@@ -154,6 +154,11 @@ pub enum WaitReason {
         /// Why the last attempt failed.
         error: Option<String>,
     },
+    /// The jobs of an instance that its cloud takes away are told to stop.
+    JobsEndedBefore {
+        /// Name of the instance.
+        instance: String,
+    },
     /// The server takes its agent and keys off a host.
     HostReleased {
         /// Name of the instance.
@@ -294,6 +299,9 @@ impl fmt::Display for WaitReason {
                 format_args!("the host of {instance} to be set up again"),
                 error.as_ref(),
             ),
+            Self::JobsEndedBefore { instance } => {
+                write!(f, "its jobs to end: the cloud takes {instance} away")
+            }
             Self::HostReleased { instance, error } => with_error(
                 f,
                 format_args!("the agent to be taken off the host of {instance}"),

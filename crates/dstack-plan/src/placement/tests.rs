@@ -52,6 +52,7 @@ impl Sample {
             instance_num: 0,
             status: InstanceStatus::Idle,
             unreachable: false,
+            unreachable_since: None,
             health: HealthStatus::Healthy,
             total_blocks: Some(1),
             busy_blocks: 0,

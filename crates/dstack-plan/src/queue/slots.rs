@@ -2,8 +2,10 @@
 
 use std::cmp::Ordering;
 
+use dstack_units::Time;
+
 use crate::fleets::Fleet;
-use crate::placement::{Candidate, Choice, Share, Wants};
+use crate::placement::{AWAY, Candidate, Choice, Share, Wants};
 
 /// The instances of some fleets, cheapest first, fleets in order among equals.
 #[derive(Debug)]
@@ -92,6 +94,22 @@ impl<'c> Slots<'c> {
             };
         }
         None
+    }
+
+    /// Until when an instance is waited for that is away for a moment, and would have a free share that suits.
+    pub(super) fn away_until(&self, wants: &Wants<'_>, now: Time) -> Option<Time> {
+        let until = |slot: &Slot<'c>| {
+            let until = slot.candidate.unreachable_since? + AWAY;
+            let back = Slot {
+                candidate: Candidate {
+                    unreachable: false,
+                    ..slot.candidate
+                },
+                fleet: slot.fleet,
+            };
+            (now < until && back.free_share(wants).is_some()).then_some(until)
+        };
+        self.slots.iter().filter_map(until).min()
     }
 
     /// All of them, cheapest first.

@@ -6,7 +6,7 @@ use dstack_model::instances::InstanceStatus;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::profiles::SpotPolicy;
 use dstack_model::runs::{JobSpec, RunSpec};
-use dstack_units::InstanceId;
+use dstack_units::{InstanceId, Time};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -16,7 +16,7 @@ use crate::fleets::{best, eligible, new_capacity};
 use crate::matching::{Defaults, Machine, check};
 use crate::offers::tests::offer;
 use crate::placement::tests::{Sample, run};
-use crate::placement::{Candidate, HostRules};
+use crate::placement::{AWAY, Candidate, HostRules};
 
 /// What a queue is placed on.
 #[derive(Debug)]
@@ -187,7 +187,7 @@ proptest! {
         for (place, (run, _)) in world.place().iter().zip(&world.runs) {
             let params = run.merged_profile().params;
             let got = match place {
-                Placement::Pending | Placement::Impossible(_) => continue,
+                Placement::Pending | Placement::Away(_) | Placement::Impossible(_) => continue,
                 Placement::New(new) => {
                     prop_assert_eq!(&new.reservation, &params.reservation);
                     &new.offers.best[0]
@@ -291,6 +291,7 @@ fn cheap_instances_first_then_new_ones() {
         Placement::Instance(choice) => choice.instance_id.to_string(),
         Placement::New(new) => new.offers.best[0].instance.name.clone(),
         Placement::Pending => "pending".to_owned(),
+        Placement::Away(_) => "away".to_owned(),
         Placement::Impossible(reason) => reason.split(".\n").next().unwrap().to_owned(),
     };
     let id = |number| Uuid::from_u128(number).to_string();
@@ -422,6 +423,33 @@ fn several_nodes_go_where_there_are_enough_instances() {
         [Uuid::from_u128(2).into(), Uuid::from_u128(3).into()],
         "the cheaper fleet has one only"
     );
+}
+
+#[test]
+fn an_instance_that_is_away_for_a_moment_is_waited_for_and_no_longer() {
+    let sample = Sample::new("any", 1.0);
+    let spec = fleet_spec(&json!({"type": "fleet", "nodes": 1}));
+    let since = Time::from_millis(1_000_000);
+    let away = Candidate {
+        unreachable: true,
+        unreachable_since: Some(since),
+        ..sample.candidate(1)
+    };
+    let fleets = [fleet(0, &spec, vec![away])];
+    let (run, jobs) = task(1);
+    let request = Request::new(&run, &jobs[0]);
+    let place = |now: Option<Time>| {
+        let placer = Placer::new(&fleets);
+        let mut placer = match now {
+            Some(now) => placer.waiting_at(now),
+            None => placer,
+        };
+        placer.place(&request, &mut Market(&[]))
+    };
+    assert_eq!(place(Some(since + AWAY / 2)), Placement::Away(since + AWAY));
+    for now in [Some(since + AWAY), None] {
+        assert!(matches!(place(now), Placement::Impossible(_)), "{now:?}");
+    }
 }
 
 #[test]

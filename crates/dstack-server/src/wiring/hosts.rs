@@ -6,14 +6,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use dstack_agent_api::container::ContainerPaths;
 use dstack_control::keys::Keys;
+use dstack_engine::operations::hosts::is_machine_of;
 use dstack_engine::{ContainerRef, HostError, HostRef, Hosts, InputsError, Preparation, ReadyHost};
 use dstack_hosts::deploy::{
-    ContainerDeployment, ContainerOutcome, DeployError, Deployer, Deployment, Outcome, Progress,
+    ContainerDeployment, ContainerOutcome, DeployError, Deployer, Deployment, Outcome, Progress, Stage,
 };
 use dstack_model::instances::InstanceStatus;
 use dstack_model::reach::Reach;
 use dstack_plan::hosts::{cloud_reach, reach};
-use dstack_store::{Database, EngineStore as _, SqlStore};
+use dstack_store::rows::{AgentAddress, InstanceRow};
+use dstack_store::{Database, EngineStore as _, SqlStore, StoreError};
 use dstack_system::{chain, task};
 use dstack_units::ProjectId;
 use serde::{Deserialize, Serialize};
@@ -21,7 +23,6 @@ use serde_json::Value;
 
 use super::agent_tokens::AgentTokens;
 use super::slots::Slots;
-use super::ways::Ways;
 
 /// Sets up hosts with the agents that this server carries.
 #[derive(Debug)]
@@ -33,8 +34,6 @@ pub struct SshHosts {
     slots: Slots,
     /// Builds of the agent by architecture, once they are known.
     builds: Arc<Mutex<HashMap<String, Option<String>>>>,
-    /// To hosts that are being set up.
-    ways: Ways,
 }
 
 impl SshHosts {
@@ -47,38 +46,86 @@ impl SshHosts {
             keys,
             slots: Slots::default(),
             builds: Arc::default(),
-            ways: Ways::default(),
         }
     }
 
-    /// Refuses a host that is the machine of another one of its fleet, under another name. Only hosts that show the same key are
-    /// asked; copies of one machine may do that as well.
-    async fn check_alone(&self, host: HostRef<'_>, reach: &Reach) -> Result<(), HostError> {
+    /// Refuses a host whose machine is another host's already, under another name. When two become one at the same time, the commit
+    /// decides that makes them ready.
+    async fn check_alone(
+        &self,
+        host: HostRef<'_>,
+        reach: &Reach,
+        is_installed: bool,
+    ) -> Result<(), HostError> {
         let own = host.instance;
         if own.status() != InstanceStatus::Pending {
             return Ok(());
         }
-        self.ways.add(own.id, reach.clone());
-        let found = SqlStore::new(self.database.clone()).fleet(host.fleet.id).await;
-        let found = found.map_err(|error| HostError::Transient(chain(&error).to_string()))?;
-        let others = found.map(|found| found.instances).unwrap_or_default();
-        for (other, way) in self.ways.to_twins(own, reach, &others) {
-            // One that is not reached now cannot be asked: this host goes on.
-            if self.deployer.is_same_machine(reach, &way).await == Ok(true) {
-                return Err(HostError::Taken(format!(
-                    "{}:{} is the machine of {}, which is reached as {}:{}: take one of them out of the fleet",
-                    reach.host.host, reach.host.port, other.name, way.host.host, way.host.port
-                )));
+        let Some(machine) = self.deployer.machine(reach).await.map_err(DeployFailed)? else {
+            return Ok(());
+        };
+        let store = SqlStore::new(self.database.clone());
+        let transient = |error: StoreError| HostError::Transient(chain(&error).to_string());
+        let mut others = store.hosts_on(&machine).await.map_err(transient)?;
+        if others.is_empty() {
+            let found = store.fleet(host.fleet.id).await.map_err(transient)?;
+            let instances = found.map(|found| found.instances).unwrap_or_default();
+            others = self
+                .twin(own, reach, &machine, instances)
+                .await?
+                .into_iter()
+                .collect();
+        }
+        match others.iter().find(|other| other.id != own.id) {
+            None => Ok(()),
+            Some(other) => Err(HostError::Taken {
+                error: is_machine_of(own, other),
+                disturbed: is_installed.then_some(other.id),
+            }),
+        }
+    }
+
+    /// The host of the same fleet that shows the same key, and is this machine: it has another number since it was started again.
+    /// Copies of one machine show the same key as well.
+    async fn twin(
+        &self,
+        own: &InstanceRow,
+        reach: &Reach,
+        machine: &str,
+        others: Vec<InstanceRow>,
+    ) -> Result<Option<InstanceRow>, HostError> {
+        for other in others {
+            let way = other.agent.as_deref().and_then(AgentAddress::reach);
+            let Some(way) = way.filter(|way| shows_same_key(way, reach)) else {
+                continue;
+            };
+            if other.id == own.id || !other.status().is_active() {
+                continue;
+            }
+            let found = self.deployer.machine(way).await;
+            let unknown = |error: DeployError| {
+                HostError::Transient(format!(
+                    "{} shows the host key of {}, which cannot be asked whether it is the same machine: {error}. Mend that, or take {} \
+                     out of its fleet",
+                    reach.host.host, other.name, other.name
+                ))
+            };
+            if found.map_err(unknown)?.as_deref() == Some(machine) {
+                return Ok(Some(other));
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     async fn step(&self, host: HostRef<'_>, progress: Option<&Value>) -> Result<Preparation, HostError> {
         // What another version wrote down is begun anew: every step may be repeated.
         let noted: Option<Noted> = progress.and_then(|value| serde_json::from_value(value.clone()).ok());
-        if let Some(reach) = preparation_way(progress) {
-            self.check_alone(host, &reach).await?;
+        if let Some(noted) = noted
+            .as_ref()
+            .filter(|noted| noted.progress.next >= Stage::Install)
+        {
+            let is_installed = noted.progress.next > Stage::Install;
+            self.check_alone(host, &noted.pinned(), is_installed).await?;
         }
         let (known, progress) = noted.map(|noted| (noted.reach, noted.progress)).unzip();
         let deployment = self.deployment(host, known.or_else(|| pinned(host))).await?;
@@ -101,16 +148,14 @@ impl SshHosts {
                 shim_port,
                 report,
                 build,
-            } => {
-                // Another of its names may have got here at the same time.
-                self.check_alone(host, &reach).await?;
-                Ok(Preparation::Ready(Box::new(ReadyHost {
-                    reach,
-                    shim_port,
-                    report: *report,
-                    build: Some(build),
-                })))
-            }
+                machine,
+            } => Ok(Preparation::Ready(Box::new(ReadyHost {
+                reach,
+                shim_port,
+                report: *report,
+                build: Some(build),
+                machine,
+            }))),
         }
     }
 
@@ -218,6 +263,11 @@ fn preparation_way(preparation: Option<&Value>) -> Option<Reach> {
     Some(noted.pinned())
 }
 
+fn shows_same_key(one: &Reach, other: &Reach) -> bool {
+    let mut keys = one.host.host_keys.iter();
+    keys.any(|key| other.host.host_keys.contains(key))
+}
+
 fn no_token(error: InputsError) -> HostError {
     match error {
         InputsError::Refused(text) => HostError::Refused(text),
@@ -262,11 +312,12 @@ struct Noted {
 
 impl Noted {
     /// The way there, with the host keys that were seen.
-    fn pinned(mut self) -> Reach {
-        for (hop, key) in self.reach.hops_mut().zip(self.progress.host_keys) {
-            hop.host_keys = vec![key];
+    fn pinned(&self) -> Reach {
+        let mut reach = self.reach.clone();
+        for (hop, key) in reach.hops_mut().zip(&self.progress.host_keys) {
+            hop.host_keys = vec![key.clone()];
         }
-        self.reach
+        reach
     }
 }
 
@@ -311,7 +362,6 @@ impl Hosts for SshHosts {
     }
 
     fn forget(&self, host: HostRef<'_>, preparation: Option<&Value>) {
-        self.ways.remove(host.instance.id);
         self.slots.forget(host.instance.id);
         for reach in pinned(host).into_iter().chain(preparation_way(preparation)) {
             self.deployer.forget(&reach);

@@ -9,7 +9,7 @@ use dstack_hosts::pool::Keyring;
 use dstack_model::fleets::FleetSpec;
 use dstack_model::instances::InstanceStatus;
 use dstack_model::reach::KeyRef;
-use dstack_plan::hosts::{names_key, private_key};
+use dstack_plan::hosts::{may_be_named, names_key, private_key};
 use dstack_store::encryption::Encryption;
 use dstack_store::rows::{InstanceRow, LeavingHost};
 use dstack_store::{Database, EngineStore as _, SqlStore, StoreError};
@@ -77,8 +77,13 @@ async fn leaving_host(
     let Some(found) = store.fleet(fleet).await? else {
         return Ok(None);
     };
-    let is_ending = |row: &&InstanceRow| row.status() == InstanceStatus::Terminating;
-    for row in found.instances.iter().filter(is_ending) {
+    // Many may leave at once: only what is kept for this one is read.
+    let is_named = |row: &InstanceRow| {
+        let place = row.job_provisioning_data.as_deref();
+        place.is_some_and(|place| may_be_named(place, key))
+    };
+    let is_leaving = |row: &&InstanceRow| row.status() == InstanceStatus::Terminating && is_named(row);
+    for row in found.instances.iter().filter(is_leaving) {
         let operations = store.instance(row.id).await?.map(|found| found.operations);
         let leaving = operations.and_then(|operations| LeavingHost::of(&operations));
         if let Some(leaving) = leaving.filter(|leaving| names_key(&leaving.fleet, key)) {

@@ -168,6 +168,10 @@ entity! {
         status: InstanceStatus,
         /// Its agent cannot be reached.
         pub unreachable: bool,
+        /// Since when, where it is so.
+        pub unreachable_since: Option<Time>,
+        /// What tells the machine of a host from all others that run, however it is named; unset: nobody has asked it.
+        pub machine: Option<String>,
         /// Health of its GPUs.
         pub health: HealthStatus,
         /// Why it ends or ended.
@@ -223,6 +227,8 @@ impl InstanceRow {
             finished_at: None,
             status: InstanceStatus::Pending,
             unreachable: false,
+            unreachable_since: None,
+            machine: None,
             health: HealthStatus::Healthy,
             termination_reason: None,
             termination_reason_message: None,

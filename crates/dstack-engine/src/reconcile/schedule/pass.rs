@@ -12,7 +12,7 @@ use dstack_plan::queue::{OfferSource, Placement, Placer};
 use dstack_store::RunSnapshot;
 use dstack_store::rows::JobRow;
 use dstack_system::task;
-use dstack_units::{FleetId, JobId, ProjectId, RunId};
+use dstack_units::{FleetId, JobId, ProjectId, RunId, Time};
 
 use super::assignments::Assignments;
 use crate::Result;
@@ -41,7 +41,7 @@ pub(super) async fn place_all(
     let fleets = fleets(&placement, None);
     let mut pass = Pass {
         ctx,
-        placer: Placer::new(&fleets),
+        placer: Placer::new(&fleets).waiting_at(ctx.now()),
         source: Source { ctx, project },
         assignments: Assignments::new(ctx, &placement),
         multinode,
@@ -49,6 +49,7 @@ pub(super) async fn place_all(
         masters: HashMap::new(),
         refused: Refused::new(),
         undecided: 0,
+        away_until: None,
     };
     for (job, snapshot) in jobs {
         // One that cannot be decided holds up no other.
@@ -65,8 +66,13 @@ pub(super) async fn place_all(
         assignments,
         refused,
         undecided,
+        away_until,
         ..
     } = pass;
+    if away_until.is_some() {
+        // One that is in reach again wakes as well.
+        ctx.wakes.wake_at(Key::Schedule(project), away_until);
+    }
     let ends = ends(ctx, refused, runs).await?;
     assignments.commit(ends).await?;
     Ok(undecided)
@@ -153,12 +159,18 @@ struct Pass<'a> {
     refused: Refused,
     /// Jobs that must wait for others, or for what clouds have to say.
     undecided: usize,
+    /// One of them waits for an instance that is away for a moment, until then.
+    away_until: Option<Time>,
 }
 
 impl Pass<'_> {
     fn place(&mut self, job: &JobRow, snapshot: &RunSnapshot) -> Result<()> {
         match self.decide(job, snapshot) {
             Placement::Pending => self.undecided += 1,
+            Placement::Away(until) => {
+                self.undecided += 1;
+                self.away_until = Some(self.away_until.map_or(until, |first| first.min(until)));
+            }
             Placement::Instance(choice) => {
                 self.fleets.insert(job.run_id, choice.fleet_id);
                 let instance = self.assignments.assign(job, &choice)?;
