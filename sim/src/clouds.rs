@@ -1,5 +1,8 @@
 //! A simulated cloud: offers, machines, and its own faults.
 
+mod groups;
+mod placements;
+
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,8 +11,8 @@ use async_trait::async_trait;
 use dstack_compute::config::{BackendConfig, SplitConfig};
 use dstack_compute::{
     Account, AccountProject, Backend, BackendKind, Backends, Call, Capabilities, ComputeError,
-    ConfigureError, Container, ContainerRequest, Known, LISTED_WITHIN, Lifecycle, Machine as CloudMachine,
-    MachineRequest, Marks, Owned, OwnedKind, OwnedMark, Removal, Sign, Step, Volume, VolumeRequest, Volumes,
+    ConfigureError, Container, ContainerRequest, Group, Known, LISTED_WITHIN, Lifecycle,
+    Machine as CloudMachine, MachineRequest, Marks, Owned, OwnedKind, OwnedMark, Placement, Removal, Sign, Step, Volume, VolumeRequest, Volumes,
     Workload,
 };
 use dstack_model::backends::BackendType;
@@ -19,7 +22,7 @@ use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::{JobProvisioningData, Requirements};
 use dstack_model::volumes::VolumeProvisioningData;
 use dstack_system::{Random, task};
-use dstack_units::{InstallationId, InstanceId, ProjectId, VolumeId};
+use dstack_units::{ComputeGroupId, InstallationId, InstanceId, PlacementGroupId, ProjectId, VolumeId};
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -28,6 +31,9 @@ use uuid::Uuid;
 use crate::Faults;
 use crate::hosts::Hosts;
 use crate::servers::Caller;
+
+pub use groups::ContainerGroup;
+pub use placements::PlacementGroup;
 
 /// What is said of a cloud that is [sold out](Clouds::sold_out).
 pub const SOLD_OUT: &str = "small in aws/here: no small left; large in aws/here: no large left";
@@ -44,6 +50,8 @@ pub struct Machine {
     pub offer: String,
     /// Where it is: its region, and its zone if the cloud has some.
     pub place: (String, Option<String>),
+    /// The placement group that it is in.
+    pub group: Option<String>,
 }
 
 /// How late a cloud is. Its calls take effect also when the caller has gone away in the meantime.
@@ -93,6 +101,8 @@ struct State {
     swept: Vec<String>,
     hides_inventory: bool,
     inventories: usize,
+    placements: placements::Placements,
+    groups: groups::Groups,
 }
 
 impl State {
@@ -100,6 +110,13 @@ impl State {
     fn number_of(&mut self, instance: InstanceId) -> usize {
         let next = self.numbers.len();
         *self.numbers.entry(instance).or_insert(next)
+    }
+
+    fn end_machine(&mut self, instance: InstanceId) {
+        for machine in self.machines.iter().filter(|machine| machine.instance == instance) {
+            self.placements.left(machine.group.as_ref());
+        }
+        self.machines.retain(|machine| machine.instance != instance);
     }
 }
 
@@ -198,7 +215,7 @@ impl Clouds {
     /// The machine of an instance breaks, and is gone.
     pub fn lose(&self, instance: InstanceId) {
         self.change(|state| {
-            state.machines.retain(|machine| machine.instance != instance);
+            state.end_machine(instance);
             state
                 .containers
                 .retain(|container| container.instance != instance);
@@ -448,12 +465,15 @@ impl BackendKind for Clouds {
     }
 
     fn capabilities(&self) -> Capabilities {
+        let state = self.lock();
         Capabilities {
             create_instance: true,
             multinode: true,
             privileged: true,
             instance_volumes: true,
             volumes: true,
+            placement_groups: state.placements.are_there,
+            compute_groups: state.groups.are_made,
             ..Capabilities::default()
         }
     }
@@ -485,6 +505,14 @@ impl Backend for Clouds {
         Some(self)
     }
 
+    fn placements(&self) -> Option<&dyn Lifecycle<Placement>> {
+        self.lock().placements.are_there.then_some(self as _)
+    }
+
+    fn groups(&self) -> Option<&dyn Lifecycle<Group>> {
+        self.lock().groups.are_made.then_some(self as _)
+    }
+
     fn volumes(&self) -> Option<&dyn Volumes> {
         Some(self)
     }
@@ -511,7 +539,14 @@ impl Backend for Clouds {
                 .map(|container| owned(OwnedKind::Container, container.instance.uuid(), installation));
             let disks = state.disks.iter().filter(|(_, at)| is_listed(at));
             let disks = disks.map(|(volume, _)| owned(OwnedKind::Volume, volume.uuid(), installation));
+            let placements = state.placements.groups.iter();
+            let placements =
+                placements.map(|group| owned(OwnedKind::Placement, group.id.uuid(), installation));
+            let groups = state.groups.groups.iter();
+            let groups = groups.map(|group| owned(OwnedKind::Group, group.id.uuid(), installation));
             let all = machines
+                .chain(placements)
+                .chain(groups)
                 .chain(containers)
                 .chain(disks)
                 .chain(state.planted.iter().cloned())
@@ -547,6 +582,8 @@ impl Backend for Clouds {
         };
         match owned.kind {
             OwnedKind::Volume => self.delete_disk(VolumeId::from(key)).await,
+            OwnedKind::Placement => self.delete_placement(PlacementGroupId::from(key)).await,
+            OwnedKind::Group => self.delete_group(ComputeGroupId::from(key)).await,
             OwnedKind::Container => self.end_container(InstanceId::from(key)).await,
             _ => self.end_machine(InstanceId::from(key)).await,
         }
@@ -576,10 +613,13 @@ impl Clouds {
             if state.full.contains(name) {
                 return Err(ComputeError::NoCapacity(format!("no {name} left")));
             }
+            let group = request.placement_group.as_ref();
+            state.placements.check(group, &request.offer.region)?;
             state.machines.push(Machine {
                 instance,
                 offer: name.clone(),
                 place: (request.offer.region.to_string(), zone(&request.offer)),
+                group: group.cloned(),
             });
             let listed_at = Instant::now() + state.delays.unlisted;
             state.listed_at.insert(instance, listed_at);
@@ -603,7 +643,7 @@ impl Clouds {
 
     async fn end_machine(&self, instance: InstanceId) -> Result<Removal, ComputeError> {
         self.order(move |state| {
-            state.machines.retain(|machine| machine.instance != instance);
+            state.end_machine(instance);
             Ok(Removal::Gone)
         })
         .await
@@ -684,6 +724,7 @@ impl Clouds {
                 instance,
                 offer: name.clone(),
                 place: (request.offer.region.to_string(), zone(&request.offer)),
+                group: None,
             });
             let listed_at = Instant::now() + state.delays.unlisted;
             state.listed_at.insert(instance, listed_at);

@@ -12,6 +12,7 @@
 //! * [`bootstrap`] — the first script of a container of a cloud.
 //! * [`offers`] — which offers of backends count, and in which order.
 //! * [`orphans`] — what clouds have of ours that belongs to nobody.
+//! * [`placement_groups`] — in which placement group an instance of a cluster is made.
 //! * [`volumes`] — where network volumes let a job be.
 //! * [`explain`] — why a job is placed where it is, and what to change when it cannot be placed.
 //! * [`plans`] — what a plan says.
@@ -37,6 +38,7 @@ pub mod nodes;
 pub mod offers;
 pub mod orphans;
 pub mod placement;
+pub mod placement_groups;
 pub mod plans;
 pub mod probes;
 pub mod queue;

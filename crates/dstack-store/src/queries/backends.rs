@@ -1,5 +1,6 @@
 //! Configured backends of projects.
 
+use dstack_model::placement::PlacementGroupConfiguration;
 use dstack_units::{ProjectId, Time};
 use serde_json::Value;
 use sqlx::any::AnyRow;
@@ -9,7 +10,7 @@ use super::select::fetch_as;
 use crate::encryption::RowKeys;
 use crate::entity::{read_column, read_field};
 use crate::rows::OperationKind;
-use crate::{Column, Result, Sealed, Tx};
+use crate::{Column, Json, Result, Sealed, Tx};
 
 /// A configured backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -155,6 +156,20 @@ pub(crate) async fn has_instances(
         .fetch_optional(&mut *tx)
         .await?;
     Ok(row.is_some() || is_asked_for_instances(tx, keys, project, kind).await?)
+}
+
+/// Whether the project has placement groups of this type of backend that are not over: only the backend can end them.
+pub(crate) async fn has_placement_groups(tx: &mut Tx, project: ProjectId, kind: &str) -> Result<bool> {
+    let sql = "SELECT configuration FROM placement_groups WHERE project_id = $1 AND status NOT IN ('failed', 'deleted')";
+    let rows = sqlx::query(sql).bind(project.to_string()).fetch_all(tx).await?;
+    for row in rows {
+        let configuration: Json<PlacementGroupConfiguration> =
+            read_column(&row, 0, "placement_groups", "configuration")?;
+        if configuration.backend.as_str() == kind {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Whether a cloud of this kind is being asked for an instance, or has made one that its row does not tell of yet.
