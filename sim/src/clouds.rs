@@ -12,8 +12,8 @@ use dstack_compute::config::{BackendConfig, SplitConfig};
 use dstack_compute::{
     Account, AccountProject, Backend, BackendKind, Backends, Call, Capabilities, ComputeError,
     ConfigureError, Container, ContainerRequest, Group, Known, LISTED_WITHIN, Lifecycle,
-    Machine as CloudMachine, MachineRequest, Marks, Owned, OwnedKind, OwnedMark, Placement, Removal, Sign, Step, Volume, VolumeRequest, Volumes,
-    Workload,
+    Machine as CloudMachine, MachineRequest, Marks, Owned, OwnedKind, OwnedMark, Placement, Removal, Sign,
+    Step, Volume, VolumeRequest, Volumes, Workload,
 };
 use dstack_model::backends::BackendType;
 use dstack_model::decode::decode_strict;
@@ -113,7 +113,11 @@ impl State {
     }
 
     fn end_machine(&mut self, instance: InstanceId) {
-        for machine in self.machines.iter().filter(|machine| machine.instance == instance) {
+        for machine in self
+            .machines
+            .iter()
+            .filter(|machine| machine.instance == instance)
+        {
             self.placements.left(machine.group.as_ref());
         }
         self.machines.retain(|machine| machine.instance != instance);
@@ -614,7 +618,7 @@ impl Clouds {
                 return Err(ComputeError::NoCapacity(format!("no {name} left")));
             }
             let group = request.placement_group.as_ref();
-            state.placements.check(group, &request.offer.region)?;
+            state.placements.check(group, &request.offer)?;
             state.machines.push(Machine {
                 instance,
                 offer: name.clone(),

@@ -87,7 +87,10 @@ pub fn at_rest(world: &World) -> Vec<String> {
     for group in world.clouds.groups_of_containers() {
         let known = tables.compute_groups.get(&group.id);
         if known.is_none_or(|row| row.status() == ComputeGroupState::Terminated) {
-            wrong.push(format!("a group of {} containers is left in the cloud", group.size));
+            wrong.push(format!(
+                "a group of {} containers is left in the cloud",
+                group.size
+            ));
         }
     }
     let left = |row: &&InstanceRow| row.status() != InstanceStatus::Terminated;
@@ -169,13 +172,19 @@ fn keys_are_unique(tables: &Tables, wrong: &mut Vec<String>) {
 
 /// A fleet has one placement group at a time, and its instances are in none of another fleet. What costs money waits for something.
 fn groups_have_one_fleet(tables: &Tables, wrong: &mut Vec<String>) {
-    let wanted = tables.placement_groups.values().filter(|row| row.status().is_wanted());
+    let wanted = tables
+        .placement_groups
+        .values()
+        .filter(|row| row.status().is_wanted());
     twice("placement group", wanted.map(|row| row.fleet_id), wrong);
     for instance in tables.instances.values() {
         let group = instance.placement_group_id;
         let group = group.and_then(|id| tables.placement_groups.get(&id));
         if group.is_some_and(|group| Some(group.fleet_id) != instance.fleet_id) {
-            wrong.push(format!("{} is in the placement group of another fleet", instance.name));
+            wrong.push(format!(
+                "{} is in the placement group of another fleet",
+                instance.name
+            ));
         }
     }
     for row in tables.placement_groups.values() {

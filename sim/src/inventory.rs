@@ -33,8 +33,20 @@ pub fn of(world: &World) -> String {
             .chain(&world.clouds.containers())
             .map(|machine| format!("{machine:?}")),
     );
-    lines.extend(world.clouds.placement_groups().iter().map(|group| format!("{group:?}")));
-    lines.extend(world.clouds.groups_of_containers().iter().map(|group| format!("{group:?}")));
+    lines.extend(
+        world
+            .clouds
+            .placement_groups()
+            .iter()
+            .map(|group| format!("{group:?}")),
+    );
+    lines.extend(
+        world
+            .clouds
+            .groups_of_containers()
+            .iter()
+            .map(|group| format!("{group:?}")),
+    );
     lines.push(format!("{} tasks on the hosts", world.hosts.tasks()));
     lines.extend(
         invariants::at_rest(world)

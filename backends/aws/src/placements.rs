@@ -2,7 +2,8 @@
 
 use async_trait::async_trait;
 use dstack_compute::{
-    Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Placement, PlacementRequest, Removal, Step, placement_name,
+    Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Placement, PlacementRequest, Removal, Step,
+    placement_name,
 };
 use dstack_model::backends::BackendType;
 use dstack_model::placement::PlacementGroupProvisioningData;

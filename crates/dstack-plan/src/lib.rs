@@ -4,6 +4,7 @@
 //! * [`jobs`] — from a run to the jobs it consists of.
 //! * [`matching`] — whether an instance satisfies requirements.
 //! * [`combine`] — what a fleet and a run ask for together.
+//! * [`compute_groups`] — which nodes of a run are made as one.
 //! * [`placement`] — which instance a job gets.
 //! * [`nodes`] — what the jobs of a run must know of one another before they start.
 //! * [`queue`] — where many waiting jobs go.
@@ -25,6 +26,7 @@
 
 pub mod bootstrap;
 pub mod combine;
+pub mod compute_groups;
 pub mod diff;
 pub mod explain;
 pub mod fleet_diff;

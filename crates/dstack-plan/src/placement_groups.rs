@@ -107,7 +107,10 @@ mod tests {
     #[test]
     fn a_fleet_has_one_group_where_its_first_machine_is() {
         let p5 = offer("aws", "p5", 1.0);
-        let (here, there) = (configuration(&p5, &p5.region.to_uppercase()), configuration(&p5, "there"));
+        let (here, there) = (
+            configuration(&p5, &p5.region.to_uppercase()),
+            configuration(&p5, "there"),
+        );
         let id = PlacementGroupId::from(Uuid::from_u128(1));
         let group = |configuration, status, others| Group {
             id,
@@ -120,7 +123,10 @@ mod tests {
         assert_eq!(choose(&[], &p5, true), Choice::None);
         for status in [Submitted, Active] {
             assert_eq!(choose(&[group(&here, status, 3)], &p5, false), Choice::Its(id));
-            assert_eq!(choose(&[group(&there, status, 1)], &p5, false), Choice::Elsewhere(id));
+            assert_eq!(
+                choose(&[group(&there, status, 1)], &p5, false),
+                Choice::Elsewhere(id)
+            );
             // The first machine was not to be had there.
             let moved = Choice::New { replaces: Some(id) };
             assert_eq!(choose(&[group(&there, status, 0)], &p5, false), moved);

@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use crate::rows::{
-    ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, PlacementGroupRow, RunRow, VolumeRow,
+    ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, PlacementGroupRow, RunRow,
+    VolumeRow,
 };
 use crate::writes::Change;
 use crate::{Commit, Entity, EventMaker, EventTarget, NewEvent, Put, Removal, events};

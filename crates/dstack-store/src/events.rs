@@ -6,7 +6,9 @@ use dstack_units::{Time, UserId};
 use crate::queries::projects::ProjectRow;
 use crate::queries::secrets::SecretRow;
 use crate::queries::users::UserRow;
-use crate::rows::{ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, PlacementGroupRow, RunRow, VolumeRow};
+use crate::rows::{
+    ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, PlacementGroupRow, RunRow, VolumeRow,
+};
 use crate::{EventTarget, NewEvent};
 
 /// Makes events that happen at one time by one actor.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dstack_plan::hosts::HostKey;
 use dstack_units::{
-    ComputeGroupId, FleetId, GatewayId, InstanceId, JobId, OperationId, PlacementGroupId, ProjectId, RunId, Time,
-    VolumeId,
+    ComputeGroupId, FleetId, GatewayId, InstanceId, JobId, OperationId, PlacementGroupId, ProjectId, RunId,
+    Time, VolumeId,
 };
 use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
@@ -22,13 +22,14 @@ use crate::queries::health::StoredCheck;
 use crate::queries::metrics::MetricsPoint;
 use crate::queries::orphans::{MadeFor, MadeKey, OrphanRow};
 use crate::rows::{
-    ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, OperationState, PlacementGroupRow,
-    RunRow, VolumeRow,
+    ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, OperationState,
+    PlacementGroupRow, RunRow, VolumeRow,
 };
 use crate::writes::Change;
 use crate::{
     ChangeFeed, Commit, ComputeGroupSnapshot, EngineStore, Entity, EntityRef, FleetSnapshot, GatewaySnapshot,
-    GroupOfInstance, InstanceSnapshot, JobSnapshot, NewEvent, PlacementGroupSnapshot, PlacementSnapshot, Put, Removal, Result, RunSnapshot, StoreError, VolumeSnapshot,
+    GroupOfInstance, InstanceSnapshot, JobSnapshot, NewEvent, PlacementGroupSnapshot, PlacementSnapshot, Put,
+    Removal, Result, RunSnapshot, StoreError, VolumeSnapshot,
 };
 
 /// Of a lease that does not run out.
@@ -487,7 +488,8 @@ impl Tables {
     /// The placement groups of a fleet that are not over, oldest first.
     fn placement_groups_of(&self, fleet: FleetId) -> Vec<PlacementGroupRow> {
         let of_fleet = |row: &&PlacementGroupRow| row.fleet_id == fleet && !row.status().is_over();
-        let mut found: Vec<PlacementGroupRow> = self.placement_groups.values().filter(of_fleet).cloned().collect();
+        let mut found: Vec<PlacementGroupRow> =
+            self.placement_groups.values().filter(of_fleet).cloned().collect();
         found.sort_by_key(|row| (row.created_at, row.id));
         found
     }

@@ -24,8 +24,8 @@ use dstack_plan::lifecycle::WaitReason;
 use dstack_plan::lifecycle::compute_group::ComputeGroupState;
 use dstack_plan::lifecycle::placement_group::PlacementGroupStatus;
 
-pub use dstack_plan::placement::HostRules;
 pub use compute_group::ComputeGroupRow;
+pub use dstack_plan::placement::HostRules;
 pub use fleet::FleetRow;
 pub use gateway::{GatewayRow, NewGateway};
 pub use instance::{AgentAddress, InstanceRow};

@@ -16,7 +16,8 @@ use crate::queries::health::StoredCheck;
 use crate::queries::metrics::MetricsPoint;
 use crate::queries::orphans::{MadeFor, MadeKey, OrphanRow};
 use crate::rows::{
-    ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, PlacementGroupRow, RunRow, VolumeRow,
+    ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, PlacementGroupRow, RunRow,
+    VolumeRow,
 };
 use crate::{Commit, EntityRef, Result};
 

@@ -30,8 +30,8 @@ use crate::rows::{
     ComputeGroupRow, FleetRow, InstanceRow, JobRow, OperationRow, PlacementGroupRow, RunRow, VolumeRow,
 };
 use crate::{
-    ChangeFeed, Column, Commit, ComputeGroupSnapshot, Database, EngineStore, Entity, EntityRef, FleetSnapshot,
-    GatewaySnapshot, GroupOfInstance, InstanceSnapshot, JobSnapshot, PlacementGroupSnapshot,
+    ChangeFeed, Column, Commit, ComputeGroupSnapshot, Database, EngineStore, Entity, EntityRef,
+    FleetSnapshot, GatewaySnapshot, GroupOfInstance, InstanceSnapshot, JobSnapshot, PlacementGroupSnapshot,
     PlacementSnapshot, Result, RunSnapshot, VolumeSnapshot,
 };
 

@@ -35,8 +35,8 @@ pub use error::ParseError;
 pub use gpu::{AcceleratorVendor, GpuSpec};
 pub use id::{
     ArchiveId, ComputeGroupId, EventId, ExportId, FleetId, GatewayId, ImportId, InstallationId, InstanceId,
-    JobId, OperationId, PlacementGroupId, ProjectId, PublicKeyId, RepoRowId, RunId, SecretId, TokenId, UserId,
-    VolumeId,
+    JobId, OperationId, PlacementGroupId, ProjectId, PublicKeyId, RepoRowId, RunId, SecretId, TokenId,
+    UserId, VolumeId,
 };
 pub use login::{HostName, LoginName};
 pub use memory::Memory;

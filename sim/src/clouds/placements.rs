@@ -9,6 +9,7 @@ use dstack_compute::{
     placement_name,
 };
 use dstack_model::backends::BackendType;
+use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::placement::PlacementGroupProvisioningData;
 use dstack_units::PlacementGroupId;
 use tokio::time::Instant;
@@ -53,12 +54,18 @@ impl Placements {
     }
 
     /// Why no machine is made in that group.
-    pub(super) fn check(&self, group: Option<&String>, region: &str) -> Result<(), ComputeError> {
+    pub(super) fn check(&self, group: Option<&String>, offer: &Offer) -> Result<(), ComputeError> {
         let Some(name) = group else { return Ok(()) };
+        let (kind, region) = (&offer.instance.name, &*offer.region);
+        if self.unsuited.contains(kind) {
+            return Err(ComputeError::Refused(format!("no placement groups for {kind}")));
+        }
         let is_there = |group: &PlacementGroup| group.name == *name && group.region == region;
         match self.groups.iter().any(is_there) {
             true => Ok(()),
-            false => Err(ComputeError::Refused(format!("no placement group {name} in {region}"))),
+            false => Err(ComputeError::Refused(format!(
+                "no placement group {name} in {region}"
+            ))),
         }
     }
 }

@@ -149,7 +149,10 @@ impl OfferAttempts {
     /// The same for a member of the group that was made, by the number of its node.
     #[must_use]
     pub fn of_member(&self, node: usize) -> Self {
-        let members = self.created_group.as_ref().map(|group| &group.job_provisioning_datas);
+        let members = self
+            .created_group
+            .as_ref()
+            .map(|group| &group.job_provisioning_datas);
         Self {
             created: members.and_then(|members| members.get(node).cloned()),
             ..self.clone()
@@ -349,11 +352,7 @@ impl OfOffers for InstanceSnapshot {
 }
 
 /// One call on the way to what is made of one of several offers.
-pub(super) async fn create(
-    ctx: &Context,
-    subject: &dyn OfOffers,
-    operation: OperationRow,
-) -> Result<Step> {
+pub(super) async fn create(ctx: &Context, subject: &dyn OfOffers, operation: OperationRow) -> Result<Step> {
     let Some(attempts) = OfferAttempts::read(&operation) else {
         // Something may have been made: not given up.
         return unreadable(ctx, operation).await;

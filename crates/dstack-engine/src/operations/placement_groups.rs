@@ -211,7 +211,15 @@ async fn delete(ctx: &Context, snapshot: &PlacementGroupSnapshot, operation: Ope
     let created = last_of(&snapshot.operations, OperationKind::Create).and_then(Creation::read);
     let pieces = created.map(|creation| creation.pieces()).unwrap_or_default();
     let cloud = cloud_of(ctx, &snapshot.group).await;
-    remove::<Placement>(ctx, operation, pieces, &known(ctx, snapshot), cloud, placements_of).await
+    remove::<Placement>(
+        ctx,
+        operation,
+        pieces,
+        &known(ctx, snapshot),
+        cloud,
+        placements_of,
+    )
+    .await
 }
 
 fn placements_of(backend: &dyn Backend) -> Option<&dyn Lifecycle<Placement>> {
@@ -247,10 +255,7 @@ async fn cloud_of(ctx: &Context, row: &PlacementGroupRow) -> Result<Arc<dyn Back
     .await
 }
 
-async fn request(
-    ctx: &Context,
-    snapshot: &PlacementGroupSnapshot,
-) -> Result<PlacementRequest, InputsError> {
+async fn request(ctx: &Context, snapshot: &PlacementGroupSnapshot) -> Result<PlacementRequest, InputsError> {
     let row = &snapshot.group;
     let owner = match snapshot.instances.first() {
         Some(instance) => {
@@ -302,7 +307,11 @@ pub(super) async fn group_for(
 }
 
 /// The group that the instance is in already, if that is one for this offer.
-async fn chosen(ctx: &Context, snapshot: &InstanceSnapshot, offer: &Offer) -> Result<Option<GroupForMachine>> {
+async fn chosen(
+    ctx: &Context,
+    snapshot: &InstanceSnapshot,
+    offer: &Offer,
+) -> Result<Option<GroupForMachine>> {
     let Some(id) = snapshot.instance.placement_group_id else {
         return Ok(None);
     };
@@ -340,7 +349,11 @@ async fn choose_group(
         return Ok(GroupForMachine::Underway);
     };
     let mut changes = Changes::new(EventMaker::system(now, ctx.deps.random.clone()));
-    let id = match choose(&groups(&fleet, instance), offer, has_others_outside(&fleet, instance)) {
+    let id = match choose(
+        &groups(&fleet, instance),
+        offer,
+        has_others_outside(&fleet, instance),
+    ) {
         Choice::None => return Ok(GroupForMachine::None),
         Choice::Elsewhere(id) => return Ok(GroupForMachine::Refused(elsewhere(&fleet, id))),
         Choice::Its(id) => id,
@@ -352,7 +365,11 @@ async fn choose_group(
                 changes.update(before, group);
             }
             let group = new_group(ctx, &fleet.fleet, offer);
-            tracing::info!(fleet.name = group.name, region = group.configuration.region, "a placement group is made");
+            tracing::info!(
+                fleet.name = group.name,
+                region = group.configuration.region,
+                "a placement group is made"
+            );
             let id = group.id;
             changes.insert_silently(group);
             id

@@ -115,7 +115,11 @@ fn attempts_of(snapshot: &InstanceSnapshot) -> Option<OfferAttempts> {
     let Some(group) = &snapshot.group else {
         return Some(attempts);
     };
-    let node = group.row.members.iter().position(|id| *id == snapshot.instance.id)?;
+    let node = group
+        .row
+        .members
+        .iter()
+        .position(|id| *id == snapshot.instance.id)?;
     Some(attempts.of_member(node))
 }
 

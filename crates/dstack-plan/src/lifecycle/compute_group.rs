@@ -116,7 +116,10 @@ mod tests {
     fn a_group_is_made_whole_or_not_at_all() {
         use ComputeGroupState::Submitted;
         assert!(is_wanted(&[Pending, Pending]) && !is_wanted(&[Pending, Terminating]) && !is_wanted(&[]));
-        assert_eq!(decide(&facts(Submitted, Progress::Done, &[Pending])), Decision::Made);
+        assert_eq!(
+            decide(&facts(Submitted, Progress::Done, &[Pending])),
+            Decision::Made
+        );
         let refused = Progress::Refused("no capacity".to_owned());
         assert_eq!(decide(&facts(Submitted, refused, &[Pending])), Decision::Gone);
         let made = facts(Submitted, Progress::Intended(None), &[Terminating]);

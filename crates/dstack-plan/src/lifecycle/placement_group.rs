@@ -148,7 +148,10 @@ mod tests {
     fn a_group_is_made_and_stays_while_its_fleet_is_there() {
         let new = facts(Status::Submitted, Progress::None);
         assert!(matches!(decide(&new, NOW), Decision::IntendCreation(_)));
-        assert_eq!(decide(&facts(Status::Submitted, Progress::Done), NOW), Decision::Made);
+        assert_eq!(
+            decide(&facts(Status::Submitted, Progress::Done), NOW),
+            Decision::Made
+        );
         let refused = facts(Status::Submitted, Progress::Refused("no".to_owned()));
         assert_eq!(decide(&refused, NOW), Decision::NotMade("no".to_owned()));
         let made = facts(Status::Active, Progress::Done);
@@ -198,6 +201,9 @@ mod tests {
         assert!(matches!(decide(&unknown, NOW), Decision::Wait(_)));
         let cleared = facts(Status::Unused, Progress::Refused("not wanted".to_owned()));
         assert_eq!(decide(&cleared, NOW), Decision::Gone);
-        assert_eq!(decide(&facts(Status::Unused, Progress::None), NOW), Decision::Gone);
+        assert_eq!(
+            decide(&facts(Status::Unused, Progress::None), NOW),
+            Decision::Gone
+        );
     }
 }

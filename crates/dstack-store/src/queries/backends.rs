@@ -177,11 +177,17 @@ async fn is_asked_for_instances(tx: &mut Tx, keys: &RowKeys, project: ProjectId,
     let sql = "SELECT o.notes FROM instances i JOIN operations o ON o.subject = 'instance ' || i.id \
         WHERE i.project_id = $1 AND i.backend IS NULL AND i.deleted = 0 AND i.status <> 'terminated' \
         AND o.kind = $2 AND o.notes IS NOT NULL";
-    let rows = sqlx::query(sql)
-        .bind(project.to_string())
-        .bind(OperationKind::Create.to_raw())
-        .fetch_all(tx)
-        .await?;
+    let of_groups = "SELECT o.notes FROM compute_groups g JOIN operations o ON o.subject = 'compute-group ' || g.id \
+        WHERE g.project_id = $1 AND g.status NOT IN ('terminated') AND o.kind = $2 AND o.notes IS NOT NULL";
+    let mut rows = Vec::new();
+    for sql in [sql, of_groups] {
+        let found = sqlx::query(sql)
+            .bind(project.to_string())
+            .bind(OperationKind::Create.to_raw())
+            .fetch_all(&mut *tx)
+            .await?;
+        rows.extend(found);
+    }
     for row in rows {
         let attempts: Sealed<Value> = read_field(&row, keys, 0, "operations", "notes")?;
         // The first of the offers that remain is the one that is asked for. Earlier versions called them otherwise.

@@ -345,11 +345,7 @@ impl InUse {
             ),
             Self::Fleets => ("fleets", "name", "deleted = 0 AND local = 0"),
             Self::Volumes => ("volumes", "name", "deleted = 0"),
-            Self::PlacementGroups => (
-                "placement_groups",
-                "name",
-                "status NOT IN ('failed', 'deleted')",
-            ),
+            Self::PlacementGroups => ("placement_groups", "name", "status NOT IN ('failed', 'deleted')"),
             Self::Gateways => ("gateways", "name", "1 = 1"),
         }
     }

@@ -94,7 +94,11 @@ impl PlacementGroupRow {
     ///
     /// # Errors
     /// The status must not follow the present one; nothing is changed.
-    pub fn activate(&mut self, data: PlacementGroupProvisioningData, now: Time) -> Result<(), TransitionError> {
+    pub fn activate(
+        &mut self,
+        data: PlacementGroupProvisioningData,
+        now: Time,
+    ) -> Result<(), TransitionError> {
         self.go(PlacementGroupStatus::Active, now)?;
         self.provisioning_data = Some(Json::new(data));
         Ok(())
