@@ -52,6 +52,8 @@ pub struct Machine {
     pub place: (String, Option<String>),
     /// The placement group that it is in.
     pub group: Option<String>,
+    /// The reservation that it is made of.
+    pub reservation: Option<String>,
 }
 
 /// How late a cloud is. Its calls take effect also when the caller has gone away in the meantime.
@@ -74,8 +76,8 @@ struct State {
     machines: Vec<Machine>,
     /// When each of them is listed.
     listed_at: HashMap<InstanceId, Instant>,
-    /// Machines ever made, by instance.
-    made: HashMap<InstanceId, usize>,
+    /// Machines ever made, by instance and offer.
+    made: HashMap<(InstanceId, String), usize>,
     /// A number for each instance.
     numbers: HashMap<InstanceId, usize>,
     /// Machines that are to be taken away, and why.
@@ -103,6 +105,8 @@ struct State {
     inventories: usize,
     placements: placements::Placements,
     groups: groups::Groups,
+    has_reservations: bool,
+    never_ready: BTreeSet<String>,
 }
 
 impl State {
@@ -243,6 +247,17 @@ impl Clouds {
         self.change(|state| state.full = full);
     }
 
+    /// It makes machines of reserved capacity.
+    pub fn has_reservations(&self) {
+        self.change(|state| state.has_reservations = true);
+    }
+
+    /// Machines of these offers are begun with, and never get ready.
+    pub fn never_ready(&self, names: &[&str]) {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        self.change(|state| state.never_ready = names);
+    }
+
     /// It offers a small and a large machine, and none is to be had.
     pub fn sold_out(&self) {
         self.offer(&["small", "large"]);
@@ -337,7 +352,7 @@ impl Clouds {
         self.lock().asked.clone()
     }
 
-    /// The most machines that were ever made for one instance.
+    /// The most machines that were ever made for one instance of one offer.
     pub fn most_made(&self) -> usize {
         self.lock().made.values().copied().max().unwrap_or(0)
     }
@@ -478,6 +493,7 @@ impl BackendKind for Clouds {
             volumes: true,
             placement_groups: state.placements.are_there,
             compute_groups: state.groups.are_made,
+            reservations: state.has_reservations,
             ..Capabilities::default()
         }
     }
@@ -624,10 +640,11 @@ impl Clouds {
                 offer: name.clone(),
                 place: (request.offer.region.to_string(), zone(&request.offer)),
                 group: group.cloned(),
+                reservation: request.reservation.clone(),
             });
             let listed_at = Instant::now() + state.delays.unlisted;
             state.listed_at.insert(instance, listed_at);
-            *state.made.entry(instance).or_default() += 1;
+            *state.made.entry((instance, name.clone())).or_default() += 1;
             let number = state.number_of(instance);
             place(&request.offer, number).ok_or(ComputeError::Unsupported("this"))
         })
@@ -669,6 +686,13 @@ impl Lifecycle<CloudMachine> for Clouds {
         let made = call
             .make("machine", LISTED_WITHIN, || self.make_machine(want), find)
             .await?;
+        if self.lock().never_ready.contains(&want.offer.instance.name) {
+            return Ok(Step::Underway {
+                seen: None,
+                doing: "an address".to_owned(),
+                again: Duration::from_secs(5),
+            });
+        }
         Ok(Step::Ready(made))
     }
 
@@ -729,10 +753,11 @@ impl Clouds {
                 offer: name.clone(),
                 place: (request.offer.region.to_string(), zone(&request.offer)),
                 group: None,
+                reservation: None,
             });
             let listed_at = Instant::now() + state.delays.unlisted;
             state.listed_at.insert(instance, listed_at);
-            *state.made.entry(instance).or_default() += 1;
+            *state.made.entry((instance, name.clone())).or_default() += 1;
             let number = state.number_of(instance);
             hosts.begin_container(&address(number));
             let place = place(&request.offer, number).ok_or(ComputeError::Unsupported("this"));

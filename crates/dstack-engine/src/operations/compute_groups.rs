@@ -12,7 +12,7 @@ use dstack_units::ProjectId;
 use serde_json::Value;
 
 use super::clouds::{OperationJournal, done, refused, remove};
-use super::instances::{self, Ask, NotAsked, OfOffers, OfferAttempts, cloud_of};
+use super::instances::{self, Ask, NotAsked, OfOffers, OfferAttempts, cloud_of, unreadable};
 use super::{Step, Subject, containers, last_of};
 use crate::Result;
 use crate::context::Context;
@@ -114,8 +114,14 @@ async fn terminate(ctx: &Context, snapshot: &ComputeGroupSnapshot, operation: Op
     let Some(place) = group.provisioning_data.as_deref() else {
         return done(ctx, operation, Value::Null).await;
     };
-    let created = last_of(&snapshot.operations, OperationKind::Create).and_then(OfferAttempts::read);
-    let pieces = created.map(|attempts| attempts.pieces()).unwrap_or_default();
+    let pieces = match last_of(&snapshot.operations, OperationKind::Create) {
+        None => Value::Null,
+        Some(created) => match OfferAttempts::read(created) {
+            Some(attempts) => attempts.pieces(),
+            // There may be pieces beside the containers: not forgotten.
+            None => return unreadable(ctx, operation).await,
+        },
+    };
     let cloud = cloud_of(ctx, group.project_id, place.backend).await;
     let known = Known {
         marks: marks(ctx, group),

@@ -550,7 +550,7 @@ async fn clear_pieces(
 }
 
 /// Waits for a version that can read what was made.
-async fn unreadable(ctx: &Context, operation: OperationRow) -> Result<Step> {
+pub(super) async fn unreadable(ctx: &Context, operation: OperationRow) -> Result<Step> {
     let error =
         "what was made is stored in a form that this version cannot read: start the version that made it";
     note_error(ctx, operation, error.to_owned()).await?;
