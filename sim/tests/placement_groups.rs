@@ -1,6 +1,6 @@
 //! Placement groups of clusters, by an engine that dies anywhere, in a cloud that loses calls and keeps groups for a while.
 
-#![allow(clippy::unwrap_used, clippy::panic)] // tests
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)] // tests
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -447,7 +447,7 @@ async fn ensure(
     match made {
         Ok(Progress::Ready(made)) => {
             match made {
-                Made::Instance(place) => attempts.created = Some(place),
+                Made::Instance(place) => attempts.created = Some(*place),
                 Made::Group(group) => attempts.created_group = Some(*group),
             }
             done(ctx, operation, attempts.to_json()).await
@@ -609,7 +609,7 @@ pub(super) enum Ask {
 /// What was made.
 pub(super) enum Made {
     /// One instance.
-    Instance(JobProvisioningData),
+    Instance(Box<JobProvisioningData>),
     /// Several as one.
     Group(Box<ComputeGroupProvisioningData>),
 }
@@ -624,13 +624,10 @@ impl Ask {
         match self {
             Self::Container(request) => {
                 let made = containers::ensure(journal, cloud, request).await?;
-                Ok(with_place(made, Made::Instance))
+                Ok(with_place(made, instance))
             }
             Self::Machine(request) => match cloud.machines() {
-                Some(machines) => Ok(with_place(
-                    journal.ensure(machines, request).await?,
-                    Made::Instance,
-                )),
+                Some(machines) => Ok(with_place(journal.ensure(machines, request).await?, instance)),
                 None => Err(ComputeError::Unsupported("to make machines")),
             },
             Self::Group(request) => match cloud.groups() {
@@ -641,6 +638,10 @@ impl Ask {
             },
         }
     }
+}
+
+fn instance(place: JobProvisioningData) -> Made {
+    Made::Instance(Box::new(place))
 }
 
 fn with_place<P>(progress: Progress<P>, place: impl Fn(P) -> Made) -> Progress<Made> {
