@@ -1,6 +1,6 @@
 //! Rows of placement and compute groups, in all stores of the engine.
 
-#![allow(clippy::unwrap_used, clippy::panic)] // tests
+#![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods)] // tests
 
 use dstack_model::backends::BackendType;
 use dstack_model::compute_groups::ComputeGroupProvisioningData;
