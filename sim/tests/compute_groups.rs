@@ -11,6 +11,7 @@ use dstack_engine::failpoint::DieAt;
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::{JobTerminationReason, RunStatus};
 use dstack_plan::lifecycle::compute_group::ComputeGroupState;
+use dstack_plan::orphans::Policy;
 use dstack_sim::clouds::{CONTAINER_LOST, Delays};
 use dstack_sim::{Faults, Script, World, invariants, killed_everywhere};
 use dstack_store::EngineStore;
@@ -177,6 +178,32 @@ async fn the_jobs_of_a_group_that_breaks_are_told_why() {
     let told = told.iter().filter_map(InstanceRow::termination_reason_message);
     assert!(told.into_iter().any(|text| text.contains(CONTAINER_LOST)));
     nothing_is_left(&world, 5 * MINUTE, "").await;
+}
+
+/// Whoever looks for what belongs to nobody finds the row of the group.
+#[tokio::test(start_paused = true)]
+async fn a_group_is_never_taken_for_an_orphan() {
+    let mut world = world(9, &["small"]).await;
+    world.orphans = Policy {
+        grace: Duration::from_secs(20),
+        removes: true,
+    };
+    world.orphans_interval = Duration::from_secs(5);
+    for name in ["cloud-0", "cloud-1"] {
+        world.hosts.script(name, LONG);
+    }
+    let engine = world.start().await.unwrap();
+    let run = world.submit(&engine, "train", &nodes(2)).await.unwrap();
+    world.running(&run, 5 * MINUTE).await.unwrap();
+    let kept = |world: &World| world.clouds.groups_of_containers().len() == 1;
+    world
+        .throughout("it is left alone", 5 * MINUTE, kept)
+        .await
+        .unwrap();
+    world.stop(&engine, &run, false).await.unwrap();
+    nothing_is_left(&world, 5 * MINUTE, "").await;
+    assert!(world.clouds.inventories() > 10, "nobody looked");
+    assert_eq!(world.clouds.swept(), Vec::<String>::new());
 }
 
 /// Whenever a run is stopped, nothing of it stays in the cloud.

@@ -11,6 +11,7 @@ use dstack_engine::{Engine, Failpoints};
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::RunStatus;
 use dstack_plan::lifecycle::placement_group::PlacementGroupStatus;
+use dstack_plan::orphans::Policy;
 use dstack_sim::clouds::Delays;
 use dstack_sim::{Faults, World, invariants, killed_everywhere};
 use dstack_store::rows::{InstanceRow, PlacementGroupRow};
@@ -277,6 +278,30 @@ async fn a_group_that_the_cloud_keeps_for_hours_is_deleted_in_the_end() {
     let over = |world: &World| groups(world, id).iter().all(|row| row.status().is_over());
     world.until("it is gone", 4 * HOUR, over).await.unwrap();
     assert!(world.clouds.placement_groups().is_empty());
+}
+
+/// Whoever looks for what belongs to nobody finds the row of each group, also while its cloud takes its time.
+#[tokio::test(start_paused = true)]
+async fn a_group_is_never_taken_for_an_orphan() {
+    let mut world = world(9).await;
+    world.clouds.has_placement_groups(5 * MINUTE);
+    world.orphans = Policy {
+        grace: 20 * SECOND,
+        removes: true,
+    };
+    world.orphans_interval = 5 * SECOND;
+    let engine = world.start().await.unwrap();
+    let id = world.apply_fleet(&engine, "cloud", &cluster(2)).await.unwrap();
+    has_idle(&world, id, 2).await;
+    let kept = |world: &World| world.clouds.placement_groups().len() == 1;
+    world
+        .throughout("it is left alone", 5 * MINUTE, kept)
+        .await
+        .unwrap();
+    world.end_fleet(&engine, id, None).await.unwrap();
+    is_gone(&world, id, "").await;
+    assert!(world.clouds.inventories() > 10, "nobody looked");
+    assert_eq!(world.clouds.swept(), Vec::<String>::new());
 }
 
 /// A cluster comes up and is deleted while the engine is killed at `point`.
