@@ -1,5 +1,8 @@
 //! A simulated cloud: offers, machines, and its own faults.
 
+mod groups;
+mod placements;
+
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,9 +11,9 @@ use async_trait::async_trait;
 use dstack_compute::config::{BackendConfig, SplitConfig};
 use dstack_compute::{
     Account, AccountProject, Backend, BackendKind, Backends, Call, Capabilities, ComputeError,
-    ConfigureError, Container, ContainerRequest, Known, LISTED_WITHIN, Lifecycle, Machine as CloudMachine,
-    MachineRequest, Marks, Owned, OwnedKind, OwnedMark, Removal, Sign, Step, Volume, VolumeRequest, Volumes,
-    Workload,
+    ConfigureError, Container, ContainerRequest, Group, Known, LISTED_WITHIN, Lifecycle,
+    Machine as CloudMachine, MachineRequest, Marks, Owned, OwnedKind, OwnedMark, Placement, Removal, Sign,
+    Step, Volume, VolumeRequest, Volumes, Workload,
 };
 use dstack_model::backends::BackendType;
 use dstack_model::decode::decode_strict;
@@ -19,7 +22,7 @@ use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::{JobProvisioningData, Requirements};
 use dstack_model::volumes::VolumeProvisioningData;
 use dstack_system::{Random, task};
-use dstack_units::{InstallationId, InstanceId, ProjectId, VolumeId};
+use dstack_units::{ComputeGroupId, InstallationId, InstanceId, PlacementGroupId, ProjectId, VolumeId};
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -28,6 +31,9 @@ use uuid::Uuid;
 use crate::Faults;
 use crate::hosts::Hosts;
 use crate::servers::Caller;
+
+pub use groups::ContainerGroup;
+pub use placements::PlacementGroup;
 
 /// What is said of a cloud that is [sold out](Clouds::sold_out).
 pub const SOLD_OUT: &str = "small in aws/here: no small left; large in aws/here: no large left";
@@ -44,6 +50,10 @@ pub struct Machine {
     pub offer: String,
     /// Where it is: its region, and its zone if the cloud has some.
     pub place: (String, Option<String>),
+    /// The placement group that it is in.
+    pub group: Option<String>,
+    /// The reservation that it is made of.
+    pub reservation: Option<String>,
 }
 
 /// How late a cloud is. Its calls take effect also when the caller has gone away in the meantime.
@@ -66,8 +76,8 @@ struct State {
     machines: Vec<Machine>,
     /// When each of them is listed.
     listed_at: HashMap<InstanceId, Instant>,
-    /// Machines ever made, by instance.
-    made: HashMap<InstanceId, usize>,
+    /// Machines ever made, by instance and offer.
+    made: HashMap<(InstanceId, String), usize>,
     /// A number for each instance.
     numbers: HashMap<InstanceId, usize>,
     /// Machines that are to be taken away, and why.
@@ -94,6 +104,10 @@ struct State {
     swept: Vec<String>,
     hides_inventory: bool,
     inventories: usize,
+    placements: placements::Placements,
+    groups: groups::Groups,
+    has_reservations: bool,
+    never_ready: BTreeSet<String>,
 }
 
 impl State {
@@ -101,6 +115,17 @@ impl State {
     fn number_of(&mut self, instance: InstanceId) -> usize {
         let next = self.numbers.len();
         *self.numbers.entry(instance).or_insert(next)
+    }
+
+    fn end_machine(&mut self, instance: InstanceId) {
+        for machine in self
+            .machines
+            .iter()
+            .filter(|machine| machine.instance == instance)
+        {
+            self.placements.left(machine.group.as_ref());
+        }
+        self.machines.retain(|machine| machine.instance != instance);
     }
 }
 
@@ -199,7 +224,7 @@ impl Clouds {
     /// The machine of an instance breaks, and is gone.
     pub fn lose(&self, instance: InstanceId) {
         self.change(|state| {
-            state.machines.retain(|machine| machine.instance != instance);
+            state.end_machine(instance);
             state
                 .containers
                 .retain(|container| container.instance != instance);
@@ -221,6 +246,17 @@ impl Clouds {
     pub fn full(&self, names: &[&str]) {
         let full = names.iter().map(|name| (*name).to_owned()).collect();
         self.change(|state| state.full = full);
+    }
+
+    /// It makes machines of reserved capacity.
+    pub fn has_reservations(&self) {
+        self.change(|state| state.has_reservations = true);
+    }
+
+    /// Machines of these offers are begun with, and never get ready.
+    pub fn never_ready(&self, names: &[&str]) {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        self.change(|state| state.never_ready = names);
     }
 
     /// It offers a small and a large machine, and none is to be had.
@@ -322,7 +358,7 @@ impl Clouds {
         self.lock().asked.clone()
     }
 
-    /// The most machines that were ever made for one instance.
+    /// The most machines that were ever made for one instance of one offer.
     pub fn most_made(&self) -> usize {
         self.lock().made.values().copied().max().unwrap_or(0)
     }
@@ -454,12 +490,16 @@ impl BackendKind for Clouds {
     }
 
     fn capabilities(&self) -> Capabilities {
+        let state = self.lock();
         Capabilities {
             create_instance: true,
             multinode: true,
             privileged: true,
             instance_volumes: true,
             volumes: true,
+            placement_groups: state.placements.are_there,
+            compute_groups: state.groups.are_made,
+            reservations: state.has_reservations,
             ..Capabilities::default()
         }
     }
@@ -491,6 +531,14 @@ impl Backend for Clouds {
         Some(self)
     }
 
+    fn placements(&self) -> Option<&dyn Lifecycle<Placement>> {
+        self.lock().placements.are_there.then_some(self as _)
+    }
+
+    fn groups(&self) -> Option<&dyn Lifecycle<Group>> {
+        self.lock().groups.are_made.then_some(self as _)
+    }
+
     fn volumes(&self) -> Option<&dyn Volumes> {
         Some(self)
     }
@@ -517,7 +565,14 @@ impl Backend for Clouds {
                 .map(|container| owned(OwnedKind::Container, container.instance.uuid(), installation));
             let disks = state.disks.iter().filter(|(_, at)| is_listed(at));
             let disks = disks.map(|(volume, _)| owned(OwnedKind::Volume, volume.uuid(), installation));
+            let placements = state.placements.groups.iter();
+            let placements =
+                placements.map(|group| owned(OwnedKind::Placement, group.id.uuid(), installation));
+            let groups = state.groups.groups.iter();
+            let groups = groups.map(|group| owned(OwnedKind::Group, group.id.uuid(), installation));
             let all = machines
+                .chain(placements)
+                .chain(groups)
                 .chain(containers)
                 .chain(disks)
                 .chain(state.planted.iter().cloned())
@@ -556,6 +611,8 @@ impl Backend for Clouds {
         };
         match owned.kind {
             OwnedKind::Volume => self.delete_disk(VolumeId::from(key)).await,
+            OwnedKind::Placement => self.delete_placement(PlacementGroupId::from(key)).await,
+            OwnedKind::Group => self.delete_group(ComputeGroupId::from(key)).await,
             OwnedKind::Container => self.end_container(InstanceId::from(key)).await,
             _ => self.end_machine(InstanceId::from(key)).await,
         }
@@ -585,14 +642,18 @@ impl Clouds {
             if state.full.contains(name) {
                 return Err(ComputeError::NoCapacity(format!("no {name} left")));
             }
+            let group = request.placement_group.as_ref();
+            state.placements.check(group, &request.offer)?;
             state.machines.push(Machine {
                 instance,
                 offer: name.clone(),
                 place: (request.offer.region.to_string(), zone(&request.offer)),
+                group: group.cloned(),
+                reservation: request.reservation.clone(),
             });
             let listed_at = Instant::now() + state.delays.unlisted;
             state.listed_at.insert(instance, listed_at);
-            *state.made.entry(instance).or_default() += 1;
+            *state.made.entry((instance, name.clone())).or_default() += 1;
             let number = state.number_of(instance);
             place(&request.offer, number, instance).ok_or(ComputeError::Unsupported("this"))
         })
@@ -612,7 +673,7 @@ impl Clouds {
 
     async fn end_machine(&self, instance: InstanceId) -> Result<Removal, ComputeError> {
         self.order(move |state| {
-            state.machines.retain(|machine| machine.instance != instance);
+            state.end_machine(instance);
             Ok(Removal::Gone)
         })
         .await
@@ -634,6 +695,13 @@ impl Lifecycle<CloudMachine> for Clouds {
         let made = call
             .make("machine", LISTED_WITHIN, || self.make_machine(want), find)
             .await?;
+        if self.lock().never_ready.contains(&want.offer.instance.name) {
+            return Ok(Step::Underway {
+                seen: None,
+                doing: "an address".to_owned(),
+                again: Duration::from_secs(5),
+            });
+        }
         Ok(Step::Ready(made))
     }
 
@@ -693,10 +761,12 @@ impl Clouds {
                 instance,
                 offer: name.clone(),
                 place: (request.offer.region.to_string(), zone(&request.offer)),
+                group: None,
+                reservation: None,
             });
             let listed_at = Instant::now() + state.delays.unlisted;
             state.listed_at.insert(instance, listed_at);
-            *state.made.entry(instance).or_default() += 1;
+            *state.made.entry((instance, name.clone())).or_default() += 1;
             let number = state.number_of(instance);
             hosts.begin_container(&address(number));
             let place = place(&request.offer, number, instance).ok_or(ComputeError::Unsupported("this"));

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use dstack_model::instances::InstanceStatus;
 use dstack_model::volumes::VolumeStatus;
+use dstack_plan::lifecycle::compute_group::ComputeGroupState;
+use dstack_plan::lifecycle::placement_group::PlacementGroupStatus;
 use dstack_store::memory::Tables;
 use dstack_store::rows::{InstanceRow, JobRow};
 
@@ -17,6 +19,7 @@ pub fn always(world: &World) -> Vec<String> {
         waits_have_reasons(tables, &mut wrong);
         fleets_have_their_size(tables, &mut wrong);
         keys_are_unique(tables, &mut wrong);
+        groups_have_one_fleet(tables, &mut wrong);
     });
     nothing_goes_round(world, &mut wrong);
     if world.clouds.most_made() > 1 {
@@ -24,6 +27,12 @@ pub fn always(world: &World) -> Vec<String> {
     }
     if world.clouds.most_disks_made() > 1 {
         wrong.push("two disks were made for one volume".to_owned());
+    }
+    if world.clouds.most_placement_groups_made() > 1 {
+        wrong.push("two groups were made for one placement group".to_owned());
+    }
+    if world.clouds.most_groups_made() > 1 {
+        wrong.push("two groups were made for one compute group".to_owned());
     }
     for (task, starts) in world.hosts.starts() {
         if starts > 1 {
@@ -69,6 +78,21 @@ pub fn at_rest(world: &World) -> Vec<String> {
             wrong.push(format!("the disk of volume {volume} is left in the cloud"));
         }
     }
+    for group in world.clouds.placement_groups() {
+        let known = tables.placement_groups.get(&group.id);
+        if known.is_none_or(|row| row.status().is_over()) {
+            wrong.push(format!("placement group {} is left in the cloud", group.name));
+        }
+    }
+    for group in world.clouds.groups_of_containers() {
+        let known = tables.compute_groups.get(&group.id);
+        if known.is_none_or(|row| row.status() == ComputeGroupState::Terminated) {
+            wrong.push(format!(
+                "a group of {} containers is left in the cloud",
+                group.size
+            ));
+        }
+    }
     let left = |row: &&InstanceRow| row.status() != InstanceStatus::Terminated;
     for instance in tables.instances.values().filter(left) {
         if instance.busy_blocks != 0 || instance.status() != InstanceStatus::Idle {
@@ -91,6 +115,12 @@ pub fn nothing_left(world: &World) -> Vec<String> {
     }
     for container in world.clouds.containers() {
         wrong.push(format!("there is still a container: {container:?}"));
+    }
+    for group in world.clouds.placement_groups() {
+        wrong.push(format!("there is still the placement group {}", group.name));
+    }
+    for group in world.clouds.groups_of_containers() {
+        wrong.push(format!("there is still a group of containers: {group:?}"));
     }
     for volume in world.clouds.disks() {
         wrong.push(format!("there is still the disk of volume {volume}"));
@@ -138,6 +168,40 @@ fn keys_are_unique(tables: &Tables, wrong: &mut Vec<String>) {
     );
     let submission = |row: &JobRow| (row.run_id, row.replica_num, row.job_num, row.submission_num);
     twice("job", tables.jobs.values().map(submission), wrong);
+}
+
+/// A fleet has one placement group at a time, and its instances are in none of another fleet. What costs money waits for something.
+fn groups_have_one_fleet(tables: &Tables, wrong: &mut Vec<String>) {
+    let wanted = tables
+        .placement_groups
+        .values()
+        .filter(|row| row.status().is_wanted());
+    twice("placement group", wanted.map(|row| row.fleet_id), wrong);
+    for instance in tables.instances.values() {
+        let group = instance.placement_group_id;
+        let group = group.and_then(|id| tables.placement_groups.get(&id));
+        if group.is_some_and(|group| Some(group.fleet_id) != instance.fleet_id) {
+            wrong.push(format!(
+                "{} is in the placement group of another fleet",
+                instance.name
+            ));
+        }
+    }
+    for row in tables.placement_groups.values() {
+        let is_settled = row.status().is_over() || row.status() == PlacementGroupStatus::Active;
+        if !is_settled && row.waiting_for().is_none() && row.next_wake_at().is_none() {
+            wrong.push(format!("a placement group of {} waits for nothing", row.name));
+        }
+    }
+    for row in tables.compute_groups.values() {
+        let is_settled = matches!(
+            row.status(),
+            ComputeGroupState::Running | ComputeGroupState::Terminated
+        );
+        if !is_settled && row.waiting_for().is_none() && row.next_wake_at().is_none() {
+            wrong.push(format!("the compute group of {} waits for nothing", row.name));
+        }
+    }
 }
 
 fn twice<K: Ord + std::fmt::Debug>(what: &str, keys: impl Iterator<Item = K>, wrong: &mut Vec<String>) {

@@ -14,6 +14,17 @@ pub fn of(world: &World) -> String {
     lines.extend(tables.runs.values().map(run));
     lines.extend(tables.jobs.values().map(job));
     lines.extend(tables.volumes.values().map(volume));
+    let groups = tables.placement_groups.values();
+    lines.extend(groups.map(|row| {
+        let (name, place) = (&row.name, &row.configuration.region);
+        let waits = waits(row.waiting_for());
+        format!("placement group of {name} in {place}: {:?}{waits}", row.status())
+    }));
+    let groups = tables.compute_groups.values();
+    lines.extend(groups.map(|row| {
+        let waits = waits(row.waiting_for());
+        format!("compute group {}: {:?}{waits}", row.name, row.status())
+    }));
     lines.extend(
         world
             .clouds
@@ -21,6 +32,20 @@ pub fn of(world: &World) -> String {
             .iter()
             .chain(&world.clouds.containers())
             .map(|machine| format!("{machine:?}")),
+    );
+    lines.extend(
+        world
+            .clouds
+            .placement_groups()
+            .iter()
+            .map(|group| format!("{group:?}")),
+    );
+    lines.extend(
+        world
+            .clouds
+            .groups_of_containers()
+            .iter()
+            .map(|group| format!("{group:?}")),
     );
     lines.push(format!("{} tasks on the hosts", world.hosts.tasks()));
     lines.extend(

@@ -14,13 +14,15 @@ use dstack_store::queries::metrics::MetricsPoint;
 use dstack_store::queries::orphans::{MadeFor, MadeKey, OrphanRow};
 use dstack_store::rows::{FleetRow, InstanceRow, JobRow, RunRow, VolumeRow};
 use dstack_store::{
-    Acquired, ChangeFeed, Claim, Commit, EngineStore, EntityRef, FleetSnapshot, GatewaySnapshot,
-    InstanceSnapshot, JobSnapshot, Lease, LeaseRequest, MemoryStore, PlacementSnapshot, Result, RunSnapshot,
-    VolumeSnapshot,
+    Acquired, ChangeFeed, Claim, Commit, ComputeGroupSnapshot, EngineStore, EntityRef, FleetSnapshot,
+    GatewaySnapshot, InstanceSnapshot, JobSnapshot, Lease, LeaseRequest, MemoryStore, PlacementGroupSnapshot,
+    PlacementSnapshot, Result, RunSnapshot, VolumeSnapshot,
 };
 use dstack_system::Clock;
 use dstack_system::clock::SharedClock;
-use dstack_units::{FleetId, GatewayId, InstanceId, JobId, ProjectId, RunId, Time, VolumeId};
+use dstack_units::{
+    ComputeGroupId, FleetId, GatewayId, InstanceId, JobId, PlacementGroupId, ProjectId, RunId, Time, VolumeId,
+};
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -196,6 +198,12 @@ impl EngineStore for ServerStore {
     }
     async fn volume(&self, id: VolumeId) -> Result<Option<VolumeSnapshot>> {
         self.store.volume(id).await
+    }
+    async fn placement_group(&self, id: PlacementGroupId) -> Result<Option<PlacementGroupSnapshot>> {
+        self.store.placement_group(id).await
+    }
+    async fn compute_group(&self, id: ComputeGroupId) -> Result<Option<ComputeGroupSnapshot>> {
+        self.store.compute_group(id).await
     }
     async fn gateway(&self, id: GatewayId) -> Result<Option<GatewaySnapshot>> {
         self.store.gateway(id).await

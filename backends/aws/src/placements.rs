@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use dstack_compute::{
     Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Placement, PlacementRequest, Removal, Step,
+    placement_name,
 };
 use dstack_model::backends::BackendType;
 use dstack_model::placement::PlacementGroupProvisioningData;
@@ -14,9 +15,6 @@ use crate::machines::ENDS_INTERVAL;
 use crate::tags::tags;
 
 const GROUP: &str = "placement group";
-
-/// Longest name that we give; AWS takes 255.
-const NAME_LENGTH: usize = 60;
 
 /// Types that cannot be in cluster placement groups ("Placement strategies", EC2 User Guide).
 const WITHOUT_GROUPS: &[&str] = &["t2.", "t3."];
@@ -37,7 +35,7 @@ impl Lifecycle<Placement> for Aws {
                 "AWS has no placement groups for {instance_type}: take other instances for a cluster"
             )));
         }
-        let name = want.marks.name(NAME_LENGTH);
+        let name = placement_name(&want.marks);
         let create = async || {
             let tags = tags(&want.marks, &want.owner, self.config.tags.as_ref());
             let form = Form::new("CreatePlacementGroup")
@@ -61,7 +59,7 @@ impl Lifecycle<Placement> for Aws {
     }
 
     async fn remove(&self, known: &Known<Placement>, call: &Call<'_>) -> Result<Removal, ComputeError> {
-        let name = known.marks.name(NAME_LENGTH);
+        let name = placement_name(&known.marks);
         let (region, made) = (known.site.as_str(), known.place.as_ref().map(|_| name.clone()));
         let delete = async |name: String| self.delete_group(region, &name).await;
         call.unmake(

@@ -62,6 +62,8 @@ impl BackendKind for Kind {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
+            multinode: true,
+            compute_groups: true,
             volumes: true,
             ..Capabilities::default()
         }

@@ -79,7 +79,11 @@ impl BackendKind for Kind {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::default()
+        Capabilities {
+            multinode: true,
+            compute_groups: true,
+            ..Capabilities::default()
+        }
     }
 
     async fn configure(&self, _: &str, config: &BackendConfig) -> Result<SplitConfig, ConfigureError> {

@@ -42,7 +42,7 @@ pub use inventory::{Owned, OwnedKind, OwnedMark};
 pub use lifecycle::{Known, Lifecycle, Removal, Resource, Sign, Step};
 pub use machines::{Machine, MachineRequest, Owner};
 pub use marks::{INSTALLATION_TAG, KEY_TAG, Marks, NameCode};
-pub use placements::{Placement, PlacementRequest};
+pub use placements::{Placement, PlacementRequest, placement_name};
 pub use registry::{BackendKind, ConfigureError, Registry};
 pub use volumes::{Attachment, AttachmentSite, Volume, VolumeRequest, Volumes};
 

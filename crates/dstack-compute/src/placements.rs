@@ -14,7 +14,15 @@ impl Resource for Placement {
     type Place = PlacementGroupProvisioningData;
 }
 
-/// A placement group that is asked for. Machines name it as [`Marks::name`] does.
+/// Longest name of a placement group: it is known to the backend and to the machines in it by the name of this length.
+const NAME_LENGTH: usize = 60;
+
+/// By what a placement group with these marks is known, to machines as well.
+pub fn placement_name(marks: &Marks) -> String {
+    marks.name(NAME_LENGTH)
+}
+
+/// A placement group that is asked for. Its name is [`placement_name`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlacementRequest {
     /// What it carries: whatever is made for the request is found by them.

@@ -7,16 +7,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dstack_compute::{
-    Backend, ComputeError, Container, Known, LISTED_WITHIN, Lifecycle, Machine, Resource, Sign,
+    Backend, ComputeError, Container, Group, Known, LISTED_WITHIN, Lifecycle, Machine, Resource, Sign,
 };
 use dstack_model::backends::BackendType;
+use dstack_model::compute_groups::ComputeGroupProvisioningData;
 use dstack_model::runs::JobProvisioningData;
 use dstack_store::EntityRef;
 use dstack_store::rows::InstanceRow;
-use dstack_units::{InstanceId, ProjectId, Time};
+use dstack_units::{ComputeGroupId, InstanceId, ProjectId, Time};
 
 use crate::context::Context;
 use crate::operations::clouds::{backend, in_time};
+use crate::operations::compute_groups;
 use crate::operations::instances::marks;
 
 /// Pause between two looks.
@@ -119,6 +121,9 @@ pub fn start(ctx: &Arc<Context>) {
 }
 
 async fn look_at(ctx: &Context, account: Account, rows: Vec<InstanceRow>) {
+    let (members, rows): (Vec<_>, Vec<_>) = rows
+        .into_iter()
+        .partition(|row: &InstanceRow| row.compute_group_id.is_some());
     let is_machine = |row: &InstanceRow| {
         row.job_provisioning_data
             .as_deref()
@@ -126,6 +131,7 @@ async fn look_at(ctx: &Context, account: Account, rows: Vec<InstanceRow>) {
     };
     let (machines, containers): (Vec<_>, Vec<_>) = rows.into_iter().partition(is_machine);
     for (rows, looked) in [
+        (&members, look_at_groups(ctx, account, &members).await),
         (&machines, look_at_all::<Machine>(ctx, account, &machines).await),
         (
             &containers,
@@ -212,6 +218,72 @@ fn concluded<I, P>(
     match told {
         Ok(signs) => (ids.into_iter().zip(signs).collect(), None),
         Err(error) => (ids.into_iter().map(|id| (id, Sign::Well)).collect(), Some(error)),
+    }
+}
+
+/// As [`look_at_all`], of containers that were made as one.
+async fn look_at_groups(
+    ctx: &Context,
+    (project, kind): Account,
+    rows: &[InstanceRow],
+) -> Result<(), ComputeError> {
+    let groups: BTreeSet<ComputeGroupId> = rows.iter().filter_map(|row| row.compute_group_id).collect();
+    if groups.is_empty() {
+        return Ok(());
+    }
+    let able = |backend: &dyn Backend| backend.groups().is_some();
+    let cloud = backend(ctx, project, kind, "groups of containers", able).await?;
+    let Some(lifecycle) = cloud.groups() else {
+        return Ok(());
+    };
+    let (mut found, mut known) = (Vec::new(), Vec::<Known<Group>>::new());
+    for id in groups {
+        let group = ctx.deps.store.compute_group(id).await;
+        let group = group.map_err(|error| ComputeError::Unclear(error.to_string()))?;
+        let Some((group, place)) = group.and_then(|group| {
+            let place = group.group.provisioning_data.as_deref()?.clone();
+            Some((group.group, place))
+        }) else {
+            continue;
+        };
+        known.push(Known {
+            marks: compute_groups::marks(ctx, &group),
+            site: place.region.clone(),
+            place: Some(place),
+        });
+        found.push(group);
+    }
+    let told = in_time(lifecycle.look(&known)).await;
+    let failed = told.as_ref().err().cloned();
+    // Nothing is concluded from an error, and nothing that was concluded before stands.
+    let signs = told.unwrap_or_else(|_| vec![Sign::Well; found.len()]);
+    for (group, sign) in found.iter().zip(signs) {
+        for (node, member) in group.members.iter().enumerate() {
+            if let Some(row) = rows.iter().find(|row| row.id == *member) {
+                take(ctx, *member, sign_of_member(row, node, &sign));
+            }
+        }
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+/// What is said of a group is said of each of its members.
+fn sign_of_member(
+    row: &InstanceRow,
+    node: usize,
+    sign: &Sign<ComputeGroupProvisioningData>,
+) -> Sign<JobProvisioningData> {
+    match sign {
+        Sign::Well => Sign::Well,
+        Sign::Ending { at, why } => Sign::Ending {
+            at: *at,
+            why: why.clone(),
+        },
+        Sign::Lost(why) => Sign::Lost(why.clone()),
+        Sign::Moved(place) => match place.job_provisioning_datas.get(node) {
+            Some(moved) if row.job_provisioning_data.as_deref() != Some(moved) => Sign::Moved(moved.clone()),
+            _ => Sign::Well,
+        },
     }
 }
 

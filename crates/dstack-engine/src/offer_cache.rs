@@ -162,6 +162,14 @@ pub fn multinode_backends(backends: &[Arc<dyn Backend>]) -> Vec<BackendType> {
         .collect()
 }
 
+/// Those backends that make containers in groups.
+pub fn group_backends(backends: &[Arc<dyn Backend>]) -> Vec<BackendType> {
+    let able = backends
+        .iter()
+        .filter(|backend| backend.capabilities().compute_groups);
+    able.map(|backend| backend.kind()).collect()
+}
+
 /// Whether a backend can do what is needed.
 pub const fn able(needs: Needs, can: Capabilities) -> bool {
     (!needs.multinode || can.multinode)

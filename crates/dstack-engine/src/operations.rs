@@ -4,10 +4,12 @@
 //! module for each kind of subject, and [`load`] is the list of them.
 
 pub mod clouds;
+pub mod compute_groups;
 pub mod containers;
 pub mod hosts;
 pub mod instances;
 pub mod jobs;
+pub mod placement_groups;
 pub mod preparation;
 pub mod volumes;
 
@@ -81,6 +83,8 @@ async fn load(ctx: &Context, entity: EntityRef) -> Result<Option<Box<dyn Subject
         EntityRef::Job(id) => boxed(store.job(id).await?),
         EntityRef::Instance(id) => boxed(store.instance(id).await?),
         EntityRef::Volume(id) => boxed(store.volume(id).await?),
+        EntityRef::PlacementGroup(id) => boxed(store.placement_group(id).await?),
+        EntityRef::ComputeGroup(id) => boxed(store.compute_group(id).await?),
         EntityRef::Run(_) | EntityRef::Fleet(_) | EntityRef::Gateway(_) => None,
     })
 }

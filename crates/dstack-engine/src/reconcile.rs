@@ -1,11 +1,13 @@
 //! One module per entity: load a snapshot, decide, commit.
 
+pub mod compute_group;
 pub mod fleet;
 pub mod fleet_view;
 pub mod gateway;
 pub mod instance;
 pub mod job;
 mod node;
+pub mod placement_group;
 mod refusal;
 mod replicas;
 pub mod run;
@@ -40,6 +42,8 @@ pub async fn reconcile(ctx: &Arc<Context>, key: Key) -> Result<()> {
             Key::Entity(EntityRef::Fleet(id)) => fleet::reconcile(ctx, id).await,
             Key::Entity(EntityRef::Volume(id)) => volume::reconcile(ctx, id).await,
             Key::Entity(EntityRef::Gateway(id)) => gateway::reconcile(ctx, id).await,
+            Key::Entity(EntityRef::PlacementGroup(id)) => placement_group::reconcile(ctx, id).await,
+            Key::Entity(EntityRef::ComputeGroup(id)) => compute_group::reconcile(ctx, id).await,
             Key::Schedule(project) => schedule::reconcile(ctx, project).await,
         };
         match &result {

@@ -4,6 +4,7 @@
 //! * [`jobs`] — from a run to the jobs it consists of.
 //! * [`matching`] — whether an instance satisfies requirements.
 //! * [`combine`] — what a fleet and a run ask for together.
+//! * [`compute_groups`] — which nodes of a run are made as one.
 //! * [`placement`] — which instance a job gets.
 //! * [`nodes`] — what the jobs of a run must know of one another before they start.
 //! * [`queue`] — where many waiting jobs go.
@@ -12,6 +13,7 @@
 //! * [`bootstrap`] — the first script of a container of a cloud.
 //! * [`offers`] — which offers of backends count, and in which order.
 //! * [`orphans`] — what clouds have of ours that belongs to nobody.
+//! * [`placement_groups`] — in which placement group an instance of a cluster is made.
 //! * [`volumes`] — where network volumes let a job be.
 //! * [`explain`] — why a job is placed where it is, and what to change when it cannot be placed.
 //! * [`plans`] — what a plan says.
@@ -24,6 +26,7 @@
 
 pub mod bootstrap;
 pub mod combine;
+pub mod compute_groups;
 pub mod diff;
 pub mod explain;
 pub mod fleet_diff;
@@ -37,6 +40,7 @@ pub mod nodes;
 pub mod offers;
 pub mod orphans;
 pub mod placement;
+pub mod placement_groups;
 pub mod plans;
 pub mod probes;
 pub mod queue;

@@ -5,7 +5,10 @@
 
 use std::time::Duration;
 
-use crate::rows::{FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow};
+use crate::rows::{
+    ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, PlacementGroupRow, RunRow,
+    VolumeRow,
+};
 use crate::writes::Change;
 use crate::{Commit, Entity, EventMaker, EventTarget, NewEvent, Put, Removal, events};
 
@@ -88,6 +91,26 @@ impl Tracked for VolumeRow {
             found.push(maker.event("Volume deleted", vec![events::volume(after)]));
         }
         found
+    }
+}
+
+/// Users follow the fleet: no event tells of its placement group.
+impl Tracked for PlacementGroupRow {
+    fn target(&self) -> EventTarget {
+        events::placement_group(self)
+    }
+    fn changed(_before: &Self, _after: &Self, _maker: &EventMaker) -> Vec<NewEvent> {
+        Vec::new()
+    }
+}
+
+/// Users follow its instances.
+impl Tracked for ComputeGroupRow {
+    fn target(&self) -> EventTarget {
+        events::compute_group(self)
+    }
+    fn changed(_before: &Self, _after: &Self, _maker: &EventMaker) -> Vec<NewEvent> {
+        Vec::new()
     }
 }
 

@@ -6,7 +6,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use dstack_units::{FleetId, GatewayId, InstanceId, JobId, RunId, VolumeId};
+use dstack_units::{
+    ComputeGroupId, FleetId, GatewayId, InstanceId, JobId, PlacementGroupId, RunId, VolumeId,
+};
 use uuid::Uuid;
 
 use crate::Column;
@@ -33,6 +35,12 @@ macro_rules! with_entities {
             Gateway(GatewayRow, GatewayId) in gateways as "gateway",
                 driven "TRUE",
                 is_over |_row| false;
+            PlacementGroup(PlacementGroupRow, PlacementGroupId) in placement_groups as "placement-group",
+                driven "status NOT IN ('failed', 'deleted')",
+                is_over |row| row.status().is_over();
+            ComputeGroup(ComputeGroupRow, ComputeGroupId) in compute_groups as "compute-group",
+                driven "status NOT IN ('terminated')",
+                is_over |row| row.status() == dstack_plan::lifecycle::compute_group::ComputeGroupState::Terminated;
             Run(RunRow, RunId) in runs as "run",
                 driven "status NOT IN ('terminated', 'failed', 'done')",
                 is_over |row| row.status().is_finished();
@@ -157,6 +165,8 @@ mod tests {
             EntityRef::Run(id.into()),
             EntityRef::Job(id.into()),
             EntityRef::Volume(id.into()),
+            EntityRef::PlacementGroup(id.into()),
+            EntityRef::ComputeGroup(id.into()),
         ] {
             assert_eq!(entity.to_string().parse(), Ok(entity));
         }

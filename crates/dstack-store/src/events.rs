@@ -6,7 +6,9 @@ use dstack_units::{Time, UserId};
 use crate::queries::projects::ProjectRow;
 use crate::queries::secrets::SecretRow;
 use crate::queries::users::UserRow;
-use crate::rows::{FleetRow, GatewayRow, InstanceRow, JobRow, RunRow, VolumeRow};
+use crate::rows::{
+    ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, PlacementGroupRow, RunRow, VolumeRow,
+};
 use crate::{EventTarget, NewEvent};
 
 /// Makes events that happen at one time by one actor.
@@ -242,6 +244,32 @@ pub fn secret(row: &SecretRow) -> EventTarget {
 /// A volume as a target.
 pub fn volume(row: &VolumeRow) -> EventTarget {
     target("volume", &row.id, &row.name, Some(row.project_id.to_string()))
+}
+
+/// A placement group as a target.
+pub fn placement_group(row: &PlacementGroupRow) -> EventTarget {
+    EventTarget {
+        fleet_id: Some(row.fleet_id.to_string()),
+        ..target(
+            "placement-group",
+            &row.id,
+            &row.name,
+            Some(row.project_id.to_string()),
+        )
+    }
+}
+
+/// A compute group as a target.
+pub fn compute_group(row: &ComputeGroupRow) -> EventTarget {
+    EventTarget {
+        fleet_id: Some(row.fleet_id.to_string()),
+        ..target(
+            "compute-group",
+            &row.id,
+            &row.name,
+            Some(row.project_id.to_string()),
+        )
+    }
 }
 
 /// A gateway as a target.

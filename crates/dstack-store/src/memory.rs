@@ -8,7 +8,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dstack_model::runs::JobProvisioningData;
 use dstack_plan::hosts::HostKey;
-use dstack_units::{FleetId, GatewayId, InstanceId, JobId, OperationId, ProjectId, RunId, Time, VolumeId};
+use dstack_units::{
+    ComputeGroupId, FleetId, GatewayId, InstanceId, JobId, OperationId, PlacementGroupId, ProjectId, RunId,
+    Time, VolumeId,
+};
 use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -20,13 +23,14 @@ use crate::queries::health::StoredCheck;
 use crate::queries::metrics::MetricsPoint;
 use crate::queries::orphans::{MadeFor, MadeKey, OrphanRow};
 use crate::rows::{
-    FleetRow, GatewayRow, InstanceRow, JobRow, OperationKind, OperationRow, OperationState, RunRow, VolumeRow,
+    ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, OperationKind, OperationRow, OperationState,
+    PlacementGroupRow, RunRow, VolumeRow,
 };
 use crate::writes::Change;
 use crate::{
-    ChangeFeed, Commit, EngineStore, Entity, EntityRef, FleetSnapshot, GatewaySnapshot, InstanceSnapshot,
-    JobSnapshot, NewEvent, PlacementSnapshot, Put, Removal, Result, RunSnapshot, Sealed, StoreError,
-    VolumeSnapshot,
+    ChangeFeed, Commit, ComputeGroupSnapshot, EngineStore, Entity, EntityRef, FleetSnapshot, GatewaySnapshot,
+    GroupOfInstance, InstanceSnapshot, JobSnapshot, NewEvent, PlacementGroupSnapshot, PlacementSnapshot, Put,
+    Removal, Result, RunSnapshot, Sealed, StoreError, VolumeSnapshot,
 };
 
 /// Of a lease that does not run out.
@@ -496,6 +500,15 @@ impl Tables {
         found.filter(move |row| row.machine.as_deref() == Some(machine))
     }
 
+    /// The placement groups of a fleet that are not over, oldest first.
+    fn placement_groups_of(&self, fleet: FleetId) -> Vec<PlacementGroupRow> {
+        let of_fleet = |row: &&PlacementGroupRow| row.fleet_id == fleet && !row.status().is_over();
+        let mut found: Vec<PlacementGroupRow> =
+            self.placement_groups.values().filter(of_fleet).cloned().collect();
+        found.sort_by_key(|row| (row.created_at, row.id));
+        found
+    }
+
     /// The jobs of a run, or on an instance.
     fn jobs_of(&self, id: Uuid) -> Vec<JobRow> {
         let ids = self.index.jobs.get(&id).into_iter().flatten();
@@ -580,11 +593,18 @@ impl EngineStore for MemoryStore {
             return Ok(None);
         };
         let fleet = instance.fleet_id.and_then(|id| tables.fleets.get(&id).cloned());
+        let group = instance.compute_group_id;
+        let group = group.and_then(|id| Some((id, tables.compute_groups.get(&id)?.clone())));
+        let group = group.map(|(id, row)| GroupOfInstance {
+            row,
+            operations: tables.operations_of(EntityRef::ComputeGroup(id)),
+        });
         Ok(Some(InstanceSnapshot {
             instance,
             fleet,
             jobs: tables.jobs_of(id.uuid()),
             operations: tables.operations_of(EntityRef::Instance(id)),
+            group,
         }))
     }
 
@@ -615,6 +635,7 @@ impl EngineStore for MemoryStore {
             fleet,
             instances,
             active_runs,
+            placement_groups: tables.placement_groups_of(id),
         }))
     }
 
@@ -632,6 +653,39 @@ impl EngineStore for MemoryStore {
     async fn gateway(&self, id: GatewayId) -> Result<Option<GatewaySnapshot>> {
         let gateway = self.readable()?.gateways.get(&id).cloned();
         Ok(gateway.map(|gateway| GatewaySnapshot { gateway, replicas: 0 }))
+    }
+
+    async fn placement_group(&self, id: PlacementGroupId) -> Result<Option<PlacementGroupSnapshot>> {
+        let tables = self.readable()?;
+        let Some(group) = tables.placement_groups.get(&id).cloned() else {
+            return Ok(None);
+        };
+        let Some(fleet) = tables.fleets.get(&group.fleet_id).cloned() else {
+            return Ok(None);
+        };
+        let is_in = |row: &&InstanceRow| row.placement_group_id == Some(id) && !row.deleted;
+        Ok(Some(PlacementGroupSnapshot {
+            instances: tables.instances.values().filter(is_in).cloned().collect(),
+            operations: tables.operations_of(EntityRef::PlacementGroup(id)),
+            group,
+            fleet,
+        }))
+    }
+
+    async fn compute_group(&self, id: ComputeGroupId) -> Result<Option<ComputeGroupSnapshot>> {
+        let tables = self.readable()?;
+        let Some(group) = tables.compute_groups.get(&id).cloned() else {
+            return Ok(None);
+        };
+        let members = group.members.iter();
+        Ok(Some(ComputeGroupSnapshot {
+            instances: members
+                .filter_map(|id| tables.instances.get(id).cloned())
+                .collect(),
+            fleet: tables.fleets.get(&group.fleet_id).cloned(),
+            operations: tables.operations_of(EntityRef::ComputeGroup(id)),
+            group,
+        }))
     }
 
     async fn placement(&self, project: ProjectId) -> Result<PlacementSnapshot> {

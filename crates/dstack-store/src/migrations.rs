@@ -24,6 +24,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0018_entities.sql"),
     include_str!("../migrations/0019_driven_volumes.sql"),
     include_str!("../migrations/0020_orphans.sql"),
+    include_str!("../migrations/0022_groups.sql"),
     include_str!("../migrations/0023_orphans_ending.sql"),
     include_str!("../migrations/0024_machines.sql"),
 ];

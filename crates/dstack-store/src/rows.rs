@@ -3,12 +3,14 @@
 //! Status, reason, deadline, wake time and what is waited for are private to each file: they change through methods that
 //! consult the table of allowed transitions (`dstack_plan::lifecycle::transitions`), and nowhere else.
 
+mod compute_group;
 mod fleet;
 mod gateway;
 mod instance;
 mod job;
 mod leaving;
 mod operation;
+mod placement_group;
 mod run;
 mod volume;
 
@@ -19,7 +21,10 @@ use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::{JobStatus, JobTerminationReason, RunStatus, RunTerminationReason};
 use dstack_model::volumes::VolumeStatus;
 use dstack_plan::lifecycle::WaitReason;
+use dstack_plan::lifecycle::compute_group::ComputeGroupState;
+use dstack_plan::lifecycle::placement_group::PlacementGroupStatus;
 
+pub use compute_group::ComputeGroupRow;
 pub use dstack_plan::placement::HostRules;
 pub use fleet::FleetRow;
 pub use gateway::{GatewayRow, NewGateway};
@@ -27,10 +32,12 @@ pub use instance::{AgentAddress, InstanceRow};
 pub use job::JobRow;
 pub use leaving::LeavingHost;
 pub use operation::{OperationKind, OperationRow, OperationState};
+pub use placement_group::PlacementGroupRow;
 pub use run::{NewRun, RunRow};
 pub use volume::{NewVolume, VolumeRow};
 
 crate::text_columns!(
+    ComputeGroupState,
     FleetStatus,
     GatewayStatus,
     HealthStatus,
@@ -43,6 +50,7 @@ crate::text_columns!(
     VolumeStatus,
     OperationKind,
     OperationState,
+    PlacementGroupStatus,
 );
 
 /// A status was to follow one that it must not follow: a bug. Nothing was changed.

@@ -6,14 +6,19 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_plan::hosts::HostKey;
-use dstack_units::{FleetId, GatewayId, InstanceId, JobId, ProjectId, RunId, Time, VolumeId};
+use dstack_units::{
+    ComputeGroupId, FleetId, GatewayId, InstanceId, JobId, PlacementGroupId, ProjectId, RunId, Time, VolumeId,
+};
 use uuid::Uuid;
 
 use crate::lease::{Acquired, Claim, Lease, LeaseRequest};
 use crate::queries::health::StoredCheck;
 use crate::queries::metrics::MetricsPoint;
 use crate::queries::orphans::{MadeFor, MadeKey, OrphanRow};
-use crate::rows::{FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow};
+use crate::rows::{
+    ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, PlacementGroupRow, RunRow,
+    VolumeRow,
+};
 use crate::{Commit, EntityRef, Result};
 
 /// All that decides about a run.
@@ -74,6 +79,17 @@ pub struct InstanceSnapshot {
     pub jobs: Vec<JobRow>,
     /// The operations intended for the instance itself.
     pub operations: Vec<OperationRow>,
+    /// The compute group that it belongs to.
+    pub group: Option<GroupOfInstance>,
+}
+
+/// The compute group of an instance.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GroupOfInstance {
+    /// The group.
+    pub row: ComputeGroupRow,
+    /// The operations intended for it: its members are made and removed with it.
+    pub operations: Vec<OperationRow>,
 }
 
 /// All that decides about a fleet.
@@ -85,6 +101,34 @@ pub struct FleetSnapshot {
     pub instances: Vec<InstanceRow>,
     /// Runs that are placed in it and not finished.
     pub active_runs: Vec<RunId>,
+    /// Its placement groups that are not over, oldest first: only those of a cluster are read.
+    pub placement_groups: Vec<PlacementGroupRow>,
+}
+
+/// All that decides about a placement group.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlacementGroupSnapshot {
+    /// The group.
+    pub group: PlacementGroupRow,
+    /// Its fleet.
+    pub fleet: FleetRow,
+    /// The instances of the fleet that are, or are to be, in it; of those that are over, the ones that are still shown.
+    pub instances: Vec<InstanceRow>,
+    /// The operations intended for it.
+    pub operations: Vec<OperationRow>,
+}
+
+/// All that decides about a compute group.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ComputeGroupSnapshot {
+    /// The group.
+    pub group: ComputeGroupRow,
+    /// The fleet of its instances.
+    pub fleet: Option<FleetRow>,
+    /// Its instances, in the order of the nodes.
+    pub instances: Vec<InstanceRow>,
+    /// The operations intended for it.
+    pub operations: Vec<OperationRow>,
 }
 
 /// All that decides about a volume.
@@ -135,6 +179,10 @@ pub trait EngineStore: Send + Sync + Debug {
     async fn volume(&self, id: VolumeId) -> Result<Option<VolumeSnapshot>>;
     /// A gateway.
     async fn gateway(&self, id: GatewayId) -> Result<Option<GatewaySnapshot>>;
+    /// A placement group with its fleet.
+    async fn placement_group(&self, id: PlacementGroupId) -> Result<Option<PlacementGroupSnapshot>>;
+    /// A compute group with its instances.
+    async fn compute_group(&self, id: ComputeGroupId) -> Result<Option<ComputeGroupSnapshot>>;
     /// Where jobs of the project may be placed.
     async fn placement(&self, project: ProjectId) -> Result<PlacementSnapshot>;
     /// Whether the project imports the fleet, which is another project's.

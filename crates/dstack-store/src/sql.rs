@@ -10,8 +10,11 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use dstack_plan::fleets::is_cluster;
 use dstack_plan::hosts::HostKey;
-use dstack_units::{FleetId, GatewayId, InstanceId, JobId, ProjectId, RunId, Time, VolumeId};
+use dstack_units::{
+    ComputeGroupId, FleetId, GatewayId, InstanceId, JobId, PlacementGroupId, ProjectId, RunId, Time, VolumeId,
+};
 use sqlx::{AssertSqlSafe, SqlStr};
 use uuid::Uuid;
 
@@ -23,10 +26,13 @@ use crate::queries::Reads;
 use crate::queries::health::{self, StoredCheck};
 use crate::queries::metrics::{self, MetricsPoint};
 use crate::queries::orphans::{MadeFor, MadeKey, OrphanRow};
-use crate::rows::{FleetRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow};
+use crate::rows::{
+    ComputeGroupRow, FleetRow, InstanceRow, JobRow, OperationRow, PlacementGroupRow, RunRow, VolumeRow,
+};
 use crate::{
-    ChangeFeed, Column, Commit, Database, EngineStore, Entity, EntityRef, FleetSnapshot, GatewaySnapshot,
-    InstanceSnapshot, JobSnapshot, PlacementSnapshot, Result, RunSnapshot, VolumeSnapshot,
+    ChangeFeed, Column, Commit, ComputeGroupSnapshot, Database, EngineStore, Entity, EntityRef,
+    FleetSnapshot, GatewaySnapshot, GroupOfInstance, InstanceSnapshot, JobSnapshot, PlacementGroupSnapshot,
+    PlacementSnapshot, Result, RunSnapshot, VolumeSnapshot,
 };
 
 /// The engine's store on SQL.
@@ -187,11 +193,16 @@ impl SqlStore {
             )
             .await?;
         let operations = self.operations_of(EntityRef::Instance(id)).await?;
+        let group = match instance.compute_group_id {
+            Some(group) => self.group_of_instance(group).await?,
+            None => None,
+        };
         Ok(Some(InstanceSnapshot {
             instance,
             fleet,
             jobs,
             operations,
+            group,
         }))
     }
 
@@ -214,10 +225,65 @@ impl SqlStore {
         .await?;
         let active_runs = runs.into_iter().filter_map(|(run,)| run.parse().ok()).collect();
         Ok(Some(FleetSnapshot {
+            placement_groups: match is_cluster(&fleet.spec) {
+                true => self.placement_groups_of(id).await?,
+                false => Vec::new(),
+            },
             fleet,
             instances,
             active_runs,
         }))
+    }
+
+    async fn placement_groups_of(&self, fleet: FleetId) -> Result<Vec<PlacementGroupRow>> {
+        self.where_text(
+            "WHERE t.fleet_id = $1 AND t.status NOT IN ('failed', 'deleted') ORDER BY t.created_at, t.id",
+            fleet.to_raw(),
+        )
+        .await
+    }
+
+    async fn read_placement_group(&self, id: PlacementGroupId) -> Result<Option<PlacementGroupSnapshot>> {
+        let Some(group) = self.by_id::<PlacementGroupRow>(id).await? else {
+            return Ok(None);
+        };
+        let Some(fleet) = self.by_id::<FleetRow>(group.fleet_id).await? else {
+            return Ok(None);
+        };
+        let mut instances = self
+            .where_text::<InstanceRow>("WHERE t.fleet_id = $1 AND t.deleted = 0", fleet.id.to_raw())
+            .await?;
+        instances.retain(|row| row.placement_group_id == Some(id));
+        Ok(Some(PlacementGroupSnapshot {
+            operations: self.operations_of(EntityRef::PlacementGroup(id)).await?,
+            group,
+            fleet,
+            instances,
+        }))
+    }
+
+    async fn read_compute_group(&self, id: ComputeGroupId) -> Result<Option<ComputeGroupSnapshot>> {
+        let Some(group) = self.by_id::<ComputeGroupRow>(id).await? else {
+            return Ok(None);
+        };
+        let mut instances = Vec::new();
+        for member in group.members.iter() {
+            instances.extend(self.by_id::<InstanceRow>(*member).await?);
+        }
+        Ok(Some(ComputeGroupSnapshot {
+            fleet: self.by_id::<FleetRow>(group.fleet_id).await?,
+            operations: self.operations_of(EntityRef::ComputeGroup(id)).await?,
+            group,
+            instances,
+        }))
+    }
+
+    async fn group_of_instance(&self, id: ComputeGroupId) -> Result<Option<GroupOfInstance>> {
+        let Some(row) = self.by_id::<ComputeGroupRow>(id).await? else {
+            return Ok(None);
+        };
+        let operations = self.operations_of(EntityRef::ComputeGroup(id)).await?;
+        Ok(Some(GroupOfInstance { row, operations }))
     }
 
     async fn read_placement(&self, project: ProjectId) -> Result<PlacementSnapshot> {
@@ -320,6 +386,14 @@ impl EngineStore for SqlStore {
 
     async fn gateway(&self, id: GatewayId) -> Result<Option<GatewaySnapshot>> {
         self.database.asked(self.read_gateway(id)).await
+    }
+
+    async fn placement_group(&self, id: PlacementGroupId) -> Result<Option<PlacementGroupSnapshot>> {
+        self.database.asked(self.read_placement_group(id)).await
+    }
+
+    async fn compute_group(&self, id: ComputeGroupId) -> Result<Option<ComputeGroupSnapshot>> {
+        self.database.asked(self.read_compute_group(id)).await
     }
 
     async fn placement(&self, project: ProjectId) -> Result<PlacementSnapshot> {

@@ -580,7 +580,14 @@ async fn insert_project(
 /// deleted.
 async fn delete_project(tx: &mut Tx, id: ProjectId, renamed: &str) -> Result<()> {
     projects::delete(tx, id, renamed).await?;
-    for kind in [InUse::Runs, InUse::Fleets, InUse::Volumes, InUse::Gateways] {
+    let kinds = [
+        InUse::Runs,
+        InUse::Fleets,
+        InUse::Volumes,
+        InUse::PlacementGroups,
+        InUse::Gateways,
+    ];
+    for kind in kinds {
         let names = projects::names_in_use(tx, id, kind).await?;
         if !names.is_empty() {
             return Err(StoreError::InUse {
@@ -647,6 +654,9 @@ async fn delete_backend(tx: &mut Tx, keys: &RowKeys, project: ProjectId, kind: &
     let volumes = volumes::of_project_in(tx, keys, project).await?;
     if volumes.iter().any(|volume| volume.needs(kind)) {
         return Err(in_use_backend("volumes", kind));
+    }
+    if backends::has_placement_groups(tx, project, kind).await? {
+        return Err(in_use_backend("placement groups", kind));
     }
     backends::delete(tx, project, kind).await
 }

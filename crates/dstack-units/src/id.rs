@@ -106,6 +106,8 @@ kinds! {
     Fleet => FleetId, "a fleet.";
     Volume => VolumeId, "a volume.";
     Gateway => GatewayId, "a gateway.";
+    PlacementGroup => PlacementGroupId, "a placement group.";
+    ComputeGroup => ComputeGroupId, "a compute group.";
     Export => ExportId, "an export.";
     Import => ImportId, "an import.";
     PublicKey => PublicKeyId, "a user's public key.";

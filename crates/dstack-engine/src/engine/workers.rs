@@ -61,6 +61,10 @@ fn span(key: Key) -> Span {
         Key::Entity(EntityRef::Fleet(_)) => task_span!("pipeline_tasks.FleetWorker.process"),
         Key::Entity(EntityRef::Volume(_)) => task_span!("pipeline_tasks.VolumeWorker.process"),
         Key::Entity(EntityRef::Gateway(_)) => task_span!("pipeline_tasks.GatewayWorker.process"),
+        Key::Entity(EntityRef::PlacementGroup(_)) => {
+            task_span!("pipeline_tasks.PlacementGroupWorker.process")
+        }
+        Key::Entity(EntityRef::ComputeGroup(_)) => task_span!("pipeline_tasks.ComputeGroupWorker.process"),
         Key::Schedule(_) => task_span!("pipeline_tasks.JobSubmittedWorker.process"),
     }
 }

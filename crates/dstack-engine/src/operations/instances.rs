@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_compute::{
-    Backend, ComputeError, Container, ContainerRequest, Known, Lifecycle, Machine, MachineRequest, Marks,
-    Removal, Step as Progress,
+    Backend, ComputeError, Container, ContainerRequest, GroupRequest, Known, Lifecycle, Machine,
+    MachineRequest, Marks, Removal, Step as Progress,
 };
 use dstack_model::Decode;
 use dstack_model::backends::BackendType;
+use dstack_model::compute_groups::ComputeGroupProvisioningData;
 use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceStatus;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
@@ -20,18 +21,19 @@ use dstack_model::runs::JobProvisioningData;
 use dstack_plan::fleets::{Failure, add_failure, all_failed, none_for_fleet};
 use dstack_plan::lifecycle::instance::{CREATION_TIMEOUT, Purpose, provisioning_timeout};
 use dstack_plan::offers::AvailableOffers;
-use dstack_store::rows::{InstanceRow, OperationKind, OperationRow};
+use dstack_store::rows::{FleetRow, InstanceRow, OperationKind, OperationRow};
 use dstack_store::{EntityRef, InstanceSnapshot};
 use dstack_system::chain;
-use dstack_units::Time;
+use dstack_units::{ProjectId, Time};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::clouds::{OperationJournal, backend, done, keep, keep_changed, not_yet, refused, remove};
+use super::placement_groups::{self, GROUP_INTERVAL, GroupForMachine};
 use super::{Step, Subject, containers, hosts, last_of, note_error};
-use crate::Result;
 use crate::context::Context;
 use crate::inputs::InputsError;
+use crate::{EngineError, Result};
 
 /// How far the making of an instance is.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
@@ -55,6 +57,8 @@ pub struct OfferAttempts {
     reservation: Option<String>,
     /// What was made, of the first of `remaining`.
     created: Option<JobProvisioningData>,
+    /// The compute group that was made, of the first of `remaining`.
+    created_group: Option<ComputeGroupProvisioningData>,
 }
 
 /// One offer that is being tried.
@@ -94,6 +98,7 @@ impl OfferAttempts {
             for_fleet: false,
             reservation: None,
             created: None,
+            created_group: None,
         }
     }
 
@@ -134,6 +139,24 @@ impl OfferAttempts {
     /// What was made, and of which offer.
     pub fn created(&self) -> Option<(&Offer, &JobProvisioningData)> {
         Some((self.remaining.first()?, self.created.as_ref()?))
+    }
+
+    /// The compute group that was made.
+    pub const fn created_group(&self) -> Option<&ComputeGroupProvisioningData> {
+        self.created_group.as_ref()
+    }
+
+    /// The same for a member of the group that was made, by the number of its node.
+    #[must_use]
+    pub fn of_member(&self, node: usize) -> Self {
+        let members = self
+            .created_group
+            .as_ref()
+            .map(|group| &group.job_provisioning_datas);
+        Self {
+            created: members.and_then(|members| members.get(node).cloned()),
+            ..self.clone()
+        }
     }
 
     /// How long the instance may be idle; `None`: for ever.
@@ -216,8 +239,120 @@ impl Subject for InstanceSnapshot {
     }
 }
 
-/// One call on the way to an instance.
-async fn create(ctx: &Context, snapshot: &InstanceSnapshot, operation: OperationRow) -> Result<Step> {
+/// What is made of one of several offers: an instance, or several as one.
+#[async_trait]
+pub(super) trait OfOffers: Sync {
+    /// Whose operation it is.
+    fn entity(&self) -> EntityRef;
+    /// Name, for people.
+    fn name(&self) -> &str;
+    /// Project that it is for.
+    fn project(&self) -> ProjectId;
+    /// Fleet that it is for.
+    fn fleet(&self) -> Option<&FleetRow>;
+    /// Whether it is still to be made.
+    fn is_wanted(&self) -> bool;
+    /// What a backend is asked for, to make it of an offer.
+    async fn ask(
+        &self,
+        ctx: &Context,
+        attempts: &OfferAttempts,
+        offer: &Offer,
+        cloud: &dyn Backend,
+    ) -> Result<Ask, NotAsked>;
+    /// Removes what was noted while it was made of an offer.
+    async fn clear(
+        &self,
+        ctx: &Context,
+        journal: &OperationJournal<'_>,
+        cloud: &dyn Backend,
+        offer: &Offer,
+    ) -> Result<Removal, ComputeError>;
+}
+
+/// Why a backend is not asked for what is to be made of an offer.
+pub(super) enum NotAsked {
+    /// What it needs cannot be had for this offer: the next one is tried.
+    Refused(ComputeError),
+    /// Something cannot be read now: it is tried again.
+    NotNow(ComputeError),
+    /// What it needs first is being made.
+    Underway,
+    /// Something was written down on the way: on with the next call.
+    Next,
+    /// The engine cannot go on.
+    Failed(EngineError),
+}
+
+impl From<EngineError> for NotAsked {
+    fn from(error: EngineError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<InputsError> for NotAsked {
+    fn from(error: InputsError) -> Self {
+        match error {
+            InputsError::Transient(error) => {
+                Self::NotNow(ComputeError::Unclear(chain(error.as_ref()).to_string()))
+            }
+            InputsError::Refused(error) => Self::Refused(ComputeError::Refused(error)),
+        }
+    }
+}
+
+#[async_trait]
+impl OfOffers for InstanceSnapshot {
+    fn entity(&self) -> EntityRef {
+        EntityRef::Instance(self.instance.id)
+    }
+
+    fn name(&self) -> &str {
+        &self.instance.name
+    }
+
+    fn project(&self) -> ProjectId {
+        self.instance.project_id
+    }
+
+    fn fleet(&self) -> Option<&FleetRow> {
+        self.fleet.as_ref()
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.instance.status() == InstanceStatus::Pending
+    }
+
+    async fn ask(
+        &self,
+        ctx: &Context,
+        attempts: &OfferAttempts,
+        offer: &Offer,
+        cloud: &dyn Backend,
+    ) -> Result<Ask, NotAsked> {
+        let group = match placement_groups::group_for(ctx, self, offer, cloud).await? {
+            GroupForMachine::None => None,
+            GroupForMachine::In(name) => Some(name),
+            GroupForMachine::Chosen => return Err(NotAsked::Next),
+            GroupForMachine::Underway => return Err(NotAsked::Underway),
+            GroupForMachine::Refused(error) => return Err(NotAsked::Refused(error)),
+        };
+        Ok(ask(ctx, self, attempts, (offer.clone(), group)).await?)
+    }
+
+    async fn clear(
+        &self,
+        ctx: &Context,
+        journal: &OperationJournal<'_>,
+        cloud: &dyn Backend,
+        offer: &Offer,
+    ) -> Result<Removal, ComputeError> {
+        clear_pieces(journal, cloud, marks(ctx, &self.instance), offer).await
+    }
+}
+
+/// One call on the way to what is made of one of several offers.
+pub(super) async fn create(ctx: &Context, subject: &dyn OfOffers, operation: OperationRow) -> Result<Step> {
     let Some(attempts) = OfferAttempts::read(&operation) else {
         // Something may have been made: not given up.
         return unreadable(ctx, operation).await;
@@ -227,12 +362,12 @@ async fn create(ctx: &Context, snapshot: &InstanceSnapshot, operation: Operation
         (Some(trial), Some(offer)) => match trial
             .failure
             .clone()
-            .or_else(|| too_late(ctx, snapshot, trial, &offer, &operation))
+            .or_else(|| too_late(ctx, subject, trial, &offer, &operation))
         {
-            Some(failure) => clear(ctx, snapshot, operation, attempts, (&offer, failure)).await,
-            None => ensure(ctx, snapshot, operation, attempts, &offer).await,
+            Some(failure) => clear(ctx, subject, operation, attempts, (&offer, failure)).await,
+            None => ensure(ctx, subject, operation, attempts, &offer).await,
         },
-        (None, Some(offer)) if is_wanted(snapshot) && ctx.now() < operation.created_at + CREATION_TIMEOUT => {
+        (None, Some(offer)) if subject.is_wanted() && ctx.now() < operation.created_at + CREATION_TIMEOUT => {
             let trial = Trial {
                 since: ctx.now(),
                 pieces: None,
@@ -242,28 +377,24 @@ async fn create(ctx: &Context, snapshot: &InstanceSnapshot, operation: Operation
                 trial: Some(trial),
                 ..attempts
             };
-            ensure(ctx, snapshot, operation, attempts, &offer).await
+            ensure(ctx, subject, operation, attempts, &offer).await
         }
         _ => {
-            let fleet = snapshot.fleet.as_ref().map_or("", |fleet| &fleet.name);
+            let fleet = subject.fleet().map_or("", |fleet| &fleet.name);
             refused(ctx, operation, attempts.failure(fleet)).await
         }
     }
 }
 
-fn is_wanted(snapshot: &InstanceSnapshot) -> bool {
-    snapshot.instance.status() == InstanceStatus::Pending
-}
-
 /// Why an offer is not tried any further.
 fn too_late(
     ctx: &Context,
-    snapshot: &InstanceSnapshot,
+    subject: &dyn OfOffers,
     trial: &Trial,
     offer: &Offer,
     operation: &OperationRow,
 ) -> Option<String> {
-    if !is_wanted(snapshot) {
+    if !subject.is_wanted() {
         return Some("not wanted any more".to_owned());
     }
     let limit = provisioning_timeout(offer.backend, &offer.instance.name);
@@ -281,36 +412,44 @@ fn too_late(
 /// The backend makes the next piece of what is to be had for an offer.
 async fn ensure(
     ctx: &Context,
-    snapshot: &InstanceSnapshot,
+    subject: &dyn OfOffers,
     operation: OperationRow,
     mut attempts: OfferAttempts,
     offer: &Offer,
 ) -> Result<Step> {
-    let row = &snapshot.instance;
     let is_begun = !attempts.pieces().is_null();
-    let cloud = match cloud_of(ctx, snapshot, offer.backend).await {
+    let cloud = match cloud_of(ctx, subject.project(), offer.backend).await {
         Ok(cloud) => cloud,
         Err(error) if is_begun || error.is_transient() => return not_yet(ctx, operation, &error).await,
         Err(error) => return next_offer(ctx, operation, attempts, &error.details(), true).await,
     };
-    let request = match request(ctx, snapshot, &attempts, offer.clone()).await {
-        Ok(request) => request,
-        Err(InputsError::Transient(error)) => {
-            let error = ComputeError::Unclear(chain(error.as_ref()).to_string());
-            return not_yet(ctx, operation, &error).await;
+    let ask = match subject.ask(ctx, &attempts, offer, cloud.as_ref()).await {
+        Ok(ask) => ask,
+        Err(NotAsked::Next) => return Ok(Step::Next),
+        Err(NotAsked::Underway) => {
+            // Since when the offer is tried counts from here.
+            keep_changed(ctx, operation, attempts.to_json()).await?;
+            return Ok(Step::After(GROUP_INTERVAL));
         }
-        Err(InputsError::Refused(error)) => return next_offer(ctx, operation, attempts, &error, true).await,
+        Err(NotAsked::NotNow(error)) => return not_yet(ctx, operation, &error).await,
+        Err(NotAsked::Refused(error)) => {
+            return next_offer(ctx, operation, attempts, &error.details(), counts(&error)).await;
+        }
+        Err(NotAsked::Failed(error)) => return Err(error),
     };
     let embed = |pieces: &Value| attempts.with_pieces(pieces).to_json();
     let journal = OperationJournal::new(ctx, operation, attempts.pieces(), "cloud.create.before", embed)
-        .expecting(row.project_id, offer.backend);
-    let made = request.ensure(&journal, cloud.as_ref()).await;
+        .expecting(subject.project(), offer.backend);
+    let made = ask.ensure(&journal, cloud.as_ref()).await;
     ctx.reached("cloud.create.after")?;
     let (operation, pieces) = journal.end()?;
     attempts = attempts.with_pieces(&pieces);
     match made {
-        Ok(Progress::Ready(place)) => {
-            attempts.created = Some(place);
+        Ok(Progress::Ready(made)) => {
+            match made {
+                Made::Instance(place) => attempts.created = Some(*place),
+                Made::Group(group) => attempts.created_group = Some(*group),
+            }
             done(ctx, operation, attempts.to_json()).await
         }
         Ok(Progress::Underway { again, .. }) => {
@@ -318,15 +457,19 @@ async fn ensure(
             Ok(Step::After(again))
         }
         Err(error) if error.is_transient() => {
-            tracing::warn!(instance.name = row.name, %error, "a cloud does not say whether it made an instance");
+            tracing::warn!(instance.name = subject.name(), %error, "a cloud does not say whether it made an instance");
             not_yet(ctx, operation, &error).await
         }
         Err(error) => {
-            tracing::info!(instance.name = row.name, offer = offer.instance.name, %error, "an offer did not work");
-            let counts = !matches!(error, ComputeError::Skipped(_));
-            next_offer(ctx, operation, attempts, &error.details(), counts).await
+            tracing::info!(instance.name = subject.name(), offer = offer.instance.name, %error, "an offer did not work");
+            next_offer(ctx, operation, attempts, &error.details(), counts(&error)).await
         }
     }
+}
+
+/// Whether an offer was tried that did not work for this reason.
+const fn counts(error: &ComputeError) -> bool {
+    !matches!(error, ComputeError::Skipped(_))
 }
 
 /// The first offer did not work: what was made for it is removed, then comes the next.
@@ -348,7 +491,7 @@ async fn next_offer(
 /// Removes what was made for an offer that does not work.
 async fn clear(
     ctx: &Context,
-    snapshot: &InstanceSnapshot,
+    subject: &dyn OfOffers,
     operation: OperationRow,
     mut attempts: OfferAttempts,
     (offer, failure): (&Offer, String),
@@ -361,14 +504,14 @@ async fn clear(
         keep(ctx, operation, attempts.to_json()).await?;
         return Ok(Step::Next);
     }
-    let cloud = match cloud_of(ctx, snapshot, offer.backend).await {
+    let cloud = match cloud_of(ctx, subject.project(), offer.backend).await {
         Ok(cloud) => cloud,
         Err(error) => return not_yet(ctx, operation, &error).await,
     };
     let embed = |pieces: &Value| attempts.with_pieces(pieces).to_json();
     let journal = OperationJournal::new(ctx, operation, attempts.pieces(), "cloud.remove.noted", embed);
-    ctx.before_effect("cloud.clear.before", EntityRef::Instance(snapshot.instance.id))?;
-    let removed = clear_pieces(&journal, cloud.as_ref(), marks(ctx, &snapshot.instance), offer).await;
+    ctx.before_effect("cloud.clear.before", subject.entity())?;
+    let removed = subject.clear(ctx, &journal, cloud.as_ref(), offer).await;
     ctx.reached("cloud.clear.after")?;
     let (operation, pieces) = journal.end()?;
     attempts = attempts.with_pieces(&pieces);
@@ -407,7 +550,7 @@ async fn clear_pieces(
 }
 
 /// Waits for a version that can read what was made.
-async fn unreadable(ctx: &Context, operation: OperationRow) -> Result<Step> {
+pub(super) async fn unreadable(ctx: &Context, operation: OperationRow) -> Result<Step> {
     let error =
         "what was made is stored in a form that this version cannot read: start the version that made it";
     note_error(ctx, operation, error.to_owned()).await?;
@@ -427,7 +570,7 @@ async fn terminate(ctx: &Context, snapshot: &InstanceSnapshot, operation: Operat
             None => return unreadable(ctx, operation).await,
         },
     };
-    let cloud = cloud_of(ctx, snapshot, place.backend).await;
+    let cloud = cloud_of(ctx, snapshot.instance.project_id, place.backend).await;
     let (marks, site) = (marks(ctx, &snapshot.instance), place.region.to_string());
     let place = Some(place.clone());
     if containers::is_made(snapshot) {
@@ -454,59 +597,95 @@ pub fn marks(ctx: &Context, row: &InstanceRow) -> Marks {
 }
 
 /// What is asked for.
-enum Request {
+pub(super) enum Ask {
+    /// A machine.
     Machine(Box<MachineRequest>),
+    /// A container.
     Container(Box<ContainerRequest>),
+    /// Several containers as one.
+    Group(Box<GroupRequest>),
 }
 
-impl Request {
+/// What was made.
+pub(super) enum Made {
+    /// One instance.
+    Instance(Box<JobProvisioningData>),
+    /// Several as one.
+    Group(Box<ComputeGroupProvisioningData>),
+}
+
+impl Ask {
     /// The backend makes the next piece of it.
     async fn ensure(
         &self,
         journal: &OperationJournal<'_>,
         cloud: &dyn Backend,
-    ) -> Result<Progress<JobProvisioningData>, ComputeError> {
+    ) -> Result<Progress<Made>, ComputeError> {
         match self {
-            Self::Container(request) => containers::ensure(journal, cloud, request).await,
+            Self::Container(request) => {
+                let made = containers::ensure(journal, cloud, request).await?;
+                Ok(with_place(made, instance))
+            }
             Self::Machine(request) => match cloud.machines() {
-                Some(machines) => journal.ensure(machines, request).await,
+                Some(machines) => Ok(with_place(journal.ensure(machines, request).await?, instance)),
                 None => Err(ComputeError::Unsupported("to make machines")),
+            },
+            Self::Group(request) => match cloud.groups() {
+                Some(groups) => Ok(with_place(journal.ensure(groups, request).await?, |group| {
+                    Made::Group(Box::new(group))
+                })),
+                None => Err(ComputeError::Unsupported("to make groups of containers")),
             },
         }
     }
 }
 
-async fn request(
+fn instance(place: JobProvisioningData) -> Made {
+    Made::Instance(Box::new(place))
+}
+
+fn with_place<P>(progress: Progress<P>, place: impl Fn(P) -> Made) -> Progress<Made> {
+    match progress {
+        Progress::Ready(made) => Progress::Ready(place(made)),
+        Progress::Underway { seen, doing, again } => Progress::Underway {
+            seen: seen.map(place),
+            doing,
+            again,
+        },
+    }
+}
+
+async fn ask(
     ctx: &Context,
     snapshot: &InstanceSnapshot,
     attempts: &OfferAttempts,
-    offer: Offer,
-) -> Result<Request, InputsError> {
+    (offer, placement_group): (Offer, Option<String>),
+) -> Result<Ask, InputsError> {
     if containers::is_offered(&offer) {
         let request = containers::request(ctx, snapshot, marks(ctx, &snapshot.instance), offer).await?;
-        return Ok(Request::Container(Box::new(request)));
+        return Ok(Ask::Container(Box::new(request)));
     }
     let inputs = ctx
         .deps
         .inputs
         .machine(&snapshot.instance, snapshot.fleet.as_ref())
         .await?;
-    Ok(Request::Machine(Box::new(MachineRequest {
+    Ok(Ask::Machine(Box::new(MachineRequest {
         marks: marks(ctx, &snapshot.instance),
         owner: inputs.owner,
         reservation: attempts.reservation.clone(),
         offer,
         authorized_keys: inputs.authorized_keys,
-        placement_group: None,
+        placement_group,
     })))
 }
 
 /// The backend that makes and ends such instances; see [`backend`].
-async fn cloud_of(
+pub(super) async fn cloud_of(
     ctx: &Context,
-    snapshot: &InstanceSnapshot,
+    project: ProjectId,
     kind: BackendType,
 ) -> Result<Arc<dyn Backend>, ComputeError> {
     let able = |backend: &dyn Backend| backend.machines().is_some() || backend.containers().is_some();
-    backend(ctx, snapshot.instance.project_id, kind, "instances", able).await
+    backend(ctx, project, kind, "instances", able).await
 }

@@ -133,6 +133,9 @@ fn commit(
             "Instance created to meet target fleet node count. Status: PENDING",
         );
     }
+    if decision.gone {
+        set_groups_aside(snapshot, &mut changes, now)?;
+    }
     // Whoever counts the instances of the fleet at the same time counts again.
     if !changes.is_empty() || decision.gave_up || row != snapshot.fleet {
         row.last_processed_at = now;
@@ -149,6 +152,18 @@ fn commit(
         changes.note(text, vec![events::fleet(&row)]);
     }
     Ok(changes.into_commit())
+}
+
+/// Its placement groups go with the fleet.
+fn set_groups_aside(snapshot: &FleetSnapshot, changes: &mut Changes, now: Time) -> Result<()> {
+    for before in &snapshot.placement_groups {
+        if before.status().is_wanted() {
+            let mut group = before.clone();
+            group.set_aside(now)?;
+            changes.update(before, group);
+        }
+    }
+    Ok(())
 }
 
 fn find(snapshot: &FleetSnapshot, id: InstanceId) -> Option<&InstanceRow> {

@@ -10,13 +10,17 @@ use dstack_model::fleets::FleetStatus;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::{JobProvisioningData, JobStatus};
 use dstack_plan::hosts;
+use dstack_plan::lifecycle::compute_group::ComputeGroupState;
 use dstack_plan::lifecycle::instance::{
     AgentTrouble, CloudSign, Decision, Facts, Purpose, Repair, UNREACHABLE_TIMEOUT, decide,
     provisioning_timeout,
 };
+use dstack_plan::lifecycle::job::Progress;
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::placement::Choice;
-use dstack_store::rows::{AgentAddress, FleetRow, InstanceRow, JobRow, OperationKind, OperationState};
+use dstack_store::rows::{
+    AgentAddress, FleetRow, InstanceRow, JobRow, OperationKind, OperationRow, OperationState,
+};
 use dstack_store::writes::Change as StoredChange;
 use dstack_store::{Changes, Commit, EntityRef, EventMaker, InstanceSnapshot, Json, Put, Sealed, events};
 use dstack_units::{InstanceId, ProjectId, RunId, Time};
@@ -97,16 +101,61 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
     Ok(())
 }
 
+/// What makes it: its own operation, or that of the group that it belongs to.
+fn creation(snapshot: &InstanceSnapshot) -> Option<&OperationRow> {
+    let operations = match &snapshot.group {
+        Some(group) => &group.operations,
+        None => &snapshot.operations,
+    };
+    last_of(operations, OperationKind::Create)
+}
+
+/// The offers that are tried for it.
+fn attempts_of(snapshot: &InstanceSnapshot) -> Option<OfferAttempts> {
+    let attempts = creation(snapshot).and_then(OfferAttempts::read)?;
+    let Some(group) = &snapshot.group else {
+        return Some(attempts);
+    };
+    let node = group
+        .row
+        .members
+        .iter()
+        .position(|id| *id == snapshot.instance.id)?;
+    Some(attempts.of_member(node))
+}
+
+/// How far it is made, and how far it is removed. A member of a group goes with all of it: that is waited for.
+fn made_and_removed(snapshot: &InstanceSnapshot) -> (Progress, Progress) {
+    let of = |operations: &[OperationRow]| {
+        (
+            progress(operations, OperationKind::Create),
+            progress(operations, OperationKind::Remove),
+        )
+    };
+    let Some(group) = &snapshot.group else {
+        return of(&snapshot.operations);
+    };
+    let (create, remove) = of(&group.operations);
+    match (group.row.status(), remove) {
+        (ComputeGroupState::Terminated, _) => (create, Progress::Done),
+        (_, Progress::None) => (create, Progress::Intended(None)),
+        (_, remove) => (create, remove),
+    }
+}
+
 /// Whether the cloud is asked how an instance is: one that it has made, and that is to go on.
 fn is_looked_at(snapshot: &InstanceSnapshot, row: &InstanceRow) -> bool {
-    let is_made = last_of(&snapshot.operations, OperationKind::Create).is_some();
+    let is_made = creation(snapshot).is_some();
     is_made && row.job_provisioning_data.is_some() && row.status().is_active()
 }
 
-/// The fleet decides about its size, and the jobs that want to be beside the first instance of a cluster know where it is.
+/// The fleet decides about its size, its compute group about its end, and the jobs that want to be beside the first instance of a cluster know where it is.
 fn tell_fleet(ctx: &Context, before: &InstanceRow) {
     if let Some(fleet) = before.fleet_id {
         ctx.wakes.wake(EntityRef::Fleet(fleet));
+    }
+    if let Some(group) = before.compute_group_id {
+        ctx.wakes.wake(EntityRef::ComputeGroup(group));
     }
     if before.status() == InstanceStatus::Pending {
         ctx.wakes.wake(Key::Schedule(before.project_id));
@@ -135,7 +184,7 @@ async fn change(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Chang
         row: snapshot.instance.clone(),
         side_effects: Changes::new(EventMaker::system(now, ctx.deps.random.clone())),
     };
-    let attempts = last_of(&snapshot.operations, OperationKind::Create).and_then(OfferAttempts::read);
+    let attempts = attempts_of(snapshot);
     let (in_reach, unreachable_since) = ctx.seen.instance(snapshot.instance.id);
     observe_health(ctx, &mut change.row);
     observe_reach(&mut change.row, in_reach, unreachable_since);
@@ -521,6 +570,7 @@ fn facts(snapshot: &InstanceSnapshot, attempts: Option<&OfferAttempts>, in_reach
     let row = &snapshot.instance;
     let place = row.job_provisioning_data.as_deref();
     let idle = row.status() == InstanceStatus::Idle;
+    let (create, terminate) = made_and_removed(snapshot);
     Facts {
         name: row.name.clone(),
         status: row.status(),
@@ -529,8 +579,8 @@ fn facts(snapshot: &InstanceSnapshot, attempts: Option<&OfferAttempts>, in_reach
             .fleet
             .as_ref()
             .is_some_and(|fleet| fleet.status() == FleetStatus::Terminating),
-        create: progress(&snapshot.operations, OperationKind::Create),
-        terminate: progress(&snapshot.operations, OperationKind::Remove),
+        create,
+        terminate,
         prepare: progress(&snapshot.operations, OperationKind::Prepare),
         prepared_step_at: operations::hosts::last_step_at(snapshot),
         prepare_again_at: last_of(&snapshot.operations, OperationKind::Prepare)
@@ -543,8 +593,7 @@ fn facts(snapshot: &InstanceSnapshot, attempts: Option<&OfferAttempts>, in_reach
         lacks_agent: row.agent.is_none() && place.is_some(),
         jobs: snapshot.jobs.len(),
         in_reach,
-        asked_at: last_of(&snapshot.operations, OperationKind::Create)
-            .map_or(row.created_at, |asked| asked.created_at),
+        asked_at: creation(snapshot).map_or(row.created_at, |asked| asked.created_at),
         started_at: row.started_at,
         timeout: place.map_or(Duration::ZERO, |place| {
             provisioning_timeout(place.backend, &place.instance_type.name)
@@ -699,7 +748,7 @@ async fn not_made(
     now: Time,
 ) -> Result<()> {
     refuse_waiting(ctx, snapshot, &error, change).await?;
-    let attempts = last_of(&snapshot.operations, OperationKind::Create).and_then(OfferAttempts::read);
+    let attempts = attempts_of(snapshot);
     if purpose(snapshot, attempts.as_ref()) == Purpose::Fleet {
         return nothing_for_fleet(&mut change.row, error);
     }

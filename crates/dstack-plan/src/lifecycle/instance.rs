@@ -10,8 +10,9 @@ use dstack_units::Time;
 use super::job::Progress;
 use super::{Wait, WaitReason};
 
-/// How long offers are tried, one after the other.
-pub const CREATION_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+/// How long offers are begun with, one after the other: each that is not made within its [`provisioning_timeout`] makes way for the
+/// next.
+pub const CREATION_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 /// How long the agent of an instance may be out of reach; then nobody gets it back, and it is ended.
 pub const UNREACHABLE_TIMEOUT: Duration = Duration::from_secs(20 * 60);
@@ -606,7 +607,7 @@ mod tests {
             wait.reason.unwrap().to_string(),
             "the cloud to make cloud-0 (last attempt: 503)"
         );
-        assert_eq!(wait.deadline, Some(at(600)));
+        assert_eq!(wait.deadline, Some(at(1800)));
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Which status may follow which. The engine checks every commit against these tables.
 
-use dstack_model::compute_groups::ComputeGroupStatus;
 use dstack_model::fleets::FleetStatus;
 use dstack_model::gateways::{GatewayReplicaStatus, GatewayStatus};
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::{JobStatus, RunStatus};
 use dstack_model::volumes::VolumeStatus;
+
+use super::compute_group::ComputeGroupState;
+use super::placement_group::PlacementGroupStatus;
 
 /// Whether a run may go from one status to the other.
 pub const fn run_allowed(from: RunStatus, to: RunStatus) -> bool {
@@ -93,29 +95,26 @@ pub const fn gateway_replica_allowed(from: GatewayReplicaStatus, to: GatewayRepl
     }
 }
 
-/// Whether a compute group may go from one status to the other.
-pub const fn compute_group_allowed(from: ComputeGroupStatus, to: ComputeGroupStatus) -> bool {
-    matches!(
-        (from, to),
-        (ComputeGroupStatus::Running, ComputeGroupStatus::Terminated)
-    )
+/// Whether a compute group may go from one state to the other. One of which nothing was made ends at once.
+pub const fn compute_group_allowed(from: ComputeGroupState, to: ComputeGroupState) -> bool {
+    use ComputeGroupState::{Running, Submitted, Terminated, Terminating};
+    match from {
+        Submitted => matches!(to, Running | Terminated),
+        Running => matches!(to, Terminating),
+        Terminating => matches!(to, Terminated),
+        Terminated => false,
+    }
 }
 
-/// Where a placement group is in its life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PlacementGroupState {
-    /// Its fleet is there.
-    InUse,
-    /// Its fleet is gone: the backend is to delete it.
-    Unused,
-    /// Gone, or given up.
-    Deleted,
-}
-
-/// Whether a placement group may go from one state to the other.
-pub const fn placement_group_allowed(from: PlacementGroupState, to: PlacementGroupState) -> bool {
-    use PlacementGroupState::{Deleted, InUse, Unused};
-    matches!((from, to), (InUse, Unused) | (Unused, Deleted))
+/// Whether a placement group may go from one status to the other.
+pub const fn placement_group_allowed(from: PlacementGroupStatus, to: PlacementGroupStatus) -> bool {
+    use PlacementGroupStatus::{Active, Deleted, Failed, Submitted, Unused};
+    match from {
+        Submitted => matches!(to, Active | Failed | Unused),
+        Active => matches!(to, Unused),
+        Unused => matches!(to, Deleted),
+        Failed | Deleted => false,
+    }
 }
 
 #[cfg(test)]
@@ -160,19 +159,12 @@ mod tests {
             R::Terminated,
         ];
         assert_eq!(ends(&all, R::Submitted, gateway_replica_allowed), [R::Terminated]);
-        let all = [ComputeGroupStatus::Running, ComputeGroupStatus::Terminated];
-        assert_eq!(
-            ends(&all, all[0], compute_group_allowed),
-            [ComputeGroupStatus::Terminated]
-        );
-        use PlacementGroupState as P;
-        assert_eq!(
-            ends(
-                &[P::InUse, P::Unused, P::Deleted],
-                P::InUse,
-                placement_group_allowed
-            ),
-            [P::Deleted]
-        );
+        use ComputeGroupState as C;
+        let all = [C::Submitted, C::Running, C::Terminating, C::Terminated];
+        assert_eq!(ends(&all, C::Submitted, compute_group_allowed), [C::Terminated]);
+        use PlacementGroupStatus as P;
+        let all = [P::Submitted, P::Active, P::Failed, P::Unused, P::Deleted];
+        let found = ends(&all, P::Submitted, placement_group_allowed);
+        assert!(found.len() == 2 && found.contains(&P::Failed) && found.contains(&P::Deleted));
     }
 }

@@ -138,6 +138,13 @@ pub enum WaitReason {
         /// Why the last call failed.
         error: Option<String>,
     },
+    /// Machines are still in a placement group that is to be deleted.
+    MachinesGone {
+        /// Name of the fleet of the group.
+        name: String,
+        /// How many.
+        machines: usize,
+    },
     /// A host of an SSH fleet is to be set up.
     HostPrepared,
     /// The server sets up the agent of a host.
@@ -287,6 +294,9 @@ impl fmt::Display for WaitReason {
             ),
             Self::Termination { name, error } => {
                 with_error(f, format_args!("the cloud to end {name}"), error.as_ref())
+            }
+            Self::MachinesGone { name, machines } => {
+                write!(f, "{machines} machines to leave the placement group of {name}")
             }
             Self::HostPrepared => f.write_str("its host to be prepared"),
             Self::HostSetUp { instance, error } => with_error(

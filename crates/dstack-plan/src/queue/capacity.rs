@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use dstack_model::runs::JobProvisioningData;
+use dstack_units::FleetId;
 
 use super::{AvailableOffers, FleetState, NewInstance, OfferSource, Placement, Placer, likeness};
 use crate::fleets::{
@@ -78,6 +79,24 @@ impl Placer<'_> {
         }
         let told = full.as_ref().or(known.as_ref());
         Placement::Impossible(self.refusal(request, told.map(String::as_str)))
+    }
+
+    /// Takes so many more new instances of a fleet, besides one that was given: for the other nodes that are made with it.
+    ///
+    /// # Errors
+    /// The fleet may not have as many: why, for users.
+    pub fn make_more(&mut self, request: &Request<'_>, fleet: FleetId, more: i64) -> Result<(), String> {
+        let Some(state) = self.fleets.iter_mut().find(|state| state.fleet.id == fleet) else {
+            return Err(self.refusal(request, None));
+        };
+        if let Some((left, max)) = state.fleet.instances_left()
+            && left - state.made < more
+        {
+            let full = obstacle(state.fleet.name, &NoCapacity::Full { max });
+            return Err(self.refusal(request, Some(&full)));
+        }
+        state.made += more;
+        Ok(())
     }
 
     fn refusal(&self, request: &Request<'_>, obstacle: Option<&str>) -> String {

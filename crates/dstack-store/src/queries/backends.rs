@@ -1,5 +1,6 @@
 //! Configured backends of projects.
 
+use dstack_model::placement::PlacementGroupConfiguration;
 use dstack_units::{ProjectId, Time};
 use serde_json::Value;
 use sqlx::any::AnyRow;
@@ -9,7 +10,7 @@ use super::select::fetch_as;
 use crate::encryption::RowKeys;
 use crate::entity::{read_column, read_field};
 use crate::rows::OperationKind;
-use crate::{Column, Result, Sealed, Tx};
+use crate::{Column, Json, Result, Sealed, Tx};
 
 /// A configured backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -157,16 +158,36 @@ pub(crate) async fn has_instances(
     Ok(row.is_some() || is_asked_for_instances(tx, keys, project, kind).await?)
 }
 
+/// Whether the project has placement groups of this type of backend that are not over: only the backend can end them.
+pub(crate) async fn has_placement_groups(tx: &mut Tx, project: ProjectId, kind: &str) -> Result<bool> {
+    let sql = "SELECT configuration FROM placement_groups WHERE project_id = $1 AND status NOT IN ('failed', 'deleted')";
+    let rows = sqlx::query(sql).bind(project.to_string()).fetch_all(tx).await?;
+    for row in rows {
+        let configuration: Json<PlacementGroupConfiguration> =
+            read_column(&row, 0, "placement_groups", "configuration")?;
+        if configuration.backend.as_str() == kind {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Whether a cloud of this kind is being asked for an instance, or has made one that its row does not tell of yet.
 async fn is_asked_for_instances(tx: &mut Tx, keys: &RowKeys, project: ProjectId, kind: &str) -> Result<bool> {
     let sql = "SELECT o.notes FROM instances i JOIN operations o ON o.subject = 'instance ' || i.id \
         WHERE i.project_id = $1 AND i.backend IS NULL AND i.deleted = 0 AND i.status <> 'terminated' \
         AND o.kind = $2 AND o.notes IS NOT NULL";
-    let rows = sqlx::query(sql)
-        .bind(project.to_string())
-        .bind(OperationKind::Create.to_raw())
-        .fetch_all(tx)
-        .await?;
+    let of_groups = "SELECT o.notes FROM compute_groups g JOIN operations o ON o.subject = 'compute-group ' || g.id \
+        WHERE g.project_id = $1 AND g.status NOT IN ('terminated') AND o.kind = $2 AND o.notes IS NOT NULL";
+    let mut rows = Vec::new();
+    for sql in [sql, of_groups] {
+        let found = sqlx::query(sql)
+            .bind(project.to_string())
+            .bind(OperationKind::Create.to_raw())
+            .fetch_all(&mut *tx)
+            .await?;
+        rows.extend(found);
+    }
     for row in rows {
         let attempts: Sealed<Value> = read_field(&row, keys, 0, "operations", "notes")?;
         // The first of the offers that remain is the one that is asked for. Earlier versions called them otherwise.

@@ -157,7 +157,7 @@ impl Orphans<'_> {
         let name_of = table.name_column();
         let ended_at = match name {
             "instances" => "COALESCE(finished_at, deleted_at)",
-            "volumes" => "deleted_at",
+            "volumes" | "placement_groups" | "compute_groups" => "deleted_at",
             _ => "NULL",
         };
         let select = format!(

@@ -317,6 +317,8 @@ pub enum InUse {
     Fleets,
     /// Volumes that are not deleted.
     Volumes,
+    /// Placement groups of fleets that are deleted: only a backend of the project ends them.
+    PlacementGroups,
     /// Gateways, which dstack 0.22.5 forgets: they would go on costing, and nobody could delete them.
     Gateways,
 }
@@ -328,6 +330,7 @@ impl InUse {
             Self::Runs => "runs",
             Self::Fleets => "fleets",
             Self::Volumes => "volumes",
+            Self::PlacementGroups => "placement groups",
             Self::Gateways => "gateways",
         }
     }
@@ -342,6 +345,7 @@ impl InUse {
             ),
             Self::Fleets => ("fleets", "name", "deleted = 0 AND local = 0"),
             Self::Volumes => ("volumes", "name", "deleted = 0"),
+            Self::PlacementGroups => ("placement_groups", "name", "status NOT IN ('failed', 'deleted')"),
             Self::Gateways => ("gateways", "name", "1 = 1"),
         }
     }

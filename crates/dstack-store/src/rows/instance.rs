@@ -10,7 +10,7 @@ use dstack_plan::hosts::{PreparedHost, proxy_host_key};
 use dstack_plan::lifecycle::transitions::instance_allowed;
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::placement::HostRules;
-use dstack_units::{FleetId, InstanceId, JobId, ProjectId, Time};
+use dstack_units::{ComputeGroupId, FleetId, InstanceId, JobId, PlacementGroupId, ProjectId, Time};
 use serde::{Deserialize, Serialize};
 
 use super::{FleetRow, TransitionError, change_status, life};
@@ -196,6 +196,10 @@ entity! {
         pub busy_blocks: i64,
         /// When a job left it last.
         pub last_job_processed_at: Option<Time>,
+        /// The placement group of its fleet that it is, or is to be, made in.
+        pub placement_group_id: Option<PlacementGroupId>,
+        /// The compute group with which it is made and removed.
+        pub compute_group_id: Option<ComputeGroupId>,
         /// Gone; kept for history.
         pub deleted: bool,
         /// When it was deleted.
@@ -241,6 +245,8 @@ impl InstanceRow {
             total_blocks: None,
             busy_blocks: 0,
             last_job_processed_at: None,
+            placement_group_id: None,
+            compute_group_id: None,
             deleted: false,
             deleted_at: None,
             last_processed_at: now,

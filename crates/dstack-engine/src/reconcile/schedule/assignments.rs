@@ -6,9 +6,11 @@ use std::sync::Arc;
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::placement::Choice;
 use dstack_plan::queue::NewInstance;
-use dstack_store::rows::{FleetRow, InstanceRow, JobRow, OperationKind, OperationRow, RunRow};
+use dstack_store::rows::{
+    ComputeGroupRow, FleetRow, InstanceRow, JobRow, OperationKind, OperationRow, RunRow,
+};
 use dstack_store::{Changes, EntityRef, EventMaker, PlacementSnapshot, Sealed};
-use dstack_units::{FleetId, InstanceId, JobId, ProjectId, RunId, Time};
+use dstack_units::{ComputeGroupId, FleetId, InstanceId, JobId, ProjectId, RunId, Time};
 
 use crate::Result;
 use crate::context::Context;
@@ -120,6 +122,45 @@ impl<'a> Assignments<'a> {
         self.changes.touch(counted(fleet, now));
         self.changes.insert_silently(instance);
         self.changes.update(before, job);
+        self.changes.intend(operation);
+    }
+
+    /// Instances are to be made for all nodes of a replica as one, which have them from now on, and what is asked of the cloud is
+    /// written down. `nodes` are in order.
+    pub(super) fn make_group(&mut self, run: &RunRow, nodes: &[&JobRow], new: &NewInstance) {
+        let Some(fleet) = self.fleets.get(&new.fleet).copied() else {
+            return;
+        };
+        let (ctx, now) = (self.ctx, self.now);
+        let id: ComputeGroupId = ctx.deps.random.ordered_uuid(now).into();
+        let mut members = Vec::with_capacity(nodes.len());
+        for before in nodes {
+            let number = take_free_number(self.numbers.entry(fleet.id).or_default());
+            let member = ctx.deps.random.ordered_uuid(now).into();
+            let mut instance = InstanceRow::pending(member, fleet, number, now);
+            // Nobody else gets it.
+            instance.busy_blocks = 1;
+            instance.compute_group_id = Some(id);
+            instance.wait(Wait::briefly(now, WaitReason::CloudAsked));
+            let mut job = (*before).clone();
+            job.reserve(&instance);
+            members.push(member);
+            self.changes.insert_silently(instance);
+            self.changes.update(*before, job);
+        }
+        let attempts = OfferAttempts::of(&new.offers, new.idle_for).reserved(new.reservation.clone());
+        let operation = OperationRow {
+            notes: Some(Sealed::new(attempts.to_json())),
+            ..intend(ctx, EntityRef::ComputeGroup(id), OperationKind::Create, now)
+        };
+        tracing::info!(
+            run.name = run.run_name,
+            nodes = members.len(),
+            "new instances are made as one"
+        );
+        let group = ComputeGroupRow::submitted(id, fleet, run.run_name.clone(), members, now);
+        self.changes.touch(counted(fleet, now));
+        self.changes.insert_silently(group);
         self.changes.intend(operation);
     }
 

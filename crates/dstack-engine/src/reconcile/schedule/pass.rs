@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use dstack_model::backends::BackendType;
 use dstack_model::runs::{JobProvisioningData, JobStatus};
+use dstack_plan::compute_groups::{NodesMade, nodes_made};
 use dstack_plan::offers::{AvailableOffers, Query};
 use dstack_plan::placement::Request;
-use dstack_plan::queue::{OfferSource, Placement, Placer};
+use dstack_plan::queue::{NewInstance, OfferSource, Placement, Placer};
 use dstack_store::RunSnapshot;
 use dstack_store::rows::JobRow;
 use dstack_system::task;
@@ -37,6 +38,7 @@ pub(super) async fn place_all(
     let runs = snapshots(ctx, waiting.iter().map(|(_, run)| *run)).await?;
     let jobs = in_order(waiting, &runs);
     let multinode = multinode_backends(ctx, project, &jobs).await;
+    let (multinode, groups) = multinode.map_or((None, Vec::new()), |known| (Some(known.able), known.groups));
     let placement = ctx.deps.store.placement(project).await?;
     let fleets = fleets(&placement, None);
     let mut pass = Pass {
@@ -45,6 +47,8 @@ pub(super) async fn place_all(
         source: Source { ctx, project },
         assignments: Assignments::new(ctx, &placement),
         multinode,
+        groups,
+        grouped: HashSet::new(),
         fleets: HashMap::new(),
         masters: HashMap::new(),
         refused: Refused::new(),
@@ -107,19 +111,31 @@ fn is_waiting(job: &JobRow) -> bool {
     job.status() == JobStatus::Submitted && job.instance_id.is_none()
 }
 
-/// Backends whose instances reach each other, if a job wants to know; `None`: they cannot be read now.
+/// What backends make of several nodes.
+#[derive(Default)]
+struct MultinodeBackends {
+    /// Backends whose instances reach each other.
+    able: Vec<BackendType>,
+    /// Backends that make containers in groups.
+    groups: Vec<BackendType>,
+}
+
+/// What the backends make of several nodes, if a job wants to know; `None`: they cannot be read now.
 async fn multinode_backends(
     ctx: &Arc<Context>,
     project: ProjectId,
     jobs: &[(&JobRow, &RunSnapshot)],
-) -> Option<Vec<BackendType>> {
+) -> Option<MultinodeBackends> {
     let is_multinode =
         |(job, run): &(&JobRow, &RunSnapshot)| Request::new(&run.run.run_spec, &job.job_spec).multinode();
     if !jobs.iter().any(is_multinode) {
-        return Some(Vec::new());
+        return Some(MultinodeBackends::default());
     }
     match ctx.deps.backends.of_project(project).await {
-        Ok(backends) => Some(offer_cache::multinode_backends(&backends)),
+        Ok(backends) => Some(MultinodeBackends {
+            able: offer_cache::multinode_backends(&backends),
+            groups: offer_cache::group_backends(&backends),
+        }),
         Err(error) => {
             tracing::warn!(project.id = %project, %error, "the backends of a project are not known now: asked again");
             let again = ctx.now() + BACKENDS_RETRY_INTERVAL;
@@ -152,6 +168,10 @@ struct Pass<'a> {
     source: Source<'a>,
     assignments: Assignments<'a>,
     multinode: Option<Vec<BackendType>>,
+    /// Backends that make containers in groups.
+    groups: Vec<BackendType>,
+    /// Jobs that are made as one with the first node of theirs.
+    grouped: HashSet<JobId>,
     /// The first job of a run that is placed says where the others go; the row of the run follows later.
     fleets: HashMap<RunId, FleetId>,
     /// Where first nodes are that have got an instance in this pass.
@@ -165,6 +185,9 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     fn place(&mut self, job: &JobRow, snapshot: &RunSnapshot) -> Result<()> {
+        if self.grouped.contains(&job.id) {
+            return Ok(());
+        }
         match self.decide(job, snapshot) {
             Placement::Pending => self.undecided += 1,
             Placement::Away(until) => {
@@ -183,13 +206,46 @@ impl Pass<'_> {
             }
             Placement::New(new) => {
                 self.fleets.insert(job.run_id, new.fleet);
-                self.assignments.make(&snapshot.run, job, &new);
+                self.make(job, snapshot, *new)?;
             }
-            Placement::Impossible(reason) => {
-                let refused = refuse(self.ctx, job, reason)?;
-                self.refused.entry(job.run_id).or_default().push(refused);
-            }
+            Placement::Impossible(reason) => self.refuse(job, reason)?,
         }
+        Ok(())
+    }
+
+    fn refuse(&mut self, job: &JobRow, reason: String) -> Result<()> {
+        let refused = refuse(self.ctx, job, reason)?;
+        self.refused.entry(job.run_id).or_default().push(refused);
+        Ok(())
+    }
+
+    /// An instance is made for the job; those of all nodes of its replica as one, where the cloud makes them so.
+    fn make(&mut self, job: &JobRow, snapshot: &RunSnapshot, new: NewInstance) -> Result<()> {
+        let nodes = waiting_nodes(job, snapshot);
+        let made = match nodes.len() > 1 {
+            true => nodes_made(&new.offers, |offer| self.groups.contains(&offer.backend)),
+            false => NodesMade::Apart((*new.offers).clone()),
+        };
+        let offers = match made {
+            NodesMade::Apart(offers) => {
+                let offers = Arc::new(offers);
+                self.assignments
+                    .make(&snapshot.run, job, &NewInstance { offers, ..new });
+                return Ok(());
+            }
+            NodesMade::AsOne(offers) => Arc::new(offers),
+        };
+        let request = Request::new(&snapshot.run.run_spec, &job.job_spec);
+        let others = i64::try_from(nodes.len() - 1).unwrap_or(i64::MAX);
+        self.grouped.extend(nodes.iter().map(|node| node.id));
+        if let Err(reason) = self.placer.make_more(&request, new.fleet, others) {
+            for node in nodes {
+                self.refuse(node, reason.clone())?;
+            }
+            return Ok(());
+        }
+        let new = NewInstance { offers, ..new };
+        self.assignments.make_group(&snapshot.run, &nodes, &new);
         Ok(())
     }
 
@@ -222,6 +278,18 @@ impl Pass<'_> {
 
 const fn replica(job: &JobRow) -> Replica {
     (job.run_id, job.replica_num, job.submission_num)
+}
+
+/// All nodes of the replica whose first the job is, in order; none but that one where some have a place already.
+fn waiting_nodes<'a>(job: &'a JobRow, snapshot: &'a RunSnapshot) -> Vec<&'a JobRow> {
+    let of_replica = |other: &&JobRow| replica(other) == replica(job) && is_waiting(other);
+    let mut nodes: Vec<&JobRow> = snapshot.jobs.iter().filter(of_replica).collect();
+    nodes.sort_by_key(|node| node.job_num);
+    let is_complete = u32::try_from(nodes.len()).is_ok_and(|count| count == job.job_spec.jobs_per_replica);
+    match job.job_num == 0 && is_complete {
+        true => nodes,
+        false => vec![job],
+    }
 }
 
 /// The first node of the job's replica, unless that is the job itself.
