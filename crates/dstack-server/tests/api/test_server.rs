@@ -16,6 +16,7 @@ use dstack_server::images::UnknownImages;
 use dstack_server::login::Logins;
 use dstack_server::login::config::LoginConfig;
 use dstack_server::overload::{Limits, Overload};
+use dstack_server::site::Site;
 use dstack_server::{
     AppState, Auth, Control, Data, DefaultPermissions, Edge, EngineParts, JobMaker, NoEngine, Settings, Verbs,
 };
@@ -104,6 +105,7 @@ pub(crate) struct TestServer {
     clock: SharedClock,
     limits: Limits,
     bucket: Option<Bucket>,
+    site: Site,
 }
 
 impl TestServer {
@@ -117,6 +119,7 @@ impl TestServer {
             clock: Arc::new(SystemClock),
             limits: Limits::default(),
             bucket: None,
+            site: Site::default(),
         }
     }
 
@@ -162,6 +165,12 @@ impl TestServer {
         self
     }
 
+    /// That has a web page.
+    pub(crate) fn site(mut self, site: Site) -> Self {
+        self.site = site;
+        self
+    }
+
     /// On a database of its own, with admin and project `main`.
     pub(crate) async fn start(self) -> Server {
         let (folder, encryption) = (tempfile::tempdir().unwrap(), encryption());
@@ -190,7 +199,8 @@ impl TestServer {
             jobs: JobMaker::new(&data, Arc::new(UnknownImages), &settings),
         };
         let control = Control::new(&data, engine, self.backends, verbs, &settings);
-        let edge = Edge::new(settings, Overload::from(self.limits), Telemetry::default(), runs);
+        let edge =
+            Edge::new(settings, Overload::from(self.limits), Telemetry::default(), runs).with_site(self.site);
         let state = Arc::new(AppState {
             data: Arc::new(data),
             auth: Arc::new(auth),
