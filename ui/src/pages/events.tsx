@@ -5,7 +5,7 @@ import { useState } from "react";
 import * as queries from "../api/queries";
 import type { EventsRequest } from "../api/types";
 import { dstack } from "../logic/cli";
-import { Head } from "../parts/basic";
+import { Empty, Head } from "../parts/basic";
 import { CliButton } from "../parts/dialog";
 import { Events } from "../parts/events";
 import { Choice, FilterBar, useFilters } from "../parts/filters";
@@ -29,6 +29,7 @@ export function EventsPage() {
       <FilterBar filters={filters} set={set}>
         <Choice label="Type" all="About anything" value={type} options={TYPES} onChange={setType} />
       </FilterBar>
+      {filters.project !== undefined && projects.isSuccess && !project && <Empty title="You see no project of this name" />}
       {(filters.project === undefined || project) && <Events key={JSON.stringify(filter)} filter={filter} />}
     </>
   );

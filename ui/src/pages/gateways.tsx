@@ -53,11 +53,14 @@ export function GatewaysPage() {
   const names = filters.project ? [filters.project] : (projects.data ?? []).map((each) => each.project_name);
   const query = useQuery({ ...queries.allGateways(names), enabled: projects.isSuccess });
   const target = filters.project ?? names.at(-1);
+  const me = useQuery(queries.me());
+  const project = useQuery({ ...queries.project(target ?? ""), enabled: target !== undefined });
+  const mayAdd = project.data && me.data ? rightsIn(project.data, me.data).manageGateways : false;
   return (
     <>
       <Head title="Gateways">
         <CliButton text={dstack(["gateway", "list"], filters.project ?? "main")} />
-        {target && (
+        {target && mayAdd && (
           <Link to="/projects/$p/gateways/add" params={{ p: target }} className="button primary">
             Add gateway
           </Link>

@@ -3,6 +3,7 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
 import { useDeferredValue, useEffect, useMemo, useState } from "react";
+import { stringify } from "yaml";
 import configurationSchema from "../../../docs/schemas/configuration.schema.json";
 import { ApiError, post } from "../api/client";
 import * as queries from "../api/queries";
@@ -129,6 +130,13 @@ function Launch({ title, start, project: fixed }: { title: string; start: string
   const [isCliOpen, setCliOpen] = useState(false);
   const client = useQueryClient();
   const navigate = useNavigate();
+  const templates = useQuery({
+    queryKey: ["templates", project],
+    queryFn: ({ signal }) => post("/api/project/{project_name}/templates/list", { params: { project_name: project ?? "" }, signal }),
+    enabled: project !== undefined && fixed === undefined,
+    retry: false,
+    staleTime: 60_000,
+  });
   const settled = useDelayed(text, PLAN_WAIT_MS);
   const draft = useMemo(() => readDraft(settled), [settled]);
   const { configuration, type } = draft;
@@ -199,6 +207,11 @@ function Launch({ title, start, project: fixed }: { title: string; start: string
           {Object.entries(TEMPLATES).map(([name, template]) => (
             <Button key={name} kind="plain" onClick={() => setText(template)}>
               {name}
+            </Button>
+          ))}
+          {templates.data?.map((template) => (
+            <Button key={template.name} kind="plain" title={template.description ?? undefined} onClick={() => setText(stringify(template.configuration))}>
+              {template.title}
             </Button>
           ))}
         </div>

@@ -1,17 +1,18 @@
 /** One run: its jobs, the way they went, output, measures, events, and everything as JSON. */
 
 import { useQuery } from "@tanstack/react-query";
-import { Link, useParams } from "@tanstack/react-router";
+import { Link, useNavigate, useParams } from "@tanstack/react-router";
 import { lazy, Suspense, useState } from "react";
 import { ApiError, serverUrl } from "../api/client";
 import * as queries from "../api/queries";
 import type { Job, Run } from "../api/types";
+import { configurationOf } from "../logic/again";
 import { dstack } from "../logic/cli";
 import { money, price, resources } from "../logic/format";
 import { errorText, finishedAt, hourly, jobFlags, kind, lastSubmission, nameOf, statusText, waitingFor } from "../logic/runs";
 import { isFinished } from "../logic/status";
 import { between, duration, exact } from "../logic/time";
-import { Alert, Code, Empty, Facts, Failure, Head, Loading, Section, Status, Tabs, Time, useNow } from "../parts/basic";
+import { Alert, Button, Code, Empty, Facts, Failure, Head, Loading, Section, Status, Tabs, Time, useNow } from "../parts/basic";
 import { CliButton } from "../parts/dialog";
 import { Events } from "../parts/events";
 import { Inspect } from "../parts/inspect";
@@ -70,6 +71,7 @@ export function RunView({ view }: { view: View }) {
       >
         <Status text={statusText(run)} base={run.status} />
         <CliButton text={[dstack(["run", "get", name], p), dstack(["logs", name, "-f"], p), dstack(["attach", name, "--logs"], p)].join("\n")} />
+        <Again run={run} />
         <RunActions runs={[run]} />
       </Head>
       {waitingFor(run) && (
@@ -97,6 +99,17 @@ export function RunView({ view }: { view: View }) {
       {!job && view !== "events" && view !== "inspect" && view !== "details" && <Empty title="The run has no jobs yet" />}
     </>
   );
+}
+
+/** The same configuration in the editor, to be changed and run again. */
+function Again({ run }: { run: Run }) {
+  const navigate = useNavigate();
+  const go = async () => {
+    const { stringify } = await import("yaml");
+    const yaml = stringify(configurationOf(run.run_spec.run_name, run.run_spec.configuration));
+    await navigate({ to: "/runs/launch", search: { project_name: run.project_name, yaml } as never });
+  };
+  return <Button onClick={() => void go()}>Edit and run</Button>;
 }
 
 /** For runs of several jobs: of which one something is shown. */

@@ -25,6 +25,7 @@ const COLUMNS: Column<Run>[] = [
   },
   {
     name: "Status",
+    isWide: true,
     cell: (run) => (
       <>
         <Status text={statusText(run)} base={run.status} />

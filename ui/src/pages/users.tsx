@@ -34,6 +34,8 @@ export function UsersPage() {
   const [name, setName] = useState("");
   const client = useQueryClient();
   const users = useQuery(queries.users());
+  const me = useQuery(queries.me());
+  const isAdmin = me.data?.global_role === "admin";
   const shown = (users.data ?? []).filter((user) => `${user.username} ${user.email ?? ""}`.toLowerCase().includes(name.toLowerCase()));
   const selection = useSelection(shown, (user) => user.id);
   const remove = async () => {
@@ -49,9 +51,11 @@ export function UsersPage() {
             <p>{selection.chosen.map((user) => user.username).join(", ")}: their tokens stop working, and they leave their projects. Their runs go on.</p>
           </Action>
         )}
-        <Link to="/users/add" className="button primary">
-          Add user
-        </Link>
+        {isAdmin && (
+          <Link to="/users/add" className="button primary">
+            Add user
+          </Link>
+        )}
       </Head>
       <div className="filters">
         <input type="search" aria-label="Search by name or address" placeholder="Search" value={name} onChange={(event) => setName(event.target.value)} />
@@ -60,7 +64,7 @@ export function UsersPage() {
         </span>
       </div>
       <Failure error={users.error} />
-      {users.isPending ? <Loading what="users" /> : shown.length === 0 ? <Empty title="Nobody has this name" /> : <Table label="Users" columns={COLUMNS} rows={shown} idOf={(user) => user.id} nameOf={(user) => user.username} selection={selection} />}
+      {users.isPending ? <Loading what="users" /> : shown.length === 0 ? <Empty title="Nobody has this name" /> : <Table label="Users" columns={COLUMNS} rows={shown} idOf={(user) => user.id} nameOf={(user) => user.username} selection={isAdmin ? selection : undefined} />}
     </>
   );
 }

@@ -31,6 +31,7 @@ const COLUMNS: Column<Event>[] = [
   { name: "Who", cell: (event) => event.actor_user ?? <span className="muted">system</span> },
   {
     name: "What it is about",
+    isWide: true,
     cell: (event) => (
       <span className="targets">
         {event.targets.map((target) => (

@@ -7,6 +7,8 @@ export interface Column<T> {
   name: string;
   cell: (row: T) => ReactNode;
   isNumber?: boolean;
+  /** Of more than a word or two. */
+  isWide?: boolean;
   /** Left out where there is little room. */
   isMinor?: boolean;
 }
@@ -22,7 +24,7 @@ interface Props<T> {
   rows: T[];
   idOf: (row: T) => string;
   nameOf?: (row: T) => string;
-  selection?: Selection;
+  selection?: Selection | undefined;
   /** Called when the end comes near. */
   more?: (() => void) | undefined;
 }
@@ -93,7 +95,7 @@ export function Table<T>({ label, columns, rows, idOf, nameOf = idOf, selection,
                 )}
                 {columns.map((column) => (
                   <td key={column.name} role="cell" data-label={column.name} className={classes(column)}>
-                    {column.cell(row)}
+                    <div className="cell">{column.cell(row)}</div>
                   </td>
                 ))}
               </tr>
@@ -115,7 +117,7 @@ function Gap({ height, width }: { height: number; width: number }) {
 }
 
 function classes<T>(column: Column<T>): string | undefined {
-  return [column.isNumber && "number", column.isMinor && "minor"].filter(Boolean).join(" ") || undefined;
+  return [column.isNumber && "number", column.isMinor && "minor", column.isWide && "wide-cell"].filter(Boolean).join(" ") || undefined;
 }
 
 /** Ids that are chosen, without those that are not there any more. */

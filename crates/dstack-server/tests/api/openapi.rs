@@ -258,9 +258,6 @@ fn collect<'d>(
 fn the_document_in_the_repository_is_up_to_date() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schemas/openapi.json");
     let document = format!("{}\n", dstack_server::docs::document());
-    if dstack_system::env::flag("DSTACK_UPDATE_PAGES") {
-        fs_err::write(&path, &document).unwrap();
-    }
     assert!(
         fs_err::read_to_string(&path).unwrap() == document,
         "docs/schemas/openapi.json is out of date; make it again with: cargo xtask gen"
