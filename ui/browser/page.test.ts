@@ -82,7 +82,7 @@ test("a run is launched, its output comes, and it is stopped", async () => {
   const editor = page.getByRole("textbox", { name: "Configuration" });
   await editor.click();
   await page.keyboard.press("Control+A");
-  // The editor itself deletes; writing over coloured text, Chromium would bring the colour along as an inline style.
+  // The editor itself deletes, and what is typed at once is not lost; writing over coloured text, Chromium would bring the colour along as an inline style.
   await page.keyboard.press("Delete");
   await page.keyboard.insertText("type: task\nname: walk\ncommands:\n  - for i in $(seq 1 100000); do echo step $i; sleep 0.2; done\nresources:\n  cpu: 1..\n  memory: 0.1GB..\n  disk: 9999GB..\n");
   await page.getByText("Nothing that the project has fits").waitFor();
@@ -90,7 +90,7 @@ test("a run is launched, its output comes, and it is stopped", async () => {
   await shoot(page, "launch-explained");
   await editor.click();
   await page.keyboard.press("Control+A");
-  // The editor itself deletes; writing over coloured text, Chromium would bring the colour along as an inline style.
+  // The editor itself deletes, and what is typed at once is not lost; writing over coloured text, Chromium would bring the colour along as an inline style.
   await page.keyboard.press("Delete");
   await page.keyboard.insertText("type: task\nname: walk\ncommands:\n  - for i in $(seq 1 100000); do echo step $i; sleep 0.2; done\nresources:\n  cpu: 1..\n  memory: 0.1GB..\n  disk: 1GB..\n");
   await page.getByText("Why: it fits").waitFor();

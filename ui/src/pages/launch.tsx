@@ -74,7 +74,9 @@ domain: example.com
 `,
 };
 
+/** So long after the last key the plan is asked for, and so often again: machines come and go. */
 const PLAN_WAIT_MS = 500;
+const PLAN_MS = 10_000;
 
 function useDelayed<T>(value: T, ms: number): T {
   const [delayed, set] = useState(value);
@@ -125,6 +127,11 @@ function Launch({ title, start, project: fixed }: { title: string; start: string
   const choice = useProjectChoice();
   const project = fixed ?? choice.name;
   const [text, setText] = useState(start);
+  const [starts, setStarts] = useState(0);
+  const startFrom = (template: string) => {
+    setText(template);
+    setStarts(starts + 1);
+  };
   const [error, setError] = useState<unknown>(null);
   const [isBusy, setBusy] = useState(false);
   const [isCliOpen, setCliOpen] = useState(false);
@@ -147,6 +154,7 @@ function Launch({ title, start, project: fixed }: { title: string; start: string
     retry: false,
     staleTime: 30_000,
     refetchOnWindowFocus: false,
+    refetchInterval: PLAN_MS,
     placeholderData: (before) => before,
   });
   const refusal = planned.error ?? error;
@@ -205,12 +213,12 @@ function Launch({ title, start, project: fixed }: { title: string; start: string
         <div className="filters" role="group" aria-label="Start from">
           <span className="muted">Start from</span>
           {Object.entries(TEMPLATES).map(([name, template]) => (
-            <Button key={name} kind="plain" onClick={() => setText(template)}>
+            <Button key={name} kind="plain" onClick={() => startFrom(template)}>
               {name}
             </Button>
           ))}
           {templates.data?.map((template) => (
-            <Button key={template.name} kind="plain" title={template.description ?? undefined} onClick={() => setText(stringify(template.configuration))}>
+            <Button key={template.name} kind="plain" title={template.description ?? undefined} onClick={() => startFrom(stringify(template.configuration))}>
               {template.title}
             </Button>
           ))}
@@ -219,7 +227,7 @@ function Launch({ title, start, project: fixed }: { title: string; start: string
       <Failure error={error} />
       <div className="launch">
         <div className="card editor-card">
-          <Yaml label="Configuration" text={text} onChange={setText} schema={configurationSchema as unknown as Schema} marks={shownMarks} />
+          <Yaml key={starts} label="Configuration" text={text} onChange={setText} schema={configurationSchema as unknown as Schema} marks={shownMarks} />
           <p className="hint">Ctrl+Space completes. Files of your own machine are sent by the command line only.</p>
         </div>
         <div className="plan" aria-live="polite">

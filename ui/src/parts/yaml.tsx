@@ -22,6 +22,7 @@ export interface Mark {
 }
 
 interface Props {
+  /** Where it starts from. For another start, give it another key. */
   text: string;
   label: string;
   onChange: (text: string) => void;
@@ -95,13 +96,8 @@ export default function Yaml({ text, label, onChange, schema, marks }: Props) {
       made.destroy();
       view.current = null;
     };
-    // The text is where it starts from; later changes come from the reader, or from below.
+    // The text is where it starts from: what was rendered may be older than what the reader has typed since.
   }, [label]);
-
-  useEffect(() => {
-    const editor = view.current;
-    if (editor && editor.state.doc.toString() !== text) editor.dispatch({ changes: { from: 0, to: editor.state.doc.length, insert: text } });
-  }, [text]);
 
   useEffect(() => {
     const editor = view.current;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{OriginalUri, RawQuery, State};
-use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::extract::{RawQuery, State};
+use axum::http::{HeaderValue, Response, StatusCode, Uri, header};
 use axum::routing::get;
 use url::Url;
 use url::form_urlencoded;
@@ -23,7 +23,7 @@ pub(crate) fn router(state: Arc<AppState>) -> Router {
 
 async fn came_back(
     State(state): State<Arc<AppState>>,
-    OriginalUri(uri): OriginalUri,
+    uri: Uri,
     RawQuery(query): RawQuery,
 ) -> Response<Body> {
     let query = query.unwrap_or_default();
