@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Args) -> Result<i32> {
     let env = TestEnv::prepare();
     let mut tally = Tally::default();
     // Before the programs, which carry it.
-    if args.filter.is_empty() && !page_is_built(&env) {
+    if args.filter.is_empty() && !page_is_built() {
         tally.fail("build of the web page");
     }
     match build_binaries() {
@@ -95,14 +95,12 @@ impl Binaries {
     }
 }
 
-/// Builds the web page. Where there is no node for it, its tests are skipped.
-fn page_is_built(env: &TestEnv) -> bool {
-    if ui::ensure_node().is_err() {
-        return env.missing.iter().any(|line| line.contains("web page"));
-    }
-    ui::build()
-        .inspect_err(|error| eprintln!("error: {error:#}"))
-        .is_ok()
+/// Builds the web page, where its tools could be had. Where not, that is said among what is missing.
+fn page_is_built() -> bool {
+    ui::prepare().is_err()
+        || ui::build()
+            .inspect_err(|error| eprintln!("error: {error:#}"))
+            .is_ok()
 }
 
 fn build_binaries() -> Result<Binaries> {

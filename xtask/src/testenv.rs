@@ -153,7 +153,7 @@ impl TestEnv {
     }
 
     fn browser(&mut self) {
-        self.note("tests of the web page", ui::ensure_node());
+        self.note("tests of the web page", ui::prepare());
         let there = package::ensure("chromium", "chromium")
             .and_then(|()| which("chromium").context("chromium is not on the path"));
         if let Some(program) = self.note("tests of the web page in a browser", there) {

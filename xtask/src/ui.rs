@@ -48,7 +48,7 @@ fn folder() -> PathBuf {
 const OLDEST_NODE: (u32, u32) = (18, 18);
 
 /// Makes sure that there are node and npm, from Debian's packages where they are missing.
-pub(crate) fn ensure_node() -> Result<()> {
+fn ensure_node() -> Result<()> {
     package::ensure("node", "nodejs")?;
     package::ensure("npm", "npm")?;
     let said = run_quietly(Command::new("node").arg("--version"))?;
@@ -66,11 +66,16 @@ fn version(said: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
+/// Makes sure that the tools and packages of the page are there.
+pub(crate) fn prepare() -> Result<()> {
+    ensure_node()?;
+    install()
+}
+
 /// Builds the page, unless what it is made of is as it was: its files keep their times, and nothing that carries them is
 /// compiled again.
 pub(crate) fn build() -> Result<()> {
-    ensure_node()?;
-    install()?;
+    prepare()?;
     let stamp = layout::target().join("ui-built.txt");
     let wanted = fingerprint()?;
     let is_there = folder().join("dist/app/index.html").is_file();
@@ -146,8 +151,7 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
 
 /// Makes the types of the page from the OpenAPI document, or checks that they are those.
 pub(crate) fn types(check: bool) -> Result<bool> {
-    ensure_node()?;
-    install()?;
+    prepare()?;
     let script = ["run", "--silent", "types"];
     match check {
         true => Ok(exec::succeeds(npm().args(script).args(["--", "--check"]))),
@@ -164,7 +168,7 @@ pub(crate) struct Programs {
 /// Tests of the page: of its logic, and in a browser. The page and the programs are built.
 pub(crate) fn tests(env: &TestEnv, programs: &Programs) -> Result<Tally> {
     let mut tally = Tally::default();
-    if let Err(error) = ensure_node().and_then(|()| install()) {
+    if let Err(error) = prepare() {
         tally.skip("the tests of the web page", format!("{error:#}"));
         return Ok(tally);
     }
