@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::build::{self, Profile};
 use crate::exec::{self, step};
-use crate::{interrupt, layout, net};
+use crate::{interrupt, layout, net, ui};
 
 /// The run the example's configuration names.
 const RUN: &str = "penguins";
@@ -31,6 +31,7 @@ pub(crate) struct Args {
 /// Runs the demo; the exit code is the job's.
 pub(crate) fn run(args: &Args) -> Result<i32> {
     check_python()?;
+    ui::build_if_possible();
     step("building (the first time takes some minutes)");
     let build::Both { dstack, agent } = build::both(Profile::DEMO)?;
     interrupt::catch()?;
@@ -129,7 +130,11 @@ impl Demo {
 
     fn wait_for_interrupt(&self) {
         println!();
-        println!("The server keeps running at {}. In another terminal:", self.url);
+        println!(
+            "The server keeps running. Its page, with the token above: {}",
+            self.url
+        );
+        println!("In another terminal:");
         println!("  export HOME={}", self.home.path().display());
         println!("  {} ps -a", self.dstack.display());
         println!("Its log: {}", self.home.path().join(SERVER_LOG).display());

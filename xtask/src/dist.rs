@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::build::{self, Profile};
 use crate::exec::{self, step};
-use crate::{cross, layout, package};
+use crate::{cross, layout, package, ui};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -17,6 +17,9 @@ pub(crate) struct Args {
     /// Carry an agent for machines of this kind as well, such as aarch64-unknown-linux-gnu; may be repeated
     #[arg(long, value_name = "TRIPLE")]
     target: Vec<String>,
+    /// Leave out the web page: no node is needed
+    #[arg(long)]
+    without_ui: bool,
 }
 
 /// Builds static agents for this machine's kind and those that are named, and a static `dstack` that carries them; all end up in
@@ -40,6 +43,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         cross::variables(target)?;
     }
     package::ensure("zstd", "zstd")?;
+    if !args.without_ui {
+        ui::build().context("the web page cannot be built; --without-ui leaves it out")?;
+    }
     let folder = layout::target().join("dist");
     fs_err::create_dir_all(&folder)?;
 

@@ -1,4 +1,5 @@
-//! `cargo xtask gen`: pages made from the programs themselves.
+//! `cargo xtask gen`: what is made from the programs themselves: the pages of the command line, the OpenAPI document, and the
+//! types of the web page.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +8,7 @@ use anyhow::Result;
 
 use crate::build::{self, Profile};
 use crate::exec::run_quietly;
-use crate::layout;
+use crate::{layout, ui};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -19,20 +20,31 @@ pub(crate) struct Args {
 /// Writes the generated pages, or checks them.
 pub(crate) fn run(args: &Args) -> Result<i32> {
     let dstack = build::dstack(Profile::DEV)?;
-    let page = cli_reference(&dstack)?;
-    if !args.check {
-        fs_err::write(page_path(), page)?;
-        println!("wrote {}", page_path().display());
-        return Ok(0);
+    let mut is_current = true;
+    for (path, text) in [
+        (page_path(), cli_reference(&dstack)?),
+        (openapi_path(), openapi()?),
+    ] {
+        if !args.check {
+            fs_err::write(&path, text)?;
+            println!("wrote {}", path.display());
+        } else if !fs_err::read_to_string(&path).is_ok_and(|have| have == text) {
+            println!(
+                "{} is out of date; make it again with: cargo xtask gen",
+                path.display()
+            );
+            is_current = false;
+        }
     }
-    let current = is_current(&page);
-    if !current {
-        println!(
-            "{} is out of date; make it again with: cargo xtask gen",
-            page_path().display()
-        );
+    match ui::types(args.check) {
+        Ok(true) => {}
+        Ok(false) => {
+            println!("the types of the web page are out of date; make them again with: cargo xtask gen");
+            is_current = false;
+        }
+        Err(error) => println!("skipped: the types of the web page: {error:#}"),
     }
-    Ok(i32::from(!current))
+    Ok(i32::from(!is_current))
 }
 
 /// Whether the page in the repository says what the built program says.
@@ -48,6 +60,22 @@ fn is_current(page: &str) -> bool {
 
 fn page_path() -> PathBuf {
     layout::root().join("docs/cli.md")
+}
+
+fn openapi_path() -> PathBuf {
+    layout::root().join("docs/schemas/openapi.json")
+}
+
+/// The document, on one line: it is for programs.
+fn openapi() -> Result<String> {
+    run_quietly(build::cargo().args([
+        "run",
+        "--quiet",
+        "--package",
+        "dstack-server",
+        "--example",
+        "openapi",
+    ]))
 }
 
 /// The help of every command, in the order the program lists them.

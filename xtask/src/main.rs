@@ -28,6 +28,7 @@ mod report;
 mod sim;
 mod test;
 mod testenv;
+mod ui;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Developer commands of this repository")]
@@ -52,10 +53,12 @@ enum Command {
     Fuzz(fuzz::Args),
     /// Measure, beside the reference from PyPI on the same machine
     Bench(bench::Args),
-    /// Make the pages that are made from the programs: docs/cli.md
+    /// Make what is made from the programs: docs/cli.md, the OpenAPI document, and the types of the web page
     Gen(generate::Args),
     /// Check that the crates depend on one another as the table says
     CheckDeps(check_deps::Args),
+    /// Build the web page, which the server carries; with --test, run its tests
+    Ui(ui::Args),
     /// Build the static release binaries, with agents for other architectures if asked
     Dist(dist::Args),
 }
@@ -71,6 +74,7 @@ fn main() {
         Command::Bench(args) => bench::run(&args),
         Command::Gen(args) => generate::run(&args),
         Command::CheckDeps(args) => check_deps::run(&args),
+        Command::Ui(args) => ui::run(&args),
         Command::Dist(args) => dist::run(&args).map(|()| 0),
     };
     std::process::exit(exit_code(outcome));

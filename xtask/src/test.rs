@@ -13,6 +13,7 @@ use crate::junit;
 use crate::layout;
 use crate::report::Tally;
 use crate::testenv::TestEnv;
+use crate::ui;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -43,12 +44,17 @@ pub(crate) fn run(args: &Args) -> Result<i32> {
     crate::interrupt::catch()?;
     let env = TestEnv::prepare();
     let mut tally = Tally::default();
+    // Before the programs, which carry it.
+    if args.filter.is_empty() && !page_is_built() {
+        tally.fail("build of the web page");
+    }
     match build_binaries() {
         Ok(binaries) => {
             tally.add(run_tests(&env, &binaries, &args.filter)?);
             if args.filter.is_empty() {
                 tally.add(doc_tests()?);
                 tally.add(generated_pages(&binaries)?);
+                tally.add(ui::tests(&env, &binaries.of_page())?);
             }
         }
         Err(error) => {
@@ -78,6 +84,23 @@ struct Binaries {
     agent: PathBuf,
     dstack: PathBuf,
     golden_server: PathBuf,
+}
+
+impl Binaries {
+    fn of_page(&self) -> ui::Programs {
+        ui::Programs {
+            dstack: self.dstack.clone(),
+            agent: self.agent.clone(),
+        }
+    }
+}
+
+/// Builds the web page, where its tools could be had. Where not, that is said among what is missing.
+fn page_is_built() -> bool {
+    ui::prepare().is_err()
+        || ui::build()
+            .inspect_err(|error| eprintln!("error: {error:#}"))
+            .is_ok()
 }
 
 fn build_binaries() -> Result<Binaries> {

@@ -1,4 +1,4 @@
-//! What the tests need around them: container engine, database, SSH, the Python CLI.
+//! What the tests need around them: container engine, database, SSH, the Python CLI, a browser.
 //!
 //! Each part that cannot be had is reported with the tests that will be skipped for want of it; the tests
 //! find the parts through `DSTACK_TEST_*` variables and skip themselves, with a reason, when one is unset.
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::exec::{is_root, run_quietly, step, succeeds, which};
 use crate::postgres::{Durability, Postgres};
-use crate::{layout, package, python};
+use crate::{layout, package, python, ui};
 use anyhow::{Context, Result, bail};
 
 /// The prepared surroundings. Dropping it stops what it started, and nothing else.
@@ -28,6 +28,15 @@ impl TestEnv {
         env.docker();
         env.start_postgres(Durability::None);
         env.python();
+        env.browser();
+        env.warn();
+        env
+    }
+
+    /// What the tests of the web page need.
+    pub(crate) fn for_page() -> TestEnv {
+        let mut env = TestEnv::empty();
+        env.browser();
         env.warn();
         env
     }
@@ -140,6 +149,16 @@ impl TestEnv {
             if let Some(folder) = self.note(tests, made) {
                 self.variables.push((variable, folder.display().to_string()));
             }
+        }
+    }
+
+    fn browser(&mut self) {
+        self.note("tests of the web page", ui::prepare());
+        let there = package::ensure("chromium", "chromium")
+            .and_then(|()| which("chromium").context("chromium is not on the path"));
+        if let Some(program) = self.note("tests of the web page in a browser", there) {
+            let program = program.display().to_string();
+            self.variables.push(("DSTACK_TEST_CHROMIUM", program));
         }
     }
 

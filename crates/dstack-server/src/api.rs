@@ -198,7 +198,7 @@ impl Api {
         self.handlers.iter().map(|(route, _)| route.name).collect()
     }
 
-    /// The router of all of them. What no route takes is answered by [`no_route`].
+    /// The router of all of them. What no route takes is answered by the page, else by [`no_route`].
     pub fn into_router(self) -> Router {
         let mut methods: HashMap<&'static str, MethodRouter> = HashMap::new();
         for (route, handler) in self.handlers {
@@ -218,7 +218,16 @@ impl Api {
         for (path, method) in methods {
             router = router.route(path, method.fallback(no_route));
         }
-        router.fallback(no_route)
+        let state = self.state;
+        router.fallback(move |request: Request| {
+            let page = state.edge.site.answer(&request);
+            async move {
+                match page {
+                    Some(page) => page,
+                    None => no_route(request).await,
+                }
+            }
+        })
     }
 }
 

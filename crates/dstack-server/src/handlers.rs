@@ -68,8 +68,8 @@ pub fn router(state: Arc<AppState>) -> Router {
     let watched = state.edge.telemetry.http();
     let router = api(Arc::clone(&state))
         .into_router()
-        .merge(crate::docs::router())
-        .merge(crate::login::page::router())
+        .merge(crate::docs::router(Arc::clone(&state)))
+        .merge(crate::login::page::router(Arc::clone(&state)))
         .layer(compression())
         // What services answer is passed on as it is.
         .merge(crate::proxy::router(state))

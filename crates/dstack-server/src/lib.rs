@@ -33,6 +33,7 @@ mod request;
 pub mod retention;
 mod run_resources;
 pub mod settings;
+pub mod site;
 pub mod startup;
 pub mod state;
 pub mod templates_repo;

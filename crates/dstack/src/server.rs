@@ -16,6 +16,7 @@ use dstack_hosts::this_machine::{LocalShim, LocalShimOptions, binary};
 use dstack_server::config::{self, ServerConfig};
 use dstack_server::import::{ImportError, ImportOptions};
 use dstack_server::settings::report_unused;
+use dstack_server::site::{File, Site};
 use dstack_server::wiring::{
     Connected, ConnectedAgents, DatabaseKeyring, LogOutput, Machine as ReachedMachine, SqlInputs, SshHosts,
 };
@@ -110,6 +111,7 @@ fn run(
         credential_files: config.map(|config| config.credential_files()).unwrap_or_default(),
     };
     options.telemetry = telemetry;
+    options.site = site();
     let policy = options.settings.outbound_policy();
     options.images = dstack_images::of_server((machine.offer == Offer::Offered).then(local_engine), policy);
     options.workers = Some(workers.handle().clone());
@@ -131,6 +133,16 @@ fn run(
         threads.shutdown_timeout(Duration::from_secs(2));
     }
     Ok(result?)
+}
+
+/// The web page that this build carries.
+fn site() -> Site {
+    Site::of(dstack_ui::FILES.iter().map(|file| File {
+        path: file.path,
+        plain: file.plain,
+        brotli: file.brotli,
+        gzip: file.gzip,
+    }))
 }
 
 /// How much lower the priority of the second set of threads is (`nice`): a third of the time of others where all

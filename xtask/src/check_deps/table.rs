@@ -231,6 +231,7 @@ pub(crate) const PRODUCT: &[Crate] = &[
             "dstack-store",
         ],
     ),
+    row("dstack-ui", "is the built files of the web page", &[]),
     row(
         "dstack-server",
         "is a role: roles never see one another",
@@ -304,6 +305,7 @@ pub(crate) const PRODUCT: &[Crate] = &[
             "dstack-engine",
             "dstack-hosts",
             "dstack-control",
+            "dstack-ui",
             "dstack-server",
             "dstack-cli",
         ],

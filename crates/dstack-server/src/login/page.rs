@@ -1,22 +1,31 @@
-//! Where providers send the browser: on to the command line that waits for it on this machine.
+//! Where providers send the browser: on to the command line that waits for it on this machine, else to the web page.
+
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::RawQuery;
-use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::extract::{RawQuery, State};
+use axum::http::{HeaderValue, Response, StatusCode, Uri, header};
 use axum::routing::get;
 use url::Url;
 use url::form_urlencoded;
 
 use super::attempt::decode_state;
 use crate::error::text_response;
+use crate::state::AppState;
 
 /// Serves `GET /auth/{provider}/callback`, where providers send browsers back to.
-pub(crate) fn router() -> Router {
-    Router::new().route("/auth/{provider}/callback", get(came_back))
+pub(crate) fn router(state: Arc<AppState>) -> Router {
+    Router::new()
+        .route("/auth/{provider}/callback", get(came_back))
+        .with_state(state)
 }
 
-async fn came_back(RawQuery(query): RawQuery) -> Response<Body> {
+async fn came_back(
+    State(state): State<Arc<AppState>>,
+    uri: Uri,
+    RawQuery(query): RawQuery,
+) -> Response<Body> {
     let query = query.unwrap_or_default();
     match local_url(&query).and_then(|url| HeaderValue::from_str(url.as_str()).ok()) {
         Some(location) => {
@@ -26,7 +35,8 @@ async fn came_back(RawQuery(query): RawQuery) -> Response<Body> {
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
             response
         }
-        None => page(),
+        // The page finishes the login that it began.
+        None => state.edge.site.page(uri.path()).unwrap_or_else(page),
     }
 }
 
@@ -42,7 +52,7 @@ fn local_url(query: &str) -> Option<Url> {
     Some(url)
 }
 
-/// Nothing of the request is shown.
+/// In a build without the web page. Nothing of the request is shown.
 fn page() -> Response<Body> {
     let text = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>dstack</title>\
                 <h1>This login cannot be finished here</h1>\

@@ -58,7 +58,7 @@ pub(super) async fn assemble(options: ServerOptions) -> Result<Assembled, Server
     let runs = Arc::default();
     let verbs = Verbs::new(&data, &auth, &runs, options.registry.clone(), &settings);
     let overload = Overload::new(settings.limits(), options.workers);
-    let edge = Edge::new(settings, overload, options.telemetry, runs);
+    let edge = Edge::new(settings, overload, options.telemetry, runs).with_site(options.site);
     let first = bootstrap::first_user_and_project(&data, &verbs, &edge.settings).await?;
     apply_config(&data, &verbs, &edge, loaded.as_ref(), &first.admin).await?;
     let (database, encryption) = (data.database.clone(), data.encryption.clone());

@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::images::UnknownImages;
 use crate::job_maker::JobMaker;
 use crate::settings::Settings;
+use crate::site::Site;
 use crate::state::{Data, EngineParts};
 
 /// A boxed future.
@@ -80,6 +81,8 @@ pub struct ServerOptions {
     pub images: Arc<dyn Images>,
     /// What is sent to OpenTelemetry and Sentry.
     pub telemetry: Telemetry,
+    /// The web page.
+    pub site: Site,
     /// Told the address once the server answers.
     pub ready: Option<oneshot::Sender<SocketAddr>>,
     /// Stops the server, as SIGTERM and Ctrl-C do.
@@ -107,6 +110,7 @@ impl ServerOptions {
             registry: Registry::default(),
             images: Arc::new(UnknownImages),
             telemetry: Telemetry::default(),
+            site: Site::default(),
             ready: None,
             stop: CancellationToken::new(),
         }

@@ -9,6 +9,7 @@ use crate::plugins::Plugins;
 use crate::render::run_lists::RunLists;
 use crate::render::runs::RunCache;
 use crate::settings::Settings;
+use crate::site::Site;
 use crate::templates_repo::TemplatesRepos;
 
 /// What stands between clients and the control plane.
@@ -28,6 +29,8 @@ pub struct Edge {
     pub runs: Arc<RunCache>,
     /// Whole lists of them, until something is written.
     pub run_lists: RunLists,
+    /// The web page.
+    pub site: Site,
 }
 
 impl Edge {
@@ -41,6 +44,13 @@ impl Edge {
             telemetry,
             runs,
             run_lists: RunLists::default(),
+            site: Site::default(),
         }
+    }
+
+    /// The same, with a web page.
+    #[must_use]
+    pub fn with_site(self, site: Site) -> Self {
+        Self { site, ..self }
     }
 }

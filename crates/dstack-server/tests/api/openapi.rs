@@ -252,3 +252,14 @@ fn collect<'d>(
         collect(document, property, &path, above, found);
     }
 }
+
+/// The types of the web page are made from it. Written anew by `cargo xtask gen`.
+#[test]
+fn the_document_in_the_repository_is_up_to_date() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schemas/openapi.json");
+    let document = format!("{}\n", dstack_server::docs::document());
+    assert!(
+        fs_err::read_to_string(&path).unwrap() == document,
+        "docs/schemas/openapi.json is out of date; make it again with: cargo xtask gen"
+    );
+}

@@ -17,6 +17,7 @@ use dstack_server::images::UnknownImages;
 use dstack_server::login::Logins;
 use dstack_server::login::config::LoginConfig;
 use dstack_server::overload::{Limits, Overload};
+use dstack_server::site::Site;
 use dstack_server::{
     AppState, Auth, Control, Data, DefaultPermissions, Edge, EngineParts, JobMaker, NoEngine, Settings, Verbs,
 };
@@ -106,6 +107,7 @@ pub(crate) struct TestServer {
     limits: Limits,
     bucket: Option<Bucket>,
     doctor: Doctor,
+    site: Site,
 }
 
 impl TestServer {
@@ -120,6 +122,7 @@ impl TestServer {
             limits: Limits::default(),
             bucket: None,
             doctor: Doctor::default(),
+            site: Site::default(),
         }
     }
 
@@ -171,6 +174,12 @@ impl TestServer {
         self
     }
 
+    /// That has a web page.
+    pub(crate) fn site(mut self, site: Site) -> Self {
+        self.site = site;
+        self
+    }
+
     /// On a database of its own, with admin and project `main`.
     pub(crate) async fn start(self) -> Server {
         let (folder, encryption) = (tempfile::tempdir().unwrap(), encryption());
@@ -202,7 +211,8 @@ impl TestServer {
             doctor: self.doctor,
             ..Control::new(&data, engine, self.backends, verbs, &settings)
         };
-        let edge = Edge::new(settings, Overload::from(self.limits), Telemetry::default(), runs);
+        let edge =
+            Edge::new(settings, Overload::from(self.limits), Telemetry::default(), runs).with_site(self.site);
         let state = Arc::new(AppState {
             data: Arc::new(data),
             auth: Arc::new(auth),

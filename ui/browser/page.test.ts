@@ -1,0 +1,426 @@
+/** The page in Debian's Chromium, against the built server with a runner on this machine. */
+
+import { mkdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { createServer, request } from "node:http";
+import { type Browser, type BrowserContext, chromium, type Page } from "playwright-core";
+import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
+import { ADMIN, needed, Server } from "./server";
+
+let server: Server;
+let browser: Browser;
+const shots = needed("DSTACK_TEST_SHOTS");
+const axe = readFileSync(new URL("../node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
+const contexts: BrowserContext[] = [];
+/** What the browser complained of: refusals of the content policy, failed scripts. */
+let complaints: string[] = [];
+
+beforeAll(async () => {
+  mkdirSync(shots, { recursive: true });
+  [server, browser] = await Promise.all([Server.start(), chromium.launch({ executablePath: needed("DSTACK_TEST_CHROMIUM"), args: ["--no-sandbox"] })]);
+});
+
+afterEach(async () => {
+  await Promise.all(contexts.splice(0).map((context) => context.close()));
+  const heard = complaints;
+  complaints = [];
+  expect(heard).toEqual([]);
+});
+
+afterAll(async () => {
+  await browser?.close();
+  await server?.stop();
+});
+
+interface Look {
+  width?: number;
+  scheme?: "light" | "dark";
+  token?: string | null;
+}
+
+async function open(path: string, { width = 1280, scheme = "light", token = ADMIN }: Look = {}): Promise<Page> {
+  const context = await browser.newContext({ viewport: { width, height: 900 }, colorScheme: scheme });
+  contexts.push(context);
+  // Only on a page that does not know any: who signs out stays so.
+  await context.addInitScript((own) => {
+    if (own !== null && localStorage.getItem("seeded") === null) localStorage.setItem("dstack.token", own);
+    localStorage.setItem("seeded", "yes");
+  }, token);
+  const page = await context.newPage();
+  page.on("pageerror", (error) => complaints.push(String(error)));
+  page.on("console", (message) => {
+    // The browser itself tells of answers with a status of refusal.
+    if (message.type() === "error" && !message.text().startsWith("Failed to load resource")) complaints.push(message.text());
+  });
+  await page.goto(server.url + path);
+  return page;
+}
+
+/** A picture for people. The caret is left as it is: hiding it would need a style that the page's policy refuses. */
+const shoot = (page: Page, name: string) => page.screenshot({ path: join(shots, `${name}.png`), caret: "initial" });
+const heading = (page: Page, name: string | RegExp) => page.getByRole("heading", { level: 1, name }).waitFor();
+const button = (page: Page, name: string) => page.getByRole("button", { name, exact: true });
+
+test("who is not signed in signs in, and gets to where they wanted", async () => {
+  const page = await open("/events?project_name=main", { token: null });
+  await heading(page, "Sign in to dstack");
+  await page.getByLabel("Token").fill("wrong");
+  await button(page, "Sign in").click();
+  await page.getByText("No active user has this token").waitFor();
+  await page.getByLabel("Token").fill(ADMIN);
+  await page.keyboard.press("Enter");
+  await heading(page, "Events");
+  expect(new URL(page.url()).search).toBe("?project_name=main");
+  await page.getByRole("link", { name: "Sign out" }).click();
+  await heading(page, "Sign in to dstack");
+  expect(await page.evaluate(() => localStorage.getItem("dstack.token"))).toBeNull();
+});
+
+test("a run is launched, its output comes, and it is stopped", async () => {
+  const page = await open("/runs/launch");
+  await heading(page, "Launch");
+  const editor = page.getByRole("textbox", { name: "Configuration" });
+  await editor.click();
+  await page.keyboard.press("Control+A");
+  // The editor itself deletes, and what is typed at once is not lost; writing over coloured text, Chromium would bring the colour along as an inline style.
+  await page.keyboard.press("Delete");
+  await page.keyboard.insertText("type: task\nname: walk\ncommands:\n  - for i in $(seq 1 100000); do echo step $i; sleep 0.2; done\nresources:\n  cpu: 1..\n  memory: 0.1GB..\n  disk: 9999GB..\n");
+  await page.getByText("Nothing that the project has fits").waitFor();
+  await page.getByRole("heading", { name: "The smallest changes that make it fit" }).waitFor();
+  await shoot(page, "launch-explained");
+  await editor.click();
+  await page.keyboard.press("Control+A");
+  // The editor itself deletes, and what is typed at once is not lost; writing over coloured text, Chromium would bring the colour along as an inline style.
+  await page.keyboard.press("Delete");
+  await page.keyboard.insertText("type: task\nname: walk\ncommands:\n  - for i in $(seq 1 100000); do echo step $i; sleep 0.2; done\nresources:\n  cpu: 1..\n  memory: 0.1GB..\n  disk: 1GB..\n");
+  await page.getByText("Why: it fits").waitFor();
+  await button(page, "Launch").click();
+  await heading(page, "walk");
+  await page.getByText("Running", { exact: true }).first().waitFor();
+  await page.getByRole("link", { name: "Logs" }).click();
+  await page.getByText(/^step \d+$/).first().waitFor();
+  const last = Number((await page.getByText(/^step \d+$/).last().textContent())?.slice(5));
+  // It follows.
+  await page.getByText(`step ${last + 10}`, { exact: true }).waitFor();
+  await shoot(page, "logs");
+  await button(page, "Stop").click();
+  await page.getByText("dstack stop walk -y --project main").waitFor({ state: "attached" });
+  await page.getByRole("dialog").getByRole("button", { name: "Stop" }).click();
+  await page.getByText("Stopped", { exact: true }).waitFor();
+  await page.getByRole("link", { name: "Details" }).click();
+  await page.getByText("terminated by user").or(page.getByText("stopped by user")).or(page.getByText("Terminated", { exact: true })).first().waitFor();
+});
+
+test("links into the page work, and so does going back", async () => {
+  const id = await server.submit("short", ["echo done"]);
+  await server.until(id, "done");
+  const page = await open(`/projects/main/runs/${id}/inspect`);
+  await heading(page, "short");
+  await page.getByText('"run_name": "short"').waitFor();
+  await page.getByRole("link", { name: "Events" }).last().click();
+  await page.getByText("Run submitted. Status: SUBMITTED").waitFor();
+  await page.goBack();
+  await page.getByText('"run_name": "short"').waitFor();
+  await page.goto(`${server.url}/projects/main/runs/00000000-0000-4000-8000-000000000000`);
+  await heading(page, "No such run");
+  await page.goto(`${server.url}/no/such/page`);
+  await heading(page, "There is no such page");
+});
+
+test("filters stand in the address, and finished runs are deleted", async () => {
+  const page = await open("/runs?only_active=false");
+  const row = page.getByRole("row", { name: /short/ });
+  await row.waitFor();
+  await page.getByLabel("Project").selectOption("main");
+  await page.waitForURL(/project_name=main/);
+  await page.reload();
+  await row.waitFor();
+  expect(await page.getByLabel("Project").inputValue()).toBe("main");
+  await row.getByRole("checkbox").check();
+  await button(page, "Delete").click();
+  await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
+  await row.waitFor({ state: "detached" });
+});
+
+/** What would do something if it were taken for markup, an address, or a program. */
+const HOSTILE = [
+  `<script>window.hacked = 1</script>`,
+  `<img src=x onerror="window.hacked = 2">`,
+  `"><svg onload=window.hacked=3>`,
+  `javascript:window.hacked=4`,
+  `\${window.hacked=5}{{constructor.constructor('window.hacked=6')()}}`,
+  `</textarea><iframe srcdoc="<script>parent.hacked=7</script>">`,
+  `\u001b]8;;javascript:window.hacked=8\u0007click\u001b]8;;\u0007`,
+];
+
+test("hostile output, secrets and configurations are text", async () => {
+  const lines = HOSTILE.map((text) => Buffer.from(`${text}\n`).toString("base64"));
+  const id = await server.submit("hostile", [...lines.map((line) => `echo ${line} | base64 -d`), "sleep 3"]);
+  await server.until(id, "done");
+  const page = await open("/healthcheck");
+  // Agents leave escape sequences out; output that was stored by others has them.
+  await page.route("**/logs/poll", async (route) => {
+    const answer = await route.fetch();
+    const body = (await answer.json()) as { logs: object[] };
+    const { descending } = route.request().postDataJSON() as { descending?: boolean };
+    const message = Buffer.from(`${HOSTILE[6]}\n\u001b[31mred\u001b[0m plain\n`).toString("base64");
+    if (descending) body.logs.unshift({ timestamp: new Date().toISOString(), log_source: "stderr", message });
+    await route.fulfill({ response: answer, json: body });
+  });
+  await page.goto(`${server.url}/projects/main/runs/${id}/logs`);
+  await page.getByText("<script>window.hacked = 1</script>", { exact: true }).waitFor();
+  await page.getByText('"><svg onload=window.hacked=3>', { exact: true }).waitFor();
+  await page.getByText("click", { exact: true }).waitFor();
+  expect(await page.getByText("red", { exact: true }).getAttribute("class")).toBe("fg-1");
+  await shoot(page, "logs-hostile");
+  await page.getByRole("link", { name: "Inspect" }).click();
+  await page.getByText('"run_name": "hostile"').waitFor();
+
+  for (const text of HOSTILE.slice(0, 3)) {
+    await page.goto(`${server.url}/runs?only_active=false&project_name=${encodeURIComponent(text)}`);
+    await heading(page, "Runs");
+    await page.getByText("No run matches the filters").waitFor();
+    expect(await page.getByLabel("Project").inputValue()).toBe(text);
+  }
+  await page.goto(`${server.url}/runs/launch?yaml=${encodeURIComponent(`type: task\nname: ${HOSTILE[1]}\ncommands: [x]`)}`);
+  await page.getByText("The server would refuse this").waitFor();
+  await page.goto(`${server.url}/auth/token?to=${encodeURIComponent("javascript:window.hacked=9")}`);
+  await page.getByLabel("Token").fill(ADMIN);
+  await page.keyboard.press("Enter");
+  await heading(page, "Runs");
+  expect(await page.evaluate(() => (window as { hacked?: number }).hacked)).toBeUndefined();
+});
+
+test("what a member may not do is not shown, and refused", async () => {
+  await server.call("users/create", { username: "mia", global_role: "user" });
+  const { creds } = await server.call<{ creds: { token: string } }>("users/get_user", { username: "mia" });
+  await server.call("projects/main/add_members", { members: [{ username: "mia", project_role: "user" }] });
+  const page = await open("/projects/main", { token: creds.token });
+  await heading(page, "main");
+  await page.getByRole("cell", { name: "mia" }).waitFor();
+  for (const name of ["Add backend", "Add gateway", "Add secret", "Add member", "Delete project", "Remove", "Make public"]) {
+    expect(await page.getByText(name, { exact: true }).count(), name).toBe(0);
+  }
+  for (const name of ["Users", "Doctor"]) expect(await page.getByRole("link", { name, exact: true }).count(), name).toBe(0);
+  await page.goto(`${server.url}/doctor`);
+  await page.getByText("You may not see or do this").waitFor();
+  await page.goto(`${server.url}/projects/main/backends/aws`);
+  await page.getByText("You may not see or do this").waitFor();
+  // Another tab, and an administrator who takes the membership away while the page is open.
+  await page.goto(`${server.url}/projects/main`);
+  await heading(page, "main");
+  await server.call("projects/main/remove_members", { usernames: ["mia"] });
+  await page.reload();
+  await page.getByText("You may not see or do this").waitFor();
+});
+
+test("a token that is replaced leads to signing in, and back", async () => {
+  await server.call("users/create", { username: "leo", global_role: "admin" });
+  const { creds } = await server.call<{ creds: { token: string } }>("users/get_user", { username: "leo" });
+  const page = await open("/fleets?only_active=true", { token: creds.token });
+  await page.getByRole("link", { name: "local", exact: true }).waitFor();
+  const renewed = await server.call<{ creds: { token: string } }>("users/refresh_token", { username: "leo" });
+  await page.getByText("Your token is not good any more").waitFor();
+  await page.getByLabel("Token").fill(renewed.creds.token);
+  await page.keyboard.press("Enter");
+  await page.getByRole("link", { name: "local", exact: true }).waitFor();
+  expect(new URL(page.url()).pathname).toBe("/fleets");
+});
+
+test("members, secrets and tokens are added and taken away", async () => {
+  const page = await open("/projects/main");
+  await page.getByLabel("User name or e-mail address").fill("leo");
+  await button(page, "Add member").click();
+  await page.getByRole("cell", { name: "leo" }).waitFor();
+  await button(page, "Add secret").click();
+  await page.getByLabel("Name", { exact: true }).fill("key");
+  await page.getByLabel("Value", { exact: true }).fill("<b>very</b> secret");
+  await button(page, "Save").click();
+  await page.getByRole("cell", { name: "key", exact: true }).waitFor();
+  expect(await server.call("project/main/secrets/get", { name: "key" })).toMatchObject({ value: "<b>very</b> secret" });
+  await page.getByRole("row", { name: /key/ }).getByRole("button", { name: "Delete" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
+  await page.getByRole("cell", { name: "key", exact: true }).waitFor({ state: "detached" });
+
+  await page.goto(`${server.url}/users/admin`);
+  await button(page, "Make token").click();
+  await page.getByLabel("Name", { exact: true }).fill("ci");
+  await button(page, "Make").click();
+  await page.getByText("It is shown now and never again.").waitFor();
+  const token = (await page.getByRole("dialog").locator("pre").textContent()) ?? "";
+  expect(await server.call("users/get_my_user", {}, token)).toMatchObject({ username: "admin" });
+  await button(page, "I have it").click();
+  await page.getByRole("cell", { name: "ci", exact: true }).waitFor();
+});
+
+test("a server that goes away is missed, and found again", async () => {
+  const page = await open("/runs?only_active=false");
+  await page.getByRole("row", { name: /hostile/ }).waitFor();
+  await server.kill();
+  await page.getByText("The server does not answer").first().waitFor();
+  // What was shown stays.
+  expect(await page.getByRole("row", { name: /hostile/ }).count()).toBe(1);
+  await server.run();
+  await page.getByText("The server does not answer").first().waitFor({ state: "detached" });
+  const id = await server.submit("after", ["true"]);
+  await page.getByRole("row", { name: /after/ }).waitFor();
+  await server.until(id, "done");
+});
+
+test("the page works below another path, and asks nobody else", async () => {
+  const { port } = new URL(server.url);
+  const proxy = createServer((incoming, answer) => {
+    const path = incoming.url ?? "";
+    if (!path.startsWith("/below/here/")) {
+      answer.writeHead(418).end();
+      return;
+    }
+    const forwarded = request({ host: "127.0.0.1", port, method: incoming.method, path: path.slice("/below/here".length), headers: incoming.headers }, (from) => {
+      answer.writeHead(from.statusCode ?? 500, from.headers);
+      from.pipe(answer);
+    });
+    incoming.pipe(forwarded);
+  });
+  await new Promise<void>((resolve) => proxy.listen(0, "127.0.0.1", resolve));
+  const address = proxy.address();
+  const base = `http://127.0.0.1:${typeof address === "object" && address ? address.port : 0}/below/here`;
+  try {
+    const page = await open("/healthcheck", { token: null });
+    const elsewhere: string[] = [];
+    page.on("request", (asked) => {
+      if (!asked.url().startsWith(`${base}/`)) elsewhere.push(asked.url());
+    });
+    await page.goto(`${base}/projects/main`);
+    await page.getByLabel("Token").fill(ADMIN);
+    await page.keyboard.press("Enter");
+    await heading(page, "main");
+    await page.getByText(`--url ${base} `).waitFor();
+    await page.getByRole("link", { name: "Fleets", exact: true }).click();
+    await page.getByRole("link", { name: "local", exact: true }).click();
+    await heading(page, "local");
+    expect(page.url()).toContain(`${base}/projects/main/fleets/`);
+    await page.reload();
+    await heading(page, "local");
+    expect(elsewhere).toEqual([]);
+  } finally {
+    proxy.close();
+  }
+});
+
+test("the keyboard goes everywhere", async () => {
+  const page = await open("/offers");
+  await heading(page, "Offers");
+  await page.keyboard.press("/");
+  await page.getByRole("combobox", { name: "Where to" }).fill("hosti");
+  await page.getByRole("option", { name: /hostile/ }).waitFor();
+  await page.keyboard.press("Enter");
+  await heading(page, "hostile");
+  await page.keyboard.press("/");
+  await page.getByRole("combobox", { name: "Where to" }).waitFor();
+  await page.keyboard.press("Escape");
+  await page.getByRole("combobox", { name: "Where to" }).waitFor({ state: "detached" });
+  await page.keyboard.press("Control+k");
+  await page.getByRole("combobox", { name: "Where to" }).fill("project");
+  await page.keyboard.press("Enter");
+  await heading(page, "Projects");
+});
+
+async function routes(): Promise<string[]> {
+  const [run] = (await server.call<{ id: string; run_spec: { run_name: string } }[]>("runs/list", { limit: 100 })).filter((each) => each.run_spec.run_name === "hostile");
+  const [fleet] = await server.call<{ id: string; instances: { id: string }[] }[]>("fleets/list", { only_active: true });
+  const project = "/projects/main";
+  return [
+    "/auth/token",
+    "/runs?only_active=false",
+    "/runs/launch",
+    `${project}/runs/${run?.id}`,
+    `${project}/runs/${run?.id}/logs`,
+    `${project}/runs/${run?.id}/metrics`,
+    `${project}/runs/${run?.id}/events`,
+    `${project}/runs/${run?.id}/inspect`,
+    `${project}/runs/${run?.id}/jobs/hostile-0-0`,
+    "/offers",
+    "/fleets",
+    `${project}/fleets/${fleet?.id}`,
+    `${project}/fleets/${fleet?.id}/offers`,
+    `${project}/fleets/add`,
+    "/instances",
+    `${project}/instances/${fleet?.instances[0]?.id}`,
+    "/volumes",
+    "/gateways",
+    `${project}/gateways/add`,
+    "/models",
+    "/projects",
+    "/projects/add",
+    project,
+    `${project}/backends/add`,
+    "/users",
+    "/users/add",
+    "/users/admin",
+    "/users/admin/projects",
+    "/users/mia/edit",
+    "/events",
+    "/doctor",
+  ];
+}
+
+interface Violation {
+  id: string;
+  nodes: { html: string; failureSummary: string }[];
+}
+
+test.each([{ width: 1440 }, { width: 360 }])("every route is accessible at $width in light and dark, and fits", { timeout: 120_000 }, async ({ width }) => {
+  const all = await routes();
+  const page = await open("/runs", { width });
+  await heading(page, "Runs");
+  const faults: string[] = [];
+  for (const path of all) {
+    await page.goto(server.url + path);
+    await page.locator("h1").waitFor();
+    await page.getByRole("status").filter({ hasText: "Loading" }).first().waitFor({ state: "detached" });
+    const tooWide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+    if (tooWide > 0) faults.push(`${path}: ${tooWide} pixels too wide`);
+    // Scripts of the test's own: the page's policy lets none in but through the debugger.
+    await page.evaluate(axe);
+    for (const scheme of ["light", "dark"] as const) {
+      await page.emulateMedia({ colorScheme: scheme });
+      for (const violation of await violations(page)) faults.push(`${path} in ${scheme}: ${violation}`);
+      const name = path.split("?")[0]?.replace(/[0-9a-f]{8}-[0-9a-f-]{27}/g, "id").replaceAll("/", "_").slice(1);
+      await shoot(page, `${name}-${width}-${scheme}`);
+    }
+  }
+  expect(faults).toEqual([]);
+});
+
+/** What breaks WCAG 2.2 on level A or AA. */
+async function violations(page: Page): Promise<string[]> {
+  const found = await page.evaluate(async () => {
+    const { axe } = window as unknown as { axe: { run: (context: object, options: object) => Promise<{ violations: Violation[] }> } };
+    const result = await axe.run({ include: ["html"] }, { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"], resultTypes: ["violations"] });
+    return result.violations;
+  });
+  return found.map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map((node) => `${node.html} ${node.failureSummary}`).join(" | ")}`);
+}
+
+test("the first load is small, and kept", async () => {
+  const page = await open("/healthcheck", { token: null });
+  const session = await page.context().newCDPSession(page);
+  await session.send("Network.enable");
+  const transferred = new Map<string, number>();
+  const urls = new Map<string, string>();
+  session.on("Network.responseReceived", (event) => urls.set(event.requestId, event.response.url));
+  session.on("Network.loadingFinished", (event) => transferred.set(urls.get(event.requestId) ?? event.requestId, event.encodedDataLength));
+  await page.evaluate((token) => localStorage.setItem("dstack.token", token), ADMIN);
+  await page.goto(`${server.url}/runs`);
+  await heading(page, "Runs");
+  await page.waitForLoadState("networkidle");
+  const files = [...transferred].filter(([url]) => !url.includes("/api/"));
+  const onTheWire = files.reduce((sum, [, size]) => sum + size, 0);
+  const unpacked = await page.evaluate(() => (performance.getEntriesByType("resource") as PerformanceResourceTiming[]).filter((entry) => !entry.name.includes("/api/")).reduce((sum, entry) => sum + entry.decodedBodySize, 0));
+  console.log(`first load of /runs: ${files.length} files, ${onTheWire} bytes on the wire, ${unpacked} unpacked`);
+  expect(onTheWire).toBeGreaterThan(10_000);
+  expect(onTheWire).toBeLessThan(160_000);
+  expect(unpacked).toBeLessThan(500_000);
+  const script = await fetch(`${server.url}/${await page.evaluate(() => new URL((document.querySelector("script[src]") as HTMLScriptElement).src).pathname.slice(1))}`);
+  expect(script.headers.get("cache-control")).toContain("immutable");
+});

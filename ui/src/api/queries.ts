@@ -1,0 +1,224 @@
+/** What is read from the server, under which key, and how often. */
+
+import { type QueryClient, queryOptions, useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useEffect, useMemo } from "react";
+import { mergeHead } from "../logic/live";
+import { post } from "./client";
+import type { Event, EventsRequest, Fleet, Gateway, Instance, Project, Run, User, Volume } from "./types";
+
+/** How often what is shown is asked for again, in milliseconds. Hidden pages ask nothing. */
+export const LIVE_MS = 3000;
+const SLOW_MS = 15000;
+
+export const me = () =>
+  queryOptions({ queryKey: ["me"], queryFn: ({ signal }) => post("/api/users/get_my_user", { signal }), staleTime: 60_000 });
+
+export const serverInfo = () =>
+  queryOptions({ queryKey: ["server"], queryFn: ({ signal }) => post("/api/server/get_info", { signal }), staleTime: Infinity });
+
+export const projects = () =>
+  queryOptions({
+    queryKey: ["projects"],
+    queryFn: async ({ signal }) => (await post("/api/projects/list", { body: { limit: 2000 }, signal })) as Project[],
+    staleTime: 30_000,
+  });
+
+export const project = (name: string) =>
+  queryOptions({
+    queryKey: ["project", name],
+    queryFn: ({ signal }) => post("/api/projects/{project_name}/get", { params: { project_name: name }, signal }),
+    refetchInterval: SLOW_MS,
+  });
+
+export const users = () =>
+  queryOptions({
+    queryKey: ["users"],
+    queryFn: async ({ signal }) => (await post("/api/users/list", { body: {}, signal })) as User[],
+    refetchInterval: SLOW_MS,
+  });
+
+export const run = (projectName: string, id: string) =>
+  queryOptions({
+    queryKey: ["run", projectName, id],
+    queryFn: ({ signal }) => post("/api/project/{project_name}/runs/get", { params: { project_name: projectName }, body: { id }, signal }),
+    refetchInterval: LIVE_MS,
+  });
+
+export const runByName = (projectName: string, name: string) =>
+  queryOptions({
+    queryKey: ["run", projectName, name],
+    queryFn: ({ signal }) =>
+      post("/api/project/{project_name}/runs/get", { params: { project_name: projectName }, body: { run_name: name }, signal }),
+    refetchInterval: LIVE_MS,
+  });
+
+export const fleet = (projectName: string, id: string) =>
+  queryOptions({
+    queryKey: ["fleet", projectName, id],
+    queryFn: ({ signal }) => post("/api/project/{project_name}/fleets/get", { params: { project_name: projectName }, body: { id }, signal }),
+    refetchInterval: LIVE_MS,
+  });
+
+export const instance = (projectName: string, id: string) =>
+  queryOptions({
+    queryKey: ["instance", projectName, id],
+    queryFn: ({ signal }) => post("/api/project/{project_name}/instances/get", { params: { project_name: projectName }, body: { id }, signal }),
+    refetchInterval: LIVE_MS,
+  });
+
+export const gateways = (projectName: string) =>
+  queryOptions({
+    queryKey: ["gateways", projectName],
+    queryFn: ({ signal }) =>
+      post("/api/project/{project_name}/gateways/list", { params: { project_name: projectName }, body: { include_imported: true }, signal }),
+    refetchInterval: SLOW_MS,
+  });
+
+/** Gateways of several projects; projects that do not show theirs have none here. */
+export const allGateways = (names: string[]) =>
+  queryOptions({
+    queryKey: ["gateways", "all", ...names],
+    queryFn: async ({ signal }) => {
+      const lists = await Promise.all(
+        names.map((name) => post("/api/project/{project_name}/gateways/list", { params: { project_name: name }, body: {}, signal }).catch(() => [])),
+      );
+      return lists.flat() as Gateway[];
+    },
+    refetchInterval: SLOW_MS,
+  });
+
+export const secrets = (projectName: string) =>
+  queryOptions({
+    queryKey: ["secrets", projectName],
+    queryFn: ({ signal }) => post("/api/project/{project_name}/secrets/list", { params: { project_name: projectName }, signal }),
+  });
+
+export const withoutFleets = () =>
+  queryOptions({
+    queryKey: ["projects", "without fleets"],
+    queryFn: ({ signal }) => post("/api/projects/list_only_no_fleets", { signal }),
+    staleTime: 30_000,
+  });
+
+/** A list that is read page by page, and of which the first page is kept current. */
+export interface Listing<T> {
+  key: unknown[];
+  page: (after: T | undefined, limit: number, signal: AbortSignal) => Promise<T[]>;
+  idOf: (row: T) => string;
+}
+
+const PAGE = 100;
+
+export function useListing<T>({ key, page, idOf }: Listing<T>) {
+  const client = useQueryClient();
+  const pagesKey = [...key, "pages"];
+  const pages = useInfiniteQuery({
+    queryKey: pagesKey,
+    queryFn: ({ pageParam, signal }) => page(pageParam as T | undefined, PAGE, signal),
+    initialPageParam: undefined as T | undefined,
+    getNextPageParam: (last: T[]) => (last.length < PAGE ? undefined : last.at(-1)),
+    refetchOnWindowFocus: false,
+  });
+  const head = useQuery({
+    queryKey: [...key, "head"],
+    queryFn: ({ signal }) => page(undefined, PAGE, signal),
+    refetchInterval: LIVE_MS,
+    enabled: pages.isSuccess,
+  });
+  const newest = head.data;
+  useEffect(() => {
+    if (newest === undefined) return;
+    type Pages = { pages: T[][]; pageParams: (T | undefined)[] };
+    client.setQueryData<Pages>(pagesKey, (known) => {
+      if (!known) return known;
+      const rows = mergeHead(known.pages.flat(), newest, PAGE, idOf);
+      const last = known.pages.at(-1) ?? [];
+      // The last page keeps its length: by that it is known whether there is more.
+      const whole = known.pages.length > 1 ? [rows.slice(0, rows.length - last.length), rows.slice(rows.length - last.length)] : [rows];
+      return { pages: whole, pageParams: known.pageParams.slice(0, whole.length) };
+    });
+    // The key is made anew each time; what it says is in `newest`.
+  }, [newest]);
+  const rows = useMemo(() => pages.data?.pages.flat() ?? [], [pages.data]);
+  return { ...pages, rows };
+}
+
+export const runsOf = (filters: { project?: string; user?: string; active: boolean }): Listing<Run> => ({
+  key: ["runs", filters],
+  idOf: (row) => row.id,
+  page: (after, limit, signal) =>
+    post("/api/runs/list", {
+      body: {
+        project_name: filters.project ?? null,
+        username: filters.user ?? null,
+        only_active: filters.active,
+        limit,
+        job_submissions_limit: 1,
+        ...(after && { prev_submitted_at: after.submitted_at, prev_run_id: after.id }),
+      },
+      signal,
+    }),
+});
+
+export const fleetsOf = (filters: { project?: string; active: boolean }): Listing<Fleet> => ({
+  key: ["fleets", filters],
+  idOf: (row) => row.id,
+  page: (after, limit, signal) =>
+    post("/api/fleets/list", {
+      body: {
+        project_name: filters.project ?? null,
+        only_active: filters.active,
+        include_imported: true,
+        limit,
+        ...(after && { prev_created_at: after.created_at, prev_id: after.id }),
+      },
+      signal,
+    }),
+});
+
+export const instancesOf = (filters: { project?: string; fleet?: string; active: boolean }): Listing<Instance> => ({
+  key: ["instances", filters],
+  idOf: (row) => row.id,
+  page: (after, limit, signal) =>
+    post("/api/instances/list", {
+      body: {
+        project_names: filters.project ? [filters.project] : null,
+        fleet_ids: filters.fleet ? [filters.fleet] : null,
+        only_active: filters.active,
+        include_imported: true,
+        limit,
+        ...(after && { prev_created_at: after.created, prev_id: after.id }),
+      },
+      signal,
+    }),
+});
+
+export const volumesOf = (filters: { project?: string; active: boolean }): Listing<Volume> => ({
+  key: ["volumes", filters],
+  idOf: (row) => row.id,
+  page: (after, limit, signal) =>
+    post("/api/volumes/list", {
+      body: {
+        project_name: filters.project ?? null,
+        only_active: filters.active,
+        limit,
+        ...(after && { prev_created_at: after.created_at, prev_id: after.id }),
+      },
+      signal,
+    }),
+});
+
+export const eventsOf = (filter: EventsRequest): Listing<Event> => ({
+  key: ["events", filter],
+  idOf: (row) => row.id,
+  page: (after, limit, signal) =>
+    post("/api/events/list", {
+      body: { ...filter, limit, ...(after && { prev_recorded_at: after.recorded_at, prev_id: after.id }) },
+      signal,
+    }),
+});
+
+/** Reads anew what a change may have changed. */
+export function changed(client: QueryClient, ...keys: string[]): Promise<void> {
+  return Promise.all(keys.map((key) => client.invalidateQueries({ queryKey: [key] }))).then(() => undefined);
+}

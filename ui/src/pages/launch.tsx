@@ -1,0 +1,382 @@
+/** Writing a configuration, with its plan beside it, and applying it. */
+
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
+import { useDeferredValue, useEffect, useMemo, useState } from "react";
+import { stringify } from "yaml";
+import configurationSchema from "../../../docs/schemas/configuration.schema.json";
+import { ApiError, post } from "../api/client";
+import * as queries from "../api/queries";
+import type { FleetPlan, JobExplanation, Offer, RunPlan } from "../api/types";
+import type { Schema } from "../logic/completion";
+import { located, readDraft } from "../logic/draft";
+import { count, money, price, resources, words } from "../logic/format";
+import { isFinished } from "../logic/status";
+import { Alert, Button, Code, Copy, Empty, Failure, Head, Loading, Section, Status } from "../parts/basic";
+import { Dialog } from "../parts/dialog";
+import { Choice, useProjectChoice } from "../parts/filters";
+import { type Column, Table } from "../parts/table";
+import Yaml from "../parts/yaml";
+import { dstack } from "../logic/cli";
+import { say } from "../toasts";
+
+const TEMPLATES: Record<string, string> = {
+  task: `type: task
+name: hello
+
+commands:
+  - echo "hello from $(hostname)"
+
+resources:
+  cpu: 1..
+  memory: 0.5GB..
+  disk: 1GB..
+`,
+  service: `type: service
+name: web
+
+commands:
+  - python3 -m http.server 8000
+port: 8000
+
+resources:
+  cpu: 1..
+  memory: 1GB..
+`,
+  "dev-environment": `type: dev-environment
+name: dev
+ide: vscode
+
+resources:
+  cpu: 2..
+  memory: 8GB..
+`,
+  fleet: `type: fleet
+name: machines
+
+# Machines of the clouds of the project, made when runs need them.
+nodes: 0..2
+idle_duration: 5m
+
+# Or your own, reached over SSH; their keys are sent by the command line (dstack apply).
+`,
+  volume: `type: volume
+name: data
+backend: aws
+region: eu-west-1
+size: 100GB
+`,
+  gateway: `type: gateway
+name: gateway
+backend: aws
+region: eu-west-1
+domain: example.com
+`,
+};
+
+/** So long after the last key the plan is asked for, and so often again: machines come and go. */
+const PLAN_WAIT_MS = 500;
+const PLAN_MS = 10_000;
+
+function useDelayed<T>(value: T, ms: number): T {
+  const [delayed, set] = useState(value);
+  useEffect(() => {
+    const timer = setTimeout(() => set(value), ms);
+    return () => clearTimeout(timer);
+  }, [value, ms]);
+  return delayed;
+}
+
+type Planned = { kind: "run"; plan: RunPlan } | { kind: "fleet"; plan: FleetPlan } | { kind: "gateway"; action: string; current: unknown; spec: unknown } | { kind: "volume" };
+
+function runSpec(configuration: Record<string, unknown>) {
+  return { run_name: typeof configuration["name"] === "string" ? configuration["name"] : null, configuration } as never;
+}
+
+async function planOf(project_name: string, type: string, configuration: Record<string, unknown>, signal: AbortSignal): Promise<Planned> {
+  const params = { project_name };
+  if (type === "fleet") {
+    const plan = await post("/api/project/{project_name}/fleets/get_plan", { params, body: { spec: { configuration, profile: {} } as never }, signal });
+    return { kind: "fleet", plan };
+  }
+  if (type === "gateway") {
+    const plan = await post("/api/project/{project_name}/gateways/get_plan", { params, body: { spec: { configuration } as never }, signal });
+    return { kind: "gateway", action: plan.action, current: plan.current_resource, spec: plan.spec };
+  }
+  if (type === "volume") return { kind: "volume" };
+  const plan = await post("/api/project/{project_name}/runs/get_plan", { params, body: { run_spec: runSpec(configuration), max_offers: 20, explain: true }, signal });
+  return { kind: "run", plan };
+}
+
+export function LaunchPage() {
+  const { kind: asked, yaml: given } = useSearch({ strict: false }) as { kind?: string; yaml?: string };
+  return <Launch title="Launch" start={typeof given === "string" ? given : (TEMPLATES[asked ?? "task"] ?? TEMPLATES["task"] ?? "")} />;
+}
+
+export function AddFleetPage() {
+  const { p } = useParams({ strict: false }) as { p: string };
+  return <Launch title="Add fleet" start={TEMPLATES["fleet"] ?? ""} project={p} />;
+}
+
+export function AddGatewayPage() {
+  const { p } = useParams({ strict: false }) as { p: string };
+  return <Launch title="Add gateway" start={TEMPLATES["gateway"] ?? ""} project={p} />;
+}
+
+function Launch({ title, start, project: fixed }: { title: string; start: string; project?: string }) {
+  const choice = useProjectChoice();
+  const project = fixed ?? choice.name;
+  const [text, setText] = useState(start);
+  const [starts, setStarts] = useState(0);
+  const startFrom = (template: string) => {
+    setText(template);
+    setStarts(starts + 1);
+  };
+  const [error, setError] = useState<unknown>(null);
+  const [isBusy, setBusy] = useState(false);
+  const [isCliOpen, setCliOpen] = useState(false);
+  const client = useQueryClient();
+  const navigate = useNavigate();
+  const templates = useQuery({
+    queryKey: ["templates", project],
+    queryFn: ({ signal }) => post("/api/project/{project_name}/templates/list", { params: { project_name: project ?? "" }, signal }),
+    enabled: project !== undefined && fixed === undefined,
+    retry: false,
+    staleTime: 60_000,
+  });
+  const settled = useDelayed(text, PLAN_WAIT_MS);
+  const draft = useMemo(() => readDraft(settled), [settled]);
+  const { configuration, type } = draft;
+  const planned = useQuery({
+    queryKey: ["plan", project, settled],
+    queryFn: ({ signal }) => planOf(project ?? "", type ?? "", configuration ?? {}, signal),
+    enabled: project !== undefined && configuration !== null && type !== undefined,
+    retry: false,
+    staleTime: 30_000,
+    refetchOnWindowFocus: false,
+    refetchInterval: PLAN_MS,
+    placeholderData: (before) => before,
+  });
+  const refusal = planned.error ?? error;
+  const marks = useMemo(() => {
+    if (draft.problems.length > 0) return draft.problems;
+    return refusal instanceof ApiError ? located(settled, refusal.problems.filter((problem) => problem.place.length > 0)) : [];
+  }, [draft, refusal, settled]);
+  const shownMarks = useDeferredValue(marks);
+  const isCurrent = settled === text && !planned.isPlaceholderData && planned.isSuccess && configuration !== null;
+  const isUpdate = planned.data?.kind === "run" ? planned.data.plan.action === "update" : planned.data?.kind === "fleet" && planned.data.plan.action === "update";
+
+  const apply = async () => {
+    if (!project || !configuration || !planned.data) return;
+    setBusy(true);
+    setError(null);
+    const params = { project_name: project };
+    try {
+      const { data } = planned;
+      if (data.kind === "run") {
+        const run = await post("/api/project/{project_name}/runs/apply", { params, body: { plan: { run_spec: runSpec(configuration), current_resource: data.plan.current_resource as never }, force: false } });
+        await queries.changed(client, "runs");
+        await navigate({ to: "/projects/$p/runs/$runId", params: { p: project, runId: run.id } });
+      } else if (data.kind === "fleet") {
+        const fleet = await post("/api/project/{project_name}/fleets/apply", {
+          params,
+          body: { plan: { spec: { configuration, profile: {} } as never, current_resource: data.plan.current_resource as never }, force: false },
+        });
+        await queries.changed(client, "fleets", "projects");
+        await navigate({ to: "/projects/$p/fleets/$id", params: { p: project, id: fleet.id } });
+      } else if (data.kind === "gateway") {
+        const gateway = await post("/api/project/{project_name}/gateways/apply", { params, body: { plan: { spec: { configuration } as never, current_resource: data.current as never }, force: false } });
+        await queries.changed(client, "gateways");
+        await navigate({ to: "/projects/$p/gateways/$name", params: { p: project, name: gateway.name } });
+      } else {
+        const volume = await post("/api/project/{project_name}/volumes/create", { params, body: { configuration: configuration as never } });
+        await queries.changed(client, "volumes");
+        say(`Volume ${volume.name} is being made`);
+        await navigate({ to: "/volumes" });
+      }
+    } catch (failed) {
+      setError(failed);
+      setBusy(false);
+    }
+  };
+  return (
+    <>
+      <Head title={title} above={fixed ? <Link to="/projects/$p" params={{ p: fixed }}>{fixed}</Link> : <Link to="/runs">Runs</Link>}>
+        {!fixed && <Choice label="Project" all="Choose a project" value={choice.name} options={choice.names} onChange={choice.set} />}
+        <Button onClick={() => setCliOpen(true)}>CLI</Button>
+        <Copy text={text} label="Copy YAML" />
+        <Button kind="primary" busy={isBusy} disabled={isBusy || !isCurrent} onClick={() => void apply()}>
+          {isUpdate ? "Update" : type === undefined || ["fleet", "volume", "gateway"].includes(type) ? "Create" : "Launch"}
+        </Button>
+      </Head>
+      {!fixed && (
+        <div className="filters" role="group" aria-label="Start from">
+          <span className="muted">Start from</span>
+          {Object.entries(TEMPLATES).map(([name, template]) => (
+            <Button key={name} kind="plain" onClick={() => startFrom(template)}>
+              {name}
+            </Button>
+          ))}
+          {templates.data?.map((template) => (
+            <Button key={template.name} kind="plain" title={template.description ?? undefined} onClick={() => startFrom(stringify(template.configuration))}>
+              {template.title}
+            </Button>
+          ))}
+        </div>
+      )}
+      <Failure error={error} />
+      <div className="launch">
+        <div className="card editor-card">
+          <Yaml key={starts} label="Configuration" text={text} onChange={setText} schema={configurationSchema as unknown as Schema} marks={shownMarks} />
+          <p className="hint">Ctrl+Space completes. Files of your own machine are sent by the command line only.</p>
+        </div>
+        <div className="plan" aria-live="polite">
+          {project === undefined && !choice.isLoading && <Empty title="You are in no project" />}
+          {draft.problems.map((problem, at) => (
+            <Alert key={at} kind="warning" title="This is not YAML yet">
+              {problem.text}
+            </Alert>
+          ))}
+          {configuration !== null && type === undefined && <Alert>Say what it is: task, service, dev-environment, fleet, volume or gateway.</Alert>}
+          {planned.error && !planned.isFetching && <Failure error={planned.error} title="The server would refuse this" />}
+          {planned.isLoading && <Loading what="the plan" />}
+          {planned.data && !planned.error && <Plan planned={planned.data} />}
+        </div>
+      </div>
+      {isCliOpen && (
+        <Dialog title="The same on the command line" onClose={() => setCliOpen(false)}>
+          <p>Save this as <code>.dstack.yml</code>:</p>
+          <Code text={text} label="Configuration" />
+          <Code text={dstack(["apply", "-f", ".dstack.yml"], project ?? "main")} label="Command" />
+          <div className="dialog-buttons">
+            <Button onClick={() => setCliOpen(false)}>Close</Button>
+          </div>
+        </Dialog>
+      )}
+    </>
+  );
+}
+
+function Plan({ planned }: { planned: Planned }) {
+  if (planned.kind === "volume") return <Section title="Plan"><p>A volume is made, or taken over if the configuration names one that exists.</p></Section>;
+  if (planned.kind === "gateway") return <Section title="Plan"><p>{planned.action === "update" ? "The gateway is changed." : "A gateway is made."}</p></Section>;
+  if (planned.kind === "fleet") {
+    const { plan } = planned;
+    return (
+      <Section title="Plan">
+        <p>{plan.action === "update" ? "The fleet is changed." : "A fleet is made."}</p>
+        <OfferTable offers={plan.offers} total={plan.total_offers} />
+      </Section>
+    );
+  }
+  return <RunPlanView plan={planned.plan} />;
+}
+
+function RunPlanView({ plan }: { plan: RunPlan }) {
+  const current = plan.current_resource;
+  const explanations = plan.explanations ?? [];
+  const [first] = plan.job_plans;
+  const replaced = plan.action === "create" && current && isFinished(current.status);
+  return (
+    <>
+      {plan.action === "update" && <Alert title="The run is updated in place">What differs is changed, replica by replica.</Alert>}
+      {plan.action === "create" && current && !replaced && (
+        <Alert kind="warning" title={`A run named ${current.run_spec.run_name} is active`}>It cannot be changed in this way: stop it first, or choose another name.</Alert>
+      )}
+      {replaced && <Alert>The finished run of this name is replaced.</Alert>}
+      <Section title={plan.job_plans.length > 1 ? `Plan of ${count(plan.job_plans.length, "job")}` : "Plan"}>
+        {first && (first.total_offers > 0 ? <OfferTable offers={first.offers} total={first.total_offers} /> : <NothingFits plan={plan} />)}
+      </Section>
+      {explanations.filter((each) => each.fleets.length > 0).map((explanation) => (
+        <Explained key={explanation.job_name} explanation={explanation} />
+      ))}
+    </>
+  );
+}
+
+function NothingFits({ plan }: { plan: RunPlan }) {
+  const hasFleets = (plan.explanations ?? []).some((each) => each.fleets.length > 0);
+  if (hasFleets) return <Empty title="Nothing that the project has fits" />;
+  return (
+    <Empty title="The project has no fleet">
+      <p>
+        A fleet says which machines its runs may use: <Link to="/projects/$p/fleets/add" params={{ p: plan.project_name }}>add one</Link>
+      </p>
+    </Empty>
+  );
+}
+
+const OFFER_COLUMNS: Column<Offer>[] = [
+  {
+    name: "Where",
+    cell: (offer) => (
+      <>
+        {offer.backend} {offer.region !== offer.backend && offer.region}
+        <span className="sub">{offer.instance.name}</span>
+      </>
+    ),
+  },
+  { name: "What", cell: (offer) => `${resources(offer.instance.resources, true)}${offer.instance.resources.spot ? " · spot" : ""}` },
+  { name: "Price", cell: (offer) => price(offer.price), isNumber: true },
+  { name: "State", cell: (offer) => <Status text={words(offer.availability)} base={["available", "idle"].includes(offer.availability) ? "available" : "warning"} /> },
+];
+
+const SHOWN_OFFERS = 8;
+
+function OfferTable({ offers, total }: { offers: Offer[]; total: number }) {
+  if (total === 0) return null;
+  return (
+    <>
+      <Table label="Offers" columns={OFFER_COLUMNS} rows={offers.slice(0, SHOWN_OFFERS)} idOf={(offer) => JSON.stringify([offer.backend, offer.region, offer.instance, offer.price, offer.availability, offers.indexOf(offer)])} />
+      {total > SHOWN_OFFERS && <p className="muted">and {count(total - SHOWN_OFFERS, "more offer")}</p>}
+    </>
+  );
+}
+
+/** Why each place was taken or not, and what to change. */
+function Explained({ explanation }: { explanation: JobExplanation }) {
+  return (
+    <Section title={`Why: ${explanation.fits ? "it fits" : "it does not fit"}`}>
+      {explanation.changes.length > 0 && (
+        <>
+          <h3>The smallest changes that make it fit</h3>
+          <ul className="changes">
+            {explanation.changes.map((change, at) => (
+              <li key={at}>
+                {change.fields.map((field) => (
+                  <span key={field.field} className="change">
+                    <code>{field.field}</code>: {field.from !== null && <><del>{field.from}</del> → </>}
+                    <ins>{field.to}</ins>
+                  </span>
+                ))}
+                <span className="muted"> gives {change.gives}{change.price > 0 && `, ${money(change.price)}/h`}</span>
+              </li>
+            ))}
+          </ul>
+        </>
+      )}
+      <ul className="verdicts">
+        {explanation.fleets.map((fleet) => (
+          <li key={fleet.name} className={fleet.chosen ? "good" : ""}>
+            <strong>Fleet {fleet.name}</strong> {fleet.chosen ? "is chosen" : (fleet.reason ?? "is not chosen")}
+            {fleet.no_new_instances && <span className="sub">No new instances: {fleet.no_new_instances}</span>}
+          </li>
+        ))}
+        {explanation.instances.map((instance) => (
+          <li key={instance.name} className={instance.available ? "good" : ""}>
+            <strong>Instance {instance.name}</strong> {instance.available ? "can take it" : instance.reasons.join("; ")}
+          </li>
+        ))}
+        {explanation.refused_offers.slice(0, SHOWN_OFFERS).map((offer, at) => (
+          <li key={at}>
+            <strong>
+              {offer.backend} {offer.region} {offer.instance}
+            </strong>{" "}
+            ({price(offer.price)}) {offer.reasons.join("; ")}
+          </li>
+        ))}
+      </ul>
+      {explanation.total_refused_offers > SHOWN_OFFERS && <p className="muted">and {count(explanation.total_refused_offers - SHOWN_OFFERS, "more offer")} that do not fit</p>}
+    </Section>
+  );
+}

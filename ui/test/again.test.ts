@@ -1,0 +1,25 @@
+import { expect, test } from "vitest";
+import { configurationOf } from "../src/logic/again";
+
+test("a configuration is as short as somebody would write it", () => {
+  const configuration = {
+    nodes: null,
+    commands: ["echo"],
+    ports: [{ local_port: null, container_port: 8000 }],
+    type: "task",
+    name: null,
+    home_dir: "/root",
+    privileged: false,
+    env: {},
+    resources: { cpu: { arch: null, count: { min: 1, max: null } }, memory: { min: 2, max: 4 }, gpu: { name: ["A100"], count: { min: 1, max: 1 } }, disk: { size: { min: null, max: 9 } } },
+    max_price: 0,
+  };
+  expect(configurationOf("train", configuration)).toEqual({
+    type: "task",
+    name: "train",
+    commands: ["echo"],
+    ports: [{ container_port: 8000 }],
+    resources: { cpu: { count: "1.." }, memory: "2..4", gpu: { name: ["A100"], count: 1 }, disk: { size: "..9" } },
+    max_price: 0,
+  });
+});

@@ -1,0 +1,97 @@
+import { expect, test } from "vitest";
+import type { Event, Metric } from "../src/api/types";
+import { chatDelta, serverSentData } from "../src/logic/chat";
+import { mergeHead } from "../src/logic/live";
+import { charts } from "../src/logic/metrics";
+import { phases } from "../src/logic/timeline";
+
+const row = (id: string, status = "") => ({ id, status });
+const merge = (known: string[], head: string[], limit: number) =>
+  mergeHead(known.map((id) => row(id)), head.map((id) => row(id, "new")), limit, (each) => each.id).map(({ id, status }) => id + (status ? "*" : ""));
+
+test("a newer first page comes before the rest", () => {
+  expect(merge(["c", "b", "a"], ["d", "c"], 2)).toEqual(["d*", "c*", "b", "a"]);
+  expect(merge(["c", "b", "a"], ["c", "b"], 2)).toEqual(["c*", "b*", "a"]);
+});
+
+test("what a newer page must have had, and has not, is gone", () => {
+  expect(merge(["c", "b", "a"], ["c", "a"], 2)).toEqual(["c*", "a*"]);
+  expect(merge(["c", "b", "a"], ["b"], 2)).toEqual(["b*"]);
+  expect(merge(["a"], [], 2)).toEqual([]);
+});
+
+test("nothing is lost when more came than a page has", () => {
+  expect(merge(["b", "a"], ["z", "y"], 2)).toEqual(["z*", "y*", "b", "a"]);
+});
+
+const event = (at: number, message: string, id = "job"): Event => ({
+  id: `${at}${message}`,
+  message,
+  recorded_at: `2026-03-01T12:00:${String(at).padStart(2, "0")}.000000Z`,
+  actor_user_id: null,
+  actor_user: null,
+  is_actor_user_deleted: null,
+  targets: [{ type: "job", project_id: null, project_name: "p", is_project_deleted: false, id, name: "j" }],
+});
+
+test("the way of a job follows from its events, whatever their order", () => {
+  const events = [
+    event(9, "Job status changed TERMINATING -> FAILED"),
+    event(8, "Job status changed RUNNING -> TERMINATING. Termination reason: CONTAINER_EXITED_WITH_ERROR"),
+    event(1, "Job created on run submission. Status: SUBMITTED"),
+    event(2, "Job status changed SUBMITTED -> PROVISIONING"),
+    event(5, "Job status changed PROVISIONING -> RUNNING"),
+    event(6, "Job status changed RUNNING -> DONE", "another"),
+    event(7, "Something else"),
+  ];
+  const way = phases(events, "job");
+  expect(way.map(({ status, reason }) => [status, reason])).toEqual([
+    ["submitted", null],
+    ["provisioning", null],
+    ["running", "container exited with error"],
+    ["terminating", null],
+    ["failed", null],
+  ]);
+  expect(way[2]).toMatchObject({ from: events[4]?.recorded_at, to: events[1]?.recorded_at });
+  expect(phases(events.slice(2, 5), "job").at(-1)?.to).toBeNull();
+});
+
+const metric = (name: string, values: unknown[]): Metric => ({ name, timestamps: values.map((_, at) => `2026-03-01T12:00:${20 - at}Z`), values: values as never });
+
+test("charts are of what was measured, oldest first", () => {
+  const made = charts([
+    metric("cpu_usage_percent", [400, 100]),
+    metric("cpus_detected_num", [4, 4]),
+    metric("memory_working_set_bytes", [20, 10]),
+    metric("memory_total_bytes", [100, 100]),
+    metric("gpus_detected_num", [2, 2]),
+    metric("gpu_util_percent_gpu0", [50, 0]),
+    metric("gpu_util_percent_gpu1", [60, null]),
+    metric("gpu_memory_usage_bytes_gpu0", [5, 4]),
+    metric("gpu_memory_usage_bytes_gpu1", [7, 6]),
+    metric("gpu_memory_total_bytes", [80, 80]),
+  ]);
+  expect(made.map(({ title, limit, series }) => [title, limit, series.map((each) => each.values)])).toEqual([
+    ["CPU", 100, [[25, 100]]],
+    ["Memory", 100, [[10, 20]]],
+    ["GPU", 100, [[0, 50], [null, 60]]],
+    ["GPU memory", 80, [[4, 5], [6, 7]]],
+  ]);
+  expect(made[0]?.times[0]).toBeLessThan(made[0]?.times[1] ?? 0);
+  expect(charts([])).toEqual([]);
+});
+
+test("answers of models come in pieces that are cut anywhere", async () => {
+  const bytes = new TextEncoder().encode('data: {"choices":[{"delta":{"content":"Hé"}}]}\r\n\r\ndata:{"choices":[{"delta":{"content":"llo"}}]}\n\ndata: [DONE]\n\n');
+  const stream = new ReadableStream<Uint8Array>({
+    start(controller) {
+      for (const byte of bytes) controller.enqueue(Uint8Array.of(byte));
+      controller.close();
+    },
+  });
+  let answer = "";
+  for await (const data of serverSentData(stream)) answer += chatDelta(data);
+  expect(answer).toBe("Héllo");
+  expect(() => chatDelta('{"error":{"message":"too long"}}')).toThrow("too long");
+  expect(chatDelta("half of {")).toBe("");
+});
