@@ -836,15 +836,11 @@ async fn what_is_gone_when_a_server_starts_again_is_told_as_ended() {
     let world = hasty_world(19).await;
     world.clouds.plant_machine(&marks(key(1), "lost"), false);
     let die = Arc::new(DieAt::new("orphans.end.after", 1));
-    let engine = world
-        .start_with(Arc::clone(&die) as Arc<dyn Failpoints>)
-        .await
-        .unwrap();
+    let engine = world.start_dying(&die).await.unwrap();
     engine.stopped().await;
     assert!(world.clouds.planted().is_empty());
     assert_eq!(counts(&world), (1, 1, 0));
-    world.leases_run_out().await;
-    let engine = world.start().await.unwrap();
+    let engine = world.restart().await.unwrap();
     let ended = |world: &World| counts(world) == (1, 1, 1);
     world.until("it is told", MINUTE, ended).await.unwrap();
     assert!(world.store.tables().orphans.is_empty());

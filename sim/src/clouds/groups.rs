@@ -82,7 +82,7 @@ impl Clouds {
     ) -> Result<ComputeGroupProvisioningData, ComputeError> {
         let members: Option<Vec<_>> = numbers(state, id, size)
             .into_iter()
-            .map(|number| place(offer, number))
+            .map(|number| place(offer, number, Uuid::from_u128(number as u128).into()))
             .collect();
         Ok(ComputeGroupProvisioningData {
             compute_group_id: id.to_string(),
