@@ -17,6 +17,9 @@ use crate::entity::{read_column, read_field};
 use crate::rows::OperationKind;
 use crate::{Column, EntityRef, EventTarget, Result, Sealed, Tx};
 
+/// The last 12 digits of an id, in the very words of the index.
+const ID_END: &str = "substr(id, 25)";
+
 /// Under which key something was made, as far as its marks tell.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MadeKey {
@@ -189,7 +192,7 @@ impl Orphans<'_> {
         if !ends.is_empty() {
             let mut query = Select::new(select.as_str());
             let list = query.bind_list(ends.iter().copied());
-            query.filter(format_args!("substr(id, 25) IN {list}"));
+            query.filter(format_args!("{ID_END} IN {list}"));
             if !matches!(name, "instances" | "volumes") {
                 query.filter(driven);
             }
@@ -330,4 +333,35 @@ pub(crate) async fn delete(tx: &mut Tx, key: &str) -> Result<()> {
         .execute(tx)
         .await?;
     Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods)] // a database without keys, and its plan of a query
+mod tests {
+    use super::*;
+    use crate::{Database, raw};
+
+    #[tokio::test]
+    async fn rows_are_found_by_the_ends_of_their_ids_without_a_look_at_all_of_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = Database::open_file(&folder.path().join("db.sqlite"))
+            .await
+            .unwrap();
+        for table in ["instances", "volumes"] {
+            let explain = format!("EXPLAIN QUERY PLAN SELECT name FROM {table} WHERE {ID_END} IN ('1', '2')");
+            let plan = raw::fetch(&database, &explain).await.unwrap();
+            let plan: Vec<String> = plan.into_iter().flatten().flatten().collect();
+            let index = format!("ix_{table}_id_end");
+            assert!(plan.iter().any(|step| step.contains(&index)), "{plan:?}");
+        }
+    }
+
+    #[test]
+    fn keys_are_read_as_they_are_written() {
+        let id = Uuid::from_u128(0x0195_6fd2_6b2c_7ad1_8f3e_0123_4567_89ab);
+        for key in [MadeKey::Id(id), MadeKey::end_of(id)] {
+            assert_eq!(MadeKey::read(&key.to_string()), key);
+            assert!(key.is_of(id));
+        }
+    }
 }
