@@ -324,6 +324,42 @@ mod tests {
         }
     }
 
+    /// Nobody is there who would say anything: connected or not.
+    #[derive(Debug)]
+    struct Mute {
+        connects: bool,
+        /// Other ends of connections, which stay open.
+        held: std::sync::Mutex<Vec<tokio::io::DuplexStream>>,
+    }
+
+    #[async_trait]
+    impl Connector for Mute {
+        async fn connect(&self) -> io::Result<Box<dyn Wire>> {
+            if !self.connects {
+                std::future::pending::<()>().await;
+            }
+            let (ours, theirs) = tokio::io::duplex(4096);
+            self.held.lock().unwrap().push(theirs);
+            Ok(Box::new(ours))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_that_takes_connections_and_says_nothing_is_told_from_one_that_is_not_reached() {
+        for connects in [true, false] {
+            let held = std::sync::Mutex::default();
+            let shim = HttpShim(ShimClient::new(Arc::new(Mute { connects, held })));
+            let patience = Duration::from_secs(60);
+            let began = tokio::time::Instant::now();
+            let asked = shim.answers_within(patience).await.err();
+            assert!(began.elapsed() >= patience);
+            for error in [shim.watch().await.err(), asked] {
+                let is_mute = matches!(error, Some(AgentError::NoAnswer(_)));
+                assert_eq!(is_mute, connects, "{error:?}");
+            }
+        }
+    }
+
     async fn health(answer: &'static str) -> Result<InstanceHealth, AgentError> {
         HttpShim(ShimClient::new(Arc::new(Always(answer)))).health().await
     }
