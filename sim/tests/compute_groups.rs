@@ -11,7 +11,7 @@ use dstack_engine::failpoint::DieAt;
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::{JobTerminationReason, RunStatus};
 use dstack_plan::lifecycle::compute_group::ComputeGroupState;
-use dstack_plan::orphans::Policy;
+use dstack_plan::orphans::{Policy, Removes};
 use dstack_sim::clouds::{CONTAINER_LOST, Delays};
 use dstack_sim::{Faults, Script, World, invariants, killed_everywhere};
 use dstack_store::EngineStore;
@@ -186,7 +186,7 @@ async fn a_group_is_never_taken_for_an_orphan() {
     let mut world = world(9, &["small"]).await;
     world.orphans = Policy {
         grace: Duration::from_secs(20),
-        removes: true,
+        removes: Removes::Everything,
     };
     world.orphans_interval = Duration::from_secs(5);
     for name in ["cloud-0", "cloud-1"] {

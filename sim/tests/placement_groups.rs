@@ -11,7 +11,7 @@ use dstack_engine::{Engine, Failpoints};
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::RunStatus;
 use dstack_plan::lifecycle::placement_group::PlacementGroupStatus;
-use dstack_plan::orphans::Policy;
+use dstack_plan::orphans::{Policy, Removes};
 use dstack_sim::clouds::Delays;
 use dstack_sim::{Faults, World, invariants, killed_everywhere};
 use dstack_store::rows::{InstanceRow, PlacementGroupRow};
@@ -287,7 +287,7 @@ async fn a_group_is_never_taken_for_an_orphan() {
     world.clouds.has_placement_groups(5 * MINUTE);
     world.orphans = Policy {
         grace: 20 * SECOND,
-        removes: true,
+        removes: Removes::Everything,
     };
     world.orphans_interval = 5 * SECOND;
     let engine = world.start().await.unwrap();
