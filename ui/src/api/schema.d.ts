@@ -7080,7 +7080,7 @@ export interface components {
              * @description Whether it is known.
              * @enum {string}
              */
-            state: "known" | "over" | "unknown";
+            state: "known" | "duplicate" | "over" | "unknown";
             /** @description For what it was made, such as `instance train-0`, if that is known. */
             made_for: string | null;
         };
