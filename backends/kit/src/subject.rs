@@ -25,7 +25,8 @@ pub struct Subject<R: Resource> {
     pub site: R::Site,
     /// What is wrong with a place; `None`: nothing.
     pub problem: fn(&R::Place) -> Option<String>,
-    /// By what a place calls it: its id in the inventory, or its name there. Empty: by nothing.
+    /// By what a place calls it: its id in the inventory, or its name there. Empty: by nothing; `Backend::is_at` tells of machines and
+    /// containers.
     pub called: fn(&R::Place) -> &str,
 }
 
@@ -107,7 +108,7 @@ pub async fn machine(cloud: &Cloud) -> Subject<Machine> {
                 (!place.dockerized, "dockerized"),
             ])
         },
-        called: |place| &place.instance_id,
+        called: |_| "",
     }
 }
 
@@ -152,7 +153,7 @@ pub async fn container(cloud: &Cloud) -> Subject<Container> {
                 (place.dockerized, "not dockerized"),
             ])
         },
-        called: |place| &place.instance_id,
+        called: |_| "",
     }
 }
 
