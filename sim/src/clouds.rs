@@ -270,6 +270,21 @@ impl Clouds {
         self.change(|state| state.faults = faults);
     }
 
+    /// Calls and answers are lost, calls arrive late, and what was made is listed late.
+    pub fn be_unreliable(&self) {
+        self.faults(Faults {
+            lost_call: 0.2,
+            lost_answer: 0.2,
+            ..Faults::default()
+        });
+        self.delays(Delays {
+            late: 0.3,
+            late_by: Duration::from_secs(100),
+            unlisted: Duration::from_secs(30),
+            ..Delays::default()
+        });
+    }
+
     /// How late it is.
     pub fn delays(&self, delays: Delays) {
         self.change(|state| state.delays = delays);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dstack_engine::failpoint::DieAt;
 use dstack_engine::{Engine, Failpoints, Result};
@@ -47,6 +48,19 @@ impl World {
     pub async fn restart(&self) -> Result<Engine> {
         self.leases_run_out().await;
         self.start().await
+    }
+
+    /// Waits until the engine is dead, or has told the whole story, which takes so long; another server goes on.
+    ///
+    /// # Errors
+    /// As [`World::start`].
+    pub async fn after_death(&self, engine: Engine, story: Duration) -> Result<Engine> {
+        tokio::select! {
+            () = engine.stopped() => {}
+            () = self.pass(story) => {}
+        }
+        engine.stop();
+        self.restart().await
     }
 
     /// Asks for something until it is there. A client whose server dies meanwhile looks whether it is before it asks the next one

@@ -325,13 +325,7 @@ async fn killed_in(world: &World, point: &'static str, nth: u32) -> Arc<DieAt> {
     let die = Arc::new(DieAt::new(point, nth));
     let engine = world.start_dying(&die).await.unwrap();
     let run = world.submit(&engine, "train", &short_lived()).await.unwrap();
-    tokio::select! {
-        () = engine.stopped() => {}
-        () = world.pass(MINUTE) => {} // the whole story, with every failpoint of it
-    }
-    engine.stop();
-    world.leases_run_out().await;
-    let engine = world.start().await.unwrap();
+    let engine = world.after_death(engine, MINUTE).await.unwrap();
     let status = world.finished(&run, 5 * MINUTE).await;
     let status = status.unwrap_or_else(|stuck| panic!("killed at {point} #{nth}: {stuck}"));
     assert_eq!(status, RunStatus::Done, "killed at {point} #{nth}");

@@ -6,14 +6,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_engine::Failpoints;
 use dstack_engine::failpoint::DieAt;
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::{JobTerminationReason, RunStatus};
 use dstack_plan::lifecycle::compute_group::ComputeGroupState;
 use dstack_plan::orphans::{Policy, Removes};
-use dstack_sim::clouds::{CONTAINER_LOST, Delays};
-use dstack_sim::{Faults, Script, World, invariants, killed_everywhere};
+use dstack_sim::clouds::CONTAINER_LOST;
+use dstack_sim::{Script, World, invariants, killed_everywhere};
 use dstack_store::EngineStore;
 use dstack_store::rows::{InstanceRow, JobRow, RunRow};
 use serde_json::{Value, json};
@@ -230,17 +229,7 @@ async fn a_cloud_that_is_late_and_loses_answers_has_no_group_twice_or_for_nobody
     for seed in 0..30 {
         let world = world(seed, &["small", "medium", "large"]).await;
         world.clouds.full(&["medium"]);
-        world.clouds.faults(Faults {
-            lost_call: 0.2,
-            lost_answer: 0.2,
-            ..Faults::default()
-        });
-        world.clouds.delays(Delays {
-            late: 0.3,
-            late_by: Duration::from_secs(100),
-            unlisted: Duration::from_secs(30),
-            ..Delays::default()
-        });
+        world.clouds.be_unreliable();
         let engine = world.start().await.unwrap();
         let run = world.submit(&engine, "train", &nodes(2)).await.unwrap();
         let status = world.finished(&run, 30 * MINUTE).await;
@@ -256,16 +245,9 @@ async fn killed_at(point: &'static str, nth: u32) -> Arc<DieAt> {
     let world = world(8, &["small", "large"]).await;
     world.clouds.full(&["small"]);
     let die = Arc::new(DieAt::new(point, nth));
-    let failpoints = Arc::clone(&die) as Arc<dyn Failpoints>;
-    let engine = world.start_with(failpoints).await.unwrap();
+    let engine = world.start_dying(&die).await.unwrap();
     let run = world.submit(&engine, "train", &nodes(2)).await.unwrap();
-    tokio::select! {
-        () = engine.stopped() => {}
-        () = world.pass(2 * MINUTE) => {} // the whole story, with every failpoint of it
-    }
-    engine.stop();
-    world.leases_run_out().await;
-    let engine = world.start().await.unwrap();
+    let engine = world.after_death(engine, 2 * MINUTE).await.unwrap();
     let status = world.finished(&run, 10 * MINUTE).await;
     let status = status.unwrap_or_else(|stuck| panic!("{when}: {stuck}"));
     assert_eq!(status, RunStatus::Done, "{when}");

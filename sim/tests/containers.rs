@@ -9,8 +9,8 @@ use dstack_engine::failpoint::DieAt;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::{JobTerminationReason, RunStatus};
 use dstack_model::volumes::VolumeStatus;
-use dstack_sim::clouds::{CONTAINER_LOST, Delays, SOLD_OUT};
-use dstack_sim::{Faults, Script, World, invariants, killed_everywhere};
+use dstack_sim::clouds::{CONTAINER_LOST, SOLD_OUT};
+use dstack_sim::{Script, World, invariants, killed_everywhere};
 use dstack_store::EngineStore;
 use dstack_store::rows::{AgentAddress, InstanceRow, JobRow, RunRow};
 use serde_json::{Value, json};
@@ -326,17 +326,7 @@ async fn a_cloud_that_is_late_and_loses_answers_has_no_container_twice_or_for_no
     for seed in 0..30 {
         let world = world(seed, &["small", "medium", "large"]).await;
         world.clouds.full(&["medium"]);
-        world.clouds.faults(Faults {
-            lost_call: 0.2,
-            lost_answer: 0.2,
-            ..Faults::default()
-        });
-        world.clouds.delays(Delays {
-            late: 0.3,
-            late_by: Duration::from_secs(100),
-            unlisted: Duration::from_secs(30),
-            ..Delays::default()
-        });
+        world.clouds.be_unreliable();
         let engine = world.start().await.unwrap();
         let run = world.submit(&engine, "train", &in_cloud()).await.unwrap();
         let status = world.finished(&run, 20 * MINUTE).await;
@@ -354,13 +344,7 @@ async fn killed_at(point: &'static str, nth: u32) -> Arc<DieAt> {
     let die = Arc::new(DieAt::new(point, nth));
     let engine = world.start_dying(&die).await.unwrap();
     let run = world.submit(&engine, "train", &in_cloud()).await.unwrap();
-    tokio::select! {
-        () = engine.stopped() => {}
-        () = world.pass(MINUTE) => {} // the whole story, with every failpoint of it
-    }
-    engine.stop();
-    world.leases_run_out().await;
-    let engine = world.start().await.unwrap();
+    let engine = world.after_death(engine, MINUTE).await.unwrap();
     let status = world.finished(&run, 5 * MINUTE).await;
     let status = status.unwrap_or_else(|stuck| panic!("killed at {point} #{nth}: {stuck}"));
     assert_eq!(status, RunStatus::Done, "killed at {point} #{nth}");

@@ -404,13 +404,7 @@ async fn killed_at(point: &'static str, nth: u32) -> Arc<DieAt> {
     world.clouds.plant_machine(&marks(key(2), "second"), true);
     let die = Arc::new(DieAt::new(point, nth));
     let engine = world.start_dying(&die).await.unwrap();
-    tokio::select! {
-        () = engine.stopped() => {}
-        () = world.pass(MINUTE) => {}
-    }
-    engine.stop();
-    world.leases_run_out().await;
-    let engine = world.start().await.unwrap();
+    let engine = world.after_death(engine, MINUTE).await.unwrap();
     let over = |world: &World| world.clouds.planted().is_empty();
     world
         .until(&format!("they are ended, {when}"), MINUTE, over)
@@ -472,13 +466,7 @@ async fn life_in(world: World, point: &'static str, nth: u32) -> Arc<DieAt> {
     let short = json!({"fleets": ["cloud"], "idle_duration": "20s"});
     let run = world.submit(&engine, "train", &short).await.unwrap();
     world.submit_volume(&engine, "data", &json!({})).await.unwrap();
-    tokio::select! {
-        () = engine.stopped() => {}
-        () = world.pass(2 * MINUTE) => {}
-    }
-    engine.stop();
-    world.leases_run_out().await;
-    let engine = world.start().await.unwrap();
+    let engine = world.after_death(engine, 2 * MINUTE).await.unwrap();
     let status = world.finished(&run, 10 * MINUTE).await;
     let status = status.unwrap_or_else(|stuck| panic!("{when}: {stuck}"));
     assert_eq!(status, RunStatus::Done, "{when}");

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dstack_engine::Engine;
 use dstack_engine::failpoint::DieAt;
-use dstack_engine::{Engine, Failpoints};
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::RunStatus;
 use dstack_plan::lifecycle::placement_group::PlacementGroupStatus;
@@ -310,8 +310,7 @@ async fn killed_at(point: &'static str, nth: u32) -> Arc<DieAt> {
     let world = world(8).await;
     world.clouds.full(&["cheap"]);
     let die = Arc::new(DieAt::new(point, nth));
-    let failpoints = Arc::clone(&die) as Arc<dyn Failpoints>;
-    let mut engine = world.start_with(failpoints).await.unwrap();
+    let mut engine = world.start_dying(&die).await.unwrap();
     let id = world.apply_fleet(&engine, "cloud", &cluster(2)).await.unwrap();
     until(&world, &mut engine, &when, |world| is_idle(world, id, 2)).await;
     let only_one = |world: &World| world.clouds.placement_groups().len() == 1;

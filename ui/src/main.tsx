@@ -6,12 +6,12 @@ import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 import { ApiError, ServerLost, useTokenFrom } from "./api/client";
 import { serverWasLost } from "./connection";
-import { applyTheme } from "./preferences";
+import { followTheme } from "./preferences";
 import { makeRouter } from "./router";
 import { session } from "./session";
 import "./styles/main.css";
 
-applyTheme();
+followTheme();
 useTokenFrom(session.token);
 
 /** What concerns the whole page: a lost server, a token that is not good any more. */

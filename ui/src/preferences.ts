@@ -35,8 +35,19 @@ export function usePreference(key: string, initial: string): [string, (value: st
 
 export type Theme = "auto" | "light" | "dark";
 
+/** Gives the document the colours that are wanted: those chosen here, or else those of the system as they are now. */
 export function applyTheme(): void {
-  const theme = read("theme");
-  if (theme === "light" || theme === "dark") document.documentElement.dataset["theme"] = theme;
-  else delete document.documentElement.dataset["theme"];
+  const chosen = read("theme");
+  const ofSystem = ofSystemIsDark().matches ? "dark" : "light";
+  document.documentElement.dataset["theme"] = chosen === "light" || chosen === "dark" ? chosen : ofSystem;
+}
+
+/** As `applyTheme`, now and whenever those of the system change. */
+export function followTheme(): void {
+  applyTheme();
+  ofSystemIsDark().addEventListener("change", applyTheme);
+}
+
+function ofSystemIsDark(): MediaQueryList {
+  return matchMedia("(prefers-color-scheme: dark)");
 }

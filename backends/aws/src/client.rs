@@ -31,7 +31,7 @@ pub(crate) enum Service {
     Ec2,
     Sts,
     Iam,
-    /// Service Quotas.
+    /// Service Quotas, which speaks JSON and not the query protocol.
     Quotas,
 }
 

@@ -62,7 +62,7 @@ pub(crate) struct Instance {
     pub(crate) instance_id: String,
     pub(crate) instance_state: InstanceState,
     pub(crate) state_reason: Option<StateReason>,
-    /// Public.
+    /// Public IPv4 address; unset while it has none.
     pub(crate) ip_address: Option<String>,
     pub(crate) private_ip_address: Option<String>,
     pub(crate) placement: Option<InstancePlacement>,
@@ -283,7 +283,7 @@ pub(crate) struct SecurityGroup {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Permission {
-    /// `-1`: all.
+    /// `tcp` and others by name; `-1` stands for all of them.
     #[serde(default)]
     pub(crate) ip_protocol: String,
     pub(crate) from_port: Option<i64>,
@@ -360,7 +360,7 @@ pub(crate) struct Volume {
     pub(crate) volume_id: String,
     /// `creating`, `available`, `in-use`, `deleting`, `deleted` or `error`.
     pub(crate) status: String,
-    /// In GiB.
+    /// Size in GiB.
     pub(crate) size: i64,
     pub(crate) availability_zone: String,
     #[serde(default)]

@@ -31,13 +31,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::Env;
-use dstack_compute::config::{AwsConfig, BackendConfig, SplitConfig};
+use dstack_backend::{CloudKind, Env, Kind};
+use dstack_compute::config::AwsConfig;
 use dstack_compute::{
     Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Lifecycle, Machine, Owned, Placement,
     Removal, Volumes,
 };
-use dstack_model::backends::BackendType;
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
 
@@ -55,21 +54,19 @@ const CATALOG_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The kind of backends for AWS.
 pub fn kind(env: Env) -> Arc<dyn BackendKind> {
-    Arc::new(Kind { env })
+    Kind::of(AwsKind { env })
 }
 
-#[derive(Debug, Clone)]
-struct Kind {
+#[derive(Debug)]
+struct AwsKind {
     env: Env,
 }
 
 #[async_trait]
-impl BackendKind for Kind {
-    fn kind(&self) -> BackendType {
-        BackendType::Aws
-    }
+impl CloudKind for AwsKind {
+    type Config = AwsConfig;
 
-    fn capabilities(&self) -> Capabilities {
+    fn capabilities() -> Capabilities {
         Capabilities {
             create_instance: true,
             multinode: true,
@@ -82,30 +79,19 @@ impl BackendKind for Kind {
         }
     }
 
-    async fn configure(&self, _: &str, config: &BackendConfig) -> Result<SplitConfig, ConfigureError> {
-        let BackendConfig::Aws(own) = config else {
-            return Err(ConfigureError::Invalid(
-                "the configuration is not of AWS".to_owned(),
-            ));
-        };
-        let client = Client::new(&self.env, &own.creds).map_err(ConfigureError::Invalid)?;
-        configure::check(&client, own).await?;
-        let whole = AwsConfig {
-            regions: Some(configure::regions(own)),
-            ..own.clone()
-        };
-        Ok(BackendConfig::Aws(whole).split())
+    async fn check(&self, config: AwsConfig) -> Result<AwsConfig, ConfigureError> {
+        let client = Client::new(&self.env, &config.creds).map_err(ConfigureError::Invalid)?;
+        configure::check(&client, &config).await?;
+        Ok(AwsConfig {
+            regions: Some(configure::regions(&config)),
+            ..config
+        })
     }
 
-    fn open(&self, stored: &SplitConfig) -> Result<Arc<dyn Backend>, ComputeError> {
-        let config = BackendConfig::join(stored).map_err(ComputeError::Configuration)?;
-        let BackendConfig::Aws(config) = config else {
-            return Err(ComputeError::Configuration("it is not of AWS".to_owned()));
-        };
-        let client = Client::new(&self.env, &config.creds).map_err(ComputeError::Configuration)?;
-        let clock = || Arc::clone(&self.env.clock);
+    fn open(kind: Kind<Self>, config: AwsConfig) -> Result<Arc<dyn Backend>, String> {
+        let client = Client::new(&kind.env, &config.creds)?;
+        let clock = || Arc::clone(&kind.env.clock);
         Ok(Arc::new(Aws {
-            kind: self.clone(),
             regions: configure::regions(&config),
             config,
             client,
@@ -115,14 +101,15 @@ impl BackendKind for Kind {
             quotas: CachedByKey::new(clock(), LOOKUP_LIFETIME),
             zones: CachedByKey::new(clock(), CATALOG_LIFETIME),
             efa: CachedByKey::new(clock(), CATALOG_LIFETIME),
+            kind,
         }))
     }
 }
 
-/// One account.
+/// The backend of one account: its client, and what was looked up of late with it.
 #[derive(Debug)]
 struct Aws {
-    kind: Kind,
+    kind: Kind<AwsKind>,
     config: AwsConfig,
     regions: Vec<String>,
     client: Client,

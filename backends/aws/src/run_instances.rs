@@ -85,7 +85,7 @@ pub(crate) const fn needs_address(choice: &Choice) -> bool {
     choice.is_public && choice.max_efa > 1
 }
 
-/// The call.
+/// The call of `RunInstances` for a machine of this choice. Called again with the same choice, it is the same to the letter.
 pub(crate) fn run_instances(want: &MachineRequest, choice: &Choice, tags: &[(String, String)]) -> Form {
     let instance = &want.offer.instance;
     let user_data = cloud_config(&want.authorized_keys, &[]);

@@ -294,7 +294,7 @@ fn place(volume: &ec2::Volume, is_ours: bool) -> VolumeProvisioningData {
     }
 }
 
-/// In dollars.
+/// Price of a `gp3` volume in dollars a month: size in GB, IOPS beyond those that are free.
 #[allow(clippy::cast_precision_loss)] // sizes of disks
 fn monthly_price(size: i64, iops: i64) -> f64 {
     let (of_gb, of_operation) = PRICES;

@@ -12,12 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{Cached, Env, configure_error};
-use dstack_compute::config::{BackendConfig, CloudRiftConfig, SplitConfig};
+use dstack_backend::{Cached, CloudKind, Env, Kind, configure_error};
+use dstack_compute::config::CloudRiftConfig;
 use dstack_compute::{
     Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Lifecycle, Machine, Owned, Removal,
 };
-use dstack_model::backends::BackendType;
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
 
@@ -31,27 +30,25 @@ const STALE_LIFETIME: Duration = Duration::from_secs(600);
 
 /// The kind of backends for CloudRift.
 pub fn kind(env: Env) -> Arc<dyn BackendKind> {
-    Arc::new(Kind { env })
+    Kind::of(CloudRiftKind { env })
 }
 
-#[derive(Debug, Clone)]
-struct Kind {
+#[derive(Debug)]
+struct CloudRiftKind {
     env: Env,
 }
 
-impl Kind {
+impl CloudRiftKind {
     fn client(&self, config: &CloudRiftConfig) -> Result<Client, String> {
         Client::new(&self.env, config.creds.api_key.expose())
     }
 }
 
 #[async_trait]
-impl BackendKind for Kind {
-    fn kind(&self) -> BackendType {
-        BackendType::CloudRift
-    }
+impl CloudKind for CloudRiftKind {
+    type Config = CloudRiftConfig;
 
-    fn capabilities(&self) -> Capabilities {
+    fn capabilities() -> Capabilities {
         Capabilities {
             create_instance: true,
             privileged: true,
@@ -60,33 +57,21 @@ impl BackendKind for Kind {
         }
     }
 
-    async fn configure(&self, _: &str, config: &BackendConfig) -> Result<SplitConfig, ConfigureError> {
-        let BackendConfig::CloudRift(own) = config else {
-            return Err(ConfigureError::Invalid(
-                "the configuration is not of CloudRift".to_owned(),
-            ));
-        };
-        let client = self.client(own).map_err(ConfigureError::Invalid)?;
-        client
-            .check_account()
-            .await
-            .map_err(|error| configure_error(&error, &[&["creds", "api_key"]]))?;
-        Ok(config.split())
+    async fn check(&self, config: CloudRiftConfig) -> Result<CloudRiftConfig, ConfigureError> {
+        let client = self.client(&config).map_err(ConfigureError::Invalid)?;
+        let checked = client.check_account().await;
+        checked.map_err(|error| configure_error(&error, &[&["creds", "api_key"]]))?;
+        Ok(config)
     }
 
-    fn open(&self, stored: &SplitConfig) -> Result<Arc<dyn Backend>, ComputeError> {
-        let config = BackendConfig::join(stored).map_err(ComputeError::Configuration)?;
-        let BackendConfig::CloudRift(config) = config else {
-            return Err(ComputeError::Configuration("it is not of CloudRift".to_owned()));
-        };
-        let client = self.client(&config).map_err(ComputeError::Configuration)?;
-        let clock = || Arc::clone(&self.env.clock);
+    fn open(kind: Kind<Self>, config: CloudRiftConfig) -> Result<Arc<dyn Backend>, String> {
+        let clock = || Arc::clone(&kind.env.clock);
         Ok(Arc::new(CloudRift {
-            kind: self.clone(),
+            client: kind.client(&config)?,
             regions: config.regions,
-            client,
             kinds: Cached::new(clock(), OFFERS_LIFETIME, STALE_LIFETIME),
             images: Cached::new(clock(), OFFERS_LIFETIME, STALE_LIFETIME),
+            kind,
         }))
     }
 }
@@ -94,7 +79,7 @@ impl BackendKind for Kind {
 /// The backend of one API key, and what was fetched of late with it.
 #[derive(Debug)]
 struct CloudRift {
-    kind: Kind,
+    kind: Kind<CloudRiftKind>,
     /// Data centers; `None`: all.
     regions: Option<Vec<String>>,
     client: Client,

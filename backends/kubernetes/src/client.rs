@@ -116,7 +116,7 @@ impl Cluster {
         Ok(answer.pointer("/status/allowed") == Some(&Value::Bool(true)))
     }
 
-    /// All nodes.
+    /// All nodes of the cluster, page by page; they belong to no namespace.
     pub(crate) async fn nodes<T: DeserializeOwned>(&self) -> Result<Vec<T>, ComputeError> {
         self.list_all("api/v1/nodes", &[]).await
     }

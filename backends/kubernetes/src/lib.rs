@@ -31,13 +31,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{Cached, Env};
-use dstack_compute::config::{BackendConfig, KubernetesConfig, SplitConfig};
+use dstack_backend::{Cached, CloudKind, Env, Kind};
+use dstack_compute::config::KubernetesConfig;
 use dstack_compute::{
     Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Container, Lifecycle, Owned, Removal,
     Volumes,
 };
-use dstack_model::backends::BackendType;
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::{JobProvisioningData, Requirements};
 use dstack_system::Random;
@@ -59,15 +58,15 @@ const FAILURE_LIFETIME: Duration = Duration::from_secs(60);
 
 /// The kind of backends for Kubernetes.
 pub fn kind(env: Env) -> Arc<dyn BackendKind> {
-    Arc::new(Kind { env })
+    Kind::of(KubernetesKind { env })
 }
 
-#[derive(Debug, Clone)]
-struct Kind {
+#[derive(Debug)]
+struct KubernetesKind {
     env: Env,
 }
 
-impl Kind {
+impl KubernetesKind {
     fn clusters(&self, config: &KubernetesConfig) -> Result<Vec<Cluster>, String> {
         let all = kubeconfig::clusters(config)?.into_iter();
         all.map(|access| Cluster::new(&self.env, access)).collect()
@@ -75,12 +74,10 @@ impl Kind {
 }
 
 #[async_trait]
-impl BackendKind for Kind {
-    fn kind(&self) -> BackendType {
-        BackendType::Kubernetes
-    }
+impl CloudKind for KubernetesKind {
+    type Config = KubernetesConfig;
 
-    fn capabilities(&self) -> Capabilities {
+    fn capabilities() -> Capabilities {
         Capabilities {
             multinode: true,
             privileged: true,
@@ -90,41 +87,29 @@ impl BackendKind for Kind {
         }
     }
 
-    async fn configure(&self, _: &str, config: &BackendConfig) -> Result<SplitConfig, ConfigureError> {
-        let BackendConfig::Kubernetes(own) = config else {
-            return Err(ConfigureError::Invalid(
-                "the configuration is not of Kubernetes".to_owned(),
-            ));
-        };
-        let clusters = self.clusters(own).map_err(ConfigureError::Invalid)?;
+    async fn check(&self, config: KubernetesConfig) -> Result<KubernetesConfig, ConfigureError> {
+        let clusters = self.clusters(&config).map_err(ConfigureError::Invalid)?;
         try_join_all(clusters.iter().map(check::check)).await?;
-        Ok(config.split())
+        Ok(config)
     }
 
-    fn open(&self, stored: &SplitConfig) -> Result<Arc<dyn Backend>, ComputeError> {
-        let config = BackendConfig::join(stored).map_err(ComputeError::Configuration)?;
-        let BackendConfig::Kubernetes(config) = config else {
-            return Err(ComputeError::Configuration("it is not of Kubernetes".to_owned()));
-        };
-        let clusters = self.clusters(&config).map_err(ComputeError::Configuration)?;
+    fn open(kind: Kind<Self>, config: KubernetesConfig) -> Result<Arc<dyn Backend>, String> {
         let known = |cluster| Known {
             cluster,
-            capacity: Cached::new(Arc::clone(&self.env.clock), OFFERS_LIFETIME, STALE_LIFETIME),
+            capacity: Cached::new(Arc::clone(&kind.env.clock), OFFERS_LIFETIME, STALE_LIFETIME),
             failures: Mutex::default(),
-            clock: Arc::clone(&self.env.clock),
-            random: self.env.random.clone(),
+            clock: Arc::clone(&kind.env.clock),
+            random: kind.env.random.clone(),
         };
-        Ok(Arc::new(Kubernetes {
-            kind: self.clone(),
-            clusters: clusters.into_iter().map(known).collect(),
-        }))
+        let clusters = kind.clusters(&config)?.into_iter().map(known).collect();
+        Ok(Arc::new(Kubernetes { clusters, kind }))
     }
 }
 
 /// The clusters of one kubeconfig.
 #[derive(Debug)]
 struct Kubernetes {
-    kind: Kind,
+    kind: Kind<KubernetesKind>,
     clusters: Vec<Known>,
 }
 

@@ -20,13 +20,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{Cached, Env, configure_error};
-use dstack_compute::config::{BackendConfig, RunpodConfig, SplitConfig};
+use dstack_backend::{Cached, CloudKind, Env, Kind, configure_error};
+use dstack_compute::config::RunpodConfig;
 use dstack_compute::{
     Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Container, Group, Lifecycle, Owned,
     Removal, Volumes,
 };
-use dstack_model::backends::BackendType;
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
 
@@ -40,27 +39,25 @@ const STALE_LIFETIME: Duration = Duration::from_secs(600);
 
 /// The kind of backends for Runpod.
 pub fn kind(env: Env) -> Arc<dyn BackendKind> {
-    Arc::new(Kind { env })
+    Kind::of(RunpodKind { env })
 }
 
-#[derive(Debug, Clone)]
-struct Kind {
+#[derive(Debug)]
+struct RunpodKind {
     env: Env,
 }
 
-impl Kind {
+impl RunpodKind {
     fn client(&self, config: &RunpodConfig) -> Result<Client, String> {
         Client::new(&self.env, config.creds.api_key.expose())
     }
 }
 
 #[async_trait]
-impl BackendKind for Kind {
-    fn kind(&self) -> BackendType {
-        BackendType::Runpod
-    }
+impl CloudKind for RunpodKind {
+    type Config = RunpodConfig;
 
-    fn capabilities(&self) -> Capabilities {
+    fn capabilities() -> Capabilities {
         Capabilities {
             multinode: true,
             compute_groups: true,
@@ -69,32 +66,20 @@ impl BackendKind for Kind {
         }
     }
 
-    async fn configure(&self, _: &str, config: &BackendConfig) -> Result<SplitConfig, ConfigureError> {
-        let BackendConfig::Runpod(own) = config else {
-            return Err(ConfigureError::Invalid(
-                "the configuration is not of Runpod".to_owned(),
-            ));
-        };
-        let client = self.client(own).map_err(ConfigureError::Invalid)?;
-        client
-            .check_account()
-            .await
-            .map_err(|error| configure_error(&error, &[&["creds", "api_key"]]))?;
-        Ok(config.split())
+    async fn check(&self, config: RunpodConfig) -> Result<RunpodConfig, ConfigureError> {
+        let client = self.client(&config).map_err(ConfigureError::Invalid)?;
+        let checked = client.check_account().await;
+        checked.map_err(|error| configure_error(&error, &[&["creds", "api_key"]]))?;
+        Ok(config)
     }
 
-    fn open(&self, stored: &SplitConfig) -> Result<Arc<dyn Backend>, ComputeError> {
-        let config = BackendConfig::join(stored).map_err(ComputeError::Configuration)?;
-        let BackendConfig::Runpod(config) = config else {
-            return Err(ComputeError::Configuration("it is not of Runpod".to_owned()));
-        };
-        let client = self.client(&config).map_err(ComputeError::Configuration)?;
+    fn open(kind: Kind<Self>, config: RunpodConfig) -> Result<Arc<dyn Backend>, String> {
         Ok(Arc::new(Runpod {
-            kind: self.clone(),
+            client: kind.client(&config)?,
             regions: config.regions,
             may_use_community: config.community_cloud.unwrap_or(false),
-            client,
-            stock: Cached::new(Arc::clone(&self.env.clock), STOCK_LIFETIME, STALE_LIFETIME),
+            stock: Cached::new(Arc::clone(&kind.env.clock), STOCK_LIFETIME, STALE_LIFETIME),
+            kind,
         }))
     }
 }
@@ -102,7 +87,7 @@ impl BackendKind for Kind {
 /// The backend of one API key, and what was fetched of late with it.
 #[derive(Debug)]
 struct Runpod {
-    kind: Kind,
+    kind: Kind<RunpodKind>,
     /// Data centers, and countries of the community cloud; `None`: all.
     regions: Option<Vec<String>>,
     /// Whether pods at hosts of the community are offered.

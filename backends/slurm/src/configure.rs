@@ -11,10 +11,10 @@ use futures_util::stream;
 use crate::cluster::Cluster;
 use crate::commands::CommandError;
 use crate::login::LoginError;
-use crate::{Kind, MAX_CLUSTERS_AT_ONCE};
+use crate::{MAX_CLUSTERS_AT_ONCE, SlurmKind};
 
 /// Checks that all clusters can be used.
-pub(crate) async fn check(kind: &Kind, config: &SlurmConfig) -> Result<(), ConfigureError> {
+pub(crate) async fn check(kind: &SlurmKind, config: &SlurmConfig) -> Result<(), ConfigureError> {
     check_names(config).map_err(ConfigureError::Invalid)?;
     let clusters = kind.clusters(config).map_err(ConfigureError::Invalid)?;
     let ping = |(at, cluster): (usize, &Arc<Cluster>)| {

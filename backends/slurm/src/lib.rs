@@ -30,13 +30,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use dstack_backend::Env;
-use dstack_compute::config::{BackendConfig, SlurmConfig, SplitConfig};
+use dstack_backend::{CloudKind, Env, Kind};
+use dstack_compute::config::SlurmConfig;
 use dstack_compute::{
     Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Container, Group, Lifecycle, Owned,
     Removal, Sign,
 };
-use dstack_model::backends::BackendType;
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::{JobProvisioningData, Requirements};
 use futures_util::StreamExt as _;
@@ -56,16 +55,16 @@ pub fn kind(env: Env) -> Arc<dyn BackendKind> {
 
 /// As [`kind`], with other login nodes than those over SSH.
 pub fn kind_through(env: Env, logins: Arc<dyn LoginNodes>) -> Arc<dyn BackendKind> {
-    Arc::new(Kind { env, logins })
+    Kind::of(SlurmKind { env, logins })
 }
 
-#[derive(Debug, Clone)]
-struct Kind {
+#[derive(Debug)]
+struct SlurmKind {
     env: Env,
     logins: Arc<dyn LoginNodes>,
 }
 
-impl Kind {
+impl SlurmKind {
     fn clusters(&self, config: &SlurmConfig) -> Result<Vec<Arc<Cluster>>, String> {
         let cluster = |cluster| Cluster::new(cluster, &self.env, self.logins.as_ref()).map(Arc::new);
         config.clusters.iter().map(cluster).collect()
@@ -73,12 +72,10 @@ impl Kind {
 }
 
 #[async_trait]
-impl BackendKind for Kind {
-    fn kind(&self) -> BackendType {
-        BackendType::Slurm
-    }
+impl CloudKind for SlurmKind {
+    type Config = SlurmConfig;
 
-    fn capabilities(&self) -> Capabilities {
+    fn capabilities() -> Capabilities {
         Capabilities {
             multinode: true,
             compute_groups: true,
@@ -86,33 +83,21 @@ impl BackendKind for Kind {
         }
     }
 
-    async fn configure(&self, _: &str, config: &BackendConfig) -> Result<SplitConfig, ConfigureError> {
-        let BackendConfig::Slurm(own) = config else {
-            return Err(ConfigureError::Invalid(
-                "the configuration is not of Slurm".to_owned(),
-            ));
-        };
-        configure::check(self, own).await?;
-        Ok(config.split())
+    async fn check(&self, config: SlurmConfig) -> Result<SlurmConfig, ConfigureError> {
+        configure::check(self, &config).await?;
+        Ok(config)
     }
 
-    fn open(&self, stored: &SplitConfig) -> Result<Arc<dyn Backend>, ComputeError> {
-        let config = BackendConfig::join(stored).map_err(ComputeError::Configuration)?;
-        let BackendConfig::Slurm(config) = config else {
-            return Err(ComputeError::Configuration("it is not of Slurm".to_owned()));
-        };
-        let clusters = self.clusters(&config).map_err(ComputeError::Configuration)?;
-        Ok(Arc::new(Slurm {
-            kind: self.clone(),
-            clusters,
-        }))
+    fn open(kind: Kind<Self>, config: SlurmConfig) -> Result<Arc<dyn Backend>, String> {
+        let clusters = kind.clusters(&config)?;
+        Ok(Arc::new(Slurm { kind, clusters }))
     }
 }
 
 /// The clusters of one configuration.
 #[derive(Debug)]
 struct Slurm {
-    kind: Kind,
+    kind: Kind<SlurmKind>,
     clusters: Vec<Arc<Cluster>>,
 }
 

@@ -9,6 +9,7 @@ mod api;
 mod cached;
 mod cloud_config;
 mod env;
+mod kind;
 mod made;
 mod offers;
 
@@ -16,5 +17,6 @@ pub use api::{compute_error, configure_error};
 pub use cached::Cached;
 pub use cloud_config::cloud_config;
 pub use env::Env;
+pub use kind::{CloudKind, Kind};
 pub use made::Made;
 pub use offers::{find_offers, offers_in};

@@ -1,4 +1,4 @@
-//! `doctor`.
+//! What `dstack doctor` prints, and with which code it exits.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -9,6 +9,8 @@ mod credential;
 mod file;
 mod gpu_clouds;
 
+use std::fmt::Debug;
+
 use dstack_decode::Decode;
 use dstack_decode::{Problem, decode_lenient, decode_strict};
 use dstack_model::backends::BackendType;
@@ -21,62 +23,85 @@ pub use credential::Credential;
 pub use file::{FileProblem, resolve_files};
 pub use gpu_clouds::*;
 
-/// The configuration of any backend, told apart by `type`.
-#[derive(Debug, Clone, PartialEq, Serialize, Decode)]
-#[serde(untagged)]
-#[decode(tag = "type")]
-#[allow(missing_docs)] // each is the backend of that name
-pub enum BackendConfig {
-    #[decode(rename = "aws")]
-    Aws(AwsConfig),
-    #[decode(rename = "azure")]
-    Azure(AzureConfig),
-    #[decode(rename = "cloudrift")]
-    CloudRift(CloudRiftConfig),
-    #[decode(rename = "crusoe")]
-    Crusoe(CrusoeConfig),
-    #[decode(rename = "cudo")]
-    Cudo(CudoConfig),
-    #[decode(rename = "verda")]
-    Verda(VerdaConfig),
-    #[decode(rename = "datacrunch")]
-    DataCrunch(DataCrunchConfig),
-    #[decode(rename = "daytona")]
-    Daytona(DaytonaConfig),
-    #[decode(rename = "digitalocean")]
-    DigitalOcean(DigitalOceanConfig),
-    #[decode(rename = "amddevcloud")]
-    AmdDevCloud(AmdDevCloudConfig),
-    #[decode(rename = "gcp")]
-    Gcp(GcpConfig),
-    #[decode(rename = "hotaisle")]
-    HotAisle(HotAisleConfig),
-    #[decode(rename = "jarvislabs")]
-    JarvisLabs(JarvisLabsConfig),
-    #[decode(rename = "kubernetes")]
-    Kubernetes(KubernetesConfig),
-    #[decode(rename = "lambda")]
-    Lambda(LambdaConfig),
-    #[decode(rename = "lium")]
-    Lium(LiumConfig),
-    #[decode(rename = "oci")]
-    Oci(OciConfig),
-    #[decode(rename = "nebius")]
-    Nebius(NebiusConfig),
-    #[decode(rename = "runpod")]
-    Runpod(RunpodConfig),
-    #[decode(rename = "seeweb")]
-    Seeweb(SeewebConfig),
-    #[decode(rename = "tensordock")]
-    TensorDock(TensorDockConfig),
-    #[decode(rename = "vastai")]
-    VastAi(VastAiConfig),
-    #[decode(rename = "vultr")]
-    Vultr(VultrConfig),
-    #[decode(rename = "slurm")]
-    Slurm(SlurmConfig),
-    #[decode(rename = "dstack")]
-    Dstack(DstackConfig),
+/// The configuration of one type of backends, as [`BackendConfig`] has it.
+pub trait TypedConfig: Clone + Debug + Send + Sync + Into<BackendConfig> {
+    /// The type of the backends.
+    const KIND: BackendType;
+
+    /// The configuration, if it is of this type.
+    fn of(config: BackendConfig) -> Option<Self>;
+}
+
+macro_rules! backend_configs {
+    ($($name:ident($config:ident) = $tag:literal,)*) => {
+        /// The configuration of any backend, told apart by `type`.
+        #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
+        #[serde(untagged)]
+        #[decode(tag = "type")]
+        #[allow(missing_docs)] // each is the backend of that name
+        pub enum BackendConfig {
+            $(
+                #[decode(rename = $tag)]
+                $name($config),
+            )*
+        }
+
+        impl BackendConfig {
+            /// Which backend it is for.
+            pub const fn kind(&self) -> BackendType {
+                match self {
+                    $(Self::$name(_) => BackendType::$name,)*
+                }
+            }
+        }
+
+        $(
+            impl From<$config> for BackendConfig {
+                fn from(config: $config) -> Self {
+                    Self::$name(config)
+                }
+            }
+
+            impl TypedConfig for $config {
+                const KIND: BackendType = BackendType::$name;
+
+                fn of(config: BackendConfig) -> Option<Self> {
+                    match config {
+                        BackendConfig::$name(config) => Some(config),
+                        _ => None,
+                    }
+                }
+            }
+        )*
+    };
+}
+
+backend_configs! {
+    Aws(AwsConfig) = "aws",
+    Azure(AzureConfig) = "azure",
+    CloudRift(CloudRiftConfig) = "cloudrift",
+    Crusoe(CrusoeConfig) = "crusoe",
+    Cudo(CudoConfig) = "cudo",
+    Verda(VerdaConfig) = "verda",
+    DataCrunch(DataCrunchConfig) = "datacrunch",
+    Daytona(DaytonaConfig) = "daytona",
+    DigitalOcean(DigitalOceanConfig) = "digitalocean",
+    AmdDevCloud(AmdDevCloudConfig) = "amddevcloud",
+    Gcp(GcpConfig) = "gcp",
+    HotAisle(HotAisleConfig) = "hotaisle",
+    JarvisLabs(JarvisLabsConfig) = "jarvislabs",
+    Kubernetes(KubernetesConfig) = "kubernetes",
+    Lambda(LambdaConfig) = "lambda",
+    Lium(LiumConfig) = "lium",
+    Oci(OciConfig) = "oci",
+    Nebius(NebiusConfig) = "nebius",
+    Runpod(RunpodConfig) = "runpod",
+    Seeweb(SeewebConfig) = "seeweb",
+    TensorDock(TensorDockConfig) = "tensordock",
+    VastAi(VastAiConfig) = "vastai",
+    Vultr(VultrConfig) = "vultr",
+    Slurm(SlurmConfig) = "slurm",
+    Dstack(DstackConfig) = "dstack",
 }
 
 /// A configuration in two texts: what may be seen in the database, and what is to be encrypted there.
@@ -96,37 +121,6 @@ impl BackendConfig {
     /// All problems.
     pub fn read(value: &Value) -> Result<Self, Vec<Problem>> {
         decode_strict(value)
-    }
-
-    /// Which backend it is for.
-    pub const fn kind(&self) -> BackendType {
-        match self {
-            Self::Aws(_) => BackendType::Aws,
-            Self::Azure(_) => BackendType::Azure,
-            Self::CloudRift(_) => BackendType::CloudRift,
-            Self::Crusoe(_) => BackendType::Crusoe,
-            Self::Cudo(_) => BackendType::Cudo,
-            Self::Verda(_) => BackendType::Verda,
-            Self::DataCrunch(_) => BackendType::DataCrunch,
-            Self::Daytona(_) => BackendType::Daytona,
-            Self::DigitalOcean(_) => BackendType::DigitalOcean,
-            Self::AmdDevCloud(_) => BackendType::AmdDevCloud,
-            Self::Gcp(_) => BackendType::Gcp,
-            Self::HotAisle(_) => BackendType::HotAisle,
-            Self::JarvisLabs(_) => BackendType::JarvisLabs,
-            Self::Kubernetes(_) => BackendType::Kubernetes,
-            Self::Lambda(_) => BackendType::Lambda,
-            Self::Lium(_) => BackendType::Lium,
-            Self::Oci(_) => BackendType::Oci,
-            Self::Nebius(_) => BackendType::Nebius,
-            Self::Runpod(_) => BackendType::Runpod,
-            Self::Seeweb(_) => BackendType::Seeweb,
-            Self::TensorDock(_) => BackendType::TensorDock,
-            Self::VastAi(_) => BackendType::VastAi,
-            Self::Vultr(_) => BackendType::Vultr,
-            Self::Slurm(_) => BackendType::Slurm,
-            Self::Dstack(_) => BackendType::Dstack,
-        }
     }
 
     /// As JSON, with credentials.

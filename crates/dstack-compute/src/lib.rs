@@ -148,9 +148,9 @@ pub struct Account {
 /// A project that has an account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccountProject {
-    /// Its id.
+    /// Id of the project.
     pub id: ProjectId,
-    /// Its name.
+    /// Name of the project.
     pub name: String,
 }
 

@@ -6,6 +6,7 @@
 pub mod clouds;
 pub mod compute_groups;
 pub mod containers;
+pub mod creation;
 pub mod hosts;
 pub mod instances;
 pub mod jobs;

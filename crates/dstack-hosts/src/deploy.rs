@@ -100,7 +100,7 @@ pub enum Outcome {
         report: Box<HostReport>,
         /// Which build of the agent was brought there: see [`Deployer::build`].
         build: String,
-        /// As [`Deployer::machine`].
+        /// Identity of the machine, as [`Deployer::machine`] reads it; unset: it has none.
         machine: Option<String>,
     },
 }

@@ -18,7 +18,7 @@ pub struct ServerTls {
 }
 
 impl fmt::Debug for ServerTls {
-    /// Without keys.
+    /// Shows no private key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerTls")
             .field("roots", &self.roots.as_ref().map(Vec::len))

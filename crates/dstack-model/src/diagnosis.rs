@@ -53,7 +53,7 @@ pub struct Finding {
 /// What a check has looked at.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct CheckDone {
-    /// Which check.
+    /// The check that found it.
     pub check: DiagnosisCheck,
     /// What it looked at, for people, such as `2 accounts`.
     pub looked_at: String,

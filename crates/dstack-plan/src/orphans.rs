@@ -50,13 +50,13 @@ pub struct Policy {
 /// Which orphans are ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Removes {
-    /// None.
+    /// No orphan is ended: they are reported.
     #[default]
     Nothing,
     /// Those whose row is here and over, or has its own one, which is listed. What another server has made with a copy of the
     /// database has no row here.
     Ended,
-    /// All.
+    /// Orphans of which no row is here are ended as well.
     Everything,
 }
 

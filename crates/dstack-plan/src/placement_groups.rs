@@ -15,7 +15,7 @@ use crate::lifecycle::placement_group::PlacementGroupStatus;
 /// A placement group of a fleet that is not over.
 #[derive(Debug, Clone, Copy)]
 pub struct Group<'a> {
-    /// Id.
+    /// Id of its row.
     pub id: PlacementGroupId,
     /// Where it is in its life.
     pub status: PlacementGroupStatus,
@@ -28,7 +28,7 @@ pub struct Group<'a> {
 /// In which group an instance is to be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
-    /// In none.
+    /// Outside of any group.
     None,
     /// In this one of the fleet.
     Its(PlacementGroupId),

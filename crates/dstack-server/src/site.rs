@@ -15,7 +15,7 @@ use crate::error::text_response;
 pub struct File {
     /// Path below the page.
     pub path: &'static str,
-    /// Its bytes.
+    /// Content of the file, not compressed.
     pub plain: &'static [u8],
     /// Packed with brotli.
     pub brotli: Option<&'static [u8]>,

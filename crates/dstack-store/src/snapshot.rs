@@ -73,7 +73,7 @@ impl PlacementSnapshot {
 pub struct InstanceSnapshot {
     /// The instance.
     pub instance: InstanceRow,
-    /// Its fleet.
+    /// Row of the fleet whose machines are in the group.
     pub fleet: Option<FleetRow>,
     /// Jobs that occupy it.
     pub jobs: Vec<JobRow>,
@@ -86,7 +86,7 @@ pub struct InstanceSnapshot {
 /// The compute group of an instance.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupOfInstance {
-    /// The group.
+    /// Row of the group.
     pub row: ComputeGroupRow,
     /// The operations intended for it: its members are made and removed with it.
     pub operations: Vec<OperationRow>,
@@ -108,7 +108,7 @@ pub struct FleetSnapshot {
 /// All that decides about a placement group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlacementGroupSnapshot {
-    /// The group.
+    /// Row of the placement group.
     pub group: PlacementGroupRow,
     /// Its fleet.
     pub fleet: FleetRow,
@@ -121,7 +121,7 @@ pub struct PlacementGroupSnapshot {
 /// All that decides about a compute group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ComputeGroupSnapshot {
-    /// The group.
+    /// Row of the compute group.
     pub group: ComputeGroupRow,
     /// The fleet of its instances.
     pub fleet: Option<FleetRow>,

@@ -211,7 +211,7 @@ pub enum Change {
     ExpectOwnMachine {
         /// Whose machine it is to be.
         instance: InstanceId,
-        /// As [`crate::rows::InstanceRow::machine`].
+        /// Identity of the machine, as [`crate::rows::InstanceRow::machine`] has it.
         machine: String,
     },
     /// Remembers something in a cloud that belongs to nobody.

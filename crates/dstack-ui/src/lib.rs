@@ -6,7 +6,7 @@
 pub struct File {
     /// Its path below the page, such as `assets/index-Do4sFYVp.js`.
     pub path: &'static str,
-    /// Its bytes.
+    /// Content of the file, not compressed.
     pub plain: &'static [u8],
     /// The same, packed with brotli where that is smaller.
     pub brotli: Option<&'static [u8]>,

@@ -22,7 +22,7 @@ pub struct ContainerGroup {
     pub id: ComputeGroupId,
     /// Of which offer.
     pub offer: String,
-    /// How many.
+    /// Number of its containers.
     pub size: usize,
     /// When it is listed.
     listed_at: Instant,

@@ -23,7 +23,7 @@ pub struct PlacementGroup {
     pub id: PlacementGroupId,
     /// By what machines name it.
     pub name: String,
-    /// Region.
+    /// Region in which machines may be made in the group.
     pub region: String,
     /// When it is listed.
     listed_at: Instant,

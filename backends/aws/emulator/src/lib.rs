@@ -91,7 +91,7 @@ struct Call<'a> {
 /// The answer by the names of the description's members.
 type Answer = Result<Value, Problem>;
 
-/// A refusal.
+/// An answer of AWS that refuses a call: HTTP status, code and message as its APIs write them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Problem {
     status: u16,

@@ -54,7 +54,7 @@ pub(crate) struct Cloud {
     /// How many more instances a zone takes; any number where nothing is said.
     pub(crate) free: HashMap<String, usize>,
     pub(crate) lag: Duration,
-    /// In vCPUs.
+    /// vCPUs that the account may have, by the code of the quota.
     pub(crate) quotas: HashMap<String, f64>,
     /// Calls that the key may not make, such as `ec2:RunInstances`.
     pub(crate) denied: HashSet<String>,
@@ -221,7 +221,7 @@ impl Cloud {
         }
     }
 
-    /// As `i-0000000000000002a`.
+    /// An id that was not given before: the prefix and 17 hexadecimal digits, as AWS writes them.
     pub(crate) fn new_id(&mut self, prefix: &str) -> String {
         self.last_number += 1;
         format!("{prefix}-{:017x}", self.last_number)

@@ -5,7 +5,7 @@ use axum::http::Method;
 pub struct Asked {
     /// `get`, `list`, `create`, `patch` or `delete`.
     pub verb: &'static str,
-    /// `pods`.
+    /// Plural name of the kind of objects, such as `pods`.
     pub resource: String,
     /// In one namespace, and not in all.
     pub is_namespaced: bool,

@@ -18,7 +18,7 @@ impl Denied {
         self.0.contains(&(verb.to_owned(), resource.to_owned()))
     }
 
-    /// RBAC's answer.
+    /// Whether the roles allow it; the error is the 403 that a cluster answers.
     pub(crate) fn check(&self, verb: &str, resource: &str, namespace: Option<&str>) -> Result<(), Failure> {
         if !self.is_denied(verb, resource) {
             return Ok(());
@@ -34,7 +34,7 @@ impl Denied {
         Err(Failure::new(403, "Forbidden", &message))
     }
 
-    /// A `SelfSubjectAccessReview`.
+    /// Answers a `SelfSubjectAccessReview`: whether the caller may do what its body names.
     pub(crate) fn review(&self, body: &Value) -> Result<Value, Failure> {
         let asked = &body["spec"]["resourceAttributes"];
         let (Some(verb), Some(resource)) = (asked["verb"].as_str(), asked["resource"].as_str()) else {

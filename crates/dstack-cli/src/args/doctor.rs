@@ -1,4 +1,4 @@
-//! `dstack doctor`.
+//! Arguments of `dstack doctor`.
 
 use clap::Args;
 use dstack_model::backends::BackendType;

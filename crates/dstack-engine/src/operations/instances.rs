@@ -598,9 +598,9 @@ pub fn marks(ctx: &Context, row: &InstanceRow) -> Marks {
 
 /// What is asked for.
 pub(super) enum Ask {
-    /// A machine.
+    /// A machine that gets an agent, on which jobs run.
     Machine(Box<MachineRequest>),
-    /// A container.
+    /// A container of a cloud, which runs one job.
     Container(Box<ContainerRequest>),
     /// Several containers as one.
     Group(Box<GroupRequest>),
@@ -608,7 +608,7 @@ pub(super) enum Ask {
 
 /// What was made.
 pub(super) enum Made {
-    /// One instance.
+    /// Where the one machine or container is that was made.
     Instance(Box<JobProvisioningData>),
     /// Several as one.
     Group(Box<ComputeGroupProvisioningData>),

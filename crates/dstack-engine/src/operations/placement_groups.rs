@@ -8,73 +8,27 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_compute::{
-    Backend, ComputeError, Known, Lifecycle, Marks, Owner, Placement, PlacementRequest, Removal,
-    Step as Progress, placement_name,
+    Backend, ComputeError, Known, Lifecycle, Marks, Owner, Placement, PlacementRequest, placement_name,
 };
-use dstack_model::Decode;
-use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceStatus;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
-use dstack_model::placement::{
-    PlacementGroupConfiguration, PlacementGroupProvisioningData, PlacementStrategy,
-};
+use dstack_model::placement::{PlacementGroupConfiguration, PlacementStrategy};
 use dstack_plan::lifecycle::placement_group::PlacementGroupStatus;
 use dstack_plan::placement_groups::{Choice, Group, are_needed, choose, suits};
 use dstack_store::rows::{FleetRow, InstanceRow, OperationKind, OperationRow, PlacementGroupRow};
-use dstack_store::{Changes, EntityRef, EventMaker, FleetSnapshot, InstanceSnapshot, PlacementGroupSnapshot};
+use dstack_store::{Changes, EventMaker, FleetSnapshot, InstanceSnapshot, PlacementGroupSnapshot};
 use dstack_system::chain;
 use dstack_units::PlacementGroupId;
-use serde::Serialize;
-use serde_json::Value;
 
-use super::clouds::{OperationJournal, backend, done, keep, keep_changed, not_yet, refused, remove};
-use super::{Step, Subject, last_of, note_error};
+use super::clouds::{backend, not_yet, refused, remove};
+use super::creation::{self, Creation};
+use super::{Step, Subject, last_of};
 use crate::Result;
 use crate::context::Context;
 use crate::inputs::InputsError;
 
 /// Pause before a machine whose group is being made is looked at again.
 pub(super) const GROUP_INTERVAL: Duration = Duration::from_secs(1);
-
-/// How far the making of a group is.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Decode)]
-struct Creation {
-    /// What the backend has noted.
-    pieces: Option<Value>,
-    /// Why it is not made: what was noted is being removed.
-    failure: Option<String>,
-    /// What was made.
-    made: Option<PlacementGroupProvisioningData>,
-}
-
-impl Creation {
-    fn read(operation: &OperationRow) -> Option<Self> {
-        match operation.notes.as_deref() {
-            None => Some(Self::default()),
-            Some(notes) => decode_strict(notes).ok(),
-        }
-    }
-
-    fn pieces(&self) -> Value {
-        self.pieces.clone().unwrap_or_default()
-    }
-
-    fn with_pieces(&self, pieces: &Value) -> Self {
-        Self {
-            pieces: Some(pieces.clone()).filter(|pieces| !pieces.is_null()),
-            ..self.clone()
-        }
-    }
-
-    fn to_json(&self) -> Value {
-        serde_json::to_value(self).unwrap_or_default()
-    }
-}
-
-/// What the cloud made, by a creation that is done.
-pub fn made(operation: &OperationRow) -> Option<PlacementGroupProvisioningData> {
-    Creation::read(operation)?.made
-}
 
 #[async_trait]
 impl Subject for PlacementGroupSnapshot {
@@ -92,16 +46,13 @@ impl Subject for PlacementGroupSnapshot {
 }
 
 async fn create(ctx: &Context, snapshot: &PlacementGroupSnapshot, operation: OperationRow) -> Result<Step> {
-    let Some(creation) = Creation::read(&operation) else {
-        // Something may have been made: not given up.
-        let error = "what was to be made is stored in a form that this version cannot read";
-        note_error(ctx, operation, error.to_owned()).await?;
-        return Ok(Step::Again);
+    let Some(begun) = Creation::read(&operation) else {
+        return creation::unreadable(ctx, operation).await;
     };
     let is_wanted = snapshot.group.status().is_wanted();
     let not_wanted = || "not wanted any more".to_owned();
-    let failure = creation.failure.clone().or_else(|| (!is_wanted).then(not_wanted));
-    let is_begun = creation.pieces.is_some();
+    let failure = begun.failure.clone().or_else(|| (!is_wanted).then(not_wanted));
+    let is_begun = begun.pieces.is_some();
     if let Some(failure) = &failure
         && !is_begun
     {
@@ -119,91 +70,20 @@ async fn create(ctx: &Context, snapshot: &PlacementGroupSnapshot, operation: Ope
         let error = ComputeError::Unsupported("a placement group");
         return not_yet(ctx, operation, &error).await;
     };
-    match failure {
-        Some(failure) => clear(ctx, snapshot, operation, creation, (placements, failure)).await,
-        None => ensure(ctx, snapshot, operation, creation, placements).await,
+    if let Some(failure) = failure {
+        let known = known(ctx, snapshot);
+        return creation::clear(ctx, operation, begun, placements, &known, failure).await;
     }
-}
-
-/// The backend makes the next piece of the group.
-async fn ensure(
-    ctx: &Context,
-    snapshot: &PlacementGroupSnapshot,
-    operation: OperationRow,
-    creation: Creation,
-    placements: &dyn Lifecycle<Placement>,
-) -> Result<Step> {
-    let row = &snapshot.group;
-    let request = match request(ctx, snapshot).await {
-        Ok(request) => request,
+    match request(ctx, snapshot).await {
+        Ok(request) => {
+            let account = (snapshot.group.project_id, snapshot.group.configuration.backend);
+            creation::ensure(ctx, operation, begun, account, placements, &request).await
+        }
         Err(InputsError::Transient(error)) => {
             let error = ComputeError::Unclear(chain(error.as_ref()).to_string());
-            return not_yet(ctx, operation, &error).await;
-        }
-        Err(InputsError::Refused(error)) => return failed(ctx, operation, creation, error).await,
-    };
-    let embed = |pieces: &Value| creation.with_pieces(pieces).to_json();
-    let journal = OperationJournal::new(ctx, operation, creation.pieces(), "cloud.create.before", embed)
-        .expecting(row.project_id, row.configuration.backend);
-    let made = journal.ensure(placements, &request).await;
-    ctx.reached("cloud.create.after")?;
-    let (operation, pieces) = journal.end()?;
-    let creation = creation.with_pieces(&pieces);
-    match made {
-        Ok(Progress::Ready(data)) => {
-            let made = Creation {
-                made: Some(data),
-                ..creation
-            };
-            done(ctx, operation, made.to_json()).await
-        }
-        Ok(Progress::Underway { again, .. }) => {
-            keep_changed(ctx, operation, creation.to_json()).await?;
-            Ok(Step::After(again))
-        }
-        Err(error) if error.is_transient() => {
-            tracing::warn!(fleet.name = row.name, %error, "a cloud does not say whether it made a placement group");
             not_yet(ctx, operation, &error).await
         }
-        Err(error) => failed(ctx, operation, creation, error.details()).await,
-    }
-}
-
-/// It is not made: whatever was is removed.
-async fn failed(ctx: &Context, operation: OperationRow, creation: Creation, error: String) -> Result<Step> {
-    if creation.pieces.is_none() {
-        return refused(ctx, operation, error).await;
-    }
-    let failed = Creation {
-        failure: Some(error),
-        ..creation
-    };
-    keep(ctx, operation, failed.to_json()).await?;
-    Ok(Step::Next)
-}
-
-/// Removes what was made of a group that is not to be.
-async fn clear(
-    ctx: &Context,
-    snapshot: &PlacementGroupSnapshot,
-    operation: OperationRow,
-    creation: Creation,
-    (placements, failure): (&dyn Lifecycle<Placement>, String),
-) -> Result<Step> {
-    let creation = Creation {
-        failure: Some(failure.clone()),
-        ..creation
-    };
-    let embed = |pieces: &Value| creation.with_pieces(pieces).to_json();
-    let journal = OperationJournal::new(ctx, operation, creation.pieces(), "cloud.remove.noted", embed);
-    ctx.before_effect("cloud.clear.before", EntityRef::PlacementGroup(snapshot.group.id))?;
-    let removed = journal.remove(placements, &known(ctx, snapshot)).await;
-    ctx.reached("cloud.clear.after")?;
-    let (operation, _) = journal.end()?;
-    match removed {
-        Ok(Removal::Gone) => refused(ctx, operation, failure).await,
-        Ok(Removal::Underway { again }) => Ok(Step::After(again)),
-        Err(error) => not_yet(ctx, operation, &error).await,
+        Err(InputsError::Refused(error)) => creation::fail(ctx, operation, begun, error).await,
     }
 }
 
@@ -230,7 +110,7 @@ fn known(ctx: &Context, snapshot: &PlacementGroupSnapshot) -> Known<Placement> {
     Known {
         marks: marks(ctx, &snapshot.group),
         site: snapshot.group.configuration.region.clone(),
-        place: last_of(&snapshot.operations, OperationKind::Create).and_then(made),
+        place: last_of(&snapshot.operations, OperationKind::Create).and_then(creation::made),
     }
 }
 
@@ -274,7 +154,7 @@ async fn request(ctx: &Context, snapshot: &PlacementGroupSnapshot) -> Result<Pla
 
 /// In which group a machine is made.
 pub(super) enum GroupForMachine {
-    /// In none.
+    /// The instance is made outside of any group.
     None,
     /// In the one of this name, which is there.
     In(String),

@@ -1,70 +1,19 @@
 //! Durable calls to clouds: network volumes are made, registered and deleted.
-//!
-//! What a backend is about to make it notes before. When it comes to nothing, or is not wanted any more, all that was noted is
-//! removed: nothing is made twice, and nothing is forgotten.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use dstack_compute::{
-    Backend, ComputeError, Known, Lifecycle, Marks, Owner, Removal, Step as Progress, Volume, VolumeRequest,
-    Volumes,
-};
-use dstack_model::Decode;
-use dstack_model::backends::BackendType;
-use dstack_model::decode::decode_strict;
+use dstack_compute::{Backend, ComputeError, Known, Lifecycle, Marks, Owner, Volume, VolumeRequest, Volumes};
 use dstack_model::volumes::VolumeProvisioningData;
+use dstack_store::VolumeSnapshot;
 use dstack_store::rows::{OperationKind, OperationRow};
-use dstack_store::{EntityRef, VolumeSnapshot};
-use serde::Serialize;
 use serde_json::Value;
 
-use super::clouds::{OperationJournal, backend, done, in_time, keep, keep_changed, not_yet, refused, remove};
+use super::clouds::{backend, done, in_time, not_yet, refused, remove};
+use super::creation::{self, Creation};
 use super::{Step, Subject, last_of, note_error};
 use crate::Result;
 use crate::context::Context;
-
-/// How far the making of a volume is.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Decode)]
-pub struct Creation {
-    /// What the backend has noted.
-    pieces: Option<Value>,
-    /// Why it is not made: what was noted is being removed.
-    failure: Option<String>,
-    /// What was made.
-    made: Option<VolumeProvisioningData>,
-}
-
-impl Creation {
-    fn read(operation: &OperationRow) -> Option<Self> {
-        match operation.notes.as_deref() {
-            None => Some(Self::default()),
-            Some(notes) => decode_strict(notes).ok(),
-        }
-    }
-
-    /// What the backend has noted.
-    fn pieces(&self) -> Value {
-        self.pieces.clone().unwrap_or_default()
-    }
-
-    /// With these notes of the backend.
-    fn with_pieces(&self, pieces: &Value) -> Self {
-        Self {
-            pieces: Some(pieces.clone()).filter(|pieces| !pieces.is_null()),
-            ..self.clone()
-        }
-    }
-
-    fn to_json(&self) -> Value {
-        serde_json::to_value(self).unwrap_or_default()
-    }
-
-    /// What the cloud made, by a creation that is done.
-    pub fn made(operation: &OperationRow) -> Option<VolumeProvisioningData> {
-        Self::read(operation)?.made
-    }
-}
 
 #[async_trait]
 impl Subject for VolumeSnapshot {
@@ -82,16 +31,13 @@ impl Subject for VolumeSnapshot {
 }
 
 async fn create(ctx: &Context, snapshot: &VolumeSnapshot, operation: OperationRow) -> Result<Step> {
-    let Some(creation) = Creation::read(&operation) else {
-        // Something may have been made: not given up.
-        let error = "what was to be made is stored in a form that this version cannot read";
-        note_error(ctx, operation, error.to_owned()).await?;
-        return Ok(Step::Again);
+    let Some(begun) = Creation::read(&operation) else {
+        return creation::unreadable(ctx, operation).await;
     };
-    let failure = creation.failure.clone();
+    let failure = begun.failure.clone();
     let not_wanted = || "The volume was deleted before it was made".to_owned();
     let failure = failure.or_else(|| snapshot.volume.to_be_deleted.then(not_wanted));
-    let is_begun = creation.pieces.is_some();
+    let is_begun = begun.pieces.is_some();
     if let Some(failure) = &failure
         && !is_begun
     {
@@ -118,9 +64,16 @@ async fn create(ctx: &Context, snapshot: &VolumeSnapshot, operation: OperationRo
     if snapshot.volume.configuration.is_external() {
         return register(ctx, operation, volumes, &request(ctx, snapshot)).await;
     }
+    let lifecycle: &dyn Lifecycle<Volume> = volumes;
     match failure {
-        Some(failure) => clear(ctx, snapshot, operation, creation, (volumes, failure)).await,
-        None => ensure(ctx, snapshot, operation, creation, (cloud.kind(), volumes)).await,
+        Some(failure) => {
+            creation::clear(ctx, operation, begun, lifecycle, &known(ctx, snapshot), failure).await
+        }
+        None => {
+            let account = (snapshot.volume.project_id, cloud.kind());
+            let request = request(ctx, snapshot);
+            creation::ensure(ctx, operation, begun, account, lifecycle, &request).await
+        }
     }
 }
 
@@ -136,87 +89,11 @@ async fn register(
     match found {
         Ok(data) => {
             let made = VolumeProvisioningData { price: None, ..data };
-            is_made(ctx, operation, Creation::default(), made).await
+            creation::is_made(ctx, operation, Creation::default(), &made).await
         }
         Err(error) if error.is_transient() => not_yet(ctx, operation, &error).await,
         Err(error) => refused(ctx, operation, error.to_string()).await,
     }
-}
-
-/// The backend makes the next piece of the volume.
-async fn ensure(
-    ctx: &Context,
-    snapshot: &VolumeSnapshot,
-    operation: OperationRow,
-    creation: Creation,
-    (kind, volumes): (BackendType, &dyn Volumes),
-) -> Result<Step> {
-    let row = &snapshot.volume;
-    let embed = |pieces: &Value| creation.with_pieces(pieces).to_json();
-    let journal = OperationJournal::new(ctx, operation, creation.pieces(), "cloud.create.before", embed)
-        .expecting(row.project_id, kind);
-    let made = journal.ensure(volumes, &request(ctx, snapshot)).await;
-    ctx.reached("cloud.create.after")?;
-    let (operation, pieces) = journal.end()?;
-    let creation = creation.with_pieces(&pieces);
-    match made {
-        Ok(Progress::Ready(data)) => is_made(ctx, operation, creation, data).await,
-        Ok(Progress::Underway { again, .. }) => {
-            keep_changed(ctx, operation, creation.to_json()).await?;
-            Ok(Step::After(again))
-        }
-        Err(error) if error.is_transient() => {
-            tracing::warn!(volume.name = row.name, %error, "a cloud does not say whether it made a volume");
-            not_yet(ctx, operation, &error).await
-        }
-        Err(error) if creation.pieces.is_none() => refused(ctx, operation, error.to_string()).await,
-        Err(error) => {
-            let failed = Creation {
-                failure: Some(error.to_string()),
-                ..creation
-            };
-            keep(ctx, operation, failed.to_json()).await?;
-            Ok(Step::Next)
-        }
-    }
-}
-
-/// Removes what was made of a volume that is not to be.
-async fn clear(
-    ctx: &Context,
-    snapshot: &VolumeSnapshot,
-    operation: OperationRow,
-    creation: Creation,
-    (volumes, failure): (&dyn Volumes, String),
-) -> Result<Step> {
-    let creation = Creation {
-        failure: Some(failure.clone()),
-        ..creation
-    };
-    let embed = |pieces: &Value| creation.with_pieces(pieces).to_json();
-    let journal = OperationJournal::new(ctx, operation, creation.pieces(), "cloud.remove.noted", embed);
-    ctx.before_effect("cloud.clear.before", EntityRef::Volume(snapshot.volume.id))?;
-    let removed = journal.remove(volumes, &known(ctx, snapshot)).await;
-    ctx.reached("cloud.clear.after")?;
-    let (operation, _) = journal.end()?;
-    match removed {
-        Ok(Removal::Gone) => refused(ctx, operation, failure).await,
-        Ok(Removal::Underway { again }) => Ok(Step::After(again)),
-        Err(error) => not_yet(ctx, operation, &error).await,
-    }
-}
-
-async fn is_made(
-    ctx: &Context,
-    operation: OperationRow,
-    creation: Creation,
-    data: VolumeProvisioningData,
-) -> Result<Step> {
-    let made = Creation {
-        made: Some(data),
-        ..creation
-    };
-    done(ctx, operation, made.to_json()).await
 }
 
 async fn delete(ctx: &Context, snapshot: &VolumeSnapshot, operation: OperationRow) -> Result<Step> {

@@ -14,7 +14,7 @@ use dstack_units::InstallationId;
 /// One thing that a cloud lists with marks of this installation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Listed {
-    /// The thing.
+    /// What the cloud says of it.
     pub owned: Owned,
     /// The row for which it was made, if that is known.
     pub made_for: Option<MadeFor>,

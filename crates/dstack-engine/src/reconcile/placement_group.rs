@@ -10,7 +10,7 @@ use dstack_units::PlacementGroupId;
 
 use crate::Result;
 use crate::context::Context;
-use crate::operations::{self, last_of, placement_groups, progress};
+use crate::operations::{self, creation, last_of, progress};
 
 /// Takes a placement group a step further.
 pub async fn reconcile(ctx: &Arc<Context>, id: PlacementGroupId) -> Result<()> {
@@ -49,7 +49,7 @@ fn change(ctx: &Context, snapshot: &PlacementGroupSnapshot) -> Result<Changes> {
         }
         Decision::Made => {
             let created = last_of(&snapshot.operations, OperationKind::Create);
-            match created.and_then(placement_groups::made) {
+            match created.and_then(creation::made) {
                 Some(data) => row.activate(data, now)?,
                 // It is there: it is not forgotten.
                 None => row.wait(Wait::indefinite(unreadable(&row))),

@@ -11,7 +11,7 @@ use dstack_units::{Time, VolumeId};
 
 use crate::Result;
 use crate::context::Context;
-use crate::operations::{self, last_of, progress, volumes};
+use crate::operations::{self, creation, last_of, progress};
 
 /// Takes a volume a step further.
 pub async fn reconcile(ctx: &Arc<Context>, id: VolumeId) -> Result<()> {
@@ -47,7 +47,7 @@ fn change(ctx: &Context, snapshot: &VolumeSnapshot) -> Result<Changes> {
             row.wait(wait);
         }
         Decision::Made => {
-            let made = last_of(&snapshot.operations, OperationKind::Create).and_then(volumes::Creation::made);
+            let made = last_of(&snapshot.operations, OperationKind::Create).and_then(creation::made);
             match made {
                 Some(data) => {
                     row.activate(data, now)?;

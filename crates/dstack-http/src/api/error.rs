@@ -93,12 +93,55 @@ impl ApiError {
     }
 }
 
+/// What an API said, in one line of bounded length. Of a web page, which gateways and proxies answer with, its title.
 fn shown(body: &str) -> String {
-    let text = body.trim();
+    let text = match title_of_page(body) {
+        None => body.split_whitespace().collect::<Vec<_>>().join(" "),
+        Some("") => "a web page".to_owned(),
+        Some(title) => format!("a web page ({title})"),
+    };
     if text.is_empty() {
         return String::new();
     }
     let cut = text.floor_char_boundary(SHOWN);
     let (shown, rest) = text.split_at(cut);
     format!(": {shown}{}", if rest.is_empty() { "" } else { "…" })
+}
+
+/// `None`: it is no page. Empty: it has no title.
+fn title_of_page(body: &str) -> Option<&str> {
+    // Letters outside of ASCII stay as they are, so that places in both are the same.
+    let lower = body.trim_start().to_ascii_lowercase();
+    let is_page = ["<!doctype html", "<html"]
+        .iter()
+        .any(|begin| lower.starts_with(begin));
+    let title = |body| -> Option<&str> {
+        let lower = str::to_ascii_lowercase(body);
+        let begin = lower.find("<title>")? + "<title>".len();
+        let end = begin + lower.get(begin..)?.find("</title>")?;
+        Some(body.get(begin..end)?.trim())
+    };
+    is_page.then(|| title(body).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_api_said_is_one_line() {
+        let page = "<!DOCTYPE html>\n<html lang=en>\n<TITLE> 502 Bad Gateway — ü </TITLE>\n<h1>Sorry</h1>";
+        for (body, line) in [
+            ("", ""),
+            (" \n", ""),
+            ("{\n  \"error\": \"no\"\n}", ": { \"error\": \"no\" }"),
+            (page, ": a web page (502 Bad Gateway — ü)"),
+            ("<html><body>no</body></html>", ": a web page"),
+            ("<Error><Code>X</Code></Error>", ": <Error><Code>X</Code></Error>"),
+        ] {
+            assert_eq!(shown(body), line, "{body}");
+        }
+        let long = shown(&"é".repeat(SHOWN));
+        assert!(long.ends_with('…') && long.len() <= SHOWN + 10, "{}", long.len());
+    }
 }

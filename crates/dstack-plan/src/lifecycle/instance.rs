@@ -185,7 +185,7 @@ pub enum CloudSign {
     Ending {
         /// When, if the cloud says so.
         at: Option<Time>,
-        /// Why.
+        /// What the cloud says of the reason, for people.
         why: String,
     },
     /// It is gone, or will never work again; why.

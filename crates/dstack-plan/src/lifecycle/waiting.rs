@@ -142,7 +142,7 @@ pub enum WaitReason {
     MachinesGone {
         /// Name of the fleet of the group.
         name: String,
-        /// How many.
+        /// Number of machines that are still in the group.
         machines: usize,
     },
     /// A host of an SSH fleet is to be set up.

@@ -18,13 +18,13 @@ use crate::{Database, Dialect, EntityRef, Result};
 /// A row that is not over.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DiagnosedRow {
-    /// Which row.
+    /// Kind and id of the row.
     pub entity: EntityRef,
-    /// Its name.
+    /// Name of the row, as users know it.
     pub name: String,
     /// Name of its project.
     pub project: String,
-    /// Its status.
+    /// Status of the row, in the words of the database.
     pub status: String,
     /// What it waits for.
     pub waiting_for: Option<WaitReason>,

@@ -68,9 +68,9 @@ pub struct MadeFor {
     pub id: Uuid,
     /// The entity; of a replica, its gateway.
     pub entity: EntityRef,
-    /// Its name.
+    /// Name of the row, as users know it.
     pub name: String,
-    /// Its project.
+    /// Project to which the row belongs.
     pub project: ProjectId,
     /// It is not over, or a call is still to be made for it.
     pub is_live: bool,

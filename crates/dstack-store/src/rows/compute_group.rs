@@ -13,7 +13,7 @@ use crate::{Json, Sealed};
 entity! {
     /// Containers that a cloud makes and removes as one, one for each node of a run.
     ComputeGroupRow in "compute_groups" {
-        /// Id.
+        /// Id, which everything that is made for the group carries.
         key id: ComputeGroupId,
         /// Project of the fleet.
         pub project_id: ProjectId,

@@ -13,7 +13,7 @@ use crate::entity::entity;
 entity! {
     /// A group of machines of one fleet that a cloud places close to each other.
     PlacementGroupRow in "placement_groups" {
-        /// Id.
+        /// Id, which the group carries in its cloud.
         key id: PlacementGroupId,
         /// Project of the fleet.
         pub project_id: ProjectId,

@@ -1,0 +1,158 @@
+//! What a cloud makes step by step, as the operation of its making tells of it. When it comes to nothing, or is not wanted any
+//! more, all that was noted is removed: nothing is made twice, and nothing is forgotten.
+
+use dstack_compute::{Known, Lifecycle, Removal, Resource, Step as Progress};
+use dstack_model::Decode;
+use dstack_model::backends::BackendType;
+use dstack_model::decode::decode_strict;
+use dstack_store::rows::OperationRow;
+use dstack_units::ProjectId;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::clouds::{OperationJournal, done, keep, keep_changed, not_yet, refused};
+use super::{Step, note_error};
+use crate::Result;
+use crate::context::Context;
+
+/// How far the making of something is.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Decode)]
+pub(super) struct Creation {
+    /// What the backend has noted; unset: it was not asked for anything yet.
+    pub(super) pieces: Option<Value>,
+    /// Why it is not made: what was noted is being removed.
+    pub(super) failure: Option<String>,
+    /// What was made.
+    made: Option<Value>,
+}
+
+impl Creation {
+    /// `None`: this version cannot read it.
+    pub(super) fn read(operation: &OperationRow) -> Option<Self> {
+        match operation.notes.as_deref() {
+            None => Some(Self::default()),
+            Some(notes) => decode_strict(notes).ok(),
+        }
+    }
+
+    /// What the backend has noted, as it takes it.
+    pub(super) fn pieces(&self) -> Value {
+        self.pieces.clone().unwrap_or_default()
+    }
+
+    fn with_pieces(&self, pieces: &Value) -> Self {
+        Self {
+            pieces: Some(pieces.clone()).filter(|pieces| !pieces.is_null()),
+            ..self.clone()
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        serde_json::to_value(self).unwrap_or_default()
+    }
+}
+
+/// What a cloud made, by a creation that is done.
+pub fn made<P: Decode>(operation: &OperationRow) -> Option<P> {
+    decode_strict(&Creation::read(operation)?.made?).ok()
+}
+
+/// Something may have been made that this version cannot read: it is not given up.
+pub(super) async fn unreadable(ctx: &Context, operation: OperationRow) -> Result<Step> {
+    let error = "what was to be made is stored in a form that this version cannot read";
+    note_error(ctx, operation, error.to_owned()).await?;
+    Ok(Step::Again)
+}
+
+/// Has the backend make the next piece; nothing is made once the backend is deleted.
+pub(super) async fn ensure<R: Resource>(
+    ctx: &Context,
+    operation: OperationRow,
+    creation: Creation,
+    (project, kind): (ProjectId, BackendType),
+    lifecycle: &dyn Lifecycle<R>,
+    want: &R::Want,
+) -> Result<Step>
+where
+    R::Place: Serialize,
+{
+    let embed = |pieces: &Value| creation.with_pieces(pieces).to_json();
+    let journal = OperationJournal::new(ctx, operation, creation.pieces(), "cloud.create.before", embed)
+        .expecting(project, kind);
+    let made = journal.ensure(lifecycle, want).await;
+    ctx.reached("cloud.create.after")?;
+    let (operation, pieces) = journal.end()?;
+    let creation = creation.with_pieces(&pieces);
+    match made {
+        Ok(Progress::Ready(place)) => is_made(ctx, operation, creation, &place).await,
+        Ok(Progress::Underway { again, .. }) => {
+            keep_changed(ctx, operation, creation.to_json()).await?;
+            Ok(Step::After(again))
+        }
+        Err(error) if error.is_transient() => {
+            let subject = operation.subject;
+            tracing::warn!(%subject, %error, "a cloud does not say whether it made something");
+            not_yet(ctx, operation, &error).await
+        }
+        Err(error) => fail(ctx, operation, creation, error.to_string()).await,
+    }
+}
+
+/// It is made, at this place.
+pub(super) async fn is_made(
+    ctx: &Context,
+    operation: OperationRow,
+    creation: Creation,
+    place: &(impl Serialize + Sync),
+) -> Result<Step> {
+    let made = Creation {
+        made: serde_json::to_value(place).ok(),
+        ..creation
+    };
+    done(ctx, operation, made.to_json()).await
+}
+
+/// It is not to be made: whatever was is removed next.
+pub(super) async fn fail(
+    ctx: &Context,
+    operation: OperationRow,
+    creation: Creation,
+    error: String,
+) -> Result<Step> {
+    if creation.pieces.is_none() {
+        return refused(ctx, operation, error).await;
+    }
+    let failed = Creation {
+        failure: Some(error),
+        ..creation
+    };
+    keep(ctx, operation, failed.to_json()).await?;
+    Ok(Step::Next)
+}
+
+/// Removes what was made of something that is not to be, which then ends with `failure`.
+pub(super) async fn clear<R: Resource>(
+    ctx: &Context,
+    operation: OperationRow,
+    creation: Creation,
+    lifecycle: &dyn Lifecycle<R>,
+    known: &Known<R>,
+    failure: String,
+) -> Result<Step> {
+    let subject = operation.subject;
+    let creation = Creation {
+        failure: Some(failure.clone()),
+        ..creation
+    };
+    let embed = |pieces: &Value| creation.with_pieces(pieces).to_json();
+    let journal = OperationJournal::new(ctx, operation, creation.pieces(), "cloud.remove.noted", embed);
+    ctx.before_effect("cloud.clear.before", subject)?;
+    let removed = journal.remove(lifecycle, known).await;
+    ctx.reached("cloud.clear.after")?;
+    let (operation, _) = journal.end()?;
+    match removed {
+        Ok(Removal::Gone) => refused(ctx, operation, failure).await,
+        Ok(Removal::Underway { again }) => Ok(Step::After(again)),
+        Err(error) => not_yet(ctx, operation, &error).await,
+    }
+}
