@@ -1,12 +1,12 @@
 //! Elastic IPs of machines with several network cards, to which AWS gives no other public address.
 
+use dstack_backend::Made;
 use dstack_compute::{Call, ComputeError, LISTED_WITHIN, MachineRequest, Marks, Removal};
-use dstack_units::Time;
 
 use crate::Aws;
 use crate::client::{Form, Service};
 use crate::ec2::{Address, Done, Instance};
-use crate::machines::{ENDS_INTERVAL, Made, with_marks};
+use crate::machines::{ENDS_INTERVAL, with_marks};
 use crate::tags::tags;
 
 /// Of what was made just now, such as the interface of a machine.
@@ -84,14 +84,10 @@ impl Aws {
             let found = self.find_address(region, marks).await?;
             Ok(found.map(|id| Made::now(id, call)))
         };
-        let known = known.map(|id| Made {
-            id,
-            at: Time::from_millis(0),
-        });
-        let delete = async |made: Made| match self.release(region, &made.id).await? {
-            None if made.is_new(call) => Ok(Removal::Underway { again: ENDS_INTERVAL }),
-            None => Ok(Removal::Gone),
-            Some(removal) => Ok(removal),
+        let known = known.map(Made::long_ago);
+        let delete = async |made: Made| {
+            let told = self.release(region, &made.id).await?;
+            Ok(told.unwrap_or_else(|| made.removal(call, Removal::Gone, ENDS_INTERVAL)))
         };
         call.unmake(ADDRESS, known, LISTED_WITHIN, find, delete).await
     }

@@ -87,7 +87,7 @@ async fn check_credentials(client: &Client, config: &AwsConfig, region: &str) ->
         )));
     }
     Err(match error.compute_error() {
-        ComputeError::Unreachable(_) if error.is_without_keys() => ConfigureError::Credentials {
+        ComputeError::NoKeysNow(_) if error.is_without_keys() => ConfigureError::Credentials {
             fields: fields_at_fault(&config.creds, &error),
             details: Some(error.to_string()),
         },

@@ -109,7 +109,7 @@ impl AwsError {
             Kind::BadCredentials => ComputeError::Credentials(text),
             Kind::InUse => ComputeError::InUse(text),
             Kind::Unclear => ComputeError::Unclear(text),
-            Kind::NotNow => ComputeError::Unreachable(text),
+            Kind::NotNow => ComputeError::NoKeysNow(text),
             Kind::Other => match &self.cause {
                 None => ComputeError::Refused(text),
                 Some(cause) => match dstack_backend::compute_error(cause) {

@@ -2,6 +2,8 @@
 //!
 //! Security groups are not in it: they belong to a project and not to a request, cost nothing and stay.
 
+use std::time::Duration;
+
 use dstack_compute::{ComputeError, INSTALLATION_TAG, Owned, OwnedKind, OwnedMark, Removal};
 use dstack_units::Time;
 use futures_util::StreamExt as _;
@@ -13,6 +15,9 @@ use crate::ec2::{Items, Tag, VolumesPage, tag};
 use crate::errors::AwsError;
 use crate::offers::PARALLEL;
 
+/// How long a region that is not configured may take: nobody waits for one that is out of reach.
+const ELSEWHERE_LIMIT: Duration = Duration::from_secs(15);
+
 const ADDRESS: OwnedKind = OwnedKind::Piece("Elastic IP");
 
 impl Aws {
@@ -20,24 +25,33 @@ impl Aws {
         let regions = self.all_regions().await.map_err(|error| error.compute_error())?;
         let listed: Vec<_> = stream::iter(regions)
             .map(|region| async move {
-                let listed = self.list_owned_in(&region).await;
-                (region, listed)
+                match self.regions.contains(&region) {
+                    true => self.list_owned_in(&region).await.map_err(|error| error.compute_error()),
+                    false => Ok(self.list_owned_elsewhere(&region).await),
+                }
             })
             .buffered(PARALLEL)
             .collect()
             .await;
-        let mut all = Vec::new();
-        for (region, listed) in listed {
-            match listed {
-                Ok(listed) => all.extend(listed),
-                // A policy of the organization may close regions: what is not configured is of use only for what was.
-                Err(error) if error.is_forbidden() && !self.regions.contains(&region) => {
-                    tracing::debug!(region, %error, "nobody may look what there is in a region that is not configured");
-                }
-                Err(error) => return Err(error.compute_error()),
+        let listed: Vec<Vec<Owned>> = listed.into_iter().collect::<Result<_, _>>()?;
+        Ok(listed.into_iter().flatten().collect())
+    }
+
+    /// Of a region that is not configured, nothing is known where it cannot be used: a policy of the organization or a firewall may
+    /// close it, or the account has not enabled it.
+    async fn list_owned_elsewhere(&self, region: &str) -> Vec<Owned> {
+        let listed = tokio::time::timeout(ELSEWHERE_LIMIT, self.list_owned_in(region)).await;
+        match listed {
+            Ok(Ok(listed)) => listed,
+            Ok(Err(error)) => {
+                tracing::debug!(region, %error, "a region that is not configured does not tell what it has");
+                Vec::new()
+            }
+            Err(_) => {
+                tracing::debug!(region, "a region that is not configured does not answer in time");
+                Vec::new()
             }
         }
-        Ok(all)
     }
 
     /// Those of the configuration, and all others that the account has: some may have been configured before.

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use dstack_compute::{
     Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Marks, Removal, Sign, Step,
 };
+use dstack_backend::Made;
 use dstack_model::runs::JobProvisioningData;
-use dstack_units::Time;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -36,7 +36,6 @@ pub(crate) const ENDS_INTERVAL: Duration = Duration::from_secs(5);
 const NOT_THERE: &[&str] = &[
     "InvalidAMIID.NotFound",
     "InvalidGroup.NotFound",
-    "InvalidPlacementGroup.Unknown",
     "InvalidSubnetID.NotFound",
 ];
 
@@ -44,25 +43,6 @@ const SSH_PORT: i64 = 22;
 
 /// From the notice to the end of a spot instance ("Spot Instance interruption notices").
 const SPOT_NOTICE: Duration = Duration::from_secs(120);
-
-/// What is noted of what was made.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Made {
-    pub(crate) id: String,
-    /// When that became known: soon afterwards it may not be listed yet.
-    pub(crate) at: Time,
-}
-
-impl Made {
-    pub(crate) fn now(id: String, call: &Call<'_>) -> Self {
-        Self { id, at: call.now() }
-    }
-
-    /// Whether AWS may not list it yet.
-    pub(crate) fn is_new(&self, call: &Call<'_>) -> bool {
-        call.now() < self.at + LISTED_WITHIN
-    }
-}
 
 #[async_trait]
 impl Lifecycle<Machine> for Aws {
@@ -132,14 +112,10 @@ impl Lifecycle<Machine> for Aws {
             Ok(found.map(|id| Made::now(id, call)))
         };
         // Of a row of dstack 0.22.5 only the place is known: it was made long ago.
-        let made = place.map(|place| Made {
-            id: place.instance_id.clone(),
-            at: Time::from_millis(0),
-        });
-        let delete = async |made: Made| match self.terminate(region, &made.id).await? {
-            None if made.is_new(call) => Ok(Removal::Underway { again: ENDS_INTERVAL }),
-            None => Ok(Removal::Gone),
-            Some(removal) => Ok(removal),
+        let made = place.map(|place| Made::long_ago(place.instance_id.clone()));
+        let delete = async |made: Made| {
+            let told = self.terminate(region, &made.id).await?;
+            Ok(told.unwrap_or_else(|| made.removal(call, Removal::Gone, ENDS_INTERVAL)))
         };
         let removal = call.unmake(MACHINE, made, LISTED_WITHIN, find, delete).await?;
         if removal != Removal::Gone {

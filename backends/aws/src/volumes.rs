@@ -4,20 +4,20 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use dstack_backend::Made;
 use dstack_compute::{
     Attachment, Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Marks, Removal, Sign, Step, Volume,
     VolumeRequest, Volumes,
 };
 use dstack_model::backends::BackendType;
 use dstack_model::volumes::{AnyVolumeConfiguration, AwsVolumeConfiguration, VolumeProvisioningData};
-use dstack_units::Time;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::Aws;
 use crate::client::{Form, Service};
 use crate::ec2::{self, Done, VolumesPage};
-use crate::machines::{ENDS_INTERVAL, Made, with_marks};
+use crate::machines::{ENDS_INTERVAL, with_marks};
 use crate::tags::tags;
 
 const VOLUME: &str = "volume";
@@ -33,10 +33,6 @@ const PRICES: (f64, f64) = (0.08, 0.005);
 
 /// Operations a second that are included.
 const FREE_IOPS: i64 = 3000;
-
-/// How long AWS makes nothing twice for the same token, at least: it promises a day for most calls ("Ensuring idempotency in
-/// Amazon EC2 API requests").
-const TOKEN_LIFETIME: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// Sizes of `gp3` that are taken everywhere, in GB.
 const SIZES: std::ops::RangeInclusive<i64> = 1..=16_384;
@@ -61,12 +57,10 @@ impl Lifecycle<Volume> for Aws {
             Some(made) => made,
             None => {
                 let choice = self.choose_zone(configuration, call).await?;
-                let asked_long_ago = call
-                    .asked_at(VOLUME)
-                    .is_some_and(|at| call.now() >= at + TOKEN_LIFETIME);
+                let was_asked = call.asked_at(VOLUME).is_some();
                 let create = async || {
-                    // AWS forgets tokens, and would make another one.
-                    let found = match asked_long_ago {
+                    // AWS forgets tokens after a day or so, and would make another one.
+                    let found = match was_asked {
                         true => self.find_volume(region, &want.marks).await?,
                         false => None,
                     };
@@ -137,14 +131,11 @@ impl Lifecycle<Volume> for Aws {
             let found = self.find_volume(region, &known.marks).await?;
             Ok(found.map(|id| Made::now(id, call)))
         };
-        let made = known.place.as_ref().map(|place| Made {
-            id: place.volume_id.clone(),
-            at: Time::from_millis(0),
-        });
-        let delete = async |made: Made| match self.delete_volume(region, &made.id).await? {
-            None if made.is_new(call) => Ok(Removal::Underway { again: ENDS_INTERVAL }),
-            None => Ok(Removal::Gone),
-            Some(removal) => Ok(removal),
+        let place = known.place.as_ref();
+        let made = place.map(|place| Made::long_ago(place.volume_id.clone()));
+        let delete = async |made: Made| {
+            let told = self.delete_volume(region, &made.id).await?;
+            Ok(told.unwrap_or_else(|| made.removal(call, Removal::Gone, ENDS_INTERVAL)))
         };
         let removal = call.unmake(VOLUME, made, LISTED_WITHIN, find, delete).await?;
         if removal == Removal::Gone {

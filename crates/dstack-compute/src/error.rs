@@ -17,6 +17,9 @@ pub enum ComputeError {
     /// The cloud refuses the credentials.
     #[error("the cloud refuses the credentials: {0}")]
     Credentials(String),
+    /// Credentials cannot be had now, or have just run out: the cloud was not asked.
+    #[error("there are no credentials now: {0}")]
+    NoKeysNow(String),
     /// The configuration is wrong; the text names the field.
     #[error("{0}")]
     Configuration(String),
@@ -62,6 +65,7 @@ impl ComputeError {
             | Self::NoQuota(text)
             | Self::Skipped(text)
             | Self::Credentials(text)
+            | Self::NoKeysNow(text)
             | Self::Configuration(text)
             | Self::Refused(text)
             | Self::Broken(text)
@@ -84,7 +88,8 @@ impl ComputeError {
     pub const fn is_transient(&self) -> bool {
         matches!(
             self,
-            Self::NotReady(_)
+            Self::NoKeysNow(_)
+                | Self::NotReady(_)
                 | Self::Unreachable(_)
                 | Self::Unclear(_)
                 | Self::NotWritten(_)
