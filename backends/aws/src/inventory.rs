@@ -26,7 +26,10 @@ impl Aws {
         let listed: Vec<_> = stream::iter(regions)
             .map(|region| async move {
                 match self.regions.contains(&region) {
-                    true => self.list_owned_in(&region).await.map_err(|error| error.compute_error()),
+                    true => self
+                        .list_owned_in(&region)
+                        .await
+                        .map_err(|error| error.compute_error()),
                     false => Ok(self.list_owned_elsewhere(&region).await),
                 }
             })

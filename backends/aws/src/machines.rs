@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use dstack_backend::Made;
 use dstack_compute::{
     Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Marks, Removal, Sign, Step,
 };
-use dstack_backend::Made;
 use dstack_model::runs::JobProvisioningData;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::json;
 
 use crate::Aws;
@@ -484,6 +484,8 @@ fn place(
 
 #[cfg(test)]
 mod tests {
+    use dstack_units::Time;
+
     use super::*;
 
     fn instance(state: &str, reason: Option<(&str, &str)>) -> Instance {

@@ -30,6 +30,9 @@ const PAGE: &str = "500";
 /// A list whose rest has expired is begun anew so often at most.
 const MOST_STARTS: u32 = 3;
 
+/// More pages than any list has: an API that always has another one is broken.
+const MOST_PAGES: u32 = 1000;
+
 /// Kinds of objects in a namespace, by their names in paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -165,7 +168,7 @@ impl Cluster {
     ) -> Result<Vec<T>, ApiError> {
         let mut all = Vec::new();
         let mut next = None::<String>;
-        loop {
+        for _ in 0..MOST_PAGES {
             let mut request = self.api.get(path).query("limit", PAGE);
             for (name, value) in query {
                 request = request.query(name, value);
@@ -180,6 +183,10 @@ impl Cluster {
                 return Ok(all);
             }
         }
+        Err(ApiError::Malformed {
+            api: path.to_owned(),
+            details: format!("a list of more than {MOST_PAGES} pages"),
+        })
     }
 
     pub(crate) async fn node<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, ComputeError> {
@@ -194,12 +201,15 @@ impl Cluster {
         absent(self.api.get(&self.path(kind, name)).send().await)
     }
 
-    /// The id of a namespace; `None`: it is not there, or may not be seen.
-    pub(crate) async fn namespace_uid(&self, name: &str) -> Result<Option<String>, ComputeError> {
+    /// The id of a namespace, if it may be seen.
+    pub(crate) async fn namespace_uid(&self, name: &str) -> Result<NamespaceUid, ComputeError> {
         let found: Result<Object, ApiError> = self.api.get(&format!("api/v1/namespaces/{name}")).send().await;
         match found {
-            Err(error) if error.status() == Some(StatusCode::FORBIDDEN) => Ok(None),
-            found => Ok(absent(found)?.map(|found| found.metadata.uid)),
+            Err(error) if error.status() == Some(StatusCode::FORBIDDEN) => Ok(NamespaceUid::Hidden),
+            found => Ok(match absent(found)? {
+                Some(found) => NamespaceUid::Is(found.metadata.uid),
+                None => NamespaceUid::Absent,
+            }),
         }
     }
 
@@ -314,6 +324,17 @@ impl Cluster {
             _ => Removal::Gone,
         })
     }
+}
+
+/// What a cluster says of a namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum NamespaceUid {
+    /// It is there, with this id.
+    Is(String),
+    /// It is not there.
+    Absent,
+    /// The user of the kubeconfig may not see it.
+    Hidden,
 }
 
 /// What is not there is no error.

@@ -7,7 +7,7 @@ use dstack_compute::{
     Marks, Removal, Sign, Step,
 };
 use dstack_model::runs::JobProvisioningData;
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 
 use crate::client::{Cluster, Kind};
 use crate::homes::Home;
@@ -34,7 +34,7 @@ impl Lifecycle<Container> for Kubernetes {
         // Pods are bound to no node: what fits nowhere fits on no other node of the same kind.
         let what = manifests::what_is_asked_for(want)?;
         if call.notes().is_null()
-            && let Some(why) = known.has_just_failed(&what)
+            && let Some(why) = known.failures.why(&what)
         {
             return Err(ComputeError::Skipped(format!(
                 "the cluster had no node for this a moment ago: {why}"
@@ -42,7 +42,7 @@ impl Lifecycle<Container> for Kubernetes {
         }
         let step = known.ensure_container(want, call).await;
         if let Err(error @ (ComputeError::NoCapacity(_) | ComputeError::NoQuota(_))) = &step {
-            known.has_failed(what, error.details());
+            known.failures.note(&what, error.details());
         }
         step
     }
@@ -60,12 +60,27 @@ impl Lifecycle<Container> for Kubernetes {
                 .filter(|known| self::site(known).as_ref() == Some(&site));
             let there: Vec<_> = there.collect();
             let seen = match self.region(site.0) {
-                Ok(region) => region.see(site.1.as_ref(), &there).await?,
-                Err(_) => None,
+                Ok(region) => region.see(site.1.as_ref(), &there).await,
+                Err(_) => Ok(None),
             };
-            Ok::<_, ComputeError>((site, seen))
+            (site, seen)
         });
-        let seen = try_join_all(seen).await?;
+        let mut told = Vec::new();
+        let mut failed = None;
+        for (site, seen) in join_all(seen).await {
+            match seen {
+                Ok(seen) => told.push((site, seen)),
+                // Of a cluster that does not tell nothing is concluded, and the others are told of all the same.
+                Err(error) => {
+                    tracing::debug!(region = site.0, %error, "a cluster does not tell how pods are");
+                    failed = Some(error);
+                }
+            }
+        }
+        if let Some(error) = failed.filter(|_| told.is_empty()) {
+            return Err(error);
+        }
+        let seen = told;
         let sign = |known: &KnownContainer<Container>| {
             let site = site(known);
             let seen = seen.iter().find(|(of, _)| Some(of) == site.as_ref());

@@ -3,7 +3,7 @@
 use dstack_compute::ComputeError;
 use serde::{Deserialize, Serialize};
 
-use crate::client::Cluster;
+use crate::client::{Cluster, NamespaceUid};
 
 /// Under which a home is noted in a call.
 pub(crate) const HOME: &str = "home";
@@ -32,7 +32,7 @@ impl Cluster {
     pub(crate) async fn home(&self) -> Result<Home, ComputeError> {
         let mut cluster = None;
         for namespace in [SYSTEM, &self.namespace] {
-            if let Some(uid) = self.namespace_uid(namespace).await? {
+            if let NamespaceUid::Is(uid) = self.namespace_uid(namespace).await? {
                 let namespace = namespace.to_owned();
                 cluster = Some(Identity { namespace, uid });
                 break;
@@ -51,7 +51,15 @@ impl Cluster {
     pub(crate) async fn at(&self, home: &Home) -> Result<Self, ComputeError> {
         if let Some(Identity { namespace, uid }) = &home.cluster {
             let found = self.namespace_uid(namespace).await?;
-            if found.as_ref() != Some(uid) {
+            // Nobody knows then whether it is the same cluster: what is in this one may be another's, and in the other one all is left.
+            if found == NamespaceUid::Hidden {
+                return Err(ComputeError::Configuration(format!(
+                    "the user of the context {:?} may not see the namespace {namespace} any more, by which the cluster is known: allow \
+                     `get` of namespaces",
+                    self.access.region
+                )));
+            }
+            if found != NamespaceUid::Is(uid.clone()) {
                 return Err(ComputeError::Configuration(format!(
                     "the context {:?} does not lead any more to the cluster in which this was made (its namespace {namespace} has the uid \
                      {uid}): let the context lead there until it is removed, and give the other cluster a context of its own",

@@ -356,12 +356,15 @@ impl Known {
                 .iter()
                 .find(|service| service.metadata.name == service_name(name));
             let is_over = pod.is_none_or(|pod| state::end_of(pod).is_some());
-            if is_over || service.is_none() {
-                self.revive_jump(cluster, marks, pod).await?;
-            } else if let (Some(pod), Some(service)) = (pod, service)
-                && let Some(proxy) = self.proxy(pod, service, Some(known)).await?
-            {
-                proxies.insert(name.clone(), proxy);
+            let proxy = match (pod, service) {
+                (Some(pod), Some(service)) if !is_over => self.proxy(pod, service, Some(known)).await,
+                _ => self.revive_jump(cluster, marks, pod).await.map(|()| None),
+            };
+            match proxy {
+                Ok(Some(proxy)) => drop(proxies.insert(name.clone(), proxy)),
+                Ok(None) => {}
+                // Those of other projects are looked after all the same.
+                Err(error) => tracing::warn!(jump_pod = name, %error, "a jump pod cannot be looked after"),
             }
         }
         Ok(proxies)

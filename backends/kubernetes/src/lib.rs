@@ -26,12 +26,11 @@ mod rights;
 mod state;
 mod volumes;
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{Cached, CloudKind, Env, Kind};
+use dstack_backend::{Cached, CloudKind, Env, Kind, RecentFailures};
 use dstack_compute::config::KubernetesConfig;
 use dstack_compute::{
     Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Container, Lifecycle, Owned, Removal,
@@ -40,8 +39,6 @@ use dstack_compute::{
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::{JobProvisioningData, Requirements};
 use dstack_system::Random;
-use dstack_system::clock::SharedClock;
-use dstack_units::Time;
 use futures_util::future::try_join_all;
 
 use client::Cluster;
@@ -97,8 +94,7 @@ impl CloudKind for KubernetesKind {
         let known = |cluster| Known {
             cluster,
             capacity: Cached::new(Arc::clone(&kind.env.clock), OFFERS_LIFETIME, STALE_LIFETIME),
-            failures: Mutex::default(),
-            clock: Arc::clone(&kind.env.clock),
+            failures: RecentFailures::new(Arc::clone(&kind.env.clock), FAILURE_LIFETIME),
             random: kind.env.random.clone(),
         };
         let clusters = kind.clusters(&config)?.into_iter().map(known).collect();
@@ -118,27 +114,9 @@ struct Kubernetes {
 struct Known {
     cluster: Cluster,
     capacity: Cached<Capacity>,
-    /// What could not be had, when, and why.
-    failures: Mutex<BTreeMap<String, (Time, String)>>,
-    clock: SharedClock,
+    /// What could not be had.
+    failures: RecentFailures,
     random: Random,
-}
-
-impl Known {
-    /// What was asked for in these words could not be had just now.
-    fn has_failed(&self, what: String, why: String) {
-        let now = self.clock.now();
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        failures.retain(|_, (at, _)| now < *at + FAILURE_LIFETIME);
-        failures.insert(what, (now, why));
-    }
-
-    /// Why the same could not be had a moment ago, if it was asked for.
-    fn has_just_failed(&self, what: &str) -> Option<String> {
-        let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        let (at, why) = failures.get(what)?;
-        (self.clock.now() < *at + FAILURE_LIFETIME).then(|| why.clone())
-    }
 }
 
 impl Kubernetes {

@@ -1,15 +1,12 @@
 //! One configured cluster: its commands, and what is remembered of it.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_backend::{Cached, Env};
+use dstack_backend::{Cached, Env, RecentFailures};
 use dstack_compute::ComputeError;
 use dstack_compute::config::SlurmCluster;
 use dstack_model::instances::SshConnectionParams;
-use dstack_system::clock::SharedClock;
-use dstack_units::Time;
 
 use crate::commands::Commands;
 use crate::login::LoginNodes;
@@ -34,9 +31,9 @@ pub(crate) struct Cluster {
     pub(crate) login: SshConnectionParams,
     pub(crate) commands: Commands,
     pub(crate) partitions: Partitions,
-    clock: SharedClock,
     discovered: Cached<Discovered>,
-    failures: Mutex<HashMap<String, Time>>,
+    /// What it had nothing free for.
+    pub(crate) failures: RecentFailures,
 }
 
 /// What a cluster has.
@@ -67,9 +64,8 @@ impl Cluster {
             },
             commands: Commands::new(&config.name, logins.login_node(config), env.random.clone()),
             partitions: Partitions::read(config)?,
-            clock: clock(),
             discovered: Cached::new(clock(), NODES_LIFETIME, STALE_LIFETIME),
-            failures: Mutex::default(),
+            failures: RecentFailures::new(clock(), FAILURE_LIFETIME),
         })
     }
 
@@ -80,21 +76,5 @@ impl Cluster {
             Ok(Discovered { nodes, partitions })
         };
         self.discovered.get(fetch).await
-    }
-
-    /// What was asked for in these words could not be had just now.
-    pub(crate) fn has_failed(&self, what: &str) {
-        let now = self.clock.now();
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        failures.retain(|_, at| now < *at + FAILURE_LIFETIME);
-        failures.insert(what.to_owned(), now);
-    }
-
-    /// Whether the same was asked for a moment ago, and could not be had.
-    pub(crate) fn has_just_failed(&self, what: &str) -> bool {
-        let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        failures
-            .get(what)
-            .is_some_and(|at| self.clock.now() < *at + FAILURE_LIFETIME)
     }
 }

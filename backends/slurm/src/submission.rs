@@ -107,16 +107,18 @@ impl Cluster {
             wanted.workloads.len(),
             wanted.offer.availability_zones
         );
-        if call.notes().is_null() && self.has_just_failed(&what) {
+        if call.notes().is_null()
+            && let Some(why) = self.failures.why(&what)
+        {
             let text = format!(
-                "cluster '{}' had nothing of this kind free a moment ago",
+                "cluster '{}' had nothing of this kind free a moment ago: {why}",
                 self.name
             );
             return Err(ComputeError::Skipped(text));
         }
         let step = self.make(wanted, &share, call).await;
-        if let Err(ComputeError::NoCapacity(_) | ComputeError::NoQuota(_)) = &step {
-            self.has_failed(&what);
+        if let Err(error @ (ComputeError::NoCapacity(_) | ComputeError::NoQuota(_))) = &step {
+            self.failures.note(&what, error.details());
         }
         step
     }

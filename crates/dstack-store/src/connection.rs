@@ -72,7 +72,7 @@ impl OwnConnection {
             let mut open = self.living().await?;
             let written = match extent {
                 Extent::OneStatement => contained(work(&mut open.connection)).await,
-                Extent::Several => in_transaction(&mut open.connection, work).await,
+                Extent::Several => in_transaction(&mut open.connection, work).await?,
             };
             Ok((open, written))
         };
@@ -114,20 +114,22 @@ impl OwnConnection {
     }
 }
 
+/// Does the work in one transaction, and ends that. An error of its own, besides that of the work: nobody knows in which state the
+/// connection is.
 pub(crate) async fn in_transaction<T>(
     connection: &mut AnyConnection,
     work: impl for<'c> FnOnce(&'c mut Tx) -> TxFuture<'c, T>,
-) -> Result<T> {
+) -> Result<Result<T>> {
     let mut tx = connection.begin().await?;
     match contained(work(&mut tx)).await {
         Ok(value) => {
             tx.commit().await?;
-            Ok(value)
+            Ok(Ok(value))
         }
         Err(error) => {
             // Now: the next transaction may be long in coming, and locks are held until then.
             tx.rollback().await?;
-            Err(error)
+            Ok(Err(error))
         }
     }
 }

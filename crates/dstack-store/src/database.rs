@@ -280,7 +280,7 @@ impl Transactions {
                 let transaction = async {
                     let mut whole = Whole(Some(self.pools.any().acquire().await?));
                     let written = match &mut whole.0 {
-                        Some(connection) => in_transaction(connection, work).await,
+                        Some(connection) => in_transaction(connection, work).await?,
                         None => Err(StoreError::Closed),
                     };
                     whole.0 = None;

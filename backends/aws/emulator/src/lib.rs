@@ -177,6 +177,16 @@ impl Aws {
         self.lock().denied.insert(call.to_owned());
     }
 
+    /// A policy or the account's own settings close the region: its calls are answered as those of a region that is not enabled.
+    pub fn close_region(&self, region: &str) {
+        self.lock().closed_regions.insert(region.to_owned());
+    }
+
+    /// All regions of the account can be used again.
+    pub fn open_regions(&self) {
+        self.lock().closed_regions.clear();
+    }
+
     /// There is an instance profile of this name.
     pub fn add_profile(&self, name: &str) {
         self.lock().profiles.insert(name.to_owned());
@@ -274,7 +284,8 @@ impl Aws {
 
     fn carry_out(&self, scope: &Scope, action: &str, fields: &[(String, String)], body: &[u8]) -> Answer {
         let service = scope.service.as_str();
-        if service == "ec2" && !self.0.regions.contains(&scope.region) {
+        let is_closed = self.lock().closed_regions.contains(&scope.region) && action != "DescribeRegions";
+        if service == "ec2" && (is_closed || !self.0.regions.contains(&scope.region)) {
             return Err(Problem::new(
                 401,
                 "AuthFailure",

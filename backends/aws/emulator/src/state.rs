@@ -58,6 +58,7 @@ pub(crate) struct Cloud {
     pub(crate) quotas: HashMap<String, f64>,
     /// Calls that the key may not make, such as `ec2:RunInstances`.
     pub(crate) denied: HashSet<String>,
+    pub(crate) closed_regions: HashSet<String>,
     pub(crate) profiles: HashSet<String>,
     pub(crate) session_tokens: HashSet<String>,
     pub(crate) last_number: u64,
@@ -215,6 +216,7 @@ impl Cloud {
             lag: Duration::ZERO,
             quotas: HashMap::new(),
             denied: HashSet::new(),
+            closed_regions: HashSet::new(),
             profiles: HashSet::new(),
             session_tokens: HashSet::new(),
             last_number: 0,

@@ -871,6 +871,12 @@ async fn an_inventory_has_all_regions_of_the_account() {
         panic!("{owned:?}");
     };
     assert_eq!(one.region, "eu-west-1");
+    // One that is closed to the account hides none of the others.
+    emulator.close_region("eu-west-1");
+    assert_eq!(backend.inventory().await.unwrap(), []);
+    let configured = other(&json!({"regions": ["eu-west-1"]}));
+    configured.inventory().await.unwrap_err();
+    emulator.open_regions();
     // Who may not ask which there are, is told of those that are configured.
     emulator.deny("ec2:DescribeRegions");
     assert_eq!(backend.inventory().await.unwrap(), []);
@@ -963,11 +969,20 @@ async fn a_volume_that_was_asked_for_days_ago_is_found() {
     let call = Call::new(cloud.env.clock.clone(), &notes, &Value::Null).unwrap();
     volumes.ensure(&subject.want, &call).await.unwrap_err();
     assert_eq!(cloud.emulator.ledger().alive().len(), 1);
-    tokio::time::sleep(Duration::from_secs(3 * 24 * 60 * 60)).await;
+    let again = async || {
+        let kept = notes.0.lock().unwrap().clone();
+        let call = Call::new(cloud.env.clock.clone(), &notes, &kept).unwrap();
+        volumes.ensure(&subject.want, &call).await
+    };
+    // Asked for in vain all the time.
+    for _ in 0..6 {
+        tokio::time::sleep(Duration::from_secs(12 * 60 * 60)).await;
+        cloud.faults().from(1, 10, Fault::NotSent);
+        again().await.unwrap_err();
+    }
+    cloud.faults().none();
     emulator.forget_tokens();
-    let kept = notes.0.lock().unwrap().clone();
-    let call = Call::new(cloud.env.clock.clone(), &notes, &kept).unwrap();
-    volumes.ensure(&subject.want, &call).await.unwrap();
+    again().await.unwrap();
     assert_eq!(cloud.emulator.ledger().alive().len(), 1);
 }
 

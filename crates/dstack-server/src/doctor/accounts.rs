@@ -252,6 +252,9 @@ fn failed(account: &Account, error: &ComputeError) -> Finding {
         ComputeError::Credentials(_) => {
             "Replace the credentials of the backend in these projects. Until then nothing is made there, and what is there cannot be ended"
         }
+        ComputeError::NoKeysNow(_) => {
+            "See that the server's machine has credentials (environment, profile, role), and that its clock is right. It is asked again by itself"
+        }
         ComputeError::Configuration(_) | ComputeError::Unsupported(_) => {
             "Configure the backend again in these projects, or remove it from them"
         }
