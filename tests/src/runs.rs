@@ -60,6 +60,25 @@ pub fn submit_in<'a>(
     })
 }
 
+/// How each submission of the run's jobs went, a line each: what is to be read first, and what is left where output is cut.
+fn in_short(run: &Value) -> String {
+    let jobs = run["jobs"].as_array().into_iter().flatten();
+    let submissions = jobs.flat_map(|job| job["job_submissions"].as_array().into_iter().flatten());
+    let lines = submissions.map(|one| {
+        format!(
+            "submission {}: {} {} {} from {} to {}",
+            one["submission_num"],
+            one["status"],
+            one["termination_reason"],
+            one["termination_reason_message"],
+            one["submitted_at"],
+            one["finished_at"]
+        )
+    });
+    let head = format!("run {}: {}", run["status"], run["status_message"]);
+    std::iter::once(head).chain(lines).collect::<Vec<_>>().join("\n")
+}
+
 /// The output of a job without what the process runtime says first.
 pub fn without_notice(logs: &str) -> String {
     let notice = [
@@ -109,7 +128,7 @@ impl Run<'_> {
                 return Ok(Some(status.to_owned()));
             }
             if ["done", "failed", "terminated"].contains(&status) {
-                bail!("run {} is {status}, not one of {statuses:?}: {run:#}", self.name);
+                bail!("run {} is {status}, not one of {statuses:?}", self.name);
             }
             Ok(None)
         })
@@ -124,7 +143,8 @@ impl Run<'_> {
         let lines: Vec<&str> = output.lines().collect();
         let last = lines.get(lines.len().saturating_sub(150)..).unwrap_or_default();
         format!(
-            "{run:#}\n{:#}\nthe server said last:\n{}",
+            "{}\n{run:#}\n{:#}\nthe server said last:\n{}",
+            in_short(&run),
             fleets.unwrap_or_default(),
             last.join("\n")
         )

@@ -3,8 +3,8 @@
 
 use dstack_tests::http::Client;
 use dstack_tests::need;
-use dstack_tests::runs::submit;
-use dstack_tests::server::Setup;
+use dstack_tests::runs::{TEST_TIMEOUT, submit};
+use dstack_tests::server::{Setup, eventually};
 use serde_json::json;
 
 #[test]
@@ -166,6 +166,7 @@ fn what_writes_steps_back_behind_what_reads_and_jobs_do_not() {
     let ours = niceness(&fs_err::read_to_string("/proc/self/stat").unwrap());
     assert_eq!(run.logs().unwrap(), format!("{ours}\n"), "of the job");
 
+    let mut last = String::new();
     // Threads come and go.
     let threads = |name: &str| -> Vec<i32> {
         let tasks = fs_err::read_dir(format!("/proc/{}/task", server.pid().unwrap())).unwrap();
@@ -177,23 +178,24 @@ fn what_writes_steps_back_behind_what_reads_and_jobs_do_not() {
         });
         of_name.collect()
     };
-    let (first, second) = (threads("dstack"), threads("dstack-work"));
-    assert!(
-        !first.is_empty() && first.iter().all(|nice| *nice == 0),
-        "{first:?}"
-    );
-    assert!(
-        !second.is_empty() && second.iter().all(|nice| *nice == 5),
-        "{second:?}"
-    );
-    let database = threads("sqlx-sqlite-wor");
-    let back = database.iter().filter(|nice| **nice == 5).count();
-    if dstack_tests::parts::on_postgres() {
-        assert_eq!(database.len(), 0, "{database:?}");
-    } else {
-        let some_read = (1..database.len()).contains(&back);
-        assert!(some_read, "some write, some read: {database:?}");
-    }
+    // A thread that begins has its parent's name and priority for a moment.
+    eventually("threads have their priorities", TEST_TIMEOUT, || {
+        let (first, second) = (threads("dstack"), threads("dstack-work"));
+        let database = threads("sqlx-sqlite-wor");
+        let back = database.iter().filter(|nice| **nice == 5).count();
+        let as_it_should = !first.is_empty()
+            && first.iter().all(|nice| *nice == 0)
+            && !second.is_empty()
+            && second.iter().all(|nice| *nice == 5)
+            && match dstack_tests::parts::on_postgres() {
+                true => database.is_empty(),
+                // Some write, some read.
+                false => (1..database.len()).contains(&back),
+            };
+        last = format!("of the first set {first:?}, of the second {second:?}, of the database {database:?}");
+        Ok(as_it_should.then_some(()))
+    })
+    .unwrap_or_else(|error| panic!("{error}: {last}"));
 }
 
 /// The 19th field of a thread's `stat`; its second may have spaces in it, in parentheses.

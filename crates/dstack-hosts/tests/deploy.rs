@@ -685,14 +685,18 @@ async fn what_answers_on_the_agents_port_does_not_keep_a_host_from_its_release()
 async fn an_agent_that_was_not_started_with_what_was_written_is_not_kept() {
     let machine = Machine::new();
     std::fs::create_dir(machine.path("no-systemd")).unwrap();
-    // Runs the unit's command, as the only service that it has.
+    // Runs the unit's command, as the only service that it has. As with the real one, what ran has ended, and has given its port
+    // back, before the next is started.
     machine.program(
         "systemctl",
         &format!(
             "cd {}\ncase \"$*\" in\n\
              daemon-reload) if [ -e fails ]; then rm fails; echo 'Transport endpoint is not connected' >&2; exit 1; fi ;;\n\
              'show '*) echo \"MainPID=$(cat main.pid 2>/dev/null)\" ;;\n\
-             'restart '* | 'stop '*)\n  [ ! -e main.pid ] || kill \"$(cat main.pid)\"; rm -f main.pid\n  [ \"$1\" = restart ] || exit 0\n  \
+             'restart '* | 'stop '*)\n  \
+             if [ -e main.pid ]; then\n    pid=$(cat main.pid); kill \"$pid\"; rm main.pid\n    \
+             while grep -qs '^State:.[^Z]' /proc/\"$pid\"/status; do sleep 0.01; done\n  fi\n  \
+             [ \"$1\" = restart ] || exit 0\n  \
              set -a; . home/shim.env; set +a\n  \"$DSTACK_SHIM_BINARY_PATH\" shim >/dev/null 2>&1 &\n  echo $! >main.pid ;;\n\
              esac",
             machine.root.path().display()
