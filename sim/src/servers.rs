@@ -13,13 +13,13 @@ use dstack_store::queries::metrics::MetricsPoint;
 use dstack_store::queries::orphans::{MadeFor, MadeKey, OrphanRow};
 use dstack_store::rows::{FleetRow, JobRow, RunRow, VolumeRow};
 use dstack_store::{
-    Acquired, ChangeFeed, Claim, Commit, EngineStore, EntityRef, FleetSnapshot, GatewaySnapshot,
-    InstanceSnapshot, JobSnapshot, Lease, LeaseRequest, MemoryStore, PlacementSnapshot, Result, RunSnapshot,
-    VolumeSnapshot,
+    Acquired, AttachmentSnapshot, AttachmentsOf, ChangeFeed, Claim, Commit, EngineStore, EntityRef,
+    FleetSnapshot, GatewaySnapshot, InstanceSnapshot, JobSnapshot, Lease, LeaseRequest, MemoryStore,
+    PlacementSnapshot, Result, RunSnapshot, VolumeSnapshot, VolumeUse,
 };
 use dstack_system::Clock;
 use dstack_system::clock::SharedClock;
-use dstack_units::{FleetId, GatewayId, InstanceId, JobId, ProjectId, RunId, Time, VolumeId};
+use dstack_units::{AttachmentId, FleetId, GatewayId, InstanceId, JobId, ProjectId, RunId, Time, VolumeId};
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -185,6 +185,12 @@ impl EngineStore for ServerStore {
     }
     async fn volume(&self, id: VolumeId) -> Result<Option<VolumeSnapshot>> {
         self.store.volume(id).await
+    }
+    async fn attachment(&self, id: AttachmentId) -> Result<Option<AttachmentSnapshot>> {
+        self.store.attachment(id).await
+    }
+    async fn attachments(&self, of: AttachmentsOf) -> Result<Vec<VolumeUse>> {
+        self.store.attachments(of).await
     }
     async fn gateway(&self, id: GatewayId) -> Result<Option<GatewaySnapshot>> {
         self.store.gateway(id).await

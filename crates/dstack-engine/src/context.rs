@@ -329,7 +329,8 @@ impl Context {
             }
             EntityRef::Instance(instance) => self.seen.forget_instance(instance),
             EntityRef::Run(run) => self.attendance.forget(run),
-            EntityRef::Fleet(_) | EntityRef::Volume(_) | EntityRef::Gateway(_) => {}
+            EntityRef::Fleet(_) | EntityRef::Volume(_) | EntityRef::Attachment(_) | EntityRef::Gateway(_) => {
+            }
         }
     }
 }

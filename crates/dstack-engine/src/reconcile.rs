@@ -1,5 +1,6 @@
 //! One module per entity: load a snapshot, decide, commit.
 
+pub mod attachment;
 pub mod fleet;
 pub mod fleet_view;
 pub mod gateway;
@@ -39,6 +40,7 @@ pub async fn reconcile(ctx: &Arc<Context>, key: Key) -> Result<()> {
             Key::Entity(EntityRef::Instance(id)) => instance::reconcile(ctx, id).await,
             Key::Entity(EntityRef::Fleet(id)) => fleet::reconcile(ctx, id).await,
             Key::Entity(EntityRef::Volume(id)) => volume::reconcile(ctx, id).await,
+            Key::Entity(EntityRef::Attachment(id)) => attachment::reconcile(ctx, id).await,
             Key::Entity(EntityRef::Gateway(id)) => gateway::reconcile(ctx, id).await,
             Key::Schedule(project) => schedule::reconcile(ctx, project).await,
         };

@@ -5,7 +5,11 @@
 
 use std::time::Duration;
 
-use crate::rows::{FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow};
+use dstack_plan::lifecycle::attachment::AttachmentStatus;
+
+use crate::rows::{
+    AttachmentRow, FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow,
+};
 use crate::writes::Change;
 use crate::{Commit, Entity, EventMaker, EventTarget, NewEvent, Put, Removal, events};
 
@@ -91,6 +95,17 @@ impl Tracked for VolumeRow {
     }
 }
 
+/// Users follow the volume: its events tell where it is.
+impl Tracked for AttachmentRow {
+    fn target(&self) -> EventTarget {
+        events::attached_volume(self)
+    }
+    fn changed(before: &Self, after: &Self, maker: &EventMaker) -> Vec<NewEvent> {
+        let is_new = after.status() == AttachmentStatus::Attached && before.status() != after.status();
+        is_new.then(|| maker.attached(after)).into_iter().collect()
+    }
+}
+
 impl Tracked for GatewayRow {
     fn target(&self) -> EventTarget {
         events::gateway(self)
@@ -155,6 +170,11 @@ impl Changes {
     /// Deletes a row that is not kept for history, and says so.
     pub fn remove<R: Tracked>(&mut self, row: R, message: &str) {
         self.note(message, vec![row.target()]);
+        self.remove_silently(row);
+    }
+
+    /// Deletes a row of which there is nothing to say.
+    pub fn remove_silently<R: Tracked>(&mut self, row: R) {
         let version = row.version();
         let put: Put = row.into();
         let entity = put.entity();

@@ -5,7 +5,9 @@ use uuid::Uuid;
 
 use crate::entities::with_entities;
 use crate::lease::Lease;
-use crate::rows::{FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow};
+use crate::rows::{
+    AttachmentRow, FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow,
+};
 use crate::writes::Change;
 use crate::{Entity, EntityRef};
 

@@ -6,7 +6,7 @@ use dstack_units::{Time, UserId};
 use crate::queries::projects::ProjectRow;
 use crate::queries::secrets::SecretRow;
 use crate::queries::users::UserRow;
-use crate::rows::{FleetRow, GatewayRow, InstanceRow, JobRow, RunRow, VolumeRow};
+use crate::rows::{AttachmentRow, FleetRow, GatewayRow, InstanceRow, JobRow, RunRow, VolumeRow};
 use crate::{EventTarget, NewEvent};
 
 /// Makes events that happen at one time by one actor.
@@ -75,6 +75,16 @@ impl EventMaker {
     pub fn volume_status(&self, from: &VolumeRow, to: &VolumeRow) -> NewEvent {
         let text = status_changed_with("Volume", (&from.status(), &to.status()), to.status_message());
         self.event(text, vec![volume(to)])
+    }
+
+    /// `Volume attached to instance`; dstack 0.22.5 does not tell of it.
+    pub fn attached(&self, to: &AttachmentRow) -> NewEvent {
+        self.event("Volume attached to instance", attachment(to))
+    }
+
+    /// `Volume detached from instance`.
+    pub fn detached(&self, from: &AttachmentRow) -> NewEvent {
+        self.event("Volume detached from instance", attachment(from))
     }
 
     /// `Gateway status changed A -> B (message)`.
@@ -242,6 +252,19 @@ pub fn secret(row: &SecretRow) -> EventTarget {
 /// A volume as a target.
 pub fn volume(row: &VolumeRow) -> EventTarget {
     target("volume", &row.id, &row.name, Some(row.project_id.to_string()))
+}
+
+/// The volume of an attachment as a target.
+pub fn attached_volume(row: &AttachmentRow) -> EventTarget {
+    let project = Some(row.project_id.to_string());
+    target("volume", &row.volume_id, &row.name, project)
+}
+
+/// The volume and the instance of an attachment as targets.
+fn attachment(row: &AttachmentRow) -> Vec<EventTarget> {
+    let project = Some(row.project_id.to_string());
+    let instance = target("instance", &row.instance_id, &row.instance_name, project);
+    vec![attached_volume(row), instance]
 }
 
 /// A gateway as a target.

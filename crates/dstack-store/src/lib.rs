@@ -52,8 +52,8 @@ pub use float8::Float8;
 pub use lease::{Acquired, Claim, Lease, LeaseRequest};
 pub use memory::MemoryStore;
 pub use snapshot::{
-    ChangeFeed, EngineStore, FleetSnapshot, GatewaySnapshot, InstanceSnapshot, JobSnapshot,
-    PlacementSnapshot, RunSnapshot, VolumeSnapshot,
+    AttachmentSnapshot, AttachmentsOf, ChangeFeed, EngineStore, FleetSnapshot, GatewaySnapshot,
+    InstanceSnapshot, JobSnapshot, PlacementSnapshot, RunSnapshot, VolumeSnapshot, VolumeUse,
 };
 pub use sql::SqlStore;
 pub use value::Value;

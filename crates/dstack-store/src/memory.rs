@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_plan::hosts::HostKey;
-use dstack_units::{FleetId, GatewayId, InstanceId, JobId, OperationId, ProjectId, RunId, Time, VolumeId};
+use dstack_units::{
+    AttachmentId, FleetId, GatewayId, InstanceId, JobId, OperationId, ProjectId, RunId, Time, VolumeId,
+};
 use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -19,12 +21,13 @@ use crate::queries::health::StoredCheck;
 use crate::queries::metrics::MetricsPoint;
 use crate::queries::orphans::{MadeFor, MadeKey, OrphanRow};
 use crate::rows::{
-    FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, OperationState, RunRow, VolumeRow,
+    AttachmentRow, FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, OperationState, RunRow, VolumeRow,
 };
 use crate::writes::Change;
 use crate::{
-    ChangeFeed, Commit, EngineStore, Entity, EntityRef, FleetSnapshot, GatewaySnapshot, InstanceSnapshot,
-    JobSnapshot, NewEvent, PlacementSnapshot, Put, Removal, Result, RunSnapshot, StoreError, VolumeSnapshot,
+    AttachmentSnapshot, AttachmentsOf, ChangeFeed, Commit, EngineStore, Entity, EntityRef, FleetSnapshot,
+    GatewaySnapshot, InstanceSnapshot, JobSnapshot, NewEvent, PlacementSnapshot, Put, Removal, Result,
+    RunSnapshot, StoreError, VolumeSnapshot, VolumeUse,
 };
 
 /// Of a lease that does not run out.
@@ -488,6 +491,25 @@ impl Tables {
         jobs
     }
 
+    /// The attachments that are meant, oldest first.
+    fn attachments_of(&self, is_meant: impl Fn(&AttachmentRow) -> bool) -> Vec<AttachmentRow> {
+        let meant = self.attachments.values().filter(|row| is_meant(row));
+        let mut found: Vec<AttachmentRow> = meant.cloned().collect();
+        found.sort_by_key(|row| (row.created_at, row.id));
+        found
+    }
+
+    fn uses(&self, is_meant: impl Fn(&AttachmentRow) -> bool) -> Vec<VolumeUse> {
+        let with_job = |row: AttachmentRow| VolumeUse {
+            job: self
+                .jobs
+                .get(&row.job_id)
+                .map(|job| (job.job_name.clone(), job.status())),
+            row,
+        };
+        self.attachments_of(is_meant).into_iter().map(with_job).collect()
+    }
+
     /// Whether a call is still to be made for an entity.
     fn is_intended(&self, subject: EntityRef) -> bool {
         let ids = self.index.operations.get(&subject).into_iter().flatten();
@@ -537,6 +559,7 @@ impl EngineStore for MemoryStore {
             .or(job.used_instance_id)
             .and_then(|id| tables.instances.get(&id).cloned());
         Ok(Some(JobSnapshot {
+            attachments: tables.attachments_of(|row| row.job_id == id),
             job,
             run,
             instance,
@@ -595,8 +618,36 @@ impl EngineStore for MemoryStore {
             volume,
             project_name: "main".to_owned(),
             user_name: "admin".to_owned(),
+            is_attached: !tables.attachments_of(|row| row.volume_id == id).is_empty(),
             operations: tables.operations_of(EntityRef::Volume(id)),
         }))
+    }
+
+    async fn attachment(&self, id: AttachmentId) -> Result<Option<AttachmentSnapshot>> {
+        let tables = self.readable()?;
+        let Some(attachment) = tables.attachments.get(&id).cloned() else {
+            return Ok(None);
+        };
+        let Some(volume) = tables.volumes.get(&attachment.volume_id).cloned() else {
+            return Ok(None);
+        };
+        let is_other = |row: &AttachmentRow| row.volume_id == volume.id && row.id != id;
+        Ok(Some(AttachmentSnapshot {
+            others: tables.uses(is_other),
+            instance: tables.instances.get(&attachment.instance_id).cloned(),
+            operations: tables.operations_of(EntityRef::Attachment(id)),
+            attachment,
+            volume,
+        }))
+    }
+
+    async fn attachments(&self, of: AttachmentsOf) -> Result<Vec<VolumeUse>> {
+        let is_meant = |row: &AttachmentRow| match of {
+            AttachmentsOf::Project(id) => row.project_id == id,
+            AttachmentsOf::Volume(id) => row.volume_id == id,
+            AttachmentsOf::Instance(id) => row.instance_id == id,
+        };
+        Ok(self.readable()?.uses(is_meant))
     }
 
     async fn gateway(&self, id: GatewayId) -> Result<Option<GatewaySnapshot>> {

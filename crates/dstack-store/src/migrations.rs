@@ -24,6 +24,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0018_entities.sql"),
     include_str!("../migrations/0019_driven_volumes.sql"),
     include_str!("../migrations/0020_orphans.sql"),
+    include_str!("../migrations/0021_attachments.sql"),
 ];
 
 /// Any number unlikely to be used by others: the advisory lock that lets one server migrate at a time.

@@ -3,6 +3,7 @@
 //! Status, reason, deadline, wake time and what is waited for are private to each file: they change through methods that
 //! consult the table of allowed transitions (`dstack_plan::lifecycle::transitions`), and nowhere else.
 
+mod attachment;
 mod fleet;
 mod gateway;
 mod instance;
@@ -19,7 +20,9 @@ use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::{JobStatus, JobTerminationReason, RunStatus, RunTerminationReason};
 use dstack_model::volumes::VolumeStatus;
 use dstack_plan::lifecycle::WaitReason;
+use dstack_plan::lifecycle::attachment::AttachmentStatus;
 
+pub use attachment::AttachmentRow;
 pub use dstack_plan::placement::HostRules;
 pub use fleet::FleetRow;
 pub use gateway::{GatewayRow, NewGateway};
@@ -31,6 +34,7 @@ pub use run::{NewRun, RunRow};
 pub use volume::{NewVolume, VolumeRow};
 
 crate::text_columns!(
+    AttachmentStatus,
     FleetStatus,
     GatewayStatus,
     HealthStatus,

@@ -34,8 +34,8 @@ pub use duration::{IdleDuration, OffDuration, Seconds};
 pub use error::ParseError;
 pub use gpu::{AcceleratorVendor, GpuSpec};
 pub use id::{
-    ArchiveId, EventId, ExportId, FleetId, GatewayId, ImportId, InstallationId, InstanceId, JobId,
-    OperationId, ProjectId, PublicKeyId, RepoRowId, RunId, SecretId, TokenId, UserId, VolumeId,
+    ArchiveId, AttachmentId, EventId, ExportId, FleetId, GatewayId, ImportId, InstallationId, InstanceId,
+    JobId, OperationId, ProjectId, PublicKeyId, RepoRowId, RunId, SecretId, TokenId, UserId, VolumeId,
 };
 pub use login::{HostName, LoginName};
 pub use memory::Memory;

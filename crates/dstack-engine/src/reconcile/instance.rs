@@ -8,7 +8,7 @@ use dstack_agent_api::shim::TaskStatus;
 use dstack_compute::Sign;
 use dstack_model::fleets::FleetStatus;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
-use dstack_model::runs::{JobProvisioningData, JobStatus};
+use dstack_model::runs::{JobProvisioningData, JobRuntimeData, JobStatus, JobTerminationReason};
 use dstack_plan::hosts;
 use dstack_plan::lifecycle::instance::{
     AgentTrouble, CloudSign, Decision, Facts, Purpose, Repair, UNREACHABLE_TIMEOUT, decide,
@@ -17,7 +17,9 @@ use dstack_plan::lifecycle::instance::{
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::placement::Choice;
 use dstack_store::rows::{AgentAddress, FleetRow, InstanceRow, JobRow, OperationKind, OperationState};
-use dstack_store::{Changes, Commit, EntityRef, EventMaker, InstanceSnapshot, Json, Put, Sealed, events};
+use dstack_store::{
+    AttachmentsOf, Changes, Commit, EntityRef, EventMaker, InstanceSnapshot, Json, Put, Sealed, events,
+};
 use dstack_units::{InstanceId, ProjectId, RunId, Time};
 
 use super::fleet_view::counted;
@@ -27,6 +29,7 @@ use crate::Result;
 use crate::context::Context;
 use crate::follow;
 use crate::hosts::ReadyHost;
+use crate::job_volumes::{ProjectVolumes, names_volumes, not_attached};
 use crate::operations::containers::ReadyContainer;
 use crate::operations::instances::OfferAttempts;
 use crate::operations::{self, last_of, progress};
@@ -80,6 +83,10 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
     }
     if changed {
         tell_fleet(ctx, before);
+        // Volumes come when it is ready, and those that it was made with are free when it is gone.
+        for volume in ctx.deps.store.attachments(AttachmentsOf::Instance(id)).await? {
+            ctx.wakes.wake(EntityRef::Attachment(volume.row.id));
+        }
     }
     if health_changed {
         // Jobs that wait may have a place now, or none any more.
@@ -192,7 +199,7 @@ async fn apply(
         Decision::Stay => change.row.wait(Wait::none()),
         Decision::Wait(wait) => change.row.wait(wait),
         Decision::BringUp => bring_up(ctx, snapshot, change, now).await?,
-        Decision::Made => made(ctx, snapshot, attempts, change, now)?,
+        Decision::Made => made(ctx, snapshot, attempts, change, now).await?,
         Decision::NotMade(error) => not_made(ctx, snapshot, error, change, now).await?,
         Decision::Ready(status) => change.row.make_ready(status)?,
         Decision::End(reason, message) => {
@@ -575,7 +582,7 @@ fn remember_place(attempts: Option<&OfferAttempts>, row: &mut InstanceRow) {
     }
 }
 
-fn made(
+async fn made(
     ctx: &Context,
     snapshot: &InstanceSnapshot,
     attempts: Option<&OfferAttempts>,
@@ -595,14 +602,39 @@ fn made(
         .iter()
         .filter(|job| job.status() == JobStatus::Submitted)
     {
-        let Some(job) = placed(ctx, before, row, now)? else {
+        let Some(mut job) = placed(ctx, before, &change.row, now)? else {
             continue;
         };
-        let assigned = change.side_effects.maker().assigned(&job, row);
+        let volumes = give_volumes(ctx, change, &mut job).await?;
+        let assigned = change.side_effects.maker().assigned(&job, &change.row);
         change.side_effects.event(assigned);
-        change.side_effects.update(before, job);
+        change.side_effects.update(before, job.clone());
+        if let Err(error) = volumes {
+            let mut ending = job.clone();
+            ending.terminate(JobTerminationReason::VolumeError, Some(error), now)?;
+            change.side_effects.update(&job, ending);
+        }
     }
     Ok(())
+}
+
+/// The job gets its network volumes on the instance, or the reason why it does not.
+async fn give_volumes(ctx: &Context, change: &mut Change, job: &mut JobRow) -> Result<Result<(), String>> {
+    if !names_volumes(&job.job_spec) {
+        return Ok(Ok(()));
+    }
+    let mut volumes = ProjectVolumes::load(ctx, job.project_id).await?;
+    let names = match volumes.give(ctx, &mut change.side_effects, &change.row, job) {
+        Ok(names) => names,
+        Err(error) => return Ok(Err(not_attached(&error))),
+    };
+    job.job_runtime_data = job.job_runtime_data.as_deref().map(|runtime| {
+        Json::new(JobRuntimeData {
+            volume_names: Some(names),
+            ..runtime.clone()
+        })
+    });
+    Ok(Ok(()))
 }
 
 /// A job whose instance has been made.

@@ -7,6 +7,8 @@ use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::{JobStatus, RunStatus};
 use dstack_model::volumes::VolumeStatus;
 
+use super::attachment::AttachmentStatus;
+
 /// Whether a run may go from one status to the other.
 pub const fn run_allowed(from: RunStatus, to: RunStatus) -> bool {
     use RunStatus::{Done, Failed, Pending, Provisioning, Running, Submitted, Terminated, Terminating};
@@ -68,6 +70,16 @@ pub const fn volume_allowed(from: VolumeStatus, to: VolumeStatus) -> bool {
         Submitted => matches!(to, Provisioning | Active | Failed),
         Provisioning => matches!(to, Active | Failed),
         Active | Failed => false,
+    }
+}
+
+/// Whether an attachment of a volume may go from one status to the other. One that is gone has no row.
+pub const fn attachment_allowed(from: AttachmentStatus, to: AttachmentStatus) -> bool {
+    use AttachmentStatus::{Attached, Attaching, Detaching, Failed};
+    match from {
+        Attaching => matches!(to, Attached | Detaching | Failed),
+        Attached => matches!(to, Detaching),
+        Detaching | Failed => false,
     }
 }
 

@@ -212,12 +212,6 @@ async fn volumes_that_a_run_cannot_mount_together_are_refused() {
             2,
             "Volume ['two-1'] is marked for deletion and cannot be attached",
         ),
-        // Nothing is wrong with it, but this version cannot attach any.
-        (
-            json!(["one:/a", "two-0:/b"]),
-            1,
-            "A network volume in `volumes` is not supported",
-        ),
     ] {
         let task = json!({"type": "task", "commands": ["x"], "volumes": volumes, "nodes": nodes});
         let plan = json!({"plan": {"run_spec": {"run_name": "rr", "configuration": task}}, "force": true});

@@ -7,7 +7,9 @@ use sqlx::{AssertSqlSafe, Row};
 use super::Reads;
 use crate::encryption::Encryption;
 use crate::entities::with_entities;
-use crate::rows::{FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow};
+use crate::rows::{
+    AttachmentRow, FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow,
+};
 use crate::{Entity, Result};
 
 /// Columns outside of the engine's rows whose whole value is encrypted. Those of the engine's rows are known by their types

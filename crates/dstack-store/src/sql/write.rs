@@ -13,7 +13,9 @@ use crate::encryption::RowKeys;
 use crate::entities::with_entities;
 use crate::entity::{Statement, Update, insert_sql, places, update_sql, without_numbers};
 use crate::queries::gateways;
-use crate::rows::{FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow};
+use crate::rows::{
+    AttachmentRow, FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, RunRow, VolumeRow,
+};
 use crate::{
     Column, Commit, Dialect, Entity, EntityRef, EventTarget, NewEvent, Put, Removal, Result, StoreError, Tx,
 };

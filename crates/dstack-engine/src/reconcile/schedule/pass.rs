@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_model::backends::BackendType;
-use dstack_model::runs::{JobProvisioningData, JobStatus};
+use dstack_model::runs::{JobProvisioningData, JobStatus, JobTerminationReason};
 use dstack_plan::offers::{AvailableOffers, Query};
 use dstack_plan::placement::Request;
 use dstack_plan::queue::{OfferSource, Placement, Placer};
+use dstack_plan::volumes::Location;
 use dstack_store::RunSnapshot;
 use dstack_store::rows::JobRow;
 use dstack_system::task;
@@ -17,9 +18,10 @@ use dstack_units::{FleetId, JobId, ProjectId, RunId};
 use super::assignments::Assignments;
 use crate::Result;
 use crate::context::Context;
+use crate::job_volumes::ProjectVolumes;
 use crate::offer_cache;
 use crate::reconcile::fleet_view::fleets;
-use crate::reconcile::refusal::{Refused, ends, refuse, snapshots};
+use crate::reconcile::refusal::{Refused, ends, refuse, refuse_for, snapshots};
 use crate::wakes::Key;
 
 /// Pause before backends that could not be read are read again.
@@ -37,6 +39,7 @@ pub(super) async fn place_all(
     let runs = snapshots(ctx, waiting.iter().map(|(_, run)| *run)).await?;
     let jobs = in_order(waiting, &runs);
     let multinode = multinode_backends(ctx, project, &jobs).await;
+    let volumes = ProjectVolumes::of_jobs(ctx, project, jobs.iter().map(|(job, _)| *job)).await?;
     let placement = ctx.deps.store.placement(project).await?;
     let fleets = fleets(&placement, None);
     let mut pass = Pass {
@@ -45,6 +48,7 @@ pub(super) async fn place_all(
         source: Source { ctx, project },
         assignments: Assignments::new(ctx, &placement),
         multinode,
+        volumes,
         fleets: HashMap::new(),
         masters: HashMap::new(),
         refused: Refused::new(),
@@ -146,6 +150,7 @@ struct Pass<'a> {
     source: Source<'a>,
     assignments: Assignments<'a>,
     multinode: Option<Vec<BackendType>>,
+    volumes: ProjectVolumes,
     /// The first job of a run that is placed says where the others go; the row of the run follows later.
     fleets: HashMap<RunId, FleetId>,
     /// Where first nodes are that have got an instance in this pass.
@@ -157,11 +162,18 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     fn place(&mut self, job: &JobRow, snapshot: &RunSnapshot) -> Result<()> {
-        match self.decide(job, snapshot) {
+        let places = match self.volumes.places(&job.job_spec) {
+            Ok(places) => places,
+            Err(error) => return self.refuse_volumes(job, error),
+        };
+        match self.decide(job, snapshot, &places) {
             Placement::Pending => self.undecided += 1,
             Placement::Instance(choice) => {
                 self.fleets.insert(job.run_id, choice.fleet_id);
-                let instance = self.assignments.assign(job, &choice)?;
+                let instance = match self.assignments.assign(job, &choice, &mut self.volumes)? {
+                    Ok(instance) => instance,
+                    Err(error) => return self.refuse_volumes(job, error),
+                };
                 let place = instance.and_then(|instance| instance.job_provisioning_data.as_deref());
                 if job.job_num == 0
                     && let Some(place) = place
@@ -181,7 +193,15 @@ impl Pass<'_> {
         Ok(())
     }
 
-    fn decide(&mut self, job: &JobRow, snapshot: &RunSnapshot) -> Placement {
+    /// The job ends, as it does not get its network volumes.
+    fn refuse_volumes(&mut self, job: &JobRow, error: String) -> Result<()> {
+        let reason = JobTerminationReason::VolumeError;
+        let refused = refuse_for(self.ctx, job, reason, error)?;
+        self.refused.entry(job.run_id).or_default().push(refused);
+        Ok(())
+    }
+
+    fn decide(&mut self, job: &JobRow, snapshot: &RunSnapshot, places: &[Location]) -> Placement {
         let (run, first) = (&snapshot.run, first_node(job, snapshot));
         let master = match first {
             None => None,
@@ -198,6 +218,7 @@ impl Pass<'_> {
         let request = Request {
             run_fleet: run_fleet.or_else(|| first.and_then(|first| first.fleet_id)),
             master,
+            volumes: places,
             multinode_backends: self.multinode.as_deref(),
             ..Request::new(&run.run_spec, &job.job_spec)
         };
