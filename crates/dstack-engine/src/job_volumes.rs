@@ -161,7 +161,7 @@ impl ProjectVolumes {
         for (mut volume, mut made) in chosen {
             made.backend.get_or_insert(volume.configuration.backend());
             let id = ctx.deps.random.ordered_uuid(now).into();
-            let row = AttachmentRow::wanted(id, (&volume, &made), instance, job, now);
+            let row = AttachmentRow::wanted(id, (&volume, &made), instance, job.id, now);
             if !row.handed_over {
                 let holder = format!(
                     "it is attached to {}, where {} uses it",

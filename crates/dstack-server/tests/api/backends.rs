@@ -48,7 +48,7 @@ impl BackendKind for Picky {
     }
 }
 
-async fn server() -> Server {
+pub(super) async fn server() -> Server {
     let kinds = Registry::new([Arc::new(Picky) as Arc<dyn BackendKind>]);
     TestServer::new().kinds(kinds).start().await
 }

@@ -6,7 +6,7 @@ use dstack_plan::lifecycle::transitions::attachment_allowed;
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_units::{AttachmentId, InstanceId, JobId, ProjectId, Time, VolumeId};
 
-use super::{InstanceRow, JobRow, TransitionError, VolumeRow, change_status, life};
+use super::{InstanceRow, TransitionError, VolumeRow, change_status, life};
 use crate::Json;
 use crate::entity::entity;
 
@@ -67,7 +67,7 @@ impl AttachmentRow {
         id: AttachmentId,
         (volume, data): (&VolumeRow, &VolumeProvisioningData),
         instance: &InstanceRow,
-        job: &JobRow,
+        job: JobId,
         now: Time,
     ) -> Self {
         let handed_over = instance
@@ -79,7 +79,7 @@ impl AttachmentRow {
             project_id: volume.project_id,
             volume_id: volume.id,
             instance_id: instance.id,
-            job_id: job.id,
+            job_id: job,
             name: volume.name.clone(),
             instance_name: instance.name.clone(),
             volume: Json::new(data.clone()),

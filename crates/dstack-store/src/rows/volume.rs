@@ -144,7 +144,6 @@ impl VolumeRow {
     /// A job uses it, or has used it until now.
     pub const fn used(&mut self, now: Time) {
         self.last_job_processed_at = Some(now);
-        self.wake_at(now);
     }
 
     /// Its deletion is asked for.
