@@ -60,11 +60,11 @@ async fn story(store: &dyn EngineStore, builder: &Builder, user: UserId) {
     let (run, task) = builder.run("train", &json!({}), NOW).unwrap();
     let mut run = run;
     run.user_id = user;
-    let jobs = task.puts().iter().filter_map(|put| match put {
+    let mut jobs = task.puts().iter().filter_map(|put| match put {
         Put::Job(job) => Some(job.clone()),
         _ => None,
     });
-    let mut job = jobs.last().unwrap();
+    let mut job = jobs.next().unwrap();
     let runtime: JobRuntimeData =
         serde_json::from_value(json!({"network_mode": "host", "volume_names": ["data"]})).unwrap();
     job.assign(&one, fleet.id, runtime, NOW).unwrap();

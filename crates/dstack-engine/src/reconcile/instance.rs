@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use dstack_agent_api::shim::TaskStatus;
 use dstack_compute::Sign;
+use dstack_model::backends::BackendType;
 use dstack_model::fleets::FleetStatus;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::{JobProvisioningData, JobRuntimeData, JobStatus, JobTerminationReason};
@@ -83,10 +84,7 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
     }
     if changed {
         tell_fleet(ctx, before);
-        // Volumes come when it is ready, and those that it was made with are free when it is gone.
-        for volume in ctx.deps.store.attachments(AttachmentsOf::Instance(id)).await? {
-            ctx.wakes.wake(EntityRef::Attachment(volume.row.id));
-        }
+        wake_volumes(ctx, before).await?;
     }
     if health_changed {
         // Jobs that wait may have a place now, or none any more.
@@ -117,6 +115,19 @@ fn tell_fleet(ctx: &Context, before: &InstanceRow) {
     if before.status() == InstanceStatus::Pending {
         ctx.wakes.wake(Key::Schedule(before.project_id));
     }
+}
+
+/// Volumes come when an instance is ready, and those that it was made with are free when it is gone.
+async fn wake_volumes(ctx: &Context, before: &InstanceRow) -> Result<()> {
+    // Hosts have no volumes of clouds.
+    if before.backend.as_deref() == Some(BackendType::Remote.as_str()) {
+        return Ok(());
+    }
+    let attached = ctx.deps.store.attachments(AttachmentsOf::Instance(before.id));
+    for volume in attached.await? {
+        ctx.wakes.wake(EntityRef::Attachment(volume.row.id));
+    }
+    Ok(())
 }
 
 /// Whose runs and projects hear of it.
