@@ -2,7 +2,7 @@
 
 use dstack_model::volumes::VolumeAttachmentData;
 use dstack_store::rows::AttachmentRow;
-use dstack_store::{Commit, Put, raw};
+use dstack_store::{Commit, EngineStore, Json, Put, raw};
 use dstack_units::InstanceId;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -46,7 +46,7 @@ async fn a_volume_says_which_instances_have_it_and_is_not_deleted_meanwhile() {
     let device = VolumeAttachmentData {
         device_name: Some("/dev/sdf".to_owned()),
     };
-    row.data = Some(dstack_store::Json::new(device));
+    row.data = Some(Json::new(device));
     let commit = Commit::unchecked(vec![Put::Attachment(row)], Vec::new());
     store.commit(commit).await.unwrap();
 
