@@ -1,5 +1,6 @@
 //! A simulated cloud: offers, machines, and its own faults.
 
+mod attachments;
 mod groups;
 mod placements;
 
@@ -10,7 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dstack_compute::config::{BackendConfig, SplitConfig};
 use dstack_compute::{
-    Account, AccountProject, Backend, BackendKind, Backends, Call, Capabilities, ComputeError,
+    Account, AccountProject, Attachment, Backend, BackendKind, Backends, Call, Capabilities, ComputeError,
     ConfigureError, Container, ContainerRequest, Group, Known, LISTED_WITHIN, Lifecycle,
     Machine as CloudMachine, MachineRequest, Marks, Owned, OwnedKind, OwnedMark, Placement, Removal, Sign,
     Step, Volume, VolumeRequest, Volumes, Workload,
@@ -20,7 +21,7 @@ use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceRuntime;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::{JobProvisioningData, Requirements};
-use dstack_model::volumes::VolumeProvisioningData;
+use dstack_model::volumes::{AnyVolumeConfiguration, VolumeProvisioningData};
 use dstack_system::{Random, task};
 use dstack_units::{ComputeGroupId, InstallationId, InstanceId, PlacementGroupId, ProjectId, VolumeId};
 use serde_json::json;
@@ -86,6 +87,10 @@ struct State {
     moved: HashMap<InstanceId, JobProvisioningData>,
     /// Disks that cost money, and when each is listed.
     disks: Vec<(VolumeId, Instant)>,
+    /// Numbers of disks, which their ids are made of.
+    disk_numbers: HashMap<VolumeId, usize>,
+    /// Which machines have which disks.
+    attached: attachments::Attached,
     /// Disks ever made, by volume.
     disks_made: HashMap<VolumeId, usize>,
     /// Containers that cost money.
@@ -111,6 +116,13 @@ struct State {
 }
 
 impl State {
+    /// The disk of a volume.
+    fn disk(&mut self, volume: VolumeId) -> Result<VolumeProvisioningData, ComputeError> {
+        let next = self.disk_numbers.len() + 1;
+        let number = *self.disk_numbers.entry(volume).or_insert(next);
+        disk(&format!("vol-{number}"))
+    }
+
     /// The number of an instance's machine, which its address is made of.
     fn number_of(&mut self, instance: InstanceId) -> usize {
         let next = self.numbers.len();
@@ -225,6 +237,7 @@ impl Clouds {
     pub fn lose(&self, instance: InstanceId) {
         self.change(|state| {
             state.end_machine(instance);
+            attachments::settle(state, &self.hosts);
             state
                 .containers
                 .retain(|container| container.instance != instance);
@@ -687,8 +700,10 @@ impl Clouds {
     }
 
     async fn end_machine(&self, instance: InstanceId) -> Result<Removal, ComputeError> {
+        let hosts = self.hosts.clone();
         self.order(move |state| {
             state.end_machine(instance);
+            attachments::settle(state, &hosts);
             Ok(Removal::Gone)
         })
         .await
@@ -867,8 +882,8 @@ impl Lifecycle<Container> for Clouds {
     }
 }
 
-fn disk() -> Result<VolumeProvisioningData, ComputeError> {
-    let data = json!({"backend": "aws", "volume_id": "vol-1", "size_gb": 100, "price": 8.0});
+fn disk(id: &str) -> Result<VolumeProvisioningData, ComputeError> {
+    let data = json!({"backend": "aws", "volume_id": id, "size_gb": 100, "price": 8.0});
     decode_strict(&data).map_err(|_| ComputeError::Unsupported("this"))
 }
 
@@ -881,7 +896,7 @@ impl Clouds {
             }
             state.disks.push((id, Instant::now() + state.delays.unlisted));
             *state.disks_made.entry(id).or_default() += 1;
-            disk()
+            state.disk(id)
         })
         .await
     }
@@ -890,7 +905,7 @@ impl Clouds {
         self.ask(move |state| {
             let is_listed = |(disk, at): &(VolumeId, Instant)| *disk == id && *at <= Instant::now();
             match state.disks.iter().any(is_listed) {
-                true => disk().map(Some),
+                true => state.disk(id).map(Some),
                 false => Ok(None),
             }
         })
@@ -928,7 +943,15 @@ impl Lifecycle<Volume> for Clouds {
 
 #[async_trait]
 impl Volumes for Clouds {
-    async fn register(&self, _volume: &VolumeRequest) -> Result<VolumeProvisioningData, ComputeError> {
-        self.ask(|_| disk()).await
+    async fn register(&self, volume: &VolumeRequest) -> Result<VolumeProvisioningData, ComputeError> {
+        let id = match &volume.configuration {
+            AnyVolumeConfiguration::Aws(configuration) => configuration.volume_id.clone(),
+            _ => None,
+        };
+        self.ask(move |_| disk(&id.unwrap_or_default())).await
+    }
+
+    fn attachments(&self) -> Option<&dyn Lifecycle<Attachment>> {
+        Some(self)
     }
 }

@@ -118,10 +118,51 @@ struct State {
     keys: BTreeMap<String, String>,
     /// What calls to shims must bring, by machine.
     shim_tokens: BTreeMap<String, Secret>,
+    /// Disks of clouds that machines have, by machine and id, with their devices.
+    disks: BTreeMap<(String, String), String>,
+    /// Disks that tasks have mounted, by task.
+    mounts: BTreeMap<String, Vec<MountedDisk>>,
+    /// What must not happen to disks, and did.
+    disorders: Vec<String>,
     faults: Faults,
     health: InstanceHealth,
     /// How often it was asked for that.
     health_asked: usize,
+}
+
+/// A disk that a task has mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct MountedDisk {
+    machine: String,
+    id: String,
+}
+
+impl State {
+    /// The shim mounts what a task names, and can do so only when it is there.
+    fn mount(&mut self, machine: &str, config: &TaskConfig) {
+        for volume in &config.volumes {
+            let disk = MountedDisk {
+                machine: machine.to_owned(),
+                id: volume.volume_id.clone(),
+            };
+            let device = self.disks.get(&(disk.machine.clone(), disk.id.clone()));
+            if device.is_none() || device != volume.device_name.as_ref() {
+                let wrong = format!(
+                    "{} was mounted as {:?} on {machine}, which has {device:?}",
+                    disk.id, volume.device_name
+                );
+                self.disorders.push(wrong);
+            }
+            if self.mounts.values().flatten().any(|other| other.id == disk.id) {
+                self.disorders.push(format!("{} is mounted twice", disk.id));
+            }
+            if !config.volume_mounts.iter().any(|mount| mount.name == volume.name) {
+                self.disorders
+                    .push(format!("{} is mounted nowhere in the container", disk.id));
+            }
+            self.mounts.entry(config.id.clone()).or_default().push(disk);
+        }
+    }
 }
 
 /// One simulated host.
@@ -418,6 +459,55 @@ impl Hosts {
         self.lock().health_asked
     }
 
+    /// A machine has a disk.
+    pub(crate) fn plug(&self, machine: &str, disk: &str, device: &str) {
+        let at = (machine.to_owned(), disk.to_owned());
+        self.lock().disks.insert(at, device.to_owned());
+    }
+
+    /// A machine does not have a disk any more; what is on a machine that is gone is of no interest.
+    pub(crate) fn unplug(&self, machine: &str, disk: &str, is_gone: bool) {
+        let mut state = self.lock();
+        state.disks.remove(&(machine.to_owned(), disk.to_owned()));
+        if is_gone {
+            state
+                .mounts
+                .retain(|_, disks| disks.iter().all(|mounted| mounted.machine != machine));
+        }
+        if state.mounts.values().flatten().any(|mounted| mounted.id == disk) {
+            state
+                .disorders
+                .push(format!("{disk} was detached while it was mounted"));
+        }
+    }
+
+    /// A disk is about to be taken; by force: whoever has mounted it has lost it.
+    pub(crate) fn unmount(&self, disk: &str, force: bool) {
+        let has = |disks: &Vec<MountedDisk>| disks.iter().any(|mounted| mounted.id == disk);
+        if force {
+            self.lock().mounts.retain(|_, disks| !has(disks));
+        }
+    }
+
+    /// Whether a task has mounted a disk.
+    pub(crate) fn is_mounted(&self, machine: &str, disk: &str) -> bool {
+        let state = self.lock();
+        let mut mounted = state.mounts.values().flatten();
+        mounted.any(|one| one.machine == machine && one.id == disk)
+    }
+
+    /// What must not happen to disks, and did.
+    pub fn disorders(&self) -> Vec<String> {
+        self.lock().disorders.clone()
+    }
+
+    /// Disks that tasks have mounted.
+    pub fn mounted(&self) -> Vec<String> {
+        let state = self.lock();
+        let mounted = state.mounts.values().flatten();
+        mounted.map(|disk| disk.id.clone()).collect()
+    }
+
     /// Tasks that exist now.
     pub fn tasks(&self) -> usize {
         self.lock().tasks.len()
@@ -645,6 +735,7 @@ impl Shim for SimShim {
             if state.tasks.contains_key(&id) {
                 return Err(refused(409, "already submitted"));
             }
+            state.mount(&self.machine, config);
             let run = config.name.rsplitn(3, '-').nth(2).unwrap_or_default();
             let script = state.scripts.get(run).copied().unwrap_or_default();
             state.scripts.insert(id.clone(), script);
@@ -685,6 +776,7 @@ impl Shim for SimShim {
             let task = state.tasks.get_mut(id).ok_or_else(|| refused(404, "not found"))?;
             task.info.status = TaskStatus::Terminated;
             task.info.termination_reason.clone_from(&order.termination_reason);
+            state.mounts.remove(id);
             Ok(())
         })
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use dstack_model::instances::InstanceStatus;
 use dstack_model::volumes::VolumeStatus;
+use dstack_plan::lifecycle::attachment::AttachmentStatus;
 use dstack_plan::lifecycle::compute_group::ComputeGroupState;
 use dstack_plan::lifecycle::placement_group::PlacementGroupStatus;
 use dstack_store::memory::Tables;
@@ -34,6 +35,8 @@ pub fn always(world: &World) -> Vec<String> {
     if world.clouds.most_groups_made() > 1 {
         wrong.push("two groups were made for one compute group".to_owned());
     }
+    wrong.extend(world.clouds.attached_wrongly());
+    wrong.extend(world.hosts.disorders());
     for (task, starts) in world.hosts.starts() {
         if starts > 1 {
             wrong.push(format!("the commands of task {task} were started {starts} times"));
@@ -93,6 +96,11 @@ pub fn at_rest(world: &World) -> Vec<String> {
             ));
         }
     }
+    for (disk, instance) in world.clouds.attached() {
+        if !tables.attachments.values().any(|row| row.instance_id == instance) {
+            wrong.push(format!("the disk {disk} is left attached to {instance}"));
+        }
+    }
     let left = |row: &&InstanceRow| row.status() != InstanceStatus::Terminated;
     for instance in tables.instances.values().filter(left) {
         if instance.busy_blocks != 0 || instance.status() != InstanceStatus::Idle {
@@ -121,6 +129,16 @@ pub fn nothing_left(world: &World) -> Vec<String> {
     }
     for group in world.clouds.groups_of_containers() {
         wrong.push(format!("there is still a group of containers: {group:?}"));
+    }
+    for (disk, instance) in world.clouds.attached() {
+        wrong.push(format!("the disk {disk} is still attached to {instance}"));
+    }
+    for row in world.store.tables().attachments.values() {
+        wrong.push(format!(
+            "there is still an attachment of {}: {:?}",
+            row.name,
+            row.status()
+        ));
     }
     for volume in world.clouds.disks() {
         wrong.push(format!("there is still the disk of volume {volume}"));
@@ -224,6 +242,15 @@ fn waits_have_reasons(tables: &Tables, wrong: &mut Vec<String>) {
                 job.job_name,
                 job.status()
             ));
+        }
+    }
+    for row in tables.attachments.values() {
+        let is_settled = matches!(
+            row.status(),
+            AttachmentStatus::Attached | AttachmentStatus::Failed
+        );
+        if !is_settled && row.waiting_for().is_none() && row.next_wake_at().is_none() {
+            wrong.push(format!("the attachment of {} waits for nothing", row.name));
         }
     }
     for row in tables.volumes.values() {

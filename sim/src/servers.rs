@@ -14,14 +14,16 @@ use dstack_store::queries::metrics::MetricsPoint;
 use dstack_store::queries::orphans::{MadeFor, MadeKey, OrphanRow};
 use dstack_store::rows::{FleetRow, InstanceRow, JobRow, RunRow, VolumeRow};
 use dstack_store::{
-    Acquired, ChangeFeed, Claim, Commit, ComputeGroupSnapshot, EngineStore, EntityRef, FleetSnapshot,
-    GatewaySnapshot, InstanceSnapshot, JobSnapshot, Lease, LeaseRequest, MemoryStore, PlacementGroupSnapshot,
-    PlacementSnapshot, Result, RunSnapshot, VolumeSnapshot,
+    Acquired, AttachmentSnapshot, AttachmentsOf, ChangeFeed, Claim, Commit, ComputeGroupSnapshot,
+    EngineStore, EntityRef, FleetSnapshot, GatewaySnapshot, InstanceSnapshot, JobSnapshot, Lease,
+    LeaseRequest, MemoryStore, PlacementGroupSnapshot, PlacementSnapshot, Result, RunSnapshot,
+    VolumeSnapshot, VolumeUse,
 };
 use dstack_system::Clock;
 use dstack_system::clock::SharedClock;
 use dstack_units::{
-    ComputeGroupId, FleetId, GatewayId, InstanceId, JobId, PlacementGroupId, ProjectId, RunId, Time, VolumeId,
+    AttachmentId, ComputeGroupId, FleetId, GatewayId, InstanceId, JobId, PlacementGroupId, ProjectId, RunId,
+    Time, VolumeId,
 };
 use tokio::sync::watch;
 use uuid::Uuid;
@@ -198,6 +200,12 @@ impl EngineStore for ServerStore {
     }
     async fn volume(&self, id: VolumeId) -> Result<Option<VolumeSnapshot>> {
         self.store.volume(id).await
+    }
+    async fn attachment(&self, id: AttachmentId) -> Result<Option<AttachmentSnapshot>> {
+        self.store.attachment(id).await
+    }
+    async fn attachments(&self, of: AttachmentsOf) -> Result<Vec<VolumeUse>> {
+        self.store.attachments(of).await
     }
     async fn placement_group(&self, id: PlacementGroupId) -> Result<Option<PlacementGroupSnapshot>> {
         self.store.placement_group(id).await

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_engine::failpoint::DieAt;
+use dstack_engine::{Engine, Failpoints};
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::{JobTerminationReason, RunStatus};
+use dstack_model::volumes::VolumeStatus;
 use dstack_plan::lifecycle::compute_group::ComputeGroupState;
 use dstack_plan::orphans::{Policy, Removes};
 use dstack_sim::clouds::CONTAINER_LOST;
@@ -176,6 +178,72 @@ async fn the_jobs_of_a_group_that_breaks_are_told_why() {
     let told = instances(&world);
     let told = told.iter().filter_map(InstanceRow::termination_reason_message);
     assert!(told.into_iter().any(|text| text.contains(CONTAINER_LOST)));
+    nothing_is_left(&world, 5 * MINUTE, "").await;
+}
+
+/// A volume that is made.
+async fn volume(world: &World, engine: &Engine, name: &str) {
+    let id = world.submit_volume(engine, name, &json!({})).await.unwrap();
+    let is_made = |world: &World| {
+        let volumes = world.store.tables().volumes;
+        volumes.get(&id).unwrap().status() == VolumeStatus::Active
+    };
+    world.until("the volume", 5 * MINUTE, is_made).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_node_of_a_group_is_made_with_its_own_volume_or_none_is_made() {
+    let world = world(10, &["small"]).await;
+    for name in ["cloud-0", "cloud-1"] {
+        world.hosts.script(name, LONG);
+    }
+    let engine = world.start().await.unwrap();
+    let own = json!({"fleets": ["cloud"], "nodes": 2, "volumes": ["data-${{ dstack.node_rank }}:/data"]});
+    volume(&world, &engine, "data-0").await;
+    let lacking = world.submit(&engine, "lacking", &own).await.unwrap();
+    let status = world.finished(&lacking, 5 * MINUTE).await.unwrap();
+    assert_eq!(status, RunStatus::Failed);
+    for job in jobs(&world, &lacking).await {
+        let told = (job.termination_reason(), job.termination_reason_message());
+        let expected = (
+            Some(JobTerminationReason::VolumeError),
+            Some("Volume ['data-1'] not found"),
+        );
+        assert_eq!(told, expected);
+    }
+    assert!(world.clouds.asked().is_empty(), "the second node has no volume");
+    volume(&world, &engine, "data-1").await;
+    let run = world.submit(&engine, "train", &own).await.unwrap();
+    world.running(&run, 5 * MINUTE).await.unwrap();
+    let mounted: Vec<_> = world
+        .clouds
+        .workloads_of_group()
+        .into_iter()
+        .flat_map(|workload| workload.volumes)
+        .map(|one| (one.name, one.volume.volume_id, one.path))
+        .collect();
+    let expected = [("data-0", "vol-1"), ("data-1", "vol-2")];
+    let expected = expected.map(|(name, id)| (name.to_owned(), id.to_owned(), "/data".to_owned()));
+    assert_eq!(mounted, expected);
+    let both_have_theirs = |world: &World| {
+        let rows = world.store.tables().attachments;
+        rows.len() == 2 && rows.values().all(|row| row.handed_over)
+    };
+    world
+        .until("both nodes have theirs", MINUTE, both_have_theirs)
+        .await
+        .unwrap();
+    assert!(world.delete_volume(&engine, "data-1").await.is_err());
+    world.stop(&engine, &run, false).await.unwrap();
+    world.finished(&run, 5 * MINUTE).await.unwrap();
+    let are_free = |world: &World| world.store.tables().attachments.is_empty();
+    world
+        .until("the volumes are free", 5 * MINUTE, are_free)
+        .await
+        .unwrap();
+    for name in ["data-0", "data-1"] {
+        world.delete_volume(&engine, name).await.unwrap();
+    }
     nothing_is_left(&world, 5 * MINUTE, "").await;
 }
 

@@ -5,8 +5,8 @@ use dstack_model::ErrorCode;
 use dstack_model::backends::BackendType;
 use dstack_model::volumes::AnyVolumeConfiguration;
 use dstack_plan::names;
-use dstack_store::events;
 use dstack_store::rows::{NewVolume, VolumeRow};
+use dstack_store::{AttachmentsOf, events};
 use dstack_units::name::{RESOURCE_NAME_MESSAGE, is_resource_name};
 use dstack_units::{ProjectId, UserId};
 
@@ -75,16 +75,28 @@ impl Volumes {
     /// Marks volumes for deletion; unknown names are ignored.
     ///
     /// # Errors
-    /// The store refuses, or cannot be reached.
+    /// An instance has one of them: none is marked. The store refuses, or cannot be reached.
     pub async fn delete(&self, actor: Actor, project: ProjectId, names: &[String]) -> Result<()> {
         retry_on_conflict(BUSY, || self.try_delete(actor, project, names)).await
     }
 
     async fn try_delete(&self, actor: Actor, project: ProjectId, names: &[String]) -> Result<()> {
         let existing = self.core.store.volumes(project).await?;
+        let attached = self
+            .core
+            .store
+            .attachments(AttachmentsOf::Project(project))
+            .await?;
         let mut changes = self.core.changes(actor);
         let is_wanted = |row: &&VolumeRow| names.contains(&row.name) && !row.to_be_deleted;
         for before in existing.iter().filter(is_wanted) {
+            // Whoever gets it meanwhile changes its row.
+            if attached.iter().any(|one| one.row.volume_id == before.id) {
+                return Err(ControlError::refused(format!(
+                    "Failed to delete volume {}. Volume is in use.",
+                    before.name
+                )));
+            }
             let mut row = before.clone();
             row.mark_for_deletion(self.core.now());
             changes.note("Volume marked for deletion", vec![events::volume(&row)]);

@@ -333,6 +333,7 @@ impl Context {
             EntityRef::Run(run) => self.attendance.forget(run),
             EntityRef::Fleet(_)
             | EntityRef::Volume(_)
+            | EntityRef::Attachment(_)
             | EntityRef::Gateway(_)
             | EntityRef::PlacementGroup(_)
             | EntityRef::ComputeGroup(_) => {}

@@ -1,4 +1,4 @@
-//! The engine: keeps every run, job, instance, fleet, volume and gateway moving.
+//! The engine: keeps every run, job, instance, fleet, volume, attachment and gateway moving.
 //!
 //! ```text
 //! wake(entity) ─► snapshot ─► dstack_plan::lifecycle::decide(facts, now) ─► commit {rows, events, operations}
@@ -30,6 +30,7 @@ pub mod follow;
 pub mod health;
 pub mod hosts;
 pub mod inputs;
+pub mod job_volumes;
 pub mod lease_set;
 pub mod look;
 pub mod observations;

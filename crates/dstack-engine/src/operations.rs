@@ -3,6 +3,7 @@
 //! An operation belongs to an entity, its subject. The runner here is the same for all of them; what is called stands in a
 //! module for each kind of subject, and [`load`] is the list of them.
 
+pub mod attachments;
 pub mod clouds;
 pub mod compute_groups;
 pub mod containers;
@@ -84,6 +85,7 @@ async fn load(ctx: &Context, entity: EntityRef) -> Result<Option<Box<dyn Subject
         EntityRef::Job(id) => boxed(store.job(id).await?),
         EntityRef::Instance(id) => boxed(store.instance(id).await?),
         EntityRef::Volume(id) => boxed(store.volume(id).await?),
+        EntityRef::Attachment(id) => boxed(store.attachment(id).await?),
         EntityRef::PlacementGroup(id) => boxed(store.placement_group(id).await?),
         EntityRef::ComputeGroup(id) => boxed(store.compute_group(id).await?),
         EntityRef::Run(_) | EntityRef::Fleet(_) | EntityRef::Gateway(_) => None,

@@ -1,5 +1,6 @@
 //! One module per entity: load a snapshot, decide, commit.
 
+pub mod attachment;
 pub mod compute_group;
 pub mod fleet;
 pub mod fleet_view;
@@ -41,6 +42,7 @@ pub async fn reconcile(ctx: &Arc<Context>, key: Key) -> Result<()> {
             Key::Entity(EntityRef::Instance(id)) => instance::reconcile(ctx, id).await,
             Key::Entity(EntityRef::Fleet(id)) => fleet::reconcile(ctx, id).await,
             Key::Entity(EntityRef::Volume(id)) => volume::reconcile(ctx, id).await,
+            Key::Entity(EntityRef::Attachment(id)) => attachment::reconcile(ctx, id).await,
             Key::Entity(EntityRef::Gateway(id)) => gateway::reconcile(ctx, id).await,
             Key::Entity(EntityRef::PlacementGroup(id)) => placement_group::reconcile(ctx, id).await,
             Key::Entity(EntityRef::ComputeGroup(id)) => compute_group::reconcile(ctx, id).await,

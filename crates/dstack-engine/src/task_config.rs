@@ -1,9 +1,10 @@
 //! From a placed job to the task that its shim is given (dstack 0.22.5: pipelines §6.4).
 
-use dstack_agent_api::shim::{InstanceMount, NetworkMode, TaskConfig};
+use dstack_agent_api::shim::{InstanceMount, NetworkMode, TaskConfig, Volume, VolumeMount};
 use dstack_model::common::NetworkMode as JobNetworkMode;
 use dstack_model::configurations::MountPoint;
 use dstack_store::JobSnapshot;
+use dstack_store::rows::AttachmentRow;
 use dstack_system::Secret;
 
 use crate::{Image, SshKeys};
@@ -47,6 +48,8 @@ pub fn task_config(job: &JobSnapshot, image: Image, access: Access) -> TaskConfi
             Some(JobNetworkMode::Host) => NetworkMode::Host,
             _ => NetworkMode::Bridge,
         },
+        volumes: attached(job).map(volume).collect(),
+        volume_mounts: volume_mounts(job),
         instance_mounts: spec.volumes.iter().flatten().filter_map(instance_mount).collect(),
         host_ssh_user: host_user(job).unwrap_or_default(),
         host_ssh_keys: match host_user(job) {
@@ -70,6 +73,42 @@ fn host_user(job: &JobSnapshot) -> Option<String> {
 fn protected_paths(job: &JobSnapshot) -> Vec<String> {
     let address = job.instance.as_ref().and_then(|row| row.agent.as_deref());
     address.map_or_else(Vec::new, |address| address.rules().protected_paths.clone())
+}
+
+/// What the cloud has attached for the job: the shim finds it, formats it once, and mounts it.
+fn attached(job: &JobSnapshot) -> impl Iterator<Item = &AttachmentRow> {
+    job.attachments.iter().filter(|row| !row.handed_over)
+}
+
+fn volume(row: &AttachmentRow) -> Volume {
+    Volume {
+        backend: row
+            .volume
+            .backend
+            .map(|backend| backend.to_string())
+            .unwrap_or_default(),
+        name: row.name.clone(),
+        volume_id: row.volume.volume_id.clone(),
+        init_fs: !row.external,
+        device_name: row.data.as_ref().and_then(|data| data.device_name.clone()),
+    }
+}
+
+/// Where it is in the container: a mount point may name several volumes, of which the job has got one.
+fn volume_mounts(job: &JobSnapshot) -> Vec<VolumeMount> {
+    let mounts = job.job.job_spec.volumes.iter().flatten();
+    let mounted = mounts.filter_map(|mount| match mount {
+        MountPoint::Volume(mount) => {
+            let names = mount.name.as_slice();
+            let row = attached(job).find(|row| names.contains(&row.name))?;
+            Some(VolumeMount {
+                name: row.name.clone(),
+                path: mount.path.clone(),
+            })
+        }
+        MountPoint::Instance(_) => None,
+    });
+    mounted.collect()
 }
 
 fn instance_mount(mount: &MountPoint) -> Option<InstanceMount> {

@@ -171,6 +171,7 @@ impl Query {
         {
             zones.retain(|zone| named(self.zones.as_deref(), zone));
         }
+        volumes::narrow_zones(&self.volumes, &mut offer);
         Ok(offer)
     }
 
@@ -211,7 +212,7 @@ impl Query {
                 (!is_there).then_some(Unwanted::Zone)
             },
             |query, offer| {
-                let is_reached = volumes::reach_offer(&query.volumes, offer.backend, &offer.region);
+                let is_reached = volumes::reach_offer(&query.volumes, offer);
                 (!is_reached).then_some(Unwanted::Volume)
             },
         ];

@@ -3,7 +3,7 @@
 mod size;
 mod variables;
 
-use dstack_model::configurations::{AnyRunConfiguration, MountPoint, ServiceConfiguration};
+use dstack_model::configurations::{AnyRunConfiguration, ServiceConfiguration};
 use dstack_model::envs::EnvValue;
 use dstack_model::fleets::FleetSpec;
 use dstack_model::interpolate::{self, GroupMember};
@@ -70,13 +70,6 @@ pub fn unsupported(spec: &RunSpec) -> Option<PlanError> {
     }
     if base.dstack {
         return refuse("`dstack: true`");
-    }
-    if base
-        .volumes
-        .iter()
-        .any(|mount| matches!(mount, MountPoint::Volume(_)))
-    {
-        return refuse("A network volume in `volumes`");
     }
     None
 }

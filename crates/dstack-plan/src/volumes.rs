@@ -1,11 +1,13 @@
-//! Where network volumes let a job be (dstack 0.22.5: scheduling §10).
+//! Which network volumes a job gets, and where they let it be (dstack 0.22.5: scheduling §10).
 //!
-//! Only the volumes of the first mount point are looked at: those of the others must be in the same places.
+//! A job has mount points; each names one volume, or several of which it gets the first that is where the job is.
 
 use std::collections::BTreeSet;
 
 use dstack_model::backends::BackendType;
-use dstack_model::volumes::{AnyVolumeConfiguration, Volume, VolumeProvisioningData, VolumeStatus};
+use dstack_model::offers::InstanceOfferWithAvailability as Offer;
+use dstack_model::volumes::{AnyVolumeConfiguration, VolumeProvisioningData, VolumeStatus};
+use dstack_units::number::quote_list;
 
 use crate::PlanError;
 
@@ -33,13 +35,26 @@ impl Location {
         }
     }
 
-    /// Whether it can be used in a region of a backend; zones are left to the backend.
+    /// Whether it can be used in a region of a backend, whatever its zone is.
     pub fn is_in(&self, backend: BackendType, region: &str) -> bool {
         self.backend == backend
             && self
                 .region
                 .as_ref()
                 .is_none_or(|own| own.eq_ignore_ascii_case(region))
+    }
+
+    /// Whether it is in the zone, as far as it is bound to one.
+    fn is_in_zone(&self, zone: &str) -> bool {
+        self.zone
+            .as_ref()
+            .is_none_or(|own| own.eq_ignore_ascii_case(zone))
+    }
+
+    /// Whether one machine can have both: neither is bound to where the other is not.
+    fn is_beside(&self, other: &Self) -> bool {
+        let agree = |a: &Option<String>, b: &Option<String>| a.is_none() || b.is_none() || a == b;
+        self.backend == other.backend && agree(&self.region, &other.region) && agree(&self.zone, &other.zone)
     }
 }
 
@@ -58,51 +73,260 @@ pub fn reach_instance(volumes: &[Location], backend: BackendType, region: &str, 
         })
 }
 
-/// Whether some volume can be used where an offer is. Zones are left to the backend.
-pub fn reach_offer(volumes: &[Location], backend: BackendType, region: &str) -> bool {
-    volumes.is_empty() || volumes.iter().any(|volume| volume.is_in(backend, region))
+/// Whether some volume can be used where an offer is: in its region, and in one of its zones where both have some.
+pub fn reach_offer(volumes: &[Location], offer: &Offer) -> bool {
+    let in_a_zone = |volume: &Location| match &offer.availability_zones {
+        Some(zones) => volume.zone.is_none() || zones.iter().any(|zone| volume.is_in_zone(zone)),
+        None => true,
+    };
+    let is_reached = |volume: &Location| volume.is_in(offer.backend, &offer.region) && in_a_zone(volume);
+    volumes.is_empty() || volumes.iter().any(is_reached)
 }
 
-/// What is checked before volumes are attached; one list for each mount point.
+/// The offer is to be made only in zones in which one of the volumes can be used.
+pub(crate) fn narrow_zones(volumes: &[Location], offer: &mut Offer) {
+    let (backend, region) = (offer.backend, offer.region.clone());
+    let Some(zones) = &mut offer.availability_zones else {
+        return;
+    };
+    if volumes.is_empty() {
+        return;
+    }
+    let reaches = |zone: &str| {
+        let mut there = volumes.iter().filter(|volume| volume.is_in(backend, &region));
+        there.any(|volume| volume.is_in_zone(zone))
+    };
+    zones.retain(|zone| reaches(zone));
+}
+
+/// A network volume that a mount point names.
+#[derive(Debug, Clone, Copy)]
+pub struct Candidate<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its status.
+    pub status: VolumeStatus,
+    /// Its deletion was asked for.
+    pub to_be_deleted: bool,
+    /// What was asked for.
+    pub configuration: &'a AnyVolumeConfiguration,
+    /// What its cloud made of it.
+    pub made: Option<&'a VolumeProvisioningData>,
+}
+
+impl Candidate<'_> {
+    fn location(&self) -> Location {
+        Location::of(self.configuration, self.made)
+    }
+}
+
+/// One list for each mount point: the volumes that it names, in its order.
+pub type Mounts<'a> = [Vec<Candidate<'a>>];
+
+/// What is said of a mount point whose volumes are not all there.
+pub fn not_found(names: &[String]) -> String {
+    format!("Volume {} not found", quote_list(names))
+}
+
+/// What is said of a mount point of which a volume is about to be deleted.
+pub fn marked_for_deletion(names: &[String]) -> String {
+    format!(
+        "Volume {} is marked for deletion and cannot be attached",
+        quote_list(names)
+    )
+}
+
+/// What is checked before volumes are mounted.
 ///
 /// # Errors
-/// Not active, in different places, or used twice. The texts are dstack 0.22.5's.
-pub fn check_attachable(mount_points: &[Vec<&Volume>]) -> Result<(), PlanError> {
-    let places = |volumes: &[&Volume]| -> BTreeSet<(&'static str, String)> {
-        volumes
-            .iter()
-            .map(|volume| {
-                let place = Location::of(&volume.configuration, volume.provisioning_data.as_ref());
-                (place.backend.as_str(), place.region.unwrap_or_default())
-            })
+/// Not active, in different places, or used twice. The texts are dstack 0.22.5's, but for that of zones.
+pub fn check_mounts(mounts: &Mounts<'_>) -> Result<(), PlanError> {
+    let places = |volumes: &[Candidate<'_>]| -> BTreeSet<(&'static str, Option<String>)> {
+        let locations = volumes.iter().map(Candidate::location);
+        locations
+            .map(|place| (place.backend.as_str(), place.region))
             .collect()
     };
-    let Some(first) = mount_points.first() else {
-        return Ok(());
-    };
-    let expected = places(first);
-    let mut names = BTreeSet::new();
-    let mut twice = false;
-    for volumes in mount_points {
-        if places(volumes) != expected {
+    let expected = mounts.first().map(|volumes| places(volumes));
+    for volumes in mounts {
+        if Some(places(volumes)) != expected {
             return Err(PlanError::new(
                 "Volumes from different locations specified for different mount points",
             ));
         }
-        for volume in volumes {
-            if volume.status != VolumeStatus::Active {
-                return Err(PlanError::new(format!(
-                    "Cannot mount volumes that are not active: {}",
-                    volume.name
-                )));
-            }
-            twice |= !names.insert(&volume.name);
+        if let Some(volume) = volumes
+            .iter()
+            .find(|volume| volume.status != VolumeStatus::Active)
+        {
+            return Err(PlanError::new(format!(
+                "Cannot mount volumes that are not active: {}",
+                volume.name
+            )));
         }
     }
-    if twice {
+    let names: Vec<&str> = mounts.iter().flatten().map(|volume| volume.name).collect();
+    let distinct: BTreeSet<&str> = names.iter().copied().collect();
+    if distinct.len() < names.len() {
         return Err(PlanError::new(
             "Cannot attach the same volume at different mount points",
         ));
     }
+    if !mounts.is_empty() && together(mounts).is_empty() {
+        return Err(PlanError::new(
+            "The volumes of different mount points are in different availability zones: no machine can have all of them",
+        ));
+    }
     Ok(())
+}
+
+/// Where a job can be that has these mount points; empty: it has none, and can be anywhere.
+pub fn locations(mounts: &Mounts<'_>) -> Vec<Location> {
+    let found = together(mounts);
+    if !found.is_empty() {
+        return found;
+    }
+    // Nowhere: they are refused when the run is submitted.
+    let first = mounts.first().into_iter().flatten();
+    first.map(Candidate::location).collect()
+}
+
+/// The places of the first mount point's volumes beside which there are volumes for all others.
+fn together(mounts: &Mounts<'_>) -> Vec<Location> {
+    let Some((first, others)) = mounts.split_first() else {
+        return Vec::new();
+    };
+    let has = |volumes: &Vec<Candidate<'_>>, place: &Location| {
+        volumes.iter().any(|volume| volume.location().is_beside(place))
+    };
+    let places = first.iter().map(Candidate::location);
+    places
+        .filter(|place| others.iter().all(|volumes| has(volumes, place)))
+        .collect()
+}
+
+/// For each mount point the volume that a job gets there: the first that can be used where the job is.
+///
+/// # Errors
+/// None of them can.
+pub fn choose<'a>(
+    mounts: &Mounts<'a>,
+    backend: BackendType,
+    region: &str,
+    zone: Option<&str>,
+) -> Result<Vec<Candidate<'a>>, PlanError> {
+    let reaches = |volume: &&Candidate<'_>| {
+        let place = volume.location();
+        place.is_in(backend, region) && zone.is_none_or(|zone| place.is_in_zone(zone))
+    };
+    let chosen = mounts.iter().map(|volumes| {
+        let found = volumes.iter().find(reaches).copied();
+        found.ok_or_else(|| {
+            let names: Vec<&str> = volumes.iter().map(|volume| volume.name).collect();
+            let zone = zone.map(|zone| format!(" ({zone})")).unwrap_or_default();
+            PlanError::new(format!(
+                "the volume {} is not there, or not in {region}{zone} of {backend}",
+                names.join(" or ")
+            ))
+        })
+    });
+    chosen.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use dstack_model::decode::decode_strict;
+    use serde_json::json;
+
+    use super::*;
+
+    fn disk(region: &str, zone: &str) -> AnyVolumeConfiguration {
+        let fields = json!({"type": "volume", "backend": "aws", "region": region, "availability_zone": zone, "size": "1GB"});
+        decode_strict(&fields).unwrap()
+    }
+
+    fn candidate<'a>(name: &'a str, configuration: &'a AnyVolumeConfiguration) -> Candidate<'a> {
+        Candidate {
+            name,
+            status: VolumeStatus::Active,
+            to_be_deleted: false,
+            configuration,
+            made: None,
+        }
+    }
+
+    fn offer(region: &str, zones: &[&str]) -> Offer {
+        let resources =
+            json!({"cpus": 1, "memory_mib": 1, "gpus": [], "spot": false, "disk": {"size_mib": 1}});
+        let fields = json!({"backend": "aws", "instance": {"name": "small", "resources": resources}, "region": region, "price": 1,
+            "availability": "available", "availability_zones": zones});
+        decode_strict(&fields).unwrap()
+    }
+
+    #[test]
+    fn of_several_volumes_a_job_gets_the_first_that_is_where_it_is() {
+        let (a, b) = (disk("eu", "eu-a"), disk("eu", "eu-b"));
+        let mounts = [vec![candidate("one", &a), candidate("other", &b)]];
+        let chosen = |zone| choose(&mounts, BackendType::Aws, "EU", zone).map(|found| found[0].name);
+        assert_eq!(chosen(Some("eu-a")).unwrap(), "one");
+        assert_eq!(chosen(Some("eu-b")).unwrap(), "other");
+        assert_eq!(chosen(None).unwrap(), "one");
+        let error = chosen(Some("eu-c")).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "the volume one or other is not there, or not in EU (eu-c) of aws"
+        );
+    }
+
+    #[test]
+    fn all_mount_points_are_in_one_zone_and_machines_are_made_there() {
+        let (a, b, c) = (disk("eu", "eu-a"), disk("eu", "eu-b"), disk("eu", "eu-c"));
+        let mounts = [
+            vec![candidate("one", &a), candidate("other", &b)],
+            vec![candidate("more", &b)],
+        ];
+        assert!(check_mounts(&mounts).is_ok());
+        let places = locations(&mounts);
+        assert_eq!(
+            places,
+            [Location::of(&b, None)],
+            "the second mount point is in one zone only"
+        );
+        let mut found = offer("eu", &["eu-a", "eu-b"]);
+        assert!(reach_offer(&places, &found));
+        narrow_zones(&places, &mut found);
+        assert_eq!(
+            found.availability_zones.as_deref(),
+            Some(&["eu-b".to_owned()][..])
+        );
+        assert!(!reach_offer(&places, &offer("eu", &["eu-a"])));
+        assert!(!reach_offer(&places, &offer("us", &["eu-b"])));
+        let apart = [vec![candidate("one", &a)], vec![candidate("more", &c)]];
+        let error = check_mounts(&apart).unwrap_err().to_string();
+        assert!(error.contains("different availability zones"), "{error}");
+    }
+
+    #[test]
+    fn what_cannot_be_mounted_is_refused_in_the_words_of_the_reference() {
+        let (here, there) = (disk("eu", "eu-a"), disk("us", "us-a"));
+        let refused = |mounts: &Mounts<'_>| check_mounts(mounts).unwrap_err().to_string();
+        let one = candidate("one", &here);
+        assert_eq!(
+            refused(&[vec![one], vec![candidate("far", &there)]]),
+            "Volumes from different locations specified for different mount points"
+        );
+        assert_eq!(
+            refused(&[vec![one], vec![one]]),
+            "Cannot attach the same volume at different mount points"
+        );
+        let new = Candidate {
+            status: VolumeStatus::Submitted,
+            ..one
+        };
+        assert_eq!(
+            refused(&[vec![new]]),
+            "Cannot mount volumes that are not active: one"
+        );
+        assert!(check_mounts(&[]).is_ok() && locations(&[]).is_empty());
+        assert_eq!(not_found(&["a".to_owned()]), "Volume ['a'] not found");
+    }
 }

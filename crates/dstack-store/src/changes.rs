@@ -5,9 +5,11 @@
 
 use std::time::Duration;
 
+use dstack_plan::lifecycle::attachment::AttachmentStatus;
+
 use crate::rows::{
-    ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, PlacementGroupRow, RunRow,
-    VolumeRow,
+    AttachmentRow, ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow,
+    PlacementGroupRow, RunRow, VolumeRow,
 };
 use crate::writes::Change;
 use crate::{Commit, Entity, EventMaker, EventTarget, NewEvent, Put, Removal, events};
@@ -91,6 +93,17 @@ impl Tracked for VolumeRow {
             found.push(maker.event("Volume deleted", vec![events::volume(after)]));
         }
         found
+    }
+}
+
+/// Users follow the volume: its events tell where it is.
+impl Tracked for AttachmentRow {
+    fn target(&self) -> EventTarget {
+        events::attached_volume(self)
+    }
+    fn changed(before: &Self, after: &Self, maker: &EventMaker) -> Vec<NewEvent> {
+        let is_new = after.status() == AttachmentStatus::Attached && before.status() != after.status();
+        is_new.then(|| maker.attached(after)).into_iter().collect()
     }
 }
 
@@ -178,6 +191,11 @@ impl Changes {
     /// Deletes a row that is not kept for history, and says so.
     pub fn remove<R: Tracked>(&mut self, row: R, message: &str) {
         self.note(message, vec![row.target()]);
+        self.remove_silently(row);
+    }
+
+    /// Deletes a row of which there is nothing to say.
+    pub fn remove_silently<R: Tracked>(&mut self, row: R) {
         let version = row.version();
         let put: Put = row.into();
         let entity = put.entity();

@@ -6,8 +6,8 @@ use uuid::Uuid;
 use crate::entities::with_entities;
 use crate::lease::Lease;
 use crate::rows::{
-    ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, PlacementGroupRow, RunRow,
-    VolumeRow,
+    AttachmentRow, ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow,
+    PlacementGroupRow, RunRow, VolumeRow,
 };
 use crate::writes::Change;
 use crate::{Entity, EntityRef};

@@ -7,7 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use dstack_units::{
-    ComputeGroupId, FleetId, GatewayId, InstanceId, JobId, PlacementGroupId, RunId, VolumeId,
+    AttachmentId, ComputeGroupId, FleetId, GatewayId, InstanceId, JobId, PlacementGroupId, RunId, VolumeId,
 };
 use uuid::Uuid;
 
@@ -32,6 +32,9 @@ macro_rules! with_entities {
             Volume(VolumeRow, VolumeId) in volumes as "volume",
                 driven "deleted = 0",
                 is_over |row| row.deleted;
+            Attachment(AttachmentRow, AttachmentId) in attachments as "attachment",
+                driven "status NOT IN ('failed')",
+                is_over |row| row.status() == dstack_plan::lifecycle::attachment::AttachmentStatus::Failed;
             Gateway(GatewayRow, GatewayId) in gateways as "gateway",
                 driven "TRUE",
                 is_over |_row| false;

@@ -7,7 +7,8 @@ use crate::queries::projects::ProjectRow;
 use crate::queries::secrets::SecretRow;
 use crate::queries::users::UserRow;
 use crate::rows::{
-    ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, PlacementGroupRow, RunRow, VolumeRow,
+    AttachmentRow, ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, PlacementGroupRow, RunRow,
+    VolumeRow,
 };
 use crate::{EventTarget, NewEvent};
 
@@ -77,6 +78,16 @@ impl EventMaker {
     pub fn volume_status(&self, from: &VolumeRow, to: &VolumeRow) -> NewEvent {
         let text = status_changed_with("Volume", (&from.status(), &to.status()), to.status_message());
         self.event(text, vec![volume(to)])
+    }
+
+    /// `Volume attached to instance`; dstack 0.22.5 does not tell of it.
+    pub fn attached(&self, to: &AttachmentRow) -> NewEvent {
+        self.event("Volume attached to instance", attachment(to))
+    }
+
+    /// `Volume detached from instance`.
+    pub fn detached(&self, from: &AttachmentRow) -> NewEvent {
+        self.event("Volume detached from instance", attachment(from))
     }
 
     /// `Gateway status changed A -> B (message)`.
@@ -244,6 +255,19 @@ pub fn secret(row: &SecretRow) -> EventTarget {
 /// A volume as a target.
 pub fn volume(row: &VolumeRow) -> EventTarget {
     target("volume", &row.id, &row.name, Some(row.project_id.to_string()))
+}
+
+/// The volume of an attachment as a target.
+pub fn attached_volume(row: &AttachmentRow) -> EventTarget {
+    let project = Some(row.project_id.to_string());
+    target("volume", &row.volume_id, &row.name, project)
+}
+
+/// The volume and the instance of an attachment as targets.
+fn attachment(row: &AttachmentRow) -> Vec<EventTarget> {
+    let project = Some(row.project_id.to_string());
+    let instance = target("instance", &row.instance_id, &row.instance_name, project);
+    vec![attached_volume(row), instance]
 }
 
 /// A placement group as a target.

@@ -52,8 +52,9 @@ pub use float8::Float8;
 pub use lease::{Acquired, Claim, Lease, LeaseRequest};
 pub use memory::MemoryStore;
 pub use snapshot::{
-    ChangeFeed, ComputeGroupSnapshot, EngineStore, FleetSnapshot, GatewaySnapshot, GroupOfInstance,
-    InstanceSnapshot, JobSnapshot, PlacementGroupSnapshot, PlacementSnapshot, RunSnapshot, VolumeSnapshot,
+    AttachmentSnapshot, AttachmentsOf, ChangeFeed, ComputeGroupSnapshot, EngineStore, FleetSnapshot,
+    GatewaySnapshot, GroupOfInstance, InstanceSnapshot, JobSnapshot, PlacementGroupSnapshot,
+    PlacementSnapshot, RunSnapshot, VolumeSnapshot, VolumeUse,
 };
 pub use sql::SqlStore;
 pub use value::Value;

@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use dstack_model::runs::JobProvisioningData;
 use dstack_plan::hosts::HostKey;
 use dstack_units::{
-    ComputeGroupId, FleetId, GatewayId, InstanceId, JobId, OperationId, PlacementGroupId, ProjectId, RunId,
-    Time, VolumeId,
+    AttachmentId, ComputeGroupId, FleetId, GatewayId, InstanceId, JobId, OperationId, PlacementGroupId,
+    ProjectId, RunId, Time, VolumeId,
 };
 use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
@@ -23,14 +23,15 @@ use crate::queries::health::StoredCheck;
 use crate::queries::metrics::MetricsPoint;
 use crate::queries::orphans::{MadeFor, MadeKey, OrphanRow};
 use crate::rows::{
-    ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, OperationKind, OperationRow, OperationState,
-    PlacementGroupRow, RunRow, VolumeRow,
+    AttachmentRow, ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, OperationKind, OperationRow,
+    OperationState, PlacementGroupRow, RunRow, VolumeRow,
 };
 use crate::writes::Change;
 use crate::{
-    ChangeFeed, Commit, ComputeGroupSnapshot, EngineStore, Entity, EntityRef, FleetSnapshot, GatewaySnapshot,
-    GroupOfInstance, InstanceSnapshot, JobSnapshot, NewEvent, PlacementGroupSnapshot, PlacementSnapshot, Put,
-    Removal, Result, RunSnapshot, Sealed, StoreError, VolumeSnapshot,
+    AttachmentSnapshot, AttachmentsOf, ChangeFeed, Commit, ComputeGroupSnapshot, EngineStore, Entity,
+    EntityRef, FleetSnapshot, GatewaySnapshot, GroupOfInstance, InstanceSnapshot, JobSnapshot, NewEvent,
+    PlacementGroupSnapshot, PlacementSnapshot, Put, Removal, Result, RunSnapshot, Sealed, StoreError,
+    VolumeSnapshot, VolumeUse,
 };
 
 /// Of a lease that does not run out.
@@ -517,6 +518,25 @@ impl Tables {
         jobs
     }
 
+    /// The attachments that are meant, oldest first.
+    fn attachments_of(&self, is_meant: impl Fn(&AttachmentRow) -> bool) -> Vec<AttachmentRow> {
+        let meant = self.attachments.values().filter(|row| is_meant(row));
+        let mut found: Vec<AttachmentRow> = meant.cloned().collect();
+        found.sort_by_key(|row| (row.created_at, row.id));
+        found
+    }
+
+    fn uses(&self, is_meant: impl Fn(&AttachmentRow) -> bool) -> Vec<VolumeUse> {
+        let with_job = |row: AttachmentRow| VolumeUse {
+            job: self
+                .jobs
+                .get(&row.job_id)
+                .map(|job| (job.job_name.clone(), job.status())),
+            row,
+        };
+        self.attachments_of(is_meant).into_iter().map(with_job).collect()
+    }
+
     /// Whether a call is still to be made for an entity.
     fn is_intended(&self, subject: EntityRef) -> bool {
         let ids = self.index.operations.get(&subject).into_iter().flatten();
@@ -580,6 +600,7 @@ impl EngineStore for MemoryStore {
             .or(job.used_instance_id)
             .and_then(|id| tables.instances.get(&id).cloned());
         Ok(Some(JobSnapshot {
+            attachments: tables.attachments_of(|row| row.job_id == id),
             job,
             run,
             instance,
@@ -646,8 +667,36 @@ impl EngineStore for MemoryStore {
             volume,
             project_name: "main".to_owned(),
             user_name: "admin".to_owned(),
+            is_attached: !tables.attachments_of(|row| row.volume_id == id).is_empty(),
             operations: tables.operations_of(EntityRef::Volume(id)),
         }))
+    }
+
+    async fn attachment(&self, id: AttachmentId) -> Result<Option<AttachmentSnapshot>> {
+        let tables = self.readable()?;
+        let Some(attachment) = tables.attachments.get(&id).cloned() else {
+            return Ok(None);
+        };
+        let Some(volume) = tables.volumes.get(&attachment.volume_id).cloned() else {
+            return Ok(None);
+        };
+        let is_other = |row: &AttachmentRow| row.volume_id == volume.id && row.id != id;
+        Ok(Some(AttachmentSnapshot {
+            others: tables.uses(is_other),
+            instance: tables.instances.get(&attachment.instance_id).cloned(),
+            operations: tables.operations_of(EntityRef::Attachment(id)),
+            attachment,
+            volume,
+        }))
+    }
+
+    async fn attachments(&self, of: AttachmentsOf) -> Result<Vec<VolumeUse>> {
+        let is_meant = |row: &AttachmentRow| match of {
+            AttachmentsOf::Project(id) => row.project_id == id,
+            AttachmentsOf::Volume(id) => row.volume_id == id,
+            AttachmentsOf::Instance(id) => row.instance_id == id,
+        };
+        Ok(self.readable()?.uses(is_meant))
     }
 
     async fn gateway(&self, id: GatewayId) -> Result<Option<GatewaySnapshot>> {

@@ -3,6 +3,7 @@
 //! Status, reason, deadline, wake time and what is waited for are private to each file: they change through methods that
 //! consult the table of allowed transitions (`dstack_plan::lifecycle::transitions`), and nowhere else.
 
+mod attachment;
 mod compute_group;
 mod fleet;
 mod gateway;
@@ -21,9 +22,11 @@ use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::{JobStatus, JobTerminationReason, RunStatus, RunTerminationReason};
 use dstack_model::volumes::VolumeStatus;
 use dstack_plan::lifecycle::WaitReason;
+use dstack_plan::lifecycle::attachment::AttachmentStatus;
 use dstack_plan::lifecycle::compute_group::ComputeGroupState;
 use dstack_plan::lifecycle::placement_group::PlacementGroupStatus;
 
+pub use attachment::AttachmentRow;
 pub use compute_group::ComputeGroupRow;
 pub use dstack_plan::placement::HostRules;
 pub use fleet::FleetRow;
@@ -37,6 +40,7 @@ pub use run::{NewRun, RunRow};
 pub use volume::{NewVolume, VolumeRow};
 
 crate::text_columns!(
+    AttachmentStatus,
     ComputeGroupState,
     FleetStatus,
     GatewayStatus,

@@ -5,9 +5,11 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use dstack_model::runs::JobStatus;
 use dstack_plan::hosts::HostKey;
 use dstack_units::{
-    ComputeGroupId, FleetId, GatewayId, InstanceId, JobId, PlacementGroupId, ProjectId, RunId, Time, VolumeId,
+    AttachmentId, ComputeGroupId, FleetId, GatewayId, InstanceId, JobId, PlacementGroupId, ProjectId, RunId,
+    Time, VolumeId,
 };
 use uuid::Uuid;
 
@@ -16,8 +18,8 @@ use crate::queries::health::StoredCheck;
 use crate::queries::metrics::MetricsPoint;
 use crate::queries::orphans::{MadeFor, MadeKey, OrphanRow};
 use crate::rows::{
-    ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow, PlacementGroupRow, RunRow,
-    VolumeRow,
+    AttachmentRow, ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow,
+    PlacementGroupRow, RunRow, VolumeRow,
 };
 use crate::{Commit, EntityRef, Result};
 
@@ -39,6 +41,8 @@ pub struct JobSnapshot {
     pub run: RunRow,
     /// The instance it occupies, or did last.
     pub instance: Option<InstanceRow>,
+    /// Its network volumes, as far as they are on their way to the instance, there, or on their way back.
+    pub attachments: Vec<AttachmentRow>,
     /// The operations intended for it.
     pub operations: Vec<OperationRow>,
 }
@@ -140,8 +144,54 @@ pub struct VolumeSnapshot {
     pub project_name: String,
     /// Name of the user who created it.
     pub user_name: String,
+    /// Whether instances have it, or are to have it.
+    pub is_attached: bool,
     /// The operations intended for it.
     pub operations: Vec<OperationRow>,
+}
+
+/// All that decides about an attachment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttachmentSnapshot {
+    /// The attachment.
+    pub attachment: AttachmentRow,
+    /// The volume, read before the others that have it: whoever gets the volume changes its row.
+    pub volume: VolumeRow,
+    /// The instance.
+    pub instance: Option<InstanceRow>,
+    /// All other attachments of the volume.
+    pub others: Vec<VolumeUse>,
+    /// The operations intended for it.
+    pub operations: Vec<OperationRow>,
+}
+
+/// An attachment with the job for which it is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VolumeUse {
+    /// The attachment.
+    pub row: AttachmentRow,
+    /// Name of the job, and its status.
+    pub job: Option<(String, JobStatus)>,
+}
+
+impl VolumeUse {
+    /// The job that uses the volume, unless it ends; no other instance gets the volume soon.
+    pub fn user(&self) -> Option<&str> {
+        let (name, status) = self.job.as_ref()?;
+        let is_over = *status == JobStatus::Terminating || status.is_finished();
+        (self.row.is_wanted() && !is_over).then_some(name)
+    }
+}
+
+/// Which attachments are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttachmentsOf {
+    /// Of the volumes of a project.
+    Project(ProjectId),
+    /// Of a volume.
+    Volume(VolumeId),
+    /// To an instance.
+    Instance(InstanceId),
 }
 
 /// All that decides about a gateway.
@@ -177,6 +227,10 @@ pub trait EngineStore: Send + Sync + Debug {
     async fn fleet(&self, id: FleetId) -> Result<Option<FleetSnapshot>>;
     /// A volume with the names around it.
     async fn volume(&self, id: VolumeId) -> Result<Option<VolumeSnapshot>>;
+    /// An attachment of a volume, with what is around it.
+    async fn attachment(&self, id: AttachmentId) -> Result<Option<AttachmentSnapshot>>;
+    /// Attachments, oldest first.
+    async fn attachments(&self, of: AttachmentsOf) -> Result<Vec<VolumeUse>>;
     /// A gateway.
     async fn gateway(&self, id: GatewayId) -> Result<Option<GatewaySnapshot>>;
     /// A placement group with its fleet.

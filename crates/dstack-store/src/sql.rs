@@ -13,7 +13,8 @@ use async_trait::async_trait;
 use dstack_plan::fleets::is_cluster;
 use dstack_plan::hosts::HostKey;
 use dstack_units::{
-    ComputeGroupId, FleetId, GatewayId, InstanceId, JobId, PlacementGroupId, ProjectId, RunId, Time, VolumeId,
+    AttachmentId, ComputeGroupId, FleetId, GatewayId, InstanceId, JobId, PlacementGroupId, ProjectId, RunId,
+    Time, VolumeId,
 };
 use sqlx::{AssertSqlSafe, SqlStr};
 use uuid::Uuid;
@@ -27,12 +28,13 @@ use crate::queries::health::{self, StoredCheck};
 use crate::queries::metrics::{self, MetricsPoint};
 use crate::queries::orphans::{MadeFor, MadeKey, OrphanRow};
 use crate::rows::{
-    ComputeGroupRow, FleetRow, InstanceRow, JobRow, OperationRow, PlacementGroupRow, RunRow, VolumeRow,
+    AttachmentRow, ComputeGroupRow, FleetRow, InstanceRow, JobRow, OperationRow, PlacementGroupRow, RunRow,
+    VolumeRow,
 };
 use crate::{
-    ChangeFeed, Column, Commit, ComputeGroupSnapshot, Database, EngineStore, Entity, EntityRef,
-    FleetSnapshot, GatewaySnapshot, GroupOfInstance, InstanceSnapshot, JobSnapshot, PlacementGroupSnapshot,
-    PlacementSnapshot, Result, RunSnapshot, VolumeSnapshot,
+    AttachmentSnapshot, AttachmentsOf, ChangeFeed, Column, Commit, ComputeGroupSnapshot, Database,
+    EngineStore, Entity, EntityRef, FleetSnapshot, GatewaySnapshot, GroupOfInstance, InstanceSnapshot,
+    JobSnapshot, PlacementGroupSnapshot, PlacementSnapshot, Result, RunSnapshot, VolumeSnapshot, VolumeUse,
 };
 
 /// The engine's store on SQL.
@@ -143,7 +145,52 @@ impl SqlStore {
             volume: listed.row,
             project_name: listed.project_name,
             user_name: listed.user_name,
+            is_attached: !self.attachments_of("volume_id", &id).await?.is_empty(),
             operations: self.operations_of(EntityRef::Volume(id)).await?,
+        }))
+    }
+
+    /// Attachments by one of their columns, oldest first.
+    async fn attachments_of(
+        &self,
+        column: &'static str,
+        value: &impl ToString,
+    ) -> Result<Vec<AttachmentRow>> {
+        let reads = self.database.reads();
+        by_column(reads, column, &[value.to_string()], "ORDER BY t.created_at, t.id").await
+    }
+
+    /// As [`Self::attachments_of`], with the jobs.
+    async fn uses(&self, column: &'static str, value: &impl ToString) -> Result<Vec<VolumeUse>> {
+        let rows = self.attachments_of(column, value).await?;
+        let ids: Vec<String> = rows.iter().map(|row| row.job_id.to_string()).collect();
+        let jobs: Vec<JobRow> = by_column(self.database.reads(), "id", &ids, "").await?;
+        let with_job = |row: AttachmentRow| VolumeUse {
+            job: jobs
+                .iter()
+                .find(|job| job.id == row.job_id)
+                .map(|job| (job.job_name.clone(), job.status())),
+            row,
+        };
+        Ok(rows.into_iter().map(with_job).collect())
+    }
+
+    async fn read_attachment(&self, id: AttachmentId) -> Result<Option<AttachmentSnapshot>> {
+        let Some(attachment) = self.by_id::<AttachmentRow>(id).await? else {
+            return Ok(None);
+        };
+        // Before the others: see `AttachmentSnapshot::volume`.
+        let Some(volume) = self.by_id::<VolumeRow>(attachment.volume_id).await? else {
+            return Ok(None);
+        };
+        let mut others = self.uses("volume_id", &volume.id).await?;
+        others.retain(|other| other.row.id != id);
+        Ok(Some(AttachmentSnapshot {
+            others,
+            instance: self.by_id(attachment.instance_id).await?,
+            operations: self.operations_of(EntityRef::Attachment(id)).await?,
+            attachment,
+            volume,
         }))
     }
 
@@ -170,7 +217,12 @@ impl SqlStore {
             None => None,
         };
         let operations = self.operations_of(EntityRef::Job(id)).await?;
+        let attachments = match has_volumes(&job) {
+            true => self.attachments_of("job_id", &id).await?,
+            false => Vec::new(),
+        };
         Ok(Some(JobSnapshot {
+            attachments,
             job,
             run,
             instance,
@@ -355,6 +407,15 @@ impl SqlStore {
     }
 }
 
+/// Whether the job has network volumes on its instance, or had.
+fn has_volumes(job: &JobRow) -> bool {
+    let names = job
+        .job_runtime_data
+        .as_ref()
+        .and_then(|data| data.volume_names.as_ref());
+    names.is_some_and(|names| !names.is_empty())
+}
+
 #[async_trait]
 impl EngineStore for SqlStore {
     async fn commit(&self, commit: Commit) -> Result<()> {
@@ -382,6 +443,19 @@ impl EngineStore for SqlStore {
 
     async fn volume(&self, id: VolumeId) -> Result<Option<VolumeSnapshot>> {
         self.database.asked(self.read_volume(id)).await
+    }
+
+    async fn attachment(&self, id: AttachmentId) -> Result<Option<AttachmentSnapshot>> {
+        self.database.asked(self.read_attachment(id)).await
+    }
+
+    async fn attachments(&self, of: AttachmentsOf) -> Result<Vec<VolumeUse>> {
+        let database = &self.database;
+        match of {
+            AttachmentsOf::Project(id) => database.asked(self.uses("project_id", &id)).await,
+            AttachmentsOf::Volume(id) => database.asked(self.uses("volume_id", &id)).await,
+            AttachmentsOf::Instance(id) => database.asked(self.uses("instance_id", &id)).await,
+        }
     }
 
     async fn gateway(&self, id: GatewayId) -> Result<Option<GatewaySnapshot>> {

@@ -105,6 +105,7 @@ kinds! {
     Instance => InstanceId, "an instance.";
     Fleet => FleetId, "a fleet.";
     Volume => VolumeId, "a volume.";
+    Attachment => AttachmentId, "an attachment of a volume to an instance.";
     Gateway => GatewayId, "a gateway.";
     PlacementGroup => PlacementGroupId, "a placement group.";
     ComputeGroup => ComputeGroupId, "a compute group.";

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 use dstack_compute::{
-    Call, ComputeError, Group, GroupRequest, Known, LISTED_WITHIN, Lifecycle, Removal, Sign, Step,
+    Call, ComputeError, Group, GroupRequest, Known, LISTED_WITHIN, Lifecycle, Removal, Sign, Step, Workload,
 };
 use dstack_model::backends::BackendType;
 use dstack_model::compute_groups::ComputeGroupProvisioningData;
@@ -34,6 +34,8 @@ pub(super) struct Groups {
     pub(super) groups: Vec<ContainerGroup>,
     /// Groups ever made, by their row.
     made: HashMap<ComputeGroupId, usize>,
+    /// What the members of the last one were asked to run.
+    workloads: Vec<Workload>,
 }
 
 /// The numbers of the members, which their addresses are made of.
@@ -52,6 +54,11 @@ impl Clouds {
     /// Groups of containers that exist.
     pub fn groups_of_containers(&self) -> Vec<ContainerGroup> {
         self.lock().groups.groups.clone()
+    }
+
+    /// What the members of the last group were asked to run, in their order.
+    pub fn workloads_of_group(&self) -> Vec<Workload> {
+        self.lock().groups.workloads.clone()
     }
 
     /// The most groups that were ever made for one row.
@@ -115,6 +122,7 @@ impl Clouds {
                 listed_at: Instant::now() + state.delays.unlisted,
             });
             *state.groups.made.entry(id).or_default() += 1;
+            state.groups.workloads = want.workloads;
             Ok(())
         })
         .await

@@ -60,6 +60,7 @@ fn span(key: Key) -> Span {
         Key::Entity(EntityRef::Instance(_)) => task_span!("pipeline_tasks.InstanceWorker.process"),
         Key::Entity(EntityRef::Fleet(_)) => task_span!("pipeline_tasks.FleetWorker.process"),
         Key::Entity(EntityRef::Volume(_)) => task_span!("pipeline_tasks.VolumeWorker.process"),
+        Key::Entity(EntityRef::Attachment(_)) => task_span!("pipeline_tasks.AttachmentWorker.process"),
         Key::Entity(EntityRef::Gateway(_)) => task_span!("pipeline_tasks.GatewayWorker.process"),
         Key::Entity(EntityRef::PlacementGroup(_)) => {
             task_span!("pipeline_tasks.PlacementGroupWorker.process")

@@ -13,10 +13,8 @@ use dstack_model::instances::InstanceRuntime;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::reach::Reach;
 use dstack_model::runs::{JobProvisioningData, JobSpec};
-use dstack_model::volumes::VolumeStatus;
 use dstack_plan::bootstrap::Bootstrap;
-use dstack_plan::volumes::Location;
-use dstack_store::rows::{AgentAddress, OperationKind, OperationRow, OperationState, VolumeRow};
+use dstack_store::rows::{AgentAddress, OperationKind, OperationRow, OperationState};
 use dstack_store::{EntityRef, InstanceSnapshot, JobSnapshot};
 use dstack_system::{Secret, chain};
 use dstack_units::JobId;
@@ -30,6 +28,7 @@ use crate::Result;
 use crate::context::Context;
 use crate::hosts::{ContainerRef, HostError, Preparation};
 use crate::inputs::{Image, InputsError};
+use crate::job_volumes::ProjectVolumes;
 
 /// Whether an offer is of containers, and not of machines.
 pub(super) fn is_offered(offer: &Offer) -> bool {
@@ -101,43 +100,25 @@ pub(super) async fn request(
 
 /// The network volumes of the job, as they were made: of several for one path the first that is where the container will be.
 async fn volumes(ctx: &Context, job: &JobSnapshot, offer: &Offer) -> Result<Vec<MountedVolume>, InputsError> {
-    let mut mounts = Vec::new();
-    for mount in job.job.job_spec.volumes.iter().flatten() {
-        if let MountPoint::Volume(mount) = mount {
-            mounts.push(mount);
-        }
-    }
-    if mounts.is_empty() {
+    let spec = &job.job.job_spec;
+    let paths = spec.volumes.iter().flatten().filter_map(|mount| match mount {
+        MountPoint::Volume(mount) => Some(mount.path.clone()),
+        MountPoint::Instance(_) => None,
+    });
+    let paths: Vec<String> = paths.collect();
+    if paths.is_empty() {
         return Ok(Vec::new());
     }
-    let rows = ctx.deps.store.volumes(job.job.project_id).await?;
-    let usable = |row: &&VolumeRow| {
-        let made = row.provisioning_data.as_deref();
-        let place = Location::of(&row.configuration, made);
-        let is_there = !row.deleted && row.status() == VolumeStatus::Active;
-        is_there && place.is_in(offer.backend, &offer.region)
-    };
-    let found = mounts.into_iter().map(|mount| {
-        let names = mount.name.as_slice();
-        let of_name = |name: &String| rows.iter().filter(usable).find(|row| row.name == *name);
-        let row = names.iter().find_map(of_name);
-        let made = row.and_then(|row| Some((row, row.provisioning_data.as_deref()?)));
-        let missing = || {
-            InputsError::Refused(format!(
-                "the volume {} is not there, or not in {} of {}",
-                names.join(" or "),
-                offer.region,
-                offer.backend
-            ))
-        };
-        let (row, volume) = made.ok_or_else(missing)?;
-        Ok(MountedVolume {
-            name: row.name.clone(),
-            volume: volume.clone(),
-            path: mount.path.clone(),
-        })
+    let volumes = ProjectVolumes::load(ctx, job.job.project_id).await;
+    let volumes = volumes.map_err(|error| InputsError::Transient(Box::new(error)))?;
+    let chosen = volumes.in_container(spec, offer.backend, &offer.region);
+    let chosen = chosen.map_err(InputsError::Refused)?;
+    let mounted = chosen.into_iter().zip(paths).map(|(one, path)| MountedVolume {
+        name: one.row.name.clone(),
+        volume: one.made.clone(),
+        path,
     });
-    found.collect()
+    Ok(mounted.collect())
 }
 
 /// The job that the container is made for: a container runs one, and ends with it.

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use dstack_agent_api::shim::TaskStatus;
 use dstack_compute::Sign;
+use dstack_model::backends::BackendType;
 use dstack_model::fleets::FleetStatus;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
-use dstack_model::runs::{JobProvisioningData, JobStatus};
+use dstack_model::runs::{JobProvisioningData, JobRuntimeData, JobStatus, JobTerminationReason};
 use dstack_plan::hosts;
 use dstack_plan::lifecycle::compute_group::ComputeGroupState;
 use dstack_plan::lifecycle::instance::{
@@ -22,7 +23,9 @@ use dstack_store::rows::{
     AgentAddress, FleetRow, InstanceRow, JobRow, OperationKind, OperationRow, OperationState,
 };
 use dstack_store::writes::Change as StoredChange;
-use dstack_store::{Changes, Commit, EntityRef, EventMaker, InstanceSnapshot, Json, Put, Sealed, events};
+use dstack_store::{
+    AttachmentsOf, Changes, Commit, EntityRef, EventMaker, InstanceSnapshot, Json, Put, Sealed, events,
+};
 use dstack_units::{InstanceId, ProjectId, RunId, Time};
 
 use super::fleet_view::counted;
@@ -32,6 +35,7 @@ use crate::Result;
 use crate::context::Context;
 use crate::follow;
 use crate::hosts::ReadyHost;
+use crate::job_volumes::{ProjectVolumes, names_volumes, not_attached};
 use crate::operations::containers::ReadyContainer;
 use crate::operations::instances::OfferAttempts;
 use crate::operations::{self, last_of, progress};
@@ -85,6 +89,7 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
     }
     if changed {
         tell_fleet(ctx, before);
+        wake_volumes(ctx, before).await?;
     }
     if takes_more {
         // Jobs that wait may have a place now, or none any more.
@@ -160,6 +165,19 @@ fn tell_fleet(ctx: &Context, before: &InstanceRow) {
     if before.status() == InstanceStatus::Pending {
         ctx.wakes.wake(Key::Schedule(before.project_id));
     }
+}
+
+/// Volumes come when an instance is ready, and those that it was made with are free when it is gone.
+async fn wake_volumes(ctx: &Context, before: &InstanceRow) -> Result<()> {
+    // Hosts have no volumes of clouds.
+    if before.backend.as_deref() == Some(BackendType::Remote.as_str()) {
+        return Ok(());
+    }
+    let attached = ctx.deps.store.attachments(AttachmentsOf::Instance(before.id));
+    for volume in attached.await? {
+        ctx.wakes.wake(EntityRef::Attachment(volume.row.id));
+    }
+    Ok(())
 }
 
 /// Whose runs and projects hear of it.
@@ -246,7 +264,7 @@ async fn apply(
         Decision::Stay => change.row.wait(Wait::none()),
         Decision::Wait(wait) => change.row.wait(wait),
         Decision::BringUp => bring_up(ctx, snapshot, change, now).await?,
-        Decision::Made => made(ctx, snapshot, attempts, change, now)?,
+        Decision::Made => made(ctx, snapshot, attempts, change, now).await?,
         Decision::NotMade(error) => not_made(ctx, snapshot, error, change, now).await?,
         Decision::Ready(status) => change.row.make_ready(status)?,
         Decision::End(reason, message) => {
@@ -688,7 +706,7 @@ fn remember_place(attempts: Option<&OfferAttempts>, row: &mut InstanceRow) {
     }
 }
 
-fn made(
+async fn made(
     ctx: &Context,
     snapshot: &InstanceSnapshot,
     attempts: Option<&OfferAttempts>,
@@ -708,14 +726,39 @@ fn made(
         .iter()
         .filter(|job| job.status() == JobStatus::Submitted)
     {
-        let Some(job) = placed(ctx, before, row, now)? else {
+        let Some(mut job) = placed(ctx, before, &change.row, now)? else {
             continue;
         };
-        let assigned = change.side_effects.maker().assigned(&job, row);
+        let volumes = give_volumes(ctx, change, &mut job).await?;
+        let assigned = change.side_effects.maker().assigned(&job, &change.row);
         change.side_effects.event(assigned);
-        change.side_effects.update(before, job);
+        change.side_effects.update(before, job.clone());
+        if let Err(error) = volumes {
+            let mut ending = job.clone();
+            ending.terminate(JobTerminationReason::VolumeError, Some(error), now)?;
+            change.side_effects.update(&job, ending);
+        }
     }
     Ok(())
+}
+
+/// The job gets its network volumes on the instance, or the reason why it does not.
+async fn give_volumes(ctx: &Context, change: &mut Change, job: &mut JobRow) -> Result<Result<(), String>> {
+    if !names_volumes(&job.job_spec) {
+        return Ok(Ok(()));
+    }
+    let mut volumes = ProjectVolumes::load(ctx, job.project_id).await?;
+    let names = match volumes.give(ctx, &mut change.side_effects, &change.row, job) {
+        Ok(names) => names,
+        Err(error) => return Ok(Err(not_attached(&error))),
+    };
+    job.job_runtime_data = job.job_runtime_data.as_deref().map(|runtime| {
+        Json::new(JobRuntimeData {
+            volume_names: Some(names),
+            ..runtime.clone()
+        })
+    });
+    Ok(Ok(()))
 }
 
 /// A job whose instance has been made.

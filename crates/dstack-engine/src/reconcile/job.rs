@@ -1,6 +1,7 @@
 //! Reconciles jobs that have been placed on an instance.
 
 mod nodes;
+mod volumes;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -145,6 +146,7 @@ fn facts(ctx: &Context, snapshot: &JobSnapshot, all: &Seen<'_>) -> Facts {
         task: task_facts(task, job),
         ended: seen.ended.clone(),
         drained: seen.drained,
+        volumes: volumes::facts(snapshot),
         submit_task: progress(&snapshot.operations, OperationKind::SubmitTask),
         start_job: progress(&snapshot.operations, OperationKind::StartJob),
         stop_job: progress(&snapshot.operations, OperationKind::StopJob),
@@ -207,6 +209,7 @@ struct Change {
     job: JobRow,
     instance: Option<InstanceRow>,
     operation: Option<OperationRow>,
+    volumes: volumes::Change,
 }
 
 /// What is decided, and what follows from it without waiting for anyone: it is written in one commit.
@@ -215,6 +218,7 @@ fn change(ctx: &Context, snapshot: &JobSnapshot, seen: &Seen<'_>, now: Time) -> 
         job: snapshot.job.clone(),
         instance: None,
         operation: None,
+        volumes: volumes::Change::default(),
     };
     if counts_inactivity(&snapshot.run.run_spec.configuration) {
         change.job.inactivity_secs = seen.job.no_connections_secs.or(change.job.inactivity_secs);
@@ -258,6 +262,10 @@ fn apply(
             change.job.wait(wait.clone());
         }
         Decision::Wait(wait) => change.job.wait(wait.clone()),
+        Decision::Detach(wait) => {
+            change.volumes = volumes::detached(snapshot, &change.job, now)?;
+            change.job.wait(wait.clone());
+        }
         Decision::Advance(status) => advance(snapshot, &mut change.job, *status, now)?,
         Decision::Terminate(ended) => terminate(&mut change.job, ended, now)?,
         Decision::Stop { drain_until, ask } => {
@@ -268,8 +276,14 @@ fn apply(
             }
             change.job.wait(Wait::until(*drain_until, WaitReason::LastOutput));
         }
-        Decision::Finish(status) => finish(snapshot, change, *status, now)?,
-        Decision::Abandon(status) => change.job.abandon(*status, now)?,
+        Decision::Finish(status) => {
+            change.volumes = volumes::left(snapshot, &change.job, now)?;
+            finish(snapshot, change, *status, now)?;
+        }
+        Decision::Abandon(status) => {
+            change.volumes = volumes::left(snapshot, &change.job, now)?;
+            change.job.abandon(*status, now)?;
+        }
     }
     Ok(())
 }
@@ -401,6 +415,7 @@ async fn commit(ctx: &Arc<Context>, snapshot: &JobSnapshot, change: Change, now:
     if let Some(operation) = change.operation {
         changes.intend(operation);
     }
+    change.volumes.add_to(&mut changes);
     if let (Some(mut row), Some(was)) = (change.instance, &snapshot.instance) {
         row.last_processed_at = now;
         let event = changes.maker().unassigned(before, &row);

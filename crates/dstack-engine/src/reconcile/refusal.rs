@@ -23,10 +23,24 @@ pub(super) struct RefusedJob {
 /// Jobs that get no place, by run.
 pub(super) type Refused = BTreeMap<RunId, Vec<RefusedJob>>;
 
-/// The job ends without having had a place: nothing of it is anywhere, so that both steps are taken at once.
+/// There is no place for the job.
 pub(super) fn refuse(ctx: &Context, before: &JobRow, message: String) -> Result<RefusedJob> {
+    refuse_for(
+        ctx,
+        before,
+        JobTerminationReason::FailedToStartDueToNoCapacity,
+        message,
+    )
+}
+
+/// The job ends without having had a place: nothing of it is anywhere, so that both steps are taken at once.
+pub(super) fn refuse_for(
+    ctx: &Context,
+    before: &JobRow,
+    reason: JobTerminationReason,
+    message: String,
+) -> Result<RefusedJob> {
     let now = ctx.now();
-    let reason = JobTerminationReason::FailedToStartDueToNoCapacity;
     let mut ending = before.clone();
     ending.terminate(reason, Some(message), now)?;
     // Events are listed by time.

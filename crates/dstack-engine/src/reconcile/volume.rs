@@ -95,6 +95,7 @@ fn facts(snapshot: &VolumeSnapshot) -> Facts {
         create: progress(&snapshot.operations, OperationKind::Create),
         remove: progress(&snapshot.operations, OperationKind::Remove),
         is_made: row.provisioning_data.is_some(),
+        is_attached: snapshot.is_attached,
         idle_since: idle_since(row),
         idle_for: idle_for(row),
     }

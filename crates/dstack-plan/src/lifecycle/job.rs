@@ -5,6 +5,7 @@ use std::time::Duration;
 use dstack_model::runs::{JobStatus, JobTerminationReason};
 use dstack_units::Time;
 
+use super::attachment::DETACH_TIMEOUT;
 use super::{Wait, WaitReason};
 
 /// How long the agents may take to accept a job.
@@ -82,6 +83,22 @@ pub struct Ended {
     pub exit_status: Option<i64>,
 }
 
+/// How far the network volumes of a job are.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Volumes {
+    /// It has none, or none of them needs anything.
+    #[default]
+    Settled,
+    /// The instance does not have all of them yet.
+    Attaching(WaitReason),
+    /// The instance has all of them.
+    Attached,
+    /// One of them could not be attached, for this reason.
+    Failed(String),
+    /// They are being detached, since then.
+    Detaching(WaitReason, Time),
+}
+
 /// What a client that attaches to jobs over SSH was told of its run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToldClient {
@@ -150,6 +167,8 @@ pub struct Facts {
     pub ended: Option<Ended>,
     /// Everything the runner had to say is stored.
     pub drained: bool,
+    /// How far its network volumes are.
+    pub volumes: Volumes,
     /// Progress of each operation.
     pub submit_task: Progress,
     /// See [`Operation::StartJob`].
@@ -178,6 +197,8 @@ pub enum Decision {
     },
     /// Nothing to do but wait.
     Wait(Wait),
+    /// Have its network volumes detached, and wait for that.
+    Detach(Wait),
     /// It is over: release the instance.
     Finish(JobStatus),
     /// It is over for the user; its share of the instance stays taken, since something of it may still run there.
@@ -252,6 +273,11 @@ fn provisioning(facts: &Facts, now: Time) -> Decision {
     {
         return Decision::Wait(wait_for_nodes(facts, nodes, now));
     }
+    if facts.submit_task == Progress::None
+        && let Some(decision) = before_mount(facts)
+    {
+        return decision;
+    }
     match &facts.submit_task {
         Progress::Done => Decision::Advance(JobStatus::Pulling),
         Progress::Refused(error) => failed(
@@ -267,6 +293,23 @@ fn provisioning(facts: &Facts, now: Time) -> Decision {
         ),
         Progress::None => Decision::Intend(Operation::SubmitTask, waits(None)),
         Progress::Intended(error) => Decision::Wait(waits(error.as_ref())),
+    }
+}
+
+/// The shim mounts volumes when it gets the task: they are there before.
+fn before_mount(facts: &Facts) -> Option<Decision> {
+    match &facts.volumes {
+        Volumes::Settled | Volumes::Attached => None,
+        // How long it may take is decided for each of them.
+        Volumes::Attaching(reason) => Some(Decision::Wait(Wait::indefinite(reason.clone()))),
+        Volumes::Failed(error) => Some(failed(
+            JobTerminationReason::VolumeError,
+            format!("Failed to attach volume: {error}"),
+        )),
+        Volumes::Detaching(..) => Some(failed(
+            JobTerminationReason::VolumeError,
+            "Failed to attach volume: it is being detached",
+        )),
     }
 }
 
@@ -461,8 +504,11 @@ fn terminating(facts: &Facts, now: Time) -> Decision {
         .termination_reason
         .unwrap_or(JobTerminationReason::TerminatedByServer);
     let never_placed = facts.submit_task == Progress::None;
-    if !facts.instance_alive || never_placed {
+    if !facts.instance_alive {
         return Decision::Finish(reason.status());
+    }
+    if never_placed {
+        return finish(facts, reason, now);
     }
     let aborted = reason == JobTerminationReason::AbortedByUser;
     // Operations under way are let end first, so that a late `submit` can never follow a `remove`.
@@ -497,7 +543,7 @@ fn terminating(facts: &Facts, now: Time) -> Decision {
     };
     match &facts.remove_task {
         Progress::None => Decision::Intend(Operation::RemoveTask, waits(None)),
-        Progress::Done => Decision::Finish(reason.status()),
+        Progress::Done => finish(facts, reason, now),
         Progress::Intended(error) => Decision::Wait(waits(error.as_ref())),
         Progress::Refused(error) => Decision::Wait(waits(Some(error))),
     }
@@ -511,6 +557,20 @@ fn may_have_output(facts: &Facts) -> bool {
         _ => false,
     };
     !facts.drained && !is_gone
+}
+
+/// Nothing of the job runs any more. It is over when its volumes are detached, as nobody else gets them before; a cloud that does
+/// not answer is not waited for for ever.
+fn finish(facts: &Facts, reason: JobTerminationReason, now: Time) -> Decision {
+    let detached = |reason: &WaitReason, since: Time| Wait::until(since + DETACH_TIMEOUT, reason.clone());
+    match &facts.volumes {
+        Volumes::Attaching(reason) => Decision::Detach(detached(reason, now)),
+        Volumes::Attached => Decision::Detach(detached(&WaitReason::JobEnded, now)),
+        Volumes::Detaching(reason, since) if now < *since + DETACH_TIMEOUT => {
+            Decision::Wait(detached(reason, *since))
+        }
+        Volumes::Settled | Volumes::Failed(_) | Volumes::Detaching(..) => Decision::Finish(reason.status()),
+    }
 }
 
 fn ended_by_itself(facts: &Facts, reason: JobTerminationReason) -> bool {
@@ -565,11 +625,68 @@ mod tests {
             task: Task::Unknown,
             ended: None,
             drained: false,
+            volumes: Volumes::Settled,
             submit_task: Progress::None,
             start_job: Progress::None,
             stop_job: Progress::None,
             remove_task: Progress::None,
         }
+    }
+
+    #[test]
+    fn the_task_waits_for_its_volumes_and_the_end_for_their_being_detached() {
+        let with = |status, volumes| Facts {
+            volumes,
+            ..facts(status)
+        };
+        let reason = WaitReason::VolumeAttached {
+            volume: "data".to_owned(),
+            instance: "cloud-0".to_owned(),
+            error: None,
+        };
+        let attaching = with(JobStatus::Provisioning, Volumes::Attaching(reason.clone()));
+        assert_eq!(
+            decide(&attaching, at(1)),
+            Decision::Wait(Wait::indefinite(reason.clone()))
+        );
+        let attached = with(JobStatus::Provisioning, Volumes::Attached);
+        let submits = decide(&attached, at(1));
+        assert!(matches!(submits, Decision::Intend(Operation::SubmitTask, _)));
+        let refused = with(JobStatus::Provisioning, Volumes::Failed("no".to_owned()));
+        let Decision::Terminate(ended) = decide(&refused, at(1)) else {
+            panic!("it has no volume");
+        };
+        assert_eq!(
+            (ended.reason, ended.message.as_deref()),
+            (
+                JobTerminationReason::VolumeError,
+                Some("Failed to attach volume: no")
+            )
+        );
+        let ending = |volumes, remove_task| Facts {
+            submit_task: Progress::Done,
+            remove_task,
+            ..with(JobStatus::Terminating, volumes)
+        };
+        let mounted = ending(Volumes::Attached, Progress::None);
+        let removes = decide(&mounted, at(1));
+        assert!(
+            matches!(removes, Decision::Intend(Operation::RemoveTask, _)),
+            "unmounted first"
+        );
+        let unmounted = ending(Volumes::Attached, Progress::Done);
+        assert!(matches!(decide(&unmounted, at(1)), Decision::Detach(_)));
+        let leaving = ending(Volumes::Detaching(reason, at(1)), Progress::Done);
+        assert!(matches!(decide(&leaving, at(600)), Decision::Wait(_)));
+        assert!(
+            matches!(decide(&leaving, at(601)), Decision::Finish(_)),
+            "not for ever"
+        );
+        let gone = Facts {
+            instance_alive: false,
+            ..leaving
+        };
+        assert!(matches!(decide(&gone, at(1)), Decision::Finish(_)));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::{JobStatus, RunStatus};
 use dstack_model::volumes::VolumeStatus;
 
+use super::attachment::AttachmentStatus;
 use super::compute_group::ComputeGroupState;
 use super::placement_group::PlacementGroupStatus;
 
@@ -70,6 +71,16 @@ pub const fn volume_allowed(from: VolumeStatus, to: VolumeStatus) -> bool {
         Submitted => matches!(to, Provisioning | Active | Failed),
         Provisioning => matches!(to, Active | Failed),
         Active | Failed => false,
+    }
+}
+
+/// Whether an attachment of a volume may go from one status to the other. One that is gone has no row.
+pub const fn attachment_allowed(from: AttachmentStatus, to: AttachmentStatus) -> bool {
+    use AttachmentStatus::{Attached, Attaching, Detaching, Failed};
+    match from {
+        Attaching => matches!(to, Attached | Detaching | Failed),
+        Attached => matches!(to, Detaching),
+        Detaching | Failed => false,
     }
 }
 

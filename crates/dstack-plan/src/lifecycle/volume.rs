@@ -25,6 +25,8 @@ pub struct Facts {
     pub remove: Progress,
     /// What the cloud made of it is known.
     pub is_made: bool,
+    /// Whether instances have it, for jobs.
+    pub is_attached: bool,
     /// Since when no job has used it.
     pub idle_since: Time,
     /// How long it may be unused; `None`: for ever.
@@ -76,6 +78,10 @@ fn delete(facts: &Facts) -> Decision {
     if !facts.is_made || facts.is_external {
         return Decision::Gone;
     }
+    if facts.is_attached {
+        let volume = facts.name.clone();
+        return Decision::Wait(Wait::indefinite(WaitReason::VolumeUnused { volume }));
+    }
     let wait = |error: Option<&String>| {
         Wait::indefinite(WaitReason::Termination {
             name: facts.name.clone(),
@@ -92,7 +98,7 @@ fn delete(facts: &Facts) -> Decision {
 }
 
 fn in_use(facts: &Facts, now: Time) -> Decision {
-    let Some(limit) = facts.idle_for else {
+    let Some(limit) = facts.idle_for.filter(|_| !facts.is_attached) else {
         return Decision::Wait(Wait::none());
     };
     let until = facts.idle_since + limit;
@@ -119,6 +125,7 @@ mod tests {
             create: Progress::None,
             remove: Progress::None,
             is_made: false,
+            is_attached: false,
             idle_since: at(0),
             idle_for: None,
         }
@@ -180,6 +187,17 @@ mod tests {
         ));
         assert!(matches!(removed(Progress::Intended(None)), Decision::Wait(_)));
         assert_eq!(removed(Progress::Done), Decision::Gone);
+        let used = Facts {
+            is_attached: true,
+            ..active.clone()
+        };
+        let Decision::Wait(wait) = decide(&used, at(1)) else {
+            panic!("jobs still use it");
+        };
+        assert_eq!(
+            wait.reason.unwrap().to_string(),
+            "the jobs that use volume data to end"
+        );
         let external = Facts {
             is_external: true,
             ..active.clone()
@@ -202,6 +220,11 @@ mod tests {
             Decision::Wait(Wait::until(at(160), WaitReason::JobBeforeCleanup))
         );
         assert_eq!(decide(&active, at(160)), Decision::DeleteUnused);
+        let used = Facts {
+            is_attached: true,
+            ..active.clone()
+        };
+        assert_eq!(decide(&used, at(9_999)), Decision::Wait(Wait::none()));
         let kept = Facts {
             idle_for: None,
             ..active

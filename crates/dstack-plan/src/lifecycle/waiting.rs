@@ -6,7 +6,7 @@ use dstack_model::runs::WAITING_FOR_COMMANDS;
 use dstack_units::Time;
 use serde::{Deserialize, Serialize};
 
-/// What a run, job, instance, fleet, volume or gateway waits for.
+/// What a run, job, instance, fleet, volume, attachment or gateway waits for.
 ///
 /// Programs compare values; users read the text, which follows the words "waits for". It is stored as JSON with the variant
 /// as `kind`.
@@ -194,6 +194,45 @@ pub enum WaitReason {
     // Volumes
     /// A job that uses the volume before its `auto_cleanup_duration` is over.
     JobBeforeCleanup,
+    /// Jobs have a volume that is to be deleted.
+    VolumeUnused {
+        /// Name of the volume.
+        volume: String,
+    },
+
+    // Attachments of volumes
+    /// Another instance is to be without the volume first.
+    VolumeFree {
+        /// Name of the volume.
+        volume: String,
+        /// Name of that instance.
+        instance: String,
+    },
+    /// A cloud attaches a volume.
+    VolumeAttached {
+        /// Name of the volume.
+        volume: String,
+        /// Name of the instance.
+        instance: String,
+        /// Why the last call failed.
+        error: Option<String>,
+    },
+    /// A cloud detaches a volume.
+    VolumeDetached {
+        /// Name of the volume.
+        volume: String,
+        /// Name of the instance.
+        instance: String,
+        /// Why the last call failed.
+        error: Option<String>,
+    },
+    /// A container that was made with a volume is to end.
+    VolumeReleased {
+        /// Name of the volume.
+        volume: String,
+        /// Name of the instance.
+        instance: String,
+    },
 
     // Fleets
     /// The pause before the next attempt to bring the fleet to its size.
@@ -215,7 +254,9 @@ impl WaitReason {
         match self {
             Self::Creation { error: Some(_), .. }
             | Self::CreationKnown { error: Some(_), .. }
-            | Self::Termination { error: Some(_), .. } => Some(format!("Waits for {self}")),
+            | Self::Termination { error: Some(_), .. }
+            | Self::VolumeAttached { error: Some(_), .. }
+            | Self::VolumeDetached { error: Some(_), .. } => Some(format!("Waits for {self}")),
             _ => None,
         }
     }
@@ -328,6 +369,31 @@ impl fmt::Display for WaitReason {
             Self::JobBeforeIdleTimeout => f.write_str("a job, until it has been idle for too long"),
             Self::JobBeforeCleanup => {
                 f.write_str("a job that uses it, until it has been unused for too long")
+            }
+            Self::VolumeUnused { volume } => write!(f, "the jobs that use volume {volume} to end"),
+            Self::VolumeFree { volume, instance } => {
+                write!(f, "volume {volume} to be detached from {instance}")
+            }
+            Self::VolumeAttached {
+                volume,
+                instance,
+                error,
+            } => with_error(
+                f,
+                format_args!("the cloud to attach volume {volume} to {instance}"),
+                error.as_ref(),
+            ),
+            Self::VolumeDetached {
+                volume,
+                instance,
+                error,
+            } => with_error(
+                f,
+                format_args!("the cloud to detach volume {volume} from {instance}"),
+                error.as_ref(),
+            ),
+            Self::VolumeReleased { volume, instance } => {
+                write!(f, "{instance}, which was made with volume {volume}, to end")
             }
             Self::InstanceEnded => f.write_str("the instance to be ended"),
             Self::FleetSize { attempt } => {

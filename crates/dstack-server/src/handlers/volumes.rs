@@ -2,11 +2,11 @@
 
 use dstack_api::{Nothing, routes};
 use dstack_model::requests::{CreateVolumeRequest, ListVolumesRequest, NameRequest, NamesRequest};
-use dstack_model::volumes::{Volume, VolumeSpec, VolumeStatus};
+use dstack_model::volumes::{Volume, VolumeAttachment, VolumeInstance, VolumeSpec, VolumeStatus};
 use dstack_plan::lifecycle::WaitReason;
 use dstack_store::queries::Page;
-use dstack_store::queries::volumes::ListedVolume;
-use dstack_units::Time;
+use dstack_store::queries::volumes::{ListedAttachment, ListedVolume};
+use dstack_units::{Time, VolumeId};
 
 use crate::api::{Api, Call};
 use crate::error::{ApiError, Result};
@@ -36,7 +36,7 @@ async fn list_all(call: Call, request: ListVolumesRequest) -> Result<Vec<Volume>
         .volumes()
         .list(&visible, request.only_active, &page)
         .await?;
-    Ok(shown(&call, found))
+    shown(&call, found).await
 }
 
 async fn list(call: Call, _: Nothing) -> Result<Vec<Volume>> {
@@ -47,12 +47,34 @@ async fn list(call: Call, _: Nothing) -> Result<Vec<Volume>> {
         .volumes()
         .of_project(call.project()?.row.id)
         .await?;
-    Ok(shown(&call, found))
+    shown(&call, found).await
 }
 
-fn shown(call: &Call, found: Vec<ListedVolume>) -> Vec<Volume> {
+async fn shown(call: &Call, found: Vec<ListedVolume>) -> Result<Vec<Volume>> {
     let now = call.state.data.clock.now();
-    found.into_iter().map(|listed| volume(listed, now)).collect()
+    let live = found.iter().filter(|listed| !listed.row.deleted);
+    let ids: Vec<VolumeId> = live.map(|listed| listed.row.id).collect();
+    let attached = call.state.data.database.volumes().attachments(&ids).await?;
+    let with_attachments = |listed: ListedVolume| {
+        let its = attached.iter().filter(|one| one.row.volume_id == listed.row.id);
+        let attachments = its.map(attachment).collect();
+        volume(listed, attachments, now)
+    };
+    Ok(found.into_iter().map(with_attachments).collect())
+}
+
+fn attachment(listed: &ListedAttachment) -> VolumeAttachment {
+    let instance = &listed.instance;
+    let place = instance.job_provisioning_data.as_ref();
+    VolumeAttachment {
+        instance: VolumeInstance {
+            name: instance.name.clone(),
+            fleet_name: listed.fleet_name.clone(),
+            instance_num: u32::try_from(instance.instance_num).unwrap_or_default(),
+            instance_id: place.map(|place| place.instance_id.clone()),
+        },
+        attachment_data: listed.row.data.as_deref().cloned(),
+    }
 }
 
 async fn get(call: Call, request: NameRequest) -> Result<Volume> {
@@ -64,10 +86,8 @@ async fn get(call: Call, request: NameRequest) -> Result<Volume> {
         .volumes()
         .by_name(project, &request.name)
         .await?;
-    Ok(volume(
-        found.ok_or_else(ApiError::not_exists)?,
-        call.state.data.clock.now(),
-    ))
+    let shown = shown(&call, vec![found.ok_or_else(ApiError::not_exists)?]).await?;
+    shown.into_iter().next().ok_or_else(ApiError::not_exists)
 }
 
 async fn create(call: Call, request: CreateVolumeRequest) -> Result<Volume> {
@@ -84,7 +104,7 @@ async fn create(call: Call, request: CreateVolumeRequest) -> Result<Volume> {
         project_name: project.name.clone(),
         user_name: user.name.clone(),
     };
-    Ok(volume(listed, state.data.clock.now()))
+    Ok(volume(listed, Vec::new(), state.data.clock.now()))
 }
 
 async fn delete(call: Call, request: NamesRequest) -> Result<()> {
@@ -95,7 +115,7 @@ async fn delete(call: Call, request: NamesRequest) -> Result<()> {
 }
 
 /// A volume as the API shows it.
-fn volume(listed: ListedVolume, now: Time) -> Volume {
+fn volume(listed: ListedVolume, attachments: Vec<VolumeAttachment>, now: Time) -> Volume {
     let row = listed.row;
     let configuration = (*row.configuration).clone();
     let provisioning_data = row.provisioning_data.as_ref().map(|data| {
@@ -132,7 +152,7 @@ fn volume(listed: ListedVolume, now: Time) -> Volume {
         cost: price.map_or(0.0, |price| {
             price * seconds_between(row.created_at, end) / MONTH_SECONDS
         }),
-        attachments: Some(Vec::new()),
+        attachments: Some(attachments),
         attachment_data: None,
     }
 }

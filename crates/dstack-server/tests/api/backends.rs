@@ -48,7 +48,7 @@ impl BackendKind for Picky {
     }
 }
 
-async fn server() -> Server {
+pub(super) async fn server() -> Server {
     let kinds = Registry::new([Arc::new(Picky) as Arc<dyn BackendKind>]);
     TestServer::new().kinds(kinds).start().await
 }
@@ -211,12 +211,6 @@ async fn volumes_that_a_run_cannot_mount_together_are_refused() {
             json!(["two-${{ dstack.node_rank }}:/a"]),
             2,
             "Volume ['two-1'] is marked for deletion and cannot be attached",
-        ),
-        // Nothing is wrong with it, but this version cannot attach any.
-        (
-            json!(["one:/a", "two-0:/b"]),
-            1,
-            "A network volume in `volumes` is not supported",
         ),
     ] {
         let task = json!({"type": "task", "commands": ["x"], "volumes": volumes, "nodes": nodes});

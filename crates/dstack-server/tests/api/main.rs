@@ -48,6 +48,7 @@ mod startup;
 mod test_server;
 mod tokens;
 mod users;
+mod volumes;
 
 use test_server::{
     ADMIN, Answer, HandClock, LOGINS, PUBLIC_KEY, Server, TestServer, multipart, new_postgres, on_postgres,

@@ -60,6 +60,13 @@ impl Default for HostDisks {
     }
 }
 
+impl HostDisks {
+    /// Those that are mounted below a directory of one's own.
+    pub const fn below(root: PathBuf) -> Self {
+        Self { root }
+    }
+}
+
 #[async_trait]
 impl Disks for HostDisks {
     async fn tool(&self, program: &'static str, args: &[&str]) -> Result<Output, CommandError> {

@@ -10,6 +10,7 @@
 )]
 
 mod conventions;
+mod disks;
 mod fake;
 mod lifecycle;
 mod streaming;

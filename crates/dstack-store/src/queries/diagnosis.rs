@@ -64,13 +64,14 @@ impl Diagnoses<'_> {
         Ok(found)
     }
 
-    /// Instances, volumes and gateways that are being ended.
+    /// Instances, volumes, attachments and gateways that are being ended.
     pub async fn ending(self) -> Result<Vec<DiagnosedRow>> {
         let mut found = Vec::new();
         for table in DRIVEN {
             let condition = match table.name {
                 "instances" => "status = 'terminating'",
                 "volumes" => "to_be_deleted = 1 AND deleted = 0",
+                "attachments" => "status = 'detaching'",
                 "gateways" => "to_be_deleted = 1",
                 _ => continue,
             };

@@ -1,5 +1,6 @@
 //! Network volumes.
 
+use dstack_plan::lifecycle::attachment::AttachmentStatus;
 use dstack_units::{ProjectId, VolumeId};
 use sqlx::Row;
 use sqlx::any::AnyRow;
@@ -8,7 +9,8 @@ use super::select::{Select, fetch_as, fetch_one};
 use super::{Page, Reads};
 use crate::encryption::RowKeys;
 use crate::entity::select_with;
-use crate::rows::VolumeRow;
+use crate::rows::{AttachmentRow, FleetRow, InstanceRow, VolumeRow};
+use crate::sql::by_column;
 use crate::{Entity, Result, Tx};
 
 /// A volume with the names around it.
@@ -20,6 +22,17 @@ pub struct ListedVolume {
     pub project_name: String,
     /// Name of its user.
     pub user_name: String,
+}
+
+/// An attachment with the instance that has the volume.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ListedAttachment {
+    /// The attachment.
+    pub row: AttachmentRow,
+    /// The instance.
+    pub instance: InstanceRow,
+    /// Name of the instance's fleet.
+    pub fleet_name: Option<String>,
 }
 
 fn select() -> String {
@@ -77,6 +90,32 @@ impl Volumes<'_> {
             read(row, self.0.keys())
         })
         .await
+    }
+
+    /// The attachments of volumes, oldest first; those that have failed are none.
+    pub async fn attachments(self, volumes: &[VolumeId]) -> Result<Vec<ListedAttachment>> {
+        let ids: Vec<String> = volumes.iter().map(ToString::to_string).collect();
+        let order = "ORDER BY t.created_at, t.id";
+        let mut rows: Vec<AttachmentRow> = by_column(self.0, "volume_id", &ids, order).await?;
+        rows.retain(|row| row.status() != AttachmentStatus::Failed);
+        let ids: Vec<String> = rows.iter().map(|row| row.instance_id.to_string()).collect();
+        let instances: Vec<InstanceRow> = by_column(self.0, "id", &ids, "").await?;
+        let fleets = instances
+            .iter()
+            .filter_map(|row| row.fleet_id)
+            .map(|id| id.to_string());
+        let fleets: Vec<String> = fleets.collect();
+        let fleets: Vec<FleetRow> = by_column(self.0, "id", &fleets, "").await?;
+        let listed = rows.into_iter().filter_map(|row| {
+            let instance = instances.iter().find(|other| other.id == row.instance_id)?;
+            let fleet = fleets.iter().find(|fleet| Some(fleet.id) == instance.fleet_id);
+            Some(ListedAttachment {
+                row,
+                instance: instance.clone(),
+                fleet_name: fleet.map(|fleet| fleet.name.clone()),
+            })
+        });
+        Ok(listed.collect())
     }
 
     /// One of any project, deleted or not.

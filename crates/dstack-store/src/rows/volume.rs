@@ -3,6 +3,7 @@
 use dstack_model::volumes::{AnyVolumeConfiguration, VolumeProvisioningData, VolumeStatus};
 use dstack_plan::lifecycle::transitions::volume_allowed;
 use dstack_plan::lifecycle::{Wait, WaitReason};
+use dstack_plan::volumes::Candidate;
 use dstack_units::{ProjectId, Time, UserId, VolumeId};
 
 use super::{TransitionError, change_status, life};
@@ -127,6 +128,22 @@ impl VolumeRow {
         self.last_processed_at = now;
         self.wait(Wait::none());
         Ok(())
+    }
+
+    /// As planning looks at it.
+    pub fn candidate(&self) -> Candidate<'_> {
+        Candidate {
+            name: &self.name,
+            status: self.status,
+            to_be_deleted: self.to_be_deleted,
+            configuration: &self.configuration,
+            made: self.provisioning_data.as_deref(),
+        }
+    }
+
+    /// A job uses it, or has used it until now.
+    pub const fn used(&mut self, now: Time) {
+        self.last_job_processed_at = Some(now);
     }
 
     /// Its deletion is asked for.

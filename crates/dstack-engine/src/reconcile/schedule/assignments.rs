@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use dstack_model::runs::JobRuntimeData;
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::placement::Choice;
 use dstack_plan::queue::NewInstance;
@@ -14,6 +15,7 @@ use dstack_units::{ComputeGroupId, FleetId, InstanceId, JobId, ProjectId, RunId,
 
 use crate::Result;
 use crate::context::Context;
+use crate::job_volumes::{ProjectVolumes, not_attached};
 use crate::operations::instances::OfferAttempts;
 use crate::operations::intend;
 use crate::reconcile::fleet_view::counted;
@@ -68,18 +70,31 @@ impl<'a> Assignments<'a> {
         }
     }
 
-    /// The job gets a share of an instance. Returns the instance; `None`: it is not one of those that were read.
+    /// The job gets a share of an instance, and its network volumes. Returns the instance (`None`: it is not one of those that were
+    /// read), or why it does not get the volumes.
     ///
     /// # Errors
     /// The status of the instance or of the job does not allow it.
-    pub(super) fn assign(&mut self, before: &JobRow, choice: &Choice) -> Result<Option<&InstanceRow>> {
+    pub(super) fn assign(
+        &mut self,
+        before: &JobRow,
+        choice: &Choice,
+        volumes: &mut ProjectVolumes,
+    ) -> Result<Result<Option<&InstanceRow>, String>> {
         let Some(read) = self.instances.get(&choice.instance_id) else {
-            return Ok(None);
+            return Ok(Ok(None));
+        };
+        let names = match volumes.give(self.ctx, &mut self.changes, read, before) {
+            Ok(names) => names,
+            Err(error) => return Ok(Err(not_attached(&error))),
         };
         let slot = self.occupied.entry(read.id).or_insert_with(|| (*read).clone());
         let was = slot.clone();
         let multinode = before.job_spec.jobs_per_replica > 1;
-        let runtime = choice.runtime_data(self.ctx.deps.settings.host_network, multinode);
+        let runtime = JobRuntimeData {
+            volume_names: Some(names).filter(|names| !names.is_empty()),
+            ..choice.runtime_data(self.ctx.deps.settings.host_network, multinode)
+        };
         let mut job = before.clone();
         job.assign(&was, choice.fleet_id, runtime, self.now)?;
         slot.occupy(i64::from(choice.offer.blocks), self.now)?;
@@ -96,7 +111,7 @@ impl<'a> Assignments<'a> {
             instance: slot.name.clone(),
             ours: self.ctx.leases.contains(EntityRef::Instance(slot.id)),
         });
-        Ok(Some(slot))
+        Ok(Ok(Some(slot)))
     }
 
     /// An instance is to be made for the job, which has it from now on, and what is asked of the cloud is written down.

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_model::backends::BackendType;
-use dstack_model::runs::{JobProvisioningData, JobStatus};
+use dstack_model::runs::{JobProvisioningData, JobStatus, JobTerminationReason};
 use dstack_plan::compute_groups::{NodesMade, nodes_made};
 use dstack_plan::offers::{AvailableOffers, Query};
 use dstack_plan::placement::Request;
 use dstack_plan::queue::{NewInstance, OfferSource, Placement, Placer};
+use dstack_plan::volumes::Location;
 use dstack_store::RunSnapshot;
 use dstack_store::rows::JobRow;
 use dstack_system::task;
@@ -18,9 +19,10 @@ use dstack_units::{FleetId, JobId, ProjectId, RunId, Time};
 use super::assignments::Assignments;
 use crate::Result;
 use crate::context::Context;
+use crate::job_volumes::ProjectVolumes;
 use crate::offer_cache;
 use crate::reconcile::fleet_view::fleets;
-use crate::reconcile::refusal::{Refused, ends, refuse, snapshots};
+use crate::reconcile::refusal::{Refused, ends, refuse, refuse_for, snapshots};
 use crate::wakes::Key;
 
 /// Pause before backends that could not be read are read again.
@@ -39,6 +41,7 @@ pub(super) async fn place_all(
     let jobs = in_order(waiting, &runs);
     let multinode = multinode_backends(ctx, project, &jobs).await;
     let (multinode, groups) = multinode.map_or((None, Vec::new()), |known| (Some(known.able), known.groups));
+    let volumes = ProjectVolumes::of_jobs(ctx, project, jobs.iter().map(|(job, _)| *job)).await?;
     let placement = ctx.deps.store.placement(project).await?;
     let fleets = fleets(&placement, None);
     let mut pass = Pass {
@@ -49,6 +52,7 @@ pub(super) async fn place_all(
         multinode,
         groups,
         grouped: HashSet::new(),
+        volumes,
         fleets: HashMap::new(),
         masters: HashMap::new(),
         refused: Refused::new(),
@@ -168,6 +172,7 @@ struct Pass<'a> {
     source: Source<'a>,
     assignments: Assignments<'a>,
     multinode: Option<Vec<BackendType>>,
+    volumes: ProjectVolumes,
     /// Backends that make containers in groups.
     groups: Vec<BackendType>,
     /// Jobs that are made as one with the first node of theirs.
@@ -188,7 +193,11 @@ impl Pass<'_> {
         if self.grouped.contains(&job.id) {
             return Ok(());
         }
-        match self.decide(job, snapshot) {
+        let places = match self.volumes.places(&job.job_spec) {
+            Ok(places) => places,
+            Err(error) => return self.refuse_volumes(job, error),
+        };
+        match self.decide(job, snapshot, &places) {
             Placement::Pending => self.undecided += 1,
             Placement::Away(until) => {
                 self.undecided += 1;
@@ -196,7 +205,10 @@ impl Pass<'_> {
             }
             Placement::Instance(choice) => {
                 self.fleets.insert(job.run_id, choice.fleet_id);
-                let instance = self.assignments.assign(job, &choice)?;
+                let instance = match self.assignments.assign(job, &choice, &mut self.volumes)? {
+                    Ok(instance) => instance,
+                    Err(error) => return self.refuse_volumes(job, error),
+                };
                 let place = instance.and_then(|instance| instance.job_provisioning_data.as_deref());
                 if job.job_num == 0
                     && let Some(place) = place
@@ -235,9 +247,19 @@ impl Pass<'_> {
             }
             NodesMade::AsOne(offers) => Arc::new(offers),
         };
+        self.grouped.extend(nodes.iter().map(|node| node.id));
+        // Of all nodes, before any of them costs money.
+        let without = nodes
+            .iter()
+            .find_map(|node| self.volumes.places(&node.job_spec).err());
+        if let Some(error) = without {
+            for node in nodes {
+                self.refuse_volumes(node, error.clone())?;
+            }
+            return Ok(());
+        }
         let request = Request::new(&snapshot.run.run_spec, &job.job_spec);
         let others = i64::try_from(nodes.len() - 1).unwrap_or(i64::MAX);
-        self.grouped.extend(nodes.iter().map(|node| node.id));
         if let Err(reason) = self.placer.make_more(&request, new.fleet, others) {
             for node in nodes {
                 self.refuse(node, reason.clone())?;
@@ -249,7 +271,15 @@ impl Pass<'_> {
         Ok(())
     }
 
-    fn decide(&mut self, job: &JobRow, snapshot: &RunSnapshot) -> Placement {
+    /// The job ends, as it does not get its network volumes.
+    fn refuse_volumes(&mut self, job: &JobRow, error: String) -> Result<()> {
+        let reason = JobTerminationReason::VolumeError;
+        let refused = refuse_for(self.ctx, job, reason, error)?;
+        self.refused.entry(job.run_id).or_default().push(refused);
+        Ok(())
+    }
+
+    fn decide(&mut self, job: &JobRow, snapshot: &RunSnapshot, places: &[Location]) -> Placement {
         let (run, first) = (&snapshot.run, first_node(job, snapshot));
         let master = match first {
             None => None,
@@ -266,6 +296,7 @@ impl Pass<'_> {
         let request = Request {
             run_fleet: run_fleet.or_else(|| first.and_then(|first| first.fleet_id)),
             master,
+            volumes: places,
             multinode_backends: self.multinode.as_deref(),
             ..Request::new(&run.run_spec, &job.job_spec)
         };

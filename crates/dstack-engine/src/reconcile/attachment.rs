@@ -1,0 +1,174 @@
+//! Attachments: a volume comes to the instance of a job, and is free again when the job has ended.
+
+use std::sync::Arc;
+
+use dstack_model::instances::InstanceStatus;
+use dstack_model::volumes::VolumeStatus;
+use dstack_plan::lifecycle::attachment::{AttachmentStatus, Decision, Facts, Holder, Machine, decide};
+use dstack_plan::lifecycle::{Wait, WaitReason};
+use dstack_store::rows::{AttachmentRow, InstanceRow, OperationKind, VolumeRow};
+use dstack_store::{AttachmentSnapshot, Changes, EntityRef, EventMaker, VolumeUse};
+use dstack_units::{AttachmentId, Time};
+
+use crate::Result;
+use crate::context::Context;
+use crate::operations::attachments::Attempt;
+use crate::operations::{self, last_of, progress};
+
+/// Takes an attachment a step further.
+pub async fn reconcile(ctx: &Arc<Context>, id: AttachmentId) -> Result<()> {
+    let entity = EntityRef::Attachment(id);
+    let Some(snapshot) = ctx.deps.store.attachment(id).await? else {
+        ctx.finished(entity);
+        return Ok(());
+    };
+    if snapshot.attachment.status() == AttachmentStatus::Failed {
+        ctx.finished(entity);
+        return Ok(());
+    }
+    let change = change(ctx, &snapshot)?;
+    let (is_told, is_gone) = (is_told(&snapshot.attachment, &change), change.row.is_none());
+    let commit = change.changes.into_commit();
+    let intended: Vec<OperationKind> = operations::intended(&snapshot.operations, &commit).collect();
+    ctx.commit(("attachment.commit.before", "attachment.commit.after"), commit)
+        .await?;
+    for kind in intended {
+        operations::ensure(ctx, entity, kind);
+    }
+    if is_told {
+        ctx.wakes.wake(EntityRef::Job(snapshot.attachment.job_id));
+    }
+    if is_gone {
+        // The next of them gets the volume.
+        for other in &snapshot.others {
+            ctx.wakes.wake(EntityRef::Attachment(other.row.id));
+        }
+    }
+    Ok(())
+}
+
+/// The rows as they shall be.
+struct Change {
+    /// The attachment; `None`: it is gone.
+    row: Option<AttachmentRow>,
+    changes: Changes,
+}
+
+/// Whether the job has something to decide, or to show.
+fn is_told(before: &AttachmentRow, change: &Change) -> bool {
+    let is_same =
+        |row: &AttachmentRow| row.status() == before.status() && row.waiting_for() == before.waiting_for();
+    !change.row.as_ref().is_some_and(is_same)
+}
+
+fn change(ctx: &Context, snapshot: &AttachmentSnapshot) -> Result<Change> {
+    let now = ctx.now();
+    let mut changes = Changes::new(EventMaker::system(now, ctx.deps.random.clone()));
+    let mut row = snapshot.attachment.clone();
+    let entity = EntityRef::Attachment(row.id);
+    match decide(&facts(snapshot), now) {
+        Decision::Wait(wait) => row.wait(wait),
+        Decision::IntendAttach(wait) => {
+            row.begun = true;
+            row.wait(wait);
+            changes.intend(operations::intend(ctx, entity, OperationKind::Create, now));
+            // Of two that begin at the same time, one decides again.
+            changes.touch(used(&snapshot.volume, now));
+        }
+        Decision::Attached => {
+            let attempt = last_of(&snapshot.operations, OperationKind::Create);
+            match attempt.and_then(Attempt::attached) {
+                Some(data) => row.attach(data, now)?,
+                None => row.wait(Wait::indefinite(unreadable(&row))),
+            }
+        }
+        Decision::Failed(why) => row.fail(why, now)?,
+        Decision::GiveUp(why) => row.give_up(why, now)?,
+        Decision::IntendDetach(wait) => {
+            row.wait(wait);
+            changes.intend(operations::intend(ctx, entity, OperationKind::Remove, now));
+        }
+        Decision::Gone => {
+            if row.data.is_some() {
+                let event = changes.maker().detached(&row);
+                changes.event(event);
+            }
+            changes.remove_silently(row);
+            changes.touch(used(&snapshot.volume, now));
+            return Ok(Change { row: None, changes });
+        }
+    }
+    let (from, to) = (snapshot.attachment.status(), row.status());
+    if from != to {
+        tracing::info!(
+            volume.name = row.name,
+            instance.name = row.instance_name,
+            ?from,
+            ?to,
+            "attachment changed"
+        );
+    }
+    ctx.wakes.wake_at(entity, row.next_wake_at());
+    changes.update(&snapshot.attachment, row.clone());
+    Ok(Change {
+        row: Some(row),
+        changes,
+    })
+}
+
+fn used(volume: &VolumeRow, now: Time) -> VolumeRow {
+    let mut used = volume.clone();
+    used.used(now);
+    used
+}
+
+fn unreadable(row: &AttachmentRow) -> WaitReason {
+    let error = "what the cloud said is stored in a form that this version cannot read";
+    WaitReason::VolumeAttached {
+        volume: row.name.clone(),
+        instance: row.instance_name.clone(),
+        error: Some(error.to_owned()),
+    }
+}
+
+fn facts(snapshot: &AttachmentSnapshot) -> Facts {
+    let row = &snapshot.attachment;
+    Facts {
+        volume: row.name.clone(),
+        instance: row.instance_name.clone(),
+        status: row.status(),
+        handed_over: row.handed_over,
+        attach: progress(&snapshot.operations, OperationKind::Create),
+        detach: progress(&snapshot.operations, OperationKind::Remove),
+        stored: row.stored_wait(),
+        machine: machine(snapshot.instance.as_ref()),
+        holder: snapshot.others.iter().find_map(holder),
+        unusable: unusable(&snapshot.volume),
+    }
+}
+
+/// Whoever may have the volume: what has not begun to attach it does not.
+fn holder(other: &VolumeUse) -> Option<Holder> {
+    (other.row.begun && !other.row.handed_over).then(|| Holder {
+        instance: other.row.instance_name.clone(),
+        job: other.user().map(str::to_owned),
+    })
+}
+
+fn machine(instance: Option<&InstanceRow>) -> Machine {
+    match instance.map(InstanceRow::status) {
+        Some(InstanceStatus::Pending | InstanceStatus::Provisioning) => Machine::Starting,
+        Some(InstanceStatus::Idle | InstanceStatus::Busy) => Machine::Ready,
+        Some(InstanceStatus::Terminating) => Machine::Ending,
+        Some(InstanceStatus::Terminated) | None => Machine::Over,
+    }
+}
+
+fn unusable(volume: &VolumeRow) -> Option<String> {
+    let is_there = !volume.deleted && volume.status() == VolumeStatus::Active;
+    match (is_there, volume.to_be_deleted) {
+        (true, false) => None,
+        (true, true) => Some("it is marked for deletion and cannot be attached".to_owned()),
+        (false, _) => Some("it does not exist any more".to_owned()),
+    }
+}

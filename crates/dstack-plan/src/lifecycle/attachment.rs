@@ -1,0 +1,380 @@
+//! A volume on its way to an instance, there, and back (dstack 0.22.5: pipelines §5.3 and §7).
+//!
+//! An attachment is made for one job, when that gets its place. A volume is with one instance at a time: the next attachment
+//! begins when the cloud has confirmed that the one before is gone.
+
+use std::time::Duration;
+
+use dstack_units::Time;
+use serde::{Deserialize, Serialize};
+
+use super::job::Progress;
+use super::{Wait, WaitReason};
+
+/// How long a volume may take to come to an instance that is there: until it is free, and until the cloud has attached it.
+pub const ATTACH_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+
+/// After how long a volume is taken from an instance that does not let go of it, at the earliest (dstack 0.22.5).
+pub const FORCE_DETACH_AFTER: Duration = Duration::from_secs(60);
+
+/// How long a job stays for its volumes to be detached. They are detached all the same afterwards, and nobody gets them before.
+pub const DETACH_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+
+/// How often one that waits for another entity looks at it. It is woken in time; this is for what another server drives.
+pub const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How far an attachment is. One that is gone has no row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AttachmentStatus {
+    /// The volume is to come to the instance.
+    Attaching,
+    /// The instance has it.
+    Attached,
+    /// The instance is to be without it.
+    Detaching,
+    /// The volume could not be attached, and the instance does not have it. The job that wanted it takes note, and ends.
+    Failed,
+}
+
+/// All that is known of an attachment.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// Name of the volume, for reasons.
+    pub volume: String,
+    /// Name of the instance, for reasons.
+    pub instance: String,
+    /// Status of the attachment before the decision.
+    pub status: AttachmentStatus,
+    /// The instance was made with the volume, and has it as long as it exists: there are no calls.
+    pub handed_over: bool,
+    /// How far the call that attaches it is.
+    pub attach: Progress,
+    /// How far the call that detaches it is.
+    pub detach: Progress,
+    /// What it waits for by its row.
+    pub stored: Wait,
+    /// How the instance is.
+    pub machine: Machine,
+    /// Another instance that has the volume.
+    pub holder: Option<Holder>,
+    /// Why the volume cannot be attached to anything any more.
+    pub unusable: Option<String>,
+}
+
+/// How an instance is, as far as its volumes are concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Machine {
+    /// Its agent has not answered yet.
+    Starting,
+    /// It can be used.
+    Ready,
+    /// It is being ended.
+    Ending,
+    /// Nothing of it is left.
+    Over,
+}
+
+/// Another instance that has a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// Its name.
+    pub instance: String,
+    /// The job that uses the volume there; `None`: that ends, and so does the attachment.
+    pub job: Option<String>,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// Nothing but wait.
+    Wait(Wait),
+    /// Have the cloud attach the volume, unless another instance has got it meanwhile, and wait for that.
+    IntendAttach(Wait),
+    /// The cloud has attached it.
+    Attached,
+    /// It is not attached, for this reason, and nothing is left of the attempt.
+    Failed(String),
+    /// It takes too long, for this reason: what has come of it is undone.
+    GiveUp(String),
+    /// Have the cloud detach it, and wait for that.
+    IntendDetach(Wait),
+    /// The instance does not have it any more.
+    Gone,
+}
+
+/// Decides about an attachment.
+pub fn decide(facts: &Facts, now: Time) -> Decision {
+    match facts.status {
+        AttachmentStatus::Attaching => attaching(facts, now),
+        AttachmentStatus::Attached | AttachmentStatus::Detaching if facts.handed_over => {
+            handed_over(facts, now)
+        }
+        AttachmentStatus::Attached | AttachmentStatus::Failed => Decision::Wait(Wait::none()),
+        AttachmentStatus::Detaching => detaching(facts),
+    }
+}
+
+fn attaching(facts: &Facts, now: Time) -> Decision {
+    match &facts.attach {
+        Progress::Done => return Decision::Attached,
+        Progress::Refused(error) => return Decision::Failed(error.clone()),
+        Progress::Intended(error) => return under_way(facts, error.as_ref(), now),
+        Progress::None => {}
+    }
+    if let Some(why) = &facts.unusable {
+        return Decision::Failed(why.clone());
+    }
+    match facts.machine {
+        Machine::Ready => {}
+        // It has a deadline of its own.
+        Machine::Starting => {
+            let instance = facts.instance.clone();
+            return look_again(
+                Wait::indefinite(WaitReason::AgentReachable { instance }),
+                facts,
+                now,
+            );
+        }
+        Machine::Ending | Machine::Over => {
+            return Decision::Failed(format!("{} is being terminated", facts.instance));
+        }
+    }
+    match &facts.holder {
+        None => Decision::IntendAttach(attach_wait(facts, None, now)),
+        Some(Holder {
+            instance,
+            job: Some(job),
+        }) => Decision::Failed(format!("it is attached to {instance}, where {job} uses it")),
+        Some(Holder { instance, job: None }) => {
+            let reason = WaitReason::VolumeFree {
+                volume: facts.volume.clone(),
+                instance: instance.clone(),
+            };
+            let deadline = deadline(facts, now);
+            if now >= deadline {
+                let minutes = ATTACH_TIMEOUT.as_secs() / 60;
+                return Decision::Failed(format!(
+                    "{instance} did not let go of it within {minutes} minutes"
+                ));
+            }
+            look_again(Wait::until(deadline, reason), facts, now)
+        }
+    }
+}
+
+/// Looked at again also when nobody wakes it.
+fn look_again(wait: Wait, facts: &Facts, now: Time) -> Decision {
+    Decision::Wait(wait.or_at(now + LOOK_INTERVAL).or_stored(&facts.stored, now))
+}
+
+/// A call is under way: only the cloud ends that, or too long a time.
+fn under_way(facts: &Facts, error: Option<&String>, now: Time) -> Decision {
+    let wait = attach_wait(facts, error, now);
+    if wait.deadline.is_some_and(|deadline| now >= deadline) {
+        let said = error.map(|error| format!(": {error}")).unwrap_or_default();
+        let minutes = ATTACH_TIMEOUT.as_secs() / 60;
+        return Decision::GiveUp(format!("not attached within {minutes} minutes{said}"));
+    }
+    Decision::Wait(wait)
+}
+
+fn attach_wait(facts: &Facts, error: Option<&String>, now: Time) -> Wait {
+    let reason = WaitReason::VolumeAttached {
+        volume: facts.volume.clone(),
+        instance: facts.instance.clone(),
+        error: error.cloned(),
+    };
+    Wait::until(deadline(facts, now), reason)
+}
+
+/// The time counts from when the instance was ready.
+fn deadline(facts: &Facts, now: Time) -> Time {
+    facts.stored.deadline.unwrap_or(now + ATTACH_TIMEOUT)
+}
+
+fn handed_over(facts: &Facts, now: Time) -> Decision {
+    if facts.machine == Machine::Over {
+        return Decision::Gone;
+    }
+    if facts.status == AttachmentStatus::Attached {
+        return Decision::Wait(Wait::none());
+    }
+    let reason = WaitReason::VolumeReleased {
+        volume: facts.volume.clone(),
+        instance: facts.instance.clone(),
+    };
+    look_again(Wait::indefinite(reason), facts, now)
+}
+
+fn detaching(facts: &Facts) -> Decision {
+    let wait = |error: Option<&String>| {
+        Wait::indefinite(WaitReason::VolumeDetached {
+            volume: facts.volume.clone(),
+            instance: facts.instance.clone(),
+            error: error.cloned(),
+        })
+    };
+    match &facts.attach {
+        // Whatever the cloud has made of it is undone by the same operation.
+        Progress::Intended(error) => return Decision::Wait(wait(error.as_ref())),
+        Progress::None | Progress::Refused(_) => return Decision::Gone,
+        Progress::Done => {}
+    }
+    match &facts.detach {
+        Progress::None => Decision::IntendDetach(wait(None)),
+        Progress::Done => Decision::Gone,
+        // Never given up: another instance must not get it before the cloud has confirmed.
+        Progress::Intended(error) => Decision::Wait(wait(error.as_ref())),
+        Progress::Refused(error) => Decision::Wait(wait(Some(error))),
+    }
+}
+
+/// From when on a volume is taken from an instance that does not let go of it; `None`: never. By the `stop_duration` of its job
+/// in seconds (`None`: off), and whether that was aborted.
+pub fn forced_from(now: Time, stop_duration: Option<u64>, aborted: bool) -> Option<Time> {
+    let patience = match (aborted, stop_duration) {
+        (true, _) => Duration::ZERO,
+        (false, Some(seconds)) => Duration::from_secs(seconds),
+        (false, None) => return None,
+    };
+    Some(now + patience.max(FORCE_DETACH_AFTER))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Time {
+        Time::from_millis(seconds * 1000)
+    }
+
+    fn facts(status: AttachmentStatus) -> Facts {
+        Facts {
+            volume: "data".to_owned(),
+            instance: "cloud-0".to_owned(),
+            status,
+            handed_over: false,
+            attach: Progress::None,
+            detach: Progress::None,
+            stored: Wait::none(),
+            machine: Machine::Ready,
+            holder: None,
+            unusable: None,
+        }
+    }
+
+    fn failure(decision: Decision) -> String {
+        match decision {
+            Decision::Failed(why) | Decision::GiveUp(why) => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_volume_comes_to_one_instance_after_the_other() {
+        let first = facts(AttachmentStatus::Attaching);
+        assert!(matches!(decide(&first, at(0)), Decision::IntendAttach(_)));
+        let held = |job: Option<&str>| Facts {
+            holder: Some(Holder {
+                instance: "cloud-1".to_owned(),
+                job: job.map(str::to_owned),
+            }),
+            ..first.clone()
+        };
+        let used = failure(decide(&held(Some("train-0-0")), at(0)));
+        assert_eq!(used, "it is attached to cloud-1, where train-0-0 uses it");
+        let Decision::Wait(wait) = decide(&held(None), at(0)) else {
+            panic!("it will be free soon");
+        };
+        assert_eq!((wait.deadline, wait.wake_at), (Some(at(600)), Some(at(5))));
+        let late = Facts {
+            stored: wait,
+            ..held(None)
+        };
+        assert!(failure(decide(&late, at(600))).contains("did not let go"));
+        let starting = Facts {
+            machine: Machine::Starting,
+            ..first.clone()
+        };
+        assert!(matches!(
+            decide(&starting, at(0)),
+            Decision::Wait(Wait { deadline: None, .. })
+        ));
+        let ending = Facts {
+            machine: Machine::Ending,
+            ..first
+        };
+        assert!(matches!(decide(&ending, at(0)), Decision::Failed(_)));
+    }
+
+    #[test]
+    fn what_a_cloud_does_not_do_in_time_is_undone_and_nothing_is_forgotten() {
+        let asked = Facts {
+            attach: Progress::Intended(Some("503".to_owned())),
+            stored: Wait::until(at(600), WaitReason::JobStarted),
+            ..facts(AttachmentStatus::Attaching)
+        };
+        assert!(matches!(decide(&asked, at(599)), Decision::Wait(_)));
+        assert_eq!(
+            failure(decide(&asked, at(600))),
+            "not attached within 10 minutes: 503"
+        );
+        let given_up = Facts {
+            status: AttachmentStatus::Detaching,
+            ..asked.clone()
+        };
+        assert!(matches!(decide(&given_up, at(700)), Decision::Wait(_)));
+        let cleared = Facts {
+            attach: Progress::Refused("undone".to_owned()),
+            ..given_up.clone()
+        };
+        assert_eq!(decide(&cleared, at(700)), Decision::Gone);
+        let made = Facts {
+            attach: Progress::Done,
+            ..given_up
+        };
+        assert!(matches!(decide(&made, at(700)), Decision::IntendDetach(_)));
+        let refused = Facts {
+            detach: Progress::Refused("no".to_owned()),
+            ..made.clone()
+        };
+        assert!(
+            matches!(decide(&refused, at(9_000)), Decision::Wait(_)),
+            "never given up"
+        );
+        let detached = Facts {
+            detach: Progress::Done,
+            ..made
+        };
+        assert_eq!(decide(&detached, at(700)), Decision::Gone);
+    }
+
+    #[test]
+    fn what_an_instance_was_made_with_it_has_until_its_end() {
+        let handed = Facts {
+            handed_over: true,
+            ..facts(AttachmentStatus::Detaching)
+        };
+        assert!(matches!(
+            decide(&handed, at(0)),
+            Decision::Wait(Wait { reason: Some(_), .. })
+        ));
+        for status in [AttachmentStatus::Attached, AttachmentStatus::Detaching] {
+            let over = Facts {
+                status,
+                machine: Machine::Over,
+                ..handed.clone()
+            };
+            assert_eq!(decide(&over, at(0)), Decision::Gone);
+        }
+    }
+
+    #[test]
+    fn force_comes_after_a_minute_and_after_the_stop_duration() {
+        assert_eq!(forced_from(at(0), Some(300), false), Some(at(300)));
+        assert_eq!(forced_from(at(0), Some(5), false), Some(at(60)));
+        assert_eq!(forced_from(at(0), None, false), None);
+        assert_eq!(forced_from(at(0), None, true), Some(at(60)));
+    }
+}
