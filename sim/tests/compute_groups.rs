@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dstack_engine::Engine;
 use dstack_engine::failpoint::DieAt;
-use dstack_engine::{Engine, Failpoints};
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::{JobTerminationReason, RunStatus};
 use dstack_model::volumes::VolumeStatus;

@@ -144,8 +144,8 @@ fn with_cookie(mut answer: Response<Body>, value: &str, seconds: u64, server: &s
     } else {
         ""
     };
-    let cookie =
-        format!("{COOKIE}={value}; Max-Age={seconds}; Path=/api/auth; HttpOnly; SameSite=Strict{secure}");
+    // Without a path it is for what is beside this route (RFC 6265, 5.1.4), wherever a proxy has put the server.
+    let cookie = format!("{COOKIE}={value}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}");
     if let Ok(cookie) = HeaderValue::from_str(&cookie) {
         answer.headers_mut().insert(header::SET_COOKIE, cookie);
     }

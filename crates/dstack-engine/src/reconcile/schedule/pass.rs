@@ -175,7 +175,7 @@ struct Pass<'a> {
     volumes: ProjectVolumes,
     /// Backends that make containers in groups.
     groups: Vec<BackendType>,
-    /// Jobs that are made as one with the first node of theirs.
+    /// Jobs about which is decided with the first node of theirs.
     grouped: HashSet<JobId>,
     /// The first job of a run that is placed says where the others go; the row of the run follows later.
     fleets: HashMap<RunId, FleetId>,
@@ -193,10 +193,17 @@ impl Pass<'_> {
         if self.grouped.contains(&job.id) {
             return Ok(());
         }
-        let places = match self.volumes.places(&job.job_spec) {
-            Ok(places) => places,
-            Err(error) => return self.refuse_volumes(job, error),
-        };
+        // Of all nodes, before any of them costs money.
+        let nodes = waiting_nodes(job, snapshot);
+        let mut places = Vec::with_capacity(nodes.len());
+        for node in &nodes {
+            match self.volumes.places(&node.job_spec) {
+                Ok(found) => places.push(found),
+                Err(error) => return self.refuse_volumes(&nodes, &error),
+            }
+        }
+        // Those of the job itself.
+        let places = places.into_iter().next().unwrap_or_default();
         match self.decide(job, snapshot, &places) {
             Placement::Pending => self.undecided += 1,
             Placement::Away(until) => {
@@ -207,7 +214,7 @@ impl Pass<'_> {
                 self.fleets.insert(job.run_id, choice.fleet_id);
                 let instance = match self.assignments.assign(job, &choice, &mut self.volumes)? {
                     Ok(instance) => instance,
-                    Err(error) => return self.refuse_volumes(job, error),
+                    Err(error) => return self.refuse_volumes(&[job], &error),
                 };
                 let place = instance.and_then(|instance| instance.job_provisioning_data.as_deref());
                 if job.job_num == 0
@@ -248,16 +255,6 @@ impl Pass<'_> {
             NodesMade::AsOne(offers) => Arc::new(offers),
         };
         self.grouped.extend(nodes.iter().map(|node| node.id));
-        // Of all nodes, before any of them costs money.
-        let without = nodes
-            .iter()
-            .find_map(|node| self.volumes.places(&node.job_spec).err());
-        if let Some(error) = without {
-            for node in nodes {
-                self.refuse_volumes(node, error.clone())?;
-            }
-            return Ok(());
-        }
         let request = Request::new(&snapshot.run.run_spec, &job.job_spec);
         let others = i64::try_from(nodes.len() - 1).unwrap_or(i64::MAX);
         if let Err(reason) = self.placer.make_more(&request, new.fleet, others) {
@@ -271,11 +268,13 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// The job ends, as it does not get its network volumes.
-    fn refuse_volumes(&mut self, job: &JobRow, error: String) -> Result<()> {
-        let reason = JobTerminationReason::VolumeError;
-        let refused = refuse_for(self.ctx, job, reason, error)?;
-        self.refused.entry(job.run_id).or_default().push(refused);
+    /// The jobs end, as they do not get their network volumes.
+    fn refuse_volumes(&mut self, jobs: &[&JobRow], error: &str) -> Result<()> {
+        for job in jobs {
+            let refused = refuse_for(self.ctx, job, JobTerminationReason::VolumeError, error.to_owned())?;
+            self.refused.entry(job.run_id).or_default().push(refused);
+        }
+        self.grouped.extend(jobs.iter().map(|job| job.id));
         Ok(())
     }
 
