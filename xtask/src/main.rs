@@ -7,6 +7,7 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+mod add_backend;
 mod bench;
 mod build;
 mod check_deps;
@@ -59,6 +60,8 @@ enum Command {
     CheckDeps(check_deps::Args),
     /// Build the web page, which the server carries; with --test, run its tests
     Ui(ui::Args),
+    /// Start a new backend: one that builds and passes its checks, to be changed call by call (docs/adding-a-backend.md)
+    AddBackend(add_backend::Args),
     /// Build the static release binaries, with agents for other architectures if asked
     Dist(dist::Args),
 }
@@ -75,6 +78,7 @@ fn main() {
         Command::Gen(args) => generate::run(&args),
         Command::CheckDeps(args) => check_deps::run(&args),
         Command::Ui(args) => ui::run(&args),
+        Command::AddBackend(args) => add_backend::run(&args),
         Command::Dist(args) => dist::run(&args).map(|()| 0),
     };
     std::process::exit(exit_code(outcome));

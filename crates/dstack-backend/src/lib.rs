@@ -21,4 +21,4 @@ pub use env::Env;
 pub use failures::RecentFailures;
 pub use kind::{CloudKind, Kind};
 pub use made::Made;
-pub use offers::{find_offers, offers_in};
+pub use offers::{find_offers, offers_in, vendor_offers};

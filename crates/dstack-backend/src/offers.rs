@@ -1,5 +1,5 @@
 use dstack_catalog::{Catalog, Offer};
-use dstack_catalog_offers::{CatalogQuery, DiskSize, catalog_offers};
+use dstack_catalog_offers::{CatalogQuery, DiskSize, VendorRows, catalog_offers};
 use dstack_compute::ComputeError;
 use dstack_model::backends::BackendType;
 use dstack_model::offers::InstanceOffer;
@@ -40,4 +40,26 @@ pub fn find_offers(
         disk,
     };
     catalog_offers(catalog, &query).map_err(|error| ComputeError::Configuration(error.to_string()))
+}
+
+/// Offers of what a vendor that no catalogue has said it sells, the cheapest first, in these regions (`None` or empty: in all), with
+/// the disks of the rows.
+///
+/// # Errors
+/// The requirements contradict themselves.
+pub fn vendor_offers(
+    rows: &VendorRows,
+    backend: BackendType,
+    regions: Option<&[String]>,
+    requirements: &Requirements,
+) -> Result<Vec<InstanceOffer>, ComputeError> {
+    let query = CatalogQuery {
+        backend,
+        locations: regions.filter(|regions| !regions.is_empty()),
+        requirements,
+        accept: &|_| true,
+        disk: &|_| DiskSize::Fixed,
+    };
+    rows.offers(&query)
+        .map_err(|error| ComputeError::Configuration(error.to_string()))
 }

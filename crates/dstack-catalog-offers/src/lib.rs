@@ -1,10 +1,12 @@
-//! From rows of the catalogue to offers of a backend: for backends whose prices the catalogue has.
+//! From rows of the catalogue, or of a vendor's own answers, to offers of a backend.
 //!
 //! Apart from the contract (`dstack-compute`), so that who knows clouds only as traits does not build the catalogue.
 
 use std::sync::Arc;
 
-use dstack_catalog::{Catalog, Filter, FilterError, Offer};
+use dstack_catalog::{
+    Catalog, Filter, FilterError, Item, Offer, Offers, Provider, Snapshot, Table, TableInfo,
+};
 use dstack_model::backends::BackendType;
 use dstack_model::instances::{Disk, Gpu, InstanceType, Resources};
 use dstack_model::offers::InstanceOffer;
@@ -64,22 +66,49 @@ pub fn catalog_offers(
     catalog: &Catalog,
     query: &CatalogQuery<'_>,
 ) -> Result<Vec<InstanceOffer>, FilterError> {
-    let filter = filter(query.backend, query.requirements);
+    let filter = Filter {
+        provider: Some(vec![provider(query.backend).to_owned()]),
+        ..filter(query.requirements)
+    };
+    catalog.query(&filter, |rows| offers_of(rows, query))
+}
+
+/// What a vendor that no catalogue has said it sells, for the same queries.
+#[derive(Debug, Clone)]
+pub struct VendorRows(Snapshot);
+
+impl VendorRows {
+    /// Rows with [`Provider::Private`]; the cheapest are offered first.
+    pub fn new(mut items: Vec<Item>) -> Self {
+        items.sort_by(|first, second| first.price.total_cmp(&second.price));
+        let table = Table::from_items(TableInfo::unversioned(Provider::Private), &items);
+        Self(Snapshot::new([Arc::new(table)]))
+    }
+
+    /// Offers, the cheapest first. No I/O.
+    ///
+    /// # Errors
+    /// The requirements contradict themselves.
+    pub fn offers(&self, query: &CatalogQuery<'_>) -> Result<Vec<InstanceOffer>, FilterError> {
+        let rows = self.0.query(&filter(query.requirements))?;
+        Ok(offers_of(rows, query))
+    }
+}
+
+fn offers_of(rows: Offers<'_>, query: &CatalogQuery<'_>) -> Vec<InstanceOffer> {
     let wanted_disk = query.requirements.resources.disk;
-    catalog.query(&filter, |rows| {
-        let mut common = Common::default();
-        rows.filter(|row| {
-            query
-                .locations
-                .is_none_or(|locations| locations.iter().any(|location| location == row.location()))
-        })
-        .filter(|row| (query.accept)(row))
-        .filter_map(|row| {
-            let disk = disk_mib(row.disk_size(), wanted_disk, (query.disk)(&row))?;
-            Some(common.offer(query.backend, &row, disk))
-        })
-        .collect()
+    let mut common = Common::default();
+    rows.filter(|row| {
+        query
+            .locations
+            .is_none_or(|locations| locations.iter().any(|location| location == row.location()))
     })
+    .filter(|row| (query.accept)(row))
+    .filter_map(|row| {
+        let disk = disk_mib(row.disk_size(), wanted_disk, (query.disk)(&row))?;
+        Some(common.offer(query.backend, &row, disk))
+    })
+    .collect()
 }
 
 /// Name of the backend's provider in the catalogue.
@@ -93,10 +122,9 @@ pub const fn provider(backend: BackendType) -> &'static str {
 }
 
 /// The filter of requirements; disks are left to [`DiskSize`].
-fn filter(backend: BackendType, requirements: &Requirements) -> Filter {
+fn filter(requirements: &Requirements) -> Filter {
     let resources = &requirements.resources;
     let base = Filter {
-        provider: Some(vec![provider(backend).to_owned()]),
         allowed_flags: Some(FLAGS.iter().map(|flag| (*flag).to_owned()).collect()),
         max_price: requirements.max_price,
         spot: requirements.spot,
@@ -202,7 +230,7 @@ mod tests {
     use std::sync::Arc;
 
     use dstack_catalog::http::Http;
-    use dstack_catalog::{Provider, Settings, Snapshot, TableInfo, read_csv};
+    use dstack_catalog::{Settings, read_csv};
     use dstack_decode::decode_strict;
     use dstack_system::SystemClock;
     use serde_json::json;
@@ -322,5 +350,36 @@ fixed,here,0.2,4,16.0,0,,,False,40.0,,,x86,{}
             names(&offers(&disk, Some(&here), DiskSize::Configurable(range))),
             [("fixed", "here")]
         );
+    }
+
+    #[test]
+    fn vendors_that_no_catalogue_has_say_themselves_what_they_sell() {
+        let item = |name: &str, price| Item {
+            price,
+            cpu: 8,
+            memory: 32.0,
+            disk_size: Some(100.0),
+            ..Item::new(Provider::Private, name, "north")
+        };
+        let rows = VendorRows::new(vec![item("dear", 2.0), item("cheap", 1.0), item("large", 1.5)]);
+        let found = |requirements: serde_json::Value| {
+            let requirements: Requirements = decode_strict(&requirements).unwrap();
+            let query = CatalogQuery {
+                backend: BackendType::CloudRift,
+                locations: None,
+                requirements: &requirements,
+                accept: &|row| row.instance_name() != "large",
+                disk: &|_| DiskSize::Fixed,
+            };
+            let offers = rows.offers(&query).unwrap();
+            assert!(offers.iter().all(|offer| offer.backend == BackendType::CloudRift));
+            names(&offers)
+                .iter()
+                .map(|(name, _)| (*name).to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(found(json!({"resources": {}})), ["cheap", "dear"]);
+        assert_eq!(found(json!({"resources": {}, "max_price": 1.0})), ["cheap"]);
+        assert_eq!(found(json!({"resources": {"memory": "64GB.."}})), [""; 0]);
     }
 }

@@ -27,13 +27,15 @@ pub enum Provider {
     Oci,
     Runpod,
     Cloudrift,
+    /// None that a catalogue has: rows that a backend has made of its vendor's answers.
+    Private,
 }
 
 impl Provider {
-    /// How many providers there are.
+    /// How many providers a catalogue may have.
     pub const COUNT: usize = 18;
 
-    /// Every provider, in the order of equal prices.
+    /// Every provider that a catalogue may have, in the order of equal prices.
     pub const ALL: [Self; Self::COUNT] = [
         Self::Crusoe,
         Self::Daytona,
@@ -91,6 +93,7 @@ impl Provider {
             Self::Oci => "oci",
             Self::Runpod => "runpod",
             Self::Cloudrift => "cloudrift",
+            Self::Private => "private",
         }
     }
 
@@ -100,7 +103,7 @@ impl Provider {
         Self::ALL.into_iter().find(|provider| provider.name() == lower)
     }
 
-    /// Position in [`Provider::ALL`].
+    /// Position in [`Provider::ALL`]; that of [`Provider::Private`] comes after all of them.
     pub(crate) fn index(self) -> usize {
         self as usize
     }

@@ -9,7 +9,7 @@ use crate::{Filter, FilterError, Offer, Provider};
 /// A complete, unchanging catalogue. Cheap to clone: tables are shared.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
-    tables: [Option<Arc<Table>>; Provider::COUNT],
+    tables: [Option<Arc<Table>>; Provider::COUNT + 1],
 }
 
 impl Snapshot {

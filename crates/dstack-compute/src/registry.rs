@@ -93,10 +93,17 @@ impl Registry {
         self.0.iter().find(|known| known.kind() == kind)
     }
 
-    /// All types that can be configured, in the order in which they are listed.
+    /// All types that can be configured, in the order in which they are listed; those that dstack 0.22.5 does not have come last.
     pub fn types(&self) -> Vec<BackendType> {
-        let known = ORDER.iter().filter(|kind| self.get(**kind).is_some());
-        known.copied().collect()
+        let position = |kind: &BackendType| {
+            ORDER
+                .iter()
+                .position(|known| known == kind)
+                .unwrap_or(ORDER.len())
+        };
+        let mut types: Vec<BackendType> = self.0.iter().map(|kind| kind.kind()).collect();
+        types.sort_by_key(|kind| (position(kind), kind.as_str()));
+        types
     }
 
     /// Types whose backends have the capability.

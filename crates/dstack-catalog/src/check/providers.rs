@@ -36,7 +36,7 @@ pub(super) fn check(checks: &mut Checks, offers: &[Offer<'_>]) {
             has_cpus(checks, offers);
             no_spot(checks, offers);
         }
-        Provider::Hotaisle | Provider::Vastai | Provider::Daytona | Provider::Lium => {}
+        Provider::Hotaisle | Provider::Vastai | Provider::Daytona | Provider::Lium | Provider::Private => {}
     }
 }
 
