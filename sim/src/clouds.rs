@@ -22,7 +22,7 @@ use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::{JobProvisioningData, Requirements};
 use dstack_model::volumes::VolumeProvisioningData;
 use dstack_system::{Random, task};
-use dstack_units::{ComputeGroupId, InstallationId, InstanceId, PlacementGroupId, ProjectId, VolumeId};
+use dstack_units::{ComputeGroupId, InstallationId, InstanceId, PlacementGroupId, ProjectId, Time, VolumeId};
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -81,7 +81,7 @@ struct State {
     /// A number for each instance.
     numbers: HashMap<InstanceId, usize>,
     /// Machines that are to be taken away, and why.
-    notices: HashMap<InstanceId, String>,
+    notices: HashMap<InstanceId, (Option<Time>, String)>,
     /// Machines that are elsewhere now.
     moved: HashMap<InstanceId, JobProvisioningData>,
     /// Disks that cost money, and when each is listed.
@@ -234,7 +234,17 @@ impl Clouds {
 
     /// The cloud says that it will take the machine of an instance away.
     pub fn will_take(&self, instance: InstanceId, why: &str) {
-        self.change(|state| state.notices.insert(instance, why.to_owned()));
+        self.will_take_at(instance, None, why);
+    }
+
+    /// Same, saying when.
+    pub fn will_take_at(&self, instance: InstanceId, at: Option<Time>, why: &str) {
+        self.change(|state| state.notices.insert(instance, (at, why.to_owned())));
+    }
+
+    /// It takes nothing away after all.
+    pub fn takes_nothing(&self) {
+        self.change(|state| state.notices.clear());
     }
 
     /// The machine of an instance is reached there from now on.
@@ -728,9 +738,9 @@ impl Lifecycle<CloudMachine> for Clouds {
         self.ask(move |state| {
             let sign = |known: &Known<CloudMachine>| {
                 let instance = InstanceId::from(known.marks.key);
-                if let Some(why) = state.notices.get(&instance) {
-                    let why = why.clone();
-                    return Sign::Ending { at: None, why };
+                if let Some((at, why)) = state.notices.get(&instance) {
+                    let (at, why) = (*at, why.clone());
+                    return Sign::Ending { at, why };
                 }
                 let is_there = state.machines.iter().any(|machine| machine.instance == instance);
                 match (is_there, state.moved.get(&instance)) {

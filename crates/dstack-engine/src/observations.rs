@@ -50,7 +50,7 @@ pub struct InstanceSeen {
     pub tasks: HashMap<String, TaskInfo>,
     /// How its GPUs were when it was asked last; `None`: it has not answered yet.
     pub health: Option<HealthStatus>,
-    /// What its cloud says of it, unless it is well.
+    /// What its cloud said of it last; `None`: nothing yet.
     pub sign: Option<Sign<JobProvisioningData>>,
 }
 
@@ -180,7 +180,7 @@ impl Observations {
         self.instances().get(&id)?.mute_since
     }
 
-    /// What the cloud of an instance says of it, unless it is well, or nobody knows.
+    /// What the cloud of an instance said of it last; `None`: nothing since this server drives it.
     pub fn sign(&self, id: InstanceId) -> Option<Sign<JobProvisioningData>> {
         self.instances().get(&id)?.sign.clone()
     }

@@ -27,6 +27,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0022_groups.sql"),
     include_str!("../migrations/0023_orphans_ending.sql"),
     include_str!("../migrations/0024_machines.sql"),
+    include_str!("../migrations/0026_leaving.sql"),
 ];
 
 /// Any number unlikely to be used by others: the advisory lock that lets one server migrate at a time.

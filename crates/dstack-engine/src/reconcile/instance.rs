@@ -60,7 +60,9 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
         .wake_at(EntityRef::Instance(id), change.row.next_wake_at());
     let changed = change.row.status() != before.status();
     let is_over = change.row.status() == InstanceStatus::Terminated;
-    let takes_more = change.row.health != before.health || change.row.unreachable != before.unreachable;
+    let takes_more = change.row.health != before.health
+        || change.row.unreachable != before.unreachable
+        || change.row.leaving_because != before.leaving_because;
     let commit = commit(&snapshot, change, ctx.now());
     let intended: Vec<OperationKind> = operations::intended(&snapshot.operations, &commit).collect();
     let given_up: Vec<OperationKind> = operations::given_up(&commit).collect();
@@ -190,9 +192,10 @@ async fn change(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Chang
     observe_reach(&mut change.row, in_reach, unreachable_since);
     let sign = ctx.seen.sign(snapshot.instance.id);
     observe_place(snapshot, &mut change, sign.as_ref());
+    observe_notice(&mut change.row, sign.as_ref());
     let mut facts = facts(snapshot, attempts.as_ref(), in_reach);
     facts.trouble = agent_trouble(ctx, snapshot, in_reach);
-    facts.sign = sign.and_then(cloud_sign);
+    facts.sign = cloud_sign(&change.row, sign);
     facts.unreachable_because = ctx.seen.unreachable_because(snapshot.instance.id);
     facts.unreachable_until = change.row.unreachable.then(|| lost_at(&snapshot.instance, now));
     let size = match facts.idle_for {
@@ -552,12 +555,29 @@ fn observe_place(snapshot: &InstanceSnapshot, change: &mut Change, sign: Option<
     }
 }
 
-fn cloud_sign(sign: Sign<JobProvisioningData>) -> Option<CloudSign> {
+/// Keeps what its cloud says of the end of the instance, until the cloud says otherwise.
+fn observe_notice(row: &mut InstanceRow, sign: Option<&Sign<JobProvisioningData>>) {
     match sign {
-        Sign::Well | Sign::Moved(_) => None,
-        Sign::Ending { at, why } => Some(CloudSign::Ending { at, why }),
-        Sign::Lost(why) => Some(CloudSign::Lost(why)),
+        Some(Sign::Ending { at, why }) => {
+            row.leaving_because = Some(why.clone());
+            row.leaving_at = *at;
+        }
+        Some(Sign::Well | Sign::Moved(_)) => {
+            row.leaving_because = None;
+            row.leaving_at = None;
+        }
+        // It was not looked at yet, or is gone: neither takes back what was said.
+        Some(Sign::Lost(_)) | None => {}
     }
+}
+
+fn cloud_sign(row: &InstanceRow, sign: Option<Sign<JobProvisioningData>>) -> Option<CloudSign> {
+    if let Some(Sign::Lost(why)) = sign {
+        return Some(CloudSign::Lost(why));
+    }
+    let why = row.leaving_because.clone()?;
+    let at = row.leaving_at;
+    Some(CloudSign::Ending { at, why })
 }
 
 /// Until when an agent that is out of reach is waited for.
