@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use dstack_engine::Engine;
 use dstack_engine::failpoint::DieAt;
+use dstack_model::events::EventTargetType;
 use dstack_model::volumes::VolumeStatus;
 use dstack_sim::clouds::Delays;
 use dstack_sim::{Faults, World, invariants, killed_everywhere};
@@ -42,7 +43,12 @@ async fn is_deleted(world: &World, id: VolumeId, when: &str) {
 fn messages(world: &World) -> Vec<String> {
     let about_volumes = |tables: &dstack_store::memory::Tables| {
         let events = tables.events.iter();
-        let of_volumes = events.filter(|event| event.targets.iter().any(|to| to.entity_type == "volume"));
+        let of_volumes = events.filter(|event| {
+            event
+                .targets
+                .iter()
+                .any(|to| to.entity_type == EventTargetType::Volume)
+        });
         of_volumes.map(|event| event.message.clone()).collect()
     };
     world.store.read(about_volumes)

@@ -14,15 +14,21 @@ use crate::{Commit, Entity, EventMaker, EventTarget, NewEvent, Put, Removal, eve
 
 /// A row whose changes users can follow.
 pub trait Tracked: Clone + PartialEq + Entity + Into<Put> {
-    /// As the target of events.
-    fn target(&self) -> EventTarget;
+    /// Its name, as users know it.
+    fn name(&self) -> &str;
     /// The events that tell of a change, in order.
     fn changed(before: &Self, after: &Self, maker: &EventMaker) -> Vec<NewEvent>;
 }
 
+/// A row that events can be about.
+pub trait Told: Tracked {
+    /// As the target of events.
+    fn target(&self) -> EventTarget;
+}
+
 impl Tracked for RunRow {
-    fn target(&self) -> EventTarget {
-        events::run(self)
+    fn name(&self) -> &str {
+        &self.run_name
     }
     fn changed(before: &Self, after: &Self, maker: &EventMaker) -> Vec<NewEvent> {
         let changed = before.status() != after.status();
@@ -34,8 +40,8 @@ impl Tracked for RunRow {
 }
 
 impl Tracked for JobRow {
-    fn target(&self) -> EventTarget {
-        events::job(self)
+    fn name(&self) -> &str {
+        &self.job_name
     }
     fn changed(before: &Self, after: &Self, maker: &EventMaker) -> Vec<NewEvent> {
         let changed = before.status() != after.status();
@@ -47,8 +53,8 @@ impl Tracked for JobRow {
 }
 
 impl Tracked for InstanceRow {
-    fn target(&self) -> EventTarget {
-        events::instance(self)
+    fn name(&self) -> &str {
+        &self.name
     }
     fn changed(before: &Self, after: &Self, maker: &EventMaker) -> Vec<NewEvent> {
         let mut found = Vec::new();
@@ -66,8 +72,8 @@ impl Tracked for InstanceRow {
 }
 
 impl Tracked for FleetRow {
-    fn target(&self) -> EventTarget {
-        events::fleet(self)
+    fn name(&self) -> &str {
+        &self.name
     }
     fn changed(before: &Self, after: &Self, maker: &EventMaker) -> Vec<NewEvent> {
         let changed = before.status() != after.status();
@@ -79,8 +85,8 @@ impl Tracked for FleetRow {
 }
 
 impl Tracked for VolumeRow {
-    fn target(&self) -> EventTarget {
-        events::volume(self)
+    fn name(&self) -> &str {
+        &self.name
     }
     fn changed(before: &Self, after: &Self, maker: &EventMaker) -> Vec<NewEvent> {
         let mut found = Vec::new();
@@ -96,8 +102,8 @@ impl Tracked for VolumeRow {
 
 /// Users follow the fleet: no event tells of its placement group.
 impl Tracked for PlacementGroupRow {
-    fn target(&self) -> EventTarget {
-        events::placement_group(self)
+    fn name(&self) -> &str {
+        &self.name
     }
     fn changed(_before: &Self, _after: &Self, _maker: &EventMaker) -> Vec<NewEvent> {
         Vec::new()
@@ -106,8 +112,8 @@ impl Tracked for PlacementGroupRow {
 
 /// Users follow its instances.
 impl Tracked for ComputeGroupRow {
-    fn target(&self) -> EventTarget {
-        events::compute_group(self)
+    fn name(&self) -> &str {
+        &self.name
     }
     fn changed(_before: &Self, _after: &Self, _maker: &EventMaker) -> Vec<NewEvent> {
         Vec::new()
@@ -115,8 +121,8 @@ impl Tracked for ComputeGroupRow {
 }
 
 impl Tracked for GatewayRow {
-    fn target(&self) -> EventTarget {
-        events::gateway(self)
+    fn name(&self) -> &str {
+        &self.name
     }
     fn changed(before: &Self, after: &Self, maker: &EventMaker) -> Vec<NewEvent> {
         let changed = before.status() != after.status();
@@ -124,6 +130,42 @@ impl Tracked for GatewayRow {
             .then(|| maker.gateway_status(before, after))
             .into_iter()
             .collect()
+    }
+}
+
+impl Told for RunRow {
+    fn target(&self) -> EventTarget {
+        events::run(self)
+    }
+}
+
+impl Told for JobRow {
+    fn target(&self) -> EventTarget {
+        events::job(self)
+    }
+}
+
+impl Told for InstanceRow {
+    fn target(&self) -> EventTarget {
+        events::instance(self)
+    }
+}
+
+impl Told for FleetRow {
+    fn target(&self) -> EventTarget {
+        events::fleet(self)
+    }
+}
+
+impl Told for VolumeRow {
+    fn target(&self) -> EventTarget {
+        events::volume(self)
+    }
+}
+
+impl Told for GatewayRow {
+    fn target(&self) -> EventTarget {
+        events::gateway(self)
     }
 }
 
@@ -149,7 +191,7 @@ impl Changes {
     }
 
     /// Adds a row that is new, and says so.
-    pub fn insert<R: Tracked>(&mut self, row: R, message: &str) {
+    pub fn insert<R: Told>(&mut self, row: R, message: &str) {
         self.note(message, vec![row.target()]);
         self.put(row.into());
     }
@@ -176,7 +218,7 @@ impl Changes {
     }
 
     /// Deletes a row that is not kept for history, and says so.
-    pub fn remove<R: Tracked>(&mut self, row: R, message: &str) {
+    pub fn remove<R: Told>(&mut self, row: R, message: &str) {
         self.note(message, vec![row.target()]);
         let version = row.version();
         let put: Put = row.into();

@@ -124,7 +124,7 @@ macro_rules! generate_tables {
                     found.extend(asked.map(|$it| MadeFor {
                         id: $it.id.uuid(),
                         entity: EntityRef::$name($it.id),
-                        name: $it.target().entity_name,
+                        name: $it.name().to_owned(),
                         project: $it.project_id,
                         is_live: !$is_over || self.is_intended(EntityRef::$name($it.id)),
                         ended_at: None,
