@@ -80,8 +80,8 @@ struct State {
     made: HashMap<(InstanceId, String), usize>,
     /// A number for each instance.
     numbers: HashMap<InstanceId, usize>,
-    /// Machines that are to be taken away, and why.
-    notices: HashMap<InstanceId, (Option<Time>, String)>,
+    /// Machines and groups that are to be taken away by their ids: when, if that is said, and why.
+    notices: HashMap<Uuid, (Option<Time>, String)>,
     /// Machines that are elsewhere now.
     moved: HashMap<InstanceId, JobProvisioningData>,
     /// Disks that cost money, and when each is listed.
@@ -239,7 +239,16 @@ impl Clouds {
 
     /// Same, saying when.
     pub fn will_take_at(&self, instance: InstanceId, at: Option<Time>, why: &str) {
-        self.change(|state| state.notices.insert(instance, (at, why.to_owned())));
+        self.notice(instance.uuid(), at, why);
+    }
+
+    /// Same, of a group of containers.
+    pub fn will_take_group(&self, group: ComputeGroupId, at: Option<Time>, why: &str) {
+        self.notice(group.uuid(), at, why);
+    }
+
+    fn notice(&self, id: Uuid, at: Option<Time>, why: &str) {
+        self.change(|state| state.notices.insert(id, (at, why.to_owned())));
     }
 
     /// It takes nothing away after all.
@@ -738,7 +747,7 @@ impl Lifecycle<CloudMachine> for Clouds {
         self.ask(move |state| {
             let sign = |known: &Known<CloudMachine>| {
                 let instance = InstanceId::from(known.marks.key);
-                if let Some((at, why)) = state.notices.get(&instance) {
+                if let Some((at, why)) = state.notices.get(&known.marks.key) {
                     let (at, why) = (*at, why.clone());
                     return Sign::Ending { at, why };
                 }
