@@ -1153,6 +1153,34 @@ async fn an_agent_that_answers_late_is_left_alone() {
     assert_eq!(world.ssh_hosts.agents_started("a"), 1);
 }
 
+/// It is connected and says something now and then: nobody would wait for its tasks without end.
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_never_tells_all_its_tasks_is_asked_again_and_says_why() {
+    let world = World::new(40, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let fleet = applied(&world, &engine, &["a"]).await;
+    become_idle(&world, fleet, 1, MINUTE).await;
+    world.hosts.never_synced("a", true);
+    world.hosts.cut_off(true);
+    world.pass(5 * SECOND).await;
+    world.hosts.cut_off(false);
+    let is_told = |world: &World| {
+        let row = &instances(world, fleet)[0];
+        let reason = row.waiting_for().map(ToString::to_string).unwrap_or_default();
+        row.unreachable && reason.contains("has not told all its tasks within 60 s")
+    };
+    world.until("it is told", 2 * MINUTE, is_told).await.unwrap();
+    // Streams that are open already go on as they began.
+    world.hosts.never_synced("a", false);
+    let is_back = |world: &World| !instances(world, fleet)[0].unreachable;
+    world.until("it is back", 2 * MINUTE, is_back).await.unwrap();
+    let run = world
+        .submit(&engine, "train", &json!({"fleets": ["lab"]}))
+        .await
+        .unwrap();
+    assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_run_waits_for_its_only_host_that_is_away_for_a_moment() {
     for (away, ends) in [
