@@ -365,8 +365,13 @@ fn check_change(tables: &Tables, change: &Change) -> Result<()> {
                 Some((_, host)) => Err(StoreError::conflict("instances", &host)),
             }
         }
-        Change::ExpectOwnMachine { instance, machine } => {
-            match tables.hosts_on(machine).any(|row| row.id != *instance) {
+        Change::ExpectOwnMachine {
+            instance,
+            machine,
+            apart,
+        } => {
+            let is_there = |row: &InstanceRow| row.id != *instance && !apart.contains(&row.id);
+            match tables.hosts_on(machine).any(is_there) {
                 false => Ok(()),
                 true => Err(StoreError::conflict("instances", machine)),
             }

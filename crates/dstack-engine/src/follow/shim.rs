@@ -10,7 +10,7 @@ use dstack_store::rows::{AgentAddress, InstanceRow};
 use dstack_units::{InstanceId, JobId, ProjectId};
 use tokio::time::{Instant, timeout_at};
 
-use super::{FIRST_PAUSE, FOLLOW_AGAIN, health, longer};
+use super::{FIRST_PAUSE, FOLLOW_AGAIN, health, longer, machine};
 use crate::agents::shim_of;
 use crate::context::Context;
 use crate::observations::Implausible;
@@ -129,6 +129,7 @@ async fn listen(
     tokio::select! {
         heard = hear(ctx, instance, shim, stream) => heard,
         never = health::check(ctx, instance, shim, asked) => match never {},
+        never = machine::ask(ctx, instance) => match never {},
     }
 }
 

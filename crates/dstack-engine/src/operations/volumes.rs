@@ -7,7 +7,6 @@ use dstack_compute::{Backend, ComputeError, Known, Lifecycle, Marks, Owner, Volu
 use dstack_model::volumes::VolumeProvisioningData;
 use dstack_store::VolumeSnapshot;
 use dstack_store::rows::{OperationKind, OperationRow};
-use serde_json::Value;
 
 use super::clouds::{backend, in_time, not_yet, refused, remove};
 use super::creation::{self, Creation};

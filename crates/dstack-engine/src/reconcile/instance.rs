@@ -190,6 +190,7 @@ async fn change(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Chang
     let (in_reach, unreachable_since) = ctx.seen.instance(snapshot.instance.id);
     observe_health(ctx, &mut change.row);
     observe_reach(&mut change.row, in_reach, unreachable_since);
+    observe_machine(ctx, &mut change.row);
     let sign = ctx.seen.sign(snapshot.instance.id);
     observe_place(snapshot, &mut change, sign.as_ref());
     observe_notice(&mut change.row, sign.as_ref());
@@ -268,9 +269,8 @@ async fn apply(
         Decision::Prepared => prepared(ctx, snapshot, change, now).await?,
         Decision::PrepareAgain(repair, wait) => prepare_again(ctx, snapshot, repair, wait, change),
         Decision::PreparedAgain => {
-            if let Some(PreparedAgain { agent, host, machine }) = PreparedAgain::of(snapshot) {
+            if let Some(PreparedAgain { agent, host }) = PreparedAgain::of(snapshot) {
                 change.row.host_ready_again(host, agent);
-                change.row.machine = machine;
             }
             change.row.wait(Wait::none());
         }
@@ -367,8 +367,6 @@ struct PreparedAgain {
     agent: AgentAddress,
     /// What the host offers; `None`: as before, since jobs have a share of it, or since it cannot be what its fleet wants.
     host: Option<hosts::PreparedHost>,
-    /// Which machine it is.
-    machine: Option<String>,
 }
 
 impl PreparedAgain {
@@ -379,9 +377,8 @@ impl PreparedAgain {
         let agent = address(&ready, row.project_id);
         let is_free = row.status() == InstanceStatus::Idle && row.busy_blocks == 0;
         let host = is_free.then(|| offered_now(snapshot, &ready)).flatten();
-        let machine = ready.machine;
-        let is_known = row.agent.as_deref() == Some(&agent) && host.is_none() && row.machine == machine;
-        (!is_known).then_some(Self { agent, host, machine })
+        let is_known = row.agent.as_deref() == Some(&agent) && host.is_none();
+        (!is_known).then_some(Self { agent, host })
     }
 }
 
@@ -419,14 +416,24 @@ fn agent_brought(snapshot: &InstanceSnapshot, change: &mut Change, now: Time) ->
 async fn prepared(ctx: &Context, snapshot: &InstanceSnapshot, change: &mut Change, now: Time) -> Result<()> {
     let ready = operations::hosts::ready_host(snapshot);
     if let Some(machine) = ready.as_ref().and_then(|ready| ready.machine.clone()) {
-        let instance = snapshot.instance.id;
-        let others = ctx.deps.store.hosts_on(&machine).await?;
-        if let Some(other) = others.iter().find(|other| other.id != instance) {
+        let (instance, project) = (snapshot.instance.id, snapshot.instance.project_id);
+        let mut others = ctx.deps.store.hosts_on(&machine).await?;
+        others.retain(|other| other.id != instance);
+        let is_same = |other: &&InstanceRow| {
+            let other_way = other.agent.as_deref().and_then(AgentAddress::reach);
+            let own_way = ready.as_ref().map(|ready| &ready.reach);
+            own_way.is_some_and(|way| hosts::are_one_machine((project, way), (other.project_id, other_way)))
+        };
+        if let Some(other) = others.iter().find(is_same) {
             return taken(ctx, snapshot, other, change, now).await;
         }
         change.row.machine = Some(machine.clone());
         // Whoever is first has it: the other decides again.
-        let expected = StoredChange::ExpectOwnMachine { instance, machine };
+        let expected = StoredChange::ExpectOwnMachine {
+            instance,
+            machine,
+            apart: others.iter().map(|other| other.id).collect(),
+        };
         change.side_effects.directory(expected);
     }
     let (row, Some(ready)) = (&mut change.row, ready) else {
@@ -519,6 +526,15 @@ fn observe_reach(row: &mut InstanceRow, in_reach: bool, unreachable_since: Optio
     if row.status().is_available() && (in_reach || unreachable_since.is_some()) {
         row.unreachable = unreachable_since.is_some();
         row.unreachable_since = unreachable_since;
+    }
+}
+
+/// A host that was started again goes on as the machine that it is now.
+fn observe_machine(ctx: &Context, row: &mut InstanceRow) {
+    if let Some(machine) = ctx.seen.machine(row.id)
+        && row.status().is_available()
+    {
+        row.machine = Some(machine);
     }
 }
 
