@@ -133,6 +133,16 @@ pub enum StoreError {
         /// Names of those, or of what they need.
         names: Vec<String>,
     },
+    /// A backend that was to be deleted has placement groups, which only it can end.
+    #[error("the backend {kind} has placement groups of fleets: {}", fleets.join(", "))]
+    HasPlacementGroups {
+        /// Type of the backend, such as `aws`.
+        kind: String,
+        /// Names of the fleets, each once: of those that are there, unless there are none.
+        fleets: Vec<String>,
+        /// They are there, and keep their groups; otherwise their groups are being deleted.
+        are_there: bool,
+    },
     /// There are as many already as there may be.
     #[error("there are as many already as there may be")]
     TooMany,

@@ -661,8 +661,15 @@ async fn delete_backend(tx: &mut Tx, keys: &RowKeys, project: ProjectId, kind: &
     if volumes.iter().any(|volume| volume.needs(kind)) {
         return Err(in_use_backend("volumes", kind));
     }
-    if backends::has_placement_groups(tx, project, kind).await? {
-        return Err(in_use_backend("placement groups", kind));
+    let (kept, left) = backends::fleets_with_placement_groups(tx, project, kind).await?;
+    let are_there = !kept.is_empty();
+    let fleets = if are_there { kept } else { left };
+    if !fleets.is_empty() {
+        return Err(StoreError::HasPlacementGroups {
+            kind: kind.to_owned(),
+            fleets: fleets.into_iter().collect(),
+            are_there,
+        });
     }
     backends::delete(tx, project, kind).await
 }
