@@ -118,7 +118,10 @@ pub enum StoreError {
         source: sqlx::Error,
     },
     /// The database was written by a newer version.
-    #[error("the database has schema version {found}, this server knows up to {known}: use a newer server")]
+    #[error(
+        "the database has schema version {found}, as a newer server has made it, and this server knows those up to {known}: start the \
+         newer server, or restore the database from a backup that was made before it"
+    )]
     TooNew {
         /// Version found in the database.
         found: i64,

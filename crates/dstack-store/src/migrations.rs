@@ -187,6 +187,25 @@ mod tests {
         assert_eq!(found(&pool, of_instance).await, [both]);
     }
 
+    #[tokio::test]
+    async fn a_database_of_a_newer_server_is_refused_and_left_as_it_is() {
+        sqlx::any::install_default_drivers();
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite://{}?mode=rwc", folder.path().join("new.db").display());
+        let pool = AnyPoolOptions::new().connect(&url).await.unwrap();
+        run(&pool, Dialect::Sqlite).await.unwrap();
+        let newest = MIGRATIONS.len();
+        let before = &MIGRATIONS[..newest - 2];
+        let refused = apply(before, &pool, Dialect::Sqlite).await.unwrap_err();
+        let told = refused.to_string();
+        assert!(
+            told.contains(&format!("schema version {newest},"))
+                && told.contains(&format!("up to {}:", newest - 2)),
+            "{told}"
+        );
+        run(&pool, Dialect::Sqlite).await.unwrap();
+    }
+
     /// As databases have it that were migrated when the condition was written in another way.
     const VOLUMES_BEFORE: &str = "DROP INDEX ix_volumes_driven; \
          CREATE INDEX ix_volumes_driven ON volumes (lease_owner) WHERE NOT (deleted = 1);";
