@@ -23,7 +23,7 @@ use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::{JobProvisioningData, Requirements};
 use dstack_model::volumes::{AnyVolumeConfiguration, VolumeProvisioningData};
 use dstack_system::{Random, task};
-use dstack_units::{ComputeGroupId, InstallationId, InstanceId, PlacementGroupId, ProjectId, VolumeId};
+use dstack_units::{ComputeGroupId, InstallationId, InstanceId, PlacementGroupId, ProjectId, Time, VolumeId};
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -81,8 +81,8 @@ struct State {
     made: HashMap<(InstanceId, String), usize>,
     /// A number for each instance.
     numbers: HashMap<InstanceId, usize>,
-    /// Machines that are to be taken away, and why.
-    notices: HashMap<InstanceId, String>,
+    /// Machines and groups that are to be taken away by their ids: when, if that is said, and why.
+    notices: HashMap<Uuid, (Option<Time>, String)>,
     /// Machines that are elsewhere now.
     moved: HashMap<InstanceId, JobProvisioningData>,
     /// Disks that cost money, and when each is listed.
@@ -247,7 +247,26 @@ impl Clouds {
 
     /// The cloud says that it will take the machine of an instance away.
     pub fn will_take(&self, instance: InstanceId, why: &str) {
-        self.change(|state| state.notices.insert(instance, why.to_owned()));
+        self.will_take_at(instance, None, why);
+    }
+
+    /// Same, saying when.
+    pub fn will_take_at(&self, instance: InstanceId, at: Option<Time>, why: &str) {
+        self.notice(instance.uuid(), at, why);
+    }
+
+    /// Same, of a group of containers.
+    pub fn will_take_group(&self, group: ComputeGroupId, at: Option<Time>, why: &str) {
+        self.notice(group.uuid(), at, why);
+    }
+
+    fn notice(&self, id: Uuid, at: Option<Time>, why: &str) {
+        self.change(|state| state.notices.insert(id, (at, why.to_owned())));
+    }
+
+    /// It takes nothing away after all.
+    pub fn takes_nothing(&self) {
+        self.change(|state| state.notices.clear());
     }
 
     /// The machine of an instance is reached there from now on.
@@ -743,9 +762,9 @@ impl Lifecycle<CloudMachine> for Clouds {
         self.ask(move |state| {
             let sign = |known: &Known<CloudMachine>| {
                 let instance = InstanceId::from(known.marks.key);
-                if let Some(why) = state.notices.get(&instance) {
-                    let why = why.clone();
-                    return Sign::Ending { at: None, why };
+                if let Some((at, why)) = state.notices.get(&known.marks.key) {
+                    let (at, why) = (*at, why.clone());
+                    return Sign::Ending { at, why };
                 }
                 let is_there = state.machines.iter().any(|machine| machine.instance == instance);
                 match (is_there, state.moved.get(&instance)) {

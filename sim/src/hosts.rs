@@ -124,6 +124,8 @@ struct State {
     mounts: BTreeMap<String, Vec<MountedDisk>>,
     /// What must not happen to disks, and did.
     disorders: Vec<String>,
+    /// Machines whose agents do not come to the end of their tasks in streams that are opened.
+    never_synced: BTreeSet<String>,
     faults: Faults,
     health: InstanceHealth,
     /// How often it was asked for that.
@@ -334,6 +336,15 @@ impl Hosts {
         };
         drop(state);
         self.changed.notify_waiters();
+    }
+
+    /// Streams of the agent of a machine that are opened from now on never say that all tasks are told; or do again.
+    pub fn never_synced(&self, machine: &str, never: bool) {
+        let mut state = self.lock();
+        match never {
+            true => state.never_synced.insert(machine.to_owned()),
+            false => state.never_synced.remove(machine),
+        };
     }
 
     /// Whether the agent of a machine answers nothing.
@@ -795,13 +806,14 @@ impl Shim for SimShim {
 
     async fn watch(&self) -> Result<Box<dyn TaskSource>, AgentError> {
         self.hosts.answer(&self.machine, CALL_TIMEOUT).await?;
-        let lags = self.call(|state| Ok(state.lags))?;
+        let (lags, synced) =
+            self.call(|state| Ok((state.lags, state.never_synced.contains(&self.machine))))?;
         Ok(Box::new(SimTasks {
             hosts: self.hosts.clone(),
             machine: self.machine.clone(),
             key: self.key.clone(),
             told: BTreeMap::new(),
-            synced: false,
+            synced,
             lags,
         }))
     }

@@ -49,6 +49,8 @@ struct State {
     cpus: BTreeMap<String, u32>,
     /// Hosts to which the way may be kept open.
     reached: BTreeSet<String>,
+    /// What machines say of themselves that do not say their names.
+    identities: BTreeMap<String, String>,
 }
 
 /// All hosts that fleets may name.
@@ -88,6 +90,7 @@ impl SshHosts {
             build: FIRST_BUILD.to_owned(),
             cpus: BTreeMap::new(),
             reached: BTreeSet::new(),
+            identities: BTreeMap::new(),
         };
         Self {
             state: Arc::new(Mutex::new(state)),
@@ -147,6 +150,18 @@ impl SshHosts {
         self.agents.change_key(host, key);
         self.agents.agent_runs(host, false);
         self.agents.shim_token(host, None);
+    }
+
+    /// A machine says this of itself from now on: it was started again, or its owner has made it up.
+    pub fn says_of_itself(&self, machine: &str, identity: &str) {
+        let mut state = self.lock();
+        state.identities.insert(machine.to_owned(), identity.to_owned());
+    }
+
+    fn identity(&self, machine: &str) -> String {
+        let state = self.lock();
+        let said = state.identities.get(machine).cloned();
+        said.unwrap_or_else(|| machine.to_owned())
     }
 
     /// A host has so many CPUs from now on.
@@ -332,8 +347,13 @@ impl Hosts for SshHosts {
                 ..HostReport::default()
             },
             build: Some(build),
-            machine: Some(name),
+            machine: Some(self.identity(&name)),
         })))
+    }
+
+    async fn machine(&self, host: HostRef<'_>) -> Result<Option<String>, HostError> {
+        let name = self.agents.named(&name(host));
+        Ok(Some(self.identity(&name)))
     }
 
     async fn prepare_container(

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use dstack_engine::failpoint::DieAt;
 use dstack_engine::{Engine, Failpoints};
+use dstack_model::events::EventTargetType;
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::{JobStatus, JobTerminationReason, RunStatus};
 use dstack_model::volumes::VolumeStatus;
@@ -103,7 +104,12 @@ fn is_free(world: &World) -> bool {
 fn messages(world: &World) -> Vec<String> {
     let about_volumes = |tables: &Tables| {
         let events = tables.events.iter();
-        let of_volumes = events.filter(|event| event.targets.iter().any(|to| to.entity_type == "volume"));
+        let of_volumes = events.filter(|event| {
+            event
+                .targets
+                .iter()
+                .any(|to| to.entity_type == EventTargetType::Volume)
+        });
         of_volumes.map(|event| event.message.clone()).collect()
     };
     world.store.read(about_volumes)

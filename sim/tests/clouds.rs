@@ -532,6 +532,71 @@ async fn a_machine_that_is_taken_away_ends_in_time_whatever_its_jobs_do() {
         .unwrap();
 }
 
+/// That a cloud does not tell just now takes nothing back that it has said.
+#[tokio::test(start_paused = true)]
+async fn a_notice_stands_while_the_cloud_does_not_tell() {
+    let world = world(22, &["small"]).await;
+    let engine = world.start().await.unwrap();
+    let (_, instance) = long_job(&world, &engine).await;
+    world.pass(2 * MINUTE).await;
+    // Nobody can be told.
+    world.hosts.cut_off(true);
+    let at = world.clock.now() + 3 * MINUTE;
+    world
+        .clouds
+        .will_take_at(instance.id, Some(at), "the price went up");
+    let is_noted = |world: &World| {
+        let row = instances(world).pop().unwrap();
+        row.leaving_because.as_deref() == Some("the price went up") && row.leaving_at == Some(at)
+    };
+    world
+        .until("the notice is written down", MINUTE, is_noted)
+        .await
+        .unwrap();
+    world.clouds.unreadable(true);
+    world
+        .throughout("the notice stands", MINUTE, is_noted)
+        .await
+        .unwrap();
+    let is_ending = |world: &World| instances(world).pop().unwrap().status() == InstanceStatus::Terminating;
+    world
+        .until("the machine ends", 2 * MINUTE, is_ending)
+        .await
+        .unwrap();
+    drop(engine);
+}
+
+/// Its instance takes jobs again.
+#[tokio::test(start_paused = true)]
+async fn a_notice_that_the_cloud_takes_back_is_forgotten() {
+    let world = world(23, &["small"]).await;
+    let engine = world.start().await.unwrap();
+    let (run, instance) = long_job(&world, &engine).await;
+    world.pass(2 * MINUTE).await;
+    // Nobody can be told.
+    world.hosts.cut_off(true);
+    let at = world.clock.now() + 4 * MINUTE;
+    world
+        .clouds
+        .will_take_at(instance.id, Some(at), "the price went up");
+    let is_noted = |world: &World| instances(world).pop().unwrap().leaving_because.is_some();
+    world
+        .until("the notice is written down", MINUTE, is_noted)
+        .await
+        .unwrap();
+    world.clouds.takes_nothing();
+    let is_forgotten = |world: &World| !is_noted(world);
+    world
+        .until("the notice is forgotten", MINUTE, is_forgotten)
+        .await
+        .unwrap();
+    world.hosts.cut_off(false);
+    world.finished(&run, 3 * MINUTE).await.unwrap();
+    let again = world.submit(&engine, "again", &in_cloud()).await.unwrap();
+    assert_eq!(world.finished(&again, MINUTE).await.unwrap(), RunStatus::Done);
+    assert_eq!(world.clouds.asked(), ["small"]);
+}
+
 /// What a call has made is looked for until the cloud has said it, however often the server dies meanwhile.
 #[tokio::test(start_paused = true)]
 async fn killed_again_while_it_looks_for_what_was_made() {

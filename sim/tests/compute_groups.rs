@@ -1,6 +1,6 @@
 //! Runs of several nodes in a cloud that makes their containers as one, by an engine that dies anywhere, in a cloud that loses calls.
 
-#![allow(clippy::unwrap_used, clippy::panic)] // tests
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)] // tests
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -245,6 +245,39 @@ async fn each_node_of_a_group_is_made_with_its_own_volume_or_none_is_made() {
         world.delete_volume(&engine, name).await.unwrap();
     }
     nothing_is_left(&world, 5 * MINUTE, "").await;
+}
+
+/// What is said of a group is noted of each of its members, and is not taken back while the cloud does not tell.
+#[tokio::test(start_paused = true)]
+async fn that_a_group_is_taken_away_is_noted_of_its_members_while_the_cloud_does_not_tell() {
+    let world = world(7, &["small"]).await;
+    for name in ["cloud-0", "cloud-1"] {
+        world.hosts.script(name, LONG);
+    }
+    let engine = world.start().await.unwrap();
+    let run = world.submit(&engine, "train", &nodes(2)).await.unwrap();
+    world.running(&run, 5 * MINUTE).await.unwrap();
+    world.pass(2 * MINUTE).await;
+    // Nobody can be told.
+    world.hosts.cut_off(true);
+    let group = instances(&world)[0].compute_group_id.unwrap();
+    let at = world.clock.now() + 3 * MINUTE;
+    world.clouds.will_take_group(group, Some(at), "the price went up");
+    let is_noted = |world: &World| {
+        let said = |row: &InstanceRow| row.leaving_because.as_deref() == Some("the price went up");
+        instances(world)
+            .iter()
+            .all(|row| said(row) && row.leaving_at == Some(at))
+    };
+    world.until("it is noted", MINUTE, is_noted).await.unwrap();
+    world.clouds.unreadable(true);
+    world
+        .throughout("the notice stands", MINUTE, is_noted)
+        .await
+        .unwrap();
+    world.clouds.unreadable(false);
+    nothing_is_left(&world, 30 * MINUTE, "after the notice").await;
+    drop(engine);
 }
 
 /// Whoever looks for what belongs to nobody finds the row of the group.

@@ -195,6 +195,48 @@ async fn instances_are_divided_into_the_blocks_of_their_fleet() {
     assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
 }
 
+/// A job would end there at once: it gets another one, also by a server that has not asked the cloud itself yet.
+#[tokio::test(start_paused = true)]
+async fn no_job_is_placed_on_an_instance_that_its_cloud_takes_away() {
+    for is_restarted in [false, true] {
+        let world = world(6, &["small"]).await;
+        let fields = json!({"nodes": "1..2", "blocks": 2, "resources": {"cpu": "1.."}});
+        let (mut engine, id) = with_idle(&world, 1, &fields).await;
+        let long = Script {
+            lines: 1000,
+            ..Script::default()
+        };
+        world.hosts.script("first", long);
+        let first = submit(&world, &engine, "first").await;
+        let is_running = |world: &World| world.status(first.id) == Some(RunStatus::Running);
+        world.until("the first runs", MINUTE, is_running).await.unwrap();
+        let leaving = alive(&world, id).remove(0);
+        world.pass(2 * MINUTE).await;
+        world.clouds.will_take(leaving.id, "the price went up");
+        let is_noted = |world: &World| {
+            let rows = alive(world, id);
+            rows.iter().any(|row| row.leaving_because.is_some())
+        };
+        world
+            .until("the notice is written down", MINUTE, is_noted)
+            .await
+            .unwrap();
+        assert_eq!(alive(&world, id)[0].busy_blocks, 1);
+        if is_restarted {
+            engine.stop();
+            world.leases_run_out().await;
+            engine = world.start().await.unwrap();
+        }
+        let second = submit(&world, &engine, "second").await;
+        all_done(&world, &[second]).await;
+        let ended = all(&world, id)
+            .into_iter()
+            .find(|row| row.id == leaving.id)
+            .unwrap();
+        assert_eq!(ended.termination_reason(), Some(Reason::Unreachable));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn instances_beyond_the_least_number_end_when_they_have_been_idle() {
     for (min, seed) in [(0, 3), (1, 4), (2, 5)] {

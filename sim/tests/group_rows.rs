@@ -12,7 +12,7 @@ use dstack_sim::scenario::Builder;
 use dstack_store::queries::backends::BackendRow;
 use dstack_store::rows::{ComputeGroupRow, FleetRow, InstanceRow, PlacementGroupRow};
 use dstack_store::writes::Change;
-use dstack_store::{Commit, Database, EngineStore, MemoryStore, Put, SqlStore};
+use dstack_store::{Commit, Database, EngineStore, MemoryStore, Put, SqlStore, StoreError};
 use dstack_system::Random;
 use dstack_units::{ProjectId, Time};
 use serde_json::json;
@@ -158,13 +158,10 @@ async fn a_backend_and_a_project_stay_while_they_have_a_placement_group() {
 
 async fn in_use(database: Database, builder: &Builder) {
     let store = SqlStore::new(database);
-    let mut fleet = builder
-        .fleet("f", &json!({"nodes": 1, "placement": "cluster"}), NOW)
-        .unwrap();
-    fleet.terminate(NOW).unwrap();
-    fleet.finish(NOW).unwrap();
+    let cluster = json!({"nodes": "0..1", "placement": "cluster"});
+    let fleet = builder.fleet("f", &cluster, NOW).unwrap();
     let group = placement_group(builder, &fleet);
-    let puts = vec![Put::Fleet(fleet), Put::PlacementGroup(group.clone())];
+    let puts = vec![Put::Fleet(fleet.clone()), Put::PlacementGroup(group.clone())];
     write(&store, puts).await.unwrap();
     let (project, kind): (ProjectId, String) = (builder.project, "aws".to_owned());
     let change = |change: Change| {
@@ -183,6 +180,27 @@ async fn in_use(database: Database, builder: &Builder) {
         source_auth: None,
     };
     change(Change::InsertBackend(backend)).await.unwrap();
+    let delete = Change::DeleteBackend {
+        project,
+        kind: kind.clone(),
+    };
+    // The fleet is idle, and keeps its group.
+    for is_there in [true, false] {
+        let refused = change(delete.clone()).await.unwrap_err();
+        let StoreError::HasPlacementGroups {
+            fleets, are_there, ..
+        } = refused
+        else {
+            panic!("{refused}");
+        };
+        assert_eq!((fleets, are_there), (vec!["f".to_owned()], is_there));
+        if is_there {
+            let mut over = store.fleet(fleet.id).await.unwrap().unwrap().fleet;
+            over.terminate(NOW).unwrap();
+            over.finish(NOW).unwrap();
+            write(&store, vec![Put::Fleet(over)]).await.unwrap();
+        }
+    }
     let renamed = "gone".to_owned();
     let deletions = [
         Change::DeleteBackend { project, kind },

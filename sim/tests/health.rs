@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_engine::failpoint::DieAt;
+use dstack_model::events::EventTargetType;
 use dstack_model::health::HealthStatus;
 use dstack_model::runs::{JobTerminationReason, RunStatus};
 use dstack_sim::{Faults, Script, World, invariants, killed_everywhere};
@@ -55,7 +56,7 @@ fn story(world: &World) -> Vec<String> {
         let about_it = event
             .targets
             .iter()
-            .all(|target| target.entity_type == "instance" && target.entity_id == id);
+            .all(|target| target.entity_type == EventTargetType::Instance && target.entity_id == id);
         about_it && event.message.contains("health")
     });
     events.into_iter().map(|event| event.message).collect()

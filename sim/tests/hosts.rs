@@ -1044,6 +1044,68 @@ async fn one_machine_under_two_names_is_one_host_whoever_sets_it_up() {
     }
 }
 
+async fn reason_of_end(world: &World, fleet: FleetId) -> String {
+    let ended = |world: &World| {
+        let rows = instances(world, fleet);
+        let over = rows.iter().find(|row| row.status() == InstanceStatus::Terminated);
+        over.and_then(|row| row.termination_reason_message().map(str::to_owned))
+    };
+    world.found("its end", 2 * MINUTE, ended).await.unwrap()
+}
+
+/// What a machine says of itself, its owner decides: that keeps no host of another project away, and ends none.
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_says_it_is_that_of_another_project_is_told_from_it_by_its_host_key() {
+    let mut world = World::new(41, 1).await.unwrap();
+    world.hosts.alias("aa", "a");
+    world.ssh_hosts.says_of_itself("b", "a");
+    let engine = world.start().await.unwrap();
+    let ours = applied(&world, &engine, &["a"]).await;
+    become_idle(&world, ours, 1, MINUTE).await;
+    world.builder.project = world.builder.random.uuid().into();
+    let theirs = world
+        .apply_fleet(&engine, "theirs", &of_hosts(&["b"]))
+        .await
+        .unwrap();
+    become_idle(&world, theirs, 1, MINUTE).await;
+    assert!(all_idle(&world, ours, 1));
+    assert_eq!(world.ssh_hosts.agents_started("a"), 1);
+    // The same machine by another name shows the same key.
+    world.builder.project = world.builder.random.uuid().into();
+    let same = world
+        .apply_fleet(&engine, "same", &of_hosts(&["aa"]))
+        .await
+        .unwrap();
+    let told = reason_of_end(&world, same).await;
+    assert!(
+        told.contains("is a machine that a fleet of another project has"),
+        "{told}"
+    );
+    become_idle(&world, ours, 1, 2 * MINUTE).await;
+}
+
+/// Its number is another then, also that which its other name would tell.
+#[tokio::test(start_paused = true)]
+async fn a_host_that_was_started_again_is_known_by_its_other_name() {
+    let world = World::new(42, 1).await.unwrap();
+    world.hosts.alias("bb", "a");
+    let engine = world.start().await.unwrap();
+    let one = applied(&world, &engine, &["a"]).await;
+    become_idle(&world, one, 1, MINUTE).await;
+    world.ssh_hosts.says_of_itself("a", "a, started again");
+    world.hosts.agent_runs("a", false);
+    world.pass(2 * SECOND).await;
+    world.hosts.agent_runs("a", true);
+    world.pass(10 * SECOND).await;
+    let other = world
+        .apply_fleet(&engine, "other", &of_hosts(&["bb"]))
+        .await
+        .unwrap();
+    let told = reason_of_end(&world, other).await;
+    assert!(told.contains("is the machine of lab-0"), "{told}");
+    become_idle(&world, one, 1, 2 * MINUTE).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_key_that_is_accepted_counts_at_once_however_long_nothing_worked() {
     let world = World::new(37, 1).await.unwrap();
@@ -1151,6 +1213,34 @@ async fn an_agent_that_answers_late_is_left_alone() {
     let there = |world: &World| !instances(world, fleet)[0].unreachable;
     world.until("the agent answers", MINUTE, there).await.unwrap();
     assert_eq!(world.ssh_hosts.agents_started("a"), 1);
+}
+
+/// It is connected and says something now and then: nobody would wait for its tasks without end.
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_never_tells_all_its_tasks_is_asked_again_and_says_why() {
+    let world = World::new(40, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let fleet = applied(&world, &engine, &["a"]).await;
+    become_idle(&world, fleet, 1, MINUTE).await;
+    world.hosts.never_synced("a", true);
+    world.hosts.cut_off(true);
+    world.pass(5 * SECOND).await;
+    world.hosts.cut_off(false);
+    let is_told = |world: &World| {
+        let row = &instances(world, fleet)[0];
+        let reason = row.waiting_for().map(ToString::to_string).unwrap_or_default();
+        row.unreachable && reason.contains("has not told all its tasks within 60 s")
+    };
+    world.until("it is told", 2 * MINUTE, is_told).await.unwrap();
+    // Streams that are open already go on as they began.
+    world.hosts.never_synced("a", false);
+    let is_back = |world: &World| !instances(world, fleet)[0].unreachable;
+    world.until("it is back", 2 * MINUTE, is_back).await.unwrap();
+    let run = world
+        .submit(&engine, "train", &json!({"fleets": ["lab"]}))
+        .await
+        .unwrap();
+    assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
 }
 
 #[tokio::test(start_paused = true)]

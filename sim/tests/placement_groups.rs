@@ -14,7 +14,8 @@ use dstack_plan::lifecycle::placement_group::PlacementGroupStatus;
 use dstack_plan::orphans::{Policy, Removes};
 use dstack_sim::clouds::Delays;
 use dstack_sim::{Faults, World, invariants, killed_everywhere};
-use dstack_store::rows::{InstanceRow, PlacementGroupRow};
+use dstack_store::rows::{InstanceRow, OperationKind, OperationRow, PlacementGroupRow};
+use dstack_store::{EngineStore, EntityRef, Sealed};
 use dstack_units::FleetId;
 use serde_json::{Value, json};
 
@@ -278,6 +279,58 @@ async fn a_group_that_the_cloud_keeps_for_hours_is_deleted_in_the_end() {
     let over = |world: &World| groups(world, id).iter().all(|row| row.status().is_over());
     world.until("it is gone", 4 * HOUR, over).await.unwrap();
     assert!(world.clouds.placement_groups().is_empty());
+}
+
+/// The machine waits for its group, and is not late by a pause.
+#[tokio::test(start_paused = true)]
+async fn a_machine_is_asked_for_as_soon_as_its_group_is_there() {
+    let world = world(13).await;
+    let lookup = Duration::from_millis(300);
+    world.clouds.delays(Delays {
+        lookup,
+        ..Delays::default()
+    });
+    let engine = world.start().await.unwrap();
+    let id = world.apply_fleet(&engine, "cloud", &cluster(1)).await.unwrap();
+    let is_there = |world: &World| {
+        let is_active = |row: &PlacementGroupRow| row.status() == PlacementGroupStatus::Active;
+        groups(world, id).iter().any(is_active)
+    };
+    world.until("the group is there", MINUTE, is_there).await.unwrap();
+    assert_eq!(world.clouds.asked(), Vec::<String>::new());
+    let asked = |world: &World| !world.clouds.asked().is_empty();
+    world.until("a machine", 2 * lookup, asked).await.unwrap();
+}
+
+/// As a later version may have written it down: of what that adds this one knows nothing. What its backend has noted is the same.
+async fn add_to_notes_of_creation(world: &World, subject: EntityRef, added: &str) {
+    let of_creation = |row: &&OperationRow| row.subject == subject && row.kind == OperationKind::Create;
+    let tables = world.store.tables();
+    let mut row = tables.operations.values().find(of_creation).unwrap().clone();
+    let mut notes = row.notes.as_deref().unwrap().clone();
+    notes[added] = json!(1);
+    row.notes = Some(Sealed::new(notes));
+    let mut changes = world.builder.changes(world.clock.now());
+    changes.intend(row);
+    world.store.commit(changes.into_commit()).await.unwrap();
+}
+
+/// The server is replaced by one of an earlier version when the group has just been made: it goes with its fleet all the same.
+#[tokio::test(start_paused = true)]
+async fn a_group_whose_notes_cannot_be_read_goes_with_its_fleet() {
+    let world = world(12).await;
+    let die = Arc::new(DieAt::new("placement.commit.before", 2));
+    let engine = world.start_dying(&die).await.unwrap();
+    let id = world.apply_fleet(&engine, "cloud", &cluster(1)).await.unwrap();
+    engine.stopped().await;
+    assert!(die.fired() && world.clouds.placement_groups().len() == 1);
+    world.leases_run_out().await;
+    let group = EntityRef::PlacementGroup(groups(&world, id)[0].id);
+    add_to_notes_of_creation(&world, group, "of_a_later_version").await;
+    let engine = world.start().await.unwrap();
+    world.pass(MINUTE).await;
+    world.end_fleet(&engine, id, None).await.unwrap();
+    is_gone(&world, id, "although this version cannot read it").await;
 }
 
 /// Whoever looks for what belongs to nobody finds the row of each group, also while its cloud takes its time.

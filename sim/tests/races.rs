@@ -7,6 +7,7 @@
     clippy::disallowed_methods
 )] // tests
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -33,7 +34,7 @@ use dstack_store::{
 };
 use dstack_system::Random;
 use dstack_system::clock::SystemClock;
-use dstack_units::{ProjectId, Time, UserId};
+use dstack_units::{InstanceId, ProjectId, Time, UserId};
 use futures_util::future::join_all;
 use serde_json::json;
 
@@ -284,6 +285,11 @@ async fn of_two_fleets_that_get_a_host_at_once_one_has_it() {
 
 /// A host of a new fleet that turns out to be this machine, decided on while no other host was it.
 fn host_on(setting: &Setting, name: &str, machine: &str) -> Commit {
+    host_beside(setting, name, machine, &BTreeSet::new())
+}
+
+/// Same, where these are known to be other machines.
+fn host_beside(setting: &Setting, name: &str, machine: &str, apart: &BTreeSet<InstanceId>) -> Commit {
     let mut changes = setting.builder.changes(NOW);
     for put in setting.builder.machine(1, NOW).unwrap().puts() {
         match put.clone() {
@@ -295,13 +301,26 @@ fn host_on(setting: &Setting, name: &str, machine: &str) -> Commit {
                 row.machine = Some(machine.to_owned());
                 let instance = row.id;
                 let machine = machine.to_owned();
-                changes.directory(Change::ExpectOwnMachine { instance, machine });
+                changes.directory(Change::ExpectOwnMachine {
+                    instance,
+                    machine,
+                    apart: apart.clone(),
+                });
                 changes.insert_silently(row);
             }
             other => panic!("{other:?}"),
         }
     }
     changes.into_commit()
+}
+
+async fn leave(setting: &Setting, host: &InstanceRow) {
+    let mut leaves = host.clone();
+    let reason = InstanceTerminationReason::TerminatedByUser;
+    leaves.terminate(reason, None, NOW).unwrap();
+    let mut changes: Changes = setting.builder.changes(NOW);
+    changes.update(host, leaves);
+    setting.store.commit(changes.into_commit()).await.unwrap();
 }
 
 #[tokio::test]
@@ -319,12 +338,15 @@ async fn of_two_hosts_that_become_one_machine_at_once_one_has_it() {
             // Whoever decides again finds whose it is, until that one leaves.
             let found = setting.store.hosts_on(&machine).await.unwrap();
             assert_eq!(found.len(), 1);
-            let mut leaves = found[0].clone();
-            let reason = InstanceTerminationReason::TerminatedByUser;
-            leaves.terminate(reason, None, NOW).unwrap();
-            let mut changes: Changes = setting.builder.changes(NOW);
-            changes.update(&found[0], leaves);
-            setting.store.commit(changes.into_commit()).await.unwrap();
+            // One that is known to be another machine is not in the way.
+            let apart = BTreeSet::from([found[0].id]);
+            let beside = |fleet: &str| host_beside(&setting, &format!("{fleet}{number}"), &machine, &apart);
+            setting.store.commit(beside("e")).await.unwrap();
+            let third = setting.store.commit(beside("f")).await;
+            assert!(third.unwrap_err().is_conflict());
+            for host in setting.store.hosts_on(&machine).await.unwrap() {
+                leave(&setting, &host).await;
+            }
             assert_eq!(setting.store.hosts_on(&machine).await.unwrap(), []);
             setting
                 .store

@@ -11,6 +11,7 @@
 use std::time::Duration;
 
 use dstack_engine::{EngineError, Identity};
+use dstack_model::events::EventTargetType;
 use dstack_model::runs::RunStatus;
 use dstack_sim::clouds::Delays;
 use dstack_sim::{Script, Server, World, invariants};
@@ -28,7 +29,7 @@ fn ends(world: &World, run: &RunRow) -> usize {
         event
             .targets
             .iter()
-            .any(|target| target.entity_type == "run" && target.entity_id == id)
+            .any(|target| target.entity_type == EventTargetType::Run && target.entity_id == id)
     });
     of_run
         .filter(|event| event.message.starts_with("Run status changed TERMINATING -> "))

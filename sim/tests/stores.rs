@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use dstack_model::decode::decode_strict;
+use dstack_model::events::EventTargetType;
 use dstack_model::health::HealthStatus;
 use dstack_model::runs::{JobProvisioningData, JobStatus, RunTerminationReason};
 use dstack_plan::orphans::Sighting;
@@ -134,7 +135,7 @@ async fn story(store: &dyn EngineStore, builder: &Builder, task: Commit, machine
         actor: None,
         for_managers: false,
         targets: vec![EventTarget {
-            entity_type: "job",
+            entity_type: EventTargetType::Job,
             entity_id: job.id.to_string(),
             entity_name: job.job_name.clone(),
             project_id: None,
@@ -848,7 +849,7 @@ fn place(job: &mut JobRow) {
 
 fn target(name: &str, random: &Random) -> EventTarget {
     EventTarget {
-        entity_type: "run",
+        entity_type: EventTargetType::Run,
         entity_id: random.uuid().to_string(),
         entity_name: name.to_owned(),
         project_id: None,

@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use dstack_engine::Engine;
 use dstack_engine::failpoint::DieAt;
+use dstack_model::events::EventTargetType;
 use dstack_model::volumes::VolumeStatus;
 use dstack_sim::clouds::Delays;
 use dstack_sim::{Faults, World, invariants, killed_everywhere};
-use dstack_store::rows::VolumeRow;
+use dstack_store::rows::{OperationKind, OperationRow, VolumeRow};
+use dstack_store::{EngineStore, EntityRef, Sealed};
 use dstack_units::VolumeId;
 use serde_json::json;
 
@@ -42,7 +44,12 @@ async fn is_deleted(world: &World, id: VolumeId, when: &str) {
 fn messages(world: &World) -> Vec<String> {
     let about_volumes = |tables: &dstack_store::memory::Tables| {
         let events = tables.events.iter();
-        let of_volumes = events.filter(|event| event.targets.iter().any(|to| to.entity_type == "volume"));
+        let of_volumes = events.filter(|event| {
+            event
+                .targets
+                .iter()
+                .any(|to| to.entity_type == EventTargetType::Volume)
+        });
         of_volumes.map(|event| event.message.clone()).collect()
     };
     world.store.read(about_volumes)
@@ -215,6 +222,44 @@ async fn a_removal_that_fails_for_hours_is_repeated_once_a_minute_across_restart
         .unwrap();
     world.clouds.faults(Faults::default());
     is_deleted(&world, id, "once the cloud answers again").await;
+}
+
+/// As a later version may have written it down: of what that adds this one knows nothing. What its backend has noted is the same.
+async fn add_to_notes_of_creation(world: &World, subject: EntityRef, added: &str) {
+    let of_creation = |row: &&OperationRow| row.subject == subject && row.kind == OperationKind::Create;
+    let tables = world.store.tables();
+    let mut row = tables.operations.values().find(of_creation).unwrap().clone();
+    let mut notes = row.notes.as_deref().unwrap().clone();
+    notes[added] = json!(1);
+    row.notes = Some(Sealed::new(notes));
+    let mut changes = world.builder.changes(world.clock.now());
+    changes.intend(row);
+    world.store.commit(changes.into_commit()).await.unwrap();
+}
+
+/// The server is replaced by one of an earlier version when the disk has just been made: it can delete it all the same.
+#[tokio::test(start_paused = true)]
+async fn a_volume_whose_notes_cannot_be_read_is_deleted_and_its_disk_with_it() {
+    let world = World::new(8, 1).await.unwrap();
+    let die = Arc::new(DieAt::new("volume.commit.before", 2));
+    let engine = world.start_dying(&die).await.unwrap();
+    let id = world.submit_volume(&engine, "data", &json!({})).await.unwrap();
+    engine.stopped().await;
+    assert!(die.fired() && world.clouds.disks() == [id]);
+    world.leases_run_out().await;
+    add_to_notes_of_creation(&world, EntityRef::Volume(id), "of_a_later_version").await;
+    let engine = world.start().await.unwrap();
+    let waits = |world: &World| {
+        let row = row(world, id);
+        row.waiting_for()
+            .is_some_and(|reason| reason.to_string().contains("start the version"))
+    };
+    world
+        .until("it waits for that version", MINUTE, waits)
+        .await
+        .unwrap();
+    world.delete_volume(&engine, "data").await.unwrap();
+    is_deleted(&world, id, "although this version cannot read it").await;
 }
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -78,7 +78,7 @@ impl ProjectBackends {
     /// Deletes backends; those that the project does not have are ignored.
     ///
     /// # Errors
-    /// Instances or volumes need one of them: none is deleted.
+    /// Instances, volumes or placement groups need one of them: none is deleted.
     pub async fn delete(&self, actor: Actor, project: &ProjectRow, kinds: &[BackendType]) -> Result<()> {
         let existing = self.directory.database.backends().list(project.id).await?;
         let mut work = self.directory.work(actor);
@@ -96,6 +96,13 @@ impl ProjectBackends {
             Err(ControlError::Store(StoreError::InUse { by, names })) => Err(ControlError::refused(format!(
                 "Backend {} has active {by}. Delete {by} before deleting the backend.",
                 names.join(", ")
+            ))),
+            Err(ControlError::Store(StoreError::HasPlacementGroups {
+                kind,
+                fleets,
+                are_there,
+            })) => Err(ControlError::refused(has_placement_groups(
+                &kind, &fleets, are_there,
             ))),
             done => done,
         }
@@ -136,6 +143,21 @@ impl ProjectBackends {
     }
 }
 
+/// Why a backend is not deleted, and what to do: users know nothing of placement groups but their fleets.
+fn has_placement_groups(kind: &str, fleets: &[String], are_there: bool) -> String {
+    let fleets = fleets.join(", ");
+    match are_there {
+        true => format!(
+            "Backend {kind} has placement groups, which these fleets keep as long as they are there: {fleets}. \
+             Delete these fleets before deleting the backend."
+        ),
+        false => format!(
+            "Backend {kind} is still deleting the placement groups of fleets: {fleets}. Delete the backend once its cloud has \
+             confirmed that, within minutes as a rule."
+        ),
+    }
+}
+
 fn invalid_credentials(details: Option<String>, fields: Vec<Vec<String>>) -> ControlError {
     let code = ErrorCode::InvalidCredentials;
     let message = match details {
@@ -155,5 +177,25 @@ fn tell(work: &mut Work, actor: Actor, project: &ProjectRow, what: &str, kind: B
     if matches!(actor, Actor::User(_)) {
         let message = format!("Backend {what}. Type: {kind}");
         work.event_for_managers(message, vec![events::project(project)]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_cannot_delete_a_backend_is_told_which_fleets_keep_it() {
+        let fleets = ["one".to_owned(), "two".to_owned()];
+        let kept = has_placement_groups("aws", &fleets, true);
+        assert!(
+            kept.contains("one, two") && kept.contains("Delete these fleets"),
+            "{kept}"
+        );
+        let left = has_placement_groups("aws", &fleets, false);
+        assert!(
+            left.contains("one, two") && !left.contains("Delete these fleets"),
+            "{left}"
+        );
     }
 }

@@ -373,4 +373,30 @@ mod tests {
         let failing = health("HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n").await;
         assert!(failing.unwrap_err().is_status(500));
     }
+
+    /// The connection to a container, which does not break.
+    #[derive(Debug)]
+    struct Whole;
+
+    #[async_trait]
+    impl container::Link for Whole {
+        async fn broken(&self) -> AgentError {
+            std::future::pending().await
+        }
+    }
+
+    #[tokio::test]
+    async fn a_container_runs_when_its_runner_answers_or_wants_its_token() {
+        let watch = async |answer| {
+            let runner = Arc::new(HttpRunner(RunnerClient::new(Arc::new(Always(answer)))));
+            let shim =
+                container::ContainerShim::new(JobId::new(uuid::Uuid::nil()), 1, runner, Arc::new(Whole));
+            shim.watch().await.map(|_| ())
+        };
+        let token = watch("HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n").await;
+        assert!(token.is_ok(), "{token:?}");
+        // Something on the way there: nobody knows.
+        let away = watch("HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n").await;
+        assert!(away.unwrap_err().is_status(503));
+    }
 }

@@ -1,6 +1,7 @@
 //! Streams of the agents. A broken stream is opened again where it broke.
 
 mod health;
+mod machine;
 mod metrics;
 pub mod runner;
 pub mod shim;

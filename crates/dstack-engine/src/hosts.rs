@@ -110,6 +110,12 @@ pub trait Hosts: Send + Sync + Debug {
         Ok(false)
     }
 
+    /// What tells the machine of a host that was set up from all others that run now; `None`: it does not tell. It is another once
+    /// the machine was started again.
+    async fn machine(&self, _host: HostRef<'_>) -> Result<Option<String>, HostError> {
+        Ok(None)
+    }
+
     /// Which build of the agent hosts of an architecture (`amd64` or `arm64`) get from this server; `None`: none, or it is
     /// not known yet. Asked often: it must not take time.
     fn build(&self, _arch: &str) -> Option<String> {

@@ -132,10 +132,13 @@ async fn look_at(ctx: &Context, account: Account, rows: Vec<InstanceRow>) {
     let (machines, containers): (Vec<_>, Vec<_>) = rows.into_iter().partition(is_machine);
     for (rows, looked) in [
         (&members, look_at_groups(ctx, account, &members).await),
-        (&machines, look_at_all::<Machine>(ctx, account, &machines).await),
+        (
+            &machines,
+            look_at_instances::<Machine>(ctx, account, &machines).await,
+        ),
         (
             &containers,
-            look_at_all::<Container>(ctx, account, &containers).await,
+            look_at_instances::<Container>(ctx, account, &containers).await,
         ),
     ] {
         if let Err(error) = looked {
@@ -145,126 +148,180 @@ async fn look_at(ctx: &Context, account: Account, rows: Vec<InstanceRow>) {
     }
 }
 
-/// A kind of instances.
-trait Instances: Resource<Site = String, Place = JobProvisioningData> {
+/// A kind of what is looked at.
+trait LookedAt: Resource {
+    /// What they are, for people.
+    const NAME: &'static str;
+
     /// What of a backend makes them.
     fn lifecycle(backend: &dyn Backend) -> Option<&dyn Lifecycle<Self>>
     where
         Self: Sized;
 }
 
-impl Instances for Machine {
+impl LookedAt for Machine {
+    const NAME: &'static str = "instances";
+
     fn lifecycle(backend: &dyn Backend) -> Option<&dyn Lifecycle<Self>> {
         backend.machines()
     }
 }
 
-impl Instances for Container {
+impl LookedAt for Container {
+    const NAME: &'static str = "instances";
+
     fn lifecycle(backend: &dyn Backend) -> Option<&dyn Lifecycle<Self>> {
         backend.containers()
     }
 }
 
-async fn look_at_all<R: Instances>(
-    ctx: &Context,
-    (project, kind): Account,
-    rows: &[InstanceRow],
-) -> Result<(), ComputeError> {
-    if rows.is_empty() {
-        return Ok(());
+impl LookedAt for Group {
+    const NAME: &'static str = "groups of containers";
+
+    fn lifecycle(backend: &dyn Backend) -> Option<&dyn Lifecycle<Self>> {
+        backend.groups()
     }
-    let able = |backend: &dyn Backend| R::lifecycle(backend).is_some();
-    let cloud = backend(ctx, project, kind, "instances", able).await;
-    let mut failed = None;
-    for rows in rows.chunks(AT_ONCE) {
-        let pairs = rows.iter().filter_map(|row| Some((row.id, known(ctx, row)?)));
-        let (ids, known): (Vec<InstanceId>, Vec<Known<R>>) = pairs.unzip();
-        let told = match &cloud {
-            Ok(cloud) => ask(cloud.as_ref(), &known).await,
-            Err(error) => Err(error.clone()),
-        };
-        let (signs, error) = concluded(ids, told);
-        for (id, sign) in signs {
-            take(ctx, id, sign);
-        }
-        failed = error.or(failed);
+}
+
+async fn look_at_instances<R>(
+    ctx: &Context,
+    account: Account,
+    rows: &[InstanceRow],
+) -> Result<(), ComputeError>
+where
+    R: LookedAt<Site = String, Place = JobProvisioningData>,
+{
+    let known = |row: &InstanceRow| -> Option<Known<R>> {
+        let place = row.job_provisioning_data.as_deref()?;
+        Some(Known {
+            marks: marks(ctx, row),
+            site: place.region.clone(),
+            place: Some(place.clone()),
+        })
+    };
+    let pairs = rows.iter().filter_map(|row| Some((row, known(row)?)));
+    let (signs, failed) = look_at_all(ctx, account, pairs.collect()).await;
+    for (row, sign) in signs {
+        take(ctx, row, sign);
     }
     failed.map_or(Ok(()), Err)
 }
 
-async fn ask<R: Instances>(
+/// As [`look_at_instances`], of containers that were made as one.
+async fn look_at_groups(ctx: &Context, account: Account, rows: &[InstanceRow]) -> Result<(), ComputeError> {
+    let groups: BTreeSet<ComputeGroupId> = rows.iter().filter_map(|row| row.compute_group_id).collect();
+    let mut pairs = Vec::new();
+    let mut unread = None;
+    for id in groups {
+        match group(ctx, id).await {
+            Ok(found) => pairs.extend(found),
+            Err(error) => {
+                of_members(ctx, rows, |row| {
+                    (row.compute_group_id == Some(id)).then_some(None)
+                });
+                unread = Some(error);
+            }
+        }
+    }
+    let (signs, failed) = look_at_all(ctx, account, pairs).await;
+    for (members, sign) in signs {
+        of_members(ctx, rows, |row| {
+            let node = members.iter().position(|member| *member == row.id)?;
+            Some(sign.as_ref().map(|sign| sign_of_member(row, node, sign)))
+        });
+    }
+    failed.or(unread).map_or(Ok(()), Err)
+}
+
+/// A group by what is known of it, with its members in order; `None`: it is over, or its cloud has not made it.
+async fn group(
+    ctx: &Context,
+    id: ComputeGroupId,
+) -> Result<Option<(Vec<InstanceId>, Known<Group>)>, ComputeError> {
+    let found = ctx.deps.store.compute_group(id).await;
+    let found = found.map_err(|error| ComputeError::Unclear(error.to_string()))?;
+    Ok(found.and_then(|found| {
+        let place = found.group.provisioning_data.as_deref()?.clone();
+        let known = Known {
+            marks: compute_groups::marks(ctx, &found.group),
+            site: place.region.clone(),
+            place: Some(place),
+        };
+        Some((found.group.members.to_vec(), known))
+    }))
+}
+
+/// The rows of which `said` knows something follow it.
+fn of_members(
+    ctx: &Context,
+    rows: &[InstanceRow],
+    said: impl Fn(&InstanceRow) -> Option<Option<Sign<JobProvisioningData>>>,
+) {
+    for row in rows {
+        if let Some(sign) = said(row) {
+            take(ctx, row, sign);
+        }
+    }
+}
+
+/// What an account says of each; `None`: it does not tell.
+async fn look_at_all<T, R: LookedAt>(
+    ctx: &Context,
+    (project, kind): Account,
+    mut things: Vec<(T, Known<R>)>,
+) -> (Vec<(T, Told<R>)>, Option<ComputeError>) {
+    let (mut signs, mut failed) = (Vec::new(), None);
+    if things.is_empty() {
+        return (signs, failed);
+    }
+    let able = |backend: &dyn Backend| R::lifecycle(backend).is_some();
+    let cloud = backend(ctx, project, kind, R::NAME, able).await;
+    while !things.is_empty() {
+        let later = things.split_off(things.len().min(AT_ONCE));
+        let (asked, known): (Vec<T>, Vec<Known<R>>) = things.into_iter().unzip();
+        let told = match &cloud {
+            Ok(cloud) => ask(cloud.as_ref(), &known).await,
+            Err(error) => Err(error.clone()),
+        };
+        let (these, error) = concluded(asked, told);
+        signs.extend(these);
+        failed = error.or(failed);
+        things = later;
+    }
+    (signs, failed)
+}
+
+/// What a cloud says of one thing; `None`: it does not tell.
+type Told<R> = Option<Sign<<R as Resource>::Place>>;
+
+async fn ask<R: LookedAt>(
     cloud: &dyn Backend,
     known: &[Known<R>],
 ) -> Result<Vec<Sign<R::Place>>, ComputeError> {
     match R::lifecycle(cloud) {
         Some(lifecycle) => in_time(lifecycle.look(known)).await,
-        None => Err(ComputeError::Unsupported("instances")),
+        None => Err(ComputeError::Unsupported(R::NAME)),
     }
 }
 
-/// What follows for each. Of what a cloud does not tell, nothing is concluded, and nothing that was concluded before stands.
+/// What is told of each. An answer about others than those that were asked for tells nothing.
+#[expect(clippy::type_complexity, reason = "what is told, and why it is not")]
 fn concluded<I, P>(
-    ids: Vec<I>,
+    asked: Vec<I>,
     told: Result<Vec<Sign<P>>, ComputeError>,
-) -> (Vec<(I, Sign<P>)>, Option<ComputeError>) {
-    let told = told.and_then(|signs| match signs.len() == ids.len() {
+) -> (Vec<(I, Option<Sign<P>>)>, Option<ComputeError>) {
+    let told = told.and_then(|signs| match signs.len() == asked.len() {
         true => Ok(signs),
         false => Err(ComputeError::Unclear(format!(
-            "it told of {} instances and not of {}",
+            "it told of {} and not of {}",
             signs.len(),
-            ids.len()
+            asked.len()
         ))),
     });
     match told {
-        Ok(signs) => (ids.into_iter().zip(signs).collect(), None),
-        Err(error) => (ids.into_iter().map(|id| (id, Sign::Well)).collect(), Some(error)),
+        Ok(signs) => (asked.into_iter().zip(signs.into_iter().map(Some)).collect(), None),
+        Err(error) => (asked.into_iter().map(|of| (of, None)).collect(), Some(error)),
     }
-}
-
-/// As [`look_at_all`], of containers that were made as one.
-async fn look_at_groups(
-    ctx: &Context,
-    (project, kind): Account,
-    rows: &[InstanceRow],
-) -> Result<(), ComputeError> {
-    let groups: BTreeSet<ComputeGroupId> = rows.iter().filter_map(|row| row.compute_group_id).collect();
-    if groups.is_empty() {
-        return Ok(());
-    }
-    let able = |backend: &dyn Backend| backend.groups().is_some();
-    let cloud = backend(ctx, project, kind, "groups of containers", able).await?;
-    let Some(lifecycle) = cloud.groups() else {
-        return Ok(());
-    };
-    let (mut found, mut known) = (Vec::new(), Vec::<Known<Group>>::new());
-    for id in groups {
-        let group = ctx.deps.store.compute_group(id).await;
-        let group = group.map_err(|error| ComputeError::Unclear(error.to_string()))?;
-        let Some((group, place)) = group.and_then(|group| {
-            let place = group.group.provisioning_data.as_deref()?.clone();
-            Some((group.group, place))
-        }) else {
-            continue;
-        };
-        known.push(Known {
-            marks: compute_groups::marks(ctx, &group),
-            site: place.region.clone(),
-            place: Some(place),
-        });
-        found.push(group);
-    }
-    let told = in_time(lifecycle.look(&known)).await;
-    let failed = told.as_ref().err().cloned();
-    // Nothing is concluded from an error, and nothing that was concluded before stands.
-    let signs = told.unwrap_or_else(|_| vec![Sign::Well; found.len()]);
-    for (group, sign) in found.iter().zip(signs) {
-        for (node, member) in group.members.iter().enumerate() {
-            if let Some(row) = rows.iter().find(|row| row.id == *member) {
-                take(ctx, *member, sign_of_member(row, node, &sign));
-            }
-        }
-    }
-    failed.map_or(Ok(()), Err)
 }
 
 /// What is said of a group is said of each of its members.
@@ -287,33 +344,35 @@ fn sign_of_member(
     }
 }
 
-fn known<R: Instances>(ctx: &Context, row: &InstanceRow) -> Option<Known<R>> {
-    let place = row.job_provisioning_data.as_deref()?;
-    Some(Known {
-        marks: marks(ctx, row),
-        site: place.region.clone(),
-        place: Some(place.clone()),
-    })
-}
-
 /// The row follows what the cloud says.
-fn take(ctx: &Context, id: InstanceId, sign: Sign<JobProvisioningData>) {
+fn take(ctx: &Context, row: &InstanceRow, sign: Option<Sign<JobProvisioningData>>) {
+    let id = row.id;
     if !ctx.leases.contains(EntityRef::Instance(id)) {
         // Another server looks for itself.
         return;
     }
-    // A cloud that does not know a machine whose agent answers is wrong: what it says now is not held against the machine later,
-    // when the connection is away for a moment.
     let (answers, _) = ctx.seen.instance(id);
-    let is_believed = !(answers && matches!(sign, Sign::Lost(_)));
-    let sign = Some(sign).filter(|sign| *sign != Sign::Well && is_believed);
     let is_new = ctx.seen.update_instance(id, |seen| {
-        let is_new = seen.sign != sign;
-        seen.sign = sign;
-        is_new
+        let before = seen.sign.take();
+        seen.sign = follows(before.clone(), sign, answers);
+        let is_denied = row.leaving_because.is_some() && seen.sign == Some(Sign::Well);
+        is_denied || before.unwrap_or(Sign::Well) != seen.sign.clone().unwrap_or(Sign::Well)
     });
     if is_new {
         ctx.wakes.wake(EntityRef::Instance(id));
+    }
+}
+
+/// What is known after a look, which says `now`: nothing, where it failed.
+///
+/// A cloud that does not know a machine whose agent answers is wrong: what it says now is not held against the machine later, when
+/// the connection is away for a moment. Nor is what it said before, while it does not tell. That it will take a machine away stands
+/// until it says otherwise.
+fn follows<P>(before: Option<Sign<P>>, now: Option<Sign<P>>, answers: bool) -> Option<Sign<P>> {
+    match now {
+        None => before.filter(|sign| !matches!(sign, Sign::Lost(_))),
+        Some(Sign::Lost(_)) if answers => before.filter(|sign| !matches!(sign, Sign::Lost(_))),
+        Some(sign) => Some(sign),
     }
 }
 
@@ -321,17 +380,36 @@ fn take(ctx: &Context, id: InstanceId, sign: Sign<JobProvisioningData>) {
 mod tests {
     use super::*;
 
+    fn lost() -> Sign<()> {
+        Sign::Lost("it is gone".to_owned())
+    }
+
     #[test]
-    fn nothing_that_was_concluded_before_stands_while_a_cloud_does_not_tell() {
-        let lost = || Sign::<()>::Lost("it is gone".to_owned());
+    fn nothing_is_told_of_any_by_a_cloud_that_fails_or_tells_of_others() {
         let (signs, error) = concluded(vec![1, 2], Ok(vec![Sign::Well, lost()]));
-        assert_eq!(signs, [(1, Sign::Well), (2, lost())]);
+        assert_eq!(signs, [(1, Some(Sign::Well)), (2, Some(lost()))]);
         assert!(error.is_none());
         let away = ComputeError::Configuration("its backend is not configured".to_owned());
         for told in [Err(away), Ok(vec![lost()])] {
             let (signs, error) = concluded(vec![1, 2], told);
-            assert_eq!(signs, [(1, Sign::Well), (2, Sign::Well)]);
+            assert_eq!(signs, [(1, None), (2, None)]);
             assert!(error.is_some());
         }
+    }
+
+    #[test]
+    fn a_look_that_fails_takes_back_that_it_is_lost_and_no_notice() {
+        let ending = || Sign::<()>::Ending {
+            at: None,
+            why: "the price went up".to_owned(),
+        };
+        assert_eq!(follows(Some(lost()), None, false), None);
+        assert_eq!(follows(Some(ending()), None, false), Some(ending()));
+        assert_eq!(follows(None, None, false), None::<Sign<()>>);
+        // Nor does a cloud that forgets a machine that answers.
+        assert_eq!(follows(Some(ending()), Some(lost()), true), Some(ending()));
+        assert_eq!(follows(Some(lost()), Some(lost()), true), None);
+        assert_eq!(follows(Some(ending()), Some(lost()), false), Some(lost()));
+        assert_eq!(follows(Some(ending()), Some(Sign::Well), true), Some(Sign::Well));
     }
 }

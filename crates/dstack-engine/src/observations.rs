@@ -46,11 +46,13 @@ pub struct InstanceSeen {
     pub silent_since: Option<Time>,
     /// Since when its agent takes connections and answers nothing, however long it is waited for.
     pub mute_since: Option<Time>,
+    /// What tells its machine from others, as that said last; `None`: it was not asked, or does not tell.
+    pub machine: Option<String>,
     /// Its tasks by id.
     pub tasks: HashMap<String, TaskInfo>,
     /// How its GPUs were when it was asked last; `None`: it has not answered yet.
     pub health: Option<HealthStatus>,
-    /// What its cloud says of it, unless it is well.
+    /// What its cloud said of it last; `None`: nothing yet.
     pub sign: Option<Sign<JobProvisioningData>>,
 }
 
@@ -180,9 +182,14 @@ impl Observations {
         self.instances().get(&id)?.mute_since
     }
 
-    /// What the cloud of an instance says of it, unless it is well, or nobody knows.
+    /// What the cloud of an instance said of it last; `None`: nothing since this server drives it.
     pub fn sign(&self, id: InstanceId) -> Option<Sign<JobProvisioningData>> {
         self.instances().get(&id)?.sign.clone()
+    }
+
+    /// What the machine of an instance said of itself last.
+    pub fn machine(&self, id: InstanceId) -> Option<String> {
+        self.instances().get(&id)?.machine.clone()
     }
 
     /// How the GPUs of an instance were last, if that is known.

@@ -76,6 +76,9 @@ pub enum Step {
     Again,
     /// The next call, after this pause.
     After(Duration),
+    /// The next call, as soon as somebody wants the operation looked at ([`Running::look_again`](crate::running::Running::look_again)),
+    /// and after this pause at the latest.
+    Woken(Duration),
 }
 
 /// The subject of operations as it is now; `None`: it is gone, or nothing is ever called for its kind.
@@ -188,6 +191,13 @@ async fn carry_out(ctx: &Context, subject: EntityRef, kind: OperationKind, begun
             }
             Step::After(after) => {
                 wait_for_next(ctx, subject, kind, after).await?;
+                pause = FIRST_PAUSE;
+            }
+            Step::Woken(at_latest) => {
+                tokio::select! {
+                    () = tokio::time::sleep(at_latest) => {}
+                    () = begun.to_look_again() => {}
+                }
                 pause = FIRST_PAUSE;
             }
         }

@@ -178,6 +178,7 @@ impl World {
                             status: InstanceStatus::Idle,
                             unreachable: false,
                             unreachable_since: None,
+                            leaving: false,
                             health: HealthStatus::Healthy,
                             total_blocks: Some(1),
                             busy_blocks: 0,

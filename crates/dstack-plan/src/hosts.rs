@@ -128,6 +128,19 @@ impl fmt::Display for HostKey {
     }
 }
 
+/// Whether two hosts whose machines say the same of themselves are one. Of a host of another project that is believed only where both
+/// show the same host key, which nobody can make up: what a machine says of itself, its owner decides.
+pub fn are_one_machine(own: (ProjectId, &Reach), other: (ProjectId, Option<&Reach>)) -> bool {
+    let ((project, way), (other_project, other_way)) = (own, other);
+    project == other_project || other_way.is_some_and(|other_way| show_same_key(way, other_way))
+}
+
+/// Whether the hosts at the ends of two ways show one host key.
+pub fn show_same_key(one: &Reach, other: &Reach) -> bool {
+    let mut keys = one.host.host_keys.iter();
+    keys.any(|key| other.host.host_keys.contains(key))
+}
+
 /// Two hosts of one list that are the same: the place of the second, and that of the first, both from 0.
 pub fn twice(ssh: &SshParams) -> Option<(usize, usize)> {
     let mut seen: BTreeMap<HostKey, usize> = BTreeMap::new();

@@ -51,6 +51,8 @@ pub struct Candidate<'a> {
     pub unreachable: bool,
     /// Since when, where it is so.
     pub unreachable_since: Option<Time>,
+    /// Its cloud will take it away.
+    pub leaving: bool,
     /// Health of its GPUs.
     pub health: HealthStatus,
     /// Blocks it is divided into; unknown until it was provisioned.
@@ -146,6 +148,9 @@ pub enum Unfit {
     /// On its way out.
     #[error("is being terminated")]
     Terminating,
+    /// Its cloud has said that it goes: a job would end at once.
+    #[error("is about to be taken away by its cloud")]
+    Leaving,
     /// It is the server's own, and takes no new jobs.
     #[error("is the server's own machine, which the server was not told to offer (`dstack server --local`)")]
     NotOffered,

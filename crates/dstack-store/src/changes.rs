@@ -16,15 +16,21 @@ use crate::{Commit, Entity, EventMaker, EventTarget, NewEvent, Put, Removal, eve
 
 /// A row whose changes users can follow.
 pub trait Tracked: Clone + PartialEq + Entity + Into<Put> {
-    /// As the target of events.
-    fn target(&self) -> EventTarget;
+    /// Its name, as users know it.
+    fn name(&self) -> &str;
     /// The events that tell of a change, in order.
     fn changed(before: &Self, after: &Self, maker: &EventMaker) -> Vec<NewEvent>;
 }
 
+/// A row that events can be about.
+pub trait Told: Tracked {
+    /// As the target of events.
+    fn target(&self) -> EventTarget;
+}
+
 impl Tracked for RunRow {
-    fn target(&self) -> EventTarget {
-        events::run(self)
+    fn name(&self) -> &str {
+        &self.run_name
     }
     fn changed(before: &Self, after: &Self, maker: &EventMaker) -> Vec<NewEvent> {
         let changed = before.status() != after.status();
@@ -36,8 +42,8 @@ impl Tracked for RunRow {
 }
 
 impl Tracked for JobRow {
-    fn target(&self) -> EventTarget {
-        events::job(self)
+    fn name(&self) -> &str {
+        &self.job_name
     }
     fn changed(before: &Self, after: &Self, maker: &EventMaker) -> Vec<NewEvent> {
         let changed = before.status() != after.status();
@@ -49,8 +55,8 @@ impl Tracked for JobRow {
 }
 
 impl Tracked for InstanceRow {
-    fn target(&self) -> EventTarget {
-        events::instance(self)
+    fn name(&self) -> &str {
+        &self.name
     }
     fn changed(before: &Self, after: &Self, maker: &EventMaker) -> Vec<NewEvent> {
         let mut found = Vec::new();
@@ -68,8 +74,8 @@ impl Tracked for InstanceRow {
 }
 
 impl Tracked for FleetRow {
-    fn target(&self) -> EventTarget {
-        events::fleet(self)
+    fn name(&self) -> &str {
+        &self.name
     }
     fn changed(before: &Self, after: &Self, maker: &EventMaker) -> Vec<NewEvent> {
         let changed = before.status() != after.status();
@@ -81,8 +87,8 @@ impl Tracked for FleetRow {
 }
 
 impl Tracked for VolumeRow {
-    fn target(&self) -> EventTarget {
-        events::volume(self)
+    fn name(&self) -> &str {
+        &self.name
     }
     fn changed(before: &Self, after: &Self, maker: &EventMaker) -> Vec<NewEvent> {
         let mut found = Vec::new();
@@ -98,8 +104,8 @@ impl Tracked for VolumeRow {
 
 /// Users follow the volume: its events tell where it is.
 impl Tracked for AttachmentRow {
-    fn target(&self) -> EventTarget {
-        events::attached_volume(self)
+    fn name(&self) -> &str {
+        &self.name
     }
     fn changed(before: &Self, after: &Self, maker: &EventMaker) -> Vec<NewEvent> {
         let is_new = after.status() == AttachmentStatus::Attached && before.status() != after.status();
@@ -109,8 +115,8 @@ impl Tracked for AttachmentRow {
 
 /// Users follow the fleet: no event tells of its placement group.
 impl Tracked for PlacementGroupRow {
-    fn target(&self) -> EventTarget {
-        events::placement_group(self)
+    fn name(&self) -> &str {
+        &self.name
     }
     fn changed(_before: &Self, _after: &Self, _maker: &EventMaker) -> Vec<NewEvent> {
         Vec::new()
@@ -119,8 +125,8 @@ impl Tracked for PlacementGroupRow {
 
 /// Users follow its instances.
 impl Tracked for ComputeGroupRow {
-    fn target(&self) -> EventTarget {
-        events::compute_group(self)
+    fn name(&self) -> &str {
+        &self.name
     }
     fn changed(_before: &Self, _after: &Self, _maker: &EventMaker) -> Vec<NewEvent> {
         Vec::new()
@@ -128,8 +134,8 @@ impl Tracked for ComputeGroupRow {
 }
 
 impl Tracked for GatewayRow {
-    fn target(&self) -> EventTarget {
-        events::gateway(self)
+    fn name(&self) -> &str {
+        &self.name
     }
     fn changed(before: &Self, after: &Self, maker: &EventMaker) -> Vec<NewEvent> {
         let changed = before.status() != after.status();
@@ -137,6 +143,48 @@ impl Tracked for GatewayRow {
             .then(|| maker.gateway_status(before, after))
             .into_iter()
             .collect()
+    }
+}
+
+impl Told for RunRow {
+    fn target(&self) -> EventTarget {
+        events::run(self)
+    }
+}
+
+impl Told for JobRow {
+    fn target(&self) -> EventTarget {
+        events::job(self)
+    }
+}
+
+impl Told for InstanceRow {
+    fn target(&self) -> EventTarget {
+        events::instance(self)
+    }
+}
+
+impl Told for FleetRow {
+    fn target(&self) -> EventTarget {
+        events::fleet(self)
+    }
+}
+
+impl Told for VolumeRow {
+    fn target(&self) -> EventTarget {
+        events::volume(self)
+    }
+}
+
+impl Told for AttachmentRow {
+    fn target(&self) -> EventTarget {
+        events::attached_volume(self)
+    }
+}
+
+impl Told for GatewayRow {
+    fn target(&self) -> EventTarget {
+        events::gateway(self)
     }
 }
 
@@ -162,7 +210,7 @@ impl Changes {
     }
 
     /// Adds a row that is new, and says so.
-    pub fn insert<R: Tracked>(&mut self, row: R, message: &str) {
+    pub fn insert<R: Told>(&mut self, row: R, message: &str) {
         self.note(message, vec![row.target()]);
         self.put(row.into());
     }
@@ -189,7 +237,7 @@ impl Changes {
     }
 
     /// Deletes a row that is not kept for history, and says so.
-    pub fn remove<R: Tracked>(&mut self, row: R, message: &str) {
+    pub fn remove<R: Told>(&mut self, row: R, message: &str) {
         self.note(message, vec![row.target()]);
         self.remove_silently(row);
     }

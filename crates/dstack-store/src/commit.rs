@@ -1,5 +1,6 @@
 //! Changes that belong together: rows, their events and the operations they intend.
 
+use dstack_model::events::EventTargetType;
 use dstack_units::{EventId, Time, UserId};
 use uuid::Uuid;
 
@@ -74,8 +75,8 @@ pub struct Removal {
 /// What an event is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventTarget {
-    /// `run`, `job`, `instance`, `fleet`, `user`, `project`, `secret`, …
-    pub entity_type: &'static str,
+    /// What it is, in a word that clients know.
+    pub entity_type: EventTargetType,
     /// Id of the entity, as text.
     pub entity_id: String,
     /// Its name at the time.

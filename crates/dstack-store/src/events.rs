@@ -1,15 +1,13 @@
 //! Audit events: the fixed texts of dstack 0.22.5, which clients show verbatim.
 
+use dstack_model::events::EventTargetType;
 use dstack_system::Random;
 use dstack_units::{Time, UserId};
 
 use crate::queries::projects::ProjectRow;
 use crate::queries::secrets::SecretRow;
 use crate::queries::users::UserRow;
-use crate::rows::{
-    AttachmentRow, ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, PlacementGroupRow, RunRow,
-    VolumeRow,
-};
+use crate::rows::{AttachmentRow, FleetRow, GatewayRow, InstanceRow, JobRow, RunRow, VolumeRow};
 use crate::{EventTarget, NewEvent};
 
 /// Makes events that happen at one time by one actor.
@@ -176,7 +174,7 @@ pub fn upper<T: serde::Serialize>(value: &T) -> String {
 /// A run as a target.
 pub fn run(row: &RunRow) -> EventTarget {
     EventTarget {
-        entity_type: "run",
+        entity_type: EventTargetType::Run,
         entity_id: row.id.to_string(),
         entity_name: row.run_name.clone(),
         project_id: Some(row.project_id.to_string()),
@@ -189,7 +187,7 @@ pub fn run(row: &RunRow) -> EventTarget {
 /// A job as a target.
 pub fn job(row: &JobRow) -> EventTarget {
     EventTarget {
-        entity_type: "job",
+        entity_type: EventTargetType::Job,
         entity_id: row.id.to_string(),
         entity_name: row.job_name.clone(),
         project_id: Some(row.project_id.to_string()),
@@ -202,7 +200,7 @@ pub fn job(row: &JobRow) -> EventTarget {
 /// An instance as a target.
 pub fn instance(row: &InstanceRow) -> EventTarget {
     EventTarget {
-        entity_type: "instance",
+        entity_type: EventTargetType::Instance,
         entity_id: row.id.to_string(),
         entity_name: row.name.clone(),
         project_id: Some(row.project_id.to_string()),
@@ -215,7 +213,7 @@ pub fn instance(row: &InstanceRow) -> EventTarget {
 /// A fleet as a target.
 pub fn fleet(row: &FleetRow) -> EventTarget {
     EventTarget {
-        entity_type: "fleet",
+        entity_type: EventTargetType::Fleet,
         entity_id: row.id.to_string(),
         entity_name: row.name.clone(),
         project_id: Some(row.project_id.to_string()),
@@ -225,7 +223,7 @@ pub fn fleet(row: &FleetRow) -> EventTarget {
     }
 }
 
-fn target(kind: &'static str, id: &dyn ToString, name: &str, project: Option<String>) -> EventTarget {
+fn target(kind: EventTargetType, id: &dyn ToString, name: &str, project: Option<String>) -> EventTarget {
     EventTarget {
         entity_type: kind,
         entity_id: id.to_string(),
@@ -239,67 +237,66 @@ fn target(kind: &'static str, id: &dyn ToString, name: &str, project: Option<Str
 
 /// A user as a target.
 pub fn user(row: &UserRow) -> EventTarget {
-    target("user", &row.id, &row.name, None)
+    target(EventTargetType::User, &row.id, &row.name, None)
 }
 
 /// A project as a target.
 pub fn project(row: &ProjectRow) -> EventTarget {
-    target("project", &row.id, &row.name, Some(row.id.to_string()))
+    target(
+        EventTargetType::Project,
+        &row.id,
+        &row.name,
+        Some(row.id.to_string()),
+    )
 }
 
 /// A secret as a target.
 pub fn secret(row: &SecretRow) -> EventTarget {
-    target("secret", &row.id, &row.name, Some(row.project_id.to_string()))
+    target(
+        EventTargetType::Secret,
+        &row.id,
+        &row.name,
+        Some(row.project_id.to_string()),
+    )
 }
 
 /// A volume as a target.
 pub fn volume(row: &VolumeRow) -> EventTarget {
-    target("volume", &row.id, &row.name, Some(row.project_id.to_string()))
+    target(
+        EventTargetType::Volume,
+        &row.id,
+        &row.name,
+        Some(row.project_id.to_string()),
+    )
 }
 
 /// The volume of an attachment as a target.
 pub fn attached_volume(row: &AttachmentRow) -> EventTarget {
     let project = Some(row.project_id.to_string());
-    target("volume", &row.volume_id, &row.name, project)
+    target(EventTargetType::Volume, &row.volume_id, &row.name, project)
 }
 
 /// The volume and the instance of an attachment as targets.
 fn attachment(row: &AttachmentRow) -> Vec<EventTarget> {
     let project = Some(row.project_id.to_string());
-    let instance = target("instance", &row.instance_id, &row.instance_name, project);
+    let instance = target(
+        EventTargetType::Instance,
+        &row.instance_id,
+        &row.instance_name,
+        project,
+    );
     vec![attached_volume(row), instance]
-}
-
-/// A placement group as a target.
-pub fn placement_group(row: &PlacementGroupRow) -> EventTarget {
-    EventTarget {
-        fleet_id: Some(row.fleet_id.to_string()),
-        ..target(
-            "placement-group",
-            &row.id,
-            &row.name,
-            Some(row.project_id.to_string()),
-        )
-    }
-}
-
-/// A compute group as a target.
-pub fn compute_group(row: &ComputeGroupRow) -> EventTarget {
-    EventTarget {
-        fleet_id: Some(row.fleet_id.to_string()),
-        ..target(
-            "compute-group",
-            &row.id,
-            &row.name,
-            Some(row.project_id.to_string()),
-        )
-    }
 }
 
 /// A gateway as a target.
 pub fn gateway(row: &GatewayRow) -> EventTarget {
     EventTarget {
         gateway_id: Some(row.id.to_string()),
-        ..target("gateway", &row.id, &row.name, Some(row.project_id.to_string()))
+        ..target(
+            EventTargetType::Gateway,
+            &row.id,
+            &row.name,
+            Some(row.project_id.to_string()),
+        )
     }
 }

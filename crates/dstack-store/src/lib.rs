@@ -119,7 +119,10 @@ pub enum StoreError {
         source: sqlx::Error,
     },
     /// The database was written by a newer version.
-    #[error("the database has schema version {found}, this server knows up to {known}: use a newer server")]
+    #[error(
+        "the database has schema version {found}, as a newer server has made it, and this server knows those up to {known}: start the \
+         newer server, or restore the database from a backup that was made before it"
+    )]
     TooNew {
         /// Version found in the database.
         found: i64,
@@ -133,6 +136,16 @@ pub enum StoreError {
         by: &'static str,
         /// Names of those, or of what they need.
         names: Vec<String>,
+    },
+    /// A backend that was to be deleted has placement groups, which only it can end.
+    #[error("the backend {kind} has placement groups of fleets: {}", fleets.join(", "))]
+    HasPlacementGroups {
+        /// Type of the backend, such as `aws`.
+        kind: String,
+        /// Names of the fleets, each once: of those that are there, unless there are none.
+        fleets: Vec<String>,
+        /// They are there, and keep their groups; otherwise their groups are being deleted.
+        are_there: bool,
     },
     /// There are as many already as there may be.
     #[error("there are as many already as there may be")]

@@ -125,7 +125,7 @@ macro_rules! generate_tables {
                     found.extend(asked.map(|$it| MadeFor {
                         id: $it.id.uuid(),
                         entity: EntityRef::$name($it.id),
-                        name: $it.target().entity_name,
+                        name: $it.name().to_owned(),
                         project: $it.project_id,
                         is_live: !$is_over || self.is_intended(EntityRef::$name($it.id)),
                         ended_at: None,
@@ -366,8 +366,13 @@ fn check_change(tables: &Tables, change: &Change) -> Result<()> {
                 Some((_, host)) => Err(StoreError::conflict("instances", &host)),
             }
         }
-        Change::ExpectOwnMachine { instance, machine } => {
-            match tables.hosts_on(machine).any(|row| row.id != *instance) {
+        Change::ExpectOwnMachine {
+            instance,
+            machine,
+            apart,
+        } => {
+            let is_there = |row: &InstanceRow| row.id != *instance && !apart.contains(&row.id);
+            match tables.hosts_on(machine).any(is_there) {
                 false => Ok(()),
                 true => Err(StoreError::conflict("instances", machine)),
             }

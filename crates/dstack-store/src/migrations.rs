@@ -28,6 +28,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0023_orphans_ending.sql"),
     include_str!("../migrations/0024_machines.sql"),
     include_str!("../migrations/0025_attachments.sql"),
+    include_str!("../migrations/0026_leaving.sql"),
 ];
 
 /// Any number unlikely to be used by others: the advisory lock that lets one server migrate at a time.
@@ -185,6 +186,25 @@ mod tests {
             ..EventFilter::default()
         };
         assert_eq!(found(&pool, of_instance).await, [both]);
+    }
+
+    #[tokio::test]
+    async fn a_database_of_a_newer_server_is_refused_and_left_as_it_is() {
+        sqlx::any::install_default_drivers();
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite://{}?mode=rwc", folder.path().join("new.db").display());
+        let pool = AnyPoolOptions::new().connect(&url).await.unwrap();
+        run(&pool, Dialect::Sqlite).await.unwrap();
+        let newest = MIGRATIONS.len();
+        let before = &MIGRATIONS[..newest - 2];
+        let refused = apply(before, &pool, Dialect::Sqlite).await.unwrap_err();
+        let told = refused.to_string();
+        assert!(
+            told.contains(&format!("schema version {newest},"))
+                && told.contains(&format!("up to {}:", newest - 2)),
+            "{told}"
+        );
+        run(&pool, Dialect::Sqlite).await.unwrap();
     }
 
     /// As databases have it that were migrated when the condition was written in another way.

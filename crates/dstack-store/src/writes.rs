@@ -213,6 +213,8 @@ pub enum Change {
         instance: InstanceId,
         /// Identity of the machine, as [`crate::rows::InstanceRow::machine`] has it.
         machine: String,
+        /// Hosts that say the same of themselves, and are known to be other machines.
+        apart: BTreeSet<InstanceId>,
     },
     /// Remembers something in a cloud that belongs to nobody.
     PutOrphan(OrphanRow),
@@ -375,9 +377,11 @@ impl Change {
             Self::ExpectFreeHosts { fleet, hosts } => {
                 expect_free_hosts(tx, keys, dialect, fleet, &hosts).await
             }
-            Self::ExpectOwnMachine { instance, machine } => {
-                expect_own_machine(tx, dialect, instance, &machine).await
-            }
+            Self::ExpectOwnMachine {
+                instance,
+                machine,
+                apart,
+            } => expect_own_machine(tx, dialect, instance, &machine, &apart).await,
             Self::PutOrphan(row) => orphans::put(tx, &row).await,
             Self::DeleteOrphan(key) => orphans::delete(tx, &key).await,
             Self::SetDefaultGateway { project, gateway } => gateways::set_default(tx, project, gateway).await,
@@ -511,18 +515,20 @@ async fn expect_own_machine(
     dialect: Dialect,
     instance: InstanceId,
     machine: &str,
+    apart: &BTreeSet<InstanceId>,
 ) -> Result<()> {
     lock_number(tx, dialect, MACHINES).await?;
     let sql = "SELECT id FROM instances WHERE machine = $1 AND id <> $2 AND deleted = 0 \
-         AND status NOT IN ('terminating', 'terminated') LIMIT 1";
-    let found = sqlx::query(sql)
+         AND status NOT IN ('terminating', 'terminated')";
+    let found = sqlx::query_scalar(sql)
         .bind(machine.to_owned())
         .bind(instance.to_string())
-        .fetch_optional(tx)
+        .fetch_all(tx)
         .await?;
-    match found {
-        None => Ok(()),
-        Some(_) => Err(StoreError::conflict("instances", &machine)),
+    let apart: BTreeSet<String> = apart.iter().map(InstanceId::to_string).collect();
+    match found.iter().all(|id: &String| apart.contains(id)) {
+        true => Ok(()),
+        false => Err(StoreError::conflict("instances", &machine)),
     }
 }
 
@@ -655,8 +661,15 @@ async fn delete_backend(tx: &mut Tx, keys: &RowKeys, project: ProjectId, kind: &
     if volumes.iter().any(|volume| volume.needs(kind)) {
         return Err(in_use_backend("volumes", kind));
     }
-    if backends::has_placement_groups(tx, project, kind).await? {
-        return Err(in_use_backend("placement groups", kind));
+    let (kept, left) = backends::fleets_with_placement_groups(tx, project, kind).await?;
+    let are_there = !kept.is_empty();
+    let fleets = if are_there { kept } else { left };
+    if !fleets.is_empty() {
+        return Err(StoreError::HasPlacementGroups {
+            kind: kind.to_owned(),
+            fleets: fleets.into_iter().collect(),
+            are_there,
+        });
     }
     backends::delete(tx, project, kind).await
 }

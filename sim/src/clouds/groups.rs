@@ -170,9 +170,13 @@ impl Lifecycle<Group> for Clouds {
             .collect();
         self.ask(move |state: &mut State| {
             let is_there = |id: &ComputeGroupId| state.groups.groups.iter().any(|group| group.id == *id);
-            let sign = |id: &ComputeGroupId| match is_there(id) {
-                true => Sign::Well,
-                false => Sign::Lost(CONTAINER_LOST.to_owned()),
+            let sign = |id: &ComputeGroupId| match (is_there(id), state.notices.get(&id.uuid())) {
+                (true, None) => Sign::Well,
+                (true, Some((at, why))) => Sign::Ending {
+                    at: *at,
+                    why: why.clone(),
+                },
+                (false, _) => Sign::Lost(CONTAINER_LOST.to_owned()),
             };
             Ok(ids.iter().map(sign).collect())
         })

@@ -96,8 +96,9 @@ impl Shim for ContainerShim {
 
     async fn watch(&self) -> Result<Box<dyn TaskSource>, AgentError> {
         let task = match self.runner.healthcheck().await {
+            Ok(()) => self.running(),
             // It wants its token: it is there.
-            Ok(()) | Err(AgentError::Refused { .. }) => self.running(),
+            Err(error) if error.is_status(401) => self.running(),
             // It answered before: that is when the container came to be known.
             Err(AgentError::NotRunning(error)) => ended_task(
                 self.job,

@@ -1,20 +1,25 @@
 //! Follows the tasks of an instance.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use dstack_agent_api::shim::{StreamEvent, TaskInfo, TaskStatus, TaskTerminate};
 use dstack_plan::lifecycle::instance::MUTE_PATIENCE;
 use dstack_store::EntityRef;
 use dstack_store::rows::{AgentAddress, InstanceRow};
 use dstack_units::{InstanceId, JobId, ProjectId};
+use tokio::time::{Instant, timeout_at};
 
-use super::{FIRST_PAUSE, FOLLOW_AGAIN, health, longer};
+use super::{FIRST_PAUSE, FOLLOW_AGAIN, health, longer, machine};
 use crate::agents::shim_of;
 use crate::context::Context;
 use crate::observations::Implausible;
 use crate::operations::hosts::host_of;
 use crate::running::{Begun, Work};
 use crate::{AgentError, Result, Shim, TaskSource};
+
+/// How long an agent may take to tell all its tasks, from the beginning of its stream: a full host tells them within a second.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Makes sure that the shim of an instance is followed.
 pub fn ensure(ctx: &Arc<Context>, row: &InstanceRow, address: AgentAddress) {
@@ -124,6 +129,7 @@ async fn listen(
     tokio::select! {
         heard = hear(ctx, instance, shim, stream) => heard,
         never = health::check(ctx, instance, shim, asked) => match never {},
+        never = machine::ask(ctx, instance) => match never {},
     }
 }
 
@@ -137,9 +143,20 @@ async fn hear(
     // What was known may be out of date: everything is told before each `Synced`, of which a stream has several when its
     // reader was too slow.
     let mut told = std::collections::HashMap::new();
-    let mut heard = false;
+    let (mut heard, mut is_synced) = (false, false);
+    let limit = Instant::now() + SYNC_TIMEOUT;
     loop {
-        let event = match stream.next().await {
+        let next = match is_synced {
+            true => stream.next().await,
+            false => match timeout_at(limit, stream.next()).await {
+                Ok(next) => next,
+                Err(_) => {
+                    never_told_all(ctx, instance);
+                    return Ok(false);
+                }
+            },
+        };
+        let event = match next {
             Ok(Some(event)) => event,
             Ok(None) | Err(_) => return Ok(heard),
         };
@@ -170,6 +187,7 @@ async fn hear(
                 wake_job(ctx, &id);
             }
             StreamEvent::Synced => {
+                is_synced = true;
                 let keep = ctx.deps.settings.keep_tasks;
                 let kept = |task: &TaskInfo| keep && task.status == TaskStatus::Terminated;
                 let left = told.iter().filter(|(_, task)| !kept(task));
@@ -188,6 +206,20 @@ async fn hear(
             StreamEvent::Tick | StreamEvent::Unknown => {}
         }
     }
+}
+
+/// The agent does not come to the end of its tasks: it is asked for all of them again.
+fn never_told_all(ctx: &Context, instance: InstanceId) {
+    let seconds = SYNC_TIMEOUT.as_secs();
+    let problem = format!(
+        "the agent has not told all its tasks within {seconds} s: see its log on the host, and start it again there"
+    );
+    tracing::warn!(instance.id = %instance, problem, "the agent is asked again");
+    let now = ctx.now();
+    ctx.seen.update_instance(instance, |seen| {
+        seen.unreachable_because = Some(problem);
+        seen.unreachable_since.get_or_insert(now);
+    });
 }
 
 /// Whether the machine is reached, and no agent there that serves us: none runs, or one that has no such route, or another program

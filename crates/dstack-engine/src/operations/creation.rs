@@ -5,7 +5,7 @@ use dstack_compute::{Known, Lifecycle, Removal, Resource, Step as Progress};
 use dstack_model::Decode;
 use dstack_model::backends::BackendType;
 use dstack_model::decode::decode_strict;
-use dstack_store::rows::OperationRow;
+use dstack_store::rows::{OperationRow, OperationState};
 use dstack_units::ProjectId;
 use serde::Serialize;
 use serde_json::Value;
@@ -52,6 +52,26 @@ impl Creation {
     }
 }
 
+/// What the backend has noted of what was made, also where this version can read nothing else of the creation; `None`: it cannot
+/// read that either, and something may be there.
+pub(super) fn noted(creation: Option<&OperationRow>) -> Option<Value> {
+    let Some(operation) = creation else {
+        return Some(Value::Null);
+    };
+    match Creation::read(operation) {
+        Some(creation) => Some(creation.pieces()),
+        None => {
+            let pieces = operation.notes.as_deref()?.get("pieces")?;
+            Some(pieces.clone()).filter(|pieces| !pieces.is_null())
+        }
+    }
+}
+
+/// Whether this version can read what a creation has brought, once it is done.
+pub fn is_readable<P: Decode>(creation: Option<&OperationRow>) -> bool {
+    creation.is_none_or(|operation| operation.state != OperationState::Done || made::<P>(operation).is_some())
+}
+
 /// What a cloud made, by a creation that is done.
 pub fn made<P: Decode>(operation: &OperationRow) -> Option<P> {
     decode_strict(&Creation::read(operation)?.made?).ok()
@@ -59,7 +79,7 @@ pub fn made<P: Decode>(operation: &OperationRow) -> Option<P> {
 
 /// Something may have been made that this version cannot read: it is not given up.
 pub(super) async fn unreadable(ctx: &Context, operation: OperationRow) -> Result<Step> {
-    let error = "what was to be made is stored in a form that this version cannot read";
+    let error = "what was to be made is stored in a form that this version cannot read: start the version that made it";
     note_error(ctx, operation, error.to_owned()).await?;
     Ok(Step::Again)
 }
@@ -154,5 +174,47 @@ pub(super) async fn clear<R: Resource>(
         Ok(Removal::Gone) => refused(ctx, operation, failure).await,
         Ok(Removal::Underway { again }) => Ok(Step::After(again)),
         Err(error) => not_yet(ctx, operation, &error).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dstack_store::rows::OperationKind;
+    use dstack_store::{EntityRef, Sealed};
+    use dstack_units::Time;
+    use serde_json::json;
+
+    use super::*;
+
+    fn creation(notes: Value) -> OperationRow {
+        let subject = EntityRef::Volume(uuid::Uuid::nil().into());
+        OperationRow {
+            state: OperationState::Done,
+            notes: Some(Sealed::new(notes)),
+            ..OperationRow::intended(
+                uuid::Uuid::nil().into(),
+                subject,
+                OperationKind::Create,
+                Time::EPOCH,
+            )
+        }
+    }
+
+    #[test]
+    fn what_is_to_be_removed_is_known_although_nothing_else_can_be_read() {
+        let disk = json!({"disk": {"state": "made", "made": null}});
+        let known = json!({"pieces": disk, "failure": null, "made": null});
+        let later = json!({"pieces": disk, "failure": null, "made": null, "of_a_later_version": 1});
+        for notes in [known, later] {
+            assert_eq!(noted(Some(&creation(notes))), Some(disk.clone()));
+        }
+        assert_eq!(noted(None), Some(Value::Null), "nothing was asked for");
+        for notes in [
+            json!({"parts": disk}),
+            json!({"pieces": null, "parts": disk}),
+            json!(7),
+        ] {
+            assert_eq!(noted(Some(&creation(notes))), None, "something may be there");
+        }
     }
 }

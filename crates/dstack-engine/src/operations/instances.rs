@@ -429,7 +429,7 @@ async fn ensure(
         Err(NotAsked::Underway) => {
             // Since when the offer is tried counts from here.
             keep_changed(ctx, operation, attempts.to_json()).await?;
-            return Ok(Step::After(GROUP_INTERVAL));
+            return Ok(Step::Woken(GROUP_INTERVAL));
         }
         Err(NotAsked::NotNow(error)) => return not_yet(ctx, operation, &error).await,
         Err(NotAsked::Refused(error)) => {

@@ -27,8 +27,8 @@ use crate::Result;
 use crate::context::Context;
 use crate::inputs::InputsError;
 
-/// Pause before a machine whose group is being made is looked at again.
-pub(super) const GROUP_INTERVAL: Duration = Duration::from_secs(1);
+/// The group wakes a machine that waits for it; where another server drives the group, the machine looks this often.
+pub(super) const GROUP_INTERVAL: Duration = Duration::from_secs(5);
 
 #[async_trait]
 impl Subject for PlacementGroupSnapshot {
@@ -88,8 +88,9 @@ async fn create(ctx: &Context, snapshot: &PlacementGroupSnapshot, operation: Ope
 }
 
 async fn delete(ctx: &Context, snapshot: &PlacementGroupSnapshot, operation: OperationRow) -> Result<Step> {
-    let created = last_of(&snapshot.operations, OperationKind::Create).and_then(Creation::read);
-    let pieces = created.map(|creation| creation.pieces()).unwrap_or_default();
+    let Some(pieces) = creation::noted(last_of(&snapshot.operations, OperationKind::Create)) else {
+        return creation::unreadable(ctx, operation).await;
+    };
     let cloud = cloud_of(ctx, &snapshot.group).await;
     remove::<Placement>(
         ctx,

@@ -7,9 +7,8 @@ use dstack_compute::{Backend, ComputeError, Known, Lifecycle, Marks, Owner, Volu
 use dstack_model::volumes::VolumeProvisioningData;
 use dstack_store::VolumeSnapshot;
 use dstack_store::rows::{OperationKind, OperationRow};
-use serde_json::Value;
 
-use super::clouds::{backend, done, in_time, not_yet, refused, remove};
+use super::clouds::{backend, in_time, not_yet, refused, remove};
 use super::creation::{self, Creation};
 use super::{Step, Subject, last_of, note_error};
 use crate::Result;
@@ -97,11 +96,9 @@ async fn register(
 }
 
 async fn delete(ctx: &Context, snapshot: &VolumeSnapshot, operation: OperationRow) -> Result<Step> {
-    if snapshot.volume.provisioning_data.is_none() {
-        return done(ctx, operation, Value::Null).await;
-    }
-    let created = last_of(&snapshot.operations, OperationKind::Create).and_then(Creation::read);
-    let pieces = created.map(|creation| creation.pieces()).unwrap_or_default();
+    let Some(pieces) = creation::noted(last_of(&snapshot.operations, OperationKind::Create)) else {
+        return creation::unreadable(ctx, operation).await;
+    };
     let cloud = cloud_of(ctx, snapshot).await;
     remove::<Volume>(ctx, operation, pieces, &known(ctx, snapshot), cloud, volumes_of).await
 }

@@ -1,6 +1,7 @@
 //! What is told of orphans, and whom.
 
 use dstack_compute::{Account, AccountProject};
+use dstack_model::events::EventTargetType;
 use dstack_store::queries::orphans::{MadeFor, OrphanRow};
 use dstack_store::{Changes, EventMaker, EventTarget, NewEvent};
 
@@ -49,7 +50,7 @@ pub(super) fn ended(
 /// business.
 fn event(changes: &Changes, account: &Account, made_for: Option<&MadeFor>, text: String) -> NewEvent {
     let targets = match (made_for, account.projects.as_slice()) {
-        (Some(row), _) => vec![row.target()],
+        (Some(row), _) => vec![row.target().unwrap_or_else(|| project(&project_of(account, row)))],
         (None, [only]) => vec![project(only)],
         (None, _) => Vec::new(),
     };
@@ -59,9 +60,18 @@ fn event(changes: &Changes, account: &Account, made_for: Option<&MadeFor>, text:
     }
 }
 
+fn project_of(account: &Account, row: &MadeFor) -> AccountProject {
+    let mut projects = account.projects.iter();
+    let found = projects.find(|project| project.id == row.project).cloned();
+    found.unwrap_or_else(|| AccountProject {
+        id: row.project,
+        name: row.project.to_string(),
+    })
+}
+
 fn project(project: &AccountProject) -> EventTarget {
     EventTarget {
-        entity_type: "project",
+        entity_type: EventTargetType::Project,
         entity_id: project.id.to_string(),
         entity_name: project.name.clone(),
         project_id: Some(project.id.to_string()),

@@ -68,6 +68,7 @@ fn candidate<'a>(fleet: &'a FleetRow, owner: FleetOwner<'a>, instance: &'a Insta
         status: instance.status(),
         unreachable: instance.unreachable,
         unreachable_since: instance.unreachable_since.filter(|_| instance.unreachable),
+        leaving: instance.leaving_because.is_some(),
         health: instance.health,
         total_blocks: instance.total_blocks,
         busy_blocks: instance.busy_blocks,

@@ -64,7 +64,9 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
         .wake_at(EntityRef::Instance(id), change.row.next_wake_at());
     let changed = change.row.status() != before.status();
     let is_over = change.row.status() == InstanceStatus::Terminated;
-    let takes_more = change.row.health != before.health || change.row.unreachable != before.unreachable;
+    let takes_more = change.row.health != before.health
+        || change.row.unreachable != before.unreachable
+        || change.row.leaving_because != before.leaving_because;
     let commit = commit(&snapshot, change, ctx.now());
     let intended: Vec<OperationKind> = operations::intended(&snapshot.operations, &commit).collect();
     let given_up: Vec<OperationKind> = operations::given_up(&commit).collect();
@@ -206,11 +208,13 @@ async fn change(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Chang
     let (in_reach, unreachable_since) = ctx.seen.instance(snapshot.instance.id);
     observe_health(ctx, &mut change.row);
     observe_reach(&mut change.row, in_reach, unreachable_since);
+    observe_machine(ctx, &mut change.row);
     let sign = ctx.seen.sign(snapshot.instance.id);
     observe_place(snapshot, &mut change, sign.as_ref());
+    observe_notice(&mut change.row, sign.as_ref());
     let mut facts = facts(snapshot, attempts.as_ref(), in_reach);
     facts.trouble = agent_trouble(ctx, snapshot, in_reach);
-    facts.sign = sign.and_then(cloud_sign);
+    facts.sign = cloud_sign(&change.row, sign);
     facts.unreachable_because = ctx.seen.unreachable_because(snapshot.instance.id);
     facts.unreachable_until = change.row.unreachable.then(|| lost_at(&snapshot.instance, now));
     let size = match facts.idle_for {
@@ -283,9 +287,8 @@ async fn apply(
         Decision::Prepared => prepared(ctx, snapshot, change, now).await?,
         Decision::PrepareAgain(repair, wait) => prepare_again(ctx, snapshot, repair, wait, change),
         Decision::PreparedAgain => {
-            if let Some(PreparedAgain { agent, host, machine }) = PreparedAgain::of(snapshot) {
+            if let Some(PreparedAgain { agent, host }) = PreparedAgain::of(snapshot) {
                 change.row.host_ready_again(host, agent);
-                change.row.machine = machine;
             }
             change.row.wait(Wait::none());
         }
@@ -382,8 +385,6 @@ struct PreparedAgain {
     agent: AgentAddress,
     /// What the host offers; `None`: as before, since jobs have a share of it, or since it cannot be what its fleet wants.
     host: Option<hosts::PreparedHost>,
-    /// Which machine it is.
-    machine: Option<String>,
 }
 
 impl PreparedAgain {
@@ -394,9 +395,8 @@ impl PreparedAgain {
         let agent = address(&ready, row.project_id);
         let is_free = row.status() == InstanceStatus::Idle && row.busy_blocks == 0;
         let host = is_free.then(|| offered_now(snapshot, &ready)).flatten();
-        let machine = ready.machine;
-        let is_known = row.agent.as_deref() == Some(&agent) && host.is_none() && row.machine == machine;
-        (!is_known).then_some(Self { agent, host, machine })
+        let is_known = row.agent.as_deref() == Some(&agent) && host.is_none();
+        (!is_known).then_some(Self { agent, host })
     }
 }
 
@@ -434,14 +434,24 @@ fn agent_brought(snapshot: &InstanceSnapshot, change: &mut Change, now: Time) ->
 async fn prepared(ctx: &Context, snapshot: &InstanceSnapshot, change: &mut Change, now: Time) -> Result<()> {
     let ready = operations::hosts::ready_host(snapshot);
     if let Some(machine) = ready.as_ref().and_then(|ready| ready.machine.clone()) {
-        let instance = snapshot.instance.id;
-        let others = ctx.deps.store.hosts_on(&machine).await?;
-        if let Some(other) = others.iter().find(|other| other.id != instance) {
+        let (instance, project) = (snapshot.instance.id, snapshot.instance.project_id);
+        let mut others = ctx.deps.store.hosts_on(&machine).await?;
+        others.retain(|other| other.id != instance);
+        let is_same = |other: &&InstanceRow| {
+            let other_way = other.agent.as_deref().and_then(AgentAddress::reach);
+            let own_way = ready.as_ref().map(|ready| &ready.reach);
+            own_way.is_some_and(|way| hosts::are_one_machine((project, way), (other.project_id, other_way)))
+        };
+        if let Some(other) = others.iter().find(is_same) {
             return taken(ctx, snapshot, other, change, now).await;
         }
         change.row.machine = Some(machine.clone());
         // Whoever is first has it: the other decides again.
-        let expected = StoredChange::ExpectOwnMachine { instance, machine };
+        let expected = StoredChange::ExpectOwnMachine {
+            instance,
+            machine,
+            apart: others.iter().map(|other| other.id).collect(),
+        };
         change.side_effects.directory(expected);
     }
     let (row, Some(ready)) = (&mut change.row, ready) else {
@@ -537,6 +547,15 @@ fn observe_reach(row: &mut InstanceRow, in_reach: bool, unreachable_since: Optio
     }
 }
 
+/// A host that was started again goes on as the machine that it is now.
+fn observe_machine(ctx: &Context, row: &mut InstanceRow) {
+    if let Some(machine) = ctx.seen.machine(row.id)
+        && row.status().is_available()
+    {
+        row.machine = Some(machine);
+    }
+}
+
 /// Follows an instance that its cloud has moved to another address; so do its jobs, which clients reach there.
 fn observe_place(snapshot: &InstanceSnapshot, change: &mut Change, sign: Option<&Sign<JobProvisioningData>>) {
     let Some(Sign::Moved(place)) = sign else { return };
@@ -570,12 +589,29 @@ fn observe_place(snapshot: &InstanceSnapshot, change: &mut Change, sign: Option<
     }
 }
 
-fn cloud_sign(sign: Sign<JobProvisioningData>) -> Option<CloudSign> {
+/// Keeps what its cloud says of the end of the instance, until the cloud says otherwise.
+fn observe_notice(row: &mut InstanceRow, sign: Option<&Sign<JobProvisioningData>>) {
     match sign {
-        Sign::Well | Sign::Moved(_) => None,
-        Sign::Ending { at, why } => Some(CloudSign::Ending { at, why }),
-        Sign::Lost(why) => Some(CloudSign::Lost(why)),
+        Some(Sign::Ending { at, why }) => {
+            row.leaving_because = Some(why.clone());
+            row.leaving_at = *at;
+        }
+        Some(Sign::Well | Sign::Moved(_)) => {
+            row.leaving_because = None;
+            row.leaving_at = None;
+        }
+        // It was not looked at yet, or is gone: neither takes back what was said.
+        Some(Sign::Lost(_)) | None => {}
     }
+}
+
+fn cloud_sign(row: &InstanceRow, sign: Option<Sign<JobProvisioningData>>) -> Option<CloudSign> {
+    if let Some(Sign::Lost(why)) = sign {
+        return Some(CloudSign::Lost(why));
+    }
+    let why = row.leaving_because.clone()?;
+    let at = row.leaving_at;
+    Some(CloudSign::Ending { at, why })
 }
 
 /// Until when an agent that is out of reach is waited for.

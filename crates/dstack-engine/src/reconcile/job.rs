@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_agent_api::shim::{RUNNER_SSH_PORT, TaskInfo, TaskStatus};
-use dstack_compute::Sign;
 use dstack_model::configurations::AnyRunConfiguration;
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::{JobProvisioningData, JobRuntimeData, JobStatus, JobTerminationReason};
@@ -135,10 +134,7 @@ fn facts(ctx: &Context, snapshot: &JobSnapshot, all: &Seen<'_>) -> Facts {
                 InstanceStatus::Terminating | InstanceStatus::Terminated
             )
         }),
-        instance_leaves: instance.and_then(|row| match ctx.seen.sign(row.id) {
-            Some(Sign::Ending { why, .. }) => Some(why),
-            _ => None,
-        }),
+        instance_leaves: instance.and_then(|row| row.leaving_because.clone()),
         instance_ready: instance.is_some_and(|row| row.status().is_available()),
         agent_unreachable_since: instance.and_then(|row| ctx.seen.instance(row.id).1),
         agent_unreachable_because: instance.and_then(|row| ctx.seen.unreachable_because(row.id)),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use dstack_model::placement::PlacementGroupProvisioningData;
 use dstack_plan::lifecycle::placement_group::{Decision, Facts, decide};
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_store::rows::{OperationKind, PlacementGroupRow};
@@ -11,6 +12,7 @@ use dstack_units::PlacementGroupId;
 use crate::Result;
 use crate::context::Context;
 use crate::operations::{self, creation, last_of, progress};
+use crate::running::Work;
 
 /// Takes a placement group a step further.
 pub async fn reconcile(ctx: &Arc<Context>, id: PlacementGroupId) -> Result<()> {
@@ -24,11 +26,19 @@ pub async fn reconcile(ctx: &Arc<Context>, id: PlacementGroupId) -> Result<()> {
         return Ok(());
     }
     let commit = change(ctx, &snapshot)?.into_commit();
+    let is_changed = !commit.is_empty();
     let intended: Vec<OperationKind> = operations::intended(&snapshot.operations, &commit).collect();
     ctx.commit(("placement.commit.before", "placement.commit.after"), commit)
         .await?;
     for kind in intended {
         operations::ensure(ctx, entity, kind);
+    }
+    if is_changed {
+        // Machines are made as soon as their group is there, or is not to be had.
+        for instance in &snapshot.instances {
+            let creation = Work::Operation(EntityRef::Instance(instance.id), OperationKind::Create);
+            ctx.running.look_again(creation);
+        }
     }
     Ok(())
 }
@@ -73,7 +83,7 @@ fn change(ctx: &Context, snapshot: &PlacementGroupSnapshot) -> Result<Changes> {
 }
 
 fn unreadable(row: &PlacementGroupRow) -> WaitReason {
-    let error = "what the cloud made is stored in a form that this version cannot read";
+    let error = "what the cloud made is stored in a form that this version cannot read: start the version that made it";
     WaitReason::CreationKnown {
         name: row.name.clone(),
         error: Some(error.to_owned()),
@@ -89,6 +99,10 @@ fn facts(snapshot: &PlacementGroupSnapshot) -> Facts {
         is_fleet_over: snapshot.fleet.deleted,
         machines: there.count(),
         create: progress(&snapshot.operations, OperationKind::Create),
+        is_readable: creation::is_readable::<PlacementGroupProvisioningData>(last_of(
+            &snapshot.operations,
+            OperationKind::Create,
+        )),
         remove: progress(&snapshot.operations, OperationKind::Remove),
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dstack_model::volumes::VolumeProvisioningData;
 use dstack_plan::lifecycle::volume::{Decision, Facts, decide};
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_store::rows::{OperationKind, VolumeRow};
@@ -78,7 +79,7 @@ fn change(ctx: &Context, snapshot: &VolumeSnapshot) -> Result<Changes> {
 }
 
 fn unreadable(row: &VolumeRow) -> WaitReason {
-    let error = "what the cloud made is stored in a form that this version cannot read";
+    let error = "what the cloud made is stored in a form that this version cannot read: start the version that made it";
     WaitReason::CreationKnown {
         name: row.name.clone(),
         error: Some(error.to_owned()),
@@ -93,6 +94,10 @@ fn facts(snapshot: &VolumeSnapshot) -> Facts {
         is_external: row.configuration.is_external(),
         to_be_deleted: row.to_be_deleted,
         create: progress(&snapshot.operations, OperationKind::Create),
+        is_readable: creation::is_readable::<VolumeProvisioningData>(last_of(
+            &snapshot.operations,
+            OperationKind::Create,
+        )),
         remove: progress(&snapshot.operations, OperationKind::Remove),
         is_made: row.provisioning_data.is_some(),
         is_attached: snapshot.is_attached,

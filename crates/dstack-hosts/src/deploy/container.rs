@@ -220,7 +220,7 @@ impl Container<'_> {
                 let began = Instant::now();
                 match runner.healthcheck().await {
                     Ok(_) => return Ok(()),
-                    Err(CallError::Unproven { .. }) => {
+                    Err(error) if is_of_another_job(&error) => {
                         return Err(DeployError::Refused(format!(
                             "{}: the runner there is that of another job",
                             self.reach.host.host
@@ -242,6 +242,17 @@ impl Container<'_> {
         Ok(ContainerOutcome::Ready {
             reach: self.reach.clone(),
         })
+    }
+}
+
+/// Whether the runner has shown that it is not this job's: its proof is wrong, or it wants another token (401) or none (404).
+/// Whatever else is in the way may be gone when it is asked again.
+fn is_of_another_job(error: &CallError) -> bool {
+    match error {
+        CallError::Unproven { status, .. } => {
+            status.is_none_or(|status| matches!(status.as_u16(), 401 | 404))
+        }
+        _ => false,
     }
 }
 
@@ -272,5 +283,32 @@ fn underway(progress: Progress, done: impl Into<String>) -> ContainerOutcome {
     ContainerOutcome::Underway {
         progress,
         done: done.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::StatusCode;
+
+    use super::*;
+
+    #[test]
+    fn only_a_wrong_proof_or_another_token_shows_that_a_runner_is_that_of_another_job() {
+        let unproven = |status: Option<u16>| CallError::Unproven {
+            call: "GET /api/healthcheck".to_owned(),
+            status: status.and_then(|status| StatusCode::from_u16(status).ok()),
+        };
+        for status in [None, Some(401), Some(404)] {
+            assert!(is_of_another_job(&unproven(status)), "{status:?}");
+        }
+        for status in [408, 429, 500, 502, 503, 504] {
+            assert!(!is_of_another_job(&unproven(Some(status))), "{status}");
+        }
+        let late = CallError::Timeout {
+            call: "GET /api/healthcheck".to_owned(),
+            after: Duration::from_secs(1),
+            connected: true,
+        };
+        assert!(!is_of_another_job(&late));
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use sha2::{Digest, Sha256};
+
 use super::DeployError;
 use super::host::{As, Host};
 use super::script::script;
@@ -20,7 +22,38 @@ pub(super) async fn id(host: &Host) -> Result<Option<String>, DeployError> {
     let said = host
         .run(As::User, LIMIT, "asking which machine it is", &script(&[], ID))
         .await?;
-    let (kernel, network) = (said.get("kernel"), said.get("network"));
-    let is_known = !kernel.is_empty() && !network.is_empty();
-    Ok(is_known.then(|| format!("{kernel} {network}")))
+    Ok(identity(said.get("kernel"), said.get("network")))
+}
+
+/// Longest identity that is kept as it is, in bytes: a boot id and the name of a namespace have 54 together.
+const MAX_LENGTH: usize = 128;
+
+/// Of what the machine says of itself; `None` if it does not say both. It is kept, and looked up: what is longer than such names are is
+/// told apart by its hash.
+fn identity(kernel: &str, network: &str) -> Option<String> {
+    if kernel.is_empty() || network.is_empty() {
+        return None;
+    }
+    let said = format!("{kernel} {network}");
+    Some(match said.len() <= MAX_LENGTH {
+        true => said,
+        false => format!("sha256 {}", hex::encode(Sha256::digest(said))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_machine_says_of_itself_is_kept_in_bounded_length() {
+        let boot = "1a7c1f0e-9c8f-4d6e-8a53-6d6f0c2b5f11";
+        let usual = identity(boot, "net:[4026531840]").unwrap();
+        assert_eq!(usual, format!("{boot} net:[4026531840]"));
+        let long = |end: &str| identity(boot, &format!("{}{end}", "n".repeat(100_000))).unwrap();
+        assert!(long("1").len() <= MAX_LENGTH);
+        assert_eq!(long("1"), long("1"));
+        assert_ne!(long("1"), long("2"));
+        assert_eq!((identity("", "net:[1]"), identity(boot, "")), (None, None));
+    }
 }

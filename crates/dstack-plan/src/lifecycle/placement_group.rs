@@ -52,6 +52,8 @@ pub struct Facts {
     pub machines: usize,
     /// How far its creation is.
     pub create: Progress,
+    /// What its creation has brought can be read by this version.
+    pub is_readable: bool,
     /// How far its removal is.
     pub remove: Progress,
 }
@@ -82,6 +84,10 @@ pub fn decide(facts: &Facts, now: Time) -> Decision {
         (_, Status::Failed | Status::Deleted) => Decision::Wait(Wait::none()),
         // A call is under way: whatever is wanted meanwhile has to wait until it is known what came of it.
         (Progress::Intended(error), _) => Decision::Wait(creation(facts, error.as_ref())),
+        // To be deleted it need not be read.
+        (Progress::Done, Status::Submitted) if facts.is_fleet_over && !facts.is_readable => {
+            Decision::SetAside
+        }
         (Progress::Done, Status::Submitted) => Decision::Made,
         (Progress::Refused(error), Status::Submitted) => Decision::NotMade(error.clone()),
         (_, Status::Submitted | Status::Active) if facts.is_fleet_over => Decision::SetAside,
@@ -140,6 +146,7 @@ mod tests {
             is_fleet_over: false,
             machines: 0,
             create,
+            is_readable: true,
             remove: Progress::None,
         }
     }
@@ -192,6 +199,25 @@ mod tests {
             };
             assert!(wait.reason.unwrap().to_string().contains("in use"));
         }
+    }
+
+    #[test]
+    fn a_group_that_cannot_be_read_goes_with_its_fleet_all_the_same() {
+        let unreadable = Facts {
+            is_readable: false,
+            ..facts(Status::Submitted, Progress::Done)
+        };
+        assert_eq!(decide(&unreadable, NOW), Decision::Made, "it is waited for");
+        let orphaned = Facts {
+            is_fleet_over: true,
+            ..unreadable
+        };
+        assert_eq!(decide(&orphaned, NOW), Decision::SetAside);
+        let unused = Facts {
+            status: Status::Unused,
+            ..orphaned
+        };
+        assert!(matches!(decide(&unused, NOW), Decision::IntendRemoval(_)));
     }
 
     /// Nobody knows then whether it is there.

@@ -27,6 +27,8 @@ pub struct Facts {
     pub is_made: bool,
     /// Whether instances have it, for jobs.
     pub is_attached: bool,
+    /// What its creation has brought can be read by this version.
+    pub is_readable: bool,
     /// Since when no job has used it.
     pub idle_since: Time,
     /// How long it may be unused; `None`: for ever.
@@ -57,6 +59,10 @@ pub fn decide(facts: &Facts, now: Time) -> Decision {
     match (&facts.create, facts.status) {
         // A call is under way: whatever is asked for meanwhile has to wait until it is known what came of it.
         (Progress::Intended(error), _) => Decision::Wait(creation(facts, error.as_ref())),
+        // To be deleted it need not be read.
+        (Progress::Done, VolumeStatus::Submitted) if facts.to_be_deleted && !facts.is_readable => {
+            delete(facts)
+        }
         (Progress::Done, VolumeStatus::Submitted) => Decision::Made,
         (Progress::Refused(error), VolumeStatus::Submitted) => Decision::NotMade(error.clone()),
         _ if facts.to_be_deleted => delete(facts),
@@ -75,7 +81,8 @@ fn creation(facts: &Facts, error: Option<&String>) -> Wait {
 }
 
 fn delete(facts: &Facts) -> Decision {
-    if !facts.is_made || facts.is_external {
+    let may_be_there = facts.is_made || facts.create == Progress::Done;
+    if !may_be_there || facts.is_external {
         return Decision::Gone;
     }
     if facts.is_attached {
@@ -126,6 +133,7 @@ mod tests {
             remove: Progress::None,
             is_made: false,
             is_attached: false,
+            is_readable: true,
             idle_since: at(0),
             idle_for: None,
         }
@@ -163,6 +171,27 @@ mod tests {
             ..deleted
         };
         assert_eq!(decide(&refused, at(1)), Decision::Gone);
+    }
+
+    #[test]
+    fn a_volume_that_cannot_be_read_is_deleted_all_the_same_and_not_forgotten() {
+        let unreadable = Facts {
+            create: Progress::Done,
+            is_readable: false,
+            ..facts()
+        };
+        assert_eq!(decide(&unreadable, at(1)), Decision::Made, "it is waited for");
+        let deleted = |remove| {
+            let facts = Facts {
+                to_be_deleted: true,
+                remove,
+                ..unreadable.clone()
+            };
+            decide(&facts, at(1))
+        };
+        assert!(matches!(deleted(Progress::None), Decision::IntendRemoval(_)));
+        assert!(matches!(deleted(Progress::Intended(None)), Decision::Wait(_)));
+        assert_eq!(deleted(Progress::Done), Decision::Gone);
     }
 
     #[test]

@@ -77,6 +77,9 @@ fn alive(candidate: &Candidate<'_>) -> Result<(), Unfit> {
     ) {
         return Err(Unfit::Terminating);
     }
+    if candidate.leaving {
+        return Err(Unfit::Leaving);
+    }
     if candidate.unreachable {
         return Err(Unfit::Unreachable);
     }

@@ -53,6 +53,7 @@ impl Sample {
             status: InstanceStatus::Idle,
             unreachable: false,
             unreachable_since: None,
+            leaving: false,
             health: HealthStatus::Healthy,
             total_blocks: Some(1),
             busy_blocks: 0,
@@ -139,6 +140,13 @@ fn the_state_of_the_instance_decides() {
                 ..fine
             },
             "is unreachable",
+        ),
+        (
+            Candidate {
+                leaving: true,
+                ..fine
+            },
+            "is about to be taken away by its cloud",
         ),
         (
             Candidate {

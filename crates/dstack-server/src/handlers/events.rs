@@ -1,7 +1,7 @@
 //! The audit trail.
 
 use dstack_api::routes;
-use dstack_model::events::{Event, EventTarget};
+use dstack_model::events::{Event, EventTarget, EventTargetType};
 use dstack_model::requests::ListEventsRequest;
 use dstack_store::queries::Page;
 use dstack_store::queries::events::{EventFilter, EventRow, EventTargetRow, Within};
@@ -90,17 +90,40 @@ fn event(row: EventRow) -> Event {
     }
 }
 
+/// Left out where dstack 0.22.5 has no such type: its clients would read nothing of the whole list.
 fn target(row: EventTargetRow) -> Option<EventTarget> {
+    let kind: EventTargetType = row.entity_type.parse().ok()?;
     let (project_id, project_name, is_project_deleted) = match row.project {
         Some((id, name, deleted)) => (Some(id), Some(name), Some(deleted)),
         None => (None, None, None),
     };
     Some(EventTarget {
-        kind: row.entity_type,
+        kind: kind.as_str().to_owned(),
         project_id,
         project_name,
         is_project_deleted,
         id: Uuid::parse_str(&row.entity_id).ok()?,
         name: row.entity_name,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_of_which_clients_know_nothing_are_left_out() {
+        let row = |kind: &str| EventTargetRow {
+            entity_type: kind.to_owned(),
+            entity_id: Uuid::nil().to_string(),
+            entity_name: "cloud-1".to_owned(),
+            project: None,
+        };
+        for kind in EventTargetType::TEXTS {
+            assert_eq!(target(row(kind)).unwrap().kind, *kind);
+        }
+        for kind in ["placement-group", "compute-group", "operation"] {
+            assert_eq!(target(row(kind)), None, "{kind}");
+        }
+    }
 }

@@ -13,7 +13,7 @@ use dstack_hosts::deploy::{
 };
 use dstack_model::instances::InstanceStatus;
 use dstack_model::reach::Reach;
-use dstack_plan::hosts::{cloud_reach, reach};
+use dstack_plan::hosts::{are_one_machine, cloud_reach, reach, show_same_key};
 use dstack_store::rows::{AgentAddress, InstanceRow};
 use dstack_store::{Database, EngineStore as _, SqlStore, StoreError};
 use dstack_system::{chain, task};
@@ -66,20 +66,23 @@ impl SshHosts {
         };
         let store = SqlStore::new(self.database.clone());
         let transient = |error: StoreError| HostError::Transient(chain(&error).to_string());
-        let mut others = store.hosts_on(&machine).await.map_err(transient)?;
-        if others.is_empty() {
-            let found = store.fleet(host.fleet.id).await.map_err(transient)?;
-            let instances = found.map(|found| found.instances).unwrap_or_default();
-            others = self
-                .twin(own, reach, &machine, instances)
-                .await?
-                .into_iter()
-                .collect();
-        }
-        match others.iter().find(|other| other.id != own.id) {
+        let others = store.hosts_on(&machine).await.map_err(transient)?;
+        let is_same = |other: &InstanceRow| {
+            let way = other.agent.as_deref().and_then(AgentAddress::reach);
+            other.id != own.id && are_one_machine((own.project_id, reach), (other.project_id, way))
+        };
+        let other = match others.into_iter().find(is_same) {
+            Some(other) => Some(other),
+            None => {
+                let found = store.fleet(host.fleet.id).await.map_err(transient)?;
+                let instances = found.map(|found| found.instances).unwrap_or_default();
+                self.twin(own, reach, &machine, instances).await?
+            }
+        };
+        match other {
             None => Ok(()),
             Some(other) => Err(HostError::Taken {
-                error: is_machine_of(own, other),
+                error: is_machine_of(own, &other),
                 disturbed: is_installed.then_some(other.id),
             }),
         }
@@ -96,7 +99,7 @@ impl SshHosts {
     ) -> Result<Option<InstanceRow>, HostError> {
         for other in others {
             let way = other.agent.as_deref().and_then(AgentAddress::reach);
-            let Some(way) = way.filter(|way| shows_same_key(way, reach)) else {
+            let Some(way) = way.filter(|way| show_same_key(way, reach)) else {
                 continue;
             };
             if other.id == own.id || !other.status().is_active() {
@@ -263,11 +266,6 @@ fn preparation_way(preparation: Option<&Value>) -> Option<Reach> {
     Some(noted.pinned())
 }
 
-fn shows_same_key(one: &Reach, other: &Reach) -> bool {
-    let mut keys = one.host.host_keys.iter();
-    keys.any(|key| other.host.host_keys.contains(key))
-}
-
 fn no_token(error: InputsError) -> HostError {
     match error {
         InputsError::Refused(text) => HostError::Refused(text),
@@ -350,6 +348,11 @@ impl Hosts for SshHosts {
     async fn has_own_agent(&self, host: HostRef<'_>) -> Result<bool, HostError> {
         let deployment = self.deployment(host, pinned(host)).await?;
         Ok(self.deployer.has_token(&deployment).await.map_err(DeployFailed)?)
+    }
+
+    async fn machine(&self, host: HostRef<'_>) -> Result<Option<String>, HostError> {
+        let Some(way) = pinned(host) else { return Ok(None) };
+        Ok(self.deployer.machine(&way).await.map_err(DeployFailed)?)
     }
 
     fn build(&self, arch: &str) -> Option<String> {

@@ -1,8 +1,11 @@
 //! Configured backends of projects.
 
+use std::collections::BTreeSet;
+
 use dstack_model::placement::PlacementGroupConfiguration;
 use dstack_units::{ProjectId, Time};
 use serde_json::Value;
+use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
 use super::Reads;
@@ -158,18 +161,30 @@ pub(crate) async fn has_instances(
     Ok(row.is_some() || is_asked_for_instances(tx, keys, project, kind).await?)
 }
 
-/// Whether the project has placement groups of this type of backend that are not over: only the backend can end them.
-pub(crate) async fn has_placement_groups(tx: &mut Tx, project: ProjectId, kind: &str) -> Result<bool> {
-    let sql = "SELECT configuration FROM placement_groups WHERE project_id = $1 AND status NOT IN ('failed', 'deleted')";
+/// Names of the project's fleets with placement groups of this type of backend that are not over: only the backend can end them. First
+/// of those that keep their groups, then of those whose groups are being deleted.
+pub(crate) async fn fleets_with_placement_groups(
+    tx: &mut Tx,
+    project: ProjectId,
+    kind: &str,
+) -> Result<(BTreeSet<String>, BTreeSet<String>)> {
+    let sql = "SELECT g.configuration, f.name, CAST(CASE WHEN f.deleted = 0 AND g.status <> 'unused' THEN 1 ELSE 0 END AS BIGINT) \
+        FROM placement_groups g JOIN fleets f ON f.id = g.fleet_id \
+        WHERE g.project_id = $1 AND g.status NOT IN ('failed', 'deleted')";
     let rows = sqlx::query(sql).bind(project.to_string()).fetch_all(tx).await?;
+    let (mut kept, mut left) = (BTreeSet::new(), BTreeSet::new());
     for row in rows {
         let configuration: Json<PlacementGroupConfiguration> =
             read_column(&row, 0, "placement_groups", "configuration")?;
+        let name: String = row.try_get(1)?;
         if configuration.backend.as_str() == kind {
-            return Ok(true);
+            match row.try_get::<i64, _>(2)? {
+                0 => left.insert(name),
+                _ => kept.insert(name),
+            };
         }
     }
-    Ok(false)
+    Ok((kept, left))
 }
 
 /// Whether a cloud of this kind is being asked for an instance, or has made one that its row does not tell of yet.

@@ -81,17 +81,17 @@ pub struct MadeFor {
 }
 
 impl MadeFor {
-    /// The entity, for events.
-    pub fn target(&self) -> EventTarget {
-        EventTarget {
-            entity_type: self.entity.kind(),
+    /// The entity, for events; `None`: clients of dstack 0.22.5 know nothing of its kind.
+    pub fn target(&self) -> Option<EventTarget> {
+        Some(EventTarget {
+            entity_type: self.entity.kind().parse().ok()?,
             entity_id: self.entity.uuid().to_string(),
             entity_name: self.name.clone(),
             project_id: Some(self.project.to_string()),
             run_id: None,
             fleet_id: None,
             gateway_id: None,
-        }
+        })
     }
 }
 
@@ -363,5 +363,28 @@ mod tests {
             assert_eq!(MadeKey::read(&key.to_string()), key);
             assert!(key.is_of(id));
         }
+    }
+
+    #[test]
+    fn events_are_about_what_clients_know() {
+        use dstack_model::events::EventTargetType as Type;
+        let id = Uuid::from_u128(7);
+        let kind = |entity| {
+            let row = MadeFor {
+                id,
+                entity,
+                name: "cloud-1".to_owned(),
+                project: Uuid::from_u128(1).into(),
+                is_live: false,
+                ended_at: None,
+                place: None,
+            };
+            row.target().map(|target| target.entity_type)
+        };
+        assert_eq!(kind(EntityRef::Instance(id.into())), Some(Type::Instance));
+        assert_eq!(kind(EntityRef::Volume(id.into())), Some(Type::Volume));
+        assert_eq!(kind(EntityRef::Gateway(id.into())), Some(Type::Gateway));
+        assert_eq!(kind(EntityRef::PlacementGroup(id.into())), None);
+        assert_eq!(kind(EntityRef::ComputeGroup(id.into())), None);
     }
 }

@@ -170,6 +170,10 @@ entity! {
         pub unreachable: bool,
         /// Since when, where it is so.
         pub unreachable_since: Option<Time>,
+        /// Its cloud will take it away, for this reason (for people): no job is placed there. Unset: it has not said so.
+        pub leaving_because: Option<String>,
+        /// When it does, if the cloud says so.
+        pub leaving_at: Option<Time>,
         /// What tells the machine of a host from all others that run, however it is named; unset: nobody has asked it.
         pub machine: Option<String>,
         /// Health of its GPUs.
@@ -232,6 +236,8 @@ impl InstanceRow {
             status: InstanceStatus::Pending,
             unreachable: false,
             unreachable_since: None,
+            leaving_because: None,
+            leaving_at: None,
             machine: None,
             health: HealthStatus::Healthy,
             termination_reason: None,

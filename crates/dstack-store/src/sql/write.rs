@@ -4,6 +4,7 @@ use std::any::TypeId;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
+use dstack_model::events::EventTargetType;
 use dstack_model::runs::JobStatus;
 use dstack_units::{JobId, RunId};
 use sqlx::{AssertSqlSafe, Database as _, SqlStr};
@@ -327,7 +328,7 @@ pub(super) fn bind_event<'q>(
         .bind(event.message.clone())
         .bind(event.actor.to_raw())
         .bind(i64::from(event.for_managers))
-        .bind(target.map(|target| target.entity_type))
+        .bind(target.map(|target| target.entity_type.as_str()))
         .bind(target.map(|target| target.entity_id.clone()))
         .bind(target.map(|target| target.entity_name.clone()))
         .bind(target.and_then(|target| target.project_id.clone()))
@@ -339,7 +340,7 @@ pub(super) fn bind_event<'q>(
 /// A run is found through itself.
 fn run_of(target: &EventTarget) -> Option<String> {
     match target.entity_type {
-        "run" => Some(target.entity_id.clone()),
+        EventTargetType::Run => Some(target.entity_id.clone()),
         _ => target.run_id.clone(),
     }
 }
