@@ -149,8 +149,8 @@ export function FleetsPage() {
       </Head>
       <FilterBar filters={filters} set={set} activeLabel="Active only" />
       <Failure error={list.error} />
-      {list.isPending ? (
-        <Loading what="fleets" />
+      {!list.data ? (
+        list.isPending && <Loading what="fleets" />
       ) : list.rows.length === 0 ? (
         <Empty title="No fleets">
           <p>A fleet says which machines runs may use: those of clouds, made when they are needed, or your own, reached over SSH.</p>
@@ -325,7 +325,7 @@ export function InstancesPage() {
       </Head>
       <FilterBar filters={filters} set={set} activeLabel="Active only" />
       <Failure error={list.error} />
-      {list.isPending ? <Loading what="instances" /> : list.rows.length === 0 ? <Empty title="No instances" /> : <InstanceTable instances={list.rows} more={moreOf(list)} />}
+      {!list.data ? list.isPending && <Loading what="instances" /> : list.rows.length === 0 ? <Empty title="No instances" /> : <InstanceTable instances={list.rows} more={moreOf(list)} />}
     </>
   );
 }
@@ -439,8 +439,8 @@ export function VolumesPage() {
       </Head>
       <FilterBar filters={filters} set={set} activeLabel="Active only" />
       <Failure error={list.error} />
-      {list.isPending ? (
-        <Loading what="volumes" />
+      {!list.data ? (
+        list.isPending && <Loading what="volumes" />
       ) : list.rows.length === 0 ? (
         <Empty title="No volumes">
           <p>A volume is a disk of a cloud that outlives the runs that use it.</p>

@@ -53,8 +53,8 @@ export function ModelsPage() {
       <Head title="Models" />
       <FilterBar filters={filters} set={set} withUsers />
       <Failure error={list.error} />
-      {list.isPending ? (
-        <Loading what="models" />
+      {!list.data ? (
+        list.isPending && <Loading what="models" />
       ) : models.length === 0 ? (
         <Empty title="No model is served now">
           <p>
