@@ -84,7 +84,7 @@ function took(work: () => unknown): number {
 test("text that was made to take long does not", () => {
   const many = 200_000;
   expect(took(() => append([], [event(`${"\r".repeat(many)}x`)]))).toBeLessThan(SOON_MS);
-  expect(took(() => split("X".repeat(many), "x"))).toBeLessThan(SOON_MS);
+  expect(took(() => split("X".repeat(5 * many), "x"))).toBeLessThan(SOON_MS);
   expect(took(() => pathAt(["a:", " ".repeat(many), "  "], 2, 2))).toBeLessThan(SOON_MS);
   for (const text of ["\x1b[".repeat(many), `\x1b[${"0".repeat(many)}`, `\x1b[${"0;".repeat(many)}!`, "\x1b]".repeat(many)]) {
     expect(took(() => plain(text))).toBeLessThan(SOON_MS);

@@ -147,7 +147,7 @@ fn install() -> Result<()> {
         .map(drop)
         .with_context(|| {
             format!(
-                "{} packages that ui/package-lock.json names are missing, such as {first}, and npm could not fetch them: \
+                "packages that ui/package-lock.json names are missing ({}, such as {first}), and npm could not fetch them: \
                  connect this machine to the internet once, or copy ui/node_modules from one where `npm ci` was run",
                 lacking.len()
             )

@@ -61,7 +61,7 @@ export function Alert({ kind = "info", title, children }: { kind?: "info" | "bad
 /** What the server or the connection says of a failed call. */
 export function Failure({ error, title }: { error: unknown; title?: string }) {
   if (!error) return null;
-  if (error instanceof ServerLost) return <Alert kind="warning" title="The server does not answer">{error.message} It is asked again until it does.</Alert>;
+  if (error instanceof ServerLost) return <Alert kind="warning" title="The server does not answer">{error.message} What is shown is read again once it does.</Alert>;
   if (error instanceof TryLater) return <Alert kind="warning" title="The server has too much to do now">{error.message}</Alert>;
   if (error instanceof ApiError && error.status === 403) {
     return (
