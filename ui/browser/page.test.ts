@@ -392,7 +392,7 @@ test("a page that is gone after an update of the server is loaded anew, once", a
   page.on("request", (request) => {
     if (request.isNavigationRequest()) loads += 1;
   });
-  await page.route(/\/assets\/(doctor|models)-[^/]*\.js$/, (route) => (loads < isThereAfter ? route.fulfill({ status: 404 }) : route.continue()));
+  await page.route(/\/assets\/(doctor|models|palette)-[^/]*\.js$/, (route) => (loads < isThereAfter ? route.fulfill({ status: 404 }) : route.continue()));
   await page.getByRole("link", { name: "Doctor", exact: true }).click();
   await heading(page, "Doctor");
   expect(loads).toBe(1);
@@ -400,6 +400,12 @@ test("a page that is gone after an update of the server is loaded anew, once", a
   await page.getByRole("link", { name: "Models", exact: true }).click();
   await page.getByText("A part of this page cannot be fetched").waitFor();
   expect(loads).toBe(1);
+  // What is on the page stays where only the search is missing.
+  await page.goto(`${server.url}/runs`);
+  await heading(page, "Runs");
+  await page.keyboard.press("/");
+  await page.getByRole("region", { name: "Messages" }).getByText("A part of this page cannot be fetched").waitFor();
+  expect(loads).toBe(2);
   // What else fails is told to who looks after the page, too.
   expect(complaints.every((complaint) => complaint.includes("cannot be fetched"))).toBe(true);
   complaints = [];
@@ -443,6 +449,22 @@ test("a server that goes away is missed, and found again", async () => {
   const id = await server.submit("after", ["true"]);
   await page.getByRole("row", { name: /after/ }).waitFor();
   await server.until(id, "done");
+});
+
+test("a server that has too much to do is waited for", async () => {
+  const id = await server.submit("patient", ["true"]);
+  await server.until(id, "done");
+  const page = await open("/healthcheck");
+  let asked = 0;
+  await page.route("**/runs/get", (route) => {
+    asked += 1;
+    return asked === 1 ? route.fulfill({ status: 503, headers: { "Retry-After": "1" }, json: { detail: [{ msg: "busy", code: null }] } }) : route.continue();
+  });
+  await page.goto(`${server.url}/projects/main/runs/${id}`);
+  const first = page.getByRole("heading", { level: 1 });
+  await first.waitFor();
+  expect(await first.textContent()).toBe("patient");
+  expect(asked).toBeGreaterThan(1);
 });
 
 test("the page works below another path, and asks nobody else", async () => {

@@ -97,7 +97,7 @@ export function noneWhereRefused(error: unknown): [] {
  * How a thing is read that is about to be edited: as it is now, and not again. What is shown is what the edit began with, so
  * nothing older is taken for it; what came since is found when it is saved.
  */
-export const FOR_EDITING = { retry: false, gcTime: 0, staleTime: Infinity, refetchOnMount: "always", refetchOnReconnect: false } as const;
+export const FOR_EDITING = { gcTime: 0, staleTime: Infinity, refetchOnMount: "always", refetchOnReconnect: false } as const;
 
 export const secrets = (projectName: string) =>
   queryOptions({

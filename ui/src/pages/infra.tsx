@@ -164,7 +164,7 @@ export function FleetsPage() {
 
 export function FleetView({ view }: { view: "details" | "offers" | "events" | "inspect" }) {
   const { p, id } = useParams({ strict: false }) as { p: string; id: string };
-  const { data: fleet, error } = useQuery({ ...queries.fleet(p, id), retry: false });
+  const { data: fleet, error } = useQuery(queries.fleet(p, id));
   if (!fleet) return error ? <NotThere what="fleet" error={error} /> : <Loading what="the fleet" />;
   const params = { p, id };
   return (
@@ -332,7 +332,7 @@ export function InstancesPage() {
 
 export function InstanceView({ view }: { view: "details" | "events" | "inspect" }) {
   const { p, id } = useParams({ strict: false }) as { p: string; id: string };
-  const { data: instance, error } = useQuery({ ...queries.instance(p, id), retry: false });
+  const { data: instance, error } = useQuery(queries.instance(p, id));
   if (!instance) return error ? <NotThere what="instance" error={error} /> : <Loading what="the instance" />;
   const params = { p, id };
   const type = instance.instance_type;

@@ -158,7 +158,6 @@ function Launch({ title, start, project: fixed, leftOut = [] }: { title: string;
     queryKey: ["templates", project],
     queryFn: ({ signal }) => post("/api/project/{project_name}/templates/list", { params: { project_name: project ?? "" }, signal }),
     enabled: project !== undefined && fixed === undefined,
-    retry: false,
     staleTime: 60_000,
   });
   const settled = useDelayed(text, PLAN_WAIT_MS);
@@ -168,7 +167,6 @@ function Launch({ title, start, project: fixed, leftOut = [] }: { title: string;
     queryKey: ["plan", project, settled],
     queryFn: ({ signal }) => planOf(project ?? "", type ?? "", configuration ?? {}, signal),
     enabled: project !== undefined && configuration !== null && type !== undefined,
-    retry: false,
     staleTime: 30_000,
     refetchOnWindowFocus: false,
     refetchInterval: PLAN_MS,

@@ -98,7 +98,7 @@ export function CreateProjectPage() {
 
 export function ProjectPage() {
   const { p } = useParams({ strict: false }) as { p: string };
-  const { data: project, error } = useQuery({ ...queries.project(p), retry: false });
+  const { data: project, error } = useQuery(queries.project(p));
   const me = useQuery(queries.me());
   const client = useQueryClient();
   const navigate = useNavigate();
@@ -331,7 +331,7 @@ function Members({ project, rights, then }: { project: Project; rights: Rights; 
 }
 
 function Secrets({ p, then }: { p: string; then: Then }) {
-  const query = useQuery({ ...queries.secrets(p), retry: false });
+  const query = useQuery(queries.secrets(p));
   const [edited, setEdited] = useState<{ name: string; value: string; isNew: boolean } | null>(null);
   const params = { project_name: p };
   const open = async (secret: Secret) => {

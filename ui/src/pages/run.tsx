@@ -30,7 +30,7 @@ type View = "details" | "logs" | "metrics" | "events" | "inspect";
 function useRun(): { p: string; runId: string; jobName?: string; run: Run | undefined; error: unknown } {
   const { p, runId, jobName } = useParams({ strict: false }) as { p: string; runId: string; jobName?: string };
   const isId = /^[0-9a-f]{8}-[0-9a-f-]{27}$/.test(runId);
-  const query = useQuery({ ...(isId ? queries.run(p, runId) : queries.runByName(p, runId)), retry: false });
+  const query = useQuery(isId ? queries.run(p, runId) : queries.runByName(p, runId));
   return { p, runId, jobName, run: query.data, error: query.error };
 }
 

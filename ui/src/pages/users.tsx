@@ -74,7 +74,6 @@ function useUser(name: string) {
   return useQuery({
     queryKey: ["user", name],
     queryFn: ({ signal }) => post("/api/users/get_user", { body: { username: name }, signal }),
-    retry: false,
   });
 }
 
