@@ -14,25 +14,35 @@ function set(value: boolean): void {
   for (const listener of listeners) listener();
 }
 
+/** Of several questions that are under way, the last one counts. */
+let questions = 0;
+
+async function ask(client: QueryClient): Promise<void> {
+  const own = ++questions;
+  const isThere = await isAlive();
+  if (own !== questions) return;
+  if (isThere) {
+    set(false);
+    await client.invalidateQueries();
+  } else {
+    again = setTimeout(() => void ask(client), RETRY_MS);
+  }
+}
+
 export function serverWasLost(client: QueryClient): void {
   if (lost) return;
   set(true);
-  const ask = async () => {
-    if (await isAlive()) {
-      set(false);
-      await client.invalidateQueries();
-    } else {
-      again = setTimeout(() => void ask(), RETRY_MS);
-    }
-  };
-  again = setTimeout(() => void ask(), RETRY_MS);
+  again = setTimeout(() => void ask(client), RETRY_MS);
 }
 
 /** Asks at once, for readers who do not want to wait. */
 export function askNow(client: QueryClient): void {
   clearTimeout(again);
-  lost = false;
-  serverWasLost(client);
+  void ask(client);
+}
+
+export function isLost(): boolean {
+  return lost;
 }
 
 function subscribe(listener: () => void): () => void {
@@ -41,5 +51,5 @@ function subscribe(listener: () => void): () => void {
 }
 
 export function useIsLost(): boolean {
-  return useSyncExternalStore(subscribe, () => lost);
+  return useSyncExternalStore(subscribe, isLost);
 }

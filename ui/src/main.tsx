@@ -4,7 +4,9 @@ import { MutationCache, QueryCache, QueryClient, QueryClientProvider } from "@ta
 import { RouterProvider } from "@tanstack/react-router";
 import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
-import { ApiError, ServerLost, useTokenFrom } from "./api/client";
+import { ApiError, post, ServerLost, useTokenFrom } from "./api/client";
+import { me } from "./api/queries";
+import { mayRetry, retryDelay } from "./api/retry";
 import { serverWasLost } from "./connection";
 import { followTheme } from "./preferences";
 import { makeRouter } from "./router";
@@ -17,7 +19,7 @@ useTokenFrom(session.token);
 /** What concerns the whole page: a lost server, a token that is not good any more. */
 function onError(error: unknown): void {
   if (error instanceof ServerLost) serverWasLost(client);
-  if (error instanceof ApiError && error.isSignedOut && session.token() !== null) session.signOut();
+  if (error instanceof ApiError && error.ends(session.token())) session.signOut();
 }
 
 const client = new QueryClient({
@@ -25,7 +27,8 @@ const client = new QueryClient({
   mutationCache: new MutationCache({ onError }),
   defaultOptions: {
     queries: {
-      retry: (failures, error) => !(error instanceof ApiError) && failures < 1,
+      retry: mayRetry,
+      retryDelay,
       staleTime: 1000,
       networkMode: "always",
     },
@@ -33,25 +36,25 @@ const client = new QueryClient({
 });
 const router = makeRouter(client);
 
+/** After another token came, as from another tab: what was read as another user is forgotten. */
+async function forgetOthers(): Promise<void> {
+  const before = client.getQueryData(me().queryKey);
+  const now = await post("/api/users/get_my_user").catch(() => undefined);
+  if (now === undefined || now.id !== before?.id) await client.resetQueries();
+}
+
 // Signed out here or in another tab: sign in, and come back.
+let token = session.token();
 session.subscribe(() => {
-  if (session.token() !== null) return;
+  const before = token;
+  token = session.token();
+  if (token !== null) {
+    if (before !== null && before !== token) void forgetOthers();
+    return;
+  }
   const { pathname, href } = router.state.location;
   client.clear();
   if (!/^\/(auth|logout)(\/|$)/.test(pathname)) void router.navigate({ to: "/auth/token", search: { to: href, expired: true } as never, replace: true });
-});
-
-// Files of a page that was loaded before the server was updated are gone.
-globalThis.addEventListener("vite:preloadError", (event) => {
-  const key = "dstack.reloaded";
-  try {
-    if (sessionStorage.getItem(key) === location.href) return;
-    sessionStorage.setItem(key, location.href);
-  } catch {
-    return;
-  }
-  event.preventDefault();
-  location.reload();
 });
 
 const place = document.getElementById("root");

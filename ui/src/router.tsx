@@ -4,6 +4,7 @@ import type { QueryClient } from "@tanstack/react-query";
 import { createRootRoute, createRoute, createRouter, lazyRouteComponent, Outlet, redirect } from "@tanstack/react-router";
 import { serverUrl } from "./api/client";
 import { Empty, Failure, Head, Loading } from "./parts/basic";
+import { fetched, Missing, PartMissing } from "./parts/fetched";
 import { Shell } from "./parts/shell";
 import { session } from "./session";
 
@@ -34,9 +35,9 @@ function NotFound() {
   );
 }
 
-/** A page from a module that is fetched with it. After an update of the server its old files are gone: then the page is loaded anew. */
+/** A page from a module that is fetched with it. Where that is gone the page is loaded anew when one goes there, and not when one may. */
 function page<M extends Record<string, unknown>>(load: () => Promise<M>, name: string) {
-  return lazyRouteComponent(load as never, name as never);
+  return lazyRouteComponent((() => fetched(load())) as never, name as never);
 }
 
 const pages = {
@@ -64,7 +65,7 @@ function views(path: string, load: () => Promise<Record<string, unknown>>, name:
       getParentRoute: () => inside,
       path: view === first ? path : `${path}/${view}`,
       component: lazyRouteComponent(async () => {
-        const View = (await load())[name] as React.ComponentType<{ view: string }>;
+        const View = (await fetched(load()))[name] as React.ComponentType<{ view: string }>;
         return { default: () => <View view={view} /> };
       }),
     }),
@@ -115,6 +116,21 @@ const tree = root.addChildren([
   ]),
 ]);
 
+function Failed({ error }: { error: unknown }) {
+  if (error instanceof PartMissing) return <Missing />;
+  return (
+    <>
+      <Head title="This page failed" />
+      <Failure error={error} />
+      <Empty title="The others go on.">
+        <button type="button" className="button" onClick={() => globalThis.location.reload()}>
+          Load it anew
+        </button>
+      </Empty>
+    </>
+  );
+}
+
 export function makeRouter(_: QueryClient) {
   return createRouter({
     routeTree: tree,
@@ -122,16 +138,6 @@ export function makeRouter(_: QueryClient) {
     defaultPreload: "intent",
     scrollRestoration: true,
     defaultPendingComponent: () => <Loading what="the page" />,
-    defaultErrorComponent: ({ error }) => (
-      <>
-        <Head title="This page failed" />
-        <Failure error={error} />
-        <Empty title="The others go on.">
-          <button type="button" className="button" onClick={() => globalThis.location.reload()}>
-            Load it anew
-          </button>
-        </Empty>
-      </>
-    ),
+    defaultErrorComponent: Failed,
   });
 }

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { configurationOf } from "../src/logic/again";
+import { configurationOf, leftOut } from "../src/logic/again";
 
 test("a configuration is as short as somebody would write it", () => {
   const configuration = {
@@ -22,4 +22,10 @@ test("a configuration is as short as somebody would write it", () => {
     resources: { cpu: { count: "1.." }, memory: "2..4", gpu: { name: ["A100"], count: 1 }, disk: { size: "..9" } },
     max_price: 0,
   });
+});
+
+test("what a configuration has no place for is said to be left out", () => {
+  const plain = { profile: { name: "default", tags: null, regions: [] }, repo_data: { repo_type: "virtual" as const }, repo_code_hash: null, file_archives: [] } as never;
+  expect(leftOut(plain)).toEqual([]);
+  expect(leftOut({ ...(plain as object), profile: { name: "default", max_price: 2 }, repo_code_hash: "ab", file_archives: [{ id: "1", path: "/a" }] } as never)).toEqual(["its profile", "its repository", "its files"]);
 });

@@ -1,6 +1,8 @@
 import { expect, test } from "vitest";
 import type { LogEvent } from "../src/api/types";
-import { append, decoded, type Line, matches, prepend, unknown } from "../src/logic/lines";
+import { plain } from "../src/logic/ansi";
+import { pathAt } from "../src/logic/completion";
+import { append, decoded, type Line, LONGEST, matches, prepend, split, unknown } from "../src/logic/lines";
 
 let second = 0;
 const event = (text: string, log_source: LogEvent["log_source"] = "stdout"): LogEvent => ({
@@ -54,4 +56,37 @@ test("what is said again is not shown again, and twice the same is", () => {
 test("search does not mind the case", () => {
   expect(matches(["Error: x", "ok", "an ERROR"], "error")).toEqual([0, 2]);
   expect(matches(["a"], "")).toEqual([]);
+});
+
+test("a line that never ends is kept as far as screens show it, until it is written over", () => {
+  const lines: Line[] = [];
+  append(lines, Array.from({ length: 10 }, () => event("x".repeat(LONGEST / 4))));
+  expect(lines.map(({ text, isCut }) => [text.length, isCut])).toEqual([[LONGEST, true]]);
+  append(lines, [event("\rshort")]);
+  expect(lines.map(({ text, isCut }) => [text, isCut])).toEqual([["short", false]]);
+});
+
+test("what is found stands between what is not", () => {
+  expect(split("An error: ERROR", "error")).toEqual(["An ", "error", ": ", "ERROR", ""]);
+  expect(split("nothing", "x")).toEqual(["nothing"]);
+  expect(split("nothing", "")).toEqual(["nothing"]);
+  expect(split("İi", "i")).toEqual(["İi"]);
+});
+
+/** Much longer than it takes in time that grows as the text does, and much shorter than in time that grows as its square. */
+const SOON_MS = 1000;
+function took(work: () => unknown): number {
+  const start = performance.now();
+  work();
+  return performance.now() - start;
+}
+
+test("text that was made to take long does not", () => {
+  const many = 200_000;
+  expect(took(() => append([], [event(`${"\r".repeat(many)}x`)]))).toBeLessThan(SOON_MS);
+  expect(took(() => split("X".repeat(5 * many), "x"))).toBeLessThan(SOON_MS);
+  expect(took(() => pathAt(["a:", " ".repeat(many), "  "], 2, 2))).toBeLessThan(SOON_MS);
+  for (const text of ["\x1b[".repeat(many), `\x1b[${"0".repeat(many)}`, `\x1b[${"0;".repeat(many)}!`, "\x1b]".repeat(many)]) {
+    expect(took(() => plain(text))).toBeLessThan(SOON_MS);
+  }
 });

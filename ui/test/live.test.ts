@@ -1,27 +1,43 @@
 import { expect, test } from "vitest";
 import type { Event, Metric } from "../src/api/types";
 import { chatDelta, serverSentData } from "../src/logic/chat";
-import { mergeHead } from "../src/logic/live";
+import { withHead } from "../src/logic/live";
 import { charts } from "../src/logic/metrics";
 import { phases } from "../src/logic/timeline";
 
 const row = (id: string, status = "") => ({ id, status });
-const merge = (known: string[], head: string[], limit: number) =>
-  mergeHead(known.map((id) => row(id)), head.map((id) => row(id, "new")), limit, (each) => each.id).map(({ id, status }) => id + (status ? "*" : ""));
+type Row = ReturnType<typeof row>;
+/** Pages of rows that are named by letters, as `cb|a`, after a head came. */
+function merged(known: string, head: string, limit: number, most = Infinity): { pages: string; starts: number } {
+  const pages = known.split("|").map((page) => [...page].map((id) => row(id)));
+  const pageParams: (Row | undefined)[] = pages.map((_, at) => pages[at - 1]?.at(-1));
+  const after = withHead({ pages, pageParams }, [...head].map((id) => row(id, "*")), { limit, most, idOf: (each) => each.id });
+  return { pages: after.pages.map((page) => page.map(({ id, status }) => id + status).join("")).join("|"), starts: after.pageParams.length };
+}
 
 test("a newer first page comes before the rest", () => {
-  expect(merge(["c", "b", "a"], ["d", "c"], 2)).toEqual(["d*", "c*", "b", "a"]);
-  expect(merge(["c", "b", "a"], ["c", "b"], 2)).toEqual(["c*", "b*", "a"]);
+  expect(merged("cba", "dc", 2).pages).toBe("d*c*ba");
+  expect(merged("cba", "cb", 2).pages).toBe("c*b*a");
 });
 
 test("what a newer page must have had, and has not, is gone", () => {
-  expect(merge(["c", "b", "a"], ["c", "a"], 2)).toEqual(["c*", "a*"]);
-  expect(merge(["c", "b", "a"], ["b"], 2)).toEqual(["b*"]);
-  expect(merge(["a"], [], 2)).toEqual([]);
+  expect(merged("cba", "ca", 2).pages).toBe("c*a*");
+  expect(merged("cba", "b", 2).pages).toBe("b*");
+  expect(merged("a", "", 2).pages).toBe("");
 });
 
-test("nothing is lost when more came than a page has", () => {
-  expect(merge(["b", "a"], ["z", "y"], 2)).toEqual(["z*", "y*", "b", "a"]);
+test("where more came than a page has, the list begins again, and has no hole", () => {
+  expect(merged("ba", "zy", 2)).toEqual({ pages: "z*y*", starts: 1 });
+  expect(merged("dc|ba", "zy", 2)).toEqual({ pages: "z*y*", starts: 1 });
+});
+
+test("the last page keeps its length, by which it is known whether there is more", () => {
+  expect(merged("dc|b", "ed", 2)).toEqual({ pages: "e*d*c|b", starts: 2 });
+  expect(merged("ed|cb", "fe", 2)).toEqual({ pages: "f*e*d|cb", starts: 2 });
+});
+
+test("a list that is open for days keeps its newest rows", () => {
+  expect(merged("dc|ba", "ed", 2, 4)).toEqual({ pages: "e*d*cb", starts: 1 });
 });
 
 const event = (at: number, message: string, id = "job"): Event => ({

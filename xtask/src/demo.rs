@@ -31,7 +31,7 @@ pub(crate) struct Args {
 /// Runs the demo; the exit code is the job's.
 pub(crate) fn run(args: &Args) -> Result<i32> {
     check_python()?;
-    ui::build_if_possible();
+    ui::build_if_possible()?;
     step("building (the first time takes some minutes)");
     let build::Both { dstack, agent } = build::both(Profile::DEMO)?;
     interrupt::catch()?;

@@ -43,8 +43,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         cross::variables(target)?;
     }
     package::ensure("zstd", "zstd")?;
-    if !args.without_ui {
-        ui::build().context("the web page cannot be built; --without-ui leaves it out")?;
+    match args.without_ui {
+        true => ui::leave_out()?,
+        false => ui::build().context("the web page cannot be built; --without-ui leaves it out")?,
     }
     let folder = layout::target().join("dist");
     fs_err::create_dir_all(&folder)?;

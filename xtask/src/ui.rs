@@ -49,8 +49,8 @@ const OLDEST_NODE: (u32, u32) = (18, 18);
 
 /// Makes sure that there are node and npm, from Debian's packages where they are missing.
 fn ensure_node() -> Result<()> {
-    package::ensure("node", "nodejs")?;
-    package::ensure("npm", "npm")?;
+    package::ensure("node", "nodejs").context("the web page is built with node, which is missing")?;
+    package::ensure("npm", "npm").context("the web page is built with npm, which is missing")?;
     let said = run_quietly(Command::new("node").arg("--version"))?;
     let version = version(&said).with_context(|| format!("node says it is {}", said.trim()))?;
     if version < OLDEST_NODE {
@@ -72,41 +72,115 @@ pub(crate) fn prepare() -> Result<()> {
     install()
 }
 
-/// Builds the page, unless what it is made of is as it was: its files keep their times, and nothing that carries them is
-/// compiled again.
+/// Builds the page, unless what it is made of is as it was: then nothing is needed, its files keep their times, and nothing that
+/// carries them is compiled again.
 pub(crate) fn build() -> Result<()> {
-    prepare()?;
-    let stamp = layout::target().join("ui-built.txt");
     let wanted = fingerprint()?;
-    let is_there = folder().join("dist/app/index.html").is_file();
-    if is_there && fs_err::read_to_string(&stamp).is_ok_and(|have| have == wanted) {
+    let built = Built::of(&folder().join("dist"));
+    if built.is_of(&wanted) {
         return Ok(());
     }
+    prepare()?;
     step("building the web page");
+    built.remove()?;
     exec::run(npm().args(["run", "--silent", "build", "--", "--logLevel", "warn"]))
         .context("cannot build the web page")?;
-    fs_err::create_dir_all(layout::target())?;
-    Ok(fs_err::write(stamp, wanted)?)
+    built.note(&wanted)
 }
 
 /// The same where the page is not needed: says why there is none.
-pub(crate) fn build_if_possible() {
+pub(crate) fn build_if_possible() -> Result<()> {
     if let Err(error) = build() {
+        leave_out()?;
         println!("warning: the server will have no web page: {error:#}");
+    }
+    Ok(())
+}
+
+/// Makes sure that binaries that are built from now on carry no page, also none that was built before.
+pub(crate) fn leave_out() -> Result<()> {
+    Built::of(&folder().join("dist")).remove()
+}
+
+/// A page that was built, and what it was made of. Both stand beside each other, so that builds into several target folders agree.
+struct Built {
+    app: PathBuf,
+    stamp: PathBuf,
+}
+
+impl Built {
+    fn of(dist: &Path) -> Self {
+        Self {
+            app: dist.join("app"),
+            stamp: dist.join("built.txt"),
+        }
+    }
+
+    fn is_of(&self, fingerprint: &str) -> bool {
+        self.app.join("index.html").is_file()
+            && fs_err::read_to_string(&self.stamp).is_ok_and(|have| have == fingerprint)
+    }
+
+    fn note(&self, fingerprint: &str) -> Result<()> {
+        Ok(fs_err::write(&self.stamp, fingerprint)?)
+    }
+
+    fn remove(&self) -> Result<()> {
+        if self.stamp.exists() {
+            fs_err::remove_file(&self.stamp)?;
+        }
+        if self.app.exists() {
+            fs_err::remove_dir_all(&self.app)?;
+        }
+        Ok(())
     }
 }
 
-/// Packages as the lock file says, without their scripts; again when the file changes.
+/// Packages as the lock file says, without their scripts. Those that are there, whoever installed them, need no network.
 fn install() -> Result<()> {
-    let lock = fs_err::read_to_string(folder().join("package-lock.json"))?;
-    let stamp = folder().join("node_modules/.installed-lock.json");
-    if fs_err::read_to_string(&stamp).is_ok_and(|have| have == lock) {
+    let lacking = lacking(&folder())?;
+    let Some(first) = lacking.first() else {
         return Ok(());
-    }
+    };
     step("installing the packages of the web page");
     run_quietly(npm().args(["ci", "--ignore-scripts", "--loglevel", "error"]))
-        .context("npm could not install the packages")?;
-    Ok(fs_err::write(stamp, lock)?)
+        .map(drop)
+        .with_context(|| {
+            format!(
+                "packages that ui/package-lock.json names are missing ({}, such as {first}), and npm could not fetch them: \
+                 connect this machine to the internet once, or copy ui/node_modules from one where `npm ci` was run",
+                lacking.len()
+            )
+        })
+}
+
+/// Packages that the lock file names, and that are not installed in this version. npm notes what it has installed beside it.
+fn lacking(folder: &Path) -> Result<Vec<String>> {
+    let wanted = packages(&folder.join("package-lock.json"))?;
+    let installed = packages(&folder.join("node_modules/.package-lock.json")).unwrap_or_default();
+    let is_there = |path: &str, package: &Value| {
+        installed
+            .get(path)
+            .is_some_and(|have| have["version"] == package["version"])
+            && folder.join(path).join("package.json").is_file()
+    };
+    Ok(wanted
+        .iter()
+        // Those of other kinds of machines are optional, and not installed on this one.
+        .filter(|(path, package)| !path.is_empty() && package["optional"] != true && !is_there(path, package))
+        .map(|(path, _)| path.trim_start_matches("node_modules/").to_owned())
+        .collect())
+}
+
+/// What a lock file says of each folder of a package.
+fn packages(lock: &Path) -> Result<serde_json::Map<String, Value>> {
+    let text = fs_err::read_to_string(lock)?;
+    let mut read: Value =
+        serde_json::from_str(&text).with_context(|| format!("{} is no lock file of npm", lock.display()))?;
+    match read.get_mut("packages").map(Value::take) {
+        Some(Value::Object(packages)) => Ok(packages),
+        _ => bail!("{} names no packages", lock.display()),
+    }
 }
 
 fn npm() -> Command {
@@ -253,6 +327,60 @@ mod tests {
         assert_eq!(version("v20.19.1\n"), Some((20, 19)));
         assert_eq!(version("v18.20.4"), Some((18, 20)));
         assert_eq!(version("nonsense"), None);
+    }
+
+    #[test]
+    fn a_page_is_current_while_it_is_of_the_same_sources_and_gone_when_it_is_left_out() {
+        let dist = tempfile::tempdir().unwrap();
+        let built = Built::of(dist.path());
+        built.remove().unwrap();
+        assert!(!built.is_of("a"));
+        fs_err::create_dir_all(built.app.join("assets")).unwrap();
+        fs_err::write(built.app.join("index.html"), "page").unwrap();
+        built.note("a").unwrap();
+        fs_err::write(dist.path().join("README.md"), "stays").unwrap();
+        assert!(built.is_of("a") && !built.is_of("b"));
+        built.remove().unwrap();
+        assert!(!built.app.exists() && !built.is_of("a"));
+        assert!(dist.path().join("README.md").exists());
+    }
+
+    #[test]
+    fn packages_that_are_there_are_not_fetched() {
+        let ui = tempfile::tempdir().unwrap();
+        let write = |path: &str, packages: Value| {
+            let file = ui.path().join(path);
+            fs_err::create_dir_all(file.parent().unwrap()).unwrap();
+            fs_err::write(file, json!({ "packages": packages }).to_string()).unwrap();
+        };
+        let package = |version: &str| json!({ "version": version });
+        let other_machine = json!({"version": "1.0.0", "optional": true});
+        write(
+            "package-lock.json",
+            json!({"": package("0.0.0"), "node_modules/a": package("1.0.0"), "node_modules/a/node_modules/b": package("2.0.0"),
+                   "node_modules/c": other_machine}),
+        );
+        let all = ["a", "a/node_modules/b"];
+        assert_eq!(lacking(ui.path()).unwrap(), all);
+
+        let installed = "node_modules/.package-lock.json";
+        let both =
+            json!({"node_modules/a": package("1.0.0"), "node_modules/a/node_modules/b": package("2.0.0")});
+        write(installed, both.clone());
+        assert_eq!(
+            lacking(ui.path()).unwrap(),
+            all,
+            "the note is there, the packages are not"
+        );
+        write("node_modules/a/package.json", json!({}));
+        write("node_modules/a/node_modules/b/package.json", json!({}));
+        assert!(lacking(ui.path()).unwrap().is_empty());
+
+        write(
+            installed,
+            json!({"node_modules/a": package("0.9.0"), "node_modules/a/node_modules/b": package("2.0.0")}),
+        );
+        assert_eq!(lacking(ui.path()).unwrap(), ["a"]);
     }
 
     #[test]

@@ -12,12 +12,21 @@ export interface Problem {
 /** The server refused a call. */
 export class ApiError extends Error {
   override name = "ApiError";
+  /** What the call was made with; not to be seen where errors are printed. */
+  readonly #token: string | null;
   constructor(
     readonly status: number,
     readonly problems: Problem[],
     readonly code: string | null,
+    token: string | null = null,
   ) {
     super(problems.map((problem) => problem.text).join("\n"));
+    this.#token = token;
+  }
+
+  /** Whether a session with this token is over. An answer to a call that was made with an earlier one says nothing of it. */
+  ends(token: string | null): boolean {
+    return this.isSignedOut && token !== null && this.#token === token;
   }
 
   /** Whether the token is not good (any more): unknown, replaced, expired, or its user is not active. */
@@ -35,9 +44,30 @@ export class ServerLost extends Error {
   override name = "ServerLost";
 }
 
+/** The server is there, has too much to do now, and says when to ask again. */
+export class TryLater extends Error {
+  override name = "TryLater";
+  constructor(readonly afterMs: number) {
+    super(`The server has too much to do now; it can be asked again in ${Math.ceil(afterMs / 1000)} s.`);
+  }
+}
+
+/** Sooner than this nothing is asked again, and longer nobody waits. */
+const LEAST_WAIT_MS = 1000;
+const MOST_WAIT_MS = 60_000;
+
+/** Milliseconds that a `Retry-After` of seconds asks for. Dates, which our server does not send, are taken for the shortest wait. */
+function waitOf(retryAfter: string): number {
+  const asked = Number(retryAfter) * 1000;
+  return Number.isNaN(asked) ? LEAST_WAIT_MS : Math.min(MOST_WAIT_MS, Math.max(LEAST_WAIT_MS, asked));
+}
+
 /** The place that the server is at: where the page was served from, below whichever path. */
 export function serverUrl(): string {
-  return document.baseURI.replace(/\/+$/, "");
+  const base = document.baseURI;
+  let end = base.length;
+  while (base[end - 1] === "/") end -= 1;
+  return base.slice(0, end);
 }
 
 /** Fills names in a path, and makes it an address. */
@@ -76,15 +106,35 @@ async function send(url: string, init: RequestInit, token: string | null): Promi
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new ServerLost("The server cannot be reached.");
   }
+  const retryAfter = response.headers.get("Retry-After");
+  if (response.status === 503 && retryAfter !== null) throw new TryLater(waitOf(retryAfter));
   if ([502, 503, 504].includes(response.status)) {
     throw new ServerLost(`The server cannot answer now (status ${response.status}).`);
   }
-  const body: unknown = await response.json().catch(() => null);
+  const text = await response.text().catch((error: unknown) => {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    throw new ServerLost("The server's answer broke off.");
+  });
+  const body = parsed(text);
   if (!response.ok) {
-    const { problems, code } = problemsOf(response.status, body);
-    throw new ApiError(response.status, problems, code);
+    const { problems, code } = problemsOf(response.status, body ?? null);
+    throw new ApiError(response.status, problems, code, token);
   }
+  if (body === undefined) throw new ApiError(response.status, [{ text: NO_JSON, place: [] }], null, token);
   return body;
+}
+
+/** What those see whose calls end at a proxy, most often one that wants them to sign in again. */
+const NO_JSON = "The answer is not one of a dstack server: a proxy in between may have answered in its place, such as one to sign in at. Load the page anew.";
+
+/** What a body says; unset where it is no JSON. */
+function parsed(text: string): unknown {
+  if (text === "") return null;
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
 }
 
 let token: () => string | null = () => null;
@@ -124,7 +174,7 @@ export async function get<T>(path: string, params: Record<string, string>, query
 /** Whether the server answers at all. */
 export async function isAlive(): Promise<boolean> {
   return fetch(address("/healthcheck"), { cache: "no-store" }).then(
-    (response) => response.ok,
+    (response) => response.ok || response.headers.has("Retry-After"),
     () => false,
   );
 }

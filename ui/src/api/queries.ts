@@ -2,8 +2,8 @@
 
 import { type QueryClient, queryOptions, useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useEffect, useMemo } from "react";
-import { mergeHead } from "../logic/live";
-import { post } from "./client";
+import { type Pages, withHead } from "../logic/live";
+import { ApiError, post } from "./client";
 import type { Event, EventsRequest, Fleet, Gateway, Instance, Project, Run, User, Volume } from "./types";
 
 /** How often what is shown is asked for again, in milliseconds. Hidden pages ask nothing. */
@@ -80,12 +80,24 @@ export const allGateways = (names: string[]) =>
     queryKey: ["gateways", "all", ...names],
     queryFn: async ({ signal }) => {
       const lists = await Promise.all(
-        names.map((name) => post("/api/project/{project_name}/gateways/list", { params: { project_name: name }, body: {}, signal }).catch(() => [])),
+        names.map((name) => post("/api/project/{project_name}/gateways/list", { params: { project_name: name }, body: {}, signal }).catch(noneWhereRefused)),
       );
       return lists.flat() as Gateway[];
     },
     refetchInterval: SLOW_MS,
   });
+
+/** Projects that one may not look into, or that are gone meanwhile, have nothing to show; what else fails is not "none". */
+export function noneWhereRefused(error: unknown): [] {
+  if (error instanceof ApiError && !error.isSignedOut && (error.status === 403 || error.isNotFound)) return [];
+  throw error;
+}
+
+/**
+ * How a thing is read that is about to be edited: as it is now, and not again. What is shown is what the edit began with, so
+ * nothing older is taken for it; what came since is found when it is saved.
+ */
+export const FOR_EDITING = { gcTime: 0, staleTime: Infinity, refetchOnMount: "always", refetchOnReconnect: false } as const;
 
 export const secrets = (projectName: string) =>
   queryOptions({
@@ -105,11 +117,13 @@ export interface Listing<T> {
   key: unknown[];
   page: (after: T | undefined, limit: number, signal: AbortSignal) => Promise<T[]>;
   idOf: (row: T) => string;
+  /** So many rows are kept; all where it is not said. */
+  most?: number;
 }
 
 const PAGE = 100;
 
-export function useListing<T>({ key, page, idOf }: Listing<T>) {
+export function useListing<T>({ key, page, idOf, most = Infinity }: Listing<T>) {
   const client = useQueryClient();
   const pagesKey = [...key, "pages"];
   const pages = useInfiniteQuery({
@@ -126,21 +140,15 @@ export function useListing<T>({ key, page, idOf }: Listing<T>) {
     enabled: pages.isSuccess,
   });
   const newest = head.data;
+  const parts = pages.data?.pages.length;
   useEffect(() => {
     if (newest === undefined) return;
-    type Pages = { pages: T[][]; pageParams: (T | undefined)[] };
-    client.setQueryData<Pages>(pagesKey, (known) => {
-      if (!known) return known;
-      const rows = mergeHead(known.pages.flat(), newest, PAGE, idOf);
-      const last = known.pages.at(-1) ?? [];
-      // The last page keeps its length: by that it is known whether there is more.
-      const whole = known.pages.length > 1 ? [rows.slice(0, rows.length - last.length), rows.slice(rows.length - last.length)] : [rows];
-      return { pages: whole, pageParams: known.pageParams.slice(0, whole.length) };
-    });
-    // The key is made anew each time; what it says is in `newest`.
-  }, [newest]);
+    client.setQueryData<Pages<T>>(pagesKey, (known) => known && withHead(known, newest, { limit: PAGE, most, idOf }));
+    // The key is made anew each time; what it says is in `newest`. A page that was fetched meanwhile may stand behind rows that are not there any more.
+  }, [newest, parts]);
   const rows = useMemo(() => pages.data?.pages.flat() ?? [], [pages.data]);
-  return { ...pages, rows };
+  const isFull = rows.length >= most;
+  return { ...pages, rows, isFull, hasNextPage: pages.hasNextPage && !isFull, error: pages.error ?? head.error };
 }
 
 export const runsOf = (filters: { project?: string; user?: string; active: boolean }): Listing<Run> => ({
@@ -208,8 +216,12 @@ export const volumesOf = (filters: { project?: string; active: boolean }): Listi
     }),
 });
 
+/** So many events are kept of those that come in while the page is open, and of those before. */
+export const MOST_EVENTS = 2000;
+
 export const eventsOf = (filter: EventsRequest): Listing<Event> => ({
   key: ["events", filter],
+  most: MOST_EVENTS,
   idOf: (row) => row.id,
   page: (after, limit, signal) =>
     post("/api/events/list", {

@@ -1,5 +1,7 @@
 /** A run's configuration as somebody would write it: without what is as it would be anyway. */
 
+import type { Run } from "../api/types";
+
 /** What the server fills in where nothing is said. */
 const DEFAULTS: Record<string, unknown> = { home_dir: "/root", privileged: false, dstack: false, strip_prefix: true, auth: true };
 
@@ -33,4 +35,14 @@ function asRange(value: unknown): unknown {
 export function configurationOf(runName: string | null, configuration: object): Record<string, unknown> {
   const { type, name, ...rest } = written(configuration) as Record<string, unknown>;
   return { type, ...((name ?? runName) ? { name: name ?? runName } : {}), ...rest };
+}
+
+/** What else a run was made of, for which a configuration has no place, or which the page cannot send. */
+export function leftOut({ profile, repo_data, repo_code_hash, file_archives }: Pick<Run["run_spec"], "profile" | "repo_data" | "repo_code_hash" | "file_archives">): string[] {
+  const { name: _, ...settings } = (profile ?? {}) as Record<string, unknown>;
+  const parts: string[] = [];
+  if (Object.keys(written(settings) as object).length > 0) parts.push("its profile");
+  if ((repo_data && repo_data.repo_type !== "virtual") || repo_code_hash) parts.push("its repository");
+  if (file_archives.length > 0) parts.push("its files");
+  return parts;
 }

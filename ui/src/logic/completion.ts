@@ -24,7 +24,7 @@ export function pathAt(lines: string[], line: number, indent: number): string[] 
   let inside = indent;
   for (let at = line - 1; at >= 0 && inside > 0; at -= 1) {
     const text = lines[at] ?? "";
-    const match = /^(\s*(?:- )?\s*)([\w-]+):(?:\s|$)/.exec(text);
+    const match = /^(\s*(?:- \s*)?)([\w-]+):(?:\s|$)/.exec(text);
     if (!match || /^\s*#/.test(text)) continue;
     const own = (match[1] ?? "").length;
     if (own < inside) {

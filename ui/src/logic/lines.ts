@@ -6,6 +6,8 @@ export interface Line {
   text: string;
   time: string;
   isError: boolean;
+  /** Whether it is longer than what is kept of it. */
+  isCut: boolean;
   /** Whether more of this line may follow. */
   isOpen: boolean;
 }
@@ -17,6 +19,9 @@ export function decoded(message: string): string {
   return new TextDecoder().decode(bytes);
 }
 
+/** So many characters of a line are kept: no screen shows more, and a program may print without ever ending a line. */
+export const LONGEST = 20_000;
+
 /** Puts events after lines: the last line goes on when it was not ended. */
 export function append(lines: Line[], events: LogEvent[]): void {
   for (const event of events) {
@@ -27,10 +32,12 @@ export function append(lines: Line[], events: LogEvent[]): void {
       if (isLast && part === "") break;
       const last = lines.at(-1);
       if (last?.isOpen && last.isError === isError) {
-        last.text = overwritten(last.text + part);
+        extend(last, part);
         last.isOpen = isLast;
       } else {
-        lines.push({ text: overwritten(part), time: event.timestamp, isError, isOpen: isLast });
+        const line: Line = { text: "", isCut: false, time: event.timestamp, isError, isOpen: isLast };
+        extend(line, part);
+        lines.push(line);
       }
     }
   }
@@ -42,17 +49,28 @@ export function prepend(lines: Line[], older: LogEvent[]): Line[] {
   append(before, older);
   const [last, first] = [before.at(-1), lines[0]];
   if (last?.isOpen && first && last.isError === first.isError) {
-    last.text = overwritten(last.text + first.text);
+    extend(last, first.text);
+    last.isCut ||= first.isCut;
     last.isOpen = first.isOpen;
     return [...before, ...lines.slice(1)];
   }
   return [...before, ...lines];
 }
 
+/** Puts more text into a line. */
+function extend(line: Line, more: string): void {
+  if (line.isCut && !more.includes("\r")) return;
+  const text = overwritten(line.text + more);
+  line.isCut = text.length > LONGEST;
+  line.text = text.slice(0, LONGEST);
+}
+
 /** What is left on the screen after carriage returns, as progress bars use them. */
 function overwritten(text: string): string {
   if (!text.includes("\r")) return text;
-  const shown = text.replace(/\r+$/, "");
+  let end = text.length;
+  while (text[end - 1] === "\r") end -= 1;
+  const shown = text.slice(0, end);
   const rest = text.slice(shown.length);
   return shown.slice(shown.lastIndexOf("\r") + 1) + rest;
 }
@@ -76,4 +94,19 @@ export function matches(texts: string[], wanted: string): number[] {
   const found: number[] = [];
   for (const [at, text] of texts.entries()) if (text.toLowerCase().includes(needle)) found.push(at);
   return found;
+}
+
+/** A text in pieces, of which every second one is what is looked for, whatever the case. */
+export function split(text: string, wanted: string): string[] {
+  const needle = wanted.toLowerCase();
+  const lower = text.toLowerCase();
+  // In a few scripts letters in small are of another length: then places in one text are not those in the other.
+  if (needle === "" || lower.length !== text.length) return [text];
+  const pieces: string[] = [];
+  let from = 0;
+  for (let at = lower.indexOf(needle); at >= 0; at = lower.indexOf(needle, from)) {
+    pieces.push(text.slice(from, at), text.slice(at, at + needle.length));
+    from = at + needle.length;
+  }
+  return [...pieces, text.slice(from)];
 }

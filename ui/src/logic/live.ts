@@ -1,12 +1,34 @@
 /** Lists that are read in pages, of which the first is asked for again and again. */
 
-/** Puts a newer first page before what is known. Rows of the old list that the new page must have had are gone. */
-export function mergeHead<T>(known: T[], head: T[], limit: number, idOf: (row: T) => string): T[] {
-  const ids = new Set(head.map(idOf));
+export interface Pages<T> {
+  pages: T[][];
+  /** The row that each page comes after. */
+  pageParams: (T | undefined)[];
+}
+
+interface Shape<T> {
+  /** Of how many rows a whole page is. */
+  limit: number;
+  /** So many rows are kept. */
+  most: number;
+  idOf: (row: T) => string;
+}
+
+/**
+ * Puts a newer first page before what is known. Rows of the old list that the new page must have had are gone. Where more
+ * came than a page has, the list starts again with that page: what lies between is fetched as what is further down.
+ */
+export function withHead<T>(known: Pages<T>, head: T[], { limit, most, idOf }: Shape<T>): Pages<T> {
+  const rows = known.pages.flat();
   const last = head.at(-1);
-  if (last === undefined || head.length < limit) return head;
+  const at = last === undefined || head.length < limit ? -1 : rows.findIndex((row) => idOf(row) === idOf(last));
+  if (at < 0) return { pages: [head], pageParams: [undefined] };
   // Everything after the last row of the head, in the old order, is still there.
-  const at = known.findIndex((row) => idOf(row) === idOf(last));
-  const rest = at >= 0 ? known.slice(at + 1) : known;
-  return [...head, ...rest.filter((row) => !ids.has(idOf(row)))];
+  const ids = new Set(head.map(idOf));
+  const merged = [...head, ...rows.slice(at + 1).filter((row) => !ids.has(idOf(row)))];
+  if (merged.length > most) return { pages: [merged.slice(0, most)], pageParams: [undefined] };
+  // The last page keeps its length: by that it is known whether there is more.
+  const end = merged.length - (known.pages.at(-1)?.length ?? 0);
+  const whole = known.pages.length > 1 && end >= 0 ? [merged.slice(0, end), merged.slice(end)] : [merged];
+  return { pages: whole, pageParams: known.pageParams.slice(0, whole.length) };
 }

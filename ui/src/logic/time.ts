@@ -45,6 +45,13 @@ export function exact(time: string): string {
   );
 }
 
+/** `2026-03-01 14:05:09 +01:00`: the same with the reader's zone. */
+export function exactInZone(time: string): string {
+  const minutes = -new Date(time).getTimezoneOffset();
+  const two = (value: number) => String(value).padStart(2, "0");
+  return `${exact(time)} ${minutes < 0 ? "-" : "+"}${two(Math.floor(Math.abs(minutes) / 60))}:${two(Math.abs(minutes) % 60)}`;
+}
+
 /** `14:05:09` in the reader's zone. */
 export function clock(time: string): string {
   return exact(time).slice(11);

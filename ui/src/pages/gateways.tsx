@@ -68,9 +68,9 @@ export function GatewaysPage() {
       </Head>
       <FilterBar filters={filters} set={set} />
       <Failure error={query.error ?? projects.error} />
-      {query.isPending ? (
-        <Loading what="gateways" />
-      ) : query.data?.length ? (
+      {!query.data ? (
+        query.isPending && !projects.error && <Loading what="gateways" />
+      ) : query.data.length > 0 ? (
         <Table label="Gateways" columns={GATEWAY_COLUMNS} rows={query.data} idOf={(gateway) => gateway.id} />
       ) : (
         <Empty title="No gateways">

@@ -149,8 +149,8 @@ export function FleetsPage() {
       </Head>
       <FilterBar filters={filters} set={set} activeLabel="Active only" />
       <Failure error={list.error} />
-      {list.isPending ? (
-        <Loading what="fleets" />
+      {!list.data ? (
+        list.isPending && <Loading what="fleets" />
       ) : list.rows.length === 0 ? (
         <Empty title="No fleets">
           <p>A fleet says which machines runs may use: those of clouds, made when they are needed, or your own, reached over SSH.</p>
@@ -164,7 +164,7 @@ export function FleetsPage() {
 
 export function FleetView({ view }: { view: "details" | "offers" | "events" | "inspect" }) {
   const { p, id } = useParams({ strict: false }) as { p: string; id: string };
-  const { data: fleet, error } = useQuery({ ...queries.fleet(p, id), retry: false });
+  const { data: fleet, error } = useQuery(queries.fleet(p, id));
   if (!fleet) return error ? <NotThere what="fleet" error={error} /> : <Loading what="the fleet" />;
   const params = { p, id };
   return (
@@ -325,14 +325,14 @@ export function InstancesPage() {
       </Head>
       <FilterBar filters={filters} set={set} activeLabel="Active only" />
       <Failure error={list.error} />
-      {list.isPending ? <Loading what="instances" /> : list.rows.length === 0 ? <Empty title="No instances" /> : <InstanceTable instances={list.rows} more={moreOf(list)} />}
+      {!list.data ? list.isPending && <Loading what="instances" /> : list.rows.length === 0 ? <Empty title="No instances" /> : <InstanceTable instances={list.rows} more={moreOf(list)} />}
     </>
   );
 }
 
 export function InstanceView({ view }: { view: "details" | "events" | "inspect" }) {
   const { p, id } = useParams({ strict: false }) as { p: string; id: string };
-  const { data: instance, error } = useQuery({ ...queries.instance(p, id), retry: false });
+  const { data: instance, error } = useQuery(queries.instance(p, id));
   if (!instance) return error ? <NotThere what="instance" error={error} /> : <Loading what="the instance" />;
   const params = { p, id };
   const type = instance.instance_type;
@@ -439,8 +439,8 @@ export function VolumesPage() {
       </Head>
       <FilterBar filters={filters} set={set} activeLabel="Active only" />
       <Failure error={list.error} />
-      {list.isPending ? (
-        <Loading what="volumes" />
+      {!list.data ? (
+        list.isPending && <Loading what="volumes" />
       ) : list.rows.length === 0 ? (
         <Empty title="No volumes">
           <p>A volume is a disk of a cloud that outlives the runs that use it.</p>

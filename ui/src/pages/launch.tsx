@@ -1,7 +1,7 @@
 /** Writing a configuration, with its plan beside it, and applying it. */
 
 import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
+import { Link, useNavigate, useParams, useRouterState, useSearch } from "@tanstack/react-router";
 import { useDeferredValue, useEffect, useMemo, useState } from "react";
 import { stringify } from "yaml";
 import configurationSchema from "../../../docs/schemas/configuration.schema.json";
@@ -10,6 +10,7 @@ import * as queries from "../api/queries";
 import type { FleetPlan, JobExplanation, Offer, RunPlan } from "../api/types";
 import type { Schema } from "../logic/completion";
 import { located, readDraft } from "../logic/draft";
+import { keepDraft, keptDraft, tabStorage } from "../logic/kept-draft";
 import { count, money, price, resources, words } from "../logic/format";
 import { isFinished } from "../logic/status";
 import { Alert, Button, Code, Copy, Empty, Failure, Head, Loading, Section, Status } from "../parts/basic";
@@ -108,9 +109,17 @@ async function planOf(project_name: string, type: string, configuration: Record<
   return { kind: "run", plan };
 }
 
+/** What a run that is to be made again brings along, in the entry of the browser's history. */
+interface Again {
+  yaml: string;
+  leftOut: string[];
+}
+
 export function LaunchPage() {
   const { kind: asked, yaml: given } = useSearch({ strict: false }) as { kind?: string; yaml?: string };
-  return <Launch title="Launch" start={typeof given === "string" ? given : (TEMPLATES[asked ?? "task"] ?? TEMPLATES["task"] ?? "")} />;
+  const again = useRouterState({ select: ({ location }) => (location.state as { again?: Again }).again });
+  const start = again?.yaml ?? (typeof given === "string" ? given : (TEMPLATES[asked ?? "task"] ?? TEMPLATES["task"] ?? ""));
+  return <Launch key={start} title="Launch" start={start} leftOut={again?.leftOut ?? []} />;
 }
 
 export function AddFleetPage() {
@@ -123,13 +132,21 @@ export function AddGatewayPage() {
   return <Launch title="Add gateway" start={TEMPLATES["gateway"] ?? ""} project={p} />;
 }
 
-function Launch({ title, start, project: fixed }: { title: string; start: string; project?: string }) {
+function Launch({ title, start, project: fixed, leftOut = [] }: { title: string; start: string; project?: string; leftOut?: string[] }) {
   const choice = useProjectChoice();
   const project = fixed ?? choice.name;
-  const [text, setText] = useState(start);
+  const me = useQuery(queries.me());
+  const draftName = `${me.data?.id ?? ""} ${fixed ?? ""} ${title}`;
+  const [before, setBefore] = useState(() => keptDraft(tabStorage(), draftName, start));
+  const [text, setWritten] = useState(before ?? start);
   const [starts, setStarts] = useState(0);
+  const setText = (written: string) => {
+    setWritten(written);
+    keepDraft(tabStorage(), draftName, start, written);
+  };
   const startFrom = (template: string) => {
     setText(template);
+    setBefore(null);
     setStarts(starts + 1);
   };
   const [error, setError] = useState<unknown>(null);
@@ -141,7 +158,6 @@ function Launch({ title, start, project: fixed }: { title: string; start: string
     queryKey: ["templates", project],
     queryFn: ({ signal }) => post("/api/project/{project_name}/templates/list", { params: { project_name: project ?? "" }, signal }),
     enabled: project !== undefined && fixed === undefined,
-    retry: false,
     staleTime: 60_000,
   });
   const settled = useDelayed(text, PLAN_WAIT_MS);
@@ -151,7 +167,6 @@ function Launch({ title, start, project: fixed }: { title: string; start: string
     queryKey: ["plan", project, settled],
     queryFn: ({ signal }) => planOf(project ?? "", type ?? "", configuration ?? {}, signal),
     enabled: project !== undefined && configuration !== null && type !== undefined,
-    retry: false,
     staleTime: 30_000,
     refetchOnWindowFocus: false,
     refetchInterval: PLAN_MS,
@@ -171,10 +186,12 @@ function Launch({ title, start, project: fixed }: { title: string; start: string
     setBusy(true);
     setError(null);
     const params = { project_name: project };
+    const isApplied = () => keepDraft(tabStorage(), draftName, start, start);
     try {
       const { data } = planned;
       if (data.kind === "run") {
         const run = await post("/api/project/{project_name}/runs/apply", { params, body: { plan: { run_spec: runSpec(configuration), current_resource: data.plan.current_resource as never }, force: false } });
+        isApplied();
         await queries.changed(client, "runs");
         await navigate({ to: "/projects/$p/runs/$runId", params: { p: project, runId: run.id } });
       } else if (data.kind === "fleet") {
@@ -182,14 +199,17 @@ function Launch({ title, start, project: fixed }: { title: string; start: string
           params,
           body: { plan: { spec: { configuration, profile: {} } as never, current_resource: data.plan.current_resource as never }, force: false },
         });
+        isApplied();
         await queries.changed(client, "fleets", "projects");
         await navigate({ to: "/projects/$p/fleets/$id", params: { p: project, id: fleet.id } });
       } else if (data.kind === "gateway") {
         const gateway = await post("/api/project/{project_name}/gateways/apply", { params, body: { plan: { spec: { configuration } as never, current_resource: data.current as never }, force: false } });
+        isApplied();
         await queries.changed(client, "gateways");
         await navigate({ to: "/projects/$p/gateways/$name", params: { p: project, name: gateway.name } });
       } else {
         const volume = await post("/api/project/{project_name}/volumes/create", { params, body: { configuration: configuration as never } });
+        isApplied();
         await queries.changed(client, "volumes");
         say(`Volume ${volume.name} is being made`);
         await navigate({ to: "/volumes" });
@@ -224,6 +244,15 @@ function Launch({ title, start, project: fixed }: { title: string; start: string
           ))}
         </div>
       )}
+      {before !== null && (
+        <Alert title="This is what you have not applied yet">
+          This tab kept it.{" "}
+          <Button kind="plain" onClick={() => startFrom(start)}>
+            Start anew
+          </Button>
+        </Alert>
+      )}
+      {leftOut.length > 0 && <Alert kind="warning">Of the run, {leftOut.join(", ")} cannot be taken along: only its configuration is here.</Alert>}
       <Failure error={error} />
       <div className="launch">
         <div className="card editor-card">

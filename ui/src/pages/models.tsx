@@ -53,8 +53,8 @@ export function ModelsPage() {
       <Head title="Models" />
       <FilterBar filters={filters} set={set} withUsers />
       <Failure error={list.error} />
-      {list.isPending ? (
-        <Loading what="models" />
+      {!list.data ? (
+        list.isPending && <Loading what="models" />
       ) : models.length === 0 ? (
         <Empty title="No model is served now">
           <p>
@@ -70,7 +70,7 @@ export function ModelsPage() {
 
 export function ModelPage() {
   const { p, runName } = useParams({ strict: false }) as { p: string; runName: string };
-  const { data: run, error } = useQuery({ ...queries.runByName(p, runName), retry: false });
+  const { data: run, error } = useQuery(queries.runByName(p, runName));
   const [isCodeOpen, setCodeOpen] = useState(false);
   if (!run) return error ? <NotThere what="model" error={error} /> : <Loading what="the model" />;
   const model = servedModel(run);

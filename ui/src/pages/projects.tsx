@@ -5,18 +5,20 @@ import { Link, useNavigate, useParams } from "@tanstack/react-router";
 import { type FormEvent, lazy, Suspense, useState } from "react";
 import { post, serverUrl } from "../api/client";
 import * as queries from "../api/queries";
-import type { Member, Project, Secret } from "../api/types";
+import type { BackendYaml, Member, Project, Secret } from "../api/types";
 import { addProject, dstack } from "../logic/cli";
+import { ChangedMeanwhile, changedSince } from "../logic/edits";
 import { capitalised, count } from "../logic/format";
 import { type Rights, rightsIn, rolesToGive } from "../logic/rights";
 import { Alert, Button, Code, Empty, Facts, Failure, Field, Head, Hidden, Loading, Section, Time, Toggle } from "../parts/basic";
 import { Action, FormDialog } from "../parts/dialog";
+import { fetched } from "../parts/fetched";
 import { type Column, Table } from "../parts/table";
 import { complain, say } from "../toasts";
 import { GATEWAY_COLUMNS } from "./gateways";
 import { NotThere } from "./run";
 
-const Yaml = lazy(() => import("../parts/yaml"));
+const Yaml = lazy(() => fetched(import("../parts/yaml")));
 
 const COLUMNS: Column<Project>[] = [
   {
@@ -53,7 +55,7 @@ export function ProjectsPage() {
         </span>
       </div>
       <Failure error={projects.error} />
-      {projects.isPending ? <Loading what="projects" /> : shown.length === 0 ? <Empty title="No projects" /> : <Table label="Projects" columns={COLUMNS} rows={shown} idOf={(project) => project.project_id} />}
+      {!projects.data ? projects.isPending && <Loading what="projects" /> : shown.length === 0 ? <Empty title="No projects" /> : <Table label="Projects" columns={COLUMNS} rows={shown} idOf={(project) => project.project_id} />}
     </>
   );
 }
@@ -96,7 +98,7 @@ export function CreateProjectPage() {
 
 export function ProjectPage() {
   const { p } = useParams({ strict: false }) as { p: string };
-  const { data: project, error } = useQuery({ ...queries.project(p), retry: false });
+  const { data: project, error } = useQuery(queries.project(p));
   const me = useQuery(queries.me());
   const client = useQueryClient();
   const navigate = useNavigate();
@@ -242,7 +244,7 @@ function Gateways({ p, rights }: { p: string; rights: Rights }) {
       }
     >
       <Failure error={query.error} />
-      {query.data?.length ? <Table label="Gateways" columns={GATEWAY_COLUMNS.filter((column) => column.name !== "Project")} rows={query.data} idOf={(gateway) => gateway.id} /> : <p className="muted">There are none.</p>}
+      {!query.data ? query.isPending && <Loading what="gateways" /> : query.data.length > 0 ? <Table label="Gateways" columns={GATEWAY_COLUMNS.filter((column) => column.name !== "Project")} rows={query.data} idOf={(gateway) => gateway.id} /> : <p className="muted">There are none.</p>}
     </Section>
   );
 }
@@ -329,7 +331,7 @@ function Members({ project, rights, then }: { project: Project; rights: Rights; 
 }
 
 function Secrets({ p, then }: { p: string; then: Then }) {
-  const query = useQuery({ ...queries.secrets(p), retry: false });
+  const query = useQuery(queries.secrets(p));
   const [edited, setEdited] = useState<{ name: string; value: string; isNew: boolean } | null>(null);
   const params = { project_name: p };
   const open = async (secret: Secret) => {
@@ -358,7 +360,7 @@ function Secrets({ p, then }: { p: string; then: Then }) {
   return (
     <Section title="Secrets" actions={<Button onClick={() => setEdited({ name: "", value: "", isNew: true })}>Add secret</Button>}>
       <Failure error={query.error} />
-      {query.data?.length ? <Table label="Secrets" columns={columns} rows={query.data} idOf={(secret) => secret.name} /> : <p className="muted">There are none. Configurations use them as <code>{"${{ secrets.NAME }}"}</code>.</p>}
+      {query.data?.length ? <Table label="Secrets" columns={columns} rows={query.data} idOf={(secret) => secret.name} /> : query.data && <p className="muted">There are none. Configurations use them as <code>{"${{ secrets.NAME }}"}</code>.</p>}
       {edited && (
         <FormDialog
           title={edited.isNew ? "Add secret" : `Secret ${edited.name}`}
@@ -390,30 +392,39 @@ const EXAMPLES: Record<string, string> = {
 
 export function BackendPage() {
   const { p, type } = useParams({ strict: false }) as { p: string; type?: string };
-  const isNew = type === undefined;
+  const known = useQuery({
+    queryKey: ["edited backend", p, type],
+    queryFn: ({ signal }) => post("/api/project/{project_name}/backends/{backend_name}/get_yaml", { params: { project_name: p, backend_name: type ?? "" }, signal }),
+    enabled: type !== undefined,
+    ...queries.FOR_EDITING,
+  });
+  const isThere = type === undefined || (known.data !== undefined && known.isFetchedAfterMount);
+  if (!isThere) return known.error ? <NotThere what="backend" error={known.error} /> : <Loading what="its configuration" />;
+  return <BackendForm key={`${p} ${type ?? ""}`} p={p} start={known.data} />;
+}
+
+function BackendForm({ p, start }: { p: string; start: BackendYaml | undefined }) {
+  // What the edit began with, whatever is read meanwhile.
+  const [known] = useState(start);
+  const isNew = known === undefined;
   const [kind, setKind] = useState("");
-  const [text, setText] = useState<string>();
+  const [text, setText] = useState(known?.config_yaml);
   const [error, setError] = useState<unknown>(null);
   const [isBusy, setBusy] = useState(false);
   const client = useQueryClient();
   const navigate = useNavigate();
   const types = useQuery({ queryKey: ["backend types"], queryFn: ({ signal }) => post("/api/backends/list_types", { signal }), staleTime: Infinity, enabled: isNew });
-  const known = useQuery({
-    queryKey: ["backend", p, type],
-    queryFn: ({ signal }) => post("/api/project/{project_name}/backends/{backend_name}/get_yaml", { params: { project_name: p, backend_name: type ?? "" }, signal }),
-    enabled: !isNew,
-    retry: false,
-    gcTime: 0,
-  });
-  if (known.error) return <NotThere what="backend" error={known.error} />;
-  const value = text ?? known.data?.config_yaml;
   const save = async () => {
     setBusy(true);
     setError(null);
     try {
+      if (known) {
+        const now = await post("/api/project/{project_name}/backends/{backend_name}/get_yaml", { params: { project_name: p, backend_name: known.name } });
+        if (changedSince(known, now, ["config_yaml"]).length > 0) throw new ChangedMeanwhile("the backend");
+      }
       const path = isNew ? "/api/project/{project_name}/backends/create_yaml" : "/api/project/{project_name}/backends/update_yaml";
-      await post(path, { params: { project_name: p }, body: { config_yaml: value ?? "" } });
-      await queries.changed(client, "project", "backend", "offers");
+      await post(path, { params: { project_name: p }, body: { config_yaml: text ?? "" } });
+      await queries.changed(client, "project", "offers");
       say("Saved: its credentials were checked");
       await navigate({ to: "/projects/$p", params: { p } });
     } catch (failed) {
@@ -423,7 +434,7 @@ export function BackendPage() {
   };
   return (
     <>
-      <Head title={isNew ? "Add backend" : `Backend ${type}`} above={<Link to="/projects/$p" params={{ p }}>{p}</Link>} />
+      <Head title={known ? `Backend ${known.name}` : "Add backend"} above={<Link to="/projects/$p" params={{ p }}>{p}</Link>} />
       {isNew && (
         <div className="filters">
           <select
@@ -439,11 +450,10 @@ export function BackendPage() {
           </select>
         </div>
       )}
-      {!isNew && known.isPending && <Loading what="its configuration" />}
-      {value !== undefined && (
+      {text !== undefined && (
         <>
           <Suspense fallback={<Loading what="the editor" />}>
-            <Yaml key={kind} label="Configuration of the backend" text={value} onChange={setText} />
+            <Yaml key={kind} label="Configuration of the backend" text={text} onChange={setText} />
           </Suspense>
           <p className="hint">Credentials are encrypted in the server's database. Saving asks the cloud whether it takes them.</p>
           <Failure error={error} />
@@ -454,7 +464,7 @@ export function BackendPage() {
           </div>
         </>
       )}
-      {isNew && value === undefined && <Alert>A backend is an account at a cloud, in which the server makes machines for this project.</Alert>}
+      {isNew && text === undefined && <Alert>A backend is an account at a cloud, in which the server makes machines for this project.</Alert>}
     </>
   );
 }

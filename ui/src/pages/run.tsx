@@ -6,7 +6,7 @@ import { lazy, Suspense, useState } from "react";
 import { ApiError, serverUrl } from "../api/client";
 import * as queries from "../api/queries";
 import type { Job, Run } from "../api/types";
-import { configurationOf } from "../logic/again";
+import { configurationOf, leftOut } from "../logic/again";
 import { dstack } from "../logic/cli";
 import { money, price, resources } from "../logic/format";
 import { errorText, finishedAt, hourly, jobFlags, kind, lastSubmission, nameOf, statusText, waitingFor } from "../logic/runs";
@@ -15,20 +15,22 @@ import { between, duration, exact } from "../logic/time";
 import { Alert, Button, Code, Empty, Facts, Failure, Head, Loading, Section, Status, Tabs, Time, useNow } from "../parts/basic";
 import { CliButton } from "../parts/dialog";
 import { Events } from "../parts/events";
+import { fetched } from "../parts/fetched";
 import { Inspect } from "../parts/inspect";
 import { type Column, Table } from "../parts/table";
 import { Phases } from "../parts/phases";
+import { complain } from "../toasts";
 import { RunActions } from "./runs";
 
-const Logs = lazy(() => import("../parts/logs").then((module) => ({ default: module.Logs })));
-const Metrics = lazy(() => import("../parts/charts").then((module) => ({ default: module.Metrics })));
+const Logs = lazy(() => fetched(import("../parts/logs")).then((module) => ({ default: module.Logs })));
+const Metrics = lazy(() => fetched(import("../parts/charts")).then((module) => ({ default: module.Metrics })));
 
 type View = "details" | "logs" | "metrics" | "events" | "inspect";
 
 function useRun(): { p: string; runId: string; jobName?: string; run: Run | undefined; error: unknown } {
   const { p, runId, jobName } = useParams({ strict: false }) as { p: string; runId: string; jobName?: string };
   const isId = /^[0-9a-f]{8}-[0-9a-f-]{27}$/.test(runId);
-  const query = useQuery({ ...(isId ? queries.run(p, runId) : queries.runByName(p, runId)), retry: false });
+  const query = useQuery(isId ? queries.run(p, runId) : queries.runByName(p, runId));
   return { p, runId, jobName, run: query.data, error: query.error };
 }
 
@@ -105,11 +107,12 @@ export function RunView({ view }: { view: View }) {
 function Again({ run }: { run: Run }) {
   const navigate = useNavigate();
   const go = async () => {
-    const { stringify } = await import("yaml");
+    const { stringify } = await fetched(import("yaml"));
     const yaml = stringify(configurationOf(run.run_spec.run_name, run.run_spec.configuration));
-    await navigate({ to: "/runs/launch", search: { project_name: run.project_name, yaml } as never });
+    // Not in the address, which is kept and sent on: a configuration may have passwords in it.
+    await navigate({ to: "/runs/launch", search: { project_name: run.project_name } as never, state: { again: { yaml, leftOut: leftOut(run.run_spec) } } as never });
   };
-  return <Button onClick={() => void go()}>Edit and run</Button>;
+  return <Button onClick={() => void go().catch(complain)}>Edit and run</Button>;
 }
 
 /** For runs of several jobs: of which one something is shown. */

@@ -144,8 +144,8 @@ export function RunsPage() {
       )}
       <FilterBar filters={filters} set={set} activeLabel="Active only" withUsers />
       <Failure error={list.error} />
-      {list.isPending ? (
-        <Loading what="runs" />
+      {!list.data ? (
+        list.isPending && <Loading what="runs" />
       ) : rows.length === 0 ? (
         <NoRuns isFiltered={filters.project !== undefined || filters.user !== undefined} isActiveOnly={filters.active} showAll={() => set({ active: false })} />
       ) : (

@@ -6,6 +6,7 @@ import { type FormEvent, useEffect, useRef, useState } from "react";
 import { ApiError, post, serverUrl } from "../api/client";
 import { Button, Failure, Field, Loading } from "../parts/basic";
 import { safePath } from "../logic/filters";
+import { forgetDrafts, tabStorage } from "../logic/kept-draft";
 import { session } from "../session";
 
 const PROVIDERS: Record<string, string> = { github: "GitHub", google: "Google", okta: "Okta", entra: "Microsoft Entra ID" };
@@ -145,6 +146,7 @@ export function SignOutPage() {
   const navigate = useNavigate();
   useEffect(() => {
     session.signOut();
+    forgetDrafts(tabStorage());
     client.clear();
     void navigate({ to: "/auth/token", replace: true });
   }, [client, navigate]);

@@ -7,7 +7,8 @@ import { post } from "../api/client";
 import * as queries from "../api/queries";
 import type { Project, PublicKey, User, UserToken } from "../api/types";
 import { dstack } from "../logic/cli";
-import { capitalised, count } from "../logic/format";
+import { ChangedMeanwhile, changedSince } from "../logic/edits";
+import { capitalised, count, words } from "../logic/format";
 import { exact } from "../logic/time";
 import { Alert, Button, Code, Empty, Facts, Failure, Field, Head, Hidden, Loading, Section, Tabs, Time, Toggle } from "../parts/basic";
 import { Action, Dialog, FormDialog } from "../parts/dialog";
@@ -64,7 +65,7 @@ export function UsersPage() {
         </span>
       </div>
       <Failure error={users.error} />
-      {users.isPending ? <Loading what="users" /> : shown.length === 0 ? <Empty title="Nobody has this name" /> : <Table label="Users" columns={COLUMNS} rows={shown} idOf={(user) => user.id} nameOf={(user) => user.username} selection={isAdmin ? selection : undefined} />}
+      {!users.data ? users.isPending && <Loading what="users" /> : shown.length === 0 ? <Empty title="Nobody has this name" /> : <Table label="Users" columns={COLUMNS} rows={shown} idOf={(user) => user.id} nameOf={(user) => user.username} selection={isAdmin ? selection : undefined} />}
     </>
   );
 }
@@ -73,23 +74,24 @@ function useUser(name: string) {
   return useQuery({
     queryKey: ["user", name],
     queryFn: ({ signal }) => post("/api/users/get_user", { body: { username: name }, signal }),
-    retry: false,
   });
 }
 
 export function EditUserPage() {
   const { u } = useParams({ strict: false }) as { u?: string };
   const user = useQuery({
-    queryKey: ["user", u],
+    queryKey: ["edited user", u],
     queryFn: ({ signal }) => post("/api/users/get_user", { body: { username: u ?? "" }, signal }),
     enabled: u !== undefined,
-    retry: false,
+    ...queries.FOR_EDITING,
   });
-  if (u !== undefined && !user.data) return user.error ? <NotThere what="user" error={user.error} /> : <Loading what="the user" />;
-  return <UserForm known={user.data} />;
+  if (u !== undefined && !(user.data && user.isFetchedAfterMount)) return user.error ? <NotThere what="user" error={user.error} /> : <Loading what="the user" />;
+  return <UserForm key={u} start={user.data} />;
 }
 
-function UserForm({ known }: { known: User | undefined }) {
+function UserForm({ start }: { start: User | undefined }) {
+  // What the edit began with, whatever is read meanwhile.
+  const [known] = useState(start);
   const [name, setName] = useState(known?.username ?? "");
   const [email, setEmail] = useState(known?.email ?? "");
   const [role, setRole] = useState<User["global_role"]>(known?.global_role ?? "user");
@@ -101,6 +103,11 @@ function UserForm({ known }: { known: User | undefined }) {
     event.preventDefault();
     try {
       const body = { username: name, global_role: role, email: email.trim() || null, active };
+      if (known) {
+        const now = await post("/api/users/get_user", { body: { username: name } });
+        const changed = changedSince<User, keyof User>(known, now, ["id", "global_role", "email", "active"]);
+        if (changed.length > 0) throw new ChangedMeanwhile(name, changed.map(words));
+      }
       await post(known ? "/api/users/update" : "/api/users/create", { body });
       await queries.changed(client, "users", "user", "me");
       await navigate({ to: "/users/$u", params: { u: name } });
@@ -215,7 +222,7 @@ function UserProjects({ name }: { name: string }) {
   return (
     <>
       <Failure error={query.error} />
-      {query.isPending ? <Loading what="projects" /> : own.length === 0 ? <Empty title="In no project" /> : <Table label="Projects" columns={OWN_PROJECTS} rows={own} idOf={(project) => project.project_id} />}
+      {!query.data ? query.isPending && <Loading what="projects" /> : own.length === 0 ? <Empty title="In no project" /> : <Table label="Projects" columns={OWN_PROJECTS} rows={own} idOf={(project) => project.project_id} />}
     </>
   );
 }
@@ -268,7 +275,7 @@ function Tokens({ name, isSelf }: { name: string; isSelf: boolean }) {
   return (
     <Section title="API tokens" actions={isSelf && <Button onClick={() => setForm({ name: "", readOnly: true, project: "", days: "90" })}>Make token</Button>}>
       <Failure error={query.error} />
-      {query.data?.length ? <Table label="API tokens" columns={columns} rows={query.data} idOf={(token) => token.id} /> : <p className="muted">There are none. Programs get one of their own, which may do less and can be taken back.</p>}
+      {query.data?.length ? <Table label="API tokens" columns={columns} rows={query.data} idOf={(token) => token.id} /> : query.data && <p className="muted">There are none. Programs get one of their own, which may do less and can be taken back.</p>}
       {form && !made && (
         <FormDialog
           title="Make an API token"
@@ -353,7 +360,7 @@ function Keys() {
   return (
     <Section title="SSH keys" actions={<Button onClick={() => setForm({ name: "", key: "" })}>Add key</Button>}>
       <Failure error={query.error} />
-      {query.data?.length ? <Table label="SSH keys" columns={columns} rows={query.data} idOf={(key) => key.id} /> : <p className="muted">There are none. Whoever has the private key gets into your runs through the SSH proxy.</p>}
+      {query.data?.length ? <Table label="SSH keys" columns={columns} rows={query.data} idOf={(key) => key.id} /> : query.data && <p className="muted">There are none. Whoever has the private key gets into your runs through the SSH proxy.</p>}
       {form && (
         <FormDialog title="Add SSH key" confirm="Add" done="Added" onClose={() => setForm(null)} submit={() => post("/api/users/public_keys/add", { body: { key: form.key, name: form.name.trim() || null } }).then(again)}>
           <Field label="Title" hint="Its comment when left out.">{(field) => <input {...field} value={form.name} onChange={(event) => setForm({ ...form, name: event.target.value })} autoComplete="off" />}</Field>

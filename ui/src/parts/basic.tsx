@@ -2,10 +2,10 @@
 
 import { Link, type LinkProps } from "@tanstack/react-router";
 import { type ButtonHTMLAttributes, type ReactNode, useEffect, useId, useRef, useState } from "react";
-import { ApiError, ServerLost } from "../api/client";
+import { ApiError, ServerLost, TryLater } from "../api/client";
 import { capitalised } from "../logic/format";
 import { toneOf } from "../logic/status";
-import { ago, exact } from "../logic/time";
+import { ago, exactInZone } from "../logic/time";
 
 type ButtonProps = ButtonHTMLAttributes<HTMLButtonElement> & { kind?: "primary" | "danger" | "plain"; busy?: boolean };
 
@@ -43,7 +43,7 @@ export function Time({ at }: { at: string | null | undefined }) {
   const now = useNow(10_000);
   if (!at) return null;
   return (
-    <time dateTime={at} title={exact(at)}>
+    <time dateTime={at} title={exactInZone(at)}>
       {ago(at, now)}
     </time>
   );
@@ -61,7 +61,8 @@ export function Alert({ kind = "info", title, children }: { kind?: "info" | "bad
 /** What the server or the connection says of a failed call. */
 export function Failure({ error, title }: { error: unknown; title?: string }) {
   if (!error) return null;
-  if (error instanceof ServerLost) return <Alert kind="warning" title="The server does not answer">{error.message} It is asked again until it does.</Alert>;
+  if (error instanceof ServerLost) return <Alert kind="warning" title="The server does not answer">{error.message} What is shown is read again once it does.</Alert>;
+  if (error instanceof TryLater) return <Alert kind="warning" title="The server has too much to do now">{error.message}</Alert>;
   if (error instanceof ApiError && error.status === 403) {
     return (
       <Alert kind="bad" title={title ?? "You may not see or do this"}>

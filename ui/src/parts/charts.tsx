@@ -40,7 +40,7 @@ export function Metrics({ project, runName, runId, replica, job, isLive }: Props
   return (
     <>
       <Failure error={query.error} />
-      {shown.length === 0 ? (
+      {!query.data ? null : shown.length === 0 ? (
         <Empty title="Nothing was measured yet">
           <p>A running job is measured every ten seconds.</p>
         </Empty>

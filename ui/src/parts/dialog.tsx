@@ -1,12 +1,26 @@
 /** Dialogs, and what asks before it does something. The browser's own `<dialog>` keeps the focus and knows Escape. */
 
-import { type FormEvent, type ReactNode, useEffect, useId, useRef, useState } from "react";
+import { type FormEvent, type MouseEvent, type PointerEvent, type ReactNode, useEffect, useId, useRef, useState } from "react";
 import { say } from "../toasts";
 import { Button, Code, Failure } from "./basic";
+
+/** Closes a dialog by a click beside it; not by one that began in it, as when text is marked up to beyond its edge. */
+export function useOutside(onClose: () => void) {
+  const beganOutside = useRef(false);
+  return {
+    onPointerDown: (event: PointerEvent) => {
+      beganOutside.current = event.target === event.currentTarget;
+    },
+    onClick: (event: MouseEvent) => {
+      if (beganOutside.current && event.target === event.currentTarget) onClose();
+    },
+  };
+}
 
 export function Dialog({ title, onClose, children }: { title: string; onClose: () => void; children: ReactNode }) {
   const element = useRef<HTMLDialogElement>(null);
   const heading = useId();
+  const outside = useOutside(onClose);
   useEffect(() => {
     const dialog = element.current;
     if (dialog && !dialog.open) dialog.showModal();
@@ -20,9 +34,7 @@ export function Dialog({ title, onClose, children }: { title: string; onClose: (
         event.preventDefault();
         onClose();
       }}
-      onClick={(event) => {
-        if (event.target === event.currentTarget) onClose();
-      }}
+      {...outside}
     >
       <div className="dialog">
         <h2 id={heading}>{title}</h2>

@@ -3,7 +3,7 @@
 import { Link } from "@tanstack/react-router";
 import * as queries from "../api/queries";
 import type { Event, EventsRequest } from "../api/types";
-import { exact } from "../logic/time";
+import { exact, exactInZone } from "../logic/time";
 import { Empty, Failure, Loading } from "./basic";
 import { type Column, Table } from "./table";
 
@@ -27,7 +27,7 @@ function Target({ target }: { target: Event["targets"][number] }) {
 }
 
 const COLUMNS: Column<Event>[] = [
-  { name: "When", cell: (event) => <time dateTime={event.recorded_at}>{exact(event.recorded_at)}</time> },
+  { name: "When", cell: (event) => <time dateTime={event.recorded_at} title={exactInZone(event.recorded_at)}>{exact(event.recorded_at)}</time> },
   { name: "Who", cell: (event) => event.actor_user ?? <span className="muted">system</span> },
   {
     name: "What it is about",
@@ -49,11 +49,12 @@ export function Events({ filter }: { filter: EventsRequest }) {
   return (
     <>
       <Failure error={list.error} />
-      {list.rows.length === 0 ? (
+      {!list.data ? null : list.rows.length === 0 ? (
         <Empty title="No events" />
       ) : (
         <Table label="Events" columns={COLUMNS} rows={list.rows} idOf={(event) => event.id} more={list.hasNextPage && !list.isFetchingNextPage ? () => void list.fetchNextPage() : undefined} />
       )}
+      {list.isFull && <p className="muted" role="status">Of the events the newest {queries.MOST_EVENTS.toLocaleString("en")} are kept here; <code>dstack event list</code> has all.</p>}
     </>
   );
 }

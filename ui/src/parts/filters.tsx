@@ -89,7 +89,7 @@ export function useProjectChoice(): { name: string | undefined; names: string[];
     isLoading: projects.isPending || me.isPending,
     set: (next) => {
       if (next) remember("project", next);
-      void navigate({ to: ".", search: ((before: object) => ({ ...before, ...toSearch({ project: next } as ListFilters) })) as never, replace: true });
+      void navigate({ to: ".", search: ((before: object) => ({ ...before, ...toSearch({ project: next } as ListFilters) })) as never, state: true, replace: true });
     },
   };
 }

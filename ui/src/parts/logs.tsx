@@ -2,12 +2,13 @@
 
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { memo, useCallback, useDeferredValue, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
-import { post } from "../api/client";
+import { ApiError, post, TryLater } from "../api/client";
 import { LIVE_MS } from "../api/queries";
 import type { LogEvent } from "../api/types";
 import { type Look, parse, plain } from "../logic/ansi";
-import { append, type Line, matches, prepend, unknown } from "../logic/lines";
-import { clock } from "../logic/time";
+import { matches, split } from "../logic/lines";
+import { type Asked, begun, type Kept, newer, NOTHING, withNewer, withOlder } from "../logic/output";
+import { exact, exactInZone } from "../logic/time";
 import { usePreference } from "../preferences";
 import { Button, Empty, Failure, Loading, Toggle } from "./basic";
 
@@ -16,58 +17,84 @@ const LINE_HEIGHT = 20;
 /** So near to the top, older lines are fetched; so near to the bottom, the view follows. */
 const NEAR = 300;
 
-interface Output {
-  lines: Line[];
-  older: string | null;
+interface Output extends Kept {
   isLoading: boolean;
+  /** Whether more came at once than is read on: then it began again at the end. */
+  hasJumped: boolean;
   error: unknown;
   externalUrl: string | null;
   loadOlder: () => void;
 }
 
+const FOLLOW_MS = LIVE_MS / 2;
+/** So many of the last events are kept, to know those that are said again. */
+const RECENT = 2000;
+
+/** Whether asking again may help. */
+function mayPass(error: unknown): boolean {
+  return !(error instanceof ApiError && [401, 403, 404].includes(error.status));
+}
+
 /** Reads the output of a submission of a job, and goes on while it may print more. */
 function useOutput(project: string, runName: string, submission: string, isLive: boolean, diagnose: boolean): Output {
-  const [lines, setLines] = useState<Line[]>([]);
-  const [older, setOlder] = useState<string | null>(null);
+  const [kept, setKept] = useState<Kept>(NOTHING);
   const [isLoading, setLoading] = useState(true);
+  const [hasJumped, setJumped] = useState(false);
   const [error, setError] = useState<unknown>(null);
   const [externalUrl, setExternalUrl] = useState<string | null>(null);
   const recent = useRef<LogEvent[]>([]);
-  const isFetchingOlder = useRef(false);
+  const fetchingOlder = useRef<AbortController>(null);
   const poll = useCallback(
-    (more: object, signal: AbortSignal) =>
+    (asked: Asked, signal: AbortSignal) =>
       post("/api/project/{project_name}/logs/poll", {
         params: { project_name: project },
-        body: { run_name: runName, job_submission_id: submission, limit: PAGE, diagnose, ...more },
+        body: { run_name: runName, job_submission_id: submission, limit: PAGE, diagnose, ...asked },
         signal,
       }),
     [project, runName, submission, diagnose],
   );
+  /** Older lines that are under way belong before other lines than those that come now. */
+  const forgetOlder = () => {
+    fetchingOlder.current?.abort();
+    fetchingOlder.current = null;
+  };
+  const begin = useCallback(
+    async (signal: AbortSignal) => {
+      const page = await poll({ descending: true }, signal);
+      forgetOlder();
+      recent.current = page.logs.toReversed();
+      setKept(begun(page));
+      setExternalUrl(page.external_url);
+      setError(null);
+    },
+    [poll],
+  );
 
   useEffect(() => {
     const abort = new AbortController();
+    let timer: ReturnType<typeof setTimeout>;
     recent.current = [];
-    setLines([]);
+    setKept(NOTHING);
+    setJumped(false);
     setLoading(true);
     const start = async () => {
       try {
-        const page = await poll({ descending: true }, abort.signal);
-        const events = page.logs.toReversed();
-        const first: Line[] = [];
-        append(first, events);
-        recent.current = events;
-        setLines(first);
-        setOlder(page.next_token);
-        setExternalUrl(page.external_url);
-        setError(null);
+        await begin(abort.signal);
+        setLoading(false);
       } catch (failed) {
-        if (!abort.signal.aborted) setError(failed);
+        if (abort.signal.aborted) return;
+        setError(failed);
+        if (mayPass(failed)) timer = setTimeout(() => void start(), failed instanceof TryLater ? failed.afterMs : LIVE_MS);
+        else setLoading(false);
       }
-      if (!abort.signal.aborted) setLoading(false);
     };
     void start();
-    return () => abort.abort();
-  }, [poll]);
+    return () => {
+      abort.abort();
+      clearTimeout(timer);
+      forgetOlder();
+    };
+  }, [begin]);
 
   useEffect(() => {
     if (isLoading) return;
@@ -82,52 +109,42 @@ function useOutput(project: string, runName: string, submission: string, isLive:
           if (!abort.signal.aborted) setError(failed);
         }
       }
-      if (isLive && !abort.signal.aborted) timer = setTimeout(() => void follow(), LIVE_MS / 2);
+      if (isLive && !abort.signal.aborted) timer = setTimeout(() => void follow(), FOLLOW_MS);
     };
     const readOn = async () => {
-      let isFull = true;
-      let token: string | null = null;
-      const last = recent.current.at(-1);
-      // What was printed in the last millisecond is asked for again: more may have come since.
-      const since = last === undefined ? null : new Date(Date.parse(last.timestamp) - 1).toISOString();
-      while (isFull && !abort.signal.aborted) {
-        const page: Awaited<ReturnType<typeof poll>> = await poll({ start_time: since, next_token: token }, abort.signal);
-        const fresh = unknown(page.logs, recent.current);
-        if (fresh.length > 0) {
-          recent.current = [...recent.current, ...fresh].slice(-2 * PAGE);
-          setLines((before) => {
-            const after = before.slice();
-            const open = after.at(-1);
-            if (open) after[after.length - 1] = { ...open };
-            append(after, fresh);
-            return after;
-          });
-        }
-        token = page.next_token;
-        isFull = page.logs.length >= PAGE && token !== null;
+      const fresh = await newer((asked) => poll(asked, abort.signal), recent.current);
+      if (fresh === null) {
+        await begin(abort.signal);
+        setJumped(true);
+      } else if (fresh.length > 0) {
+        recent.current = [...recent.current, ...fresh].slice(-RECENT);
+        setKept((before) => withNewer(before, fresh));
       }
     };
-    timer = setTimeout(() => void follow(), isLive ? LIVE_MS / 2 : 0);
+    timer = setTimeout(() => void follow(), isLive ? FOLLOW_MS : 0);
     return () => {
       abort.abort();
       clearTimeout(timer);
     };
-  }, [poll, isLive, isLoading]);
+  }, [poll, begin, isLive, isLoading]);
 
+  const { older } = kept;
   const loadOlder = useCallback(() => {
-    if (older === null || isFetchingOlder.current) return;
-    isFetchingOlder.current = true;
-    poll({ descending: true, next_token: older }, new AbortController().signal)
+    if (older === null || fetchingOlder.current) return;
+    const own = new AbortController();
+    fetchingOlder.current = own;
+    poll({ descending: true, next_token: older }, own.signal)
       .then((page) => {
-        setLines((known) => prepend(known, page.logs.toReversed()));
-        setOlder(page.next_token);
+        if (!own.signal.aborted) setKept((before) => withOlder(before, page));
       })
-      .catch(setError)
+      .catch((failed: unknown) => {
+        if (!own.signal.aborted) setError(failed);
+      })
       .finally(() => {
-        isFetchingOlder.current = false;
+        if (fetchingOlder.current === own) fetchingOlder.current = null;
       });
   }, [older, poll]);
-  return { lines, older, isLoading, error, externalUrl, loadOlder };
+  return { ...kept, isLoading, hasJumped, error, externalUrl, loadOlder };
 }
 
 interface Props {
@@ -189,7 +206,11 @@ export function Logs({ project, runName, submission, isLive }: Props) {
       ) : output.lines.length === 0 ? (
         <Empty title={isLive ? "Nothing was printed yet" : "Nothing was printed"} />
       ) : (
-        <Lines output={output} current={current} sought={sought} withTimes={times === "true"} wraps={wraps === "true"} />
+        <>
+          {output.isCut && <p className="muted" role="status">The newest {output.lines.length.toLocaleString("en")} lines are kept here; <code>dstack logs</code> has all.</p>}
+          {output.hasJumped && <p className="muted" role="status">More was printed at once than this page reads on: it began again at the end. What came before is fetched as you scroll up.</p>}
+          <Lines output={output} current={current} sought={sought} withTimes={times === "true"} wraps={wraps === "true"} />
+        </>
       )}
     </div>
   );
@@ -207,19 +228,21 @@ function Lines({ output, current, sought, withTimes, wraps }: LinesProps) {
   const { lines, older, loadOlder } = output;
   const box = useRef<HTMLDivElement>(null);
   const follows = useRef(true);
-  const first = useRef(lines[0]);
+  const shown = useRef(lines);
   const [isAway, setAway] = useState(false);
   const windowed = useVirtualizer({ count: lines.length, getScrollElement: () => box.current, estimateSize: () => LINE_HEIGHT, overscan: 20 });
 
   useLayoutEffect(() => {
-    const known = first.current;
-    first.current = lines[0];
+    const before = shown.current;
+    shown.current = lines;
     if (follows.current) {
       windowed.scrollToIndex(lines.length - 1, { align: "end" });
-    } else if (known && lines[0] !== known) {
-      // Older lines came before: what was seen stays where it was.
-      const moved = lines.indexOf(known);
-      if (moved > 0 && box.current) box.current.scrollTop += moved * LINE_HEIGHT;
+    } else if (before[0] && lines[0] && before[0] !== lines[0]) {
+      // Older lines came before, or were left out: what was seen stays where it was.
+      const moved = lines.indexOf(before[0]);
+      const cut = before.indexOf(lines[0]);
+      const by = moved > 0 ? moved : -Math.max(0, cut);
+      if (box.current) box.current.scrollTop += by * LINE_HEIGHT;
     }
   }, [lines, windowed]);
 
@@ -246,8 +269,8 @@ function Lines({ output, current, sought, withTimes, wraps }: LinesProps) {
             if (!line) return null;
             return (
               <div key={item.key} data-index={item.index} ref={windowed.measureElement} className={`line ${line.isError ? "stderr" : ""} ${item.index === current ? "current" : ""}`} style={{ transform: `translateY(${item.start}px)` }}>
-                {withTimes && <time dateTime={line.time}>{clock(line.time)}</time>}
-                <LineText text={line.text} sought={sought} />
+                {withTimes && <time dateTime={line.time} title={exactInZone(line.time)}>{exact(line.time)}</time>}
+                <LineText text={line.isCut ? `${line.text}…` : line.text} sought={sought} />
               </div>
             );
           })}
@@ -269,11 +292,8 @@ function Lines({ output, current, sought, withTimes, wraps }: LinesProps) {
   );
 }
 
-/** Longer lines are cut: no screen shows them. */
-const LONGEST = 20_000;
-
 const LineText = memo(function LineText({ text, sought }: { text: string; sought: string }) {
-  const pieces = parse(text.length > LONGEST ? `${text.slice(0, LONGEST)} … (${text.length - LONGEST} more)` : text);
+  const pieces = parse(text);
   return (
     <span className="text">
       {pieces.length === 0 ? "\u00a0" : pieces.map((piece, at) => (
@@ -286,15 +306,7 @@ const LineText = memo(function LineText({ text, sought }: { text: string; sought
 });
 
 function marked(text: string, sought: string) {
-  const needle = sought.toLowerCase();
-  if (needle === "" || !text.toLowerCase().includes(needle)) return text;
-  const parts = [];
-  let from = 0;
-  for (let at = text.toLowerCase().indexOf(needle); at >= 0; at = text.toLowerCase().indexOf(needle, from)) {
-    parts.push(text.slice(from, at), <mark key={at}>{text.slice(at, at + needle.length)}</mark>);
-    from = at + needle.length;
-  }
-  return [...parts, text.slice(from)];
+  return split(text, sought).map((piece, at) => (at % 2 === 1 ? <mark key={at}>{piece}</mark> : piece));
 }
 
 function lookClasses(look: Look): string {

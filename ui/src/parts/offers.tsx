@@ -107,8 +107,8 @@ export function Offers({ project, fleet }: { project: string; fleet?: string }) 
         <CliButton text={cli} />
       </div>
       <Failure error={query.error} />
-      {query.isPending ? (
-        <Loading what="offers" />
+      {!query.data ? (
+        query.isPending && <Loading what="offers" />
       ) : (isGpu ? gpus : cpus).length === 0 ? (
         <Empty title={`No ${isGpu ? "GPUs" : "machines"} are offered`}>
           {isGpu && (

@@ -6,6 +6,7 @@ import { type KeyboardEvent, useEffect, useId, useMemo, useRef, useState } from 
 import { post } from "../api/client";
 import * as queries from "../api/queries";
 import { nameOf } from "../logic/runs";
+import { useOutside } from "./dialog";
 import { PLACES } from "./shell";
 
 interface Found {
@@ -22,6 +23,7 @@ export default function Palette({ onClose, isAdmin }: { onClose: () => void; isA
   const [text, setText] = useState("");
   const [at, setAt] = useState(0);
   const list = useId();
+  const outside = useOutside(onClose);
   const projects = useQuery(queries.projects());
   const runs = useQuery({ queryKey: ["palette", "runs"], queryFn: ({ signal }) => post("/api/runs/list", { body: { limit: 100, include_jobs: false }, signal }) });
   const fleets = useQuery({ queryKey: ["palette", "fleets"], queryFn: ({ signal }) => post("/api/fleets/list", { body: { only_active: true, limit: 100 }, signal }) });
@@ -59,7 +61,7 @@ export default function Palette({ onClose, isAdmin }: { onClose: () => void; isA
     event.preventDefault();
   };
   return (
-    <dialog ref={dialog} className="palette" aria-label="Go to" onCancel={onClose} onClick={(event) => event.target === event.currentTarget && onClose()}>
+    <dialog ref={dialog} className="palette" aria-label="Go to" onCancel={onClose} {...outside}>
       <div className="dialog">
         <input
           role="combobox"

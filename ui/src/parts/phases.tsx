@@ -7,7 +7,7 @@ import type { Run } from "../api/types";
 import { capitalised } from "../logic/format";
 import { lastSubmission } from "../logic/runs";
 import { isFinished, toneOf } from "../logic/status";
-import { between, clock, duration, exact } from "../logic/time";
+import { between, clock, duration, exactInZone } from "../logic/time";
 import { phases, type Phase } from "../logic/timeline";
 import { Section, useNow } from "./basic";
 
@@ -52,7 +52,7 @@ function Way({ name, way, now }: { name: string; way: Phase[]; now: number }) {
       <ol>
         {way.map((phase) => (
           <li key={phase.from + phase.status} className={toneOf(phase.status)}>
-            <time dateTime={phase.from} title={exact(phase.from)}>
+            <time dateTime={phase.from} title={exactInZone(phase.from)}>
               {clock(phase.from)}
             </time>{" "}
             <strong>{capitalised(phase.status)}</strong>

@@ -2,15 +2,18 @@
 
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, Outlet, useRouterState } from "@tanstack/react-router";
-import { lazy, Suspense, useEffect, useRef, useState } from "react";
+import { type ComponentType, Suspense, useCallback, useEffect, useRef, useState } from "react";
 import { ApiError } from "../api/client";
 import * as queries from "../api/queries";
 import { askNow, useIsLost } from "../connection";
 import { applyTheme, type Theme, usePreference } from "../preferences";
-import { dismiss, useToasts } from "../toasts";
+import { opensPalette } from "../logic/keys";
+import { complain, dismiss, useToasts } from "../toasts";
 import { Alert, Button, Failure, Loading } from "./basic";
+import { fetched } from "./fetched";
 
-const Palette = lazy(() => import("./palette"));
+/** The palette, fetched when it is first opened. Where it cannot be, what is on the page stays. */
+type Palette = ComponentType<{ onClose: () => void; isAdmin: boolean }>;
 
 interface Place {
   to: string;
@@ -43,7 +46,10 @@ export function Shell() {
   const me = useQuery(queries.me());
   const info = useQuery(queries.serverInfo());
   const [isMenuOpen, setMenuOpen] = useState(false);
-  const [isPaletteOpen, setPaletteOpen] = useState(false);
+  const [Palette, setPalette] = useState<Palette | null>(null);
+  const openPalette = useCallback(() => {
+    fetched(import("./palette")).then((module) => setPalette(() => module.default), complain);
+  }, []);
   const path = useRouterState({ select: (state) => state.location.pathname });
   const main = useRef<HTMLElement>(null);
   const isFirst = useRef(true);
@@ -57,15 +63,14 @@ export function Shell() {
 
   useEffect(() => {
     const onKey = (event: KeyboardEvent) => {
-      const isTyping = (event.target as HTMLElement | null)?.closest("input, textarea, select, [contenteditable]");
-      if ((event.key === "k" && (event.ctrlKey || event.metaKey)) || (event.key === "/" && !isTyping)) {
-        event.preventDefault();
-        setPaletteOpen(true);
-      }
+      const [place] = event.composedPath();
+      if (!opensPalette(event, place instanceof Element ? place : null)) return;
+      event.preventDefault();
+      openPalette();
     };
     document.addEventListener("keydown", onKey);
     return () => document.removeEventListener("keydown", onKey);
-  }, []);
+  }, [openPalette]);
 
   const isAdmin = me.data?.global_role === "admin";
   const here = placeOf(path);
@@ -79,7 +84,7 @@ export function Shell() {
           Menu
         </Button>
         <Link to="/runs" className="brand">dstack</Link>
-        <Button kind="plain" className="search-button" onClick={() => setPaletteOpen(true)}>
+        <Button kind="plain" className="search-button" onClick={openPalette}>
           Go to… <kbd>/</kbd>
         </Button>
       </div>
@@ -120,11 +125,7 @@ export function Shell() {
         )}
       </main>
       <Toasts />
-      {isPaletteOpen && (
-        <Suspense fallback={null}>
-          <Palette onClose={() => setPaletteOpen(false)} isAdmin={isAdmin} />
-        </Suspense>
-      )}
+      {Palette && <Palette onClose={() => setPalette(null)} isAdmin={isAdmin} />}
     </div>
   );
 }
