@@ -372,10 +372,10 @@ pub struct Volume {
     /// `aws` or `gcp`.
     #[serde(deserialize_with = "nullable")]
     pub backend: String,
-    /// The volume's name; its mount point on the host is named after it.
+    /// The volume's name, by which mounts of the task name it.
     #[serde(deserialize_with = "nullable")]
     pub name: String,
-    /// The cloud's id.
+    /// The cloud's id; the volume's mount point on the host is named after it.
     #[serde(deserialize_with = "nullable")]
     pub volume_id: String,
     /// Whether a blank device may be formatted (volumes that dstack created).

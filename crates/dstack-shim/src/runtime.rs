@@ -99,7 +99,7 @@ pub struct Container {
     pub gpus: Vec<String>,
     /// `None`: not known yet.
     pub ports: Option<Vec<PortMapping>>,
-    /// Names of network volumes mounted into it.
+    /// Names of the mount points of network volumes that are mounted into it.
     pub volumes: Vec<String>,
 }
 

@@ -6,11 +6,12 @@ mod protected;
 mod system;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use dstack_agent_api::shim::{InstanceMount, Volume};
 
 pub use protected::check_protected;
-pub use system::{Disks, HostDisks};
+pub use system::{DeviceNumber, Disks, HostDisks};
 
 use crate::files;
 
@@ -23,8 +24,8 @@ pub enum VolumeError {
     /// Neither aws nor gcp.
     #[error("unknown backend")]
     UnknownBackend,
-    /// Its name could leave the mount root.
-    #[error("volume name {0:?} cannot be a directory name")]
+    /// Its id could leave the mount root.
+    #[error("volume id {0:?} cannot be a directory name")]
     BadName(String),
     /// The device did not appear.
     #[error("no device for volume {name}: {what}")]
@@ -58,16 +59,30 @@ pub enum VolumeError {
     Io(#[from] std::io::Error),
 }
 
+/// How often it is tried to unmount a volume that something holds, and the pause between two tries.
+const UNMOUNT_TRIES: u32 = 4;
+const UNMOUNT_STEP: Duration = Duration::from_secs(1);
+
 /// The mount point of a volume on the host.
-pub fn mount_point(root: &Path, name: &str) -> PathBuf {
-    root.join(name)
+pub fn mount_point(root: &Path, volume: &Volume) -> PathBuf {
+    root.join(directory(volume))
+}
+
+/// Name of its mount point: the cloud's id, as volumes of several projects may have one name. Of a container that was found
+/// without its record nothing else is known than that name.
+fn directory(volume: &Volume) -> &str {
+    match volume.volume_id.as_str() {
+        "" => &volume.name,
+        id => id,
+    }
 }
 
 /// Makes every volume available on the host, in order.
 pub async fn prepare(disks: &dyn Disks, volumes: &[Volume]) -> Result<(), VolumeError> {
     for volume in volumes {
-        if volume.name.is_empty() || volume.name.contains('/') || volume.name.starts_with('.') {
-            return Err(VolumeError::BadName(volume.name.clone()));
+        let name = directory(volume);
+        if name.is_empty() || name.contains('/') || name.starts_with('.') {
+            return Err(VolumeError::BadName(name.to_owned()));
         }
         let device = device::resolve(disks, volume).await?;
         device::wait_ready(disks, volume, &device).await?;
@@ -78,9 +93,12 @@ pub async fn prepare(disks: &dyn Disks, volumes: &[Volume]) -> Result<(), Volume
 }
 
 async fn mount(disks: &dyn Disks, volume: &Volume, device: &str, formatted: bool) -> Result<(), VolumeError> {
-    let dir = mount_point(disks.mount_root(), &volume.name);
-    if disks.is_mount_point(&dir) {
-        return Ok(());
+    let dir = mount_point(disks.mount_root(), volume);
+    match disks.mounted_at(&dir) {
+        Some(mounted) if disks.device_number(device) == Some(mounted) => return Ok(()),
+        // A device that was taken away while it was mounted: nothing can be read from it any more.
+        Some(_) => disks.unmount(&dir).await?,
+        None => {}
     }
     files::create_dir(&dir, 0o755)?;
     disks.mount(device, &dir).await?;
@@ -91,16 +109,38 @@ async fn mount(disks: &dyn Disks, volume: &Volume, device: &str, formatted: bool
 }
 
 /// Unmounts what is mounted; the container must have stopped.
+///
+/// # Errors
+/// Something of the host holds a volume, which stays mounted. What the task has written is on the disk all the same.
 pub async fn release(disks: &dyn Disks, volumes: &[Volume]) -> Result<(), VolumeError> {
     let mut result = Ok(());
     for volume in volumes {
-        let dir = mount_point(disks.mount_root(), &volume.name);
-        if disks.is_mount_point(&dir) {
-            let unmounted = disks.unmount(&dir).await;
-            result = result.and(unmounted);
+        // Agents before this version mounted volumes by their names.
+        let by_name = disks.mount_root().join(&volume.name);
+        let mut dirs = vec![mount_point(disks.mount_root(), volume)];
+        dirs.extend(Some(by_name).filter(|dir| !dirs.contains(dir)));
+        for dir in dirs {
+            if disks.mounted_at(&dir).is_some() {
+                result = result.and(unmount(disks, &dir).await);
+            }
         }
     }
     result
+}
+
+async fn unmount(disks: &dyn Disks, dir: &Path) -> Result<(), VolumeError> {
+    for _ in 1..UNMOUNT_TRIES {
+        if disks.unmount(dir).await.is_ok() {
+            return Ok(());
+        }
+        tokio::time::sleep(UNMOUNT_STEP).await;
+    }
+    let unmounted = disks.unmount(dir).await;
+    if unmounted.is_err() {
+        // The cloud takes it from the machine by force in the end.
+        disks.flush(dir).await?;
+    }
+    unmounted
 }
 
 /// Creates missing host directories of instance mounts, writable for all; existing ones stay untouched.

@@ -1,5 +1,6 @@
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
 
@@ -11,7 +12,11 @@ use crate::command::{CommandError, Commands as _, Output};
 struct FakeDisks {
     tools: Recorded,
     nodes: Vec<&'static str>,
-    mounted: Mutex<BTreeSet<PathBuf>>,
+    /// Devices by mount point.
+    mounted: Mutex<BTreeMap<PathBuf, String>>,
+    /// How often unmounting still fails.
+    held: AtomicU32,
+    flushed: Mutex<Vec<PathBuf>>,
     root: tempfile::TempDir,
 }
 
@@ -21,6 +26,8 @@ impl FakeDisks {
             tools,
             nodes: nodes.to_vec(),
             mounted: Mutex::default(),
+            held: AtomicU32::new(0),
+            flushed: Mutex::default(),
             root: tempfile::tempdir().unwrap(),
         }
     }
@@ -37,15 +44,38 @@ impl Disks for FakeDisks {
     fn block_size(&self, path: &str) -> Option<u64> {
         self.exists(path).then_some(1 << 30)
     }
-    fn is_mount_point(&self, dir: &Path) -> bool {
-        self.mounted.lock().unwrap().contains(dir)
+    fn mounted_at(&self, dir: &Path) -> Option<DeviceNumber> {
+        let mounted = self.mounted.lock().unwrap();
+        mounted.get(dir).and_then(|device| self.device_number(device))
     }
-    async fn mount(&self, _device: &str, dir: &Path) -> Result<(), VolumeError> {
-        self.mounted.lock().unwrap().insert(dir.to_owned());
+    fn device_number(&self, path: &str) -> Option<DeviceNumber> {
+        // As much of the name as is there: tests have few devices.
+        let number = path.bytes().map(u32::from).sum();
+        Some((259, number))
+    }
+    async fn mount(&self, device: &str, dir: &Path) -> Result<(), VolumeError> {
+        let before = self
+            .mounted
+            .lock()
+            .unwrap()
+            .insert(dir.to_owned(), device.to_owned());
+        assert_eq!(before, None, "mounted over what is mounted");
         Ok(())
     }
     async fn unmount(&self, dir: &Path) -> Result<(), VolumeError> {
+        let held = self.held.load(Ordering::Relaxed);
+        if held > 0 {
+            self.held.store(held - 1, Ordering::Relaxed);
+            return Err(VolumeError::Tool {
+                tool: "umount",
+                stderr: "target is busy".to_owned(),
+            });
+        }
         self.mounted.lock().unwrap().remove(dir);
+        Ok(())
+    }
+    async fn flush(&self, dir: &Path) -> Result<(), VolumeError> {
+        self.flushed.lock().unwrap().push(dir.to_owned());
         Ok(())
     }
     fn mount_root(&self) -> &Path {
@@ -77,7 +107,7 @@ async fn a_nitro_disk_with_a_filesystem_is_mounted_and_released() {
         .answer(&format!("{BLKID} /dev/nvme1n1p1"), 0, "ext4\n");
     let disks = FakeDisks::new(tools, &["/dev/nvme1n1p1"]);
     prepare(&disks, &[aws()]).await.unwrap();
-    assert!(disks.is_mount_point(&disks.root.path().join("data")));
+    assert!(disks.mounted_at(&disks.root.path().join("vol-0abc")).is_some());
     assert!(disks.tools.asked().iter().all(|line| !line.starts_with("mkfs")));
     prepare(&disks, &[aws()]).await.unwrap();
     release(&disks, &[aws()]).await.unwrap();
@@ -100,7 +130,7 @@ async fn a_blank_disk_is_formatted_only_when_confirmed_and_ours() {
     assert_eq!(asked.iter().filter(|asked| **asked == line).count(), 4);
     assert_eq!(asked.last().unwrap(), "mkfs.ext4 -F /dev/xvdf");
     let mode = std::os::unix::fs::PermissionsExt::mode(
-        &fs_err::metadata(disks.root.path().join("data"))
+        &fs_err::metadata(disks.root.path().join("vol-0abc"))
             .unwrap()
             .permissions(),
     );
@@ -146,7 +176,7 @@ async fn missing_devices_and_unknown_backends_are_errors() {
         "unknown backend"
     );
     let escape = Volume {
-        name: "../etc".into(),
+        volume_id: "../etc".into(),
         ..aws()
     };
     assert!(matches!(
@@ -166,7 +196,7 @@ async fn gcp_prefers_the_first_partition() {
     let tools = Recorded::default().answer(&format!("{BLKID} {part}"), 0, "ext4");
     let disks = FakeDisks::new(tools, &[part, "/dev/disk/by-id/google-pd-0"]);
     prepare(&disks, std::slice::from_ref(&volume)).await.unwrap();
-    assert!(disks.is_mount_point(&disks.root.path().join("data")));
+    assert!(disks.mounted_at(&disks.root.path().join("vol-0abc")).is_some());
 }
 
 #[test]
@@ -186,4 +216,68 @@ fn instance_mount_points_are_made_when_missing() {
     fs_err::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
     prepare_instance_mounts(&[mount]).unwrap();
     assert_eq!(mode(&path), 0o700);
+}
+
+/// Two projects of one host may have volumes of one name.
+#[tokio::test(start_paused = true)]
+async fn volumes_of_one_name_do_not_take_each_others_place() {
+    let tools = Recorded::default()
+        .answer(
+            "lsblk -o NAME,SERIAL",
+            0,
+            "NAME SERIAL\nnvme1n1 vol0abc\nnvme2n1 vol0def\n",
+        )
+        .answer("lsblk -ln -o NAME /dev/nvme1n1", 0, "nvme1n1\n")
+        .answer("lsblk -ln -o NAME /dev/nvme2n1", 0, "nvme2n1\n")
+        .answer(&format!("{BLKID} /dev/nvme1n1"), 0, "ext4\n")
+        .answer(&format!("{BLKID} /dev/nvme2n1"), 0, "ext4\n");
+    let disks = FakeDisks::new(tools, &["/dev/nvme1n1", "/dev/nvme2n1"]);
+    let theirs = Volume {
+        volume_id: "vol-0def".into(),
+        ..aws()
+    };
+    prepare(&disks, &[aws()]).await.unwrap();
+    prepare(&disks, std::slice::from_ref(&theirs)).await.unwrap();
+    release(&disks, &[aws()]).await.unwrap();
+    let left = disks.mounted.lock().unwrap().clone();
+    let place = disks.root.path().join("vol-0def");
+    assert_eq!(left, BTreeMap::from([(place, "/dev/nvme2n1".to_owned())]));
+}
+
+/// A volume that was taken away by force, and attached again as another device.
+#[tokio::test(start_paused = true)]
+async fn what_is_mounted_of_a_device_that_is_gone_makes_way() {
+    let tools = nitro()
+        .answer("lsblk -ln -o NAME /dev/nvme1n1", 0, "nvme1n1\n")
+        .answer(&format!("{BLKID} /dev/nvme1n1"), 0, "ext4\n");
+    let disks = FakeDisks::new(tools, &["/dev/nvme1n1"]);
+    let place = disks.root.path().join("vol-0abc");
+    disks.mount("/dev/nvme7n1", &place).await.unwrap();
+    prepare(&disks, &[aws()]).await.unwrap();
+    let mounted = disks.mounted.lock().unwrap().clone();
+    assert_eq!(mounted, BTreeMap::from([(place, "/dev/nvme1n1".to_owned())]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_held_for_a_moment_is_waited_for_and_one_that_stays_is_flushed() {
+    let disks = FakeDisks::new(Recorded::default(), &[]);
+    let place = disks.root.path().join("vol-0abc");
+    disks.mount("/dev/nvme1n1", &place).await.unwrap();
+    disks.held.store(UNMOUNT_TRIES, Ordering::Relaxed);
+    let error = release(&disks, &[aws()]).await.unwrap_err();
+    assert!(error.to_string().contains("target is busy"), "{error}");
+    assert_eq!(*disks.flushed.lock().unwrap(), [place]);
+    disks.held.store(UNMOUNT_TRIES - 1, Ordering::Relaxed);
+    release(&disks, &[aws()]).await.unwrap();
+    assert!(disks.mounted.lock().unwrap().is_empty());
+    assert_eq!(disks.flushed.lock().unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_older_agent_mounted_by_name_is_unmounted() {
+    let disks = FakeDisks::new(Recorded::default(), &[]);
+    let place = disks.root.path().join("data");
+    disks.mount("/dev/nvme1n1", &place).await.unwrap();
+    release(&disks, &[aws()]).await.unwrap();
+    assert!(disks.mounted.lock().unwrap().is_empty());
 }

@@ -53,7 +53,7 @@ async fn a_blank_disk_is_formatted_once_and_mounted_again_with_what_it_has() {
         assert!(text.contains("permission denied"), "{text}");
         return eprintln!("skipped: this machine does not let us mount: {text}");
     }
-    let kept = mount_point(&folder.path().join("mounts"), "data").join("kept");
+    let kept = mount_point(&folder.path().join("mounts"), &volumes[0]).join("kept");
     fs_err::write(&kept, "kept").unwrap();
     release(&disks, &volumes).await.unwrap();
     assert!(!kept.exists(), "it is not mounted any more");

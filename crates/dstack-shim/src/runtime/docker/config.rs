@@ -14,7 +14,7 @@ use dstack_units::quoting::shell_line;
 use super::DockerSettings;
 use crate::gpu::Vendor;
 use crate::runtime::{Spec, key_arguments, token_variable};
-use crate::volumes::MOUNT_ROOT;
+use crate::volumes::{MOUNT_ROOT, mount_point};
 
 /// Marks our containers.
 pub const LABEL_IS_TASK: &str = "ai.dstack.shim.is-task";
@@ -159,7 +159,7 @@ fn mounts(spec: &Spec<'_>, settings: &DockerSettings) -> Vec<Mount> {
     let volumes = config
         .volume_mounts
         .iter()
-        .map(|mount| (format!("{MOUNT_ROOT}/{}", mount.name), mount.path.clone()));
+        .map(|mount| (volume_on_host(config, &mount.name), mount.path.clone()));
     let instance = config
         .instance_mounts
         .iter()
@@ -168,6 +168,14 @@ fn mounts(spec: &Spec<'_>, settings: &DockerSettings) -> Vec<Mount> {
         .chain(instance)
         .map(|(source, target)| bind(source, target));
     [runner_dir, runner].into_iter().chain(users).collect()
+}
+
+/// Where a volume of the task is mounted.
+fn volume_on_host(config: &TaskConfig, name: &str) -> String {
+    let root = Path::new(MOUNT_ROOT);
+    let volume = config.volumes.iter().find(|volume| volume.name == name);
+    let place = volume.map_or_else(|| root.join(name), |volume| mount_point(root, volume));
+    place.to_string_lossy().into_owned()
 }
 
 fn bind(source: String, target: String) -> Mount {

@@ -165,7 +165,7 @@ fn gpus(host: &HostConfig, env: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// Names of network volumes, by their place on the host.
+/// Names of the mount points of network volumes on the host.
 fn volumes(host: &HostConfig) -> Vec<String> {
     let prefix = format!("{MOUNT_ROOT}/");
     host.mounts

@@ -1,6 +1,6 @@
 use super::*;
 use crate::runtime::RunnerSettings;
-use dstack_agent_api::shim::{GpuDevice, InstanceMount, VolumeMount};
+use dstack_agent_api::shim::{GpuDevice, InstanceMount, Volume, VolumeMount};
 use serde_json::{Value, json};
 
 fn settings(vendor: Vendor) -> DockerSettings {
@@ -107,6 +107,11 @@ fn limits_mounts_and_network() {
         shm_size: 1024,
         network_mode: NetworkMode::Bridge,
         privileged: true,
+        volumes: vec![Volume {
+            name: "data".into(),
+            volume_id: "vol-0abc".into(),
+            ..Volume::default()
+        }],
         volume_mounts: vec![VolumeMount {
             name: "data".into(),
             path: "/data".into(),
@@ -137,7 +142,7 @@ fn limits_mounts_and_network() {
         (&json!("bridge"), &json!(true))
     );
     assert!(!body["Cmd"].as_array().unwrap().contains(&json!("--http-address")));
-    assert_eq!(host["Mounts"][2]["Source"], "/mnt/disks/dstack-volumes/data");
+    assert_eq!(host["Mounts"][2]["Source"], "/mnt/disks/dstack-volumes/vol-0abc");
     assert_eq!(host["Mounts"][3]["Target"], "/root/.cache");
     assert_eq!(host["Devices"][0]["PathOnHost"], "/dev/infiniband");
     assert_eq!(
