@@ -592,6 +592,11 @@ async fn a_notice_that_the_cloud_takes_back_is_forgotten() {
         .unwrap();
     world.hosts.cut_off(false);
     world.finished(&run, 3 * MINUTE).await.unwrap();
+    let is_idle = |world: &World| {
+        let row = instances(world).pop().unwrap();
+        row.status() == InstanceStatus::Idle && !row.unreachable && row.busy_blocks == 0
+    };
+    world.until("it is idle", MINUTE, is_idle).await.unwrap();
     let again = world.submit(&engine, "again", &in_cloud()).await.unwrap();
     assert_eq!(world.finished(&again, MINUTE).await.unwrap(), RunStatus::Done);
     assert_eq!(world.clouds.asked(), ["small"]);

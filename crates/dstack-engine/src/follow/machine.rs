@@ -13,11 +13,14 @@ use crate::context::Context;
 use crate::hosts::HostError;
 use crate::operations::hosts::host_of;
 
+/// Pause after its agent is reached, before a host is asked: jobs are followed first.
+const ASK_AFTER: Duration = Duration::from_secs(2);
 /// Pause before a host is asked again that could not be.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
 
 /// Asks the host of an instance until it has answered once.
 pub(super) async fn ask(ctx: &Arc<Context>, instance: InstanceId) -> Infallible {
+    tokio::time::sleep(ASK_AFTER).await;
     loop {
         match ask_once(ctx, instance).await {
             Ok(Ok(())) => std::future::pending().await,
