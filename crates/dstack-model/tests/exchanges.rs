@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use dstack_model::backends::BackendInfoYaml;
+use dstack_model::backends::{BackendInfoYaml, BackendType};
 use dstack_model::decode::problem::validation_body;
 use dstack_model::decode::{Decode, Problem, Value, decode_lenient, decode_strict};
 use dstack_model::requests::*;
@@ -297,6 +297,18 @@ fn plans_echo_the_normal_form() {
     );
 }
 
+/// Refusals list the types of backends: without those that dstack 0.22.5 does not have.
+fn without_other_backends(ours: &Value, theirs: &Value) -> Value {
+    let (mut ours, theirs) = (ours.to_string(), theirs.to_string());
+    if theirs.contains("'cloudrift', ") {
+        let types = BackendType::ALL.iter().map(|kind| format!("'{kind}', "));
+        for kind in types.filter(|kind| !theirs.contains(kind.trim_end_matches(", "))) {
+            ours = ours.replace(&kind, "");
+        }
+    }
+    serde_json::from_str(&ours).unwrap()
+}
+
 #[test]
 fn refusals_are_the_same() {
     let mut checked = 0;
@@ -327,7 +339,8 @@ fn refusals_are_the_same() {
                         .collect()
                 };
                 let (ours, theirs) = (essence(&ours), essence(&exchange.answer));
-                if let Some(difference) = difference("", &json!(ours), &json!(theirs)) {
+                let ours = without_other_backends(&json!(ours), &json!(theirs));
+                if let Some(difference) = difference("", &ours, &json!(theirs)) {
                     wrong.push(format!("{}: {difference}", exchange.case));
                 }
             }
