@@ -2927,7 +2927,7 @@ export interface components {
          */
         CheckDone: {
             /**
-             * @description Which check.
+             * @description The check that found it.
              * @enum {string}
              */
             check: "database" | "log-store" | "bucket" | "clocks" | "backends" | "orphans" | "terminations" | "stuck" | "hosts";
