@@ -1,6 +1,7 @@
 //! The checks. Each panics with what is wrong.
 
 use std::any::Any;
+use std::fmt::Debug;
 use std::time::Duration;
 
 use dstack_compute::config::BackendConfig;
@@ -11,6 +12,27 @@ use crate::{CANARY, Cloud, Driver, Fault, Subject};
 
 /// Longer than anything takes that was sent before: late requests have arrived.
 const AFTERWARDS: Duration = Duration::from_secs(10 * 60);
+
+/// A call that returns soon has returned by then, where nothing is wrong.
+const SOON: Duration = Duration::from_secs(60);
+
+/// A cloud that cannot be used now, in all ways.
+const AWAY: &[Fault] = &[
+    Fault::NotSent,
+    Fault::Lost,
+    Fault::Refused(429),
+    Fault::Refused(500),
+    Fault::DoneAndBusy,
+];
+
+/// When what was made is listed, of a cloud that takes long: within [`LISTED_WITHIN`](dstack_compute::LISTED_WITHIN).
+const LATE_LISTED: Duration = Duration::from_secs(50);
+
+/// Pause before orphans are looked for again.
+const PAUSE_OF_SWEEPS: Duration = Duration::from_secs(10);
+
+/// For as many requests as anything takes.
+const LONG: usize = 1000;
 
 /// No life of a thing takes more requests.
 const MOST_REQUESTS: usize = 90;
@@ -33,14 +55,27 @@ pub async fn credentials(cloud: &Cloud) {
         };
         let paths: Vec<String> = fields.iter().map(|path| path.join(".")).collect();
         assert_eq!(paths, *expected, "{refused}");
-        assert!(!format!("{error:?}").contains(CANARY), "{error:?}");
+        assert_hidden(&error);
     }
-    cloud.faults().from(1, 10, Fault::Refused(500));
-    let error = cloud.kind.configure("main", &config).await.unwrap_err();
-    assert!(
-        matches!(error, ConfigureError::Invalid(_)),
-        "a cloud that is away is not a wrong credential: {error:?}"
-    );
+    // Where the address is part of the credentials, one that cannot be reached may be wrong.
+    for fault in AWAY.iter().filter(|fault| **fault != Fault::NotSent) {
+        cloud.faults().from(1, LONG, *fault);
+        let error = cloud.kind.configure("main", &config).await.unwrap_err();
+        assert!(
+            matches!(error, ConfigureError::Invalid(_)),
+            "a cloud that is away ({fault:?}) is not a wrong credential: {error:?}"
+        );
+        assert_hidden(&error);
+    }
+    cloud.faults().from(1, LONG, Fault::Refused(401));
+    assert_hidden(&cloud.kind.configure("main", &config).await.unwrap_err());
+    cloud.faults().none();
+}
+
+/// No credential stands in an error, as it is written to logs.
+fn assert_hidden(error: &impl Debug) {
+    let shown = format!("{error:?}");
+    assert!(!shown.contains(CANARY), "a secret is shown in {shown}");
 }
 
 /// There are offers, of this backend; nothing secret is shown of it.
@@ -55,7 +90,14 @@ pub async fn offers(cloud: &Cloud) {
             "{offer:?}"
         );
     }
-    assert!(!format!("{backend:?}").contains(CANARY), "{backend:?}");
+    assert_hidden(&backend);
+    for fault in AWAY {
+        cloud.faults().from(1, LONG, *fault);
+        // A backend may know its offers without its cloud.
+        let asked = cloud.open().offers(&Cloud::requirements()).await;
+        asked.as_ref().err().iter().for_each(assert_hidden);
+    }
+    cloud.faults().none();
 }
 
 /// Made, found in the inventory, looked at, removed, and removed again.
@@ -66,6 +108,8 @@ where
     let driver = Driver::new(cloud);
     let place = driver.make(subject).await.unwrap();
     assert_eq!((subject.problem)(&place), None);
+    let longest = driver.longest_call();
+    assert!(longest < SOON, "a call took {longest:?}: it is to return soon");
     // Asked for each time: a real cloud brings its books up to date only then.
     let now_alive = || cloud.emulator.ledger().alive();
     let alive = now_alive();
@@ -118,14 +162,25 @@ pub async fn sold_out<R: Resource>(cloud: &Cloud, subject: &Subject<R>) {
     assert_eq!(cloud.emulator.ledger().alive(), []);
 }
 
-/// What breaks is seen.
+/// What breaks is seen, and what the cloud does not tell of is not taken for broken.
 pub async fn loss<R: Resource>(cloud: &Cloud, subject: &Subject<R>) {
     let driver = Driver::new(cloud);
     let place = driver.make(subject).await.unwrap();
-    cloud.emulator.lose_all();
     let known = subject.known(Some(place));
     let backend = cloud.open();
     let lifecycle = (subject.lifecycle)(backend.as_ref()).unwrap();
+    for fault in AWAY {
+        cloud.faults().from(1, LONG, *fault);
+        match lifecycle.look(std::slice::from_ref(&known)).await {
+            Err(error) => assert_hidden(&error),
+            Ok(signs) => assert!(
+                matches!(signs.as_slice(), [Sign::Well]),
+                "a cloud that is away ({fault:?}) has lost nothing: {signs:?}"
+            ),
+        }
+    }
+    cloud.faults().none();
+    cloud.emulator.lose_all();
     let signs = lifecycle.look(std::slice::from_ref(&known)).await.unwrap();
     assert!(matches!(signs.as_slice(), [Sign::Lost(_)]), "{signs:?}");
     driver.remove(&known, subject).await;
@@ -136,7 +191,7 @@ pub async fn loss<R: Resource>(cloud: &Cloud, subject: &Subject<R>) {
 /// and nothing of it is left.
 pub async fn any_fault_anywhere<R: Resource, C: AsyncFn() -> (Cloud, Subject<R>)>(fresh: C) {
     for fault in Fault::ALL {
-        for lag in [Duration::ZERO, Duration::from_secs(20)] {
+        for lag in [Duration::ZERO, LATE_LISTED] {
             let mut nth = 1;
             while fault_at(&fresh, *fault, lag, nth).await {
                 nth += 1;
@@ -212,6 +267,111 @@ pub async fn another_attempt<R: Resource, C: AsyncFn() -> (Cloud, Subject<R>)>(f
             [],
             "the answer to request {nth} lost"
         );
+        if !cloud.faults().happened() {
+            return;
+        }
+    }
+    panic!("a life of more than {MOST_REQUESTS} requests");
+}
+
+/// Several things, best in several regions, with one of another installation for a row of the same key: each is told from the others,
+/// whichever answer is lost, and ends alone. The first is made last.
+pub async fn neighbours<R: Resource, C: AsyncFn() -> (Cloud, Vec<Subject<R>>)>(fresh: C) {
+    for nth in 1..MOST_REQUESTS {
+        let (cloud, mut others) = fresh().await;
+        let subject = others.remove(0);
+        others.push(subject.of_another_installation());
+        let ledger = cloud.emulator.ledger();
+        for other in &others {
+            Driver::new(&cloud).make(other).await.unwrap();
+        }
+        let before = ledger.alive();
+        cloud.faults().at(nth, Fault::AnswerLost);
+        let driver = Driver::new(&cloud);
+        let place = driver.make(&subject).await.unwrap();
+        let what = format!("the answer to request {nth} lost");
+        let own = ledger.alive().len() - before.len();
+        assert_eq!(
+            own,
+            before.len() / others.len(),
+            "{what}: a neighbour was taken for it"
+        );
+        if !cloud.faults().happened() {
+            are_listed(&cloud, others.iter().chain([&subject])).await;
+        }
+        driver.remove(&subject.known(Some(place)), &subject).await;
+        assert_eq!(
+            cloud.emulator.ledger().alive(),
+            before,
+            "{what}: others are to stay"
+        );
+        if !cloud.faults().happened() {
+            return;
+        }
+    }
+    panic!("a life of more than {MOST_REQUESTS} requests");
+}
+
+/// All that is there is in the inventory under the marks of one of these; an inventory that is not whole is an error.
+async fn are_listed<'a, R: Resource>(cloud: &Cloud, subjects: impl Iterator<Item = &'a Subject<R>>) {
+    let subjects: Vec<_> = subjects.collect();
+    let whole = cloud.open().inventory().await.unwrap();
+    for entry in cloud.emulator.ledger().alive() {
+        let owned = whole.iter().find(|owned| owned.id == entry.id);
+        let owned = owned.unwrap_or_else(|| panic!("{entry:?} is not in {whole:?}"));
+        let of = subjects
+            .iter()
+            .filter(|subject| owned.mark.is_for(&subject.marks));
+        assert_eq!(of.count(), 1, "{owned:?} is of one request");
+    }
+    for nth in 1..MOST_REQUESTS {
+        cloud.faults().from(nth, LONG, Fault::Refused(500));
+        let told = cloud.open().inventory().await;
+        let happened = cloud.faults().happened();
+        cloud.faults().none();
+        match told {
+            Err(error) => assert_hidden(&error),
+            Ok(told) => assert_eq!(told, whole, "an inventory that is not whole is an error"),
+        }
+        if !happened {
+            return;
+        }
+    }
+    panic!("an inventory of more than {MOST_REQUESTS} requests");
+}
+
+/// Killed for good after any request, and forgotten: what was made by then is in the inventory, and removed from there.
+pub async fn left_behind<R: Resource, C: AsyncFn() -> (Cloud, Subject<R>)>(fresh: C) {
+    for nth in 1..MOST_REQUESTS {
+        let (cloud, subject) = fresh().await;
+        cloud.faults().at(nth, Fault::KilledAfter);
+        let driver = Driver::new(&cloud);
+        driver.make_until_killed(&subject).await;
+        tokio::time::sleep(AFTERWARDS).await;
+        let backend = cloud.open();
+        let inventory = backend.inventory().await.unwrap();
+        let what = format!("killed after request {nth}");
+        for entry in cloud.emulator.ledger().alive() {
+            let owned = inventory.iter().find(|owned| owned.id == entry.id);
+            let owned = owned.unwrap_or_else(|| panic!("{what}: {entry:?} is not in {inventory:?}"));
+            assert!(owned.mark.is_for(&subject.marks), "{what}: {owned:?}");
+        }
+        // What others still use is removed after them.
+        let mut left = inventory;
+        for _ in 0..MOST_REQUESTS {
+            for owned in &left {
+                if let Err(error) = backend.remove_owned(owned).await {
+                    assert_hidden(&error);
+                }
+            }
+            tokio::time::sleep(PAUSE_OF_SWEEPS).await;
+            left = backend.inventory().await.unwrap();
+            if left.is_empty() {
+                break;
+            }
+        }
+        assert_eq!(left, [], "{what}: orphans stay");
+        assert_eq!(cloud.emulator.ledger().alive(), [], "{what}: orphans stay");
         if !cloud.faults().happened() {
             return;
         }

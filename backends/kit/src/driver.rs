@@ -4,6 +4,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dstack_compute::{Backend, CALL_LIMIT, Call, ComputeError, Journal, Known, Removal, Resource, Step};
 use serde_json::Value;
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::{Cloud, Subject};
 
@@ -22,6 +24,10 @@ pub struct Driver<'a> {
     backend: Mutex<Arc<dyn Backend>>,
     /// All errors, for a look at what they show.
     pub errors: Mutex<Vec<String>>,
+    /// The longest that a call took.
+    longest: Mutex<Duration>,
+    /// A server was killed.
+    died: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -43,7 +49,14 @@ impl<'a> Driver<'a> {
             notes: Notes::default(),
             backend: Mutex::new(cloud.open()),
             errors: Mutex::default(),
+            longest: Mutex::default(),
+            died: Notify::new(),
         }
+    }
+
+    /// Returns the longest that a call took.
+    pub(crate) fn longest_call(&self) -> Duration {
+        *self.longest.lock().unwrap()
     }
 
     fn backend(&self) -> Arc<dyn Backend> {
@@ -60,13 +73,18 @@ impl<'a> Driver<'a> {
         &self,
         call: impl Future<Output = Result<T, ComputeError>>,
     ) -> Result<T, ComputeError> {
+        let asked = Instant::now();
         let answer = tokio::select! {
             answer = tokio::time::timeout(CALL_LIMIT, call) => answer,
             () = self.cloud.faults().killed.notified() => {
                 *self.backend.lock().unwrap() = self.cloud.open();
+                self.died.notify_one();
                 return Err(ComputeError::Unclear("killed".to_owned()));
             }
         };
+        let mut longest = self.longest.lock().unwrap();
+        *longest = asked.elapsed().max(*longest);
+        drop(longest);
         let answer = answer.unwrap_or_else(|_| Err(ComputeError::Unclear("no answer in time".to_owned())));
         if let Err(error) = &answer {
             self.errors.lock().unwrap().push(format!("{error} {error:?}"));
@@ -85,6 +103,18 @@ impl<'a> Driver<'a> {
             self.remove(&subject.known(None), subject).await;
         }
         made
+    }
+
+    /// As [`Driver::make`], by a control plane that does not come back when it was killed; `None`: it was.
+    pub async fn make_until_killed<R: Resource>(
+        &self,
+        subject: &Subject<R>,
+    ) -> Option<Result<R::Place, ComputeError>> {
+        tokio::select! {
+            biased;
+            () = self.died.notified() => None,
+            made = self.make(subject) => Some(made),
+        }
     }
 
     async fn try_to_make<R: Resource>(&self, subject: &Subject<R>) -> Result<R::Place, ComputeError> {

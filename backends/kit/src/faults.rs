@@ -36,7 +36,8 @@ impl Fault {
         Self::NotSent,
         Self::Lost,
         Self::AnswerLost,
-        Self::Late(Duration::from_secs(45)),
+        // Just within `CALL_LIMIT`, until which a call may take effect.
+        Self::Late(Duration::from_secs(115)),
         Self::Refused(429),
         Self::Refused(500),
         Self::DoneAndRefused(502),

@@ -19,6 +19,8 @@ pub struct Subject<R: Resource> {
     pub lifecycle: fn(&dyn Backend) -> Option<&dyn Lifecycle<R>>,
     /// What is asked for.
     pub want: R::Want,
+    /// The same, asked for under other marks.
+    pub asked: fn(&R::Want, Marks) -> R::Want,
     /// What it carries.
     pub marks: Marks,
     /// Where it is asked for.
@@ -37,6 +39,24 @@ impl<R: Resource> Subject<R> {
             marks: self.marks.clone(),
             site: self.site.clone(),
             place,
+        }
+    }
+
+    /// The same of another installation in the same account, for a row whose key is the same.
+    pub(crate) fn of_another_installation(&self) -> Self {
+        let installation = Uuid::from_u128(0x8765_4321_9abc_4def_8012_3456_0fed_cba9);
+        let marks = Marks {
+            installation: installation.into(),
+            ..self.marks.clone()
+        };
+        Self {
+            lifecycle: self.lifecycle,
+            want: (self.asked)(&self.want, marks.clone()),
+            asked: self.asked,
+            marks,
+            site: self.site.clone(),
+            problem: self.problem,
+            called: self.called,
         }
     }
 }
@@ -98,6 +118,10 @@ pub async fn machine(cloud: &Cloud) -> Subject<Machine> {
             authorized_keys: vec![KEY.to_owned()],
             placement_group: None,
         },
+        asked: |want, marks| MachineRequest {
+            marks,
+            ..want.clone()
+        },
         marks,
         problem: |place| {
             unset(&[
@@ -143,6 +167,10 @@ pub async fn container(cloud: &Cloud) -> Subject<Container> {
             requirements,
             workload: workload(),
         },
+        asked: |want, marks| ContainerRequest {
+            marks,
+            ..want.clone()
+        },
         marks,
         problem: |place| {
             unset(&[
@@ -179,6 +207,10 @@ pub async fn group(cloud: &Cloud, nodes: usize) -> Subject<Group> {
             requirements,
             workloads: vec![workload; nodes],
         },
+        asked: |want, marks| GroupRequest {
+            marks,
+            ..want.clone()
+        },
         marks,
         problem: |place| {
             let members = &place.job_provisioning_datas;
@@ -209,6 +241,10 @@ pub fn volume(cloud: &Cloud, configuration: &Value) -> Subject<Volume> {
             owner: owner(),
             configuration,
         },
+        asked: |want, marks| VolumeRequest {
+            marks,
+            ..want.clone()
+        },
         marks,
         problem: |place| {
             unset(&[
@@ -225,6 +261,7 @@ pub fn attachment(cloud: &Cloud, site: AttachmentSite) -> Subject<Attachment> {
     Subject {
         lifecycle: |backend| backend.volumes().and_then(|volumes| volumes.attachments()),
         want: site.clone(),
+        asked: |want, _| want.clone(),
         marks: marks(cloud, "attachment"),
         site,
         problem: |place| unset(&[(place.device_name.is_none(), "device_name")]),
@@ -243,6 +280,10 @@ pub fn placement(cloud: &Cloud, region: &str, instance_type: &str) -> Subject<Pl
             owner: owner(),
             region: region.to_owned(),
             instance_type: instance_type.to_owned(),
+        },
+        asked: |want, marks| PlacementRequest {
+            marks,
+            ..want.clone()
         },
         marks,
         problem: |_| None,

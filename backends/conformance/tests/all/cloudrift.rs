@@ -67,3 +67,23 @@ async fn another_attempt_makes_another_machine() {
     })
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn machines_of_others_are_neither_taken_nor_ended() {
+    checks::neighbours(async || {
+        let cloud = cloud();
+        let subjects = vec![machine(&cloud).await, machine(&cloud).await];
+        (cloud, subjects)
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_left_behind_is_found_and_ended() {
+    checks::left_behind(async || {
+        let cloud = cloud();
+        let subject = machine(&cloud).await;
+        (cloud, subject)
+    })
+    .await;
+}

@@ -96,6 +96,10 @@ pub(crate) fn volume(cloud: &Cloud) -> Subject<Volume> {
             owner: Owner::default(),
             configuration: decode_strict(&configuration).unwrap(),
         },
+        asked: |want, marks| VolumeRequest {
+            marks,
+            ..want.clone()
+        },
         marks,
         problem: |place| (place.size_gb != Some(10)).then(|| format!("{:?}", place.size_gb)),
         called: |place| &place.volume_id,
@@ -214,6 +218,7 @@ pub(crate) fn another(cloud: &Cloud, first: &Subject<Container>, key: &str) -> S
     Subject {
         lifecycle: first.lifecycle,
         want,
+        asked: first.asked,
         marks,
         site: first.site.clone(),
         problem: first.problem,
