@@ -556,6 +556,133 @@ async fn of_two_jobs_placed_at_once_by_two_servers_one_gets_the_volume() {
             done += usize::from(ended(&world, run, 60 * MINUTE).await.0 == RunStatus::Done);
         }
         assert_eq!(done, 1, "(seed {seed})");
+        assert_eq!(
+            world.clouds.asked().len(),
+            1,
+            "no machine for the other (seed {seed})"
+        );
         nothing_is_left(&world, &servers[0], &["data"], &format!("(seed {seed})")).await;
     }
+}
+
+/// Whether a job has asked for a machine, or for a container, that is begun with.
+fn is_begun(world: &World) -> bool {
+    !world.clouds.machines().is_empty() || !world.clouds.containers().is_empty()
+}
+
+/// Before its machine is there a job has its volume for itself: it is neither cleaned up, nor deleted, nor anybody else's.
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_kept_for_a_job_whose_machine_takes_its_time() {
+    let world = world(13).await;
+    let engine = world.start().await.unwrap();
+    let cleaned = json!({"auto_cleanup_duration": "1h"});
+    let id = world.submit_volume(&engine, "data", &cleaned).await.unwrap();
+    let is_made = |world: &World| volume_row(world, id).status() == VolumeStatus::Active;
+    world
+        .until("the volume is made", 5 * MINUTE, is_made)
+        .await
+        .unwrap();
+    world.pass(55 * MINUTE).await;
+    world.clouds.never_ready(&["small"]);
+    let run = world.submit(&engine, "train", &with(&["data"])).await.unwrap();
+    world.until("it is begun", MINUTE, is_begun).await.unwrap();
+    let other = world.submit(&engine, "other", &with(&["data"])).await.unwrap();
+    let (status, message) = ended(&world, &other, MINUTE).await;
+    assert_eq!(status, RunStatus::Failed);
+    assert_eq!(
+        message.as_deref(),
+        Some("Failed to attach volume: data: it is attached to cloud-0, where train-0-0 uses it")
+    );
+    assert_eq!(instances(&world).len(), 1, "no machine is made for nothing");
+    assert!(world.delete_volume(&engine, "data").await.is_err());
+    let kept = |world: &World| !volume_row(world, id).to_be_deleted;
+    world
+        .throughout("it is kept for the job", 8 * MINUTE, kept)
+        .await
+        .unwrap();
+    world.clouds.never_ready(&[]);
+    assert_eq!(ended(&world, &run, 10 * MINUTE).await.0, RunStatus::Done);
+    nothing_is_left(&world, &engine, &["data"], "").await;
+}
+
+/// However the wait for a machine ends, the volume is free for the next job.
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_free_when_no_machine_is_made_for_its_job() {
+    let world = world(14).await;
+    let engine = world.start().await.unwrap();
+    volume(&world, &engine, "data").await;
+    world.clouds.full(&["small"]);
+    let run = world.submit(&engine, "full", &with(&["data"])).await.unwrap();
+    assert_eq!(
+        world.finished(&run, 10 * MINUTE).await.unwrap(),
+        RunStatus::Failed
+    );
+    assert!(is_free(&world), "no offer worked");
+    world.clouds.full(&[]);
+    world.clouds.never_ready(&["small"]);
+    for abort in [false, true] {
+        let name = format!("stopped-{abort}");
+        let run = world.submit(&engine, &name, &with(&["data"])).await.unwrap();
+        world.until("it is begun", MINUTE, is_begun).await.unwrap();
+        assert!(!is_free(&world));
+        world.stop(&engine, &run, abort).await.unwrap();
+        world.finished(&run, 10 * MINUTE).await.unwrap();
+        world.until("it is free", MINUTE, is_free).await.unwrap();
+        let gone = |world: &World| !is_begun(world);
+        world.until("the machine is gone", MINUTE, gone).await.unwrap();
+    }
+    nothing_is_left(&world, &engine, &["data"], "").await;
+}
+
+/// Also of one that is stopped before it is there: its container has the volume until it is gone.
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_in_use_as_long_as_a_container_that_is_begun_with_it() {
+    let world = world(15).await;
+    world.clouds.offer_containers(&["small"]);
+    world.clouds.never_ready(&["small"]);
+    let engine = world.start().await.unwrap();
+    volume(&world, &engine, "data").await;
+    let run = world.submit(&engine, "train", &with(&["data"])).await.unwrap();
+    world.until("it is begun", MINUTE, is_begun).await.unwrap();
+    assert_eq!(world.clouds.workload().unwrap().volumes[0].name, "data");
+    assert!(world.delete_volume(&engine, "data").await.is_err());
+    world.stop(&engine, &run, false).await.unwrap();
+    let in_use = |world: &World| !is_begun(world) || !attachments(world).is_empty();
+    world
+        .throughout("it is in use while the container is there", 5 * MINUTE, in_use)
+        .await
+        .unwrap();
+    assert!(!is_begun(&world));
+    nothing_is_left(&world, &engine, &["data"], "").await;
+}
+
+/// Of several volumes the first that any offer can have counts, and then only offers that can have it.
+#[tokio::test(start_paused = true)]
+async fn a_machine_is_made_where_the_volumes_are_that_were_chosen_for_it() {
+    let world = world(16).await;
+    world
+        .clouds
+        .offer_in(&[("small", "here", &["a", "b"]), ("large", "here", &["a", "b"])]);
+    let engine = world.start().await.unwrap();
+    for (name, zone) in [("in-b", "b"), ("in-a", "a")] {
+        let there = json!({"availability_zone": zone});
+        let id = world.submit_volume(&engine, name, &there).await.unwrap();
+        let is_made = |world: &World| volume_row(world, id).status() == VolumeStatus::Active;
+        world
+            .until("the volume is made", 5 * MINUTE, is_made)
+            .await
+            .unwrap();
+    }
+    world.clouds.full(&["small"]);
+    let any = json!({"fleets": ["cloud"], "volumes": [{"name": ["in-b", "in-a"], "path": "/data"}]});
+    world.hosts.script("train", LONG);
+    let run = world.submit(&engine, "train", &any).await.unwrap();
+    world.running(&run, 10 * MINUTE).await.unwrap();
+    assert_eq!(world.clouds.asked(), ["small", "large"]);
+    assert_eq!(attachments(&world)[0].name, "in-b");
+    let place = instances(&world)[0].job_provisioning_data.clone().unwrap();
+    assert_eq!(place.availability_zone.as_deref(), Some("b"));
+    world.stop(&engine, &run, false).await.unwrap();
+    assert_eq!(ended(&world, &run, 10 * MINUTE).await.0, RunStatus::Terminated);
+    nothing_is_left(&world, &engine, &["in-a", "in-b"], "").await;
 }

@@ -605,7 +605,10 @@ impl EngineStore for MemoryStore {
             .or(job.used_instance_id)
             .and_then(|id| tables.instances.get(&id).cloned());
         Ok(Some(JobSnapshot {
-            attachments: tables.attachments_of(|row| row.job_id == id),
+            attachments: match job.mounts_volumes() {
+                true => tables.attachments_of(|row| row.job_id == id),
+                false => Vec::new(),
+            },
             job,
             run,
             instance,

@@ -61,19 +61,15 @@ entity! {
 life!(AttachmentRow, AttachmentStatus);
 
 impl AttachmentRow {
-    /// The job has got its place on the instance, and mounts the volume there, which was made as `data` says. An instance that
-    /// is made for its job alone is made with the volume.
+    /// The job has got its place on the instance, and mounts the volume there, which was made as `data` says. `handed_over`: the
+    /// instance is a container of the job alone, and is made with the volume.
     pub fn wanted(
         id: AttachmentId,
         (volume, data): (&VolumeRow, &VolumeProvisioningData),
-        instance: &InstanceRow,
-        job: JobId,
+        (instance, job): (&InstanceRow, JobId),
+        handed_over: bool,
         now: Time,
     ) -> Self {
-        let handed_over = instance
-            .job_provisioning_data
-            .as_ref()
-            .is_some_and(|place| !place.dockerized);
         Self {
             id,
             project_id: volume.project_id,

@@ -248,9 +248,12 @@ impl Pass<'_> {
         let offers = match made {
             NodesMade::Apart(offers) => {
                 let offers = Arc::new(offers);
-                self.assignments
-                    .make(&snapshot.run, job, &NewInstance { offers, ..new });
-                return Ok(());
+                let new = NewInstance { offers, ..new };
+                let made = self.assignments.make(&snapshot.run, job, &new, &mut self.volumes);
+                return match made {
+                    Ok(()) => Ok(()),
+                    Err(error) => self.refuse_volumes(&[job], &error),
+                };
             }
             NodesMade::AsOne(offers) => Arc::new(offers),
         };
@@ -264,8 +267,13 @@ impl Pass<'_> {
             return Ok(());
         }
         let new = NewInstance { offers, ..new };
-        self.assignments.make_group(&snapshot.run, &nodes, &new);
-        Ok(())
+        match self
+            .assignments
+            .make_group(&snapshot.run, &nodes, &new, &mut self.volumes)
+        {
+            Ok(()) => Ok(()),
+            Err(error) => self.refuse_volumes(&nodes, &error),
+        }
     }
 
     /// The jobs end, as they do not get their network volumes.
