@@ -675,7 +675,10 @@ impl EngineStore for MemoryStore {
             volume,
             project_name: "main".to_owned(),
             user_name: "admin".to_owned(),
-            is_attached: !tables.attachments_of(|row| row.volume_id == id).is_empty(),
+            is_attached: tables
+                .attachments
+                .values()
+                .any(|row| row.volume_id == id && row.takes_volume()),
             operations: tables.operations_of(EntityRef::Volume(id)),
         }))
     }

@@ -145,7 +145,11 @@ impl SqlStore {
             volume: listed.row,
             project_name: listed.project_name,
             user_name: listed.user_name,
-            is_attached: !self.attachments_of("volume_id", &id).await?.is_empty(),
+            is_attached: self
+                .attachments_of("volume_id", &id)
+                .await?
+                .iter()
+                .any(AttachmentRow::takes_volume),
             operations: self.operations_of(EntityRef::Volume(id)).await?,
         }))
     }

@@ -142,6 +142,14 @@ impl AttachmentRow {
         Ok(())
     }
 
+    /// Why it was given up, while it is undone.
+    pub fn given_up_because(&self) -> Option<&str> {
+        match self.status {
+            AttachmentStatus::Detaching => self.status_message.as_deref(),
+            _ => None,
+        }
+    }
+
     /// The instance is to be without it; `forced_from`: see there.
     ///
     /// # Errors
@@ -153,6 +161,11 @@ impl AttachmentRow {
         self.last_processed_at = now;
         self.wait(Wait::none().or_at(now));
         Ok(())
+    }
+
+    /// Whether the volume is taken: an instance has it, may have it, or is to have it.
+    pub const fn takes_volume(&self) -> bool {
+        !matches!(self.status, AttachmentStatus::Failed)
     }
 
     /// Whether the instance has it, or is to have it.
